@@ -1,0 +1,81 @@
+# Forebay. `make` alone lists what can be made. Needs Python 3.11 or newer and make, nothing else.
+
+PYTHON  ?=
+ARGS    ?=
+WORKERS ?= 2
+
+VENV   := .venv
+PY     := $(VENV)/bin/python
+STAMP  := $(VENV)/.ready
+LOCK   := requirements/dev.txt
+PIP    := $(PY) -m pip --disable-pip-version-check --quiet
+PYTEST := $(PY) -m pytest
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo check test test-nightly cover bench mutants fmt lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo "  PYTHON=python3.12 chooses the interpreter, ARGS='...' is passed on to demo, test, bench and mutants"
+
+setup: $(STAMP) ## create .venv and install the pinned dependencies; quick when nothing changed
+	@:
+
+demo: setup ## see it work: the guided tour
+	@$(PY) examples/demo.py $(ARGS)
+
+check: setup ## format, lint, types, layers, sizes
+	@$(PY) -m ruff format --check || { echo "not formatted: run 'make fmt'" >&2; exit 1; }
+	@$(PY) -m ruff check --quiet
+	@$(PY) -m mypy --no-error-summary
+	@$(PYTEST) -q --no-header tests/unit/test_layers.py tests/unit/test_sizes.py
+
+test: check ## check, then every test but the nightly ones
+	@$(PYTEST) -q -n $(WORKERS) -m "not nightly" $(ARGS)
+
+test-nightly: setup ## every test, nightly ones too, with many more examples
+	@FOREBAY_HYPOTHESIS_PROFILE=nightly $(PYTEST) -n $(WORKERS) --timeout 3600 $(ARGS)
+
+cover: setup ## which lines and branches the tests do not reach
+	@$(PY) -m coverage run -m pytest -q -m "not nightly" $(ARGS)
+	@$(PY) -m coverage report
+
+bench: setup ## measure the in-process store
+	@$(PY) -m bench.memory $(ARGS)
+
+mutants: setup ## break each guard on purpose; a test must notice
+	@$(PY) tests/mutants/run.py $(ARGS)
+
+fmt: setup ## format and apply the safe fixes
+	@$(PY) -m ruff check --fix-only --quiet
+	@$(PY) -m ruff format --quiet
+
+lock: $(PY) ## pin the dependencies of pyproject.toml anew (ARGS=--upgrade takes newer ones)
+	@$(PY) -m uv --version >/dev/null 2>&1 || $(PIP) install uv
+	@$(PY) -m uv pip compile --quiet --no-config --system-certs --universal --python-version 3.11 --generate-hashes \
+		--custom-compile-command "make lock" --extra dev --output-file $(LOCK) $(ARGS) pyproject.toml
+
+clean: ## remove all that make has made
+	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage build dist
+	@find src tests bench examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+$(STAMP): $(PY) $(LOCK) pyproject.toml
+	@echo "setup: installing the pinned dependencies"
+	@$(PIP) install --require-hashes -r $(LOCK)
+	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# A name on the path may be a launcher that fails or a Python without venv: only a trial run tells.
+$(PY):
+	@for python in $(PYTHON) python3 python3.13 python3.12 python3.11; do \
+		if $$python -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
+			echo "setup: creating $(VENV) with $$($$python --version)"; \
+			exec $$python -m venv --clear $(VENV); \
+		fi; \
+		[ "$$python" != "$(PYTHON)" ] || echo "setup: PYTHON=$$python is no usable Python 3.11+, looking further" >&2; \
+	done; \
+	echo "setup: no Python 3.11 or newer with venv and ensurepip among: $(PYTHON) python3 python3.13 python3.12 python3.11" >&2; \
+	echo "setup: install one, or name it: make $(MAKECMDGOALS) PYTHON=path/to/python3" >&2; \
+	exit 1

@@ -1,0 +1,192 @@
+"""Who may import whom, read from the syntax tree of every file in src/, with no list of exceptions.
+
+Stores hold, core decides, workers carry: `ROOMS` is that sentence as data. A new room needs a row, and a file
+without one is refused. Imports inside functions and under TYPE_CHECKING count like any other. The checker is itself
+checked: every rule has a small fake source that breaks it.
+"""
+
+import ast
+import sys
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).parents[2] / "src"
+
+CONTRACT = ["forebay.core", "forebay.store.protocol", "forebay.store.clock"]
+FACADE = [*CONTRACT, "forebay.store.open"]
+
+# Room: the rooms it may import besides itself. The first row that matches counts.
+ROOMS = {
+    "forebay": [*FACADE, "forebay.client", "forebay.queue"],
+    "forebay.core": [],
+    "forebay.client": FACADE,
+    "forebay.queue": FACADE,
+    "forebay.testing": ["forebay", "forebay.*"],
+    "forebay.store": FACADE,
+    "forebay.store.open": ["forebay.core", "forebay.store.*"],
+    "forebay.store.*": CONTRACT,
+}
+
+PURE = set(
+    "__future__ bisect collections dataclasses datetime enum functools hashlib heapq itertools math operator re typing "
+    "zlib msgspec".split()
+)
+DECLARED = sys.stdlib_module_names | {"msgspec", "google_crc32c"}
+OUTSIDE = {"forebay.core": PURE, "forebay.testing": DECLARED | {"hypothesis", "pytest"}}
+
+UNSAFE_MODULES = {"pickle", "cloudpickle", "dill", "marshal", "shelve", "yaml"}
+UNSAFE_CALLS = {"eval", "exec", "compile", "__import__"}
+IMPURE_CALLS = {"open", "print", "input"}
+CLOCK_READS = {"now", "utcnow", "today"}
+
+Finding = tuple[int, str]  # line, complaint
+
+
+def module_of(path: str) -> str:
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def room_of(module: str) -> str:
+    """The package below `forebay` that a module lives in; each child of `forebay.store` is a room of its own."""
+    parts = module.split(".")
+    return ".".join(parts[: 3 if parts[1:2] == ["store"] else 2])
+
+
+def imports(path: str, tree: ast.AST, known: set[str]) -> Iterator[Finding]:
+    """Line and full name of all that is imported; `from a import b` is module `a.b` if there is one, else `a`."""
+    package = path.split("/")[:-1]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*above, node.module] if node.module else above)
+            for alias in node.names:
+                full = f"{base}.{alias.name}"
+                yield node.lineno, base if base.startswith("forebay") and full not in known else full
+
+
+def check_imports(path: str, tree: ast.AST, known: set[str]) -> Iterator[Finding]:
+    room = room_of(module_of(path))
+    allowed = next((rooms for row, rooms in ROOMS.items() if fnmatchcase(room, row)), None)
+    if allowed is None:
+        yield 1, f"the room {room} has no row in ROOMS: say there what it may import"
+        return
+    for line, name in imports(path, tree, known):
+        top, target = name.split(".")[0], room_of(name)
+        if UNSAFE_MODULES.intersection(name.split(".")):
+            yield line, f"{name} runs or trusts what it reads: use msgspec"
+        elif top != "forebay" and top not in OUTSIDE.get(room, DECLARED):
+            yield line, f"{room} may not import {top}: it is neither pure nor declared for this room"
+        elif top == "forebay" and target != room and not any(fnmatchcase(target, row) for row in allowed):
+            yield line, f"{room} may not import {target}, only {', '.join(allowed) or 'itself'}"
+
+
+def check_calls(path: str, tree: ast.AST) -> Iterator[Finding]:
+    core = room_of(module_of(path)) == "forebay.core"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            if node.func.id in UNSAFE_CALLS:
+                yield node.lineno, f"{node.func.id}() turns text into code"
+            elif core and node.func.id in IMPURE_CALLS:
+                yield node.lineno, f"{node.func.id}() is I/O: core has none"
+        elif isinstance(node, ast.Attribute) and node.attr == "import_module":
+            yield node.lineno, "import_module hides an import from this test: write an import statement"
+
+
+def check_clock(path: str, tree: ast.AST) -> Iterator[Finding]:
+    """In core, no reading of the clock through any name that `datetime` was imported by, called or passed on."""
+    if room_of(module_of(path)) != "forebay.core":
+        return
+    nodes = list(ast.walk(tree))
+    aliases = [
+        alias
+        for node in nodes
+        if (isinstance(node, ast.ImportFrom) and node.module == "datetime") or isinstance(node, ast.Import)
+        for alias in node.names
+        if alias.name in {"datetime", "date"}
+    ]
+    names = {alias.asname or alias.name for alias in aliases}
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and node.attr in CLOCK_READS:
+            name = ast.unparse(node)
+            if name.split(".")[0] in names:
+                yield node.lineno, f"{name} reads a clock: core is told the time"
+
+
+def findings(sources: dict[str, str]) -> list[str]:
+    """Every broken rule in these files (path below src/ and text), one line each."""
+    known = {module_of(path) for path in sources}
+    found = []
+    for path, source in sorted(sources.items()):
+        tree = ast.parse(source, path)
+        checks = [*check_imports(path, tree, known), *check_calls(path, tree), *check_clock(path, tree)]
+        found += [f"src/{path}:{line}: {text}" for line, text in sorted(checks)]
+    return found
+
+
+def test_every_import_in_src_is_allowed() -> None:
+    sources = {path.relative_to(SRC).as_posix(): path.read_text("utf-8") for path in SRC.rglob("*.py")}
+    assert sources
+    found = findings(sources)
+    assert not found, "\n" + "\n".join(found)
+
+
+STORES = {"forebay/store/sqlite/__init__.py": "", "forebay/store/protocol.py": "", "forebay/testing/model.py": ""}
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "complaint"),
+    [
+        ("forebay/core/a.py", "import time", "may not import time"),
+        ("forebay/core/a.py", "def f():\n    import random", "may not import random"),
+        ("forebay/core/a.py", "from os import path", "may not import os"),
+        ("forebay/core/a.py", "import logging, socket", "may not import socket"),
+        ("forebay/core/a.py", "from ..store import protocol", "may not import forebay.store.protocol"),
+        ("forebay/core/a.py", "from forebay import JobQueue", "may not import forebay, only itself"),
+        ("forebay/core/a.py", "from datetime import datetime as d\nd.now()", "d.now reads a clock"),
+        ("forebay/core/a.py", "import datetime as dt\nf(dt.datetime.utcnow)", "dt.datetime.utcnow reads a clock"),
+        ("forebay/core/a.py", "from datetime import date\ndate.today()", "date.today reads a clock"),
+        ("forebay/core/a.py", "open('x')", "open() is I/O"),
+        ("forebay/store/memory/a.py", "import forebay.store.sqlite", "may not import forebay.store.sqlite"),
+        ("forebay/store/memory/a.py", "from forebay.store import sqlite", "may not import forebay.store.sqlite"),
+        ("forebay/store/memory/a.py", "from ..sqlite import b", "may not import forebay.store.sqlite"),
+        ("forebay/store/memory/a.py", "from forebay.store.open import o", "may not import forebay.store.open"),
+        ("forebay/store/memory/__init__.py", "from . import a, b\nfrom .. import sqlite", ":2:"),
+        ("forebay/store/memory/a.py", "import requests", "may not import requests"),
+        ("forebay/store/protocol.py", "from forebay.store.sqlite import x", "may not import forebay.store.sqlite"),
+        ("forebay/queue.py", "from forebay.store.sqlite import x", "may not import forebay.store.sqlite"),
+        ("forebay/client.py", "if TYPE_CHECKING:\n    import forebay.queue", "may not import forebay.queue"),
+        ("forebay/store/open.py", "import forebay.testing.model", "may not import forebay.testing"),
+        ("forebay/__init__.py", "from forebay.testing import model", "may not import forebay.testing"),
+        ("forebay/attic/a.py", "", "has no row in ROOMS"),
+        ("forebay/testing/a.py", "import pickle", "pickle runs or trusts"),
+        ("forebay/client.py", "from msgspec import yaml", "msgspec.yaml runs or trusts"),
+        ("forebay/client.py", "eval('1')", "eval() turns text into code"),
+        ("forebay/client.py", "import importlib\nimportlib.import_module('x')", "import_module hides"),
+    ],
+)
+def test_the_checker_bites(path: str, source: str, complaint: str) -> None:
+    found = findings({**STORES, path: source})
+    assert len(found) >= 1
+    assert complaint in "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("forebay/core/a.py", "from collections.abc import Set\nimport msgspec\nfrom . import b\nfrom .b import c"),
+        ("forebay/core/a.py", "from datetime import timedelta\nclock.now()"),
+        ("forebay/store/memory/a.py", "import os\nimport google_crc32c\nfrom forebay.store import protocol"),
+        ("forebay/store/memory/a.py", "from ..protocol import Store\nfrom ...core import job\nfrom .journal import J"),
+        ("forebay/store/open.py", "def f():\n    from forebay.store.sqlite import x"),
+        ("forebay/queue.py", "from forebay.store.open import open_store\nfrom forebay import core"),
+        ("forebay/testing/a.py", "import pytest\nfrom forebay.store.sqlite import x\nfrom forebay import JobQueue"),
+        ("forebay/__init__.py", "from forebay.queue import JobQueue\nfrom .core.job import Job"),
+    ],
+)
+def test_the_checker_lets_good_code_pass(path: str, source: str) -> None:
+    assert findings({**STORES, "forebay/core/__init__.py": "", path: source}) == []

@@ -1,0 +1,161 @@
+"""Small rooms with a paragraph on the door: limits on size and comments, and words that no file may hold.
+
+There is no list of exceptions: a file over a limit is split. Each limit is checked against a fake that breaks it.
+"""
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+FILE_LINES = 400
+FUNCTION_LINES = 60
+COMMENT_SHARE = 0.05
+COMMENTED_FROM_LINES = 100  # below this, one good comment would already be too many
+DOCSTRING_FROM_LINES = 5
+
+SKIPPED = re.compile(r"\.git|\.venv|__pycache__|build|dist|htmlcov|\.hypothesis|\.\w+_cache|.*\.egg-info")
+LOOSE_END = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b(?!\(#\d+\))")
+# Written with brackets, so that this file does not hold what it forbids.
+PLACE = re.compile(
+    r"p[y]pi\.org|python[h]osted|[n]pmjs|[a]naconda\.org"
+    r"|-[i]ndex-url|[f]ind-links|[t]rusted-host|[f]ile:///"
+    r"|(?<![\w.])/(home|root|Users|work|opt)/\w|\b[A-Z]:\\Users",
+    re.IGNORECASE,
+)
+
+
+def comments(source: str) -> Iterator[tokenize.TokenInfo]:
+    return (t for t in tokenize.generate_tokens(io.StringIO(source).readline) if t.type == tokenize.COMMENT)
+
+
+def size_findings(source: str) -> Iterator[str]:
+    """For files in src/."""
+    tree = ast.parse(source)
+    lines = len(source.splitlines())
+    if lines > FILE_LINES:
+        yield f"1: {lines} lines, the limit is {FILE_LINES}: split the file"
+    if lines > DOCSTRING_FROM_LINES and not ast.get_docstring(tree):
+        yield "1: no docstring: open with what the file promises and what can go wrong"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            if length > FUNCTION_LINES:
+                yield f"{node.lineno}: {node.name} has {length} lines, the limit is {FUNCTION_LINES}: name its parts"
+    whole_line = sum(t.line.lstrip().startswith("#") for t in comments(source))
+    if lines > COMMENTED_FROM_LINES and whole_line > COMMENT_SHARE * lines:
+        yield f"1: {whole_line} comment lines of {lines}, the limit is {COMMENT_SHARE:.0%}: explain at the top"
+
+
+def loose_ends(source: str) -> Iterator[str]:
+    """For every Python file."""
+    for token in comments(source):
+        if match := LOOSE_END.search(token.string):
+            yield f"{token.start[0]}: {match[1]} without an issue number: write {match[1]}(#123)"
+
+
+def sleeps(source: str) -> Iterator[str]:
+    """For tests, but not those of real processes."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.ImportFrom(module="time", names=names, lineno=line) if "sleep" in {alias.name for alias in names}:
+                pass
+            case ast.Attribute(value=ast.Name(id="time"), attr="sleep", lineno=line):
+                pass
+            case _:
+                continue
+        yield f"{line}: time.sleep in a test: turn a ManualClock, or wait for a signal"
+
+
+def places(text: str) -> Iterator[str]:
+    """For every file of the project."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if match := PLACE.search(line):
+            yield f"{number}: {match[0]!r} names a registry or a place on one machine"
+
+
+def files(*tops: str, suffix: str = "") -> Iterator[tuple[Path, str]]:
+    """The text files below these folders and their text, caches and environments aside."""
+    todo = [ROOT / top for top in tops]
+    while todo:
+        path = todo.pop()
+        if path.is_dir() and not SKIPPED.fullmatch(path.name):
+            todo += sorted(path.iterdir())
+        elif path.is_file() and path.name.endswith(suffix) and b"\0" not in (content := path.read_bytes()):
+            yield path, content.decode("utf-8")
+
+
+def report(check: Callable[[str], Iterable[str]], found: Iterable[tuple[Path, str]]) -> None:
+    complaints = [f"{path.relative_to(ROOT)}:{text}" for path, content in found for text in check(content)]
+    assert not complaints, "\n" + "\n".join(complaints)
+
+
+def test_source_files_are_small_and_explained() -> None:
+    report(size_findings, files("src", suffix=".py"))
+
+
+def test_no_loose_ends() -> None:
+    report(loose_ends, files("src", "tests", "bench", "examples", suffix=".py"))
+
+
+def test_tests_do_not_sleep() -> None:
+    real = ROOT / "tests" / "process"
+    report(sleeps, ((path, source) for path, source in files("tests", suffix=".py") if real not in path.parents))
+
+
+def test_no_file_names_a_registry_or_a_machine() -> None:
+    report(places, files(""))
+
+
+DOOR = '"""Promise."""\n'
+
+
+@pytest.mark.parametrize(
+    ("source", "complaint"),
+    [
+        (DOOR + "x = 1\n" * 400, "401 lines"),
+        ("x = 1\n" * 6, "no docstring"),
+        (DOOR + "def f():\n" + "    x = 1\n" * 60, "2: f has 61 lines"),
+        (DOOR + "async def f():\n" + "    x = 1\n" * 60, "2: f has 61 lines"),
+        (DOOR + "x = 1\n" * 94 + "# why\n" * 6, "6 comment lines of 101"),
+    ],
+)
+def test_the_size_checker_bites(source: str, complaint: str) -> None:
+    (found,) = size_findings(source)
+    assert complaint in found
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        DOOR + "x = 1\n" * 399,
+        "x = 1\n" * 5,
+        DOOR + "def f():\n" + "    x = 1\n" * 59,
+        DOOR + "x = 1  # unit\n" * 95 + "# why\n" * 5,
+        DOOR + "# why\n" * 50,
+    ],
+)
+def test_the_size_checker_lets_good_code_pass(source: str) -> None:
+    assert list(size_findings(source)) == []
+
+
+def test_the_loose_end_checker_bites() -> None:
+    assert len(list(loose_ends("# TODO later\n# FIXME\n# TODO(#12) known\ntodo = 'TODO'\n"))) == 2
+
+
+def test_the_sleep_checker_bites() -> None:
+    assert list(sleeps("import time\ntime.sleep(1)")) != []
+    assert list(sleeps("from time import monotonic, sleep")) != []
+    assert list(sleeps("import time\nclock.sleep(1)\n'time.sleep'")) == []
+
+
+@pytest.mark.parametrize("word", ["https://p_ypi.org/simple", "--i_ndex-url x", "at /h_ome/ada/x", "'/o_pt/wheels'"])
+def test_the_place_checker_bites(word: str) -> None:
+    assert list(places(word.replace("_", ""))) != []
+    assert list(places("src/forebay/work/pool.py and src/forebay/store/memory, in your home/ folder")) == []
