@@ -1,0 +1,23 @@
+"""What a store asks of its clock. The core itself never reads one: instants come in as arguments."""
+
+from typing import Protocol
+
+from forebay.core.instant import Instant, Span
+
+
+class Signal(Protocol):
+    """Something a thread can sleep on, such as `threading.Event`."""
+
+    def set(self) -> None: ...
+
+    def wait(self, timeout: float | None = None) -> bool: ...
+
+
+class Clock(Protocol):
+    """The store's own time. One clock decides what is due, overdue or expired; nobody else's is asked."""
+
+    def now(self) -> Instant:
+        """Microseconds since 1970; never runs backwards."""
+
+    def wait(self, signal: Signal, span: Span) -> None:
+        """Sleep until the signal is set or the span has passed on this clock."""

@@ -1,0 +1,58 @@
+"""The state machine's one decision: what happened to a running job, and therefore what to write.
+
+Everything else is mechanical. Lives are counted at the claim, not at the failure: a worker that dies without a word
+has still used one up, so `attempt` already includes the run that just ended.
+"""
+
+from typing import assert_never
+
+from forebay.core.job import Job
+from forebay.core.outcome import (
+    ABANDONED,
+    Abandoned,
+    Ack,
+    Cancel,
+    DeadLetter,
+    Dropped,
+    Failed,
+    Failure,
+    Interrupted,
+    Outcome,
+    Release,
+    Retry,
+    Snoozed,
+    Succeeded,
+    Verdict,
+    Withdrawn,
+)
+from forebay.core.policy import Routing
+
+
+def decide(job: Job, outcome: Outcome, routing: Routing, draw: float) -> Verdict:
+    """`draw` is uniform in [0, 1) and comes from outside, as does everything else."""
+    lives_left = job.attempt < job.max_attempts
+    match outcome:
+        case Succeeded(result):
+            return Ack(result)
+        case Failed(error, None) if lives_left:
+            return Retry(routing.backoff.delay(job.attempt, draw), error)
+        case Failed(error, after) if lives_left and after is not None:
+            return Retry(after, error)
+        case Failed(error) | Dropped(error):
+            return DeadLetter(error)
+        case Abandoned(owner) if lives_left:
+            return Retry(0, _abandoned(owner))
+        case Abandoned(owner):
+            return DeadLetter(_abandoned(owner))
+        case Snoozed(after):
+            return Release(after)
+        case Interrupted():
+            return Release()
+        case Withdrawn():
+            return Cancel()
+        case _:
+            assert_never(outcome)
+
+
+def _abandoned(owner: str | None) -> Failure:
+    return Failure(ABANDONED, f"the lease of {owner or 'its worker'} ran out")

@@ -1,0 +1,141 @@
+"""Every error that Forebay raises on purpose, in one file.
+
+An error names the thing, the fact, the bound and the way out, and carries them as fields, so that an HTTP
+layer, a metric or a test never parses a message. `ForebayError` is the root; nothing here is raised for a bug.
+No message carries a payload: what a producer hands in may be secret.
+"""
+
+
+class ForebayError(Exception):
+    """The root of everything Forebay raises on purpose."""
+
+
+class Invalid(ForebayError, ValueError):
+    """A value was refused before anything was written."""
+
+    def __init__(self, field: str, reason: str, remedy: str) -> None:
+        super().__init__(f"{field}: {reason}; {remedy}")
+        self.field = field
+        self.reason = reason
+        self.remedy = remedy
+
+
+class PayloadInvalid(Invalid):
+    """The payload is not JSON that every store and every language keeps alike."""
+
+    def __init__(self, path: str, reason: str, remedy: str) -> None:
+        super().__init__(f"payload at {path}", reason, remedy)
+        self.path = path
+
+
+class BatchTooLarge(Invalid):
+    """More items in one call than a verb takes."""
+
+    def __init__(self, verb: str, size: int, limit: int) -> None:
+        super().__init__(verb, f"{size} items in one call, the limit is {limit}", "split the call")
+        self.verb = verb
+        self.size = size
+        self.limit = limit
+
+
+class WrongQueueKind(Invalid):
+    """A log was used as a queue, or a queue as a log."""
+
+    def __init__(self, name: str, is_log: bool) -> None:
+        verb = "append and read" if is_log else "enqueue and claim"
+        super().__init__(name, f"it is a {'retained log' if is_log else 'remove-on-ack queue'}", f"use {verb}")
+        self.name = name
+        self.is_log = is_log
+
+
+class QueueFull(ForebayError):
+    """A bounded queue has no room; the call had no effect."""
+
+    def __init__(self, queue: str, depth: int, limit: int, asked: int, retry_after: float) -> None:
+        way_out = (
+            f"retry in {retry_after:g} s" if asked <= limit else f"send at most {limit} at once: {asked} can never fit"
+        )
+        super().__init__(f"queue {queue!r} is full: {depth} of {limit} jobs, {asked} more asked; {way_out}")
+        self.queue = queue
+        self.depth = depth
+        self.limit = limit
+        self.asked = asked
+        self.retry_after = retry_after
+
+
+class KeyConflict(ForebayError):
+    """An idempotency key came back with another kind or payload; the call had no effect."""
+
+    def __init__(self, queue: str, key: str, job_id: int) -> None:
+        super().__init__(
+            f"key {key!r} of queue {queue!r} belongs to job {job_id} with another kind or payload; "
+            "use a new key for new work, or send the first payload again"
+        )
+        self.queue = queue
+        self.key = key
+        self.job_id = job_id
+
+
+class Unsupported(ForebayError):
+    """The store cannot keep this promise, and says so when the queue is configured, not at run time."""
+
+    def __init__(self, store: str, wish: str, remedy: str) -> None:
+        super().__init__(f"{store} cannot do {wish}; {remedy}")
+        self.store = store
+        self.wish = wish
+
+
+class Closed(ForebayError):
+    """The store or queue was closed."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} is closed; open it again to go on")
+        self.what = what
+
+
+class StoreFailed(ForebayError):
+    """Fail-stop: the store could not make a write durable and acknowledges nothing from then on."""
+
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(
+            f"{what} failed: {reason}; nothing was acknowledged since, mend the cause and open the store again"
+        )
+        self.what = what
+        self.reason = reason
+
+
+class StoreLocked(ForebayError):
+    """Another process owns the journal directory."""
+
+    def __init__(self, path: str, holder: str) -> None:
+        super().__init__(
+            f"{path} is in use by {holder}; one process owns a journal: stop that one, or use another path"
+        )
+        self.path = path
+        self.holder = holder
+
+
+class JournalDamaged(ForebayError):
+    """Acknowledged records cannot be read back; the journal is left as it is."""
+
+    def __init__(self, file: str, offset: int, reason: str) -> None:
+        super().__init__(
+            f"{file} is damaged at byte {offset}: {reason}; restore the directory from a copy, nothing was changed"
+        )
+        self.file = file
+        self.offset = offset
+        self.reason = reason
+
+
+class OffsetGone(ForebayError):
+    """A log no longer holds the offset a reader asked for."""
+
+    def __init__(self, log: str, partition: int, asked: int, first: int) -> None:
+        super().__init__(
+            f"log {log!r} partition {partition} begins at offset {first}, {asked} was trimmed; "
+            f"read after {first - 1}, and count what was skipped"
+        )
+        self.log = log
+        self.partition = partition
+        self.asked = asked
+        self.first = first

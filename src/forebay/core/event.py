@@ -1,0 +1,259 @@
+"""The ledger: one record per call of a mutating verb, holding everything that the call changed.
+
+A record is batch-shaped (arrays, not one row a job) and complete: replaying records in order rebuilds the store, so
+the journal of the in-process store *is* its ledger, and other stores write the same records beside their rows.
+Records are facts in the past tense. They are never edited; a new version adds fields at the end of a record or new
+records, and `VERSION` is written in front of each so that an old reader refuses what it cannot know.
+"""
+
+from typing import Final, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from forebay.core.gate import Gate
+from forebay.core.instant import Instant
+from forebay.core.outcome import Failure
+from forebay.core.schedule import Schedule
+from forebay.core.spec import QueueSpec
+
+VERSION: Final = 1
+
+
+class Entry(Struct, frozen=True, array_like=True, gc=False):
+    """A job at its birth. `ready`: it was claimable at once; otherwise it waits for its due time or a gate."""
+
+    id: int
+    queue: str
+    kind: str
+    body: bytes
+    due_at: Instant
+    ready: bool
+    max_attempts: int
+    priority: int = 0
+    rank_base: int = 0
+    rank_timed: bool = True
+    key: str | None = None
+    key_digest: bytes = b""
+    key_until: Instant = 0
+    tenant: str | None = None
+    subject: str | None = None
+    deadline: Instant | None = None
+    expires_at: Instant | None = None
+    meta: dict[str, str] | None = None
+    cls: str = ""
+    merges: bool = False
+    gates: tuple[Gate, ...] = ()
+
+
+class Merge(Struct, frozen=True, array_like=True):
+    """A waiting job took over a newer payload, and the newer draft's key points at it."""
+
+    id: int
+    kind: str
+    body: bytes
+    key: str | None = None
+    key_digest: bytes = b""
+    key_until: Instant = 0
+
+
+class Enqueued(Struct, frozen=True, array_like=True, tag="enqueued"):
+    at: Instant
+    entries: list[Entry]
+    merged: list[Merge] = []
+
+
+class Promoted(Struct, frozen=True, array_like=True, tag="promoted"):
+    """Waiting jobs became claimable; `expired` ones died instead, unclaimed."""
+
+    at: Instant
+    ids: list[int]
+    expired: list[int] = []
+
+
+class Claimed(Struct, frozen=True, array_like=True, tag="claimed"):
+    at: Instant
+    owner: str
+    until: Instant
+    ids: list[int]
+    deliveries: list[int]
+
+
+class Extended(Struct, frozen=True, array_like=True, tag="extended"):
+    at: Instant
+    until: Instant
+    ids: list[int]
+
+
+class Acked(Struct, frozen=True, array_like=True, tag="a"):
+    """`kept_until` 0: the job is gone; otherwise it stays readable until then."""
+
+    id: int
+    delivery: int
+    kept_until: Instant = 0
+    result: bytes | None = None
+
+
+class Retried(Struct, frozen=True, array_like=True, tag="r"):
+    id: int
+    delivery: int
+    due_at: Instant
+    error: Failure
+
+
+class Died(Struct, frozen=True, array_like=True, tag="d"):
+    id: int
+    delivery: int
+    error: Failure
+
+
+class Released(Struct, frozen=True, array_like=True, tag="l"):
+    id: int
+    delivery: int
+    due_at: Instant
+
+
+class Dismissed(Struct, frozen=True, array_like=True, tag="c"):
+    """Ended by request, while it ran."""
+
+    id: int
+    delivery: int
+    kept_until: Instant = 0
+
+
+Ending: TypeAlias = Acked | Retried | Died | Released | Dismissed
+
+
+class SettledAll(Struct, frozen=True, array_like=True, tag="settled"):
+    at: Instant
+    endings: list[Ending]
+
+
+class Cancelled(Struct, frozen=True, array_like=True, tag="cancelled"):
+    """`ids` ended at once and stay readable until `kept_until` (0: gone); the holders of `asked` will be told."""
+
+    at: Instant
+    ids: list[int]
+    kept_until: list[Instant]
+    asked: list[int]
+
+
+class Redriven(Struct, frozen=True, array_like=True, tag="redriven"):
+    at: Instant
+    ids: list[int]
+
+
+class Purged(Struct, frozen=True, array_like=True, tag="purged"):
+    at: Instant
+    ids: list[int]
+
+
+class SpecPut(Struct, frozen=True, array_like=True, tag="spec"):
+    at: Instant
+    spec: QueueSpec
+
+
+class Paused(Struct, frozen=True, array_like=True, tag="paused"):
+    """`until` None: resumed."""
+
+    at: Instant
+    queue: str
+    until: Instant | None
+
+
+class GateSet(Struct, frozen=True, array_like=True, tag="gate"):
+    """`limit` None: back to what the jobs were stamped with."""
+
+    at: Instant
+    name: str
+    limit: int | None
+
+
+class SchedulePut(Struct, frozen=True, array_like=True, tag="schedule"):
+    at: Instant
+    schedule: Schedule
+
+
+class ScheduleDropped(Struct, frozen=True, array_like=True, tag="schedule-dropped"):
+    at: Instant
+    name: str
+
+
+class Fired(Struct, frozen=True, array_like=True, tag="fired"):
+    """A slot was taken and its job accepted, in one record."""
+
+    at: Instant
+    name: str
+    tick: Instant
+    next_at: Instant
+    entries: list[Entry]
+    merged: list[Merge] = []
+
+
+class LogEntry(Struct, frozen=True, array_like=True, gc=False):
+    """One entry of a retained log."""
+
+    partition: int
+    offset: int
+    at: Instant
+    body: bytes
+    key: str | None = None
+
+
+class Appended(Struct, frozen=True, array_like=True, tag="appended"):
+    at: Instant
+    log: str
+    entries: list[LogEntry]
+
+
+class Committed(Struct, frozen=True, array_like=True, tag="committed"):
+    at: Instant
+    log: str
+    group: str
+    partition: int
+    offset: int
+
+
+class Trimmed(Struct, frozen=True, array_like=True, tag="trimmed"):
+    """Every entry of the partition before this offset is gone."""
+
+    at: Instant
+    log: str
+    partition: int
+    before: int
+
+
+Event: TypeAlias = (
+    Enqueued
+    | Promoted
+    | Claimed
+    | Extended
+    | SettledAll
+    | Cancelled
+    | Redriven
+    | Purged
+    | SpecPut
+    | Paused
+    | GateSet
+    | SchedulePut
+    | ScheduleDropped
+    | Fired
+    | Appended
+    | Committed
+    | Trimmed
+)
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final[msgspec.msgpack.Decoder[Event]] = msgspec.msgpack.Decoder(Event)
+_VERSION_BYTE: Final = bytes([VERSION])
+
+
+def encode_event(event: Event) -> bytes:
+    return _VERSION_BYTE + _encoder.encode(event)
+
+
+def decode_event(record: bytes | memoryview) -> Event:
+    """The event in a record; `ValueError` when it is of another version or no event at all."""
+    if record[0] != VERSION:
+        raise ValueError(f"record version {record[0]}, this reader knows version {VERSION}")
+    return _decoder.decode(record[1:])

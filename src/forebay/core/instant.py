@@ -1,0 +1,71 @@
+"""Time as the core and the stores count it: whole microseconds.
+
+`Instant` is microseconds since 1970-01-01 UTC, `Span` a length in microseconds. Integers compare exactly, fit 64 bits
+and add up to ranks; people write `datetime` and `timedelta`, and these functions are the border between the two.
+"""
+
+from datetime import UTC, datetime, timedelta
+from typing import TypeAlias
+
+from forebay.core.errors import Invalid
+from forebay.core.limits import INSTANT_MOST
+
+Instant: TypeAlias = int
+Span: TypeAlias = int
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def ms(count: float) -> timedelta:
+    return timedelta(milliseconds=count)
+
+
+def seconds(count: float) -> timedelta:
+    return timedelta(seconds=count)
+
+
+def minutes(count: float) -> timedelta:
+    return timedelta(minutes=count)
+
+
+def hours(count: float) -> timedelta:
+    return timedelta(hours=count)
+
+
+def days(count: float) -> timedelta:
+    return timedelta(days=count)
+
+
+def micros(span: timedelta) -> Span:
+    return span // _MICROSECOND
+
+
+def checked_micros(field: str, span: timedelta, least: timedelta, most: timedelta) -> Span:
+    """The span in microseconds, or `Invalid` when it is no timedelta or outside its bounds."""
+    if not isinstance(span, timedelta):
+        raise Invalid(field, f"{type(span).__name__} is not a length of time", "give a timedelta, such as seconds(30)")
+    if not least <= span <= most:
+        raise Invalid(field, f"{span} is outside {least} … {most}", "choose a length inside these bounds")
+    return micros(span)
+
+
+def checked_instant(field: str, instant: Instant) -> Instant:
+    if type(instant) is not int:
+        raise Invalid(field, f"{type(instant).__name__} is not an instant", "give microseconds, or use from_datetime()")
+    if not 0 <= instant <= INSTANT_MOST:
+        raise Invalid(
+            field, f"{instant} µs is before 1970 or after 2200", "check the unit: instants are microseconds since 1970"
+        )
+    return instant
+
+
+def from_datetime(moment: datetime) -> Instant:
+    """An aware datetime as an instant; a naive one is refused, because nobody knows whose noon it is."""
+    if moment.tzinfo is None:
+        raise Invalid("datetime", "it has no time zone", "add tzinfo, for example datetime.now(UTC)")
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+def to_datetime(instant: Instant) -> datetime:
+    return _EPOCH + timedelta(microseconds=instant)

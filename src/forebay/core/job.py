@@ -1,0 +1,154 @@
+"""What a producer hands in (`Draft`), what callers see (`Job`), and the states between the two.
+
+A `Draft` is checked and its payload encoded when it is made: a draft that exists can be stored, on every store alike.
+A `Job` is an immutable picture of the record at one instant; changing the record is the store's business alone.
+
+    waiting → ready → running → done | dead | cancelled
+"""
+
+from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
+
+from forebay.core.errors import Invalid
+from forebay.core.instant import Instant, Span, checked_instant, micros
+from forebay.core.limits import ATTEMPTS_MOST, META_BYTES, META_ENTRIES, PRIORITY_MOST, SPAN_MOST
+from forebay.core.names import check_name, check_text
+from forebay.core.outcome import Failure
+from forebay.core.payload import Json, check_body, decode_payload, encode_payload
+
+_DELAY_MOST = micros(SPAN_MOST)
+
+
+class State(StrEnum):
+    """Where a job is. "Failed" is an outcome, not a state."""
+
+    WAITING = "waiting"
+    READY = "ready"
+    RUNNING = "running"
+    DONE = "done"
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+
+    @property
+    def terminal(self) -> bool:
+        return self in (State.DONE, State.DEAD, State.CANCELLED)
+
+
+class Draft(Struct, frozen=True):
+    """A job as its producer describes it.
+
+    priority    higher is sooner, where the queue's selection looks at it
+    run_at      not before this instant;  delay: not before so long after acceptance (they exclude each other)
+    deadline    the instant by which it should be done: the order of a `Deadline` queue
+    expires_at  never hand it out after this instant: it goes to the dead letters instead
+    key         idempotency key: within the queue's window the same key is the same job
+    tenant      whose it is: the class of fair shares
+    subject     what it is about: per-subject order, caps and coalescing
+    meta        small strings that travel along, such as a trace id
+    body        the payload as JSON bytes, for callers that have it encoded already; then `payload` is not read
+    """
+
+    kind: str
+    payload: Json = None
+    queue: str = "default"
+    priority: int = 0
+    run_at: Instant | None = None
+    delay: Span = 0
+    deadline: Instant | None = None
+    expires_at: Instant | None = None
+    key: str | None = None
+    tenant: str | None = None
+    subject: str | None = None
+    max_attempts: int | None = None
+    meta: dict[str, str] | None = None
+    body: bytes = b""
+
+    def __post_init__(self) -> None:
+        check_name("kind", self.kind)
+        check_name("queue", self.queue)
+        force_setattr(self, "body", check_body(self.body) if self.body else encode_payload(self.payload))
+        if self.priority != 0:
+            _check_count("priority", self.priority, -PRIORITY_MOST, PRIORITY_MOST)
+        if self.delay != 0:
+            _check_count("delay", self.delay, 0, _DELAY_MOST)
+        if self.run_at is not None:
+            checked_instant("run_at", self.run_at)
+            if self.delay:
+                raise Invalid("run_at", "a delay is given too", "give one of the two")
+        if self.tenant is not None:
+            check_name("tenant", self.tenant)
+        if self.subject is not None:
+            check_text("subject", self.subject)
+        if self.key is not None:
+            check_text("key", self.key)
+        if self.max_attempts is not None:
+            _check_count("max_attempts", self.max_attempts, 1, ATTEMPTS_MOST)
+        if self.deadline is not None:
+            checked_instant("deadline", self.deadline)
+        if self.expires_at is not None:
+            checked_instant("expires_at", self.expires_at)
+        if self.meta is not None:
+            _check_meta(self.meta)
+
+
+class Job(Struct, frozen=True):
+    """One job as a caller sees it. `attempt` is lives used; `delivery` counts hand-outs and only ever grows."""
+
+    id: int
+    queue: str
+    kind: str
+    body: bytes
+    state: State
+    priority: int
+    enqueued_at: Instant
+    due_at: Instant
+    attempt: int
+    max_attempts: int
+    delivery: int
+    key: str | None
+    tenant: str | None
+    subject: str | None
+    deadline: Instant | None
+    expires_at: Instant | None
+    meta: dict[str, str] | None
+    owner: str | None
+    claimed_at: Instant | None
+    lease_until: Instant | None
+    finished_at: Instant | None
+    cancel_requested: bool
+    errors: tuple[Failure, ...]
+    result_body: bytes | None
+
+    @property
+    def payload(self) -> Json:
+        """The payload, decoded anew at each call: changing it changes nobody else's."""
+        return decode_payload(self.body)
+
+    @property
+    def result(self) -> Json:
+        return None if self.result_body is None else decode_payload(self.result_body)
+
+    @property
+    def suspect(self) -> bool:
+        """Its last holder died with it: it should next run alone, so that a killer takes no innocents along."""
+        return bool(self.errors) and self.errors[-1].abandoned
+
+
+def _check_count(field: str, value: int, least: int, most: int) -> None:
+    if type(value) is not int or not least <= value <= most:
+        raise Invalid(field, f"{value!r} is not an integer in {least} … {most}", "choose one inside these bounds")
+
+
+def _check_meta(meta: dict[str, str]) -> None:
+    if not isinstance(meta, dict) or len(meta) > META_ENTRIES:
+        raise Invalid("meta", "it is not a dict of few strings", f"use at most {META_ENTRIES} entries")
+    size = 0
+    for name, text in meta.items():
+        check_name("meta", name)
+        if text != "":
+            check_text(f"meta {name}", text)
+        size += len(name) + len(text.encode())
+    if size > META_BYTES:
+        raise Invalid("meta", f"{size} bytes in all", f"the limit is {META_BYTES}: use the payload")

@@ -1,0 +1,39 @@
+"""Ownership is an object you hold. A `Lease` is proof that a job was handed to you, and to nobody after you.
+
+The fence is (job id, delivery). `delivery` grows at every hand-out, over retries, redrives and restarts, so a late
+holder's settle is recognised for ever. `attempt` is no fence: a redrive sets it back.
+Time is liveness, the fence is safety: a lease past its time is still the current one until someone else gets the job.
+"""
+
+from enum import StrEnum
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from forebay.core.instant import Instant
+from forebay.core.job import Job
+from forebay.core.outcome import Verdict
+
+Fence: TypeAlias = tuple[int, int]
+
+
+class Lease(Struct, frozen=True):
+    """A job in your hands until `until`, on the store's clock."""
+
+    job: Job
+    owner: str
+    until: Instant
+
+    @property
+    def fence(self) -> Fence:
+        return (self.job.id, self.job.delivery)
+
+
+class Settled(StrEnum):
+    """The answer to a settle: it counted, or someone else holds the job by now."""
+
+    APPLIED = "applied"
+    STALE = "stale"
+
+
+Settlement: TypeAlias = tuple[Lease, Verdict]

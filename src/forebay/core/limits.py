@@ -1,0 +1,43 @@
+"""The bounds of everything, in one place: sizes, batches, times, counts.
+
+A bound is checked where a value is made (`Draft`, `QueueSpec`, …), so every store takes the same decision.
+"""
+
+from datetime import timedelta
+from typing import Final
+
+NAME_LENGTH: Final = 128
+TEXT_LENGTH: Final = 256
+PAYLOAD_BYTES: Final = 256 * 1024
+PAYLOAD_DEPTH: Final = 64
+INTEGER_LEAST: Final = -(2**63)
+INTEGER_MOST: Final = 2**64 - 1
+
+BATCH_MOST: Final = 1_000
+"""Items in one call of any verb."""
+
+ATTEMPTS_MOST: Final = 2**31 - 1
+"""Also what "unlimited" means."""
+
+PRIORITY_MOST: Final = 2**31 - 1
+AGING_STEP_MOST: Final = timedelta(hours=1)
+"""With a 32-bit priority the rank then fits 64 bits with room to spare."""
+
+WEIGHT_MOST: Final = 1_000
+SLOTS_MOST: Final = 2**31 - 1
+PARTITIONS_MOST: Final = 1_024
+DEPTH_MOST: Final = 2**31 - 1
+
+LEASE_LEAST: Final = timedelta(milliseconds=1)
+LEASE_MOST: Final = timedelta(days=7)
+SPAN_MOST: Final = timedelta(days=3_660)
+INSTANT_MOST: Final = 7_258_118_400_000_000
+"""The year 2200, in microseconds: a run time beyond it is a mistake of units."""
+
+ERROR_MESSAGE_LENGTH: Final = 1_000
+ERROR_TRACE_LENGTH: Final = 4_000
+ERRORS_KEPT: Final = 5
+"""Past failures a job carries; the ledger has them all."""
+
+META_ENTRIES: Final = 16
+META_BYTES: Final = 4_096

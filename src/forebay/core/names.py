@@ -1,0 +1,36 @@
+"""Names are made of `[A-Za-z0-9_.:-]`, 1 to 128 of them: safe in SQL, Lua, URLs, labels and file names."""
+
+import re
+from functools import lru_cache
+
+from forebay.core.errors import Invalid
+from forebay.core.limits import NAME_LENGTH, TEXT_LENGTH
+from forebay.core.payload import is_clean
+
+_NAME = re.compile(rf"[A-Za-z0-9_.:-]{{1,{NAME_LENGTH}}}", re.ASCII)
+
+
+@lru_cache(maxsize=4096)
+def _is_name(name: str) -> bool:
+    return _NAME.fullmatch(name) is not None
+
+
+def check_name(field: str, name: str) -> str:
+    if not isinstance(name, str) or not _is_name(name):
+        raise Invalid(field, f"{_shown(name)} is not a name", f"use 1 to {NAME_LENGTH} of A-Z a-z 0-9 _ . : -")
+    return name
+
+
+def check_text(field: str, text: str) -> str:
+    """Free text that identifies something, such as an idempotency key or a subject."""
+    if not isinstance(text, str) or not 1 <= len(text) <= TEXT_LENGTH or not is_clean(text):
+        raise Invalid(
+            field,
+            f"{_shown(text)} is empty, longer than {TEXT_LENGTH}, or holds NUL or a lone surrogate",
+            f"use 1 to {TEXT_LENGTH} characters",
+        )
+    return text
+
+
+def _shown(value: object) -> str:
+    return ascii(value) if len(ascii(value)) <= 60 else ascii(value)[:59] + "…"

@@ -1,0 +1,127 @@
+"""What happened to a job (`Outcome`), what to write about it (`Verdict`), and how a failure is described.
+
+Both are closed sums: `decide()` maps every outcome to a verdict, and the type checker proves that none is forgotten.
+Verdicts carry lengths of time, never instants: the store adds them to its own clock.
+"""
+
+from typing import TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
+
+from forebay.core.errors import Invalid
+from forebay.core.instant import Instant, Span, micros
+from forebay.core.limits import ERROR_MESSAGE_LENGTH, ERROR_TRACE_LENGTH, SPAN_MOST
+from forebay.core.payload import check_body, clean_text
+
+ABANDONED = "forebay.Abandoned"
+EXPIRED = "forebay.Expired"
+_AFTER_MOST = micros(SPAN_MOST)
+
+
+class Failure(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """One failed attempt: the kind of error, its message, perhaps a trace; safe to store and bounded."""
+
+    kind: str
+    message: str = ""
+    trace: str = ""
+    attempt: int = 0
+    at: Instant = 0
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "kind", clean_text(self.kind, 200))
+        force_setattr(self, "message", clean_text(self.message, ERROR_MESSAGE_LENGTH))
+        force_setattr(self, "trace", clean_text(self.trace, ERROR_TRACE_LENGTH))
+
+    @property
+    def abandoned(self) -> bool:
+        return self.kind == ABANDONED
+
+
+class Succeeded(Struct, frozen=True):
+    """The handler returned; `result` is JSON bytes when the result is to be kept."""
+
+    result: bytes | None = None
+
+
+class Failed(Struct, frozen=True):
+    """The handler raised; `after` overrides the queue's backoff."""
+
+    error: Failure
+    after: Span | None = None
+
+
+class Dropped(Struct, frozen=True):
+    """The handler says that trying again is useless."""
+
+    error: Failure
+
+
+class Snoozed(Struct, frozen=True):
+    """The handler asks to be called again later; no life is used."""
+
+    after: Span
+
+
+class Abandoned(Struct, frozen=True):
+    """The lease ran out: the worker died, hung or was cut off."""
+
+    owner: str | None = None
+
+
+class Interrupted(Struct, frozen=True):
+    """The worker is shutting down and hands the job back unharmed."""
+
+
+class Withdrawn(Struct, frozen=True):
+    """The job was cancelled while it ran, and its handler stopped."""
+
+
+Outcome: TypeAlias = Succeeded | Failed | Dropped | Snoozed | Abandoned | Interrupted | Withdrawn
+
+
+class Ack(Struct, frozen=True):
+    """Done; a result to be kept is JSON, under the rules of payloads."""
+
+    result: bytes | None = None
+
+    def __post_init__(self) -> None:
+        if self.result is not None:
+            check_body(self.result)
+
+
+class Retry(Struct, frozen=True):
+    """Again, so long after the store's now; a life was used, and the rank is stamped anew."""
+
+    after: Span
+    error: Failure
+
+    def __post_init__(self) -> None:
+        _check_after(self.after)
+
+
+class DeadLetter(Struct, frozen=True):
+    """Never again, unless somebody redrives it."""
+
+    error: Failure
+
+
+class Release(Struct, frozen=True):
+    """Back as it was, perhaps later: the attempt is given back and the rank kept."""
+
+    after: Span = 0
+
+    def __post_init__(self) -> None:
+        _check_after(self.after)
+
+
+class Cancel(Struct, frozen=True):
+    """Ended on request."""
+
+
+Verdict: TypeAlias = Ack | Retry | DeadLetter | Release | Cancel
+
+
+def _check_after(after: Span) -> None:
+    if type(after) is not int or not 0 <= after <= _AFTER_MOST:
+        raise Invalid("after", f"{after!r} µs is not in 0 … {_AFTER_MOST}", "give a length of time in microseconds")

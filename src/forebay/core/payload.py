@@ -1,0 +1,146 @@
+"""Payloads are JSON that every store and every language keeps alike; anything else is refused at the door.
+
+Refused: types JSON does not have (tuples, sets, bytes, dates: they would come back as something else), keys that are
+not strings, NaN and Infinity, integers beyond 64 bits, NUL and lone surrogates (Postgres and others cannot keep them),
+nesting deeper than 64, more than 256 KiB encoded. The refusal names the path inside the payload, never its content.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from math import isfinite
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from forebay.core.errors import PayloadInvalid
+from forebay.core.limits import INTEGER_LEAST, INTEGER_MOST, PAYLOAD_BYTES, PAYLOAD_DEPTH
+
+Json: TypeAlias = Any
+
+_encode: Final = msgspec.json.Encoder().encode
+_encode_sorted: Final = msgspec.json.Encoder(order="sorted").encode
+_decode: Final = msgspec.json.Decoder().decode
+
+
+class _Refused(Exception):
+    def __init__(self, reason: str, remedy: str) -> None:
+        self.reason = reason
+        self.remedy = remedy
+        self.steps: list[str | int] = []
+
+    def path(self) -> str:
+        return "$" + "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in reversed(self.steps))
+
+
+def encode_payload(value: Json) -> bytes:
+    """The value as compact JSON, or `PayloadInvalid` with the path of what is wrong."""
+    try:
+        _check(value, 0)
+    except _Refused as refused:
+        raise PayloadInvalid(refused.path(), refused.reason, refused.remedy) from None
+    body = _encode(value)
+    if len(body) > PAYLOAD_BYTES:
+        raise _too_large(len(body))
+    return body
+
+
+def check_body(body: bytes) -> bytes:
+    """Bytes that arrived as JSON, held to the same rules; the size is checked before anything is parsed."""
+    if len(body) > PAYLOAD_BYTES:
+        raise _too_large(len(body))
+    try:
+        value = _decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        raise PayloadInvalid("$", "it is not JSON", "send one JSON value in UTF-8") from None
+    return encode_payload(value)
+
+
+def decode_payload(body: bytes) -> Json:
+    return _decode(body)
+
+
+def digest(kind: str, body: bytes) -> bytes:
+    """What an idempotency key remembers of its job: equal for equal kind and payload, whatever the order of keys."""
+    return hashlib.blake2b(kind.encode() + b"\0" + _encode_sorted(_decode(body)), digest_size=16).digest()
+
+
+def clean_text(text: str, length: int) -> str:
+    """Text from outside, such as an error message, made safe for every store: no NUL, no lone surrogate, bounded."""
+    if "\0" in text:
+        text = text.replace("\0", "\N{REPLACEMENT CHARACTER}")
+    if not text.isascii():
+        text = text.encode("utf-8", "replace").decode("utf-8")
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def is_clean(text: str) -> bool:
+    return "\0" not in text and (text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text))
+
+
+def _too_large(size: int) -> PayloadInvalid:
+    return PayloadInvalid(
+        "$", f"{size} bytes of JSON, the limit is {PAYLOAD_BYTES}", "keep large data elsewhere and send its address"
+    )
+
+
+def _check(value: Json, depth: int) -> None:
+    match value:
+        case dict():
+            _check_depth(depth)
+            _check_keys(value)
+            _check_all(value.items(), depth)
+        case list():
+            _check_depth(depth)
+            _check_all(enumerate(value), depth)
+        case str():
+            _check_string(value)
+        case bool() | None:
+            pass
+        case int():
+            if not INTEGER_LEAST <= value <= INTEGER_MOST:
+                raise _Refused("the integer does not fit 64 bits", "send it as a string")
+        case float():
+            if not isfinite(value):
+                raise _Refused("NaN and Infinity are not JSON", "send null or a string")
+        case _:
+            raise _Refused(
+                f"{type(value).__name__} is not a JSON type", "use str, int, float, bool, None, list or dict"
+            )
+
+
+def _check_all(items: Iterable[tuple[str | int, Json]], depth: int) -> None:
+    for step, item in items:
+        kind = type(item)
+        # Nearly every item of nearly every payload ends here; the slow road can say what is wrong with the rest.
+        if kind is str:
+            if item.isascii() and "\0" not in item:
+                continue
+        elif kind is int:
+            if INTEGER_LEAST <= item <= INTEGER_MOST:
+                continue
+        elif item is None or kind is bool:
+            continue
+        try:
+            _check(item, depth + 1)
+        except _Refused as refused:
+            refused.steps.append(step)
+            raise
+
+
+def _check_keys(value: dict[Any, Json]) -> None:
+    for key in value:
+        if type(key) is str and key.isascii() and "\0" not in key:
+            continue
+        if not isinstance(key, str):
+            raise _Refused(f"a key is {type(key).__name__}", "keys of a JSON object are strings")
+        _check_string(key)
+
+
+def _check_string(text: str) -> None:
+    if not is_clean(text):
+        raise _Refused("a string holds NUL or a lone surrogate", "remove it, or send bytes as base64")
+
+
+def _check_depth(depth: int) -> None:
+    if depth >= PAYLOAD_DEPTH:
+        raise _Refused(f"it is nested deeper than {PAYLOAD_DEPTH}", "flatten it")

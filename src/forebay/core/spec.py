@@ -1,0 +1,122 @@
+"""`QueueSpec`: the five-axis vector of one queue, as one frozen value that prints itself and travels as JSON."""
+
+from datetime import timedelta
+
+import msgspec
+from msgspec import Struct
+
+from forebay.core.errors import Invalid
+from forebay.core.instant import checked_micros, minutes
+from forebay.core.limits import SPAN_MOST
+from forebay.core.names import check_name
+from forebay.core.policy import (
+    AtMost,
+    Bounded,
+    Capacity,
+    Eligibility,
+    Fair,
+    Fifo,
+    Immediate,
+    InOrder,
+    KeepFor,
+    LatestWins,
+    RemoveOnAck,
+    Retained,
+    Retention,
+    Routing,
+    Selection,
+    Unbounded,
+    Until,
+    terms_of,
+)
+
+
+class QueueSpec(Struct, frozen=True, kw_only=True):
+    """One queue. `key_window` is how long an idempotency key is remembered after its job was accepted."""
+
+    name: str
+    retention: Retention = RemoveOnAck()
+    selection: Selection = Fifo()
+    share: Fair | None = None
+    merge: LatestWins | None = None
+    eligibility: Eligibility = Immediate()
+    routing: Routing = Routing()
+    capacity: Capacity = Unbounded()
+    key_window: timedelta = minutes(5)
+
+    def __post_init__(self) -> None:
+        check_name("queue", self.name)
+        checked_micros("key_window", self.key_window, timedelta(seconds=1), SPAN_MOST)
+        if self.is_log and self != QueueSpec(name=self.name, retention=self.retention, key_window=self.key_window):
+            raise Invalid(
+                self.name, "a retained log has no selection, gates, routing or capacity", "its readers keep their place"
+            )
+        if self.merge and any(isinstance(term, InOrder) for term in terms_of(self.eligibility)):
+            raise Invalid(self.name, "LatestWins replaces work that InOrder promises to run", "choose one of the two")
+
+    @property
+    def is_log(self) -> bool:
+        return isinstance(self.retention, Retained)
+
+    def to_json(self) -> bytes:
+        return msgspec.json.encode(self)
+
+    @staticmethod
+    def from_json(text: bytes | str) -> "QueueSpec":
+        try:
+            return msgspec.json.decode(text, type=QueueSpec)
+        except msgspec.DecodeError as error:
+            raise Invalid("queue spec", str(error), "see QueueSpec.to_json() for the shape") from None
+
+    def vector(self) -> str:
+        """The queue in one line, so that a reader recognises it."""
+        axes = (self._retention(), self._selection(), self._eligibility(), self._position(), self._capacity())
+        return f"{self.name} = {{{', '.join(axes)}}}"
+
+    @property
+    def commit_point(self) -> str:
+        """When progress is durable, relative to the effect."""
+        if self.is_log:
+            return "a reader's commit of its offset: before its effect means at most once, after it at least once"
+        return "settle(Ack) after the effect: at least once; make the effect idempotent by the job's fence"
+
+    def _retention(self) -> str:
+        match self.retention:
+            case RemoveOnAck():
+                return "remove-on-ack"
+            case KeepFor(span):
+                return f"keep {span}"
+            case Retained(partitions, window):
+                return f"retained log × {partitions}, window {window or 'unlimited'}"
+
+    def _selection(self) -> str:
+        words = [type(self.selection).__name__.lower()]
+        if self.share:
+            words.append(f"fair by {self.share.by}")
+        if self.merge:
+            words.append(f"latest wins by {self.merge.by}")
+        return " + ".join(words)
+
+    def _eligibility(self) -> str:
+        words = []
+        for term in terms_of(self.eligibility):
+            match term:
+                case AtMost(limit, per):
+                    words.append(f"at most {limit}" + (f" per {per}" if per else ""))
+                case InOrder(per, dead_head):
+                    words.append(f"in order per {per} (dead head: {dead_head})")
+                case Until(condition, per):
+                    words.append(f"until {condition}" + (f" per {per}" if per else ""))
+        return " + ".join(words) or "immediate"
+
+    def _position(self) -> str:
+        if self.is_log:
+            return "main"
+        return f"main → retry × {self.routing.max_attempts} ({type(self.routing.backoff).__name__}) → dead"
+
+    def _capacity(self) -> str:
+        match self.capacity:
+            case Unbounded():
+                return "unbounded"
+            case Bounded(limit, when_full):
+                return f"bounded {limit}, {type(when_full).__name__.lower()}"

@@ -1,0 +1,75 @@
+"""What core writes on a draft when a store accepts it: due time, rank, class, gates, lives, the key's window.
+
+The store brings the id and its own now; everything else follows from the draft and the queue's spec. One `Stamper` a
+spec: what does not depend on the draft is worked out once, and a plain FIFO queue pays for nothing it does not use.
+"""
+
+from typing import Final
+
+from forebay.core.event import Entry
+from forebay.core.gate import Gate, gates_for
+from forebay.core.instant import Instant, Span, micros
+from forebay.core.job import Draft
+from forebay.core.payload import digest
+from forebay.core.policy import Fifo, Immediate, KeepFor
+from forebay.core.rank import rank_rule
+from forebay.core.spec import QueueSpec
+
+_OPEN: Final[tuple[Gate, ...]] = ()
+
+
+class Stamper:
+    """The stamps of one queue's spec."""
+
+    __slots__ = ("_gated", "_keep_for", "_key_window", "_ranked", "is_log", "spec")
+
+    def __init__(self, spec: QueueSpec) -> None:
+        self.spec = spec
+        self.is_log = spec.is_log
+        self._ranked = not isinstance(spec.selection, Fifo)
+        self._gated = spec.merge is not None or not isinstance(spec.eligibility, Immediate)
+        self._key_window = micros(spec.key_window)
+        self._keep_for: Span = micros(spec.retention.span) if isinstance(spec.retention, KeepFor) else 0
+
+    def kept_until(self, finished_at: Instant) -> Instant:
+        """Until when a done or cancelled job stays readable; 0: it goes at once."""
+        return finished_at + self._keep_for if self._keep_for else 0
+
+    def key(self, draft: Draft, now: Instant) -> tuple[bytes, Instant]:
+        """What the key remembers of the draft, and for how long."""
+        return digest(draft.kind, draft.body), now + self._key_window
+
+    def entry(self, draft: Draft, job_id: int, now: Instant, key_digest: bytes = b"", key_until: Instant = 0) -> Entry:
+        spec = self.spec
+        due_at = now + draft.delay if draft.run_at is None else max(now, draft.run_at)
+        base, timed = rank_rule(spec.selection, draft) if self._ranked else (0, True)
+        gates = gates_for(spec, draft) if self._gated else _OPEN
+        return Entry(
+            job_id,
+            draft.queue,
+            draft.kind,
+            draft.body,
+            due_at,
+            due_at <= now and not gates,
+            draft.max_attempts or spec.routing.max_attempts,
+            draft.priority,
+            base,
+            timed,
+            draft.key,
+            key_digest,
+            key_until,
+            draft.tenant,
+            draft.subject,
+            draft.deadline,
+            draft.expires_at,
+            draft.meta,
+            self._class(draft),
+            spec.merge is not None and draft.subject is not None,
+            gates,
+        )
+
+    def _class(self, draft: Draft) -> str:
+        share = self.spec.share
+        if share is None:
+            return ""
+        return (draft.tenant if share.by == "tenant" else draft.kind) or ""
