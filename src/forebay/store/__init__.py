@@ -1,0 +1,1 @@
+"""Stores keep state and move it atomically; the contract is `forebay.store.protocol`."""

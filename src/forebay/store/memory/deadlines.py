@@ -1,0 +1,74 @@
+"""Timers that can be taken back exactly: names in buckets by instant, and a heap of the instants.
+
+Callers round instants up to a grain (`rounded_up`), so few buckets exist at a time and taking a name back leaves no
+trace. With a plain heap every acknowledged lease would linger until its time, millions of them under load.
+"""
+
+from collections.abc import Hashable
+from heapq import heapify, heappop, heappush
+from itertools import chain, islice
+from typing import Generic, TypeVar
+
+from forebay.core.instant import Instant, Span
+
+_FEW = 1_024
+
+Name = TypeVar("Name", bound=Hashable)
+
+
+def rounded_up(instant: Instant, span: Span) -> Instant:
+    """The end of a span, later than asked by at most 1/256 of it, or by a millisecond when it is short."""
+    grain = max(1_000, span >> 8)
+    return -(-instant // grain) * grain
+
+
+class Deadlines(Generic[Name]):
+    """Names by the instant at which they fall due. Every bucket's instant stands in the heap once."""
+
+    __slots__ = ("_buckets", "_empty", "_instants")
+
+    def __init__(self) -> None:
+        self._buckets: dict[Instant, dict[Name, None]] = {}
+        self._instants: list[Instant] = []
+        self._empty = 0
+
+    def add(self, at: Instant, name: Name) -> None:
+        bucket = self._buckets.get(at)
+        if bucket is None:
+            self._buckets[at] = {name: None}
+            heappush(self._instants, at)
+            return
+        if not bucket:
+            self._empty -= 1
+        bucket[name] = None
+
+    def remove(self, at: Instant, name: Name) -> None:
+        bucket = self._buckets.get(at)
+        if bucket is None or name not in bucket:
+            return
+        del bucket[name]
+        if not bucket:
+            self._empty += 1
+            if self._empty > _FEW and self._empty * 2 > len(self._buckets):
+                self._sweep()
+
+    def next(self) -> Instant | None:
+        """The first instant at which something falls due."""
+        while self._instants and not self._buckets[self._instants[0]]:
+            del self._buckets[heappop(self._instants)]
+            self._empty -= 1
+        return self._instants[0] if self._instants else None
+
+    def due(self, now: Instant, limit: int) -> list[Name]:
+        """What fell due at or before now, oldest first; it stays until it is removed."""
+        first = self.next()
+        if first is None or first > now:
+            return []
+        instants = sorted(instant for instant in self._buckets if instant <= now)
+        return list(islice(chain.from_iterable(self._buckets[instant] for instant in instants), limit))
+
+    def _sweep(self) -> None:
+        self._buckets = {instant: bucket for instant, bucket in self._buckets.items() if bucket}
+        self._instants = list(self._buckets)
+        heapify(self._instants)
+        self._empty = 0

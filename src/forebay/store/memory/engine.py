@@ -1,0 +1,127 @@
+"""What all verbs of the in-process store share: the lock, the clock, writing an event, and tending what fell due.
+
+A verb works out its event under the lock, writes it to the journal, applies it to the facts and tells the index what
+moved. Then, outside the lock, it waits until the journal is durable up to everything it has seen: no answer, not even
+that of a read, tells of something a crash could take back.
+"""
+
+from threading import Lock
+from typing import Final, Protocol
+
+from forebay.core.clock import Clock
+from forebay.core.errors import Closed, Invalid
+from forebay.core.event import Event, Promoted, Purged, encode_event
+from forebay.core.instant import Instant
+from forebay.store.memory.facts import Facts
+from forebay.store.memory.index import Index
+from forebay.store.memory.intake import Intake
+from forebay.store.memory.row import Row
+
+TEND_LIMIT: Final = 256
+"""How much of what fell due a verb looks after in passing."""
+
+
+class Recorder(Protocol):
+    """Where events become durable."""
+
+    def append(self, body: bytes) -> int:
+        """Buffer one record; called in order, under the store's lock. Returns its number."""
+
+    def sync(self, lsn: int) -> None:
+        """Return when every record up to this number is durable; raise `StoreFailed` if that cannot be said."""
+
+    def close(self) -> None: ...
+
+
+class Engine:
+    """The common ground of the verbs."""
+
+    def __init__(self, facts: Facts, clock: Clock, recorder: Recorder | None) -> None:
+        self._facts = facts
+        self._clock = clock
+        self._recorder = recorder
+        self._lock = Lock()
+        self._lsn = 0
+        self._closed = False
+        self._index = Index(facts)
+        self._intake = Intake(facts, self._index, durable=recorder is not None)
+        # A wall clock that was set back while the store was closed must not stretch leases and delays.
+        self._shift = max(0, facts.last_at - clock.now())
+
+    def now(self) -> Instant:
+        return self._clock.now() + self._shift
+
+    def close(self) -> None:
+        """No verb works afterwards; sleepers wake up and find it closed."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            for line in self._index.lines.values():
+                line.claimers.wake(len(line.claimers))
+                line.producers.wake(len(line.producers))
+        if self._recorder is not None:
+            self._recorder.close()
+
+    def _begin(self) -> Instant:
+        """The start of every verb, under the lock."""
+        if self._closed:
+            raise Closed("the store")
+        return max(self._clock.now() + self._shift, self._facts.last_at)
+
+    def _record(self, event: Event) -> None:
+        if self._recorder is not None:
+            self._lsn = self._recorder.append(encode_event(event))
+        self._facts.apply(event)
+
+    def _settle_down(self, lsn: int) -> None:
+        """The end of every verb, outside the lock."""
+        if self._recorder is not None:
+            self._recorder.sync(lsn)
+
+    def _tend(self, now: Instant, limit: int = TEND_LIMIT) -> int:
+        """Expire, promote and forget what is due, up to a bound; how many became ready."""
+        index = self._index
+        self._expire(now, limit)
+        rows = index.promote(now, limit) if index.work_at(now) else []
+        if rows:
+            self._record(Promoted(now, [row.entry.id for row in rows]))
+            index.promoted(rows)
+        forget_at = index.kept.next()
+        if forget_at is not None and forget_at <= now:
+            self._purge(index.kept.due(now, limit), now)
+        return len(rows)
+
+    def _expire(self, now: Instant, limit: int) -> None:
+        """Jobs that nobody claimed in time go to the dead letters."""
+        expires_at = self._index.expiring.next()
+        if expires_at is None or expires_at > now:
+            return
+        rows = [self._facts.rows[job_id] for job_id in self._index.expiring.due(now, limit)]
+        states = [row.state for row in rows]
+        self._record(Promoted(now, [], [row.entry.id for row in rows]))
+        for row, state in zip(rows, states, strict=True):
+            self._index.ended(row, state)
+
+    def _expire_claimed(self, rows: list[Row], now: Instant) -> list[Row]:
+        """What remains of popped rows when the expired ones are put aside."""
+        expired = [row for row in rows if row.entry.expires_at is not None and row.entry.expires_at <= now]
+        if not expired:
+            return rows
+        self._record(Promoted(now, [], [row.entry.id for row in expired]))
+        for row in expired:
+            self._index.expired(row)
+        return [row for row in rows if row not in expired]
+
+    def _purge(self, ids: list[int], now: Instant) -> None:
+        rows = [self._facts.rows[job_id] for job_id in ids]
+        states = [row.state for row in rows]
+        self._record(Purged(now, ids))
+        for row, state in zip(rows, states, strict=True):
+            self._index.forgotten(row, state)
+
+
+def check_ids(verb: str, ids: object) -> None:
+    """Ids are plain integers; anything else is a mistake of the caller."""
+    if not isinstance(ids, list | tuple) or any(type(job_id) is not int for job_id in ids):
+        raise Invalid(f"{verb} ids", "they are not a list of integers", "give job ids, as receipts have them")

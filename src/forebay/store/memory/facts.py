@@ -1,0 +1,286 @@
+"""Everything the in-process store must not lose, and the one way to change it: `apply(event)`.
+
+A live call and a recovery apply the same events through the same code, so a recovered store equals the one that
+crashed. Facts know no heaps, gates or waiters: those are derived (`index.py`) and rebuilt from the rows.
+`apply` trusts its events: verbs check before they write an event, and recovery reads events that were checked then.
+A row that leaves the table is given a final state first: heaps may still hold it and must see that it ended.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from forebay.core.event import (
+    Acked,
+    Appended,
+    Cancelled,
+    Claimed,
+    Committed,
+    Died,
+    Dismissed,
+    Ending,
+    Enqueued,
+    Entry,
+    Event,
+    Extended,
+    Fired,
+    GateSet,
+    Merge,
+    Paused,
+    Promoted,
+    Purged,
+    Redriven,
+    Released,
+    Retried,
+    ScheduleDropped,
+    SchedulePut,
+    SettledAll,
+    SpecPut,
+    Trimmed,
+)
+from forebay.core.instant import Instant
+from forebay.core.job import State
+from forebay.core.limits import ERRORS_KEPT
+from forebay.core.outcome import EXPIRED, Failure
+from forebay.core.schedule import Schedule
+from forebay.core.spec import QueueSpec
+from forebay.store.memory.deadlines import Deadlines
+from forebay.store.memory.logs import Logs
+from forebay.store.memory.row import Row
+
+SETTLE_MEMORY: Final = 65_536
+ENDING_CODES: Final[dict[type, str]] = {Acked: "a", Retried: "r", Died: "d", Released: "l", Dismissed: "c"}
+_SWEEP_PER_ENTRY: Final = 2
+
+KeyName = tuple[str, str]
+KeyFact = tuple[int, bytes, Instant]
+"""Of one idempotency key: the job's id, the digest of its kind and payload, the end of its window."""
+
+
+class Facts:
+    """The durable state of one store."""
+
+    def __init__(self) -> None:
+        self.next_id = 1
+        self.last_at: Instant = 0
+        self.rows: dict[int, Row] = {}
+        self.keys: dict[KeyName, KeyFact] = {}
+        self.specs: dict[str, QueueSpec] = {}
+        self.paused: dict[str, Instant] = {}
+        self.gate_limits: dict[str, int] = {}
+        self.schedules: dict[str, Schedule] = {}
+        self.last_ticks: dict[str, Instant] = {}
+        self.logs = Logs()
+        self.removed: dict[int, tuple[int, str]] = {}
+        self._removed_order: deque[int] = deque()
+        self._key_ends: Deadlines[KeyName] = Deadlines()
+        self._appliers: dict[type, Callable[[Any], None]] = {
+            Enqueued: self._enqueued,
+            Promoted: self._promoted,
+            Claimed: self._claimed,
+            Extended: self._extended,
+            SettledAll: self._settled,
+            Cancelled: self._cancelled,
+            Redriven: self._redriven,
+            Purged: self._purged,
+            SpecPut: self._spec_put,
+            Paused: self._paused,
+            GateSet: self._gate_set,
+            SchedulePut: self._schedule_put,
+            ScheduleDropped: self._schedule_dropped,
+            Fired: self._fired,
+            Appended: self.logs.appended,
+            Committed: self.logs.committed,
+            Trimmed: self.logs.trimmed,
+        }
+        self._enders: dict[type, Callable[[Instant, Row, Any], None]] = {
+            Acked: self._acked,
+            Retried: self._retried,
+            Died: self._died,
+            Released: self._released,
+            Dismissed: self._dismissed,
+        }
+
+    def apply(self, event: Event) -> None:
+        self._appliers[type(event)](event)
+        self.last_at = event.at
+
+    def spec(self, queue: str) -> QueueSpec:
+        """The queue's spec; a queue nobody configured has the default one."""
+        spec = self.specs.get(queue)
+        return QueueSpec(name=queue) if spec is None else spec
+
+    def key(self, name: KeyName, now: Instant) -> KeyFact | None:
+        fact = self.keys.get(name)
+        return fact if fact is not None and fact[2] > now else None
+
+    def sweep_keys(self, now: Instant, limit: int) -> None:
+        """Forget keys whose window has passed; not an event, because an expired key already means nothing."""
+        for name in self._key_ends.due(now, limit):
+            self._key_ends.remove(self.keys.pop(name)[2], name)
+
+    def remember_key(self, name: KeyName, fact: KeyFact) -> None:
+        known = self.keys.get(name)
+        if known is not None:
+            self._key_ends.remove(known[2], name)
+        self.keys[name] = fact
+        self._key_ends.add(fact[2], name)
+
+    def remember_removed(self, job_id: int, settled: tuple[int, str]) -> None:
+        self.removed[job_id] = settled
+        self._removed_order.append(job_id)
+        if len(self._removed_order) > SETTLE_MEMORY:
+            del self.removed[self._removed_order.popleft()]
+
+    def removed_in_order(self) -> Iterator[tuple[int, tuple[int, str]]]:
+        return ((job_id, self.removed[job_id]) for job_id in self._removed_order)
+
+    def _enqueued(self, event: Enqueued) -> None:
+        self._accept(event.at, event.entries, event.merged)
+
+    def _accept(self, at: Instant, entries: list[Entry], merged: list[Merge]) -> None:
+        rows = self.rows
+        for entry in entries:
+            due_at = entry.due_at
+            rank = entry.rank_base + due_at if entry.rank_timed else entry.rank_base
+            rows[entry.id] = Row(entry, State.READY if entry.ready else State.WAITING, at, due_at, rank)
+            if entry.key is not None:
+                self.remember_key((entry.queue, entry.key), (entry.id, entry.key_digest, entry.key_until))
+        for merge in merged:
+            row = rows[merge.id]
+            row.entry = replace(row.entry, kind=merge.kind, body=merge.body)
+            if merge.key is not None:
+                self.remember_key((row.entry.queue, merge.key), (merge.id, merge.key_digest, merge.key_until))
+        if entries:
+            self.next_id = entries[-1].id + 1
+        if self.keys:
+            self.sweep_keys(at, _SWEEP_PER_ENTRY * (len(entries) + 1))
+
+    def _promoted(self, event: Promoted) -> None:
+        for job_id in event.ids:
+            self.rows[job_id].state = State.READY
+        for job_id in event.expired:
+            row = self.rows[job_id]
+            self._fail(row, Failure(EXPIRED, "not claimed before it expired"), event.at)
+            self._finish(row, State.DEAD, event.at)
+
+    def _claimed(self, event: Claimed) -> None:
+        rows, at, until, owner = self.rows, event.at, event.until, event.owner
+        for job_id, delivery in zip(event.ids, event.deliveries, strict=True):
+            row = rows[job_id]
+            row.state = State.RUNNING
+            row.delivery = delivery
+            row.attempt += 1
+            row.owner = owner
+            row.claimed_at = at
+            row.until = until
+
+    def _extended(self, event: Extended) -> None:
+        for job_id in event.ids:
+            self.rows[job_id].until = event.until
+
+    def _settled(self, event: SettledAll) -> None:
+        rows, at, enders = self.rows, event.at, self._enders
+        for ending in event.endings:
+            enders[type(ending)](at, rows[ending.id], ending)
+
+    def _acked(self, at: Instant, row: Row, ending: Acked) -> None:
+        if ending.kept_until:
+            row.result = ending.result
+            self._settle(row, ending)
+            self._finish(row, State.DONE, at, ending.kept_until)
+        else:
+            row.state = State.DONE
+            del self.rows[ending.id]
+            self.remember_removed(ending.id, (ending.delivery, ENDING_CODES[Acked]))
+
+    def _retried(self, at: Instant, row: Row, ending: Retried) -> None:
+        self._settle(row, ending)
+        self._fail(row, ending.error, at)
+        row.state = State.WAITING
+        row.restamp(ending.due_at)
+
+    def _died(self, at: Instant, row: Row, ending: Died) -> None:
+        self._settle(row, ending)
+        self._fail(row, ending.error, at)
+        self._finish(row, State.DEAD, at)
+
+    def _released(self, at: Instant, row: Row, ending: Released) -> None:
+        self._settle(row, ending)
+        row.attempt -= 1
+        row.state = State.WAITING
+        row.due_at = ending.due_at
+
+    def _dismissed(self, at: Instant, row: Row, ending: Dismissed) -> None:
+        self._settle(row, ending)
+        if ending.kept_until:
+            self._finish(row, State.CANCELLED, at, ending.kept_until)
+        else:
+            row.state = State.CANCELLED
+            del self.rows[ending.id]
+            self.remember_removed(ending.id, row.settled)
+
+    def _settle(self, row: Row, ending: Ending) -> None:
+        row.settled = (ending.delivery, ENDING_CODES[type(ending)])
+        row.owner = None
+        row.claimed_at = None
+
+    def _fail(self, row: Row, error: Failure, at: Instant) -> None:
+        row.errors = (*row.errors, replace(error, at=at, attempt=row.attempt))[-ERRORS_KEPT:]
+
+    def _finish(self, row: Row, state: State, at: Instant, kept_until: Instant = 0) -> None:
+        row.state = state
+        row.finished_at = at
+        row.kept_until = kept_until
+
+    def _cancelled(self, event: Cancelled) -> None:
+        for job_id, kept_until in zip(event.ids, event.kept_until, strict=True):
+            self._finish(self.rows[job_id], State.CANCELLED, event.at, kept_until)
+            if not kept_until:
+                del self.rows[job_id]
+        for job_id in event.asked:
+            self.rows[job_id].cancel_requested = True
+
+    def _redriven(self, event: Redriven) -> None:
+        for job_id in event.ids:
+            row = self.rows[job_id]
+            row.state = State.WAITING
+            row.attempt = 0
+            row.cancel_requested = False
+            # Whoever redrives an expired job wants it to run all the same.
+            row.entry = replace(row.entry, expires_at=None)
+            row.restamp(event.at)
+
+    def _purged(self, event: Purged) -> None:
+        for job_id in event.ids:
+            self.rows.pop(job_id).state = State.CANCELLED
+
+    def _spec_put(self, event: SpecPut) -> None:
+        self.specs[event.spec.name] = event.spec
+        if event.spec.is_log:
+            self.logs.create(event.spec)
+
+    def _paused(self, event: Paused) -> None:
+        if event.until is None:
+            self.paused.pop(event.queue, None)
+        else:
+            self.paused[event.queue] = event.until
+
+    def _gate_set(self, event: GateSet) -> None:
+        if event.limit is None:
+            self.gate_limits.pop(event.name, None)
+        else:
+            self.gate_limits[event.name] = event.limit
+
+    def _schedule_put(self, event: SchedulePut) -> None:
+        self.schedules[event.schedule.name] = event.schedule
+
+    def _schedule_dropped(self, event: ScheduleDropped) -> None:
+        self.schedules.pop(event.name, None)
+
+    def _fired(self, event: Fired) -> None:
+        self._accept(event.at, event.entries, event.merged)
+        self.last_ticks[event.name] = event.tick
+        self.schedules[event.name] = replace(self.schedules[event.name], next_at=event.next_at, last_at=event.tick)

@@ -1,0 +1,169 @@
+"""The gates in front of ready: who holds a slot, who is parked where, which gates may have room again.
+
+Derived from the rows and rebuilt with them. A row holds a slot of each of its gates while it is ready or running.
+It takes all of them or none, so two gates cannot deadlock; a row that finds one closed parks at that one.
+An ordered gate has one slot and gives it only to the smallest unfinished id of its line. A gate that nobody holds,
+waits at or was configured for is forgotten: a million subjects leave nothing behind.
+"""
+
+from collections.abc import Mapping
+
+from forebay.core.gate import Gate
+from forebay.core.instant import Instant
+from forebay.core.job import State
+from forebay.store.memory.heap import LazyHeap
+from forebay.store.memory.row import Row
+
+
+class _Place:
+    """One gate's slots. `held` counts them; `parked` are due rows that found it closed; `line` is the order."""
+
+    __slots__ = ("held", "limit", "line", "parked")
+
+    def __init__(self, name: str, gate: Gate, parked_at: Mapping[int, str]) -> None:
+        self.limit = gate.limit
+        self.held = 0
+        self.parked = LazyHeap(lambda _, row: parked_at.get(row.entry.id) == name)
+        self.line = LazyHeap(lambda _, row: in_line(row, gate)) if gate.ordered else None
+
+    @property
+    def unused(self) -> bool:
+        return self.held == 0 and not self.parked.peek() and (self.line is None or not self.line.peek())
+
+
+def in_line(row: Row, gate: Gate) -> bool:
+    """An unfinished job stands in its line; a dead one too where a dead head blocks."""
+    return not row.state.terminal or (gate.blocks and row.state is State.DEAD)
+
+
+class Gates:
+    """All gates of a store. `limits` are the operators' own numbers, which win over the stamped ones."""
+
+    def __init__(self, limits: Mapping[str, int]) -> None:
+        self._limits = limits
+        self._places: dict[str, _Place] = {}
+        self._parked_at: dict[int, str] = {}
+        self._opened: dict[str, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @property
+    def any_opened(self) -> bool:
+        return bool(self._opened)
+
+    def enter(self, row: Row) -> None:
+        """A new row joins the lines of its ordered gates; its stamps are the newest, so their limits hold."""
+        for gate in row.entry.gates:
+            place = self._place(gate)
+            if place.line is not None:
+                place.line.push(row.entry.id, row)
+            if place.limit != gate.limit:
+                place.limit = gate.limit
+                self._may_open(gate.name, place)
+
+    def rejoin(self, row: Row) -> None:
+        """A dead row came back to life; where a dead head blocks, it never left its line."""
+        for gate in row.entry.gates:
+            place = self._place(gate)
+            if place.line is not None and not gate.blocks:
+                place.line.push(row.entry.id, row)
+
+    def stand(self, row: Row) -> None:
+        """A finished row of a recovered store: where a dead head blocks, it stands in its line."""
+        for gate in row.entry.gates:
+            if gate.ordered and in_line(row, gate):
+                line = self._place(gate).line
+                assert line is not None
+                line.push(row.entry.id, row)
+
+    def hold(self, row: Row) -> None:
+        for gate in row.entry.gates:
+            self._place(gate).held += 1
+
+    def admit(self, row: Row) -> bool:
+        """Take a slot of every gate, or park at the first one that is closed."""
+        for gate in row.entry.gates:
+            place = self._place(gate)
+            if not self._has_room(gate.name, place) or (place.line is not None and place.line.peek() is not row):
+                self._park(gate.name, place, row)
+                return False
+        self.hold(row)
+        return True
+
+    def release(self, row: Row) -> None:
+        """Give the row's slots back."""
+        for gate in row.entry.gates:
+            place = self._places[gate.name]
+            place.held -= 1
+            self._may_open(gate.name, place)
+
+    def leave(self, row: Row) -> None:
+        """The row ended: it stands in no line and is parked nowhere."""
+        name = self._parked_at.pop(row.entry.id, None)
+        if name is not None:
+            self._places[name].parked.forget()
+        for gate in row.entry.gates:
+            place = self._places.get(gate.name)
+            if place is None:
+                continue
+            if place.line is not None and not in_line(row, gate):
+                place.line.forget()
+            self._may_open(gate.name, place)
+
+    def reconsider(self, name: str) -> None:
+        """The gate's number of slots changed."""
+        place = self._places.get(name)
+        if place is not None:
+            self._may_open(name, place)
+
+    def next_candidate(self, now: Instant) -> Row | None:
+        """A parked row whose gate has room now; the caller tries to admit it."""
+        while self._opened:
+            name = next(iter(self._opened))
+            place = self._places.get(name)
+            row = None if place is None else self._candidate(name, place, now)
+            if row is not None:
+                return row
+            del self._opened[name]
+        return None
+
+    def where(self, row: Row) -> str | None:
+        """The gate at which the row is parked."""
+        return self._parked_at.get(row.entry.id)
+
+    def _candidate(self, name: str, place: _Place, now: Instant) -> Row | None:
+        if not self._has_room(name, place):
+            return None
+        if place.line is None:
+            row = place.parked.pop()
+        else:
+            row = place.line.peek()
+            if row is None or self._parked_at.get(row.entry.id) != name or row.due_at > now:
+                return None
+            del self._parked_at[row.entry.id]
+            place.parked.forget()
+            return row
+        if row is not None:
+            del self._parked_at[row.entry.id]
+        return row
+
+    def _has_room(self, name: str, place: _Place) -> bool:
+        return place.held < self._limits.get(name, place.limit)
+
+    def _park(self, name: str, place: _Place, row: Row) -> None:
+        self._parked_at[row.entry.id] = name
+        place.parked.push(row.rank, row)
+
+    def _may_open(self, name: str, place: _Place) -> None:
+        if place.unused:
+            del self._places[name]
+            self._opened.pop(name, None)
+        elif place.parked and self._has_room(name, place):
+            self._opened[name] = None
+
+    def _place(self, gate: Gate) -> _Place:
+        place = self._places.get(gate.name)
+        if place is None:
+            place = self._places[gate.name] = _Place(gate.name, gate, self._parked_at)
+        return place

@@ -1,0 +1,216 @@
+"""Everything derived from the facts: which job is next, what is due, whose lease ran out, which gate has room.
+
+Verbs change the facts by an event and then tell the index what moved. Every operation is O(log n); nothing walks all
+jobs in flight. `Index(facts)` rebuilds it all, which is how a recovered store gets its index.
+"""
+
+from forebay.core.instant import Instant
+from forebay.core.job import State
+from forebay.store.memory.deadlines import Deadlines
+from forebay.store.memory.facts import Facts
+from forebay.store.memory.gates import Gates
+from forebay.store.memory.heap import LazyHeap
+from forebay.store.memory.line import Line
+from forebay.store.memory.row import Row
+
+_SECOND = 1_000_000
+
+
+class Index:
+    """The moving parts of one store; guarded by its lock."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self.lines: dict[str, Line] = {}
+        self.gates = Gates(facts.gate_limits)
+        self.leases: Deadlines[int] = Deadlines()
+        self.kept: Deadlines[int] = Deadlines()
+        self.expiring: Deadlines[int] = Deadlines()
+        self._finished: dict[State, Deadlines[int]] = {state: Deadlines() for state in State if state.terminal}
+        self._due = LazyHeap(self._still_due)
+        for row in facts.rows.values():
+            self._restore(row)
+
+    def line(self, queue: str) -> Line:
+        line = self.lines.get(queue)
+        if line is None:
+            line = self.lines[queue] = Line(self._facts.spec(queue))
+        return line
+
+    def accept(self, row: Row) -> None:
+        """A new row: ready at once, or waiting for its time and its gates."""
+        self._enter(row)
+        line = self.line(row.entry.queue)
+        line.counts[row.state] += 1
+        if row.state is State.READY:
+            line.push(row)
+            if line.claimers:
+                line.claimers.wake(1)
+        else:
+            self._due.push(row.due_at, row)
+
+    def claimed(self, rows: list[Row], until: Instant) -> None:
+        """Rows that were popped are running now."""
+        for row in rows:
+            self.leases.add(until, row.entry.id)
+            self._forget_merge(row)
+            if row.entry.expires_at is not None:
+                self.expiring.remove(_whole_second(row.entry.expires_at), row.entry.id)
+
+    def extended(self, row: Row, was: Instant) -> None:
+        self.leases.remove(was, row.entry.id)
+        self.leases.add(row.until, row.entry.id)
+
+    def settled(self, row: Row) -> None:
+        """A running row ended or waits again, as its new state says."""
+        self.leases.remove(row.until, row.entry.id)
+        if row.entry.gates:
+            self.gates.release(row)
+        line = self.lines[row.entry.queue]
+        line.counts[State.RUNNING] -= 1
+        if row.state is State.WAITING:
+            self._wait(row, line)
+        else:
+            self._end(row, line)
+
+    def ended(self, row: Row, was: State) -> None:
+        """A row that nobody held was cancelled, expired or purged."""
+        line = self.lines[row.entry.queue]
+        line.counts[was] -= 1
+        if was is State.READY:
+            line.withdraw(row)
+            self.gates.release(row)
+        elif was is State.WAITING and self.gates.where(row) is None:
+            self._due.forget()
+        self._forget_merge(row)
+        self._end(row, line)
+
+    def expired(self, row: Row) -> None:
+        """A ready row was popped by a claim that found it expired."""
+        line = self.lines[row.entry.queue]
+        line.counts[State.READY] -= 1
+        self.gates.release(row)
+        self._forget_merge(row)
+        self._end(row, line)
+
+    def forgotten(self, row: Row, was: State) -> None:
+        """A finished row was purged."""
+        self.lines[row.entry.queue].counts[was] -= 1
+        self._unkeep(row, was)
+        self.gates.leave(row)
+
+    def redriven(self, row: Row) -> None:
+        line = self.lines[row.entry.queue]
+        line.counts[State.DEAD] -= 1
+        self._unkeep(row, State.DEAD)
+        self.gates.rejoin(row)
+        self._wait(row, line)
+
+    def promote(self, now: Instant, limit: int) -> list[Row]:
+        """Rows that may become ready now, their slots taken; parked rows first, so that newcomers do not pass them."""
+        rows: list[Row] = []
+        while limit > 0:
+            row = self.gates.next_candidate(now) if self.gates.any_opened else None
+            if row is None:
+                row = self._due.peek()
+                if row is None or row.due_at > now:
+                    break
+                self._due.pop()
+            limit -= 1
+            if not row.entry.gates or self.gates.admit(row):
+                rows.append(row)
+        return rows
+
+    def promoted(self, rows: list[Row]) -> None:
+        """Their state is ready now."""
+        for row in rows:
+            line = self.lines[row.entry.queue]
+            line.counts[State.WAITING] -= 1
+            line.counts[State.READY] += 1
+            line.push(row)
+            if line.claimers:
+                line.claimers.wake(1)
+
+    def finished_before(self, state: State, before: Instant, limit: int) -> list[int]:
+        rows = self._facts.rows
+        ids = self._finished[state].due(_whole_second(before), limit)
+        return [job_id for job_id in ids if rows[job_id].finished_at < before]
+
+    def next_due(self) -> Instant | None:
+        row = self._due.peek()
+        return None if row is None else row.due_at
+
+    def work_at(self, now: Instant) -> bool:
+        """Whether a promotion would find anything to do."""
+        if self.gates.any_opened:
+            return True
+        row = self._due.peek()
+        return row is not None and row.due_at <= now
+
+    def _still_due(self, due_at: int, row: Row) -> bool:
+        return row.state is State.WAITING and row.due_at == due_at and self.gates.where(row) is None
+
+    def _enter(self, row: Row) -> None:
+        entry = row.entry
+        if entry.gates:
+            self.gates.enter(row)
+        if entry.merges and entry.subject is not None:
+            self.line(entry.queue).newest[entry.subject] = entry.id
+        if entry.expires_at is not None:
+            self.expiring.add(_whole_second(entry.expires_at), entry.id)
+
+    def _wait(self, row: Row, line: Line) -> None:
+        line.counts[State.WAITING] += 1
+        self._due.push(row.due_at, row)
+        if row.entry.expires_at is not None:
+            self.expiring.add(_whole_second(row.entry.expires_at), row.entry.id)
+
+    def _end(self, row: Row, line: Line) -> None:
+        entry = row.entry
+        if entry.gates:
+            self.gates.leave(row)
+        if entry.expires_at is not None:
+            self.expiring.remove(_whole_second(entry.expires_at), entry.id)
+        if entry.id in self._facts.rows:
+            self._keep(row, line)
+        if line.producers:
+            line.producers.wake(1)
+
+    def _keep(self, row: Row, line: Line) -> None:
+        line.counts[row.state] += 1
+        self._finished[row.state].add(_whole_second(row.finished_at), row.entry.id)
+        if row.kept_until:
+            self.kept.add(row.kept_until, row.entry.id)
+
+    def _unkeep(self, row: Row, was: State) -> None:
+        self._finished[was].remove(_whole_second(row.finished_at), row.entry.id)
+        if row.kept_until:
+            self.kept.remove(row.kept_until, row.entry.id)
+
+    def _forget_merge(self, row: Row) -> None:
+        if row.entry.merges and row.entry.subject is not None:
+            newest = self.lines[row.entry.queue].newest
+            if newest.get(row.entry.subject) == row.entry.id:
+                del newest[row.entry.subject]
+
+    def _restore(self, row: Row) -> None:
+        """One row of a recovered store."""
+        match row.state:
+            case State.WAITING | State.READY:
+                self.accept(row)
+                if row.state is State.READY:
+                    self.gates.hold(row)
+            case State.RUNNING:
+                line = self.line(row.entry.queue)
+                line.counts[State.RUNNING] += 1
+                self.gates.enter(row)
+                self.gates.hold(row)
+                self.leases.add(row.until, row.entry.id)
+            case State.DONE | State.DEAD | State.CANCELLED:
+                line = self.line(row.entry.queue)
+                self.gates.stand(row)
+                self._keep(row, line)
+
+
+def _whole_second(instant: Instant) -> Instant:
+    return -(-instant // _SECOND) * _SECOND

@@ -1,0 +1,96 @@
+"""The door of the in-process store: what a batch of drafts will change, worked out before anything is changed.
+
+A batch is all or nothing. Drafts of one batch see each other: the second of two equal keys is a duplicate of the
+first, a newer payload of the same subject takes the place of an older one, and all count against the capacity.
+"""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from forebay.core.errors import Invalid, KeyConflict, QueueFull, WrongQueueKind
+from forebay.core.event import Entry, Merge
+from forebay.core.instant import Instant
+from forebay.core.job import Draft
+from forebay.core.policy import Bounded
+from forebay.store.memory.facts import Facts, KeyFact, KeyName
+from forebay.store.memory.index import Index
+from forebay.store.memory.line import Line
+from forebay.store.protocol import Receipt
+
+_RETRY_AFTER_SECONDS = 1.0
+
+
+class Plan(Struct):
+    """What to write and what to answer."""
+
+    entries: list[Entry]
+    merged: list[Merge]
+    receipts: list[Receipt]
+
+
+class Intake:
+    """Plans for the drafts of one store."""
+
+    def __init__(self, facts: Facts, index: Index, durable: bool) -> None:
+        self._facts = facts
+        self._index = index
+        self._durable = durable
+
+    def plan(self, drafts: Sequence[Draft], now: Instant) -> Plan:
+        plan = Plan([], [], [])
+        keys: dict[KeyName, KeyFact] = {}
+        newest: dict[tuple[str, str], int] = {}
+        arrivals: dict[str, int] = {}
+        for draft in drafts:
+            if type(draft) is not Draft:
+                raise Invalid("draft", f"{type(draft).__name__} is not a Draft", "build a Draft(kind, payload, …)")
+            line = self._index.line(draft.queue)
+            stamper = line.stamper
+            if stamper.is_log:
+                raise WrongQueueKind(draft.queue, is_log=True)
+            key_digest, key_until = b"", 0
+            if draft.key is not None:
+                key_digest, key_until = stamper.key(draft, now)
+                first = self._first(draft, key_digest, keys, now)
+                if first is not None:
+                    plan.receipts.append(Receipt(first, self._durable, duplicate=True))
+                    continue
+            target = self._merge_target(draft, line, newest)
+            if target is not None:
+                plan.merged.append(Merge(target, draft.kind, draft.body, draft.key, key_digest, key_until))
+                plan.receipts.append(Receipt(target, self._durable, merged=True))
+            else:
+                target = self._facts.next_id + len(plan.entries)
+                entry = stamper.entry(draft, target, now, key_digest, key_until)
+                plan.entries.append(entry)
+                plan.receipts.append(Receipt(target, self._durable))
+                arrivals[draft.queue] = arrivals.get(draft.queue, 0) + 1
+                if entry.merges:
+                    newest[draft.queue, draft.subject or ""] = target
+            if draft.key is not None:
+                keys[draft.queue, draft.key] = (target, key_digest, key_until)
+        self.check_capacity(arrivals)
+        return plan
+
+    def _first(self, draft: Draft, key_digest: bytes, keys: dict[KeyName, KeyFact], now: Instant) -> int | None:
+        """The job that has this key already."""
+        name = (draft.queue, draft.key or "")
+        fact = keys.get(name) or self._facts.key(name, now)
+        if fact is None:
+            return None
+        if fact[1] != key_digest:
+            raise KeyConflict(draft.queue, name[1], fact[0])
+        return fact[0]
+
+    def _merge_target(self, draft: Draft, line: Line, newest: dict[tuple[str, str], int]) -> int | None:
+        if line.spec.merge is None or draft.subject is None:
+            return None
+        return newest.get((draft.queue, draft.subject)) or line.newest.get(draft.subject)
+
+    def check_capacity(self, arrivals: dict[str, int]) -> None:
+        for queue, count in arrivals.items():
+            line = self._index.line(queue)
+            capacity = line.spec.capacity
+            if isinstance(capacity, Bounded) and line.depth + count > capacity.limit:
+                raise QueueFull(queue, line.depth, capacity.limit, count, _RETRY_AFTER_SECONDS)

@@ -1,0 +1,299 @@
+"""The verbs of a job's life: enqueue, promote, claim, extend, settle, overdue, cancel, redrive, purge."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from threading import Event as Sleeper
+from typing import Final
+
+from forebay.core.errors import Invalid, QueueFull
+from forebay.core.event import (
+    Acked,
+    Cancelled,
+    Claimed,
+    Died,
+    Dismissed,
+    Ending,
+    Enqueued,
+    Entry,
+    Extended,
+    Redriven,
+    Released,
+    Retried,
+    SettledAll,
+)
+from forebay.core.instant import Instant, Span, checked_instant, checked_micros, micros
+from forebay.core.job import Draft, State
+from forebay.core.lease import Lease, Settled, Settlement
+from forebay.core.limits import LEASE_LEAST, LEASE_MOST
+from forebay.core.names import check_name, check_text
+from forebay.core.outcome import Ack, Cancel, DeadLetter, Release, Retry, Verdict
+from forebay.core.policy import Block, Bounded
+from forebay.store.memory.deadlines import rounded_up
+from forebay.store.memory.engine import TEND_LIMIT, Engine, check_ids
+from forebay.store.memory.facts import ENDING_CODES
+from forebay.store.memory.row import Row
+from forebay.store.protocol import CancelAnswer, Promotion, Receipt, Want, check_batch, check_limit
+
+_VERDICT_CODES: Final[dict[type, str]] = {
+    Ack: ENDING_CODES[Acked],
+    Retry: ENDING_CODES[Retried],
+    DeadLetter: ENDING_CODES[Died],
+    Release: ENDING_CODES[Released],
+    Cancel: ENDING_CODES[Dismissed],
+}
+
+
+class JobVerbs(Engine):
+    """A job from its acceptance to its end."""
+
+    def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        check_batch("enqueue", len(drafts))
+        give_up_at: Instant | None = None
+        while True:
+            try:
+                return self._enqueue_now(drafts)
+            except QueueFull as full:
+                now = self.now()
+                if give_up_at is None:
+                    give_up_at = now + self._patience(full)
+                if now >= give_up_at:
+                    raise
+                self._wait_for_room(full, give_up_at - now)
+
+    def promote(self, limit: int) -> Promotion:
+        check_limit("promote", limit)
+        with self._lock:
+            ready = self._tend(self._begin(), limit)
+            next_due = self._index.next_due()
+            lsn = self._lsn
+        self._settle_down(lsn)
+        return Promotion(ready, next_due)
+
+    def claim(self, wants: Sequence[Want], owner: str, lease_for: timedelta) -> list[Lease]:
+        check_text("owner", owner)
+        span = checked_micros("lease_for", lease_for, LEASE_LEAST, LEASE_MOST)
+        total = _checked_total(wants)
+        with self._lock:
+            now = self._begin()
+            self._tend(now, total + TEND_LIMIT)
+            rows = [row for want in wants for row in self._pop(want, now)]
+            until = rounded_up(now + span, span)
+            if rows:
+                ids = [row.entry.id for row in rows]
+                self._record(Claimed(now, owner, until, ids, [row.delivery + 1 for row in rows]))
+                self._index.claimed(rows, until)
+            leases = [Lease(row.picture(), owner, until) for row in rows]
+            lsn = self._lsn
+        self._settle_down(lsn)
+        return leases
+
+    def extend(self, leases: Sequence[Lease], lease_for: timedelta) -> list[Lease]:
+        check_batch("extend", len(leases))
+        span = checked_micros("lease_for", lease_for, LEASE_LEAST, LEASE_MOST)
+        with self._lock:
+            now = self._begin()
+            until = rounded_up(now + span, span)
+            rows = {lease.job.id: row for lease in leases if (row := self._held(lease)) is not None}
+            if rows:
+                before = [row.until for row in rows.values()]
+                self._record(Extended(now, until, list(rows)))
+                for row, was in zip(rows.values(), before, strict=True):
+                    self._index.extended(row, was)
+            survivors = [_lease(row) for row in rows.values()]
+            lsn = self._lsn
+        self._settle_down(lsn)
+        return survivors
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        check_batch("settle", len(settlements))
+        with self._lock:
+            now = self._begin()
+            answers: list[Settled] = []
+            endings: dict[int, Ending] = {}
+            rows: list[Row] = []
+            for lease, verdict in settlements:
+                row = self._held(lease)
+                if row is not None and lease.job.id not in endings:
+                    endings[lease.job.id] = self._ending(row, verdict, now)
+                    rows.append(row)
+                    answers.append(Settled.APPLIED)
+                else:
+                    answers.append(self._again(lease, verdict, endings.get(lease.job.id)))
+            if rows:
+                self._record(SettledAll(now, list(endings.values())))
+                for row in rows:
+                    self._index.settled(row)
+                self._tend(now)
+            lsn = self._lsn
+        self._settle_down(lsn)
+        return answers
+
+    def overdue(self, limit: int) -> list[Lease]:
+        check_limit("overdue", limit)
+        with self._lock:
+            now = self._begin()
+            leases = [_lease(self._facts.rows[job_id]) for job_id in self._index.leases.due(now, limit)]
+            lsn = self._lsn
+        self._settle_down(lsn)
+        return leases
+
+    def cancel(self, ids: Sequence[int]) -> list[CancelAnswer]:
+        check_batch("cancel", len(ids))
+        check_ids("cancel", ids)
+        with self._lock:
+            now = self._begin()
+            answers: list[CancelAnswer] = []
+            ended: dict[int, Row] = {}
+            asked: dict[int, None] = {}
+            for job_id in ids:
+                row = self._facts.rows.get(job_id)
+                if row is None or row.state.terminal or job_id in ended:
+                    answers.append(CancelAnswer.GONE)
+                elif row.state is State.RUNNING:
+                    asked[job_id] = None
+                    answers.append(CancelAnswer.REQUESTED)
+                else:
+                    ended[job_id] = row
+                    answers.append(CancelAnswer.CANCELLED)
+            if ended or asked:
+                states = [row.state for row in ended.values()]
+                kept = [self._kept_until(row, now) for row in ended.values()]
+                self._record(Cancelled(now, list(ended), kept, list(asked)))
+                for row, state in zip(ended.values(), states, strict=True):
+                    self._index.ended(row, state)
+                self._tend(now)
+            lsn = self._lsn
+        self._settle_down(lsn)
+        return answers
+
+    def redrive(self, ids: Sequence[int]) -> list[int]:
+        check_batch("redrive", len(ids))
+        check_ids("redrive", ids)
+        with self._lock:
+            now = self._begin()
+            rows = self._facts.rows
+            dead = {job_id: row for job_id in ids if (row := rows.get(job_id)) is not None and row.state is State.DEAD}
+            arrivals: dict[str, int] = {}
+            for row in dead.values():
+                arrivals[row.entry.queue] = arrivals.get(row.entry.queue, 0) + 1
+            self._intake.check_capacity(arrivals)
+            if dead:
+                self._record(Redriven(now, list(dead)))
+                for row in dead.values():
+                    self._index.redriven(row)
+                self._tend(now)
+            lsn = self._lsn
+        self._settle_down(lsn)
+        return list(dead)
+
+    def purge(self, state: State, before: Instant, limit: int) -> int:
+        check_limit("purge", limit)
+        checked_instant("before", before)
+        if not isinstance(state, State) or not state.terminal:
+            raise Invalid("purge state", f"{state!r} is not finished", "purge done, dead or cancelled jobs")
+        with self._lock:
+            now = self._begin()
+            ids = self._index.finished_before(state, before, limit)
+            if ids:
+                self._purge(ids, now)
+                self._tend(now)
+            lsn = self._lsn
+        self._settle_down(lsn)
+        return len(ids)
+
+    def _enqueue_now(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        with self._lock:
+            now = self._begin()
+            plan = self._intake.plan(drafts, now)
+            if plan.entries or plan.merged:
+                self._record(Enqueued(now, plan.entries, plan.merged))
+                self._arrived(plan.entries, now)
+            lsn = self._lsn
+        self._settle_down(lsn)
+        return plan.receipts
+
+    def _arrived(self, entries: list[Entry], now: Instant) -> None:
+        for entry in entries:
+            self._index.accept(self._facts.rows[entry.id])
+        if self._index.work_at(now):
+            self._tend(now, len(entries) + TEND_LIMIT)
+
+    def _wait_for_room(self, full: QueueFull, span: Span) -> None:
+        sleeper = Sleeper()
+        with self._lock:
+            line = self._index.line(full.queue)
+            if self._closed or line.depth + full.asked <= full.limit:
+                return
+            line.producers.add(sleeper)
+        self._clock.wait(sleeper, span)
+        with self._lock:
+            line.producers.drop(sleeper)
+
+    def _patience(self, full: QueueFull) -> int:
+        """How long the full queue lets its producers wait; a batch that can never fit does not wait at all."""
+        capacity = self._index.line(full.queue).spec.capacity
+        if isinstance(capacity, Bounded) and isinstance(capacity.when_full, Block) and full.asked <= full.limit:
+            return micros(capacity.when_full.timeout)
+        return 0
+
+    def _pop(self, want: Want, now: Instant) -> list[Row]:
+        line = self._index.lines.get(want.queue)
+        if line is None or self._facts.paused.get(want.queue, 0) > now:
+            return []
+        rows = self._expire_claimed(line.pop(want.count, want.cls), now)
+        line.counts[State.READY] -= len(rows)
+        line.counts[State.RUNNING] += len(rows)
+        return rows
+
+    def _held(self, lease: Lease) -> Row | None:
+        """The row, if the lease is its current one; the fence decides, not the time."""
+        row = self._facts.rows.get(lease.job.id)
+        if row is None or row.state is not State.RUNNING or row.delivery != lease.job.delivery:
+            return None
+        return row
+
+    def _again(self, lease: Lease, verdict: Verdict, same_call: Ending | None) -> Settled:
+        """A settle whose lease is not current: applied if it is the last settle over again, else stale."""
+        row = self._facts.rows.get(lease.job.id)
+        if same_call is not None:
+            last = (same_call.delivery, ENDING_CODES[type(same_call)])
+        elif row is not None:
+            last = row.settled
+        else:
+            last = self._facts.removed.get(lease.job.id, (0, ""))
+        return Settled.APPLIED if last == (lease.job.delivery, _VERDICT_CODES.get(type(verdict))) else Settled.STALE
+
+    def _ending(self, row: Row, verdict: Verdict, now: Instant) -> Ending:
+        """The verdict as the ledger writes it down; lengths of time become instants on this store's clock."""
+        job_id, delivery = row.entry.id, row.delivery
+        match verdict:
+            case Ack(result):
+                return Acked(job_id, delivery, self._kept_until(row, now), result)
+            case Retry(after, error):
+                return Retried(job_id, delivery, now + after, error)
+            case DeadLetter(error):
+                return Died(job_id, delivery, error)
+            case Release(after):
+                return Released(job_id, delivery, now + after)
+            case Cancel():
+                return Dismissed(job_id, delivery, self._kept_until(row, now))
+            case _:
+                raise Invalid("verdict", f"{type(verdict).__name__} is not one", "use what decide() returns")
+
+    def _kept_until(self, row: Row, now: Instant) -> Instant:
+        return self._index.lines[row.entry.queue].stamper.kept_until(now)
+
+
+def _lease(row: Row) -> Lease:
+    return Lease(row.picture(), row.owner or "", row.until)
+
+
+def _checked_total(wants: Sequence[Want]) -> int:
+    total = 0
+    for want in wants:
+        check_name("queue", want.queue)
+        if type(want.count) is not int or want.count < 1:
+            raise Invalid("claim count", f"{want.count!r} is not a positive integer", "ask for at least one job")
+        total += want.count
+    check_batch("claim", total)
+    return total

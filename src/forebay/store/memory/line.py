@@ -1,0 +1,109 @@
+"""One queue's derived state: its ready jobs by class and rank, its counts, its sleepers.
+
+Nothing here is a fact: it is rebuilt from the rows. A plain FIFO queue has one class and pays for one heap.
+"""
+
+from forebay.core.instant import Instant
+from forebay.core.job import State
+from forebay.core.policy import Fifo
+from forebay.core.share import Share
+from forebay.core.spec import QueueSpec
+from forebay.core.stamp import Stamper
+from forebay.store.memory.heap import LazyHeap
+from forebay.store.memory.row import Row
+from forebay.store.memory.waiters import Waiters
+
+
+def _is_ready(rank: int, row: Row) -> bool:
+    return row.state is State.READY and row.rank == rank
+
+
+def _is_ready_since(due_at: int, row: Row) -> bool:
+    return row.state is State.READY and row.due_at == due_at
+
+
+class Line:
+    """The ready side of one queue. `newest` maps a merge subject to its job that has not run yet."""
+
+    __slots__ = ("_ages", "_classes", "_share", "claimers", "counts", "newest", "producers", "spec", "stamper")
+
+    def __init__(self, spec: QueueSpec) -> None:
+        self.spec = spec
+        self.stamper = Stamper(spec)
+        self.counts = dict.fromkeys(State, 0)
+        self.claimers = Waiters()
+        self.producers = Waiters()
+        self.newest: dict[str, int] = {}
+        self._classes: dict[str, LazyHeap] = {}
+        self._share = Share(spec.share.weights, spec.share.default) if spec.share else Share({})
+        self._ages: LazyHeap | None = None
+
+    @property
+    def depth(self) -> int:
+        counts = self.counts
+        return counts[State.WAITING] + counts[State.READY] + counts[State.RUNNING]
+
+    def configure(self, spec: QueueSpec) -> None:
+        """Ready jobs keep their classes; turns start anew with the new weights."""
+        self.spec = spec
+        self.stamper = Stamper(spec)
+        self._share = Share(spec.share.weights, spec.share.default) if spec.share else Share({})
+        for name, heap in self._classes.items():
+            if heap:
+                self._share.join(name)
+
+    def push(self, row: Row) -> None:
+        name = row.entry.cls
+        heap = self._classes.get(name)
+        if heap is None:
+            heap = self._classes[name] = LazyHeap(_is_ready)
+        if not heap:
+            self._share.join(name)
+        heap.push(row.rank, row)
+        if self._ages is not None:
+            self._ages.push(row.due_at, row)
+        elif len(self._classes) > 1 or not isinstance(self.spec.selection, Fifo):
+            self._track_ages()
+
+    def pop(self, count: int, cls: str | None) -> list[Row]:
+        """The next rows, smallest rank first within a class, classes by their shares."""
+        if cls is not None:
+            return self._pop(cls, count)
+        if len(self._classes) == 1:
+            return self._pop(next(iter(self._classes)), count)
+        turns = self._share.deal(count, lambda name: len(self._classes.get(name, ())))
+        return [row for name, turn in turns for row in self._pop(name, turn)]
+
+    def _pop(self, name: str, count: int) -> list[Row]:
+        heap = self._classes.get(name)
+        if heap is None:
+            return []
+        rows = heap.take(count)
+        if not heap:
+            del self._classes[name]
+        if self._ages is not None:
+            for _ in rows:
+                self._ages.forget()
+        return rows
+
+    def withdraw(self, row: Row) -> None:
+        """A ready row ended without being claimed."""
+        heap = self._classes.get(row.entry.cls)
+        if heap is not None:
+            heap.forget()
+        if self._ages is not None:
+            self._ages.forget()
+
+    def oldest(self, now: Instant) -> int:
+        """How long the oldest ready row has been claimable."""
+        if self._ages is not None:
+            row = self._ages.peek()
+        else:
+            row = next(iter(self._classes.values())).peek() if self._classes else None
+        return 0 if row is None else max(0, now - row.due_at)
+
+    def _track_ages(self) -> None:
+        ages = self._ages = LazyHeap(_is_ready_since)
+        for heap in self._classes.values():
+            for row in heap.rows():
+                ages.push(row.due_at, row)

@@ -1,0 +1,233 @@
+"""The verbs around jobs: looking at them, configuring queues, gates and schedules, and sleeping until there is work."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from threading import Event as Sleeper
+from typing import Final
+
+from msgspec.structs import replace
+
+from forebay.core.errors import Invalid, WrongQueueKind
+from forebay.core.event import Fired, GateSet, Paused, ScheduleDropped, SchedulePut, SpecPut
+from forebay.core.instant import Instant, checked_instant, checked_micros
+from forebay.core.job import Draft, Job, State
+from forebay.core.limits import BATCH_MOST, INSTANT_MOST, SLOTS_MOST
+from forebay.core.names import check_name
+from forebay.core.policy import Retained, check_between
+from forebay.core.schedule import Schedule
+from forebay.core.spec import QueueSpec
+from forebay.store.memory.engine import check_ids
+from forebay.store.memory.jobs import JobVerbs
+from forebay.store.memory.line import Line
+from forebay.store.memory.row import Row
+from forebay.store.protocol import Backlog, Page, Query, check_batch, check_limit
+
+_PROBES: Final = 5_000
+"""How many ids one page looks at, found or not: a page never holds the lock for long."""
+
+
+class QueueVerbs(JobVerbs):
+    """Observation and configuration."""
+
+    _low = 1
+
+    def get(self, ids: Sequence[int]) -> list[Job | None]:
+        check_batch("get", len(ids))
+        check_ids("get", ids)
+        with self._lock:
+            self._begin()
+            rows = [self._facts.rows.get(job_id) for job_id in ids]
+            jobs = [None if row is None else row.picture() for row in rows]
+            lsn = self._lsn
+        self._settle_down(lsn)
+        return jobs
+
+    def browse(self, query: Query, after: int, limit: int) -> Page:
+        check_limit("browse", limit)
+        with self._lock:
+            self._begin()
+            self._skip_gone()
+            rows, end = self._facts.rows, self._facts.next_id
+            start = max(after + 1, self._low)
+            jobs: list[Job] = []
+            job_id = start - 1
+            for job_id in range(start, min(start + _PROBES, end)):
+                row = rows.get(job_id)
+                if row is not None and _matches(query, row):
+                    jobs.append(row.picture())
+                    if len(jobs) == limit:
+                        break
+            lsn = self._lsn
+        self._settle_down(lsn)
+        return Page(jobs, job_id if job_id + 1 < end else None)
+
+    def backlog(self, queues: Sequence[str] | None = None) -> list[Backlog]:
+        check_batch("backlog", len(queues or ()))
+        with self._lock:
+            now = self._begin()
+            self._tend(now)
+            self._facts.sweep_keys(now, BATCH_MOST)
+            names = [*self._index.lines] if queues is None else queues
+            keys: dict[str, int] = dict.fromkeys(names, 0)
+            for queue, _ in self._facts.keys:
+                if queue in keys:
+                    keys[queue] += 1
+            pictures = [self._backlog(name, now, keys[name]) for name in names]
+            lsn = self._lsn
+        self._settle_down(lsn)
+        return pictures
+
+    def put_spec(self, spec: QueueSpec) -> None:
+        with self._lock:
+            now = self._begin()
+            known = self._facts.specs.get(spec.name)
+            line = self._index.lines.get(spec.name)
+            if known is not None and known.is_log != spec.is_log:
+                raise WrongQueueKind(spec.name, known.is_log)
+            if spec.is_log and known is None and line is not None and any(line.counts.values()):
+                raise WrongQueueKind(spec.name, is_log=False)
+            if known is not None and _partitions(spec) < _partitions(known):
+                raise Invalid(spec.name, "a log cannot lose partitions", "keep them, or start a new log")
+            self._record(SpecPut(now, spec))
+            self._index.line(spec.name).configure(spec)
+            lsn = self._lsn
+        self._settle_down(lsn)
+
+    def specs(self) -> list[QueueSpec]:
+        with self._lock:
+            self._begin()
+            specs = list(self._facts.specs.values())
+            lsn = self._lsn
+        self._settle_down(lsn)
+        return specs
+
+    def pause(self, queue: str, until: Instant | None = None) -> None:
+        check_name("queue", queue)
+        self._pause(queue, INSTANT_MOST if until is None else checked_instant("until", until))
+
+    def resume(self, queue: str) -> None:
+        check_name("queue", queue)
+        self._pause(queue, None)
+
+    def set_gate(self, name: str, limit: int | None) -> None:
+        if not isinstance(name, str) or not name:
+            raise Invalid("gate", "it has no name", "use condition_gate(condition), or a name that explain shows")
+        if limit is not None:
+            check_between("gate limit", limit, 0, SLOTS_MOST)
+        with self._lock:
+            now = self._begin()
+            self._record(GateSet(now, name, limit))
+            self._index.gates.reconsider(name)
+            self._tend(now)
+            lsn = self._lsn
+        self._settle_down(lsn)
+
+    def put_schedule(self, schedule: Schedule) -> None:
+        with self._lock:
+            now = self._begin()
+            self._record(SchedulePut(now, replace(schedule, last_at=self._facts.last_ticks.get(schedule.name))))
+            lsn = self._lsn
+        self._settle_down(lsn)
+
+    def drop_schedule(self, name: str) -> bool:
+        with self._lock:
+            now = self._begin()
+            known = name in self._facts.schedules
+            if known:
+                self._record(ScheduleDropped(now, name))
+            lsn = self._lsn
+        self._settle_down(lsn)
+        return known
+
+    def schedules(self) -> list[Schedule]:
+        with self._lock:
+            self._begin()
+            schedules = list(self._facts.schedules.values())
+            lsn = self._lsn
+        self._settle_down(lsn)
+        return schedules
+
+    def fire(self, name: str, tick: Instant, next_at: Instant, draft: Draft) -> bool:
+        checked_instant("tick", tick)
+        if checked_instant("next_at", next_at) <= tick:
+            raise Invalid("next_at", "it is not after the tick", "a schedule only moves forward")
+        with self._lock:
+            now = self._begin()
+            schedule = self._facts.schedules.get(name)
+            last = self._facts.last_ticks.get(name, -1)
+            won = schedule is not None and schedule.next_at == tick and tick > last and not schedule.paused
+            if won:
+                plan = self._intake.plan([draft], now)
+                self._record(Fired(now, name, tick, next_at, plan.entries, plan.merged))
+                self._arrived(plan.entries, now)
+            lsn = self._lsn
+        self._settle_down(lsn)
+        return won
+
+    def wait(self, queues: Sequence[str], timeout: timedelta) -> bool:
+        check_batch("wait", len(queues))
+        span = checked_micros("timeout", timeout, timedelta(0), timedelta(days=1))
+        sleeper = Sleeper()
+        with self._lock:
+            now = self._begin()
+            lines = [self._index.line(queue) for queue in queues]
+            work_at = self._work_at(lines, now)
+            if work_at <= now:
+                return True
+            for line in lines:
+                line.claimers.add(sleeper)
+        self._clock.wait(sleeper, min(span, work_at - now))
+        with self._lock:
+            for line in lines:
+                line.claimers.drop(sleeper)
+            return sleeper.is_set() or self._work_at(lines, self.now()) <= self.now()
+
+    def _work_at(self, lines: Sequence[Line], now: Instant) -> Instant:
+        """When a claim or a reaping may next find something, as far as is known."""
+        paused = self._facts.paused
+        instants = [INSTANT_MOST, self._index.next_due() or INSTANT_MOST, self._index.leases.next() or INSTANT_MOST]
+        instants += [paused.get(line.spec.name, now) for line in lines if line.counts[State.READY]]
+        return now if self._index.gates.any_opened else min(instants)
+
+    def _pause(self, queue: str, until: Instant | None) -> None:
+        with self._lock:
+            now = self._begin()
+            self._record(Paused(now, queue, until))
+            line = self._index.line(queue)
+            if until is None:
+                line.claimers.wake(line.counts[State.READY])
+            lsn = self._lsn
+        self._settle_down(lsn)
+
+    def _backlog(self, queue: str, now: Instant, keys: int) -> Backlog:
+        check_name("queue", queue)
+        line = self._index.lines.get(queue) or Line(self._facts.spec(queue))
+        until = self._facts.paused.get(queue, 0)
+        return Backlog(
+            queue=queue,
+            **{state.value: count for state, count in line.counts.items()},
+            oldest_age=line.oldest(now),
+            paused_until=until if until > now else None,
+            keys=keys,
+        )
+
+    def _skip_gone(self) -> None:
+        """Ids are never used again, so the first one alive only ever grows; each gone id is skipped once."""
+        rows, end = self._facts.rows, min(self._facts.next_id, self._low + _PROBES)
+        while self._low < end and self._low not in rows:
+            self._low += 1
+
+
+def _matches(query: Query, row: Row) -> bool:
+    entry = row.entry
+    return (
+        (query.queue is None or query.queue == entry.queue)
+        and (query.state is None or query.state is row.state)
+        and (query.kind is None or query.kind == entry.kind)
+        and (query.tenant is None or query.tenant == entry.tenant)
+        and (query.subject is None or query.subject == entry.subject)
+    )
+
+
+def _partitions(spec: QueueSpec) -> int:
+    return spec.retention.partitions if isinstance(spec.retention, Retained) else 0

@@ -1,0 +1,69 @@
+"""The mutable record behind an immutable `Job`: one `Row` a job, changed in place by `facts.py` and by nobody else.
+
+Rows are values without cycles, so the garbage collector need not walk a million of them (`gc=False`), and they encode
+as they are into a snapshot.
+"""
+
+from msgspec import Struct
+
+from forebay.core.event import Entry
+from forebay.core.instant import Instant
+from forebay.core.job import Job, State
+from forebay.core.outcome import Failure
+
+
+class Row(Struct, array_like=True, gc=False):
+    """`settled` remembers the last settle, so that repeating it is answered alike."""
+
+    entry: Entry
+    state: State
+    enqueued_at: Instant
+    due_at: Instant
+    rank: int
+    attempt: int = 0
+    delivery: int = 0
+    owner: str | None = None
+    claimed_at: Instant | None = None
+    until: Instant = 0
+    finished_at: Instant = 0
+    kept_until: Instant = 0
+    cancel_requested: bool = False
+    errors: tuple[Failure, ...] = ()
+    result: bytes | None = None
+    settled: tuple[int, str] = (0, "")
+
+    def restamp(self, due_at: Instant) -> None:
+        """A new due time is a new place in the line."""
+        self.due_at = due_at
+        self.rank = self.entry.rank_base + due_at if self.entry.rank_timed else self.entry.rank_base
+
+    def picture(self) -> Job:
+        """The immutable `Job` that leaves the store."""
+        entry = self.entry
+        running = self.state is State.RUNNING
+        return Job(
+            entry.id,
+            entry.queue,
+            entry.kind,
+            entry.body,
+            self.state,
+            entry.priority,
+            self.enqueued_at,
+            self.due_at,
+            self.attempt,
+            entry.max_attempts,
+            self.delivery,
+            entry.key,
+            entry.tenant,
+            entry.subject,
+            entry.deadline,
+            entry.expires_at,
+            entry.meta,
+            self.owner,
+            self.claimed_at,
+            self.until if running else None,
+            self.finished_at or None,
+            self.cancel_requested,
+            self.errors,
+            self.result,
+        )

@@ -1,0 +1,220 @@
+"""The contract of a store. Every store keeps it, and `forebay.testing.conformance` holds them to it.
+
+Batch is the shape; one is a batch of one. Every verb is bounded (`limits.BATCH_MOST`), synchronous and atomic, and
+durable before it returns wherever the store is. No verb takes "now": the store owns time. A store never computes a
+backoff and never chooses between retry and dead letter; it stamps what core computed and moves state.
+
+What a reply lost on the way means: `enqueue` with a key, `settle`, `fire` and `commit` may simply be called again.
+A verb never blocks, but for `wait`, which is there to, and `enqueue` into a queue whose capacity says `Block`.
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from enum import StrEnum
+from typing import Literal, Protocol
+
+from msgspec import Struct
+
+from forebay.core.errors import BatchTooLarge, Invalid
+from forebay.core.event import LogEntry
+from forebay.core.instant import Instant
+from forebay.core.job import Draft, Job, State
+from forebay.core.lease import Lease, Settled, Settlement
+from forebay.core.limits import BATCH_MOST
+from forebay.core.schedule import Schedule
+from forebay.core.spec import QueueSpec
+
+
+class Receipt(Struct, frozen=True):
+    """The answer to one draft: the job's id, and whether this call created it.
+
+    duplicate  the key was seen within its window: this is the first job's id
+    merged     a waiting job took over the payload (`LatestWins`): this is its id
+    durable    the job outlives a crash of the process and of the machine
+    """
+
+    id: int
+    durable: bool
+    duplicate: bool = False
+    merged: bool = False
+
+
+class Want(Struct, frozen=True):
+    """Up to `count` jobs of a queue; with `cls`, only of that class."""
+
+    queue: str
+    count: int
+    cls: str | None = None
+
+
+class Promotion(Struct, frozen=True):
+    """How many jobs became ready, and when the next one is due."""
+
+    ready: int
+    next_due: Instant | None
+
+
+class CancelAnswer(StrEnum):
+    """CANCELLED: it will not run. REQUESTED: it runs, its holder will be told. GONE: unknown or finished."""
+
+    CANCELLED = "cancelled"
+    REQUESTED = "requested"
+    GONE = "gone"
+
+
+class Query(Struct, frozen=True):
+    """Which jobs to show; every field that is set must match."""
+
+    queue: str | None = None
+    state: State | None = None
+    kind: str | None = None
+    tenant: str | None = None
+    subject: str | None = None
+
+
+class Page(Struct, frozen=True):
+    """Jobs in the order of their ids; go on with `after=next`. `next` None: that was all. A page may be empty."""
+
+    jobs: list[Job]
+    next: int | None
+
+
+class Backlog(Struct, frozen=True):
+    """One queue at a glance. `oldest_age` is how long the oldest ready job has been claimable, in microseconds."""
+
+    queue: str
+    waiting: int
+    ready: int
+    running: int
+    done: int
+    dead: int
+    cancelled: int
+    oldest_age: int
+    paused_until: Instant | None
+    keys: int
+
+    @property
+    def depth(self) -> int:
+        """What counts against the capacity."""
+        return self.waiting + self.ready + self.running
+
+
+class Capabilities(Struct, frozen=True):
+    """What a store is, and what it cannot do; the conformance suite tests what is claimed here.
+
+    order          exact: claims follow (rank, id);  banded: only approximately
+    processes      how many processes may open it at once
+    settle_memory  how many removed jobs it remembers in order to answer a repeated settle
+    lease_grain    a lease may last this share longer than asked, never shorter
+    """
+
+    name: str
+    durable: bool
+    order: Literal["exact", "banded"] = "exact"
+    processes: Literal["one", "many"] = "one"
+    settle_memory: int = 65_536
+    lease_grain: float = 0.01
+
+
+class Log(Protocol):
+    """Retained logs: dense offsets from 0 per partition, readers in groups, replay."""
+
+    def append(self, log: str, bodies: Sequence[bytes], keys: Sequence[str | None] | None = None) -> list[LogEntry]:
+        """Entries of one key go to one partition, in order; without a key they go round."""
+
+    def read(self, log: str, partition: int, after: int, limit: int) -> list[LogEntry]:
+        """Entries with an offset greater than `after`; -1 reads from the start. `OffsetGone` when trimmed."""
+
+    def commit(self, log: str, group: str, partition: int, offset: int, *, rewind: bool = False) -> int:
+        """The group has done everything up to `offset`; returns its place. It only moves back with `rewind`."""
+
+    def position(self, log: str, group: str, partition: int) -> int:
+        """The last committed offset, -1 for none."""
+
+    def extent(self, log: str) -> list[tuple[int, int]]:
+        """Per partition: the first offset still held, and the next one to be written."""
+
+    def trim(self, log: str, before: Instant, limit: int) -> int:
+        """Drop entries appended before the instant; returns how many."""
+
+
+class Store(Log, Protocol):
+    """Where jobs live."""
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    def now(self) -> Instant:
+        """The store's clock: the only one that decides."""
+
+    def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        """One receipt per draft, all or nothing. `QueueFull`, `KeyConflict`, `WrongQueueKind` change nothing."""
+
+    def promote(self, limit: int) -> Promotion:
+        """waiting → ready, where due and every gate is open. `claim` does this for what it hands out."""
+
+    def claim(self, wants: Sequence[Want], owner: str, lease_for: timedelta) -> list[Lease]:
+        """Smallest (rank, id) first within a class; attempt and delivery grow by one. Never blocks."""
+
+    def extend(self, leases: Sequence[Lease], lease_for: timedelta) -> list[Lease]:
+        """The survivors, with their new time and what their jobs look like now; the others are lost."""
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        """The commit point: each applied if its fence is current, else STALE. Repeating it is APPLIED again."""
+
+    def overdue(self, limit: int) -> list[Lease]:
+        """Leases past their time, oldest first. Changes nothing: `overdue`, `decide` and `settle` are the reaper."""
+
+    def cancel(self, ids: Sequence[int]) -> list[CancelAnswer]: ...
+
+    def redrive(self, ids: Sequence[int]) -> list[int]:
+        """dead → waiting with all lives back; delivery and past errors stay. Returns the ids that this call moved."""
+
+    def purge(self, state: State, before: Instant, limit: int) -> int:
+        """Forget finished jobs that ended before the instant; returns how many."""
+
+    def get(self, ids: Sequence[int]) -> list[Job | None]: ...
+
+    def browse(self, query: Query, after: int, limit: int) -> Page: ...
+
+    def backlog(self, queues: Sequence[str] | None = None) -> list[Backlog]:
+        """All queues that exist when none is named."""
+
+    def put_spec(self, spec: QueueSpec) -> None:
+        """Jobs already accepted keep what they were stamped with. A queue cannot become a log, nor a log a queue."""
+
+    def specs(self) -> list[QueueSpec]: ...
+
+    def pause(self, queue: str, until: Instant | None = None) -> None:
+        """No claims from the queue until the instant, or until `resume`."""
+
+    def resume(self, queue: str) -> None: ...
+
+    def set_gate(self, name: str, limit: int | None) -> None:
+        """Give a gate another number of slots; None goes back to the stamped one. Opens an `Until`."""
+
+    def put_schedule(self, schedule: Schedule) -> None:
+        """Create or edit; the last fired tick is kept whatever `last_at` says."""
+
+    def drop_schedule(self, name: str) -> bool: ...
+
+    def schedules(self) -> list[Schedule]: ...
+
+    def fire(self, name: str, tick: Instant, next_at: Instant, draft: Draft) -> bool:
+        """Take the slot (name, tick) and enqueue its job in one step; False when it was taken or moved."""
+
+    def wait(self, queues: Sequence[str], timeout: timedelta) -> bool:
+        """Sleep until a claim or a reaping may find something; a hint. False: the time passed."""
+
+    def close(self) -> None: ...
+
+
+def check_batch(verb: str, size: int) -> None:
+    """Every verb starts with this."""
+    if size > BATCH_MOST:
+        raise BatchTooLarge(verb, size, BATCH_MOST)
+
+
+def check_limit(verb: str, limit: int) -> None:
+    if type(limit) is not int or not 1 <= limit <= BATCH_MOST:
+        raise Invalid(f"{verb} limit", f"{limit!r} is not an integer in 1 … {BATCH_MOST}", "ask for fewer, more often")

@@ -1,0 +1,48 @@
+"""A clock that stands still until a test moves it. Days of leases pass in microseconds, and nobody sleeps."""
+
+from threading import Condition
+
+from forebay.core.clock import Signal
+from forebay.core.instant import Instant, Span
+
+
+class ManualClock:
+    """Starts at a round instant; `advance` moves it and wakes every sleeper whose time has come."""
+
+    def __init__(self, start: Instant = 1_700_000_000_000_000) -> None:
+        self._now = start
+        self._changed = Condition()
+        self._sleeping: dict[int, Instant] = {}
+
+    def now(self) -> Instant:
+        return self._now
+
+    def advance(self, span: Span) -> Instant:
+        """Move on by microseconds; a clock never runs backwards."""
+        if span < 0:
+            raise ValueError("a clock never runs backwards")
+        with self._changed:
+            self._now += span
+            self._changed.notify_all()
+        return self._now
+
+    def wait(self, signal: Signal, span: Span) -> None:
+        """Sleep until the signal is set by another thread, or the clock was moved past the span."""
+        with self._changed:
+            until = self._now + span
+            self._sleeping[id(signal)] = until
+            self._changed.notify_all()
+        try:
+            while not signal.wait(0.001):
+                with self._changed:
+                    if self._now >= until:
+                        return
+        finally:
+            with self._changed:
+                del self._sleeping[id(signal)]
+
+    def until_asleep(self, count: int, patience: float = 10.0) -> None:
+        """Block the test until so many threads sleep on this clock; `TimeoutError` if they never do."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: len(self._sleeping) >= count, patience):
+                raise TimeoutError(f"{len(self._sleeping)} of {count} threads sleep on the clock")
