@@ -29,10 +29,10 @@ class PayloadInvalid(Invalid):
 
 
 class BatchTooLarge(Invalid):
-    """More items in one call than a verb takes."""
+    """More in one call than a verb takes: items, or bytes of payload."""
 
-    def __init__(self, verb: str, size: int, limit: int) -> None:
-        super().__init__(verb, f"{size} items in one call, the limit is {limit}", "split the call")
+    def __init__(self, verb: str, size: int, limit: int, unit: str = "items") -> None:
+        super().__init__(verb, f"{size} {unit} in one call, the limit is {limit}", "split the call")
         self.verb = verb
         self.size = size
         self.limit = limit

@@ -69,3 +69,8 @@ def from_datetime(moment: datetime) -> Instant:
 
 def to_datetime(instant: Instant) -> datetime:
     return _EPOCH + timedelta(microseconds=instant)
+
+
+def from_seconds(count: float) -> Span:
+    """Seconds, as people give them, in microseconds."""
+    return round(count * 1_000_000)

@@ -16,6 +16,9 @@ INTEGER_MOST: Final = 2**64 - 1
 BATCH_MOST: Final = 1_000
 """Items in one call of any verb."""
 
+BATCH_BYTES: Final = 16 * 1024 * 1024
+"""Payloads or results in one call, together."""
+
 ATTEMPTS_MOST: Final = 2**31 - 1
 """Also what "unlimited" means."""
 

@@ -1,0 +1,34 @@
+"""`open_store(url)`: the only place that names concrete stores."""
+
+from urllib.parse import unquote, urlsplit
+
+from forebay.core.clock import Clock
+from forebay.core.errors import Invalid
+from forebay.store.protocol import Store
+
+
+def open_store(url: str, *, clock: Clock | None = None) -> Store:
+    """The store behind a URL: `memory://` in this process, `memory:///directory` with a journal.
+
+    A clock may be injected where the store keeps time itself.
+    """
+    parts = urlsplit(url)
+    match parts.scheme:
+        case "memory":
+            return _open_memory(url, parts.netloc, unquote(parts.path), clock)
+        case _:
+            raise Invalid(
+                "store URL", f"no store has the scheme {parts.scheme!r}", "use memory:// or memory:///directory"
+            )
+
+
+def _open_memory(url: str, host: str, path: str, clock: Clock | None) -> Store:
+    if host:
+        raise Invalid("store URL", f"{url!r} names a host", "write three slashes: memory:///directory")
+    if path in ("", "/"):
+        from forebay.store.memory.store import MemoryStore
+
+        return MemoryStore(clock=clock)
+    from forebay.store.memory.journaled import open_journaled
+
+    return open_journaled(path, clock=clock)
