@@ -14,7 +14,7 @@ from msgspec.structs import force_setattr
 from forebay.core.errors import Invalid
 from forebay.core.instant import Instant, Span, checked_instant, micros
 from forebay.core.limits import ATTEMPTS_MOST, META_BYTES, META_ENTRIES, PRIORITY_MOST, SPAN_MOST
-from forebay.core.names import check_name, check_text
+from forebay.core.names import check_name, check_text, is_name
 from forebay.core.outcome import Failure
 from forebay.core.payload import Json, check_body, decode_payload, encode_payload
 
@@ -66,8 +66,11 @@ class Draft(Struct, frozen=True):
     body: bytes = b""
 
     def __post_init__(self) -> None:
-        check_name("kind", self.kind)
-        check_name("queue", self.queue)
+        kind, queue = self.kind, self.queue
+        if type(kind) is not str or not is_name(kind):
+            check_name("kind", kind)
+        if type(queue) is not str or not is_name(queue):
+            check_name("queue", queue)
         force_setattr(self, "body", check_body(self.body) if self.body else encode_payload(self.payload))
         if self.priority != 0:
             _check_count("priority", self.priority, -PRIORITY_MOST, PRIORITY_MOST)

@@ -11,12 +11,12 @@ _NAME = re.compile(rf"[A-Za-z0-9_.:-]{{1,{NAME_LENGTH}}}", re.ASCII)
 
 
 @lru_cache(maxsize=4096)
-def _is_name(name: str) -> bool:
-    return _NAME.fullmatch(name) is not None
+def is_name(name: str) -> bool:
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
 def check_name(field: str, name: str) -> str:
-    if not isinstance(name, str) or not _is_name(name):
+    if not isinstance(name, str) or not is_name(name):
         raise Invalid(field, f"{_shown(name)} is not a name", f"use 1 to {NAME_LENGTH} of A-Z a-z 0-9 _ . : -")
     return name
 

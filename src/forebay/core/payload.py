@@ -6,7 +6,6 @@ nesting deeper than 64, more than 256 KiB encoded. The refusal names the path in
 """
 
 import hashlib
-from collections.abc import Iterable
 from math import isfinite
 from typing import Any, Final, TypeAlias
 
@@ -35,7 +34,10 @@ class _Refused(Exception):
 def encode_payload(value: Json) -> bytes:
     """The value as compact JSON, or `PayloadInvalid` with the path of what is wrong."""
     try:
-        _check(value, 0)
+        if type(value) is dict:
+            _check_dict(value, 0)
+        else:
+            _check(value, 0)
     except _Refused as refused:
         raise PayloadInvalid(refused.path(), refused.reason, refused.remedy) from None
     body = _encode(value)
@@ -86,12 +88,9 @@ def _too_large(size: int) -> PayloadInvalid:
 def _check(value: Json, depth: int) -> None:
     match value:
         case dict():
-            _check_depth(depth)
-            _check_keys(value)
-            _check_all(value.items(), depth)
+            _check_dict(value, depth)
         case list():
-            _check_depth(depth)
-            _check_all(enumerate(value), depth)
+            _check_list(value, depth)
         case str():
             _check_string(value)
         case bool() | None:
@@ -108,10 +107,14 @@ def _check(value: Json, depth: int) -> None:
             )
 
 
-def _check_all(items: Iterable[tuple[str | int, Json]], depth: int) -> None:
-    for step, item in items:
+def _check_dict(value: dict[Any, Json], depth: int) -> None:
+    if depth >= PAYLOAD_DEPTH:
+        raise _too_deep()
+    for key, item in value.items():
+        # Nearly every entry of nearly every payload passes here; the slow road can say what is wrong with the rest.
+        if type(key) is not str or not key.isascii() or "\0" in key:
+            _check_key(key)
         kind = type(item)
-        # Nearly every item of nearly every payload ends here; the slow road can say what is wrong with the rest.
         if kind is str:
             if item.isascii() and "\0" not in item:
                 continue
@@ -120,20 +123,29 @@ def _check_all(items: Iterable[tuple[str | int, Json]], depth: int) -> None:
                 continue
         elif item is None or kind is bool:
             continue
-        try:
-            _check(item, depth + 1)
-        except _Refused as refused:
-            refused.steps.append(step)
-            raise
+        _check_inside(item, depth, key)
 
 
-def _check_keys(value: dict[Any, Json]) -> None:
-    for key in value:
-        if type(key) is str and key.isascii() and "\0" not in key:
-            continue
-        if not isinstance(key, str):
-            raise _Refused(f"a key is {type(key).__name__}", "keys of a JSON object are strings")
-        _check_string(key)
+def _check_list(value: list[Json], depth: int) -> None:
+    if depth >= PAYLOAD_DEPTH:
+        raise _too_deep()
+    for step, item in enumerate(value):
+        if type(item) is not str or not item.isascii() or "\0" in item:
+            _check_inside(item, depth, step)
+
+
+def _check_inside(item: Json, depth: int, step: str | int) -> None:
+    try:
+        _check(item, depth + 1)
+    except _Refused as refused:
+        refused.steps.append(step)
+        raise
+
+
+def _check_key(key: object) -> None:
+    if not isinstance(key, str):
+        raise _Refused(f"a key is {type(key).__name__}", "keys of a JSON object are strings")
+    _check_string(key)
 
 
 def _check_string(text: str) -> None:
@@ -141,6 +153,5 @@ def _check_string(text: str) -> None:
         raise _Refused("a string holds NUL or a lone surrogate", "remove it, or send bytes as base64")
 
 
-def _check_depth(depth: int) -> None:
-    if depth >= PAYLOAD_DEPTH:
-        raise _Refused(f"it is nested deeper than {PAYLOAD_DEPTH}", "flatten it")
+def _too_deep() -> _Refused:
+    return _Refused(f"it is nested deeper than {PAYLOAD_DEPTH}", "flatten it")

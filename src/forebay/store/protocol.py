@@ -8,7 +8,7 @@ What a reply lost on the way means: `enqueue` with a key, `settle`, `fire` and `
 A verb never blocks, but for `wait`, which is there to, and `enqueue` into a queue whose capacity says `Block`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from enum import StrEnum
 from typing import Literal, Protocol
@@ -20,7 +20,7 @@ from forebay.core.event import LogEntry
 from forebay.core.instant import Instant
 from forebay.core.job import Draft, Job, State
 from forebay.core.lease import Lease, Settled, Settlement
-from forebay.core.limits import BATCH_BYTES, BATCH_MOST
+from forebay.core.limits import BATCH_BYTES, BATCH_MOST, PAYLOAD_BYTES
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 
@@ -215,8 +215,10 @@ def check_batch(verb: str, size: int) -> None:
         raise BatchTooLarge(verb, size, BATCH_MOST)
 
 
-def check_bytes(verb: str, bodies: Iterable[bytes | None]) -> None:
+def check_bytes(verb: str, bodies: Sequence[bytes | None]) -> None:
     """What one call carries also fits into one record of the ledger."""
+    if len(bodies) * PAYLOAD_BYTES <= BATCH_BYTES:
+        return
     size = sum(len(body) for body in bodies if body is not None)
     if size > BATCH_BYTES:
         raise BatchTooLarge(verb, size, BATCH_BYTES, "bytes")

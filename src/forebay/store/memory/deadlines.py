@@ -23,20 +23,20 @@ def rounded_up(instant: Instant, span: Span) -> Instant:
 
 
 class Deadlines(Generic[Name]):
-    """Names by the instant at which they fall due. Every bucket's instant stands in the heap once."""
+    """Names by the instant at which they fall due. Every bucket's instant stands in the heap `instants` once."""
 
-    __slots__ = ("_buckets", "_empty", "_instants")
+    __slots__ = ("_buckets", "_empty", "instants")
 
     def __init__(self) -> None:
         self._buckets: dict[Instant, dict[Name, None]] = {}
-        self._instants: list[Instant] = []
+        self.instants: list[Instant] = []
         self._empty = 0
 
     def add(self, at: Instant, name: Name) -> None:
         bucket = self._buckets.get(at)
         if bucket is None:
             self._buckets[at] = {name: None}
-            heappush(self._instants, at)
+            heappush(self.instants, at)
             return
         if not bucket:
             self._empty -= 1
@@ -54,10 +54,10 @@ class Deadlines(Generic[Name]):
 
     def next(self) -> Instant | None:
         """The first instant at which something falls due."""
-        while self._instants and not self._buckets[self._instants[0]]:
-            del self._buckets[heappop(self._instants)]
+        while self.instants and not self._buckets[self.instants[0]]:
+            del self._buckets[heappop(self.instants)]
             self._empty -= 1
-        return self._instants[0] if self._instants else None
+        return self.instants[0] if self.instants else None
 
     def due(self, now: Instant, limit: int) -> list[Name]:
         """What fell due at or before now, oldest first; it stays until it is removed."""
@@ -69,6 +69,6 @@ class Deadlines(Generic[Name]):
 
     def _sweep(self) -> None:
         self._buckets = {instant: bucket for instant, bucket in self._buckets.items() if bucket}
-        self._instants = list(self._buckets)
-        heapify(self._instants)
+        self.instants = list(self._buckets)
+        heapify(self.instants)
         self._empty = 0

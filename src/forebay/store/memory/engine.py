@@ -67,7 +67,8 @@ class Engine:
         """The start of every verb, under the lock."""
         if self._closed:
             raise Closed("the store")
-        return max(self._clock.now() + self._shift, self._facts.last_at)
+        now = self._clock.now() + self._shift
+        return max(now, self._facts.last_at)
 
     def _record(self, event: Event) -> None:
         if self._recorder is not None:
@@ -82,8 +83,10 @@ class Engine:
     def _tend(self, now: Instant, limit: int = TEND_LIMIT) -> int:
         """Expire, promote and forget what is due, up to a bound; how many became ready."""
         index = self._index
+        if not index.restless:
+            return 0
         self._expire(now, limit)
-        rows = index.promote(now, limit) if index.work_at(now) else []
+        rows = index.promote(now, limit)
         if rows:
             self._record(Promoted(now, [row.entry.id for row in rows]))
             index.promoted(rows)

@@ -52,6 +52,8 @@ from forebay.store.memory.row import Row
 
 SETTLE_MEMORY: Final = 65_536
 ENDING_CODES: Final[dict[type, str]] = {Acked: "a", Retried: "r", Died: "d", Released: "l", Dismissed: "c"}
+_ACKED: Final = ENDING_CODES[Acked]
+_WAITING, _READY, _RUNNING, _DONE = State.WAITING, State.READY, State.RUNNING, State.DONE
 _SWEEP_PER_ENTRY: Final = 2
 
 KeyName = tuple[str, str]
@@ -145,7 +147,7 @@ class Facts:
         for entry in entries:
             due_at = entry.due_at
             rank = entry.rank_base + due_at if entry.rank_timed else entry.rank_base
-            rows[entry.id] = Row(entry, State.READY if entry.ready else State.WAITING, at, due_at, rank)
+            rows[entry.id] = Row(entry, _READY if entry.ready else _WAITING, at, due_at, rank)
             if entry.key is not None:
                 self.remember_key((entry.queue, entry.key), (entry.id, entry.key_digest, entry.key_until))
         for merge in merged:
@@ -170,7 +172,7 @@ class Facts:
         rows, at, until, owner = self.rows, event.at, event.until, event.owner
         for job_id, delivery in zip(event.ids, event.deliveries, strict=True):
             row = rows[job_id]
-            row.state = State.RUNNING
+            row.state = _RUNNING
             row.delivery = delivery
             row.attempt += 1
             row.owner = owner
@@ -192,9 +194,9 @@ class Facts:
             self._settle(row, ending)
             self._finish(row, State.DONE, at, ending.kept_until)
         else:
-            row.state = State.DONE
+            row.state = _DONE
             del self.rows[ending.id]
-            self.remember_removed(ending.id, (ending.delivery, ENDING_CODES[Acked]))
+            self.remember_removed(ending.id, (ending.delivery, _ACKED))
 
     def _retried(self, at: Instant, row: Row, ending: Retried) -> None:
         self._settle(row, ending)

@@ -37,20 +37,19 @@ def in_line(row: Row, gate: Gate) -> bool:
 
 
 class Gates:
-    """All gates of a store. `limits` are the operators' own numbers, which win over the stamped ones."""
+    """All gates of a store; `opened` may have room for someone parked.
+
+    `limits` are the operators' own numbers, which win over the stamped ones.
+    """
 
     def __init__(self, limits: Mapping[str, int]) -> None:
         self._limits = limits
         self._places: dict[str, _Place] = {}
         self._parked_at: dict[int, str] = {}
-        self._opened: dict[str, None] = {}
+        self.opened: dict[str, None] = {}
 
     def __len__(self) -> int:
         return len(self._places)
-
-    @property
-    def any_opened(self) -> bool:
-        return bool(self._opened)
 
     def enter(self, row: Row) -> None:
         """A new row joins the lines of its ordered gates; its stamps are the newest, so their limits hold."""
@@ -119,13 +118,13 @@ class Gates:
 
     def next_candidate(self, now: Instant) -> Row | None:
         """A parked row whose gate has room now; the caller tries to admit it."""
-        while self._opened:
-            name = next(iter(self._opened))
+        while self.opened:
+            name = next(iter(self.opened))
             place = self._places.get(name)
             row = None if place is None else self._candidate(name, place, now)
             if row is not None:
                 return row
-            del self._opened[name]
+            del self.opened[name]
         return None
 
     def where(self, row: Row) -> str | None:
@@ -158,9 +157,9 @@ class Gates:
     def _may_open(self, name: str, place: _Place) -> None:
         if place.unused:
             del self._places[name]
-            self._opened.pop(name, None)
+            self.opened.pop(name, None)
         elif place.parked and self._has_room(name, place):
-            self._opened[name] = None
+            self.opened[name] = None
 
     def _place(self, gate: Gate) -> _Place:
         place = self._places.get(gate.name)

@@ -14,6 +14,7 @@ from forebay.store.memory.line import Line
 from forebay.store.memory.row import Row
 
 _SECOND = 1_000_000
+_READY, _RUNNING, _WAITING = State.READY, State.RUNNING, State.WAITING
 
 
 class Index:
@@ -39,12 +40,14 @@ class Index:
 
     def accept(self, row: Row) -> None:
         """A new row: ready at once, or waiting for its time and its gates."""
-        self._enter(row)
-        line = self.line(row.entry.queue)
-        line.counts[row.state] += 1
-        if row.state is State.READY:
+        entry, state = row.entry, row.state
+        if entry.gates or entry.merges or entry.expires_at is not None:
+            self._enter(row)
+        line = self.lines.get(entry.queue) or self.line(entry.queue)
+        line.counts[state] += 1
+        if state is _READY:
             line.push(row)
-            if line.claimers:
+            if line.claimers.sleepers:
                 line.claimers.wake(1)
         else:
             self._due.push(row.due_at, row)
@@ -52,10 +55,12 @@ class Index:
     def claimed(self, rows: list[Row], until: Instant) -> None:
         """Rows that were popped are running now."""
         for row in rows:
-            self.leases.add(until, row.entry.id)
-            self._forget_merge(row)
-            if row.entry.expires_at is not None:
-                self.expiring.remove(_whole_second(row.entry.expires_at), row.entry.id)
+            entry = row.entry
+            self.leases.add(until, entry.id)
+            if entry.merges:
+                self._forget_merge(row)
+            if entry.expires_at is not None:
+                self.expiring.remove(_whole_second(entry.expires_at), entry.id)
 
     def extended(self, row: Row, was: Instant) -> None:
         self.leases.remove(was, row.entry.id)
@@ -63,12 +68,13 @@ class Index:
 
     def settled(self, row: Row) -> None:
         """A running row ended or waits again, as its new state says."""
-        self.leases.remove(row.until, row.entry.id)
-        if row.entry.gates:
+        entry = row.entry
+        self.leases.remove(row.until, entry.id)
+        if entry.gates:
             self.gates.release(row)
-        line = self.lines[row.entry.queue]
-        line.counts[State.RUNNING] -= 1
-        if row.state is State.WAITING:
+        line = self.lines[entry.queue]
+        line.counts[_RUNNING] -= 1
+        if row.state is _WAITING:
             self._wait(row, line)
         else:
             self._end(row, line)
@@ -110,7 +116,7 @@ class Index:
         """Rows that may become ready now, their slots taken; parked rows first, so that newcomers do not pass them."""
         rows: list[Row] = []
         while limit > 0:
-            row = self.gates.next_candidate(now) if self.gates.any_opened else None
+            row = self.gates.next_candidate(now) if self.gates.opened else None
             if row is None:
                 row = self._due.peek()
                 if row is None or row.due_at > now:
@@ -128,7 +134,7 @@ class Index:
             line.counts[State.WAITING] -= 1
             line.counts[State.READY] += 1
             line.push(row)
-            if line.claimers:
+            if line.claimers.sleepers:
                 line.claimers.wake(1)
 
     def finished_before(self, state: State, before: Instant, limit: int) -> list[int]:
@@ -140,12 +146,10 @@ class Index:
         row = self._due.peek()
         return None if row is None else row.due_at
 
-    def work_at(self, now: Instant) -> bool:
-        """Whether a promotion would find anything to do."""
-        if self.gates.any_opened:
-            return True
-        row = self._due.peek()
-        return row is not None and row.due_at <= now
+    @property
+    def restless(self) -> bool:
+        """Whether anything may have to be promoted, expired or forgotten, now or later."""
+        return bool(self._due.items or self.gates.opened or self.expiring.instants or self.kept.instants)
 
     def _still_due(self, due_at: int, row: Row) -> bool:
         return row.state is State.WAITING and row.due_at == due_at and self.gates.where(row) is None
@@ -173,7 +177,7 @@ class Index:
             self.expiring.remove(_whole_second(entry.expires_at), entry.id)
         if entry.id in self._facts.rows:
             self._keep(row, line)
-        if line.producers:
+        if line.producers.sleepers:
             line.producers.wake(1)
 
     def _keep(self, row: Row, line: Line) -> None:

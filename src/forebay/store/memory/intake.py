@@ -39,13 +39,14 @@ class Intake:
 
     def plan(self, drafts: Sequence[Draft], now: Instant) -> Plan:
         plan = Plan([], [], [])
+        lines, first_id = self._index.lines, self._facts.next_id
         keys: dict[KeyName, KeyFact] = {}
         newest: dict[tuple[str, str], int] = {}
         arrivals: dict[str, int] = {}
         for draft in drafts:
             if type(draft) is not Draft:
                 raise Invalid("draft", f"{type(draft).__name__} is not a Draft", "build a Draft(kind, payload, …)")
-            line = self._index.line(draft.queue)
+            line = lines.get(draft.queue) or self._index.line(draft.queue)
             stamper = line.stamper
             if stamper.is_log:
                 raise WrongQueueKind(draft.queue, is_log=True)
@@ -56,16 +57,17 @@ class Intake:
                 if first is not None:
                     plan.receipts.append(Receipt(first, self._durable, duplicate=True))
                     continue
-            target = self._merge_target(draft, line, newest)
+            target = None if line.spec.merge is None else self._merge_target(draft, line, newest)
             if target is not None:
                 plan.merged.append(Merge(target, draft.kind, draft.body, draft.key, key_digest, key_until))
                 plan.receipts.append(Receipt(target, self._durable, merged=True))
             else:
-                target = self._facts.next_id + len(plan.entries)
+                target = first_id + len(plan.entries)
                 entry = stamper.entry(draft, target, now, key_digest, key_until)
                 plan.entries.append(entry)
                 plan.receipts.append(Receipt(target, self._durable))
-                arrivals[draft.queue] = arrivals.get(draft.queue, 0) + 1
+                if line.bounded:
+                    arrivals[draft.queue] = arrivals.get(draft.queue, 0) + 1
                 if entry.merges:
                     newest[draft.queue, draft.subject or ""] = target
             if draft.key is not None:
@@ -84,7 +86,7 @@ class Intake:
         return fact[0]
 
     def _merge_target(self, draft: Draft, line: Line, newest: dict[tuple[str, str], int]) -> int | None:
-        if line.spec.merge is None or draft.subject is None:
+        if draft.subject is None:
             return None
         return newest.get((draft.queue, draft.subject)) or line.newest.get(draft.subject)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import lru_cache
 from threading import Event as Sleeper
 from typing import Final
 
@@ -25,14 +26,14 @@ from forebay.core.instant import Instant, Span, checked_instant, checked_micros,
 from forebay.core.job import Draft, State
 from forebay.core.lease import Lease, Settled, Settlement
 from forebay.core.limits import LEASE_LEAST, LEASE_MOST
-from forebay.core.names import check_name, check_text
+from forebay.core.names import check_name, check_text, is_name
 from forebay.core.outcome import Ack, Cancel, DeadLetter, Release, Retry, Verdict
 from forebay.core.policy import Block, Bounded
 from forebay.store.memory.deadlines import rounded_up
 from forebay.store.memory.engine import TEND_LIMIT, Engine, check_ids
 from forebay.store.memory.facts import ENDING_CODES
 from forebay.store.memory.row import Row
-from forebay.store.protocol import CancelAnswer, Promotion, Receipt, Want, check_batch, check_limit
+from forebay.store.protocol import CancelAnswer, Promotion, Receipt, Want, check_batch, check_bytes, check_limit
 
 _VERDICT_CODES: Final[dict[type, str]] = {
     Ack: ENDING_CODES[Acked],
@@ -70,19 +71,24 @@ class JobVerbs(Engine):
         return Promotion(ready, next_due)
 
     def claim(self, wants: Sequence[Want], owner: str, lease_for: timedelta) -> list[Lease]:
-        check_text("owner", owner)
+        if not _is_owner(owner):
+            check_text("owner", owner)
         span = checked_micros("lease_for", lease_for, LEASE_LEAST, LEASE_MOST)
         total = _checked_total(wants)
+        leases: list[Lease] = []
         with self._lock:
             now = self._begin()
-            self._tend(now, total + TEND_LIMIT)
-            rows = [row for want in wants for row in self._pop(want, now)]
-            until = rounded_up(now + span, span)
+            if self._index.restless:
+                self._tend(now, total + TEND_LIMIT)
+            rows = (
+                self._pop(wants[0], now) if len(wants) == 1 else [row for want in wants for row in self._pop(want, now)]
+            )
             if rows:
+                until = rounded_up(now + span, span)
                 ids = [row.entry.id for row in rows]
                 self._record(Claimed(now, owner, until, ids, [row.delivery + 1 for row in rows]))
                 self._index.claimed(rows, until)
-            leases = [Lease(row.picture(), owner, until) for row in rows]
+                leases = [Lease(row.picture(), owner, until) for row in rows]
             lsn = self._lsn
         self._settle_down(lsn)
         return leases
@@ -106,6 +112,7 @@ class JobVerbs(Engine):
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         check_batch("settle", len(settlements))
+        check_bytes("settle", [verdict.result if type(verdict) is Ack else None for _, verdict in settlements])
         with self._lock:
             now = self._begin()
             answers: list[Settled] = []
@@ -123,7 +130,8 @@ class JobVerbs(Engine):
                 self._record(SettledAll(now, list(endings.values())))
                 for row in rows:
                     self._index.settled(row)
-                self._tend(now)
+                if self._index.restless:
+                    self._tend(now)
             lsn = self._lsn
         self._settle_down(lsn)
         return answers
@@ -206,6 +214,7 @@ class JobVerbs(Engine):
             now = self._begin()
             plan = self._intake.plan(drafts, now)
             if plan.entries or plan.merged:
+                check_bytes("enqueue", [entry.body for entry in plan.entries])
                 self._record(Enqueued(now, plan.entries, plan.merged))
                 self._arrived(plan.entries, now)
             lsn = self._lsn
@@ -213,9 +222,10 @@ class JobVerbs(Engine):
         return plan.receipts
 
     def _arrived(self, entries: list[Entry], now: Instant) -> None:
+        rows, index = self._facts.rows, self._index
         for entry in entries:
-            self._index.accept(self._facts.rows[entry.id])
-        if self._index.work_at(now):
+            index.accept(rows[entry.id])
+        if index.restless:
             self._tend(now, len(entries) + TEND_LIMIT)
 
     def _wait_for_room(self, full: QueueFull, span: Span) -> None:
@@ -240,7 +250,9 @@ class JobVerbs(Engine):
         line = self._index.lines.get(want.queue)
         if line is None or self._facts.paused.get(want.queue, 0) > now:
             return []
-        rows = self._expire_claimed(line.pop(want.count, want.cls), now)
+        rows = line.pop(want.count, want.cls)
+        if self._index.expiring.instants:
+            rows = self._expire_claimed(rows, now)
         line.counts[State.READY] -= len(rows)
         line.counts[State.RUNNING] += len(rows)
         return rows
@@ -267,8 +279,8 @@ class JobVerbs(Engine):
         """The verdict as the ledger writes it down; lengths of time become instants on this store's clock."""
         job_id, delivery = row.entry.id, row.delivery
         match verdict:
-            case Ack(result):
-                return Acked(job_id, delivery, self._kept_until(row, now), result)
+            case Ack():
+                return Acked(job_id, delivery, self._kept_until(row, now), verdict.result)
             case Retry(after, error):
                 return Retried(job_id, delivery, now + after, error)
             case DeadLetter(error):
@@ -284,6 +296,12 @@ class JobVerbs(Engine):
         return self._index.lines[row.entry.queue].stamper.kept_until(now)
 
 
+@lru_cache(maxsize=256)
+def _is_owner(owner: str) -> bool:
+    """Few owners claim very often."""
+    return isinstance(owner, str) and check_text("owner", owner) == owner
+
+
 def _lease(row: Row) -> Lease:
     return Lease(row.picture(), row.owner or "", row.until)
 
@@ -291,7 +309,8 @@ def _lease(row: Row) -> Lease:
 def _checked_total(wants: Sequence[Want]) -> int:
     total = 0
     for want in wants:
-        check_name("queue", want.queue)
+        if not is_name(want.queue):
+            check_name("queue", want.queue)
         if type(want.count) is not int or want.count < 1:
             raise Invalid("claim count", f"{want.count!r} is not a positive integer", "ask for at least one job")
         total += want.count

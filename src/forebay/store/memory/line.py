@@ -3,9 +3,11 @@
 Nothing here is a fact: it is rebuilt from the rows. A plain FIFO queue has one class and pays for one heap.
 """
 
+from heapq import heappush
+
 from forebay.core.instant import Instant
 from forebay.core.job import State
-from forebay.core.policy import Fifo
+from forebay.core.policy import Bounded, Fifo
 from forebay.core.share import Share
 from forebay.core.spec import QueueSpec
 from forebay.core.stamp import Stamper
@@ -13,57 +15,73 @@ from forebay.store.memory.heap import LazyHeap
 from forebay.store.memory.row import Row
 from forebay.store.memory.waiters import Waiters
 
+_READY = State.READY
+
 
 def _is_ready(rank: int, row: Row) -> bool:
-    return row.state is State.READY and row.rank == rank
+    return row.state is _READY and row.rank == rank
 
 
 def _is_ready_since(due_at: int, row: Row) -> bool:
-    return row.state is State.READY and row.due_at == due_at
+    return row.state is _READY and row.due_at == due_at
 
 
 class Line:
-    """The ready side of one queue. `newest` maps a merge subject to its job that has not run yet."""
+    """The ready side of one queue. `newest` maps a merge subject to its job that has not run yet.
 
-    __slots__ = ("_ages", "_classes", "_share", "claimers", "counts", "newest", "producers", "spec", "stamper")
+    `_ages` finds the oldest ready job where the order of service is not the order of age.
+    """
+
+    __slots__ = (
+        "_ages",
+        "_classes",
+        "_share",
+        "bounded",
+        "claimers",
+        "counts",
+        "newest",
+        "producers",
+        "spec",
+        "stamper",
+    )
 
     def __init__(self, spec: QueueSpec) -> None:
-        self.spec = spec
-        self.stamper = Stamper(spec)
         self.counts = dict.fromkeys(State, 0)
         self.claimers = Waiters()
         self.producers = Waiters()
         self.newest: dict[str, int] = {}
         self._classes: dict[str, LazyHeap] = {}
-        self._share = Share(spec.share.weights, spec.share.default) if spec.share else Share({})
         self._ages: LazyHeap | None = None
+        self.configure(spec)
 
     @property
     def depth(self) -> int:
         counts = self.counts
-        return counts[State.WAITING] + counts[State.READY] + counts[State.RUNNING]
+        return counts[State.WAITING] + counts[_READY] + counts[State.RUNNING]
 
     def configure(self, spec: QueueSpec) -> None:
-        """Ready jobs keep their classes; turns start anew with the new weights."""
+        """Ready jobs keep their ranks and classes; turns start anew with the new weights."""
         self.spec = spec
+        self.bounded = isinstance(spec.capacity, Bounded)
         self.stamper = Stamper(spec)
         self._share = Share(spec.share.weights, spec.share.default) if spec.share else Share({})
-        for name, heap in self._classes.items():
-            if heap:
-                self._share.join(name)
+        for name in self._classes:
+            self._share.join(name)
+        self._track_ages_if_needed()
 
     def push(self, row: Row) -> None:
+        classes = self._classes
         name = row.entry.cls
-        heap = self._classes.get(name)
+        heap = classes.get(name)
         if heap is None:
-            heap = self._classes[name] = LazyHeap(_is_ready)
-        if not heap:
-            self._share.join(name)
-        heap.push(row.rank, row)
+            heap = classes[name] = LazyHeap(_is_ready)
+            self._track_ages_if_needed()
+        if len(classes) > 1:
+            for each in classes if len(classes) == 2 else (name,):
+                self._share.join(each)
+        heappush(heap.items, (row.rank, row.entry.id, row))
         if self._ages is not None:
             self._ages.push(row.due_at, row)
-        elif len(self._classes) > 1 or not isinstance(self.spec.selection, Fifo):
-            self._track_ages()
 
     def pop(self, count: int, cls: str | None) -> list[Row]:
         """The next rows, smallest rank first within a class, classes by their shares."""
@@ -73,18 +91,6 @@ class Line:
             return self._pop(next(iter(self._classes)), count)
         turns = self._share.deal(count, lambda name: len(self._classes.get(name, ())))
         return [row for name, turn in turns for row in self._pop(name, turn)]
-
-    def _pop(self, name: str, count: int) -> list[Row]:
-        heap = self._classes.get(name)
-        if heap is None:
-            return []
-        rows = heap.take(count)
-        if not heap:
-            del self._classes[name]
-        if self._ages is not None:
-            for _ in rows:
-                self._ages.forget()
-        return rows
 
     def withdraw(self, row: Row) -> None:
         """A ready row ended without being claimed."""
@@ -102,7 +108,21 @@ class Line:
             row = next(iter(self._classes.values())).peek() if self._classes else None
         return 0 if row is None else max(0, now - row.due_at)
 
-    def _track_ages(self) -> None:
+    def _pop(self, name: str, count: int) -> list[Row]:
+        heap = self._classes.get(name)
+        if heap is None:
+            return []
+        rows = heap.take(count)
+        if not heap.items:
+            del self._classes[name]
+        if self._ages is not None:
+            for _ in rows:
+                self._ages.forget()
+        return rows
+
+    def _track_ages_if_needed(self) -> None:
+        if self._ages is not None or (len(self._classes) < 2 and isinstance(self.spec.selection, Fifo)):
+            return
         ages = self._ages = LazyHeap(_is_ready_since)
         for heap in self._classes.values():
             for row in heap.rows():

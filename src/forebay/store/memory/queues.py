@@ -187,7 +187,7 @@ class QueueVerbs(JobVerbs):
         paused = self._facts.paused
         instants = [INSTANT_MOST, self._index.next_due() or INSTANT_MOST, self._index.leases.next() or INSTANT_MOST]
         instants += [paused.get(line.spec.name, now) for line in lines if line.counts[State.READY]]
-        return now if self._index.gates.any_opened else min(instants)
+        return now if self._index.gates.opened else min(instants)
 
     def _pause(self, queue: str, until: Instant | None) -> None:
         with self._lock:

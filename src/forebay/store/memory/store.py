@@ -18,7 +18,7 @@ from forebay.store.memory.engine import Recorder
 from forebay.store.memory.facts import SETTLE_MEMORY, Facts
 from forebay.store.memory.logs import Partition
 from forebay.store.memory.queues import QueueVerbs
-from forebay.store.protocol import Capabilities, check_batch, check_limit
+from forebay.store.protocol import Capabilities, check_batch, check_bytes, check_limit
 
 
 class MemoryStore(QueueVerbs):
@@ -36,6 +36,7 @@ class MemoryStore(QueueVerbs):
     def append(self, log: str, bodies: Sequence[bytes], keys: Sequence[str | None] | None = None) -> list[LogEntry]:
         check_batch("append", len(bodies))
         bodies = [check_body(body) for body in bodies]
+        check_bytes("append", bodies)
         names = [None] * len(bodies) if keys is None else [key and check_text("key", key) for key in keys]
         if len(names) != len(bodies):
             raise Invalid(

@@ -11,24 +11,24 @@ from threading import Event
 class Waiters:
     """Sleepers of one queue. Guarded by the store's lock, but for the sleeping itself."""
 
-    __slots__ = ("_sleepers",)
+    __slots__ = ("sleepers",)
 
     def __init__(self) -> None:
-        self._sleepers: deque[Event] = deque()
+        self.sleepers: deque[Event] = deque()
 
     def __len__(self) -> int:
-        return len(self._sleepers)
+        return len(self.sleepers)
 
     def add(self, sleeper: Event) -> None:
-        self._sleepers.append(sleeper)
+        self.sleepers.append(sleeper)
 
     def drop(self, sleeper: Event) -> None:
-        if sleeper in self._sleepers:
-            self._sleepers.remove(sleeper)
+        if sleeper in self.sleepers:
+            self.sleepers.remove(sleeper)
 
     def wake(self, count: int) -> None:
-        while count > 0 and self._sleepers:
-            sleeper = self._sleepers.popleft()
+        while count > 0 and self.sleepers:
+            sleeper = self.sleepers.popleft()
             # One sleeper may wait at several queues; news it already has goes to the next one.
             if not sleeper.is_set():
                 sleeper.set()

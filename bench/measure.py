@@ -1,0 +1,79 @@
+"""How every benchmark here measures: alternating rounds in one run, the median with its spread, ratios to a baseline.
+
+The machine is shared and noisy, so a figure alone says little; what was measured beside it in the same round says more.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Figure:
+    """One measured thing. `baseline` names another figure of the same run; `goal` is what the project wants of it."""
+
+    name: str
+    unit: str
+    measure: Callable[[], float]
+    baseline: str | None = None
+    goal: str = ""
+    values: list[float] = field(default_factory=list)
+
+    @property
+    def value(self) -> float:
+        return statistics.median(self.values)
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        return min(self.values), max(self.values)
+
+
+def arguments(description: str | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the work and two rounds: for a first look")
+    parser.add_argument("--json", action="store_true", help="one JSON object a figure instead of the table")
+    parser.add_argument("--only", default="", help="only figures whose name contains this (and their baselines)")
+    return parser.parse_args()
+
+
+def run(figures: Sequence[Figure], *, rounds: int, only: str, as_json: bool) -> None:
+    """Measure all figures round by round, so that a noisy minute hurts a figure and its baseline alike."""
+    named = {figure.name: figure for figure in figures}
+    wanted = [figure for figure in figures if only in figure.name]
+    wanted += [base for figure in wanted if (base := named.get(figure.baseline or "")) and base not in wanted]
+    for number in range(rounds):
+        for figure in wanted:
+            print(f"\r\033[Kround {number + 1} of {rounds}: {figure.name}", end="", file=sys.stderr, flush=True)
+            figure.values.append(figure.measure())
+    print("\r\033[K", end="", file=sys.stderr, flush=True)
+    for figure in wanted:
+        base = named.get(figure.baseline or "")
+        ratio = figure.value / base.value if base is not None and base.values else None
+        if as_json:
+            print(json.dumps(_object(figure, ratio)))
+        else:
+            print(_line(figure, ratio))
+
+
+def _object(figure: Figure, ratio: float | None) -> dict[str, object]:
+    low, high = figure.spread
+    return {
+        "name": figure.name,
+        "value": figure.value,
+        "unit": figure.unit,
+        "spread": [low, high],
+        "rounds": len(figure.values),
+        "baseline": figure.baseline,
+        "ratio": ratio,
+        "goal": figure.goal,
+    }
+
+
+def _line(figure: Figure, ratio: float | None) -> str:
+    low, high = figure.spread
+    compared = f"{ratio:10.2f} × {figure.baseline}" if ratio is not None else ""
+    goal = f"   goal {figure.goal}" if figure.goal else ""
+    return f"{figure.name:34} {figure.value:12,.1f} {figure.unit:8} [{low:,.1f} … {high:,.1f}]{goal}{compared}"
