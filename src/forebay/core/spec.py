@@ -30,6 +30,8 @@ from forebay.core.policy import (
     terms_of,
 )
 
+_OF_A_LOG = (Fifo(), None, None, Immediate(), Routing(), Unbounded())
+
 
 class QueueSpec(Struct, frozen=True, kw_only=True):
     """One queue. `key_window` is how long an idempotency key is remembered after its job was accepted."""
@@ -47,7 +49,8 @@ class QueueSpec(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         check_name("queue", self.name)
         checked_micros("key_window", self.key_window, timedelta(seconds=1), SPAN_MOST)
-        if self.is_log and self != QueueSpec(name=self.name, retention=self.retention, key_window=self.key_window):
+        axes = (self.selection, self.share, self.merge, self.eligibility, self.routing, self.capacity)
+        if self.is_log and axes != _OF_A_LOG:
             raise Invalid(
                 self.name, "a retained log has no selection, gates, routing or capacity", "its readers keep their place"
             )
