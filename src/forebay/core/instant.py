@@ -74,3 +74,11 @@ def to_datetime(instant: Instant) -> datetime:
 def from_seconds(count: float) -> Span:
     """Seconds, as people give them, in microseconds."""
     return round(count * 1_000_000)
+
+
+def in_words(span: timedelta) -> str:
+    """A length of time in the largest unit that fits it evenly: "7 days", "90 s"."""
+    for unit, size in (("days", days(1)), ("h", hours(1)), ("min", minutes(1)), ("s", seconds(1)), ("ms", ms(1))):
+        if span and not span % size:
+            return f"{span // size} {unit}"
+    return f"{micros(span)} µs"

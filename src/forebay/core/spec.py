@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from forebay.core.errors import Invalid
-from forebay.core.instant import checked_micros, minutes
+from forebay.core.instant import checked_micros, in_words, minutes
 from forebay.core.limits import SPAN_MOST
 from forebay.core.names import check_name
 from forebay.core.policy import (
@@ -88,9 +88,9 @@ class QueueSpec(Struct, frozen=True, kw_only=True):
             case RemoveOnAck():
                 return "remove-on-ack"
             case KeepFor(span):
-                return f"keep {span}"
+                return f"keep {in_words(span)}"
             case Retained(partitions, window):
-                return f"retained log × {partitions}, window {window or 'unlimited'}"
+                return f"retained log × {partitions}, window {in_words(window) if window else 'unlimited'}"
 
     def _selection(self) -> str:
         words = [type(self.selection).__name__.lower()]

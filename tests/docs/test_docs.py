@@ -1,0 +1,59 @@
+"""Documentation is executed: every Python block of every page runs, links lead somewhere, tables match the code.
+
+`python tests/docs/test_docs.py` writes the table of named queues into docs/queues.md anew.
+"""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+from forebay import NAMED
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+QUEUES = ROOT / "docs" / "queues.md"
+BEGIN, END = "<!-- named: begin -->\n", "<!-- named: end -->\n"
+
+
+def python_blocks(page: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if python_blocks(page)], ids=lambda page: page.name)
+def test_the_python_of_a_page_runs(page: Path, tmp_path: Path) -> None:
+    script = tmp_path / "page.py"
+    script.write_text("\n".join(python_blocks(page)))
+    runpy.run_path(str(script))
+
+
+def test_the_first_example_of_the_readme_has_eight_lines() -> None:
+    first = python_blocks(ROOT / "README.md")[0]
+    assert len([line for line in first.splitlines() if line.strip()]) <= 8
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    prose = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", prose):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def named_table() -> str:
+    rows = ["| name | vector | classically fails by | contained by |\n", "|---|---|---|---|\n"]
+    for name, named in NAMED.items():
+        vector = named("q").vector().removeprefix("q = ").strip("{}")
+        rows.append(f"| `{name}` | {vector} | {named.fails_by} | {named.contained_by} |\n")
+    return "".join(rows)
+
+
+def test_the_table_of_named_queues_matches_the_code() -> None:
+    written = QUEUES.read_text().split(BEGIN)[1].split(END)[0]
+    assert written == named_table(), "run python tests/docs/test_docs.py"
+
+
+if __name__ == "__main__":
+    head, rest = QUEUES.read_text().split(BEGIN)
+    QUEUES.write_text(head + BEGIN + named_table() + END + rest.split(END)[1])
