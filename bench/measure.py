@@ -46,9 +46,9 @@ def run(figures: Sequence[Figure], *, rounds: int, only: str, as_json: bool) -> 
     wanted += [base for figure in wanted if (base := named.get(figure.baseline or "")) and base not in wanted]
     for number in range(rounds):
         for figure in wanted:
-            print(f"\r\033[Kround {number + 1} of {rounds}: {figure.name}", end="", file=sys.stderr, flush=True)
+            _progress(f"round {number + 1} of {rounds}: {figure.name}")
             figure.values.append(figure.measure())
-    print("\r\033[K", end="", file=sys.stderr, flush=True)
+    _progress("")
     for figure in wanted:
         base = named.get(figure.baseline or "")
         ratio = figure.value / base.value if base is not None and base.values else None
@@ -56,6 +56,11 @@ def run(figures: Sequence[Figure], *, rounds: int, only: str, as_json: bool) -> 
             print(json.dumps(_object(figure, ratio)))
         else:
             print(_line(figure, ratio))
+
+
+def _progress(text: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
 
 def _object(figure: Figure, ratio: float | None) -> dict[str, object]:

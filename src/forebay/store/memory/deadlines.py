@@ -4,7 +4,7 @@ Callers round instants up to a grain (`rounded_up`), so few buckets exist at a t
 trace. With a plain heap every acknowledged lease would linger until its time, millions of them under load.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import chain, islice
 from typing import Generic, TypeVar
@@ -61,11 +61,15 @@ class Deadlines(Generic[Name]):
 
     def due(self, now: Instant, limit: int) -> list[Name]:
         """What fell due at or before now, oldest first; it stays until it is removed."""
+        return list(islice(self.walk(now), limit))
+
+    def walk(self, now: Instant) -> Iterator[Name]:
+        """The same, one by one; nothing may be added or removed meanwhile."""
         first = self.next()
         if first is None or first > now:
-            return []
+            return iter(())
         instants = sorted(instant for instant in self._buckets if instant <= now)
-        return list(islice(chain.from_iterable(self._buckets[instant] for instant in instants), limit))
+        return chain.from_iterable(self._buckets[instant] for instant in instants)
 
     def _sweep(self) -> None:
         self._buckets = {instant: bucket for instant, bucket in self._buckets.items() if bucket}

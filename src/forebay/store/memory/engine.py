@@ -15,7 +15,9 @@ from forebay.core.instant import Instant
 from forebay.store.memory.facts import Facts
 from forebay.store.memory.index import Index
 from forebay.store.memory.intake import Intake
+from forebay.store.memory.line import Line
 from forebay.store.memory.row import Row
+from forebay.store.protocol import Want
 
 TEND_LIMIT: Final = 256
 """How much of what fell due a verb looks after in passing."""
@@ -106,15 +108,19 @@ class Engine:
         for row, state in zip(rows, states, strict=True):
             self._index.ended(row, state)
 
-    def _expire_claimed(self, rows: list[Row], now: Instant) -> list[Row]:
-        """What remains of popped rows when the expired ones are put aside."""
-        expired = [row for row in rows if row.entry.expires_at is not None and row.entry.expires_at <= now]
-        if not expired:
-            return rows
-        self._record(Promoted(now, [], [row.entry.id for row in expired]))
-        for row in expired:
-            self._index.expired(row)
-        return [row for row in rows if row not in expired]
+    def _without_expired(self, line: Line, want: Want, rows: list[Row], now: Instant) -> list[Row]:
+        """Popped rows without the expired ones, and others in their place as long as there are any."""
+        kept: list[Row] = []
+        while rows:
+            expired = [row for row in rows if row.entry.expires_at is not None and row.entry.expires_at <= now]
+            kept += [row for row in rows if row not in expired] if expired else rows
+            if not expired:
+                break
+            self._record(Promoted(now, [], [row.entry.id for row in expired]))
+            for row in expired:
+                self._index.expired(row)
+            rows = line.pop(want.count - len(kept), want.cls) if len(kept) < want.count else []
+        return kept
 
     def _purge(self, ids: list[int], now: Instant) -> None:
         rows = [self._facts.rows[job_id] for job_id in ids]

@@ -241,7 +241,7 @@ class Facts:
         for job_id, kept_until in zip(event.ids, event.kept_until, strict=True):
             self._finish(self.rows[job_id], State.CANCELLED, event.at, kept_until)
             if not kept_until:
-                del self.rows[job_id]
+                self._remove(job_id)
         for job_id in event.asked:
             self.rows[job_id].cancel_requested = True
 
@@ -250,6 +250,7 @@ class Facts:
             row = self.rows[job_id]
             row.state = State.WAITING
             row.attempt = 0
+            row.finished_at = 0
             row.cancel_requested = False
             # Whoever redrives an expired job wants it to run all the same.
             row.entry = replace(row.entry, expires_at=None)
@@ -257,7 +258,13 @@ class Facts:
 
     def _purged(self, event: Purged) -> None:
         for job_id in event.ids:
-            self.rows.pop(job_id).state = State.CANCELLED
+            self._remove(job_id)
+
+    def _remove(self, job_id: int) -> None:
+        row = self.rows.pop(job_id)
+        row.state = State.CANCELLED
+        if row.settled[0]:
+            self.remember_removed(job_id, row.settled)
 
     def _spec_put(self, event: SpecPut) -> None:
         self.specs[event.spec.name] = event.spec

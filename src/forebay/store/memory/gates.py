@@ -20,20 +20,15 @@ class _Place:
 
     __slots__ = ("held", "limit", "line", "parked")
 
-    def __init__(self, name: str, gate: Gate, parked_at: Mapping[int, str]) -> None:
+    def __init__(self, gate: Gate) -> None:
         self.limit = gate.limit
         self.held = 0
-        self.parked = LazyHeap(lambda _, row: parked_at.get(row.entry.id) == name)
-        self.line = LazyHeap(lambda _, row: in_line(row, gate)) if gate.ordered else None
+        self.parked = LazyHeap()
+        self.line = LazyHeap() if gate.ordered else None
 
     @property
     def unused(self) -> bool:
-        return self.held == 0 and not self.parked.peek() and (self.line is None or not self.line.peek())
-
-
-def in_line(row: Row, gate: Gate) -> bool:
-    """An unfinished job stands in its line; a dead one too where a dead head blocks."""
-    return not row.state.terminal or (gate.blocks and row.state is State.DEAD)
+        return self.held == 0 and not len(self.parked) and (self.line is None or not len(self.line))
 
 
 class Gates:
@@ -62,16 +57,16 @@ class Gates:
                 self._may_open(gate.name, place)
 
     def rejoin(self, row: Row) -> None:
-        """A dead row came back to life; where a dead head blocks, it never left its line."""
+        """A dead row came back to life; where it blocked its line, it never left it."""
         for gate in row.entry.gates:
             place = self._place(gate)
             if place.line is not None and not gate.blocks:
                 place.line.push(row.entry.id, row)
 
     def stand(self, row: Row) -> None:
-        """A finished row of a recovered store: where a dead head blocks, it stands in its line."""
+        """A dead row of a recovered store stands in the lines that it blocks."""
         for gate in row.entry.gates:
-            if gate.ordered and in_line(row, gate):
+            if gate.blocks:
                 line = self._place(gate).line
                 assert line is not None
                 line.push(row.entry.id, row)
@@ -85,7 +80,8 @@ class Gates:
         for gate in row.entry.gates:
             place = self._place(gate)
             if not self._has_room(gate.name, place) or (place.line is not None and place.line.peek() is not row):
-                self._park(gate.name, place, row)
+                self._parked_at[row.entry.id] = gate.name
+                place.parked.push(row.rank, row)
                 return False
         self.hold(row)
         return True
@@ -97,18 +93,18 @@ class Gates:
             place.held -= 1
             self._may_open(gate.name, place)
 
-    def leave(self, row: Row) -> None:
-        """The row ended: it stands in no line and is parked nowhere."""
-        name = self._parked_at.pop(row.entry.id, None)
-        if name is not None:
-            self._places[name].parked.forget()
+    def end(self, row: Row) -> None:
+        """The row ended as its state says: it is parked nowhere, and in no line unless it died and blocks it."""
+        self._unpark(row)
         for gate in row.entry.gates:
-            place = self._places.get(gate.name)
-            if place is None:
-                continue
-            if place.line is not None and not in_line(row, gate):
-                place.line.forget()
-            self._may_open(gate.name, place)
+            if not (gate.blocks and row.state is State.DEAD):
+                self._leave(gate, row)
+
+    def forget(self, row: Row) -> None:
+        """A dead row that blocked its lines is gone for good."""
+        for gate in row.entry.gates:
+            if gate.blocks:
+                self._leave(gate, row)
 
     def reconsider(self, name: str) -> None:
         """The gate's number of slots changed."""
@@ -134,35 +130,36 @@ class Gates:
     def _candidate(self, name: str, place: _Place, now: Instant) -> Row | None:
         if not self._has_room(name, place):
             return None
-        if place.line is None:
-            row = place.parked.pop()
-        else:
-            row = place.line.peek()
-            if row is None or self._parked_at.get(row.entry.id) != name or row.due_at > now:
-                return None
-            del self._parked_at[row.entry.id]
-            place.parked.forget()
-            return row
-        if row is not None:
-            del self._parked_at[row.entry.id]
+        row = place.parked.peek() if place.line is None else place.line.peek()
+        if row is None or self._parked_at.get(row.entry.id) != name or row.due_at > now:
+            return None
+        self._unpark(row)
         return row
 
     def _has_room(self, name: str, place: _Place) -> bool:
         return place.held < self._limits.get(name, place.limit)
 
-    def _park(self, name: str, place: _Place, row: Row) -> None:
-        self._parked_at[row.entry.id] = name
-        place.parked.push(row.rank, row)
+    def _unpark(self, row: Row) -> None:
+        name = self._parked_at.pop(row.entry.id, None)
+        if name is not None:
+            self._places[name].parked.forget(row.rank, row)
+
+    def _leave(self, gate: Gate, row: Row) -> None:
+        place = self._places.get(gate.name)
+        if place is not None:
+            if place.line is not None:
+                place.line.forget(row.entry.id, row)
+            self._may_open(gate.name, place)
 
     def _may_open(self, name: str, place: _Place) -> None:
         if place.unused:
             del self._places[name]
             self.opened.pop(name, None)
-        elif place.parked and self._has_room(name, place):
+        elif len(place.parked) and self._has_room(name, place):
             self.opened[name] = None
 
     def _place(self, gate: Gate) -> _Place:
         place = self._places.get(gate.name)
         if place is None:
-            place = self._places[gate.name] = _Place(gate.name, gate, self._parked_at)
+            place = self._places[gate.name] = _Place(gate)
         return place

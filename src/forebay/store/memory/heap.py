@@ -1,46 +1,43 @@
-"""A heap that forgets lazily: entries that no longer hold are skipped when they surface.
+"""A heap that forgets lazily: an entry that was taken back is skipped when it surfaces.
 
-The owner says when an entry went stale (`forget`), and once more than half of a large heap is stale it is rebuilt:
-amortised O(1) a forgotten entry, and the memory stays within twice what is alive.
+`forget` counts the entry (key, id) as dead; equal entries are interchangeable, so a row may be pushed again under the
+same key while its old entry is still inside. Once more than half of a large heap is dead it is rebuilt: amortised O(1)
+a forgotten entry, and the memory stays within twice what is alive.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from forebay.store.memory.row import Row
 
-_SMALL = 64
+_SMALL: Final = 64
 
 Item: TypeAlias = tuple[int, int, Row]
 
 
 class LazyHeap:
-    """Rows by (key, id), smallest first; `holds(key, row)` tells whether an entry still means anything.
+    """Rows by (key, id), smallest first. `items` is the raw heap with its dead: when it is empty, nothing is there."""
 
-    `items` is the raw heap, stale entries and all: empty means that nothing is there.
-    """
+    __slots__ = ("_dead", "_dead_count", "items")
 
-    __slots__ = ("_holds", "_stale", "items")
-
-    def __init__(self, holds: Callable[[int, Row], bool]) -> None:
-        self._holds = holds
+    def __init__(self) -> None:
         self.items: list[Item] = []
-        self._stale = 0
+        self._dead: dict[tuple[int, int], int] = {}
+        self._dead_count = 0
 
     def __len__(self) -> int:
-        return len(self.items) - self._stale
+        return len(self.items) - self._dead_count
 
     def push(self, key: int, row: Row) -> None:
         heappush(self.items, (key, row.entry.id, row))
 
     def peek(self) -> Row | None:
-        while self.items:
-            key, _, row = self.items[0]
-            if self._holds(key, row):
-                return row
-            heappop(self.items)
-            self._stale = max(0, self._stale - 1)
+        items = self.items
+        while items:
+            if not self._dead or not self._bury(items[0]):
+                return items[0][2]
+            heappop(items)
         return None
 
     def pop(self) -> Row | None:
@@ -51,24 +48,41 @@ class LazyHeap:
 
     def take(self, count: int) -> list[Row]:
         """Up to so many rows, in order."""
-        items, holds = self.items, self._holds
+        items = self.items
         rows: list[Row] = []
         while items and len(rows) < count:
-            key, _, row = heappop(items)
-            if holds(key, row):
-                rows.append(row)
-            elif self._stale:
-                self._stale -= 1
+            item = heappop(items)
+            if not self._dead or not self._bury(item):
+                rows.append(item[2])
         return rows
 
     def rows(self) -> Iterator[Row]:
-        """What still holds, in no order."""
-        return (row for key, _, row in self.items if self._holds(key, row))
+        """What is alive, in no order."""
+        self._rebuild()
+        return (row for _, _, row in self.items)
 
-    def forget(self) -> None:
-        """One entry, wherever it is, no longer holds."""
-        self._stale += 1
-        if self._stale > _SMALL and self._stale * 2 > len(self.items):
-            self.items = [item for item in self.items if self._holds(item[0], item[2])]
+    def forget(self, key: int, row: Row) -> None:
+        """The row's entry under this key, wherever it is, is dead."""
+        name = (key, row.entry.id)
+        self._dead[name] = self._dead.get(name, 0) + 1
+        self._dead_count += 1
+        if self._dead_count > _SMALL and self._dead_count * 2 > len(self.items):
+            self._rebuild()
+
+    def _bury(self, item: Item) -> bool:
+        """Whether the entry is dead; if so, it is one dead entry less."""
+        name = item[:2]
+        count = self._dead.get(name)
+        if count is None:
+            return False
+        if count == 1:
+            del self._dead[name]
+        else:
+            self._dead[name] = count - 1
+        self._dead_count -= 1
+        return True
+
+    def _rebuild(self) -> None:
+        if self._dead:
+            self.items = [item for item in self.items if not self._bury(item)]
             heapify(self.items)
-            self._stale = 0

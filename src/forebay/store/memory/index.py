@@ -4,6 +4,8 @@ Verbs change the facts by an event and then tell the index what moved. Every ope
 jobs in flight. `Index(facts)` rebuilds it all, which is how a recovered store gets its index.
 """
 
+from itertools import islice
+
 from forebay.core.instant import Instant
 from forebay.core.job import State
 from forebay.store.memory.deadlines import Deadlines
@@ -28,7 +30,9 @@ class Index:
         self.kept: Deadlines[int] = Deadlines()
         self.expiring: Deadlines[int] = Deadlines()
         self._finished: dict[State, Deadlines[int]] = {state: Deadlines() for state in State if state.terminal}
-        self._due = LazyHeap(self._still_due)
+        self._due = LazyHeap()
+        for queue in (*facts.specs, *facts.paused):
+            self.line(queue)
         for row in facts.rows.values():
             self._restore(row)
 
@@ -87,7 +91,7 @@ class Index:
             line.withdraw(row)
             self.gates.release(row)
         elif was is State.WAITING and self.gates.where(row) is None:
-            self._due.forget()
+            self._due.forget(row.due_at, row)
         self._forget_merge(row)
         self._end(row, line)
 
@@ -103,12 +107,12 @@ class Index:
         """A finished row was purged."""
         self.lines[row.entry.queue].counts[was] -= 1
         self._unkeep(row, was)
-        self.gates.leave(row)
+        self.gates.forget(row)
 
-    def redriven(self, row: Row) -> None:
+    def redriven(self, row: Row, died_at: Instant) -> None:
         line = self.lines[row.entry.queue]
         line.counts[State.DEAD] -= 1
-        self._unkeep(row, State.DEAD)
+        self._finished[State.DEAD].remove(_whole_second(died_at), row.entry.id)
         self.gates.rejoin(row)
         self._wait(row, line)
 
@@ -139,8 +143,8 @@ class Index:
 
     def finished_before(self, state: State, before: Instant, limit: int) -> list[int]:
         rows = self._facts.rows
-        ids = self._finished[state].due(_whole_second(before), limit)
-        return [job_id for job_id in ids if rows[job_id].finished_at < before]
+        ids = self._finished[state].walk(_whole_second(before))
+        return list(islice((job_id for job_id in ids if rows[job_id].finished_at < before), limit))
 
     def next_due(self) -> Instant | None:
         row = self._due.peek()
@@ -151,14 +155,12 @@ class Index:
         """Whether anything may have to be promoted, expired or forgotten, now or later."""
         return bool(self._due.items or self.gates.opened or self.expiring.instants or self.kept.instants)
 
-    def _still_due(self, due_at: int, row: Row) -> bool:
-        return row.state is State.WAITING and row.due_at == due_at and self.gates.where(row) is None
-
     def _enter(self, row: Row) -> None:
         entry = row.entry
         if entry.gates:
             self.gates.enter(row)
-        if entry.merges and entry.subject is not None:
+        # A job that was handed out once, or died and came back, no longer takes newer payloads.
+        if entry.merges and entry.subject is not None and not row.delivery and not row.errors:
             self.line(entry.queue).newest[entry.subject] = entry.id
         if entry.expires_at is not None:
             self.expiring.add(_whole_second(entry.expires_at), entry.id)
@@ -172,7 +174,7 @@ class Index:
     def _end(self, row: Row, line: Line) -> None:
         entry = row.entry
         if entry.gates:
-            self.gates.leave(row)
+            self.gates.end(row)
         if entry.expires_at is not None:
             self.expiring.remove(_whole_second(entry.expires_at), entry.id)
         if entry.id in self._facts.rows:
@@ -212,7 +214,8 @@ class Index:
                 self.leases.add(row.until, row.entry.id)
             case State.DONE | State.DEAD | State.CANCELLED:
                 line = self.line(row.entry.queue)
-                self.gates.stand(row)
+                if row.state is State.DEAD:
+                    self.gates.stand(row)
                 self._keep(row, line)
 
 

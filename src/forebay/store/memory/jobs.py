@@ -186,9 +186,10 @@ class JobVerbs(Engine):
                 arrivals[row.entry.queue] = arrivals.get(row.entry.queue, 0) + 1
             self._intake.check_capacity(arrivals)
             if dead:
+                ends = [row.finished_at for row in dead.values()]
                 self._record(Redriven(now, list(dead)))
-                for row in dead.values():
-                    self._index.redriven(row)
+                for row, died_at in zip(dead.values(), ends, strict=True):
+                    self._index.redriven(row, died_at)
                 self._tend(now)
             lsn = self._lsn
         self._settle_down(lsn)
@@ -252,7 +253,7 @@ class JobVerbs(Engine):
             return []
         rows = line.pop(want.count, want.cls)
         if self._index.expiring.instants:
-            rows = self._expire_claimed(rows, now)
+            rows = self._without_expired(line, want, rows, now)
         line.counts[State.READY] -= len(rows)
         line.counts[State.RUNNING] += len(rows)
         return rows

@@ -7,7 +7,7 @@ from heapq import heappush
 
 from forebay.core.instant import Instant
 from forebay.core.job import State
-from forebay.core.policy import Bounded, Fifo
+from forebay.core.policy import Bounded
 from forebay.core.share import Share
 from forebay.core.spec import QueueSpec
 from forebay.core.stamp import Stamper
@@ -16,14 +16,6 @@ from forebay.store.memory.row import Row
 from forebay.store.memory.waiters import Waiters
 
 _READY = State.READY
-
-
-def _is_ready(rank: int, row: Row) -> bool:
-    return row.state is _READY and row.rank == rank
-
-
-def _is_ready_since(due_at: int, row: Row) -> bool:
-    return row.state is _READY and row.due_at == due_at
 
 
 class Line:
@@ -67,21 +59,21 @@ class Line:
         self._share = Share(spec.share.weights, spec.share.default) if spec.share else Share({})
         for name in self._classes:
             self._share.join(name)
-        self._track_ages_if_needed()
 
     def push(self, row: Row) -> None:
         classes = self._classes
         name = row.entry.cls
         heap = classes.get(name)
         if heap is None:
-            heap = classes[name] = LazyHeap(_is_ready)
-            self._track_ages_if_needed()
+            heap = classes[name] = LazyHeap()
         if len(classes) > 1:
             for each in classes if len(classes) == 2 else (name,):
                 self._share.join(each)
         heappush(heap.items, (row.rank, row.entry.id, row))
         if self._ages is not None:
             self._ages.push(row.due_at, row)
+        elif row.rank != row.due_at or len(classes) > 1:
+            self._track_ages()
 
     def pop(self, count: int, cls: str | None) -> list[Row]:
         """The next rows, smallest rank first within a class, classes by their shares."""
@@ -96,9 +88,9 @@ class Line:
         """A ready row ended without being claimed."""
         heap = self._classes.get(row.entry.cls)
         if heap is not None:
-            heap.forget()
+            heap.forget(row.rank, row)
         if self._ages is not None:
-            self._ages.forget()
+            self._ages.forget(row.due_at, row)
 
     def oldest(self, now: Instant) -> int:
         """How long the oldest ready row has been claimable."""
@@ -113,17 +105,15 @@ class Line:
         if heap is None:
             return []
         rows = heap.take(count)
-        if not heap.items:
+        if not len(heap):
             del self._classes[name]
         if self._ages is not None:
-            for _ in rows:
-                self._ages.forget()
+            for row in rows:
+                self._ages.forget(row.due_at, row)
         return rows
 
-    def _track_ages_if_needed(self) -> None:
-        if self._ages is not None or (len(self._classes) < 2 and isinstance(self.spec.selection, Fifo)):
-            return
-        ages = self._ages = LazyHeap(_is_ready_since)
+    def _track_ages(self) -> None:
+        ages = self._ages = LazyHeap()
         for heap in self._classes.values():
             for row in heap.rows():
                 ages.push(row.due_at, row)

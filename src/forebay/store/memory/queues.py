@@ -67,7 +67,7 @@ class QueueVerbs(JobVerbs):
             now = self._begin()
             self._tend(now)
             self._facts.sweep_keys(now, BATCH_MOST)
-            names = [*self._index.lines] if queues is None else queues
+            names = self._queues() if queues is None else queues
             keys: dict[str, int] = dict.fromkeys(names, 0)
             for queue, _ in self._facts.keys:
                 if queue in keys:
@@ -209,6 +209,15 @@ class QueueVerbs(JobVerbs):
             oldest_age=line.oldest(now),
             paused_until=until if until > now else None,
             keys=keys,
+        )
+
+    def _queues(self) -> list[str]:
+        """Queues that are configured, paused, or hold jobs."""
+        facts = self._facts
+        return sorted(
+            name
+            for name, line in self._index.lines.items()
+            if name in facts.specs or name in facts.paused or any(line.counts.values())
         )
 
     def _skip_gone(self) -> None:

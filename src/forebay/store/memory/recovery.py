@@ -43,6 +43,7 @@ from typing import Final, Self
 from forebay.core.errors import JournalDamaged, StoreFailed
 from forebay.store.memory.disk import Disk, RealDisk
 from forebay.store.memory.frame import (
+    FORMAT_VERSION,
     HEAD_BYTES,
     HEADER_BYTES,
     MARK_BYTES,
@@ -74,6 +75,7 @@ class Recovery:
         self._segment_bytes = segment_bytes
         self._chunks: Iterator[bytes] = iter(())
         self._torn_header: Segment | None = None
+        self._tail: Segment | None = None
         self._end = self._proven_end = self._salt = self._skipped_bytes = 0
         self._replayed = self._started = False
         self.passed_over: tuple[JournalDamaged, ...] = ()
@@ -190,7 +192,8 @@ class Recovery:
                 self._skipped_bytes += HEAD_BYTES + len(body)
             elif body:
                 yield lsn, body
-        self._lsn, self._end, self._proven_end, self._salt = scan.lsn - 1, scan.end, scan.proven_end, header[1]
+        self._tail, self._lsn, self._salt = segment, scan.lsn - 1, header[1]
+        self._end, self._proven_end = scan.end, scan.proven_end
         if scan.fault is not None:
             self._judge_tail(index, data, scan.fault)
 
@@ -198,7 +201,11 @@ class Recovery:
         segment = self._segments[index]
         last = index == len(self._segments) - 1
         if not last or len(data) > HEADER_BYTES or segment.first <= self._acknowledged or decode_header(data):
-            raise JournalDamaged(segment.path, 0, f"this is no header of a segment that starts at {segment.first}")
+            raise JournalDamaged(
+                segment.path,
+                0,
+                f"this is no header, in format {FORMAT_VERSION}, of a segment from record {segment.first} on",
+            )
         self._torn_header = segment
 
     def _judge_tail(self, index: int, data: bytes, fault: str) -> None:
@@ -219,21 +226,19 @@ class Recovery:
         if self._torn_header is not None:
             disk.unlink(self._torn_header.path)
             self._segments.remove(self._torn_header)
-        if self._segments:
-            tail = self._segments[-1]
+        tail, start, end = self._tail, self._proven_end, self._end
+        if tail is not None:
             handle = disk.open(tail.path)
-            if tail.size > self._end:
-                disk.truncate(handle, self._end)
-                tail.size = self._end
+            if tail.size > end:
+                disk.truncate(handle, end)
+                tail.size = end
             # Written again, not only synced: after a failed sync the kernel may hold
             # pages that it calls clean and that never reached the disk.
-            if self._proven_end < self._end:
-                disk.write(
-                    handle, self._proven_end, disk.read(tail.path, self._proven_end, self._end - self._proven_end)
-                )
+            if start < end:
+                disk.write(handle, start, disk.read(tail.path, start, end - start))
             disk.sync(handle)
             disk.sync_directory(self._directory)
-            if self._end == HEADER_BYTES:
+            if end == HEADER_BYTES:
                 return handle
             disk.close(handle)
         self._salt = disk.salt()

@@ -1,0 +1,117 @@
+"""Breaks each guard on purpose, in a copy of the tree, and demands that a test goes red.
+
+    make mutants                    all of them, two at a time
+    make mutants ARGS="--only fence"
+    make mutants ARGS="--list"
+
+A mutant that survives is a promise that no test keeps. A mutant whose text is no longer in the source, or whose tests
+do not even start, is an error too: the list must stay true. The untouched copy has to pass first.
+"""
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from tests.mutants.guards import MUTANTS, Mutant  # noqa: E402
+
+PARTS = ("src", "tests", "bench", "examples", "docs", "README.md", "CONTRIBUTING.md", "pyproject.toml")
+WORKERS = 2
+PATIENCE_SECONDS = 300
+TESTS_FAILED = 1
+
+
+def copy_tree(target: Path) -> None:
+    for part in PARTS:
+        source = ROOT / part
+        if source.is_dir():
+            shutil.copytree(source, target / part, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy2(source, target / part)
+
+
+def run_tests(tree: Path, tests: list[str]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-m", "not nightly", "-p", "no:cacheprovider"]
+    try:
+        return subprocess.run(
+            [*command, *tests],
+            cwd=tree,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+            env={"PATH": "/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1", "HOME": str(tree)},
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, TESTS_FAILED, "hung, which is red too", "")
+
+
+def try_mutant(mutant: Mutant, trees: SimpleQueue[Path]) -> str | None:
+    """None when a test noticed; otherwise why the mutant lives."""
+    tree = trees.get()
+    path = tree / mutant.file
+    original = path.read_text()
+    try:
+        if original.count(mutant.old) != 1:
+            return f"its text stands {original.count(mutant.old)} times in {mutant.file}, it must stand there once"
+        path.write_text(original.replace(mutant.old, mutant.new))
+        done = run_tests(tree, mutant.tests)
+        if done.returncode == TESTS_FAILED:
+            return None
+        if done.returncode == 0:
+            return f"SURVIVED {' '.join(mutant.tests)}"
+        return f"its tests did not run: {done.stdout[-400:]}{done.stderr[-400:]}"
+    finally:
+        path.write_text(original)
+        trees.put(tree)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="only mutants whose name contains this")
+    parser.add_argument("--list", action="store_true", help="name them and stop")
+    args = parser.parse_args()
+    mutants = [mutant for mutant in MUTANTS if args.only in mutant.name]
+    if args.list:
+        print(*(f"{mutant.name:45} {mutant.file}" for mutant in mutants), sep="\n")
+        return 0
+    with tempfile.TemporaryDirectory(prefix="forebay-mutants-") as scratch:
+        trees: SimpleQueue[Path] = SimpleQueue()
+        for number in range(WORKERS):
+            copy_tree(Path(scratch) / str(number))
+            trees.put(Path(scratch) / str(number))
+        return judge(mutants, trees)
+
+
+def judge(mutants: list[Mutant], trees: SimpleQueue[Path]) -> int:
+    tree = trees.get()
+    untouched = run_tests(
+        tree, sorted({test for mutant in mutants for test in mutant.tests if not test.startswith("-")})
+    )
+    trees.put(tree)
+    if untouched.returncode != 0:
+        print(f"the untouched tree is red already:\n{untouched.stdout[-2000:]}")
+        return 1
+    survivors = 0
+    began = time.perf_counter()
+    with ThreadPoolExecutor(WORKERS) as pool:
+        for mutant, verdict in zip(mutants, pool.map(lambda each: try_mutant(each, trees), mutants), strict=True):
+            survivors += verdict is not None
+            print(
+                f"{'killed ' if verdict is None else 'ALIVE  '} {mutant.name}{f': {verdict}' if verdict else ''}",
+                flush=True,
+            )
+    print(f"{len(mutants) - survivors} passed, {survivors} failed in {time.perf_counter() - began:.0f} s")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

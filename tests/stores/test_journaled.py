@@ -1,0 +1,148 @@
+"""The journaled store as a whole: durable answers, fail-stop, compaction beside live work, bounded use of the disk."""
+
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+
+from forebay.core.errors import Closed, StoreFailed
+from forebay.core.event import Purged, encode_event
+from forebay.core.instant import seconds
+from forebay.core.job import Draft
+from forebay.core.outcome import Ack
+from forebay.store.memory.facts import Facts
+from forebay.store.memory.image import image
+from forebay.store.memory.journaled import CompactingJournal, open_journaled
+from forebay.store.memory.store import MemoryStore
+from forebay.store.protocol import Query, Want
+from forebay.testing.clock import ManualClock
+from forebay.testing.disk import FaultyDisk, MemoryDisk
+from tests.stores.story import DIRECTORY
+
+
+def drafts(count: int) -> list[Draft]:
+    return [Draft("mail", {"n": n, "text": "x" * 50}) for n in range(count)]
+
+
+def picture(facts: Facts) -> list[bytes]:
+    return list(image(facts))
+
+
+def recorder(store: MemoryStore) -> CompactingJournal:
+    assert isinstance(store._recorder, CompactingJournal)
+    return store._recorder
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_what_was_answered_survives_a_power_cut(seed: int) -> None:
+    disk = MemoryDisk()
+    store = open_journaled(DIRECTORY, clock=ManualClock(), disk=disk, segment_bytes=512)
+    accepted = [receipt.id for _ in range(seed % 7 + 1) for receipt in store.enqueue(drafts(3))]
+    leases = store.claim([Want("default", 2)], "worker", seconds(30))
+    store.settle([(leases[0], Ack())])
+
+    state = seed * 2_654_435_761
+
+    def draw(most: int) -> int:
+        nonlocal state
+        state = (state * 6_364_136_223_846_793_005 + 1_442_695_040_888_963_407) % 2**64
+        return (state >> 33) % most
+
+    again = open_journaled(DIRECTORY, clock=ManualClock(), disk=disk.crash(draw))
+    assert picture(again._facts) == picture(store._facts)
+    found = {job.id for job in again.browse(Query(), after=0, limit=1000).jobs}
+    assert found == set(accepted) - {leases[0].job.id}
+
+
+def test_a_read_does_not_tell_what_a_crash_could_take_back() -> None:
+    """A record that another thread has written and not yet synced is synced by whoever reads its effect."""
+    store = open_journaled(DIRECTORY, clock=ManualClock(), disk=MemoryDisk())
+    journal = recorder(store)._journal
+    for read in (lambda: store.get([1]), store.backlog, store.schedules, lambda: store.overdue(1), store.specs):
+        store._lsn = recorder(store).append(encode_event(Purged(store.now(), [])))
+        assert journal.synced < store._lsn
+        read()
+        assert journal.synced >= store._lsn
+
+
+def test_nothing_is_acknowledged_after_a_failed_sync() -> None:
+    disk = FaultyDisk(MemoryDisk())
+    store = open_journaled(DIRECTORY, clock=ManualClock(), disk=disk)
+    store.enqueue(drafts(1))
+    disk._fail_sync = disk.syncs + 1
+    with pytest.raises(StoreFailed):
+        store.enqueue(drafts(1))
+    for verb in (lambda: store.enqueue(drafts(1)), lambda: store.claim([Want("default", 1)], "w", seconds(1))):
+        with pytest.raises(StoreFailed):
+            verb()
+
+
+def test_compaction_keeps_the_state_and_shortens_the_log() -> None:
+    disk = MemoryDisk()
+    store = open_journaled(DIRECTORY, clock=ManualClock(), disk=disk, segment_bytes=4_096)
+    for _ in range(50):
+        store.enqueue(drafts(20))
+        store.settle([(lease, Ack()) for lease in store.claim([Want("default", 19)], "w", seconds(30))])
+    before = sum(len(data) for data in disk.files().values())
+    recorder(store).compact()
+    assert sum(len(data) for data in disk.files().values()) < before / 4
+    store.enqueue(drafts(3))
+    assert picture(open_journaled(DIRECTORY, disk=disk.kill())._facts) == picture(store._facts)
+
+
+def test_disk_use_is_bounded_under_churn(tmp_path: Path) -> None:
+    limit = 64 * 1024
+    store = open_journaled(str(tmp_path / "j"), segment_bytes=limit // 4, compact_bytes=limit)
+    most = 0
+    for _ in range(400):
+        store.enqueue(drafts(20))
+        store.settle([(lease, Ack()) for lease in store.claim([Want("default", 20)], "w", seconds(30))])
+        if (thread := recorder(store)._thread) is not None:
+            thread.join()
+        most = max(most, recorder(store)._journal.bytes_on_disk)
+    store.close()
+    written = 400 * 20 * 100
+    assert most < 4 * limit < written
+
+
+def test_live_work_goes_on_while_the_log_is_compacted(tmp_path: Path) -> None:
+    store = open_journaled(str(tmp_path / "j"), segment_bytes=16_384)
+    for _ in range(40):
+        store.enqueue(drafts(50))
+    stop = Event()
+    rounds = [0]
+
+    def work() -> None:
+        while not stop.is_set():
+            store.enqueue(drafts(2))
+            store.settle([(lease, Ack()) for lease in store.claim([Want("default", 1)], "w", seconds(30))])
+            rounds[0] += 1
+
+    worker = Thread(target=work)
+    worker.start()
+    try:
+        for _ in range(3):
+            before = rounds[0]
+            recorder(store).compact()
+            assert rounds[0] > before, "the store stood still"
+    finally:
+        stop.set()
+        worker.join()
+    live = picture(store._facts)
+    store.close()
+    again = open_journaled(str(tmp_path / "j"))
+    assert picture(again._facts) == live
+    again.close()
+
+
+def test_closing_during_a_compaction_loses_nothing(tmp_path: Path) -> None:
+    store = open_journaled(str(tmp_path / "j"), segment_bytes=4_096, compact_bytes=8_192)
+    for _ in range(100):
+        store.enqueue(drafts(10))
+    live = picture(store._facts)
+    store.close()
+    with pytest.raises(Closed):
+        store.enqueue(drafts(1))
+    again = open_journaled(str(tmp_path / "j"))
+    assert picture(again._facts) == live
+    again.close()
