@@ -21,7 +21,7 @@ from msgspec import Struct
 from forebay.core.clock import Clock
 from forebay.core.decide import decide
 from forebay.core.errors import Closed
-from forebay.core.instant import from_seconds, seconds
+from forebay.core.instant import from_seconds
 from forebay.core.job import Draft
 from forebay.core.job import Job as StoredJob
 from forebay.core.lease import Lease, Settled
@@ -40,6 +40,7 @@ _OWNER: Final = "JobQueue"
 _REAP_BATCH: Final = 100
 _NO_LUCK: Final = 0.0
 _DELIVERIES_TOLD_APART: Final = 1_000
+_NAP_MOST: Final = timedelta(hours=12)
 
 
 class Job(Struct, frozen=True):
@@ -73,7 +74,7 @@ class JobQueue:
         clock: Clock | None = None,
     ) -> None:
         self._name = name
-        self._visibility = seconds(default_visibility_timeout)
+        self._visibility = _span("default_visibility_timeout", default_visibility_timeout)
         self._routing = Routing(
             max_attempts=ATTEMPTS_MOST if max_redeliveries is None else max_redeliveries + 1, backoff=Fixed()
         )
@@ -82,7 +83,9 @@ class JobQueue:
         self._deliveries: Counter[int] = Counter()
         self._closed = False
         self._store: Store = open_store(url, clock=clock)
-        self._store.put_spec(QueueSpec(name=name, routing=self._routing, key_window=seconds(idempotency_ttl)))
+        self._store.put_spec(
+            QueueSpec(name=name, routing=self._routing, key_window=_span("idempotency_ttl", idempotency_ttl))
+        )
 
     def enqueue(self, payload: Json, idempotency_key: str | None = None) -> int:
         """Accept a job and return its id; a key seen within its time returns the first job's id."""
@@ -93,7 +96,7 @@ class JobQueue:
         """The next visible job, or None at once."""
         self._check_open()
         self._reap()
-        span = self._visibility if visibility_timeout is None else seconds(visibility_timeout)
+        span = self._visibility if visibility_timeout is None else _span("visibility_timeout", visibility_timeout)
         leases = self._store.claim([Want(self._name, 1)], _OWNER, span)
         if not leases:
             return None
@@ -103,13 +106,13 @@ class JobQueue:
 
     def receive(self, timeout: float = 10.0, visibility_timeout: float | None = None) -> Job | None:
         """Wait for a job, at most `timeout` seconds; asleep, not polling. None when none came."""
-        deadline = self._store.now() + from_seconds(timeout)
+        deadline = self._store.now() + from_seconds("timeout", timeout)
         while True:
             job = self.dequeue(visibility_timeout)
             left = deadline - self._store.now()
             if job is not None or left <= 0:
                 return job
-            self._store.wait([self._name], timedelta(microseconds=left))
+            self._store.wait([self._name], min(timedelta(microseconds=left), _NAP_MOST))
 
     def ack(self, job_id: int) -> bool:
         """The work is done. False when the job is not in your hands any more: someone else will do it, or did."""
@@ -121,10 +124,11 @@ class JobQueue:
 
     def nack(self, job_id: int, requeue_delay: float = 0.0) -> bool:
         """Hand it back, to be visible again after the delay; never sleeps."""
+        after = from_seconds("requeue_delay", requeue_delay)
         lease = self._leases.pop(job_id, None)
         if lease is None:
             return False
-        return self._settle([lease], lambda _: Failed(Failure("nack"), after=from_seconds(requeue_delay))) == 1
+        return self._settle([lease], lambda _: Failed(Failure("nack"), after=after)) == 1
 
     def stats(self) -> dict[str, int]:
         """Counts right now. `waiting` jobs are delayed; `dead` ones have used up their deliveries."""
@@ -191,6 +195,10 @@ class JobQueue:
             self._dlq_handler(_picture(job))
         except Exception:
             _log.exception("dlq_handler failed for job %d; the job stays in the dead letters", job.id)
+
+
+def _span(field: str, count: float) -> timedelta:
+    return timedelta(microseconds=from_seconds(field, count))
 
 
 def _picture(job: StoredJob) -> Job:

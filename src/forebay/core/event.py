@@ -254,6 +254,9 @@ def encode_event(event: Event) -> bytes:
 
 def decode_event(record: bytes | memoryview) -> Event:
     """The event in a record; `ValueError` when it is of another version or no event at all."""
-    if record[0] != VERSION:
-        raise ValueError(f"record version {record[0]}, this reader knows version {VERSION}")
-    return _decoder.decode(record[1:])
+    if not record or record[0] != VERSION:
+        raise ValueError(f"record version {record[0] if record else 'missing'}, this reader knows version {VERSION}")
+    try:
+        return _decoder.decode(record[1:])
+    except msgspec.DecodeError as error:
+        raise ValueError(str(error)) from None

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
 from forebay.core.errors import Invalid
-from forebay.core.limits import INSTANT_MOST
+from forebay.core.limits import INSTANT_MOST, SPAN_MOST
 
 Instant: TypeAlias = int
 Span: TypeAlias = int
@@ -71,8 +71,10 @@ def to_datetime(instant: Instant) -> datetime:
     return _EPOCH + timedelta(microseconds=instant)
 
 
-def from_seconds(count: float) -> Span:
-    """Seconds, as people give them, in microseconds."""
+def from_seconds(field: str, count: float, most: timedelta = SPAN_MOST) -> Span:
+    """Seconds, as people give them, in microseconds; `Invalid` when they are no number, negative or too many."""
+    if type(count) not in (int, float) or not 0 <= count <= most.total_seconds():
+        raise Invalid(field, f"{count!r} is not a number of seconds in 0 … {most.total_seconds():g}", "give seconds")
     return round(count * 1_000_000)
 
 

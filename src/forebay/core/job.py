@@ -68,24 +68,24 @@ class Draft(Struct, frozen=True):
     def __post_init__(self) -> None:
         kind, queue = self.kind, self.queue
         if type(kind) is not str or not is_name(kind):
-            check_name("kind", kind)
+            force_setattr(self, "kind", check_name("kind", kind))
         if type(queue) is not str or not is_name(queue):
-            check_name("queue", queue)
+            force_setattr(self, "queue", check_name("queue", queue))
         force_setattr(self, "body", check_body(self.body) if self.body else encode_payload(self.payload))
-        if self.priority != 0:
+        if type(self.priority) is not int or self.priority:
             _check_count("priority", self.priority, -PRIORITY_MOST, PRIORITY_MOST)
-        if self.delay != 0:
+        if type(self.delay) is not int or self.delay:
             _check_count("delay", self.delay, 0, _DELAY_MOST)
         if self.run_at is not None:
             checked_instant("run_at", self.run_at)
             if self.delay:
                 raise Invalid("run_at", "a delay is given too", "give one of the two")
         if self.tenant is not None:
-            check_name("tenant", self.tenant)
+            force_setattr(self, "tenant", check_name("tenant", self.tenant))
         if self.subject is not None:
-            check_text("subject", self.subject)
+            force_setattr(self, "subject", check_text("subject", self.subject))
         if self.key is not None:
-            check_text("key", self.key)
+            force_setattr(self, "key", check_text("key", self.key))
         if self.max_attempts is not None:
             _check_count("max_attempts", self.max_attempts, 1, ATTEMPTS_MOST)
         if self.deadline is not None:
@@ -93,7 +93,7 @@ class Draft(Struct, frozen=True):
         if self.expires_at is not None:
             checked_instant("expires_at", self.expires_at)
         if self.meta is not None:
-            _check_meta(self.meta)
+            force_setattr(self, "meta", _checked_meta(self.meta))
 
 
 class Job(Struct, frozen=True):
@@ -144,14 +144,15 @@ def _check_count(field: str, value: int, least: int, most: int) -> None:
         raise Invalid(field, f"{value!r} is not an integer in {least} … {most}", "choose one inside these bounds")
 
 
-def _check_meta(meta: dict[str, str]) -> None:
+def _checked_meta(meta: dict[str, str]) -> dict[str, str]:
+    """A copy: the producer's own dict may change afterwards."""
     if not isinstance(meta, dict) or len(meta) > META_ENTRIES:
         raise Invalid("meta", "it is not a dict of few strings", f"use at most {META_ENTRIES} entries")
-    size = 0
-    for name, text in meta.items():
-        check_name("meta", name)
-        if text != "":
-            check_text(f"meta {name}", text)
-        size += len(name) + len(text.encode())
+    copy = {
+        check_name("meta", name): text if type(text) is str and not text else check_text(f"meta {name}", text)
+        for name, text in meta.items()
+    }
+    size = sum(len(name) + len(text.encode()) for name, text in copy.items())
     if size > META_BYTES:
         raise Invalid("meta", f"{size} bytes in all", f"the limit is {META_BYTES}: use the payload")
+    return copy

@@ -12,13 +12,14 @@ _NAME = re.compile(rf"[A-Za-z0-9_.:-]{{1,{NAME_LENGTH}}}", re.ASCII)
 
 @lru_cache(maxsize=4096)
 def is_name(name: str) -> bool:
-    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+    return _NAME.fullmatch(name) is not None
 
 
 def check_name(field: str, name: str) -> str:
+    """The name as a plain string (an enum's value, say), or `Invalid`."""
     if not isinstance(name, str) or not is_name(name):
         raise Invalid(field, f"{_shown(name)} is not a name", f"use 1 to {NAME_LENGTH} of A-Z a-z 0-9 _ . : -")
-    return name
+    return str.__str__(name)
 
 
 def check_text(field: str, text: str) -> str:
@@ -29,7 +30,7 @@ def check_text(field: str, text: str) -> str:
             f"{_shown(text)} is empty, longer than {TEXT_LENGTH}, or holds NUL or a lone surrogate",
             f"use 1 to {TEXT_LENGTH} characters",
         )
-    return text
+    return str.__str__(text)
 
 
 def _shown(value: object) -> str:

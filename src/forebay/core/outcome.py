@@ -32,6 +32,8 @@ class Failure(Struct, frozen=True, array_like=True, omit_defaults=True):
         force_setattr(self, "kind", clean_text(self.kind, 200))
         force_setattr(self, "message", clean_text(self.message, ERROR_MESSAGE_LENGTH))
         force_setattr(self, "trace", clean_text(self.trace, ERROR_TRACE_LENGTH))
+        if type(self.attempt) is not int or type(self.at) is not int:
+            raise Invalid("failure", "attempt and at are not integers", "leave them out: the store fills them in")
 
     @property
     def abandoned(self) -> bool:
@@ -87,7 +89,7 @@ class Ack(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.result is not None:
-            check_body(self.result)
+            force_setattr(self, "result", check_body(self.result))
 
 
 class Retry(Struct, frozen=True):

@@ -48,6 +48,8 @@ def encode_payload(value: Json) -> bytes:
 
 def check_body(body: bytes) -> bytes:
     """Bytes that arrived as JSON, held to the same rules; the size is checked before anything is parsed."""
+    if type(body) is not bytes:
+        raise PayloadInvalid("$", f"it is {type(body).__name__}, not bytes", "send encoded JSON, or the value itself")
     if len(body) > PAYLOAD_BYTES:
         raise _too_large(len(body))
     try:
@@ -68,6 +70,7 @@ def digest(kind: str, body: bytes) -> bytes:
 
 def clean_text(text: str, length: int) -> str:
     """Text from outside, such as an error message, made safe for every store: no NUL, no lone surrogate, bounded."""
+    text = str.__str__(text) if isinstance(text, str) else repr(text)
     if "\0" in text:
         text = text.replace("\0", "\N{REPLACEMENT CHARACTER}")
     if not text.isascii():
@@ -86,25 +89,22 @@ def _too_large(size: int) -> PayloadInvalid:
 
 
 def _check(value: Json, depth: int) -> None:
-    match value:
-        case dict():
-            _check_dict(value, depth)
-        case list():
-            _check_list(value, depth)
-        case str():
-            _check_string(value)
-        case bool() | None:
-            pass
-        case int():
-            if not INTEGER_LEAST <= value <= INTEGER_MOST:
-                raise _Refused("the integer does not fit 64 bits", "send it as a string")
-        case float():
-            if not isfinite(value):
-                raise _Refused("NaN and Infinity are not JSON", "send null or a string")
-        case _:
-            raise _Refused(
-                f"{type(value).__name__} is not a JSON type", "use str, int, float, bool, None, list or dict"
-            )
+    """Types are taken at their word: a subclass would come back as something else."""
+    kind = type(value)
+    if kind is dict:
+        _check_dict(value, depth)
+    elif kind is list:
+        _check_list(value, depth)
+    elif kind is str:
+        _check_string(value)
+    elif kind is int:
+        if not INTEGER_LEAST <= value <= INTEGER_MOST:
+            raise _Refused("the integer does not fit 64 bits", "send it as a string")
+    elif kind is float:
+        if not isfinite(value):
+            raise _Refused("NaN and Infinity are not JSON", "send null or a string")
+    elif kind is not bool and value is not None:
+        raise _Refused(f"{kind.__name__} is not a JSON type", "use plain str, int, float, bool, None, list or dict")
 
 
 def _check_dict(value: dict[Any, Json], depth: int) -> None:
@@ -143,8 +143,8 @@ def _check_inside(item: Json, depth: int, step: str | int) -> None:
 
 
 def _check_key(key: object) -> None:
-    if not isinstance(key, str):
-        raise _Refused(f"a key is {type(key).__name__}", "keys of a JSON object are strings")
+    if type(key) is not str:
+        raise _Refused(f"a key is {type(key).__name__}", "keys of a JSON object are plain strings")
     _check_string(key)
 
 

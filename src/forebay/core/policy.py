@@ -38,11 +38,11 @@ def check_between(name: str, value: int, least: int, most: int) -> None:
         raise Invalid(name, f"{value!r} is not an integer in {least} … {most}", "choose one inside these bounds")
 
 
-class RemoveOnAck(Struct, frozen=True, tag="remove-on-ack"):
+class RemoveOnAck(Struct, frozen=True, forbid_unknown_fields=True, tag="remove-on-ack"):
     """An acknowledged job is gone; dead ones stay until they are redriven or purged."""
 
 
-class KeepFor(Struct, frozen=True, tag="keep-for"):
+class KeepFor(Struct, frozen=True, forbid_unknown_fields=True, tag="keep-for"):
     """Done and cancelled jobs stay readable, with their result, for this long."""
 
     span: timedelta
@@ -51,7 +51,7 @@ class KeepFor(Struct, frozen=True, tag="keep-for"):
         checked_micros("KeepFor", self.span, _TICK, SPAN_MOST)
 
 
-class Retained(Struct, frozen=True, tag="retained"):
+class Retained(Struct, frozen=True, forbid_unknown_fields=True, tag="retained"):
     """Not a queue but a log: entries stay, every group of readers keeps its own place. `window` is the contract."""
 
     partitions: int = 1
@@ -66,15 +66,15 @@ class Retained(Struct, frozen=True, tag="retained"):
 Retention: TypeAlias = RemoveOnAck | KeepFor | Retained
 
 
-class Fifo(Struct, frozen=True, tag="fifo"):
+class Fifo(Struct, frozen=True, forbid_unknown_fields=True, tag="fifo"):
     """In the order of their due times."""
 
 
-class Priority(Struct, frozen=True, tag="priority"):
+class Priority(Struct, frozen=True, forbid_unknown_fields=True, tag="priority"):
     """Highest priority first, then the oldest. Strict: the low can starve; `Aging` is the cure."""
 
 
-class Aging(Struct, frozen=True, tag="aging"):
+class Aging(Struct, frozen=True, forbid_unknown_fields=True, tag="aging"):
     """A point of priority is worth `step` of waiting, so nobody starves."""
 
     step: timedelta = minutes(1)
@@ -83,14 +83,14 @@ class Aging(Struct, frozen=True, tag="aging"):
         checked_micros("Aging step", self.step, _TICK, AGING_STEP_MOST)
 
 
-class Deadline(Struct, frozen=True, tag="deadline"):
+class Deadline(Struct, frozen=True, forbid_unknown_fields=True, tag="deadline"):
     """Earliest deadline first; jobs without one come last."""
 
 
 Selection: TypeAlias = Fifo | Priority | Aging | Deadline
 
 
-class Fair(Struct, frozen=True):
+class Fair(Struct, frozen=True, forbid_unknown_fields=True):
     """Classes take turns by deficit round robin, each as often as its weight says."""
 
     by: Literal["tenant", "kind"] = "tenant"
@@ -102,22 +102,22 @@ class Fair(Struct, frozen=True):
             check_between(f"Fair weight of {name}", weight, 1, WEIGHT_MOST)
 
 
-class LatestWins(Struct, frozen=True):
+class LatestWins(Struct, frozen=True, forbid_unknown_fields=True):
     """A job that still waits takes over the payload of a newer one with the same `by`; one runs at a time."""
 
     by: Literal["subject"] = "subject"
 
 
-class _Term(Struct, frozen=True):
+class _Term(Struct, frozen=True, forbid_unknown_fields=True):
     def __and__(self, other: "Eligibility") -> "All":
         return All((*_terms(self), *_terms(other)))
 
 
-class Immediate(_Term, frozen=True, tag="immediate"):
+class Immediate(_Term, frozen=True, forbid_unknown_fields=True, tag="immediate"):
     """As soon as it is due."""
 
 
-class AtMost(_Term, frozen=True, tag="at-most"):
+class AtMost(_Term, frozen=True, forbid_unknown_fields=True, tag="at-most"):
     """At most `limit` ready or running at once, in the queue or per field."""
 
     limit: int
@@ -127,7 +127,7 @@ class AtMost(_Term, frozen=True, tag="at-most"):
         check_between("AtMost", self.limit, 1, SLOTS_MOST)
 
 
-class InOrder(_Term, frozen=True, tag="in-order"):
+class InOrder(_Term, frozen=True, forbid_unknown_fields=True, tag="in-order"):
     """One at a time per field, in the order of acceptance, through retries and crashes.
 
     When a head goes to the dead letters, `skip` lets the next one pass, `block` waits until it is redriven or purged.
@@ -137,7 +137,7 @@ class InOrder(_Term, frozen=True, tag="in-order"):
     dead_head: Literal["skip", "block"] = "skip"
 
 
-class Until(_Term, frozen=True, tag="until"):
+class Until(_Term, frozen=True, forbid_unknown_fields=True, tag="until"):
     """Parked until the condition's gate has a free slot; `set_gate` opens it. Closed at first."""
 
     condition: str
@@ -147,7 +147,7 @@ class Until(_Term, frozen=True, tag="until"):
         check_name("condition", self.condition)
 
 
-class All(_Term, frozen=True, tag="all"):
+class All(_Term, frozen=True, forbid_unknown_fields=True, tag="all"):
     """Every term must hold; written `a & b`."""
 
     terms: tuple[AtMost | InOrder | Until, ...]
@@ -175,7 +175,7 @@ def terms_of(eligibility: Eligibility) -> tuple[AtMost | InOrder | Until, ...]:
     return _terms(eligibility)
 
 
-class FullJitter(Struct, frozen=True, tag="full-jitter"):
+class FullJitter(Struct, frozen=True, forbid_unknown_fields=True, tag="full-jitter"):
     """Uniform in [0, min(cap, base · 2^attempt)]: the spread that keeps a thousand failures from returning together."""
 
     base: timedelta = ms(500)
@@ -188,7 +188,7 @@ class FullJitter(Struct, frozen=True, tag="full-jitter"):
         return int(draw * _doubled(self.base, self.cap, attempt))
 
 
-class Exponential(Struct, frozen=True, tag="exponential"):
+class Exponential(Struct, frozen=True, forbid_unknown_fields=True, tag="exponential"):
     """min(base · 2^attempt + jitter, cap), the jitter uniform in [0, base · 2^attempt · spread)."""
 
     base: timedelta = ms(500)
@@ -197,7 +197,7 @@ class Exponential(Struct, frozen=True, tag="exponential"):
 
     def __post_init__(self) -> None:
         _check_backoff(self.base, self.cap)
-        if not 0 <= self.spread <= 1:
+        if type(self.spread) not in (int, float) or not 0 <= self.spread <= 1:
             raise Invalid("Exponential spread", f"{self.spread} is outside 0 … 1", "0.5 is a good one")
 
     def delay(self, attempt: int, draw: float) -> Span:
@@ -205,7 +205,7 @@ class Exponential(Struct, frozen=True, tag="exponential"):
         return min(grown + int(grown * self.spread * draw), micros(self.cap))
 
 
-class Fixed(Struct, frozen=True, tag="fixed"):
+class Fixed(Struct, frozen=True, forbid_unknown_fields=True, tag="fixed"):
     """Always the same delay. No spread: for tests and for callers that bring their own."""
 
     span: timedelta = _NEVER
@@ -230,7 +230,7 @@ def _doubled(base: timedelta, cap: timedelta, attempt: int) -> Span:
     return min(micros(cap), micros(base) << min(max(attempt, 0), 48))
 
 
-class Routing(Struct, frozen=True):
+class Routing(Struct, frozen=True, forbid_unknown_fields=True):
     """The retry edge and the dead-letter edge: how many lives a job has and how long it rests between them."""
 
     max_attempts: int = 25
@@ -240,11 +240,11 @@ class Routing(Struct, frozen=True):
         check_between("max_attempts", self.max_attempts, 1, ATTEMPTS_MOST)
 
 
-class Reject(Struct, frozen=True, tag="reject"):
+class Reject(Struct, frozen=True, forbid_unknown_fields=True, tag="reject"):
     """A full queue refuses at once with `QueueFull`."""
 
 
-class Block(Struct, frozen=True, tag="block"):
+class Block(Struct, frozen=True, forbid_unknown_fields=True, tag="block"):
     """The producer waits for room, at most this long, then gets `QueueFull`."""
 
     timeout: timedelta = timedelta(seconds=10)
@@ -253,11 +253,11 @@ class Block(Struct, frozen=True, tag="block"):
         checked_micros("Block timeout", self.timeout, _TICK, timedelta(hours=1))
 
 
-class Unbounded(Struct, frozen=True, tag="unbounded"):
+class Unbounded(Struct, frozen=True, forbid_unknown_fields=True, tag="unbounded"):
     """Everything is taken; the backlog, not the producer, feels the overload."""
 
 
-class Bounded(Struct, frozen=True, tag="bounded"):
+class Bounded(Struct, frozen=True, forbid_unknown_fields=True, tag="bounded"):
     """At most `limit` jobs waiting, ready or running; overload becomes an explicit signal."""
 
     limit: int

@@ -9,7 +9,7 @@ from msgspec import Struct
 from forebay.core.errors import Invalid
 from forebay.core.instant import Instant, checked_instant
 from forebay.core.job import Draft
-from forebay.core.names import check_name
+from forebay.core.names import check_name, check_text
 
 
 class Schedule(Struct, frozen=True):
@@ -26,6 +26,11 @@ class Schedule(Struct, frozen=True):
     def __post_init__(self) -> None:
         check_name("schedule", self.name)
         checked_instant("next_at", self.next_at)
-        if not isinstance(self.rule, str) or len(self.rule) > 256:
-            raise Invalid("rule", "it is not a short text", "use at most 256 characters")
-        check_name("zone", self.zone.replace("/", ":").replace("+", "-") or "?")
+        check_text("rule", self.rule)
+        check_text("zone", self.zone)
+        if self.last_at is not None:
+            checked_instant("last_at", self.last_at)
+        if type(self.draft) is not Draft or type(self.paused) is not bool:
+            raise Invalid(
+                self.name, "its draft is no Draft, or paused is no bool", "build Schedule(name, rule, at, draft)"
+            )

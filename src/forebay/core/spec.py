@@ -1,6 +1,7 @@
 """`QueueSpec`: the five-axis vector of one queue, as one frozen value that prints itself and travels as JSON."""
 
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -30,10 +31,19 @@ from forebay.core.policy import (
     terms_of,
 )
 
+_AXES: dict[str, Any] = {
+    "retention": Retention,
+    "selection": Selection,
+    "share": Fair | None,
+    "merge": LatestWins | None,
+    "eligibility": Eligibility,
+    "routing": Routing,
+    "capacity": Capacity,
+}
 _OF_A_LOG = (Fifo(), None, None, Immediate(), Routing(), Unbounded())
 
 
-class QueueSpec(Struct, frozen=True, kw_only=True):
+class QueueSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One queue. `key_window` is how long an idempotency key is remembered after its job was accepted."""
 
     name: str
@@ -49,6 +59,7 @@ class QueueSpec(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         check_name("queue", self.name)
         checked_micros("key_window", self.key_window, timedelta(seconds=1), SPAN_MOST)
+        self._check_types()
         axes = (self.selection, self.share, self.merge, self.eligibility, self.routing, self.capacity)
         if self.is_log and axes != _OF_A_LOG:
             raise Invalid(
@@ -56,6 +67,15 @@ class QueueSpec(Struct, frozen=True, kw_only=True):
             )
         if self.merge and any(isinstance(term, InOrder) for term in terms_of(self.eligibility)):
             raise Invalid(self.name, "LatestWins replaces work that InOrder promises to run", "choose one of the two")
+
+    def _check_types(self) -> None:
+        """What has a wrong type would be written down and never read back."""
+        for axis, types in _AXES.items():
+            value = getattr(self, axis)
+            try:
+                msgspec.convert(msgspec.to_builtins(value), types)
+            except (msgspec.ValidationError, TypeError, ValueError) as error:
+                raise Invalid(f"{self.name} {axis}", str(error), "use the values of forebay.core.policy") from None
 
     @property
     def is_log(self) -> bool:

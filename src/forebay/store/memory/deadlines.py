@@ -1,12 +1,12 @@
 """Timers that can be taken back exactly: names in buckets by instant, and a heap of the instants.
 
-Callers round instants up to a grain (`rounded_up`), so few buckets exist at a time and taking a name back leaves no
-trace. With a plain heap every acknowledged lease would linger until its time, millions of them under load.
+Instants are rounded up to a grain, so few buckets exist at a time and taking a name back leaves no trace. With a plain
+heap every acknowledged lease would linger until its time, millions of them under load.
 """
 
 from collections.abc import Hashable, Iterator
 from heapq import heapify, heappop, heappush
-from itertools import chain, islice
+from itertools import islice
 from typing import Generic, TypeVar
 
 from forebay.core.instant import Instant, Span
@@ -23,16 +23,21 @@ def rounded_up(instant: Instant, span: Span) -> Instant:
 
 
 class Deadlines(Generic[Name]):
-    """Names by the instant at which they fall due. Every bucket's instant stands in the heap `instants` once."""
+    """Names by the instant at which they fall due, rounded up to the grain.
 
-    __slots__ = ("_buckets", "_empty", "instants")
+    Every bucket's instant stands in the heap `instants` once; a bucket may be empty for a while.
+    """
 
-    def __init__(self) -> None:
-        self._buckets: dict[Instant, dict[Name, None]] = {}
+    __slots__ = ("_buckets", "_empty", "_grain", "instants")
+
+    def __init__(self, grain: Span = 1) -> None:
         self.instants: list[Instant] = []
+        self._grain = grain
+        self._buckets: dict[Instant, dict[Name, None]] = {}
         self._empty = 0
 
     def add(self, at: Instant, name: Name) -> None:
+        at = -(-at // self._grain) * self._grain
         bucket = self._buckets.get(at)
         if bucket is None:
             self._buckets[at] = {name: None}
@@ -43,7 +48,7 @@ class Deadlines(Generic[Name]):
         bucket[name] = None
 
     def remove(self, at: Instant, name: Name) -> None:
-        bucket = self._buckets.get(at)
+        bucket = self._buckets.get(-(-at // self._grain) * self._grain)
         if bucket is None or name not in bucket:
             return
         del bucket[name]
@@ -65,11 +70,22 @@ class Deadlines(Generic[Name]):
 
     def walk(self, now: Instant) -> Iterator[Name]:
         """The same, one by one; nothing may be added or removed meanwhile."""
-        first = self.next()
-        if first is None or first > now:
-            return iter(())
-        instants = sorted(instant for instant in self._buckets if instant <= now)
-        return chain.from_iterable(self._buckets[instant] for instant in instants)
+        self.next()
+        for instant in self._in_order():
+            if instant > now:
+                return
+            yield from self._buckets[instant]
+
+    def _in_order(self) -> Iterator[Instant]:
+        """The heap's instants, smallest first, at O(log k) for the k-th: the frontier holds what may come next."""
+        instants = self.instants
+        frontier = [(instants[0], 0)] if instants else []
+        while frontier:
+            instant, index = heappop(frontier)
+            yield instant
+            for child in (2 * index + 1, 2 * index + 2):
+                if child < len(instants):
+                    heappush(frontier, (instants[child], child))
 
     def _sweep(self) -> None:
         self._buckets = {instant: bucket for instant, bucket in self._buckets.items() if bucket}

@@ -5,6 +5,7 @@ moved. Then, outside the lock, it waits until the journal is durable up to every
 that of a read, tells of something a crash could take back.
 """
 
+from threading import Event as Sleeper
 from threading import Lock
 from typing import Final, Protocol
 
@@ -12,6 +13,7 @@ from forebay.core.clock import Clock
 from forebay.core.errors import Closed, Invalid
 from forebay.core.event import Event, Promoted, Purged, encode_event
 from forebay.core.instant import Instant
+from forebay.core.limits import INSTANT_MOST
 from forebay.store.memory.facts import Facts
 from forebay.store.memory.index import Index
 from forebay.store.memory.intake import Intake
@@ -45,6 +47,7 @@ class Engine:
         self._lock = Lock()
         self._lsn = 0
         self._closed = False
+        self._asleep: dict[Sleeper, Instant] = {}
         self._index = Index(facts)
         self._intake = Intake(facts, self._index, durable=recorder is not None)
         # A wall clock that was set back while the store was closed must not stretch leases and delays.
@@ -60,8 +63,8 @@ class Engine:
                 return
             self._closed = True
             for line in self._index.lines.values():
-                line.claimers.wake(len(line.claimers))
-                line.producers.wake(len(line.producers))
+                line.claimers.wake_all()
+                line.producers.wake_all()
         if self._recorder is not None:
             self._recorder.close()
 
@@ -81,6 +84,15 @@ class Engine:
         """The end of every verb, outside the lock."""
         if self._recorder is not None:
             self._recorder.sync(lsn)
+
+    def _rouse(self) -> None:
+        """Something falls due earlier than some sleepers meant to look: they look again."""
+        if not self._asleep:
+            return
+        due = min(self._index.next_due() or INSTANT_MOST, self._index.leases.next() or INSTANT_MOST)
+        for sleeper in [sleeper for sleeper, planned in self._asleep.items() if planned > due]:
+            del self._asleep[sleeper]
+            sleeper.set()
 
     def _tend(self, now: Instant, limit: int = TEND_LIMIT) -> int:
         """Expire, promote and forget what is due, up to a bound; how many became ready."""

@@ -77,7 +77,7 @@ class Facts:
         self.logs = Logs()
         self.removed: dict[int, tuple[int, str]] = {}
         self._removed_order: deque[int] = deque()
-        self._key_ends: Deadlines[KeyName] = Deadlines()
+        self._key_ends: Deadlines[KeyName] = Deadlines(1_000_000)
         self._appliers: dict[type, Callable[[Any], None]] = {
             Enqueued: self._enqueued,
             Promoted: self._promoted,

@@ -27,9 +27,9 @@ class Index:
         self.lines: dict[str, Line] = {}
         self.gates = Gates(facts.gate_limits)
         self.leases: Deadlines[int] = Deadlines()
-        self.kept: Deadlines[int] = Deadlines()
-        self.expiring: Deadlines[int] = Deadlines()
-        self._finished: dict[State, Deadlines[int]] = {state: Deadlines() for state in State if state.terminal}
+        self.kept: Deadlines[int] = Deadlines(_SECOND)
+        self.expiring: Deadlines[int] = Deadlines(_SECOND)
+        self._finished: dict[State, Deadlines[int]] = {state: Deadlines(_SECOND) for state in State if state.terminal}
         self._due = LazyHeap()
         for queue in (*facts.specs, *facts.paused):
             self.line(queue)
@@ -64,7 +64,7 @@ class Index:
             if entry.merges:
                 self._forget_merge(row)
             if entry.expires_at is not None:
-                self.expiring.remove(_whole_second(entry.expires_at), entry.id)
+                self.expiring.remove(entry.expires_at, entry.id)
 
     def extended(self, row: Row, was: Instant) -> None:
         self.leases.remove(was, row.entry.id)
@@ -112,7 +112,7 @@ class Index:
     def redriven(self, row: Row, died_at: Instant) -> None:
         line = self.lines[row.entry.queue]
         line.counts[State.DEAD] -= 1
-        self._finished[State.DEAD].remove(_whole_second(died_at), row.entry.id)
+        self._finished[State.DEAD].remove(died_at, row.entry.id)
         self.gates.rejoin(row)
         self._wait(row, line)
 
@@ -143,7 +143,7 @@ class Index:
 
     def finished_before(self, state: State, before: Instant, limit: int) -> list[int]:
         rows = self._facts.rows
-        ids = self._finished[state].walk(_whole_second(before))
+        ids = self._finished[state].walk(before + _SECOND)
         return list(islice((job_id for job_id in ids if rows[job_id].finished_at < before), limit))
 
     def next_due(self) -> Instant | None:
@@ -163,33 +163,33 @@ class Index:
         if entry.merges and entry.subject is not None and not row.delivery and not row.errors:
             self.line(entry.queue).newest[entry.subject] = entry.id
         if entry.expires_at is not None:
-            self.expiring.add(_whole_second(entry.expires_at), entry.id)
+            self.expiring.add(entry.expires_at, entry.id)
 
     def _wait(self, row: Row, line: Line) -> None:
         line.counts[State.WAITING] += 1
         self._due.push(row.due_at, row)
         if row.entry.expires_at is not None:
-            self.expiring.add(_whole_second(row.entry.expires_at), row.entry.id)
+            self.expiring.add(row.entry.expires_at, row.entry.id)
 
     def _end(self, row: Row, line: Line) -> None:
         entry = row.entry
         if entry.gates:
             self.gates.end(row)
         if entry.expires_at is not None:
-            self.expiring.remove(_whole_second(entry.expires_at), entry.id)
+            self.expiring.remove(entry.expires_at, entry.id)
         if entry.id in self._facts.rows:
             self._keep(row, line)
         if line.producers.sleepers:
-            line.producers.wake(1)
+            line.producers.wake(line.room)
 
     def _keep(self, row: Row, line: Line) -> None:
         line.counts[row.state] += 1
-        self._finished[row.state].add(_whole_second(row.finished_at), row.entry.id)
+        self._finished[row.state].add(row.finished_at, row.entry.id)
         if row.kept_until:
             self.kept.add(row.kept_until, row.entry.id)
 
     def _unkeep(self, row: Row, was: State) -> None:
-        self._finished[was].remove(_whole_second(row.finished_at), row.entry.id)
+        self._finished[was].remove(row.finished_at, row.entry.id)
         if row.kept_until:
             self.kept.remove(row.kept_until, row.entry.id)
 
@@ -217,7 +217,3 @@ class Index:
                 if row.state is State.DEAD:
                     self.gates.stand(row)
                 self._keep(row, line)
-
-
-def _whole_second(instant: Instant) -> Instant:
-    return -(-instant // _SECOND) * _SECOND

@@ -57,7 +57,7 @@ class Intake:
                 if first is not None:
                     plan.receipts.append(Receipt(first, self._durable, duplicate=True))
                     continue
-            target = None if line.spec.merge is None else self._merge_target(draft, line, newest)
+            target = None if line.spec.merge is None else self._merge_target(draft, line, newest, now)
             if target is not None:
                 plan.merged.append(Merge(target, draft.kind, draft.body, draft.key, key_digest, key_until))
                 plan.receipts.append(Receipt(target, self._durable, merged=True))
@@ -85,10 +85,16 @@ class Intake:
             raise KeyConflict(draft.queue, name[1], fact[0])
         return fact[0]
 
-    def _merge_target(self, draft: Draft, line: Line, newest: dict[tuple[str, str], int]) -> int | None:
+    def _merge_target(self, draft: Draft, line: Line, newest: dict[tuple[str, str], int], now: Instant) -> int | None:
+        """The job of the same subject that has not run yet; one that has expired would take the newer work with it."""
         if draft.subject is None:
             return None
-        return newest.get((draft.queue, draft.subject)) or line.newest.get(draft.subject)
+        target = newest.get((draft.queue, draft.subject))
+        if target is None and (target := line.newest.get(draft.subject)) is not None:
+            expires_at = self._facts.rows[target].entry.expires_at
+            if expires_at is not None and expires_at <= now:
+                return None
+        return target
 
     def check_capacity(self, arrivals: dict[str, int]) -> None:
         for queue, count in arrivals.items():

@@ -71,7 +71,7 @@ class JobVerbs(Engine):
         return Promotion(ready, next_due)
 
     def claim(self, wants: Sequence[Want], owner: str, lease_for: timedelta) -> list[Lease]:
-        if not _is_owner(owner):
+        if type(owner) is not str or not _is_owner(owner):
             check_text("owner", owner)
         span = checked_micros("lease_for", lease_for, LEASE_LEAST, LEASE_MOST)
         total = _checked_total(wants)
@@ -89,6 +89,8 @@ class JobVerbs(Engine):
                 self._record(Claimed(now, owner, until, ids, [row.delivery + 1 for row in rows]))
                 self._index.claimed(rows, until)
                 leases = [Lease(row.picture(), owner, until) for row in rows]
+                if self._asleep:
+                    self._rouse()
             lsn = self._lsn
         self._settle_down(lsn)
         return leases
@@ -132,6 +134,7 @@ class JobVerbs(Engine):
                     self._index.settled(row)
                 if self._index.restless:
                     self._tend(now)
+                    self._rouse()
             lsn = self._lsn
         self._settle_down(lsn)
         return answers
@@ -228,6 +231,7 @@ class JobVerbs(Engine):
             index.accept(rows[entry.id])
         if index.restless:
             self._tend(now, len(entries) + TEND_LIMIT)
+            self._rouse()
 
     def _wait_for_room(self, full: QueueFull, span: Span) -> None:
         sleeper = Sleeper()
@@ -235,7 +239,7 @@ class JobVerbs(Engine):
             line = self._index.line(full.queue)
             if self._closed or line.depth + full.asked <= full.limit:
                 return
-            line.producers.add(sleeper)
+            line.producers.add(sleeper, full.asked)
         self._clock.wait(sleeper, span)
         with self._lock:
             line.producers.drop(sleeper)
@@ -300,7 +304,7 @@ class JobVerbs(Engine):
 @lru_cache(maxsize=256)
 def _is_owner(owner: str) -> bool:
     """Few owners claim very often."""
-    return isinstance(owner, str) and check_text("owner", owner) == owner
+    return check_text("owner", owner) == owner
 
 
 def _lease(row: Row) -> Lease:
@@ -310,7 +314,7 @@ def _lease(row: Row) -> Lease:
 def _checked_total(wants: Sequence[Want]) -> int:
     total = 0
     for want in wants:
-        if not is_name(want.queue):
+        if type(want.queue) is not str or not is_name(want.queue):
             check_name("queue", want.queue)
         if type(want.count) is not int or want.count < 1:
             raise Invalid("claim count", f"{want.count!r} is not a positive integer", "ask for at least one job")

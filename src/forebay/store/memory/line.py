@@ -7,6 +7,7 @@ from heapq import heappush
 
 from forebay.core.instant import Instant
 from forebay.core.job import State
+from forebay.core.limits import DEPTH_MOST
 from forebay.core.policy import Bounded
 from forebay.core.share import Share
 from forebay.core.spec import QueueSpec
@@ -51,6 +52,12 @@ class Line:
         counts = self.counts
         return counts[State.WAITING] + counts[_READY] + counts[State.RUNNING]
 
+    @property
+    def room(self) -> int:
+        """How many more jobs fit in."""
+        capacity = self.spec.capacity
+        return capacity.limit - self.depth if isinstance(capacity, Bounded) else DEPTH_MOST
+
     def configure(self, spec: QueueSpec) -> None:
         """Ready jobs keep their ranks and classes; turns start anew with the new weights."""
         self.spec = spec
@@ -59,6 +66,7 @@ class Line:
         self._share = Share(spec.share.weights, spec.share.default) if spec.share else Share({})
         for name in self._classes:
             self._share.join(name)
+        self.producers.wake(self.room)
 
     def push(self, row: Row) -> None:
         classes = self._classes

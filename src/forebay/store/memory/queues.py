@@ -13,6 +13,7 @@ from forebay.core.instant import Instant, checked_instant, checked_micros
 from forebay.core.job import Draft, Job, State
 from forebay.core.limits import BATCH_MOST, INSTANT_MOST, SLOTS_MOST
 from forebay.core.names import check_name
+from forebay.core.payload import is_clean
 from forebay.core.policy import Retained, check_between
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
@@ -22,6 +23,7 @@ from forebay.store.memory.line import Line
 from forebay.store.memory.row import Row
 from forebay.store.protocol import Backlog, Page, Query, check_batch, check_limit
 
+_GATE_NAME_LENGTH: Final = 1_024
 _PROBES: Final = 5_000
 """How many ids one page looks at, found or not: a page never holds the lock for long."""
 
@@ -63,6 +65,8 @@ class QueueVerbs(JobVerbs):
 
     def backlog(self, queues: Sequence[str] | None = None) -> list[Backlog]:
         check_batch("backlog", len(queues or ()))
+        for queue in queues or ():
+            check_name("queue", queue)
         with self._lock:
             now = self._begin()
             self._tend(now)
@@ -78,6 +82,8 @@ class QueueVerbs(JobVerbs):
         return pictures
 
     def put_spec(self, spec: QueueSpec) -> None:
+        if type(spec) is not QueueSpec:
+            raise Invalid("spec", f"{type(spec).__name__} is not a QueueSpec", "build a QueueSpec(name=…)")
         with self._lock:
             now = self._begin()
             known = self._facts.specs.get(spec.name)
@@ -110,8 +116,8 @@ class QueueVerbs(JobVerbs):
         self._pause(queue, None)
 
     def set_gate(self, name: str, limit: int | None) -> None:
-        if not isinstance(name, str) or not name:
-            raise Invalid("gate", "it has no name", "use condition_gate(condition), or a name that explain shows")
+        if type(name) is not str or not 1 <= len(name) <= _GATE_NAME_LENGTH or not is_clean(name):
+            raise Invalid("gate", "it is no name of a gate", "use condition_gate(condition)")
         if limit is not None:
             check_between("gate limit", limit, 0, SLOTS_MOST)
         with self._lock:
@@ -123,6 +129,8 @@ class QueueVerbs(JobVerbs):
         self._settle_down(lsn)
 
     def put_schedule(self, schedule: Schedule) -> None:
+        if type(schedule) is not Schedule:
+            raise Invalid("schedule", f"{type(schedule).__name__} is not a Schedule", "build a Schedule(…)")
         with self._lock:
             now = self._begin()
             self._record(SchedulePut(now, replace(schedule, last_at=self._facts.last_ticks.get(schedule.name))))
@@ -130,6 +138,7 @@ class QueueVerbs(JobVerbs):
         self._settle_down(lsn)
 
     def drop_schedule(self, name: str) -> bool:
+        check_name("schedule", name)
         with self._lock:
             now = self._begin()
             known = name in self._facts.schedules
@@ -148,6 +157,7 @@ class QueueVerbs(JobVerbs):
         return schedules
 
     def fire(self, name: str, tick: Instant, next_at: Instant, draft: Draft) -> bool:
+        check_name("schedule", name)
         checked_instant("tick", tick)
         if checked_instant("next_at", next_at) <= tick:
             raise Invalid("next_at", "it is not after the tick", "a schedule only moves forward")
@@ -170,14 +180,16 @@ class QueueVerbs(JobVerbs):
         sleeper = Sleeper()
         with self._lock:
             now = self._begin()
-            lines = [self._index.line(queue) for queue in queues]
+            lines = [self._index.line(check_name("queue", queue)) for queue in queues]
             work_at = self._work_at(lines, now)
             if work_at <= now:
                 return True
             for line in lines:
                 line.claimers.add(sleeper)
+            self._asleep[sleeper] = min(now + span, work_at)
         self._clock.wait(sleeper, min(span, work_at - now))
         with self._lock:
+            self._asleep.pop(sleeper, None)
             for line in lines:
                 line.claimers.drop(sleeper)
             return sleeper.is_set() or self._work_at(lines, self.now()) <= self.now()
@@ -200,7 +212,6 @@ class QueueVerbs(JobVerbs):
         self._settle_down(lsn)
 
     def _backlog(self, queue: str, now: Instant, keys: int) -> Backlog:
-        check_name("queue", queue)
         line = self._index.lines.get(queue) or Line(self._facts.spec(queue))
         until = self._facts.paused.get(queue, 0)
         return Backlog(

@@ -58,7 +58,7 @@ class Row(Struct, array_like=True, gc=False):
             entry.subject,
             entry.deadline,
             entry.expires_at,
-            entry.meta,
+            None if entry.meta is None else dict(entry.meta),
             self.owner,
             self.claimed_at,
             self.until if running else None,

@@ -37,7 +37,9 @@ class MemoryStore(QueueVerbs):
         check_batch("append", len(bodies))
         bodies = [check_body(body) for body in bodies]
         check_bytes("append", bodies)
-        names = [None] * len(bodies) if keys is None else [key and check_text("key", key) for key in keys]
+        names = (
+            [None] * len(bodies) if keys is None else [None if key is None else check_text("key", key) for key in keys]
+        )
         if len(names) != len(bodies):
             raise Invalid(
                 "keys", f"{len(names)} keys for {len(bodies)} entries", "give one key an entry, or none at all"
