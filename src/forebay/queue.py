@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from forebay.core.clock import Clock
 from forebay.core.decide import decide
-from forebay.core.errors import Closed
+from forebay.core.errors import Closed, Invalid
 from forebay.core.instant import from_seconds
 from forebay.core.job import Draft
 from forebay.core.job import Job as StoredJob
@@ -116,7 +116,7 @@ class JobQueue:
 
     def ack(self, job_id: int) -> bool:
         """The work is done. False when the job is not in your hands any more: someone else will do it, or did."""
-        lease = self._leases.pop(job_id, None)
+        lease = self._leases.pop(_checked_id(job_id), None)
         if lease is None or self._store.settle([(lease, Ack())]) != [Settled.APPLIED]:
             return False
         self._deliveries[min(lease.job.delivery, _DELIVERIES_TOLD_APART)] += 1
@@ -125,7 +125,7 @@ class JobQueue:
     def nack(self, job_id: int, requeue_delay: float = 0.0) -> bool:
         """Hand it back, to be visible again after the delay; never sleeps."""
         after = from_seconds("requeue_delay", requeue_delay)
-        lease = self._leases.pop(job_id, None)
+        lease = self._leases.pop(_checked_id(job_id), None)
         if lease is None:
             return False
         return self._settle([lease], lambda _: Failed(Failure("nack"), after=after)) == 1
@@ -195,6 +195,12 @@ class JobQueue:
             self._dlq_handler(_picture(job))
         except Exception:
             _log.exception("dlq_handler failed for job %d; the job stays in the dead letters", job.id)
+
+
+def _checked_id(job_id: int) -> int:
+    if type(job_id) is not int:
+        raise Invalid("job_id", f"{type(job_id).__name__} is not a job's id", "give the job_id of the job you hold")
+    return job_id
 
 
 def _span(field: str, count: float) -> timedelta:

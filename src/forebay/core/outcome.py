@@ -52,11 +52,17 @@ class Failed(Struct, frozen=True):
     error: Failure
     after: Span | None = None
 
+    def __post_init__(self) -> None:
+        _check_error(self.error)
+
 
 class Dropped(Struct, frozen=True):
     """The handler says that trying again is useless."""
 
     error: Failure
+
+    def __post_init__(self) -> None:
+        _check_error(self.error)
 
 
 class Snoozed(Struct, frozen=True):
@@ -100,12 +106,16 @@ class Retry(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         _check_after(self.after)
+        _check_error(self.error)
 
 
 class DeadLetter(Struct, frozen=True):
     """Never again, unless somebody redrives it."""
 
     error: Failure
+
+    def __post_init__(self) -> None:
+        _check_error(self.error)
 
 
 class Release(Struct, frozen=True):
@@ -122,6 +132,11 @@ class Cancel(Struct, frozen=True):
 
 
 Verdict: TypeAlias = Ack | Retry | DeadLetter | Release | Cancel
+
+
+def _check_error(error: Failure) -> None:
+    if type(error) is not Failure:
+        raise Invalid("error", f"{type(error).__name__} is not a Failure", "build a Failure(kind, message)")
 
 
 def _check_after(after: Span) -> None:

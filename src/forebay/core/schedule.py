@@ -5,6 +5,7 @@ processes, and a tick at or before the last fired one never fires again, also af
 """
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from forebay.core.errors import Invalid
 from forebay.core.instant import Instant, checked_instant
@@ -24,10 +25,10 @@ class Schedule(Struct, frozen=True):
     paused: bool = False
 
     def __post_init__(self) -> None:
-        check_name("schedule", self.name)
+        force_setattr(self, "name", check_name("schedule", self.name))
         checked_instant("next_at", self.next_at)
-        check_text("rule", self.rule)
-        check_text("zone", self.zone)
+        force_setattr(self, "rule", check_text("rule", self.rule))
+        force_setattr(self, "zone", check_text("zone", self.zone))
         if self.last_at is not None:
             checked_instant("last_at", self.last_at)
         if type(self.draft) is not Draft or type(self.paused) is not bool:

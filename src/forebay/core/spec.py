@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from forebay.core.errors import Invalid
 from forebay.core.instant import checked_micros, in_words, minutes
@@ -57,7 +58,7 @@ class QueueSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     key_window: timedelta = minutes(5)
 
     def __post_init__(self) -> None:
-        check_name("queue", self.name)
+        force_setattr(self, "name", check_name("queue", self.name))
         checked_micros("key_window", self.key_window, timedelta(seconds=1), SPAN_MOST)
         self._check_types()
         axes = (self.selection, self.share, self.merge, self.eligibility, self.routing, self.capacity)
@@ -73,9 +74,12 @@ class QueueSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         for axis, types in _AXES.items():
             value = getattr(self, axis)
             try:
-                msgspec.convert(msgspec.to_builtins(value), types)
+                sound = msgspec.convert(msgspec.to_builtins(value), types) == value
+                reason = f"{type(value).__name__} is no value of it"
             except (msgspec.ValidationError, TypeError, ValueError) as error:
-                raise Invalid(f"{self.name} {axis}", str(error), "use the values of forebay.core.policy") from None
+                sound, reason = False, str(error)
+            if not sound:
+                raise Invalid(f"{self.name} {axis}", reason, "use the values of forebay.core.policy")
 
     @property
     def is_log(self) -> bool:

@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Final, Protocol
 
 from forebay.core.clock import Clock
-from forebay.core.errors import Closed, Invalid
+from forebay.core.errors import Closed, Invalid, StoreFailed
 from forebay.core.event import Event, Promoted, Purged, encode_event
 from forebay.core.instant import Instant
 from forebay.core.limits import INSTANT_MOST
@@ -47,6 +47,7 @@ class Engine:
         self._lock = Lock()
         self._lsn = 0
         self._closed = False
+        self._broken: str | None = None
         self._asleep: dict[Sleeper, Instant] = {}
         self._index = Index(facts)
         self._intake = Intake(facts, self._index, durable=recorder is not None)
@@ -72,13 +73,21 @@ class Engine:
         """The start of every verb, under the lock."""
         if self._closed:
             raise Closed("the store")
+        if self._broken is not None:
+            raise StoreFailed("the store", self._broken)
         now = self._clock.now() + self._shift
         return max(now, self._facts.last_at)
 
     def _record(self, event: Event) -> None:
-        if self._recorder is not None:
-            self._lsn = self._recorder.append(encode_event(event))
-        self._facts.apply(event)
+        """Nothing happens if the event cannot be written down; if it is half done, the store stops for good."""
+        body = None if self._recorder is None else encode_event(event)
+        try:
+            self._facts.apply(event)
+        except BaseException as error:
+            self._broken = f"{type(error).__name__} while applying an event: {error}"
+            raise
+        if self._recorder is not None and body is not None:
+            self._lsn = self._recorder.append(body)
 
     def _settle_down(self, lsn: int) -> None:
         """The end of every verb, outside the lock."""

@@ -72,7 +72,7 @@ class JobVerbs(Engine):
 
     def claim(self, wants: Sequence[Want], owner: str, lease_for: timedelta) -> list[Lease]:
         if type(owner) is not str or not _is_owner(owner):
-            check_text("owner", owner)
+            owner = check_text("owner", owner)
         span = checked_micros("lease_for", lease_for, LEASE_LEAST, LEASE_MOST)
         total = _checked_total(wants)
         leases: list[Lease] = []

@@ -46,6 +46,8 @@ class QueueVerbs(JobVerbs):
 
     def browse(self, query: Query, after: int, limit: int) -> Page:
         check_limit("browse", limit)
+        if type(query) is not Query or type(after) is not int:
+            raise Invalid("browse", "it takes a Query and the id to go on after", "start with Query(), after=0")
         with self._lock:
             self._begin()
             self._skip_gone()
@@ -108,12 +110,11 @@ class QueueVerbs(JobVerbs):
         return specs
 
     def pause(self, queue: str, until: Instant | None = None) -> None:
-        check_name("queue", queue)
+        queue = check_name("queue", queue)
         self._pause(queue, INSTANT_MOST if until is None else checked_instant("until", until))
 
     def resume(self, queue: str) -> None:
-        check_name("queue", queue)
-        self._pause(queue, None)
+        self._pause(check_name("queue", queue), None)
 
     def set_gate(self, name: str, limit: int | None) -> None:
         if type(name) is not str or not 1 <= len(name) <= _GATE_NAME_LENGTH or not is_clean(name):
@@ -138,7 +139,7 @@ class QueueVerbs(JobVerbs):
         self._settle_down(lsn)
 
     def drop_schedule(self, name: str) -> bool:
-        check_name("schedule", name)
+        name = check_name("schedule", name)
         with self._lock:
             now = self._begin()
             known = name in self._facts.schedules
@@ -157,7 +158,7 @@ class QueueVerbs(JobVerbs):
         return schedules
 
     def fire(self, name: str, tick: Instant, next_at: Instant, draft: Draft) -> bool:
-        check_name("schedule", name)
+        name = check_name("schedule", name)
         checked_instant("tick", tick)
         if checked_instant("next_at", next_at) <= tick:
             raise Invalid("next_at", "it is not after the tick", "a schedule only moves forward")

@@ -34,6 +34,7 @@ class MemoryStore(QueueVerbs):
         return Capabilities(name="memory", durable=self._recorder is not None, settle_memory=SETTLE_MEMORY)
 
     def append(self, log: str, bodies: Sequence[bytes], keys: Sequence[str | None] | None = None) -> list[LogEntry]:
+        log = check_name("log", log)
         check_batch("append", len(bodies))
         bodies = [check_body(body) for body in bodies]
         check_bytes("append", bodies)
@@ -60,6 +61,7 @@ class MemoryStore(QueueVerbs):
         return entries
 
     def read(self, log: str, partition: int, after: int, limit: int) -> list[LogEntry]:
+        log = check_name("log", log)
         check_limit("read", limit)
         with self._lock:
             self._begin()
@@ -74,7 +76,8 @@ class MemoryStore(QueueVerbs):
         return entries
 
     def commit(self, log: str, group: str, partition: int, offset: int, *, rewind: bool = False) -> int:
-        check_name("group", group)
+        log = check_name("log", log)
+        group = check_name("group", group)
         with self._lock:
             now = self._begin()
             place = self._partition(log, partition)
@@ -89,6 +92,7 @@ class MemoryStore(QueueVerbs):
         return known
 
     def position(self, log: str, group: str, partition: int) -> int:
+        log = check_name("log", log)
         with self._lock:
             self._begin()
             self._partition(log, partition)
@@ -98,6 +102,7 @@ class MemoryStore(QueueVerbs):
         return offset
 
     def extent(self, log: str) -> list[tuple[int, int]]:
+        log = check_name("log", log)
         with self._lock:
             self._begin()
             ranges = [(partition.first, partition.next) for partition in self._partitions_of(log)]
@@ -106,6 +111,7 @@ class MemoryStore(QueueVerbs):
         return ranges
 
     def trim(self, log: str, before: Instant, limit: int) -> int:
+        log = check_name("log", log)
         check_limit("trim", limit)
         checked_instant("before", before)
         with self._lock:
@@ -121,7 +127,6 @@ class MemoryStore(QueueVerbs):
         return dropped
 
     def _partitions_of(self, log: str) -> list[Partition]:
-        check_name("log", log)
         partitions = self._facts.logs.partitions.get(log)
         if partitions is None:
             raise WrongQueueKind(log, is_log=False)

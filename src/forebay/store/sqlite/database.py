@@ -1,0 +1,206 @@
+"""Connections to the file, patience with other processes' locks, and SQLite's errors in our words.
+
+WAL and `synchronous=FULL`: a transaction becomes visible to others only after its sync, so whatever can be read is
+durable. The built-in busy handler is off, because it starves processes; whoever finds the file locked pauses for a
+random moment and tries again, for half a minute in all. Every failure of the file is `StoreFailed`: the transaction
+was rolled back and nothing of it was acknowledged. A lock that is let go needs no reopening, and neither does a disk
+that has room again.
+"""
+
+import os
+import sqlite3
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import uniform
+from threading import Lock
+from time import sleep
+from typing import Final, TypeVar
+from urllib.parse import quote
+
+from forebay.core.errors import Closed, Invalid, StoreFailed, Unsupported
+
+PATIENCE_SECONDS: Final = 30.0
+_PAUSE_LEAST: Final = 0.0002
+_PAUSE_MOST: Final = 0.002
+_PAUSE_GROWTH: Final = 1.25
+_OLDEST_SQLITE: Final = (3, 35, 0)
+_PAGES_BEFORE_CHECKPOINT: Final = 4_000
+_WAL_BYTES_KEPT: Final = 64 * 1024 * 1024
+_READERS_KEPT: Final = 8
+
+_REASONS: Final = {
+    sqlite3.SQLITE_FULL: "the disk is full",
+    sqlite3.SQLITE_IOERR: "the disk did not do what was asked",
+    sqlite3.SQLITE_CORRUPT: "the file is damaged",
+    sqlite3.SQLITE_NOTADB: "the file is no SQLite database",
+    sqlite3.SQLITE_READONLY: "the file cannot be written",
+    sqlite3.SQLITE_CANTOPEN: "the file cannot be opened",
+}
+
+T = TypeVar("T")
+
+
+class Database:
+    """One file, as one process uses it. `reading` lends connections that can only read."""
+
+    def __init__(self, path: str, patience: float = PATIENCE_SECONDS) -> None:
+        if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
+            raise Unsupported(
+                f"SQLite {sqlite3.sqlite_version}", "UPDATE … RETURNING", "use a Python with SQLite 3.35 or newer"
+            )
+        self.path = _prepared(path)
+        self.name = f"sqlite {path}"
+        self._patience = patience
+        self._process = os.getpid()
+        self._guard = Lock()
+        self._idle: list[sqlite3.Connection] = []
+        self._closed = False
+
+    def connect(self) -> sqlite3.Connection:
+        """A new connection; closing it is up to the caller."""
+        with self.failing():
+            # mode=rw: a file that was deleted under us is an error, not a new and empty store.
+            connection = sqlite3.connect(
+                f"file:{quote(self.path)}?mode=rw",
+                uri=True,
+                timeout=0,
+                isolation_level=None,
+                check_same_thread=False,
+                cached_statements=256,
+            )
+            try:
+                self.patiently(lambda: _configure(connection))
+            except BaseException:
+                connection.close()
+                raise
+        return connection
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """A connection that sees one durable state for as long as the block lasts."""
+        connection = self._borrow()
+        try:
+            with self.failing():
+                connection.execute("BEGIN")
+                yield connection
+        finally:
+            self._give_back(connection)
+
+    def patiently(self, action: Callable[[], T]) -> T:
+        """Do it as soon as no other process stands in the way; counted in pauses, so that no clock is asked."""
+        waited, most = 0.0, 2 * _PAUSE_LEAST
+        while True:
+            try:
+                return action()
+            except sqlite3.OperationalError as error:
+                if not _is_busy(error):
+                    raise
+                if waited >= self._patience:
+                    reason = f"locked by another process for {self._patience:g} s"
+                    raise StoreFailed(self.name, reason) from error
+            pause = uniform(_PAUSE_LEAST, most)
+            sleep(pause)
+            waited += pause
+            most = min(most * _PAUSE_GROWTH, _PAUSE_MOST)
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        """What SQLite says about the file, said as `StoreFailed`."""
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            failed = self.failure(error)
+            if failed is error:
+                raise
+            raise failed from error
+
+    def failure(self, error: BaseException) -> BaseException:
+        """A mistake of ours in a statement stays what it is."""
+        if not isinstance(error, sqlite3.DatabaseError) or isinstance(
+            error, sqlite3.ProgrammingError | sqlite3.IntegrityError
+        ):
+            return error
+        reason = _REASONS.get(_primary_code(error))
+        return StoreFailed(self.name, f"{reason} ({error})" if reason else str(error))
+
+    def check_process(self) -> None:
+        """A connection does not survive a fork: parent and child would tear each other's transactions apart."""
+        if os.getpid() != self._process:
+            raise StoreFailed(
+                self.name, f"it was opened by process {self._process} and is used by process {os.getpid()} after a fork"
+            )
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        with self._guard:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def _borrow(self) -> sqlite3.Connection:
+        self.check_process()
+        with self._guard:
+            if self._closed:
+                raise Closed("the store")
+            if self._idle:
+                return self._idle.pop()
+        connection = self.connect()
+        connection.execute("PRAGMA query_only = 1")
+        return connection
+
+    def _give_back(self, connection: sqlite3.Connection) -> None:
+        try:
+            if connection.in_transaction:
+                connection.rollback()
+        finally:
+            with self._guard:
+                keep = not self._closed and len(self._idle) < _READERS_KEPT
+                if keep:
+                    self._idle.append(connection)
+            if not keep:
+                connection.close()
+
+
+def _configure(connection: sqlite3.Connection) -> None:
+    (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode != "wal":
+        raise Invalid("store URL", f"its file system cannot do WAL, SQLite chose {mode!r}", "use a local disk")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {_PAGES_BEFORE_CHECKPOINT}")
+    connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES_KEPT}")
+    connection.execute("PRAGMA temp_store = MEMORY")
+    connection.execute("PRAGMA cache_size = -32768")
+
+
+def _prepared(path: str) -> str:
+    """The absolute path of a file that exists, made with mode 0600 if it did not."""
+    file = Path(os.path.abspath(path))
+    if not file.parent.is_dir():
+        raise Invalid("store URL", f"the directory {str(file.parent)!r} does not exist", "create it, or name another")
+    try:
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
+    except IsADirectoryError:
+        raise Invalid("store URL", f"{path!r} is a directory", "name a file in it: sqlite:///jobs.db") from None
+    except OSError as error:
+        raise StoreFailed(f"sqlite {path}", f"the file cannot be opened ({error.strerror})") from error
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise Invalid("store URL", f"{path!r} is not a regular file", "name a file on a local disk")
+    finally:
+        os.close(descriptor)
+    return str(file)
+
+
+def _is_busy(error: sqlite3.OperationalError) -> bool:
+    return _primary_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def _primary_code(error: sqlite3.Error) -> int:
+    """Extended codes carry the primary one in their low byte."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF

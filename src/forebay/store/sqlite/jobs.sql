@@ -1,0 +1,217 @@
+-- Statements about jobs. States: 0 waiting, 1 ready, 2 running, 3 done, 4 dead, 5 cancelled.
+-- INDEXED BY makes a poll fail loudly, rather than slowly, should its index ever be lost.
+
+-- name: insert
+-- A job at its birth: ready, waiting for its time, or parked at a gate.
+INSERT INTO job (id, state, queue, cls, rank, due_at, max_attempts, enqueued_at, expires_at, priority, rank_base,
+    rank_timed, merges, gate, gates, kind, tenant, subject, key, deadline, meta, body)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: claim
+-- The next jobs of one class become running.
+UPDATE job
+SET state = 2, attempt = attempt + 1, delivery = delivery + 1, owner = ?1, claimed_at = ?2, lease_until = ?3, merges = 0
+WHERE id IN (
+    SELECT id FROM job INDEXED BY job_ready
+    WHERE state = 1 AND queue = ?4 AND cls = ?5
+    ORDER BY rank, id LIMIT ?6
+)
+RETURNING {job}, rank;
+
+-- name: pulse
+-- What is next: to fall due, to expire, to be forgotten, a gate that may have room.
+SELECT
+    (SELECT min(due_at) FROM job INDEXED BY job_due WHERE state = 0 AND gate IS NULL),
+    (SELECT min(expires_at) FROM job INDEXED BY job_expiring WHERE expires_at IS NOT NULL AND state < 2),
+    (SELECT min(kept_until) FROM job INDEXED BY job_kept WHERE kept_until IS NOT NULL),
+    EXISTS (SELECT 1 FROM gate INDEXED BY gate_opened WHERE opened = 1);
+
+-- name: due
+-- Waiting jobs whose time has come, oldest first.
+SELECT id, queue, cls, state, rank, due_at, gates, gate FROM job INDEXED BY job_due
+WHERE state = 0 AND gate IS NULL AND due_at <= ?1
+ORDER BY due_at LIMIT ?2;
+
+-- name: next_due
+-- When the next waiting job falls due.
+SELECT min(due_at) FROM job INDEXED BY job_due WHERE state = 0 AND gate IS NULL;
+
+-- name: expired
+-- Jobs that nobody claimed in time.
+SELECT id, queue, cls, state, rank, due_at, gates, gate, attempt, errors FROM job INDEXED BY job_expiring
+WHERE expires_at IS NOT NULL AND state < 2 AND expires_at <= ?1
+ORDER BY expires_at LIMIT ?2;
+
+-- name: kept
+-- Finished jobs whose time to be readable is over.
+SELECT id, queue, cls, state, rank, due_at, gates, gate, settled_delivery, settled_code FROM job INDEXED BY job_kept
+WHERE kept_until IS NOT NULL AND kept_until <= ?1
+ORDER BY kept_until LIMIT ?2;
+
+-- name: finished
+-- Jobs that ended in this state before an instant, oldest first.
+SELECT id, queue, cls, state, rank, due_at, gates, gate, settled_delivery, settled_code FROM job INDEXED BY job_finished
+WHERE state > 2 AND state = ?1 AND finished_at < ?2
+ORDER BY finished_at LIMIT ?3;
+
+-- name: overdue
+-- Leases past their time, oldest first.
+SELECT {job} FROM job INDEXED BY job_lease
+WHERE state = 2 AND lease_until <= ?1
+ORDER BY lease_until LIMIT ?2;
+
+-- name: next_lease
+-- When the next lease runs out.
+SELECT min(lease_until) FROM job INDEXED BY job_lease WHERE state = 2;
+
+-- name: first_parked
+-- Who gets the next slot of a gate without an order.
+SELECT id, queue, cls, state, rank, due_at, gates, gate FROM job INDEXED BY job_parked
+WHERE gate IS NOT NULL AND gate = ?1
+ORDER BY rank, id LIMIT 1;
+
+-- name: fresh
+-- The job that newer work of its subject may replace.
+SELECT max(id) FROM job INDEXED BY job_fresh
+WHERE merges = 1 AND queue = ?1 AND subject = ?2 AND (expires_at IS NULL OR expires_at > ?3);
+
+-- name: merge
+-- A waiting job takes over newer work.
+UPDATE job SET kind = ?2, body = ?3 WHERE id = ?1;
+
+-- name: move
+-- Those of these jobs that exist, as a move from state to state needs them.
+SELECT id, queue, cls, state, rank, due_at, gates, gate, settled_delivery, settled_code FROM job
+WHERE id IN (SELECT value FROM json_each(?1));
+
+-- name: held
+-- Those of these jobs that exist, as a settle needs them.
+SELECT id, queue, cls, state, rank, due_at, gates, gate, settled_delivery, settled_code, delivery, attempt, errors,
+    rank_base, rank_timed
+FROM job WHERE id IN (SELECT value FROM json_each(?1));
+
+-- name: fences
+-- Which of these jobs run, and their fences.
+SELECT id, delivery FROM job WHERE state = 2 AND id IN (SELECT value FROM json_each(?1));
+
+-- name: extend
+-- New time for running jobs.
+UPDATE job SET lease_until = ?2 WHERE id IN (SELECT value FROM json_each(?1));
+
+-- name: pictures
+-- Jobs as callers see them.
+SELECT {job} FROM job WHERE id IN (SELECT value FROM json_each(?1));
+
+-- name: make_ready
+-- Waiting jobs become ready.
+UPDATE job SET state = 1, gate = NULL WHERE id IN (SELECT value FROM json_each(?1));
+
+-- name: park
+-- A due job found a gate closed.
+UPDATE job SET gate = ?2 WHERE id = ?1;
+
+-- name: delete
+-- Jobs are gone.
+DELETE FROM job WHERE id = ?;
+
+-- name: keep
+-- A job ended and stays readable.
+UPDATE job
+SET state = ?2, finished_at = ?3, kept_until = ?4, result = ?5, settled_delivery = ?6, settled_code = ?7,
+    owner = NULL, claimed_at = NULL, lease_until = NULL, gate = NULL, merges = 0
+WHERE id = ?1;
+
+-- name: die
+-- A job goes to the dead letters.
+UPDATE job
+SET state = 4, finished_at = ?2, errors = ?3, settled_delivery = coalesce(?4, settled_delivery),
+    settled_code = coalesce(?5, settled_code), owner = NULL, claimed_at = NULL, lease_until = NULL, gate = NULL,
+    merges = 0
+WHERE id = ?1;
+
+-- name: wait_again
+-- A job that ran waits for its next time.
+UPDATE job
+SET state = 0, due_at = ?2, rank = ?3, attempt = ?4, errors = ?5, settled_delivery = ?6, settled_code = ?7,
+    owner = NULL, claimed_at = NULL, lease_until = NULL
+WHERE id = ?1;
+
+-- name: ask_to_cancel
+-- Holders will be told.
+UPDATE job SET cancel_requested = 1 WHERE id IN (SELECT value FROM json_each(?1));
+
+-- name: redrive
+-- A dead job waits again with all lives back; whoever redrives an expired job wants it to run all the same.
+UPDATE job
+SET state = 0, attempt = 0, finished_at = NULL, cancel_requested = 0, expires_at = NULL, due_at = ?2,
+    rank = CASE WHEN rank_timed THEN rank_base + ?2 ELSE rank_base END
+WHERE id = ?1
+RETURNING rank;
+
+-- name: remember_0
+-- The last settle of a job that is gone.
+INSERT OR REPLACE INTO removed_0 VALUES (?, ?, ?);
+
+-- name: remember_1
+-- The last settle of a job that is gone.
+INSERT OR REPLACE INTO removed_1 VALUES (?, ?, ?);
+
+-- name: forget_0
+-- The older half is given up.
+DELETE FROM removed_0;
+
+-- name: forget_1
+-- The older half is given up.
+DELETE FROM removed_1;
+
+-- name: removed
+-- What is remembered of jobs that are gone.
+SELECT id, delivery, code FROM removed_0 WHERE id IN (SELECT value FROM json_each(?1))
+UNION ALL
+SELECT id, delivery, code FROM removed_1 WHERE id IN (SELECT value FROM json_each(?1));
+
+-- name: key
+-- What is remembered under an idempotency key.
+SELECT job_id, digest FROM key WHERE queue = ?1 AND key = ?2 AND until > ?3;
+
+-- name: remember_key
+-- A key belongs to a job until its window ends.
+INSERT OR REPLACE INTO key (queue, key, job_id, digest, until) VALUES (?, ?, ?, ?, ?);
+
+-- name: forget_key
+-- A key whose window passed and that is used anew is first forgotten, so that it is counted once.
+DELETE FROM key WHERE queue = ?1 AND key = ?2;
+
+-- name: sweep_keys
+-- Keys whose window has passed are forgotten, some at a time.
+DELETE FROM key WHERE (queue, key) IN (
+    SELECT queue, key FROM key INDEXED BY key_until WHERE until <= ?1 ORDER BY until LIMIT ?2
+)
+RETURNING queue;
+
+-- name: page_end
+-- How far one page looks.
+SELECT id FROM job WHERE id > ?1 ORDER BY id LIMIT 1 OFFSET ?2;
+
+-- name: page
+-- Jobs that match, in the order of their ids.
+SELECT {job} FROM job
+WHERE id > ?1 AND id <= ?2
+    AND (?3 IS NULL OR queue = ?3) AND (?4 IS NULL OR state = ?4) AND (?5 IS NULL OR kind = ?5)
+    AND (?6 IS NULL OR tenant = ?6) AND (?7 IS NULL OR subject = ?7)
+ORDER BY id LIMIT ?8;
+
+-- name: any_after
+-- Whether there is a job with a larger id.
+SELECT EXISTS (SELECT 1 FROM job WHERE id > ?1);
+
+-- name: oldest_plain
+-- Since when the oldest ready job of a plain line has been claimable.
+SELECT due_at FROM job INDEXED BY job_ready
+WHERE state = 1 AND queue = ?1 AND cls = '' AND rank = due_at
+ORDER BY rank, id LIMIT 1;
+
+-- name: oldest_odd
+-- The same among jobs whose order is not that of their age, or that belong to a class.
+SELECT min(due_at) FROM job INDEXED BY job_odd
+WHERE state = 1 AND (rank <> due_at OR cls <> '') AND queue = ?1;

@@ -1,0 +1,101 @@
+"""The schema: numbered files, applied in order and in one transaction when a store is opened.
+
+What was applied is written down with its checksum. A file that changed after it was applied, a schema newer than this
+program, and a database of another program are refused, and nothing is changed then. Processes that open a fresh file
+together take turns: the second one finds everything done.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from typing import Final
+
+from msgspec import Struct
+
+from forebay.core.errors import Invalid
+from forebay.core.instant import Instant
+from forebay.store.sqlite.database import Database
+
+APPLICATION_ID: Final = 0x46424159
+"""The letters FBAY in the header of the file: whose database it is."""
+
+_TABLE: Final = (
+    "CREATE TABLE migration (number INTEGER PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL, "
+    "applied_at INTEGER NOT NULL)"
+)
+
+
+class Migration(Struct, frozen=True):
+    """One file of `migrations/`."""
+
+    number: int
+    name: str
+    text: str
+
+    @property
+    def checksum(self) -> str:
+        return sha256(self.text.encode()).hexdigest()
+
+    def statements(self) -> Iterator[str]:
+        text = ""
+        for line in self.text.splitlines(keepends=True):
+            text += line
+            if sqlite3.complete_statement(text):
+                yield text
+                text = ""
+
+
+@cache
+def migrations() -> tuple[Migration, ...]:
+    """All of them, without gaps."""
+    folder = files("forebay.store.sqlite") / "migrations"
+    names = sorted(file.name for file in folder.iterdir() if file.name.endswith(".sql"))
+    found = tuple(Migration(int(name[:4]), name, (folder / name).read_text("utf-8")) for name in names)
+    if [migration.number for migration in found] != list(range(1, len(found) + 1)):
+        raise LookupError(f"migrations are not numbered 1, 2, 3 …: {names}")
+    return found
+
+
+def migrate(database: Database, connection: sqlite3.Connection, now: Instant) -> None:
+    """Bring the file up to date, or refuse it."""
+    with database.failing():
+        database.patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+        try:
+            _migrate(database, connection, now)
+            connection.execute("COMMIT")
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+
+
+def _migrate(database: Database, connection: sqlite3.Connection, now: Instant) -> None:
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+    if application != APPLICATION_ID:
+        if tables or application:
+            raise Invalid("store URL", f"{database.path!r} belongs to another program", "name a file of its own")
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(_TABLE)
+    applied = dict(connection.execute("SELECT number, checksum FROM migration ORDER BY number"))
+    known = migrations()
+    newest = max(applied, default=0)
+    if newest > len(known):
+        raise Invalid(
+            "store URL",
+            f"{database.path!r} has schema {newest}, this program knows {len(known)}",
+            "upgrade forebay before you open it",
+        )
+    for migration in known:
+        if migration.number not in applied:
+            for text in migration.statements():
+                connection.execute(text)
+            row = (migration.number, migration.name, migration.checksum, now)
+            connection.execute("INSERT INTO migration VALUES (?, ?, ?, ?)", row)
+        elif applied[migration.number] != migration.checksum:
+            raise Invalid(
+                "store URL",
+                f"schema {migration.number} of {database.path!r} is not the one in {migration.name}",
+                "a migration that was applied is never edited: install the version that made the file",
+            )

@@ -1,0 +1,139 @@
+-- The whole state of a store. Instants are microseconds since 1970. States: 0 waiting, 1 ready, 2 running, 3 done,
+-- 4 dead, 5 cancelled. Every poll has one partial index, which holds nothing but the rows that the poll may return.
+
+-- One row. `half` and `filled`: which of the two tables of removed jobs is being filled, and how far.
+CREATE TABLE head (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    next_id INTEGER NOT NULL,
+    next_join INTEGER NOT NULL,
+    last_at INTEGER NOT NULL,
+    half INTEGER NOT NULL,
+    filled INTEGER NOT NULL
+);
+INSERT INTO head VALUES (1, 1, 1, 0, 0, 0);
+
+-- Small columns first: reading them of a row with a large payload then needs no further page.
+-- `gate`: where it is parked. `merges`: newer work may still take its place.
+CREATE TABLE job (
+    id INTEGER PRIMARY KEY,
+    state INTEGER NOT NULL,
+    queue TEXT NOT NULL,
+    cls TEXT NOT NULL,
+    rank INTEGER NOT NULL,
+    due_at INTEGER NOT NULL,
+    delivery INTEGER NOT NULL DEFAULT 0,
+    attempt INTEGER NOT NULL DEFAULT 0,
+    max_attempts INTEGER NOT NULL,
+    lease_until INTEGER,
+    claimed_at INTEGER,
+    owner TEXT,
+    enqueued_at INTEGER NOT NULL,
+    finished_at INTEGER,
+    kept_until INTEGER,
+    expires_at INTEGER,
+    cancel_requested INTEGER NOT NULL DEFAULT 0,
+    settled_delivery INTEGER NOT NULL DEFAULT 0,
+    settled_code TEXT NOT NULL DEFAULT '',
+    priority INTEGER NOT NULL,
+    rank_base INTEGER NOT NULL,
+    rank_timed INTEGER NOT NULL,
+    merges INTEGER NOT NULL,
+    gate TEXT,
+    gates TEXT,
+    kind TEXT NOT NULL,
+    tenant TEXT,
+    subject TEXT,
+    key TEXT,
+    deadline INTEGER,
+    meta TEXT,
+    body BLOB NOT NULL,
+    errors TEXT,
+    result BLOB
+);
+CREATE INDEX job_ready ON job (queue, cls, rank) WHERE state = 1;
+CREATE INDEX job_odd ON job (queue, due_at) WHERE state = 1 AND (rank <> due_at OR cls <> '');
+CREATE INDEX job_due ON job (due_at) WHERE state = 0 AND gate IS NULL;
+CREATE INDEX job_parked ON job (gate, rank) WHERE gate IS NOT NULL;
+CREATE INDEX job_lease ON job (lease_until) WHERE state = 2;
+CREATE INDEX job_expiring ON job (expires_at) WHERE expires_at IS NOT NULL AND state < 2;
+CREATE INDEX job_kept ON job (kept_until) WHERE kept_until IS NOT NULL;
+CREATE INDEX job_finished ON job (state, finished_at) WHERE state > 2;
+CREATE INDEX job_fresh ON job (queue, subject) WHERE merges = 1;
+
+-- A queue and how many jobs it has in each state. `classed`: ready jobs that belong to a class with a name.
+CREATE TABLE queue (
+    name TEXT PRIMARY KEY,
+    spec TEXT,
+    paused_until INTEGER,
+    waiting INTEGER NOT NULL DEFAULT 0,
+    ready INTEGER NOT NULL DEFAULT 0,
+    running INTEGER NOT NULL DEFAULT 0,
+    done INTEGER NOT NULL DEFAULT 0,
+    dead INTEGER NOT NULL DEFAULT 0,
+    cancelled INTEGER NOT NULL DEFAULT 0,
+    classed INTEGER NOT NULL DEFAULT 0,
+    keys INTEGER NOT NULL DEFAULT 0
+) WITHOUT ROWID;
+
+-- Classes that have ready jobs right now; `joined` tells a process which ones it has not seen yet.
+CREATE TABLE class (
+    queue TEXT NOT NULL,
+    name TEXT NOT NULL,
+    ready INTEGER NOT NULL,
+    joined INTEGER NOT NULL,
+    PRIMARY KEY (queue, name)
+) WITHOUT ROWID;
+CREATE INDEX class_joined ON class (queue, joined);
+
+CREATE TABLE key (
+    queue TEXT NOT NULL,
+    key TEXT NOT NULL,
+    job_id INTEGER NOT NULL,
+    digest BLOB NOT NULL,
+    until INTEGER NOT NULL,
+    PRIMARY KEY (queue, key)
+) WITHOUT ROWID;
+CREATE INDEX key_until ON key (until, queue);
+
+-- Gates that somebody holds, waits at or stands in line for, and the operators' own numbers.
+CREATE TABLE gate (
+    name TEXT PRIMARY KEY,
+    slots INTEGER NOT NULL,
+    held INTEGER NOT NULL,
+    parked INTEGER NOT NULL,
+    standing INTEGER NOT NULL,
+    opened INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX gate_opened ON gate (name) WHERE opened = 1;
+CREATE TABLE gate_limit (name TEXT PRIMARY KEY, slots INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE line (gate TEXT NOT NULL, id INTEGER NOT NULL, PRIMARY KEY (gate, id)) WITHOUT ROWID;
+
+-- The last settle of jobs that are gone, in two tables: when one is full, the other, older one is emptied at once.
+CREATE TABLE removed_0 (id INTEGER PRIMARY KEY, delivery INTEGER NOT NULL, code TEXT NOT NULL);
+CREATE TABLE removed_1 (id INTEGER PRIMARY KEY, delivery INTEGER NOT NULL, code TEXT NOT NULL);
+
+-- `last_at` outlives a schedule that is dropped (`body` is then NULL): a tick fires once, for ever.
+CREATE TABLE schedule (name TEXT PRIMARY KEY, body TEXT, last_at INTEGER) WITHOUT ROWID;
+
+CREATE TABLE log_partition (
+    place INTEGER PRIMARY KEY,
+    log TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    first INTEGER NOT NULL DEFAULT 0,
+    next INTEGER NOT NULL DEFAULT 0,
+    UNIQUE (log, number)
+);
+CREATE TABLE log_entry (
+    place INTEGER NOT NULL,
+    entry INTEGER NOT NULL,
+    at INTEGER NOT NULL,
+    key TEXT,
+    body BLOB NOT NULL,
+    PRIMARY KEY (place, entry)
+) WITHOUT ROWID;
+CREATE TABLE log_reader (
+    place INTEGER NOT NULL,
+    reader TEXT NOT NULL,
+    entry INTEGER NOT NULL,
+    PRIMARY KEY (place, reader)
+) WITHOUT ROWID;

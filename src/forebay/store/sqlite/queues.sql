@@ -1,0 +1,119 @@
+-- Statements about queues, classes, gates, schedules and the head.
+
+-- name: head
+-- The counters of the whole store.
+SELECT next_id, next_join, last_at, half, filled FROM head WHERE one = 1;
+
+-- name: put_head
+-- The counters after a call.
+UPDATE head SET next_id = ?, next_join = ?, last_at = ?, half = ?, filled = ? WHERE one = 1;
+
+-- name: last_at
+-- The last instant that any process has written.
+SELECT last_at FROM head WHERE one = 1;
+
+-- name: queue
+-- One queue: its spec, its pause, its counts.
+SELECT spec, paused_until, classed, keys, waiting, ready, running, done, dead, cancelled FROM queue WHERE name = ?;
+
+-- name: queues
+-- Queues that are configured, paused, or hold jobs.
+SELECT name FROM queue
+WHERE spec IS NOT NULL OR paused_until IS NOT NULL OR waiting + ready + running + done + dead + cancelled > 0
+ORDER BY name;
+
+-- name: put_queue
+-- One queue after a call.
+INSERT OR REPLACE INTO queue
+    (name, spec, paused_until, classed, keys, waiting, ready, running, done, dead, cancelled)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: specs
+-- Every configuration.
+SELECT spec FROM queue WHERE spec IS NOT NULL ORDER BY name;
+
+-- name: expired_keys
+-- Keys of a queue whose window has passed and that are not swept yet.
+SELECT count(*) FROM key INDEXED BY key_until WHERE until <= ?1 AND queue = ?2;
+
+-- name: class_ready
+-- How many jobs a class could give.
+SELECT ready FROM class WHERE queue = ?1 AND name = ?2;
+
+-- name: class_moved
+-- More or fewer ready jobs of a class; a class that had none joins.
+INSERT INTO class (queue, name, ready, joined) VALUES (?, ?, ?, ?)
+ON CONFLICT (queue, name) DO UPDATE SET ready = ready + excluded.ready;
+
+-- name: class_left
+-- A class without work loses its place.
+DELETE FROM class WHERE queue = ?1 AND name = ?2 AND ready <= 0;
+
+-- name: joined
+-- Classes that joined after the last one seen, in the order of arrival.
+SELECT name, joined FROM class INDEXED BY class_joined WHERE queue = ?1 AND joined > ?2 ORDER BY joined;
+
+-- name: gate
+-- One gate: its slots, holders, waiters, line, and the operator's number.
+SELECT g.slots, g.held, g.parked, g.standing, g.opened, (SELECT slots FROM gate_limit WHERE name = ?1)
+FROM gate AS g WHERE g.name = ?1;
+
+-- name: gate_limit
+-- The operator's own number of slots.
+SELECT slots FROM gate_limit WHERE name = ?;
+
+-- name: set_gate_limit
+-- An operator gives a gate another number.
+INSERT OR REPLACE INTO gate_limit VALUES (?, ?);
+
+-- name: drop_gate_limit
+-- Back to the stamped number.
+DELETE FROM gate_limit WHERE name = ?;
+
+-- name: put_gate
+-- One gate after a call.
+INSERT OR REPLACE INTO gate VALUES (?, ?, ?, ?, ?, ?);
+
+-- name: drop_gate
+-- Nobody holds it, waits at it or stands in line: a million subjects leave nothing behind.
+DELETE FROM gate WHERE name = ?;
+
+-- name: opened
+-- Gates that may have room for someone parked.
+SELECT name FROM gate INDEXED BY gate_opened WHERE opened = 1 ORDER BY name LIMIT ?;
+
+-- name: enter_line
+-- A job stands in the line of an ordered gate.
+INSERT OR IGNORE INTO line VALUES (?, ?);
+
+-- name: leave_line
+-- A job leaves it.
+DELETE FROM line WHERE gate = ?1 AND id = ?2;
+
+-- name: head_of_line
+-- The smallest unfinished id.
+SELECT min(id) FROM line WHERE gate = ?;
+
+-- name: job
+-- One job, as a move from state to state needs it.
+SELECT id, queue, cls, state, rank, due_at, gates, gate FROM job WHERE id = ?;
+
+-- name: schedules
+-- Every schedule.
+SELECT body, last_at FROM schedule WHERE body IS NOT NULL ORDER BY name;
+
+-- name: schedule
+-- One schedule and its last tick.
+SELECT body, last_at FROM schedule WHERE name = ?;
+
+-- name: put_schedule
+-- Create or edit; the last tick is not ours to change.
+INSERT INTO schedule (name, body, last_at) VALUES (?1, ?2, NULL) ON CONFLICT (name) DO UPDATE SET body = ?2;
+
+-- name: drop_schedule
+-- Only the last tick stays.
+UPDATE schedule SET body = NULL WHERE name = ? AND body IS NOT NULL;
+
+-- name: tick
+-- A slot is taken.
+UPDATE schedule SET body = ?2, last_at = ?3 WHERE name = ?1;
