@@ -21,14 +21,14 @@ from msgspec import Struct
 from forebay.core.clock import Clock
 from forebay.core.decide import decide
 from forebay.core.errors import Closed, Invalid
-from forebay.core.instant import from_seconds
+from forebay.core.instant import checked_micros, from_seconds
 from forebay.core.job import Draft
 from forebay.core.job import Job as StoredJob
 from forebay.core.lease import Lease, Settled
-from forebay.core.limits import ATTEMPTS_MOST, BATCH_MOST
+from forebay.core.limits import ATTEMPTS_MOST, BATCH_MOST, LEASE_LEAST, LEASE_MOST
 from forebay.core.outcome import Abandoned, Ack, DeadLetter, Failed, Failure, Outcome, Release
 from forebay.core.payload import Json
-from forebay.core.policy import Fixed, Routing
+from forebay.core.policy import Fixed, Routing, check_between
 from forebay.core.spec import QueueSpec
 from forebay.store.open import open_store
 from forebay.store.protocol import Backlog, Store, Want
@@ -75,6 +75,9 @@ class JobQueue:
     ) -> None:
         self._name = name
         self._visibility = _span("default_visibility_timeout", default_visibility_timeout)
+        checked_micros("default_visibility_timeout", self._visibility, LEASE_LEAST, LEASE_MOST)
+        if max_redeliveries is not None:
+            check_between("max_redeliveries", max_redeliveries, 0, ATTEMPTS_MOST - 1)
         self._routing = Routing(
             max_attempts=ATTEMPTS_MOST if max_redeliveries is None else max_redeliveries + 1, backoff=Fixed()
         )
@@ -168,6 +171,8 @@ class JobQueue:
 
     def _backlog(self) -> Backlog:
         self._reap()
+        while self._store.promote(BATCH_MOST).ready == BATCH_MOST:
+            pass
         return self._store.backlog([self._name])[0]
 
     def _reap(self) -> None:

@@ -82,5 +82,5 @@ def in_words(span: timedelta) -> str:
     """A length of time in the largest unit that fits it evenly: "7 days", "90 s"."""
     for unit, size in (("days", days(1)), ("h", hours(1)), ("min", minutes(1)), ("s", seconds(1)), ("ms", ms(1))):
         if span and not span % size:
-            return f"{span // size} {unit}"
+            return "1 day" if span == days(1) else f"{span // size} {unit}"
     return f"{micros(span)} µs"

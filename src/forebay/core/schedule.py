@@ -14,7 +14,10 @@ from forebay.core.names import check_name, check_text
 
 
 class Schedule(Struct, frozen=True):
-    """`rule` is for the one who computes ticks (a cron line, an interval); the store does not read it."""
+    """`rule` is for the one who computes ticks (a cron line, an interval); the store does not read it.
+
+    `last_at` and `last_job` are the store's: the last slot that was taken, and the last job that one became.
+    """
 
     name: str
     rule: str
@@ -23,6 +26,7 @@ class Schedule(Struct, frozen=True):
     zone: str = "UTC"
     last_at: Instant | None = None
     paused: bool = False
+    last_job: int | None = None
 
     def __post_init__(self) -> None:
         force_setattr(self, "name", check_name("schedule", self.name))

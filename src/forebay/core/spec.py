@@ -13,11 +13,15 @@ from forebay.core.limits import SPAN_MOST
 from forebay.core.names import check_name
 from forebay.core.policy import (
     AtMost,
+    Backoff,
     Bounded,
     Capacity,
     Eligibility,
+    Exponential,
     Fair,
     Fifo,
+    Fixed,
+    FullJitter,
     Immediate,
     InOrder,
     KeepFor,
@@ -42,6 +46,16 @@ _AXES: dict[str, Any] = {
     "capacity": Capacity,
 }
 _OF_A_LOG = (Fifo(), None, None, Immediate(), Routing(), Unbounded())
+
+
+def _backoff(backoff: Backoff) -> str:
+    match backoff:
+        case Fixed(span):
+            return f"fixed {in_words(span)}"
+        case FullJitter(base, cap):
+            return f"full jitter {in_words(base)} … {in_words(cap)}"
+        case Exponential(base, cap, _):
+            return f"exponential {in_words(base)} … {in_words(cap)}"
 
 
 class QueueSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -139,7 +153,7 @@ class QueueSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def _position(self) -> str:
         if self.is_log:
             return "main"
-        return f"main → retry × {self.routing.max_attempts} ({type(self.routing.backoff).__name__}) → dead"
+        return f"main → retry × {self.routing.max_attempts} ({_backoff(self.routing.backoff)}) → dead"
 
     def _capacity(self) -> str:
         match self.capacity:

@@ -194,14 +194,17 @@ class Store(Log, Protocol):
         """Give a gate another number of slots; None goes back to the stamped one. Opens an `Until`."""
 
     def put_schedule(self, schedule: Schedule) -> None:
-        """Create or edit; the last fired tick is kept whatever `last_at` says."""
+        """Create or edit; `last_at` and `last_job` stay what they were, whatever the schedule says."""
 
     def drop_schedule(self, name: str) -> bool: ...
 
     def schedules(self) -> list[Schedule]: ...
 
-    def fire(self, name: str, tick: Instant, next_at: Instant, draft: Draft) -> bool:
-        """Take the slot (name, tick) and enqueue its job in one step; False when it was taken or moved."""
+    def fire(self, name: str, tick: Instant, next_at: Instant, draft: Draft | None) -> bool:
+        """Take the slot (name, tick) and enqueue its job in one step; False when it was taken or moved.
+
+        Without a draft the slot is given up: the schedule moves on and nothing is enqueued.
+        """
 
     def wait(self, queues: Sequence[str], timeout: timedelta) -> bool:
         """Sleep until a claim or a reaping may find something; a hint. False: the time passed."""

@@ -292,4 +292,6 @@ class Facts:
     def _fired(self, event: Fired) -> None:
         self._accept(event.at, event.entries, event.merged)
         self.last_ticks[event.name] = event.tick
-        self.schedules[event.name] = replace(self.schedules[event.name], next_at=event.next_at, last_at=event.tick)
+        schedule = self.schedules[event.name]
+        jobs = [*(entry.id for entry in event.entries), *(merge.id for merge in event.merged), schedule.last_job]
+        self.schedules[event.name] = replace(schedule, next_at=event.next_at, last_at=event.tick, last_job=jobs[0])

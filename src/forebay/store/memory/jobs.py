@@ -49,6 +49,7 @@ class JobVerbs(Engine):
 
     def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
         check_batch("enqueue", len(drafts))
+        check_bytes("enqueue", [getattr(draft, "body", None) for draft in drafts])
         give_up_at: Instant | None = None
         while True:
             try:
@@ -218,7 +219,6 @@ class JobVerbs(Engine):
             now = self._begin()
             plan = self._intake.plan(drafts, now)
             if plan.entries or plan.merged:
-                check_bytes("enqueue", [entry.body for entry in plan.entries])
                 self._record(Enqueued(now, plan.entries, plan.merged))
                 self._arrived(plan.entries, now)
             lsn = self._lsn

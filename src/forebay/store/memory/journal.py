@@ -247,10 +247,10 @@ class Journal:
             self._pass_turn()
 
     def _pass_turn(self) -> None:
+        """Wakes all who are served and the next leader, who in a stopped journal fails and passes it on."""
         with self._guard:
-            everyone = self._stopped is not None
-            woken = [gate for lsn, gate in self._waiting if everyone or lsn <= self._synced]
-            self._waiting = [] if everyone else [waiter for waiter in self._waiting if waiter[0] > self._synced]
+            woken = [gate for lsn, gate in self._waiting if lsn <= self._synced]
+            self._waiting = [waiter for waiter in self._waiting if waiter[0] > self._synced]
             self._leader = self._waiting.pop(0)[1] if self._waiting else None
             if self._leader is not None:
                 woken.append(self._leader)

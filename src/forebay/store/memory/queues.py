@@ -11,7 +11,7 @@ from forebay.core.errors import Invalid, WrongQueueKind
 from forebay.core.event import Fired, GateSet, Paused, ScheduleDropped, SchedulePut, SpecPut
 from forebay.core.instant import Instant, checked_instant, checked_micros
 from forebay.core.job import Draft, Job, State
-from forebay.core.limits import BATCH_MOST, INSTANT_MOST, SLOTS_MOST
+from forebay.core.limits import INSTANT_MOST, SLOTS_MOST
 from forebay.core.names import check_name
 from forebay.core.payload import is_clean
 from forebay.core.policy import Retained, check_between
@@ -72,7 +72,7 @@ class QueueVerbs(JobVerbs):
         with self._lock:
             now = self._begin()
             self._tend(now)
-            self._facts.sweep_keys(now, BATCH_MOST)
+            self._facts.sweep_keys(now, len(self._facts.keys))
             names = self._queues() if queues is None else queues
             keys: dict[str, int] = dict.fromkeys(names, 0)
             for queue, _ in self._facts.keys:
@@ -134,7 +134,10 @@ class QueueVerbs(JobVerbs):
             raise Invalid("schedule", f"{type(schedule).__name__} is not a Schedule", "build a Schedule(…)")
         with self._lock:
             now = self._begin()
-            self._record(SchedulePut(now, replace(schedule, last_at=self._facts.last_ticks.get(schedule.name))))
+            known = self._facts.schedules.get(schedule.name)
+            last_at = self._facts.last_ticks.get(schedule.name)
+            last_job = None if known is None else known.last_job
+            self._record(SchedulePut(now, replace(schedule, last_at=last_at, last_job=last_job)))
             lsn = self._lsn
         self._settle_down(lsn)
 
@@ -157,7 +160,7 @@ class QueueVerbs(JobVerbs):
         self._settle_down(lsn)
         return schedules
 
-    def fire(self, name: str, tick: Instant, next_at: Instant, draft: Draft) -> bool:
+    def fire(self, name: str, tick: Instant, next_at: Instant, draft: Draft | None) -> bool:
         name = check_name("schedule", name)
         checked_instant("tick", tick)
         if checked_instant("next_at", next_at) <= tick:
@@ -168,7 +171,7 @@ class QueueVerbs(JobVerbs):
             last = self._facts.last_ticks.get(name, -1)
             won = schedule is not None and schedule.next_at == tick and tick > last and not schedule.paused
             if won:
-                plan = self._intake.plan([draft], now)
+                plan = self._intake.plan([] if draft is None else [draft], now)
                 self._record(Fired(now, name, tick, next_at, plan.entries, plan.merged))
                 self._arrived(plan.entries, now)
             lsn = self._lsn
