@@ -1,0 +1,177 @@
+"""Shares: classes take turns as their weights say, a flood starves nobody, and idle time is not saved up."""
+
+from collections import Counter
+
+from forebay.core.policy import AtMost, Fair, Priority
+from forebay.testing.conformance.case import Need, case, case_if
+from forebay.testing.conformance.harness import Harness
+
+
+def _served(h: Harness, count: int, batch: int = 1) -> Counter[str | None]:
+    """Whose jobs came, over so many of them."""
+    served: Counter[str | None] = Counter()
+    while served.total() < count:
+        leases = h.claim(min(batch, count - served.total()))
+        assert leases, f"nothing more after {served}"
+        served.update(lease.job.tenant for lease in leases)
+        for lease in leases:
+            h.ack(lease)
+    return served
+
+
+@case
+def equal_classes_get_equal_shares(h: Harness) -> None:
+    h.spec(share=Fair())
+    for tenant in "abcd":
+        h.enqueue(60, tenant=tenant)
+    served = _served(h, 200)
+    assert all(abs(served[tenant] - 50) <= 2.5 for tenant in "abcd"), served
+
+
+@case
+def shares_follow_the_weights_within_five_percent(h: Harness) -> None:
+    h.spec(share=Fair(weights={"gold": 5, "silver": 3}, default=2))
+    for tenant in ("gold", "silver", "plain"):
+        h.enqueue(300, tenant=tenant)
+    served = _served(h, 400)
+    for tenant, share in (("gold", 0.5), ("silver", 0.3), ("plain", 0.2)):
+        assert abs(served[tenant] / 400 - share) <= 0.05 * share, served
+
+
+@case
+def shares_hold_whatever_the_size_of_a_claim(h: Harness) -> None:
+    for batch in (2, 7, 64):
+        h.spec(share=Fair(weights={"a": 3, "b": 1}))
+        h.enqueue(400, tenant="a")
+        h.enqueue(400, tenant="b")
+        served = _served(h, 400, batch)
+        assert abs(served["a"] / 400 - 0.75) <= 0.0375, (batch, served)
+        h.drain(batch=100)
+
+
+@case
+def a_new_light_tenant_is_not_starved_by_a_flood(h: Harness) -> None:
+    h.spec(share=Fair())
+    h.enqueue(500, tenant="flood")
+    _served(h, 50)
+    h.one(tenant="light")
+    assert _served(h, 2)["light"] == 1
+
+
+@case
+def many_tenants_each_get_one_before_any_gets_two(h: Harness) -> None:
+    h.spec(share=Fair())
+    tenants = [f"t{number}" for number in range(20)]
+    for tenant in tenants:
+        h.enqueue(3, tenant=tenant)
+    assert _served(h, 20, 5) == Counter(tenants)
+
+
+@case
+def an_idle_class_saves_nothing_up(h: Harness) -> None:
+    h.spec(share=Fair())
+    h.one(tenant="idle")
+    h.enqueue(200, tenant="busy")
+    _served(h, 101)
+    h.enqueue(50, tenant="idle")
+    served = _served(h, 20)
+    assert abs(served["idle"] - 10) <= 1, served
+
+
+@case
+def a_class_alone_gets_everything(h: Harness) -> None:
+    h.spec(share=Fair(weights={"a": 1, "b": 100}))
+    h.enqueue(30, tenant="a")
+    assert len(h.claim(30)) == 30
+
+
+@case_if(Need.EXACT_ORDER)
+def within_a_class_the_order_is_kept(h: Harness) -> None:
+    h.spec(share=Fair(), selection=Priority())
+    low, high = h.one(tenant="a", priority=1), h.one(tenant="a", priority=2)
+    others = h.enqueue(2, tenant="b")
+    ran = h.drain()
+    assert [job_id for job_id in ran if job_id in (low, high)] == [high, low]
+    assert [job_id for job_id in ran if job_id in others] == others
+
+
+@case
+def jobs_without_a_tenant_are_one_class_of_their_own(h: Harness) -> None:
+    h.spec(share=Fair())
+    h.enqueue(50)
+    h.enqueue(50, tenant="a")
+    served = _served(h, 40)
+    assert abs(served[None] - 20) <= 1, served
+
+
+@case
+def classes_may_be_kinds(h: Harness) -> None:
+    h.spec(share=Fair(by="kind", weights={"heavy": 3}))
+    h.enqueue(100, kind="heavy")
+    h.enqueue(100, kind="light")
+    served = Counter(lease.job.kind for lease in h.claim(80))
+    assert abs(served["heavy"] - 60) <= 3, served
+
+
+@case
+def a_claim_of_one_class_gets_that_class_only(h: Harness) -> None:
+    h.spec(share=Fair())
+    h.enqueue(3, tenant="a")
+    b = h.enqueue(2, tenant="b")
+    assert [lease.job.id for lease in h.claim(5, cls="b")] == b
+    assert h.claim(5, cls="b") == []
+    assert h.claim(5, cls="nobody") == []
+    assert len(h.claim(5, cls="a")) == 3
+
+
+@case
+def shares_lose_and_double_no_job(h: Harness) -> None:
+    h.spec(share=Fair(weights={"a": 7, "b": 2}))
+    ids = [h.one(tenant="abc"[number % 3]) for number in range(90)]
+    ran: list[int] = []
+    for number in range(90):
+        ran += [lease.job.id for lease in h.claim(1 + number % 4)]
+    assert sorted(ran) == ids
+
+
+@case
+def a_tenant_at_its_cap_does_not_take_the_turns_of_others(h: Harness) -> None:
+    h.spec(share=Fair(), eligibility=AtMost(1, per="tenant"))
+    h.enqueue(20, tenant="a")
+    h.enqueue(20, tenant="b")
+    assert len(h.claim(1, cls="a")) == 1
+    served = _served(h, 20)
+    assert served == Counter(b=20)
+
+
+@case
+def a_cancelled_job_takes_no_turn(h: Harness) -> None:
+    h.spec(share=Fair())
+    gone = h.enqueue(5, tenant="a")
+    kept = h.enqueue(5, tenant="b")
+    h.store.cancel(gone)
+    assert [lease.job.id for lease in h.claim(5)] == kept
+    h.enqueue(5, tenant="a")
+    h.enqueue(5, tenant="b")
+    assert len(h.claim(10)) == 10
+
+
+@case
+def new_weights_hold_from_the_next_claim_on(h: Harness) -> None:
+    h.spec(share=Fair())
+    h.enqueue(200, tenant="a")
+    h.enqueue(200, tenant="b")
+    _served(h, 20)
+    h.spec(share=Fair(weights={"a": 4}))
+    served = _served(h, 100)
+    assert abs(served["a"] - 80) <= 4, served
+
+
+@case_if(Need.DURABLE)
+def classes_outlive_a_reopening(h: Harness) -> None:
+    h.spec(share=Fair(weights={"a": 3}))
+    h.enqueue(100, tenant="a")
+    h.enqueue(100, tenant="b")
+    h.reopen()
+    served = _served(h, 80)
+    assert abs(served["a"] - 60) <= 3, served

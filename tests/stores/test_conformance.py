@@ -1,0 +1,255 @@
+"""Every store of the project keeps the contract, case by case; and the suite notices stores that do not."""
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+from msgspec.structs import replace
+
+from forebay.core.clock import Clock
+from forebay.core.instant import Instant
+from forebay.core.job import Draft
+from forebay.core.lease import Lease, Settled, Settlement
+from forebay.core.outcome import Release, Verdict
+from forebay.core.policy import Unbounded
+from forebay.core.spec import QueueSpec
+from forebay.store.memory.disk import RealDisk
+from forebay.store.memory.journaled import open_journaled
+from forebay.store.memory.store import MemoryStore
+from forebay.store.protocol import Capabilities, Promotion, Receipt, Store, Want
+from forebay.store.sqlite.store import SqliteStore
+from forebay.testing.conformance import Case, Harness, Need, Opener, Status, cases, run
+
+
+class UnsyncedDisk(RealDisk):
+    """Real files without the flushes: no case cuts the power, and a thousand flushes take half a minute."""
+
+    def sync(self, handle: int) -> None:
+        pass
+
+    def sync_directory(self, path: str) -> None:
+        pass
+
+
+def memory(_: Path) -> Opener:
+    return lambda clock: MemoryStore(clock=clock)
+
+
+def journaled(directory: Path) -> Opener:
+    return lambda clock: open_journaled(str(directory / "journal"), clock=clock, disk=UnsyncedDisk())
+
+
+def sqlite(directory: Path) -> Opener:
+    return lambda clock: SqliteStore(str(directory / "jobs.db"), clock=clock)
+
+
+STORES: dict[str, tuple[Callable[[Path], Opener], set[Need]]] = {
+    "memory": (memory, {Need.NOTHING, Need.EXACT_ORDER}),
+    "journaled": (journaled, set(Need)),
+    "sqlite": (sqlite, set(Need)),
+}
+CONTRACT = [
+    pytest.param(make, case, id=f"{name}-{case.theme}-{case.name}")
+    for name, (make, claims) in STORES.items()
+    for case in cases()
+    if case.need in claims
+]
+
+
+@pytest.mark.parametrize(("make", "case"), CONTRACT)
+def test_contract(make: Callable[[Path], Opener], case: Case, tmp_path: Path) -> None:
+    with Harness(make(tmp_path)) as harness:
+        case.check(harness)
+
+
+@pytest.mark.parametrize("name", STORES)
+def test_what_is_run_is_what_the_store_claims(name: str, tmp_path: Path) -> None:
+    make, claims = STORES[name]
+    with Harness(make(tmp_path)) as harness:
+        assert {need for need in Need if need.claimed(harness.store.capabilities)} == claims
+
+
+def test_the_suite_is_large_and_its_names_are_its_own() -> None:
+    names = [case.name for case in cases()]
+    assert len(names) == len(set(names)) >= 200
+    assert all(name.islower() and len(name.split("_")) >= 3 for name in names)
+
+
+@pytest.mark.nightly
+def test_the_contract_holds_in_real_time() -> None:
+    results = run(lambda clock: MemoryStore(clock=clock), virtual_time=False)
+    assert [result.case.name for result in results if result.status is Status.FAILED] == []
+
+
+class NoFence(MemoryStore):
+    def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        jobs = self.get([lease.job.id for lease, _ in settlements])
+        return super().settle(
+            [
+                (replace(lease, job=job or lease.job), verdict)
+                for (lease, verdict), job in zip(settlements, jobs, strict=True)
+            ]
+        )
+
+
+class YesMan(MemoryStore):
+    def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        super().settle(settlements)
+        return [Settled.APPLIED] * len(settlements)
+
+
+class NoMemory(MemoryStore):
+    def _again(self, lease: Lease, verdict: Verdict, same_call: object) -> Settled:
+        return Settled.STALE
+
+
+class HalfBatch(MemoryStore):
+    def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        return [receipt for draft in drafts for receipt in super(HalfBatch, self).enqueue([draft])]
+
+
+class NoKeys(MemoryStore):
+    def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        return super().enqueue([replace(draft, key=None) for draft in drafts])
+
+
+class LooksFirst(MemoryStore):
+    """Looks for the key first and inserts later, in two steps; everyone looks before anyone inserts."""
+
+    def __init__(self, clock: Clock | None) -> None:
+        super().__init__(clock=clock)
+        self._seen: dict[str | None, int] = {}
+        self._everyone = Barrier(64)
+
+    def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        (draft,) = drafts
+        first = self._seen.get(draft.key)
+        self._everyone.wait(30)
+        if first is not None:
+            return [Receipt(first, durable=False, duplicate=True)]
+        receipts = super().enqueue([replace(draft, key=None)])
+        self._seen[draft.key] = receipts[0].id
+        return receipts
+
+
+class ShortLease(MemoryStore):
+    def claim(self, wants: Sequence[Want], owner: str, lease_for: timedelta) -> list[Lease]:
+        return super().claim(wants, owner, lease_for * 0.9)
+
+
+class LastFirst(MemoryStore):
+    def claim(self, wants: Sequence[Want], owner: str, lease_for: timedelta) -> list[Lease]:
+        return super().claim(wants, owner, lease_for)[::-1]
+
+
+class SelfReaping(MemoryStore):
+    """Hands a job out again as soon as its time has passed, and asks nobody."""
+
+    def claim(self, wants: Sequence[Want], owner: str, lease_for: timedelta) -> list[Lease]:
+        self.settle([(lease, Release()) for lease in self.overdue(100)])
+        return super().claim(wants, owner, lease_for)
+
+
+class Boundless(MemoryStore):
+    def put_spec(self, spec: QueueSpec) -> None:
+        super().put_spec(replace(spec, capacity=Unbounded()))
+
+
+class Busy(MemoryStore):
+    def wait(self, queues: Sequence[str], timeout: timedelta) -> bool:
+        return True
+
+
+class DoubleFire(MemoryStore):
+    def fire(self, name: str, tick: Instant, next_at: Instant, draft: Draft | None) -> bool:
+        if not super().fire(name, tick, next_at, draft) and draft is not None:
+            self.enqueue([draft])
+        return True
+
+
+class Braggart(MemoryStore):
+    @property
+    def capabilities(self) -> Capabilities:
+        return replace(super().capabilities, durable=True)
+
+
+class LazyPromoter(MemoryStore):
+    def promote(self, limit: int) -> Promotion:
+        return Promotion(0, None)
+
+
+BROKEN: list[tuple[Callable[[Clock | None], Store], str]] = [
+    (lambda clock: NoFence(clock=clock), "a_stale_lease_cannot_ack"),
+    (lambda clock: NoFence(clock=clock), "an_attempt_is_no_fence"),
+    (lambda clock: YesMan(clock=clock), "a_stale_lease_cannot_bury_release_or_cancel"),
+    (lambda clock: NoMemory(clock=clock), "a_repeated_ack_is_applied_again"),
+    (lambda clock: HalfBatch(clock=clock), "a_batch_enters_whole_or_not_at_all"),
+    (lambda clock: HalfBatch(clock=clock), "a_batch_with_a_conflicting_key_enqueues_nothing"),
+    (lambda clock: NoKeys(clock=clock), "the_same_key_is_the_same_job"),
+    (LooksFirst, "sixty_four_producers_of_one_key_make_one_job"),
+    (lambda clock: ShortLease(clock=clock), "a_lease_lasts_at_least_as_long_as_asked_and_hardly_longer"),
+    (lambda clock: LastFirst(clock=clock), "one_large_claim_follows_the_same_order_as_many_small_ones"),
+    (lambda clock: SelfReaping(clock=clock), "an_overdue_job_is_not_handed_out_before_it_is_settled"),
+    (lambda clock: Boundless(clock=clock), "sixty_four_racing_producers_fill_a_queue_exactly"),
+    (lambda clock: Busy(clock=clock), "wait_does_not_spin_at_a_closed_gate"),
+    (lambda clock: DoubleFire(clock=clock), "racing_firers_take_a_slot_once"),
+    (lambda clock: Braggart(clock=clock), "accepted_jobs_outlive_a_reopening"),
+    (lambda clock: LazyPromoter(clock=clock), "promote_tells_how_many_became_ready_and_when_the_next_is_due"),
+]
+
+
+@pytest.mark.parametrize(("opener", "promise"), BROKEN, ids=[promise for _, promise in BROKEN])
+def test_the_suite_notices(opener: Opener, promise: str) -> None:
+    (result,) = run(opener, only=f"*/{promise}")
+    assert result.status is Status.FAILED
+    assert result.detail
+
+
+def test_a_store_on_another_clock_is_told_so() -> None:
+    (result,) = run(lambda _: MemoryStore(), only="closing_twice_is_harmless")
+    assert "does not follow the clock" in result.detail
+
+
+def test_a_store_that_is_not_fresh_is_told_so() -> None:
+    store = MemoryStore()
+    store.enqueue([Draft("left", queue="q")])
+    (result,) = run(lambda _: store, only="closing_twice_is_harmless", virtual_time=False)
+    assert "is not empty" in result.detail
+
+
+def test_a_case_says_what_it_demanded_and_what_it_had() -> None:
+    (result,) = run(lambda clock: NoKeys(clock=clock), only="the_same_key_is_the_same_job")
+    assert "keys.py:" in result.detail
+    assert "assert (first.duplicate, second.duplicate, second.id) == (False, True, first.id)" in result.detail
+    assert "first = Receipt(id=1" in result.detail
+
+
+def test_an_error_of_the_store_is_shown_with_its_place() -> None:
+    class Broken(MemoryStore):
+        def overdue(self, limit: int) -> list[Lease]:
+            raise ZeroDivisionError("boom")
+
+    (result,) = run(lambda clock: Broken(clock=clock), only="a_settled_job_is_not_overdue")
+    assert "ZeroDivisionError: boom" in result.detail
+    assert "raised by test_conformance.py" in result.detail
+
+
+def test_what_a_store_does_not_claim_is_reported_not_hidden() -> None:
+    results = run(lambda clock: MemoryStore(clock=clock), only="outlive")
+    unclaimed = [result for result in results if result.status is Status.NOT_CLAIMED]
+    assert len(unclaimed) > 10
+    assert {result.detail for result in unclaimed} == {"the store does not claim: durable"}
+
+
+def test_every_case_leaves_its_store_closed() -> None:
+    opened: list[MemoryStore] = []
+
+    def opener(clock: Clock | None) -> Store:
+        opened.append(MemoryStore(clock=clock))
+        return opened[-1]
+
+    run(opener, only="leases/*")
+    assert len(opened) > 20
+    assert all(store._closed for store in opened)
