@@ -42,7 +42,12 @@ def journaled(directory: Path) -> Opener:
 
 
 def sqlite(directory: Path) -> Opener:
-    return lambda clock: SqliteStore(str(directory / "jobs.db"), clock=clock)
+    def opener(clock: Clock | None) -> Store:
+        store = SqliteStore(str(directory / "jobs.db"), clock=clock)
+        store._writer._connection.execute("PRAGMA synchronous = OFF")
+        return store
+
+    return opener
 
 
 STORES: dict[str, tuple[Callable[[Path], Opener], set[Need]]] = {

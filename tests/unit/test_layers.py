@@ -20,14 +20,16 @@ FACADE = [*CONTRACT, "forebay.store.open"]
 
 # Room: the rooms it may import besides itself. The first row that matches counts.
 ROOMS = {
-    "forebay": [*FACADE, "forebay.client", "forebay.queue"],
+    "forebay": [*FACADE, "forebay.client", "forebay.queue", "forebay.work"],
     "forebay.core": [],
-    "forebay.client": FACADE,
+    "forebay.client": [*FACADE, "forebay.explain", "forebay.work"],
+    "forebay.explain": CONTRACT,
     "forebay.queue": FACADE,
     "forebay.testing": ["forebay", "forebay.*"],
     "forebay.store": FACADE,
     "forebay.store.open": ["forebay.core", "forebay.store.*"],
     "forebay.store.*": CONTRACT,
+    "forebay.work": CONTRACT,
 }
 
 PURE = set(
@@ -35,7 +37,11 @@ PURE = set(
     "zlib msgspec".split()
 )
 DECLARED = sys.stdlib_module_names | {"msgspec", "google_crc32c"}
-OUTSIDE = {"forebay.core": PURE, "forebay.testing": DECLARED | {"hypothesis", "pytest"}}
+OUTSIDE = {
+    "forebay.core": PURE,
+    "forebay.testing": DECLARED | {"hypothesis", "pytest"},
+    "forebay.work": DECLARED | {"cronsim"},
+}
 
 UNSAFE_MODULES = {"pickle", "cloudpickle", "dill", "marshal", "shelve", "yaml"}
 UNSAFE_CALLS = {"eval", "exec", "compile", "__import__"}
@@ -157,6 +163,7 @@ STORES = {"forebay/store/sqlite/__init__.py": "", "forebay/store/protocol.py": "
         ("forebay/store/memory/a.py", "from forebay.store.open import o", "may not import forebay.store.open"),
         ("forebay/store/memory/__init__.py", "from . import a, b\nfrom .. import sqlite", ":2:"),
         ("forebay/store/memory/a.py", "import requests", "may not import requests"),
+        ("forebay/store/memory/a.py", "import cronsim", "may not import cronsim"),
         ("forebay/store/protocol.py", "from forebay.store.sqlite import x", "may not import forebay.store.sqlite"),
         ("forebay/queue.py", "from forebay.store.sqlite import x", "may not import forebay.store.sqlite"),
         ("forebay/client.py", "if TYPE_CHECKING:\n    import forebay.queue", "may not import forebay.queue"),

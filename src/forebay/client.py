@@ -1,0 +1,331 @@
+"""`Forebay`: the application object. Decorate functions, enqueue calls, look at jobs.
+
+    fb = Forebay()                                   # ./forebay.db, or FOREBAY_URL
+
+    @fb.job(max_attempts=5)
+    async def send_email(to: str, subject: str) -> str: ...
+
+    send_email.enqueue("ada@example.com", subject="Hi")
+
+The store is opened when it is first needed, so importing an app opens nothing. Enqueueing checks the call against the
+function's own signature and types, here and now; the worker checks again when it runs the job.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from functools import update_wrapper
+from threading import Lock
+from time import sleep
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from forebay.core.breaker import Breaker
+from forebay.core.clock import Clock
+from forebay.core.errors import Invalid
+from forebay.core.instant import Instant, Span, from_datetime, from_seconds, micros
+from forebay.core.job import Draft, Job, State
+from forebay.core.limits import BATCH_BYTES, BATCH_MOST
+from forebay.core.names import check_name
+from forebay.core.payload import Json
+from forebay.core.schedule import Schedule
+from forebay.core.spec import QueueSpec
+from forebay.explain import explain
+from forebay.store.open import open_store
+from forebay.store.protocol import Backlog, CancelAnswer, Query, Receipt, Store
+from forebay.work.cron import NEVER, CatchUp, Cron, Dst, Overlap, Timetable
+from forebay.work.handler import Handler, check_function, place_of
+from forebay.work.signature import Signature
+
+DEFAULT_URL = "sqlite:///forebay.db"
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Moment = datetime | timedelta | float
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """What may be said about one enqueue; None leaves it to the handler or the queue."""
+
+    queue: str | None = None
+    priority: int = 0
+    run_at: datetime | None = None
+    delay: timedelta | float | None = None
+    deadline: datetime | None = None
+    expires_at: datetime | None = None
+    key: str | None = None
+    tenant: str | None = None
+    subject: str | None = None
+    max_attempts: int | None = None
+    meta: dict[str, str] | None = None
+
+    def draft(self, kind: str, payload: Json, queue: str, max_attempts: int | None) -> Draft:
+        return Draft(
+            kind,
+            payload,
+            self.queue or queue,
+            self.priority,
+            _instant(self.run_at),
+            _span(self.delay),
+            _instant(self.deadline),
+            _instant(self.expires_at),
+            self.key,
+            self.tenant,
+            self.subject,
+            self.max_attempts or max_attempts,
+            self.meta,
+        )
+
+
+class Bound(Generic[P]):
+    """A job type with settings for the next enqueue: `send.using(priority=5).enqueue(...)`."""
+
+    def __init__(self, app: "Forebay", handler: Handler, settings: Settings) -> None:
+        self._app = app
+        self._handler = handler
+        self._settings = settings
+
+    def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
+        """The call as a draft, for `enqueue_many` or a store's own `enqueue`."""
+        payload = self._handler.signature.pack(args, kwargs)
+        return self._settings.draft(self._handler.kind, payload, self._handler.queue, self._handler.max_attempts)
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Receipt:
+        return self._app.store.enqueue([self.draft(*args, **kwargs)])[0]
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Receipt:
+        draft = self.draft(*args, **kwargs)
+        return (await asyncio.to_thread(self._app.store.enqueue, [draft]))[0]
+
+
+class JobType(Bound[P], Generic[P, R]):
+    """A decorated function: call it as before, or enqueue the call."""
+
+    def __init__(self, app: "Forebay", handler: Handler, function: Callable[P, R]) -> None:
+        super().__init__(app, handler, Settings())
+        self._function = function
+        update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._function(*args, **kwargs)
+
+    def using(self, **settings: Any) -> Bound[P]:
+        """The same job with settings: queue, priority, run_at, delay, key, tenant, subject, expires_at, …"""
+        try:
+            return Bound(self._app, self._handler, Settings(**settings))
+        except TypeError as error:
+            raise Invalid(self._handler.kind, str(error), f"use {', '.join(Settings.__struct_fields__)}") from None
+
+
+class Forebay:
+    """An application: its store, its handlers, its queues and its schedules."""
+
+    def __init__(self, url: str | None = None, *, clock: Clock | None = None) -> None:
+        self.url = url or os.environ.get("FOREBAY_URL") or DEFAULT_URL
+        self.registry: dict[str, Handler] = {}
+        self.timetables: dict[str, tuple[Timetable, Draft]] = {}
+        self._queues: dict[str, QueueSpec] = {}
+        self._clock = clock
+        self._store: Store | None = None
+        self._opening = Lock()
+
+    @property
+    def store(self) -> Store:
+        with self._opening:
+            if self._store is None:
+                self._store = open_store(self.url, clock=self._clock)
+                self._configure(self._store)
+            return self._store
+
+    def close(self) -> None:
+        with self._opening:
+            if self._store is not None:
+                self._store.close()
+                self._store = None
+
+    def queue(self, spec: QueueSpec) -> QueueSpec:
+        """Declare a queue; it is written to the store when that is opened."""
+        self._queues[spec.name] = spec
+        if self._store is not None:
+            self._configure(self._store)
+        return spec
+
+    @overload
+    def job(self, function: Callable[P, R], /) -> JobType[P, R]: ...
+
+    @overload
+    def job(
+        self,
+        *,
+        kind: str | None = None,
+        queue: str = "default",
+        max_attempts: int | None = None,
+        timeout: float | timedelta | None = None,
+        retry_on: Sequence[type[BaseException]] | None = None,
+        drop_on: Sequence[type[BaseException]] = (),
+        breaker: Breaker | None = None,
+        isolate: bool = False,
+        keep_result: bool = False,
+    ) -> Callable[[Callable[P, R]], JobType[P, R]]: ...
+
+    def job(self, *functions: Callable[..., Any], **options: Any) -> Any:
+        """Make a function a kind of job.
+
+        timeout    seconds after which it is stopped and counts as failed
+        retry_on   only these exceptions are worth another try;  drop_on: these never are
+        breaker    stop asking a dependency that is down
+        isolate    run it in a process of its own, which may be killed
+        """
+        if functions:
+            return self._register(functions[0], {})
+        return lambda decorated: self._register(decorated, options)
+
+    def cron(
+        self,
+        rule: str,
+        *,
+        name: str | None = None,
+        tz: str = "UTC",
+        dst: Dst = "once",
+        catch_up: str = "last",
+        overlap: Overlap = "allow",
+        jitter: int = 0,
+    ) -> Callable[[Callable[[], R]], JobType[[], R]]:
+        """Run a function by the clock: `@fb.cron("30 1 * * *", tz="Europe/Berlin", overlap="skip")`.
+
+        It may stand above `@fb.job(...)` to give options, or alone. See docs/cron.md for the words.
+        """
+        timetable = Timetable(Cron(rule, tz, dst), CatchUp.parse(catch_up), overlap, jitter)
+
+        def decorate(function: Callable[[], R]) -> JobType[[], R]:
+            job = function if isinstance(function, JobType) else self._register(function, {})
+            draft = job.draft()
+            self.timetables[check_name("schedule", name or draft.kind)] = (timetable, draft)
+            if self._store is not None:
+                self._configure(self._store)
+            return job
+
+        return decorate
+
+    def enqueue(self, kind: str, payload: Json = None, **settings: Any) -> Receipt:
+        """The plain form: any kind, any JSON payload."""
+        handler = self.registry.get(kind)
+        queue, lives = (handler.queue, handler.max_attempts) if handler else ("default", None)
+        return self.store.enqueue([Settings(**settings).draft(kind, payload, queue, lives)])[0]
+
+    async def aenqueue(self, kind: str, payload: Json = None, **settings: Any) -> Receipt:
+        return await asyncio.to_thread(self.enqueue, kind, payload, **settings)
+
+    def enqueue_many(self, drafts: Iterable[Draft], progress: Callable[[int], object] | None = None) -> int:
+        """Any number of drafts, from any iterator, in bounded batches; how many were taken. Each batch is atomic."""
+        taken = 0
+        for batch in _batches(drafts):
+            self.store.enqueue(batch)
+            taken += len(batch)
+            if progress is not None:
+                progress(taken)
+        return taken
+
+    def get(self, job_id: int) -> Job | None:
+        return self.store.get([job_id])[0]
+
+    def wait_for(self, job_id: int, timeout: float = 30.0) -> Job | None:
+        """The job once it has ended, or as it is when the time is up; None when it is gone."""
+        deadline = self.store.now() + from_seconds("timeout", timeout)
+        pause = 0.005
+        while (job := self.get(job_id)) is not None and not job.state.terminal and self.store.now() < deadline:
+            sleep(pause)
+            pause = min(0.25, pause * 1.5)
+        return job
+
+    def jobs(self, query: Query = Query()) -> Iterator[Job]:  # noqa: B008
+        """All jobs that match, page by page."""
+        after: int | None = 0
+        while after is not None:
+            page = self.store.browse(query, after, BATCH_MOST)
+            yield from page.jobs
+            after = page.next
+
+    def cancel(self, job_id: int) -> CancelAnswer:
+        return self.store.cancel([job_id])[0]
+
+    def redrive(self, job_ids: Iterable[int] | None = None, *, queue: str | None = None) -> int:
+        """Dead letters live again: these, or all of a queue; how many."""
+        if job_ids is None:
+            job_ids = [job.id for job in self.jobs(Query(queue=queue, state=State.DEAD))]
+        ids = list(job_ids)
+        return sum(len(self.store.redrive(ids[start : start + BATCH_MOST])) for start in range(0, len(ids), BATCH_MOST))
+
+    def backlog(self, *queues: str) -> list[Backlog]:
+        return self.store.backlog(queues or None)
+
+    def explain(self, job_id: int) -> list[str]:
+        """Why the job is where it is, in sentences."""
+        return explain(self.store, job_id)
+
+    def _register(self, function: Callable[..., Any], options: dict[str, Any]) -> JobType[..., Any]:
+        kind = check_name("kind", options.pop("kind", None) or getattr(function, "__name__", "?"))
+        check_function(kind, function)
+        known = self.registry.get(kind)
+        if known is not None and known.function.__module__ != function.__module__:
+            raise Invalid(kind, "another function has this kind already", "give one of them kind=…")
+        timeout = options.pop("timeout", None)
+        retry_on = options.pop("retry_on", None)
+        isolate = options.pop("isolate", False)
+        try:
+            handler = Handler(
+                kind,
+                function,
+                Signature(kind, function),
+                where=place_of(function, isolate),
+                timeout=None if timeout is None else _span(timeout),
+                retry_on=None if retry_on is None else tuple(retry_on),
+                drop_on=tuple(options.pop("drop_on", ())),
+                **options,
+            )
+        except TypeError as error:
+            raise Invalid(kind, str(error), "see Forebay.job for its options") from None
+        check_name("queue", handler.queue)
+        self.registry[kind] = handler
+        return JobType(self, handler, function)
+
+    def _configure(self, store: Store) -> None:
+        """Write down queues and schedules that the store does not have as they are declared here."""
+        known = {spec.name: spec for spec in store.specs()}
+        for spec in self._queues.values():
+            if known.get(spec.name) != spec:
+                store.put_spec(spec)
+        schedules = {schedule.name: schedule for schedule in store.schedules()}
+        for name, (timetable, draft) in self.timetables.items():
+            cron, was = timetable.cron, schedules.get(name)
+            if was is None or was.rule != timetable.rule or was.zone != cron.zone:
+                first = cron.next_after(store.now()) or NEVER
+                store.put_schedule(Schedule(name, timetable.rule, first, draft, cron.zone))
+            elif was.draft.body != draft.body:
+                store.put_schedule(replace(was, draft=draft))
+
+
+def _batches(drafts: Iterable[Draft]) -> Iterator[list[Draft]]:
+    batch: list[Draft] = []
+    size = 0
+    for draft in drafts:
+        if len(batch) == BATCH_MOST or size + len(draft.body) > BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+        batch.append(draft)
+        size += len(draft.body)
+    if batch:
+        yield batch
+
+
+def _instant(moment: datetime | None) -> Instant | None:
+    return None if moment is None else from_datetime(moment)
+
+
+def _span(length: timedelta | float | None) -> Span:
+    if length is None:
+        return 0
+    return micros(length) if isinstance(length, timedelta) else from_seconds("delay", length)

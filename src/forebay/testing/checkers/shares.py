@@ -1,0 +1,93 @@
+"""Shares: over a stretch in which every class had work, each was served by its weight, within 5 %.
+
+A stretch ends when a class joins or runs dry, or the queue gets another spec; it is judged if it was long enough for
+the rounding of single turns not to matter (`LEAST_ROUNDS` rounds of all weights). Only queues whose spec in the
+history says `Fair` are looked at. A claim that asks for one class bypasses the turns: such histories are not for here.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from forebay.core.event import Cancelled, Claimed, Enqueued, Entry, Event, Fired, Promoted, SpecPut
+from forebay.core.policy import Fair
+from forebay.testing.checkers.violation import Violation
+
+LEAST_ROUNDS = 40
+
+
+class _Queue:
+    """One fair queue: its ready jobs by class, and how many of each were claimed in this stretch."""
+
+    def __init__(self, share: Fair, tolerance: float) -> None:
+        self.share = share
+        self.unfair: list[str] = []
+        self._tolerance = tolerance
+        self._ready: dict[str, set[int]] = {}
+        self._served: Counter[str] = Counter()
+
+    def add(self, cls: str, job_id: int) -> None:
+        if cls not in self._ready:
+            self.end_stretch()
+        self._ready.setdefault(cls, set()).add(job_id)
+
+    def remove(self, ids: Collection[int], *, served: bool) -> None:
+        left = {cls: jobs.difference(ids) for cls, jobs in self._ready.items()}
+        if all(left.values()):
+            self._served.update({cls: len(self._ready[cls]) - len(left[cls]) for cls in left} if served else {})
+        else:
+            self.end_stretch()
+        self._ready = {cls: jobs for cls, jobs in left.items() if jobs}
+
+    def end_stretch(self) -> None:
+        weights = {cls: self.share.weights.get(cls, self.share.default) for cls in self._ready}
+        total, weight = self._served.total(), sum(weights.values())
+        if len(weights) > 1 and total >= LEAST_ROUNDS * weight:
+            for cls, own in weights.items():
+                got = self._served[cls]
+                if abs(got * weight / (total * own) - 1) > self._tolerance:
+                    self.unfair.append(f"class {cls!r} got {got} of {total} claims, its weight is {own} of {weight}")
+        self._served.clear()
+
+
+def shares(events: Sequence[Event], *, tolerance: float = 0.05) -> list[Violation]:
+    queues: dict[str, _Queue] = {}
+    born: dict[int, Entry] = {}
+    found: list[Violation] = []
+
+    def report(place: int) -> None:
+        for queue in queues.values():
+            found.extend(Violation("shares", place, None, text) for text in queue.unfair)
+            queue.unfair.clear()
+
+    for place, event in enumerate(events):
+        match event:
+            case SpecPut():
+                queue = queues.get(event.spec.name)
+                if queue is not None:
+                    queue.end_stretch()
+                    queue.share = event.spec.share or Fair()
+                elif event.spec.share is not None:
+                    queues[event.spec.name] = _Queue(event.spec.share, tolerance)
+            case Enqueued() | Fired():
+                born.update((entry.id, entry) for entry in event.entries)
+                _ready(queues, [entry for entry in event.entries if entry.ready])
+            case Promoted():
+                _ready(queues, [born[job_id] for job_id in event.ids if job_id in born])
+                for queue in queues.values():
+                    queue.remove(event.expired, served=False)
+            case Claimed() | Cancelled():
+                for queue in queues.values():
+                    queue.remove(event.ids, served=isinstance(event, Claimed))
+            case _:
+                pass
+        report(place)
+    for queue in queues.values():
+        queue.end_stretch()
+    report(len(events))
+    return found
+
+
+def _ready(queues: dict[str, _Queue], entries: list[Entry]) -> None:
+    for entry in entries:
+        if entry.queue in queues:
+            queues[entry.queue].add(entry.cls, entry.id)

@@ -1,0 +1,395 @@
+"""The model-based test: random histories of every verb, a store against the reference model, faults included.
+
+    TestMine = StoreMachine.for_store(open_mine).TestCase
+
+`open_mine(clock)` opens an empty store on that clock and tells how to crash it (`pair.Opened`). Answers and every
+visible field are compared after every step, queues after most; at the end the store is healed, drained and must be
+empty, and the checkers read its ledger.
+
+A failure prints the shortest history found as Python calls, and a blob. To replay it, put the printed decorator on the
+machine and run the test again: `reproduce_failure("6.…", b"…")(Machine)`. A whole run is replayed by its seed:
+`pytest --hypothesis-seed=N`, with the N that pytest printed.
+"""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, ClassVar, TypeVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
+
+from forebay.core.decide import decide
+from forebay.core.instant import seconds
+from forebay.core.job import Draft, State
+from forebay.core.lease import Lease, Settlement
+from forebay.core.schedule import Schedule
+from forebay.core.spec import QueueSpec
+from forebay.store.protocol import Query, Want
+from forebay.testing.checkers import check_all
+from forebay.testing.clock import ManualClock
+from forebay.testing.machine_parts import (
+    DELAY,
+    FEW,
+    GATED,
+    GATES,
+    GAVE_UP,
+    KEY,
+    LASTS,
+    LOG,
+    NAME,
+    OUTCOME,
+    OUTCOMES,
+    PAYLOAD,
+    PICK,
+    QUEUES,
+    SCHEDULES,
+    SECOND,
+    SPAN,
+    SPECS,
+    START,
+    SUBJECT,
+    TENANT,
+    VARIANTS,
+    drafts,
+)
+from forebay.testing.pair import Opened, Pair
+
+Rule = TypeVar("Rule", bound=Callable[..., Any])
+Opener = Callable[[ManualClock], Opened]
+
+
+def _plays(*names: str) -> Callable[[Rule], Rule]:
+    """The rule is for histories in which one of these plays."""
+    return precondition(lambda machine: not machine.plays.isdisjoint(names))
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Rules are verbs with arguments that matter, `pair` compares. Few queues play in a history, so that jobs meet."""
+
+    opener: ClassVar[Opener]
+
+    @classmethod
+    def for_store(cls, opener: Opener) -> "type[StoreMachine]":
+        return type("Machine", (cls,), {"opener": staticmethod(opener), "__module__": cls.__module__})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = ManualClock(START)
+        self.pair = Pair(type(self).opener(self.clock), self.clock)
+        self.queues: list[str] = []
+        self.plays: set[str] = set()
+        self.specs: list[QueueSpec] = []
+        self.last: list[Settlement] = []
+        self._compared = True
+        self._untended = False
+
+    @initialize(
+        queues=st.lists(st.sampled_from(QUEUES), min_size=1, max_size=3, unique=True),
+        others=st.sampled_from([(), (LOG,), (SCHEDULES,)]),
+    )
+    def configure(self, queues: list[str], others: tuple[str, ...]) -> None:
+        self.queues, self.plays = queues, {*queues, *others}
+        self.specs = [spec for spec in SPECS if spec.name in self.plays]
+        for spec in self.specs:
+            self.pair.put_spec(spec)
+
+    def _begin(self) -> Pair:
+        self._compared = False
+        self._untended = False
+        return self.pair
+
+    @invariant()
+    def queues_are_alike(self) -> None:
+        # A backlog may promote what is due. After the clock has moved, the next verb must find it undone.
+        if not self._untended:
+            self.pair.backlog()
+        self._compared = True
+
+    def teardown(self) -> None:
+        """Not after a failure: what comes after it would hide it."""
+        if not self._compared:
+            return
+        self.pair.drain()
+        events = self.pair.opened.events
+        found = check_all(events(), drained=True, dropped=[GAVE_UP]) if events else []
+        assert not found, "\n".join(map(str, found))
+
+    @rule(payload=PAYLOAD, pick=PICK, attempts=st.sampled_from([None, 1, 2]))
+    def enqueue_plain(self, payload: int, pick: int, attempts: int | None) -> None:
+        self._begin().enqueue([Draft("k", payload, queue=self._queue(pick), max_attempts=attempts)])
+
+    @rule(key=KEY, pick=PICK, subject=SUBJECT)
+    def enqueue_keyed(self, key: str, pick: int, subject: str) -> None:
+        self._begin().enqueue([Draft("k", 0, queue=self._queue(pick), key=key, subject=subject)])
+
+    @rule(key=KEY, pick=PICK, payload=PAYLOAD)
+    def enqueue_conflicting(self, key: str, pick: int, payload: int) -> None:
+        """All or nothing: what comes before a conflict in its batch is not kept either."""
+        queue = self._queue(pick)
+        self._begin().enqueue([Draft("k", 7, queue=queue), Draft("other", payload, queue=queue, key=key)])
+
+    @rule(pick=PICK, delay=DELAY, subject=SUBJECT)
+    def enqueue_delayed(self, pick: int, delay: int, subject: str) -> None:
+        self._begin().enqueue([Draft("k", 1, queue=self._queue(pick), delay=delay, subject=subject)])
+
+    @rule(pick=PICK, ahead=st.sampled_from([-SECOND, SECOND, 90 * SECOND]))
+    def enqueue_for_an_instant(self, pick: int, ahead: int) -> None:
+        self._begin().enqueue([Draft("k", 2, queue=self._queue(pick), run_at=self.clock.now() + ahead)])
+
+    @rule(batch=st.lists(st.tuples(PICK, st.one_of(st.none(), LASTS), drafts()), max_size=6))
+    def enqueue_batch(self, batch: list[tuple[int, int | None, Draft]]) -> None:
+        now = self.clock.now()
+        ends = [None if lasts is None else now + lasts for _, lasts, _ in batch]
+        placed = [replace(draft, queue=self._queue(pick)) for pick, _, draft in batch]
+        self._begin().enqueue([replace(draft, expires_at=end) for draft, end in zip(placed, ends, strict=True)])
+
+    @_plays("order", "block", "until")
+    @rule(pick=PICK, subject=SUBJECT, attempts=st.sampled_from([1, 2]), count=FEW)
+    def enqueue_ordered(self, pick: int, subject: str, attempts: int, count: int) -> None:
+        queue = self._queue(pick, "order", "block", "until")
+        draft = Draft("k", count, queue=queue, subject=subject, max_attempts=attempts)
+        self._begin().enqueue([draft] * count)
+
+    @_plays("cap", "until")
+    @rule(pick=PICK, subject=SUBJECT, tenant=TENANT, count=FEW)
+    def enqueue_gated(self, pick: int, subject: str, tenant: str | None, count: int) -> None:
+        queue = self._queue(pick, "cap", "until")
+        self._begin().enqueue([Draft("k", count, queue=queue, subject=subject, tenant=tenant)] * count)
+
+    @_plays("merge")
+    @rule(subject=SUBJECT, payload=PAYLOAD, delay=DELAY, attempts=st.sampled_from([1, 3]))
+    def enqueue_merging(self, subject: str, payload: int, delay: int, attempts: int) -> None:
+        draft = Draft("k", payload, queue="merge", subject=subject, delay=delay, max_attempts=attempts)
+        self._begin().enqueue([draft])
+
+    @_plays("tight")
+    @rule(count=FEW)
+    def enqueue_bounded(self, count: int) -> None:
+        self._begin().enqueue([Draft("k", 1, queue="tight")] * count)
+
+    @_plays("prio", "aging", "deadline")
+    @rule(pick=PICK, priority=st.integers(-2, 2), deadline=PAYLOAD)
+    def enqueue_ranked(self, pick: int, priority: int, deadline: int) -> None:
+        queue, now = self._queue(pick, "prio", "aging", "deadline"), self.clock.now()
+        due = now + deadline * SECOND if deadline else None
+        self._begin().enqueue([Draft("k", 1, queue=queue, priority=priority, deadline=due)])
+
+    @_plays("fair")
+    @rule(tenant=TENANT, count=FEW)
+    def enqueue_shared(self, tenant: str | None, count: int) -> None:
+        self._begin().enqueue([Draft("k", 1, queue="fair", tenant=tenant)] * count)
+
+    @rule(pick=PICK, lasts=LASTS, subject=SUBJECT, delay=DELAY)
+    def enqueue_expiring(self, pick: int, lasts: int, subject: str, delay: int) -> None:
+        expires_at = self.clock.now() + lasts
+        draft = Draft("k", 1, queue=self._queue(pick), subject=subject, delay=delay, expires_at=expires_at)
+        self._begin().enqueue([draft])
+
+    @rule(limit=st.sampled_from([1, 2, 1000]))
+    def promote(self, limit: int) -> None:
+        self._begin().promote(limit)
+
+    @rule(pick=PICK, span=SPAN)
+    def claim_one(self, pick: int, span: timedelta) -> None:
+        self._begin().claim([Want(self._queue(pick), 1)], "one", span)
+
+    @rule(count=st.integers(1, 9))
+    def claim_many(self, count: int) -> None:
+        self._begin().claim([Want(queue, count) for queue in self.queues], "many", seconds(5))
+
+    @_plays("fair")
+    @rule(classes=st.permutations(["a", "b", ""]), count=FEW)
+    def claim_by_class(self, classes: list[str], count: int) -> None:
+        self._begin().claim([Want("fair", count, cls) for cls in classes[:2]], "picky", seconds(5))
+
+    @rule(names=st.lists(OUTCOME, min_size=1, max_size=5))
+    def work(self, names: list[str]) -> None:
+        """What a worker does: claim, then settle one after the other."""
+        wants = [Want(queue, len(names)) for queue in self.queues]
+        leases = self._begin().claim(wants, "worker", seconds(5))
+        for lease, name in zip(leases, names, strict=False):
+            self._settle([(lease, name)])
+
+    @rule(pick=PICK)
+    def fail_again_and_again(self, pick: int) -> None:
+        """Past the last life, or past as many errors as a job carries."""
+        for _ in range(7):
+            leases = self._begin().claim([Want(self._queue(pick), 1)], "clumsy", seconds(5))
+            self._settle([(lease, "fail, again at once") for lease in leases])
+
+    @precondition(lambda self: self.pair.leases)
+    @rule(pick=PICK, count=FEW, name=OUTCOME)
+    def settle(self, pick: int, count: int, name: str) -> None:
+        """Some leases, current or not: the fence decides."""
+        self._settle([(lease, name) for lease in self._leases(pick)[:count]])
+
+    @precondition(lambda self: self.pair.leases)
+    @rule(name=OUTCOME)
+    def settle_all(self, name: str) -> None:
+        self._settle([(lease, name) for lease in self.pair.leases])
+
+    @precondition(lambda self: self.pair.leases)
+    @rule(first=OUTCOME, second=OUTCOME, pick=PICK)
+    def settle_twice_in_a_call(self, first: str, second: str, pick: int) -> None:
+        lease = self._leases(pick)[0]
+        self._settle([(lease, first), (lease, second)])
+
+    @precondition(lambda self: self.last)
+    @rule()
+    def repeat_the_last_settle(self) -> None:
+        """Its reply was lost."""
+        self._begin().settle(self.last)
+
+    @precondition(lambda self: self.pair.leases)
+    @rule(pick=PICK, count=FEW, span=SPAN)
+    def extend(self, pick: int, count: int, span: timedelta) -> None:
+        leases = self._leases(pick)[:count]
+        self._begin().extend([*leases, leases[0]], span)
+
+    @rule(limit=st.sampled_from([1, 2, 1000]))
+    def reap(self, limit: int) -> None:
+        self.last = self._begin().reap(limit) or self.last
+
+    @rule(span=st.sampled_from([1, 1_000, 700_000, SECOND, 3 * SECOND]))
+    def time_passes(self, span: int) -> None:
+        self._advance(span)
+
+    @rule(pick=st.integers(0, 3), off=st.sampled_from([0, -1]))
+    def time_comes(self, pick: int, off: int) -> None:
+        """To the very microsecond at which something falls due or ends, or the one before."""
+        edges = self.pair.model.edges(self.clock.now())
+        self._advance(edges[min(pick, len(edges) - 1)] + off - self.clock.now() if edges else 0)
+
+    @rule()
+    def leases_run_out(self) -> None:
+        self._advance(61 * SECOND)
+
+    @rule()
+    def windows_pass(self) -> None:
+        self._advance(3_600 * SECOND)
+
+    @rule(ids=st.lists(PICK, min_size=1, max_size=3))
+    def cancel(self, ids: list[int]) -> None:
+        self._begin().cancel([*map(self._id, ids), 10**9])
+
+    @rule(ids=st.lists(PICK, min_size=1, max_size=3))
+    def redrive(self, ids: list[int]) -> None:
+        self._begin().redrive([*map(self._id, ids), 10**9])
+
+    @rule(limit=st.sampled_from([1, 1000]))
+    def redrive_the_dead(self, limit: int) -> None:
+        dead = [item.job.id for item in self.pair.model.jobs(State.DEAD)]
+        self._begin().redrive(dead[:limit])
+
+    @rule(
+        state=st.sampled_from([State.DONE, State.DEAD, State.CANCELLED]),
+        age=st.sampled_from([-1, 0, 1_000, SECOND]),
+        limit=st.sampled_from([1, 2, 1000]),
+    )
+    def purge(self, state: State, age: int, limit: int) -> None:
+        self._begin().purge(state, self.clock.now() - age, limit)
+
+    @rule(pick=PICK, span=st.sampled_from([None, SECOND, SECOND, 90 * SECOND]))
+    def pause(self, pick: int, span: int | None) -> None:
+        self._begin().pause(self._queue(pick), None if span is None else self.clock.now() + span)
+
+    @precondition(lambda self: self.pair.model.paused)
+    @rule()
+    def resume(self) -> None:
+        self._begin().resume(next(iter(self.pair.model.paused)))
+
+    @_plays(*GATED)
+    @rule(name=st.sampled_from(GATES), limit=st.sampled_from([None, 0, 1, 2]))
+    def set_gate(self, name: str, limit: int | None) -> None:
+        self._begin().set_gate(name, limit)
+
+    @rule(pick=PICK)
+    def put_spec(self, pick: int) -> None:
+        specs = [*self.specs, *(spec for spec in VARIANTS if spec.name in self.plays)] or VARIANTS
+        self._begin().put_spec(specs[pick % len(specs)])
+
+    @_plays(SCHEDULES)
+    @rule(
+        name=NAME,
+        ahead=st.sampled_from([0, 0, -1, 1]),
+        paused=st.sampled_from([False, False, True]),
+    )
+    def put_schedule(self, name: str, ahead: int, paused: bool) -> None:
+        """Also back to a tick that has been: it must not fire again."""
+        draft = Draft("tick", queue=self.queues[0])
+        next_at = self.pair.model.ticks.get(name, self.clock.now()) + ahead * SECOND
+        self._begin().put_schedule(Schedule(name, "@hourly", next_at, draft, paused=paused))
+
+    @_plays(SCHEDULES)
+    @rule(name=NAME)
+    def drop_schedule(self, name: str) -> None:
+        self._begin().drop_schedule(name)
+
+    @_plays(SCHEDULES)
+    @rule(name=NAME, off=st.sampled_from([0, 0, 0, -SECOND, SECOND]), draft=st.one_of(st.none(), drafts()), pick=PICK)
+    def fire(self, name: str, off: int, draft: Draft | None, pick: int) -> None:
+        """The right tick, the one before, or one that is not due; without a draft the slot is given up."""
+        known = self.pair.model.schedules.get(name)
+        tick = (known.next_at if known else self.clock.now()) + off
+        job = draft and replace(draft, queue=self._queue(pick))
+        self._begin().fire(name, tick, tick + SECOND, job)
+
+    @_plays(LOG)
+    @rule(keys=st.lists(st.sampled_from([None, "u", "v", "w"]), max_size=4))
+    def append(self, keys: list[str | None]) -> None:
+        bodies = [b'{"n":%d}' % number for number in range(len(keys))]
+        self._begin().append(LOG, bodies, keys)
+
+    @_plays(LOG)
+    @rule(partition=st.integers(0, 1), pick=PICK, limit=FEW)
+    def read(self, partition: int, pick: int, limit: int) -> None:
+        self._begin().read(LOG, partition, self._offset(partition, pick), limit)
+
+    @_plays(LOG)
+    @rule(group=st.sampled_from("gh"), partition=st.integers(0, 1), pick=PICK, rewind=st.booleans())
+    def commit(self, group: str, partition: int, pick: int, rewind: bool) -> None:
+        self._begin().commit(LOG, group, partition, self._offset(partition, pick), rewind=rewind)
+
+    @_plays(LOG)
+    @rule(age=st.sampled_from([-1, 0, SECOND]), limit=st.sampled_from([1, 2, 1000]))
+    def trim(self, age: int, limit: int) -> None:
+        self._begin().trim(LOG, self.clock.now() - age, limit)
+
+    @rule(pick=st.one_of(st.none(), PICK), state=st.one_of(st.none(), st.sampled_from(State)), limit=FEW)
+    def browse(self, pick: int | None, state: State | None, limit: int) -> None:
+        queue = None if pick is None else self._queue(pick)
+        self._begin().browse(Query(queue=queue, state=state), limit)
+
+    @rule()
+    def crash_and_reopen(self) -> None:
+        self._begin().reopen()
+
+    def _advance(self, span: int) -> None:
+        self._begin()
+        self.clock.advance(span)
+        self.pair.look()
+        self._untended = True
+
+    def _queue(self, pick: int, *names: str) -> str:
+        queues = [queue for queue in self.queues if queue in (names or self.queues)]
+        return queues[pick % len(queues)]
+
+    def _offset(self, partition: int, pick: int) -> int:
+        """From -1, the start, to one that is not written yet; small picks are the newest."""
+        following = self.pair.model.extent(LOG)[partition][1]
+        return following - pick % (following + 2)
+
+    def _leases(self, pick: int) -> list[Lease]:
+        newest = self.pair.leases[::-1]
+        return newest[pick % len(newest) :]
+
+    def _id(self, pick: int) -> int:
+        newest = self.pair.model.accepted[::-1] or [1]
+        return newest[pick % len(newest)]
+
+    def _settle(self, wishes: list[tuple[Lease, str]]) -> None:
+        self.last = [
+            (lease, decide(lease.job, OUTCOMES[name], self.pair.routing(lease), 0.5)) for lease, name in wishes
+        ]
+        self._begin().settle(self.last)

@@ -1,0 +1,123 @@
+"""What the model-based test plays with: a queue for each policy, small enough that its limits are met, and arguments.
+
+`VARIANTS` are specs that a running queue is given later; jobs accepted before must keep what they were stamped with.
+"""
+
+from hypothesis import strategies as st
+
+from forebay.core.gate import condition_gate
+from forebay.core.instant import micros, minutes, ms, seconds
+from forebay.core.job import Draft
+from forebay.core.outcome import Dropped, Failed, Failure, Interrupted, Outcome, Snoozed, Succeeded, Withdrawn
+from forebay.core.policy import (
+    Aging,
+    AtMost,
+    Bounded,
+    Deadline,
+    Exponential,
+    Fair,
+    Fifo,
+    InOrder,
+    KeepFor,
+    LatestWins,
+    Priority,
+    Retained,
+    Routing,
+    Unbounded,
+    Until,
+)
+from forebay.core.spec import QueueSpec
+
+LOG = "log"
+SCHEDULES = "schedules"
+_TWICE = Routing(max_attempts=2, backoff=Exponential(ms(500), seconds(2)))
+
+SPECS = [
+    QueueSpec(name="keep", retention=KeepFor(seconds(30)), routing=_TWICE),
+    QueueSpec(name="prio", selection=Priority(), routing=_TWICE),
+    QueueSpec(name="aging", selection=Aging(seconds(1))),
+    QueueSpec(name="deadline", selection=Deadline(), retention=KeepFor(ms(1))),
+    QueueSpec(name="fair", share=Fair(weights={"a": 3}), routing=_TWICE),
+    QueueSpec(name="tight", capacity=Bounded(3), routing=_TWICE, key_window=seconds(2)),
+    QueueSpec(name="order", eligibility=InOrder(), routing=_TWICE),
+    QueueSpec(name="block", eligibility=InOrder(dead_head="block") & AtMost(1), routing=_TWICE),
+    QueueSpec(name="cap", eligibility=AtMost(3) & AtMost(1, "subject") & AtMost(2, "tenant"), routing=_TWICE),
+    QueueSpec(name="until", eligibility=Until("go") & Until("ok", "tenant") & InOrder()),
+    QueueSpec(name="merge", merge=LatestWins(), routing=_TWICE, key_window=minutes(1)),
+    QueueSpec(name=LOG, retention=Retained(2)),
+]
+QUEUES = ["plain", *(spec.name for spec in SPECS if not spec.is_log)]
+GATED = ["cap", "block", "until", "order", "merge"]
+GATES = [
+    condition_gate("go"),
+    condition_gate("ok", "a"),
+    condition_gate("ok", "b"),
+    "cap/cap",
+    "cap/cap/subject/s",
+    "cap/block",
+    "order/order/subject/s",
+    "merge/merge/t",
+]
+VARIANTS = [
+    QueueSpec(name="plain", selection=Priority(), key_window=seconds(1)),
+    QueueSpec(name="plain", retention=KeepFor(seconds(10))),
+    QueueSpec(name="keep", routing=Routing(max_attempts=1)),
+    QueueSpec(name="prio", selection=Fifo()),
+    QueueSpec(name="fair", share=Fair(by="kind", default=2)),
+    QueueSpec(name="fair"),
+    QueueSpec(name="tight", capacity=Bounded(1)),
+    QueueSpec(name="tight", capacity=Unbounded()),
+    QueueSpec(name="order", eligibility=InOrder(dead_head="block")),
+    QueueSpec(name="block", eligibility=InOrder()),
+    QueueSpec(name="cap", eligibility=AtMost(1) & AtMost(2, "subject")),
+    QueueSpec(name="merge"),
+    QueueSpec(name="merge", merge=LatestWins(), retention=KeepFor(seconds(5))),
+    QueueSpec(name=LOG, retention=Retained(3)),
+    QueueSpec(name=LOG),
+]
+
+SECOND = micros(seconds(1))
+START = 1_700_000_000_250_000
+"""Not a whole second: timers that are rounded up to one are late then."""
+
+GAVE_UP = "GaveUp"
+"""The kind of error by which the handlers here give up at once."""
+
+OUTCOMES: dict[str, Outcome] = {
+    "ack": Succeeded(),
+    "ack with a result": Succeeded(b'{"n":1}'),
+    "fail": Failed(Failure("Boom", "it broke")),
+    "fail, again at once": Failed(Failure("Boom", "it broke"), 0),
+    "drop": Dropped(Failure(GAVE_UP, "useless")),
+    "release": Interrupted(),
+    "snooze": Snoozed(2 * SECOND),
+    "withdraw": Withdrawn(),
+}
+
+PICK = st.integers(0, 30)
+"""Which one of a list whose length is known only when the rule runs; small ones are the newest."""
+FEW = st.integers(1, 4)
+NAME = st.sampled_from(["hourly", "daily"])
+KEY = st.sampled_from("xy")
+SUBJECT = st.sampled_from(["s", "t"])
+TENANT = st.sampled_from(["a", "b", None])
+PAYLOAD = st.integers(0, 2)
+DELAY = st.sampled_from([0, 0, 1, SECOND, 90 * SECOND])
+LASTS = st.sampled_from([0, 1, 500_000, 3 * SECOND])
+OUTCOME = st.sampled_from(sorted(OUTCOMES))
+SPAN = st.sampled_from([ms(1), ms(1500), seconds(5), minutes(1)])
+
+
+@st.composite
+def drafts(draw: st.DrawFn) -> Draft:
+    """Any draft; the rule says for which queue."""
+    return Draft(
+        draw(st.sampled_from("kl")),
+        draw(PAYLOAD),
+        priority=draw(st.integers(-1, 2)),
+        delay=draw(DELAY),
+        key=draw(st.sampled_from([None, None, "x"])),
+        tenant=draw(TENANT),
+        subject=draw(st.one_of(st.none(), SUBJECT)),
+        max_attempts=draw(st.sampled_from([None, None, 1])),
+    )

@@ -1,0 +1,371 @@
+"""The reference model: what a store does, told with lists, dicts and linear scans. It is slow and obviously right.
+
+Most verbs here return what a store must answer, or raise what it must raise. Where the contract leaves a choice, the
+model takes over the store's, once it has checked that the choice is a legal one:
+
+    ready       `observe`: a job may become ready whenever it is due, its gates have room and, at an ordered gate, it is
+                the smallest unfinished id. After a full `promote` none that could be ready may still wait. Who gets
+                the last slot of a cap is free; so is the number of slots while its jobs bear stamps of two specs.
+    expired     a job may die of it from `expires_at` on, must be dead a second later, and is never claimed in between
+    kept        a finished job may be forgotten from the end of its `KeepFor` on, not before; a key counts for at most
+                a second after its window
+    claim       within a class exact: smallest (rank, id) first, nothing that was claimable left out. Shares are free,
+                and a slot that an expiry freed during the claim may wait for the next one.
+    leases      the end is the store's, within [asked, asked · 1.01 + 1 ms]; `overdue` is free among equal ends
+    purge, trim which ones, if `limit` cuts; how many is exact.  `append` without a key: which partition
+
+Everything else is exact. A settle is remembered for ever here: a store's `settle_memory` must cover the run.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
+from typing import Any
+
+from msgspec.structs import replace
+
+from forebay.core.errors import KeyConflict, QueueFull, WrongQueueKind
+from forebay.core.event import Entry
+from forebay.core.instant import Instant, Span
+from forebay.core.job import Draft, Job, State
+from forebay.core.lease import Lease, Settled, Settlement
+from forebay.core.limits import ERRORS_KEPT, INSTANT_MOST
+from forebay.core.outcome import EXPIRED, Ack, Cancel, DeadLetter, Failure, Release, Retry, Verdict
+from forebay.core.policy import Bounded
+from forebay.core.rank import RankRule
+from forebay.core.schedule import Schedule
+from forebay.core.spec import QueueSpec
+from forebay.core.stamp import Stamper
+from forebay.store.protocol import Backlog, CancelAnswer, Promotion, Receipt, Want
+from forebay.testing.model_gates import OPEN, GateModel, Item
+from forebay.testing.model_logs import require
+
+_SECOND = 1_000_000
+
+
+class Model(GateModel):
+    """All that a store knows. `now` is the store's, passed by whoever drives the two."""
+
+    def __init__(self, durable: bool = False) -> None:
+        super().__init__()
+        self.durable = durable
+        self.accepted: list[int] = []
+        self.keys: dict[tuple[str, str], tuple[int, bytes, Instant]] = {}
+        self.paused: dict[str, Instant] = {}
+        self.schedules: dict[str, Schedule] = {}
+        self.ticks: dict[str, Instant] = {}
+        self._settled: dict[int, tuple[int, type[Verdict]]] = {}
+        self._admitted: set[int] = set()
+        self._freed: set[str] = set()
+
+    def spec(self, queue: str) -> QueueSpec:
+        return self.specs.get(queue) or QueueSpec(name=queue)
+
+    def enqueue(self, now: Instant, drafts: Sequence[Draft], fresh: Iterable[int] | None = None) -> list[Receipt]:
+        """`fresh` are the ids a store gave to new jobs; without it they count up from 1."""
+        ids = iter(count(max(self.accepted, default=0) + 1) if fresh is None else fresh)
+        items, keys, born, receipts = dict(self.items), dict(self.keys), dict[int, str](), list[Receipt]()
+        for draft in drafts:
+            stamper = Stamper(self.spec(draft.queue))
+            if stamper.is_log:
+                raise WrongQueueKind(draft.queue, is_log=True)
+            name, (key_digest, key_until) = (draft.queue, draft.key or ""), stamper.key(draft, now)
+            first = keys.get(name)
+            if draft.key and first and first[2] > now:
+                if first[1] != key_digest:
+                    raise KeyConflict(*name, first[0])
+                receipts.append(Receipt(first[0], self.durable, duplicate=True))
+                continue
+            target = self._merge_target(now, draft, items)
+            if target is not None:
+                job_id = target.job.id
+                items[job_id] = replace(target, job=replace(target.job, kind=draft.kind, body=draft.body))
+            else:
+                job_id = next(ids, 0)
+                entry = stamper.entry(draft, job_id, now)
+                items[job_id] = Item(entry, _born(entry, now), _rank(entry, entry.due_at))
+                born[job_id] = draft.queue
+            receipts.append(Receipt(job_id, self.durable, merged=target is not None))
+            if draft.key:
+                keys[name] = (job_id, key_digest, key_until)
+        self._check_room(list(born.values()))
+        accepted = [*self.accepted, *born]
+        require(accepted == sorted(set(accepted)), "ids grow", self.accepted, list(born))
+        self.items, self.keys, self.accepted = items, keys, accepted
+        for job_id in born:
+            for gate in items[job_id].entry.gates:
+                self._stamped.setdefault(gate.name, set()).add(gate.limit)
+        return receipts
+
+    def observe(self, now: Instant, pictures: Mapping[int, Job | None]) -> list[int]:
+        """All accepted jobs as the store shows them; returns those that became ready since the last look."""
+        ready = []
+        self._freed.clear()
+        for job_id, shown in pictures.items():
+            item = self.items.get(job_id)
+            if item is None:
+                continue
+            was = item.job.state
+            if shown is None and item.kept_until and item.kept_until <= now:
+                del self.items[job_id]
+            elif shown and shown.state is State.READY and was is State.WAITING and item.job.due_at <= now:
+                self._change(item, state=State.READY)
+                ready.append(job_id)
+            elif shown and shown.state is State.DEAD and was in OPEN[:2] and item.expired(now):
+                self._freed.update(gate.name for gate in item.entry.gates)
+                self._die(item, Failure(EXPIRED, "not claimed before it expired"), now)
+        for job_id, shown in pictures.items():
+            item = self.items.get(job_id)
+            require(shown == (item and item.job), f"job {job_id} is", item and item.job, shown)
+        for job_id in {*ready, *self._admitted} & self.items.keys():
+            self._check_admission(self.items[job_id])
+        self._admitted.clear()
+        return ready
+
+    def promoted(self, now: Instant, limit: int, ready: Sequence[int], answer: Promotion) -> None:
+        """Called after `observe`, with what it returned."""
+        require(answer.ready == len(ready) <= limit, "promote says how many became ready", len(ready), answer)
+        waiting = self.jobs(State.WAITING)
+        if len(waiting) + len(ready) < limit:
+            late = [item.job.id for item in waiting if self._claimable(item, now)]
+            require(not late, "promote left behind what could be ready", late)
+            due = min((item.job.due_at for item in waiting if item.job.due_at > now), default=None)
+            require(answer.next_due == due, "promote tells the next due time", due, answer.next_due)
+            stale = [item.job.id for item in self.jobs(*OPEN[:2]) if item.expired(now - _SECOND)]
+            require(not stale, "expired a second ago and not dead", stale)
+
+    def claimed(self, now: Instant, wants: Sequence[Want], owner: str, span: Span, leases: Sequence[Lease]) -> None:
+        """What was handed out was there to be had. The wants name different queues or different classes."""
+        for lease in leases:
+            item = self.items.get(lease.job.id)
+            assert item is not None, f"claimed {lease.job.id}, which is not there"
+            job = item.job
+            require(any(_wanted(item, want) for want in wants), f"nobody asked for job {job.id}", wants, job)
+            require(self.paused.get(job.queue, 0) <= now, f"{job.queue} is paused and gave job {job.id}")
+            require(job.state in OPEN[:2], f"claimed job {job.id}, which is {job.state}")
+            require(job.due_at <= now, f"claimed job {job.id} before it was due", job.due_at, now)
+            require(not item.expired(now), f"claimed job {job.id} after it had expired", job.expires_at, now)
+            self._admitted |= {job.id} if job.state is State.WAITING else set()
+            self._check_until(now, span, lease.until)
+            self._change(
+                replace(item, fresh=False),
+                state=State.RUNNING,
+                attempt=job.attempt + 1,
+                delivery=job.delivery + 1,
+                owner=owner,
+                claimed_at=now,
+                lease_until=lease.until,
+            )
+            self._check_lease(lease)
+
+    def claimed_in_order(self, now: Instant, wants: Sequence[Want], leases: Sequence[Lease]) -> None:
+        """Called after `observe`: nothing that could be had was passed over."""
+        paused = [queue for queue, until in self.paused.items() if until > now]
+        for want in wants:
+            got = [item for lease in leases if _wanted(item := self.items[lease.job.id], want)]
+            items = [] if want.queue in paused else self.jobs(*OPEN[:2], queue=want.queue)
+            left = [i for i in items if _wanted(i, want) and self._claimable(i, now) and not self._held_up(i)]
+            require(len(got) <= want.count, "more than was asked for", want, len(got))
+            require(len(got) == want.count or not left, "jobs were there, fewer came", want, [i.job.id for i in left])
+            for cls in {item.entry.cls for item in got}:
+                places = [(item.rank, item.job.id) for item in got if item.entry.cls == cls]
+                require(places == sorted(places), "claims follow (rank, id)", sorted(places), places)
+                passed = [i.job.id for i in left if i.entry.cls == cls and (i.rank, i.job.id) < places[-1]]
+                require(not passed, f"jobs were passed over by {places[-1]}", passed)
+
+    def extended(self, now: Instant, leases: Sequence[Lease], span: Span, survivors: Sequence[Lease]) -> None:
+        held = list(dict.fromkeys(lease.job.id for lease in leases if self._held(lease.fence)))
+        require([lease.job.id for lease in survivors] == held, "extend answers the survivors", held, survivors)
+        for lease in survivors:
+            self._check_until(now, span, lease.until)
+            self._change(self.items[lease.job.id], lease_until=lease.until)
+            self._check_lease(lease)
+
+    def settle(self, now: Instant, settlements: Sequence[Settlement]) -> list[Settled]:
+        return [self._settle(now, lease, verdict) for lease, verdict in settlements]
+
+    def overdue(self, now: Instant, limit: int, leases: Sequence[Lease]) -> None:
+        late = [i.job for i in self.jobs(State.RUNNING) if i.job.lease_until is not None and i.job.lease_until <= now]
+        ends = sorted(job.lease_until or 0 for job in late)[:limit]
+        require([lease.until for lease in leases] == ends, "overdue: all of them, oldest first", ends, leases)
+        require(len({lease.fence for lease in leases}) == len(leases), "overdue tells each lease once", leases)
+        for lease in leases:
+            self._check_lease(lease)
+
+    def cancel(self, now: Instant, ids: Sequence[int]) -> list[CancelAnswer]:
+        return [self._cancel(now, self.items.get(job_id)) for job_id in ids]
+
+    def redrive(self, now: Instant, ids: Sequence[int]) -> list[int]:
+        dead = {job_id: item for job_id in ids if (item := self.items.get(job_id)) and item.job.state is State.DEAD}
+        self._check_room([item.job.queue for item in dead.values()])
+        for item in dead.values():
+            lives = {"attempt": 0, "cancel_requested": False, "finished_at": None, "expires_at": None}
+            self._wait(replace(item, rank=_rank(item.entry, now)), now, **lives)
+        return list(dead)
+
+    def purged(self, now: Instant, state: State, before: Instant, limit: int, answer: int, gone: set[int]) -> None:
+        """`gone` are the accepted jobs that the store no longer shows."""
+        old = {item.job.id for item in self.jobs(state) if (item.job.finished_at or 0) < before}
+        left_by_themselves = {i.job.id for i in self.jobs(state) if i.kept_until and i.kept_until <= now}
+        require(answer == min(limit, len(old)), "purge says how many were old", min(limit, len(old)), answer)
+        require(len(old & gone - left_by_themselves) <= answer <= len(old & gone), "purge removes them", old & gone)
+        for job_id in old & gone:
+            del self.items[job_id]
+
+    def backlog(self, now: Instant, shown: Backlog) -> None:
+        queue, until = shown.queue, self.paused.get(shown.queue, 0)
+        states = [item.job.state for item in self.jobs(*State, queue=queue)]
+        due = [item.job.due_at for item in self.jobs(State.READY, queue=queue)]
+        ends = [fact[2] for name, fact in self.keys.items() if name[0] == queue]
+        live, lately = (len([end for end in ends if end > least]) for least in (now, now - _SECOND))
+        require(live <= shown.keys <= lately, f"keys of {queue}: live, at most, shown", live, lately, shown.keys)
+        expected = Backlog(
+            queue=queue,
+            **{state.value: states.count(state) for state in State},
+            oldest_age=now - min(due, default=now),
+            paused_until=until if until > now else None,
+            keys=shown.keys,
+        )
+        require(shown == expected, "backlog: expected and shown", expected, shown)
+
+    def edges(self, now: Instant) -> list[Instant]:
+        """The instants ahead at which something falls due, runs out or is forgotten."""
+        jobs = [item.job for item in self.items.values()]
+        instants = [at for job in jobs for at in (job.due_at, job.lease_until, job.expires_at) if at is not None]
+        instants += [item.kept_until for item in self.items.values()] + [fact[2] for fact in self.keys.values()]
+        return sorted({at for at in [*instants, *self.paused.values()] if now < at < INSTANT_MOST})
+
+    def pause(self, queue: str, until: Instant | None) -> None:
+        self.paused[queue] = INSTANT_MOST if until is None else until
+
+    def resume(self, queue: str) -> None:
+        self.paused.pop(queue, None)
+
+    def set_gate(self, name: str, limit: int | None) -> None:
+        self.gate_limits.pop(name, None)
+        if limit is not None:
+            self.gate_limits[name] = limit
+
+    def put_schedule(self, schedule: Schedule) -> None:
+        known = self.schedules.get(schedule.name)
+        last_job = known.last_job if known else None
+        self.schedules[schedule.name] = replace(schedule, last_at=self.ticks.get(schedule.name), last_job=last_job)
+
+    def drop_schedule(self, name: str) -> bool:
+        return self.schedules.pop(name, None) is not None
+
+    def fire(
+        self,
+        now: Instant,
+        name: str,
+        tick: Instant,
+        next_at: Instant,
+        draft: Draft | None,
+        fresh: Iterable[int] | None = None,
+    ) -> bool:
+        known = self.schedules.get(name)
+        if known is None or known.paused or known.next_at != tick or tick <= self.ticks.get(name, -1):
+            return False
+        receipts = self.enqueue(now, [draft], fresh) if draft else []
+        became = next((receipt.id for receipt in receipts if not receipt.duplicate), known.last_job)
+        self.ticks[name] = tick
+        self.schedules[name] = replace(known, next_at=next_at, last_at=tick, last_job=became)
+        return True
+
+    def _merge_target(self, now: Instant, draft: Draft, items: dict[int, Item]) -> Item | None:
+        if self.spec(draft.queue).merge is None or draft.subject is None:
+            return None
+        line = [i for i in items.values() if (i.job.queue, i.job.subject) == (draft.queue, draft.subject)]
+        able = [item for item in line if item.fresh and item.entry.merges and not item.expired(now)]
+        return max(able, key=lambda item: item.job.id, default=None)
+
+    def _check_room(self, queues: list[str]) -> None:
+        for queue in dict.fromkeys(queues):
+            capacity, depth = self.spec(queue).capacity, len(self.jobs(*OPEN, queue=queue))
+            if isinstance(capacity, Bounded) and depth + queues.count(queue) > capacity.limit:
+                raise QueueFull(queue, depth, capacity.limit, queues.count(queue), 0)
+
+    def _claimable(self, item: Item, now: Instant) -> bool:
+        return not item.expired(now) and (item.job.state is State.READY or self._admissible(item, now))
+
+    def _held_up(self, item: Item) -> bool:
+        """Its slot came free only while the last verb ran, by an expiry."""
+        return item.job.state is State.WAITING and any(gate.name in self._freed for gate in item.entry.gates)
+
+    def _held(self, fence: tuple[int, int]) -> Item | None:
+        item = self.items.get(fence[0])
+        return item if item and item.job.state is State.RUNNING and item.job.delivery == fence[1] else None
+
+    def _check_until(self, now: Instant, span: Span, until: Instant) -> None:
+        require(span <= until - now <= span * 1.01 + 1_000, "a lease lasts as long as asked", span, until - now)
+
+    def _check_lease(self, lease: Lease) -> None:
+        job = self.items[lease.job.id].job
+        require(lease == Lease(job, job.owner or "", job.lease_until or 0), "the lease shows its job", job, lease)
+
+    def _settle(self, now: Instant, lease: Lease, verdict: Verdict) -> Settled:
+        job_id, item = lease.job.id, self._held(lease.fence)
+        mark = (lease.job.delivery, type(verdict))
+        if item is None:
+            return Settled.APPLIED if self._settled.get(job_id) == mark else Settled.STALE
+        self._settled[job_id] = mark
+        match verdict:
+            case Ack(result):
+                self._end(item, State.DONE, now, result)
+            case Retry(after, error):
+                again = replace(item, rank=_rank(item.entry, now + after))
+                self._wait(again, now + after, errors=_errors(item.job, error, now))
+            case DeadLetter(error):
+                self._die(item, error, now)
+            case Release(after):
+                self._wait(item, now + after, attempt=item.job.attempt - 1)
+            case Cancel():
+                self._end(item, State.CANCELLED, now)
+        return Settled.APPLIED
+
+    def _cancel(self, now: Instant, item: Item | None) -> CancelAnswer:
+        if item is None or item.job.state.terminal:
+            return CancelAnswer.GONE
+        if item.job.state is State.RUNNING:
+            self._change(item, cancel_requested=True)
+            return CancelAnswer.REQUESTED
+        self._end(item, State.CANCELLED, now)
+        return CancelAnswer.CANCELLED
+
+    def _wait(self, item: Item, due_at: Instant, **changes: Any) -> None:
+        self._change(item, state=State.WAITING, due_at=due_at, **_UNHELD, **changes)
+
+    def _die(self, item: Item, error: Failure, now: Instant) -> None:
+        errors = _errors(item.job, error, now)
+        self._change(replace(item, fresh=False), state=State.DEAD, finished_at=now, errors=errors, **_UNHELD)
+
+    def _end(self, item: Item, state: State, now: Instant, result: bytes | None = None) -> None:
+        kept_until = Stamper(self.spec(item.job.queue)).kept_until(now)
+        if kept_until:
+            kept = replace(item, fresh=False, kept_until=kept_until)
+            self._change(kept, state=state, finished_at=now, result_body=result, **_UNHELD)
+        else:
+            del self.items[item.job.id]
+
+    def _change(self, item: Item, **changes: Any) -> None:
+        self.items[item.job.id] = replace(item, job=replace(item.job, **changes))
+
+
+_UNHELD: dict[str, Any] = {"owner": None, "claimed_at": None, "lease_until": None}
+
+
+def _born(entry: Entry, now: Instant) -> Job:
+    shared = {name: getattr(entry, name) for name in Job.__struct_fields__ if name in Entry.__struct_fields__}
+    life: dict[str, Any] = {"state": State.WAITING, "enqueued_at": now, "attempt": 0, "delivery": 0, "errors": ()}
+    return Job(**shared, **life, **_UNHELD, finished_at=None, cancel_requested=False, result_body=None)
+
+
+def _rank(entry: Entry, due_at: Instant) -> int:
+    return RankRule(entry.rank_base, entry.rank_timed).at(due_at)
+
+
+def _errors(job: Job, error: Failure, now: Instant) -> tuple[Failure, ...]:
+    return (*job.errors, replace(error, at=now, attempt=job.attempt))[-ERRORS_KEPT:]
+
+
+def _wanted(item: Item, want: Want) -> bool:
+    return item.job.queue == want.queue and want.cls in (None, item.entry.cls)

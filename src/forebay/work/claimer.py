@@ -1,0 +1,130 @@
+"""The claimer asks for no more than can start now, so whatever it holds is really running.
+
+A job whose last holder died is a suspect: it runs alone in its process, so that a killer is found without innocents
+dying beside it. While one waits for its turn, nothing else is claimed here; further suspects are handed back unharmed.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from threading import Event
+from typing import Final, Protocol
+
+from forebay.core.instant import seconds
+from forebay.core.lease import Lease
+from forebay.core.outcome import Release
+from forebay.store.protocol import Store, Want
+from forebay.work.options import Options
+
+_IDLE: Final = seconds(1)
+_STARTING_MOST: Final = 0.05
+_SUSPECT_AGAIN: Final = 200_000
+_CLOSED_REST: Final = 1.0
+
+
+class Slots(Protocol):
+    """What the claimer needs of a pool."""
+
+    @property
+    def free(self) -> int: ...
+
+    @property
+    def idle(self) -> bool: ...
+
+    def take(self, leases: Sequence[Lease]) -> None: ...
+
+    def wait_for_room(self, timeout: float) -> None: ...
+
+
+class Claimer:
+    """Fills the pool. Claims rotate over the queues, so that the first one cannot starve the others."""
+
+    name = "claimer"
+
+    def __init__(
+        self,
+        store: Store,
+        slots: Slots,
+        options: Options,
+        owner: str,
+        hand_back: Callable[[Lease, Release], None],
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        self._store = store
+        self._slots = slots
+        self._options = options
+        self._owner = owner
+        self._hand_back = hand_back
+        self._draw = draw
+        self._suspect: Lease | None = None
+        self._alone = False
+        self._closing = Event()
+        self._turn = 0
+        self.claims = 0
+        self.claimed = 0
+
+    @property
+    def waiting(self) -> list[Lease]:
+        """Held and not started: a suspect before its turn."""
+        return [] if self._suspect is None else [self._suspect]
+
+    def step(self) -> float:
+        """One claim, or one rest until there may be something to claim."""
+        if self._closing.is_set():
+            return _CLOSED_REST
+        if self._suspect is not None or self._alone:
+            return self._mind_suspect()
+        room = min(self._slots.free, self._options.claim_batch)
+        if room <= 0:
+            self._slots.wait_for_room(_STARTING_MOST)
+            return 0.0
+        leases = self._store.claim(self._wants(room), self._owner, self._options.lease_for)
+        self.claims += 1
+        if not leases:
+            self._store.wait(self._options.queues, _IDLE)
+            return 0.0
+        self.claimed += len(leases)
+        if self._closing.is_set():
+            for lease in leases:
+                self._hand_back(lease, Release())
+        else:
+            self._sort_out(leases)
+        return 0.0
+
+    def close(self) -> None:
+        """Shutdown: nothing starts any more; what was claimed and has not started goes back uncharged."""
+        self._closing.set()
+        if self._suspect is not None:
+            self._hand_back(self._suspect, Release())
+            self._suspect = None
+
+    def _sort_out(self, leases: list[Lease]) -> None:
+        suspects = [lease for lease in leases if lease.job.suspect]
+        if not suspects:
+            self._slots.take(leases)
+            return
+        self._suspect = suspects[0]
+        for lease in suspects[1:]:
+            self._hand_back(lease, Release(int(_SUSPECT_AGAIN * (0.5 + self._draw()))))
+        if len(suspects) < len(leases):
+            self._slots.take([lease for lease in leases if not lease.job.suspect])
+
+    def _mind_suspect(self) -> float:
+        """A suspect starts when the pool is empty, and nothing else starts before it has ended."""
+        if not self._slots.idle:
+            self._slots.wait_for_room(_STARTING_MOST)
+        elif self._suspect is None:
+            self._alone = False
+        else:
+            suspect, self._suspect, self._alone = self._suspect, None, True
+            self._slots.take([suspect])
+        return 0.0
+
+    def _wants(self, room: int) -> list[Want]:
+        """All the room goes to the queue whose turn it is; what it leaves is taken next time round."""
+        queues = self._options.queues
+        if len(queues) == 1:
+            return [Want(queues[0], room)]
+        self._turn = (self._turn + 1) % len(queues)
+        order = (*queues[self._turn :], *queues[: self._turn])
+        each, rest = divmod(room, len(order))
+        return [Want(queue, each + (n < rest)) for n, queue in enumerate(order) if each + (n < rest) > 0]

@@ -1,0 +1,381 @@
+"""When a schedule ticks: cron lines, macros and intervals in a time zone, as values and pure functions.
+
+`Cron` answers "when next", `Timetable` adds how missed ticks and slow jobs are treated and fits into `Schedule.rule`,
+`due` says which ticks to fire now. Time comes in as an argument; the ticker carries the answers to the store, and the
+store alone decides who fires a tick. cronsim is authoritative for what an expression means on a calendar without
+zones; `zone.py` for offsets; this file for what happens where the two disagree, as `DST_RULES` says:
+
+    an expression for certain hours (dst="once")   fires when the wall clock first shows a time, or jumps past it
+    an expression for every hour                   fires whenever the wall clock shows a time, so every real hour
+
+What can go wrong: machines with zone databases of different years compute different ticks; the store still fires
+each tick once. A rule that can never fire (30 February) is refused when it is made.
+"""
+
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from functools import lru_cache
+from itertools import islice, takewhile
+from typing import Final, Literal, NamedTuple, TypeAlias, get_args
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+from msgspec import Struct
+from msgspec.structs import force_setattr
+
+from forebay.core.errors import Invalid
+from forebay.core.instant import Instant, Span, checked_instant, checked_micros, in_words, micros, to_datetime
+from forebay.core.limits import BATCH_MOST, INSTANT_MOST, SPAN_MOST
+from forebay.work.zone import check_zone, high_water, offset_at, stretches
+
+Dst: TypeAlias = Literal["once", "skip", "wall"]
+Overlap: TypeAlias = Literal["allow", "skip"]
+
+DST_RULES: Final[dict[str, tuple[str, str]]] = {
+    "once": ("once, at the first valid instant", "the first time only"),
+    "skip": ("not at all", "the first time only"),
+    "wall": ("not at all", "both times"),
+}
+"""For expressions that name hours: what a time in a gap does, what a time that comes twice does."""
+
+NEVER: Final[Instant] = INSTANT_MOST
+"""The `next_at` to store when a rule has no further tick before the year 2200."""
+
+GRACE: Final = timedelta(seconds=60)
+AHEAD_MOST: Final = timedelta(hours=1)
+JITTER_MOST: Final = timedelta(hours=1)
+RULE_LENGTH: Final = 256
+MISSED_MOST: Final = BATCH_MOST
+
+MACROS: Final = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+
+_FIELDS = {
+    "second": (60, "*/15 or 0,30"),
+    "minute": (60, "30, */5 or 0-29"),
+    "hour": (24, "1, 9-17 or *"),
+    "day-of-month": (31, "1, 15,31, L (the last) or LW (the last weekday)"),
+    "month": (12, "1, JAN or 3-5"),
+    "day-of-week": (7, "MON, 1-5, 5L (the last Friday) or MON#2 (the second Monday); 0 and 7 are Sunday"),
+}
+_UNITS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
+_SECOND = 1_000_000
+_EVERY_HOUR = frozenset(range(24))
+_DAYS = "Sunday Monday Tuesday Wednesday Thursday Friday Saturday".split()
+
+
+class Cron(Struct, frozen=True):
+    """A rule in a zone. `rule`: five fields, six (seconds first), a macro such as @daily, or `@every 90s`.
+
+    Intervals count from 1970-01-01 00:00 UTC, so that every machine agrees; zone and dst do not touch them.
+    """
+
+    rule: str
+    zone: str = "UTC"
+    dst: Dst = "once"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.rule, str) or not 1 <= len(self.rule) <= RULE_LENGTH:
+            raise Invalid("rule", "it is not a short text", f"use 1 to {RULE_LENGTH} characters, such as '30 1 * * *'")
+        _check_word("dst", self.dst, get_args(Dst))
+        check_zone(self.zone)
+        force_setattr(self, "rule", " ".join(self.rule.split()))
+        _meaning(self.rule)
+
+    def next_after(self, after: Instant) -> Instant | None:
+        """The first tick later than this instant; None: there is none before the year 2200."""
+        return next(self._ticks(after), None)
+
+    def ticks(self, after: Instant, upto: Instant, limit: int = BATCH_MOST) -> list[Instant]:
+        """The ticks in (after, upto], oldest first, at most `limit` of them."""
+        if type(limit) is not int or not 1 <= limit <= BATCH_MOST:
+            raise Invalid("limit", f"{limit!r} is not an integer in 1 … {BATCH_MOST}", "ask for fewer, more often")
+        checked_instant("upto", upto)
+        return list(islice(takewhile(upto.__ge__, self._ticks(after)), limit))
+
+    def _ticks(self, after: Instant) -> Iterator[Instant]:
+        whole = checked_instant("after", after) // _SECOND
+        meaning = _meaning(self.rule)
+        if meaning.every:
+            return iter(range((whole // meaning.every + 1) * meaning.every * _SECOND, NEVER, meaning.every * _SECOND))
+        literal = meaning.every_hour or self.dst == "wall"
+        fires = _shown(meaning.fields, self.zone, whole) if literal else self._reached(meaning.fields, whole)
+        return takewhile(NEVER.__gt__, (second * _SECOND for second in fires))
+
+    def _reached(self, fields: str, after: int) -> Iterator[int]:
+        """Each wall time once: when the clock first shows it or, for `once`, jumps past it."""
+        walls = _walls(fields, high_water(self.zone, after))
+        wall = next(walls, None)
+        for start, end, offset in stretches(self.zone, after):
+            jumped = False
+            while wall is not None and wall < start + offset:
+                jumped, wall = True, next(walls, None)
+            if jumped and self.dst == "once" and wall != start + offset:
+                yield start
+            while wall is not None and wall < end + offset:
+                yield wall - offset
+                wall = next(walls, None)
+            if wall is None:
+                return
+
+
+class CatchUp(Struct, frozen=True):
+    """How many of the ticks that nobody fired in time are still fired: the newest `most`, oldest first."""
+
+    most: int = 1
+
+    def __post_init__(self) -> None:
+        if type(self.most) is not int or not 0 <= self.most <= BATCH_MOST:
+            raise Invalid("catch_up", f"{self.most!r} is not an integer in 0 … {BATCH_MOST}", "0: none, 1: the last")
+
+    def __str__(self) -> str:
+        return {0: "none", 1: "last"}.get(self.most, f"all({self.most})")
+
+    @classmethod
+    def parse(cls, word: str) -> "CatchUp":
+        if match := re.fullmatch(r"none|last|all\(([0-9]{1,4})\)", word if isinstance(word, str) else ""):
+            return cls(int(match[1]) if match[1] else ("none", "last").index(word))
+        raise Invalid("catch_up", f"{_quoted(word)} is no rule", "use none, last or all(24)")
+
+
+class Timetable(Struct, frozen=True):
+    """All that decides when a schedule enqueues. `jitter` spreads the jobs of one tick, never the tick itself."""
+
+    cron: Cron
+    catch_up: CatchUp = CatchUp()
+    overlap: Overlap = "allow"
+    jitter: int = 0
+
+    def __post_init__(self) -> None:
+        _check_word("overlap", self.overlap, get_args(Overlap))
+        most = int(JITTER_MOST.total_seconds())
+        if type(self.jitter) is not int or not 0 <= self.jitter <= most:
+            raise Invalid("jitter", f"{self.jitter!r} is not a whole number of seconds in 0 … {most}", "choose one")
+        if len(self.rule) > RULE_LENGTH:
+            raise Invalid("rule", f"{len(self.rule)} characters with its options", f"the limit is {RULE_LENGTH}")
+
+    @property
+    def rule(self) -> str:
+        """The text for `Schedule.rule`: the cron rule, then what differs from the defaults, always in one order."""
+        words = {"dst": self.cron.dst, "catch_up": self.catch_up, "overlap": self.overlap, "jitter": f"{self.jitter}s"}
+        usual = {"dst": "once", "catch_up": "last", "overlap": "allow", "jitter": "0s"}
+        options = [f"{name}={word}" for name, word in words.items() if str(word) != usual[name]]
+        return " ; ".join([self.cron.rule, *([" ".join(options)] if options else [])])
+
+    @classmethod
+    def parse(cls, rule: str, zone: str = "UTC") -> "Timetable":
+        """The inverse of `.rule`: "30 1 * * * ; dst=wall catch_up=all(3) overlap=skip jitter=30s"."""
+        if not isinstance(rule, str):
+            raise Invalid("rule", f"{type(rule).__name__} is not a text", "write it like '30 1 * * * ; overlap=skip'")
+        line, _, tail = rule.partition(";")
+        pairs = [option.partition("=")[::2] for option in tail.split()]
+        words = dict(pairs)
+        for name, _ in pairs:
+            _check_word("option", name, ("dst", "catch_up", "overlap", "jitter"))
+        if len(words) < len(pairs):
+            raise Invalid("option", f"one comes twice in {_quoted(tail.strip())}", "give each at most once")
+        cron = Cron(line, zone, words.get("dst", "once"))  # type: ignore[arg-type] # checked there
+        jitter = _seconds("jitter", words.get("jitter", "0s"))
+        catch_up = CatchUp.parse(words.get("catch_up", "last"))
+        return cls(cron, catch_up, words.get("overlap", "allow"), jitter)  # type: ignore[arg-type] # checked there
+
+    def run_at(self, tick: Instant, draw: float) -> Instant:
+        """When the job of a tick may run; `draw` is uniform in [0, 1)."""
+        return min(tick + int(draw * self.jitter * _SECOND), NEVER)
+
+
+class Due(NamedTuple):
+    """Fire these, oldest first, then the cursor is `next_at`. `missed` ticks are given up; it counts to MISSED_MOST.
+
+    When `fires` is empty or begins after the stored cursor, the cursor moves without a job: those ticks are `missed`.
+    """
+
+    fires: tuple[Instant, ...]
+    next_at: Instant
+    missed: int
+
+    def steps(self) -> list[tuple[Instant, Instant]]:
+        """(tick, the cursor after it): what `fire` takes, call by call."""
+        return list(zip(self.fires, (*self.fires[1:], self.next_at), strict=False))
+
+
+def due(
+    timetable: Timetable, next_at: Instant, now: Instant, last_at: Instant | None = None, grace: timedelta = GRACE
+) -> Due:
+    """What to do now about a schedule whose cursor is `next_at` and whose last fired tick was `last_at`.
+
+    Pending is every tick from the cursor to now, none at or before `last_at`. Of these the newest fire: all that are
+    no older than `grace`, and at least as many as `catch_up` allows. More than a batch is left for the next call.
+    """
+    cron, floor = timetable.cron, max(0, checked_instant("next_at", next_at) - 1, -1 if last_at is None else last_at)
+    late = checked_instant("now", now) - checked_micros("grace", grace, timedelta(0), SPAN_MOST) - 1
+    if now <= floor:
+        return Due((), cron.next_after(floor) or NEVER, 0)
+    fires = cron.ticks(max(floor, late), now)
+    if len(fires) < timetable.catch_up.most:
+        fires = _newest(cron, floor, now, timetable.catch_up.most)
+    given_up = (fires[0] if fires else now + 1) - 1
+    missed = len(cron.ticks(floor, given_up, MISSED_MOST)) if given_up > floor else 0
+    following = cron.next_after(fires[-1] if len(fires) == BATCH_MOST else now)
+    return Due(tuple(fires), following or NEVER, missed)
+
+
+def _newest(cron: Cron, floor: Instant, now: Instant, count: int) -> list[Instant]:
+    """The last `count` ticks in (floor, now], found by halving: nobody counts the seconds of a year."""
+    found = cron.ticks(floor, now, count)
+    low, high = floor, now
+    while len(found) == count and high - low > 1:
+        middle = (low + high) // 2
+        newer = cron.ticks(middle, now, count)
+        low, high, found = (middle, high, newer) if len(newer) == count else (low, middle, found)
+    return found
+
+
+def check_tick(tick: Instant, now: Instant) -> Instant:
+    """Refuse to fire far ahead of the store's clock: one of two clocks is wrong, and a fired tick cannot be undone."""
+    ahead: Span = checked_instant("tick", tick) - checked_instant("now", now)
+    if ahead > micros(AHEAD_MOST):
+        raise Invalid(
+            "tick",
+            f"{to_datetime(tick):%Y-%m-%d %H:%M:%S} UTC is {timedelta(microseconds=ahead)} ahead of the store's clock",
+            f"a tick may be at most {in_words(AHEAD_MOST)} ahead: compare the clocks of this machine and the store",
+        )
+    return tick
+
+
+def describe(cron: Cron, after: Instant) -> str:
+    """The rule in words, or as it is written where no short words fit; and the next three fires in its zone."""
+    zone = ZoneInfo(cron.zone)
+    fires = [to_datetime(tick).astimezone(zone) for tick in cron.ticks(after, NEVER, 3)]
+    shown = ", ".join(f"{fire:%Y-%m-%d %H:%M:%S} {fire:%z}"[:25] for fire in fires) or "never"
+    return f"{_in_words(cron.rule)} ({cron.zone}); next: {shown}"
+
+
+def _in_words(rule: str) -> str:
+    meaning = _meaning(rule)
+    if meaning.every:
+        return f"every {in_words(timedelta(seconds=meaning.every))}"
+    for pattern, words in (
+        (r"\* \* \* \* \* \*", "every second"),
+        (r"(?:0 )?\* \* \* \* \*", "every minute"),
+        (r"\*/([2-6]|10|12|15|20|30) \* \* \* \* \*", "every {0} seconds"),
+        (r"(?:0 )?\*/([2-6]|10|12|15|20|30) \* \* \* \*", "every {0} minutes"),
+        (r"(?:0 )?0 \* \* \* \*", "every hour"),
+        (r"(?:0 )?(\d+) \* \* \* \*", "at minute {0} of every hour"),
+        (r"(?:0 )?0 \*/([23468]|12) \* \* \*", "every {0} hours, from midnight"),
+        (r"(?:0 )?(\d+) (\d+) \* \* \*", "at {1:0>2}:{0:0>2} every day"),
+        (r"(?:0 )?(\d+) (\d+) \* \* (?:1-5|MON-FRI)", "at {1:0>2}:{0:0>2} Monday to Friday"),
+        (r"(?:0 )?(\d+) (\d+) \* \* ([0-7]|[A-Z]{3})", "at {1:0>2}:{0:0>2} every {day}"),
+        (r"(?:0 )?(\d+) (\d+) (\d+) \* \*", "at {1:0>2}:{0:0>2} on day {2} of every month"),
+        (r"(?:0 )?(\d+) (\d+) (\d+) (\d+) \*", "at {1:0>2}:{0:0>2} every year on day {2} of month {3}"),
+    ):
+        if match := re.fullmatch(pattern, meaning.fields.upper()):
+            return words.format(*match.groups(), day=_day(match[3]) if "{day}" in words else "")
+    return rule
+
+
+def _day(word: str) -> str:
+    return _DAYS[int(word) % 7] if word.isdigit() else next(day for day in _DAYS if day.upper().startswith(word))
+
+
+class _Meaning(NamedTuple):
+    """A rule taken apart: an interval in seconds, or the fields for cronsim and whether they name every hour."""
+
+    every: int
+    fields: str
+    every_hour: bool
+
+
+@lru_cache(maxsize=4096)
+def _meaning(rule: str) -> _Meaning:
+    if rule.startswith("@"):
+        word, _, length = rule.lower().partition(" ")
+        if word == "@every":
+            most = int(SPAN_MOST.total_seconds())
+            every = _seconds("rule @every", length)
+            if not 1 <= every <= most:
+                raise Invalid("rule @every", f"{_quoted(length)} is not in 1s … {most}s", "choose one inside")
+            return _Meaning(every, "", False)
+        if rule.lower() not in MACROS:
+            raise Invalid("rule", f"{_quoted(rule)} is no macro", f"use one of {', '.join(MACROS)}, or @every 90s")
+    fields = MACROS.get(rule.lower(), rule)
+    parts = fields.split()
+    if len(parts) not in (5, 6):
+        raise Invalid(
+            "rule",
+            f"{_quoted(rule)} has {len(parts)} fields",
+            "write minute hour day-of-month month day-of-week, such as '30 1 * * *'; six fields begin with the second",
+        )
+    names = list(_FIELDS)[-len(parts) :]
+    for name, part in zip(names, parts, strict=True):
+        _check_steps(name, part)
+    try:
+        parsed = CronSim(fields, to_datetime(0))
+    except CronSimError as error:
+        raise _refusal(names, parts, str(error).removeprefix("Bad ")) from None
+    return _Meaning(0, fields, parsed.hours >= _EVERY_HOUR)
+
+
+def _check_steps(name: str, part: str) -> None:
+    """cronsim takes */90 for minutes as "at minute 0", which nobody means."""
+    size, _ = _FIELDS[name]
+    for step in re.findall(r"/([0-9]+)", part):
+        if int(step) > size:
+            raise Invalid(f"rule {name}", f"the step of {_quoted(part)} leaves the field", "use @every for intervals")
+
+
+def _refusal(names: list[str], parts: list[str], name: str) -> Invalid:
+    part = parts[names.index(name)] if name in names else " ".join(parts)
+    if name == "day-of-month" and re.fullmatch(r"(30|31)([,-](30|31))*", part):
+        return Invalid("rule day-of-month", f"no month of {_quoted(parts[-2])} has a day {part}", "use L for the last")
+    _, example = _FIELDS.get(name, (0, "five or six fields"))
+    return Invalid(f"rule {name}", f"{_quoted(part)} is not understood or out of range", f"write it like {example}")
+
+
+def _seconds(field: str, text: str) -> int:
+    """ "90s", "5m", "1h30m" in seconds."""
+    parts = re.findall(r"([0-9]{1,9})([dhms])", text)
+    if not parts or "".join(map("".join, parts)) != text:
+        raise Invalid(field, f"{_quoted(text)} is not a length of time", "write it like 90s, 5m or 1h30m")
+    return sum(int(count) * _UNITS[unit] for count, unit in parts)
+
+
+def _check_word(field: str, word: object, words: tuple[str, ...]) -> None:
+    if word not in words:
+        raise Invalid(field, f"{_quoted(word)} is not known", f"use {', '.join(words[:-1])} or {words[-1]}")
+
+
+def _quoted(value: object) -> str:
+    return ascii(value) if len(ascii(value)) <= 60 else ascii(value)[:59] + "…"
+
+
+def _walls(fields: str, after: int) -> Iterator[int]:
+    """The matching seconds of a wall clock after this one, counted as if the wall were UTC: cronsim sees no zone."""
+    return (int(moment.timestamp()) for moment in CronSim(fields, to_datetime(0) + timedelta(seconds=after)))
+
+
+def _shown(fields: str, zone: str, after: int) -> Iterator[int]:
+    """Whenever the wall clock shows a matching time: none in a gap, both in an overlap."""
+    seen = after + offset_at(zone, after)
+    walls = _walls(fields, seen)
+    wall = next(walls, None)
+    for start, end, offset in stretches(zone, after):
+        if start + offset < seen:
+            walls = _walls(fields, start + offset - 1)
+            wall = next(walls, None)
+        while wall is not None and wall < start + offset:
+            wall = next(walls, None)
+        while wall is not None and wall < end + offset:
+            yield wall - offset
+            wall = next(walls, None)
+        if wall is None:
+            return
+        seen = end + offset

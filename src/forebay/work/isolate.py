@@ -1,0 +1,182 @@
+"""Handlers in a process of their own, which may be killed: `isolate=True`.
+
+A child is kept warm and runs one job at a time; a crash, a kill or a timeout costs the child and nothing else. Parent
+and child talk over two pipes in length-prefixed MessagePack; what the handler prints goes where it always went.
+"""
+
+import asyncio
+import importlib
+import inspect
+import os
+import signal
+import struct
+import subprocess
+import sys
+from threading import Lock
+from typing import Any, BinaryIO, Final
+
+import msgspec
+
+from forebay.core.errors import Invalid
+from forebay.core.lease import Lease
+from forebay.core.outcome import Dropped, Failed, Failure, Outcome, Snoozed, Succeeded
+from forebay.work.context import Context
+from forebay.work.handler import Handler
+from forebay.work.run import Run
+
+CRASHED: Final = "forebay.Crashed"
+_LENGTH: Final = struct.Struct("<I")
+_PIPES: Final = "FOREBAY_CHILD_PIPES"
+
+
+class _Reply(msgspec.Struct, array_like=True):
+    """An outcome on its way back."""
+
+    word: str
+    result: bytes | None = None
+    error: Failure | None = None
+    after: int = 0
+
+    def outcome(self) -> Outcome:
+        match self.word, self.error:
+            case "succeeded", _:
+                return Succeeded(self.result)
+            case "snoozed", _:
+                return Snoozed(self.after)
+            case "dropped", Failure() as error:
+                return Dropped(error)
+            case _, error:
+                return Failed(error or Failure(CRASHED, "the child gave no reason"))
+
+
+class Child:
+    """One warm process. `run` blocks the calling thread; `kill` may come from any other."""
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = Lock()
+
+    def run(self, run: Run) -> Outcome:
+        process = self._ready()
+        try:
+            _send(self._out, msgspec.msgpack.encode(run.lease))
+            return msgspec.msgpack.decode(_receive(self._in), type=_Reply).outcome()
+        except (OSError, EOFError, msgspec.DecodeError):
+            code = process.wait()
+            self._forget()
+            if run.stop is not None:
+                return run.stopped_outcome()
+            return Failed(Failure(CRASHED, f"its process {_ended(code)}"))
+
+    def kill(self) -> None:
+        with self._lock:
+            if self._process is not None:
+                self._process.kill()
+
+    def close(self) -> None:
+        self.kill()
+        if self._process is not None:
+            self._process.wait()
+            self._forget()
+
+    def _ready(self) -> subprocess.Popen[bytes]:
+        if self._process is not None and self._process.poll() is None:
+            return self._process
+        if self._process is not None:
+            self._forget()
+        to_child, out = os.pipe()
+        in_, from_child = os.pipe()
+        environment = {**os.environ, _PIPES: f"{to_child},{from_child}", "PYTHONPATH": os.pathsep.join(sys.path)}
+        command = [sys.executable, "-m", "forebay.work.isolate", self._target]
+        with self._lock:
+            self._process = subprocess.Popen(command, pass_fds=(to_child, from_child), env=environment)
+        os.close(to_child)
+        os.close(from_child)
+        self._out, self._in = os.fdopen(out, "wb", buffering=0), os.fdopen(in_, "rb")
+        return self._process
+
+    def _forget(self) -> None:
+        with self._lock:
+            self._process = None
+        self._out.close()
+        self._in.close()
+
+
+def find_app(target: str) -> Any:
+    """`package.module:name`, imported."""
+    module_name, _, name = target.partition(":")
+    if not module_name or not name:
+        raise Invalid("app", f"{target!r} does not name an app", "write module:name, for example app:fb")
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        return getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError) as error:
+        raise Invalid(
+            "app", f"{target!r} cannot be loaded: {error}", "write module:name, for example app:fb"
+        ) from error
+
+
+def _serve(target: str) -> None:
+    """The child's life: one job after another until the parent is gone."""
+    to_child, from_child = (int(number) for number in os.environ[_PIPES].split(","))
+    registry = find_app(target).registry
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with os.fdopen(to_child, "rb") as in_, os.fdopen(from_child, "wb", buffering=0) as out:
+        while True:
+            try:
+                lease = msgspec.msgpack.decode(_receive(in_), type=Lease)
+            except EOFError:
+                return
+            _send(out, msgspec.msgpack.encode(_run_here(registry[lease.job.kind], lease)))
+
+
+def _run_here(handler: Handler, lease: Lease) -> _Reply:
+    try:
+        arguments = handler.signature.unpack(lease.job.payload)
+        if handler.signature.context_name is not None:
+            arguments[handler.signature.context_name] = Context(lease)
+        value = handler.function(**arguments)
+        if inspect.isawaitable(value):
+            value = asyncio.run(_awaited(value))
+        return _Reply("succeeded", handler.encode_result(value))
+    except BaseException as error:
+        match handler.outcome_of(error):
+            case Snoozed(after):
+                return _Reply("snoozed", after=after)
+            case Dropped(failure):
+                return _Reply("dropped", error=failure)
+            case Failed(failure):
+                return _Reply("failed", error=failure)
+            case _:
+                return _Reply("failed")
+
+
+async def _awaited(value: Any) -> Any:
+    return await value
+
+
+def _send(pipe: BinaryIO, body: bytes) -> None:
+    data = memoryview(_LENGTH.pack(len(body)) + body)
+    while data:
+        data = data[pipe.write(data) or 0 :]
+
+
+def _receive(pipe: BinaryIO) -> bytes:
+    head = pipe.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        raise EOFError
+    (length,) = _LENGTH.unpack(head)
+    body = pipe.read(length)
+    if len(body) < length:
+        raise EOFError
+    return body
+
+
+def _ended(code: int) -> str:
+    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1])

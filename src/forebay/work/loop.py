@@ -1,0 +1,117 @@
+"""Async handlers: fixed coroutines on one event loop in a thread of its own.
+
+A coroutine a slot, fed from a deque: a task a job would cost three times as much. A run is stopped by cancelling its
+slot's task; the slot notices that it was meant for the run and goes on.
+"""
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from threading import Event, Thread
+
+from forebay.core.outcome import Outcome
+from forebay.work.run import Run
+
+
+class LoopSlots:
+    """`finish` is called on the loop's thread, once a run."""
+
+    def __init__(
+        self, size: int, finish: Callable[[Run, Outcome], object], succeed: Callable[[Run, object], Outcome]
+    ) -> None:
+        self._size = size
+        self._finish = finish
+        self._succeed = succeed
+        self._ready: deque[Run] = deque()
+        self._resting: list[asyncio.Future[None]] = []
+        self._started = Event()
+        self._closing = False
+        self._pid = os.getpid()
+        self._thread = Thread(target=self._host, name="forebay-loop", daemon=True)
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        self._thread.start()
+        self._started.wait()
+
+    def feed(self, runs: Sequence[Run]) -> None:
+        self._loop.call_soon_threadsafe(self._wake, runs)
+
+    def interrupt(self, run: Run) -> None:
+        """Cancel the run if it is still under way; `run.stop` says why."""
+        self._loop.call_soon_threadsafe(self._cancel, run)
+
+    def close(self) -> None:
+        self._closing = True
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._end.set)
+            self._thread.join(5)
+
+    def _host(self) -> None:
+        asyncio.run(self._main())
+
+    async def _main(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._end = asyncio.Event()
+        slots = [asyncio.create_task(self._slot()) for _ in range(self._size)]
+        self._started.set()
+        await self._end.wait()
+        for slot in slots:
+            slot.cancel()
+        await asyncio.gather(*slots, return_exceptions=True)
+
+    def _wake(self, runs: Sequence[Run]) -> None:
+        self._ready.extend(runs)
+        for _ in range(min(len(runs), len(self._resting))):
+            future = self._resting.pop()
+            if not future.done():
+                future.set_result(None)
+
+    def _cancel(self, run: Run) -> None:
+        if isinstance(run.task, asyncio.Task):
+            run.task.cancel()
+        elif run in self._ready:
+            self._ready.remove(run)
+            self._finish(run, run.stopped_outcome())
+
+    async def _slot(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        while not self._closing:
+            try:
+                while not self._ready:
+                    future = self._loop.create_future()
+                    self._resting.append(future)
+                    await future
+                run = self._ready.popleft()
+            except asyncio.CancelledError:
+                # A cancellation that came too late for its run; only the end of the pool ends a slot.
+                task.uncancel()
+                continue
+            run.task = task
+            outcome = await self._execute(run, task)
+            run.task = None
+            self._finish(run, outcome)
+
+    async def _execute(self, run: Run, task: "asyncio.Task[None]") -> Outcome:
+        handler = run.handler
+        try:
+            arguments = handler.signature.unpack(run.lease.job.payload)
+            if handler.signature.context_name is not None:
+                arguments[handler.signature.context_name] = run.context
+            return self._succeed(run, await handler.function(**arguments))
+        except asyncio.CancelledError as error:
+            if run.stop is None:
+                return handler.outcome_of(error)
+            task.uncancel()
+            return run.stopped_outcome()
+        except BaseException as error:
+            return handler.outcome_of(error)
+        finally:
+            # A handler that forked and came back in the child must not go on as a second worker.
+            if os.getpid() != self._pid:
+                os._exit(0)

@@ -1,0 +1,34 @@
+"""How a worker works: its queues, its size, its patience."""
+
+from datetime import timedelta
+
+from msgspec import Struct
+
+from forebay.core.errors import Invalid
+from forebay.core.instant import checked_micros, seconds
+from forebay.core.limits import BATCH_MOST, LEASE_MOST
+from forebay.core.names import check_name
+from forebay.core.policy import check_between
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """lease_for is the visibility timeout: how long a job outlives its worker's last heartbeat."""
+
+    queues: tuple[str, ...] = ("default",)
+    concurrency: int = 64
+    claim_batch: int = 100
+    lease_for: timedelta = seconds(30)
+    drain_timeout: timedelta = seconds(25)
+    retry_budget: float | None = None
+    wedged_most: int = 64
+
+    def __post_init__(self) -> None:
+        if not self.queues:
+            raise Invalid("queues", "none is named", "give at least one, such as default")
+        for queue in self.queues:
+            check_name("queue", queue)
+        check_between("concurrency", self.concurrency, 1, 10_000)
+        check_between("claim_batch", self.claim_batch, 1, BATCH_MOST)
+        check_between("wedged_most", self.wedged_most, 0, 10_000)
+        checked_micros("lease_for", self.lease_for, timedelta(milliseconds=100), LEASE_MOST)
+        checked_micros("drain_timeout", self.drain_timeout, timedelta(0), timedelta(days=1))

@@ -1,0 +1,239 @@
+"""The pool: starts jobs where their handlers belong and turns what comes of them into verdicts.
+
+Async handlers run on a loop, plain ones in threads, isolated ones in processes; together never more than `concurrency`.
+Whatever a handler does (any exception, SystemExit, a hang, a crash of its own process), the pool lives on and the job
+follows its rules. A run ends exactly once: by its own end, its timeout, its cancellation, the drain, or its lost lease.
+"""
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from threading import Condition
+from typing import Final
+
+from forebay.core.breaker import Budget, Circuit
+from forebay.core.decide import decide
+from forebay.core.errors import Invalid
+from forebay.core.lease import Fence, Lease
+from forebay.core.outcome import Failed, Failure, Outcome, Release, Succeeded, Verdict
+from forebay.core.policy import Routing
+from forebay.work.handler import Handler
+from forebay.work.isolate import Child
+from forebay.work.loop import LoopSlots
+from forebay.work.marks import Marks
+from forebay.work.options import Options
+from forebay.work.run import Run, Stop
+from forebay.work.threads import ThreadSlots
+
+NO_HANDLER: Final = "forebay.NoHandler"
+_SWEEP_EVERY: Final = 0.05
+_POSTPONED: Final = 1_000_000
+
+
+class Pool:
+    """Runs jobs. `settle` takes each verdict; `sweep` must be called often."""
+
+    name = "pool"
+
+    def __init__(
+        self,
+        registry: Mapping[str, Handler],
+        options: Options,
+        routing: Callable[[str], Routing],
+        settle: Callable[[Lease, Verdict], None],
+        *,
+        target: str | None = None,
+        marks: Marks | None = None,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        self._registry = registry
+        self._routing = routing
+        self._settle = settle
+        self._target = target
+        self._marks = marks
+        self._draw = draw
+        self._size = options.concurrency
+        self._wedged_most = options.wedged_most
+        self._runs: dict[Fence, Run] = {}
+        self._room = Condition()
+        self._circuits = {kind: Circuit(handler.breaker) for kind, handler in registry.items() if handler.breaker}
+        self._budget = Budget(options.retry_budget) if options.retry_budget else None
+        self._children: dict[Run, Child] = {}
+        self._warm: list[Child] = []
+        self._loop = LoopSlots(self._size, self._finish, self._succeed)
+        self._threads = ThreadSlots("thread", self._size, self._call, self._finish)
+        self._processes = ThreadSlots("isolate", self._size, self._call_isolated, self._finish)
+        self._uses_loop = any(handler.where == "loop" for handler in registry.values())
+        if target is None and any(handler.where == "process" for handler in registry.values()):
+            raise Invalid("isolate", "the app has no name that another process could import", "start it as module:name")
+
+    @property
+    def free(self) -> int:
+        return self._size - len(self._runs)
+
+    @property
+    def idle(self) -> bool:
+        return not self._runs
+
+    @property
+    def healthy(self) -> bool:
+        """False when the loop died or too many threads hang: the process should be replaced."""
+        return (not self._uses_loop or self._loop.alive) and self._threads.wedged <= self._wedged_most
+
+    def start(self) -> None:
+        if self._uses_loop:
+            self._loop.start()
+
+    def take(self, leases: Sequence[Lease]) -> None:
+        """Start these jobs; what has no handler, or whose breaker is open, is settled at once."""
+        now = time.monotonic()
+        started: dict[str, list[Run]] = {"loop": [], "thread": [], "process": []}
+        for lease in leases:
+            handler = self._registry.get(lease.job.kind)
+            if handler is None:
+                known = ", ".join(sorted(self._registry)) or "none"
+                self._conclude(lease, Failed(Failure(NO_HANDLER, f"no handler for {lease.job.kind}; known: {known}")))
+            elif (after := self._postpone(lease, now)) > 0:
+                self._settle(lease, Release(int(after * (0.5 + self._draw()))))
+            else:
+                deadline = None if handler.timeout is None else now + handler.timeout / 1_000_000
+                run = Run(lease, handler, deadline)
+                self._runs[lease.fence] = run
+                if self._marks is not None:
+                    self._marks.started(lease.fence)
+                started[handler.where].append(run)
+        for where, slots in (("loop", self._loop), ("thread", self._threads), ("process", self._processes)):
+            if started[where]:
+                slots.feed(started[where])
+
+    def held(self) -> list[Lease]:
+        return [run.lease for run in list(self._runs.values())]
+
+    def contexts(self) -> list[tuple[Lease, float, str]]:
+        """What runs, how far it says it is, and what it notes."""
+        return [(run.lease, run.context.portion, run.context.note) for run in list(self._runs.values())]
+
+    def circuits(self) -> dict[str, tuple[str, int]]:
+        """Per kind with a breaker: its state, and the runs it saved."""
+        now = _micros(time.monotonic())
+        return {kind: (circuit.state(now), circuit.saved) for kind, circuit in self._circuits.items()}
+
+    def lose(self, fences: Sequence[Fence]) -> None:
+        for fence in fences:
+            self._interrupt(fence, Stop.LOST)
+
+    def ask_to_end(self, fences: Sequence[Fence]) -> None:
+        for fence in fences:
+            self._interrupt(fence, Stop.CANCEL)
+
+    def interrupt_all(self) -> None:
+        """The drain is over: everything still running is handed back."""
+        for fence in list(self._runs):
+            self._interrupt(fence, Stop.DRAIN)
+
+    def step(self) -> float:
+        """Stop what has run too long."""
+        now = time.monotonic()
+        for fence, run in list(self._runs.items()):
+            if run.deadline is not None and now >= run.deadline:
+                self._interrupt(fence, Stop.TIMEOUT)
+        return _SWEEP_EVERY
+
+    def wait_for_room(self, timeout: float) -> None:
+        with self._room:
+            if self.free <= 0:
+                self._room.wait(timeout)
+
+    def wait_until_idle(self, timeout: float) -> bool:
+        with self._room:
+            return self._room.wait_for(lambda: self.idle, timeout)
+
+    def close(self) -> None:
+        self._loop.close()
+        self._threads.close()
+        self._processes.close()
+        for child in (*self._warm, *self._children.values()):
+            child.close()
+
+    def _postpone(self, lease: Lease, now: float) -> int:
+        """How long the job should rather wait: its breaker is open, or the retry budget is spent."""
+        circuit = self._circuits.get(lease.job.kind)
+        if circuit is not None and (after := circuit.admit(_micros(now))) > 0:
+            return after
+        if self._budget is None:
+            return 0
+        if lease.job.attempt <= 1:
+            self._budget.first_run()
+            return 0
+        return 0 if self._budget.may_retry() else _POSTPONED
+
+    def _interrupt(self, fence: Fence, stop: Stop) -> None:
+        run = self._runs.get(fence)
+        if run is None or run.stop is not None:
+            return
+        run.stop = stop
+        if stop is Stop.CANCEL:
+            run.context.cancel()
+        elif stop is Stop.LOST:
+            run.context.lose()
+        match run.handler.where:
+            case "loop":
+                self._loop.interrupt(run)
+            case "process":
+                child = self._children.get(run)
+                if child is not None:
+                    child.kill()
+            case "thread" if stop is not Stop.CANCEL:
+                # A cancelled thread is asked (ctx.cancelled) and waited for; the others are not waited for.
+                if self._finish(run, run.stopped_outcome()):
+                    self._threads.write_off()
+            case _:
+                pass
+
+    def _call(self, run: Run) -> Outcome:
+        handler = run.handler
+        arguments = handler.signature.unpack(run.lease.job.payload)
+        if handler.signature.context_name is not None:
+            arguments[handler.signature.context_name] = run.context
+        return self._succeed(run, handler.function(**arguments))
+
+    def _call_isolated(self, run: Run) -> Outcome:
+        child = self._warm.pop() if self._warm else Child(self._target or "")
+        self._children[run] = child
+        try:
+            return run.stopped_outcome() if run.stop is not None else child.run(run)
+        finally:
+            del self._children[run]
+            self._warm.append(child)
+
+    def _succeed(self, run: Run, value: object) -> Outcome:
+        if run.context.cancelled and value is None and run.handler.where == "thread":
+            return run.stopped_outcome()
+        return Succeeded(run.handler.encode_result(value))
+
+    def _finish(self, run: Run, outcome: Outcome) -> bool:
+        """The end of a run, once; False if it had ended before."""
+        with self._room:
+            if run.over:
+                return False
+            run.over = True
+            self._runs.pop(run.fence, None)
+            if self._marks is not None:
+                self._marks.ended(run.fence)
+            self._room.notify_all()
+        if run.stop is not Stop.LOST:
+            self._conclude(run.lease, outcome)
+        return True
+
+    def _conclude(self, lease: Lease, outcome: Outcome) -> None:
+        circuit = self._circuits.get(lease.job.kind)
+        if circuit is not None:
+            if isinstance(outcome, Succeeded):
+                circuit.succeeded()
+            elif isinstance(outcome, Failed):
+                circuit.failed(_micros(time.monotonic()))
+        self._settle(lease, decide(lease.job, outcome, self._routing(lease.job.queue), self._draw()))
+
+
+def _micros(seconds: float) -> int:
+    return int(seconds * 1_000_000)

@@ -1,0 +1,49 @@
+"""The renewer: a heartbeat from a thread of its own, so that a handler that holds the loop does not lose its lease.
+
+What does not survive is lost: the pool is told, the handler may notice (`ctx.lost`), and its result is thrown away.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from forebay.core.lease import Fence, Lease
+from forebay.core.limits import BATCH_MOST
+from forebay.store.protocol import Store
+from forebay.work.options import Options
+
+
+class Held(Protocol):
+    """What the renewer needs of a pool."""
+
+    def held(self) -> list[Lease]: ...
+
+    def lose(self, fences: Sequence[Fence]) -> None: ...
+
+    def ask_to_end(self, fences: Sequence[Fence]) -> None: ...
+
+
+class Renewer:
+    """Extends everything that is held, three times a lease."""
+
+    name = "renewer"
+
+    def __init__(self, store: Store, held: Held, options: Options, also: Callable[[], list[Lease]] = list) -> None:
+        self._store = store
+        self._held = held
+        self._also = also
+        self._lease_for = options.lease_for
+        self.renewed = 0
+        self.lost = 0
+
+    def step(self) -> float:
+        leases = [*self._held.held(), *self._also()]
+        for start in range(0, len(leases), BATCH_MOST):
+            batch = leases[start : start + BATCH_MOST]
+            survivors = self._store.extend(batch, self._lease_for)
+            alive = {lease.fence for lease in survivors}
+            gone = [lease.fence for lease in batch if lease.fence not in alive]
+            self._held.lose(gone)
+            self._held.ask_to_end([lease.fence for lease in survivors if lease.job.cancel_requested])
+            self.renewed += len(survivors)
+            self.lost += len(gone)
+        return self._lease_for.total_seconds() / 3

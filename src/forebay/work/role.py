@@ -1,0 +1,78 @@
+"""What every role is: one bounded `step`, and a thread that repeats it.
+
+`step` does a bounded amount of work and says how long it may rest, in seconds; a simulator calls it by seed, `Beat`
+calls it in a thread. A store that is out of reach is not the end: the step is tried again, later and later up to a
+second, and the log gets at most one line a second.
+"""
+
+import logging
+import random
+from threading import Event, Thread
+from time import monotonic
+from typing import Final, Protocol
+
+_log = logging.getLogger("forebay.work")
+
+_FIRST_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 1.0
+_LOG_EVERY: Final = 1.0
+
+
+class Role(Protocol):
+    """Something a worker does over and over."""
+
+    @property
+    def name(self) -> str: ...
+
+    def step(self) -> float:
+        """Do a bounded piece of work; return the seconds to rest, 0 for none."""
+
+
+class Beat:
+    """A role in a thread of its own. `nudge` ends a rest early; `beaten_at` is the last step that went well."""
+
+    def __init__(self, role: Role) -> None:
+        self.role = role
+        self.beaten_at = monotonic()
+        self._stopping = Event()
+        self._nudged = Event()
+        self._logged_at = float("-inf")
+        self._thread = Thread(target=self._run, name=f"forebay-{role.name}", daemon=True)
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, timeout: float | None = None) -> bool:
+        """Finish the step under way and end; True when it has."""
+        self._stopping.set()
+        self._nudged.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def nudge(self) -> None:
+        self._nudged.set()
+
+    def _run(self) -> None:
+        pause = _FIRST_PAUSE
+        while not self._stopping.is_set():
+            try:
+                rest = self.role.step()
+                pause, self.beaten_at = _FIRST_PAUSE, monotonic()
+            except Exception as error:
+                self._complain(error)
+                rest = pause * random.uniform(0.5, 1.5)
+                pause = min(_LONGEST_PAUSE, pause * 2)
+            if rest > 0:
+                self._nudged.wait(rest)
+            self._nudged.clear()
+
+    def _complain(self, error: Exception) -> None:
+        now = monotonic()
+        if now - self._logged_at >= _LOG_EVERY:
+            self._logged_at = now
+            _log.warning("%s: %s: %s; trying again", self.role.name, type(error).__name__, error)

@@ -1,0 +1,59 @@
+"""The settler: verdicts go back to the store, in batches, until the store has them.
+
+A write that fails is tried again, the handler never is: settles are fenced and repeating one is harmless. A verdict
+that turns out STALE is counted and dropped: someone else has the job, and what was done here does not count.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from threading import Event
+from typing import Final
+
+from forebay.core.lease import Lease, Settled, Settlement
+from forebay.core.outcome import Verdict
+from forebay.store.protocol import Store
+
+_BATCH: Final = 500
+_IDLE: Final = 1.0
+
+
+class Settler:
+    """Holds verdicts until they are written. `put` may be called from any thread."""
+
+    name = "settler"
+
+    def __init__(self, store: Store, on_settled: Callable[[Lease, Settled], None] | None = None) -> None:
+        self._store = store
+        self._waiting: deque[Settlement] = deque()
+        self._unsure: list[Settlement] = []
+        self._on_settled = on_settled
+        self.news = Event()
+        self.applied = 0
+        self.stale = 0
+
+    @property
+    def empty(self) -> bool:
+        return not self._waiting and not self._unsure
+
+    def put(self, lease: Lease, verdict: Verdict) -> None:
+        self._waiting.append((lease, verdict))
+        self.news.set()
+
+    def step(self) -> float:
+        """Write one batch; what could not be written stays first in line."""
+        if not self._unsure:
+            self._unsure = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
+        if not self._unsure:
+            self.news.wait(_IDLE)
+            self.news.clear()
+            return 0.0
+        answers = self._store.settle(self._unsure)
+        settled, self._unsure = self._unsure, []
+        for (lease, _), answer in zip(settled, answers, strict=True):
+            if answer is Settled.APPLIED:
+                self.applied += 1
+            else:
+                self.stale += 1
+            if self._on_settled is not None:
+                self._on_settled(lease, answer)
+        return 0.0

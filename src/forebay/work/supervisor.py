@@ -1,0 +1,188 @@
+"""The supervisor: M worker processes, restarted when they die, drained together.
+
+When a child dies, its jobs do not wait for their leases: what had really started (its marks say so) is charged and goes
+back at once, what had only been claimed is handed back unharmed. Restarts come after a pause that grows while a child
+keeps dying young. Children notice when their supervisor is gone and drain by themselves.
+"""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+from time import monotonic
+from typing import Final
+
+import msgspec
+
+from forebay.core.decide import decide
+from forebay.core.job import Job, State
+from forebay.core.lease import Lease
+from forebay.core.limits import BATCH_MOST
+from forebay.core.outcome import Abandoned, Interrupted
+from forebay.store.protocol import Query, Store
+from forebay.work.marks import read_marks
+from forebay.work.options import Options
+from forebay.work.worker import Routings, new_owner
+
+_log = logging.getLogger("forebay.work")
+
+_LOOK_EVERY: Final = 0.05
+_PAUSE_FIRST: Final = 0.1
+_PAUSE_MOST: Final = 5.0
+_YOUNG: Final = 10.0
+_KILL_AFTER: Final = 5.0
+
+
+class Place:
+    """One of M places: the process in it, and when the next one may start."""
+
+    def __init__(self, marks: Path) -> None:
+        self.marks = marks
+        self.owner = ""
+        self.process: subprocess.Popen[bytes] | None = None
+        self.started_at = 0.0
+        self.start_at = 0.0
+        self.pause = _PAUSE_FIRST
+
+
+class Supervisor:
+    """Keeps M workers of one app alive."""
+
+    def __init__(
+        self,
+        target: str,
+        store: Callable[[], Store],
+        options: Options,
+        processes: int,
+        on_death: Callable[[int], None] | None = None,
+    ) -> None:
+        self._target = target
+        self._store = store
+        self._options = options
+        self._processes = processes
+        self._on_death = on_death
+        self._signals = 0
+        self._news = Event()
+        self.deaths = 0
+
+    def run(self) -> int:
+        """Supervise until a signal comes; 0 when every child drained."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        with tempfile.TemporaryDirectory(prefix="forebay-marks-") as directory:
+            self.places = [Place(Path(directory) / str(number)) for number in range(self._processes)]
+            while not self._signals:
+                for place in self.places:
+                    self._tend(place)
+                self._news.wait(_LOOK_EVERY)
+            return self._drain()
+
+    def ask_to_stop(self) -> None:
+        self._signals += 1
+        self._news.set()
+
+    def pids(self) -> list[int]:
+        return [place.process.pid for place in self.places if place.process is not None]
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        self.ask_to_stop()
+
+    def _tend(self, place: Place) -> None:
+        if place.process is None:
+            if monotonic() >= place.start_at:
+                self._start(place)
+            return
+        code = place.process.poll()
+        if code is not None:
+            self._bury(place, code)
+
+    def _start(self, place: Place) -> None:
+        place.marks.unlink(missing_ok=True)
+        place.owner = new_owner()
+        options = msgspec.json.encode(self._options).decode()
+        command = [sys.executable, "-m", "forebay.work.worker", self._target, options, place.owner, str(place.marks)]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+        place.process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, start_new_session=True)
+        place.started_at = monotonic()
+
+    def _bury(self, place: Place, code: int) -> None:
+        """A child died: give back what it held, and plan the next one."""
+        assert place.process is not None
+        self.deaths += 1
+        _log.warning("worker %s died with code %d", place.owner, code)
+        self._close_pipe(place)
+        young = monotonic() - place.started_at < _YOUNG
+        place.pause = min(_PAUSE_MOST, place.pause * 2) if young else _PAUSE_FIRST
+        place.start_at = monotonic() + (place.pause if young else 0.0)
+        place.process = None
+        try:
+            take_back(self._store(), place.owner, place.marks, Routings(self._store()))
+        except Exception as error:
+            # Its leases run out by themselves; this would only have been quicker.
+            _log.warning("the jobs of %s wait for their leases: %s", place.owner, error)
+        if self._on_death is not None:
+            self._on_death(code)
+
+    def _drain(self) -> int:
+        """Pass every signal on; kill what does not end in time; give back what it held."""
+        running = [place for place in self.places if place.process is not None]
+        told = 0
+        deadline = monotonic() + self._options.drain_timeout.total_seconds() + _KILL_AFTER
+        while any(place.process is not None and place.process.poll() is None for place in running):
+            while told < self._signals:
+                told += 1
+                for place in running:
+                    if place.process is not None and place.process.poll() is None:
+                        place.process.send_signal(signal.SIGTERM)
+            if monotonic() > deadline:
+                for place in running:
+                    if place.process is not None and place.process.poll() is None:
+                        place.process.kill()
+            self._news.clear()
+            self._news.wait(_LOOK_EVERY)
+        codes = [place.process.wait() for place in running if place.process is not None]
+        for place, code in zip(running, codes, strict=True):
+            self._close_pipe(place)
+            if code:
+                take_back(self._store(), place.owner, place.marks, Routings(self._store()))
+        return 0 if not any(codes) else 1
+
+    def _close_pipe(self, place: Place) -> None:
+        if place.process is not None and place.process.stdin is not None:
+            place.process.stdin.close()
+
+
+def take_back(store: Store, owner: str, marks: Path, routing: Routings) -> int:
+    """Settle everything a dead process held; how many jobs that was."""
+    started = set(read_marks(str(marks))) if marks.exists() else set()
+    held = [job for job in _running(store) if job.owner == owner]
+    verdicts = [
+        (
+            Lease(job, owner, job.lease_until or 0),
+            decide(
+                job,
+                Abandoned(owner) if (job.id, job.delivery) in started else Interrupted(),
+                routing(job.queue),
+                0.0,
+            ),
+        )
+        for job in held
+    ]
+    for start in range(0, len(verdicts), BATCH_MOST):
+        store.settle(verdicts[start : start + BATCH_MOST])
+    return len(held)
+
+
+def _running(store: Store) -> list[Job]:
+    jobs: list[Job] = []
+    after: int | None = 0
+    while after is not None:
+        page = store.browse(Query(state=State.RUNNING), after, BATCH_MOST)
+        jobs += page.jobs
+        after = page.next
+    return jobs

@@ -1,0 +1,71 @@
+"""Plain functions: threads, as many as are needed up to the size.
+
+A thread cannot be stopped from outside. A run that outlives its timeout is settled all the same, its thread is written
+off, and another takes its place; too many of those and the worker gives up its process (`wedged`).
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from threading import Lock, Thread
+
+from forebay.core.outcome import Outcome
+from forebay.work.run import Run
+
+
+class ThreadSlots:
+    """`execute` runs a job in the calling thread; `finish` is called in that thread, once a run."""
+
+    def __init__(
+        self, name: str, size: int, execute: Callable[[Run], Outcome], finish: Callable[[Run, Outcome], object]
+    ) -> None:
+        self._name = name
+        self._size = size
+        self._execute = execute
+        self._finish = finish
+        self._work: SimpleQueue[Run | None] = SimpleQueue()
+        self._lock = Lock()
+        self._threads = 0
+        self._busy = 0
+        self._pid = os.getpid()
+        self.wedged = 0
+
+    def feed(self, runs: Sequence[Run]) -> None:
+        with self._lock:
+            self._busy += len(runs)
+            while self._threads - self.wedged < min(self._size, self._busy):
+                self._threads += 1
+                Thread(target=self._host, name=f"forebay-{self._name}-{self._threads}", daemon=True).start()
+        for run in runs:
+            self._work.put(run)
+
+    def write_off(self) -> None:
+        """The thread of a run that will not stop is lost until it comes back by itself."""
+        with self._lock:
+            self.wedged += 1
+            self._busy -= 1
+
+    def close(self) -> None:
+        with self._lock:
+            for _ in range(self._threads):
+                self._work.put(None)
+
+    def _host(self) -> None:
+        while (run := self._work.get()) is not None:
+            try:
+                outcome = self._execute(run)
+            except BaseException as error:
+                outcome = run.handler.outcome_of(error)
+            # A handler that forked and came back in the child must not go on as a second worker.
+            if os.getpid() != self._pid:
+                os._exit(0)
+            with self._lock:
+                returned_late = run.over
+                if returned_late:
+                    self.wedged -= 1
+                    self._threads -= 1
+                else:
+                    self._busy -= 1
+            self._finish(run, outcome)
+            if returned_late:
+                return

@@ -1,0 +1,93 @@
+"""The ticker fires schedules. Any number of processes may run one: the store gives each slot away once.
+
+A schedule that was missed is caught up as its rule says; a slot that is given up (missed, or its last job still runs
+and `overlap=skip`) is taken without a job, so that it never fires later.
+"""
+
+import logging
+import random
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Final
+
+from msgspec.structs import replace
+
+from forebay.core.errors import Invalid, QueueFull
+from forebay.core.instant import Instant
+from forebay.core.schedule import Schedule
+from forebay.store.protocol import Store
+from forebay.work.cron import NEVER, Timetable, due
+
+_log = logging.getLogger("forebay.work")
+
+_REST_MOST: Final = 1.0
+_SECOND: Final = 1_000_000
+
+
+class Ticker:
+    """Looks at all schedules, fires what is due, and rests until the next tick, at most a second."""
+
+    name = "ticker"
+
+    def __init__(self, store: Store, draw: Callable[[], float] = random.random) -> None:
+        self._store = store
+        self._draw = draw
+        self.fired = 0
+        self.missed = 0
+        self.skipped = 0
+
+    def step(self) -> float:
+        schedules = [schedule for schedule in self._store.schedules() if not schedule.paused]
+        now = self._store.now()
+        for schedule in schedules:
+            if schedule.next_at <= now:
+                try:
+                    self._fire(schedule, now)
+                except Invalid as error:
+                    # A rule or zone that only another machine understands must not hold back the others.
+                    _log.warning("schedule %s cannot fire here: %s", schedule.name, error)
+        waits = [schedule.next_at - now for schedule in schedules if schedule.next_at > now]
+        return min([_REST_MOST, *(wait / _SECOND for wait in waits)])
+
+    def _fire(self, schedule: Schedule, now: Instant) -> None:
+        timetable = _timetable(schedule.rule, schedule.zone)
+        if schedule.last_at is not None and schedule.next_at <= schedule.last_at:
+            # Edited while the clock was behind: such a slot was taken already and could never be taken again.
+            following = timetable.cron.next_after(schedule.last_at) or NEVER
+            self._store.put_schedule(replace(schedule, next_at=following))
+            return
+        answer = due(timetable, schedule.next_at, now, schedule.last_at)
+        first = answer.fires[0] if answer.fires else answer.next_at
+        if first != schedule.next_at and not self._store.fire(schedule.name, schedule.next_at, first, None):
+            return
+        self.missed += answer.missed
+        for tick, following in answer.steps():
+            if not self._take(schedule, timetable, tick, following):
+                return
+
+    def _take(self, schedule: Schedule, timetable: Timetable, tick: Instant, following: Instant) -> bool:
+        """One slot: fired, or skipped over a job that has not ended; False when another process had it."""
+        if timetable.overlap == "skip" and self._unfinished(schedule.name):
+            self.skipped += 1
+            return self._store.fire(schedule.name, tick, following, None)
+        draft = replace(schedule.draft, run_at=timetable.run_at(tick, self._draw()), delay=0)
+        try:
+            won = self._store.fire(schedule.name, tick, following, draft)
+        except QueueFull as full:
+            # The slot stays: it fires when there is room, or is caught up later as the schedule's rule says.
+            _log.warning("schedule %s waits: %s", schedule.name, full)
+            return False
+        self.fired += won
+        return won
+
+    def _unfinished(self, name: str) -> bool:
+        current = next((schedule for schedule in self._store.schedules() if schedule.name == name), None)
+        if current is None or current.last_job is None:
+            return False
+        job = self._store.get([current.last_job])[0]
+        return job is not None and not job.state.terminal
+
+
+@lru_cache(maxsize=1_024)
+def _timetable(rule: str, zone: str) -> Timetable:
+    return Timetable.parse(rule, zone)

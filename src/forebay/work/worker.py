@@ -1,0 +1,183 @@
+"""The worker: all roles of one process, started together and drained together.
+
+SIGTERM drains: nothing is claimed any more, what runs may finish within the drain timeout, the rest is handed back so
+that others claim it at once, and the exit code is 0. A second SIGTERM does not wait. A lost lease is never
+acknowledged. A process whose loop died or whose threads hang ends with code 70, so that its supervisor replaces it.
+"""
+
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from threading import Event, Thread
+from time import monotonic
+from typing import Final, Protocol
+
+import msgspec
+
+from forebay.core.policy import Routing
+from forebay.core.spec import QueueSpec
+from forebay.store.protocol import Store
+from forebay.work.claimer import Claimer
+from forebay.work.handler import Handler
+from forebay.work.isolate import find_app
+from forebay.work.marks import Marks
+from forebay.work.options import Options
+from forebay.work.pool import Pool
+from forebay.work.reaper import Promoter, Reaper
+from forebay.work.renewer import Renewer
+from forebay.work.role import Beat
+from forebay.work.settler import Settler
+from forebay.work.ticker import Ticker
+
+_log = logging.getLogger("forebay.work")
+
+BROKEN: Final = 70
+_SPECS_EVERY: Final = 5.0
+_LOOK_EVERY: Final = 0.2
+_FLUSH_MOST: Final = 10.0
+
+
+class App(Protocol):
+    """What a worker needs of an application."""
+
+    @property
+    def store(self) -> Store: ...
+
+    @property
+    def registry(self) -> Mapping[str, Handler]: ...
+
+
+def new_owner() -> str:
+    """A name for this process's leases that no other process, before or after it, ever has."""
+    return f"{socket.gethostname()[:60]}:{os.getpid()}:{secrets.token_hex(4)}"
+
+
+class Routings:
+    """The routing of each queue, as the store has it; looked up again every few seconds."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._specs: dict[str, QueueSpec] = {}
+        self._read_at = float("-inf")
+
+    def __call__(self, queue: str) -> Routing:
+        if monotonic() - self._read_at > _SPECS_EVERY:
+            self._specs = {spec.name: spec for spec in self._store.specs()}
+            self._read_at = monotonic()
+        spec = self._specs.get(queue)
+        return Routing() if spec is None else spec.routing
+
+
+class Worker:
+    """One process's worth of work."""
+
+    def __init__(
+        self,
+        app: App,
+        options: Options = Options(),  # noqa: B008
+        *,
+        target: str | None = None,
+        owner: str | None = None,
+        marks: Marks | None = None,
+    ) -> None:
+        store = app.store
+        self.owner = owner or new_owner()
+        self.options = options
+        routings = Routings(store)
+        self.settler = Settler(store)
+        self.pool = Pool(app.registry, options, routings, self.settler.put, target=target, marks=marks)
+        self.claimer = Claimer(store, self.pool, options, self.owner, self.settler.put)
+        self.renewer = Renewer(store, self.pool, options, lambda: self.claimer.waiting)
+        self.reaper = Reaper(store, routings)
+        self.promoter = Promoter(store)
+        self.ticker = Ticker(store)
+        self._claiming = Beat(self.claimer)
+        self._settling = Beat(self.settler)
+        self._tending = [Beat(role) for role in (self.pool, self.renewer, self.reaper, self.promoter, self.ticker)]
+        self._signals = 0
+        self._signalled = Event()
+
+    @property
+    def healthy(self) -> bool:
+        """Claims make progress, and the pool can run what they bring."""
+        return self.pool.healthy and self._claiming.alive and self._settling.alive
+
+    def progress_age(self) -> float:
+        """Seconds since the claimer last got an answer from the store, or found the pool full."""
+        return monotonic() - self._claiming.beaten_at
+
+    def start(self) -> None:
+        self.pool.start()
+        for beat in (self._settling, *self._tending, self._claiming):
+            beat.start()
+
+    def drain(self, timeout: float, hurry: Callable[[], bool] = lambda: False) -> None:
+        """Claim no more, let what runs finish, hand back the rest, write every verdict, stop."""
+        self.claimer.close()
+        self._claiming.stop(0)
+        deadline = monotonic() + timeout
+        while not self.pool.idle and monotonic() < deadline and not hurry():
+            self.pool.wait_until_idle(min(_LOOK_EVERY, max(0.0, deadline - monotonic())))
+        self.pool.interrupt_all()
+        self.pool.wait_until_idle(1.0)
+        flushed_by = monotonic() + _FLUSH_MOST
+        while not self.settler.empty and monotonic() < flushed_by and self._settling.alive:
+            self.settler.news.set()
+            Event().wait(0.005)
+        for beat in (*self._tending, self._settling):
+            self.settler.news.set()
+            beat.stop(1)
+        self.pool.close()
+
+    def run(self) -> int:
+        """Work until a signal comes; the exit code."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        self.start()
+        _log.info("worker %s: queues %s", self.owner, ", ".join(self.options.queues))
+        while not self._signals and self.healthy:
+            self._signalled.wait(_LOOK_EVERY)
+        if not self._signals:
+            _log.error("worker %s is broken: its loop died, or too many handlers hang", self.owner)
+            self.drain(0)
+            return BROKEN
+        self.drain(self.options.drain_timeout.total_seconds(), hurry=lambda: self._signals > 1)
+        return 0
+
+    def ask_to_stop(self) -> None:
+        """As a SIGTERM would."""
+        self._signals += 1
+        self._signalled.set()
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        self.ask_to_stop()
+
+
+def main(target: str, options: Options, owner: str, marks_path: str) -> int:
+    """A supervised process: drains when its supervisor is gone."""
+    app = find_app(target)
+    marks = Marks(marks_path, options.concurrency)
+    worker = Worker(app, options, target=target, owner=owner, marks=marks)
+
+    def watch_parent() -> None:
+        while os.read(0, 1):
+            pass
+        worker.ask_to_stop()
+
+    Thread(target=watch_parent, name="forebay-parent", daemon=True).start()
+    code = worker.run()
+    app.close()
+    return code
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=os.environ.get("FOREBAY_LOG", "WARNING"), format="%(asctime)s %(name)s %(message)s")
+    code = main(sys.argv[1], msgspec.json.decode(sys.argv[2], type=Options), sys.argv[3], sys.argv[4])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads that hang in a handler must not keep a drained process alive.
+    os._exit(code)

@@ -1,0 +1,69 @@
+"""The examples run as a user runs them, say what they show, and end with the right exit code."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": "src"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+
+
+def test_the_demo_tells_its_story() -> None:
+    told = run("examples/demo.py")
+    assert (told.returncode, told.stderr) == (0, ""), told.stdout + told.stderr
+    for phrase in (
+        "The queue: demo = {remove-on-ack, priority, immediate,",
+        "1  Fifteen jobs of mixed priority",
+        "duplicate=True",
+        "refused: key 'email-42' of queue 'demo' belongs to job",
+        "accepted 99, refused 101",
+        "dead letter: job",
+        "after 4 attempts",
+        "goes on counting, attempt is 1",
+        "kill -9",
+        "Verdict: nothing lost, nothing done twice by the queue",
+    ):
+        assert phrase in told.stdout
+    lines = told.stdout.splitlines()
+    [out] = [line for line in lines if line.startswith("   out: ")]
+    [into] = [line for line in lines if line.startswith("   in:  ")]
+    priorities = [int(word) for word in out.split()[1:]]
+    assert len(priorities) == 15
+    assert priorities == sorted((int(word) for word in into.split()[1:]), reverse=True)
+    assert [line.split()[-1] for line in lines if "missing" in line or "back from the dead" in line] == ["0", "0"]
+
+
+def test_the_simple_queue_ends_empty() -> None:
+    told = run("examples/simple_queue.py", "--scale", "0.1")
+    assert (told.returncode, told.stderr) == (0, ""), told.stdout + told.stderr
+    for number in (1, 2, 3):
+        assert f"got 'message {number}'" in told.stdout
+    assert "and crashed" in told.stdout
+    assert "delivery 2" in told.stdout
+    assert "stats: {'visible':" in told.stdout
+    last = told.stdout.splitlines()[-1]
+    assert last.startswith("in the end: {'visible': 0, 'in_flight': 0, 'waiting': 0, 'dead': 0, 'dedup_keys': 0}")
+    assert last.endswith("deliveries a message took: {1: 2, 2: 1}")
+
+
+@pytest.mark.parametrize(("example", "option"), [("demo.py", "--seed"), ("simple_queue.py", "--scale")])
+def test_help_explains_and_does_nothing_else(example: str, option: str) -> None:
+    told = run(f"examples/{example}", "--help")
+    assert (told.returncode, told.stderr) == (0, "")
+    assert told.stdout.startswith("usage:")
+    assert option in told.stdout
+    assert "--victim" not in told.stdout

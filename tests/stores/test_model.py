@@ -1,0 +1,94 @@
+"""The in-process store against the reference model, without a journal and with one.
+
+Without one, a crash is a replay of the ledger, every second time through an image of the facts. With one, it is a power
+cut that keeps only what was synced, every second time after a compaction. How many histories are tried is the
+Hypothesis profile's say (`tests/conftest.py`); how a failure is replayed stands in `forebay.testing.machine`.
+"""
+
+from collections.abc import Mapping
+from random import Random
+
+import pytest
+from hypothesis import settings
+
+from forebay.store.memory.image import image, restore
+from forebay.store.memory.journaled import CompactingJournal, open_journaled
+from forebay.store.memory.store import MemoryStore
+from forebay.testing.clock import ManualClock
+from forebay.testing.disk import MemoryDisk
+from forebay.testing.history import History
+from forebay.testing.machine import StoreMachine
+from forebay.testing.pair import Opened
+
+pytestmark = pytest.mark.timeout(600)
+
+
+class _Memory:
+    """A store whose ledger is a list."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.history = History()
+        self.store = MemoryStore(clock=clock, recorder=self.history)
+        self.crashes = 0
+
+    def reopen(self) -> MemoryStore:
+        facts = self.history.replay()
+        if self.crashes % 2:
+            facts = restore(image(facts))
+        self.crashes += 1
+        self.store = MemoryStore(clock=self.clock, facts=facts, recorder=self.history)
+        return self.store
+
+
+class _Journaled:
+    """A store on a disk that loses its power."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.disk = MemoryDisk()
+        self.store = open_journaled("journal", clock=clock, disk=self.disk)
+        self.crashes = 0
+
+    def reopen(self) -> MemoryStore:
+        if self.crashes % 2:
+            assert isinstance(self.store._recorder, CompactingJournal)
+            self.store._recorder.compact()
+        self.crashes += 1
+        self.disk = self.disk.crash(Random(self.crashes).randrange)
+        self.store = open_journaled("journal", clock=self.clock, disk=self.disk)
+        return self.store
+
+
+def _residue(store: MemoryStore) -> Mapping[str, int]:
+    facts, index = store._facts, store._index
+    timers = [index.leases, index.expiring, index.kept, *index._finished.values()]
+    return {
+        "rows": len(facts.rows),
+        "keys": len(facts.keys),
+        "gates": len(index.gates),
+        "timers": sum(timer.next() is not None for timer in timers),
+        "merge targets": sum(len(line.newest) for line in index.lines.values()),
+    }
+
+
+def open_memory(clock: ManualClock) -> Opened:
+    memory = _Memory(clock)
+    return Opened(memory.store, memory.reopen, lambda: memory.history.events, lambda: _residue(memory.store))
+
+
+def open_disk(clock: ManualClock) -> Opened:
+    journaled = _Journaled(clock)
+    return Opened(journaled.store, journaled.reopen, residue=lambda: _residue(journaled.store))
+
+
+def _times(share: float) -> settings:
+    histories = int(share * settings().max_examples)
+    return settings(settings(), max_examples=histories, stateful_step_count=60, print_blob=True)
+
+
+TestMemory = StoreMachine.for_store(open_memory).TestCase
+TestMemory.settings = _times(2.5)
+
+TestJournaled = StoreMachine.for_store(open_disk).TestCase
+TestJournaled.settings = _times(0.5)

@@ -1,0 +1,66 @@
+"""The embedded store against the reference model. A crash is a second opener: what it reads is all that survives.
+
+How long it runs is the Hypothesis profile's say; see `tests/conftest.py`.
+"""
+
+import sqlite3
+import tempfile
+from collections.abc import Mapping
+
+from hypothesis import settings
+
+from forebay.store.sqlite.store import SqliteStore
+from forebay.testing.clock import ManualClock
+from forebay.testing.machine import StoreMachine
+from forebay.testing.pair import Opened
+
+
+class _Sqlite:
+    """No step cuts the power, and a thousand syncs take their time: the file is not synced."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._directory = tempfile.TemporaryDirectory()
+        self.clock = clock
+        self.path = f"{self._directory.name}/jobs.db"
+        self.store = self._open()
+
+    def reopen(self) -> SqliteStore:
+        self.store.close()
+        self.store = self._open()
+        return self.store
+
+    def _open(self) -> SqliteStore:
+        store = SqliteStore(self.path, clock=self.clock)
+        store._writer._connection.execute("PRAGMA synchronous = OFF")
+        return store
+
+    def residue(self) -> Mapping[str, int]:
+        """Rows that are left, and counters that do not say so."""
+        # The keys of an empty store are swept by whoever promotes.
+        self.store.promote(1_000)
+        connection = sqlite3.connect(self.path)
+        try:
+            left = {
+                table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+                for table in ("job", "key", "gate", "line", "class")
+            }
+            sums = "abs(waiting) + abs(ready) + abs(running) + abs(done) + abs(dead) + abs(cancelled)"
+            (left["counters"],) = connection.execute(
+                f"SELECT total({sums} + abs(classed) + abs(keys)) FROM queue"
+            ).fetchone()
+        finally:
+            connection.close()
+        self.store.close()
+        self._directory.cleanup()
+        return left
+
+
+def open_sqlite(clock: ManualClock) -> Opened:
+    sqlite = _Sqlite(clock)
+    return Opened(sqlite.store, sqlite.reopen, None, sqlite.residue)
+
+
+TestSqliteStore = StoreMachine.for_store(open_sqlite).TestCase
+TestSqliteStore.settings = settings(
+    settings(), max_examples=max(10, settings().max_examples // 5), stateful_step_count=50, print_blob=True
+)

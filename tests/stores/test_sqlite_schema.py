@@ -1,0 +1,137 @@
+"""The schema is its migrations, every poll is served by exactly one index, and a schema we do not know is refused."""
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from forebay.core.errors import Invalid
+from forebay.core.instant import hours
+from forebay.core.job import Draft
+from forebay.core.policy import AtMost, InOrder, KeepFor, LatestWins
+from forebay.core.spec import QueueSpec
+from forebay.store.sqlite.migrate import migrations
+from forebay.store.sqlite.queries import statements
+from forebay.store.sqlite.store import SqliteStore
+
+SEARCHES = {
+    "claim": ["job USING INTEGER PRIMARY KEY (rowid=?)", "job USING INDEX job_ready (queue=? AND cls=?)"],
+    "due": ["job USING INDEX job_due (due_at<?)"],
+    "next_due": ["job USING INDEX job_due"],
+    "expired": ["job USING INDEX job_expiring (expires_at>? AND expires_at<?)"],
+    "kept": ["job USING INDEX job_kept (kept_until>? AND kept_until<?)"],
+    "finished": ["job USING INDEX job_finished (state=? AND finished_at<?)"],
+    "overdue": ["job USING INDEX job_lease (lease_until<?)"],
+    "next_lease": ["job USING INDEX job_lease"],
+    "first_parked": ["job USING INDEX job_parked (gate=?)"],
+    "fresh": ["job USING INDEX job_fresh (queue=? AND subject=?)"],
+    "oldest_plain": ["job USING INDEX job_ready (queue=? AND cls=?)"],
+    "oldest_odd": ["job USING INDEX job_odd (queue=?)"],
+    "key": ["key USING PRIMARY KEY (queue=? AND key=?)"],
+    "sweep_keys": ["key USING PRIMARY KEY (queue=? AND key=?)", "key USING COVERING INDEX key_until (until<?)"],
+    "expired_keys": ["key USING COVERING INDEX key_until (until<?)"],
+    "joined": ["class USING COVERING INDEX class_joined (queue=? AND joined>?)"],
+    "head_of_line": ["line USING PRIMARY KEY (gate=?)"],
+    "page": ["job USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"],
+    "entries": ["log_entry USING PRIMARY KEY (place=? AND entry>?)"],
+}
+SMALL_TABLES = {"queue", "schedule"}
+"""A row a queue and a row a schedule: listing them all is what is asked for."""
+
+
+@pytest.fixture(scope="module")
+def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Connection]:
+    """20,000 jobs of all kinds, in all states."""
+    store = SqliteStore(str(tmp_path_factory.mktemp("plans") / "jobs.db"))
+    store.put_spec(QueueSpec(name="gated", eligibility=InOrder() & AtMost(5), retention=KeepFor(hours(1))))
+    store.put_spec(QueueSpec(name="merging", merge=LatestWins()))
+    for number in range(20):
+        store.enqueue([Draft("k", key=f"{number}/{i}", delay=i % 2 * 10**9) for i in range(500)])
+        store.enqueue([Draft("k", queue="gated", subject=f"s{i % 50}", expires_at=4 * 10**15) for i in range(400)])
+        store.enqueue([Draft("k", queue="merging", subject=f"{number}/{i}") for i in range(100)])
+    store._writer._connection.execute("ANALYZE")
+    yield store._writer._connection
+    store.close()
+
+
+def plan(connection: sqlite3.Connection, name: str) -> list[str]:
+    text = statements()[name]
+    numbered = [int(number) for number in re.findall(r"\?(\d+)", text)]
+    arguments = ["1"] * (max(numbered) if numbered else text.count("?"))
+    return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {text}", arguments)]
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_every_poll_is_served_by_exactly_one_index(connection: sqlite3.Connection, name: str) -> None:
+    searches = [step.removeprefix("SEARCH ") for step in plan(connection, name) if step.startswith("SEARCH ")]
+    assert searches == SEARCHES[name]
+
+
+@pytest.mark.parametrize("name", statements())
+def test_no_statement_scans_or_sorts(connection: sqlite3.Connection, name: str) -> None:
+    for step in plan(connection, name):
+        assert "TEMP B-TREE" not in step
+        if step.startswith("SCAN "):
+            table = step.split()[1]
+            assert table in {"CONSTANT", "json_each"} | SMALL_TABLES or "INDEX gate_opened" in step, step
+
+
+def test_the_pulse_looks_at_the_front_of_each_index(connection: sqlite3.Connection) -> None:
+    steps = " ".join(plan(connection, "pulse"))
+    for index in ("job_due", "job_expiring", "job_kept", "gate_opened"):
+        assert f"INDEX {index}" in steps
+
+
+def test_every_statement_has_a_purpose() -> None:
+    folder = Path(__file__).parents[2] / "src" / "forebay" / "store" / "sqlite"
+    text = "".join((folder / file).read_text("utf-8") for file in ("jobs.sql", "queues.sql", "logs.sql"))
+    purposes = re.findall(r"^-- name: \w+\n-- (.+)$", text, re.MULTILINE)
+    assert len(purposes) == len(statements())
+
+
+def test_the_schema_is_its_migrations(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    SqliteStore(str(path)).close()
+    ours, bare = sqlite3.connect(path), sqlite3.connect(":memory:")
+    for migration in migrations():
+        bare.executescript(migration.text)
+    schema = "SELECT type, name, sql FROM sqlite_schema WHERE name <> 'migration' ORDER BY type, name"
+    assert ours.execute(schema).fetchall() == bare.execute(schema).fetchall()
+    applied = ours.execute("SELECT number, name, checksum FROM migration").fetchall()
+    assert applied == [(one.number, one.name, one.checksum) for one in migrations()]
+    ours.close()
+    bare.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("INSERT INTO migration VALUES (999, '0999_future.sql', 'x', 0)", "has schema 999"),
+        ("UPDATE migration SET checksum = 'edited'", "is not the one in"),
+    ],
+)
+def test_a_schema_we_do_not_know_is_refused(tmp_path: Path, change: str, reason: str) -> None:
+    path = tmp_path / "jobs.db"
+    SqliteStore(str(path)).close()
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute(change)
+    other.close()
+    with pytest.raises(Invalid, match=reason):
+        SqliteStore(str(path))
+
+
+def test_a_migration_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from forebay.store.sqlite import migrate
+
+    path = tmp_path / "jobs.db"
+    broken = migrate.Migration(2, "0002_broken.sql", "CREATE TABLE fine (x);\nCREATE TABLE fine (x);\n")
+    monkeypatch.setattr(migrate, "migrations", lambda: (*migrations(), broken))
+    with pytest.raises(Exception, match="fine already exists"):
+        SqliteStore(str(path))
+    other = sqlite3.connect(path)
+    assert other.execute("SELECT count(*) FROM sqlite_schema").fetchone() == (0,)
+    other.close()
+    monkeypatch.undo()
+    SqliteStore(str(path)).close()

@@ -1,0 +1,210 @@
+"""Every checker finds the violation planted for it and is silent about clean histories, one of them a real store's."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from forebay.core.event import (
+    Acked,
+    Cancelled,
+    Claimed,
+    Died,
+    Enqueued,
+    Entry,
+    Event,
+    Extended,
+    Promoted,
+    Purged,
+    Redriven,
+    Released,
+    Retried,
+    SettledAll,
+    SpecPut,
+)
+from forebay.core.gate import Gate
+from forebay.core.instant import seconds
+from forebay.core.job import Draft
+from forebay.core.outcome import Ack, Failure
+from forebay.core.policy import Fair
+from forebay.core.spec import QueueSpec
+from forebay.store.memory.store import MemoryStore
+from forebay.store.protocol import Want
+from forebay.testing.checkers import (
+    Violation,
+    attempts,
+    check_all,
+    conservation,
+    early,
+    key_order,
+    owners,
+    shares,
+)
+from forebay.testing.clock import ManualClock
+from forebay.testing.history import History
+
+Checker = Callable[[Sequence[Event]], list[Violation]]
+
+BOOM = Failure("Boom")
+LINE = (Gate("order/q/subject/s", 1, ordered=True),)
+BLOCKING = (Gate("order/q/subject/s", 1, ordered=True, blocks=True),)
+
+
+def born(job_id: int, *, due_at: int = 0, lives: int = 2, expires_at: int | None = None, cls: str = "") -> Entry:
+    return Entry(job_id, "q", "k", b"1", due_at, due_at == 0, lives, expires_at=expires_at, cls=cls)
+
+
+def lined(job_id: int, gates: tuple[Gate, ...] = LINE) -> Entry:
+    return Entry(job_id, "q", "k", b"1", 0, False, 2, gates=gates)
+
+
+def claim(job_id: int, delivery: int = 1, at: int = 0) -> Claimed:
+    return Claimed(at, "w", at + 10, [job_id], [delivery])
+
+
+def ack(job_id: int, delivery: int = 1, kept_until: int = 0) -> SettledAll:
+    return SettledAll(0, [Acked(job_id, delivery, kept_until)])
+
+
+def retry(job_id: int, delivery: int = 1, due_at: int = 0) -> SettledAll:
+    return SettledAll(0, [Retried(job_id, delivery, due_at, BOOM)])
+
+
+def die(job_id: int, delivery: int = 1, error: Failure = BOOM) -> SettledAll:
+    return SettledAll(0, [Died(job_id, delivery, error)])
+
+
+def release(job_id: int, delivery: int = 1) -> SettledAll:
+    return SettledAll(0, [Released(job_id, delivery, 0)])
+
+
+LIFE: list[Event] = [
+    Enqueued(0, [born(1), born(2, due_at=5), born(3)]),
+    claim(1),
+    Extended(0, 20, [1]),
+    retry(1),
+    Promoted(5, [1, 2]),
+    claim(1, 2, at=5),
+    die(1, 2),
+    Redriven(6, [1]),
+    claim(2, at=6),
+    release(2),
+    claim(2, 2, at=6),
+    ack(2, 2, kept_until=9),
+    Purged(9, [2]),
+    Cancelled(9, [3], [0], []),
+    claim(1, 3, at=9),
+    ack(1, 3),
+]
+
+PLANTED: list[tuple[Checker, list[Event], str]] = [
+    (conservation, [Enqueued(0, [born(1)]), Enqueued(1, [born(1)])], "accepted twice"),
+    (conservation, [claim(1)], "never accepted"),
+    (conservation, [Enqueued(0, [born(1)]), claim(1), ack(1), ack(1)], "finds it gone"),
+    (conservation, [Enqueued(0, [born(1)]), claim(1), ack(1, kept_until=9), claim(1, 2)], "finds it done"),
+    (conservation, [Enqueued(0, [born(1)]), Cancelled(0, [1], [0], []), Promoted(1, [1])], "finds it gone"),
+    (conservation, [Enqueued(0, [born(1)]), Purged(0, [1])], "finds it ready"),
+    (conservation, [Enqueued(0, [born(1)]), claim(1), retry(1), Redriven(0, [1])], "finds it waiting"),
+    (conservation, [Enqueued(0, [born(1)]), Claimed(0, "w", 9, [1, 1], [1, 1])], "finds it running"),
+    (lambda events: conservation(events, drained=True), [Enqueued(0, [born(1)]), claim(1)], "still running"),
+    (owners, [claim(1), claim(1, 2)], "while delivery 1 is out"),
+    (owners, [claim(1), retry(1), claim(1, 1)], "delivery 1 after 1"),
+    (owners, [claim(1), retry(1), claim(1, 2), ack(1, 1)], "the holder is 2"),
+    (owners, [claim(1), ack(1), ack(1)], "the holder is None"),
+    (owners, [claim(1), retry(1), Extended(0, 9, [1])], "nobody holds it"),
+    (owners, [claim(1), Cancelled(0, [1], [0], [])], "Cancelled moved it"),
+    (owners, [claim(1), Promoted(0, [], [1])], "Promoted moved it"),
+    (attempts, [Enqueued(0, [born(1, lives=1)]), claim(1), retry(1), claim(1, 2)], "life 2 of 1"),
+    (attempts, [Enqueued(0, [born(1)]), claim(1), die(1)], "died after 1 of 2"),
+    (attempts, [Enqueued(0, [born(1)]), claim(1), release(1), claim(1, 2), die(1, 2)], "died after 1 of 2"),
+    (key_order, [Enqueued(0, [lined(1), lined(2)]), Promoted(0, [2])], "before 1"),
+    (key_order, [Enqueued(0, [lined(1), lined(2)]), claim(1), claim(2)], "while [1] is inside"),
+    (key_order, [Enqueued(0, [lined(1), lined(2)]), claim(1), retry(1), claim(2)], "before 1"),
+    (key_order, [Enqueued(0, [lined(1, BLOCKING), lined(2, BLOCKING)]), claim(1), die(1), claim(2)], "before 1"),
+    (key_order, [Enqueued(0, [lined(1), lined(2)]), claim(1), die(1), Redriven(0, [1]), claim(2)], "before 1"),
+    (early, [Enqueued(0, [born(1, due_at=5)]), claim(1, at=4)], "Claimed 1 µs before"),
+    (early, [Enqueued(0, [born(1, due_at=5)]), Promoted(3, [1])], "Promoted 2 µs before"),
+    (early, [Enqueued(0, [born(1)]), claim(1), retry(1, due_at=7), claim(1, 2, at=6)], "Claimed 1 µs before"),
+    (early, [Enqueued(0, [born(1, expires_at=5)]), claim(1, at=5)], "claimed 0 µs after it expired"),
+]
+
+CLEAN: list[tuple[Checker, list[Event]]] = [
+    (lambda events: check_all(events, drained=True), LIFE),
+    (attempts, [Enqueued(0, [born(1)]), claim(1), release(1), claim(1, 2), retry(1, 2), claim(1, 3), die(1, 3)]),
+    (lambda events: attempts(events, dropped=["Boom"]), [Enqueued(0, [born(1)]), claim(1), die(1)]),
+    (key_order, [Enqueued(0, [lined(1), lined(2)]), claim(1), die(1), claim(2)]),
+    (key_order, [Enqueued(0, [lined(1), lined(2)]), claim(1), die(1), Promoted(0, [2]), Redriven(0, [1]), claim(2)]),
+    (key_order, [Enqueued(0, [lined(1, BLOCKING), lined(2)]), claim(1), die(1), Purged(0, [1]), claim(2)]),
+    (key_order, [Enqueued(0, [lined(1), lined(2)]), Cancelled(0, [1], [0], []), claim(2)]),
+    (early, [Enqueued(0, [born(1, due_at=5)]), claim(1, at=5)]),
+    (early, [Enqueued(0, [born(1, expires_at=5)]), Promoted(6, [], [1]), Redriven(7, [1]), claim(1, at=8)]),
+]
+
+
+@pytest.mark.parametrize(("checker", "events", "message"), PLANTED)
+def test_a_planted_violation_is_found(checker: Checker, events: list[Event], message: str) -> None:
+    found = checker(events)
+    assert message in "\n".join(map(str, found)), found
+
+
+@pytest.mark.parametrize(("checker", "events"), CLEAN)
+def test_a_clean_history_is_left_alone(checker: Checker, events: list[Event]) -> None:
+    assert checker(events) == []
+
+
+def test_a_violation_says_where_and_about_what() -> None:
+    assert str(owners([claim(7), claim(7, 2)])[0]) == "owners: event 1, job 7: claimed by w while delivery 1 is out"
+
+
+def served(pattern: str, weights: dict[str, int], rounds: int) -> list[Event]:
+    """Classes `a` and `b` with far too many jobs, claimed one by one as the pattern says, over and over."""
+    classes = {"a": range(1, 2_000), "b": range(2_000, 4_000)}
+    entries = [born(job_id, cls=cls) for cls, ids in classes.items() for job_id in ids]
+    left = {cls: iter(ids) for cls, ids in classes.items()}
+    spec = QueueSpec(name="q", share=Fair(weights=weights))
+    return [SpecPut(0, spec), Enqueued(0, entries), *(claim(next(left[cls])) for cls in pattern * rounds)]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "weights", "fair"),
+    [
+        ("ab", {}, True),
+        ("aaab", {"a": 3}, True),
+        ("aab", {"a": 3}, False),
+        ("a", {}, False),
+        ("a" * 11 + "b" * 10, {}, True),
+        ("a" * 8 + "b" * 7, {}, False),
+    ],
+)
+def test_shares_are_judged_by_weight(pattern: str, weights: dict[str, int], fair: bool) -> None:
+    assert (shares(served(pattern, weights, 400 // len(pattern))) == []) is fair
+
+
+def test_a_short_stretch_is_not_judged() -> None:
+    assert shares(served("a", {}, 79)) == []
+    assert shares(served("a", {}, 80)) != []
+
+
+def test_a_stretch_ends_when_a_class_runs_dry() -> None:
+    events: list[Event] = [
+        SpecPut(0, QueueSpec(name="q", share=Fair())),
+        Enqueued(0, [born(n, cls="a") for n in range(1, 500)] + [born(900, cls="b")]),
+        claim(900),
+        *(claim(n) for n in range(1, 400)),
+    ]
+    assert shares(events) == []
+
+
+def test_the_in_process_store_is_fair_by_its_own_ledger() -> None:
+    history = History()
+    store = MemoryStore(clock=ManualClock(), recorder=history)
+    store.put_spec(QueueSpec(name="q", share=Fair(weights={"a": 5, "b": 2})))
+    for tenant in "abc":
+        store.enqueue([Draft("k", queue="q", tenant=tenant)] * 1_000)
+    tenants = []
+    for size in [1, 3, 7, 10] * 40:
+        leases = store.claim([Want("q", size)], "w", seconds(5))
+        tenants += [lease.job.tenant for lease in leases]
+        store.settle([(lease, Ack()) for lease in leases])
+    assert len(tenants) == 840
+    assert check_all(history.events) == []
+    assert 0.95 * 5 / 8 < tenants.count("a") / 840 < 1.05 * 5 / 8

@@ -1,0 +1,118 @@
+"""Every error names the thing, the bound and the way out in its message, and carries the facts as fields."""
+
+import inspect
+from typing import Any
+
+import pytest
+
+from forebay.core import errors
+from forebay.core.errors import (
+    BatchTooLarge,
+    Closed,
+    ForebayError,
+    Invalid,
+    JournalDamaged,
+    KeyConflict,
+    OffsetGone,
+    PayloadInvalid,
+    QueueFull,
+    StoreFailed,
+    StoreLocked,
+    Unsupported,
+    WrongQueueKind,
+)
+
+EXAMPLES: list[tuple[ForebayError, dict[str, Any], list[str]]] = [
+    # the error, its fields, and what its message must tell: the thing, the fact, the way out
+    (
+        Invalid("delay", "-1 is negative", "give a positive one"),
+        {"field": "delay", "reason": "-1 is negative", "remedy": "give a positive one"},
+        ["delay", "-1 is negative", "give a positive one"],
+    ),
+    (
+        PayloadInvalid("$.a", "set is not a JSON type", "use a list"),
+        {"path": "$.a", "field": "payload at $.a", "reason": "set is not a JSON type"},
+        ["payload at $.a", "set is not a JSON type", "use a list"],
+    ),
+    (
+        BatchTooLarge("enqueue", 1_001, 1_000),
+        {"verb": "enqueue", "size": 1_001, "limit": 1_000},
+        ["enqueue", "1001 items", "1000", "split the call"],
+    ),
+    (
+        BatchTooLarge("append", 17, 16, "bytes"),
+        {"verb": "append", "size": 17, "limit": 16},
+        ["append", "17 bytes", "16", "split the call"],
+    ),
+    (WrongQueueKind("orders", True), {"name": "orders", "is_log": True}, ["orders", "retained log", "append and read"]),
+    (
+        WrongQueueKind("orders", False),
+        {"name": "orders", "is_log": False},
+        ["orders", "remove-on-ack queue", "enqueue and claim"],
+    ),
+    (
+        QueueFull("email", 100, 100, 1, 2.5),
+        {"queue": "email", "depth": 100, "limit": 100, "asked": 1, "retry_after": 2.5},
+        ["'email'", "100 of 100", "1 more", "retry in 2.5 s"],
+    ),
+    (
+        QueueFull("email", 0, 10, 11, 1.0),
+        {"queue": "email", "depth": 0, "limit": 10, "asked": 11},
+        ["'email'", "0 of 10", "send at most 10 at once", "11 can never fit"],
+    ),
+    (
+        KeyConflict("email", "k-1", 7),
+        {"queue": "email", "key": "k-1", "job_id": 7},
+        ["'k-1'", "'email'", "job 7", "use a new key"],
+    ),
+    (
+        Unsupported("sqlite", "order by deadline", "use Fifo"),
+        {"store": "sqlite", "wish": "order by deadline"},
+        ["sqlite", "order by deadline", "use Fifo"],
+    ),
+    (Closed("the queue"), {"what": "the queue"}, ["the queue is closed", "open it again"]),
+    (
+        StoreFailed("journal j", "no space left"),
+        {"what": "journal j", "reason": "no space left"},
+        ["journal j", "no space left", "nothing was acknowledged since", "open the store again"],
+    ),
+    (
+        StoreLocked("j/lock", "4711"),
+        {"path": "j/lock", "holder": "4711"},
+        ["j/lock", "4711", "stop that one, or use another path"],
+    ),
+    (
+        JournalDamaged("j/wal-1.log", 42, "its crc does not match"),
+        {"file": "j/wal-1.log", "offset": 42, "reason": "its crc does not match"},
+        ["j/wal-1.log", "byte 42", "its crc does not match", "restore the directory from a copy"],
+    ),
+    (
+        OffsetGone("clicks", 3, 5, 100),
+        {"log": "clicks", "partition": 3, "asked": 5, "first": 100},
+        ["'clicks'", "partition 3", "offset 100", "5 was trimmed", "read after 99"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("error", "fields", "told"), EXAMPLES, ids=lambda value: type(value).__name__)
+def test_an_error_tells_and_carries_everything(error: ForebayError, fields: dict[str, Any], told: list[str]) -> None:
+    for text in told:
+        assert text in str(error)
+    assert {name: getattr(error, name) for name in fields} == fields
+    assert "\n" not in str(error)
+
+
+def test_no_error_is_left_out() -> None:
+    known = {kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, ForebayError)}
+    assert known == {type(error) for error, _, _ in EXAMPLES} | {ForebayError}
+
+
+def test_one_except_catches_them_all() -> None:
+    assert all(isinstance(error, ForebayError) for error, _, _ in EXAMPLES)
+    assert issubclass(Invalid, ValueError)
+    assert all(issubclass(kind, Invalid) for kind in (PayloadInvalid, BatchTooLarge, WrongQueueKind))
+
+
+def test_what_is_refused_before_anything_is_written_is_invalid_and_the_rest_is_not() -> None:
+    invalid = {type(error) for error, _, _ in EXAMPLES if isinstance(error, Invalid)}
+    assert invalid == {Invalid, PayloadInvalid, BatchTooLarge, WrongQueueKind}

@@ -1,0 +1,121 @@
+"""The lazy heap against a plain sorted list: the same answers, and no memory for what was taken back."""
+
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from forebay.core.event import Entry
+from forebay.core.job import State
+from forebay.store.memory.heap import LazyHeap
+from forebay.store.memory.row import Row
+
+KEYS = st.integers(-3, 3)
+
+
+def a_row(job_id: int) -> Row:
+    return Row(Entry(job_id, "q", "k", b"", 0, True, 1), State.READY, 0, 0, 0)
+
+
+@dataclass
+class SortedList:
+    """The obvious one."""
+
+    entries: list[tuple[int, int]] = field(default_factory=list)
+
+    def take(self, count: int) -> list[int]:
+        self.entries.sort()
+        taken, self.entries = self.entries[:count], self.entries[count:]
+        return [job_id for _, job_id in taken]
+
+
+class HeapAgainstList(RuleBasedStateMachine):
+    """A row is in the heap at most once at a time, and comes back under the same or another key."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heap, self.model = LazyHeap(), SortedList()
+        self.rows = [a_row(number) for number in range(12)]
+
+    @rule(number=st.integers(0, 11), key=KEYS)
+    def push(self, number: int, key: int) -> None:
+        if all(job_id != number for _, job_id in self.model.entries):
+            self.heap.push(key, self.rows[number])
+            self.model.entries.append((key, number))
+
+    @precondition(lambda self: self.model.entries)
+    @rule(data=st.data())
+    def forget(self, data: st.DataObject) -> None:
+        key, number = data.draw(st.sampled_from(self.model.entries))
+        self.model.entries.remove((key, number))
+        self.heap.forget(key, self.rows[number])
+
+    @rule()
+    def pop(self) -> None:
+        row = self.heap.pop()
+        assert ([] if row is None else [row.entry.id]) == self.model.take(1)
+
+    @rule(count=st.integers(0, 5))
+    def take(self, count: int) -> None:
+        assert [row.entry.id for row in self.heap.take(count)] == self.model.take(count)
+
+    @rule()
+    def walk(self) -> None:
+        assert sorted(row.entry.id for row in self.heap.rows()) == sorted(number for _, number in self.model.entries)
+
+    @invariant()
+    def agrees(self) -> None:
+        assert len(self.heap) == len(self.model.entries)
+        row = self.heap.peek()
+        assert (None if row is None else row.entry.id) == (min(self.model.entries)[1] if self.model.entries else None)
+
+
+HeapAgainstList.TestCase.settings = settings(stateful_step_count=25)
+TestHeapAgainstList = HeapAgainstList.TestCase
+
+
+@given(st.lists(KEYS, max_size=40))
+def test_rows_come_out_by_key_then_by_id(keys: list[int]) -> None:
+    heap = LazyHeap()
+    for number, key in enumerate(keys):
+        heap.push(key, a_row(number))
+    expected = [number for _, number in sorted((key, number) for number, key in enumerate(keys))]
+    assert [row.entry.id for row in heap.take(100)] == expected
+    assert heap.items == []
+
+
+def test_a_row_that_returns_under_its_old_key_is_handed_out_once() -> None:
+    heap, row = LazyHeap(), a_row(1)
+    heap.push(5, row)
+    heap.forget(5, row)
+    heap.push(5, row)
+    assert heap.take(10) == [row]
+    assert heap.pop() is None
+
+
+def test_what_was_taken_back_leaves_no_memory() -> None:
+    heap = LazyHeap()
+    kept = [a_row(number) for number in range(10)]
+    for row in kept:
+        heap.push(-1, row)
+    passing = a_row(99)
+    most = 0
+    for cycle in range(100_000):
+        heap.push(cycle, passing)
+        heap.forget(cycle, passing)
+        most = max(most, len(heap.items), len(heap._dead))
+    assert most <= 200
+    assert [row.entry.id for row in heap.take(100)] == list(range(10))
+
+
+def test_a_large_heap_stays_within_twice_what_is_alive() -> None:
+    heap = LazyHeap()
+    rows = [a_row(number) for number in range(10_000)]
+    for row in rows:
+        heap.push(row.entry.id, row)
+    for row in rows[1_000:]:
+        heap.forget(row.entry.id, row)
+    assert len(heap) == 1_000
+    assert len(heap.items) <= 2_000
+    assert heap.take(20_000) == rows[:1_000]
