@@ -1,8 +1,9 @@
-"""Forebay's story in half a minute, on the in-process store: no server, nothing to set up, nothing left behind.
+"""Forebay's story in half a minute, on the embedded stores: no server, nothing to set up, nothing left behind.
 
     1  fifteen jobs of mixed priority        2  a duplicate is refused
     3  a flood meets backpressure            4  retries and a dead letter, with live numbers while it drains
     5  `kill -9` of a process with a journal, and a recovery that loses nothing
+    6  real worker processes on a SQLite file, killed with -9 while they work (examples/fleet.py)
 
 It ends with a verdict and an exit code: 0 only if every job that was ever accepted is accounted for.
 """
@@ -169,12 +170,18 @@ def a_kill(directory: Path) -> bool:
     unconfirmed = len(found - accepted)
     print(f"   accepted and acknowledged to the producers   {len(accepted):6}")
     print(f"   finished and acknowledged to the workers     {len(done):6}")
-    print(
-        f"   open jobs found after recovery in {took * 1000:4.0f} ms    {len(found):6}   ({unconfirmed} unconfirmed)"
-    )
+    print(f"   open jobs found after recovery in {took * 1000:4.0f} ms    {len(found):6}   ({unconfirmed} unconfirmed)")
     print(f"   accepted, not finished, and missing          {len(lost):6}")
     print(f"   finished, and back from the dead             {len(undone):6}")
     return len(accepted) > 100 and len(done) > 50 and not lost and not undone
+
+
+def a_fleet(seed: int) -> bool:
+    title(
+        6, "Three worker processes drain the mix of a busy day from one SQLite file, and are killed with -9 meanwhile"
+    )
+    fleet = Path(__file__).with_name("fleet.py")
+    return subprocess.run([sys.executable, str(fleet), "--seed", str(seed)], check=False).returncode == 0
 
 
 def main() -> int:
@@ -196,7 +203,7 @@ def main() -> int:
     store.close()
     with tempfile.TemporaryDirectory(prefix="forebay-demo-") as directory:
         survived = a_kill(Path(directory))
-    good = drained and survived
+    good = drained and survived and a_fleet(args.seed)
     print(f"\nVerdict: {'nothing lost, nothing done twice by the queue' if good else 'FAILED, see above'}")
     return 0 if good else 1
 

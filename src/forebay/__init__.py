@@ -1,8 +1,11 @@
 """Forebay: a durable job queue and scheduler for Python.
 
-A queue is a point on five axes, written as a `QueueSpec`. The same contract (`forebay.store.protocol`) holds on every
-store that `open_store` knows. `JobQueue` is the smallest way in: an in-process queue with visibility timeouts.
+`Forebay` is the application object: decorate functions, enqueue calls, start `forebay worker`. A queue is a point on
+five axes, written as a `QueueSpec`. The same contract (`forebay.store.protocol`) holds on every store that
+`open_store` knows. `JobQueue` is the smallest way in: an in-process queue with visibility timeouts.
 """
+
+from typing import TYPE_CHECKING
 
 from forebay.core.decide import decide
 from forebay.core.errors import ForebayError, Invalid, KeyConflict, QueueFull
@@ -14,8 +17,18 @@ from forebay.queue import JobQueue
 from forebay.store.open import open_store
 from forebay.store.protocol import Receipt, Store, Want
 
+if TYPE_CHECKING:
+    from forebay.client import Forebay
+    from forebay.core.breaker import Breaker
+    from forebay.work.context import Context
+    from forebay.work.errors import Drop, Snooze
+
 __all__ = [
+    "Breaker",
+    "Context",
     "Draft",
+    "Drop",
+    "Forebay",
     "ForebayError",
     "Invalid",
     "Job",
@@ -27,9 +40,31 @@ __all__ = [
     "QueueSpec",
     "Receipt",
     "Settled",
+    "Snooze",
     "State",
     "Store",
     "Want",
     "decide",
     "open_store",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """What belongs to applications is imported when it is first used: a queue in memory should not pay for it."""
+    if name == "Forebay":
+        from forebay import client
+
+        return client.Forebay
+    if name == "Breaker":
+        from forebay.core import breaker
+
+        return breaker.Breaker
+    if name == "Context":
+        from forebay.work import context
+
+        return context.Context
+    if name in ("Drop", "Snooze"):
+        from forebay.work import errors
+
+        return errors.Drop if name == "Drop" else errors.Snooze
+    raise AttributeError(f"module 'forebay' has no attribute {name!r}")

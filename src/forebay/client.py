@@ -11,7 +11,6 @@ The store is opened when it is first needed, so importing an app opens nothing. 
 function's own signature and types, here and now; the worker checks again when it runs the job.
 """
 
-import asyncio
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
@@ -97,6 +96,8 @@ class Bound(Generic[P]):
         return self._app.store.enqueue([self.draft(*args, **kwargs)])[0]
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Receipt:
+        import asyncio
+
         draft = self.draft(*args, **kwargs)
         return (await asyncio.to_thread(self._app.store.enqueue, [draft]))[0]
 
@@ -217,6 +218,8 @@ class Forebay:
         return self.store.enqueue([Settings(**settings).draft(kind, payload, queue, lives)])[0]
 
     async def aenqueue(self, kind: str, payload: Json = None, **settings: Any) -> Receipt:
+        import asyncio
+
         return await asyncio.to_thread(self.enqueue, kind, payload, **settings)
 
     def enqueue_many(self, drafts: Iterable[Draft], progress: Callable[[int], object] | None = None) -> int:

@@ -62,7 +62,7 @@ def commits(store: SqliteStore) -> list[str]:
 
 def together(store: SqliteStore, calls: list[Callable[[], Any]]) -> list[Any]:
     """The calls meet in one group: nobody may lead before all are there."""
-    with store._writer._lead:
+    with store._writer._busy:
         tasks = [Task(call) for call in calls]
         while len(store._writer._waiting) < len(calls):
             pass
@@ -375,7 +375,7 @@ def test_an_interrupted_leader_tells_the_others(store: SqliteStore) -> None:
         raise KeyboardInterrupt
 
     calls: list[Callable[[], Any]] = [lambda: store._write(interrupted), lambda: store.enqueue([Draft("k")])]
-    with store._writer._lead:
+    with store._writer._busy:
         tasks = [Task(call) for call in calls]
         while len(store._writer._waiting) < len(calls):
             pass

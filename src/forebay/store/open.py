@@ -8,7 +8,10 @@ from forebay.store.protocol import Store
 
 
 def open_store(url: str, *, clock: Clock | None = None) -> Store:
-    """The store behind a URL: `memory://` in this process, `memory:///directory` with a journal.
+    """The store behind a URL.
+
+    memory://                 in this process;  memory:///directory: with a journal
+    sqlite:///jobs.db         a file below the working directory;  sqlite:////var/jobs.db: an absolute path
 
     A clock may be injected where the store keeps time itself.
     """
@@ -16,9 +19,13 @@ def open_store(url: str, *, clock: Clock | None = None) -> Store:
     match parts.scheme:
         case "memory":
             return _open_memory(url, parts.netloc, unquote(parts.path), clock)
+        case "sqlite":
+            if parts.query or parts.fragment:
+                raise Invalid("store URL", f"{url!r} has options", "a path is all it takes; write ? as %3F, # as %23")
+            return _open_sqlite(url, parts.netloc, unquote(parts.path), clock)
         case _:
             raise Invalid(
-                "store URL", f"no store has the scheme {parts.scheme!r}", "use memory:// or memory:///directory"
+                "store URL", f"no store has the scheme {parts.scheme!r}", "use sqlite:///jobs.db or memory://"
             )
 
 
@@ -32,3 +39,13 @@ def _open_memory(url: str, host: str, path: str, clock: Clock | None) -> Store:
     from forebay.store.memory.journaled import open_journaled
 
     return open_journaled(path, clock=clock)
+
+
+def _open_sqlite(url: str, host: str, path: str, clock: Clock | None) -> Store:
+    if host:
+        raise Invalid("store URL", f"{url!r} names a host", "write three slashes: sqlite:///jobs.db")
+    if path in ("", "/", "/:memory:"):
+        raise Invalid("store URL", f"{url!r} names no file", "write sqlite:///jobs.db, or memory:// to keep nothing")
+    from forebay.store.sqlite.store import SqliteStore
+
+    return SqliteStore(path.removeprefix("/"), clock=clock)

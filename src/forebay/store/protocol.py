@@ -194,7 +194,7 @@ class Store(Log, Protocol):
         """Give a gate another number of slots; None goes back to the stamped one. Opens an `Until`."""
 
     def put_schedule(self, schedule: Schedule) -> None:
-        """Create or edit; `last_at` and `last_job` stay what they were, whatever the schedule says."""
+        """Create or edit; `last_at` and, while it exists, `last_job` stay what they were, whatever it says."""
 
     def drop_schedule(self, name: str) -> bool: ...
 

@@ -1,7 +1,5 @@
 """What a handler may know about its job, and say about it."""
 
-from threading import Event
-
 from forebay.core.instant import Instant
 from forebay.core.job import Job
 from forebay.core.lease import Fence, Lease
@@ -16,15 +14,15 @@ class Context:
     lost       the lease is gone: whatever you do now, someone else may be doing too
     """
 
-    __slots__ = ("_cancelled", "_lost", "deadline", "lease", "note", "portion")
+    __slots__ = ("cancelled", "deadline", "lease", "lost", "note", "portion")
 
     def __init__(self, lease: Lease, deadline: Instant | None = None) -> None:
         self.lease = lease
         self.deadline = deadline
         self.portion = 0.0
         self.note = ""
-        self._cancelled = Event()
-        self._lost = Event()
+        self.cancelled = False
+        self.lost = False
 
     @property
     def job(self) -> Job:
@@ -38,23 +36,7 @@ class Context:
     def fence(self) -> Fence:
         return self.lease.fence
 
-    @property
-    def cancelled(self) -> bool:
-        return self._cancelled.is_set()
-
-    @property
-    def lost(self) -> bool:
-        return self._lost.is_set()
-
     def progress(self, portion: float, note: str = "") -> None:
         """How far it is, from 0 to 1; shown by the worker that runs it."""
         self.portion = min(1.0, max(0.0, portion))
         self.note = note[:200]
-
-    def cancel(self) -> None:
-        """Called by the worker."""
-        self._cancelled.set()
-
-    def lose(self) -> None:
-        """Called by the worker."""
-        self._lost.set()

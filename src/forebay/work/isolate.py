@@ -134,7 +134,7 @@ def _serve(target: str) -> None:
 
 def _run_here(handler: Handler, lease: Lease) -> _Reply:
     try:
-        arguments = handler.signature.unpack(lease.job.payload)
+        arguments = handler.signature.unpack(lease.job.body)
         if handler.signature.context_name is not None:
             arguments[handler.signature.context_name] = Context(lease)
         value = handler.function(**arguments)

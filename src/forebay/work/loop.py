@@ -100,7 +100,7 @@ class LoopSlots:
     async def _execute(self, run: Run, task: "asyncio.Task[None]") -> Outcome:
         handler = run.handler
         try:
-            arguments = handler.signature.unpack(run.lease.job.payload)
+            arguments = handler.signature.unpack(run.lease.job.body)
             if handler.signature.context_name is not None:
                 arguments[handler.signature.context_name] = run.context
             return self._succeed(run, await handler.function(**arguments))

@@ -56,6 +56,8 @@ class Pool:
         self._wedged_most = options.wedged_most
         self._runs: dict[Fence, Run] = {}
         self._room = Condition()
+        self._enough = max(1, self._size // 4)
+        self._waiting = 0
         self._circuits = {kind: Circuit(handler.breaker) for kind, handler in registry.items() if handler.breaker}
         self._budget = Budget(options.retry_budget) if options.retry_budget else None
         self._children: dict[Run, Child] = {}
@@ -140,13 +142,18 @@ class Pool:
         return _SWEEP_EVERY
 
     def wait_for_room(self, timeout: float) -> None:
+        """Until a good part is free, or the time is up: waking for every single slot would cost more than it brings."""
         with self._room:
-            if self.free <= 0:
-                self._room.wait(timeout)
+            self._waiting += 1
+            self._room.wait_for(lambda: self.free >= self._enough or not self._runs, timeout)
+            self._waiting -= 1
 
     def wait_until_idle(self, timeout: float) -> bool:
         with self._room:
-            return self._room.wait_for(lambda: self.idle, timeout)
+            self._waiting += 1
+            idle = self._room.wait_for(lambda: self.idle, timeout)
+            self._waiting -= 1
+            return idle
 
     def close(self) -> None:
         self._loop.close()
@@ -173,9 +180,9 @@ class Pool:
             return
         run.stop = stop
         if stop is Stop.CANCEL:
-            run.context.cancel()
+            run.context.cancelled = True
         elif stop is Stop.LOST:
-            run.context.lose()
+            run.context.lost = True
         match run.handler.where:
             case "loop":
                 self._loop.interrupt(run)
@@ -192,7 +199,7 @@ class Pool:
 
     def _call(self, run: Run) -> Outcome:
         handler = run.handler
-        arguments = handler.signature.unpack(run.lease.job.payload)
+        arguments = handler.signature.unpack(run.lease.job.body)
         if handler.signature.context_name is not None:
             arguments[handler.signature.context_name] = run.context
         return self._succeed(run, handler.function(**arguments))
@@ -220,7 +227,8 @@ class Pool:
             self._runs.pop(run.fence, None)
             if self._marks is not None:
                 self._marks.ended(run.fence)
-            self._room.notify_all()
+            if self._waiting and (self.free >= self._enough or not self._runs):
+                self._room.notify_all()
         if run.stop is not Stop.LOST:
             self._conclude(run.lease, outcome)
         return True

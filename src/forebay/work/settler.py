@@ -18,16 +18,22 @@ _IDLE: Final = 1.0
 
 
 class Settler:
-    """Holds verdicts until they are written. `put` may be called from any thread."""
+    """Holds verdicts until they are written. `put` may be called from any thread; `pause` is how it waits for one."""
 
     name = "settler"
 
-    def __init__(self, store: Store, on_settled: Callable[[Lease, Settled], None] | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        on_settled: Callable[[Lease, Settled], None] | None = None,
+        pause: Callable[[float], object] | None = None,
+    ) -> None:
         self._store = store
         self._waiting: deque[Settlement] = deque()
         self._unsure: list[Settlement] = []
         self._on_settled = on_settled
         self.news = Event()
+        self._pause = self.news.wait if pause is None else pause
         self.applied = 0
         self.stale = 0
 
@@ -44,7 +50,7 @@ class Settler:
         if not self._unsure:
             self._unsure = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
         if not self._unsure:
-            self.news.wait(_IDLE)
+            self._pause(_IDLE)
             self.news.clear()
             return 0.0
         answers = self._store.settle(self._unsure)

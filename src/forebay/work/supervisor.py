@@ -150,7 +150,8 @@ class Supervisor:
             self._close_pipe(place)
             if code:
                 take_back(self._store(), place.owner, place.marks, Routings(self._store()))
-        return 0 if not any(codes) else 1
+        # A child that had not yet begun dies of the SIGTERM itself, and held nothing.
+        return 0 if all(code in (0, -signal.SIGTERM) for code in codes) else 1
 
     def _close_pipe(self, place: Place) -> None:
         if place.process is not None and place.process.stdin is not None:

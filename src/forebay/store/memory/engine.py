@@ -140,6 +140,7 @@ class Engine:
             self._record(Promoted(now, [], [row.entry.id for row in expired]))
             for row in expired:
                 self._index.expired(row)
+            self._tend(now)
             rows = line.pop(want.count - len(kept), want.cls) if len(kept) < want.count else []
         return kept
 

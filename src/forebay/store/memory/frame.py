@@ -67,12 +67,17 @@ def decode_header(data: bytes) -> tuple[int, int] | None:
     return first, salt
 
 
-def encode_frame(lsn: int, watermark: int, body: bytes, salt: int) -> bytes:
+def encode_head(lsn: int, watermark: int, body: bytes, salt: int) -> bytes:
+    """What stands before `body` in its frame; the body itself is not copied."""
     if len(body) > BODY_BYTES_MOST:
         raise ValueError(f"a journal body has {len(body)} bytes, the limit is {BODY_BYTES_MOST}: split the batch")
     fields = _FIELDS.pack(len(body), lsn, watermark)
     head_crc = extend(salt, fields)
-    return b"".join((MARKER, fields, _TWO_CRCS.pack(head_crc, extend(head_crc, body)), body))
+    return MARKER + fields + _TWO_CRCS.pack(head_crc, extend(head_crc, body))
+
+
+def encode_frame(lsn: int, watermark: int, body: bytes, salt: int) -> bytes:
+    return encode_head(lsn, watermark, body, salt) + body
 
 
 def encode_mark(lsn: int) -> bytes:
@@ -120,9 +125,10 @@ class Scan:
                 break
             if lsn == proven:
                 self.proven_end = end
-            start = self.end = end
-            self.lsn = lsn = lsn + 1
-            yield found, body
+            yield lsn, body
+            start = end
+            lsn += 1
+        self.lsn, self.end = lsn, start
         self.fault = _fault(data, start, lsn, salt)
 
 

@@ -34,7 +34,7 @@ from typing import Final
 
 from forebay.core.errors import StoreFailed
 from forebay.store.memory.disk import Disk, Ownership
-from forebay.store.memory.frame import HEADER_BYTES, encode_frame, encode_header, encode_mark
+from forebay.store.memory.frame import HEADER_BYTES, encode_head, encode_header, encode_mark
 from forebay.store.memory.snapshot import snapshot_lsn, write_snapshot
 
 _WHEN_ALONE: Final = 2**64
@@ -99,7 +99,7 @@ class Journal:
     def lsn(self) -> int:
         """The last lsn given out."""
         with self._guard:
-            return self._taken + len(self._buffer)
+            return self._last()
 
     @property
     def synced(self) -> int:
@@ -122,9 +122,10 @@ class Journal:
         if not body:
             raise ValueError("a journal body has 0 bytes, at least 1 is needed: the empty body is the seal")
         with self._guard:
-            self._check()
-            lsn = self._taken + len(self._buffer) + 1
-            self._buffer.append(encode_frame(lsn, self._synced, body, self._salt))
+            if self._stopped is not None:
+                self._check()
+            lsn = self._last() + 1
+            self._buffer += (encode_head(lsn, self._synced, body, self._salt), body)
         return lsn
 
     def sync(self, lsn: int) -> None:
@@ -225,7 +226,7 @@ class Journal:
                 self._check()
                 if self._synced >= lsn:
                     return False
-                last = self._taken + len(self._buffer)
+                last = self._last()
                 if last < lsn < _WHEN_ALONE:
                     raise ValueError(f"sync up to {lsn}: the last record is {last}")
                 if self._leader is None:
@@ -266,7 +267,7 @@ class Journal:
                 self._start_segment()
             with self._guard:
                 batch, self._buffer = self._buffer, []
-                self._taken += len(batch)
+                self._taken += len(batch) // 2
             if batch:
                 self._write(b"".join(batch))
                 self._disk.write(self._opened.mark, 0, encode_mark(self._taken))
@@ -275,7 +276,7 @@ class Journal:
                 if rotate:
                     self._start_segment()
                 elif seal:
-                    self._write(encode_frame(self._taken + 1, self._synced, b"", self._salt))
+                    self._write(encode_head(self._taken + 1, self._synced, b"", self._salt))
         except OSError as error:
             self._stop(str(error))
             raise StoreFailed(f"journal {self._opened.directory}", str(error)) from error
@@ -302,6 +303,10 @@ class Journal:
     def _then_sync(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
         yield from chunks
         self.sync(self.lsn)
+
+    def _last(self) -> int:
+        # Heads and bodies take turns in the buffer, so that no body is copied before the commit.
+        return self._taken + len(self._buffer) // 2
 
     def _stop(self, reason: str) -> None:
         if self._stopped is None:

@@ -11,7 +11,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from random import uniform
 from threading import Lock
@@ -20,6 +20,8 @@ from typing import Final, TypeVar
 from urllib.parse import quote
 
 from forebay.core.errors import Closed, Invalid, StoreFailed, Unsupported
+from forebay.core.instant import Instant
+from forebay.store.sqlite.queries import statement
 
 PATIENCE_SECONDS: Final = 30.0
 _PAUSE_LEAST: Final = 0.0002
@@ -29,6 +31,7 @@ _OLDEST_SQLITE: Final = (3, 35, 0)
 _PAGES_BEFORE_CHECKPOINT: Final = 4_000
 _WAL_BYTES_KEPT: Final = 64 * 1024 * 1024
 _READERS_KEPT: Final = 8
+_LAST_AT: Final = statement("last_at")
 
 _REASONS: Final = {
     sqlite3.SQLITE_FULL: "the disk is full",
@@ -43,13 +46,10 @@ T = TypeVar("T")
 
 
 class Database:
-    """One file, as one process uses it. `reading` lends connections that can only read."""
+    """One file, as one process uses it. Readers borrow connections that can only read."""
 
     def __init__(self, path: str, patience: float = PATIENCE_SECONDS) -> None:
-        if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
-            raise Unsupported(
-                f"SQLite {sqlite3.sqlite_version}", "UPDATE … RETURNING", "use a Python with SQLite 3.35 or newer"
-            )
+        _check_library()
         self.path = _prepared(path)
         self.name = f"sqlite {path}"
         self._patience = patience
@@ -78,15 +78,20 @@ class Database:
         return connection
 
     @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
-        """A connection that sees one durable state for as long as the block lasts."""
+    def lending(self) -> Iterator[sqlite3.Connection]:
+        """A connection that can only read, outside any transaction."""
         connection = self._borrow()
         try:
             with self.failing():
-                connection.execute("BEGIN")
                 yield connection
         finally:
             self._give_back(connection)
+
+    @contextmanager
+    def reading(self) -> Iterator[tuple[sqlite3.Connection, Instant]]:
+        """One durable state for as long as the block lasts, and the last instant written in it."""
+        with self.lending() as connection:
+            yield connection, self.patiently(lambda: _begin(connection))
 
     def patiently(self, action: Callable[[], T]) -> T:
         """Do it as soon as no other process stands in the way; counted in pauses, so that no clock is asked."""
@@ -127,16 +132,19 @@ class Database:
 
     def check_process(self) -> None:
         """A connection does not survive a fork: parent and child would tear each other's transactions apart."""
-        if os.getpid() != self._process:
+        if not self.ours:
             raise StoreFailed(
                 self.name, f"it was opened by process {self._process} and is used by process {os.getpid()} after a fork"
             )
 
     @property
-    def closed(self) -> bool:
-        return self._closed
+    def ours(self) -> bool:
+        """Whether this is the process that opened it."""
+        return os.getpid() == self._process
 
     def close(self) -> None:
+        if not self.ours:
+            return
         with self._guard:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -155,16 +163,32 @@ class Database:
         return connection
 
     def _give_back(self, connection: sqlite3.Connection) -> None:
+        with suppress(sqlite3.Error):
+            connection.rollback()
+        with self._guard:
+            keep = not self._closed and not connection.in_transaction and len(self._idle) < _READERS_KEPT
+            if keep:
+                self._idle.append(connection)
+        if not keep:
+            connection.close()
+
+
+def _check_library() -> None:
+    library = f"SQLite {sqlite3.sqlite_version}"
+    if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
+        raise Unsupported(library, "UPDATE … RETURNING", "use a Python with SQLite 3.35 or newer")
+    with closing(sqlite3.connect(":memory:")) as connection:
         try:
-            if connection.in_transaction:
-                connection.rollback()
-        finally:
-            with self._guard:
-                keep = not self._closed and len(self._idle) < _READERS_KEPT
-                if keep:
-                    self._idle.append(connection)
-            if not keep:
-                connection.close()
+            connection.execute("SELECT value FROM json_each('[1]')").fetchall()
+        except sqlite3.OperationalError:
+            raise Unsupported(library, "JSON", "use a Python whose SQLite has json_each, or 3.38 or newer") from None
+
+
+def _begin(connection: sqlite3.Connection) -> Instant:
+    if not connection.in_transaction:
+        connection.execute("BEGIN")
+    last_at: Instant = connection.execute(_LAST_AT).fetchone()[0]
+    return last_at
 
 
 def _configure(connection: sqlite3.Connection) -> None:

@@ -7,6 +7,11 @@ INSERT INTO job (id, state, queue, cls, rank, due_at, max_attempts, enqueued_at,
     rank_timed, merges, gate, gates, kind, tenant, subject, key, deadline, meta, body)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
+-- name: insert_plain
+-- The same for the common case: what is left out has its default.
+INSERT INTO job (id, state, queue, cls, rank, due_at, max_attempts, enqueued_at, kind, tenant, body)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
 -- name: claim
 -- The next jobs of one class become running.
 UPDATE job
@@ -70,6 +75,10 @@ SELECT id, queue, cls, state, rank, due_at, gates, gate FROM job INDEXED BY job_
 WHERE gate IS NOT NULL AND gate = ?1
 ORDER BY rank, id LIMIT 1;
 
+-- name: one
+-- One job, as a move from state to state needs it.
+SELECT id, queue, cls, state, rank, due_at, gates, gate FROM job WHERE id = ?;
+
 -- name: fresh
 -- The job that newer work of its subject may replace.
 SELECT max(id) FROM job INDEXED BY job_fresh
@@ -112,7 +121,7 @@ UPDATE job SET gate = ?2 WHERE id = ?1;
 
 -- name: delete
 -- Jobs are gone.
-DELETE FROM job WHERE id = ?;
+DELETE FROM job WHERE id IN (SELECT value FROM json_each(?1));
 
 -- name: keep
 -- A job ended and stays readable.
@@ -145,8 +154,7 @@ UPDATE job SET cancel_requested = 1 WHERE id IN (SELECT value FROM json_each(?1)
 UPDATE job
 SET state = 0, attempt = 0, finished_at = NULL, cancel_requested = 0, expires_at = NULL, due_at = ?2,
     rank = CASE WHEN rank_timed THEN rank_base + ?2 ELSE rank_base END
-WHERE id = ?1
-RETURNING rank;
+WHERE id = ?1;
 
 -- name: remember_0
 -- The last settle of a job that is gone.
@@ -171,16 +179,12 @@ UNION ALL
 SELECT id, delivery, code FROM removed_1 WHERE id IN (SELECT value FROM json_each(?1));
 
 -- name: key
--- What is remembered under an idempotency key.
-SELECT job_id, digest FROM key WHERE queue = ?1 AND key = ?2 AND until > ?3;
+-- What is remembered under an idempotency key, and until when.
+SELECT job_id, digest, until FROM key WHERE queue = ?1 AND key = ?2;
 
 -- name: remember_key
 -- A key belongs to a job until its window ends.
 INSERT OR REPLACE INTO key (queue, key, job_id, digest, until) VALUES (?, ?, ?, ?, ?);
-
--- name: forget_key
--- A key whose window passed and that is used anew is first forgotten, so that it is counted once.
-DELETE FROM key WHERE queue = ?1 AND key = ?2;
 
 -- name: sweep_keys
 -- Keys whose window has passed are forgotten, some at a time.

@@ -11,8 +11,8 @@ from typing import Final
 
 _NAME: Final = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _PICTURE: Final = (
-    "id, queue, kind, body, state, priority, enqueued_at, due_at, attempt, max_attempts, delivery, key, tenant, subject, "
-    "deadline, expires_at, meta, owner, claimed_at, lease_until, finished_at, cancel_requested, errors, result"
+    "id, queue, kind, body, state, priority, enqueued_at, due_at, attempt, max_attempts, delivery, key, tenant, "
+    "subject, deadline, expires_at, meta, owner, claimed_at, lease_until, finished_at, cancel_requested, errors, result"
 )
 
 

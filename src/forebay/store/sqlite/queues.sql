@@ -94,10 +94,6 @@ DELETE FROM line WHERE gate = ?1 AND id = ?2;
 -- The smallest unfinished id.
 SELECT min(id) FROM line WHERE gate = ?;
 
--- name: job
--- One job, as a move from state to state needs it.
-SELECT id, queue, cls, state, rank, due_at, gates, gate FROM job WHERE id = ?;
-
 -- name: schedules
 -- Every schedule.
 SELECT body, last_at FROM schedule WHERE body IS NOT NULL ORDER BY name;

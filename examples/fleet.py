@@ -1,0 +1,130 @@
+"""Real workers in real processes on one SQLite file, killed with `kill -9` while they work, and the count afterwards.
+
+    python examples/fleet.py [--jobs 6000] [--processes 3] [--kills 4] [--seed 7]
+
+A supervisor runs the mix of `examples/mix.py`. Worker processes are killed at random; the supervisor replaces them and
+takes back at once what they held. In the end every accepted job must be done or dead, every effect applied once, and
+every dead letter must have used exactly its lives: judged by the producers' receipts and by what the handlers wrote,
+not by the queue's own counters.
+"""
+
+import argparse
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from forebay import Draft, State
+from forebay.client import Forebay
+from forebay.store.protocol import Query
+
+HERE = Path(__file__).parent
+KINDS, WEIGHTS = ("fast", "slow", "flapping", "poison"), (70, 20, 5, 5)
+LIVES = {"poison": 3}
+PATIENCE_SECONDS = 120
+
+
+def children_of(pid: int) -> list[int]:
+    """The worker processes of the supervisor."""
+    listed = Path(f"/proc/{pid}/task/{pid}/children")
+    if listed.exists():
+        return [int(child) for child in listed.read_text().split()]
+    done = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
+    return [int(child) for child in done.stdout.split()]
+
+
+def produce(fb: Forebay, jobs: int, rng: random.Random) -> dict[int, str]:
+    """Accepted sequence numbers and their kinds."""
+    kinds = rng.choices(KINDS, WEIGHTS, k=jobs)
+    lives = {kind: LIVES.get(kind) for kind in KINDS}
+    fb.enqueue_many(Draft(kind, {"seq": seq}, "mix", max_attempts=lives[kind]) for seq, kind in enumerate(kinds))
+    return dict(enumerate(kinds))
+
+
+def watch(fb: Forebay, supervisor: "subprocess.Popen[bytes]", kills: int, rng: random.Random) -> int:
+    """Show how it drains and kill a worker now and then; how many were killed."""
+    killed = 0
+    began = time.monotonic()
+    next_kill = began + 1.0
+    while (now := fb.backlog("mix")[0]).depth and time.monotonic() - began < PATIENCE_SECONDS:
+        counts = f"waiting {now.waiting:4}  ready {now.ready:5}  running {now.running:3}  dead {now.dead:3}"
+        print(f"   {time.monotonic() - began:5.1f} s  {counts}  killed {killed}", flush=True)
+        if killed < kills and time.monotonic() >= next_kill and (pids := children_of(supervisor.pid)):
+            victim = rng.choice(pids)
+            os.kill(victim, signal.SIGKILL)
+            killed += 1
+            next_kill = time.monotonic() + rng.uniform(0.5, 1.5)
+            print(f"   kill -9 {victim}", flush=True)
+        time.sleep(0.5)
+    return killed
+
+
+def audit(fb: Forebay, accepted: dict[int, str], evidence: Path, killed: int) -> bool:
+    """Receipts and effects against each other; the store is asked for its dead letters alone."""
+    with sqlite3.connect(evidence) as database:
+        starts = dict(database.execute("SELECT seq, count(*) FROM started GROUP BY seq"))
+        repeated = database.execute(
+            "SELECT count(*) FROM (SELECT 1 FROM started GROUP BY job, delivery HAVING count(*) > 1)"
+        )
+        twice = repeated.fetchone()[0]
+        effects = {seq for (seq,) in database.execute("SELECT seq FROM effect")}
+    dead = {job.payload["seq"]: job for job in fb.jobs(Query(queue="mix", state=State.DEAD))}
+    left = fb.backlog("mix")[0].depth
+    lost = set(accepted) - effects - set(dead)
+    both = effects & set(dead)
+    wrong = [seq for seq, job in dead.items() if job.attempt != job.max_attempts or starts.get(seq, 0) != job.attempt]
+    innocent = [seq for seq in dead if accepted[seq] != "poison"]
+    runs = sum(starts.values())
+    for fact, value in {
+        "accepted": len(accepted),
+        "effects applied (each once)": len(effects),
+        "dead letters": len(dead),
+        "handler runs in all": runs,
+        "worker processes killed with -9": killed,
+        "lost": len(lost),
+        "both done and dead": len(both),
+        "still open": left,
+        "a delivery that ran twice": twice,
+        "dead with other than exactly its lives": len(wrong),
+        "dead though not poison": len(innocent),
+    }.items():
+        print(f"   {fact:40} {value:6}")
+    return not (lost or both or left or twice or wrong or innocent) and killed > 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=6000, help="how many jobs to accept (default: 6000)")
+    parser.add_argument("--processes", type=int, default=3, help="worker processes (default: 3)")
+    parser.add_argument("--kills", type=int, default=4, help="how many of them to kill (default: 4)")
+    parser.add_argument("--seed", type=int, default=7, help="the same seed makes the same jobs (default: 7)")
+    args = parser.parse_args()
+    rng = random.Random(args.seed)
+    with tempfile.TemporaryDirectory(prefix="forebay-fleet-") as directory:
+        url, evidence = f"sqlite:///{directory}/jobs.db", Path(directory) / "evidence.db"
+        environment = {**os.environ, "FOREBAY_URL": url, "MIX_EVIDENCE": str(evidence)}
+        os.environ.update(FOREBAY_URL=url, MIX_EVIDENCE=str(evidence))
+        sys.path.insert(0, str(HERE))
+        from mix import fb
+
+        accepted = produce(fb, args.jobs, rng)
+        command = [sys.executable, "-m", "forebay", "worker", "mix:fb", "--queues", "mix", "--processes"]
+        supervisor = subprocess.Popen([*command, str(args.processes)], cwd=HERE, env=environment)
+        try:
+            killed = watch(fb, supervisor, args.kills, rng)
+        finally:
+            supervisor.send_signal(signal.SIGTERM)
+            code = supervisor.wait(60)
+        good = audit(fb, accepted, evidence, killed) and code == 0
+        fb.close()
+    print(f"   the supervisor drained and left with code {code}")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,162 @@
+"""Handing out: promote, claim, extend, overdue.
+
+A claim takes the smallest (rank, id) of a class straight from one index; classes take turns by `core.share`, each
+process keeping its own turns. What fell due is promoted, and what expired is buried, before anything is handed out.
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import lru_cache
+from operator import itemgetter
+from typing import Any, Final
+
+from forebay.core.errors import Invalid
+from forebay.core.instant import Instant, checked_micros
+from forebay.core.job import Job
+from forebay.core.lease import Lease
+from forebay.core.limits import LEASE_LEAST, LEASE_MOST
+from forebay.core.names import check_name, check_text, is_name
+from forebay.store.protocol import Promotion, Want, check_batch, check_limit
+from forebay.store.sqlite.intake import Intake
+from forebay.store.sqlite.queries import statement
+from forebay.store.sqlite.row import READY, RUNNING, id_list, lease_of, picture
+from forebay.store.sqlite.tally import Line
+from forebay.store.sqlite.tend import TEND_LIMIT, sweep_keys, tend
+from forebay.store.sqlite.turn import Turn
+
+_CLAIM: Final = statement("claim")
+_NEXT_DUE: Final = statement("next_due")
+_OVERDUE: Final = statement("overdue")
+_FENCES: Final = statement("fences")
+_EXTEND: Final = statement("extend")
+_PICTURES: Final = statement("pictures")
+_JOINED: Final = statement("joined")
+_CLASS_READY: Final = statement("class_ready")
+_place: Final = itemgetter(len(Job.__struct_fields__), 0)
+
+Columns = tuple[Any, ...]
+
+
+class Claims(Intake):
+    """From waiting to running, and leases."""
+
+    def promote(self, limit: int) -> Promotion:
+        check_limit("promote", limit)
+        return self._write(lambda turn: _promote(turn, limit))
+
+    def claim(self, wants: Sequence[Want], owner: str, lease_for: timedelta) -> list[Lease]:
+        if type(owner) is not str or not _is_owner(owner):
+            owner = check_text("owner", owner)
+        span = checked_micros("lease_for", lease_for, LEASE_LEAST, LEASE_MOST)
+        total = _checked_total(wants)
+        return self._write(lambda turn: _claim(turn, wants, owner, turn.now + span, total))
+
+    def extend(self, leases: Sequence[Lease], lease_for: timedelta) -> list[Lease]:
+        check_batch("extend", len(leases))
+        span = checked_micros("lease_for", lease_for, LEASE_LEAST, LEASE_MOST)
+        return self._write(lambda turn: _extend(turn, leases, turn.now + span))
+
+    def overdue(self, limit: int) -> list[Lease]:
+        check_limit("overdue", limit)
+        with self._read() as (reader, now):
+            return [lease_of(columns) for columns in reader.execute(_OVERDUE, (now, limit))]
+
+
+def _promote(turn: Turn, limit: int) -> Promotion:
+    ready, _ = tend(turn, limit)
+    sweep_keys(turn, limit)
+    return Promotion(ready, turn.connection.execute(_NEXT_DUE).fetchone()[0])
+
+
+def _claim(turn: Turn, wants: Sequence[Want], owner: str, until: Instant, total: int) -> list[Lease]:
+    _, through = tend(turn, total + TEND_LIMIT)
+    if not through:
+        return []
+    leases: list[Lease] = []
+    for want in wants:
+        line = turn.line(want.queue)
+        if line.counts[READY] and (line.paused_until or 0) <= turn.now:
+            rows = _pop(turn, line, want, owner, until)
+            leases += [Lease(picture(columns), owner, until) for columns in rows]
+    return leases
+
+
+def _pop(turn: Turn, line: Line, want: Want, owner: str, until: Instant) -> list[Columns]:
+    """The next jobs of a queue, smallest rank first within a class, classes by their shares."""
+    if want.cls is not None:
+        return _pop_class(turn, line, want.cls, want.count, owner, until)
+    if not line.classed:
+        return _pop_class(turn, line, "", want.count, owner, until)
+    turns = _deal(turn, line, want.count)
+    totals: dict[str, int] = {}
+    for name, count in turns:
+        totals[name] = totals.get(name, 0) + count
+    taken = {name: iter(_pop_class(turn, line, name, count, owner, until)) for name, count in totals.items()}
+    rows = [next(taken[name], None) for name, count in turns for _ in range(count)]
+    return [row for row in rows if row is not None]
+
+
+def _pop_class(turn: Turn, line: Line, cls: str, count: int, owner: str, until: Instant) -> list[Columns]:
+    rows: list[Columns] = turn.connection.execute(_CLAIM, (owner, turn.now, until, line.name, cls, count)).fetchall()
+    if rows:
+        rows.sort(key=_place)
+        turn.tally.moved(line.name, cls, READY, RUNNING, len(rows))
+    return rows
+
+
+def _deal(turn: Turn, line: Line, count: int) -> list[tuple[str, int]]:
+    """Who gives how many. Classes that joined since this process last looked take their places first."""
+    turn.write_classes()
+    turns = turn.tally.turns(line)
+    plain = line.counts[READY] - line.classed
+
+    def waiting(name: str) -> int:
+        if not name:
+            return plain
+        found = turn.connection.execute(_CLASS_READY, (line.name, name)).fetchone()
+        return 0 if found is None else int(found[0])
+
+    def deal() -> list[tuple[str, int]]:
+        for name, joined in turn.connection.execute(_JOINED, (line.name, turns.seen)).fetchall():
+            turns.share.join(name)
+            turns.seen = joined
+        if plain:
+            turns.share.join("")
+        return turns.share.deal(count, waiting)
+
+    dealt = deal()
+    if not dealt:
+        # Turns are only this process's memory: whatever it holds, ready jobs are found.
+        turns.seen = 0
+        dealt = deal()
+    return dealt
+
+
+def _extend(turn: Turn, leases: Sequence[Lease], until: Instant) -> list[Lease]:
+    asked = {lease.job.id: lease.job.delivery for lease in leases}
+    fences = dict(turn.connection.execute(_FENCES, (id_list(asked),)).fetchall())
+    held = {lease.job.id: None for lease in leases if fences.get(lease.job.id) == lease.job.delivery}
+    if not held:
+        return []
+    ids = id_list(held)
+    turn.connection.execute(_EXTEND, (ids, until))
+    found = {columns[0]: lease_of(columns) for columns in turn.connection.execute(_PICTURES, (ids,))}
+    return [found[job_id] for job_id in held]
+
+
+@lru_cache(maxsize=256)
+def _is_owner(owner: str) -> bool:
+    """Few owners claim very often."""
+    return check_text("owner", owner) == owner
+
+
+def _checked_total(wants: Sequence[Want]) -> int:
+    total = 0
+    for want in wants:
+        if type(want.queue) is not str or not is_name(want.queue):
+            check_name("queue", want.queue)
+        if type(want.count) is not int or want.count < 1:
+            raise Invalid("claim count", f"{want.count!r} is not a positive integer", "ask for at least one job")
+        total += want.count
+    check_batch("claim", total)
+    return total

@@ -1,0 +1,249 @@
+"""The door: enqueue, and what a batch of drafts changes.
+
+A batch is all or nothing: capacity, keys and merges are checked in the transaction that inserts. Drafts of one batch
+see each other: the second of two equal keys is a duplicate of the first, a newer payload of the same subject takes the
+place of an older one, and all count against the capacity.
+"""
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from forebay.core.errors import Invalid, KeyConflict, QueueFull, WrongQueueKind
+from forebay.core.event import Entry
+from forebay.core.instant import Instant, micros
+from forebay.core.job import Draft
+from forebay.core.limits import INSTANT_MOST
+from forebay.core.policy import Block, Bounded
+from forebay.store.protocol import Receipt, check_batch, check_bytes
+from forebay.store.sqlite.base import Base
+from forebay.store.sqlite.queries import statement
+from forebay.store.sqlite.row import READY, WAITING, text_of
+from forebay.store.sqlite.tally import Line
+from forebay.store.sqlite.tend import sweep_keys, tend
+from forebay.store.sqlite.turn import Turn
+
+_RETRY_AFTER_SECONDS: Final = 1.0
+_SWEEP_PER_DRAFT: Final = 2
+_INSERT: Final = statement("insert")
+_INSERT_PLAIN: Final = statement("insert_plain")
+_KEY: Final = statement("key")
+_REMEMBER_KEY: Final = statement("remember_key")
+_FRESH: Final = statement("fresh")
+_MERGE: Final = statement("merge")
+_QUEUE: Final = statement("queue")
+
+
+class Intake(Base):
+    """Enqueue."""
+
+    def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        check_batch("enqueue", len(drafts))
+        give_up_at: Instant | None = None
+        while True:
+            try:
+                return self._write(lambda turn: accept(turn, drafts))
+            except QueueFull as full:
+                now = self.now()
+                if give_up_at is None:
+                    give_up_at = now + self._patience(full)
+                if now >= give_up_at:
+                    raise
+                self._sleepers.until_room(full, give_up_at, partial(_room_at, full))
+
+    def _patience(self, full: QueueFull) -> int:
+        """How long the full queue lets its producers wait; a batch that can never fit does not wait at all."""
+        capacity = next((spec.capacity for spec in self.specs() if spec.name == full.queue), None)
+        if isinstance(capacity, Bounded) and isinstance(capacity.when_full, Block) and full.asked <= full.limit:
+            return micros(capacity.when_full.timeout)
+        return 0
+
+
+def accept(turn: Turn, drafts: Sequence[Draft]) -> list[Receipt]:
+    """Put the drafts into their queues; raise, and the turn leaves nothing."""
+    batch = _Batch(turn)
+    for draft in drafts:
+        batch.take(draft)
+    batch.write()
+    return batch.receipts
+
+
+def check_capacity(turn: Turn, arrivals: Mapping[str, int]) -> None:
+    """Every bounded queue has room for those who come; called before they are counted."""
+    for queue, count in arrivals.items():
+        line = turn.line(queue)
+        capacity = line.spec.capacity
+        if isinstance(capacity, Bounded) and line.depth + count > capacity.limit:
+            raise QueueFull(queue, line.depth, capacity.limit, count, _RETRY_AFTER_SECONDS)
+
+
+class _Batch:
+    """What one call brings."""
+
+    def __init__(self, turn: Turn) -> None:
+        self.receipts: list[Receipt] = []
+        self._turn = turn
+        self._entries: list[Entry] = []
+        self._merged: list[tuple[int, str, bytes]] = []
+        self._arrivals: dict[str, int] = {}
+        self._born: dict[tuple[str, str, int], int] = {}
+        self._newest: dict[tuple[str, str], int] = {}
+        self._keys: dict[tuple[str, str], tuple[int, bytes, Instant]] = {}
+
+    def take(self, draft: Draft) -> None:
+        if type(draft) is not Draft:
+            raise Invalid("draft", f"{type(draft).__name__} is not a Draft", "build a Draft(kind, payload, …)")
+        turn = self._turn
+        line = turn.line(draft.queue)
+        stamper = line.known.stamper
+        if stamper.is_log:
+            raise WrongQueueKind(draft.queue, is_log=True)
+        key_digest, key_until = b"", 0
+        if draft.key is not None:
+            key_digest, key_until = stamper.key(draft, turn.now)
+            first = self._first(line, draft.key, key_digest)
+            if first is not None:
+                self.receipts.append(Receipt(first, durable=True, duplicate=True))
+                return
+        target = None if stamper.spec.merge is None or draft.subject is None else self._target(draft)
+        if target is not None:
+            self._merged.append((target, draft.kind, draft.body))
+            self.receipts.append(Receipt(target, durable=True, merged=True))
+        else:
+            target = turn.head.next_id
+            turn.head.next_id = target + 1
+            entry = stamper.entry(draft, target, turn.now, key_digest, key_until)
+            self._entries.append(entry)
+            self.receipts.append(Receipt(target, True))
+            self._arrivals[draft.queue] = self._arrivals.get(draft.queue, 0) + 1
+            if entry.merges:
+                self._newest[draft.queue, draft.subject or ""] = target
+        if draft.key is not None:
+            self._keys[draft.queue, draft.key] = (target, key_digest, key_until)
+
+    def write(self) -> None:
+        turn, entries = self._turn, self._entries
+        check_bytes("enqueue", [entry.body for entry in entries] + [body for _, _, body in self._merged])
+        check_capacity(turn, self._arrivals)
+        gated = any(entry.gates for entry in entries)
+        if gated:
+            tend(turn)
+        plain = [self._plain_row(entry) for entry in entries if _is_plain(entry)]
+        rows = [self._row(entry) for entry in entries if not _is_plain(entry)] if len(plain) < len(entries) else []
+        turn.connection.executemany(_INSERT_PLAIN, plain)
+        if rows:
+            turn.connection.executemany(_INSERT, rows)
+        if self._merged:
+            turn.connection.executemany(_MERGE, self._merged)
+        if self._keys:
+            turn.connection.executemany(_REMEMBER_KEY, [(*name, *fact) for name, fact in self._keys.items()])
+        for (queue, cls, state), count in self._born.items():
+            turn.tally.moved(queue, cls, None, state, count)
+        if entries and any(turn.line(queue).keys for queue in self._arrivals):
+            sweep_keys(turn, _SWEEP_PER_DRAFT * (len(entries) + 1))
+
+    def _plain_row(self, entry: Entry) -> tuple[Any, ...]:
+        state = READY if entry.ready else WAITING
+        self._count(entry, state)
+        return (
+            entry.id,
+            state,
+            entry.queue,
+            entry.cls,
+            entry.due_at,
+            entry.due_at,
+            entry.max_attempts,
+            self._turn.now,
+            entry.kind,
+            entry.tenant,
+            entry.body,
+        )
+
+    def _row(self, entry: Entry) -> tuple[Any, ...]:
+        """The columns of a new job; one with gates takes its slots or parks right here."""
+        turn, gates, now = self._turn, entry.gates, self._turn.now
+        state, gate = READY if entry.ready else WAITING, None
+        if gates:
+            turn.gates.enter(entry.id, gates)
+            if entry.due_at <= now:
+                gate = turn.gates.admit(entry.id, gates)
+                state = READY if gate is None else WAITING
+        self._count(entry, state)
+        return (
+            entry.id,
+            state,
+            entry.queue,
+            entry.cls,
+            entry.rank_base + entry.due_at if entry.rank_timed else entry.rank_base,
+            entry.due_at,
+            entry.max_attempts,
+            now,
+            entry.expires_at,
+            entry.priority,
+            entry.rank_base,
+            entry.rank_timed,
+            entry.merges,
+            gate,
+            text_of(gates) if gates else None,
+            entry.kind,
+            entry.tenant,
+            entry.subject,
+            entry.key,
+            entry.deadline,
+            None if entry.meta is None else text_of(entry.meta),
+            entry.body,
+        )
+
+    def _count(self, entry: Entry, state: int) -> None:
+        name = (entry.queue, entry.cls, state)
+        self._born[name] = self._born.get(name, 0) + 1
+
+    def _first(self, line: Line, key: str, key_digest: bytes) -> int | None:
+        """The job that has this key already. A key that is new, or that nobody swept yet, is counted here."""
+        name = (line.name, key)
+        fact = self._keys.get(name)
+        if fact is None:
+            fact = self._turn.connection.execute(_KEY, name).fetchone()
+            if fact is None:
+                line.keys += 1
+                line.changed = True
+                return None
+            if fact[2] <= self._turn.now:
+                return None
+        if fact[1] != key_digest:
+            raise KeyConflict(line.name, key, fact[0])
+        return fact[0]
+
+    def _target(self, draft: Draft) -> int | None:
+        """The job that has not run yet and takes over newer work of this subject."""
+        newest = self._newest.get((draft.queue, draft.subject or ""))
+        if newest is not None:
+            return newest
+        found: int | None = self._turn.connection.execute(
+            _FRESH, (draft.queue, draft.subject, self._turn.now)
+        ).fetchone()[0]
+        return found
+
+
+def _is_plain(entry: Entry) -> bool:
+    """Nothing in it that most jobs do not have."""
+    return not (
+        entry.gates
+        or entry.merges
+        or entry.priority
+        or entry.rank_base
+        or not entry.rank_timed
+        or entry.expires_at is not None
+        or entry.deadline is not None
+        or entry.subject is not None
+        or entry.key is not None
+        or entry.meta is not None
+    )
+
+
+def _room_at(full: QueueFull, reader: sqlite3.Connection) -> Instant:
+    """At once if there is room by now."""
+    found = reader.execute(_QUEUE, (full.queue,)).fetchone()
+    depth = 0 if found is None else sum(found[4:7])
+    return 0 if depth + full.asked <= full.limit else INSTANT_MOST

@@ -1,0 +1,232 @@
+"""The verbs around jobs: looking at them, configuring queues, gates and schedules, and sleeping until there is work.
+
+Looking reads one durable state on a connection of its own: it waits for no writer, and no writer waits for it.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from forebay.core.errors import Invalid, WrongQueueKind
+from forebay.core.instant import Instant, checked_instant, checked_micros
+from forebay.core.job import Draft, Job
+from forebay.core.limits import INSTANT_MOST, SLOTS_MOST
+from forebay.core.names import check_name
+from forebay.core.payload import is_clean
+from forebay.core.policy import Retained, check_between
+from forebay.core.schedule import Schedule
+from forebay.core.spec import QueueSpec
+from forebay.store.protocol import Backlog, Page, Query, check_batch, check_limit
+from forebay.store.sqlite.base import check_ids
+from forebay.store.sqlite.intake import accept
+from forebay.store.sqlite.queries import statement
+from forebay.store.sqlite.row import READY, STATES, id_list, picture, text_of
+from forebay.store.sqlite.settling import Settling
+from forebay.store.sqlite.tend import tend
+from forebay.store.sqlite.turn import Turn
+
+_PROBES: Final = 5_000
+"""How many jobs one page looks at, found or not: a page is never a long read."""
+
+_GATE_NAME_LENGTH: Final = 1_024
+_PICTURES: Final = statement("pictures")
+_PAGE: Final = statement("page")
+_PAGE_END: Final = statement("page_end")
+_ANY_AFTER: Final = statement("any_after")
+_QUEUE: Final = statement("queue")
+_QUEUES: Final = statement("queues")
+_EXPIRED_KEYS: Final = statement("expired_keys")
+_OLDEST_PLAIN: Final = statement("oldest_plain")
+_OLDEST_ODD: Final = statement("oldest_odd")
+_ADD_PARTITION: Final = statement("add_partition")
+_SET_LIMIT: Final = statement("set_gate_limit")
+_DROP_LIMIT: Final = statement("drop_gate_limit")
+_SCHEDULES: Final = statement("schedules")
+_SCHEDULE: Final = statement("schedule")
+_PUT_SCHEDULE: Final = statement("put_schedule")
+_DROP_SCHEDULE: Final = statement("drop_schedule")
+_TICK: Final = statement("tick")
+_PULSE: Final = statement("pulse")
+_NEXT_LEASE: Final = statement("next_lease")
+
+_decode_schedule: Final = msgspec.json.Decoder(Schedule).decode
+
+
+class QueueVerbs(Settling):
+    """Observation and configuration."""
+
+    def get(self, ids: Sequence[int]) -> list[Job | None]:
+        check_batch("get", len(ids))
+        check_ids("get", ids)
+        with self._read() as (reader, _):
+            found = {columns[0]: columns for columns in reader.execute(_PICTURES, (id_list(ids),))}
+        return [picture(found[job_id]) if job_id in found else None for job_id in ids]
+
+    def browse(self, query: Query, after: int, limit: int) -> Page:
+        check_limit("browse", limit)
+        if type(query) is not Query or type(after) is not int:
+            raise Invalid("browse", "it takes a Query and the id to go on after", "start with Query(), after=0")
+        after = max(0, min(after, INSTANT_MOST))
+        state = None if query.state is None else STATES.index(query.state)
+        wanted = (query.queue, state, query.kind, query.tenant, query.subject)
+        with self._read() as (reader, _):
+            end = reader.execute(_PAGE_END, (after, _PROBES - 1)).fetchone()
+            last = INSTANT_MOST if end is None else end[0]
+            jobs = [picture(columns) for columns in reader.execute(_PAGE, (after, last, *wanted, limit))]
+            if len(jobs) == limit:
+                last = jobs[-1].id
+            elif end is None:
+                return Page(jobs, None)
+            (more,) = reader.execute(_ANY_AFTER, (last,)).fetchone()
+        return Page(jobs, last if more else None)
+
+    def backlog(self, queues: Sequence[str] | None = None) -> list[Backlog]:
+        check_batch("backlog", len(queues or ()))
+        for queue in queues or ():
+            check_name("queue", queue)
+        with self._read() as (reader, now):
+            names = [name for (name,) in reader.execute(_QUEUES)] if queues is None else queues
+            return [_backlog(reader, name, now) for name in names]
+
+    def put_spec(self, spec: QueueSpec) -> None:
+        if type(spec) is not QueueSpec:
+            raise Invalid("spec", f"{type(spec).__name__} is not a QueueSpec", "build a QueueSpec(name=…)")
+        self._write(lambda turn: _put_spec(turn, spec))
+
+    def pause(self, queue: str, until: Instant | None = None) -> None:
+        queue = check_name("queue", queue)
+        end = INSTANT_MOST if until is None else checked_instant("until", until)
+        self._write(lambda turn: _pause(turn, queue, end))
+
+    def resume(self, queue: str) -> None:
+        queue = check_name("queue", queue)
+        self._write(lambda turn: _pause(turn, queue, None))
+
+    def set_gate(self, name: str, limit: int | None) -> None:
+        if type(name) is not str or not 1 <= len(name) <= _GATE_NAME_LENGTH or not is_clean(name):
+            raise Invalid("gate", "it is no name of a gate", "use condition_gate(condition)")
+        if limit is not None:
+            check_between("gate limit", limit, 0, SLOTS_MOST)
+        self._write(lambda turn: _set_gate(turn, name, limit))
+
+    def put_schedule(self, schedule: Schedule) -> None:
+        if type(schedule) is not Schedule:
+            raise Invalid("schedule", f"{type(schedule).__name__} is not a Schedule", "build a Schedule(…)")
+        self._write(lambda turn: _put_schedule(turn, schedule))
+
+    def drop_schedule(self, name: str) -> bool:
+        name = check_name("schedule", name)
+        return self._write(lambda turn: turn.connection.execute(_DROP_SCHEDULE, (name,)).rowcount > 0)
+
+    def schedules(self) -> list[Schedule]:
+        with self._read() as (reader, _):
+            return [replace(_decode_schedule(body), last_at=last_at) for body, last_at in reader.execute(_SCHEDULES)]
+
+    def fire(self, name: str, tick: Instant, next_at: Instant, draft: Draft | None) -> bool:
+        name = check_name("schedule", name)
+        checked_instant("tick", tick)
+        if checked_instant("next_at", next_at) <= tick:
+            raise Invalid("next_at", "it is not after the tick", "a schedule only moves forward")
+        return self._write(lambda turn: _fire(turn, name, tick, next_at, draft))
+
+    def wait(self, queues: Sequence[str], timeout: timedelta) -> bool:
+        check_batch("wait", len(queues))
+        queues = [check_name("queue", queue) for queue in queues]
+        span = checked_micros("timeout", timeout, timedelta(0), timedelta(days=1))
+        now = self.now()
+        return self._sleepers.until_work(queues, now + span, lambda reader: _work_at(reader, queues))
+
+
+def _work_at(reader: sqlite3.Connection, queues: Sequence[str]) -> Instant:
+    """When a claim or a reaping may next find something, as far as is known."""
+    due_at, _, _, opened = reader.execute(_PULSE).fetchone()
+    lease_until = reader.execute(_NEXT_LEASE).fetchone()[0]
+    instants = [INSTANT_MOST, due_at or INSTANT_MOST, lease_until or INSTANT_MOST]
+    for queue in queues:
+        found = reader.execute(_QUEUE, (queue,)).fetchone()
+        if found is not None and found[4 + READY]:
+            instants.append(found[1] or 0)
+    return 0 if opened else min(instants)
+
+
+def _backlog(reader: sqlite3.Connection, queue: str, now: Instant) -> Backlog:
+    found = reader.execute(_QUEUE, (queue,)).fetchone()
+    if found is None:
+        return Backlog(queue, 0, 0, 0, 0, 0, 0, 0, None, 0)
+    _, paused_until, _, keys, waiting, ready, running, done, dead, cancelled = found
+    oldest = now
+    if ready:
+        plain, odd = (reader.execute(text, (queue,)).fetchone() for text in (_OLDEST_PLAIN, _OLDEST_ODD))
+        oldest = min(now, now if plain is None else plain[0], now if odd[0] is None else odd[0])
+    return Backlog(
+        queue,
+        waiting,
+        ready,
+        running,
+        done,
+        dead,
+        cancelled,
+        oldest_age=now - oldest,
+        paused_until=paused_until if paused_until is not None and paused_until > now else None,
+        keys=keys - reader.execute(_EXPIRED_KEYS, (now, queue)).fetchone()[0] if keys else 0,
+    )
+
+
+def _put_spec(turn: Turn, spec: QueueSpec) -> None:
+    line = turn.line(spec.name)
+    known = line.spec if line.known.text is not None else None
+    if known is not None and known.is_log != spec.is_log:
+        raise WrongQueueKind(spec.name, known.is_log)
+    if spec.is_log and known is None and any(line.counts):
+        raise WrongQueueKind(spec.name, is_log=False)
+    if known is not None and _partitions(spec) < _partitions(known):
+        raise Invalid(spec.name, "a log cannot lose partitions", "keep them, or start a new log")
+    have = 0 if known is None else _partitions(known)
+    for number in range(have, _partitions(spec)):
+        turn.connection.execute(_ADD_PARTITION, (spec.name, number))
+    turn.tally.configure(spec.name, spec.to_json().decode())
+    turn.tally.eased[spec.name] = None
+
+
+def _pause(turn: Turn, queue: str, until: Instant | None) -> None:
+    line = turn.line(queue)
+    line.changed |= line.paused_until != until
+    line.paused_until = until
+    if until is None and line.counts[READY]:
+        turn.tally.news[queue] = line.counts[READY]
+
+
+def _set_gate(turn: Turn, name: str, limit: int | None) -> None:
+    if limit is None:
+        turn.connection.execute(_DROP_LIMIT, (name,))
+    else:
+        turn.connection.execute(_SET_LIMIT, (name, limit))
+    turn.gates.limited(name, limit)
+    tend(turn)
+
+
+def _put_schedule(turn: Turn, schedule: Schedule) -> None:
+    body, _ = turn.connection.execute(_SCHEDULE, (schedule.name,)).fetchone() or (None, None)
+    last_job = None if body is None else _decode_schedule(body).last_job
+    turn.connection.execute(_PUT_SCHEDULE, (schedule.name, text_of(replace(schedule, last_job=last_job))))
+
+
+def _fire(turn: Turn, name: str, tick: Instant, next_at: Instant, draft: Draft | None) -> bool:
+    body, last_at = turn.connection.execute(_SCHEDULE, (name,)).fetchone() or (None, None)
+    if body is None:
+        return False
+    schedule = _decode_schedule(body)
+    if schedule.paused or schedule.next_at != tick or tick <= (-1 if last_at is None else last_at):
+        return False
+    receipts = [] if draft is None else accept(turn, [draft])
+    last_job = next((receipt.id for receipt in receipts if not receipt.duplicate), schedule.last_job)
+    turn.connection.execute(_TICK, (name, text_of(replace(schedule, next_at=next_at, last_job=last_job)), tick))
+    return True
+
+
+def _partitions(spec: QueueSpec) -> int:
+    return spec.retention.partitions if isinstance(spec.retention, Retained) else 0

@@ -1,0 +1,213 @@
+"""The commit point and the other endings: settle, cancel, redrive, purge.
+
+The fence decides, not the time: a settle counts if the job runs and its delivery is the lease's. The last settle is
+remembered, on the row or, once the job is gone, in the tables of removed jobs: a repeated one is answered alike.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from forebay.core.errors import Invalid
+from forebay.core.instant import Instant, checked_instant
+from forebay.core.job import State
+from forebay.core.lease import Lease, Settled, Settlement
+from forebay.core.outcome import Ack, Cancel, DeadLetter, Release, Retry, Verdict
+from forebay.store.protocol import CancelAnswer, check_batch, check_bytes, check_limit
+from forebay.store.sqlite.base import check_ids
+from forebay.store.sqlite.claims import Claims
+from forebay.store.sqlite.intake import check_capacity
+from forebay.store.sqlite.queries import statement
+from forebay.store.sqlite.row import CANCELLED, DEAD, DONE, READY, RUNNING, STATES, WAITING, Row, id_list
+from forebay.store.sqlite.tend import failed, forget, tend
+from forebay.store.sqlite.turn import Turn
+
+_CODES: Final[dict[type, str]] = {Ack: "a", Retry: "r", DeadLetter: "d", Release: "l", Cancel: "c"}
+_HELD: Final = statement("held")
+_MOVE: Final = statement("move")
+_REMOVED: Final = statement("removed")
+_KEEP: Final = statement("keep")
+_DIE: Final = statement("die")
+_WAIT_AGAIN: Final = statement("wait_again")
+_ASK: Final = statement("ask_to_cancel")
+_REDRIVE: Final = statement("redrive")
+_FINISHED: Final = statement("finished")
+
+Mark = tuple[int, str]
+"""A settle as it is remembered: the delivery, and the letter of the verdict."""
+
+
+class Settling(Claims):
+    """How jobs end."""
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        check_batch("settle", len(settlements))
+        check_bytes("settle", [verdict.result if type(verdict) is Ack else None for _, verdict in settlements])
+        for _, verdict in settlements:
+            if type(verdict) not in _CODES:
+                raise Invalid("verdict", f"{type(verdict).__name__} is not one", "use what decide() returns")
+        if not settlements:
+            return []
+        return self._write(lambda turn: _Settlement(turn).settle(settlements))
+
+    def cancel(self, ids: Sequence[int]) -> list[CancelAnswer]:
+        check_batch("cancel", len(ids))
+        check_ids("cancel", ids)
+        return self._write(lambda turn: _cancel(turn, ids))
+
+    def redrive(self, ids: Sequence[int]) -> list[int]:
+        check_batch("redrive", len(ids))
+        check_ids("redrive", ids)
+        return self._write(lambda turn: _redrive(turn, ids))
+
+    def purge(self, state: State, before: Instant, limit: int) -> int:
+        check_limit("purge", limit)
+        checked_instant("before", before)
+        if not isinstance(state, State) or not state.terminal:
+            raise Invalid("purge state", f"{state!r} is not finished", "purge done, dead or cancelled jobs")
+        return self._write(lambda turn: _purge(turn, STATES.index(state), before, limit))
+
+
+class _Settlement:
+    """One call of settle."""
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        self._rows: dict[int, Sequence[Any]] = {}
+        self._marks: dict[int, Mark] = {}
+        self._gone: list[tuple[int, int, str]] = []
+        self._moves: dict[tuple[str, str, int | None], int] = {}
+        self._waiting = False
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        turn = self._turn
+        ids = id_list({lease.job.id for lease, _ in settlements})
+        self._rows = {columns[0]: columns for columns in turn.connection.execute(_HELD, (ids,))}
+        missing = [lease.job.id for lease, _ in settlements if lease.job.id not in self._rows]
+        if missing:
+            for job_id, delivery, code in turn.connection.execute(_REMOVED, (id_list(missing),)):
+                if delivery > self._marks.get(job_id, (0, ""))[0]:
+                    self._marks[job_id] = (delivery, code)
+        answers = [self._one(lease, verdict) for lease, verdict in settlements]
+        for (queue, cls, to), count in self._moves.items():
+            turn.tally.moved(queue, cls, RUNNING, to, count)
+        if self._gone:
+            turn.remove([job_id for job_id, _, _ in self._gone], self._gone)
+        if self._waiting or turn.gated:
+            tend(turn)
+        return answers
+
+    def _one(self, lease: Lease, verdict: Verdict) -> Settled:
+        job_id, mark = lease.job.id, (lease.job.delivery, _CODES[type(verdict)])
+        last, columns = self._marks.get(job_id), self._rows.get(job_id)
+        if last is None and columns is not None:
+            if columns[3] == RUNNING and columns[10] == lease.job.delivery:
+                self._marks[job_id] = mark
+                self._end(columns, verdict, mark)
+                return Settled.APPLIED
+            last = (columns[8], columns[9])
+        return Settled.APPLIED if last == mark else Settled.STALE
+
+    def _end(self, columns: Sequence[Any], verdict: Verdict, mark: Mark) -> None:
+        turn, now = self._turn, self._turn.now
+        job_id, queue, cls = columns[:3]
+        to: int | None
+        match verdict:
+            case Ack(result):
+                to = self._finish(job_id, queue, DONE, mark, result)
+            case Cancel():
+                to = self._finish(job_id, queue, CANCELLED, mark, None)
+            case Retry(after, error):
+                to = WAITING
+                base, timed = columns[13], columns[14]
+                rank = base + now + after if timed else base
+                errors = failed(columns[12], error, now, columns[11])
+                turn.connection.execute(_WAIT_AGAIN, (job_id, now + after, rank, columns[11], errors, *mark))
+            case Release(after):
+                to = WAITING
+                again = (job_id, now + after, columns[4], columns[11] - 1, columns[12], *mark)
+                turn.connection.execute(_WAIT_AGAIN, again)
+            case DeadLetter(error):
+                to = DEAD
+                turn.connection.execute(_DIE, (job_id, now, failed(columns[12], error, now, columns[11]), *mark))
+        self._waiting |= to == WAITING
+        self._moves[queue, cls, to] = self._moves.get((queue, cls, to), 0) + 1
+        if columns[6]:
+            row = Row.of(columns)
+            turn.gates.release(row)
+            if to != WAITING:
+                turn.gates.end(row, DONE if to is None else to)
+
+    def _finish(self, job_id: int, queue: str, state: int, mark: Mark, result: bytes | None) -> int | None:
+        kept_until = self._turn.line(queue).known.stamper.kept_until(self._turn.now)
+        if not kept_until:
+            self._gone.append((job_id, *mark))
+            return None
+        self._turn.connection.execute(_KEEP, (job_id, state, self._turn.now, kept_until, result, *mark))
+        return state
+
+
+def _found(turn: Turn, ids: Sequence[int]) -> Mapping[int, tuple[Row, Mark]]:
+    rows = turn.connection.execute(_MOVE, (id_list(ids),)).fetchall()
+    return {columns[0]: (Row.of(columns), (columns[8], columns[9])) for columns in rows}
+
+
+def _cancel(turn: Turn, ids: Sequence[int]) -> list[CancelAnswer]:
+    found = _found(turn, ids)
+    ended: set[int] = set()
+    asked: set[int] = set()
+    answers = []
+    for job_id in ids:
+        row, mark = found.get(job_id, (None, (0, "")))
+        if row is None or row.state > RUNNING or job_id in ended:
+            answers.append(CancelAnswer.GONE)
+        elif row.state == RUNNING:
+            asked.add(job_id)
+            answers.append(CancelAnswer.REQUESTED)
+        else:
+            ended.add(job_id)
+            _dismiss(turn, row, mark)
+            answers.append(CancelAnswer.CANCELLED)
+    if asked:
+        turn.connection.execute(_ASK, (id_list(asked),))
+    if turn.gated:
+        tend(turn)
+    return answers
+
+
+def _dismiss(turn: Turn, row: Row, mark: Mark) -> None:
+    """A job that nobody holds will not run."""
+    kept_until = turn.line(row.queue).known.stamper.kept_until(turn.now)
+    if kept_until:
+        turn.connection.execute(_KEEP, (row.id, CANCELLED, turn.now, kept_until, None, *mark))
+    else:
+        turn.remove([row.id], [(row.id, *mark)] if mark[0] else [])
+    turn.tally.moved(row.queue, row.cls, row.state, CANCELLED if kept_until else None)
+    if row.gates:
+        if row.state == READY:
+            turn.gates.release(row)
+        turn.gates.end(row, CANCELLED)
+
+
+def _redrive(turn: Turn, ids: Sequence[int]) -> list[int]:
+    found = _found(turn, ids)
+    dead = {job_id: found[job_id][0] for job_id in ids if job_id in found and found[job_id][0].state == DEAD}
+    arrivals: dict[str, int] = {}
+    for row in dead.values():
+        arrivals[row.queue] = arrivals.get(row.queue, 0) + 1
+    check_capacity(turn, arrivals)
+    for row in dead.values():
+        turn.connection.execute(_REDRIVE, (row.id, turn.now))
+        turn.tally.moved(row.queue, row.cls, DEAD, WAITING)
+        if row.gates:
+            turn.gates.rejoin(row)
+    if dead:
+        tend(turn)
+    return list(dead)
+
+
+def _purge(turn: Turn, state: int, before: Instant, limit: int) -> int:
+    columns = turn.connection.execute(_FINISHED, (state, before, limit)).fetchall()
+    forget(turn, [(Row.of(column), column[8], column[9]) for column in columns])
+    if turn.gated:
+        tend(turn)
+    return len(columns)

@@ -1,0 +1,108 @@
+"""Looking after what fell due: expire, promote, forget. Bounded, and done in passing by the verbs.
+
+One statement, `pulse`, tells whether there is anything to do; a store at rest pays for nothing else. Parked jobs go
+before newcomers. A job that expired is never handed out, however many there are: `expire` says whether it is through.
+"""
+
+from typing import Final
+
+from msgspec.structs import replace
+
+from forebay.core.instant import Instant
+from forebay.core.limits import BATCH_MOST, ERRORS_KEPT
+from forebay.core.outcome import EXPIRED, Failure
+from forebay.store.sqlite.queries import statement
+from forebay.store.sqlite.row import DEAD, READY, Row, errors_of, text_of
+from forebay.store.sqlite.turn import Turn
+
+TEND_LIMIT: Final = 256
+"""How much of what fell due a verb looks after in passing."""
+
+_EXPIRE_ROUNDS: Final = 4
+_PULSE: Final = statement("pulse")
+_DUE: Final = statement("due")
+_EXPIRED: Final = statement("expired")
+_KEPT: Final = statement("kept")
+_PARK: Final = statement("park")
+_DIE: Final = statement("die")
+_SWEEP_KEYS: Final = statement("sweep_keys")
+
+
+def tend(turn: Turn, limit: int = TEND_LIMIT) -> tuple[int, bool]:
+    """How many became ready, and whether everything that expired is dead."""
+    now = turn.now
+    due_at, expires_at, kept_until, opened = turn.connection.execute(_PULSE).fetchone()
+    through = expires_at is None or expires_at > now or expire(turn)
+    ready, tried = open_gates(turn, limit) if opened or turn.gated else (0, 0)
+    if due_at is not None and due_at <= now and tried < limit:
+        ready += _promote(turn, limit - tried)
+    if kept_until is not None and kept_until <= now:
+        columns = turn.connection.execute(_KEPT, (now, limit)).fetchall()
+        forget(turn, [(Row.of(column), column[8], column[9]) for column in columns])
+    return ready, through
+
+
+def open_gates(turn: Turn, limit: int = TEND_LIMIT) -> tuple[int, int]:
+    """Let in who is parked where there is room; how many became ready, and how many were tried."""
+    ready = tried = 0
+    while tried < limit and (row := turn.gates.next_candidate(turn.now)) is not None:
+        tried += 1
+        if _admit(turn, row):
+            turn.make_ready([row])
+            ready += 1
+    return ready, tried
+
+
+def expire(turn: Turn) -> bool:
+    """Jobs that nobody claimed in time go to the dead letters; False: there are more than one call looks after."""
+    for _ in range(_EXPIRE_ROUNDS):
+        columns = turn.connection.execute(_EXPIRED, (turn.now, BATCH_MOST)).fetchall()
+        for column in columns:
+            row = Row.of(column)
+            errors = failed(column[9], Failure(EXPIRED, "not claimed before it expired"), turn.now, column[8])
+            turn.connection.execute(_DIE, (row.id, turn.now, errors, None, None))
+            if row.gates:
+                if row.state == READY:
+                    turn.gates.release(row)
+                turn.gates.end(row, DEAD)
+            turn.tally.moved(row.queue, row.cls, row.state, DEAD)
+        if len(columns) < BATCH_MOST:
+            return True
+    return False
+
+
+def forget(turn: Turn, finished: list[tuple[Row, int, str]]) -> None:
+    """Finished jobs are gone; each with its last settle."""
+    for row, _, _ in finished:
+        if row.gates:
+            turn.gates.forget(row)
+        turn.tally.moved(row.queue, row.cls, row.state, None)
+    settled = [(row.id, delivery, code) for row, delivery, code in finished if delivery]
+    turn.remove([row.id for row, _, _ in finished], settled)
+
+
+def sweep_keys(turn: Turn, limit: int) -> None:
+    """Keys whose window has passed are forgotten."""
+    for (queue,) in turn.connection.execute(_SWEEP_KEYS, (turn.now, limit)).fetchall():
+        line = turn.line(queue)
+        line.keys -= 1
+        line.changed = True
+
+
+def failed(errors: str | None, error: Failure, at: Instant, attempt: int) -> str:
+    """The last few failures, with this one, as the column holds them."""
+    return text_of((*errors_of(errors), replace(error, at=at, attempt=attempt))[-ERRORS_KEPT:])
+
+
+def _promote(turn: Turn, limit: int) -> int:
+    rows = [Row.of(columns) for columns in turn.connection.execute(_DUE, (turn.now, limit)).fetchall()]
+    ready = [row for row in rows if not row.gates or _admit(turn, row)]
+    turn.make_ready(ready)
+    return len(ready)
+
+
+def _admit(turn: Turn, row: Row) -> bool:
+    parked_at = turn.gates.admit(row.id, row.gates)
+    if parked_at is not None and parked_at != row.gate:
+        turn.connection.execute(_PARK, (row.id, parked_at))
+    return parked_at is None

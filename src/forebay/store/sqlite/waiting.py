@@ -1,0 +1,108 @@
+"""Sleeping until there is work or room: a signal inside this process, a cheap look at the file for the others.
+
+A turn's news goes to as many sleepers as it is enough for, longest asleep first. Other processes are noticed by
+`PRAGMA data_version`, a few microseconds every 10 to 50 ms; only when it moved are the tables asked.
+"""
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from threading import Event, Lock
+from typing import Final
+
+from forebay.core.clock import Clock
+from forebay.core.errors import QueueFull
+from forebay.core.instant import Instant, Span
+from forebay.store.sqlite.database import Database
+from forebay.store.sqlite.turn import Turn
+from forebay.store.sqlite.writer import Time
+
+_LOOK_FIRST: Final[Span] = 10_000
+_LOOK_LAST: Final[Span] = 50_000
+
+Ready = Callable[[sqlite3.Connection], Instant]
+"""When there may be something, as the tables say now."""
+
+
+class Sleepers:
+    """Who sleeps in this process, by queue: claimers for work, producers for room."""
+
+    def __init__(self, database: Database, clock: Clock, time: Time) -> None:
+        self._database = database
+        self._clock = clock
+        self._time = time
+        self._guard = Lock()
+        self._claimers: dict[str, dict[Event, int]] = {}
+        self._producers: dict[str, dict[Event, int]] = {}
+
+    def hear(self, turn: Turn) -> None:
+        """A turn was committed."""
+        if not self._claimers and not self._producers:
+            return
+        with self._guard:
+            for queue, count in turn.tally.news.items():
+                _wake(self._claimers.get(queue, {}), count)
+            for queue in turn.tally.eased:
+                _wake(self._producers.get(queue, {}), turn.line(queue).room)
+
+    def wake_all(self) -> None:
+        with self._guard:
+            for sleepers in (*self._claimers.values(), *self._producers.values()):
+                for sleeper in sleepers:
+                    sleeper.set()
+
+    def until_work(self, queues: Sequence[str], end: Instant, ready: Ready) -> bool:
+        return self._sleep(self._claimers, queues, 1, end, ready)
+
+    def until_room(self, full: QueueFull, end: Instant, ready: Ready) -> bool:
+        return self._sleep(self._producers, [full.queue], full.asked, end, ready)
+
+    def _sleep(
+        self, rooms: dict[str, dict[Event, int]], queues: Sequence[str], need: int, end: Instant, ready: Ready
+    ) -> bool:
+        """True: there may be something. Whoever sleeps is known before the tables are asked, so no news is missed."""
+        signal = Event()
+        with self._guard:
+            for queue in queues:
+                rooms.setdefault(queue, {})[signal] = need
+        try:
+            with self._database.lending() as connection:
+                return self._nap(connection, signal, end, ready)
+        finally:
+            with self._guard:
+                for queue in queues:
+                    sleepers = rooms.get(queue, {})
+                    sleepers.pop(signal, None)
+                    if not sleepers:
+                        rooms.pop(queue, None)
+
+    def _nap(self, connection: sqlite3.Connection, signal: Event, end: Instant, ready: Ready) -> bool:
+        look = _LOOK_FIRST
+        version = self._database.patiently(lambda: _version(connection))
+        wake_at = self._database.patiently(lambda: ready(connection))
+        while not signal.is_set():
+            now = self._time.now()
+            if wake_at <= now or end <= now:
+                return wake_at <= now
+            self._clock.wait(signal, min(wake_at - now, end - now, look))
+            look = min(look * 2, _LOOK_LAST)
+            seen = self._database.patiently(lambda: _version(connection))
+            if seen != version:
+                version, look = seen, _LOOK_FIRST
+                wake_at = self._database.patiently(lambda: ready(connection))
+        return True
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    version: int = connection.execute("PRAGMA data_version").fetchone()[0]
+    return version
+
+
+def _wake(sleepers: dict[Event, int], count: int) -> None:
+    """One that needs more than there is does not hold up those behind it."""
+    for sleeper, need in list(sleepers.items()):
+        if need <= count:
+            del sleepers[sleeper]
+            # One sleeper may wait at several queues; news it already has goes to the next one.
+            if not sleeper.is_set():
+                sleeper.set()
+                count -= need

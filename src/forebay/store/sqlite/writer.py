@@ -1,0 +1,209 @@
+"""Group commit: calls of many threads share one transaction, and so one sync.
+
+A thread puts its call into the queue; if nobody leads, it does. Whoever leads takes all calls that wait, gives each a
+turn inside one transaction, commits, and only then lets anyone answer. A call that raises is rolled back to its own
+savepoint and harms nobody else; when the commit fails, everything in it fails. While the leader waits for the disk, the
+next group gathers.
+"""
+
+import sqlite3
+from collections import deque
+from collections.abc import Callable, Sequence
+from threading import Lock
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from forebay.core.clock import Clock
+from forebay.core.errors import Closed, StoreFailed
+from forebay.core.instant import Instant
+from forebay.store.sqlite.database import Database
+from forebay.store.sqlite.queries import statement
+from forebay.store.sqlite.tally import Knowledge
+from forebay.store.sqlite.turn import Head, Turn
+
+_GROUP_MOST: Final = 128
+_HEAD: Final = statement("head")
+_PUT_HEAD: Final = statement("put_head")
+
+T = TypeVar("T")
+
+
+class Time:
+    """The store's clock: the injected one, never behind the last instant that any process has written.
+
+    A process whose clock is behind goes on from that instant, instead of standing still until its clock has caught up.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._guard = Lock()
+        self._shift = 0
+
+    def now(self) -> Instant:
+        return self._clock.now() + self._shift
+
+    def after(self, last_at: Instant) -> Instant:
+        """Now, which is not before `last_at`."""
+        now = self._clock.now() + self._shift
+        if now >= last_at:
+            return now
+        with self._guard:
+            self._shift = max(self._shift, last_at - self._clock.now())
+        return max(last_at, self.now())
+
+
+class _Call:
+    """`baton` is let go when the call is done, or when its thread is to lead."""
+
+    __slots__ = ("answer", "baton", "done", "error", "leads", "turn", "work")
+
+    def __init__(self, work: Callable[[Turn], Any]) -> None:
+        self.work = work
+        self.baton = Lock()
+        self.baton.acquire()
+        self.turn: Turn | None = None
+        self.answer: Any = None
+        self.error: BaseException | None = None
+        self.done = False
+        self.leads = False
+
+
+class Writer:
+    """The one connection of this process that writes. `publish` hears of every turn that was committed."""
+
+    def __init__(
+        self, database: Database, connection: sqlite3.Connection, time: Time, publish: Callable[[Turn], None]
+    ) -> None:
+        self._database = database
+        self._connection = connection
+        self._time = time
+        self._publish = publish
+        self._knowledge = Knowledge()
+        self._guard = Lock()
+        self._waiting: deque[_Call] = deque()
+        self._led = False
+        self._busy = Lock()
+        self._closed = False
+
+    def run(self, work: Callable[[Turn], T]) -> T:
+        """The answer of the work, once it is durable."""
+        self._database.check_process()
+        call = _Call(work)
+        with self._guard:
+            self._waiting.append(call)
+            call.leads = not self._led
+            self._led = True
+        if not call.leads:
+            self._follow(call)
+        if call.leads:
+            self._lead(call)
+        if call.error is not None:
+            raise call.error
+        answer: T = call.answer
+        return answer
+
+    def close(self) -> None:
+        """After the group that is under way; whoever comes later finds the store closed."""
+        if not self._database.ours:
+            return
+        with self._busy:
+            self._closed = True
+            self._connection.close()
+
+    def _follow(self, call: _Call) -> None:
+        """Until the call is done or its thread is to lead; a thread that is interrupted here leaves no gap."""
+        try:
+            call.baton.acquire()
+        except BaseException:
+            with self._guard:
+                if call in self._waiting:
+                    self._waiting.remove(call)
+            if call.leads:
+                self._pass_on()
+            raise
+
+    def _lead(self, call: _Call) -> None:
+        try:
+            while not call.done:
+                with self._busy:
+                    self._commit_group()
+        finally:
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        """The longest waiting thread leads next; those who were just answered gather behind it meanwhile."""
+        with self._guard:
+            self._led = bool(self._waiting)
+            if self._led:
+                self._waiting[0].leads = True
+                self._waiting[0].baton.release()
+
+    def _commit_group(self) -> None:
+        group: list[_Call] = []
+        try:
+            with self._guard:
+                while self._waiting and len(group) < _GROUP_MOST:
+                    group.append(self._waiting.popleft())
+            if self._closed:
+                raise Closed("the store")
+            self._transact(group)
+        except Exception as error:
+            self._undo()
+            failed = self._database.failure(error)
+            for call in group:
+                call.error = call.error or failed
+        except BaseException:
+            self._undo()
+            for call in group:
+                call.error = StoreFailed(self._database.name, "the thread that led the commit was interrupted")
+            raise
+        finally:
+            for call in group:
+                call.done = True
+                if not call.leads:
+                    call.baton.release()
+        for call in group:
+            if call.turn is not None and call.error is None:
+                self._publish(call.turn)
+
+    def _transact(self, group: Sequence[_Call]) -> None:
+        connection = self._connection
+        self._database.patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+        found = Head(*connection.execute(_HEAD).fetchone())
+        head = replace(found)
+        for call in group:
+            before = replace(head)
+            try:
+                self._take_turn(call, head, alone=len(group) == 1)
+            except Exception as error:
+                if len(group) == 1 or not connection.in_transaction:
+                    raise
+                connection.execute("ROLLBACK TO turn")
+                connection.execute("RELEASE turn")
+                self._knowledge.rolled_back()
+                call.error = self._database.failure(error)
+                head = before
+        if head != found:
+            connection.execute(_PUT_HEAD, msgspec.structs.astuple(head))
+        connection.execute("COMMIT")
+        self._knowledge.committed()
+
+    def _take_turn(self, call: _Call, head: Head, alone: bool) -> None:
+        if not alone:
+            self._connection.execute("SAVEPOINT turn")
+        turn = Turn(self._connection, self._knowledge, head, self._time.after(head.last_at))
+        call.answer = call.work(turn)
+        turn.finish()
+        call.turn = turn
+        if not alone:
+            self._connection.execute("RELEASE turn")
+
+    def _undo(self) -> None:
+        self._knowledge.rolled_back()
+        try:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            return
