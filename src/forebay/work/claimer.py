@@ -1,10 +1,12 @@
 """The claimer asks for no more than can start now, so whatever it holds is really running.
 
 A job whose last holder died is a suspect: it runs alone in its process, so that a killer is found without innocents
-dying beside it. While one waits for its turn, nothing else is claimed here; further suspects are handed back unharmed.
+dying beside it. A few may wait here for their turn, one after the other, while nothing else is claimed; more are handed
+back unharmed.
 """
 
 import random
+from collections import deque
 from collections.abc import Callable, Sequence
 from threading import Event
 from typing import Final, Protocol
@@ -17,7 +19,9 @@ from forebay.work.options import Options
 
 _IDLE: Final = seconds(1)
 _STARTING_MOST: Final = 0.05
+_SUSPECTS_MOST: Final = 8
 _SUSPECT_AGAIN: Final = 200_000
+_FRUITLESS_REST: Final = 0.02
 _CLOSED_REST: Final = 1.0
 
 
@@ -33,6 +37,8 @@ class Slots(Protocol):
     def take(self, leases: Sequence[Lease]) -> None: ...
 
     def wait_for_room(self, timeout: float) -> None: ...
+
+    def wait_until_idle(self, timeout: float) -> bool: ...
 
 
 class Claimer:
@@ -55,24 +61,25 @@ class Claimer:
         self._owner = owner
         self._hand_back = hand_back
         self._draw = draw
-        self._suspect: Lease | None = None
+        self._suspects: deque[Lease] = deque()
         self._alone = False
         self._closing = Event()
         self._turn = 0
+        self._fruitless = 0
         self.claims = 0
         self.claimed = 0
 
     @property
     def waiting(self) -> list[Lease]:
-        """Held and not started: a suspect before its turn."""
-        return [] if self._suspect is None else [self._suspect]
+        """Held and not started: suspects before their turn."""
+        return list(self._suspects)
 
     def step(self) -> float:
         """One claim, or one rest until there may be something to claim."""
         if self._closing.is_set():
             return _CLOSED_REST
-        if self._suspect is not None or self._alone:
-            return self._mind_suspect()
+        if self._suspects or self._alone:
+            return self._mind_suspects()
         room = min(self._slots.free, self._options.claim_batch)
         if room <= 0:
             self._slots.wait_for_room(_STARTING_MOST)
@@ -80,44 +87,63 @@ class Claimer:
         leases = self._store.claim(self._wants(room), self._owner, self._options.lease_for)
         self.claims += 1
         if not leases:
-            self._store.wait(self._options.queues, _IDLE)
-            return 0.0
+            return self._idle()
+        self._fruitless = 0
         self.claimed += len(leases)
         if self._closing.is_set():
             for lease in leases:
                 self._hand_back(lease, Release())
-        else:
-            self._sort_out(leases)
+            return 0.0
+        self._sort_out(leases)
+        if self._closing.is_set():
+            self.close()
         return 0.0
 
     def close(self) -> None:
         """Shutdown: nothing starts any more; what was claimed and has not started goes back uncharged."""
         self._closing.set()
-        if self._suspect is not None:
-            self._hand_back(self._suspect, Release())
-            self._suspect = None
+        while self._suspects:
+            self._hand_back(self._suspects.popleft(), Release())
 
     def _sort_out(self, leases: list[Lease]) -> None:
         suspects = [lease for lease in leases if lease.job.suspect]
         if not suspects:
             self._slots.take(leases)
             return
-        self._suspect = suspects[0]
-        for lease in suspects[1:]:
+        self._suspects.extend(suspects[:_SUSPECTS_MOST])
+        for lease in suspects[_SUSPECTS_MOST:]:
             self._hand_back(lease, Release(int(_SUSPECT_AGAIN * (0.5 + self._draw()))))
         if len(suspects) < len(leases):
             self._slots.take([lease for lease in leases if not lease.job.suspect])
 
-    def _mind_suspect(self) -> float:
+    def _mind_suspects(self) -> float:
         """A suspect starts when the pool is empty, and nothing else starts before it has ended."""
         if not self._slots.idle:
-            self._slots.wait_for_room(_STARTING_MOST)
-        elif self._suspect is None:
-            self._alone = False
+            self._slots.wait_until_idle(_STARTING_MOST)
+        elif self._suspects:
+            self._start_suspect(self._suspects[0])
         else:
-            suspect, self._suspect, self._alone = self._suspect, None, True
-            self._slots.take([suspect])
+            self._alone = False
         return 0.0
+
+    def _start_suspect(self, suspect: Lease) -> None:
+        """It has waited for its turn: it starts if it is still held, with a whole lease before it."""
+        held = self._store.extend([suspect], self._options.lease_for)
+        try:
+            self._suspects.remove(suspect)
+        except ValueError:
+            return
+        if held:
+            self._alone = True
+            self._slots.take(held)
+
+    def _idle(self) -> float:
+        """Sleep until there may be something. A hint that is wrong again and again (a lease to reap) is not chased."""
+        if not self._store.wait(self._options.queues, _IDLE):
+            self._fruitless = 0
+            return 0.0
+        self._fruitless += 1
+        return 0.0 if self._fruitless <= len(self._options.queues) else _FRUITLESS_REST
 
     def _wants(self, room: int) -> list[Want]:
         """All the room goes to the queue whose turn it is; what it leaves is taken next time round."""

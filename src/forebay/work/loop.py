@@ -15,12 +15,17 @@ from forebay.work.run import Run
 
 
 class LoopSlots:
-    """`finish` is called on the loop's thread, once a run."""
+    """`begin` and `finish` are called on the loop's thread, once a run."""
 
     def __init__(
-        self, size: int, finish: Callable[[Run, Outcome], object], succeed: Callable[[Run, object], Outcome]
+        self,
+        size: int,
+        begin: Callable[[Run], None],
+        finish: Callable[[Run, Outcome], object],
+        succeed: Callable[[Run, object], Outcome],
     ) -> None:
         self._size = size
+        self._begin = begin
         self._finish = finish
         self._succeed = succeed
         self._ready: deque[Run] = deque()
@@ -103,6 +108,7 @@ class LoopSlots:
             arguments = handler.signature.unpack(run.lease.job.body)
             if handler.signature.context_name is not None:
                 arguments[handler.signature.context_name] = run.context
+            self._begin(run)
             return self._succeed(run, await handler.function(**arguments))
         except asyncio.CancelledError as error:
             if run.stop is None:

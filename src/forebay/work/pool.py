@@ -62,7 +62,7 @@ class Pool:
         self._budget = Budget(options.retry_budget) if options.retry_budget else None
         self._children: dict[Run, Child] = {}
         self._warm: list[Child] = []
-        self._loop = LoopSlots(self._size, self._finish, self._succeed)
+        self._loop = LoopSlots(self._size, self._begin, self._finish, self._succeed)
         self._threads = ThreadSlots("thread", self._size, self._call, self._finish)
         self._processes = ThreadSlots("isolate", self._size, self._call_isolated, self._finish)
         self._uses_loop = any(handler.where == "loop" for handler in registry.values())
@@ -101,8 +101,6 @@ class Pool:
                 deadline = None if handler.timeout is None else now + handler.timeout / 1_000_000
                 run = Run(lease, handler, deadline)
                 self._runs[lease.fence] = run
-                if self._marks is not None:
-                    self._marks.started(lease.fence)
                 started[handler.where].append(run)
         for where, slots in (("loop", self._loop), ("thread", self._threads), ("process", self._processes)):
             if started[where]:
@@ -197,18 +195,27 @@ class Pool:
             case _:
                 pass
 
+    def _begin(self, run: Run) -> None:
+        """The last thing before the handler: from here on, a death of the process is charged to this job."""
+        if self._marks is not None:
+            self._marks.started(run.fence)
+
     def _call(self, run: Run) -> Outcome:
         handler = run.handler
         arguments = handler.signature.unpack(run.lease.job.body)
         if handler.signature.context_name is not None:
             arguments[handler.signature.context_name] = run.context
+        self._begin(run)
         return self._succeed(run, handler.function(**arguments))
 
     def _call_isolated(self, run: Run) -> Outcome:
         child = self._warm.pop() if self._warm else Child(self._target or "")
         self._children[run] = child
         try:
-            return run.stopped_outcome() if run.stop is not None else child.run(run)
+            if run.stop is not None:
+                return run.stopped_outcome()
+            self._begin(run)
+            return child.run(run)
         finally:
             del self._children[run]
             self._warm.append(child)
@@ -225,12 +232,12 @@ class Pool:
                 return False
             run.over = True
             self._runs.pop(run.fence, None)
-            if self._marks is not None:
-                self._marks.ended(run.fence)
             if self._waiting and (self.free >= self._enough or not self._runs):
                 self._room.notify_all()
         if run.stop is not Stop.LOST:
             self._conclude(run.lease, outcome)
+        elif self._marks is not None:
+            self._marks.ended(run.fence)
         return True
 
     def _conclude(self, lease: Lease, outcome: Outcome) -> None:

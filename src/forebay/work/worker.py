@@ -39,6 +39,7 @@ BROKEN: Final = 70
 _SPECS_EVERY: Final = 5.0
 _LOOK_EVERY: Final = 0.2
 _FLUSH_MOST: Final = 10.0
+_MARKS_LEAST: Final = 8_192
 
 
 class App(Protocol):
@@ -88,7 +89,7 @@ class Worker:
         self.owner = owner or new_owner()
         self.options = options
         routings = Routings(store)
-        self.settler = Settler(store)
+        self.settler = Settler(store, None if marks is None else lambda lease, _: marks.ended(lease.fence))
         self.pool = Pool(app.registry, options, routings, self.settler.put, target=target, marks=marks)
         self.claimer = Claimer(store, self.pool, options, self.owner, self.settler.put)
         self.renewer = Renewer(store, self.pool, options, lambda: self.claimer.waiting)
@@ -160,7 +161,7 @@ class Worker:
 def main(target: str, options: Options, owner: str, marks_path: str) -> int:
     """A supervised process: drains when its supervisor is gone."""
     app = find_app(target)
-    marks = Marks(marks_path, options.concurrency)
+    marks = Marks(marks_path, max(_MARKS_LEAST, 3 * options.concurrency))
     worker = Worker(app, options, target=target, owner=owner, marks=marks)
 
     def watch_parent() -> None:

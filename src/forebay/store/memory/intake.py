@@ -68,7 +68,7 @@ class Intake:
                 plan.receipts.append(Receipt(target, self._durable))
                 if line.bounded:
                     arrivals[draft.queue] = arrivals.get(draft.queue, 0) + 1
-                if entry.merges:
+                if entry.merges and (draft.expires_at is None or draft.expires_at > now):
                     newest[draft.queue, draft.subject or ""] = target
             if draft.key is not None:
                 keys[draft.queue, draft.key] = (target, key_digest, key_until)
