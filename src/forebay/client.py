@@ -27,9 +27,10 @@ from forebay.core.clock import Clock
 from forebay.core.errors import Invalid
 from forebay.core.instant import Instant, Span, from_datetime, from_seconds, micros
 from forebay.core.job import Draft, Job, State
-from forebay.core.limits import BATCH_BYTES, BATCH_MOST
+from forebay.core.limits import ATTEMPTS_MOST, BATCH_BYTES, BATCH_MOST
 from forebay.core.names import check_name
 from forebay.core.payload import Json
+from forebay.core.policy import check_between
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.explain import explain
@@ -65,7 +66,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         return Draft(
             kind,
             payload,
-            self.queue or queue,
+            queue if self.queue is None else self.queue,
             self.priority,
             _instant(self.run_at),
             _span(self.delay),
@@ -74,7 +75,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             self.key,
             self.tenant,
             self.subject,
-            self.max_attempts or max_attempts,
+            max_attempts if self.max_attempts is None else self.max_attempts,
             self.meta,
         )
 
@@ -115,10 +116,7 @@ class JobType(Bound[P], Generic[P, R]):
 
     def using(self, **settings: Any) -> Bound[P]:
         """The same job with settings: queue, priority, run_at, delay, key, tenant, subject, expires_at, …"""
-        try:
-            return Bound(self._app, self._handler, Settings(**settings))
-        except TypeError as error:
-            raise Invalid(self._handler.kind, str(error), f"use {', '.join(Settings.__struct_fields__)}") from None
+        return Bound(self._app, self._handler, _settings(self._handler.kind, settings))
 
 
 class Forebay:
@@ -137,8 +135,13 @@ class Forebay:
     def store(self) -> Store:
         with self._opening:
             if self._store is None:
-                self._store = open_store(self.url, clock=self._clock)
-                self._configure(self._store)
+                store = open_store(self.url, clock=self._clock)
+                try:
+                    self._configure(store)
+                except BaseException:
+                    store.close()
+                    raise
+                self._store = store
             return self._store
 
     def close(self) -> None:
@@ -165,8 +168,8 @@ class Forebay:
         queue: str = "default",
         max_attempts: int | None = None,
         timeout: float | timedelta | None = None,
-        retry_on: Sequence[type[BaseException]] | None = None,
-        drop_on: Sequence[type[BaseException]] = (),
+        retry_on: type[BaseException] | Sequence[type[BaseException]] | None = None,
+        drop_on: type[BaseException] | Sequence[type[BaseException]] = (),
         breaker: Breaker | None = None,
         isolate: bool = False,
         keep_result: bool = False,
@@ -215,7 +218,7 @@ class Forebay:
         """The plain form: any kind, any JSON payload."""
         handler = self.registry.get(kind)
         queue, lives = (handler.queue, handler.max_attempts) if handler else ("default", None)
-        return self.store.enqueue([Settings(**settings).draft(kind, payload, queue, lives)])[0]
+        return self.store.enqueue([_settings(kind, settings).draft(kind, payload, queue, lives)])[0]
 
     async def aenqueue(self, kind: str, payload: Json = None, **settings: Any) -> Receipt:
         import asyncio
@@ -273,10 +276,14 @@ class Forebay:
         kind = check_name("kind", options.pop("kind", None) or getattr(function, "__name__", "?"))
         check_function(kind, function)
         known = self.registry.get(kind)
-        if known is not None and known.function.__module__ != function.__module__:
+        if known is not None and _place(known.function) != _place(function):
             raise Invalid(kind, "another function has this kind already", "give one of them kind=…")
         timeout = options.pop("timeout", None)
         retry_on = options.pop("retry_on", None)
+        if (lives := options.get("max_attempts")) is not None:
+            check_between("max_attempts", lives, 1, ATTEMPTS_MOST)
+        if not isinstance(options.get("breaker"), Breaker | None):
+            raise Invalid(kind, "its breaker is not a Breaker", "build a Breaker(failures=…, rest=…)")
         isolate = options.pop("isolate", False)
         try:
             handler = Handler(
@@ -285,8 +292,8 @@ class Forebay:
                 Signature(kind, function),
                 where=place_of(function, isolate),
                 timeout=None if timeout is None else _span(timeout),
-                retry_on=None if retry_on is None else tuple(retry_on),
-                drop_on=tuple(options.pop("drop_on", ())),
+                retry_on=None if retry_on is None else _types("retry_on", retry_on),
+                drop_on=_types("drop_on", options.pop("drop_on", ())),
                 **options,
             )
         except TypeError as error:
@@ -307,8 +314,35 @@ class Forebay:
             if was is None or was.rule != timetable.rule or was.zone != cron.zone:
                 first = cron.next_after(store.now()) or NEVER
                 store.put_schedule(Schedule(name, timetable.rule, first, draft, cron.zone))
-            elif was.draft.body != draft.body:
+            elif _told(was.draft) != _told(draft):
                 store.put_schedule(replace(was, draft=draft))
+
+
+def _place(function: Callable[..., Any]) -> tuple[str, str]:
+    """Where a function is written: the same place again is a reload."""
+    return function.__module__, function.__qualname__
+
+
+def _told(draft: Draft) -> list[object]:
+    """Everything a draft says; the payload by its bytes."""
+    return [getattr(draft, name) for name in Draft.__struct_fields__ if name != "payload"]
+
+
+def _types(field: str, kinds: object) -> tuple[type[BaseException], ...]:
+    """One exception class, or several."""
+    given = (kinds,) if isinstance(kinds, type) else kinds
+    if not isinstance(given, (tuple, list)) or not all(
+        isinstance(k, type) and issubclass(k, BaseException) for k in given
+    ):
+        raise Invalid(field, "it is not made of exception classes", "give one, or a tuple of them")
+    return tuple(given)
+
+
+def _settings(kind: str, given: dict[str, Any]) -> Settings:
+    try:
+        return Settings(**given)
+    except TypeError as error:
+        raise Invalid(kind, str(error), f"use {', '.join(Settings.__struct_fields__)}") from None
 
 
 def _batches(drafts: Iterable[Draft]) -> Iterator[list[Draft]]:

@@ -64,6 +64,10 @@ class Circuit:
         self._failed = self._probing = 0
         self._opened_at = None
 
+    def given_up(self) -> None:
+        """A run ended and tells nothing about the dependency: the next one may be the probe."""
+        self._probing = max(0, self._probing - 1)
+
     def failed(self, now: Instant) -> None:
         self._failed += 1
         self._probing = max(0, self._probing - 1)

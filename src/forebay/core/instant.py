@@ -62,6 +62,8 @@ def checked_instant(field: str, instant: Instant) -> Instant:
 
 def from_datetime(moment: datetime) -> Instant:
     """An aware datetime as an instant; a naive one is refused, because nobody knows whose noon it is."""
+    if not isinstance(moment, datetime):
+        raise Invalid("datetime", f"{type(moment).__name__} is not one", "give an aware datetime")
     if moment.tzinfo is None:
         raise Invalid("datetime", "it has no time zone", "add tzinfo, for example datetime.now(UTC)")
     return (moment - _EPOCH) // _MICROSECOND

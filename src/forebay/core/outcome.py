@@ -139,6 +139,11 @@ def _check_error(error: Failure) -> None:
         raise Invalid("error", f"{type(error).__name__} is not a Failure", "build a Failure(kind, message)")
 
 
+def is_span(after: object) -> bool:
+    """Whether a verdict may say so long."""
+    return type(after) is int and 0 <= after <= _AFTER_MOST
+
+
 def _check_after(after: Span) -> None:
-    if type(after) is not int or not 0 <= after <= _AFTER_MOST:
+    if not is_span(after):
         raise Invalid("after", f"{after!r} µs is not in 0 … {_AFTER_MOST}", "give a length of time in microseconds")

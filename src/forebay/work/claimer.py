@@ -95,13 +95,14 @@ class Claimer:
                 self._hand_back(lease, Release())
             return 0.0
         self._sort_out(leases)
-        if self._closing.is_set():
-            self.close()
         return 0.0
 
     def close(self) -> None:
-        """Shutdown: nothing starts any more; what was claimed and has not started goes back uncharged."""
+        """Nothing is claimed any more; call `let_go` when the last step is over."""
         self._closing.set()
+
+    def let_go(self) -> None:
+        """What was claimed and has not started goes back uncharged."""
         while self._suspects:
             self._hand_back(self._suspects.popleft(), Release())
 

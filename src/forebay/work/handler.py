@@ -12,7 +12,7 @@ from msgspec import Struct
 from forebay.core.breaker import Breaker
 from forebay.core.errors import Invalid
 from forebay.core.instant import Span
-from forebay.core.outcome import Dropped, Failed, Failure, Outcome, Snoozed
+from forebay.core.outcome import Dropped, Failed, Failure, Outcome, Snoozed, is_span
 from forebay.core.payload import encode_payload
 from forebay.work.errors import Drop, Snooze
 from forebay.work.signature import PayloadMismatch, Signature
@@ -48,8 +48,8 @@ class Handler(Struct, frozen=True):
             return None
 
     def outcome_of(self, error: BaseException) -> Outcome:
-        """What a raise means."""
-        if isinstance(error, Snooze):
+        """What a raise means; whatever it is, this does not raise in turn."""
+        if isinstance(error, Snooze) and is_span(getattr(error, "after", None)):
             return Snoozed(error.after)
         if isinstance(error, (Drop, PayloadMismatch, *self.drop_on)) or (
             self.retry_on is not None and not isinstance(error, self.retry_on)
@@ -62,14 +62,17 @@ def describe(error: BaseException) -> Failure:
     """An exception as it is kept: kind, message, and the end of its trace."""
     kind = type(error).__qualname__
     module = type(error).__module__
-    trace = "".join(traceback.format_exception(error))
+    try:
+        trace = "".join(traceback.format_exception(error))
+    except BaseException:
+        trace = ""
     return Failure(kind if module in ("builtins", "__main__") else f"{module}.{kind}", _message(error), trace[-4_000:])
 
 
 def _message(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:
+    except BaseException:
         return "(its message cannot be shown)"
 
 

@@ -8,6 +8,7 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from threading import Event, Thread
 
 from forebay.core.outcome import Outcome
@@ -57,10 +58,14 @@ class LoopSlots:
             self._thread.join(5)
 
     def _host(self) -> None:
-        asyncio.run(self._main())
+        with suppress(SystemExit, KeyboardInterrupt):
+            asyncio.run(self._main())
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
+        main_task = asyncio.current_task()
+        assert main_task is not None
+        self._main_task = main_task
         self._end = asyncio.Event()
         slots = [asyncio.create_task(self._slot()) for _ in range(self._size)]
         self._started.set()
@@ -94,13 +99,28 @@ class LoopSlots:
                     await future
                 run = self._ready.popleft()
             except asyncio.CancelledError:
-                # A cancellation that came too late for its run; only the end of the pool ends a slot.
+                # A cancellation that came too late for its run; only the end of the loop ends a slot.
+                if self._ending():
+                    return
                 task.uncancel()
                 continue
             run.task = task
             outcome = await self._execute(run, task)
             run.task = None
             self._finish(run, outcome)
+            if task.cancelling():
+                await self._swallow(task)
+
+    def _ending(self) -> bool:
+        """Whether the whole loop goes down: it was closed, or a handler's own task raised SystemExit through it."""
+        return self._closing or self._main_task.cancelling() > 0
+
+    async def _swallow(self, task: "asyncio.Task[None]") -> None:
+        """Cancellations that were meant for the run that is over must not hit the next one."""
+        while task.cancelling() and not self._ending():
+            task.uncancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
 
     async def _execute(self, run: Run, task: "asyncio.Task[None]") -> Outcome:
         handler = run.handler
@@ -111,9 +131,8 @@ class LoopSlots:
             self._begin(run)
             return self._succeed(run, await handler.function(**arguments))
         except asyncio.CancelledError as error:
-            if run.stop is None:
+            if run.stop is None and not self._ending():
                 return handler.outcome_of(error)
-            task.uncancel()
             return run.stopped_outcome()
         except BaseException as error:
             return handler.outcome_of(error)

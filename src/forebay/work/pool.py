@@ -170,11 +170,15 @@ class Pool:
         if lease.job.attempt <= 1:
             self._budget.first_run()
             return 0
-        return 0 if self._budget.may_retry() else _POSTPONED
+        if self._budget.may_retry():
+            return 0
+        if circuit is not None:
+            circuit.given_up()
+        return _POSTPONED
 
     def _interrupt(self, fence: Fence, stop: Stop) -> None:
         run = self._runs.get(fence)
-        if run is None or run.stop is not None:
+        if run is None or run.stop not in (None, Stop.CANCEL) or run.stop is stop:
             return
         run.stop = stop
         if stop is Stop.CANCEL:
@@ -191,7 +195,7 @@ class Pool:
             case "thread" if stop is not Stop.CANCEL:
                 # A cancelled thread is asked (ctx.cancelled) and waited for; the others are not waited for.
                 if self._finish(run, run.stopped_outcome()):
-                    self._threads.write_off()
+                    self._threads.abandon(run)
             case _:
                 pass
 
@@ -236,17 +240,28 @@ class Pool:
                 self._room.notify_all()
         if run.stop is not Stop.LOST:
             self._conclude(run.lease, outcome)
-        elif self._marks is not None:
-            self._marks.ended(run.fence)
+        else:
+            self._forget(run)
         return True
+
+    def _forget(self, run: Run) -> None:
+        """Whatever came of a lost lease is nobody's business."""
+        circuit = self._circuits.get(run.lease.job.kind)
+        if circuit is not None:
+            circuit.given_up()
+        if self._marks is not None:
+            self._marks.ended(run.fence)
 
     def _conclude(self, lease: Lease, outcome: Outcome) -> None:
         circuit = self._circuits.get(lease.job.kind)
         if circuit is not None:
-            if isinstance(outcome, Succeeded):
-                circuit.succeeded()
-            elif isinstance(outcome, Failed):
-                circuit.failed(_micros(time.monotonic()))
+            match outcome:
+                case Succeeded():
+                    circuit.succeeded()
+                case Failed():
+                    circuit.failed(_micros(time.monotonic()))
+                case _:
+                    circuit.given_up()
         self._settle(lease, decide(lease.job, outcome, self._routing(lease.job.queue), self._draw()))
 
 

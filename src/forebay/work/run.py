@@ -20,15 +20,17 @@ class Stop(StrEnum):
 
 
 class Run:
-    """Changed under the pool's lock, but for `stop`, which is only ever set once."""
+    """`over` once it has ended, `begun` once a thread has it; a cancellation may be followed by a harder `stop`."""
 
-    __slots__ = ("context", "deadline", "handler", "lease", "over", "stop", "task")
+    __slots__ = ("begun", "context", "deadline", "handler", "lease", "over", "stop", "task")
 
     def __init__(self, lease: Lease, handler: Handler, deadline: float | None) -> None:
         self.lease = lease
         self.handler = handler
         self.deadline = deadline
-        self.context = Context(lease)
+        began_at = lease.job.claimed_at or 0
+        self.context = Context(lease, None if handler.timeout is None else began_at + handler.timeout)
+        self.begun = False
         self.stop: Stop | None = None
         self.over = False
         self.task: object = None
@@ -36,6 +38,10 @@ class Run:
     @property
     def fence(self) -> Fence:
         return self.lease.fence
+
+    def has_ended(self) -> bool:
+        """Asked again after other threads had time to end it."""
+        return self.over
 
     def stopped_outcome(self) -> Outcome:
         """What it means that the run was ended from outside."""

@@ -9,11 +9,14 @@ from collections.abc import Callable
 from threading import Event
 from typing import Final
 
+from forebay.core.errors import Invalid
 from forebay.core.lease import Lease, Settled, Settlement
-from forebay.core.outcome import Verdict
+from forebay.core.limits import BATCH_BYTES
+from forebay.core.outcome import Ack, Verdict
 from forebay.store.protocol import Store
 
 _BATCH: Final = 500
+_BATCH_BYTES: Final = BATCH_BYTES // 2
 _IDLE: Final = 1.0
 
 
@@ -48,12 +51,16 @@ class Settler:
     def step(self) -> float:
         """Write one batch; what could not be written stays first in line."""
         if not self._unsure:
-            self._unsure = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
+            self._unsure = self._next_batch()
         if not self._unsure:
             self._pause(_IDLE)
             self.news.clear()
             return 0.0
-        answers = self._store.settle(self._unsure)
+        try:
+            answers = self._store.settle(self._unsure)
+        except Invalid:
+            self._split()
+            raise
         settled, self._unsure = self._unsure, []
         for (lease, _), answer in zip(settled, answers, strict=True):
             if answer is Settled.APPLIED:
@@ -63,3 +70,19 @@ class Settler:
             if self._on_settled is not None:
                 self._on_settled(lease, answer)
         return 0.0
+
+    def _next_batch(self) -> list[Settlement]:
+        """Bounded in number and in bytes, as a store's verb is."""
+        batch: list[Settlement] = []
+        size = 0
+        while self._waiting and len(batch) < _BATCH and size < _BATCH_BYTES:
+            batch.append(self._waiting.popleft())
+            verdict = batch[-1][1]
+            size += len(verdict.result or b"") if isinstance(verdict, Ack) else 0
+        return batch
+
+    def _split(self) -> None:
+        """A batch that the store refuses as such is tried in halves; a single verdict like that is given up."""
+        half = len(self._unsure) // 2
+        self._waiting.extendleft(reversed(self._unsure[half:] if half else []))
+        self._unsure = self._unsure[:half]

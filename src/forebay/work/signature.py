@@ -13,7 +13,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from forebay.core.errors import Invalid
+from forebay.core.errors import Invalid, PayloadInvalid
 from forebay.core.payload import Json, encode_payload
 from forebay.work.context import Context
 
@@ -33,7 +33,7 @@ class Signature:
         self.context_name: str | None = None
         self._open = False
         fields: list[tuple[str, Any, Any]] = []
-        hints = get_type_hints(function)
+        hints = _hints(kind, function)
         for name, parameter in self._signature.parameters.items():
             if parameter.kind in _REFUSED:
                 raise Invalid(kind, f"parameter {name!r} has no name in a payload", "use plain named parameters")
@@ -46,18 +46,27 @@ class Signature:
                 hint = hints.get(name, Any)
                 fields.append((name, hint | UnsetType if optional else hint, UNSET if optional else msgspec.NODEFAULT))
         self._names = tuple(name for name, _, _ in fields)
-        self._encode = msgspec.json.Encoder(enc_hook=_encode_model).encode
-        self._params = msgspec.defstruct("Parameters", fields, kw_only=True, forbid_unknown_fields=not self._open)
-        self._decode = msgspec.json.Decoder(self._params, dec_hook=_decode_model).decode
+        self._callable = self._signature.replace(
+            parameters=[p for name, p in self._signature.parameters.items() if name != self.context_name]
+        )
+        try:
+            params = msgspec.defstruct("Parameters", fields, kw_only=True, forbid_unknown_fields=not self._open)
+            self._decode = msgspec.json.Decoder(params, dec_hook=_decode_model).decode
+        except TypeError as error:
+            raise Invalid(
+                kind, f"its parameters cannot be told apart in JSON: {error}", "annotate more simply"
+            ) from None
 
     def pack(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Json]:
         """The payload of a call; `Invalid` if the function cannot be called so."""
         try:
-            body = self._encode(self._bind(args, kwargs))
-            self._decode(body)
+            values = self._bind(args, kwargs)
+            payload: dict[str, Json] = msgspec.to_builtins(values, enc_hook=_encode_model)
+            self._decode(encode_payload(payload))
+        except PayloadInvalid:
+            raise
         except (TypeError, ValueError, msgspec.MsgspecError) as error:
-            raise Invalid(self._kind, str(error), f"call it as {self._kind}{self._signature}") from None
-        payload: dict[str, Json] = msgspec.json.decode(body)
+            raise Invalid(self._kind, str(error), f"call it as {self._kind}{self._callable}") from None
         return payload
 
     def unpack(self, body: bytes) -> dict[str, Any]:
@@ -84,14 +93,21 @@ class Signature:
         )
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        if self.context_name is not None:
-            kwargs = {**kwargs, self.context_name: None}
-        values = dict(self._signature.bind(*args, **kwargs).arguments)
-        values.pop(self.context_name or "", None)
-        for name, parameter in self._signature.parameters.items():
+        values = dict(self._callable.bind(*args, **kwargs).arguments)
+        for name, parameter in self._callable.parameters.items():
             if parameter.kind is inspect.Parameter.VAR_KEYWORD:
                 values.update(values.pop(name, {}))
         return values
+
+
+def _hints(kind: str, function: Callable[..., Any]) -> dict[str, Any]:
+    """The parameters' types; what the function returns does not matter."""
+    annotations = {name: hint for name, hint in inspect.get_annotations(function).items() if name != "return"}
+    stand_in = type("_", (), {"__annotations__": annotations, "__module__": function.__module__})
+    try:
+        return get_type_hints(stand_in, getattr(function, "__globals__", None), include_extras=True)
+    except NameError as error:
+        raise Invalid(kind, f"an annotation cannot be resolved: {error}", "import what it names at run time") from None
 
 
 def _is_context(hint: Any) -> bool:

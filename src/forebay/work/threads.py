@@ -39,11 +39,12 @@ class ThreadSlots:
         for run in runs:
             self._work.put(run)
 
-    def write_off(self) -> None:
-        """The thread of a run that will not stop is lost until it comes back by itself."""
+    def abandon(self, run: Run) -> None:
+        """A run ended without its thread: one that had begun keeps the thread until it comes back by itself."""
         with self._lock:
-            self.wedged += 1
             self._busy -= 1
+            if run.begun:
+                self.wedged += 1
 
     def close(self) -> None:
         with self._lock:
@@ -52,6 +53,10 @@ class ThreadSlots:
 
     def _host(self) -> None:
         while (run := self._work.get()) is not None:
+            with self._lock:
+                if run.over:
+                    continue
+                run.begun = True
             try:
                 outcome = self._execute(run)
             except BaseException as error:
@@ -60,7 +65,7 @@ class ThreadSlots:
             if os.getpid() != self._pid:
                 os._exit(0)
             with self._lock:
-                returned_late = run.over
+                returned_late = run.has_ended()
                 if returned_late:
                     self.wedged -= 1
                     self._threads -= 1

@@ -39,6 +39,7 @@ BROKEN: Final = 70
 _SPECS_EVERY: Final = 5.0
 _LOOK_EVERY: Final = 0.2
 _FLUSH_MOST: Final = 10.0
+_CLAIM_MOST: Final = 2.0
 _MARKS_LEAST: Final = 8_192
 
 
@@ -58,7 +59,7 @@ def new_owner() -> str:
 
 
 class Routings:
-    """The routing of each queue, as the store has it; looked up again every few seconds."""
+    """The routing of each queue, as the store has it; looked up again every few seconds, or kept while it is away."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -67,8 +68,11 @@ class Routings:
 
     def __call__(self, queue: str) -> Routing:
         if monotonic() - self._read_at > _SPECS_EVERY:
-            self._specs = {spec.name: spec for spec in self._store.specs()}
             self._read_at = monotonic()
+            try:
+                self._specs = {spec.name: spec for spec in self._store.specs()}
+            except Exception as error:
+                _log.warning("the queues' routing could not be read again: %s", error)
         spec = self._specs.get(queue)
         return Routing() if spec is None else spec.routing
 
@@ -119,7 +123,8 @@ class Worker:
     def drain(self, timeout: float, hurry: Callable[[], bool] = lambda: False) -> None:
         """Claim no more, let what runs finish, hand back the rest, write every verdict, stop."""
         self.claimer.close()
-        self._claiming.stop(0)
+        self._claiming.stop(_CLAIM_MOST)
+        self.claimer.let_go()
         deadline = monotonic() + timeout
         while not self.pool.idle and monotonic() < deadline and not hurry():
             self.pool.wait_until_idle(min(_LOOK_EVERY, max(0.0, deadline - monotonic())))
