@@ -13,7 +13,7 @@ PYTEST := $(PY) -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo check test test-nightly cover bench mutants fmt lock clean
+.PHONY: help setup demo check test test-nightly cover bench bench-sqlite bench-worker mutants fmt lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,12 @@ cover: setup ## which lines and branches the tests do not reach
 
 bench: setup ## measure the in-process store
 	@$(PY) -m bench.memory $(ARGS)
+
+bench-sqlite: setup ## measure the SQLite store, beside huey if it is installed
+	@$(PY) -m bench.sqlite $(ARGS)
+
+bench-worker: setup ## measure the worker: cost a job, idle, recovery after kill -9, import
+	@$(PY) -m bench.worker $(ARGS)
 
 mutants: setup ## break each guard on purpose; a test must notice
 	@$(PY) tests/mutants/run.py $(ARGS)

@@ -38,7 +38,7 @@ def copy_tree(target: Path) -> None:
             shutil.copy2(source, target / part)
 
 
-def run_tests(tree: Path, tests: list[str]) -> subprocess.CompletedProcess[str]:
+def run_tests(tree: Path, tests: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-m", "not nightly", "-p", "no:cacheprovider"]
     try:
         return subprocess.run(
@@ -93,13 +93,12 @@ def main() -> int:
 
 def judge(mutants: list[Mutant], trees: SimpleQueue[Path]) -> int:
     tree = trees.get()
-    untouched = run_tests(
-        tree, sorted({test for mutant in mutants for test in mutant.tests if not test.startswith("-")})
-    )
+    for tests in sorted({mutant.tests for mutant in mutants}):
+        untouched = run_tests(tree, tests)
+        if untouched.returncode != 0:
+            print(f"the untouched tree is red already: {' '.join(tests)}\n{untouched.stdout[-2000:]}")
+            return 1
     trees.put(tree)
-    if untouched.returncode != 0:
-        print(f"the untouched tree is red already:\n{untouched.stdout[-2000:]}")
-        return 1
     survivors = 0
     began = time.perf_counter()
     with ThreadPoolExecutor(WORKERS) as pool:
