@@ -88,7 +88,7 @@ def _times(share: float) -> settings:
 
 
 TestMemory = StoreMachine.for_store(open_memory).TestCase
-TestMemory.settings = _times(2.5)
+TestMemory.settings = _times(3)
 
 TestJournaled = StoreMachine.for_store(open_disk).TestCase
-TestJournaled.settings = _times(0.5)
+TestJournaled.settings = _times(1)

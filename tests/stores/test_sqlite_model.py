@@ -3,8 +3,10 @@
 How long it runs is the Hypothesis profile's say; see `tests/conftest.py`.
 """
 
+import shutil
 import sqlite3
 import tempfile
+import weakref
 from collections.abc import Mapping
 
 from hypothesis import settings
@@ -19,9 +21,10 @@ class _Sqlite:
     """No step cuts the power, and a thousand syncs take their time: the file is not synced."""
 
     def __init__(self, clock: ManualClock) -> None:
-        self._directory = tempfile.TemporaryDirectory()
+        directory = tempfile.mkdtemp()
+        self._clean = weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
         self.clock = clock
-        self.path = f"{self._directory.name}/jobs.db"
+        self.path = f"{directory}/jobs.db"
         self.store = self._open()
 
     def reopen(self) -> SqliteStore:
@@ -51,7 +54,7 @@ class _Sqlite:
         finally:
             connection.close()
         self.store.close()
-        self._directory.cleanup()
+        self._clean()
         return left
 
 

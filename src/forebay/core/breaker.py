@@ -81,7 +81,7 @@ class Budget:
     __slots__ = ("_share", "_tokens", "postponed")
 
     def __init__(self, share: float) -> None:
-        if not 0 < share <= 1:
+        if type(share) not in (int, float) or not 0 < share <= 1:
             raise Invalid("retry budget", f"{share} is outside 0 … 1", "0.2 lets a fifth of all runs be retries")
         self._share = share
         self._tokens = _BURST

@@ -106,7 +106,7 @@ class QueueSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def from_json(text: bytes | str) -> "QueueSpec":
         try:
             return msgspec.json.decode(text, type=QueueSpec)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise Invalid("queue spec", str(error), "see QueueSpec.to_json() for the shape") from None
 
     def vector(self) -> str:

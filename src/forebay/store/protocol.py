@@ -21,6 +21,7 @@ from forebay.core.instant import Instant
 from forebay.core.job import Draft, Job, State
 from forebay.core.lease import Lease, Settled, Settlement
 from forebay.core.limits import BATCH_BYTES, BATCH_MOST, PAYLOAD_BYTES
+from forebay.core.names import check_name, check_text
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 
@@ -70,6 +71,15 @@ class Query(Struct, frozen=True):
     kind: str | None = None
     tenant: str | None = None
     subject: str | None = None
+
+    def __post_init__(self) -> None:
+        for field, name in (("queue", self.queue), ("kind", self.kind), ("tenant", self.tenant)):
+            if name is not None:
+                check_name(field, name)
+        if self.subject is not None:
+            check_text("subject", self.subject)
+        if self.state is not None and type(self.state) is not State:
+            raise Invalid("state", f"{self.state!r} is not a State", f"use {', '.join(State)}")
 
 
 class Page(Struct, frozen=True):

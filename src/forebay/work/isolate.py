@@ -5,7 +5,6 @@ and child talk over two pipes in length-prefixed MessagePack; what the handler p
 """
 
 import asyncio
-import importlib
 import inspect
 import os
 import signal
@@ -17,9 +16,9 @@ from typing import Any, BinaryIO, Final
 
 import msgspec
 
-from forebay.core.errors import Invalid
 from forebay.core.lease import Lease
 from forebay.core.outcome import Dropped, Failed, Failure, Outcome, Snoozed, Succeeded
+from forebay.work.app import find_app
 from forebay.work.context import Context
 from forebay.work.handler import Handler
 from forebay.work.run import Run
@@ -101,21 +100,6 @@ class Child:
             self._process = None
         self._out.close()
         self._in.close()
-
-
-def find_app(target: str) -> Any:
-    """`package.module:name`, imported."""
-    module_name, _, name = target.partition(":")
-    if not module_name or not name:
-        raise Invalid("app", f"{target!r} does not name an app", "write module:name, for example app:fb")
-    if "" not in sys.path and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        return getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError) as error:
-        raise Invalid(
-            "app", f"{target!r} cannot be loaded: {error}", "write module:name, for example app:fb"
-        ) from error
 
 
 def _serve(target: str) -> None:

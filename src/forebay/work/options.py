@@ -4,6 +4,7 @@ from datetime import timedelta
 
 from msgspec import Struct
 
+from forebay.core.breaker import Budget
 from forebay.core.errors import Invalid
 from forebay.core.instant import checked_micros, seconds
 from forebay.core.limits import BATCH_MOST, LEASE_MOST
@@ -30,5 +31,7 @@ class Options(Struct, frozen=True, kw_only=True):
         check_between("concurrency", self.concurrency, 1, 10_000)
         check_between("claim_batch", self.claim_batch, 1, BATCH_MOST)
         check_between("wedged_most", self.wedged_most, 0, 10_000)
+        if self.retry_budget is not None:
+            Budget(self.retry_budget)
         checked_micros("lease_for", self.lease_for, timedelta(milliseconds=100), LEASE_MOST)
         checked_micros("drain_timeout", self.drain_timeout, timedelta(0), timedelta(days=1))

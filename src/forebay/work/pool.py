@@ -59,7 +59,7 @@ class Pool:
         self._enough = max(1, self._size // 4)
         self._waiting = 0
         self._circuits = {kind: Circuit(handler.breaker) for kind, handler in registry.items() if handler.breaker}
-        self._budget = Budget(options.retry_budget) if options.retry_budget else None
+        self._budget = Budget(options.retry_budget) if options.retry_budget is not None else None
         self._children: dict[Run, Child] = {}
         self._warm: list[Child] = []
         self._loop = LoopSlots(self._size, self._begin, self._finish, self._succeed)

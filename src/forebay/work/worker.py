@@ -21,9 +21,9 @@ import msgspec
 from forebay.core.policy import Routing
 from forebay.core.spec import QueueSpec
 from forebay.store.protocol import Store
+from forebay.work.app import find_app
 from forebay.work.claimer import Claimer
 from forebay.work.handler import Handler
-from forebay.work.isolate import find_app
 from forebay.work.marks import Marks
 from forebay.work.options import Options
 from forebay.work.pool import Pool

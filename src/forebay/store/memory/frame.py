@@ -97,9 +97,9 @@ def decode_mark(data: bytes) -> int | None:
 class Scan:
     """The frames of one segment, (lsn, body) each, lsn by lsn from `lsn` on.
 
-    When the iteration is over, `end` is the offset behind the last good frame, `lsn` the
-    one expected there, `fault` why the bytes from `end` on are no frame (None: there are
-    none), and `proven_end` the offset behind frame `proven`, 0 if that is not in here.
+    With every frame `end` is the offset behind it and `lsn` the one expected there. When the
+    iteration is over, `fault` says why the bytes from `end` on are no frame (None: there are
+    none), and `proven_end` is the offset behind frame `proven`, 0 if that is not in here.
     """
 
     def __init__(self, data: bytes, lsn: int, salt: int, proven: int = 0) -> None:
@@ -125,10 +125,9 @@ class Scan:
                 break
             if lsn == proven:
                 self.proven_end = end
-            yield lsn, body
-            start = end
-            lsn += 1
-        self.lsn, self.end = lsn, start
+            start = self.end = end
+            self.lsn = lsn = lsn + 1
+            yield found, body
         self.fault = _fault(data, start, lsn, salt)
 
 

@@ -1,0 +1,97 @@
+"""`migrate`, `conformance`, `demo` and `version`."""
+
+import platform
+import sqlite3
+from argparse import ArgumentParser
+from importlib.metadata import PackageNotFoundError, version
+
+from forebay.cli.command import Call, Command
+from forebay.cli.exits import OK
+from forebay.cli.place import masked
+from forebay.cli.schema import schema_of
+
+
+def _migrate(call: Call) -> int:
+    with call.store(create=True) as store:
+        durable = store.capabilities.durable
+    schema = schema_of(call.url)
+    if call.screen.as_json:
+        call.screen.emit(
+            {"store": masked(call.url), "schema": schema.version, "known": schema.known, "durable": durable}
+        )
+    else:
+        call.screen.say(f"{masked(call.url)}: {schema.words}, {'durable' if durable else 'not durable'}")
+    return OK
+
+
+def _conformance_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("url", metavar="URL", help="the store, such as sqlite:///trial or memory:// ")
+    parser.add_argument("--only", metavar="PATTERN", help="cases that match: leases/*, or a part of the name")
+    parser.add_argument("--list", action="store_true", help="show the cases and run none")
+    parser.add_argument("--real-time", action="store_true", help="use the store's own clock: slower")
+
+
+def _conformance(call: Call) -> int:
+    from forebay.testing.conformance.__main__ import main
+
+    args = call.args
+    words = [args.url, *(["--only", args.only] if args.only else [])]
+    flags = {"--list": args.list, "--real-time": args.real_time, "--json": args.json}
+    return main([*words, *(flag for flag, given in flags.items() if given)])
+
+
+def _demo(call: Call) -> int:
+    steps = [
+        "python examples/demo.py    # the guided tour, from a checkout; or: make demo",
+        "forebay dev app:fb         # your own app, with hot reload",
+    ]
+    if call.screen.as_json:
+        call.screen.emit({"packaged": False, "run": steps})
+    else:
+        call.screen.say("the demo is not packaged yet; run it like this:")
+        for step in steps:
+            call.screen.say(f"  {step}")
+    return OK
+
+
+def forebay_version() -> str:
+    try:
+        return version("forebay")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _version(call: Call) -> int:
+    found = {
+        "forebay": forebay_version(),
+        "python": platform.python_version(),
+        "sqlite": sqlite3.sqlite_version,
+    }
+    if call.screen.as_json:
+        call.screen.emit(found)
+    else:
+        call.screen.say(" · ".join(f"{name} {number}" for name, number in found.items()))
+    return OK
+
+
+COMMANDS = (
+    Command(
+        "migrate",
+        "open the store, making it or bringing it up to date, and say its schema",
+        _migrate,
+        "forebay migrate\nforebay migrate --store sqlite:////var/lib/app/jobs.db",
+    ),
+    Command(
+        "conformance",
+        "hold a store to the contract, case by case",
+        _conformance,
+        """
+forebay conformance memory://
+forebay conformance sqlite:///trial --only 'leases/*'
+""",
+        _conformance_arguments,
+        takes_store=False,
+    ),
+    Command("demo", "say how to see it work", _demo, "forebay demo", takes_store=False),
+    Command("version", "say which versions run here", _version, "forebay version --json", takes_store=False),
+)

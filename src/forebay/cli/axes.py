@@ -1,0 +1,210 @@
+"""The five axes as short texts, for the command line: "keep:7d", "aging:1m + fair:tenant", "bounded:10000:block:5s"."""
+
+from argparse import ArgumentTypeError
+from collections.abc import Callable
+from datetime import timedelta
+from functools import reduce
+from operator import and_
+from typing import Any, Final, NamedTuple
+
+from forebay.cli.words import length
+from forebay.core.errors import Invalid
+from forebay.core.policy import (
+    Aging,
+    AtMost,
+    Block,
+    Bounded,
+    Deadline,
+    Exponential,
+    Fair,
+    Fifo,
+    Fixed,
+    FullJitter,
+    Immediate,
+    InOrder,
+    KeepFor,
+    LatestWins,
+    Priority,
+    Reject,
+    RemoveOnAck,
+    Retained,
+    Routing,
+    Unbounded,
+    Until,
+)
+
+Fields = dict[str, Any]
+
+
+class Axis(NamedTuple):
+    """One question: its flag, its words, its answers, and what an answer means for a `QueueSpec`."""
+
+    flag: str
+    question: str
+    answers: str
+    usual: str
+    parse: Callable[[str], Fields]
+
+
+def _time(text: str) -> timedelta:
+    try:
+        return length(text)
+    except ArgumentTypeError as error:
+        raise Invalid("length", str(error), "for example 7d") from None
+
+
+def _number(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise Invalid("number", f"{text[:40]!r} is none", "write it in digits")
+    return int(text)
+
+
+def _parts(text: str) -> list[list[str]]:
+    """ "a:b + c" as [["a", "b"], ["c"]]."""
+    return [term.strip().split(":") for term in text.split("+")]
+
+
+def _retention(text: str) -> Fields:
+    match _parts(text):
+        case [["remove"]]:
+            return {"retention": RemoveOnAck()}
+        case [["keep", span]]:
+            return {"retention": KeepFor(_time(span))}
+        case [["log"]]:
+            return {"retention": Retained()}
+        case [["log", partitions]]:
+            return {"retention": Retained(_number(partitions))}
+        case [["log", partitions, window]]:
+            return {"retention": Retained(_number(partitions), _time(window))}
+        case _:
+            raise _unknown("retention", text)
+
+
+def _selection(text: str) -> Fields:
+    fields: Fields = {}
+    for term in _parts(text):
+        match term:
+            case ["fifo"]:
+                found: Fields = {"selection": Fifo()}
+            case ["priority"]:
+                found = {"selection": Priority()}
+            case ["aging"]:
+                found = {"selection": Aging()}
+            case ["aging", step]:
+                found = {"selection": Aging(_time(step))}
+            case ["deadline"]:
+                found = {"selection": Deadline()}
+            case ["fair", ("tenant" | "kind") as by]:
+                found = {"share": Fair(by)}
+            case ["latest-wins"]:
+                found = {"merge": LatestWins()}
+            case _:
+                raise _unknown("selection", text)
+        if fields.keys() & found.keys():
+            raise Invalid("selection", f"two orders in {text[:60]!r}", "choose one of them")
+        fields |= found
+    return fields
+
+
+def _eligibility(text: str) -> Fields:
+    terms = []
+    for term in _parts(text):
+        *words, last = term
+        last, _, per = last.partition("/")
+        if per not in ("", "subject", "tenant", "kind"):
+            raise Invalid("eligibility", f"nothing is counted per {per[:40]!r}", "use subject, tenant or kind")
+        match [*words, last]:
+            case ["immediate"] if not per:
+                continue
+            case ["at-most", limit]:
+                terms.append(AtMost(_number(limit), per or None))  # type: ignore[arg-type] # checked above
+            case ["in-order"]:
+                terms.append(InOrder(per or "subject"))  # type: ignore[arg-type] # checked above
+            case ["in-order", ("skip" | "block") as dead_head]:
+                terms.append(InOrder(per or "subject", dead_head))  # type: ignore[arg-type] # checked above
+            case ["until", condition]:
+                terms.append(Until(condition, per or None))  # type: ignore[arg-type] # checked above
+            case _:
+                raise _unknown("eligibility", text)
+    return {"eligibility": reduce(and_, terms) if terms else Immediate()}
+
+
+def _routing(text: str) -> Fields:
+    attempts: int | None = None
+    backoff: Any = None
+    for term in _parts(text):
+        match term:
+            case [number] if number.isdigit() and attempts is None:
+                attempts = _number(number)
+            case ["full-jitter"] if backoff is None:
+                backoff = FullJitter()
+            case ["full-jitter", base, cap] if backoff is None:
+                backoff = FullJitter(_time(base), _time(cap))
+            case ["exponential"] if backoff is None:
+                backoff = Exponential()
+            case ["exponential", base, cap] if backoff is None:
+                backoff = Exponential(_time(base), _time(cap))
+            case ["fixed", span] if backoff is None:
+                backoff = Fixed(_time(span))
+            case _:
+                raise _unknown("routing", text)
+    usual = Routing()
+    return {"routing": Routing(usual.max_attempts if attempts is None else attempts, backoff or usual.backoff)}
+
+
+def _capacity(text: str) -> Fields:
+    match _parts(text):
+        case [["unbounded"]]:
+            return {"capacity": Unbounded()}
+        case [["bounded", limit]] | [["bounded", limit, "reject"]]:
+            return {"capacity": Bounded(_number(limit), Reject())}
+        case [["bounded", limit, "block"]]:
+            return {"capacity": Bounded(_number(limit), Block())}
+        case [["bounded", limit, "block", timeout]]:
+            return {"capacity": Bounded(_number(limit), Block(_time(timeout)))}
+        case _:
+            raise _unknown("capacity", text)
+
+
+def _unknown(flag: str, text: str) -> Invalid:
+    axis = next(axis for axis in AXES if axis.flag == flag)
+    return Invalid(flag, f"{text[:60]!r} is not understood", f"use {axis.answers}")
+
+
+AXES: Final = (
+    Axis(
+        "retention",
+        "Once a job is done, what becomes of it?",
+        "remove, keep:7d, or log:4:7d (4 partitions, a window of 7 days)",
+        "remove",
+        _retention,
+    ),
+    Axis(
+        "selection",
+        "Who is next?",
+        "fifo, priority, aging:1m or deadline; add + fair:tenant, + latest-wins",
+        "fifo",
+        _selection,
+    ),
+    Axis(
+        "eligibility",
+        "When may a job be taken?",
+        "immediate, at-most:64/tenant, in-order/subject, in-order:block/subject or until:CONDITION; join them by +",
+        "immediate",
+        _eligibility,
+    ),
+    Axis(
+        "routing",
+        "How many lives, and how long a rest between them?",
+        "25 + full-jitter:500ms:1m, 8 + exponential:1s:10m or 3 + fixed:10s",
+        "25",
+        _routing,
+    ),
+    Axis(
+        "capacity",
+        "What happens when there is too much?",
+        "unbounded, bounded:10000:reject or bounded:10000:block:5s",
+        "unbounded",
+        _capacity,
+    ),
+)

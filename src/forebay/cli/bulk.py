@@ -1,0 +1,172 @@
+"""`enqueue --file`: any number of jobs from NDJSON, in batches that are each taken whole or not at all.
+
+A bad line stops it before its batch is sent; the error names the line, and how many lines are in already, so that the
+rest can follow with `--skip`. Memory holds one batch.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import BinaryIO
+
+import msgspec
+from msgspec import Struct
+
+from forebay.cli.command import Call
+from forebay.cli.exits import FAILED, OK, USAGE, CommandFailed
+from forebay.cli.screen import Progress
+from forebay.cli.words import many, moment
+from forebay.core.errors import ForebayError, Invalid, StoreFailed
+from forebay.core.instant import Instant, from_seconds
+from forebay.core.job import Draft
+from forebay.core.limits import BATCH_BYTES, BATCH_MOST
+from forebay.core.payload import Json
+from forebay.store.protocol import Store
+
+LINE_BYTES = 1024 * 1024
+
+
+class Line(Struct, frozen=True, forbid_unknown_fields=True):
+    """One job of a file. `delay` is in seconds; times are written as on the command line."""
+
+    kind: str | None = None
+    payload: Json = None
+    queue: str | None = None
+    priority: int = 0
+    run_at: str | None = None
+    delay: float = 0
+    deadline: str | None = None
+    expires_at: str | None = None
+    key: str | None = None
+    tenant: str | None = None
+    subject: str | None = None
+    max_attempts: int | None = None
+    meta: dict[str, str] | None = None
+
+    def draft(self, kind: str | None, queue: str | None, now: Instant) -> Draft:
+        chosen = self.kind or kind
+        if chosen is None:
+            raise Invalid("kind", "the line has none", 'write {"kind": …}, or name one: forebay enqueue KIND --file')
+        return Draft(
+            chosen,
+            self.payload,
+            self.queue or queue or "default",
+            self.priority,
+            moment("run_at", self.run_at, now) if self.run_at else None,
+            from_seconds("delay", self.delay),
+            moment("deadline", self.deadline, now) if self.deadline else None,
+            moment("expires_at", self.expires_at, now) if self.expires_at else None,
+            self.key,
+            self.tenant,
+            self.subject,
+            self.max_attempts,
+            self.meta,
+        )
+
+
+class _Tally:
+    """How far it came: the last line that is in, and what became of the lines."""
+
+    def __init__(self) -> None:
+        self.lines = 0
+        self.accepted = 0
+        self.duplicates = 0
+        self.merged = 0
+        self.read = 0
+
+
+def enqueue_file(call: Call) -> int:
+    """The command; its one-job options stand for lines that do not say."""
+    for option in ("payload", "run_at", "delay", "key", "app"):
+        if getattr(call.args, option):
+            raise Invalid(f"--{option.replace('_', '-')}", "it is for one job", "write it into the lines of the file")
+    tally = _Tally()
+    with _input(call.args.file) as (file, size), call.store(create=True) as store:
+        progress = Progress(call.screen, "enqueue", size)
+        try:
+            for batch, upto in _batches(call, file, store, tally):
+                _send(store, batch, upto, tally)
+                progress.show(tally.read, f"{tally.accepted:,} jobs")
+        except ForebayError as error:
+            raise CommandFailed(f"{error}{_way_on(tally)}", _code(error)) from error
+        except KeyboardInterrupt:
+            call.screen.note(f"stopped{_way_on(tally)}")
+            raise
+        finally:
+            progress.close()
+    numbers = {"accepted": tally.accepted, "duplicates": tally.duplicates, "merged": tally.merged}
+    if call.screen.as_json:
+        call.screen.emit(numbers)
+    else:
+        more = "".join(f", {number:,} {word}" for word, number in list(numbers.items())[1:] if number)
+        call.screen.say(f"{many(tally.accepted, 'job')} accepted{more}")
+    return OK
+
+
+def _code(error: ForebayError) -> int:
+    return USAGE if isinstance(error, Invalid) else 3 if isinstance(error, StoreFailed) else FAILED
+
+
+def _way_on(tally: _Tally) -> str:
+    if not tally.lines:
+        return "; nothing was enqueued"
+    return f"; lines up to {tally.lines} are in: go on with --skip {tally.lines}"
+
+
+@contextmanager
+def _input(name: str) -> Iterator[tuple[BinaryIO, int]]:
+    if name == "-":
+        yield sys.stdin.buffer, 0
+        return
+    try:
+        file = open(name, "rb")  # noqa: SIM115
+    except OSError as error:
+        raise CommandFailed(f"{name}: {error.strerror}; name a file that can be read", FAILED) from error
+    with file:
+        yield file, os.fstat(file.fileno()).st_size
+
+
+def _batches(call: Call, file: BinaryIO, store: Store, tally: _Tally) -> Iterator[tuple[list[Draft], int]]:
+    """Drafts, and the number of the last line among them."""
+    batch: list[Draft] = []
+    size = number = 0
+    while line := file.readline(LINE_BYTES):
+        number += 1
+        tally.read += len(line)
+        if len(line) == LINE_BYTES:
+            raise Invalid(f"line {number}", f"longer than {LINE_BYTES} bytes", "a payload has at most 256 KiB")
+        if number <= call.args.skip or not line.strip():
+            continue
+        draft = _parsed(line, number, call, store.now())
+        if len(batch) == BATCH_MOST or size + len(draft.body) > BATCH_BYTES:
+            yield batch, number - 1
+            batch, size = [], 0
+        batch.append(draft)
+        size += len(draft.body)
+    if batch:
+        yield batch, number
+
+
+def _parsed(line: bytes, number: int, call: Call, now: Instant) -> Draft:
+    args = call.args
+    try:
+        given = msgspec.json.decode(line, type=Line)
+        defaults = {
+            name: getattr(args, name)
+            for name in ("priority", "tenant", "subject", "max_attempts")
+            if getattr(args, name) is not None and not getattr(given, name)
+        }
+        return msgspec.structs.replace(given, **defaults).draft(args.kind, args.queue, now)
+    except Invalid as error:
+        raise Invalid(f"line {number}: {error.field}", error.reason, error.remedy) from None
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise Invalid(f"line {number}", str(error), 'write one JSON object a line, such as {"kind": "mail"}') from None
+
+
+def _send(store: Store, batch: list[Draft], upto: int, tally: _Tally) -> None:
+    for receipt in store.enqueue(batch):
+        tally.accepted += not (receipt.duplicate or receipt.merged)
+        tally.duplicates += receipt.duplicate
+        tally.merged += receipt.merged
+    tally.lines = upto

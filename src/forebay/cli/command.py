@@ -1,0 +1,59 @@
+"""What a command is: a name, a sentence, its arguments, examples, and a function that answers with an exit code."""
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from msgspec import Struct
+
+from forebay.cli.place import chosen_url, opened
+from forebay.cli.screen import Screen
+from forebay.store.protocol import Store
+
+
+class Call:
+    """One call of a command: its arguments, where its words go, and the way to the store."""
+
+    def __init__(self, args: Namespace, screen: Screen) -> None:
+        self.args = args
+        self.screen = screen
+
+    @property
+    def url(self) -> str:
+        return chosen_url(self.args.store)
+
+    def open(self, *, create: bool = False) -> Store:
+        return opened(self.url, create=create)
+
+    @contextmanager
+    def store(self, *, create: bool = False) -> Iterator[Store]:
+        """The chosen store, closed at the end. Only with `create` is one made that was not there."""
+        store = self.open(create=create)
+        try:
+            yield store
+        finally:
+            store.close()
+
+
+def no_arguments(parser: ArgumentParser) -> None:
+    """For commands without arguments of their own."""
+
+
+class Command(Struct, frozen=True):
+    """`examples` are whole command lines, one a line, shown by --help and in docs/cli.md."""
+
+    name: str
+    summary: str
+    run: Callable[[Call], int]
+    examples: str
+    arguments: Callable[[ArgumentParser], None] = no_arguments
+    takes_store: bool = True
+    takes_json: bool = True
+
+
+class Group(Struct, frozen=True):
+    """Commands about one thing: `forebay dlq ls`."""
+
+    name: str
+    summary: str
+    commands: tuple[Command, ...]

@@ -1,0 +1,203 @@
+"""`doctor`: is this store well? One line a check: ok, warn or fail, the fact, and the way out. Exit code 1 on a fail.
+
+It writes one setting and takes it back, to know that writing works; everything else only looks.
+"""
+
+import os
+import platform
+import shutil
+import sqlite3
+import stat
+import time
+from collections.abc import Callable, Iterator
+
+from msgspec import Struct
+
+from forebay.cli.command import Call, Command
+from forebay.cli.cron import words_of
+from forebay.cli.exits import FAILED, OK, CommandFailed
+from forebay.cli.place import file_of, masked
+from forebay.cli.schema import schema_of
+from forebay.cli.words import SECOND, many, span, when
+from forebay.core.errors import ForebayError
+from forebay.core.limits import BATCH_MOST, INSTANT_MOST
+from forebay.store.protocol import Backlog, Store
+from forebay.work.cron import NEVER
+
+_GATE = "forebay.doctor"
+_OLD_SECONDS = 300
+_LATE_SECONDS = 60
+_SKEW_WARN, _SKEW_FAIL = 1.0, 60.0
+_SLOW_WRITE = 0.25
+_ROOM_LEAST = 256 * 1024 * 1024
+
+
+class Finding(Struct, frozen=True):
+    """`status` is ok, warn or fail; `remedy` is empty where nothing is to be done."""
+
+    status: str
+    check: str
+    fact: str
+    remedy: str = ""
+
+
+def examine(url: str, open_store: Callable[[], Store]) -> Iterator[Finding]:
+    """All checks, each as soon as it is known."""
+    versions = f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}"
+    yield Finding("ok", "versions", versions)
+    try:
+        store = open_store()
+    except CommandFailed as error:
+        yield Finding("fail", "opens", str(error), "see above; FOREBAY_URL or --store names the store")
+        return
+    try:
+        yield Finding("ok", "opens", f"{masked(url)} ({store.capabilities.name})")
+        yield from _disk(url)
+        for check in (_durable, _writable, _clock, _ages, _dead, _leases, _pauses, _schedules):
+            yield from check(store)
+        yield _schema(url)
+    except ForebayError as error:
+        yield Finding("fail", "answers", str(error), "mend the cause and ask again")
+    finally:
+        store.close()
+
+
+def _disk(url: str) -> Iterator[Finding]:
+    file = file_of(url)
+    if file is None:
+        return
+    mode = stat.S_IMODE(os.stat(file).st_mode)
+    if mode & 0o077:
+        yield Finding("warn", "private", f"others may read or write it (mode {mode:03o})", f"chmod go-rwx {file}")
+    else:
+        yield Finding("ok", "private", f"its owner alone may read it (mode {mode:03o})")
+    room = shutil.disk_usage(file.parent if file.is_file() else file).free
+    status = "warn" if room < _ROOM_LEAST else "ok"
+    remedy = "make room: a full disk stops every write" if status == "warn" else ""
+    yield Finding(status, "disk", f"{room / 2**30:.1f} GiB free", remedy)
+
+
+def _durable(store: Store) -> Iterator[Finding]:
+    if store.capabilities.durable:
+        yield Finding("ok", "durable", "what was accepted outlives a crash of the machine")
+    else:
+        yield Finding("warn", "durable", "a crash loses every job", "use sqlite:///jobs.db for anything that matters")
+
+
+def _writable(store: Store) -> Iterator[Finding]:
+    started = time.monotonic()
+    try:
+        store.set_gate(_GATE, 1)
+        store.set_gate(_GATE, None)
+    except ForebayError as error:
+        yield Finding("fail", "writable", str(error), "check the owner and mode of the file, and the room on the disk")
+        return
+    taken = (time.monotonic() - started) / 2
+    slow = taken > _SLOW_WRITE
+    remedy = "the disk is slow or another process holds the lock: enqueue in batches" if slow else ""
+    yield Finding("warn" if slow else "ok", "writable", f"a durable write took {span(int(taken * SECOND))}", remedy)
+
+
+def _clock(store: Store) -> Iterator[Finding]:
+    ahead = store.now() / SECOND - time.time()
+    status = "fail" if abs(ahead) > _SKEW_FAIL else "warn" if abs(ahead) > _SKEW_WARN else "ok"
+    word = "ahead of" if ahead > 0 else "behind"
+    fact = f"the store's clock is {span(int(abs(ahead) * SECOND))} {word} this machine's"
+    remedy = "set the clocks by NTP; the store's never runs backwards, so it may wait until time has caught up"
+    yield Finding(status, "clock", fact, "" if status == "ok" else remedy)
+
+
+def _ages(store: Store) -> Iterator[Finding]:
+    old = [
+        backlog
+        for backlog in store.backlog()
+        if backlog.ready and backlog.oldest_age > _OLD_SECONDS * SECOND and backlog.paused_until is None
+    ]
+    for backlog in old:
+        fact = f"{backlog.queue}: {backlog.ready:,} ready, the oldest for {span(backlog.oldest_age)}"
+        yield Finding("warn", "ready", fact, f"start workers: forebay worker app:fb --queues {backlog.queue}")
+    if not old:
+        yield Finding("ok", "ready", f"no job has been ready for more than {span(_OLD_SECONDS * SECOND)}")
+
+
+def _dead(store: Store) -> Iterator[Finding]:
+    dead = {backlog.queue: backlog.dead for backlog in store.backlog() if backlog.dead}
+    if not dead:
+        yield Finding("ok", "dead", "no dead letters")
+        return
+    most = sorted(dead, key=lambda queue: -dead[queue])[:5]
+    fact = f"{many(sum(dead.values()), 'dead letter')}: " + ", ".join(f"{queue} {dead[queue]:,}" for queue in most)
+    yield Finding("warn", "dead", fact, "forebay dlq ls --group shows the causes, forebay dlq redrive retries them")
+
+
+def _leases(store: Store) -> Iterator[Finding]:
+    late = store.overdue(BATCH_MOST)
+    if late:
+        number = f"{len(late):,}{' or more' if len(late) == BATCH_MOST else ''}"
+        fact = f"{number} leases ran out and nobody took the jobs back"
+        yield Finding("warn", "leases", fact, "a worker does that: start one, on any queue")
+    else:
+        yield Finding("ok", "leases", "no lease has run out")
+
+
+def _pauses(store: Store) -> Iterator[Finding]:
+    paused: list[Backlog] = [backlog for backlog in store.backlog() if backlog.paused_until is not None]
+    for backlog in paused:
+        until = backlog.paused_until or 0
+        end = "until it is resumed" if until >= INSTANT_MOST else f"until {when(until, store.now())}"
+        fact = f"{backlog.queue} is paused {end}"
+        yield Finding("warn", "paused", fact, f"forebay resume {backlog.queue}")
+    if not paused:
+        yield Finding("ok", "paused", "no queue is paused")
+
+
+def _schedules(store: Store) -> Iterator[Finding]:
+    now, sound = store.now(), 0
+    for schedule in store.schedules():
+        words = words_of(schedule, now)
+        if words.startswith("not understood"):
+            yield Finding("fail", "schedules", f"{schedule.name}: {words}", f"forebay cron put {schedule.name} …")
+        elif schedule.paused:
+            yield Finding("warn", "schedules", f"{schedule.name} is paused", f"forebay cron resume {schedule.name}")
+        elif schedule.next_at >= NEVER:
+            yield Finding("warn", "schedules", f"{schedule.name} never fires again", f"forebay cron rm {schedule.name}")
+        elif schedule.next_at < now - _LATE_SECONDS * SECOND:
+            fact = f"{schedule.name} should have fired {span(now - schedule.next_at)} ago"
+            yield Finding("warn", "schedules", fact, "a worker fires schedules: start one, on any queue")
+        else:
+            sound += 1
+    yield Finding("ok", "schedules", f"{sound} will fire")
+
+
+def _schema(url: str) -> Finding:
+    schema = schema_of(url)
+    return Finding("ok" if schema.current else "warn", "schema", schema.words, schema.remedy)
+
+
+def _doctor(call: Call) -> int:
+    worst = OK
+    for finding in examine(call.url, call.open):
+        worst = FAILED if finding.status == "fail" else worst
+        if call.screen.as_json:
+            call.screen.emit(finding)
+            continue
+        mark = call.screen.paint(
+            f"{finding.status:<4}", {"ok": "green", "warn": "yellow", "fail": "red"}[finding.status]
+        )
+        call.screen.say(f"{mark}  {finding.check:<9}  {finding.fact}")
+        if finding.remedy:
+            call.screen.say(f"{'':<17}→ {finding.remedy}")
+    return worst
+
+
+COMMANDS = (
+    Command(
+        "doctor",
+        "examine a store: opens, durable, clock, ages, dead letters, schedules",
+        _doctor,
+        """
+forebay doctor
+forebay doctor --store sqlite:///jobs.db --json | jq 'select(.status != "ok")'
+""",
+    ),
+)

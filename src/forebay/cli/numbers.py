@@ -1,0 +1,207 @@
+"""`stats` and `top`: every queue in one line, once or live.
+
+Rates are differences between two looks: `net/s` is how fast the depth changes, `dead/s` how fast jobs die, `done/s` how
+fast they end where the queue keeps what is done. A store keeps no totals, so what came and went between two looks is
+not seen.
+"""
+
+import time
+from argparse import ArgumentParser
+from functools import partial
+from itertools import chain
+from typing import Any
+
+from msgspec import Struct
+
+from forebay.cli.command import Call, Command
+from forebay.cli.exits import OK
+from forebay.cli.live import watch
+from forebay.cli.picture import backlog_json
+from forebay.cli.place import masked
+from forebay.cli.screen import Screen
+from forebay.cli.words import SECOND, count, iso, length, many, span
+from forebay.core.instant import Instant
+from forebay.core.limits import INSTANT_MOST
+from forebay.store.protocol import Backlog, Store
+
+_HEADS = "queue waiting ready running done dead cancelled oldest".split()
+_TOP_HEADS = "queue depth net/s ready running waiting oldest done/s dead dead/s".split()
+
+
+def _stats_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("queues", metavar="QUEUE", nargs="*", help="only these queues")
+    parser.add_argument(
+        "--watch", type=length, nargs="?", const=length("2s"), metavar="LENGTH", help="again and again (default: 2s)"
+    )
+
+
+def _stats(call: Call) -> int:
+    with call.store() as store:
+        frame = partial(_stats_frame, call, store)
+        if call.args.watch is not None:
+            watch(call.screen, max(0.1, call.args.watch.total_seconds()), frame)
+        else:
+            for line in frame():
+                call.screen.say(line)
+    return OK
+
+
+def _stats_frame(call: Call, store: Store) -> list[str]:
+    backlogs = store.backlog(call.args.queues or None)
+    if call.screen.as_json:
+        for backlog in backlogs:
+            call.screen.emit(backlog_json(backlog))
+        return []
+    if not backlogs:
+        return ["no queues yet; forebay enqueue makes one"]
+    rows = [_stats_row(backlog) for backlog in backlogs]
+    if len(rows) > 1:
+        rows.append(["(all)", *(sum(int(row[place]) for row in rows) for place in range(1, 7)), ""])
+    lines = call.screen.table_lines(_HEADS, rows, " ".join(_HEADS[1:]))
+    return lines + _paused(call.screen, backlogs, store.now())
+
+
+def _stats_row(backlog: Backlog) -> list[Any]:
+    return [
+        backlog.queue,
+        backlog.waiting,
+        backlog.ready,
+        backlog.running,
+        backlog.done,
+        backlog.dead,
+        backlog.cancelled,
+        span(backlog.oldest_age) if backlog.ready else "",
+    ]
+
+
+def _paused(screen: Screen, backlogs: list[Backlog], now: Instant) -> list[str]:
+    lines = []
+    for backlog in backlogs:
+        if backlog.paused_until is not None:
+            until = backlog.paused_until
+            how_long = "until `forebay resume`" if until >= INSTANT_MOST else f"for {span(until - now)}"
+            lines.append(screen.paint(f"{backlog.queue} is paused {how_long}", "yellow"))
+    return lines
+
+
+class Look(Struct, frozen=True):
+    """All queues at one instant."""
+
+    at: Instant
+    backlogs: dict[str, Backlog]
+
+
+def looked(store: Store, queues: list[str] | None) -> Look:
+    backlogs = store.backlog(queues or None)
+    return Look(store.now(), {backlog.queue: backlog for backlog in backlogs})
+
+
+def rates(backlog: Backlog, before: Look | None, at: Instant) -> tuple[float, float, float] | None:
+    """Changes of depth, done and dead a second since the last look; None when there was none."""
+    was = None if before is None else before.backlogs.get(backlog.queue)
+    if before is None or was is None or at <= before.at:
+        return None
+    seconds = (at - before.at) / SECOND
+    return (
+        (backlog.depth - was.depth) / seconds,
+        max(0, backlog.done - was.done) / seconds,
+        max(0, backlog.dead - was.dead) / seconds,
+    )
+
+
+def _top_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("queues", metavar="QUEUE", nargs="*", help="only these queues")
+    parser.add_argument("--every", type=length, default=length("1s"), metavar="LENGTH", help="how often (default: 1s)")
+    parser.add_argument("--once", action="store_true", help="two looks, one frame, then leave: for scripts")
+    parser.add_argument("--rows", type=count, default=30, metavar="N", help="at most so many queues (default: 30)")
+
+
+class Top:
+    """Remembers the last look, so that the next one has rates."""
+
+    def __init__(self, call: Call, store: Store) -> None:
+        self._call = call
+        self._store = store
+        self._before: Look | None = None
+
+    def look(self) -> None:
+        self._before = looked(self._store, self._call.args.queues)
+
+    def frame(self) -> list[str]:
+        before, now = self._before, looked(self._store, self._call.args.queues)
+        self._before = now
+        busiest = sorted(now.backlogs.values(), key=lambda backlog: (-backlog.depth, backlog.queue))
+        if self._call.screen.as_json:
+            for backlog in busiest:
+                self._emit(backlog, before, now.at)
+            return []
+        total = sum(backlog.depth for backlog in busiest)
+        dead = sum(backlog.dead for backlog in busiest)
+        head = f"{masked(self._call.url)} · {many(len(busiest), 'queue')} · depth {total:,} · dead {dead:,}"
+        shown = busiest[: self._call.args.rows]
+        rows = [_top_row(backlog, rates(backlog, before, now.at)) for backlog in shown]
+        table = self._call.screen.table_lines(_TOP_HEADS, rows, " ".join(_TOP_HEADS[1:])) if rows else []
+        return list(chain([head], table, _paused(self._call.screen, shown, now.at)))
+
+    def _emit(self, backlog: Backlog, before: Look | None, at: Instant) -> None:
+        found = rates(backlog, before, at)
+        net, done, dead = found or (None, None, None)
+        self._call.screen.emit(
+            {**backlog_json(backlog), "at": iso(at), "net_rate": net, "done_rate": done, "dead_rate": dead}
+        )
+
+
+def _top_row(backlog: Backlog, found: tuple[float, float, float] | None) -> list[Any]:
+    net, done, dead = (f"{found[0]:+.1f}", f"{found[1]:.1f}", f"{found[2]:.1f}") if found else ("–", "–", "–")
+    return [
+        backlog.queue,
+        backlog.depth,
+        net,
+        backlog.ready,
+        backlog.running,
+        backlog.waiting,
+        span(backlog.oldest_age) if backlog.ready else "",
+        done,
+        backlog.dead,
+        dead,
+    ]
+
+
+def _top(call: Call) -> int:
+    every = max(0.1, call.args.every.total_seconds())
+    with call.store() as store:
+        top = Top(call, store)
+        if not call.args.once:
+            watch(call.screen, every, top.frame)
+            return OK
+        top.look()
+        time.sleep(every)
+        for line in top.frame():
+            call.screen.say(line)
+    return OK
+
+
+COMMANDS = (
+    Command(
+        "stats",
+        "show the numbers of every queue",
+        _stats,
+        """
+forebay stats
+forebay stats mail media --watch
+forebay stats --json | jq 'select(.dead > 0)'
+""",
+        _stats_arguments,
+    ),
+    Command(
+        "top",
+        "watch all queues live: depth, rates, ages, dead letters",
+        _top,
+        """
+forebay top
+forebay top mail --every 5s
+forebay top --once --json
+""",
+        _top_arguments,
+    ),
+)

@@ -1,0 +1,242 @@
+"""`queues`, `pause`, `resume` and `drain`: what queues are, and whether they move."""
+
+import sys
+import time
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from forebay.cli.command import Call, Command, Group
+from forebay.cli.exits import FAILED, OK, CommandFailed
+from forebay.cli.picture import backlog_json
+from forebay.cli.words import iso, length, moment, when
+from forebay.core.errors import Invalid
+from forebay.core.limits import BATCH_MOST, INSTANT_MOST
+from forebay.core.names import check_name
+from forebay.core.spec import QueueSpec
+from forebay.store.protocol import Backlog, Store
+
+_LOOK_EVERY = 0.1
+_REPORT_EVERY = 5.0
+
+
+def spec_json(spec: QueueSpec) -> dict[str, Any]:
+    return {"vector": spec.vector(), "commit_point": spec.commit_point, "spec": msgspec.to_builtins(spec)}
+
+
+def _ls(call: Call) -> int:
+    with call.store() as store:
+        declared = {spec.name: spec for spec in store.specs()}
+        names = sorted({*declared, *(backlog.queue for backlog in store.backlog())})
+    specs = [declared.get(name, QueueSpec(name=name)) for name in names]
+    for spec in specs:
+        if call.screen.as_json:
+            call.screen.emit({"name": spec.name, "declared": spec.name in declared, **spec_json(spec)})
+        else:
+            call.screen.say(spec.vector() + ("" if spec.name in declared else "  (as everything that is not declared)"))
+    if not specs:
+        call.screen.note("no queues yet; forebay queues put or forebay enqueue makes one")
+    return OK
+
+
+def _show_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("queue", metavar="QUEUE", help="its name")
+
+
+def _show(call: Call) -> int:
+    name = check_name("queue", call.args.queue)
+    with call.store() as store:
+        spec = next((spec for spec in store.specs() if spec.name == name), None)
+        known = name in {backlog.queue for backlog in store.backlog()}
+        if spec is None and not known:
+            raise CommandFailed(f"queue {name!r} is unknown; see `forebay queues ls`")
+        spec = spec or QueueSpec(name=name)
+        backlog = None if spec.is_log else store.backlog([name])[0]
+        now = store.now()
+    if call.screen.as_json:
+        numbers = None if backlog is None else backlog_json(backlog)
+        call.screen.emit({"name": name, **spec_json(spec), "backlog": numbers})
+        return OK
+    call.screen.say(spec.vector())
+    pairs: list[tuple[str, object]] = [("commit point", spec.commit_point)]
+    if backlog is not None:
+        counts = f"{backlog.waiting} waiting, {backlog.ready} ready, {backlog.running} running, {backlog.dead} dead"
+        pairs += [("now", counts), ("paused until", _pause_words(backlog, now))]
+    call.screen.facts(pairs)
+    call.screen.say(msgspec.json.format(spec.to_json(), indent=2).decode())
+    return OK
+
+
+def _pause_words(backlog: Backlog, now: int) -> str | None:
+    if backlog.paused_until is None:
+        return None
+    return "it is resumed" if backlog.paused_until >= INSTANT_MOST else when(backlog.paused_until, now)
+
+
+def _put_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="a spec as JSON, or a list of specs; - reads stdin")
+
+
+def _put(call: Call) -> int:
+    try:
+        text = sys.stdin.buffer.read() if call.args.file == "-" else Path(call.args.file).read_bytes()
+    except OSError as error:
+        raise CommandFailed(f"{call.args.file}: {error.strerror}; name a file that can be read") from error
+    specs = _specs(text)
+    with call.store(create=True) as store:
+        for spec in specs:
+            store.put_spec(spec)
+            if call.screen.as_json:
+                call.screen.emit({"name": spec.name, **spec_json(spec)})
+            else:
+                call.screen.say(spec.vector())
+    return OK
+
+
+def _specs(text: bytes) -> list[QueueSpec]:
+    """One spec or a list of them; all are sound before the first is written."""
+    try:
+        raw = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise Invalid("queue spec", str(error), "see `forebay queues show` or `forebay design` for the shape") from None
+    parts = raw if isinstance(raw, list) else [raw]
+    return [QueueSpec.from_json(msgspec.json.encode(part)) for part in parts]
+
+
+def _pause_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("queues", metavar="QUEUE", nargs="+", help="the queues")
+    parser.add_argument("--until", metavar="TIME", help="2030-01-31T10:30:00Z, 10:30 or +5m (default: until resumed)")
+
+
+def _pause(call: Call) -> int:
+    with call.store() as store:
+        now = store.now()
+        until = moment("until", call.args.until, now) if call.args.until else None
+        if until is not None and until <= now:
+            raise Invalid("until", f"{call.args.until!r} is over", "name a time to come, such as +30m")
+        names = _checked(call, store, call.args.queues)
+        for name in names:
+            store.pause(name, until)
+            if call.screen.as_json:
+                call.screen.emit({"queue": name, "paused": True, "paused_until": iso(until)})
+            else:
+                end = "`forebay resume`" if until is None else when(until, now)
+                call.screen.say(f"{name} is paused until {end}; what runs may finish")
+    return OK
+
+
+def _resume_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("queues", metavar="QUEUE", nargs="+", help="the queues")
+
+
+def _resume(call: Call) -> int:
+    with call.store() as store:
+        for name in _checked(call, store, call.args.queues):
+            store.resume(name)
+            if call.screen.as_json:
+                call.screen.emit({"queue": name, "paused": False})
+            else:
+                call.screen.say(f"{name} moves again")
+    return OK
+
+
+def _checked(call: Call, store: Store, names: Sequence[str]) -> list[str]:
+    """Names, each once; an unknown one may be meant for later, or mistyped: it is said."""
+    known = {backlog.queue for backlog in store.backlog()}
+    wanted = [check_name("queue", name) for name in dict.fromkeys(names)]
+    for name in wanted:
+        if name not in known:
+            call.screen.note(f"queue {name!r} has no jobs and no spec yet; known: {', '.join(sorted(known)) or 'none'}")
+    return wanted
+
+
+def _drain_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("queues", metavar="QUEUE", nargs="*", help="the queues (default: all)")
+    parser.add_argument(
+        "--deadline", type=length, default=length("60s"), metavar="LENGTH", help="how long to wait (default: 60s)"
+    )
+
+
+def _drain(call: Call) -> int:
+    deadline = time.monotonic() + call.args.deadline.total_seconds()
+    with call.store() as store:
+        every = [backlog.queue for backlog in store.backlog()]
+        names = _checked(call, store, call.args.queues) if call.args.queues else every
+        for name in names:
+            store.pause(name)
+        reported = float("-inf")
+        while (running := _running(store, names)) and time.monotonic() < deadline:
+            if time.monotonic() - reported >= _REPORT_EVERY and not call.screen.as_json:
+                call.screen.note(f"{running:,} still running")
+                reported = time.monotonic()
+            time.sleep(_LOOK_EVERY)
+    if call.screen.as_json:
+        call.screen.emit({"queues": names, "running": running, "drained": not running})
+    elif running:
+        call.screen.note(
+            f"{running:,} still run at the deadline; the queues stay paused, see `forebay ls --state running`"
+        )
+    else:
+        call.screen.say(f"drained: nothing runs in {', '.join(names) or 'any queue'}; `forebay resume` lets them move")
+    return FAILED if running else OK
+
+
+def _running(store: Store, names: list[str]) -> int:
+    return sum(
+        backlog.running
+        for start in range(0, len(names), BATCH_MOST)
+        for backlog in store.backlog(names[start : start + BATCH_MOST])
+    )
+
+
+COMMANDS = (
+    Command(
+        "pause",
+        "let nothing be claimed from queues; what runs may finish",
+        _pause,
+        """
+forebay pause mail
+forebay pause mail media --until 10:30
+forebay pause mail --until +30m
+""",
+        _pause_arguments,
+    ),
+    Command("resume", "let paused queues move again", _resume, "forebay resume mail", _resume_arguments),
+    Command(
+        "drain",
+        "pause queues and wait until nothing of them runs",
+        _drain,
+        """
+forebay drain --deadline 25s
+forebay drain mail && echo safe to deploy
+""",
+        _drain_arguments,
+    ),
+    Group(
+        "queues",
+        "look at queues as points on five axes, and declare them",
+        (
+            Command("ls", "list queues, each as its vector", _ls, "forebay queues ls\nforebay queues ls --json"),
+            Command(
+                "show",
+                "show one queue: vector, commit point, numbers, JSON",
+                _show,
+                "forebay queues show mail\nforebay queues show mail --json | jq .spec",
+                _show_arguments,
+            ),
+            Command(
+                "put",
+                "declare queues from JSON; jobs already accepted keep their stamps",
+                _put,
+                """
+forebay queues put mail.json
+forebay design --name mail --selection aging:1m --json | jq .spec | forebay queues put -
+""",
+                _put_arguments,
+            ),
+        ),
+    ),
+)

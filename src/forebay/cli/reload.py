@@ -1,0 +1,148 @@
+"""Hot reload: a worker in a process of its own, started anew when the app's code changes.
+
+Files are compared by time and size every half second: no dependency, any file system. Code that cannot be imported
+ends the worker; the next change starts it again. A worker that dies otherwise is started again after a second.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from threading import Event
+from time import monotonic
+from typing import Final, TypeAlias
+
+from forebay.cli.exits import UNREACHABLE, USAGE, CommandFailed
+
+LOOK_SECONDS: Final = 0.5
+FILES_MOST: Final = 10_000
+_STOP_SECONDS: Final = 8.0
+_INTERRUPT_SECONDS: Final = 1.0
+_REST_SECONDS: Final = 1.0
+_NOT_OURS: Final = frozenset({"__pycache__", "node_modules", "site-packages", "venv"})
+
+Snapshot: TypeAlias = dict[Path, tuple[int, int]]
+
+
+def home_of(target: str, path: list[str]) -> Path | None:
+    """The package directory, or the module file, that holds the app; nothing is imported to find it."""
+    top = target.partition(":")[0].partition(".")[0]
+    for entry in path:
+        directory = Path(entry or ".")
+        if (directory / top).is_dir() and top:
+            return directory / top
+        if (directory / f"{top}.py").is_file():
+            return directory / f"{top}.py"
+    return None
+
+
+def sources(home: Path) -> Iterator[Path]:
+    """Python files below a package; for a module, those beside it and the packages beside it."""
+    if home.is_dir():
+        yield from _below(home)
+        return
+    yield from sorted(home.parent.glob("*.py"))
+    for package in sorted(home.parent.glob("*/__init__.py")):
+        yield from _below(package.parent)
+
+
+def _below(directory: Path) -> Iterator[Path]:
+    for place, folders, names in os.walk(directory):
+        folders[:] = sorted(name for name in folders if name not in _NOT_OURS and not name.startswith("."))
+        yield from (Path(place) / name for name in sorted(names) if name.endswith(".py"))
+
+
+def snapshot(home: Path) -> Snapshot:
+    found: Snapshot = {}
+    for file in islice(sources(home), FILES_MOST):
+        with suppress(OSError):
+            status = file.stat()
+            found[file] = (status.st_mtime_ns, status.st_size)
+    return found
+
+
+def changes(before: Snapshot, after: Snapshot) -> list[str]:
+    """The names of files that are new, gone or different."""
+    return sorted({file.name for file, _ in before.items() ^ after.items()})
+
+
+class Reloader:
+    """Runs the command until a signal comes; `say` gets a sentence whenever something happens."""
+
+    def __init__(self, target: str, command: list[str], say: Callable[[str], None]) -> None:
+        home = home_of(target, [os.getcwd(), *sys.path])
+        if home is None:
+            raise CommandFailed(
+                f"app: no module of {target!r} is here; write module:name, for example app:fb, "
+                "in the directory that holds app.py",
+                USAGE,
+            )
+        self._home = home
+        self._command = command
+        self._say = say
+        self._child: subprocess.Popen[bytes] | None = None
+        self._signal = 0
+        self._news = Event()
+        self._start_at = 0.0
+
+    def run(self) -> int:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        seen = snapshot(self._home)
+        self._say(f"watching {len(seen)} files of {self._home.name}; ctrl-c leaves")
+        while not self._signal:
+            self._tend()
+            self._news.wait(LOOK_SECONDS)
+            now = snapshot(self._home)
+            if (names := changes(seen, now)) and not self._signal:
+                more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+                self._say(f"{', '.join(names[:3])}{more} changed; starting anew")
+                seen = now
+                self._stop(signal.SIGTERM)
+                self._start_at = 0.0
+        self._stop(self._signal)
+        self._say("stopped")
+        return 0
+
+    def _on_signal(self, number: int, frame: object) -> None:
+        self._signal = number
+        self._news.set()
+
+    def _tend(self) -> None:
+        if self._child is None:
+            if monotonic() >= self._start_at:
+                # Bytecode is matched by whole seconds and size: two quick edits would run the first one again.
+                environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+                self._child = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, env=environment)
+            return
+        code = self._child.poll()
+        if code is None:
+            return
+        self._child = None
+        if code in (USAGE, UNREACHABLE):
+            self._say("the worker cannot start; waiting for a change")
+            self._start_at = float("inf")
+        else:
+            self._say(f"the worker ended with code {code}; starting anew")
+            self._start_at = monotonic() + _REST_SECONDS
+
+    def _stop(self, number: int) -> None:
+        """Drain the child. Ctrl-c reached it too, as it is in our group: it is told again only if it lingers."""
+        child, self._child = self._child, None
+        if child is None:
+            return
+        if number == signal.SIGINT:
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(_INTERRUPT_SECONDS)
+        try:
+            if child.poll() is None:
+                child.send_signal(signal.SIGTERM)
+            child.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._say("the worker does not end; killing it")
+            child.kill()
+            child.wait()

@@ -1,0 +1,172 @@
+"""`worker` and `dev`: run an app's jobs, here or under a supervisor, once or anew at every change of its code.
+
+Both end with code 0 when a signal asked them to: SIGTERM and ctrl-c drain, a second one does not wait.
+"""
+
+import logging
+import os
+import signal
+import sys
+from argparse import SUPPRESS, ArgumentParser
+from datetime import timedelta
+from threading import Event, Thread
+from typing import Any
+
+from forebay.cli.command import Call, Command
+from forebay.cli.place import masked
+from forebay.cli.reload import Reloader
+from forebay.cli.target import load, opened_by, queues_of
+from forebay.cli.words import count, length, share
+from forebay.client import Forebay
+from forebay.core.errors import Invalid
+from forebay.store.protocol import Capabilities
+from forebay.work.options import Options
+
+
+def _shared_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("app", metavar="MODULE:NAME", help="the app object, such as app:fb")
+    parser.add_argument("--queues", metavar="A,B", help="the queues to serve (default: those of the app's jobs)")
+    parser.add_argument("--concurrency", type=count, metavar="N", help="jobs at once in each process (default: 64)")
+    parser.add_argument(
+        "--visibility-timeout",
+        type=length,
+        metavar="SECONDS",
+        help="a dead worker's jobs return after it (default: 30)",
+    )
+
+
+def _worker_arguments(parser: ArgumentParser) -> None:
+    _shared_arguments(parser)
+    parser.add_argument(
+        "--processes", type=count, metavar="M", help="supervise M processes (default: this process does the work)"
+    )
+    parser.add_argument("--claim-batch", type=count, metavar="N", help="jobs in one claim, at most (default: 100)")
+    parser.add_argument(
+        "--drain-timeout", type=length, metavar="SECONDS", help="how long running jobs may take to end (default: 25)"
+    )
+    parser.add_argument(
+        "--retry-budget", type=share, metavar="SHARE", help="retries are at most this share of all runs: 0.2"
+    )
+    parser.add_argument("--tied", action="store_true", help=SUPPRESS)
+
+
+def _options(args: Any, app: Forebay) -> Options:
+    queues = tuple(name.strip() for name in args.queues.split(",")) if args.queues else queues_of(app)
+    given = {
+        "concurrency": args.concurrency,
+        "claim_batch": args.claim_batch,
+        "lease_for": args.visibility_timeout,
+        "drain_timeout": args.drain_timeout,
+        "retry_budget": args.retry_budget,
+    }
+    return Options(queues=queues, **{name: value for name, value in given.items() if value is not None})
+
+
+def _worker(call: Call) -> int:
+    app = load(call.args.app, call.args.store)
+    options, level = _options(call.args, app), os.environ.get("FOREBAY_LOG", "WARNING")
+    if level not in logging.getLevelNamesMapping():
+        raise Invalid("FOREBAY_LOG", f"{level!r} is no level", "use DEBUG, INFO, WARNING or ERROR")
+    able = opened_by(app).capabilities
+    processes: int | None = call.args.processes
+    if able.processes == "one" and (processes or 1) > 1:
+        app.close()
+        raise Invalid(
+            "processes", f"{masked(app.url)} belongs to one process", "use sqlite:///jobs.db, or --processes 1"
+        )
+    _banner(call, app, options, able)
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    if call.args.tied:
+        _watch_parent()
+    code = _work(call.args.app, app, options, None if able.processes == "one" else processes)
+    app.close()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads that hang in a handler must not keep a drained process alive.
+    os._exit(code)
+
+
+def _work(target: str, app: Forebay, options: Options, processes: int | None) -> int:
+    if processes is None:
+        from forebay.work.worker import Worker
+
+        return Worker(app, options, target=target).run()
+    from forebay.work.supervisor import Supervisor
+
+    return Supervisor(target, lambda: app.store, options, processes).run()
+
+
+def _watch_parent() -> None:
+    """Drain when the process that started this one is gone."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            Event().wait(0.5)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    Thread(target=watch, name="forebay-parent", daemon=True).start()
+
+
+def _banner(call: Call, app: Forebay, options: Options, able: Capabilities) -> None:
+    """What will run here, in four lines."""
+    durable = "durable" if able.durable else "not durable: a crash loses every job"
+    facts = {
+        "store": f"{masked(app.url)} ({able.name}, {durable})",
+        "jobs": ", ".join(sorted(app.registry)) or "none yet: decorate a function with @fb.job",
+        "queues": ", ".join(options.queues),
+        "cron": ", ".join(f"{name} ({table.rule})" for name, (table, _) in sorted(app.timetables.items())) or None,
+    }
+    if call.screen.as_json:
+        call.screen.emit(facts)
+    else:
+        call.screen.facts(list(facts.items()))
+    unserved = sorted(set(queues_of(app)) - set(options.queues)) if app.registry else []
+    if unserved:
+        call.screen.note(f"not served here: {', '.join(unserved)}")
+    sys.stdout.flush()
+
+
+def _dev_arguments(parser: ArgumentParser) -> None:
+    _shared_arguments(parser)
+    parser.add_argument("--processes", type=count, default=1, metavar="M", help="worker processes (default: 1)")
+
+
+def _dev(call: Call) -> int:
+    args = call.args
+    words = [args.app, "--processes", str(args.processes), "--drain-timeout", "5", "--tied"]
+    for flag, value in {
+        "--queues": args.queues,
+        "--concurrency": args.concurrency,
+        "--visibility-timeout": args.visibility_timeout,
+        "--store": args.store,
+    }.items():
+        if value is not None:
+            words += [flag, f"{value.total_seconds():g}" if isinstance(value, timedelta) else str(value)]
+    return Reloader(args.app, [sys.executable, "-m", "forebay", "worker", *words], call.screen.note).run()
+
+
+COMMANDS = (
+    Command(
+        "dev",
+        "run an app while you write it: jobs, schedules, hot reload",
+        _dev,
+        """
+forebay dev app:fb
+forebay dev shop.jobs:fb --processes 2
+""",
+        _dev_arguments,
+        takes_json=False,
+    ),
+    Command(
+        "worker",
+        "run an app's jobs and schedules",
+        _worker,
+        """
+forebay worker app:fb
+forebay worker app:fb --queues mail,media --concurrency 16 --processes 4
+FOREBAY_URL=sqlite:////var/lib/app/jobs.db forebay worker app:fb --drain-timeout 60
+""",
+        _worker_arguments,
+    ),
+)

@@ -1,0 +1,37 @@
+"""The schema of a store on this machine, read without changing anything."""
+
+import sqlite3
+from urllib.parse import quote, urlsplit
+
+from msgspec import Struct
+
+from forebay.cli.place import file_of
+from forebay.store.sqlite.migrate import migrations
+
+
+class Schema(Struct, frozen=True):
+    """`version` is None where a store has none."""
+
+    version: int | None
+    known: int | None
+    words: str
+    remedy: str = ""
+
+    @property
+    def current(self) -> bool:
+        return self.version == self.known
+
+
+def schema_of(url: str) -> Schema:
+    file = file_of(url)
+    if urlsplit(url).scheme != "sqlite" or file is None:
+        return Schema(None, None, "a journal, which needs no schema")
+    known = len(migrations())
+    connection = sqlite3.connect(f"file:{quote(str(file.absolute()))}?mode=ro", uri=True)
+    try:
+        (version,) = connection.execute("SELECT max(number) FROM migration").fetchone()
+    except sqlite3.Error as error:
+        return Schema(0, known, f"it cannot be read ({error})", "forebay migrate")
+    finally:
+        connection.close()
+    return Schema(version, known, f"schema {version} of {known}", "" if version == known else "forebay migrate")

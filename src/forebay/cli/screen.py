@@ -1,0 +1,148 @@
+"""Where a command's words go: aligned tables and colours for people, JSON for programs, progress for the patient.
+
+Results go to stdout, remarks and progress to stderr. What comes from a store may hold anything, so control characters
+are shown, not sent: a payload cannot move the cursor of the one who looks at it.
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Any, Final, TextIO
+from unicodedata import category, combining, east_asian_width
+
+import msgspec
+
+COLOURS: Final = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
+STATE_COLOURS: Final = {
+    "waiting": "blue",
+    "ready": "cyan",
+    "running": "yellow",
+    "done": "green",
+    "dead": "red",
+    "cancelled": "dim",
+    "ok": "green",
+    "warn": "yellow",
+    "fail": "red",
+}
+_GAP: Final = "  "
+_REDRAW_SECONDS: Final = 0.1
+_BAR: Final = 24
+
+
+def clean(text: object) -> str:
+    """One line of what may be shown: control characters are written out."""
+    return "".join(sign if category(sign)[0] != "C" else ascii(sign)[1:-1] for sign in str(text))
+
+
+def width_of(text: str) -> int:
+    """Columns that a terminal needs for it."""
+    return sum(0 if combining(sign) else 2 if east_asian_width(sign) in "WF" else 1 for sign in text)
+
+
+def cut(text: str, width: int) -> str:
+    """At most so many columns, with a sign where something is missing."""
+    if width_of(text) <= width:
+        return text
+    while text and width_of(text) > width - 1:
+        text = text[:-1]
+    return text + "…"
+
+
+def is_terminal(stream: TextIO) -> bool:
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+class Screen:
+    """The output of one command."""
+
+    def __init__(self, *, as_json: bool = False, out: TextIO | None = None, err: TextIO | None = None) -> None:
+        self.as_json = as_json
+        self._out = out or sys.stdout
+        self._err = err or sys.stderr
+        self.live = is_terminal(self._out)
+        self._coloured = self.live and not os.environ.get("NO_COLOR")
+
+    @property
+    def columns(self) -> int | None:
+        """How wide the terminal is; None where nothing needs to be cut."""
+        return shutil.get_terminal_size().columns if self.live else None
+
+    def say(self, text: str = "") -> None:
+        self._out.write(text + "\n")
+
+    def write(self, text: str) -> None:
+        """Exactly this, at once; for live screens."""
+        self._out.write(text)
+        self._out.flush()
+
+    def note(self, text: str) -> None:
+        """A remark beside the result."""
+        self._err.write(clean(text) + "\n")
+        self._err.flush()
+
+    def emit(self, value: Any) -> None:
+        """One JSON document on one line."""
+        self._out.write(msgspec.json.encode(value).decode() + "\n")
+
+    def paint(self, text: str, colour: str | None) -> str:
+        return f"\033[{COLOURS[colour]}m{text}\033[0m" if self._coloured and colour and text else text
+
+    def facts(self, pairs: Sequence[tuple[str, object]]) -> None:
+        """Names and values below each other; those without a value are left out."""
+        shown = [(name, clean(value)) for name, value in pairs if value is not None]
+        width = max((len(name) for name, _ in shown), default=0)
+        for name, value in shown:
+            self.say(f"{self.paint(name.ljust(width), 'dim')}{_GAP}{self.paint(value, STATE_COLOURS.get(value))}")
+
+    def table(self, heads: Sequence[str], rows: Sequence[Sequence[object]], right: str = "") -> None:
+        for line in self.table_lines(heads, rows, right):
+            self.say(line)
+
+    def table_lines(self, heads: Sequence[str], rows: Sequence[Sequence[object]], right: str = "") -> list[str]:
+        """Aligned columns; those named in `right` to the right; the last is cut at the edge of a terminal."""
+        cells = [["" if cell is None else clean(cell) for cell in row] for row in rows]
+        widths = [max(map(width_of, column)) for column in zip(heads, *cells, strict=True)]
+        if self.columns is not None:
+            widths[-1] = max(8, min(widths[-1], self.columns - sum(widths[:-1]) - len(_GAP) * (len(widths) - 1)))
+        to_right = [head in right.split() for head in heads]
+        lines = [self._row(heads, widths, to_right, lambda _: "dim")]
+        return lines + [self._row(row, widths, to_right, STATE_COLOURS.get) for row in cells]
+
+    def _row(
+        self, cells: Sequence[str], widths: list[int], to_right: list[bool], colour: Callable[[str], str | None]
+    ) -> str:
+        parts = []
+        for cell, width, right in zip(cells, widths, to_right, strict=True):
+            text = cut(cell, width)
+            blank = " " * (width - width_of(text))
+            painted = self.paint(text, colour(cell))
+            parts.append(blank + painted if right else painted + blank)
+        return _GAP.join(parts).rstrip()
+
+
+class Progress:
+    """A bar on stderr while it is a terminal; silent elsewhere. `done` counts in any unit."""
+
+    def __init__(self, screen: Screen, label: str, total: int, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._label = label
+        self._total = total
+        self._shown_at = float("-inf")
+        self._live = is_terminal(self._stream) and not screen.as_json
+
+    def show(self, done: int, words: str = "") -> None:
+        if not self._live or (monotonic() - self._shown_at < _REDRAW_SECONDS and done < self._total):
+            return
+        self._shown_at = monotonic()
+        share = min(1.0, done / self._total) if self._total else 1.0
+        full = int(share * _BAR)
+        bar = "█" * full + "░" * (_BAR - full)
+        self._stream.write(f"\r\033[K{self._label} {bar} {share:4.0%} {words}")
+        self._stream.flush()
+
+    def close(self) -> None:
+        if self._live:
+            self._stream.write("\r\033[K")
+            self._stream.flush()

@@ -1,0 +1,68 @@
+"""The app that a command line names, `module:name`, imported and looked at, never run."""
+
+import os
+import sys
+from typing import Any
+
+from forebay.cli.exits import UNREACHABLE, CommandFailed
+from forebay.cli.place import masked
+from forebay.client import Forebay
+from forebay.core.errors import ForebayError, Invalid
+from forebay.store.protocol import Store
+from forebay.work.app import find_app
+
+
+def load(target: str, url: str | None) -> Forebay:
+    """The app. A store named on the command line is the app's too, for this process and its children, or refused."""
+    if url is not None:
+        os.environ["FOREBAY_URL"] = url
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    app = _found(target)
+    if url is not None and app.url != url:
+        raise Invalid(
+            "store",
+            f"{target} names its own, {masked(app.url)}",
+            "write Forebay() without a URL there, and --store or FOREBAY_URL decides",
+        )
+    return app
+
+
+def _found(target: str) -> Forebay:
+    try:
+        app: Any = find_app(target)
+    except Invalid:
+        raise
+    except Exception as error:
+        # Whatever the user's own module raises while it is imported is the user's to mend.
+        where = _last_line(error)
+        raise Invalid(
+            "app", f"{target!r} failed on import{where}: {type(error).__name__}: {error}", "mend it"
+        ) from None
+    if not isinstance(app, Forebay):
+        raise Invalid("app", f"{target!r} is a {type(app).__name__}, not a Forebay", "name the app object: app:fb")
+    return app
+
+
+def _last_line(error: Exception) -> str:
+    """Where in the user's code it was raised."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f" ({os.path.basename(error.filename)}:{error.lineno})"
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return "" if trace is None else f" ({os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno})"
+
+
+def opened_by(app: Forebay) -> Store:
+    """The app's store, or the reason why there is none."""
+    try:
+        return app.store
+    except (ForebayError, OSError) as error:
+        reason = str(error).replace(app.url, masked(app.url))
+        raise CommandFailed(f"cannot open {masked(app.url)}: {reason}", UNREACHABLE) from error
+
+
+def queues_of(app: Forebay) -> tuple[str, ...]:
+    """The queues of the app's handlers: what a worker of it serves unless it is told otherwise."""
+    return tuple(sorted({handler.queue for handler in app.registry.values()})) or ("default",)

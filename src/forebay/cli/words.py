@@ -1,0 +1,161 @@
+"""What people type and read, and what the store counts in: lengths, moments, rates, ages, payloads.
+
+Parsers for argparse raise `ArgumentTypeError` with the way out; what needs the store's clock is parsed later.
+"""
+
+import re
+from argparse import ArgumentTypeError
+from datetime import datetime, timedelta
+from typing import Final
+
+import msgspec
+
+from forebay.core.errors import Invalid
+from forebay.core.instant import Instant, from_datetime, to_datetime
+from forebay.core.limits import INSTANT_MOST, SPAN_MOST
+from forebay.core.payload import Json
+
+SECOND: Final = 1_000_000
+_UNITS: Final = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(d|h|ms|m|s)")
+_RATE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(?:/(s|m|h))?")
+_CLOCK: Final = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?")
+
+
+def length(text: str) -> timedelta:
+    """ "90", "90s", "1h30m", "500ms"; a bare number is seconds."""
+    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text):
+        text += "s"
+    parts = _PART.findall(text)
+    if not parts or "".join(map("".join, parts)) != text:
+        raise ArgumentTypeError(f"{text!r} is not a length of time; write it like 90s, 5m, 1h30m or 500ms")
+    total = sum(float(count) * _UNITS[unit] for count, unit in parts)
+    if total > SPAN_MOST.total_seconds():
+        raise ArgumentTypeError(f"{text!r} is longer than {SPAN_MOST.days} days")
+    return timedelta(seconds=total)
+
+
+def rate(text: str) -> float:
+    """ "20", "20/s", "600/m": so many a second."""
+    match = _RATE.fullmatch(text)
+    if match is None or not float(match[1]):
+        raise ArgumentTypeError(f"{text!r} is not a rate; write it like 20/s, 600/m or 20")
+    return float(match[1]) / _UNITS[match[2] or "s"]
+
+
+def share(text: str) -> float:
+    """A part of the whole, more than none."""
+    if not re.fullmatch(r"[0-9]*\.?[0-9]+", text) or not 0 < float(text) <= 1:
+        raise ArgumentTypeError(f"{text!r} is not a share; write a number above 0 and up to 1, such as 0.2")
+    return float(text)
+
+
+def count(text: str) -> int:
+    """A number of things, at least one."""
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 2**53:
+        raise ArgumentTypeError(f"{text!r} is not a number of at least 1")
+    return int(text)
+
+
+def job_id(text: str) -> int:
+    """The id of a job, as `enqueue` printed it."""
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 2**63:
+        raise ArgumentTypeError(f"{text!r} is not a job id; ids are numbers, as `forebay ls` shows them")
+    return int(text)
+
+
+def moment(field: str, text: str, now: Instant) -> Instant:
+    """An ISO time with its zone, a time of day on this machine's clock (the next one), or a length from now."""
+    if match := _CLOCK.fullmatch(text):
+        here = to_datetime(now).astimezone()
+        hour, minute, second = (int(part or 0) for part in match.groups())
+        then = here.replace(hour=hour, minute=minute, second=second, microsecond=0, tzinfo=None)
+        then += timedelta(days=then <= here.replace(tzinfo=None))
+        return from_datetime(then.astimezone())
+    try:
+        return from_datetime(datetime.fromisoformat(text))
+    except Invalid:
+        raise Invalid(field, f"{text!r} has no time zone", "end it with Z or an offset such as +02:00") from None
+    except (ValueError, OverflowError):
+        pass
+    try:
+        return now + int(length(text.removeprefix("+")).total_seconds() * SECOND)
+    except ArgumentTypeError:
+        raise Invalid(field, f"{text!r} is not a moment", "write it like 2030-01-31T10:30:00Z, 10:30 or +5m") from None
+
+
+def iso(instant: Instant | None) -> str | None:
+    """For JSON: UTC, to the microsecond. What lies beyond all calendars is None."""
+    if instant is None or instant >= INSTANT_MOST:
+        return None
+    return to_datetime(instant).isoformat().replace("+00:00", "Z")
+
+
+def when(instant: Instant | None, now: Instant) -> str:
+    """For people: the moment in UTC and how far away it is."""
+    if instant is None:
+        return "–"
+    if instant >= INSTANT_MOST:
+        return "never"
+    away = f"in {span(instant - now)}" if instant > now else f"{span(now - instant)} ago"
+    return f"{to_datetime(instant):%Y-%m-%d %H:%M:%S} UTC, {away}"
+
+
+def span(micros: int) -> str:
+    """A length in two units at most: "4m 10s", "3.2s"."""
+    seconds = max(0, micros) / SECOND
+    if seconds < 0.001:
+        return "0s"
+    if seconds < 1:
+        return f"{seconds * 1_000:.0f}ms"
+    if seconds < 60:
+        return f"{seconds:.1f}s"
+    whole = int(seconds)
+    for big, small, size, part in (("d", "h", 86_400, 3_600), ("h", "m", 3_600, 60), ("m", "s", 60, 1)):
+        if whole >= size:
+            rest = whole % size // part
+            return f"{whole // size}{big} {rest}{small}" if rest else f"{whole // size}{big}"
+    return f"{whole}s"
+
+
+def many(number: int, word: str) -> str:
+    """ "1 job", "1,204 jobs"."""
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
+
+
+def payload_of(words: list[str]) -> Json:
+    """One JSON text, or `key=value` pairs whose values are JSON where they can be, else text."""
+    if not words:
+        return None
+    if len(words) == 1 and not re.match(r"[A-Za-z_]\w*=", words[0]):
+        return json_of("payload", words[0])
+    pairs: dict[str, Json] = {}
+    for word in words:
+        name, sign, text = word.partition("=")
+        if not sign or not name:
+            raise Invalid("payload", f"{_shown(word)} is no key=value", "give one JSON text, or key=value pairs")
+        if name in pairs:
+            raise Invalid("payload", f"{_shown(name)} is given twice", "give each key once")
+        pairs[name] = _value(text)
+    return pairs
+
+
+def json_of(field: str, text: str | bytes) -> Json:
+    """Decoded JSON. What was typed is not repeated in the error: it may be secret."""
+    try:
+        value: Json = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise Invalid(field, str(error), """write JSON, such as '{"to": "ada"}', or key=value pairs""") from None
+    return value
+
+
+def _value(text: str) -> Json:
+    try:
+        value: Json = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError):
+        return text
+    return value
+
+
+def _shown(text: str) -> str:
+    return ascii(text) if len(text) <= 40 else ascii(text[:39]) + "…"

@@ -1,0 +1,104 @@
+"""The ground under the model-based test: how a history begins, what is compared after each step, and how it ends."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Self, TypeVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition
+
+from forebay.core.decide import decide
+from forebay.core.lease import Lease, Settlement
+from forebay.core.spec import QueueSpec
+from forebay.testing.checkers import check_all
+from forebay.testing.clock import ManualClock
+from forebay.testing.machine_parts import GAVE_UP, LOG, OUTCOMES, QUEUES, SCHEDULES, SPECS, START
+from forebay.testing.pair import Opened, Pair
+
+Rule = TypeVar("Rule", bound=Callable[..., Any])
+Opener = Callable[[ManualClock], Opened]
+
+
+def plays(*names: str) -> Callable[[Rule], Rule]:
+    """The rule is for histories in which one of these plays."""
+    return precondition(lambda machine: not machine.plays.isdisjoint(names))
+
+
+class Ground(RuleBasedStateMachine):
+    """A store, its model and a clock. Few queues play in one history, so that jobs meet."""
+
+    opener: ClassVar[Opener]
+
+    @classmethod
+    def for_store(cls, opener: Opener) -> type[Self]:
+        return type("Machine", (cls,), {"opener": staticmethod(opener), "__module__": cls.__module__})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = ManualClock(START)
+        self.pair = Pair(type(self).opener(self.clock), self.clock)
+        self.queues: list[str] = []
+        self.plays: set[str] = set()
+        self.specs: list[QueueSpec] = []
+        self.last: list[Settlement] = []
+        self._compared = True
+        self._untended = False
+
+    @initialize(
+        queues=st.lists(st.sampled_from(QUEUES), min_size=1, max_size=3, unique=True),
+        others=st.sampled_from([(), (LOG,), (SCHEDULES,)]),
+    )
+    def configure(self, queues: list[str], others: tuple[str, ...]) -> None:
+        self.queues, self.plays = queues, {*queues, *others}
+        self.specs = [spec for spec in SPECS if spec.name in self.plays]
+        for spec in self.specs:
+            self.pair.put_spec(spec)
+
+    def _begin(self) -> Pair:
+        self._compared = False
+        self._untended = False
+        return self.pair
+
+    @invariant()
+    def queues_are_alike(self) -> None:
+        # A backlog may promote what is due. After the clock has moved, the next verb must find it undone.
+        if not self._untended:
+            self.pair.backlog()
+        self._compared = True
+
+    def teardown(self) -> None:
+        """Not after a failure: what comes after it would hide it."""
+        if not self._compared:
+            return
+        self.pair.drain()
+        events = self.pair.opened.events
+        found = check_all(events(), drained=True, dropped=[GAVE_UP]) if events else []
+        assert not found, "\n".join(map(str, found))
+
+    def _advance(self, span: int) -> None:
+        self._begin()
+        self.clock.advance(span)
+        self.pair.overdue(1000)
+        self._untended = True
+
+    def _queue(self, pick: int, *names: str) -> str:
+        queues = [queue for queue in self.queues if queue in (names or self.queues)]
+        return queues[pick % len(queues)]
+
+    def _offset(self, partition: int, pick: int) -> int:
+        """From -1, the start, to one that is not written yet; small picks are the newest."""
+        following = self.pair.model.extent(LOG)[partition][1]
+        return following - pick % (following + 2)
+
+    def _leases(self, pick: int) -> list[Lease]:
+        newest = self.pair.leases[::-1]
+        return newest[pick % len(newest) :]
+
+    def _id(self, pick: int) -> int:
+        newest = self.pair.model.accepted[::-1] or [1]
+        return newest[pick % len(newest)]
+
+    def _settle(self, wishes: list[tuple[Lease, str]]) -> None:
+        self.last = [
+            (lease, decide(lease.job, OUTCOMES[name], self.pair.routing(lease), 0.5)) for lease, name in wishes
+        ]
+        self._begin().settle(self.last)
