@@ -18,7 +18,7 @@ SRC = Path(__file__).parents[2] / "src"
 LOADER = "forebay/work/app.py"
 """Loads the user's own application by its name."""
 
-CONTRACT = ["forebay.core", "forebay.store.protocol", "forebay.store.clock"]
+CONTRACT = ["forebay.core", "forebay.store.protocol", "forebay.store.checks", "forebay.store.clock"]
 FACADE = [*CONTRACT, "forebay.store.open"]
 
 # Room: the rooms it may import besides itself. The first row that matches counts.

@@ -78,6 +78,15 @@ def clean_text(text: str, length: int) -> str:
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
+def plain_json(value: Json) -> Json:
+    """The value with its tuples as lists: what annotated types leave behind and JSON does not tell apart."""
+    if isinstance(value, (list, tuple)):
+        return [plain_json(item) for item in value]
+    if isinstance(value, dict):
+        return {name: plain_json(item) for name, item in value.items()}
+    return value
+
+
 def is_clean(text: str) -> bool:
     return "\0" not in text and (text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text))
 

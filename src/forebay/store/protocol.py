@@ -15,12 +15,11 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
-from forebay.core.errors import BatchTooLarge, Invalid
+from forebay.core.errors import Invalid
 from forebay.core.event import LogEntry
 from forebay.core.instant import Instant
 from forebay.core.job import Draft, Job, State
 from forebay.core.lease import Lease, Settled, Settlement
-from forebay.core.limits import BATCH_BYTES, BATCH_MOST, PAYLOAD_BYTES
 from forebay.core.names import check_name, check_text
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
@@ -220,23 +219,3 @@ class Store(Log, Protocol):
         """Sleep until a claim or a reaping may find something; a hint. False: the time passed."""
 
     def close(self) -> None: ...
-
-
-def check_batch(verb: str, size: int) -> None:
-    """Every verb starts with this."""
-    if size > BATCH_MOST:
-        raise BatchTooLarge(verb, size, BATCH_MOST)
-
-
-def check_bytes(verb: str, bodies: Sequence[bytes | None]) -> None:
-    """What one call carries also fits into one record of the ledger."""
-    if len(bodies) * PAYLOAD_BYTES <= BATCH_BYTES:
-        return
-    size = sum(len(body) for body in bodies if body is not None)
-    if size > BATCH_BYTES:
-        raise BatchTooLarge(verb, size, BATCH_BYTES, "bytes")
-
-
-def check_limit(verb: str, limit: int) -> None:
-    if type(limit) is not int or not 1 <= limit <= BATCH_MOST:
-        raise Invalid(f"{verb} limit", f"{limit!r} is not an integer in 1 … {BATCH_MOST}", "ask for fewer, more often")

@@ -27,6 +27,7 @@ from forebay.testing.machine_parts import (
     FEW,
     GATED,
     GATES,
+    JOBS,
     KEY,
     LASTS,
     LOG,
@@ -50,28 +51,34 @@ EXPIRING_MERGES = False
 class StoreMachine(Ground):
     """The rules are verbs with arguments that matter."""
 
+    @plays(JOBS)
     @rule(payload=PAYLOAD, pick=PICK, attempts=st.sampled_from([None, 1, 2]))
     def enqueue_plain(self, payload: int, pick: int, attempts: int | None) -> None:
         self._begin().enqueue([Draft("k", payload, queue=self._queue(pick), max_attempts=attempts)])
 
+    @plays(JOBS)
     @rule(key=KEY, pick=PICK, subject=SUBJECT)
     def enqueue_keyed(self, key: str, pick: int, subject: str) -> None:
         self._begin().enqueue([Draft("k", 0, queue=self._queue(pick), key=key, subject=subject)])
 
+    @plays(JOBS)
     @rule(key=KEY, pick=PICK, payload=PAYLOAD)
     def enqueue_conflicting(self, key: str, pick: int, payload: int) -> None:
         """All or nothing: what comes before a conflict in its batch is not kept either."""
         queue = self._queue(pick)
         self._begin().enqueue([Draft("k", 7, queue=queue), Draft("other", payload, queue=queue, key=key)])
 
+    @plays(JOBS)
     @rule(pick=PICK, delay=DELAY, subject=SUBJECT)
     def enqueue_delayed(self, pick: int, delay: int, subject: str) -> None:
         self._begin().enqueue([Draft("k", 1, queue=self._queue(pick), delay=delay, subject=subject)])
 
+    @plays(JOBS)
     @rule(pick=PICK, ahead=st.sampled_from([-SECOND, SECOND, 90 * SECOND]))
     def enqueue_for_an_instant(self, pick: int, ahead: int) -> None:
         self._begin().enqueue([Draft("k", 2, queue=self._queue(pick), run_at=self.clock.now() + ahead)])
 
+    @plays(JOBS)
     @rule(batch=st.lists(st.tuples(PICK, st.one_of(st.none(), LASTS), drafts()), max_size=6))
     def enqueue_batch(self, batch: list[tuple[int, int | None, Draft]]) -> None:
         now = self.clock.now()
@@ -106,6 +113,15 @@ class StoreMachine(Ground):
     def enqueue_bounded(self, count: int) -> None:
         self._begin().enqueue([Draft("k", 1, queue="tight")] * count)
 
+    @plays("tight")
+    @rule()
+    def redrive_into_a_full_queue(self) -> None:
+        leases = self._begin().claim([Want("tight", 1)], "drop", seconds(5))
+        self._settle([(lease, "drop") for lease in leases])
+        for _ in range(3):
+            self.pair.enqueue([Draft("k", 1, queue="tight")])
+        self.pair.redrive([lease.job.id for lease in leases])
+
     @plays("prio", "aging", "deadline")
     @rule(pick=PICK, priority=st.integers(-2, 2), deadline=PAYLOAD)
     def enqueue_ranked(self, pick: int, priority: int, deadline: int) -> None:
@@ -118,6 +134,7 @@ class StoreMachine(Ground):
     def enqueue_shared(self, tenant: str | None, count: int) -> None:
         self._begin().enqueue([Draft("k", 1, queue="fair", tenant=tenant)] * count)
 
+    @plays(JOBS)
     @rule(pick=PICK, lasts=LASTS, subject=SUBJECT, delay=DELAY)
     def enqueue_expiring(self, pick: int, lasts: int, subject: str, delay: int) -> None:
         expires_at = self.clock.now() + lasts
@@ -128,6 +145,7 @@ class StoreMachine(Ground):
     def promote(self, limit: int) -> None:
         self._begin().promote(limit)
 
+    @plays(JOBS)
     @rule(pick=PICK, span=SPAN)
     def claim_one(self, pick: int, span: timedelta) -> None:
         self._begin().claim([Want(self._queue(pick), 1)], "one", span)
@@ -149,12 +167,24 @@ class StoreMachine(Ground):
         for lease, name in zip(leases, names, strict=False):
             self._settle([(lease, name)])
 
+    @plays(JOBS)
     @rule(pick=PICK)
     def fail_again_and_again(self, pick: int) -> None:
         """Past the last life, or past as many errors as a job carries."""
         for _ in range(7):
             leases = self._begin().claim([Want(self._queue(pick), 1)], "clumsy", seconds(5))
             self._settle([(lease, "fail, again at once") for lease in leases])
+
+    @plays(JOBS)
+    @rule(pick=PICK, name=OUTCOME)
+    def hand_over(self, pick: int, name: str) -> None:
+        """One worker hands a job back, another gets it, and the first one speaks up again."""
+        want = [Want(self._queue(pick), 1)]
+        for lease in self._begin().claim(want, "first", seconds(5)):
+            self._settle([(lease, "release")])
+            self.pair.claim(want, "second", seconds(5))
+            self.pair.extend([lease], seconds(5))
+            self._settle([(lease, name)])
 
     @precondition(lambda self: self.pair.leases)
     @rule(pick=PICK, count=FEW, name=OUTCOME)
@@ -185,6 +215,7 @@ class StoreMachine(Ground):
         leases = self._leases(pick)[:count]
         self._begin().extend([*leases, leases[0]], span)
 
+    @plays(JOBS)
     @rule(limit=st.sampled_from([1, 2, 1000]))
     def reap(self, limit: int) -> None:
         self.last = self._begin().reap(limit) or self.last
@@ -207,19 +238,23 @@ class StoreMachine(Ground):
     def windows_pass(self) -> None:
         self._advance(3_600 * SECOND)
 
+    @plays(JOBS)
     @rule(ids=st.lists(PICK, min_size=1, max_size=3))
     def cancel(self, ids: list[int]) -> None:
         self._begin().cancel([*map(self._id, ids), 10**9])
 
+    @plays(JOBS)
     @rule(ids=st.lists(PICK, min_size=1, max_size=3))
     def redrive(self, ids: list[int]) -> None:
         self._begin().redrive([*map(self._id, ids), 10**9])
 
+    @plays(JOBS)
     @rule(limit=st.sampled_from([1, 1000]))
     def redrive_the_dead(self, limit: int) -> None:
         dead = [item.job.id for item in self.pair.model.jobs(State.DEAD)]
         self._begin().redrive(dead[:limit])
 
+    @plays(JOBS)
     @rule(
         state=st.sampled_from([State.DONE, State.DEAD, State.CANCELLED]),
         age=st.sampled_from([-1, 0, 1_000, SECOND]),
@@ -228,6 +263,7 @@ class StoreMachine(Ground):
     def purge(self, state: State, age: int, limit: int) -> None:
         self._begin().purge(state, self.clock.now() - age, limit)
 
+    @plays(JOBS)
     @rule(pick=PICK, span=st.sampled_from([None, SECOND, SECOND, 90 * SECOND]))
     def pause(self, pick: int, span: int | None) -> None:
         self._begin().pause(self._queue(pick), None if span is None else self.clock.now() + span)

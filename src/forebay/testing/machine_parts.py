@@ -30,6 +30,7 @@ from forebay.core.spec import QueueSpec
 
 LOG = "log"
 SCHEDULES = "schedules"
+JOBS = "jobs"
 _TWICE = Routing(max_attempts=2, backoff=Exponential(ms(500), seconds(2)))
 
 SPECS = [

@@ -13,7 +13,7 @@ from forebay.core.breaker import Breaker
 from forebay.core.errors import Invalid
 from forebay.core.instant import Span
 from forebay.core.outcome import Dropped, Failed, Failure, Outcome, Snoozed, is_span
-from forebay.core.payload import encode_payload
+from forebay.core.payload import encode_payload, plain_json
 from forebay.work.errors import Drop, Snooze
 from forebay.work.signature import PayloadMismatch, Signature
 
@@ -42,7 +42,7 @@ class Handler(Struct, frozen=True):
         if not self.keep_result or value is None:
             return None
         try:
-            return encode_payload(msgspec.to_builtins(value))
+            return encode_payload(plain_json(msgspec.to_builtins(value)))
         except (Invalid, TypeError, ValueError) as error:
             _log.warning("the result of %s is not kept: %s", self.kind, error)
             return None

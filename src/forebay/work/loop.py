@@ -1,17 +1,20 @@
 """Async handlers: fixed coroutines on one event loop in a thread of its own.
 
 A coroutine a slot, fed from a deque: a task a job would cost three times as much. A run is stopped by cancelling its
-slot's task; the slot notices that it was meant for the run and goes on.
+slot's task; the slot notices that it was meant for the run and goes on. SystemExit in a task that a handler made would
+end the loop and everyone on it: there it becomes an ordinary error of that handler.
 """
 
 import asyncio
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from threading import Event, Thread
+from time import monotonic
+from typing import Any
 
-from forebay.core.outcome import Outcome
+from forebay.core.outcome import Interrupted, Outcome
 from forebay.work.run import Run
 
 
@@ -33,6 +36,7 @@ class LoopSlots:
         self._resting: list[asyncio.Future[None]] = []
         self._started = Event()
         self._closing = False
+        self._asked_at: float | None = None
         self._pid = os.getpid()
         self._thread = Thread(target=self._host, name="forebay-loop", daemon=True)
 
@@ -45,11 +49,31 @@ class LoopSlots:
         self._started.wait()
 
     def feed(self, runs: Sequence[Run]) -> None:
-        self._loop.call_soon_threadsafe(self._wake, runs)
+        try:
+            self._loop.call_soon_threadsafe(self._wake, runs)
+        except RuntimeError:
+            # The loop is dead, and the worker will notice; what was to run on it is handed back.
+            for run in runs:
+                self._finish(run, Interrupted())
 
     def interrupt(self, run: Run) -> None:
         """Cancel the run if it is still under way; `run.stop` says why."""
-        self._loop.call_soon_threadsafe(self._cancel, run)
+        try:
+            self._loop.call_soon_threadsafe(self._cancel, run)
+        except RuntimeError:
+            self._finish(run, run.stopped_outcome())
+
+    def ping(self) -> None:
+        """Ask the loop for a sign of life, unless it still owes one."""
+        if self._asked_at is None:
+            self._asked_at = monotonic()
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._pong)
+
+    def silent_for(self) -> float:
+        """Seconds for which the loop has owed an answer: a handler blocks it."""
+        asked_at = self._asked_at
+        return 0.0 if asked_at is None else monotonic() - asked_at
 
     def close(self) -> None:
         self._closing = True
@@ -68,6 +92,7 @@ class LoopSlots:
         self._main_task = main_task
         self._end = asyncio.Event()
         slots = [asyncio.create_task(self._slot()) for _ in range(self._size)]
+        self._loop.set_task_factory(_guarded_task)  # type: ignore[arg-type]
         self._started.set()
         await self._end.wait()
         for slot in slots:
@@ -81,6 +106,9 @@ class LoopSlots:
             if not future.done():
                 future.set_result(None)
 
+    def _pong(self) -> None:
+        self._asked_at = None
+
     def _cancel(self, run: Run) -> None:
         if isinstance(run.task, asyncio.Task):
             run.task.cancel()
@@ -91,7 +119,7 @@ class LoopSlots:
     async def _slot(self) -> None:
         task = asyncio.current_task()
         assert task is not None
-        while not self._closing:
+        while not self._ending():
             try:
                 while not self._ready:
                     future = self._loop.create_future()
@@ -140,3 +168,18 @@ class LoopSlots:
             # A handler that forked and came back in the child must not go on as a second worker.
             if os.getpid() != self._pid:
                 os._exit(0)
+
+
+class ExitInTask(Exception):
+    """A task of a handler raised SystemExit or KeyboardInterrupt."""
+
+
+async def _guarded(work: Awaitable[Any]) -> Any:
+    try:
+        return await work
+    except (SystemExit, KeyboardInterrupt) as error:
+        raise ExitInTask(f"{type(error).__name__}: {error}") from error
+
+
+def _guarded_task(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], **options: Any) -> asyncio.Task[Any]:
+    return asyncio.Task(_guarded(work), loop=loop, **options)

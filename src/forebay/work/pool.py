@@ -28,6 +28,7 @@ from forebay.work.threads import ThreadSlots
 NO_HANDLER: Final = "forebay.NoHandler"
 _SWEEP_EVERY: Final = 0.05
 _POSTPONED: Final = 1_000_000
+_GRACE: Final = 2.0
 
 
 class Pool:
@@ -58,6 +59,7 @@ class Pool:
         self._room = Condition()
         self._enough = max(1, self._size // 4)
         self._waiting = 0
+        self._stuck = 0
         self._circuits = {kind: Circuit(handler.breaker) for kind, handler in registry.items() if handler.breaker}
         self._budget = Budget(options.retry_budget) if options.retry_budget is not None else None
         self._children: dict[Run, Child] = {}
@@ -80,7 +82,8 @@ class Pool:
     @property
     def healthy(self) -> bool:
         """False when the loop died or too many threads hang: the process should be replaced."""
-        return (not self._uses_loop or self._loop.alive) and self._threads.wedged <= self._wedged_most
+        loop_well = not self._uses_loop or (self._loop.alive and self._loop.silent_for() < _GRACE)
+        return loop_well and self._threads.wedged + self._stuck <= self._wedged_most
 
     def start(self) -> None:
         if self._uses_loop:
@@ -132,11 +135,15 @@ class Pool:
             self._interrupt(fence, Stop.DRAIN)
 
     def step(self) -> float:
-        """Stop what has run too long."""
+        """Stop what has run too long; what does not stop when told to is settled without it."""
         now = time.monotonic()
         for fence, run in list(self._runs.items()):
             if run.deadline is not None and now >= run.deadline:
                 self._interrupt(fence, Stop.TIMEOUT)
+            if run.stop not in (None, Stop.CANCEL) and now >= run.stopped_at + _GRACE:
+                self._stuck += self._finish(run, run.stopped_outcome())
+        if self._stuck:
+            self._loop.ping()
         return _SWEEP_EVERY
 
     def wait_for_room(self, timeout: float) -> None:
@@ -180,7 +187,7 @@ class Pool:
         run = self._runs.get(fence)
         if run is None or run.stop not in (None, Stop.CANCEL) or run.stop is stop:
             return
-        run.stop = stop
+        run.stop, run.stopped_at = stop, time.monotonic()
         if stop is Stop.CANCEL:
             run.context.cancelled = True
         elif stop is Stop.LOST:

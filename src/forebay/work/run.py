@@ -20,9 +20,24 @@ class Stop(StrEnum):
 
 
 class Run:
-    """`over` once it has ended, `begun` once a thread has it; a cancellation may be followed by a harder `stop`."""
+    """`over` once it has ended; `begun` once a thread has it, `back` when that thread returned or `written_off` if not.
 
-    __slots__ = ("begun", "context", "deadline", "handler", "lease", "over", "stop", "task")
+    A cancellation may be followed by a harder `stop`.
+    """
+
+    __slots__ = (
+        "back",
+        "begun",
+        "context",
+        "deadline",
+        "handler",
+        "lease",
+        "over",
+        "stop",
+        "stopped_at",
+        "task",
+        "written_off",
+    )
 
     def __init__(self, lease: Lease, handler: Handler, deadline: float | None) -> None:
         self.lease = lease
@@ -31,17 +46,16 @@ class Run:
         began_at = lease.job.claimed_at or 0
         self.context = Context(lease, None if handler.timeout is None else began_at + handler.timeout)
         self.begun = False
+        self.back = False
+        self.written_off = False
         self.stop: Stop | None = None
+        self.stopped_at = 0.0
         self.over = False
         self.task: object = None
 
     @property
     def fence(self) -> Fence:
         return self.lease.fence
-
-    def has_ended(self) -> bool:
-        """Asked again after other threads had time to end it."""
-        return self.over
 
     def stopped_outcome(self) -> Outcome:
         """What it means that the run was ended from outside."""

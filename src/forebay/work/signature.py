@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from forebay.core.errors import Invalid, PayloadInvalid
-from forebay.core.payload import Json, encode_payload
+from forebay.core.payload import Json, encode_payload, plain_json
 from forebay.work.context import Context
 
 _REFUSED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY)
@@ -61,7 +61,7 @@ class Signature:
         """The payload of a call; `Invalid` if the function cannot be called so."""
         try:
             values = self._bind(args, kwargs)
-            payload: dict[str, Json] = msgspec.to_builtins(values, enc_hook=_encode_model)
+            payload: dict[str, Json] = plain_json(msgspec.to_builtins(values, enc_hook=_encode_model))
             self._decode(encode_payload(payload))
         except PayloadInvalid:
             raise

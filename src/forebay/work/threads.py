@@ -42,9 +42,12 @@ class ThreadSlots:
     def abandon(self, run: Run) -> None:
         """A run ended without its thread: one that had begun keeps the thread until it comes back by itself."""
         with self._lock:
+            if run.back:
+                return
             self._busy -= 1
             if run.begun:
                 self.wedged += 1
+                run.written_off = True
 
     def close(self) -> None:
         with self._lock:
@@ -65,7 +68,8 @@ class ThreadSlots:
             if os.getpid() != self._pid:
                 os._exit(0)
             with self._lock:
-                returned_late = run.has_ended()
+                run.back = True
+                returned_late = run.written_off
                 if returned_late:
                     self.wedged -= 1
                     self._threads -= 1

@@ -10,7 +10,7 @@ from threading import Lock
 from typing import Final, Protocol
 
 from forebay.core.clock import Clock
-from forebay.core.errors import Closed, Invalid, StoreFailed
+from forebay.core.errors import Closed, StoreFailed
 from forebay.core.event import Event, Promoted, Purged, encode_event
 from forebay.core.instant import Instant
 from forebay.core.limits import INSTANT_MOST
@@ -150,9 +150,3 @@ class Engine:
         self._record(Purged(now, ids))
         for row, state in zip(rows, states, strict=True):
             self._index.forgotten(row, state)
-
-
-def check_ids(verb: str, ids: object) -> None:
-    """Ids are plain integers; anything else is a mistake of the caller."""
-    if not isinstance(ids, list | tuple) or any(type(job_id) is not int for job_id in ids):
-        raise Invalid(f"{verb} ids", "they are not a list of integers", "give job ids, as receipts have them")

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
-from functools import lru_cache
 from threading import Event as Sleeper
 from typing import Final
 
@@ -26,14 +25,14 @@ from forebay.core.instant import Instant, Span, checked_instant, checked_micros,
 from forebay.core.job import Draft, State
 from forebay.core.lease import Lease, Settled, Settlement
 from forebay.core.limits import LEASE_LEAST, LEASE_MOST
-from forebay.core.names import check_name, check_text, is_name
 from forebay.core.outcome import Ack, Cancel, DeadLetter, Release, Retry, Verdict
 from forebay.core.policy import Block, Bounded
+from forebay.store.checks import check_batch, check_bytes, check_ids, check_limit, checked_owner, checked_total
 from forebay.store.memory.deadlines import rounded_up
-from forebay.store.memory.engine import TEND_LIMIT, Engine, check_ids
+from forebay.store.memory.engine import TEND_LIMIT, Engine
 from forebay.store.memory.facts import ENDING_CODES
 from forebay.store.memory.row import Row
-from forebay.store.protocol import CancelAnswer, Promotion, Receipt, Want, check_batch, check_bytes, check_limit
+from forebay.store.protocol import CancelAnswer, Promotion, Receipt, Want
 
 _VERDICT_CODES: Final[dict[type, str]] = {
     Ack: ENDING_CODES[Acked],
@@ -72,10 +71,9 @@ class JobVerbs(Engine):
         return Promotion(ready, next_due)
 
     def claim(self, wants: Sequence[Want], owner: str, lease_for: timedelta) -> list[Lease]:
-        if type(owner) is not str or not _is_owner(owner):
-            owner = check_text("owner", owner)
+        owner = checked_owner(owner)
         span = checked_micros("lease_for", lease_for, LEASE_LEAST, LEASE_MOST)
-        total = _checked_total(wants)
+        total = checked_total(wants)
         leases: list[Lease] = []
         with self._lock:
             now = self._begin()
@@ -150,7 +148,6 @@ class JobVerbs(Engine):
         return leases
 
     def cancel(self, ids: Sequence[int]) -> list[CancelAnswer]:
-        check_batch("cancel", len(ids))
         check_ids("cancel", ids)
         with self._lock:
             now = self._begin()
@@ -179,7 +176,6 @@ class JobVerbs(Engine):
         return answers
 
     def redrive(self, ids: Sequence[int]) -> list[int]:
-        check_batch("redrive", len(ids))
         check_ids("redrive", ids)
         with self._lock:
             now = self._begin()
@@ -301,23 +297,5 @@ class JobVerbs(Engine):
         return self._index.lines[row.entry.queue].stamper.kept_until(now)
 
 
-@lru_cache(maxsize=256)
-def _is_owner(owner: str) -> bool:
-    """Few owners claim very often."""
-    return check_text("owner", owner) == owner
-
-
 def _lease(row: Row) -> Lease:
     return Lease(row.picture(), row.owner or "", row.until)
-
-
-def _checked_total(wants: Sequence[Want]) -> int:
-    total = 0
-    for want in wants:
-        if type(want.queue) is not str or not is_name(want.queue):
-            check_name("queue", want.queue)
-        if type(want.count) is not int or want.count < 1:
-            raise Invalid("claim count", f"{want.count!r} is not a positive integer", "ask for at least one job")
-        total += want.count
-    check_batch("claim", total)
-    return total

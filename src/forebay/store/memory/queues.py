@@ -13,17 +13,15 @@ from forebay.core.instant import Instant, checked_instant, checked_micros
 from forebay.core.job import Draft, Job, State
 from forebay.core.limits import INSTANT_MOST, SLOTS_MOST
 from forebay.core.names import check_name
-from forebay.core.payload import is_clean
 from forebay.core.policy import Retained, check_between
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
-from forebay.store.memory.engine import check_ids
+from forebay.store.checks import check_batch, check_gate, check_ids, check_limit
 from forebay.store.memory.jobs import JobVerbs
 from forebay.store.memory.line import Line
 from forebay.store.memory.row import Row
-from forebay.store.protocol import Backlog, Page, Query, check_batch, check_limit
+from forebay.store.protocol import Backlog, Page, Query
 
-_GATE_NAME_LENGTH: Final = 1_024
 _PROBES: Final = 5_000
 """How many ids one page looks at, found or not: a page never holds the lock for long."""
 
@@ -34,7 +32,6 @@ class QueueVerbs(JobVerbs):
     _low = 1
 
     def get(self, ids: Sequence[int]) -> list[Job | None]:
-        check_batch("get", len(ids))
         check_ids("get", ids)
         with self._lock:
             self._begin()
@@ -117,8 +114,7 @@ class QueueVerbs(JobVerbs):
         self._pause(check_name("queue", queue), None)
 
     def set_gate(self, name: str, limit: int | None) -> None:
-        if type(name) is not str or not 1 <= len(name) <= _GATE_NAME_LENGTH or not is_clean(name):
-            raise Invalid("gate", "it is no name of a gate", "use condition_gate(condition)")
+        check_gate(name)
         if limit is not None:
             check_between("gate limit", limit, 0, SLOTS_MOST)
         with self._lock:

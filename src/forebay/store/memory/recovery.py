@@ -17,7 +17,7 @@ record k is missing, torn or wrong, it was acknowledged if
   a. the mark, or the name of a snapshot, is at k or above;
   b. a later segment exists: one is made only when all before it is durable;
   c. a frame behind it in the segment has a watermark at k or above;
-  d. it is the header of a segment with bytes behind its header: that was durable first.
+  d. it is the header of a segment that holds a frame marker: the header was durable first.
 
 Then JournalDamaged is raised. Otherwise it is the tail of a commit that never finished,
 even where later pages of it landed first, and `start` cuts it off. Records missing between
@@ -47,6 +47,7 @@ from forebay.store.memory.frame import (
     HEAD_BYTES,
     HEADER_BYTES,
     MARK_BYTES,
+    MARKER,
     Scan,
     decode_header,
     decode_mark,
@@ -200,7 +201,7 @@ class Recovery:
     def _judge_header(self, index: int, data: bytes) -> None:
         segment = self._segments[index]
         last = index == len(self._segments) - 1
-        if not last or len(data) > HEADER_BYTES or segment.first <= self._acknowledged or decode_header(data):
+        if not last or MARKER in data or segment.first <= self._acknowledged or decode_header(data):
             raise JournalDamaged(
                 segment.path,
                 0,

@@ -11,14 +11,14 @@ from forebay.core.clock import Clock
 from forebay.core.errors import Invalid, OffsetGone, WrongQueueKind
 from forebay.core.event import Appended, Committed, LogEntry, Trimmed
 from forebay.core.instant import Instant, checked_instant
-from forebay.core.names import check_name, check_text
-from forebay.core.payload import check_body
+from forebay.core.names import check_name
+from forebay.store.checks import check_limit, checked_entries
 from forebay.store.clock import SystemClock
 from forebay.store.memory.engine import Recorder
 from forebay.store.memory.facts import SETTLE_MEMORY, Facts
 from forebay.store.memory.logs import Partition
 from forebay.store.memory.queues import QueueVerbs
-from forebay.store.protocol import Capabilities, check_batch, check_bytes, check_limit
+from forebay.store.protocol import Capabilities
 
 
 class MemoryStore(QueueVerbs):
@@ -35,22 +35,13 @@ class MemoryStore(QueueVerbs):
 
     def append(self, log: str, bodies: Sequence[bytes], keys: Sequence[str | None] | None = None) -> list[LogEntry]:
         log = check_name("log", log)
-        check_batch("append", len(bodies))
-        bodies = [check_body(body) for body in bodies]
-        check_bytes("append", bodies)
-        names = (
-            [None] * len(bodies) if keys is None else [None if key is None else check_text("key", key) for key in keys]
-        )
-        if len(names) != len(bodies):
-            raise Invalid(
-                "keys", f"{len(names)} keys for {len(bodies)} entries", "give one key an entry, or none at all"
-            )
+        pairs = checked_entries(bodies, keys)
         with self._lock:
             now = self._begin()
             partitions = self._partitions_of(log)
             following = [partition.next for partition in partitions]
             entries = []
-            for body, key in zip(bodies, names, strict=True):
+            for body, key in pairs:
                 number = crc32(key.encode()) % len(partitions) if key else following.index(min(following))
                 entries.append(LogEntry(number, following[number], now, body, key))
                 following[number] += 1

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from forebay.core.clock import Clock
-from forebay.core.errors import Invalid
 from forebay.core.instant import Instant
 from forebay.core.spec import QueueSpec
 from forebay.store.sqlite.database import Database
@@ -59,9 +58,3 @@ class Base:
         """One durable state, and now."""
         with self._database.reading() as (reader, last_at):
             yield reader, self._time.after(last_at)
-
-
-def check_ids(verb: str, ids: object) -> None:
-    """Ids are plain integers; anything else is a mistake of the caller."""
-    if not isinstance(ids, list | tuple) or any(type(job_id) is not int for job_id in ids):
-        raise Invalid(f"{verb} ids", "they are not a list of integers", "give job ids, as receipts have them")

@@ -6,17 +6,15 @@ process keeping its own turns. What fell due is promoted, and what expired is bu
 
 from collections.abc import Sequence
 from datetime import timedelta
-from functools import lru_cache
 from operator import itemgetter
 from typing import Any, Final
 
-from forebay.core.errors import Invalid
 from forebay.core.instant import Instant, checked_micros
 from forebay.core.job import Job
 from forebay.core.lease import Lease
 from forebay.core.limits import LEASE_LEAST, LEASE_MOST
-from forebay.core.names import check_name, check_text, is_name
-from forebay.store.protocol import Promotion, Want, check_batch, check_limit
+from forebay.store.checks import check_batch, check_limit, checked_owner, checked_total
+from forebay.store.protocol import Promotion, Want
 from forebay.store.sqlite.intake import Intake
 from forebay.store.sqlite.queries import statement
 from forebay.store.sqlite.row import READY, RUNNING, id_list, lease_of, picture
@@ -45,10 +43,9 @@ class Claims(Intake):
         return self._write(lambda turn: _promote(turn, limit))
 
     def claim(self, wants: Sequence[Want], owner: str, lease_for: timedelta) -> list[Lease]:
-        if type(owner) is not str or not _is_owner(owner):
-            owner = check_text("owner", owner)
+        owner = checked_owner(owner)
         span = checked_micros("lease_for", lease_for, LEASE_LEAST, LEASE_MOST)
-        total = _checked_total(wants)
+        total = checked_total(wants)
         return self._write(lambda turn: _claim(turn, wants, owner, turn.now + span, total))
 
     def extend(self, leases: Sequence[Lease], lease_for: timedelta) -> list[Lease]:
@@ -142,21 +139,3 @@ def _extend(turn: Turn, leases: Sequence[Lease], until: Instant) -> list[Lease]:
     turn.connection.execute(_EXTEND, (ids, until))
     found = {columns[0]: lease_of(columns) for columns in turn.connection.execute(_PICTURES, (ids,))}
     return [found[job_id] for job_id in held]
-
-
-@lru_cache(maxsize=256)
-def _is_owner(owner: str) -> bool:
-    """Few owners claim very often."""
-    return check_text("owner", owner) == owner
-
-
-def _checked_total(wants: Sequence[Want]) -> int:
-    total = 0
-    for want in wants:
-        if type(want.queue) is not str or not is_name(want.queue):
-            check_name("queue", want.queue)
-        if type(want.count) is not int or want.count < 1:
-            raise Invalid("claim count", f"{want.count!r} is not a positive integer", "ask for at least one job")
-        total += want.count
-    check_batch("claim", total)
-    return total

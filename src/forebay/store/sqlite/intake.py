@@ -16,7 +16,8 @@ from forebay.core.instant import Instant, micros
 from forebay.core.job import Draft
 from forebay.core.limits import INSTANT_MOST
 from forebay.core.policy import Block, Bounded
-from forebay.store.protocol import Receipt, check_batch, check_bytes
+from forebay.store.checks import check_batch, check_bytes
+from forebay.store.protocol import Receipt
 from forebay.store.sqlite.base import Base
 from forebay.store.sqlite.queries import statement
 from forebay.store.sqlite.row import READY, WAITING, text_of

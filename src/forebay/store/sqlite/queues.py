@@ -16,12 +16,11 @@ from forebay.core.instant import Instant, checked_instant, checked_micros
 from forebay.core.job import Draft, Job
 from forebay.core.limits import INSTANT_MOST, SLOTS_MOST
 from forebay.core.names import check_name
-from forebay.core.payload import is_clean
 from forebay.core.policy import Retained, check_between
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
-from forebay.store.protocol import Backlog, Page, Query, check_batch, check_limit
-from forebay.store.sqlite.base import check_ids
+from forebay.store.checks import check_batch, check_gate, check_ids, check_limit
+from forebay.store.protocol import Backlog, Page, Query
 from forebay.store.sqlite.intake import accept
 from forebay.store.sqlite.queries import statement
 from forebay.store.sqlite.row import READY, STATES, id_list, picture, text_of
@@ -32,7 +31,6 @@ from forebay.store.sqlite.turn import Turn
 _PROBES: Final = 5_000
 """How many jobs one page looks at, found or not: a page is never a long read."""
 
-_GATE_NAME_LENGTH: Final = 1_024
 _PICTURES: Final = statement("pictures")
 _PAGE: Final = statement("page")
 _PAGE_END: Final = statement("page_end")
@@ -60,7 +58,6 @@ class QueueVerbs(Settling):
     """Observation and configuration."""
 
     def get(self, ids: Sequence[int]) -> list[Job | None]:
-        check_batch("get", len(ids))
         check_ids("get", ids)
         with self._read() as (reader, _):
             found = {columns[0]: columns for columns in reader.execute(_PICTURES, (id_list(ids),))}
@@ -107,8 +104,7 @@ class QueueVerbs(Settling):
         self._write(lambda turn: _pause(turn, queue, None))
 
     def set_gate(self, name: str, limit: int | None) -> None:
-        if type(name) is not str or not 1 <= len(name) <= _GATE_NAME_LENGTH or not is_clean(name):
-            raise Invalid("gate", "it is no name of a gate", "use condition_gate(condition)")
+        check_gate(name)
         if limit is not None:
             check_between("gate limit", limit, 0, SLOTS_MOST)
         self._write(lambda turn: _set_gate(turn, name, limit))

@@ -12,8 +12,8 @@ from forebay.core.instant import Instant, checked_instant
 from forebay.core.job import State
 from forebay.core.lease import Lease, Settled, Settlement
 from forebay.core.outcome import Ack, Cancel, DeadLetter, Release, Retry, Verdict
-from forebay.store.protocol import CancelAnswer, check_batch, check_bytes, check_limit
-from forebay.store.sqlite.base import check_ids
+from forebay.store.checks import check_batch, check_bytes, check_ids, check_limit
+from forebay.store.protocol import CancelAnswer
 from forebay.store.sqlite.claims import Claims
 from forebay.store.sqlite.intake import check_capacity
 from forebay.store.sqlite.queries import statement
@@ -50,12 +50,10 @@ class Settling(Claims):
         return self._write(lambda turn: _Settlement(turn).settle(settlements))
 
     def cancel(self, ids: Sequence[int]) -> list[CancelAnswer]:
-        check_batch("cancel", len(ids))
         check_ids("cancel", ids)
         return self._write(lambda turn: _cancel(turn, ids))
 
     def redrive(self, ids: Sequence[int]) -> list[int]:
-        check_batch("redrive", len(ids))
         check_ids("redrive", ids)
         return self._write(lambda turn: _redrive(turn, ids))
 

@@ -12,10 +12,10 @@ from forebay.core.clock import Clock
 from forebay.core.errors import Invalid, OffsetGone, WrongQueueKind
 from forebay.core.event import LogEntry
 from forebay.core.instant import Instant, checked_instant
-from forebay.core.names import check_name, check_text
-from forebay.core.payload import check_body
+from forebay.core.names import check_name
+from forebay.store.checks import check_limit, checked_entries
 from forebay.store.clock import SystemClock
-from forebay.store.protocol import Capabilities, check_batch, check_bytes, check_limit
+from forebay.store.protocol import Capabilities
 from forebay.store.sqlite.queries import statement
 from forebay.store.sqlite.queues import QueueVerbs
 from forebay.store.sqlite.turn import SETTLE_MEMORY, Turn
@@ -47,18 +47,9 @@ class SqliteStore(QueueVerbs):
         return Capabilities(name="sqlite", durable=True, processes="many", settle_memory=SETTLE_MEMORY, lease_grain=0.0)
 
     def append(self, log: str, bodies: Sequence[bytes], keys: Sequence[str | None] | None = None) -> list[LogEntry]:
-        check_batch("append", len(bodies))
         log = check_name("log", log)
-        bodies = [check_body(body) for body in bodies]
-        check_bytes("append", bodies)
-        names = (
-            [None] * len(bodies) if keys is None else [None if key is None else check_text("key", key) for key in keys]
-        )
-        if len(names) != len(bodies):
-            raise Invalid(
-                "keys", f"{len(names)} keys for {len(bodies)} entries", "give one key an entry, or none at all"
-            )
-        return self._write(lambda turn: _append(turn, log, list(zip(bodies, names, strict=True))))
+        pairs = checked_entries(bodies, keys)
+        return self._write(lambda turn: _append(turn, log, pairs))
 
     def read(self, log: str, partition: int, after: int, limit: int) -> list[LogEntry]:
         check_limit("read", limit)

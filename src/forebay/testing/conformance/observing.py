@@ -1,5 +1,7 @@
 """Looking: pictures of jobs, pages to the end, counts in every state, ages, pauses and configurations."""
 
+from msgspec.structs import replace
+
 from forebay.core.errors import WrongQueueKind
 from forebay.core.instant import hours
 from forebay.core.job import State
@@ -367,6 +369,6 @@ def counts_outlive_a_reopening(h: Harness) -> None:
     h.one(key="k", delay=3_600 * SECOND)
     h.ack(h.take())
     h.take()
-    before = h.backlog()
+    before = replace(h.backlog(), oldest_age=0)
     h.reopen()
-    assert h.backlog() == before
+    assert replace(h.backlog(), oldest_age=0) == before

@@ -1,0 +1,79 @@
+"""What every store checks of a call before it looks at its state: one decision, taken alike on all of them."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
+
+from forebay.core.errors import BatchTooLarge, Invalid
+from forebay.core.limits import BATCH_BYTES, BATCH_MOST, PAYLOAD_BYTES
+from forebay.core.names import check_name, check_text, is_name
+from forebay.core.payload import check_body, is_clean
+from forebay.store.protocol import Want
+
+_GATE_NAME_LENGTH: Final = 1_024
+
+
+def check_batch(verb: str, size: int) -> None:
+    """Every verb starts with this."""
+    if size > BATCH_MOST:
+        raise BatchTooLarge(verb, size, BATCH_MOST)
+
+
+def check_bytes(verb: str, bodies: Sequence[bytes | None]) -> None:
+    """What one call carries also fits into one record of the ledger."""
+    if len(bodies) * PAYLOAD_BYTES <= BATCH_BYTES:
+        return
+    size = sum(len(body) for body in bodies if body is not None)
+    if size > BATCH_BYTES:
+        raise BatchTooLarge(verb, size, BATCH_BYTES, "bytes")
+
+
+def check_limit(verb: str, limit: int) -> None:
+    if type(limit) is not int or not 1 <= limit <= BATCH_MOST:
+        raise Invalid(f"{verb} limit", f"{limit!r} is not an integer in 1 … {BATCH_MOST}", "ask for fewer, more often")
+
+
+def check_ids(verb: str, ids: Sequence[int]) -> None:
+    """Ids are plain integers; anything else is a mistake of the caller."""
+    if not isinstance(ids, list | tuple) or any(type(job_id) is not int for job_id in ids):
+        raise Invalid(f"{verb} ids", "they are not a list of integers", "give job ids, as receipts have them")
+    check_batch(verb, len(ids))
+
+
+def checked_owner(owner: str) -> str:
+    return owner if type(owner) is str and _is_owner(owner) else check_text("owner", owner)
+
+
+def checked_total(wants: Sequence[Want]) -> int:
+    """How many jobs a claim asks for."""
+    total = 0
+    for want in wants:
+        if type(want.queue) is not str or not is_name(want.queue):
+            check_name("queue", want.queue)
+        if type(want.count) is not int or want.count < 1:
+            raise Invalid("claim count", f"{want.count!r} is not a positive integer", "ask for at least one job")
+        total += want.count
+    check_batch("claim", total)
+    return total
+
+
+def check_gate(name: str) -> None:
+    if type(name) is not str or not 1 <= len(name) <= _GATE_NAME_LENGTH or not is_clean(name):
+        raise Invalid("gate", "it is no name of a gate", "use condition_gate(condition)")
+
+
+def checked_entries(bodies: Sequence[bytes], keys: Sequence[str | None] | None) -> list[tuple[bytes, str | None]]:
+    """What is to be appended to a log: each body with its key."""
+    check_batch("append", len(bodies))
+    sound = [check_body(body) for body in bodies]
+    check_bytes("append", sound)
+    names = [None] * len(sound) if keys is None else [None if key is None else check_text("key", key) for key in keys]
+    if len(names) != len(sound):
+        raise Invalid("keys", f"{len(names)} keys for {len(sound)} entries", "give one key an entry, or none at all")
+    return list(zip(sound, names, strict=True))
+
+
+@lru_cache(maxsize=256)
+def _is_owner(owner: str) -> bool:
+    """Few owners claim very often."""
+    return check_text("owner", owner) == owner

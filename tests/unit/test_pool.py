@@ -1,0 +1,927 @@
+"""The pool: whatever a handler does, it lives on, and each run ends once, with the verdict its rules ask for.
+
+Handlers are real, on a real loop and in real threads; a `Beat` sweeps as it does in a worker. Nothing sleeps: what has
+to last waits on an event that the test sets.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from queue import Empty, SimpleQueue
+from threading import Event, Lock
+from typing import Any
+
+import pytest
+
+from forebay.client import Forebay
+from forebay.core.breaker import Breaker
+from forebay.core.errors import Invalid
+from forebay.core.instant import ms, seconds
+from forebay.core.job import Draft
+from forebay.core.lease import Lease
+from forebay.core.outcome import Ack, Cancel, DeadLetter, Failure, Release, Retry, Verdict
+from forebay.core.policy import Fixed, Routing
+from forebay.core.spec import QueueSpec
+from forebay.store.protocol import Want
+from forebay.testing.faulty import Fault, FaultyStore
+from forebay.work.context import Context
+from forebay.work.errors import Drop, Snooze
+from forebay.work.options import Options
+from forebay.work.pool import NO_HANDLER, Pool
+from forebay.work.role import Beat
+from forebay.work.run import TIMEOUT
+from forebay.work.worker import Routings
+
+PATIENCE = 30.0
+SHORT = 0.1
+ROUTING = Routing(max_attempts=3, backoff=Fixed(seconds(7)))
+
+
+class Rig:
+    """A pool at work on the jobs of an app, and every verdict it gives."""
+
+    def __init__(self, fb: Forebay, pool: Pool, verdicts: "SimpleQueue[tuple[Lease, Verdict]]") -> None:
+        self.fb = fb
+        self.pool = pool
+        self._verdicts = verdicts
+
+    def leased(self, *drafts: Draft) -> list[Lease]:
+        self.fb.store.enqueue(drafts)
+        return self.fb.store.claim([Want("default", len(drafts))], "ada", seconds(600))
+
+    def start(self, kind: str, payload: Any = None) -> Lease:
+        (lease,) = self.leased(Draft(kind, payload))
+        self.pool.take([lease])
+        return lease
+
+    def again(self, lease: Lease) -> Lease:
+        """The job's next delivery, after a failure."""
+        self.fb.store.settle([(lease, Retry(0, Failure("x")))])
+        (lease,) = self.fb.store.claim([Want("default", 1)], "ada", seconds(600))
+        return lease
+
+    def verdict(self) -> Verdict:
+        return self._verdicts.get(timeout=PATIENCE)[1]
+
+    def verdicts(self, count: int) -> list[tuple[str, Verdict]]:
+        answers = [self._verdicts.get(timeout=PATIENCE) for _ in range(count)]
+        return sorted(((lease.job.kind, verdict) for lease, verdict in answers), key=lambda answer: answer[0])
+
+    def run(self, kind: str, payload: Any = None) -> Verdict:
+        self.start(kind, payload)
+        return self.verdict()
+
+    def nothing_more(self) -> None:
+        assert self.pool.wait_until_idle(PATIENCE)
+        with pytest.raises(Empty):
+            self._verdicts.get(timeout=0.05)
+
+
+@contextmanager
+def at_work(fb: Forebay, options: Options | None = None, **more: Any) -> Iterator[Rig]:
+    verdicts: SimpleQueue[tuple[Lease, Verdict]] = SimpleQueue()
+    pool = Pool(
+        fb.registry,
+        options or Options(concurrency=4),
+        more.pop("routing", lambda queue: ROUTING),
+        lambda lease, verdict: verdicts.put((lease, verdict)),
+        draw=lambda: 0.5,
+        **more,
+    )
+    sweeping = Beat(pool)
+    pool.start()
+    sweeping.start()
+    try:
+        yield Rig(fb, pool, verdicts)
+    finally:
+        assert sweeping.stop(PATIENCE)
+        pool.close()
+
+
+@pytest.fixture
+def fb() -> Forebay:
+    return Forebay("memory://")
+
+
+@pytest.fixture
+def hold() -> Iterator[Event]:
+    """Handlers wait for it; it is set at the end, so that no thread outlives its test for long."""
+    event = Event()
+    yield event
+    event.set()
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline
+        Event().wait(0.005)
+
+
+def failure(verdict: Verdict) -> Failure:
+    assert isinstance(verdict, (Retry, DeadLetter)), verdict
+    return verdict.error
+
+
+# Ends of every kind, for plain and async handlers alike
+
+
+def both(fb: Forebay, name: str, body: Callable[..., Any], **options: Any) -> None:
+    """The same handler twice: as a plain function and as a coroutine."""
+
+    def plain(**arguments: Any) -> Any:
+        return body(**arguments)
+
+    async def asynchronous(**arguments: Any) -> Any:
+        return body(**arguments)
+
+    fb.job(kind=f"thread.{name}", **options)(plain)
+    fb.job(kind=f"loop.{name}", **options)(asynchronous)
+
+
+WHERE = pytest.mark.parametrize("where", ["thread", "loop"])
+
+
+@WHERE
+def test_a_handler_that_returns_is_acknowledged_once(fb: Forebay, where: str) -> None:
+    calls: list[Any] = []
+    both(fb, "job", lambda **arguments: calls.append(arguments))
+    with at_work(fb) as rig:
+        assert rig.run(f"{where}.job", {"to": "ada"}) == Ack()
+        rig.nothing_more()
+    assert calls == [{"to": "ada"}]
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+class Ruthless(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+class Speechless(Exception):
+    __module__ = None  # type: ignore[assignment]
+
+
+def deep() -> None:
+    deep()
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def body() -> None:
+        raise error
+
+    return body
+
+
+@WHERE
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (raising(ValueError("bad")), "ValueError"),
+        (raising(SystemExit(1)), "SystemExit"),
+        (raising(KeyboardInterrupt()), "KeyboardInterrupt"),
+        (raising(GeneratorExit()), "GeneratorExit"),
+        (raising(BaseException("odd")), "BaseException"),
+        (raising(MemoryError()), "MemoryError"),
+        (raising(asyncio.CancelledError()), "asyncio.exceptions.CancelledError"),
+        (raising(StopIteration()), ""),
+        (raising(Unspeakable()), f"{__name__}.Unspeakable"),
+        (raising(Ruthless()), f"{__name__}.Ruthless"),
+        (raising(Speechless()), "Speechless"),
+        (raising(BaseExceptionGroup("many", [SystemExit(1), ValueError("x")])), "BaseExceptionGroup"),
+        (raising(Exception("\ud800\0" * 5_000)), "Exception"),
+        (deep, "RecursionError"),
+        (sys.exit, "SystemExit"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_whatever_a_handler_raises_is_a_failure_and_the_next_job_runs(
+    fb: Forebay, where: str, body: Callable[[], None], kind: str
+) -> None:
+    both(fb, "bad", body)
+    both(fb, "good", lambda: None)
+    with at_work(fb, Options(concurrency=1)) as rig:
+        verdict = rig.run(f"{where}.bad")
+        assert isinstance(verdict, Retry)
+        assert verdict.after == 7_000_000
+        assert verdict.error.kind.endswith(kind)
+        assert [rig.run(f"{where}.good") for _ in range(3)] == [Ack()] * 3
+        assert rig.pool.healthy
+        assert rig.pool.free == 1
+        rig.nothing_more()
+
+
+@WHERE
+def test_the_last_attempt_that_fails_is_dead(fb: Forebay, where: str) -> None:
+    both(fb, "bad", raising(ValueError("bad")))
+    with at_work(fb) as rig:
+        (lease,) = rig.leased(Draft(f"{where}.bad", max_attempts=2))
+        rig.pool.take([lease])
+        assert isinstance(rig.verdict(), Retry)
+        rig.pool.take([rig.again(lease)])
+        verdict = rig.verdict()
+        assert isinstance(verdict, DeadLetter)
+        assert (verdict.error.kind, verdict.error.message) == ("ValueError", "bad")
+        assert "raise error" in verdict.error.trace
+
+
+@WHERE
+def test_drop_is_dead_at_once_and_snooze_is_later_and_free(fb: Forebay, where: str) -> None:
+    both(fb, "drop", raising(Drop("useless")))
+    both(fb, "snooze", raising(Snooze(90)))
+    both(fb, "nap", raising(Snooze(timedelta(minutes=2), "not yet")))
+    with at_work(fb) as rig:
+        assert failure(rig.run(f"{where}.drop")).message == "useless"
+        assert rig.run(f"{where}.snooze") == Release(90_000_000)
+        assert rig.run(f"{where}.nap") == Release(120_000_000)
+
+
+class Careless(Snooze):
+    def __init__(self) -> None:
+        """Forgets to say how long."""
+
+
+def spoiled() -> Snooze:
+    snooze = Snooze(5)
+    snooze.after = "soon"  # type: ignore[assignment]
+    return snooze
+
+
+@WHERE
+@pytest.mark.parametrize("error", [Careless(), spoiled()], ids=["without a time", "with nonsense"])
+def test_a_snooze_that_says_nothing_sensible_is_a_failure(fb: Forebay, where: str, error: Snooze) -> None:
+    both(fb, "bad", raising(error))
+    both(fb, "good", lambda: None)
+    with at_work(fb, Options(concurrency=1)) as rig:
+        assert isinstance(rig.run(f"{where}.bad"), Retry)
+        assert rig.run(f"{where}.good") == Ack()
+
+
+ERRORS = {
+    type(error).__name__: error
+    for error in (OSError(), ConnectionError(), FileNotFoundError(), ValueError(), SystemExit())
+}
+
+
+@WHERE
+def test_rules_per_exception(fb: Forebay, where: str) -> None:
+    both(fb, "picky", lambda error: raising(ERRORS[error])(), retry_on=[OSError], drop_on=[FileNotFoundError])
+    with at_work(fb) as rig:
+        assert isinstance(rig.run(f"{where}.picky", {"error": "OSError"}), Retry)
+        assert isinstance(rig.run(f"{where}.picky", {"error": "ConnectionError"}), Retry)
+        assert isinstance(rig.run(f"{where}.picky", {"error": "FileNotFoundError"}), DeadLetter)
+        assert isinstance(rig.run(f"{where}.picky", {"error": "ValueError"}), DeadLetter)
+        assert isinstance(rig.run(f"{where}.picky", {"error": "SystemExit"}), DeadLetter)
+
+
+def test_a_payload_that_does_not_fit_is_dead_with_a_reason_and_the_handler_never_starts(fb: Forebay) -> None:
+    started = Event()
+
+    @fb.job
+    def plain(count: int) -> None:
+        started.set()
+
+    @fb.job
+    async def asynchronous(count: int) -> None:
+        started.set()
+
+    with at_work(fb) as rig:
+        for kind in ("plain", "asynchronous"):
+            verdict = rig.run(kind, {"count": "many"})
+            assert isinstance(verdict, DeadLetter)
+            assert "does not fit" in verdict.error.message
+            assert "many" not in verdict.error.message
+    assert not started.is_set()
+
+
+def test_an_unknown_kind_is_retried_for_a_deploy_may_bring_it(fb: Forebay) -> None:
+    @fb.job
+    def known() -> None: ...
+
+    with at_work(fb) as rig:
+        verdict = rig.run("unknown")
+        assert isinstance(verdict, Retry)
+        assert verdict.error == Failure(NO_HANDLER, "no handler for unknown; known: known")
+        assert rig.pool.idle
+
+
+# Results
+
+
+@WHERE
+def test_a_result_is_kept_when_it_is_asked_for(fb: Forebay, where: str) -> None:
+    both(fb, "kept", lambda **arguments: {"sum": 3, "of": (1, 2)}, keep_result=True)
+    both(fb, "none", lambda: None, keep_result=True)
+    both(fb, "unasked", lambda: "x")
+    with at_work(fb) as rig:
+        assert rig.run(f"{where}.kept") == Ack(b'{"sum":3,"of":[1,2]}')
+        assert rig.run(f"{where}.none") == Ack()
+        assert rig.run(f"{where}.unasked") == Ack()
+
+
+@WHERE
+@pytest.mark.parametrize(
+    "result", [object(), float("nan"), "x" * 300_000, {"a": {1: object()}}], ids=lambda v: str(type(v))
+)
+def test_a_result_that_cannot_be_kept_does_not_undo_the_work(
+    fb: Forebay, where: str, result: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    both(fb, "job", lambda: result, keep_result=True)
+    with at_work(fb) as rig, caplog.at_level(logging.WARNING, "forebay.work"):
+        assert rig.run(f"{where}.job") == Ack()
+    assert "is not kept" in caplog.text
+
+
+# Context
+
+
+@WHERE
+def test_a_handler_knows_its_job(fb: Forebay, where: str) -> None:
+    seen: list[Context] = []
+
+    @fb.job(kind="thread.job", timeout=60)
+    def plain(about: Context) -> None:
+        about.progress(0.5, "half")
+        seen.append(about)
+
+    @fb.job(kind="loop.job", timeout=60)
+    async def asynchronous(ctx: Context | None = None) -> None:
+        assert ctx is not None
+        ctx.progress(0.5, "half")
+        seen.append(ctx)
+
+    with at_work(fb) as rig:
+        lease = rig.start(f"{where}.job")
+        assert rig.verdict() == Ack()
+    (context,) = seen
+    assert (context.fence, context.attempt, context.job.id) == (lease.fence, 1, lease.job.id)
+    assert (context.portion, context.note, context.cancelled, context.lost) == (0.5, "half", False, False)
+    assert context.deadline is not None
+    assert lease.job.claimed_at is not None
+    assert 0 <= context.deadline - lease.job.claimed_at - 60_000_000 < 30_000_000
+
+
+def test_progress_is_bounded_and_can_be_seen_from_outside(fb: Forebay, hold: Event) -> None:
+    told = Event()
+
+    @fb.job
+    def slow(ctx: Context) -> None:
+        ctx.progress(7, "x" * 500)
+        told.set()
+        hold.wait(PATIENCE)
+
+    with at_work(fb) as rig:
+        lease = rig.start("slow")
+        assert told.wait(PATIENCE)
+        assert rig.pool.contexts() == [(lease, 1.0, "x" * 200)]
+        assert rig.pool.held() == [lease]
+
+
+# Timeouts
+
+
+def test_an_async_handler_is_cancelled_at_its_timeout(fb: Forebay) -> None:
+    cleaned = Event()
+
+    @fb.job(timeout=SHORT)
+    async def slow() -> None:
+        try:
+            await asyncio.sleep(PATIENCE)
+        finally:
+            cleaned.set()
+
+    @fb.job
+    async def quick() -> None: ...
+
+    with at_work(fb, Options(concurrency=1)) as rig:
+        verdict = rig.run("slow")
+        assert failure(verdict) == Failure(TIMEOUT, "it ran longer than 0.1 s")
+        assert cleaned.is_set()
+        assert rig.run("quick") == Ack()
+        rig.nothing_more()
+
+
+def test_a_thread_that_outlives_its_timeout_is_settled_written_off_and_replaced(fb: Forebay, hold: Event) -> None:
+    @fb.job(timeout=SHORT)
+    def stuck() -> None:
+        hold.wait(PATIENCE)
+
+    @fb.job
+    def quick() -> None: ...
+
+    with at_work(fb, Options(concurrency=1, wedged_most=1)) as rig:
+        assert failure(rig.run("stuck")).kind == TIMEOUT
+        assert rig.pool.free == 1
+        assert rig.run("quick") == Ack(), "another thread has taken its place"
+        assert rig.pool.healthy
+        assert failure(rig.run("stuck")).kind == TIMEOUT
+        until(lambda: not rig.pool.healthy)
+        hold.set()
+        until(lambda: rig.pool.healthy)
+        assert rig.run("quick") == Ack()
+        rig.nothing_more()
+
+
+def test_threads_that_come_back_at_the_very_timeout_are_not_counted_as_hanging(fb: Forebay) -> None:
+    @fb.job(timeout=0.01)
+    def close_call() -> None:
+        Event().wait(0.01)
+
+    with at_work(fb, Options(concurrency=8, wedged_most=0)) as rig:
+        for _ in range(25):
+            rig.pool.take(rig.leased(*[Draft("close_call")] * 8))
+            rig.verdicts(8)
+        until(lambda: rig.pool.healthy)
+        rig.nothing_more()
+
+
+def test_a_timeout_before_the_handler_began_means_that_it_never_begins(fb: Forebay) -> None:
+    started: list[int] = []
+
+    @fb.job
+    def job() -> None:
+        started.append(1)
+
+    with at_work(fb, Options(concurrency=64)) as rig:
+        given_back = 0
+        for _ in range(20):
+            rig.pool.take(rig.leased(*[Draft("job")] * 50))
+            rig.pool.interrupt_all()
+            given_back += sum(isinstance(verdict, Release) for _, verdict in rig.verdicts(50))
+        assert rig.pool.wait_until_idle(PATIENCE)
+        assert rig.run("job") == Ack()
+        rig.nothing_more()
+    assert given_back > 100, "the race was not met"
+    assert len(started) <= 1_000 - given_back + 1 + 64, "what had begun at the interruption may be counted twice"
+
+
+def test_an_async_handler_that_ignores_its_timeout_does_not_hold_its_job_for_ever(fb: Forebay) -> None:
+    let_go = Event()
+
+    @fb.job(timeout=SHORT)
+    async def stubborn() -> None:
+        while not let_go.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.05)
+
+    with at_work(fb) as rig:
+        assert failure(rig.run("stubborn")).kind == TIMEOUT
+        let_go.set()
+        rig.nothing_more()
+
+
+def test_an_async_handler_that_blocks_the_loop_past_its_timeout_is_settled_and_makes_the_pool_unwell(
+    fb: Forebay, hold: Event
+) -> None:
+    @fb.job(timeout=SHORT)
+    async def blocking() -> None:
+        hold.wait(PATIENCE)
+
+    with at_work(fb) as rig:
+        assert failure(rig.run("blocking")).kind == TIMEOUT
+        until(lambda: not rig.pool.healthy)
+        hold.set()
+
+
+# Cancellation, lost leases, drain
+
+
+def test_a_cancelled_async_handler_is_cancelled(fb: Forebay) -> None:
+    begun = Event()
+
+    @fb.job
+    async def slow() -> None:
+        begun.set()
+        await asyncio.sleep(PATIENCE)
+
+    with at_work(fb) as rig:
+        lease = rig.start("slow")
+        assert begun.wait(PATIENCE)
+        rig.pool.ask_to_end([lease.fence, (99, 1)])
+        assert rig.verdict() == Cancel()
+        rig.nothing_more()
+
+
+def test_a_cancelled_thread_is_asked_and_may_agree_or_finish(fb: Forebay, hold: Event) -> None:
+    begun = Event()
+
+    @fb.job
+    def agrees(ctx: Context) -> None:
+        begun.set()
+        until(lambda: ctx.cancelled)
+
+    @fb.job
+    def finishes(ctx: Context) -> str:
+        begun.set()
+        until(lambda: ctx.cancelled)
+        return "all done"
+
+    @fb.job
+    def breaks(ctx: Context) -> None:
+        begun.set()
+        until(lambda: ctx.cancelled)
+        raise ValueError("half-way")
+
+    with at_work(fb) as rig:
+        for kind, expected in (("agrees", Cancel), ("finishes", Ack), ("breaks", Retry)):
+            begun.clear()
+            lease = rig.start(kind)
+            assert begun.wait(PATIENCE)
+            rig.pool.ask_to_end([lease.fence])
+            assert isinstance(rig.verdict(), expected)
+        rig.nothing_more()
+
+
+def test_a_thread_that_ignores_its_cancellation_still_has_its_timeout_and_its_drain(fb: Forebay, hold: Event) -> None:
+    @fb.job(timeout=SHORT)
+    def deaf() -> None:
+        hold.wait(PATIENCE)
+
+    @fb.job
+    def endless() -> None:
+        hold.wait(PATIENCE)
+
+    with at_work(fb) as rig:
+        lease = rig.start("deaf")
+        rig.pool.ask_to_end([lease.fence])
+        assert failure(rig.verdict()).kind == TIMEOUT
+        lease = rig.start("endless")
+        rig.pool.ask_to_end([lease.fence])
+        rig.pool.interrupt_all()
+        assert rig.verdict() == Release()
+        rig.nothing_more()
+
+
+def test_what_comes_of_a_lost_lease_is_thrown_away(fb: Forebay, hold: Event) -> None:
+    seen: list[Context] = []
+
+    @fb.job
+    def plain(ctx: Context) -> None:
+        seen.append(ctx)
+        hold.wait(PATIENCE)
+
+    @fb.job
+    async def asynchronous(ctx: Context) -> None:
+        seen.append(ctx)
+        await asyncio.sleep(PATIENCE)
+
+    with at_work(fb) as rig:
+        leases = [rig.start(kind) for kind in ("plain", "asynchronous")]
+        until(lambda: len(seen) == 2)
+        rig.pool.lose([lease.fence for lease in leases])
+        assert rig.pool.wait_until_idle(PATIENCE)
+        assert [context.lost for context in seen] == [True, True]
+        hold.set()
+        rig.nothing_more()
+        assert rig.pool.held() == []
+
+
+def test_the_drain_hands_back_what_still_runs_and_nothing_is_charged(fb: Forebay, hold: Event) -> None:
+    begun: list[str] = []
+
+    @fb.job
+    def plain() -> None:
+        begun.append("plain")
+        hold.wait(PATIENCE)
+
+    @fb.job
+    async def asynchronous() -> None:
+        begun.append("asynchronous")
+        await asyncio.sleep(PATIENCE)
+
+    with at_work(fb) as rig:
+        for kind in ("plain", "asynchronous", "plain", "asynchronous"):
+            rig.start(kind)
+        until(lambda: len(begun) == 4)
+        rig.pool.interrupt_all()
+        rig.pool.interrupt_all()
+        assert [verdict for _, verdict in rig.verdicts(4)] == [Release()] * 4
+        hold.set()
+        rig.nothing_more()
+
+
+# Bad neighbours on the loop
+
+
+def test_a_cancellation_that_a_handler_swallows_does_not_reach_the_next_job(fb: Forebay) -> None:
+    @fb.job
+    async def cancels_itself() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+
+    @fb.job(timeout=SHORT)
+    async def swallows() -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(PATIENCE)
+
+    @fb.job
+    async def innocent() -> None:
+        await asyncio.sleep(0)
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.cancelling() == 0
+
+    with at_work(fb, Options(concurrency=1)) as rig:
+        for bad in ("cancels_itself", "swallows", "cancels_itself"):
+            rig.run(bad)
+            assert rig.run("innocent") == Ack()
+    with at_work(fb, Options(concurrency=2)) as rig:
+        leases = rig.leased(*[Draft(kind) for _ in range(20) for kind in ("cancels_itself", "innocent")])
+        for start in range(0, 40, 2):
+            rig.pool.take(leases[start : start + 2])
+            assert rig.verdicts(2)[1] == ("innocent", Ack())
+
+
+def test_an_exit_in_a_task_of_a_handler_charges_no_innocent(fb: Forebay) -> None:
+    begun = Event()
+
+    @fb.job
+    async def exits() -> None:
+        async def deeper() -> None:
+            raise SystemExit(1)
+
+        await asyncio.gather(deeper())
+
+    @fb.job
+    async def innocent() -> None:
+        begun.set()
+        await asyncio.sleep(PATIENCE)
+
+    with at_work(fb) as rig:
+        rig.start("innocent")
+        assert begun.wait(PATIENCE)
+        rig.start("exits")
+        until(lambda: not rig.pool.healthy or rig.pool.free == 3)
+        rig.pool.interrupt_all()
+        assert dict(rig.verdicts(2))["innocent"] == Release()
+        rig.nothing_more()
+
+
+def test_an_exit_in_a_task_of_a_handler_leaves_the_pool_well(fb: Forebay) -> None:
+    @fb.job
+    async def exits() -> None:
+        async def deeper() -> None:
+            raise SystemExit(1)
+
+        await asyncio.gather(deeper())
+
+    @fb.job
+    async def later() -> None:
+        await asyncio.sleep(PATIENCE)
+
+    with at_work(fb) as rig:
+        rig.run("exits")
+        rig.start("later")
+        rig.pool.interrupt_all()
+        assert rig.verdict() == Release()
+        assert rig.pool.healthy
+
+
+# Bounds
+
+
+@pytest.mark.parametrize("size", [1, 3, 16])
+def test_never_more_run_than_there_is_room_for(fb: Forebay, size: int) -> None:
+    running, most, guard = 0, 0, Lock()
+
+    def enter(change: int) -> None:
+        nonlocal running, most
+        with guard:
+            running += change
+            most = max(most, running)
+
+    @fb.job
+    def plain() -> None:
+        enter(1)
+        Event().wait(0.001)
+        enter(-1)
+
+    @fb.job
+    async def asynchronous() -> None:
+        enter(1)
+        await asyncio.sleep(0.001)
+        enter(-1)
+
+    with at_work(fb, Options(concurrency=size)) as rig:
+        leases = rig.leased(*[Draft(kind) for _ in range(100) for kind in ("plain", "asynchronous")])
+        done = 0
+        while done < 200:
+            rig.pool.wait_for_room(PATIENCE)
+            room = min(rig.pool.free, len(leases))
+            rig.pool.take(leases[:room])
+            del leases[:room]
+            assert rig.pool.free >= 0
+            done += len(rig.verdicts(room))
+        rig.nothing_more()
+    assert 1 <= most <= size
+
+
+def test_waiting_for_room_ends_when_there_is_some(fb: Forebay, hold: Event) -> None:
+    @fb.job
+    def slow() -> None:
+        hold.wait(PATIENCE)
+
+    with at_work(fb, Options(concurrency=2)) as rig:
+        rig.start("slow")
+        rig.start("slow")
+        assert rig.pool.free == 0
+        assert not rig.pool.wait_until_idle(0.01)
+        threading.Timer(0.05, hold.set).start()
+        rig.pool.wait_for_room(PATIENCE)
+        assert rig.pool.free > 0
+        assert rig.pool.wait_until_idle(PATIENCE)
+
+
+def test_an_isolated_handler_needs_an_app_that_can_be_imported(fb: Forebay) -> None:
+    @fb.job(isolate=True)
+    def alone() -> None: ...
+
+    with pytest.raises(Invalid, match="module:name"):
+        Pool(fb.registry, Options(), lambda queue: ROUTING, lambda lease, verdict: None)
+
+
+# Breaker and budget
+
+
+def broken(fb: Forebay, breaker: Breaker, retry_budget: float | None = None) -> Options:
+    @fb.job(breaker=breaker, timeout=60)
+    def call(mode: str) -> None:
+        match mode:
+            case "fail":
+                raise OSError("down")
+            case "drop":
+                raise Drop("no use")
+            case "snooze":
+                raise Snooze(1)
+            case _:
+                pass
+
+    return Options(concurrency=4, retry_budget=retry_budget)
+
+
+def test_an_open_breaker_puts_jobs_back_unharmed_and_spread(fb: Forebay) -> None:
+    options = broken(fb, Breaker(failures=2, rest=seconds(60)))
+    with at_work(fb, options) as rig:
+        for _ in range(2):
+            assert isinstance(rig.run("call", {"mode": "fail"}), Retry)
+        for _ in range(5):
+            verdict = rig.run("call", {"mode": "fine"})
+            assert isinstance(verdict, Release)
+            assert 30_000_000 < verdict.after <= 60_000_000
+        assert rig.pool.circuits() == {"call": ("open", 5)}
+        assert rig.pool.idle
+
+
+def test_a_breaker_closes_when_a_probe_goes_well(fb: Forebay) -> None:
+    options = broken(fb, Breaker(failures=1, rest=ms(20)))
+    with at_work(fb, options) as rig:
+        assert isinstance(rig.run("call", {"mode": "fail"}), Retry)
+        until(lambda: rig.pool.circuits()["call"][0] == "half-open")
+        assert rig.run("call", {"mode": "fine"}) == Ack()
+        assert rig.pool.circuits()["call"][0] == "closed"
+
+
+@pytest.mark.parametrize("mode", ["drop", "snooze", "unfit"])
+def test_a_probe_that_says_nothing_about_the_dependency_lets_the_next_one_try(fb: Forebay, mode: str) -> None:
+    options = broken(fb, Breaker(failures=1, rest=ms(20)))
+    with at_work(fb, options) as rig:
+        rig.run("call", {"mode": "fail"})
+        for _ in range(3):
+            until(lambda: rig.pool.circuits()["call"][0] == "half-open")
+            rig.run("call", {"mode": mode} if mode != "unfit" else {"odd": 1})
+        assert rig.run("call", {"mode": "fine"}) == Ack()
+
+
+def test_a_probe_whose_lease_is_lost_or_drained_lets_the_next_one_try(fb: Forebay, hold: Event) -> None:
+    @fb.job(breaker=Breaker(failures=1, rest=ms(20)))
+    def call(mode: str) -> None:
+        if mode == "fail":
+            raise OSError("down")
+        if mode == "wait":
+            hold.wait(PATIENCE)
+
+    with at_work(fb) as rig:
+        rig.run("call", {"mode": "fail"})
+        until(lambda: rig.pool.circuits()["call"][0] == "half-open")
+        lease = rig.start("call", {"mode": "wait"})
+        rig.pool.lose([lease.fence])
+        rig.start("call", {"mode": "wait"})
+        rig.pool.interrupt_all()
+        assert rig.verdict() == Release()
+        assert rig.run("call", {"mode": "fine"}) == Ack()
+
+
+def test_a_spent_retry_budget_postpones_retries_and_lets_first_runs_pass(fb: Forebay) -> None:
+    options = broken(fb, Breaker(failures=1_000), retry_budget=0.1)
+    with at_work(fb, options) as rig:
+        retries = [rig.again(lease) for lease in rig.leased(*[Draft("call", {"mode": "fine"})] * 12)]
+        verdicts = []
+        for retry in retries:
+            rig.pool.take([retry])
+            verdicts.append(rig.verdict())
+        assert verdicts[:10] == [Ack()] * 10
+        assert verdicts[10:] == [Release(1_000_000)] * 2
+        assert rig.run("call", {"mode": "fine"}) == Ack()
+
+
+def test_a_spent_budget_does_not_hold_the_probe_of_a_breaker(fb: Forebay) -> None:
+    options = broken(fb, Breaker(failures=1, rest=ms(20)), retry_budget=0.05)
+    with at_work(fb, options) as rig:
+        for retry in [rig.again(lease) for lease in rig.leased(*[Draft("call", {"mode": "fine"})] * 10)]:
+            rig.pool.take([retry])
+            assert rig.verdict() == Ack()
+        lease = rig.start("call", {"mode": "fail"})
+        assert isinstance(rig.verdict(), Retry)
+        until(lambda: rig.pool.circuits()["call"][0] == "half-open")
+        rig.pool.take([rig.again(lease)])
+        assert isinstance(rig.verdict(), Release)
+        assert rig.run("call", {"mode": "fine"}) == Ack()
+
+
+# The store away
+
+
+def test_handlers_that_end_while_the_store_is_away_keep_their_verdicts_and_their_slots(fb: Forebay) -> None:
+    both(fb, "job", lambda: None)
+    away = FaultyStore(fb.store, lambda verb: Fault.REFUSED)
+    with at_work(fb, Options(concurrency=1), routing=Routings(away)) as rig:
+        for _ in range(3):
+            assert rig.run("thread.job") == Ack()
+            assert rig.run("loop.job") == Ack()
+        rig.nothing_more()
+
+
+def test_routing_is_what_the_store_last_said(fb: Forebay) -> None:
+    fb.store.put_spec(QueueSpec(name="default", routing=ROUTING))
+    routings = Routings(fb.store)
+    assert routings("default") == ROUTING
+    assert routings("elsewhere") == Routing()
+
+
+# Forks
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@WHERE
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_handler_that_forks_and_returns_twice_is_settled_once(fb: Forebay, where: str) -> None:
+    children: list[int] = []
+
+    def forks() -> None:
+        child = os.fork()
+        if child:
+            children.append(child)
+
+    both(fb, "forks", forks)
+    both(fb, "good", lambda: None)
+    with at_work(fb) as rig:
+        assert rig.run(f"{where}.forks") == Ack()
+        (child,) = children
+        assert os.waitpid(child, 0) == (child, 0), "the copy ended by itself, quietly"
+        assert rig.run(f"{where}.good") == Ack()
+        rig.nothing_more()
+
+
+class Refused(threading.Thread):
+    """A thread that the machine has no room for, the first time."""
+
+    refusals = 1
+
+    def start(self) -> None:
+        if Refused.refusals:
+            Refused.refusals -= 1
+            raise RuntimeError("can't start new thread")
+        super().start()
+
+
+def test_a_thread_that_cannot_be_started_costs_no_job(fb: Forebay, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forebay.work.threads.Thread", Refused)
+    both(fb, "job", lambda: None)
+    with at_work(fb, Options(concurrency=2)) as rig:
+        with contextlib.suppress(RuntimeError):
+            rig.start("thread.job")
+        assert rig.run("thread.job") == Ack()
+        assert isinstance(rig.verdict(), (Ack, Release)), "the first one was run later, or handed back"
+        rig.nothing_more()
+
+
+def test_start_and_close_at_once_leaves_no_thread(fb: Forebay) -> None:
+    both(fb, "job", lambda: None)
+    before = threading.active_count()
+    for _ in range(20):
+        with at_work(fb) as rig:
+            rig.pool.take(rig.leased(Draft("thread.job"), Draft("loop.job")))
+            rig.verdicts(2)
+    until(lambda: threading.active_count() <= before)
