@@ -15,8 +15,6 @@ from forebay.store.memory.journal import Journal
 from forebay.testing.disk import FaultyDisk, MemoryDisk, SimulatedCrash
 from tests.unit.journals import DIRECTORY, nothing_survives, opened, put
 
-SEEDS = 25
-
 
 class Run:
     """A journal's whole life on `disk`, with what it appended and how much of that it acknowledged."""
@@ -66,10 +64,10 @@ def crashed(call: int, after: bool) -> tuple[Run, MemoryDisk]:
     return run, memory
 
 
-def ways_to_go_on(memory: MemoryDisk) -> Iterator[MemoryDisk]:
+def ways_to_go_on(memory: MemoryDisk, seeds: int) -> Iterator[MemoryDisk]:
     yield memory.kill()
     yield memory.crash(nothing_survives)
-    for seed in range(SEEDS):
+    for seed in range(seeds):
         yield memory.crash(random.Random(seed).randrange)
 
 
@@ -79,7 +77,7 @@ def test_a_power_cut_at_every_call_loses_nothing_acknowledged(after: bool) -> No
     assert total > 80
     for call in range(1, total + 1):
         run, memory = crashed(call, after)
-        for disk in ways_to_go_on(memory):
+        for disk in ways_to_go_on(memory, seeds=25):
             journal, found = opened(disk, segment_bytes=150)
             run.check(found)
             put(journal, b"goes on")
@@ -89,7 +87,7 @@ def test_a_power_cut_at_every_call_loses_nothing_acknowledged(after: bool) -> No
 def test_recovery_can_be_cut_at_every_call_and_repeated() -> None:
     for call in range(2, calls_of_a_life() + 1, 3):
         run, memory = crashed(call, after=True)
-        for disk in ways_to_go_on(memory):
+        for disk in ways_to_go_on(memory, seeds=8):
             expected = opened(disk.kill())[1]
             for step in range(1, 20):
                 again = disk.kill()

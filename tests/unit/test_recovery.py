@@ -3,7 +3,7 @@
 import pytest
 
 from forebay.core.errors import JournalDamaged, StoreLocked
-from forebay.store.memory.frame import HEADER_BYTES, encode_frame, encode_header, encode_mark
+from forebay.store.memory.frame import HEADER_BYTES, MARKER, encode_frame, encode_header, encode_mark
 from forebay.store.memory.recovery import recover
 from forebay.testing.disk import FaultyDisk, MemoryDisk
 from tests.unit.journals import DIRECTORY, nothing_survives, opened, put
@@ -88,12 +88,13 @@ def test_a_cut_at_every_byte_keeps_exactly_the_whole_frames_before_it(tail: byte
     data, ends, group_ends = single_log()
     for cut in range(len(data) + 1):
         whole = sum(end <= cut for end in ends)
-        if cut <= HEADER_BYTES and tail:
-            continue
         disk = MemoryDisk()
         disk.make_directory(DIRECTORY)
         disk.put(log(1), data[:cut] + tail)
         disk.put(MARK, encode_mark(max([end for end in group_ends if end <= whole], default=0)))
+        if cut < HEADER_BYTES and MARKER in tail:
+            assert refused(disk).offset == 0, "a frame stands behind a broken header"
+            continue
         journal, bodies = opened(disk)
         assert bodies == BODIES[:whole]
         assert put(journal, b"next") == whole + 1
@@ -262,7 +263,9 @@ def test_a_torn_header_is_removed_and_a_torn_header_with_frames_is_refused() -> 
         assert bodies == BODIES
         assert put(journal, b"next") == 12
         assert state(torn.crash(nothing_survives)) == [*BODIES, b"next"]
-    assert refused(with_file(whole, log(12), b"?" * HEADER_BYTES + b"frame")).file == log(12)
+    torn = b"?" * HEADER_BYTES + encode_frame(12, 11, b"body", 9)
+    assert refused(with_file(whole, log(12), torn)).file == log(12)
+    assert state(with_file(whole, log(12), torn[: HEADER_BYTES + 3])) == BODIES
 
 
 def test_a_torn_header_behind_a_snapshot_leaves_the_covered_segments_alone() -> None:

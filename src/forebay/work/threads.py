@@ -4,13 +4,16 @@ A thread cannot be stopped from outside. A run that outlives its timeout is sett
 off, and another takes its place; too many of those and the worker gives up its process (`wedged`).
 """
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from threading import Lock, Thread
 
-from forebay.core.outcome import Outcome
+from forebay.core.outcome import Interrupted, Outcome
 from forebay.work.run import Run
+
+_log = logging.getLogger("forebay.work")
 
 
 class ThreadSlots:
@@ -31,13 +34,19 @@ class ThreadSlots:
         self.wedged = 0
 
     def feed(self, runs: Sequence[Run]) -> None:
+        """Run these; without a single thread to do it they are handed back."""
         with self._lock:
             self._busy += len(runs)
-            while self._threads - self.wedged < min(self._size, self._busy):
-                self._threads += 1
-                Thread(target=self._host, name=f"forebay-{self._name}-{self._threads}", daemon=True).start()
+            while self._threads - self.wedged < min(self._size, self._busy) and self._add_thread():
+                pass
+            helpless = self._threads == self.wedged
+            if helpless:
+                self._busy -= len(runs)
         for run in runs:
-            self._work.put(run)
+            if helpless:
+                self._finish(run, Interrupted())
+            else:
+                self._work.put(run)
 
     def abandon(self, run: Run) -> None:
         """A run ended without its thread: one that had begun keeps the thread until it comes back by itself."""
@@ -53,6 +62,15 @@ class ThreadSlots:
         with self._lock:
             for _ in range(self._threads):
                 self._work.put(None)
+
+    def _add_thread(self) -> bool:
+        try:
+            Thread(target=self._host, name=f"forebay-{self._name}-{self._threads + 1}", daemon=True).start()
+        except RuntimeError as error:
+            _log.warning("no further thread could be started: %s", error)
+            return False
+        self._threads += 1
+        return True
 
     def _host(self) -> None:
         while (run := self._work.get()) is not None:

@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from forebay.core.errors import Invalid, QueueFull
+from forebay.core.errors import Invalid, KeyConflict, QueueFull
 from forebay.core.instant import Instant
 from forebay.core.schedule import Schedule
 from forebay.store.protocol import Store
@@ -43,8 +43,8 @@ class Ticker:
             if schedule.next_at <= now:
                 try:
                     self._fire(schedule, now)
-                except Invalid as error:
-                    # A rule or zone that only another machine understands must not hold back the others.
+                except (Invalid, KeyConflict) as error:
+                    # A rule that only another machine understands, or a taken key, must not hold back the others.
                     _log.warning("schedule %s cannot fire here: %s", schedule.name, error)
         waits = [schedule.next_at - now for schedule in schedules if schedule.next_at > now]
         return min([_REST_MOST, *(wait / _SECOND for wait in waits)])

@@ -1,0 +1,998 @@
+"""The roles of a worker, step by step on a store and a clock that the tests hold; and the threads that repeat them.
+
+Claimer, settler, renewer, reaper, promoter and ticker are called directly, as a simulator would; `Beat` and `Worker`
+run in real threads.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from threading import Barrier, Event, Thread
+
+import pytest
+
+from forebay.client import Forebay
+from forebay.core.errors import Invalid
+from forebay.core.instant import seconds
+from forebay.core.job import Draft, Job, State
+from forebay.core.lease import Fence, Lease, Settled
+from forebay.core.outcome import ABANDONED, Ack, Failure, Release, Retry, Verdict
+from forebay.core.policy import Bounded, Fixed, KeepFor, Retained, Routing
+from forebay.core.schedule import Schedule
+from forebay.core.spec import QueueSpec
+from forebay.store.memory.store import MemoryStore
+from forebay.store.protocol import Want
+from forebay.testing.clock import ManualClock
+from forebay.testing.faulty import ConnectionLost, Fault, FaultyStore, ReplyLost, scripted
+from forebay.work.claimer import Claimer
+from forebay.work.marks import Marks, read_marks
+from forebay.work.options import Options
+from forebay.work.pool import Pool
+from forebay.work.reaper import Promoter, Reaper
+from forebay.work.renewer import Renewer
+from forebay.work.role import Beat, Role
+from forebay.work.settler import Settler
+from forebay.work.ticker import Ticker
+from forebay.work.worker import Worker
+
+SECOND = 1_000_000
+MINUTE = 60 * SECOND
+PATIENCE = 30.0
+ROUTING = Routing(max_attempts=2, backoff=Fixed(seconds(5)))
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(1_700_000_000_000_000 // MINUTE * MINUTE)
+
+
+@pytest.fixture
+def store(clock: ManualClock) -> MemoryStore:
+    store = MemoryStore(clock=clock)
+    store.put_spec(QueueSpec(name="default", routing=ROUTING, retention=KeepFor(seconds(100_000))))
+    return store
+
+
+def routing(queue: str) -> Routing:
+    return ROUTING
+
+
+def leased(store: MemoryStore, count: int = 1, lease: float = 10.0, owner: str = "ada") -> list[Lease]:
+    store.enqueue([Draft("k", number) for number in range(count)])
+    return store.claim([Want("default", count)], owner, seconds(lease))
+
+
+def job(store: MemoryStore, job_id: int) -> Job:
+    (found,) = store.get([job_id])
+    assert found is not None
+    return found
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline
+        Event().wait(0.005)
+
+
+# Settler
+
+
+def test_a_settler_writes_what_it_was_given(store: MemoryStore) -> None:
+    settler = Settler(store)
+    for lease in leased(store, 3):
+        settler.put(lease, Ack(b"1"))
+    assert [settler.empty, settler.step(), settler.empty] == [False, 0.0, True]
+    assert (settler.applied, settler.stale) == (3, 0)
+    assert [job(store, number).state for number in (1, 2, 3)] == [State.DONE] * 3
+
+
+def test_a_settler_tries_the_write_again_until_it_is_in_and_in_order(store: MemoryStore) -> None:
+    faulty = FaultyStore(
+        store, scripted(("settle", Fault.REFUSED), ("settle", Fault.REPLY_LOST), ("settle", Fault.REFUSED))
+    )
+    told: list[tuple[Fence, Settled]] = []
+    settler = Settler(faulty, lambda lease, answer: told.append((lease.fence, answer)))
+    first, second = leased(store, 2)
+    settler.put(first, Retry(0, Failure("x")))
+    for error in (ConnectionLost, ReplyLost, ConnectionLost):
+        with pytest.raises(error):
+            settler.step()
+        assert not settler.empty
+        settler.put(second, Ack())
+    while not settler.empty:
+        settler.step()
+    assert told[0] == (first.fence, Settled.APPLIED), "the reply was lost, the repeat is applied all the same"
+    assert {fence for fence, _ in told[1:]} == {second.fence}
+    assert settler.stale == 0
+    assert job(store, first.job.id).attempt == 1, "it counted once"
+
+
+def test_a_settler_counts_what_came_too_late_and_goes_on(store: MemoryStore, clock: ManualClock) -> None:
+    settler = Settler(store)
+    (late,) = leased(store)
+    clock.advance(11 * SECOND)
+    Reaper(store, routing).step()
+    (current,) = store.claim([Want("default", 1)], "bob", seconds(10))
+    assert current.job.id == late.job.id
+    settler.put(late, Ack())
+    settler.step()
+    assert (settler.applied, settler.stale) == (0, 1)
+    assert job(store, late.job.id).state is State.RUNNING
+    settler.put(current, Ack())
+    settler.step()
+    assert (settler.applied, settler.stale) == (1, 1)
+
+
+def test_large_results_are_written_in_smaller_batches(store: MemoryStore) -> None:
+    settler = Settler(store)
+    for lease in leased(store, 150):
+        settler.put(lease, Ack(b'"' + b"x" * 250_000 + b'"'))
+    steps = 0
+    while not settler.empty:
+        settler.step()
+        steps += 1
+    assert settler.applied == 150
+    assert steps < 50
+
+
+class Narrow:
+    """A store that refuses more than three verdicts at once, and one of them always."""
+
+    def __init__(self, poison: Fence) -> None:
+        self.poison = poison
+        self.written: list[Fence] = []
+
+    def settle(self, settlements: Sequence[tuple[Lease, Verdict]]) -> list[Settled]:
+        fences = [lease.fence for lease, _ in settlements]
+        if len(fences) > 3 or self.poison in fences:
+            raise Invalid("settle", "too much", "split the call")
+        self.written += fences
+        return [Settled.APPLIED] * len(fences)
+
+
+def test_one_verdict_that_the_store_refuses_does_not_hold_back_the_others(store: MemoryStore) -> None:
+    leases = leased(store, 20)
+    narrow = Narrow(leases[7].fence)
+    settler = Settler(narrow)  # type: ignore[arg-type]
+    for lease in leases:
+        settler.put(lease, Ack())
+    for _ in range(200):
+        if settler.empty:
+            break
+        try:
+            settler.step()
+        except Invalid:
+            continue
+    assert settler.empty
+    assert narrow.written == [lease.fence for lease in leases if lease.fence != narrow.poison], "in their order"
+
+
+def test_an_idle_settler_is_woken_by_a_verdict(store: MemoryStore) -> None:
+    settler = Settler(store)
+    beat = Beat(settler)
+    beat.start()
+    (lease,) = leased(store)
+    settler.put(lease, Ack())
+    until(lambda: settler.applied == 1)
+    assert beat.stop(PATIENCE)
+
+
+# Renewer
+
+
+class Holding:
+    """A pool as the renewer sees it."""
+
+    def __init__(self, leases: list[Lease]) -> None:
+        self.leases = leases
+        self.lost: list[Fence] = []
+        self.asked: list[Fence] = []
+
+    def held(self) -> list[Lease]:
+        return self.leases
+
+    def lose(self, fences: Sequence[Fence]) -> None:
+        self.lost += fences
+
+    def ask_to_end(self, fences: Sequence[Fence]) -> None:
+        self.asked += fences
+
+
+def test_a_renewer_keeps_leases_alive_three_times_a_lease(store: MemoryStore, clock: ManualClock) -> None:
+    holding = Holding(leased(store, 3))
+    renewer = Renewer(store, holding, Options(lease_for=seconds(9)))
+    for _ in range(20):
+        rest = renewer.step()
+        assert rest == 3.0
+        clock.advance(int(rest * SECOND))
+        assert store.overdue(10) == []
+    assert (renewer.renewed, renewer.lost, holding.lost) == (60, 0, [])
+
+
+def test_a_renewer_tells_what_is_lost_and_what_is_to_end(store: MemoryStore, clock: ManualClock) -> None:
+    holding = Holding(leased(store, 3))
+    kept, taken, cancelled = holding.leases
+    store.settle([(taken, Release())])
+    store.cancel([cancelled.job.id])
+    renewer = Renewer(store, holding, Options())
+    renewer.step()
+    assert holding.lost == [taken.fence]
+    assert holding.asked == [cancelled.fence]
+    assert (renewer.renewed, renewer.lost) == (2, 1)
+    assert kept.fence not in holding.lost
+
+
+def test_a_renewer_keeps_what_waits_outside_the_pool_too(store: MemoryStore, clock: ManualClock) -> None:
+    (waiting,) = leased(store)
+    renewer = Renewer(store, Holding([]), Options(lease_for=seconds(10)), lambda: [waiting])
+    clock.advance(9 * SECOND)
+    renewer.step()
+    clock.advance(9 * SECOND)
+    assert store.overdue(10) == []
+
+
+def test_a_renewer_goes_through_any_number_of_leases(store: MemoryStore) -> None:
+    leases = [lease for _ in range(3) for lease in leased(store, 1_000)]
+    renewer = Renewer(store, Holding(leases), Options())
+    renewer.step()
+    assert renewer.renewed == 3_000
+    Renewer(store, Holding([]), Options()).step()
+
+
+# Reaper and promoter
+
+
+def test_a_reaper_takes_back_what_fell_silent_and_the_last_life_is_dead(store: MemoryStore, clock: ManualClock) -> None:
+    reaper = Reaper(store, routing)
+    (lease,) = leased(store)
+    assert reaper.step() > 0
+    assert reaper.reaped == 0
+    clock.advance(11 * SECOND)
+    reaper.step()
+    abandoned = job(store, lease.job.id)
+    assert abandoned.state in (State.WAITING, State.READY)
+    assert abandoned.suspect
+    (lease,) = store.claim([Want("default", 1)], "bob", seconds(10))
+    clock.advance(11 * SECOND)
+    reaper.step()
+    dead = job(store, lease.job.id)
+    assert (dead.state, dead.attempt, reaper.reaped) == (State.DEAD, 2, 2)
+    assert [error.kind for error in dead.errors] == [ABANDONED, ABANDONED]
+    assert "bob" in dead.errors[-1].message
+
+
+class Meeting(MemoryStore):
+    """Two reapers see the same overdue jobs before either settles."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock=clock)
+        self.barrier = Barrier(2)
+
+    def overdue(self, limit: int) -> list[Lease]:
+        found = super().overdue(limit)
+        self.barrier.wait(PATIENCE)
+        return found
+
+
+def test_two_reapers_that_race_take_each_job_back_once(clock: ManualClock) -> None:
+    store = Meeting(clock)
+    leased(store, 50)
+    clock.advance(11 * SECOND)
+    reapers = [Reaper(store, routing) for _ in range(2)]
+    threads = [Thread(target=reaper.step, daemon=True) for reaper in reapers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert all(reaper.reaped for reaper in reapers)
+    assert {job(store, number).attempt for number in range(1, 51)} == {1}
+    assert {len(job(store, number).errors) for number in range(1, 51)} == {1}
+
+
+def test_a_reaper_with_more_than_it_takes_at_once_does_not_rest(store: MemoryStore, clock: ManualClock) -> None:
+    leased(store, 450)
+    clock.advance(11 * SECOND)
+    reaper = Reaper(store, routing)
+    assert [reaper.step() for _ in range(2)] == [0.0, 0.0]
+    assert reaper.step() > 0
+    assert reaper.reaped == 450
+
+
+def test_a_promoter_moves_what_is_due_and_rests_until_the_next(store: MemoryStore, clock: ManualClock) -> None:
+    promoter = Promoter(store, every=60.0)
+    assert promoter.step() == 60.0
+    store.enqueue([Draft("k", delay=5 * SECOND), Draft("k", delay=20 * SECOND)])
+    assert promoter.step() == 5.0
+    clock.advance(5 * SECOND)
+    assert promoter.step() == 15.0
+    assert promoter.promoted <= 1
+    assert store.backlog(["default"])[0].ready == 1
+
+
+def test_a_promoter_with_more_than_it_takes_at_once_does_not_rest(store: MemoryStore, clock: ManualClock) -> None:
+    store.enqueue([Draft("k", delay=SECOND)] * 450)
+    clock.advance(2 * SECOND)
+    promoter = Promoter(store)
+    rests = [promoter.step() for _ in range(4)]
+    assert store.backlog(["default"])[0].ready == 450
+    assert rests[-1] > 0
+
+
+# Claimer
+
+
+class Slots:
+    """A pool as the claimer sees it: so many places, and what was started in them."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.running: list[Lease] = []
+        self.most = 0
+        self.waits = 0
+
+    @property
+    def free(self) -> int:
+        return self.size - len(self.running)
+
+    @property
+    def idle(self) -> bool:
+        return not self.running
+
+    def take(self, leases: Sequence[Lease]) -> None:
+        self.running += leases
+        self.most = max(self.most, len(self.running))
+
+    def wait_for_room(self, timeout: float) -> None:
+        self.waits += 1
+
+    def wait_until_idle(self, timeout: float) -> bool:
+        self.waits += 1
+        return self.idle
+
+
+class Crew:
+    """A claimer, its places, and what it handed back."""
+
+    def __init__(self, store: MemoryStore, size: int = 4, queues: tuple[str, ...] = ("default",), batch: int = 100):
+        self.slots = Slots(size)
+        self.returned: list[tuple[Lease, Release]] = []
+        self.claimer = Claimer(
+            store,
+            self.slots,
+            Options(queues=queues, concurrency=size, claim_batch=batch, lease_for=seconds(10)),
+            "ada",
+            lambda lease, verdict: self.returned.append((lease, verdict)),
+            draw=lambda: 0.5,
+        )
+
+    @property
+    def started(self) -> list[int]:
+        return [lease.job.id for lease in self.slots.running]
+
+
+def suspects(store: MemoryStore, count: int) -> None:
+    """Jobs whose last holder died."""
+    leases = leased(store, count)
+    store.settle([(lease, Retry(0, Failure(ABANDONED, "gone"))) for lease in leases])
+
+
+def test_a_claimer_never_claims_more_than_there_is_room_for(store: MemoryStore) -> None:
+    store.enqueue([Draft("k")] * 20)
+    crew = Crew(store, size=4)
+    for _ in range(3):
+        crew.claimer.step()
+    assert crew.started == [1, 2, 3, 4]
+    assert crew.slots.waits == 2, "full: it waits for room instead of asking the store"
+    assert store.backlog(["default"])[0].running == 4
+    del crew.slots.running[:3]
+    crew.claimer.step()
+    assert crew.started == [4, 5, 6, 7]
+    assert (crew.claimer.claims, crew.claimer.claimed) == (2, 7)
+
+
+def test_a_claimer_claims_no_more_than_its_batch(store: MemoryStore) -> None:
+    store.enqueue([Draft("k")] * 20)
+    crew = Crew(store, size=16, batch=5)
+    crew.claimer.step()
+    assert crew.started == [1, 2, 3, 4, 5]
+
+
+def test_queues_take_turns_so_that_a_full_one_does_not_starve_the_others(store: MemoryStore) -> None:
+    store.enqueue([Draft("k", queue="busy")] * 50 + [Draft("k", queue="calm")] * 3)
+    crew = Crew(store, size=1, queues=("busy", "calm"))
+    queues = []
+    for _ in range(12):
+        crew.claimer.step()
+        queues += [lease.job.queue for lease in crew.slots.running]
+        crew.slots.running.clear()
+    assert queues.count("calm") == 3
+    crew = Crew(store, size=4, queues=("busy", "calm"))
+    crew.claimer.step()
+    assert {lease.job.queue for lease in crew.slots.running} == {"busy"}
+
+
+def test_an_idle_claimer_sleeps_in_the_store_and_wakes_for_work(clock: ManualClock, store: MemoryStore) -> None:
+    crew = Crew(store)
+    beat = Beat(crew.claimer)
+    beat.start()
+    clock.until_asleep(1)
+    claims = crew.claimer.claims
+    store.enqueue([Draft("k")])
+    until(lambda: crew.started == [1])
+    assert claims <= 3, "it does not ask again and again"
+    beat.stop(0)
+    clock.advance(5 * SECOND)
+    assert beat.stop(PATIENCE)
+
+
+def test_a_suspect_runs_alone(store: MemoryStore) -> None:
+    crew = Crew(store)
+    crew.slots.running += leased(store, 2)
+    suspects(store, 1)
+    store.enqueue([Draft("k")] * 5)
+    for _ in range(10):
+        crew.claimer.step()
+    assert 3 not in crew.started, "others still run"
+    assert crew.slots.most <= 4
+    assert [lease.job.id for lease in crew.claimer.waiting] == [3]
+    crew.slots.running.clear()
+    for _ in range(10):
+        crew.claimer.step()
+    assert crew.started == [3], "alone, and nothing starts beside it"
+    crew.slots.running.clear()
+    for _ in range(10):
+        crew.claimer.step()
+    assert 3 not in crew.started
+    assert crew.started, "then work goes on"
+
+
+def test_suspects_run_one_after_the_other_and_too_many_go_back_uncharged(store: MemoryStore) -> None:
+    suspects(store, 20)
+    crew = Crew(store, size=16)
+    ran: list[int] = []
+    crew.claimer.step()
+    while crew.claimer.waiting:
+        crew.claimer.step()
+        assert len(crew.started) == 1
+        ran += crew.started
+        crew.slots.running.clear()
+    assert len(ran) == len(set(ran)) >= 1
+    returned = [lease.job.id for lease, _ in crew.returned]
+    assert returned, "it does not hoard them"
+    assert not set(ran) & set(returned)
+    assert all(0 < release.after <= SECOND for _, release in crew.returned)
+    store.settle(crew.returned)
+    assert {job(store, number).attempt for number in returned} == {1}, "the claim itself is not charged"
+
+
+def test_a_suspect_whose_lease_was_lost_while_it_waited_does_not_start(store: MemoryStore) -> None:
+    crew = Crew(store)
+    crew.slots.running += leased(store, 1, lease=600)
+    suspects(store, 1)
+    crew.claimer.step()
+    assert [lease.job.id for lease in crew.claimer.waiting] == [2]
+    store.settle([(crew.claimer.waiting[0], Release())])
+    (elsewhere,) = store.claim([Want("default", 1)], "bob", seconds(600))
+    assert elsewhere.job.id == 2
+    crew.slots.running.clear()
+    crew.claimer.step()
+    assert crew.started == []
+    assert crew.claimer.waiting == []
+
+
+def test_a_claimer_that_minds_a_suspect_does_not_spin(store: MemoryStore) -> None:
+    """With a real pool, most of it free: what it waits for is the end of the suspect, not room."""
+    hold, begun = Event(), Event()
+    fb = Forebay("memory://")
+
+    @fb.job
+    def k() -> None:
+        begun.set()
+        hold.wait(PATIENCE)
+
+    fb.enqueue("k")
+    (lease,) = fb.store.claim([Want("default", 1)], "bob", seconds(30))
+    fb.store.settle([(lease, Retry(0, Failure(ABANDONED, "gone")))])
+    pool = Pool(fb.registry, Options(), routing, lambda lease, verdict: None)
+    claimer = Claimer(fb.store, pool, Options(), "ada", lambda lease, verdict: None)
+    while not begun.is_set():
+        claimer.step()
+    began = time.monotonic()
+    for _ in range(10):
+        claimer.step()
+    assert time.monotonic() - began > 0.1, "each step waits a while"
+    hold.set()
+    assert pool.wait_until_idle(PATIENCE)
+    pool.close()
+
+
+def test_a_closed_claimer_claims_nothing_and_hands_back_what_waits(store: MemoryStore) -> None:
+    suspects(store, 2)
+    crew = Crew(store)
+    crew.slots.running += leased(store, 1)
+    crew.claimer.step()
+    waiting = [lease.fence for lease in crew.claimer.waiting]
+    assert waiting
+    crew.claimer.close()
+    crew.claimer.let_go()
+    store.enqueue([Draft("k")] * 3)
+    for _ in range(5):
+        assert crew.claimer.step() > 0
+    assert {lease.fence for lease, _ in crew.returned} >= set(waiting)
+    assert crew.claimer.waiting == []
+    assert store.backlog(["default"])[0].ready == 3
+
+
+class Gate:
+    """Lets a test hold one call of a store under way."""
+
+    def __init__(self, inner: MemoryStore, verb: str) -> None:
+        self._inner = inner
+        self._verb = verb
+        self.entered = Event()
+        self.go = Event()
+
+    def __getattr__(self, name: str) -> object:
+        found = getattr(self._inner, name)
+        if name != self._verb:
+            return found
+
+        def held(*args: object, **kwargs: object) -> object:
+            self.entered.set()
+            assert self.go.wait(PATIENCE)
+            return found(*args, **kwargs)
+
+        return held
+
+
+def test_a_claim_that_was_under_way_when_it_closed_is_handed_back(store: MemoryStore) -> None:
+    crew = Crew(store)
+    gate = Gate(store, "claim")
+    crew.claimer._store = gate  # type: ignore[assignment]
+    store.enqueue([Draft("k")] * 3)
+    step = Thread(target=crew.claimer.step, daemon=True)
+    step.start()
+    assert gate.entered.wait(PATIENCE)
+    crew.claimer.close()
+    gate.go.set()
+    step.join(PATIENCE)
+    crew.claimer.let_go()
+    assert crew.started == []
+    assert [lease.job.id for lease, _ in crew.returned] == [1, 2, 3]
+    assert {release for _, release in crew.returned} == {Release()}
+
+
+# Ticker
+
+
+def scheduled(store: MemoryStore, name: str = "each", rule: str = "@every 60s", **fields: object) -> Schedule:
+    schedule = Schedule(name, rule, fields.pop("next_at", store.now() + MINUTE), Draft("k", queue=name), **fields)  # type: ignore[arg-type]
+    store.put_schedule(schedule)
+    return schedule
+
+
+def fired(store: MemoryStore, name: str = "each") -> int:
+    (backlog,) = store.backlog([name])
+    return backlog.depth
+
+
+def test_a_ticker_fires_at_the_tick_and_not_before(store: MemoryStore, clock: ManualClock) -> None:
+    scheduled(store)
+    ticker = Ticker(store)
+    assert ticker.step() == 1.0
+    clock.advance(MINUTE - SECOND // 2)
+    assert ticker.step() == 0.5
+    assert fired(store) == 0
+    clock.advance(SECOND // 2)
+    ticker.step()
+    ticker.step()
+    assert (fired(store), ticker.fired) == (1, 1)
+
+
+def test_two_tickers_fire_each_tick_once(store: MemoryStore, clock: ManualClock) -> None:
+    for number in range(5):
+        scheduled(store, f"s{number}")
+    tickers = [Ticker(store) for _ in range(2)]
+    for _ in range(20):
+        clock.advance(MINUTE)
+        barrier = Barrier(2)
+
+        def tick(ticker: Ticker, barrier: Barrier = barrier) -> None:
+            barrier.wait(PATIENCE)
+            ticker.step()
+
+        threads = [Thread(target=tick, args=(ticker,), daemon=True) for ticker in tickers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE)
+    assert sum(ticker.fired for ticker in tickers) == 100
+    assert [fired(store, f"s{number}") for number in range(5)] == [20] * 5
+
+
+@pytest.mark.parametrize(
+    ("option", "jobs", "missed"), [("none", 0, 10), ("last", 1, 9), ("all(3)", 3, 7), ("all(99)", 10, 0)]
+)
+def test_what_was_missed_is_caught_up_as_the_rule_says(
+    store: MemoryStore, clock: ManualClock, option: str, jobs: int, missed: int
+) -> None:
+    scheduled(store, rule=f"@every 600s ; catch_up={option}", next_at=store.now() // (10 * MINUTE) * 10 * MINUTE)
+    base = store.schedules()[0].next_at
+    clock.advance(base + 9 * 10 * MINUTE + 5 * MINUTE - clock.now())
+    ticker = Ticker(store)
+    ticker.step()
+    ticker.step()
+    assert (fired(store), ticker.fired, ticker.missed) == (jobs, jobs, missed)
+    clock.advance(5 * MINUTE)
+    ticker.step()
+    assert fired(store) == jobs + 1, "and then it goes on"
+
+
+def test_a_slow_job_makes_its_schedule_skip_where_it_says_so(store: MemoryStore, clock: ManualClock) -> None:
+    scheduled(store, "skips", rule="@every 60s ; overlap=skip")
+    scheduled(store, "allows")
+    ticker = Ticker(store)
+    for _ in range(3):
+        clock.advance(MINUTE)
+        ticker.step()
+    assert (fired(store, "skips"), fired(store, "allows"), ticker.skipped) == (1, 3, 2)
+    (lease,) = store.claim([Want("skips", 1)], "ada", seconds(600))
+    store.settle([(lease, Ack())])
+    clock.advance(MINUTE)
+    ticker.step()
+    assert fired(store, "skips") == 1
+    assert ticker.skipped == 2
+
+
+def test_a_full_queue_keeps_the_slot_until_there_is_room(
+    store: MemoryStore, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.put_spec(QueueSpec(name="each", capacity=Bounded(1)))
+    store.enqueue([Draft("k", queue="each")])
+    scheduled(store)
+    scheduled(store, "other")
+    clock.advance(MINUTE)
+    ticker = Ticker(store)
+    for _ in range(3):
+        ticker.step()
+    assert (fired(store), fired(store, "other"), ticker.fired) == (1, 1, 1)
+    assert "waits" in caplog.text
+    (lease,) = store.claim([Want("each", 1)], "ada", seconds(600))
+    store.settle([(lease, Ack())])
+    ticker.step()
+    assert (fired(store), ticker.fired) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        {"zone": "Mars/Olympus"},
+        {"rule": "not a rule"},
+        {"draft": Draft("k", {"other": 1}, queue="taken", key="k")},
+        {"draft": Draft("k", queue="log")},
+    ],
+    ids=["zone", "rule", "key conflict", "log"],
+)
+def test_one_schedule_in_trouble_does_not_stop_the_others(
+    store: MemoryStore, clock: ManualClock, trouble: dict[str, object]
+) -> None:
+    store.put_spec(QueueSpec(name="log", retention=Retained()))
+    store.put_spec(QueueSpec(name="taken", key_window=seconds(10_000)))
+    store.enqueue([Draft("k", {"first": 1}, queue="taken", key="k")])
+    fields: dict[str, object] = {"rule": "@every 60s", "draft": Draft("k"), "zone": "UTC", **trouble}
+    store.put_schedule(Schedule("bad", next_at=store.now() + MINUTE, **fields))  # type: ignore[arg-type]
+    scheduled(store)
+    clock.advance(MINUTE)
+    ticker = Ticker(store)
+    for _ in range(3):
+        ticker.step()
+    assert fired(store) == 1
+
+
+def test_a_paused_schedule_does_not_fire(store: MemoryStore, clock: ManualClock) -> None:
+    scheduled(store, paused=True)
+    clock.advance(10 * MINUTE)
+    ticker = Ticker(store)
+    assert ticker.step() == 1.0
+    assert fired(store) == 0
+
+
+def test_a_lost_reply_of_a_fire_does_not_fire_twice(store: MemoryStore, clock: ManualClock) -> None:
+    scheduled(store)
+    clock.advance(MINUTE)
+    ticker = Ticker(FaultyStore(store, scripted(("fire", Fault.REPLY_LOST))))
+    with pytest.raises(ReplyLost):
+        ticker.step()
+    ticker.step()
+    assert fired(store) == 1
+
+
+# Beat
+
+
+class Flaky:
+    """A role that fails for a while."""
+
+    name = "flaky"
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+        self.steps: list[float] = []
+        self.well = Event()
+
+    def step(self) -> float:
+        self.steps.append(time.monotonic())
+        if len(self.steps) <= self.failures:
+            raise ConnectionError("the store is away")
+        self.well.set()
+        return 60.0
+
+
+def test_a_beat_outlives_exceptions_backs_off_and_says_little(caplog: pytest.LogCaptureFixture) -> None:
+    role = Flaky(6)
+    beat = Beat(role)
+    with caplog.at_level(logging.WARNING, "forebay.work"):
+        beat.start()
+        assert role.well.wait(PATIENCE)
+    assert beat.alive
+    assert beat.stop(PATIENCE)
+    pauses = [after - before for before, after in zip(role.steps, role.steps[1:], strict=False)]
+    assert sum(pauses[3:]) > sum(pauses[:3]), "later tries come later"
+    assert min(pauses) > 0.01
+    lines = [record for record in caplog.records if record.name == "forebay.work"]
+    assert 1 <= len(lines) <= role.steps[-1] - role.steps[0] + 2, "at most a line a second"
+    assert "flaky: ConnectionError: the store is away" in lines[0].getMessage()
+
+
+def test_a_role_that_fails_for_long_logs_at_most_a_line_a_second(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("forebay.work.role.monotonic", lambda: now)
+    beat = Beat(Flaky(0))
+    with caplog.at_level(logging.WARNING, "forebay.work"):
+        for _ in range(1_000):
+            now += 0.01
+            beat._complain(OSError("down"))
+    assert 9 <= len(caplog.records) <= 11
+
+
+def test_a_nudge_and_a_stop_end_a_rest_early() -> None:
+    role = Flaky(0)
+    beat = Beat(role)
+    beat.start()
+    until(lambda: len(role.steps) == 1)
+    beat.nudge()
+    until(lambda: len(role.steps) == 2)
+    assert beat.stop(PATIENCE)
+    assert len(role.steps) == 2
+    assert not beat.alive
+
+
+def test_a_beat_remembers_when_it_last_went_well() -> None:
+    role = Flaky(2)
+    beat = Beat(role)
+    before = beat.beaten_at
+    beat.start()
+    assert role.well.wait(PATIENCE)
+    until(lambda: beat.beaten_at > before)
+    assert beat.stop(PATIENCE)
+    assert beat.beaten_at >= role.steps[-1]
+
+
+def test_a_beat_that_was_stopped_before_it_began_does_nothing() -> None:
+    role = Flaky(0)
+    beat = Beat(role)
+    assert beat.stop(PATIENCE)
+    beat.start()
+    assert beat.stop(PATIENCE)
+    assert role.steps == []
+
+
+def every_role(store: MemoryStore) -> list[Role]:
+    pool = Pool({}, Options(), routing, lambda lease, verdict: None)
+    return [
+        Settler(store, pause=lambda most: Event().wait(0.01)),
+        Renewer(store, pool, Options()),
+        Reaper(store, routing),
+        Promoter(store),
+        Ticker(store),
+        Claimer(store, pool, Options(), "ada", lambda lease, verdict: None),
+        pool,
+    ]
+
+
+def test_every_role_starts_and_stops_again_and_again_and_leaves_no_thread() -> None:
+    before = threading.active_count()
+    store = MemoryStore()
+    for number in range(15):
+        beats = [Beat(role) for role in every_role(store)]
+        for beat in beats:
+            beat.start()
+        for beat in beats:
+            beat.stop(0)
+        store.enqueue([Draft("nobody", number)])
+        for beat in beats:
+            assert beat.stop(PATIENCE)
+    assert threading.active_count() == before
+
+
+# Worker
+
+
+def at_work(fb: Forebay, **options: object) -> Worker:
+    worker = Worker(fb, Options(**{"lease_for": seconds(30), "concurrency": 4, **options}))  # type: ignore[arg-type]
+    worker.start()
+    return worker
+
+
+def test_a_worker_does_its_work_and_drains() -> None:
+    fb = Forebay("memory://")
+    done: list[int] = []
+
+    @fb.job
+    async def quick(number: int) -> None:
+        done.append(number)
+
+    @fb.job
+    def plain(number: int) -> None:
+        done.append(number)
+
+    before = threading.active_count()
+    worker = at_work(fb)
+    for number in range(50):
+        quick.enqueue(number)
+        plain.enqueue(number)
+    until(lambda: worker.settler.applied == 100)
+    assert worker.healthy
+    assert worker.progress_age() < PATIENCE
+    worker.drain(5)
+    assert sorted(done) == sorted([*range(50), *range(50)])
+    assert fb.store.backlog(["default"])[0].depth == 0
+    until(lambda: threading.active_count() <= before)
+
+
+def test_a_drain_waits_for_what_runs_and_hands_back_what_does_not_end() -> None:
+    fb = Forebay("memory://")
+    hold, begun = Event(), Barrier(3)
+
+    @fb.job
+    def ends() -> None:
+        begun.wait(PATIENCE)
+        Event().wait(0.2)
+
+    @fb.job
+    def stays() -> None:
+        begun.wait(PATIENCE)
+        hold.wait(PATIENCE)
+
+    worker = at_work(fb)
+    ids = [ends.enqueue().id, stays.enqueue().id]
+    begun.wait(PATIENCE)
+    worker.drain(1.0)
+    assert fb.get(ids[0]) is None
+    back = fb.get(ids[1])
+    assert back is not None
+    assert (back.state, back.attempt, back.delivery, back.errors) == (State.READY, 0, 1, ())
+    hold.set()
+
+
+def test_a_second_signal_hurries_a_drain() -> None:
+    fb = Forebay("memory://")
+    hold, begun = Event(), Event()
+
+    @fb.job
+    def stays() -> None:
+        begun.set()
+        hold.wait(PATIENCE)
+
+    worker = at_work(fb)
+    job_id = stays.enqueue().id
+    assert begun.wait(PATIENCE)
+    began = time.monotonic()
+    worker.drain(600, hurry=lambda: True)
+    assert time.monotonic() - began < 30
+    back = fb.get(job_id)
+    assert back is not None
+    assert (back.state, back.attempt) == (State.READY, 0)
+    hold.set()
+
+
+def test_a_claim_under_way_when_the_drain_begins_is_handed_back() -> None:
+    fb = Forebay("memory://")
+    started = Event()
+
+    @fb.job
+    def job() -> None:
+        started.set()
+
+    inner = MemoryStore()
+    gate = Gate(inner, "claim")
+    fb._store = gate  # type: ignore[assignment]
+    inner.enqueue([Draft("job")] * 3)
+    worker = at_work(fb)
+    assert gate.entered.wait(PATIENCE)
+    draining = Thread(target=worker.drain, args=(5,), daemon=True)
+    draining.start()
+    until(worker.claimer._closing.is_set)
+    gate.go.set()
+    draining.join(PATIENCE)
+    assert not draining.is_alive()
+    assert not started.is_set()
+    backlog = inner.backlog(["default"])[0]
+    assert (backlog.ready, backlog.running) == (3, 0)
+    assert {found.attempt for found in inner.get([1, 2, 3]) if found} == {0}
+
+
+def test_a_worker_goes_on_after_any_outage_of_its_store() -> None:
+    inner = MemoryStore()
+    down = Event()
+    fb = Forebay("memory://")
+    faulty = FaultyStore(inner, lambda verb: Fault.REFUSED if down.is_set() else Fault.NONE)
+    fb._store = faulty
+    hold = Event()
+
+    @fb.job
+    def job() -> None:
+        hold.wait(PATIENCE)
+
+    inner.enqueue([Draft("job")] * 4)
+    worker = at_work(fb)
+    until(lambda: worker.pool.free == 0)
+    down.set()
+    hold.set()
+    until(lambda: worker.pool.idle)
+    refused = len(faulty.faults)
+    until(lambda: len(faulty.faults) > refused + 10)
+    assert worker.healthy
+    down.clear()
+    until(lambda: worker.settler.applied == 4)
+    inner.enqueue([Draft("job")])
+    until(lambda: worker.settler.applied == 5)
+    assert worker.settler.stale == 0
+    worker.drain(5)
+
+
+def test_marks_last_until_the_store_has_the_verdict(tmp_path: object) -> None:
+    path = f"{tmp_path}/marks"
+    inner = MemoryStore()
+    fb = Forebay("memory://")
+    gate = Gate(inner, "settle")
+    fb._store = gate  # type: ignore[assignment]
+
+    @fb.job
+    def job() -> None: ...
+
+    worker = Worker(fb, Options(concurrency=2), marks=Marks(path, 8))
+    worker.start()
+    inner.enqueue([Draft("job")])
+    assert gate.entered.wait(PATIENCE)
+    assert worker.pool.idle
+    assert list(read_marks(path)) == [(1, 1)], "ended, but nobody knows it yet: a death here is charged"
+    gate.go.set()
+    until(lambda: list(read_marks(path)) == [])
+    worker.drain(1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"queues": ()},
+        {"queues": ("not a name!",)},
+        {"concurrency": 0},
+        {"concurrency": 10_001},
+        {"claim_batch": 0},
+        {"claim_batch": 1_001},
+        {"lease_for": timedelta(milliseconds=99)},
+        {"lease_for": timedelta(days=8)},
+        {"drain_timeout": timedelta(seconds=-1)},
+        {"wedged_most": -1},
+    ],
+    ids=str,
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(Invalid):
+        Options(**options)  # type: ignore[arg-type]
