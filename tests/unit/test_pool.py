@@ -912,8 +912,10 @@ def test_a_thread_that_cannot_be_started_costs_no_job(fb: Forebay, monkeypatch: 
     with at_work(fb, Options(concurrency=2)) as rig:
         with contextlib.suppress(RuntimeError):
             rig.start("thread.job")
-        assert rig.run("thread.job") == Ack()
-        assert isinstance(rig.verdict(), (Ack, Release)), "the first one was run later, or handed back"
+        rig.start("thread.job")
+        verdicts = [verdict for _, verdict in rig.verdicts(2)]
+        assert Ack() in verdicts
+        assert all(isinstance(verdict, (Ack, Release)) for verdict in verdicts), "run later, or handed back"
         rig.nothing_more()
 
 

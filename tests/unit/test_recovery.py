@@ -263,9 +263,9 @@ def test_a_torn_header_is_removed_and_a_torn_header_with_frames_is_refused() -> 
         assert bodies == BODIES
         assert put(journal, b"next") == 12
         assert state(torn.crash(nothing_survives)) == [*BODIES, b"next"]
-    torn = b"?" * HEADER_BYTES + encode_frame(12, 11, b"body", 9)
-    assert refused(with_file(whole, log(12), torn)).file == log(12)
-    assert state(with_file(whole, log(12), torn[: HEADER_BYTES + 3])) == BODIES
+    headless = b"?" * HEADER_BYTES + encode_frame(12, 11, b"body", 9)
+    assert refused(with_file(whole, log(12), headless)).file == log(12)
+    assert state(with_file(whole, log(12), headless[: HEADER_BYTES + 3])) == BODIES
 
 
 def test_a_torn_header_behind_a_snapshot_leaves_the_covered_segments_alone() -> None:

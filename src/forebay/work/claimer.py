@@ -130,6 +130,8 @@ class Claimer:
     def _start_suspect(self, suspect: Lease) -> None:
         """It has waited for its turn: it starts if it is still held, with a whole lease before it."""
         held = self._store.extend([suspect], self._options.lease_for)
+        if self._closing.is_set():
+            return
         try:
             self._suspects.remove(suspect)
         except ValueError:

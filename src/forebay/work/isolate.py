@@ -1,7 +1,8 @@
 """Handlers in a process of their own, which may be killed: `isolate=True`.
 
 A child is kept warm and runs one job at a time; a crash, a kill or a timeout costs the child and nothing else. Parent
-and child talk over two pipes in length-prefixed MessagePack; what the handler prints goes where it always went.
+and child talk over two pipes in length-prefixed MessagePack; what the handler prints goes where it always went. A third
+pipe is the life-line: when the parent is gone, however it went, the child ends at once, and so does all it started.
 """
 
 import asyncio
@@ -11,7 +12,8 @@ import signal
 import struct
 import subprocess
 import sys
-from threading import Lock
+from contextlib import suppress
+from threading import Lock, Thread
 from typing import Any, BinaryIO, Final
 
 import msgspec
@@ -71,7 +73,8 @@ class Child:
     def kill(self) -> None:
         with self._lock:
             if self._process is not None:
-                self._process.kill()
+                with suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
 
     def close(self) -> None:
         self.kill()
@@ -86,12 +89,14 @@ class Child:
             self._forget()
         to_child, out = os.pipe()
         in_, from_child = os.pipe()
-        environment = {**os.environ, _PIPES: f"{to_child},{from_child}", "PYTHONPATH": os.pathsep.join(sys.path)}
+        life_line, self._life_line = os.pipe()
+        theirs = (to_child, from_child, life_line)
+        environment = {**os.environ, _PIPES: ",".join(map(str, theirs)), "PYTHONPATH": os.pathsep.join(sys.path)}
         command = [sys.executable, "-m", "forebay.work.isolate", self._target]
         with self._lock:
-            self._process = subprocess.Popen(command, pass_fds=(to_child, from_child), env=environment)
-        os.close(to_child)
-        os.close(from_child)
+            self._process = subprocess.Popen(command, pass_fds=theirs, env=environment, start_new_session=True)
+        for descriptor in theirs:
+            os.close(descriptor)
         self._out, self._in = os.fdopen(out, "wb", buffering=0), os.fdopen(in_, "rb")
         return self._process
 
@@ -100,11 +105,13 @@ class Child:
             self._process = None
         self._out.close()
         self._in.close()
+        os.close(self._life_line)
 
 
 def _serve(target: str) -> None:
     """The child's life: one job after another until the parent is gone."""
-    to_child, from_child = (int(number) for number in os.environ[_PIPES].split(","))
+    to_child, from_child, life_line = (int(number) for number in os.environ[_PIPES].split(","))
+    Thread(target=_die_with_parent, args=(life_line,), daemon=True).start()
     registry = find_app(target).registry
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with os.fdopen(to_child, "rb") as in_, os.fdopen(from_child, "wb", buffering=0) as out:
@@ -114,6 +121,11 @@ def _serve(target: str) -> None:
             except EOFError:
                 return
             _send(out, msgspec.msgpack.encode(_run_here(registry[lease.job.kind], lease)))
+
+
+def _die_with_parent(life_line: int) -> None:
+    os.read(life_line, 1)
+    os.killpg(0, signal.SIGKILL)
 
 
 def _run_here(handler: Handler, lease: Lease) -> _Reply:

@@ -29,11 +29,15 @@ class Role(Protocol):
 
 
 class Beat:
-    """A role in a thread of its own. `nudge` ends a rest early; `beaten_at` is the last step that went well."""
+    """A role in a thread of its own. `nudge` ends a rest early; `beaten_at` is the last step that went well.
+
+    `failures` counts the steps that failed since then.
+    """
 
     def __init__(self, role: Role) -> None:
         self.role = role
         self.beaten_at = monotonic()
+        self.failures = 0
         self._stopping = Event()
         self._nudged = Event()
         self._logged_at = float("-inf")
@@ -62,8 +66,9 @@ class Beat:
         while not self._stopping.is_set():
             try:
                 rest = self.role.step()
-                pause, self.beaten_at = _FIRST_PAUSE, monotonic()
+                pause, self.failures, self.beaten_at = _FIRST_PAUSE, 0, monotonic()
             except Exception as error:
+                self.failures += 1
                 self._complain(error)
                 rest = pause * random.uniform(0.5, 1.5)
                 pause = min(_LONGEST_PAUSE, pause * 2)

@@ -41,6 +41,7 @@ _LOOK_EVERY: Final = 0.2
 _FLUSH_MOST: Final = 10.0
 _CLAIM_MOST: Final = 2.0
 _MARKS_LEAST: Final = 8_192
+_FAILURES_MOST: Final = 10
 
 
 class App(Protocol):
@@ -103,13 +104,19 @@ class Worker:
         self._claiming = Beat(self.claimer)
         self._settling = Beat(self.settler)
         self._tending = [Beat(role) for role in (self.pool, self.renewer, self.reaper, self.promoter, self.ticker)]
+        self._supervised = marks is not None
         self._signals = 0
         self._signalled = Event()
 
     @property
     def healthy(self) -> bool:
-        """Claims make progress, and the pool can run what they bring."""
-        return self.pool.healthy and self._claiming.alive and self._settling.alive
+        """Claims make progress, and the pool can run what they bring.
+
+        A process that keeps failing to reach its store may have lost its own means to (a handler closed its files): under
+        a supervisor a fresh one costs little; alone it goes on trying.
+        """
+        alive = self.pool.healthy and self._claiming.alive and self._settling.alive
+        return alive and (not self._supervised or self._claiming.failures < _FAILURES_MOST)
 
     def progress_age(self) -> float:
         """Seconds since the claimer last got an answer from the store, or found the pool full."""
@@ -148,7 +155,7 @@ class Worker:
         while not self._signals and self.healthy:
             self._signalled.wait(_LOOK_EVERY)
         if not self._signals:
-            _log.error("worker %s is broken: its loop died, or too many handlers hang", self.owner)
+            _log.error("worker %s is broken: no loop, hanging handlers, or no way to its store", self.owner)
             self.drain(0)
             return BROKEN
         self.drain(self.options.drain_timeout.total_seconds(), hurry=lambda: self._signals > 1)
