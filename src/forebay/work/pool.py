@@ -23,6 +23,7 @@ from forebay.work.loop import LoopSlots
 from forebay.work.marks import Marks
 from forebay.work.options import Options
 from forebay.work.run import Run, Stop
+from forebay.work.sentinel import Sentinel
 from forebay.work.threads import ThreadSlots
 
 NO_HANDLER: Final = "forebay.NoHandler"
@@ -45,6 +46,7 @@ class Pool:
         *,
         target: str | None = None,
         marks: Marks | None = None,
+        sentinel: Sentinel | None = None,
         draw: Callable[[], float] = random.random,
     ) -> None:
         self._registry = registry
@@ -52,6 +54,7 @@ class Pool:
         self._settle = settle
         self._target = target
         self._marks = marks
+        self._sentinel = sentinel
         self._draw = draw
         self._size = options.concurrency
         self._wedged_most = options.wedged_most
@@ -238,6 +241,8 @@ class Pool:
 
     def _finish(self, run: Run, outcome: Outcome) -> bool:
         """The end of a run, once; False if it had ended before."""
+        if self._sentinel is not None:
+            self._sentinel.check()
         with self._room:
             if run.over:
                 return False

@@ -30,12 +30,12 @@ from forebay.work.pool import Pool
 from forebay.work.reaper import Promoter, Reaper
 from forebay.work.renewer import Renewer
 from forebay.work.role import Beat
+from forebay.work.sentinel import BROKEN, Sentinel
 from forebay.work.settler import Settler
 from forebay.work.ticker import Ticker
 
 _log = logging.getLogger("forebay.work")
 
-BROKEN: Final = 70
 _SPECS_EVERY: Final = 5.0
 _LOOK_EVERY: Final = 0.2
 _FLUSH_MOST: Final = 10.0
@@ -93,9 +93,19 @@ class Worker:
         store = app.store
         self.owner = owner or new_owner()
         self.options = options
+        self._supervised = marks is not None
         routings = Routings(store)
         self.settler = Settler(store, None if marks is None else lambda lease, _: marks.ended(lease.fence))
-        self.pool = Pool(app.registry, options, routings, self.settler.put, target=target, marks=marks)
+        self._sentinel = Sentinel()
+        self.pool = Pool(
+            app.registry,
+            options,
+            routings,
+            self.settler.put,
+            target=target,
+            marks=marks,
+            sentinel=self._sentinel if self._supervised else None,
+        )
         self.claimer = Claimer(store, self.pool, options, self.owner, self.settler.put)
         self.renewer = Renewer(store, self.pool, options, lambda: self.claimer.waiting)
         self.reaper = Reaper(store, routings)
@@ -104,7 +114,6 @@ class Worker:
         self._claiming = Beat(self.claimer)
         self._settling = Beat(self.settler)
         self._tending = [Beat(role) for role in (self.pool, self.renewer, self.reaper, self.promoter, self.ticker)]
-        self._supervised = marks is not None
         self._signals = 0
         self._signalled = Event()
 
@@ -112,8 +121,8 @@ class Worker:
     def healthy(self) -> bool:
         """Claims make progress, and the pool can run what they bring.
 
-        A process that keeps failing to reach its store may have lost its own means to (a handler closed its files): under
-        a supervisor a fresh one costs little; alone it goes on trying.
+        A process that keeps failing to reach its store may have lost its own means to (a handler closed its files):
+        under a supervisor a fresh one costs little; alone it goes on trying.
         """
         alive = self.pool.healthy and self._claiming.alive and self._settling.alive
         return alive and (not self._supervised or self._claiming.failures < _FAILURES_MOST)
@@ -145,6 +154,7 @@ class Worker:
             self.settler.news.set()
             beat.stop(1)
         self.pool.close()
+        self._sentinel.close()
 
     def run(self) -> int:
         """Work until a signal comes; the exit code."""
@@ -154,6 +164,8 @@ class Worker:
         _log.info("worker %s: queues %s", self.owner, ", ".join(self.options.queues))
         while not self._signals and self.healthy:
             self._signalled.wait(_LOOK_EVERY)
+            if self._supervised:
+                self._sentinel.check()
         if not self._signals:
             _log.error("worker %s is broken: no loop, hanging handlers, or no way to its store", self.owner)
             self.drain(0)
