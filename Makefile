@@ -24,7 +24,7 @@ setup: $(STAMP) ## create .venv and install the pinned dependencies; quick when 
 	@:
 
 demo: setup ## see it work: the guided tour
-	@$(PY) examples/demo.py $(ARGS)
+	@$(PY) -m forebay.demo $(ARGS)
 
 check: setup ## format, lint, types, layers, sizes
 	@$(PY) -m ruff format --check || { echo "not formatted: run 'make fmt'" >&2; exit 1; }

@@ -1,4 +1,4 @@
-"""The examples run as a user runs them, say what they show, and end with the right exit code."""
+"""The demo and the examples run as a user runs them, say what they show, and end with the right exit code."""
 
 import os
 import subprocess
@@ -23,8 +23,9 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_demo_tells_its_story() -> None:
-    told = run("examples/demo.py")
-    assert (told.returncode, told.stderr) == (0, ""), told.stdout + told.stderr
+    told = run("-m", "forebay.demo")
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert "Traceback" not in told.stderr
     for phrase in (
         "The queue: demo = {remove-on-ack, priority, immediate,",
         "1  Fifteen jobs of mixed priority",
@@ -35,6 +36,8 @@ def test_the_demo_tells_its_story() -> None:
         "after 4 attempts",
         "goes on counting, attempt is 1",
         "kill -9",
+        "effects applied (each once)",
+        "the supervisor drained and left with code 0",
         "Verdict: nothing lost, nothing done twice by the queue",
     ):
         assert phrase in told.stdout
@@ -60,9 +63,16 @@ def test_the_simple_queue_ends_empty() -> None:
     assert last.endswith("deliveries a message took: {1: 2, 2: 1}")
 
 
-@pytest.mark.parametrize(("example", "option"), [("demo.py", "--seed"), ("simple_queue.py", "--scale")])
-def test_help_explains_and_does_nothing_else(example: str, option: str) -> None:
-    told = run(f"examples/{example}", "--help")
+@pytest.mark.parametrize(
+    ("example", "option"),
+    [
+        (["-m", "forebay.demo"], "--seed"),
+        (["-m", "forebay.demo.fleet"], "--kills"),
+        (["examples/simple_queue.py"], "--scale"),
+    ],
+)
+def test_help_explains_and_does_nothing_else(example: list[str], option: str) -> None:
+    told = run(*example, "--help")
     assert (told.returncode, told.stderr) == (0, "")
     assert told.stdout.startswith("usage:")
     assert option in told.stdout

@@ -519,11 +519,13 @@ def test_migrate_says_the_schema(run: Run, tmp_path: Path) -> None:
     assert "journal" in run("migrate", "--store", f"memory://{tmp_path}/journal").out
 
 
-def test_version_and_demo(run: Run) -> None:
+def test_version(run: Run) -> None:
     assert run("version").out.startswith("forebay ")
     assert set(run("version", "--json").json[0]) == {"forebay", "python", "sqlite"}
-    assert "examples/demo.py" in run("demo").out
-    assert run("demo", "--json").json[0]["packaged"] is False
+
+
+def test_sim_runs_a_seed(run: Run) -> None:
+    assert "seed 1" in run("sim", "--seed", "1").out
 
 
 def test_conformance_is_passed_on(run: Run) -> None:

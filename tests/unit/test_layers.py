@@ -29,6 +29,7 @@ ROOMS = {
     "forebay.core": [],
     "forebay.client": [*FACADE, "forebay.explain", "forebay.work"],
     "forebay.explain": CONTRACT,
+    "forebay.demo": ["forebay", *FACADE, "forebay.client", "forebay.work"],
     "forebay.queue": FACADE,
     "forebay.testing": ["forebay", "forebay.*"],
     "forebay.store": FACADE,

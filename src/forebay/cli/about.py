@@ -1,4 +1,4 @@
-"""`migrate`, `conformance`, `demo` and `version`."""
+"""`migrate`, `conformance`, `sim`, `demo` and `version`."""
 
 import platform
 import sqlite3
@@ -40,18 +40,32 @@ def _conformance(call: Call) -> int:
     return main([*words, *(flag for flag, given in flags.items() if given)])
 
 
+def _demo_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--seed", type=int, default=7, help="the same seed tells the same story (default: 7)")
+
+
 def _demo(call: Call) -> int:
-    steps = [
-        "python examples/demo.py    # the guided tour, from a checkout; or: make demo",
-        "forebay dev app:fb         # your own app, with hot reload",
-    ]
-    if call.screen.as_json:
-        call.screen.emit({"packaged": False, "run": steps})
-    else:
-        call.screen.say("the demo is not packaged yet; run it like this:")
-        for step in steps:
-            call.screen.say(f"  {step}")
-    return OK
+    from forebay.demo.story import main
+
+    return main(["--seed", str(call.args.seed)])
+
+
+def _sim_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--seed", metavar="N", default="0", help="one seed (default: 0)")
+    parser.add_argument("--seeds", metavar="A:B", help="the seeds from A up to, not with, B")
+    parser.add_argument("--hours", metavar="H", help="simulated hours of chaos")
+    parser.add_argument("--faults", metavar="KIND,…", help="only these faults, or none")
+
+
+def _sim(call: Call) -> int:
+    from forebay.testing.sim.__main__ import main
+
+    args = call.args
+    words = ["--seeds", args.seeds] if args.seeds else ["--seed", args.seed]
+    for name in ("hours", "faults"):
+        if getattr(args, name) is not None:
+            words += [f"--{name}", getattr(args, name)]
+    return main([*words, *(["--json"] if args.json else [])])
 
 
 def forebay_version() -> str:
@@ -92,6 +106,16 @@ forebay conformance sqlite:///trial --only 'leases/*'
         _conformance_arguments,
         takes_store=False,
     ),
-    Command("demo", "say how to see it work", _demo, "forebay demo", takes_store=False),
+    Command(
+        "demo", "the guided tour, with kill -9 and the proof", _demo, "forebay demo", _demo_arguments, takes_store=False
+    ),
+    Command(
+        "sim",
+        "simulate workers, store, disk and network by seed, with faults, and check every promise",
+        _sim,
+        "forebay sim --seed 7\nforebay sim --seeds 0:300",
+        _sim_arguments,
+        takes_store=False,
+    ),
     Command("version", "say which versions run here", _version, "forebay version --json", takes_store=False),
 )

@@ -23,6 +23,7 @@ from forebay.core.schedule import Schedule
 from forebay.store.protocol import Query, Want
 from forebay.testing.machine_ground import Ground, plays
 from forebay.testing.machine_parts import (
+    BACK,
     DELAY,
     FEW,
     GATED,
@@ -43,9 +44,6 @@ from forebay.testing.machine_parts import (
     VARIANTS,
     drafts,
 )
-
-EXPIRING_MERGES = False
-"""Off: within one batch an expired draft still takes newer work of its subject over, on the in-process store."""
 
 
 class StoreMachine(Ground):
@@ -82,11 +80,8 @@ class StoreMachine(Ground):
     @rule(batch=st.lists(st.tuples(PICK, st.one_of(st.none(), LASTS), drafts()), max_size=6))
     def enqueue_batch(self, batch: list[tuple[int, int | None, Draft]]) -> None:
         now = self.clock.now()
-        placed = [replace(draft, queue=self._queue(pick)) for pick, _, draft in batch]
         ends = [None if lasts is None else now + lasts for _, lasts, _ in batch]
-        ends = [
-            end if EXPIRING_MERGES or draft.queue != "merge" else None for draft, end in zip(placed, ends, strict=True)
-        ]
+        placed = [replace(draft, queue=self._queue(pick)) for pick, _, draft in batch]
         self._begin().enqueue([replace(draft, expires_at=end) for draft, end in zip(placed, ends, strict=True)])
 
     @plays("order", "block", "until")
@@ -141,6 +136,7 @@ class StoreMachine(Ground):
         draft = Draft("k", 1, queue=self._queue(pick), subject=subject, delay=delay, expires_at=expires_at)
         self._begin().enqueue([draft])
 
+    @plays(JOBS)
     @rule(limit=st.sampled_from([1, 2, 1000]))
     def promote(self, limit: int) -> None:
         self._begin().promote(limit)
@@ -150,6 +146,7 @@ class StoreMachine(Ground):
     def claim_one(self, pick: int, span: timedelta) -> None:
         self._begin().claim([Want(self._queue(pick), 1)], "one", span)
 
+    @plays(JOBS)
     @rule(count=st.integers(1, 9))
     def claim_many(self, count: int) -> None:
         self._begin().claim([Want(queue, count) for queue in self.queues], "many", seconds(5))
@@ -159,6 +156,7 @@ class StoreMachine(Ground):
     def claim_by_class(self, classes: list[str], count: int) -> None:
         self._begin().claim([Want("fair", count, cls) for cls in classes[:2]], "picky", seconds(5))
 
+    @plays(JOBS, SCHEDULES)
     @rule(names=st.lists(OUTCOME, min_size=1, max_size=5))
     def work(self, names: list[str]) -> None:
         """What a worker does: claim, then settle one after the other."""
@@ -330,15 +328,18 @@ class StoreMachine(Ground):
         self._begin().read(LOG, partition, self._offset(partition, pick), limit)
 
     @plays(LOG)
-    @rule(group=st.sampled_from("gh"), partition=st.integers(0, 1), pick=PICK, rewind=st.booleans())
-    def commit(self, group: str, partition: int, pick: int, rewind: bool) -> None:
-        self._begin().commit(LOG, group, partition, self._offset(partition, pick), rewind=rewind)
+    @rule(group=st.sampled_from("ggh"), partition=st.integers(0, 1), picks=st.lists(PICK, max_size=3), rewind=BACK)
+    def commit(self, group: str, partition: int, picks: list[int], rewind: bool) -> None:
+        """A reader that goes on, is late, or goes back on purpose."""
+        for pick in picks:
+            self._begin().commit(LOG, group, partition, self._offset(partition, pick), rewind=rewind)
 
     @plays(LOG)
     @rule(age=st.sampled_from([-1, 0, SECOND]), limit=st.sampled_from([1, 2, 1000]))
     def trim(self, age: int, limit: int) -> None:
         self._begin().trim(LOG, self.clock.now() - age, limit)
 
+    @plays(JOBS)
     @rule(pick=st.one_of(st.none(), PICK), state=st.one_of(st.none(), st.sampled_from(State)), limit=FEW)
     def browse(self, pick: int | None, state: State | None, limit: int) -> None:
         queue = None if pick is None else self._queue(pick)

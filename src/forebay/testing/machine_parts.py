@@ -99,6 +99,7 @@ PICK = st.integers(0, 30)
 """Which one of a list whose length is known only when the rule runs; small ones are the newest."""
 FEW = st.integers(1, 4)
 NAME = st.sampled_from(["hourly", "daily"])
+BACK = st.sampled_from([False, False, True])
 KEY = st.sampled_from("xy")
 SUBJECT = st.sampled_from(["s", "t"])
 TENANT = st.sampled_from(["a", "b", None])

@@ -9,8 +9,7 @@ model takes over the store's, once it has checked that the choice is a legal one
     expired     a job may die of it from `expires_at` on, must be dead a second later, and is never claimed in between
     kept        a finished job may be forgotten from the end of its `KeepFor` on, not before; a key counts for at most
                 a second after its window
-    claim       within a class exact: smallest (rank, id) first, nothing that was claimable left out. Shares are free,
-                and a slot that an expiry freed during the claim may wait for the next one.
+    claim       within a class exact: smallest (rank, id) first, nothing that was claimable left out. Shares are free.
     leases      the end is the store's, within [asked, asked · 1.01 + 1 ms]; `overdue` is free among equal ends
     purge, trim which ones, if `limit` cuts; how many is exact.  `append` without a key: which partition
 
@@ -55,7 +54,6 @@ class Model(GateModel):
         self.ticks: dict[str, Instant] = {}
         self._settled: dict[int, tuple[int, type[Verdict]]] = {}
         self._admitted: set[int] = set()
-        self._freed: set[str] = set()
 
     def spec(self, queue: str) -> QueueSpec:
         return self.specs.get(queue) or QueueSpec(name=queue)
@@ -99,7 +97,6 @@ class Model(GateModel):
     def observe(self, now: Instant, pictures: Mapping[int, Job | None]) -> list[int]:
         """All accepted jobs as the store shows them; returns those that became ready since the last look."""
         ready = []
-        self._freed.clear()
         for job_id, shown in pictures.items():
             item = self.items.get(job_id)
             if item is None:
@@ -111,7 +108,6 @@ class Model(GateModel):
                 self._change(item, state=State.READY)
                 ready.append(job_id)
             elif shown and shown.state is State.DEAD and was in OPEN[:2] and item.expired(now):
-                self._freed.update(gate.name for gate in item.entry.gates)
                 self._die(item, Failure(EXPIRED, "not claimed before it expired"), now)
         for job_id, shown in pictures.items():
             item = self.items.get(job_id)
@@ -163,7 +159,7 @@ class Model(GateModel):
         for want in wants:
             got = [item for lease in leases if _wanted(item := self.items[lease.job.id], want)]
             items = [] if want.queue in paused else self.jobs(*OPEN[:2], queue=want.queue)
-            left = [i for i in items if _wanted(i, want) and self._claimable(i, now) and not self._held_up(i)]
+            left = [i for i in items if _wanted(i, want) and self._claimable(i, now)]
             require(len(got) <= want.count, "more than was asked for", want, len(got))
             require(len(got) == want.count or not left, "jobs were there, fewer came", want, [i.job.id for i in left])
             for cls in {item.entry.cls for item in got}:
@@ -286,10 +282,6 @@ class Model(GateModel):
 
     def _claimable(self, item: Item, now: Instant) -> bool:
         return not item.expired(now) and (item.job.state is State.READY or self._admissible(item, now))
-
-    def _held_up(self, item: Item) -> bool:
-        """Its slot came free only while the last verb ran, by an expiry."""
-        return item.job.state is State.WAITING and any(gate.name in self._freed for gate in item.entry.gates)
 
     def _held(self, fence: tuple[int, int]) -> Item | None:
         item = self.items.get(fence[0])

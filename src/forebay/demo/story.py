@@ -3,7 +3,7 @@
     1  fifteen jobs of mixed priority        2  a duplicate is refused
     3  a flood meets backpressure            4  retries and a dead letter, with live numbers while it drains
     5  `kill -9` of a process with a journal, and a recovery that loses nothing
-    6  real worker processes on a SQLite file, killed with -9 while they work (examples/fleet.py)
+    6  real worker processes on a SQLite file, killed with -9 while they work
 
 It ends with a verdict and an exit code: 0 only if every job that was ever accepted is accounted for.
 """
@@ -17,12 +17,14 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from forebay import Draft, KeyConflict, QueueFull, QueueSpec, Store, Want, decide, open_store
 from forebay.core.instant import ms, seconds
 from forebay.core.outcome import Ack, DeadLetter, Failed, Failure, Outcome, Succeeded
 from forebay.core.policy import Bounded, FullJitter, Priority, Routing
+from forebay.demo import fleet
 from forebay.store.protocol import Query
 
 QUEUE = "demo"
@@ -145,7 +147,7 @@ def be_the_victim(directory: str, receipts: str) -> None:
 def a_kill(directory: Path) -> bool:
     title(5, f"A process with a journal works flat out with {VICTIM_THREADS} threads, then: kill -9")
     journal, receipts = directory / "journal", directory / "receipts"
-    victim = subprocess.Popen([sys.executable, __file__, "--victim", str(journal), str(receipts)])
+    victim = subprocess.Popen([sys.executable, "-m", "forebay.demo", "--victim", str(journal), str(receipts)])
     try:
         time.sleep(VICTIM_SECONDS)
         print(f"   kill -9 {victim.pid}")
@@ -180,15 +182,14 @@ def a_fleet(seed: int) -> bool:
     title(
         6, "Three worker processes drain the mix of a busy day from one SQLite file, and are killed with -9 meanwhile"
     )
-    fleet = Path(__file__).with_name("fleet.py")
-    return subprocess.run([sys.executable, str(fleet), "--seed", str(seed)], check=False).returncode == 0
+    return fleet.main(["--seed", str(seed)]) == 0
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--victim", nargs=2, metavar=("DIRECTORY", "RECEIPTS"), help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=7, help="the same seed tells the same story (default: 7)")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     if args.victim:
         be_the_victim(*args.victim)
         return 0
@@ -206,7 +207,3 @@ def main() -> int:
     good = drained and survived and a_fleet(args.seed)
     print(f"\nVerdict: {'nothing lost, nothing done twice by the queue' if good else 'FAILED, see above'}")
     return 0 if good else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,8 +1,8 @@
 """Real workers in real processes on one SQLite file, killed with `kill -9` while they work, and the count afterwards.
 
-    python examples/fleet.py [--jobs 6000] [--processes 3] [--kills 4] [--seed 7]
+    python -m forebay.demo.fleet [--jobs 6000] [--processes 3] [--kills 4] [--seed 7]
 
-A supervisor runs the mix of `examples/mix.py`. Worker processes are killed at random; the supervisor replaces them and
+A supervisor runs the app of `mix.py`. Worker processes are killed at random; the supervisor replaces them and
 takes back at once what they held. In the end every accepted job must be done or dead, every effect applied once, and
 every dead letter must have used exactly its lives: judged by the producers' receipts and by what the handlers wrote,
 not by the queue's own counters.
@@ -17,13 +17,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from forebay import Draft, Job, State
 from forebay.client import Forebay
 from forebay.store.protocol import Query
 
-HERE = Path(__file__).parent
 KINDS, WEIGHTS = ("fast", "slow", "flapping", "poison"), (70, 20, 5, 5)
 LIVES = {"poison": 3}
 PATIENCE_SECONDS = 120
@@ -103,24 +103,23 @@ def used_exactly_its_lives(job: Job, starts: int) -> bool:
     return job.attempt == job.max_attempts and starts <= job.attempt <= starts + unseen
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=6000, help="how many jobs to accept (default: 6000)")
     parser.add_argument("--processes", type=int, default=3, help="worker processes (default: 3)")
     parser.add_argument("--kills", type=int, default=4, help="how many of them to kill (default: 4)")
     parser.add_argument("--seed", type=int, default=7, help="the same seed makes the same jobs (default: 7)")
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     rng = random.Random(args.seed)
     with tempfile.TemporaryDirectory(prefix="forebay-fleet-") as directory:
         url, evidence = f"sqlite:///{directory}/jobs.db", Path(directory) / "evidence.db"
         environment = {**os.environ, "FOREBAY_URL": url, "MIX_EVIDENCE": str(evidence)}
         os.environ.update(FOREBAY_URL=url, MIX_EVIDENCE=str(evidence))
-        sys.path.insert(0, str(HERE))
-        from mix import fb  # type: ignore[import-not-found]
+        from forebay.demo.mix import fb
 
         accepted = produce(fb, args.jobs, rng)
-        command = [sys.executable, "-m", "forebay", "worker", "mix:fb", "--queues", "mix", "--processes"]
-        supervisor = subprocess.Popen([*command, str(args.processes)], cwd=HERE, env=environment)
+        command = [sys.executable, "-m", "forebay", "worker", "forebay.demo.mix:fb", "--queues", "mix", "--processes"]
+        supervisor = subprocess.Popen([*command, str(args.processes)], env=environment)
         try:
             killed = watch(fb, supervisor, args.kills, rng)
         finally:

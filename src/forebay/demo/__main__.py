@@ -1,0 +1,8 @@
+"""`python -m forebay.demo`."""
+
+import sys
+
+from forebay.demo.story import main
+
+if __name__ == "__main__":
+    sys.exit(main())

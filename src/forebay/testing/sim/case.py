@@ -1,0 +1,49 @@
+"""One finished run as the checks see it: what the simulation saw, and its ledger put in order."""
+
+from forebay.core.event import Acked, Died, Dismissed, Released, Retried
+from forebay.testing.sim.book import Book, Turn
+from forebay.testing.sim.depot import Depot
+from forebay.testing.sim.evidence import Evidence
+from forebay.testing.sim.world import SECOND, World
+
+_REAPED_WITHIN = 3 * SECOND
+_WORDS: dict[type, str] = {
+    Acked: "Ack",
+    Retried: "Retry",
+    Died: "DeadLetter",
+    Released: "Release",
+    Dismissed: "Cancel",
+}
+
+
+class Case:
+    """Evidence and ledger of one run. `last_tick_at`: schedules were tended at least up to this instant."""
+
+    def __init__(self, evidence: Evidence, depot: Depot, world: World, last_tick_at: int) -> None:
+        self.evidence = evidence
+        self.world = world
+        self.depot = depot
+        self.last_tick_at = last_tick_at
+        self.book = Book(depot.events(), [record.at for record in depot.ledger])
+
+    def verdict(self, turn: Turn) -> str:
+        """How a turn ended, in the word of the verdict; empty while it has not."""
+        return "" if turn.ending is None else _WORDS[type(turn.ending)]
+
+    def abandoned(self, turn: Turn) -> bool:
+        return isinstance(turn.ending, Retried | Died) and turn.ending.error.abandoned
+
+    def outdated(self, turn: Turn) -> bool:
+        """Whether it was taken by a reaper that had seen the lease run out before its holder renewed it."""
+        sent = self.evidence.sent.get(turn.fence, [])
+        return any(word.role == "reaper" and word.until <= turn.ended_at and word.until < turn.until for word in sent)
+
+    def excused(self, turn: Turn, processes: dict[str, list[tuple[int, int]]]) -> bool:
+        """Whether something happened to its holder, or to everybody, that explains a lease running out."""
+        if turn.fence not in self.evidence.received:
+            return True
+        since = turn.ended - (turn.until - turn.claimed_at) - _REAPED_WITHIN
+        windows = [*self.world.trouble, *processes.get(turn.owner, [])]
+        return turn.owner in self.evidence.died_at or any(
+            begun <= turn.ended and ended >= since for begun, ended in windows
+        )

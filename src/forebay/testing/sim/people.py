@@ -1,0 +1,222 @@
+"""Who uses the queues: producers that send drafts, an operator who interferes, and the queues and schedules they share.
+
+Promise: each draft has a serial number in its payload, so that its job can be found in the ledger. A producer that did
+not hear an answer sends again if its drafts have keys, and otherwise leaves them as perhaps accepted. A refusal is
+noted as such: nothing of it may be found later.
+"""
+
+from typing import Final
+
+from forebay.core.errors import QueueFull
+from forebay.core.instant import hours, ms, seconds
+from forebay.core.job import Draft, State
+from forebay.core.policy import (
+    AtMost,
+    Bounded,
+    Exponential,
+    Fair,
+    FullJitter,
+    InOrder,
+    KeepFor,
+    LatestWins,
+    Priority,
+    Routing,
+)
+from forebay.core.schedule import Schedule
+from forebay.core.spec import QueueSpec
+from forebay.store.protocol import Query
+from forebay.testing.faulty import ReplyLost
+from forebay.testing.sim.evidence import Wish
+from forebay.testing.sim.faults import Kind
+from forebay.testing.sim.worker import Surroundings
+from forebay.testing.sim.world import EPOCH, SECOND, Actor, Process
+
+_QUICK: Final = FullJitter(ms(200), seconds(2))
+_KEYS: Final = hours(4)
+CAPACITY: Final = 5
+SLOTS: Final = 2
+
+QUEUES: Final = (
+    QueueSpec(name="plain", routing=Routing(3, _QUICK), key_window=_KEYS),
+    QueueSpec(name="kept", retention=KeepFor(hours(24)), selection=Priority(), routing=Routing(2, _QUICK)),
+    QueueSpec(
+        name="order", eligibility=InOrder(), routing=Routing(3, Exponential(ms(100), seconds(1))), key_window=_KEYS
+    ),
+    QueueSpec(name="cap", eligibility=AtMost(SLOTS), routing=Routing(4, _QUICK), key_window=_KEYS),
+    QueueSpec(name="small", capacity=Bounded(CAPACITY), routing=Routing(3, _QUICK), key_window=_KEYS),
+    QueueSpec(name="latest", merge=LatestWins(), routing=Routing(3, _QUICK), key_window=_KEYS),
+    QueueSpec(name="fair", share=Fair(weights={"big": 3}), routing=Routing(3, _QUICK), key_window=_KEYS),
+    QueueSpec(name="cron", routing=Routing(4, _QUICK)),
+)
+
+SCHEDULES: Final = (
+    ("every7", "@every 7s ; catch_up=all(1000)"),
+    ("every20", "@every 20s ; catch_up=all(1000) overlap=skip"),
+    ("tens", "*/10 * * * * *"),
+    ("jitter", "@every 13s ; catch_up=all(1000) jitter=3s"),
+)
+
+_DOES: Final = (
+    ("work", 60, Kind.RAISE),
+    ("raise", 12, Kind.RAISE),
+    ("snooze", 6, Kind.SNOOZE),
+    ("drop", 4, Kind.DROP),
+    ("hang", 6, Kind.HANG),
+    ("poison", 4, Kind.POISON),
+)
+_KIND_OF: Final = {does: kind for does, _, kind in _DOES}
+_ALWAYS: Final = 1_000
+
+
+def schedule(name: str, rule: str, next_at: int) -> Schedule:
+    draft = Draft("tick", {"does": "work", "us": 100_000, "cron": name}, queue="cron")
+    return Schedule(name, rule, next_at, draft)
+
+
+class Producer(Process):
+    """Sends drafts, one call after another."""
+
+    def __init__(self, number: int, around: Surroundings) -> None:
+        super().__init__(f"p{number}")
+        self._around = around
+        self._world = around.world
+        self._store = around.connect(self)
+        self._number = number
+        self._serial = number * 10_000_000
+        self._pending: tuple[list[Draft], list[Wish]] | None = None
+        self.sending = True
+        self.pause = around.world.random.choice((3.0, 4.0, 6.0))
+        self.actor = Actor(around.world, self, "producer", self.step)
+
+    @property
+    def done(self) -> bool:
+        return not self.sending and self._pending is None
+
+    def step(self) -> float:
+        if self._pending is None:
+            if not self.sending:
+                return 1.0
+            self._pending = self._compose()
+        drafts, wishes = self._pending
+        keyed = wishes[0].keyed
+        before = self._store.performed
+        try:
+            receipts = self._store.enqueue(drafts)
+        except QueueFull:
+            self._around.faults.count(Kind.FULL)
+            self._sent(wishes, before)
+            for wish in wishes:
+                wish.refused = wish.sent == 1
+            self._pending = None
+            return self.pause
+        except ConnectionError as error:
+            self._sent(wishes, before)
+            if not keyed or not isinstance(error, ReplyLost | ConnectionError):
+                self._pending = None
+            raise
+        self._sent(wishes, before)
+        self._pending = None
+        for wish, receipt in zip(wishes, receipts, strict=True):
+            wish.ids = [*wish.ids, receipt.id]
+            wish.merged = receipt.merged
+            wish.answered_at = self._world.now
+        self._world.tell(f"accepted {[receipt.id for receipt in receipts]}")
+        return self.pause * 2 * self._world.random.random()
+
+    def _sent(self, wishes: list[Wish], before: int) -> None:
+        for wish in wishes:
+            wish.sent += self._store.performed - before
+
+    def _compose(self) -> tuple[list[Draft], list[Wish]]:
+        world = self._world
+        queue = world.random.choice(QUEUES[:-1]).name
+        keyed = world.chance(0.7)
+        drafts, wishes = [], []
+        for _ in range(world.random.choice((1, 1, 2, 4))):
+            self._serial += 1
+            draft = self._draft(queue, keyed)
+            wish = Wish(self._serial, queue, draft.subject, keyed, draft.delay, world.now)
+            self._around.evidence.wishes[self._serial] = wish
+            drafts.append(draft)
+            wishes.append(wish)
+        return drafts, wishes
+
+    def _draft(self, queue: str, keyed: bool) -> Draft:
+        world = self._world
+        draw = world.random
+        (does,) = draw.choices([name for name, _, _ in _DOES], [weight for _, weight, _ in _DOES])
+        if not self._around.faults.allows(_KIND_OF[does]):
+            does = "work"
+        kind = "slow" if does == "hang" else draw.choice(("swift", "swift", "frail"))
+        # One job in ten outlives its lease by far: only a renewer keeps it.
+        long = world.chance(0.1) and kind != "slow"
+        plan = {
+            "n": self._serial,
+            "does": does,
+            "us": world.between(4 * SECOND, 9 * SECOND) if long else world.between(2_000, SECOND),
+            "times": draw.choice((1, 2, _ALWAYS)) if does in ("raise", "poison", "drop") else world.between(1, 2),
+            "snooze": world.between(0, 2 * SECOND),
+            "ghostly": world.chance(0.3),
+            "yields": world.chance(0.5),
+        }
+        return Draft(
+            kind,
+            plan,
+            queue=queue,
+            priority=world.between(0, 3),
+            delay=world.between(0, 4 * SECOND) if world.chance(0.25) else 0,
+            key=f"k{self._serial}" if keyed else None,
+            tenant=draw.choice(("big", "small")),
+            # Each producer has its own subjects: then the order of its calls is the order of the line.
+            subject=f"s{self._number}.{world.between(0, 1)}" if queue in ("order", "latest") else None,
+        )
+
+
+class Operator(Process):
+    """Cancels, redrives, pauses, registers schedules again."""
+
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__("operator")
+        self._around = around
+        self._world = around.world
+        self._store = around.connect(self)
+        self._redrives = 0
+        self.actor = Actor(around.world, self, "operator", self.step)
+
+    def step(self) -> float:
+        world, faults = self._world, self._around.faults
+        kind = world.random.choice((Kind.CANCEL, Kind.REDRIVE, Kind.REDRIVE, Kind.PAUSE, Kind.RESCHEDULE))
+        if faults.allows(kind):
+            match kind:
+                case Kind.CANCEL:
+                    self._cancel()
+                case Kind.REDRIVE:
+                    self._redrive()
+                case Kind.PAUSE:
+                    queue = world.random.choice(QUEUES).name
+                    self._store.pause(queue, self._store.now() + world.between(SECOND, 4 * SECOND))
+                    faults.count(kind)
+                case _:
+                    name, rule = world.random.choice(SCHEDULES)
+                    self._store.put_schedule(schedule(name, rule, EPOCH))
+                    faults.count(kind)
+        return world.random.random() * 6
+
+    def _cancel(self) -> None:
+        known = [wish.ids[0] for wish in list(self._around.evidence.wishes.values())[-10:] if wish.ids]
+        if known:
+            chosen = self._world.random.choice(known)
+            self._world.tell(f"cancels {chosen}")
+            self._store.cancel([chosen])
+            self._around.faults.count(Kind.CANCEL)
+
+    def _redrive(self) -> None:
+        dead = [job.id for job in self._store.browse(Query(state=State.DEAD), 0, 50).jobs]
+        others = [wish.ids[0] for wish in self._around.evidence.wishes.values() if wish.ids]
+        if dead and others and self._redrives < 12:
+            self._redrives += 1
+            # Also one that is not dead: it must not move.
+            chosen = [self._world.random.choice(dead) for _ in range(self._world.between(1, 2))]
+            chosen.append(self._world.random.choice(others))
+            if self._store.redrive(chosen):
+                self._around.faults.count(Kind.REDRIVE)

@@ -1,0 +1,255 @@
+"""A simulated pool: what the claimer and the renewer need of one, with handlers that follow their payloads.
+
+Promise: it keeps the rules of the real pool (never more than `concurrency`, a run ends exactly once, a lost lease is
+never concluded, breakers and timeouts) on virtual time, with the real `decide` and the real `Circuit`. A payload says
+what its handler does: how long it takes, and whether it works, raises, hangs, snoozes, gives up or kills its process,
+at first or always. Handlers on a loop end when they are stopped; those in threads cannot be, and go on as ghosts whose
+effects are noted all the same.
+
+What can go wrong is checked at once: more runs than slots, a suspect that is not alone, a start with a lost lease.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from forebay.core.breaker import Breaker, Circuit
+from forebay.core.decide import decide
+from forebay.core.instant import seconds
+from forebay.core.lease import Fence, Lease
+from forebay.core.outcome import (
+    Dropped,
+    Failed,
+    Failure,
+    Interrupted,
+    Outcome,
+    Release,
+    Snoozed,
+    Succeeded,
+    Verdict,
+    Withdrawn,
+)
+from forebay.core.policy import Routing
+from forebay.testing.sim.evidence import Evidence, Start
+from forebay.testing.sim.faults import Faults, Kind
+from forebay.testing.sim.world import SECOND, Actor, Process, Task, World
+from forebay.work.options import Options
+from forebay.work.run import TIMEOUT, Stop
+
+RAISED: Final = "sim.Raised"
+DROPPED: Final = "sim.Dropped"
+TIMEOUTS: Final = {"slow": 2 * SECOND}
+BREAKERS: Final = {"frail": Breaker(failures=3, rest=seconds(2))}
+_NEVER: Final = 10**15
+_LOOK_AGAIN: Final = 1.0
+
+
+class Run:
+    """One handler at work."""
+
+    def __init__(self, lease: Lease, ghostly: bool) -> None:
+        self.lease = lease
+        self.ghostly = ghostly
+        self.stop: Stop | None = None
+        self.over = False
+        self.end: Task | None = None
+
+
+class SimPool:
+    """The slots of one worker."""
+
+    def __init__(
+        self,
+        world: World,
+        process: Process,
+        options: Options,
+        routing: Callable[[str], Routing],
+        settle: Callable[[Lease, Verdict], None],
+        evidence: Evidence,
+        faults: Faults,
+        die: Callable[[int], None],
+    ) -> None:
+        self._world = world
+        self._process = process
+        self._size = options.concurrency
+        self._routing = routing
+        self._settle = settle
+        self._evidence = evidence
+        self._faults = faults
+        self._die = die
+        self._runs: dict[Fence, Run] = {}
+        self._circuits = {kind: Circuit(breaker) for kind, breaker in BREAKERS.items()}
+        self._waiting: Actor | None = None
+        self.marks: dict[Fence, None] = {}
+        self.saved = 0
+
+    @property
+    def free(self) -> int:
+        return self._size - len(self._runs)
+
+    @property
+    def idle(self) -> bool:
+        return not self._runs
+
+    def take(self, leases: Sequence[Lease]) -> None:
+        for lease in leases:
+            self._routing(lease.job.queue)
+            circuit = self._circuits.get(lease.job.kind)
+            after = 0 if circuit is None else circuit.admit(self._world.now)
+            if after > 0:
+                self.saved += 1
+                self._settle(lease, Release(int(after * (0.5 + self._world.random.random()))))
+            else:
+                self._begin(lease)
+
+    def held(self) -> list[Lease]:
+        return [run.lease for run in self._runs.values()]
+
+    def lose(self, fences: Sequence[Fence]) -> None:
+        for fence in fences:
+            self._interrupt(fence, Stop.LOST)
+
+    def ask_to_end(self, fences: Sequence[Fence]) -> None:
+        for fence in fences:
+            self._interrupt(fence, Stop.CANCEL)
+
+    def interrupt_all(self) -> None:
+        for fence in list(self._runs):
+            self._interrupt(fence, Stop.DRAIN)
+
+    def wait_for_room(self, timeout: float) -> None:
+        if self.free <= 0:
+            self._rest()
+
+    def wait_until_idle(self, timeout: float) -> bool:
+        if not self.idle:
+            self._rest()
+        return self.idle
+
+    def _rest(self) -> None:
+        """Looking again before something has ended would find the same: rest until then."""
+        if self._world.acting is not None:
+            self._waiting = self._world.acting
+            self._waiting.rest(_LOOK_AGAIN)
+
+    def _begin(self, lease: Lease) -> None:
+        self._check_start(lease)
+        world, evidence, job = self._world, self._evidence, lease.job
+        plan: Any = job.payload
+        evidence.starts_of[job.id] += 1
+        nth = evidence.starts_of[job.id]
+        start = Start(lease.fence, self._process.name, job.attempt, world.now, plan.get("n"), job.subject, job.suspect)
+        if lease.fence in evidence.starts:
+            world.violation("effects once per delivery", f"the handler of {lease.fence} was started twice")
+        evidence.starts[lease.fence] = start
+        evidence.alone += job.suspect
+        self.marks[lease.fence] = None
+        run = self._runs[lease.fence] = Run(lease, ghostly=plan.get("ghostly", False))
+        does = plan["does"] if nth <= plan.get("times", 0) else "work"
+        span = _NEVER if does == "hang" else plan["us"]
+        world.tell(f"starts {lease.fence} attempt {job.attempt} {does}")
+        run.end = world.after(span * 4 // 5, lambda: self._reach_effect(run, does, plan), self._process)
+        limit = TIMEOUTS.get(job.kind)
+        if limit is not None:
+            world.after(limit, lambda: self._interrupt(run.lease.fence, Stop.TIMEOUT), self._process)
+
+    def _check_start(self, lease: Lease) -> None:
+        world, name = self._world, self._process.name
+        if self.free <= 0:
+            world.violation("I6 the pool is never overfull", f"{name} starts {lease.fence} with {self._size} running")
+        others = [run.lease for run in self._runs.values()]
+        if others and (lease.job.suspect or any(other.job.suspect for other in others)):
+            beside = [other.fence for other in others]
+            world.violation("I17 suspects run alone", f"{name} starts {lease.fence} beside {beside}")
+        if lease.fence in self._evidence.lost:
+            world.violation(
+                "I2 no start with a lost lease", f"{name} was told that {lease.fence} is lost, and starts it"
+            )
+
+    def _reach_effect(self, run: Run, does: str, plan: Any) -> None:
+        """Ghosts do what they do; runs that were really stopped do not. A process may die between effect and end."""
+        if does == "work" and (not run.over or run.ghostly):
+            self._evidence.effects[run.lease.fence] += 1
+        run.end = self._world.after(plan["us"] // 5, lambda: self._end(run, does, plan), self._process)
+
+    def _end(self, run: Run, does: str, plan: Any) -> None:
+        if run.over:
+            return
+        outcome: Outcome
+        match does:
+            case "raise":
+                self._faults.count(Kind.RAISE)
+                outcome = Failed(Failure(RAISED, "as planned"))
+            case "drop":
+                self._faults.count(Kind.DROP)
+                outcome = Dropped(Failure(DROPPED, "as planned"))
+            case "snooze":
+                self._faults.count(Kind.SNOOZE)
+                outcome = Snoozed(plan["snooze"])
+            case "poison":
+                self._faults.count(Kind.POISON)
+                self._die(run.lease.job.id)
+                return
+            case _:
+                outcome = Withdrawn() if run.stop is Stop.CANCEL and plan.get("yields") else Succeeded()
+        self._finish(run, outcome)
+
+    def _interrupt(self, fence: Fence, stop: Stop) -> None:
+        run = self._runs.get(fence)
+        if run is None or run.stop not in (None, Stop.CANCEL) or run.stop is stop:
+            return
+        run.stop = stop
+        self._world.tell(f"stops {fence} {stop}")
+        if stop is Stop.TIMEOUT:
+            self._faults.count(Kind.HANG)
+        if run.ghostly and stop is Stop.CANCEL:
+            return
+        if run.ghostly:
+            self._finish(run, _stopped(stop))
+        else:
+            self._world.after(self._world.between(100, 5_000), lambda: self._stopped(run, stop), self._process)
+
+    def _stopped(self, run: Run, stop: Stop) -> None:
+        if not run.over:
+            if run.end is not None:
+                run.end.live = False
+            self._finish(run, _stopped(stop))
+
+    def _finish(self, run: Run, outcome: Outcome) -> None:
+        run.over = True
+        fence = run.lease.fence
+        self._runs.pop(fence, None)
+        start = self._evidence.starts[fence]
+        start.ended_at = self._world.now
+        start.outcome = "Lost" if run.stop is Stop.LOST else type(outcome).__name__
+        if self._waiting is not None:
+            self._waiting.nudge(self._world.between(10, 500))
+            self._waiting = None
+        if run.stop is Stop.LOST:
+            self.marks.pop(fence, None)
+            circuit = self._circuits.get(run.lease.job.kind)
+            if circuit is not None:
+                circuit.given_up()
+        else:
+            self._conclude(run.lease, outcome)
+
+    def _conclude(self, lease: Lease, outcome: Outcome) -> None:
+        circuit = self._circuits.get(lease.job.kind)
+        if circuit is not None:
+            match outcome:
+                case Succeeded():
+                    circuit.succeeded()
+                case Failed():
+                    circuit.failed(self._world.now)
+                case _:
+                    circuit.given_up()
+        self._settle(lease, decide(lease.job, outcome, self._routing(lease.job.queue), self._world.random.random()))
+
+
+def _stopped(stop: Stop) -> Outcome:
+    match stop:
+        case Stop.CANCEL:
+            return Withdrawn()
+        case Stop.TIMEOUT:
+            return Failed(Failure(TIMEOUT, "it ran too long"))
+        case _:
+            return Interrupted()
