@@ -95,6 +95,27 @@ def test_a_failure_of_a_run_that_began_before_it_opened_does_no_harm() -> None:
     assert circuit.admit(NOW + 11 * SECOND) == 0
 
 
+def test_a_probe_that_tells_nothing_makes_room_for_the_next() -> None:
+    circuit = opened(Breaker(failures=1, rest=seconds(10)))
+    later = NOW + 10 * SECOND
+    for _ in range(3):
+        assert circuit.admit(later) == 0
+        assert circuit.admit(later) > 0
+        circuit.given_up()
+    assert circuit.state(later) == "half-open"
+    assert circuit.admit(later) == 0
+
+
+def test_what_tells_nothing_while_it_is_closed_changes_nothing() -> None:
+    circuit = Circuit(POLICY)
+    circuit.failed(NOW)
+    circuit.failed(NOW)
+    circuit.given_up()
+    assert circuit.state(NOW) == "closed"
+    circuit.failed(NOW)
+    assert circuit.state(NOW) == "open"
+
+
 def test_every_run_that_was_not_wasted_is_counted() -> None:
     circuit = opened()
     for _ in range(7):

@@ -428,6 +428,18 @@ def test_an_idle_claimer_sleeps_in_the_store_and_wakes_for_work(clock: ManualClo
     assert beat.stop(PATIENCE)
 
 
+def test_a_hint_that_is_wrong_again_and_again_is_not_chased(store: MemoryStore, clock: ManualClock) -> None:
+    """A lease that is to be reaped makes every wait end at once, and there is nothing to claim."""
+    leased(store, 1)
+    clock.advance(11 * SECOND)
+    crew = Crew(store)
+    rests = [crew.claimer.step() for _ in range(10)]
+    assert all(rest > 0 for rest in rests[-5:])
+    store.enqueue([Draft("k")])
+    crew.claimer.step()
+    assert crew.started == [2]
+
+
 def test_a_suspect_runs_alone(store: MemoryStore) -> None:
     crew = Crew(store)
     crew.slots.running += leased(store, 2)
@@ -466,6 +478,17 @@ def test_suspects_run_one_after_the_other_and_too_many_go_back_uncharged(store: 
     assert all(0 < release.after <= SECOND for _, release in crew.returned)
     store.settle(crew.returned)
     assert {job(store, number).attempt for number in returned} == {1}, "the claim itself is not charged"
+
+
+def test_nothing_is_held_while_a_suspect_runs(store: MemoryStore) -> None:
+    """It may hold the interpreter past its lease, and whoever waits behind it would be charged without a start."""
+    suspects(store, 5)
+    crew = Crew(store)
+    while not crew.started:
+        crew.claimer.step()
+    assert crew.claimer.waiting == []
+    store.settle(crew.returned)
+    assert store.backlog(["default"])[0].running == 1
 
 
 def test_a_suspect_whose_lease_was_lost_while_it_waited_does_not_start(store: MemoryStore) -> None:

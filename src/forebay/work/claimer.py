@@ -1,12 +1,11 @@
 """The claimer asks for no more than can start now, so whatever it holds is really running.
 
 A job whose last holder died is a suspect: it runs alone in its process, so that a killer is found without innocents
-dying beside it. A few may wait here for their turn, one after the other, while nothing else is claimed; more are handed
-back unharmed.
+dying beside it. Nothing is held while a suspect runs or waits: it would be charged too if the process died or stood
+still past the lease. A suspect that meets a busy pool goes back unharmed, and the pool empties before the next claim.
 """
 
 import random
-from collections import deque
 from collections.abc import Callable, Sequence
 from threading import Event
 from typing import Final, Protocol
@@ -19,8 +18,7 @@ from forebay.work.options import Options
 
 _IDLE: Final = seconds(1)
 _STARTING_MOST: Final = 0.05
-_SUSPECTS_MOST: Final = 8
-_SUSPECT_AGAIN: Final = 200_000
+_SUSPECT_AGAIN: Final = 60_000
 _FRUITLESS_REST: Final = 0.02
 _CLOSED_REST: Final = 1.0
 
@@ -61,26 +59,22 @@ class Claimer:
         self._owner = owner
         self._hand_back = hand_back
         self._draw = draw
-        self._suspects: deque[Lease] = deque()
-        self._alone = False
+        self._emptying = False
         self._closing = Event()
         self._turn = 0
         self._fruitless = 0
         self.claims = 0
         self.claimed = 0
 
-    @property
-    def waiting(self) -> list[Lease]:
-        """Held and not started: suspects before their turn."""
-        return list(self._suspects)
-
     def step(self) -> float:
         """One claim, or one rest until there may be something to claim."""
         if self._closing.is_set():
             return _CLOSED_REST
-        if self._suspects or self._alone:
-            return self._mind_suspects()
-        room = min(self._slots.free, self._options.claim_batch)
+        if self._emptying and not self._slots.idle:
+            self._slots.wait_until_idle(_STARTING_MOST)
+            return 0.0
+        room = 1 if self._emptying else min(self._slots.free, self._options.claim_batch)
+        self._emptying = False
         if room <= 0:
             self._slots.wait_for_room(_STARTING_MOST)
             return 0.0
@@ -98,47 +92,23 @@ class Claimer:
         return 0.0
 
     def close(self) -> None:
-        """Nothing is claimed any more; call `let_go` when the last step is over."""
+        """Nothing is claimed any more; what a claim under way still brings is handed back."""
         self._closing.set()
-
-    def let_go(self) -> None:
-        """What was claimed and has not started goes back uncharged."""
-        while self._suspects:
-            self._hand_back(self._suspects.popleft(), Release())
 
     def _sort_out(self, leases: list[Lease]) -> None:
         suspects = [lease for lease in leases if lease.job.suspect]
         if not suspects:
             self._slots.take(leases)
             return
-        self._suspects.extend(suspects[:_SUSPECTS_MOST])
-        for lease in suspects[_SUSPECTS_MOST:]:
+        self._emptying = True
+        others = [lease for lease in leases if not lease.job.suspect]
+        alone = suspects[:1] if self._slots.idle else []
+        for lease in suspects[len(alone) :]:
             self._hand_back(lease, Release(int(_SUSPECT_AGAIN * (0.5 + self._draw()))))
-        if len(suspects) < len(leases):
-            self._slots.take([lease for lease in leases if not lease.job.suspect])
-
-    def _mind_suspects(self) -> float:
-        """A suspect starts when the pool is empty, and nothing else starts before it has ended."""
-        if not self._slots.idle:
-            self._slots.wait_until_idle(_STARTING_MOST)
-        elif self._suspects:
-            self._start_suspect(self._suspects[0])
-        else:
-            self._alone = False
-        return 0.0
-
-    def _start_suspect(self, suspect: Lease) -> None:
-        """It has waited for its turn: it starts if it is still held, with a whole lease before it."""
-        held = self._store.extend([suspect], self._options.lease_for)
-        if self._closing.is_set():
-            return
-        try:
-            self._suspects.remove(suspect)
-        except ValueError:
-            return
-        if held:
-            self._alone = True
-            self._slots.take(held)
+        if alone:
+            for lease in others:
+                self._hand_back(lease, Release())
+        self._slots.take(alone or others)
 
     def _idle(self) -> float:
         """Sleep until there may be something. A hint that is wrong again and again (a lease to reap) is not chased."""

@@ -3,7 +3,7 @@
 What does not survive is lost: the pool is told, the handler may notice (`ctx.lost`), and its result is thrown away.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from forebay.core.lease import Fence, Lease
@@ -27,16 +27,15 @@ class Renewer:
 
     name = "renewer"
 
-    def __init__(self, store: Store, held: Held, options: Options, also: Callable[[], list[Lease]] = list) -> None:
+    def __init__(self, store: Store, held: Held, options: Options) -> None:
         self._store = store
         self._held = held
-        self._also = also
         self._lease_for = options.lease_for
         self.renewed = 0
         self.lost = 0
 
     def step(self) -> float:
-        leases = [*self._held.held(), *self._also()]
+        leases = self._held.held()
         for start in range(0, len(leases), BATCH_MOST):
             batch = leases[start : start + BATCH_MOST]
             survivors = self._store.extend(batch, self._lease_for)

@@ -107,7 +107,7 @@ class Worker:
             sentinel=self._sentinel if self._supervised else None,
         )
         self.claimer = Claimer(store, self.pool, options, self.owner, self.settler.put)
-        self.renewer = Renewer(store, self.pool, options, lambda: self.claimer.waiting)
+        self.renewer = Renewer(store, self.pool, options)
         self.reaper = Reaper(store, routings)
         self.promoter = Promoter(store)
         self.ticker = Ticker(store)
@@ -140,7 +140,6 @@ class Worker:
         """Claim no more, let what runs finish, hand back the rest, write every verdict, stop."""
         self.claimer.close()
         self._claiming.stop(_CLAIM_MOST)
-        self.claimer.let_go()
         deadline = monotonic() + timeout
         while not self.pool.idle and monotonic() < deadline and not hurry():
             self.pool.wait_until_idle(min(_LOOK_EVERY, max(0.0, deadline - monotonic())))

@@ -122,6 +122,11 @@ class Connection(FaultyStore):
             answer = self._perform(action) if fault is None else self._call_badly(fault, verb, action)
             if verb in _NEWS:
                 self._depot.news()
+            ambush = self._process.ambush
+            if ambush is not None and verb == ambush[0] and answer:
+                self._process.ambush = None
+                ambush[1]()
+                world.linger(self._process, world.between(1_000, _SLOWEST))
             return answer
         except ConnectionError:
             self._process.trouble.append((begun, world.now))

@@ -160,7 +160,8 @@ class SimPool:
         if others and (lease.job.suspect or any(other.job.suspect for other in others)):
             beside = [other.fence for other in others]
             world.violation("I17 suspects run alone", f"{name} starts {lease.fence} beside {beside}")
-        if lease.fence in self._evidence.lost:
+        step_began = 0 if world.acting is None else world.acting.began
+        if self._evidence.lost.get(lease.fence, step_began) < step_began:
             world.violation(
                 "I2 no start with a lost lease", f"{name} was told that {lease.fence} is lost, and starts it"
             )

@@ -23,6 +23,14 @@ from forebay.testing.sim.world import EPOCH, SECOND, Hopeless, Process, World
 
 CHAOS_SECONDS: Final = 60
 PATIENCE: Final = 240 * SECOND
+_AMBUSHED: Final = {
+    Kind.CRASH: ("claim", "settle", "extend", "fire"),
+    Kind.STALL: ("claim", "settle", "extend", "overdue"),
+    Kind.CUT: ("claim",),
+    Kind.DRAIN: ("claim", "extend"),
+}
+"""In the middle of which calls half of what happens to workers happens."""
+
 _TICKS_MORE: Final = 5 * SECOND
 _LEAST_ACCEPTED: Final = 15
 _LEAST_DONE: Final = 10
@@ -105,7 +113,7 @@ class Simulation:
         self._plan()
 
     def _happen(self, kind: Kind) -> bool:
-        """False: it could not."""
+        """False: it could not, or counts itself when it comes to it."""
         world, depot = self.world, self.depot
         worker = world.random.choice(self.places).worker
         match kind:
@@ -124,7 +132,12 @@ class Simulation:
             case Kind.COMPACT:
                 depot.compact()
             case Kind.CRASH | Kind.STALL | Kind.CUT | Kind.DRAIN if worker.alive:
-                self._hurt(kind, worker)
+                if world.chance(0.5):
+                    self._hurt(kind, worker)
+                else:
+                    verb = world.random.choice(_AMBUSHED[kind])
+                    worker.ambush = (verb, lambda: self._hurt(kind, worker))
+                return False
             case _:
                 return False
         return True
@@ -133,6 +146,7 @@ class Simulation:
         world = self.world
         span = world.between(SECOND // 2, 8 * SECOND)
         world.tell(f"{kind} for {worker.name}, {span}")
+        self.faults.count(kind)
         match kind:
             case Kind.CRASH:
                 worker.crash()
@@ -154,6 +168,7 @@ class Simulation:
         people: list[Process] = [place.worker for place in self.places]
         for process in (*people, *self.producers, self.operator):
             process.stalled_until = process.cut_until = 0
+            process.ambush = None
         for producer in self.producers:
             producer.sending = False
         self.operator.actor.stop()

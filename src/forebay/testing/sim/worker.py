@@ -94,7 +94,7 @@ class SimWorker(Process):
         )
         self.claimer = Claimer(self._store, self.pool, options, owner, self._put, draw)
         every = world.random.choice((0.5, 1.0, 2.0))
-        renewer = Renewer(self._store, self.pool, options, lambda: self.claimer.waiting)
+        renewer = Renewer(self._store, self.pool, options)
         reaper, promoter = Reaper(self._store, routing, draw, every), Promoter(self._store, every)
         ticker = Ticker(self._store, draw)
         roles = (self.settler, renewer, reaper, promoter, ticker, self.claimer)
@@ -134,8 +134,6 @@ class SimWorker(Process):
         """The steps of a drain: the last claim, let it finish, hand back the rest, write every verdict, be gone."""
         world, told_at = self._world, self.told_at or 0
         again, claiming = True, self._actors["claimer"].busy
-        if not claiming:
-            self.claimer.let_go()
         if claiming and world.now < told_at + _CLAIM_MOST:
             pass
         elif self._interrupted_at is None:

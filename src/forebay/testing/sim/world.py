@@ -53,7 +53,10 @@ class Task:
 
 
 class Process:
-    """Something that can die, be stopped for a while, or be cut off; `trouble` is when its connection was not well."""
+    """Something that can die, be stopped for a while, or be cut off; `trouble` is when its connection was not well.
+
+    `ambush` is a verb and what happens in the middle of its next call, after it was performed and before its answer.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -61,6 +64,7 @@ class Process:
         self.stalled_until = 0
         self.cut_until = 0
         self.trouble: list[tuple[int, int]] = []
+        self.ambush: tuple[str, Callable[[], None]] | None = None
 
 
 class Trace:
@@ -174,6 +178,7 @@ class Actor:
         self.role = role
         self.process = process
         self.busy = False
+        self.began = 0
         self.nap = 0
         self._steps = 0
         self._second = 0
@@ -209,6 +214,7 @@ class Actor:
         world = self._world
         world.acting = self
         self.busy, self._nudged, self.nap = True, False, 0
+        self.began = world.now
         self._watch(world.now)
         try:
             rest = int(self._step() * SECOND)
