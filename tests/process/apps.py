@@ -122,6 +122,7 @@ def holds_the_interpreter(seq: int, ctx: Context) -> None:
     """A call that does not let go of the interpreter's lock: no other thread of this process runs meanwhile."""
     say("start", seq, ctx)
     ctypes.PyDLL(None).usleep(ctypes.c_uint(4_000_000))
+    say("effect", seq, ctx)
 
 
 @fb.job

@@ -123,7 +123,6 @@ def test_nonsense_is_refused(arguments: list[str], capsys: pytest.CaptureFixture
     assert "usage" in capsys.readouterr().err
 
 
-@pytest.mark.xfail(reason="a settle carries only the fence, which a renewal does not change", strict=True)
 def test_a_late_reaper_takes_nothing_that_was_renewed() -> None:
     """Found by seed 6: the reaper looks, the holder renews, the reaper's verdict arrives."""
     clock = ManualClock()

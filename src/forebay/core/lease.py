@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from forebay.core.instant import Instant
 from forebay.core.job import Job
-from forebay.core.outcome import Verdict
+from forebay.core.outcome import DeadLetter, Retry, Verdict
 
 Fence: TypeAlias = tuple[int, int]
 
@@ -37,3 +37,8 @@ class Settled(StrEnum):
 
 
 Settlement: TypeAlias = tuple[Lease, Verdict]
+
+
+def outlived(lease: Lease, verdict: Verdict, until: Instant) -> bool:
+    """Whether a verdict of abandonment is out of date: the holder has renewed the lease since it was looked at."""
+    return isinstance(verdict, (Retry, DeadLetter)) and verdict.error.abandoned and until > lease.until

@@ -169,7 +169,10 @@ class Store(Log, Protocol):
         """The survivors, with their new time and what their jobs look like now; the others are lost."""
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
-        """The commit point: each applied if its fence is current, else STALE. Repeating it is APPLIED again."""
+        """The commit point: each applied if its fence is current, else STALE. Repeating it is APPLIED again.
+
+        A verdict of abandonment is also STALE when the lease was renewed after the one it comes with was read.
+        """
 
     def overdue(self, limit: int) -> list[Lease]:
         """Leases past their time, oldest first. Changes nothing: `overdue`, `decide` and `settle` are the reaper."""

@@ -26,7 +26,7 @@ from forebay.core.errors import KeyConflict, QueueFull, WrongQueueKind
 from forebay.core.event import Entry
 from forebay.core.instant import Instant, Span
 from forebay.core.job import Draft, Job, State
-from forebay.core.lease import Lease, Settled, Settlement
+from forebay.core.lease import Lease, Settled, Settlement, outlived
 from forebay.core.limits import ERRORS_KEPT, INSTANT_MOST
 from forebay.core.outcome import EXPIRED, Ack, Cancel, DeadLetter, Failure, Release, Retry, Verdict
 from forebay.core.policy import Bounded
@@ -297,7 +297,7 @@ class Model(GateModel):
     def _settle(self, now: Instant, lease: Lease, verdict: Verdict) -> Settled:
         job_id, item = lease.job.id, self._held(lease.fence)
         mark = (lease.job.delivery, type(verdict))
-        if item is None:
+        if item is None or outlived(lease, verdict, item.job.lease_until or 0):
             return Settled.APPLIED if self._settled.get(job_id) == mark else Settled.STALE
         self._settled[job_id] = mark
         match verdict:

@@ -2,7 +2,8 @@
 
 A job whose last holder died is a suspect: it runs alone in its process, so that a killer is found without innocents
 dying beside it. Nothing is held while a suspect runs or waits: it would be charged too if the process died or stood
-still past the lease. A suspect that meets a busy pool goes back unharmed, and the pool empties before the next claim.
+still past the lease. A suspect that meets a busy pool goes back unharmed, and the pool empties before the next claim;
+where a long job keeps it from emptying, the claimer goes on with others after some seconds, and suspects come by later.
 """
 
 import random
@@ -19,6 +20,9 @@ from forebay.work.options import Options
 _IDLE: Final = seconds(1)
 _STARTING_MOST: Final = 0.05
 _SUSPECT_AGAIN: Final = 60_000
+_SUSPECT_MUCH_LATER: Final = 3_000_000
+_EMPTYING_MOST: Final = 200
+_BUSY_CLAIMS: Final = 50
 _FRUITLESS_REST: Final = 0.02
 _CLOSED_REST: Final = 1.0
 
@@ -60,6 +64,8 @@ class Claimer:
         self._hand_back = hand_back
         self._draw = draw
         self._emptying = False
+        self._emptied_for = 0
+        self._busy_for = 0
         self._closing = Event()
         self._turn = 0
         self._fruitless = 0
@@ -70,11 +76,14 @@ class Claimer:
         """One claim, or one rest until there may be something to claim."""
         if self._closing.is_set():
             return _CLOSED_REST
-        if self._emptying and not self._slots.idle:
+        if self._emptying and not self._slots.idle and self._emptied_for < _EMPTYING_MOST:
             self._slots.wait_until_idle(_STARTING_MOST)
+            self._emptied_for += 1
             return 0.0
-        room = 1 if self._emptying else min(self._slots.free, self._options.claim_batch)
-        self._emptying = False
+        room = 1 if self._emptying and self._slots.idle else min(self._slots.free, self._options.claim_batch)
+        if self._emptying and not self._slots.idle:
+            self._busy_for = _BUSY_CLAIMS
+        self._emptying, self._emptied_for, self._busy_for = False, 0, max(0, self._busy_for - 1)
         if room <= 0:
             self._slots.wait_for_room(_STARTING_MOST)
             return 0.0
@@ -100,11 +109,12 @@ class Claimer:
         if not suspects:
             self._slots.take(leases)
             return
-        self._emptying = True
+        self._emptying = self._busy_for == 0
         others = [lease for lease in leases if not lease.job.suspect]
         alone = suspects[:1] if self._slots.idle else []
+        again = _SUSPECT_AGAIN if self._emptying else _SUSPECT_MUCH_LATER
         for lease in suspects[len(alone) :]:
-            self._hand_back(lease, Release(int(_SUSPECT_AGAIN * (0.5 + self._draw()))))
+            self._hand_back(lease, Release(int(again * (0.5 + self._draw()))))
         if alone:
             for lease in others:
                 self._hand_back(lease, Release())

@@ -23,7 +23,7 @@ from forebay.core.event import (
 )
 from forebay.core.instant import Instant, Span, checked_instant, checked_micros, micros
 from forebay.core.job import Draft, State
-from forebay.core.lease import Lease, Settled, Settlement
+from forebay.core.lease import Lease, Settled, Settlement, outlived
 from forebay.core.limits import LEASE_LEAST, LEASE_MOST
 from forebay.core.outcome import Ack, Cancel, DeadLetter, Release, Retry, Verdict
 from forebay.core.policy import Block, Bounded
@@ -121,7 +121,7 @@ class JobVerbs(Engine):
             rows: list[Row] = []
             for lease, verdict in settlements:
                 row = self._held(lease)
-                if row is not None and lease.job.id not in endings:
+                if row is not None and lease.job.id not in endings and not outlived(lease, verdict, row.until):
                     endings[lease.job.id] = self._ending(row, verdict, now)
                     rows.append(row)
                     answers.append(Settled.APPLIED)

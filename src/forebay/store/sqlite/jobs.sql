@@ -96,7 +96,7 @@ WHERE id IN (SELECT value FROM json_each(?1));
 -- name: held
 -- Those of these jobs that exist, as a settle needs them.
 SELECT id, queue, cls, state, rank, due_at, gates, gate, settled_delivery, settled_code, delivery, attempt, errors,
-    rank_base, rank_timed
+    rank_base, rank_timed, lease_until
 FROM job WHERE id IN (SELECT value FROM json_each(?1));
 
 -- name: fences

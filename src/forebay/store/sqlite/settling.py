@@ -10,7 +10,7 @@ from typing import Any, Final
 from forebay.core.errors import Invalid
 from forebay.core.instant import Instant, checked_instant
 from forebay.core.job import State
-from forebay.core.lease import Lease, Settled, Settlement
+from forebay.core.lease import Lease, Settled, Settlement, outlived
 from forebay.core.outcome import Ack, Cancel, DeadLetter, Release, Retry, Verdict
 from forebay.store.checks import check_batch, check_bytes, check_ids, check_limit
 from forebay.store.protocol import CancelAnswer
@@ -98,7 +98,8 @@ class _Settlement:
         job_id, mark = lease.job.id, (lease.job.delivery, _CODES[type(verdict)])
         last, columns = self._marks.get(job_id), self._rows.get(job_id)
         if last is None and columns is not None:
-            if columns[3] == RUNNING and columns[10] == lease.job.delivery:
+            held = columns[3] == RUNNING and columns[10] == lease.job.delivery
+            if held and not outlived(lease, verdict, columns[15]):
                 self._marks[job_id] = mark
                 self._end(columns, verdict, mark)
                 return Settled.APPLIED

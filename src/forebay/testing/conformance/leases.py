@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from forebay.core.instant import hours, micros
 from forebay.core.job import State
 from forebay.core.lease import Lease, Settled
-from forebay.core.outcome import Ack, Cancel, DeadLetter, Release, Retry, Verdict
+from forebay.core.outcome import ABANDONED, Ack, Cancel, DeadLetter, Failure, Release, Retry, Verdict
 from forebay.store.protocol import Want
 from forebay.testing.conformance.case import Need, case, case_if
 from forebay.testing.conformance.harness import ERROR, LONG, Harness
@@ -216,6 +216,20 @@ def an_attempt_is_no_fence(h: Harness) -> None:
     assert h.fail(old) is Settled.STALE
     assert _is_held_by(h, new)
     assert h.ack(new) is Settled.APPLIED
+
+
+@case
+def a_reaper_that_looked_before_a_renewal_takes_nothing(h: Harness) -> None:
+    """The fence is the holder's own: what tells the two apart is that the lease was renewed since."""
+    h.one()
+    held = h.take(lease_for=h.brief)
+    h.lapse(held)
+    (late,) = h.store.overdue(10)
+    (renewed,) = h.store.extend([held], LONG)
+    for verdict in (Retry(0, Failure(ABANDONED)), DeadLetter(Failure(ABANDONED))):
+        assert h.store.settle([(late, verdict)]) == [Settled.STALE]
+    assert _is_held_by(h, renewed)
+    assert h.store.settle([(held, Retry(0, ERROR))]) == [Settled.APPLIED], "the holder's own failure counts"
 
 
 @case

@@ -50,10 +50,10 @@ QUEUES: Final = (
 )
 
 SCHEDULES: Final = (
-    ("every7", "@every 7s ; catch_up=all(1000)"),
-    ("every20", "@every 20s ; catch_up=all(1000) overlap=skip"),
-    ("tens", "*/10 * * * * *"),
-    ("jitter", "@every 13s ; catch_up=all(1000) jitter=3s"),
+    ("every15", "@every 15s ; catch_up=all(1000)"),
+    ("every40", "@every 40s ; catch_up=all(1000) overlap=skip"),
+    ("thirty", "*/30 * * * * *"),
+    ("jitter", "@every 25s ; catch_up=all(1000) jitter=3s"),
 )
 
 _DOES: Final = (
@@ -85,7 +85,7 @@ class Producer(Process):
         self._serial = number * 10_000_000
         self._pending: tuple[list[Draft], list[Wish]] | None = None
         self.sending = True
-        self.pause = around.world.random.choice((3.0, 4.0, 6.0))
+        self.pause = around.world.random.choice((5.0, 7.0, 10.0))
         self.actor = Actor(around.world, self, "producer", self.step)
 
     @property
@@ -129,7 +129,7 @@ class Producer(Process):
 
     def _compose(self) -> tuple[list[Draft], list[Wish]]:
         world = self._world
-        queue = world.random.choice(QUEUES[:-1]).name
+        queue = world.random.choice(self._around.queues[:-1])
         keyed = world.chance(0.7)
         drafts, wishes = [], []
         for _ in range(world.random.choice((1, 1, 2, 4))):
@@ -193,7 +193,7 @@ class Operator(Process):
                 case Kind.REDRIVE:
                     self._redrive()
                 case Kind.PAUSE:
-                    queue = world.random.choice(QUEUES).name
+                    queue = world.random.choice(self._around.queues)
                     self._store.pause(queue, self._store.now() + world.between(SECOND, 4 * SECOND))
                     faults.count(kind)
                 case _:

@@ -93,7 +93,7 @@ class SimWorker(Process):
             world, self, options, routing, self._put, around.evidence, around.faults, self._die_of_poison
         )
         self.claimer = Claimer(self._store, self.pool, options, owner, self._put, draw)
-        every = world.random.choice((0.5, 1.0, 2.0))
+        every = world.random.choice((0.5, 1.0))
         renewer = Renewer(self._store, self.pool, options)
         reaper, promoter = Reaper(self._store, routing, draw, every), Promoter(self._store, every)
         ticker = Ticker(self._store, draw)
