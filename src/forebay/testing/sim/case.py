@@ -33,11 +33,6 @@ class Case:
     def abandoned(self, turn: Turn) -> bool:
         return isinstance(turn.ending, Retried | Died) and turn.ending.error.abandoned
 
-    def outdated(self, turn: Turn) -> bool:
-        """Whether it was taken by a reaper that had seen the lease run out before its holder renewed it."""
-        sent = self.evidence.sent.get(turn.fence, [])
-        return any(word.role == "reaper" and word.until <= turn.ended_at and word.until < turn.until for word in sent)
-
     def excused(self, turn: Turn, processes: dict[str, list[tuple[int, int]]]) -> bool:
         """Whether something happened to its holder, or to everybody, that explains a lease running out."""
         if turn.fence not in self.evidence.received:

@@ -64,7 +64,7 @@ class Connection(FaultyStore):
         role = self._world.acting.role if self._world.acting is not None else "supervisor"
         for lease, verdict in settlements:
             after = verdict.after if isinstance(verdict, Retry | Release) else 0
-            sent = Sent(self._process.name, role, type(verdict).__name__, after, lease.until)
+            sent = Sent(self._process.name, role, type(verdict).__name__, after)
             self._evidence.sent.setdefault(lease.fence, []).append(sent)
         answers = super().settle(settlements)
         for (lease, verdict), answer in zip(settlements, answers, strict=True):

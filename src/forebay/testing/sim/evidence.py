@@ -42,13 +42,12 @@ class Start(Struct):
 
 
 class Sent(Struct, frozen=True):
-    """A verdict on its way to the store: who sent it, in which role, and until when he took the lease to last."""
+    """A verdict on its way to the store: who sent it, in which role."""
 
     sender: str
     role: str
     verdict: str
     after: int
-    until: int
 
 
 class Exit(Struct, frozen=True):

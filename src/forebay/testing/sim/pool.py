@@ -92,7 +92,6 @@ class SimPool:
 
     def take(self, leases: Sequence[Lease]) -> None:
         for lease in leases:
-            self._routing(lease.job.queue)
             circuit = self._circuits.get(lease.job.kind)
             after = 0 if circuit is None else circuit.admit(self._world.now)
             if after > 0:
@@ -100,6 +99,8 @@ class SimPool:
                 self._settle(lease, Release(int(after * (0.5 + self._world.random.random()))))
             else:
                 self._begin(lease)
+        if leases:
+            self._routing(leases[0].job.queue)
 
     def held(self) -> list[Lease]:
         return [run.lease for run in self._runs.values()]

@@ -8,19 +8,12 @@ from forebay.testing.sim.book import Life
 from forebay.testing.sim.case import Case
 from forebay.testing.sim.world import SECOND
 
-LATE_REAPERS = True
 _DRAIN_GRACE = SECOND // 5
 
 
 def exclusive_lease(case: Case) -> Iterator[str]:
-    """A job is taken from its holder only when its lease is over, or its process is dead.
-
-    `LATE_REAPERS`: a reaper that saw the lease run out, and whose settle arrives after the holder has renewed it, is
-    let off. A settle carries no more than the fence, so the store cannot tell yet.
-    """
+    """A job is taken from its holder only when its lease is over, or its process is dead."""
     for turn in case.book.turns.values():
-        if LATE_REAPERS and case.outdated(turn):
-            continue
         if case.abandoned(turn) and turn.ended_at < turn.until and turn.owner not in case.evidence.died_at:
             yield f"{turn.fence} was taken from {turn.owner} {turn.until - turn.ended_at} µs before its lease was over"
     for fence, start in case.evidence.starts.items():
@@ -32,8 +25,6 @@ def exclusive_lease(case: Case) -> Iterator[str]:
 def leases_last(case: Case, troubles: dict[str, list[tuple[int, int]]]) -> Iterator[str]:
     """No lease runs out while nothing is wrong with its holder: that is what renewing is for."""
     for turn in case.book.turns.values():
-        if LATE_REAPERS and case.outdated(turn):
-            continue
         if case.abandoned(turn) and not case.excused(turn, troubles):
             yield f"{turn.fence} was lost by {turn.owner}, to which nothing had happened"
 
