@@ -247,14 +247,21 @@ class Pool:
             if run.over:
                 return False
             run.over = True
+        try:
+            if run.stop is Stop.LOST:
+                self._forget(run)
+            else:
+                self._conclude(run.lease, outcome)
+        finally:
+            # Only now: a drain that sees an empty pool must find every verdict with the settler.
+            self._leave(run)
+        return True
+
+    def _leave(self, run: Run) -> None:
+        with self._room:
             self._runs.pop(run.fence, None)
             if self._waiting and (self.free >= self._enough or not self._runs):
                 self._room.notify_all()
-        if run.stop is not Stop.LOST:
-            self._conclude(run.lease, outcome)
-        else:
-            self._forget(run)
-        return True
 
     def _forget(self, run: Run) -> None:
         """Whatever came of a lost lease is nobody's business."""
