@@ -235,7 +235,7 @@ def main() -> None:
         print_resident(int(sys.argv[2]))
         return
     args = arguments(__doc__)
-    run(figures(1 if args.quick else 10), rounds=2 if args.quick else 5, only=args.only, as_json=args.json)
+    run(figures(1 if args.quick else 4), rounds=2 if args.quick else 3, only=args.only, as_json=args.json)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,9 @@ from forebay.store.protocol import Want
 
 _GATE_NAME_LENGTH: Final = 1_024
 
+ALWAYS_FIT: Final = BATCH_BYTES // PAYLOAD_BYTES
+"""So few items fit into one call whatever their size: no need to add them up."""
+
 
 def check_batch(verb: str, size: int) -> None:
     """Every verb starts with this."""
@@ -21,8 +24,6 @@ def check_batch(verb: str, size: int) -> None:
 
 def check_bytes(verb: str, bodies: Sequence[bytes | None]) -> None:
     """What one call carries also fits into one record of the ledger."""
-    if len(bodies) * PAYLOAD_BYTES <= BATCH_BYTES:
-        return
     size = sum(len(body) for body in bodies if body is not None)
     if size > BATCH_BYTES:
         raise BatchTooLarge(verb, size, BATCH_BYTES, "bytes")

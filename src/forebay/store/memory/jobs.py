@@ -27,7 +27,15 @@ from forebay.core.lease import Lease, Settled, Settlement, outlived
 from forebay.core.limits import LEASE_LEAST, LEASE_MOST
 from forebay.core.outcome import Ack, Cancel, DeadLetter, Release, Retry, Verdict
 from forebay.core.policy import Block, Bounded
-from forebay.store.checks import check_batch, check_bytes, check_ids, check_limit, checked_owner, checked_total
+from forebay.store.checks import (
+    ALWAYS_FIT,
+    check_batch,
+    check_bytes,
+    check_ids,
+    check_limit,
+    checked_owner,
+    checked_total,
+)
 from forebay.store.memory.deadlines import rounded_up
 from forebay.store.memory.engine import TEND_LIMIT, Engine
 from forebay.store.memory.facts import ENDING_CODES
@@ -48,7 +56,8 @@ class JobVerbs(Engine):
 
     def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
         check_batch("enqueue", len(drafts))
-        check_bytes("enqueue", [getattr(draft, "body", None) for draft in drafts])
+        if len(drafts) > ALWAYS_FIT:
+            check_bytes("enqueue", [getattr(draft, "body", None) for draft in drafts])
         give_up_at: Instant | None = None
         while True:
             try:
@@ -113,7 +122,8 @@ class JobVerbs(Engine):
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         check_batch("settle", len(settlements))
-        check_bytes("settle", [verdict.result if type(verdict) is Ack else None for _, verdict in settlements])
+        if len(settlements) > ALWAYS_FIT:
+            check_bytes("settle", [verdict.result if type(verdict) is Ack else None for _, verdict in settlements])
         with self._lock:
             now = self._begin()
             answers: list[Settled] = []
