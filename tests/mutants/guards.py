@@ -163,7 +163,7 @@ MUTANTS = [
     Mutant(
         "an expired job is handed out",
         f"{MEMORY}/jobs.py",
-        "        if self._index.expiring.instants:\n            rows = self._expire_claimed(rows, now)\n",
+        "        if self._index.expiring.instants:\n            rows = self._without_expired(line, want, rows, now)\n",
         "",
         CONFORMANCE,
     ),
@@ -191,8 +191,8 @@ MUTANTS = [
     Mutant(
         "a torn tail is cut although it was acknowledged",
         f"{MEMORY}/recovery.py",
-        "        if lsn <= self._acknowledged:\n            witness",
-        "        if False:\n            witness",
+        "self._acknowledged = max(decode_mark(mark) or 0, *claimed[-1:], 0)",
+        "self._acknowledged = max(0, *claimed[-1:], 0)",
         CRASH,
     ),
     Mutant(
@@ -226,8 +226,8 @@ MUTANTS = [
     Mutant(
         "NaN in a payload",
         "src/forebay/core/payload.py",
-        "            if not isfinite(value):",
-        "            if False:",
+        "        if not isfinite(value):",
+        "        if False:",
         ("tests/unit/test_payload.py",),
     ),
 ]
