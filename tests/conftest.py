@@ -13,20 +13,15 @@ from hypothesis import HealthCheck, settings
 
 IN_CI = bool(os.environ.get("CI"))
 
-# How fast examples come is the machine's mood, and how many fit a test its own affair; neither is a failure.
-PATIENT = [HealthCheck.too_slow, HealthCheck.filter_too_much]
-
-settings.register_profile("dev", deadline=None, suppress_health_check=PATIENT)
-settings.register_profile(
-    "ci", deadline=None, derandomize=False, print_blob=True, max_examples=100, suppress_health_check=PATIENT
-)
+settings.register_profile("dev", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=False, print_blob=True, max_examples=100)
 settings.register_profile(
     "nightly",
     deadline=None,
     derandomize=False,
     print_blob=True,
     max_examples=5_000,
-    suppress_health_check=PATIENT,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile(os.environ.get("FOREBAY_HYPOTHESIS_PROFILE") or ("ci" if IN_CI else "dev"))
 

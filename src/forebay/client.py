@@ -44,7 +44,6 @@ DEFAULT_URL = "sqlite:///forebay.db"
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Moment = datetime | timedelta | float
 
 
 class Settings(Struct, frozen=True, kw_only=True):

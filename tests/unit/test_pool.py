@@ -873,7 +873,6 @@ def test_routing_is_what_the_store_last_said(fb: Forebay) -> None:
 # Forks
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 @WHERE
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_a_handler_that_forks_and_returns_twice_is_settled_once(fb: Forebay, where: str) -> None:
