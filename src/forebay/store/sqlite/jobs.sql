@@ -93,6 +93,12 @@ UPDATE job SET kind = ?2, body = ?3 WHERE id = ?1;
 SELECT id, queue, cls, state, rank, due_at, gates, gate, settled_delivery, settled_code FROM job
 WHERE id IN (SELECT value FROM json_each(?1));
 
+-- name: ack
+-- Plain jobs whose leases are held are done and go.
+DELETE FROM job
+WHERE id IN (SELECT value FROM json_each(?1)) AND delivery = ?2 AND queue = ?3 AND state = 2 AND gates IS NULL
+RETURNING id;
+
 -- name: held
 -- Those of these jobs that exist, as a settle needs them.
 SELECT id, queue, cls, state, rank, due_at, gates, gate, settled_delivery, settled_code, delivery, attempt, errors,

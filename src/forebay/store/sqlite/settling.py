@@ -22,6 +22,7 @@ from forebay.store.sqlite.tend import failed, forget, tend
 from forebay.store.sqlite.turn import Turn
 
 _CODES: Final[dict[type, str]] = {Ack: "a", Retry: "r", DeadLetter: "d", Release: "l", Cancel: "c"}
+_ACK: Final = statement("ack")
 _HELD: Final = statement("held")
 _MOVE: Final = statement("move")
 _REMOVED: Final = statement("removed")
@@ -47,7 +48,7 @@ class Settling(Claims):
                 raise Invalid("verdict", f"{type(verdict).__name__} is not one", "use what decide() returns")
         if not settlements:
             return []
-        return self._write(lambda turn: _Settlement(turn).settle(settlements))
+        return self._write(lambda turn: _settle(turn, settlements))
 
     def cancel(self, ids: Sequence[int]) -> list[CancelAnswer]:
         check_ids("cancel", ids)
@@ -63,6 +64,33 @@ class Settling(Claims):
         if not isinstance(state, State) or not state.terminal:
             raise Invalid("purge state", f"{state!r} is not finished", "purge done, dead or cancelled jobs")
         return self._write(lambda turn: _purge(turn, STATES.index(state), before, limit))
+
+
+def _settle(turn: Turn, settlements: Sequence[Settlement]) -> list[Settled]:
+    acked = _acknowledge(turn, settlements)
+    if len(acked) == len(settlements):
+        return [Settled.APPLIED] * len(settlements)
+    fast = [(lease.job.id, lease.job.delivery) in acked for lease, _ in settlements]
+    others = iter(_Settlement(turn).settle([each for each, done in zip(settlements, fast, strict=True) if not done]))
+    return [Settled.APPLIED if done else next(others) for done in fast]
+
+
+def _acknowledge(turn: Turn, settlements: Sequence[Settlement]) -> set[tuple[int, int]]:
+    """The common case at half the cost: plain jobs whose leases are held are done and go. The others are untouched."""
+    groups: dict[tuple[str, int], list[int]] = {}
+    for lease, verdict in settlements:
+        if type(verdict) is not Ack:
+            return set()
+        groups.setdefault((lease.job.queue, lease.job.delivery), []).append(lease.job.id)
+    acked: set[tuple[int, int]] = set()
+    for (queue, delivery), ids in groups.items():
+        if not turn.line(queue).known.stamper.kept_until(turn.now):
+            found = [job_id for (job_id,) in turn.connection.execute(_ACK, (id_list(ids), delivery, queue))]
+            if found:
+                turn.remember([(job_id, delivery, "a") for job_id in found])
+                turn.tally.moved(queue, "", RUNNING, None, len(found))
+                acked.update((job_id, delivery) for job_id in found)
+    return acked
 
 
 class _Settlement:

@@ -82,8 +82,11 @@ class Turn:
     def remove(self, ids: Sequence[int], settled: Sequence[tuple[int, int, str]]) -> None:
         """Jobs are gone; of those that were settled once, the last settle is remembered."""
         self.connection.execute(_DELETE, (id_list(ids),))
-        if not settled:
-            return
+        if settled:
+            self.remember(settled)
+
+    def remember(self, settled: Sequence[tuple[int, int, str]]) -> None:
+        """The last settles of jobs that are gone; the oldest half of them is given up when there is no more room."""
         head = self.head
         self.connection.executemany(_REMEMBER[head.half], settled)
         head.filled += len(settled)
