@@ -25,6 +25,7 @@ from forebay.work.pool import Pool
 from forebay.work.worker import Worker
 
 IDLE_SECONDS = 4.0
+GROWN_UP_SECONDS = 2.1
 
 APP = """
 import os, time
@@ -112,7 +113,10 @@ def import_milliseconds(statement: str) -> float:
 
 
 def recovery_seconds(kills: int) -> list[float]:
-    """From kill -9 of the supervised process that runs a job to the job's next start."""
+    """From kill -9 of the supervised process that runs a job to the job's next start.
+
+    The process is given time to grow up first: one that dies young, again and again, is restarted later and later.
+    """
     with tempfile.TemporaryDirectory(prefix="forebay-bench-") as directory:
         starts = Path(directory) / "starts"
         starts.touch()
@@ -127,9 +131,10 @@ def recovery_seconds(kills: int) -> list[float]:
         took = []
         try:
             for number in range(kills):
-                holder = int(_lines(starts, number)[number][1])
+                started_at, holder = _lines(starts, number)[number]
+                time.sleep(max(0.0, float(started_at) + GROWN_UP_SECONDS - time.time()))
                 killed_at = time.time()
-                os.kill(holder, signal.SIGKILL)
+                os.kill(int(holder), signal.SIGKILL)
                 took.append(float(_lines(starts, number + 1)[number + 1][0]) - killed_at)
         finally:
             fleet.terminate()

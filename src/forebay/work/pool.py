@@ -28,6 +28,7 @@ from forebay.work.threads import ThreadSlots
 
 NO_HANDLER: Final = "forebay.NoHandler"
 _SWEEP_EVERY: Final = 0.05
+_SWEEP_IDLE: Final = 0.25
 _POSTPONED: Final = 1_000_000
 _GRACE: Final = 2.0
 
@@ -147,7 +148,7 @@ class Pool:
                 self._stuck += self._finish(run, run.stopped_outcome())
         if self._stuck:
             self._loop.ping()
-        return _SWEEP_EVERY
+        return _SWEEP_EVERY if self._runs else _SWEEP_IDLE
 
     def wait_for_room(self, timeout: float) -> None:
         """Until a good part is free, or the time is up: waking for every single slot would cost more than it brings."""

@@ -34,7 +34,7 @@ _log = logging.getLogger("forebay.work")
 _LOOK_EVERY: Final = 0.05
 _PAUSE_FIRST: Final = 0.1
 _PAUSE_MOST: Final = 5.0
-_YOUNG: Final = 10.0
+_YOUNG: Final = 2.0
 _KILL_AFTER: Final = 5.0
 
 
