@@ -8,12 +8,13 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.ready
 LOCK   := requirements/dev.txt
+POOLER := $(VENV)/pgbouncer
 PIP    := $(PY) -m pip --disable-pip-version-check --quiet
 PYTEST := $(PY) -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo check test test-nightly cover bench bench-sqlite bench-worker mutants fmt lock clean
+.PHONY: help setup servers demo check test test-nightly cover bench bench-sqlite bench-worker mutants fmt lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,6 +22,9 @@ help: ## list the targets
 	@echo "  PYTHON=python3.12 chooses the interpreter, ARGS='...' is passed on to demo, test, bench and mutants"
 
 setup: $(STAMP) ## create .venv and install the pinned dependencies; quick when nothing changed
+	@:
+
+servers: setup $(POOLER) ## get the servers for tests that no wheel carries
 	@:
 
 demo: setup ## see it work: the guided tour
@@ -32,13 +36,13 @@ check: setup ## format, lint, types, layers, sizes
 	@$(PY) -m mypy --no-error-summary
 	@$(PYTEST) -q --no-header tests/unit/test_layers.py tests/unit/test_sizes.py
 
-test: check ## check, then every test but the nightly ones
+test: check servers ## check, then every test but the nightly ones
 	@$(PYTEST) -q -n $(WORKERS) -m "not nightly" $(ARGS)
 
-test-nightly: setup ## every test, nightly ones too, with many more examples
+test-nightly: servers ## every test, nightly ones too, with many more examples
 	@FOREBAY_HYPOTHESIS_PROFILE=nightly $(PYTEST) -n $(WORKERS) --timeout 3600 $(ARGS)
 
-cover: setup ## which lines and branches the tests do not reach
+cover: servers ## which lines and branches the tests do not reach
 	@$(PY) -m coverage run -m pytest -q -m "not nightly" $(ARGS)
 	@$(PY) -m coverage report
 
@@ -72,6 +76,12 @@ $(STAMP): $(PY) $(LOCK) pyproject.toml
 	@$(PIP) install --require-hashes -r $(LOCK)
 	@$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
+
+# No wheel carries PgBouncer: its tests use the one of the machine, or the package of Debian or Ubuntu, unpacked here.
+$(POOLER): | $(PY)
+	@if PATH="$$PATH:/usr/sbin:/usr/local/sbin" command -v pgbouncer >/dev/null; then mkdir -p $@; \
+	elif command -v apt-get >/dev/null && sh requirements/pgbouncer.sh $@; then echo "setup: unpacked pgbouncer"; \
+	else echo "setup: no pgbouncer, and none could be unpacked: its tests will be skipped, which fails in CI" >&2; fi
 
 # A name on the path may be a launcher that fails or a Python without venv: only a trial run tells.
 $(PY):

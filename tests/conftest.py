@@ -1,15 +1,26 @@
-"""What holds for every test: a skip is a failure where CI is set, and Hypothesis runs by one of three profiles.
+"""What holds for every test: a skip is a failure where CI is set, Hypothesis runs by one of three profiles, and servers
+are there for those who ask.
 
 A skip hides a missing server or a wrong platform, and nobody reads the count. On a developer's machine it is shown
 with its reason (`-ra`); on a build machine it is red. Expected failures (`xfail`) are strict and are not skips.
 `FOREBAY_HYPOTHESIS_PROFILE` chooses `dev`, `ci` or `nightly`; a failing example prints the blob that replays it.
+
+`postgres` and `pgbouncer` are real servers, one of each for a worker of xdist, started by the first test that names
+them. `postgres_url` and `pgbouncer_url` are one fresh, empty database for one test, straight and through the pooler.
 """
 
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from forebay.testing.servers.pgbouncer import PgBouncer
+    from forebay.testing.servers.postgres import PostgresServer
+    from forebay.testing.servers.server import Server
 
 IN_CI = bool(os.environ.get("CI"))
 
@@ -47,3 +58,45 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     report = yield
     refuse_skip(report)
     return report
+
+
+def running(server: "Server", stack: ExitStack) -> None:
+    """Start it for as long as the stack lives; where it cannot run, that is a skip with its reason."""
+    from forebay.testing.servers.process import ServerUnavailable
+
+    try:
+        stack.enter_context(server)
+    except ServerUnavailable as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def postgres() -> "Iterator[PostgresServer]":
+    from forebay.testing.servers.postgres import PostgresServer
+
+    server = PostgresServer()
+    with ExitStack() as stack:
+        running(server, stack)
+        yield server
+
+
+@pytest.fixture
+def postgres_url(postgres: "PostgresServer") -> Iterator[str]:
+    url = postgres.create_database()
+    yield url
+    postgres.drop_database(url)
+
+
+@pytest.fixture(scope="session")
+def pgbouncer(postgres: "PostgresServer") -> "Iterator[PgBouncer]":
+    from forebay.testing.servers.pgbouncer import PgBouncer
+
+    pooler = PgBouncer(postgres)
+    with ExitStack() as stack:
+        running(pooler, stack)
+        yield pooler
+
+
+@pytest.fixture
+def pgbouncer_url(pgbouncer: "PgBouncer", postgres_url: str) -> str:
+    return pgbouncer.url(postgres_url)

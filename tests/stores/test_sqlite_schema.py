@@ -27,7 +27,11 @@ SEARCHES = {
     "next_lease": ["job USING INDEX job_lease"],
     "first_parked": ["job USING INDEX job_parked (gate=?)"],
     "fresh": ["job USING INDEX job_fresh (queue=? AND subject=?)"],
-    "oldest_plain": ["job USING INDEX job_ready (queue=? AND cls=?)"],
+    "oldest_plain": [
+        "job USING INDEX job_ready (queue=? AND cls=? AND rank>? AND rank<?)",
+        "job USING INTEGER PRIMARY KEY (rowid=?)",
+        "job",
+    ],
     "oldest_odd": ["job USING INDEX job_odd (queue=?)"],
     "key": ["key USING PRIMARY KEY (queue=? AND key=?)"],
     "sweep_keys": ["key USING PRIMARY KEY (queue=? AND key=?)", "key USING COVERING INDEX key_until (until<?)"],

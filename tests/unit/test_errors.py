@@ -13,6 +13,7 @@ from forebay.core.errors import (
     Invalid,
     JournalDamaged,
     KeyConflict,
+    LeaseLost,
     OffsetGone,
     PayloadInvalid,
     QueueFull,
@@ -64,6 +65,11 @@ EXAMPLES: list[tuple[ForebayError, dict[str, Any], list[str]]] = [
         KeyConflict("email", "k-1", 7),
         {"queue": "email", "key": "k-1", "job_id": 7},
         ["'k-1'", "'email'", "job 7", "use a new key"],
+    ),
+    (
+        LeaseLost(7, 2),
+        {"job_id": 7, "delivery": 2},
+        ["job 7, delivery 2", "rolled back", "end the handler"],
     ),
     (
         Unsupported("sqlite", "order by deadline", "use Fifo"),

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.core.event import VERSION, Claimed, Event, Purged, decode_event, encode_event
+from forebay.core.event import READABLE, VERSION, Claimed, Enqueued, Entry, Event, Purged, decode_event, encode_event
 from forebay.core.job import Draft
+from forebay.core.rank import rank_at
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from tests.unit.values import NAMES, NOW, SPECS
@@ -68,11 +69,19 @@ def test_records_have_tags_of_their_own() -> None:
     assert None not in tags
 
 
-@pytest.mark.parametrize("version", [version for version in range(256) if version != VERSION])
+@pytest.mark.parametrize("version", [version for version in range(256) if version not in READABLE])
 def test_another_version_is_refused(version: int) -> None:
     record = encode_event(Purged(NOW, [1]))
-    with pytest.raises(ValueError, match=f"record version {version}, this reader knows version {VERSION}"):
+    with pytest.raises(ValueError, match=f"record version {version}, this reader knows versions 1 to {VERSION}"):
         decode_event(bytes([version]) + record[1:])
+
+
+def test_a_record_of_the_first_version_means_what_it_meant() -> None:
+    record = "0194a8656e7175657565640191dc001501a171a16bc4013105c2030000c3c0c40000c0c0c0c0c0a0c29090"
+    event = decode_event(bytes.fromhex(record))
+    assert isinstance(event, Enqueued)
+    assert event == Enqueued(1, [Entry(1, "q", "k", b"1", 5, False, 3)])
+    assert rank_at(event.entries[0].rank_base, event.entries[0].rank_timed, due_at=5, now=event.at) == 5
 
 
 def test_every_cut_of_a_record_is_refused() -> None:

@@ -60,10 +60,6 @@ class HeapAgainstList(RuleBasedStateMachine):
     def take(self, count: int) -> None:
         assert [row.entry.id for row in self.heap.take(count)] == self.model.take(count)
 
-    @rule()
-    def walk(self) -> None:
-        assert sorted(row.entry.id for row in self.heap.rows()) == sorted(number for _, number in self.model.entries)
-
     @invariant()
     def agrees(self) -> None:
         assert len(self.heap) == len(self.model.entries)

@@ -19,6 +19,7 @@ LOADER = "forebay/work/app.py"
 """Loads the user's own application by its name."""
 
 CONTRACT = ["forebay.core", "forebay.store.protocol", "forebay.store.checks", "forebay.store.clock"]
+SHARED = [*CONTRACT, "forebay.store.gating", "forebay.store.statements"]
 FACADE = [*CONTRACT, "forebay.store.open"]
 
 # Room: the rooms it may import besides itself. The first row that matches counts.
@@ -27,14 +28,15 @@ ROOMS = {
     "forebay.__main__": ["forebay.cli"],
     "forebay.cli": ["forebay", "forebay.*"],
     "forebay.core": [],
-    "forebay.client": [*FACADE, "forebay.explain", "forebay.work"],
+    "forebay.client": [*FACADE, "forebay.store.streams", "forebay.explain", "forebay.transactions", "forebay.work"],
     "forebay.explain": CONTRACT,
     "forebay.demo": ["forebay", *FACADE, "forebay.client", "forebay.work"],
     "forebay.queue": FACADE,
     "forebay.testing": ["forebay", "forebay.*"],
+    "forebay.transactions": CONTRACT,
     "forebay.store": FACADE,
     "forebay.store.open": ["forebay.core", "forebay.store.*"],
-    "forebay.store.*": CONTRACT,
+    "forebay.store.*": SHARED,
     "forebay.work": CONTRACT,
 }
 
@@ -45,7 +47,7 @@ PURE = set(
 DECLARED = sys.stdlib_module_names | {"msgspec", "google_crc32c"}
 OUTSIDE = {
     "forebay.core": PURE,
-    "forebay.testing": DECLARED | {"hypothesis", "pytest"},
+    "forebay.testing": DECLARED | {"hypothesis", "psycopg", "pytest"},
     "forebay.work": DECLARED | {"cronsim"},
 }
 

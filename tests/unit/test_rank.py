@@ -11,12 +11,14 @@ from forebay.core.instant import hours, micros, minutes, seconds
 from forebay.core.job import Draft
 from forebay.core.limits import AGING_STEP_MOST, INSTANT_MOST, PRIORITY_MOST, SPAN_MOST
 from forebay.core.policy import Aging, Deadline, Fifo, Priority, Selection
-from forebay.core.rank import rank_rule
+from forebay.core.rank import rank_at, rank_rule
 from tests.unit.values import NOW, SECOND
 
-Arrival: TypeAlias = tuple[Draft, int]  # and its due time
+Arrival: TypeAlias = tuple[Draft, int]
+"""A draft and its due time; if that is before `NOW + 60 s`, it is written when it is due, otherwise at that instant."""
 
 FOREVER = INSTANT_MOST + 1
+WRITTEN = NOW + 60 * SECOND
 DRAFTS = st.builds(
     Draft,
     kind=st.just("k"),
@@ -28,14 +30,14 @@ ARRIVALS = st.lists(st.tuples(DRAFTS, st.integers(NOW, NOW + 5 * 60 * SECOND)), 
 
 def ranked(selection: Selection, arrivals: list[Arrival]) -> list[int]:
     """Positions in the order in which a store would claim them."""
-    ranks = [rank_rule(selection, draft).at(due_at) for draft, due_at in arrivals]
+    ranks = [rank_at(*rank_rule(selection, draft), due_at, min(due_at, WRITTEN)) for draft, due_at in arrivals]
     return sorted(range(len(arrivals)), key=lambda n: (ranks[n], n))
 
 
 @pytest.mark.parametrize(
     ("selection", "obvious"),
     [
-        (Fifo(), lambda draft, due_at: due_at),
+        (Fifo(), lambda draft, due_at: (due_at <= WRITTEN, due_at)),
         (Priority(), lambda draft, due_at: -draft.priority),
         (Aging(minutes(1)), lambda draft, due_at: due_at - draft.priority * 60 * SECOND),
         (Aging(seconds(0.5)), lambda draft, due_at: due_at - draft.priority * SECOND // 2),
@@ -45,7 +47,7 @@ def ranked(selection: Selection, arrivals: list[Arrival]) -> list[int]:
 )
 @given(arrivals=ARRIVALS)
 def test_the_order_of_ranks_is_the_obvious_sort(
-    selection: Selection, obvious: Callable[[Draft, int], int], arrivals: list[Arrival]
+    selection: Selection, obvious: Callable[[Draft, int], int | tuple[bool, int]], arrivals: list[Arrival]
 ) -> None:
     expected = sorted(range(len(arrivals)), key=lambda n: (obvious(*arrivals[n]), n))
     assert ranked(selection, arrivals) == expected
@@ -55,7 +57,14 @@ def test_a_retry_keeps_its_priority_and_its_deadline_but_goes_to_the_end_of_a_fi
     draft = Draft("k", priority=3, deadline=NOW + 9)
     for selection, moves in ((Fifo(), True), (Priority(), False), (Deadline(), False), (Aging(), True)):
         rule = rank_rule(selection, draft)
-        assert (rule.at(NOW + 1) > rule.at(NOW)) == moves
+        assert (rank_at(*rule, NOW + 1, NOW + 1) > rank_at(*rule, NOW, NOW)) == moves
+
+
+@pytest.mark.parametrize("due_at", [1, NOW, INSTANT_MOST + 2 * micros(SPAN_MOST)])
+@pytest.mark.parametrize("other", [0, NOW, INSTANT_MOST])
+def test_who_had_to_wait_goes_before_everybody_who_did_not(due_at: int, other: int) -> None:
+    rule = rank_rule(Fifo(), Draft("k"))
+    assert rank_at(*rule, due_at, due_at - 1) < 0 <= rank_at(*rule, other, other)
 
 
 def jobs_that_pass(selection: Selection, low: Draft, high: Draft) -> int:
@@ -89,4 +98,5 @@ def test_a_rank_fits_64_bits_at_the_extremes(
 ) -> None:
     rule = rank_rule(selection, Draft("k", priority=priority, deadline=deadline))
     assert -(2**63) <= rule.base < 2**63
-    assert -(2**63) <= rule.at(due_at) < 2**63
+    for now in (due_at - 1, due_at):
+        assert -(2**63) <= rank_at(*rule, due_at, now) < 2**63

@@ -14,16 +14,16 @@ from threading import Barrier, Event, Thread
 import pytest
 
 from forebay.client import Forebay
-from forebay.core.errors import Invalid
+from forebay.core.errors import Invalid, StoreFailed
 from forebay.core.instant import seconds
 from forebay.core.job import Draft, Job, State
-from forebay.core.lease import Fence, Lease, Settled
+from forebay.core.lease import Fence, Lease, Settled, Settlement
 from forebay.core.outcome import ABANDONED, Ack, Failure, Release, Retry, Verdict
 from forebay.core.policy import Bounded, Fixed, KeepFor, Retained, Routing
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.store.memory.store import MemoryStore
-from forebay.store.protocol import Want
+from forebay.store.protocol import Promotion, Want
 from forebay.testing.clock import ManualClock
 from forebay.testing.faulty import ConnectionLost, Fault, FaultyStore, ReplyLost, scripted
 from forebay.work.claimer import Claimer
@@ -32,7 +32,7 @@ from forebay.work.options import Options
 from forebay.work.pool import Pool
 from forebay.work.reaper import Promoter, Reaper
 from forebay.work.renewer import Renewer
-from forebay.work.role import Beat, Role
+from forebay.work.role import Beat, Role, Voice
 from forebay.work.settler import Settler
 from forebay.work.ticker import Ticker
 from forebay.work.worker import Worker
@@ -253,6 +253,45 @@ def test_a_reaper_takes_back_what_fell_silent_and_the_last_life_is_dead(store: M
     assert (dead.state, dead.attempt, reaper.reaped) == (State.DEAD, 2, 2)
     assert [error.kind for error in dead.errors] == [ABANDONED, ABANDONED]
     assert "bob" in dead.errors[-1].message
+
+
+class Out(MemoryStore):
+    """A store that is out of reach, wholly or but for questions, until it is told otherwise."""
+
+    readable = writable = True
+
+    def overdue(self, limit: int) -> list[Lease]:
+        if not self.readable:
+            raise StoreFailed("it", "out of reach")
+        return super().overdue(limit)
+
+    def promote(self, limit: int) -> Promotion:
+        if not self.writable:
+            raise StoreFailed("it", "read-only")
+        return super().promote(limit)
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        if not self.writable:
+            raise StoreFailed("it", "read-only")
+        return super().settle(settlements)
+
+
+@pytest.mark.parametrize("readable", [False, True])
+def test_after_an_outage_a_reaper_lets_those_who_live_renew_first(clock: ManualClock, readable: bool) -> None:
+    store = Out(clock=clock)
+    alive, silent = leased(store, 2)
+    reaper = Reaper(store, routing)
+    clock.advance(11 * SECOND)
+    store.readable, store.writable = readable, False
+    for _ in range(10):
+        with pytest.raises(StoreFailed):
+            reaper.step()
+    store.readable = store.writable = True
+    assert reaper.step() > 1, "it rests, and takes nothing"
+    assert len(store.extend([alive], seconds(10))) == 1
+    reaper.step()
+    assert reaper.reaped == 1
+    assert (job(store, alive.job.id).state, job(store, silent.job.id).suspect) == (State.RUNNING, True)
 
 
 class Meeting(MemoryStore):
@@ -757,16 +796,16 @@ def test_a_beat_outlives_exceptions_backs_off_and_says_little(caplog: pytest.Log
     assert "flaky: ConnectionError: the store is away" in lines[0].getMessage()
 
 
-def test_a_role_that_fails_for_long_logs_at_most_a_line_a_second(
+def test_roles_that_fail_for_long_log_at_most_a_line_a_second_together(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = 0.0
     monkeypatch.setattr("forebay.work.role.monotonic", lambda: now)
-    beat = Beat(Flaky(0))
+    voice = Voice()
     with caplog.at_level(logging.WARNING, "forebay.work"):
-        for _ in range(1_000):
+        for number in range(1_000):
             now += 0.01
-            beat._complain(OSError("down"))
+            voice.warn(f"role {number % 7}", OSError("down"))
     assert 9 <= len(caplog.records) <= 11
 
 

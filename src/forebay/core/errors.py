@@ -7,7 +7,12 @@ No message carries a payload: what a producer hands in may be secret.
 
 
 class ForebayError(Exception):
-    """The root of everything Forebay raises on purpose."""
+    """The root of everything Forebay raises on purpose.
+
+    accepted  when it ended a stream of drafts: how many are in; go on with those after them
+    """
+
+    accepted: int | None = None
 
 
 class Invalid(ForebayError, ValueError):
@@ -102,6 +107,18 @@ class StoreFailed(ForebayError):
         )
         self.what = what
         self.reason = reason
+
+
+class LeaseLost(ForebayError):
+    """A handler's transaction came too late: the job is somebody else's by now, and all of it was rolled back."""
+
+    def __init__(self, job_id: int, delivery: int) -> None:
+        super().__init__(
+            f"the lease of job {job_id}, delivery {delivery}, is gone: its transaction was rolled back; "
+            "end the handler, the job is in other hands"
+        )
+        self.job_id = job_id
+        self.delivery = delivery
 
 
 class StoreLocked(ForebayError):

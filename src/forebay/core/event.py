@@ -2,8 +2,12 @@
 
 A record is batch-shaped (arrays, not one row a job) and complete: replaying records in order rebuilds the store, so
 the journal of the in-process store *is* its ledger, and other stores write the same records beside their rows.
-Records are facts in the past tense. They are never edited; a new version adds fields at the end of a record or new
-records, and `VERSION` is written in front of each so that an old reader refuses what it cannot know.
+Records are facts in the past tense. They are never edited; a new version adds fields at the end of a record, values
+of a field or new records, and `VERSION` is written in front of each so that an old reader refuses what it cannot know.
+A record of any older version is read, and means what it meant.
+
+    1   the first
+    2   `Entry.rank_timed` is a number of `core.rank`; it was a bool, and nobody led
 """
 
 from typing import Final, TypeAlias
@@ -14,10 +18,12 @@ from msgspec import Struct
 from forebay.core.gate import Gate
 from forebay.core.instant import Instant
 from forebay.core.outcome import Failure
+from forebay.core.rank import TIMED
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 
-VERSION: Final = 1
+VERSION: Final = 2
+READABLE: Final = range(1, VERSION + 1)
 
 
 class Entry(Struct, frozen=True, array_like=True, gc=False):
@@ -32,7 +38,7 @@ class Entry(Struct, frozen=True, array_like=True, gc=False):
     max_attempts: int
     priority: int = 0
     rank_base: int = 0
-    rank_timed: bool = True
+    rank_timed: int | bool = TIMED
     key: str | None = None
     key_digest: bytes = b""
     key_until: Instant = 0
@@ -253,9 +259,10 @@ def encode_event(event: Event) -> bytes:
 
 
 def decode_event(record: bytes | memoryview) -> Event:
-    """The event in a record; `ValueError` when it is of another version or no event at all."""
-    if not record or record[0] != VERSION:
-        raise ValueError(f"record version {record[0] if record else 'missing'}, this reader knows version {VERSION}")
+    """The event in a record; `ValueError` when it is of a version unknown here or no event at all."""
+    if not record or record[0] not in READABLE:
+        version = record[0] if record else "missing"
+        raise ValueError(f"record version {version}, this reader knows versions 1 to {VERSION}")
     try:
         return _decoder.decode(record[1:])
     except msgspec.DecodeError as error:

@@ -64,7 +64,7 @@ DURABLE_LOG: Final = Named(
 DELAY: Final = Named(
     lambda queue: QueueSpec(name=queue, routing=Routing(backoff=FullJitter(base=seconds(1), cap=minutes(5)))),
     "clock skew; a storm of timers; timers missed in a crash",
-    "one clock decides, due times are stored, promotion is bounded and in due order",
+    "one clock decides, due times are stored, what is due goes before the backlog, in due order",
 )
 PRIORITY: Final = Named(
     lambda queue: QueueSpec(name=queue, selection=Aging(step=minutes(1))),

@@ -1,39 +1,59 @@
 """Selection is a rank: an integer made of one job's own fields. Smaller is sooner, ties go to the smaller id.
 
 A rank is affine in the due time: `base + due_at` when the selection looks at time, else `base`. Core computes the base
-once, at enqueue; the store adds its own instant whenever it writes a due time. For linear aging "now" cancels out,
+once, at enqueue; `rank_at` gives the rank whenever a store writes a due time. For linear aging "now" cancels out,
 so a job's place never has to be recomputed while it waits.
+In a FIFO queue a job that has to wait for its time leads: once due it goes before everything that did not have to
+wait, and leaders go by their due times. A release writes no rank: the job keeps the one it has.
 API `priority`: higher is sooner. `rank`: smaller is sooner. They are never mixed.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from forebay.core.instant import Instant, micros
 from forebay.core.job import Draft
 from forebay.core.limits import INSTANT_MOST
 from forebay.core.policy import Aging, Deadline, Fifo, Priority, Selection
 
+LEAD: Final = 2**53
+"""More than any due time, so that the rank of a leader is smaller than that of everybody else: it is below zero."""
+
+UNTIMED, TIMED, LEADING = range(3)
+"""How a rank looks at the due time; the numbers are part of the ledger and of the stores' tables."""
+
 
 class RankRule(NamedTuple):
-    """How a job's rank follows from its due time."""
+    """How a job's rank follows from its due time: the first two arguments of `rank_at`."""
 
     base: int
-    timed: bool
+    timed: int
 
-    def at(self, due_at: Instant) -> int:
-        return self.base + due_at if self.timed else self.base
+    @property
+    def later(self) -> int:
+        """The base of a job that has to wait for its time."""
+        return self.base - LEAD if self.timed == LEADING else self.base
+
+    def at(self, due_at: Instant, now: Instant) -> int:
+        return rank_at(self.base, self.timed, due_at, now)
 
 
-_BY_TIME = RankRule(0, True)
+BY_TIME: Final = RankRule(0, LEADING)
 
 
 def rank_rule(selection: Selection, draft: Draft) -> RankRule:
     match selection:
         case Fifo():
-            return _BY_TIME
+            return BY_TIME
         case Priority():
-            return RankRule(-draft.priority, False)
+            return RankRule(-draft.priority, UNTIMED)
         case Aging(step):
-            return RankRule(-draft.priority * micros(step), True)
+            return RankRule(-draft.priority * micros(step), TIMED)
         case Deadline():
-            return RankRule(INSTANT_MOST if draft.deadline is None else draft.deadline, False)
+            return RankRule(INSTANT_MOST if draft.deadline is None else draft.deadline, UNTIMED)
+
+
+def rank_at(base: int, timed: int, due_at: Instant, now: Instant) -> int:
+    """The rank of a job whose due time is written now."""
+    if not timed:
+        return base
+    return base + due_at - LEAD if timed == LEADING and due_at > now else base + due_at

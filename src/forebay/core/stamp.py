@@ -12,7 +12,7 @@ from forebay.core.instant import Instant, Span, micros
 from forebay.core.job import Draft
 from forebay.core.payload import digest
 from forebay.core.policy import Fifo, Immediate, KeepFor
-from forebay.core.rank import rank_rule
+from forebay.core.rank import BY_TIME, rank_rule
 from forebay.core.spec import QueueSpec
 
 _OPEN: Final[tuple[Gate, ...]] = ()
@@ -21,13 +21,13 @@ _OPEN: Final[tuple[Gate, ...]] = ()
 class Stamper:
     """The stamps of one queue's spec."""
 
-    __slots__ = ("_gated", "_keep_for", "_key_window", "_ranked", "is_log", "spec")
+    __slots__ = ("_keep_for", "_key_window", "_ranked", "gated", "is_log", "spec")
 
     def __init__(self, spec: QueueSpec) -> None:
         self.spec = spec
         self.is_log = spec.is_log
         self._ranked = not isinstance(spec.selection, Fifo)
-        self._gated = spec.merge is not None or not isinstance(spec.eligibility, Immediate)
+        self.gated = spec.merge is not None or not isinstance(spec.eligibility, Immediate)
         self._key_window = micros(spec.key_window)
         self._keep_for: Span = micros(spec.retention.span) if isinstance(spec.retention, KeepFor) else 0
 
@@ -42,8 +42,8 @@ class Stamper:
     def entry(self, draft: Draft, job_id: int, now: Instant, key_digest: bytes = b"", key_until: Instant = 0) -> Entry:
         spec = self.spec
         due_at = now + draft.delay if draft.run_at is None else max(now, draft.run_at)
-        base, timed = rank_rule(spec.selection, draft) if self._ranked else (0, True)
-        gates = gates_for(spec, draft) if self._gated else _OPEN
+        base, timed = rank_rule(spec.selection, draft) if self._ranked else BY_TIME
+        gates = gates_for(spec, draft) if self.gated else _OPEN
         return Entry(
             job_id,
             draft.queue,
@@ -63,12 +63,12 @@ class Stamper:
             draft.deadline,
             draft.expires_at,
             draft.meta,
-            self._class(draft),
+            self.cls(draft),
             spec.merge is not None and draft.subject is not None,
             gates,
         )
 
-    def _class(self, draft: Draft) -> str:
+    def cls(self, draft: Draft) -> str:
         share = self.spec.share
         if share is None:
             return ""

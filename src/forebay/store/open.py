@@ -13,6 +13,8 @@ def open_store(url: str, *, clock: Clock | None = None) -> Store:
     memory://                 in this process;  memory:///directory: with a journal
     sqlite:///jobs.db         a file below the working directory;  sqlite:////var/jobs.db: an absolute path
 
+    postgresql://user@host/db  a Postgres database, with the extra forebay[postgres]
+
     A clock may be injected where the store keeps time itself.
     """
     parts = urlsplit(url)
@@ -23,9 +25,13 @@ def open_store(url: str, *, clock: Clock | None = None) -> Store:
             if parts.query or parts.fragment:
                 raise Invalid("store URL", f"{url!r} has options", "a path is all it takes; write ? as %3F, # as %23")
             return _open_sqlite(url, parts.netloc, unquote(parts.path), clock)
+        case "postgresql" | "postgres":
+            return _open_postgres(url, clock)
         case _:
             raise Invalid(
-                "store URL", f"no store has the scheme {parts.scheme!r}", "use sqlite:///jobs.db or memory://"
+                "store URL",
+                f"no store has the scheme {parts.scheme!r}",
+                "use sqlite:///jobs.db, postgresql://host/db or memory://",
             )
 
 
@@ -49,3 +55,13 @@ def _open_sqlite(url: str, host: str, path: str, clock: Clock | None) -> Store:
     from forebay.store.sqlite.store import SqliteStore
 
     return SqliteStore(path.removeprefix("/"), clock=clock)
+
+
+def _open_postgres(url: str, clock: Clock | None) -> Store:
+    try:
+        from forebay.store.postgres.store import PostgresStore
+    except ModuleNotFoundError as error:
+        if error.name != "psycopg":
+            raise
+        raise Invalid("store URL", "psycopg is not installed", "pip install 'forebay[postgres]'") from error
+    return PostgresStore(url, clock=clock)

@@ -8,10 +8,11 @@ What a reply lost on the way means: `enqueue` with a key, `settle`, `fire` and `
 A verb never blocks, but for `wait`, which is there to, and `enqueue` into a queue whose capacity says `Block`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import timedelta
 from enum import StrEnum
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -21,6 +22,7 @@ from forebay.core.instant import Instant
 from forebay.core.job import Draft, Job, State
 from forebay.core.lease import Lease, Settled, Settlement
 from forebay.core.names import check_name, check_text
+from forebay.core.outcome import Verdict
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 
@@ -37,6 +39,21 @@ class Receipt(Struct, frozen=True):
     durable: bool
     duplicate: bool = False
     merged: bool = False
+
+
+class Tally(Struct, frozen=True):
+    """How far a stream of drafts has come: `taken` are those that are answered for, from the first one on."""
+
+    taken: int = 0
+    duplicates: int = 0
+    merged: int = 0
+
+    @classmethod
+    def of(cls, receipts: Sequence[Receipt]) -> "Tally":
+        return cls(len(receipts), sum(each.duplicate for each in receipts), sum(each.merged for each in receipts))
+
+    def plus(self, more: "Tally") -> "Tally":
+        return Tally(self.taken + more.taken, self.duplicates + more.duplicates, self.merged + more.merged)
 
 
 class Want(Struct, frozen=True):
@@ -222,3 +239,23 @@ class Store(Log, Protocol):
         """Sleep until a claim or a reaping may find something; a hint. False: the time passed."""
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Streaming(Protocol):
+    """What a store may have besides: a way in for millions. `forebay.store.streams` works on every store."""
+
+    def enqueue_stream(self, drafts: Iterable[Draft], progress: Callable[[Tally], object]) -> Tally:
+        """Any number of drafts, read as it goes, in bounded memory. `progress` hears what is durable so far."""
+
+
+@runtime_checkable
+class Transacting(Protocol):
+    """What a store may have besides: a handler's transaction, which commits with the end of its job or not at all.
+
+    The job is settled by `verdict` inside that transaction, just before its commit. `LeaseLost`: rolled back.
+    """
+
+    def transaction(self, lease: Lease, verdict: Callable[[], Verdict]) -> AbstractContextManager[Any]: ...
+
+    def atransaction(self, lease: Lease, verdict: Callable[[], Verdict]) -> AbstractAsyncContextManager[Any]: ...

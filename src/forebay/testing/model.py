@@ -30,7 +30,7 @@ from forebay.core.lease import Lease, Settled, Settlement, outlived
 from forebay.core.limits import ERRORS_KEPT, INSTANT_MOST
 from forebay.core.outcome import EXPIRED, Ack, Cancel, DeadLetter, Failure, Release, Retry, Verdict
 from forebay.core.policy import Bounded
-from forebay.core.rank import RankRule
+from forebay.core.rank import rank_at
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.core.stamp import Stamper
@@ -80,7 +80,7 @@ class Model(GateModel):
             else:
                 job_id = next(ids, 0)
                 entry = stamper.entry(draft, job_id, now)
-                items[job_id] = Item(entry, _born(entry, now), _rank(entry, entry.due_at))
+                items[job_id] = Item(entry, _born(entry, now), _rank(entry, entry.due_at, now))
                 born[job_id] = draft.queue
             receipts.append(Receipt(job_id, self.durable, merged=target is not None))
             if draft.key:
@@ -195,7 +195,7 @@ class Model(GateModel):
         self._check_room([item.job.queue for item in dead.values()])
         for item in dead.values():
             lives = {"attempt": 0, "cancel_requested": False, "finished_at": None, "expires_at": None}
-            self._wait(replace(item, rank=_rank(item.entry, now)), now, **lives)
+            self._wait(replace(item, rank=_rank(item.entry, now, now)), now, **lives)
         return list(dead)
 
     def purged(self, now: Instant, state: State, before: Instant, limit: int, answer: int, gone: set[int]) -> None:
@@ -292,7 +292,8 @@ class Model(GateModel):
 
     def _check_lease(self, lease: Lease) -> None:
         job = self.items[lease.job.id].job
-        require(lease == Lease(job, job.owner or "", job.lease_until or 0), "the lease shows its job", job, lease)
+        shown = (lease.job, lease.owner, lease.until)
+        require(shown == (job, job.owner or "", job.lease_until or 0), "the lease shows its job", job, lease)
 
     def _settle(self, now: Instant, lease: Lease, verdict: Verdict) -> Settled:
         job_id, item = lease.job.id, self._held(lease.fence)
@@ -304,7 +305,7 @@ class Model(GateModel):
             case Ack(result):
                 self._end(item, State.DONE, now, result)
             case Retry(after, error):
-                again = replace(item, rank=_rank(item.entry, now + after))
+                again = replace(item, rank=_rank(item.entry, now + after, now))
                 self._wait(again, now + after, errors=_errors(item.job, error, now))
             case DeadLetter(error):
                 self._die(item, error, now)
@@ -351,8 +352,8 @@ def _born(entry: Entry, now: Instant) -> Job:
     return Job(**shared, **life, **_UNHELD, finished_at=None, cancel_requested=False, result_body=None)
 
 
-def _rank(entry: Entry, due_at: Instant) -> int:
-    return RankRule(entry.rank_base, entry.rank_timed).at(due_at)
+def _rank(entry: Entry, due_at: Instant, now: Instant) -> int:
+    return rank_at(entry.rank_base, entry.rank_timed, due_at, now)
 
 
 def _errors(job: Job, error: Failure, now: Instant) -> tuple[Failure, ...]:

@@ -48,10 +48,11 @@ class GateModel(LogModel):
             if self.items[job_id].job.state in states and queue in (None, self.items[job_id].job.queue)
         ]
 
-    def _slots(self, name: str) -> tuple[int, int]:
-        """At least and at most so many, as long as jobs of two specs stand at the gate."""
-        stamps = {self.gate_limits[name]} if name in self.gate_limits else self._stamped[name]
-        return min(stamps), max(stamps)
+    def _slots(self, gate: Gate) -> tuple[int, int]:
+        """At least and at most so many, as long as jobs of two specs stand at the gate; never two in order."""
+        stamps = {self.gate_limits[gate.name]} if gate.name in self.gate_limits else self._stamped[gate.name]
+        slots = {min(stamp, 1) for stamp in stamps} if gate.ordered else stamps
+        return min(slots), max(slots)
 
     def _taken(self, name: str) -> int:
         return len([item for item in self.jobs(State.READY, State.RUNNING) if item.gate(name)])
@@ -66,14 +67,14 @@ class GateModel(LogModel):
 
     def _check_admission(self, item: Item) -> None:
         for gate in item.entry.gates:
-            taken, most = self._taken(gate.name), self._slots(gate.name)[1]
+            taken, most = self._taken(gate.name), self._slots(gate)[1]
             require(taken <= most, f"gate {gate.name} let job {item.job.id} in: slots and holders", most, taken)
             first = self._first_in_line(gate.name) if gate.ordered else item.job.id
             require(first == item.job.id, f"gate {gate.name} let job {item.job.id} in before", first)
 
     def _admissible(self, item: Item, now: Instant) -> bool:
         return item.job.due_at <= now and all(
-            self._taken(gate.name) < self._slots(gate.name)[0]
+            self._taken(gate.name) < self._slots(gate)[0]
             and (not gate.ordered or self._first_in_line(gate.name) == item.job.id)
             for gate in item.entry.gates
         )

@@ -1,21 +1,26 @@
 """Async handlers: fixed coroutines on one event loop in a thread of its own.
 
-A coroutine a slot, fed from a deque: a task a job would cost three times as much. A run is stopped by cancelling its
-slot's task; the slot notices that it was meant for the run and goes on. SystemExit in a task that a handler made would
-end the loop and everyone on it: there it becomes an ordinary error of that handler.
+A coroutine a slot, fed from a deque: a task a job would cost three times as much. A handler is first stepped by hand:
+one that never waits for anything needs no second slot, and only one that does wait wakes the next. A run is stopped by
+cancelling its slot's task; the slot notices that it was meant for the run and goes on. SystemExit in a task that a
+handler made would end the loop and everyone on it: there it becomes an ordinary error of that handler.
 """
 
 import asyncio
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import suppress
+from functools import partial
 from threading import Event, Thread
 from time import monotonic
-from typing import Any
+from typing import Any, Final
 
 from forebay.core.outcome import Interrupted, Outcome
 from forebay.work.run import Run
+
+_BREATHE_EVERY: Final = 0.002
+"""Seconds after which handlers that never wait let the loop look after others."""
 
 
 class LoopSlots:
@@ -101,10 +106,15 @@ class LoopSlots:
 
     def _wake(self, runs: Sequence[Run]) -> None:
         self._ready.extend(runs)
-        for _ in range(min(len(runs), len(self._resting))):
+        self._wake_one()
+
+    def _wake_one(self) -> None:
+        """Somebody for what is ready."""
+        while self._resting:
             future = self._resting.pop()
             if not future.done():
                 future.set_result(None)
+                return
 
     def _pong(self) -> None:
         self._asked_at = None
@@ -119,12 +129,18 @@ class LoopSlots:
     async def _slot(self) -> None:
         task = asyncio.current_task()
         assert task is not None
+        rested_at = monotonic()
         while not self._ending():
             try:
+                if self._ready and monotonic() - rested_at > _BREATHE_EVERY:
+                    self._wake_one()
+                    await asyncio.sleep(0)
+                    rested_at = monotonic()
                 while not self._ready:
                     future = self._loop.create_future()
                     self._resting.append(future)
                     await future
+                    rested_at = monotonic()
                 run = self._ready.popleft()
             except asyncio.CancelledError:
                 # A cancellation that came too late for its run; only the end of the loop ends a slot.
@@ -157,7 +173,14 @@ class LoopSlots:
             if handler.signature.context_name is not None:
                 arguments[handler.signature.context_name] = run.context
             self._begin(run)
-            return self._succeed(run, await handler.function(**arguments))
+            work = handler.function(**arguments)
+            try:
+                waits_for = work.send(None)
+            except StopIteration as done:
+                return self._succeed(run, done.value)
+            if self._ready:
+                self._wake_one()
+            return self._succeed(run, await _Begun(work, waits_for))
         except asyncio.CancelledError as error:
             if run.stop is None and not self._ending():
                 return handler.outcome_of(error)
@@ -168,6 +191,28 @@ class LoopSlots:
             # A handler that forked and came back in the child must not go on as a second worker.
             if os.getpid() != self._pid:
                 os._exit(0)
+
+
+class _Begun:
+    """A coroutine that was stepped once already, to be awaited for the rest."""
+
+    def __init__(self, work: Coroutine[Any, Any, Any], waits_for: Any) -> None:
+        self._work = work
+        self._waits_for = waits_for
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        waits_for = self._waits_for
+        while True:
+            try:
+                answer = yield waits_for
+            except BaseException as error:
+                step = partial(self._work.throw, error)
+            else:
+                step = partial(self._work.send, answer)
+            try:
+                waits_for = step()
+            except StopIteration as done:
+                return done.value
 
 
 class ExitInTask(Exception):

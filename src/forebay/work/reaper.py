@@ -1,7 +1,8 @@
 """The reaper and the promoter tend the store from every worker, bounded; any number of them may race.
 
-The reaper is not a job and needs no leader: `overdue` reads, `decide` decides, `settle` is fenced. The promoter moves
-what fell due; where a store promotes at the claim, it finds nothing to do.
+The reaper is not a job and needs no leader: `overdue` reads, `decide` decides, `settle` is fenced. After an outage of
+the store everybody's leases may have run out, also of those who live: the reaper lets them speak first. The promoter
+moves what fell due; where a store promotes at the claim, it finds nothing to do.
 """
 
 import random
@@ -16,6 +17,11 @@ from forebay.store.protocol import Store
 
 _BATCH: Final = 200
 _EVERY: Final = 0.5
+_OUTAGE: Final = 3
+"""So many failures in a row are one; a single one is an accident."""
+
+_AFTER_OUTAGE: Final = 3.0
+"""Seconds in which everyone who lives has reached the store again, and renewed what it holds."""
 
 
 class Reaper:
@@ -34,17 +40,26 @@ class Reaper:
         self._routing = routing
         self._draw = draw
         self._every = every
+        self._failures = 0
         self.reaped = 0
 
     def step(self) -> float:
+        if self._failures >= _OUTAGE:
+            # A store that only answers questions is not back yet: this one writes, or might.
+            self._store.promote(1)
+            self._failures = 0
+            return _AFTER_OUTAGE
+        self._failures += 1
         overdue = self._store.overdue(_BATCH)
         if not overdue:
+            self._failures = 0
             return self._every
         verdicts = [
             (lease, decide(lease.job, Abandoned(lease.owner), self._routing(lease.job.queue), self._draw()))
             for lease in overdue
         ]
         self.reaped += self._store.settle(verdicts).count(Settled.APPLIED)
+        self._failures = 0
         return 0.0 if len(overdue) == _BATCH else self._every
 
 

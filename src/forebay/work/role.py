@@ -2,12 +2,12 @@
 
 `step` does a bounded amount of work and says how long it may rest, in seconds; a simulator calls it by seed, `Beat`
 calls it in a thread. A store that is out of reach is not the end: the step is tried again, later and later up to a
-second, and the log gets at most one line a second.
+second, and the log gets at most one line a second, from all roles of a process together.
 """
 
 import logging
 import random
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from time import monotonic
 from typing import Final, Protocol
 
@@ -28,19 +28,35 @@ class Role(Protocol):
         """Do a bounded piece of work; return the seconds to rest, 0 for none."""
 
 
+class Voice:
+    """What a process says of troubles that last: a line a second, whoever of its roles meets them."""
+
+    def __init__(self) -> None:
+        self._guard = Lock()
+        self._spoken_at = float("-inf")
+
+    def warn(self, what: str, error: Exception) -> None:
+        now = monotonic()
+        with self._guard:
+            if now - self._spoken_at < _LOG_EVERY:
+                return
+            self._spoken_at = now
+        _log.warning("%s: %s: %s; trying again", what, type(error).__name__, error)
+
+
 class Beat:
     """A role in a thread of its own. `nudge` ends a rest early; `beaten_at` is the last step that went well.
 
     `failures` counts the steps that failed since then.
     """
 
-    def __init__(self, role: Role) -> None:
+    def __init__(self, role: Role, voice: Voice | None = None) -> None:
         self.role = role
+        self._voice = voice or Voice()
         self.beaten_at = monotonic()
         self.failures = 0
         self._stopping = Event()
         self._nudged = Event()
-        self._logged_at = float("-inf")
         self._thread = Thread(target=self._run, name=f"forebay-{role.name}", daemon=True)
 
     @property
@@ -69,15 +85,9 @@ class Beat:
                 pause, self.failures, self.beaten_at = _FIRST_PAUSE, 0, monotonic()
             except Exception as error:
                 self.failures += 1
-                self._complain(error)
+                self._voice.warn(self.role.name, error)
                 rest = pause * random.uniform(0.5, 1.5)
                 pause = min(_LONGEST_PAUSE, pause * 2)
             if rest > 0:
                 self._nudged.wait(rest)
             self._nudged.clear()
-
-    def _complain(self, error: Exception) -> None:
-        now = monotonic()
-        if now - self._logged_at >= _LOG_EVERY:
-            self._logged_at = now
-            _log.warning("%s: %s: %s; trying again", self.role.name, type(error).__name__, error)

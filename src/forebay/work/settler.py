@@ -46,7 +46,8 @@ class Settler:
 
     def put(self, lease: Lease, verdict: Verdict) -> None:
         self._waiting.append((lease, verdict))
-        self.news.set()
+        if not self.news.is_set():
+            self.news.set()
 
     def step(self) -> float:
         """Write one batch; what could not be written stays first in line."""

@@ -120,13 +120,16 @@ class Supervisor:
         place.pause = min(_PAUSE_MOST, place.pause * 2) if young else _PAUSE_FIRST
         place.start_at = monotonic() + (place.pause if young else 0.0)
         place.process = None
+        self._take_back(place)
+        if self._on_death is not None:
+            self._on_death(code)
+
+    def _take_back(self, place: Place) -> None:
         try:
             take_back(self._store(), place.owner, place.marks, Routings(self._store()))
         except Exception as error:
             # Its leases run out by themselves; this would only have been quicker.
             _log.warning("the jobs of %s wait for their leases: %s", place.owner, error)
-        if self._on_death is not None:
-            self._on_death(code)
 
     def _drain(self) -> int:
         """Pass every signal on; kill what does not end in time; give back what it held."""
@@ -149,7 +152,7 @@ class Supervisor:
         for place, code in zip(running, codes, strict=True):
             self._close_pipe(place)
             if code:
-                take_back(self._store(), place.owner, place.marks, Routings(self._store()))
+                self._take_back(place)
         # A child that had not yet begun dies of the SIGTERM itself, and held nothing.
         return 0 if all(code in (0, -signal.SIGTERM) for code in codes) else 1
 

@@ -8,6 +8,7 @@ acknowledged. A process whose loop died or whose threads hang ends with code 70,
 import logging
 import os
 import secrets
+import select
 import signal
 import socket
 import sys
@@ -18,6 +19,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from forebay.core.errors import StoreFailed
 from forebay.core.policy import Routing
 from forebay.core.spec import QueueSpec
 from forebay.store.protocol import Store
@@ -29,7 +31,7 @@ from forebay.work.options import Options
 from forebay.work.pool import Pool
 from forebay.work.reaper import Promoter, Reaper
 from forebay.work.renewer import Renewer
-from forebay.work.role import Beat
+from forebay.work.role import Beat, Voice
 from forebay.work.sentinel import BROKEN, Sentinel
 from forebay.work.settler import Settler
 from forebay.work.ticker import Ticker
@@ -41,7 +43,8 @@ _LOOK_EVERY: Final = 0.2
 _FLUSH_MOST: Final = 10.0
 _CLAIM_MOST: Final = 2.0
 _MARKS_LEAST: Final = 8_192
-_FAILURES_MOST: Final = 10
+_FAILING_MOST: Final = 60.0
+_OPEN_EVERY: Final = 1.0
 
 
 class App(Protocol):
@@ -62,8 +65,9 @@ def new_owner() -> str:
 class Routings:
     """The routing of each queue, as the store has it; looked up again every few seconds, or kept while it is away."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, voice: Voice | None = None) -> None:
         self._store = store
+        self._voice = voice or Voice()
         self._specs: dict[str, QueueSpec] = {}
         self._read_at = float("-inf")
 
@@ -73,7 +77,7 @@ class Routings:
             try:
                 self._specs = {spec.name: spec for spec in self._store.specs()}
             except Exception as error:
-                _log.warning("the queues' routing could not be read again: %s", error)
+                self._voice.warn("routing", error)
         spec = self._specs.get(queue)
         return Routing() if spec is None else spec.routing
 
@@ -94,7 +98,8 @@ class Worker:
         self.owner = owner or new_owner()
         self.options = options
         self._supervised = marks is not None
-        routings = Routings(store)
+        voice = Voice()
+        routings = Routings(store, voice)
         self.settler = Settler(store, None if marks is None else lambda lease, _: marks.ended(lease.fence))
         self._sentinel = Sentinel()
         self.pool = Pool(
@@ -111,9 +116,10 @@ class Worker:
         self.reaper = Reaper(store, routings)
         self.promoter = Promoter(store)
         self.ticker = Ticker(store)
-        self._claiming = Beat(self.claimer)
-        self._settling = Beat(self.settler)
-        self._tending = [Beat(role) for role in (self.pool, self.renewer, self.reaper, self.promoter, self.ticker)]
+        self._claiming = Beat(self.claimer, voice)
+        self._settling = Beat(self.settler, voice)
+        tending = (self.pool, self.renewer, self.reaper, self.promoter, self.ticker)
+        self._tending = [Beat(role, voice) for role in tending]
         self._signals = 0
         self._signalled = Event()
 
@@ -121,11 +127,12 @@ class Worker:
     def healthy(self) -> bool:
         """Claims make progress, and the pool can run what they bring.
 
-        A process that keeps failing to reach its store may have lost its own means to (a handler closed its files):
-        under a supervisor a fresh one costs little; alone it goes on trying.
+        A process that keeps failing to reach its store may have lost its own means to: under a supervisor a fresh one
+        costs little, once nothing runs here and every verdict is written. Alone it goes on trying.
         """
         alive = self.pool.healthy and self._claiming.alive and self._settling.alive
-        return alive and (not self._supervised or self._claiming.failures < _FAILURES_MOST)
+        failing = self._claiming.failures > 0 and self.progress_age() > _FAILING_MOST
+        return alive and not (self._supervised and failing and self.pool.idle and self.settler.empty)
 
     def progress_age(self) -> float:
         """Seconds since the claimer last got an answer from the store, or found the pool full."""
@@ -181,9 +188,24 @@ class Worker:
         self.ask_to_stop()
 
 
+def wait_for_store(app: App) -> bool:
+    """Whether the store is there by now; False: the supervisor is gone, and nobody needs it any more."""
+    voice = Voice()
+    while True:
+        try:
+            app.store.now()
+            return True
+        except StoreFailed as error:
+            voice.warn("store", error)
+        if select.select([0], [], [], _OPEN_EVERY)[0] and not os.read(0, 1):
+            return False
+
+
 def main(target: str, options: Options, owner: str, marks_path: str) -> int:
-    """A supervised process: drains when its supervisor is gone."""
+    """A supervised process: waits for a store that is away, drains when its supervisor is gone."""
     app = find_app(target)
+    if not wait_for_store(app):
+        return 0
     marks = Marks(marks_path, max(_MARKS_LEAST, 3 * options.concurrency))
     worker = Worker(app, options, target=target, owner=owner, marks=marks)
 

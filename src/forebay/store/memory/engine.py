@@ -13,6 +13,7 @@ from forebay.core.clock import Clock
 from forebay.core.errors import Closed, StoreFailed
 from forebay.core.event import Event, Promoted, Purged, encode_event
 from forebay.core.instant import Instant
+from forebay.core.job import State
 from forebay.core.limits import INSTANT_MOST
 from forebay.store.memory.facts import Facts
 from forebay.store.memory.index import Index
@@ -130,19 +131,17 @@ class Engine:
             self._index.ended(row, state)
 
     def _without_expired(self, line: Line, want: Want, rows: list[Row], now: Instant) -> list[Row]:
-        """Popped rows without the expired ones, and others in their place as long as there are any."""
-        kept: list[Row] = []
-        while rows:
-            expired = [row for row in rows if row.entry.expires_at is not None and row.entry.expires_at <= now]
-            kept += [row for row in rows if row not in expired] if expired else rows
-            if not expired:
-                break
+        """Popped rows, none of them expired: whoever gets the slot of one that was may belong before the others."""
+        while expired := [row for row in rows if row.entry.expires_at is not None and row.entry.expires_at <= now]:
             self._record(Promoted(now, [], [row.entry.id for row in expired]))
-            for row in expired:
-                self._index.expired(row)
+            for row in rows:
+                if row.state is State.DEAD:
+                    self._index.expired(row)
+                else:
+                    line.push(row)
             self._tend(now)
-            rows = line.pop(want.count - len(kept), want.cls) if len(kept) < want.count else []
-        return kept
+            rows = line.pop(want.count, want.cls)
+        return rows
 
     def _purge(self, ids: list[int], now: Instant) -> None:
         rows = [self._facts.rows[job_id] for job_id in ids]

@@ -44,6 +44,7 @@ from forebay.core.instant import Instant
 from forebay.core.job import State
 from forebay.core.limits import ERRORS_KEPT
 from forebay.core.outcome import EXPIRED, Failure
+from forebay.core.rank import rank_at
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.store.memory.deadlines import Deadlines
@@ -146,7 +147,7 @@ class Facts:
         rows = self.rows
         for entry in entries:
             due_at = entry.due_at
-            rank = entry.rank_base + due_at if entry.rank_timed else entry.rank_base
+            rank = rank_at(entry.rank_base, entry.rank_timed, due_at, at)
             rows[entry.id] = Row(entry, _READY if entry.ready else _WAITING, at, due_at, rank)
             if entry.key is not None:
                 self.remember_key((entry.queue, entry.key), (entry.id, entry.key_digest, entry.key_until))
@@ -202,7 +203,7 @@ class Facts:
         self._settle(row, ending)
         self._fail(row, ending.error, at)
         row.state = State.WAITING
-        row.restamp(ending.due_at)
+        row.restamp(ending.due_at, at)
 
     def _died(self, at: Instant, row: Row, ending: Died) -> None:
         self._settle(row, ending)
@@ -254,7 +255,7 @@ class Facts:
             row.cancel_requested = False
             # Whoever redrives an expired job wants it to run all the same.
             row.entry = replace(row.entry, expires_at=None)
-            row.restamp(event.at)
+            row.restamp(event.at, event.at)
 
     def _purged(self, event: Purged) -> None:
         for job_id in event.ids:

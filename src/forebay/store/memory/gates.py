@@ -137,7 +137,9 @@ class Gates:
         return row
 
     def _has_room(self, name: str, place: _Place) -> bool:
-        return place.held < self._limits.get(name, place.limit)
+        """No number of slots lets two in where a line says who is next."""
+        slots = self._limits.get(name, place.limit)
+        return place.held < (slots if place.line is None else min(slots, 1))
 
     def _unpark(self, row: Row) -> None:
         name = self._parked_at.pop(row.entry.id, None)

@@ -5,7 +5,6 @@ same key while its old entry is still inside. Once more than half of a large hea
 a forgotten entry, and the memory stays within twice what is alive.
 """
 
-from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from typing import Final, TypeAlias
 
@@ -55,11 +54,6 @@ class LazyHeap:
             if not self._dead or not self._bury(item):
                 rows.append(item[2])
         return rows
-
-    def rows(self) -> Iterator[Row]:
-        """What is alive, in no order."""
-        self._rebuild()
-        return (row for _, _, row in self.items)
 
     def forget(self, key: int, row: Row) -> None:
         """The row's entry under this key, wherever it is, is dead."""

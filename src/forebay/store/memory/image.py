@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from forebay.core.errors import StoreFailed
-from forebay.core.event import VERSION, LogEntry
+from forebay.core.event import READABLE, VERSION, LogEntry
 from forebay.core.instant import Instant
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
@@ -66,8 +66,8 @@ def restore(chunks: Iterable[bytes]) -> Facts:
     """The facts that an image was made of; no chunks at all are a store that never was."""
     facts = Facts()
     for number, chunk in enumerate(chunks):
-        if chunk[0] != VERSION:
-            raise StoreFailed("snapshot", f"chunk {number} has version {chunk[0]}, this reader knows {VERSION}")
+        if chunk[0] not in READABLE:
+            raise StoreFailed("snapshot", f"chunk {number} has version {chunk[0]}, this reader knows 1 to {VERSION}")
         _take(facts, _decoder.decode(memoryview(chunk)[1:]))
     return facts
 

@@ -1,6 +1,7 @@
 """One queue's derived state: its ready jobs by class and rank, its counts, its sleepers.
 
-Nothing here is a fact: it is rebuilt from the rows. A plain FIFO queue has one class and pays for one heap.
+Nothing here is a fact: it is rebuilt from the rows. A row without a class whose rank is its due time is plain: it is
+served in the order of age. The others are odd, and pay for a second heap that knows their ages.
 """
 
 from heapq import heappush
@@ -22,12 +23,14 @@ _READY = State.READY
 class Line:
     """The ready side of one queue. `newest` maps a merge subject to its job that has not run yet.
 
-    `_ages` finds the oldest ready job where the order of service is not the order of age.
+    `_classes` has a heap for every class with ready rows; where there is no class it has the plain ones, and `_odd` the
+    others. `_ages` has all that is odd, by age.
     """
 
     __slots__ = (
         "_ages",
         "_classes",
+        "_odd",
         "_share",
         "bounded",
         "claimers",
@@ -44,7 +47,8 @@ class Line:
         self.producers = Waiters()
         self.newest: dict[str, int] = {}
         self._classes: dict[str, LazyHeap] = {}
-        self._ages: LazyHeap | None = None
+        self._odd = LazyHeap()
+        self._ages = LazyHeap()
         self.configure(spec)
 
     @property
@@ -77,11 +81,10 @@ class Line:
         if len(classes) > 1:
             for each in classes if len(classes) == 2 else (name,):
                 self._share.join(each)
-        heappush(heap.items, (row.rank, row.entry.id, row))
-        if self._ages is not None:
+        if name or row.rank != row.due_at:
             self._ages.push(row.due_at, row)
-        elif row.rank != row.due_at or len(classes) > 1:
-            self._track_ages()
+            heap = heap if name else self._odd
+        heappush(heap.items, (row.rank, row.entry.id, row))
 
     def pop(self, count: int, cls: str | None) -> list[Row]:
         """The next rows, smallest rank first within a class, classes by their shares."""
@@ -89,39 +92,56 @@ class Line:
             return self._pop(cls, count)
         if len(self._classes) == 1:
             return self._pop(next(iter(self._classes)), count)
-        turns = self._share.deal(count, lambda name: len(self._classes.get(name, ())))
+        turns = self._share.deal(count, self._size)
         return [row for name, turn in turns for row in self._pop(name, turn)]
 
     def withdraw(self, row: Row) -> None:
         """A ready row ended without being claimed."""
-        heap = self._classes.get(row.entry.cls)
+        plain = _is_plain(row)
+        heap = self._classes.get(row.entry.cls) if plain or row.entry.cls else self._odd
         if heap is not None:
             heap.forget(row.rank, row)
-        if self._ages is not None:
+        if not plain:
             self._ages.forget(row.due_at, row)
 
     def oldest(self, now: Instant) -> int:
         """How long the oldest ready row has been claimable."""
-        if self._ages is not None:
-            row = self._ages.peek()
-        else:
-            row = next(iter(self._classes.values())).peek() if self._classes else None
-        return 0 if row is None else max(0, now - row.due_at)
+        plain = self._classes.get("")
+        rows = (self._ages.peek(), None if plain is None else plain.peek())
+        return max((now - row.due_at for row in rows if row is not None and row.due_at < now), default=0)
 
     def _pop(self, name: str, count: int) -> list[Row]:
         heap = self._classes.get(name)
         if heap is None:
             return []
-        rows = heap.take(count)
-        if not len(heap):
+        rows = heap.take(count) if name or not self._odd.items else _merged(self._odd, heap, count)
+        if not self._size(name):
             del self._classes[name]
-        if self._ages is not None:
+        if self._ages.items:
             for row in rows:
-                self._ages.forget(row.due_at, row)
+                if not _is_plain(row):
+                    self._ages.forget(row.due_at, row)
         return rows
 
-    def _track_ages(self) -> None:
-        ages = self._ages = LazyHeap()
-        for heap in self._classes.values():
-            for row in heap.rows():
-                ages.push(row.due_at, row)
+    def _size(self, name: str) -> int:
+        heap = self._classes.get(name)
+        return 0 if heap is None else len(heap) if name else len(heap) + len(self._odd)
+
+
+def _is_plain(row: Row) -> bool:
+    return row.rank == row.due_at and not row.entry.cls
+
+
+def _merged(one: LazyHeap, other: LazyHeap, count: int) -> list[Row]:
+    """Up to so many rows of both, in order."""
+    rows: list[Row] = []
+    while len(rows) < count:
+        first, second = one.peek(), other.peek()
+        if first is None or (second is not None and (second.rank, second.entry.id) < (first.rank, first.entry.id)):
+            first = second
+            one, other = other, one
+        if first is None:
+            break
+        one.pop()
+        rows.append(first)
+    return rows

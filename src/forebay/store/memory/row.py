@@ -10,6 +10,7 @@ from forebay.core.event import Entry
 from forebay.core.instant import Instant
 from forebay.core.job import Job, State
 from forebay.core.outcome import Failure
+from forebay.core.rank import rank_at
 
 
 class Row(Struct, array_like=True, gc=False):
@@ -32,10 +33,10 @@ class Row(Struct, array_like=True, gc=False):
     result: bytes | None = None
     settled: tuple[int, str] = (0, "")
 
-    def restamp(self, due_at: Instant) -> None:
+    def restamp(self, due_at: Instant, now: Instant) -> None:
         """A new due time is a new place in the line."""
         self.due_at = due_at
-        self.rank = self.entry.rank_base + due_at if self.entry.rank_timed else self.entry.rank_base
+        self.rank = rank_at(self.entry.rank_base, self.entry.rank_timed, due_at, now)
 
     def picture(self) -> Job:
         """The immutable `Job` that leaves the store."""

@@ -14,10 +14,11 @@ from forebay.core.job import Job
 from forebay.core.lease import Lease
 from forebay.core.limits import LEASE_LEAST, LEASE_MOST
 from forebay.store.checks import check_batch, check_limit, checked_owner, checked_total
+from forebay.store.gating import READY, RUNNING
 from forebay.store.protocol import Promotion, Want
 from forebay.store.sqlite.intake import Intake
 from forebay.store.sqlite.queries import statement
-from forebay.store.sqlite.row import READY, RUNNING, id_list, lease_of, picture
+from forebay.store.sqlite.row import id_list, lease_of, picture
 from forebay.store.sqlite.tally import Line
 from forebay.store.sqlite.tend import TEND_LIMIT, sweep_keys, tend
 from forebay.store.sqlite.turn import Turn

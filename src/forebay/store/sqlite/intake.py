@@ -16,11 +16,13 @@ from forebay.core.instant import Instant, micros
 from forebay.core.job import Draft
 from forebay.core.limits import INSTANT_MOST
 from forebay.core.policy import Block, Bounded
+from forebay.core.rank import rank_at
 from forebay.store.checks import check_batch, check_bytes
+from forebay.store.gating import READY, WAITING
 from forebay.store.protocol import Receipt
 from forebay.store.sqlite.base import Base
 from forebay.store.sqlite.queries import statement
-from forebay.store.sqlite.row import READY, WAITING, text_of
+from forebay.store.sqlite.row import text_of
 from forebay.store.sqlite.tally import Line
 from forebay.store.sqlite.tend import sweep_keys, tend
 from forebay.store.sqlite.turn import Turn
@@ -145,17 +147,18 @@ class _Batch:
             sweep_keys(turn, _SWEEP_PER_DRAFT * (len(entries) + 1))
 
     def _plain_row(self, entry: Entry) -> tuple[Any, ...]:
-        state = READY if entry.ready else WAITING
+        now, state = self._turn.now, READY if entry.ready else WAITING
         self._count(entry, state)
         return (
             entry.id,
             state,
             entry.queue,
             entry.cls,
-            entry.due_at,
+            rank_at(entry.rank_base, entry.rank_timed, entry.due_at, now),
             entry.due_at,
             entry.max_attempts,
-            self._turn.now,
+            now,
+            entry.rank_timed,
             entry.kind,
             entry.tenant,
             entry.body,
@@ -176,7 +179,7 @@ class _Batch:
             state,
             entry.queue,
             entry.cls,
-            entry.rank_base + entry.due_at if entry.rank_timed else entry.rank_base,
+            rank_at(entry.rank_base, entry.rank_timed, entry.due_at, now),
             entry.due_at,
             entry.max_attempts,
             now,
@@ -234,7 +237,6 @@ def _is_plain(entry: Entry) -> bool:
         or entry.merges
         or entry.priority
         or entry.rank_base
-        or not entry.rank_timed
         or entry.expires_at is not None
         or entry.deadline is not None
         or entry.subject is not None

@@ -9,8 +9,8 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: insert_plain
 -- The same for the common case: what is left out has its default.
-INSERT INTO job (id, state, queue, cls, rank, due_at, max_attempts, enqueued_at, kind, tenant, body)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO job (id, state, queue, cls, rank, due_at, max_attempts, enqueued_at, rank_timed, kind, tenant, body)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: claim
 -- The next jobs of one class become running.
@@ -156,7 +156,8 @@ WHERE id = ?1;
 UPDATE job SET cancel_requested = 1 WHERE id IN (SELECT value FROM json_each(?1));
 
 -- name: redrive
--- A dead job waits again with all lives back; whoever redrives an expired job wants it to run all the same.
+-- A dead job is due now, with all lives back; whoever redrives an expired job wants it to run all the same.
+-- Due now: nobody leads, and the rank needs no more than this.
 UPDATE job
 SET state = 0, attempt = 0, finished_at = NULL, cancel_requested = 0, expires_at = NULL, due_at = ?2,
     rank = CASE WHEN rank_timed THEN rank_base + ?2 ELSE rank_base END
@@ -216,9 +217,11 @@ ORDER BY id LIMIT ?8;
 SELECT EXISTS (SELECT 1 FROM job WHERE id > ?1);
 
 -- name: oldest_plain
--- Since when the oldest ready job of a plain line has been claimable.
+-- Since when the oldest ready job of a plain line has been claimable, if that is before the oldest of the others.
+-- No job is due before the first job of the table was accepted, so neither leaders nor priorities are looked at.
 SELECT due_at FROM job INDEXED BY job_ready
 WHERE state = 1 AND queue = ?1 AND cls = '' AND rank = due_at
+    AND rank >= (SELECT enqueued_at FROM job WHERE id = (SELECT min(id) FROM job)) AND rank < ?2
 ORDER BY rank, id LIMIT 1;
 
 -- name: oldest_odd

@@ -20,10 +20,11 @@ from forebay.core.policy import Retained, check_between
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.store.checks import check_batch, check_gate, check_ids, check_limit
+from forebay.store.gating import READY, STATES
 from forebay.store.protocol import Backlog, Page, Query
 from forebay.store.sqlite.intake import accept
 from forebay.store.sqlite.queries import statement
-from forebay.store.sqlite.row import READY, STATES, id_list, picture, text_of
+from forebay.store.sqlite.row import id_list, picture, text_of
 from forebay.store.sqlite.settling import Settling
 from forebay.store.sqlite.tend import tend
 from forebay.store.sqlite.turn import Turn
@@ -156,8 +157,10 @@ def _backlog(reader: sqlite3.Connection, queue: str, now: Instant) -> Backlog:
     _, paused_until, _, keys, waiting, ready, running, done, dead, cancelled = found
     oldest = now
     if ready:
-        plain, odd = (reader.execute(text, (queue,)).fetchone() for text in (_OLDEST_PLAIN, _OLDEST_ODD))
-        oldest = min(now, now if plain is None else plain[0], now if odd[0] is None else odd[0])
+        odd = reader.execute(_OLDEST_ODD, (queue,)).fetchone()[0]
+        oldest = now if odd is None else min(now, odd)
+        plain = reader.execute(_OLDEST_PLAIN, (queue, oldest)).fetchone()
+        oldest = oldest if plain is None else plain[0]
     return Backlog(
         queue,
         waiting,

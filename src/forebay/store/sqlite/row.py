@@ -1,23 +1,15 @@
-"""Jobs as the tables have them, and the pictures that callers get.
-
-`Row` is what a move from state to state needs to know; it is read, never written. Lists of ids travel into statements
-as one JSON text.
-"""
+"""The pictures of jobs that callers get, from the columns that the tables have. Lists travel as one JSON text."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
-from forebay.core.gate import Gate
-from forebay.core.job import Job, State
+from forebay.core.job import Job
 from forebay.core.lease import Lease
 from forebay.core.outcome import Failure
+from forebay.store.gating import STATES
 
-STATES: Final = tuple(State)
-"""By their number in the tables; the numbers are part of the schema."""
-
-WAITING, READY, RUNNING, DONE, DEAD, CANCELLED = range(len(STATES))
 _FIELDS: Final = len(Job.__struct_fields__)
 _INTEGER_MOST: Final = 2**63 - 1
 
@@ -27,26 +19,6 @@ _META, _ERRORS, _STATE, _CANCEL = (
 _encode: Final = msgspec.json.Encoder().encode
 _decode_meta: Final = msgspec.json.Decoder(dict[str, str]).decode
 _decode_errors: Final = msgspec.json.Decoder(tuple[Failure, ...]).decode
-_decode_gates: Final = msgspec.json.Decoder(tuple[Gate, ...]).decode
-
-
-class Row(NamedTuple):
-    """`gate`: where a waiting job is parked."""
-
-    id: int
-    queue: str
-    cls: str
-    state: int
-    rank: int
-    due_at: int
-    gates: tuple[Gate, ...]
-    gate: str | None
-
-    @classmethod
-    def of(cls, columns: Sequence[Any]) -> "Row":
-        """From the first eight columns of a statement."""
-        job_id, queue, group, state, rank, due_at, gates, gate = columns[:8]
-        return cls(job_id, queue, group, state, rank, due_at, _decode_gates(gates) if gates else (), gate)
 
 
 def picture(columns: Sequence[Any]) -> Job:

@@ -12,12 +12,14 @@ from forebay.core.instant import Instant, checked_instant
 from forebay.core.job import State
 from forebay.core.lease import Lease, Settled, Settlement, outlived
 from forebay.core.outcome import Ack, Cancel, DeadLetter, Release, Retry, Verdict
+from forebay.core.rank import rank_at
 from forebay.store.checks import check_batch, check_bytes, check_ids, check_limit
+from forebay.store.gating import CANCELLED, DEAD, DONE, READY, RUNNING, STATES, WAITING, Row
 from forebay.store.protocol import CancelAnswer
 from forebay.store.sqlite.claims import Claims
 from forebay.store.sqlite.intake import check_capacity
 from forebay.store.sqlite.queries import statement
-from forebay.store.sqlite.row import CANCELLED, DEAD, DONE, READY, RUNNING, STATES, WAITING, Row, id_list
+from forebay.store.sqlite.row import id_list
 from forebay.store.sqlite.tend import failed, forget, tend
 from forebay.store.sqlite.turn import Turn
 
@@ -145,8 +147,7 @@ class _Settlement:
                 to = self._finish(job_id, queue, CANCELLED, mark, None)
             case Retry(after, error):
                 to = WAITING
-                base, timed = columns[13], columns[14]
-                rank = base + now + after if timed else base
+                rank = rank_at(columns[13], columns[14], now + after, now)
                 errors = failed(columns[12], error, now, columns[11])
                 turn.connection.execute(_WAIT_AGAIN, (job_id, now + after, rank, columns[11], errors, *mark))
             case Release(after):

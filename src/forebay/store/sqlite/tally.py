@@ -14,8 +14,8 @@ from forebay.core.policy import Bounded
 from forebay.core.share import Share
 from forebay.core.spec import QueueSpec
 from forebay.core.stamp import Stamper
+from forebay.store.gating import READY, RUNNING, WAITING
 from forebay.store.sqlite.queries import statement
-from forebay.store.sqlite.row import READY, RUNNING, WAITING
 
 _QUEUE: Final = statement("queue")
 _PUT_QUEUE: Final = statement("put_queue")

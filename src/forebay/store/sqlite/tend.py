@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from forebay.core.instant import Instant
 from forebay.core.limits import BATCH_MOST, ERRORS_KEPT
 from forebay.core.outcome import EXPIRED, Failure
+from forebay.store.gating import DEAD, READY, Row
 from forebay.store.sqlite.queries import statement
-from forebay.store.sqlite.row import DEAD, READY, Row, errors_of, text_of
+from forebay.store.sqlite.row import errors_of, text_of
 from forebay.store.sqlite.turn import Turn
 
 TEND_LIMIT: Final = 256

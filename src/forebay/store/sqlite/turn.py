@@ -12,9 +12,10 @@ from typing import Final
 from msgspec import Struct
 
 from forebay.core.instant import Instant
-from forebay.store.sqlite.gates import Gates
+from forebay.store.gating import READY, Gates, Row
+from forebay.store.sqlite.gates import Tables
 from forebay.store.sqlite.queries import statement
-from forebay.store.sqlite.row import READY, Row, id_list
+from forebay.store.sqlite.row import id_list
 from forebay.store.sqlite.tally import Knowledge, Line, Tally
 
 SETTLE_MEMORY: Final = 65_536
@@ -49,7 +50,7 @@ class Turn:
     @property
     def gates(self) -> Gates:
         if self._gates is None:
-            self._gates = Gates(self.connection)
+            self._gates = Gates(Tables(self.connection))
         return self._gates
 
     @property

@@ -63,7 +63,7 @@ def only_dead_jobs_are_redriven(h: Harness) -> None:
     running = h.one()
     h.take()
     waiting = h.one(delay=3_600 * SECOND)
-    ids = [running, waiting, done, dead, dead + 1_000]
+    ids = [running, waiting, done, dead, dead + 10**12]
     before = [h.state(job_id) for job_id in ids]
     assert h.store.redrive(ids) == [dead]
     assert [h.state(job_id) for job_id in ids] == [*before[:3], State.READY, None]

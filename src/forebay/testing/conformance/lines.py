@@ -191,6 +191,19 @@ def a_redriven_head_never_runs_beside_the_next_one(h: Harness) -> None:
 
 
 @case
+def no_number_of_slots_lets_two_of_a_line_run(h: Harness) -> None:
+    first, second, _ = _line(h)
+    h.store.set_gate("order/q/subject/s", 5)
+    h.bury(_head(h))
+    lease = _head(h)
+    assert lease.job.id == second
+    h.store.redrive([first])
+    assert h.claim(10) == []
+    h.ack(lease)
+    assert _head(h).job.id == first
+
+
+@case
 def cancelling_a_waiting_head_lets_the_next_one_go(h: Harness) -> None:
     h.spec(eligibility=InOrder())
     head = h.one(subject="s", delay=3_600 * SECOND)

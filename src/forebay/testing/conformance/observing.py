@@ -229,6 +229,26 @@ def a_snoozed_job_does_not_hide_an_older_one(h: Harness) -> None:
 
 
 @case
+def a_job_that_goes_first_does_not_hide_an_older_one(h: Harness) -> None:
+    h.one()
+    h.enqueue(2, delay=h.short)
+    h.advance(3 * h.short)
+    assert 3 * h.short <= h.backlog().oldest_age < 4 * h.short
+    h.take()
+    assert 3 * h.short <= h.backlog().oldest_age < 4 * h.short
+
+
+@case
+def a_job_that_goes_first_may_be_the_oldest(h: Harness) -> None:
+    led = h.one(delay=h.short)
+    h.advance(3 * h.short)
+    h.one()
+    assert 2 * h.short <= h.backlog().oldest_age < 3 * h.short
+    h.store.cancel([led])
+    assert h.backlog().oldest_age < h.short
+
+
+@case
 def a_cancelled_job_has_no_age(h: Harness) -> None:
     h.spec(selection=Priority())
     old = h.one()

@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from forebay.core.outcome import Release
-from forebay.core.policy import Aging, Deadline, Priority
+from forebay.core.policy import Aging, AtMost, Deadline, Priority
 from forebay.store.protocol import Want
 from forebay.testing.conformance.case import Need, case, case_if
 from forebay.testing.conformance.harness import LONG, SECOND, Harness
@@ -38,12 +38,72 @@ def one_large_claim_follows_the_same_order_as_many_small_ones(h: Harness) -> Non
 
 
 @ordered
-def fifo_goes_by_due_time_not_by_acceptance(h: Harness) -> None:
+def a_scheduled_job_goes_before_an_older_backlog_once_it_is_due(h: Harness) -> None:
+    backlog = h.enqueue(3)
+    due = h.one(delay=h.short)
+    assert h.take().job.id == backlog[0]
+    h.advance(h.short + 1)
+    young = h.one()
+    assert h.drain() == [due, *backlog[1:], young]
+
+
+@ordered
+def scheduled_jobs_go_by_due_time_not_by_acceptance(h: Harness) -> None:
     late = h.one(delay=2 * h.short)
-    early = h.one(delay=h.short)
+    early = h.one(run_at=h.now() + h.short)
     soon = h.one()
     h.advance(2 * h.short + 1)
-    assert h.drain() == [soon, early, late]
+    assert h.drain() == [early, late, soon]
+
+
+@ordered
+def a_scheduled_job_that_finds_its_gate_closed_gets_the_next_slot(h: Harness) -> None:
+    h.spec(eligibility=AtMost(1))
+    h.one()
+    running = h.take()
+    backlog, due = h.one(), h.one(delay=h.short)
+    h.advance(h.short + 1)
+    h.store.promote(10)
+    h.ack(running)
+    assert h.drain() == [due, backlog]
+
+
+@ordered
+def a_slot_that_an_expired_job_leaves_goes_to_the_first_in_rank(h: Harness) -> None:
+    h.spec(eligibility=AtMost(1, per="subject"))
+    h.one(subject="s", expires_at=h.now() + h.short // 4)
+    first, second = h.one(subject="s"), h.one()
+    h.advance(h.short // 2)
+    assert [lease.job.id for lease in h.claim(5)] == [first, second]
+
+
+@ordered
+def in_a_priority_queue_priority_decides_and_not_the_wait(h: Harness) -> None:
+    h.spec(selection=Priority())
+    low, due, high = h.one(priority=0), h.one(priority=1, delay=h.short), h.one(priority=2)
+    h.advance(h.short + 1)
+    assert h.drain() == [high, due, low]
+
+
+@ordered
+def with_a_deadline_the_deadline_decides_and_not_the_wait(h: Harness) -> None:
+    h.spec(selection=Deadline())
+    hour = h.now() + 3_600 * SECOND
+    late, due, early = h.one(deadline=hour + 2), h.one(deadline=hour + 1, delay=h.short), h.one(deadline=hour)
+    h.advance(h.short + 1)
+    assert h.drain() == [early, due, late]
+
+
+@ordered
+def with_aging_a_scheduled_job_takes_its_place_by_its_due_time(h: Harness) -> None:
+    h.spec(selection=Aging(step=h.brief))
+    old, due = h.one(), h.one(delay=h.short)
+    h.fail(h.take(), after=2 * h.short)
+    h.advance(h.short // 2)
+    between = h.one()
+    h.advance(2 * h.short)
+    young = h.one()
+    assert h.drain() == [between, due, old, young]
 
 
 @ordered
@@ -156,11 +216,52 @@ def a_job_released_for_later_keeps_its_place_when_it_is_due(h: Harness) -> None:
 
 
 @ordered
-def a_retried_job_goes_to_the_end_of_a_fifo(h: Harness) -> None:
+def a_job_released_for_later_does_not_pass_an_older_one(h: Harness) -> None:
+    first, second = h.enqueue(2)
+    leases = h.claim(2)
+    h.release(leases[1], after=h.short)
+    h.release(leases[0])
+    third = h.one()
+    h.advance(h.short + 1)
+    assert h.drain() == [first, second, third]
+
+
+@ordered
+def a_released_job_that_led_still_leads(h: Harness) -> None:
+    due, backlog = h.one(delay=h.short), h.one()
+    h.advance(h.short + 1)
+    h.release(h.take())
+    h.release(h.take(), after=h.short)
+    h.advance(h.short + 1)
+    assert h.drain() == [due, backlog]
+
+
+@ordered
+def a_retry_that_had_to_wait_goes_before_the_backlog(h: Harness) -> None:
+    first, second, third = h.enqueue(3)
+    h.fail(h.take(), after=2 * h.short)
+    h.fail(h.take(), after=h.short)
+    h.advance(2 * h.short + 1)
+    fourth = h.one()
+    assert h.drain() == [second, first, third, fourth]
+
+
+@ordered
+def a_retry_without_delay_goes_to_the_end_of_a_fifo(h: Harness) -> None:
     first, second = h.enqueue(2)
     h.advance(h.short)
     h.fail(h.take())
     assert h.drain() == [second, first]
+
+
+@ordered
+def a_job_that_led_and_is_retried_without_delay_leads_no_longer(h: Harness) -> None:
+    due, backlog = h.one(delay=h.short), h.one()
+    h.advance(h.short + 1)
+    lease = h.take()
+    assert lease.job.id == due
+    h.fail(lease)
+    assert h.drain() == [backlog, due]
 
 
 @ordered
@@ -203,6 +304,15 @@ def a_redriven_job_goes_to_the_end_of_a_fifo(h: Harness) -> None:
 
 
 @ordered
+def a_redriven_job_that_led_leads_no_longer(h: Harness) -> None:
+    due, backlog = h.one(delay=h.short), h.one()
+    h.advance(h.short + 1)
+    h.bury(h.take())
+    h.store.redrive([due])
+    assert h.drain() == [backlog, due]
+
+
+@ordered
 def a_queue_configured_anew_keeps_the_ranks_of_accepted_jobs(h: Harness) -> None:
     first, second = h.send(h.draft(priority=1), h.draft(priority=9))
     h.spec(selection=Priority())
@@ -230,3 +340,15 @@ def a_reopening_keeps_the_order(h: Harness) -> None:
     h.reopen()
     expected = sorted(receipts, key=lambda receipt: (-(receipts.index(receipt) % 4), receipt.id))
     assert h.drain() == [receipt.id for receipt in expected]
+
+
+@case_if(Need.DURABLE)
+def a_reopening_keeps_the_lead(h: Harness) -> None:
+    retried, backlog = h.enqueue(2)
+    due = h.one(delay=h.short)
+    h.fail(h.take(), after=2 * h.short)
+    h.reopen()
+    h.advance(2 * h.short + 1)
+    h.store.promote(10)
+    h.reopen()
+    assert h.drain() == [due, retried, backlog]

@@ -72,6 +72,19 @@ def no_claim_is_ever_early(h: Harness) -> None:
 
 
 @case
+def what_will_go_first_is_not_handed_out_early_either(h: Harness) -> None:
+    scheduled = h.one(delay=2 * h.short)
+    retried, *backlog = h.enqueue(3)
+    h.fail(h.take(), after=2 * h.short)
+    h.advance(h.short)
+    assert [lease.job.id for lease in h.claim(5)] == backlog
+    h.advance(h.short)
+    leases = h.claim(5)
+    assert sorted(lease.job.id for lease in leases) == sorted([scheduled, retried])
+    assert all(lease.job.claimed_at is not None and lease.job.claimed_at >= lease.job.due_at for lease in leases)
+
+
+@case
 def a_retry_waits_for_its_time(h: Harness) -> None:
     job_id = h.one()
     h.fail(h.take(), after=2 * h.short)

@@ -1,0 +1,71 @@
+"""`GateTables` in SQL: slots, operators' numbers, lines, and who is parked. What they mean is `store.gating`'s.
+
+The statements are the store's own, by these names: gate, gate_limit, put_gate, drop_gate, opened, enter_line,
+leave_line, head_of_line, first_parked, one. Their parameters come in the order in which the methods name them.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from forebay.store.gating import Place, Row
+
+
+class Cursor(Protocol):
+    """What a database's driver gives."""
+
+    @property
+    def rowcount(self) -> int: ...
+
+    def fetchone(self) -> Any: ...
+
+    def fetchall(self) -> Sequence[Any]: ...
+
+
+class SqlTables:
+    """The tables of the gates inside one transaction."""
+
+    def __init__(self, execute: Callable[[str, Sequence[Any]], Cursor], statement: Callable[[str], str]) -> None:
+        self._execute = execute
+        self._statement = statement
+
+    def gate(self, name: str) -> Place | None:
+        found = self._first("gate", name)
+        return None if found is None else Place(name, *found)
+
+    def limit(self, name: str) -> int | None:
+        found = self._first("gate_limit", name)
+        return None if found is None else found[0]
+
+    def put(self, places: Sequence[Place]) -> None:
+        statement = self._statement("put_gate")
+        for each in places:
+            self._execute(statement, (each.name, each.slots, each.held, each.parked, each.standing, bool(each.opened)))
+
+    def drop(self, names: Sequence[str]) -> None:
+        statement = self._statement("drop_gate")
+        for name in names:
+            self._execute(statement, (name,))
+
+    def opened(self, most: int) -> Iterator[str]:
+        return (name for (name,) in self._execute(self._statement("opened"), (most,)).fetchall())
+
+    def join(self, name: str, job_id: int) -> bool:
+        return self._execute(self._statement("enter_line"), (name, job_id)).rowcount > 0
+
+    def leave(self, name: str, job_id: int) -> bool:
+        return self._execute(self._statement("leave_line"), (name, job_id)).rowcount > 0
+
+    def head(self, name: str) -> int | None:
+        head: int | None = self._first("head_of_line", name)[0]
+        return head
+
+    def first_parked(self, name: str) -> Row | None:
+        found = self._first("first_parked", name)
+        return None if found is None else Row.of(found)
+
+    def one(self, job_id: int) -> Row | None:
+        found = self._first("one", job_id)
+        return None if found is None else Row.of(found)
+
+    def _first(self, statement: str, value: object) -> Any:
+        return self._execute(self._statement(statement), (value,)).fetchone()

@@ -1,0 +1,128 @@
+"""What all verbs share: the server, what is known of the specs, the clock, who sleeps, and the turn of a general verb.
+
+The hot verbs are one call of one function. A general verb is a `Turn`: a transaction in Python, which takes the one
+lock of the gates first if gates may be concerned. Turns without gates, and the hot verbs, never wait for that lock.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from typing import Any, Final, TypeVar
+
+from forebay.core.clock import Clock
+from forebay.core.errors import StoreFailed
+from forebay.core.instant import Instant
+from forebay.core.spec import QueueSpec
+from forebay.store.clock import SystemClock
+from forebay.store.gate_tables import SqlTables
+from forebay.store.gating import Gates
+from forebay.store.postgres.connect import Connection, Rows, Server
+from forebay.store.postgres.migrate import prepare
+from forebay.store.postgres.queries import statement
+from forebay.store.postgres.specs import Known, Specs
+from forebay.store.postgres.waiting import Sleepers
+
+_GATES_LOCK: Final = 0x4642_4741
+_STARTS_MOST: Final = 20
+_BEGIN: Final = "SELECT coalesce(%s::bigint, forebay.clock())"
+_BEGIN_GATED: Final = "SELECT coalesce(%s::bigint, forebay.clock()) FROM (SELECT pg_advisory_xact_lock(%s)) AS locked"
+_SPECS: Final = "SELECT spec FROM forebay.queue WHERE spec IS NOT NULL ORDER BY name"
+
+T = TypeVar("T")
+
+
+class Restart(Exception):
+    """Something that a turn relied on has changed meanwhile: it starts anew, and leaves nothing."""
+
+    def __init__(self, queues: Iterable[str] = ()) -> None:
+        super().__init__()
+        self.queues = list(queues)
+
+
+class Turn:
+    """One transaction. `news`: queues that may have work now; `eased`: queues that may have room again."""
+
+    def __init__(self, connection: Connection, now: Instant, specs: Specs) -> None:
+        self.connection = connection
+        self.now = now
+        self.specs = specs
+        self.news: set[str] = set()
+        self.eased: set[str] = set()
+
+    @cached_property
+    def gates(self) -> Gates:
+        return Gates(SqlTables(self.connection.execute, statement))
+
+    @property
+    def gated(self) -> bool:
+        """Whether this turn has touched a gate."""
+        return "gates" in self.__dict__
+
+    def known(self, queue: str) -> Known:
+        return self.specs.of(queue)
+
+    def fetch(self, statement: str, parameters: Iterable[Any] = ()) -> Rows:
+        return self.connection.execute(statement, tuple(parameters)).fetchall()
+
+    def execute(self, statement: str, parameters: Iterable[Any] = ()) -> int:
+        """How many rows it changed."""
+        return self.connection.execute(statement, tuple(parameters)).rowcount
+
+    def finish(self) -> None:
+        if self.gated:
+            self.gates.write()
+
+
+class Base:
+    """An open store. `clock` is for tests alone: without it the server's clock decides."""
+
+    def __init__(self, url: str, clock: Clock | None) -> None:
+        self._server = Server(url)
+        try:
+            prepare(self._server)
+        except BaseException:
+            self._server.close()
+            raise
+        self._clock = clock
+        self._specs = Specs(self._server)
+        self._sleepers = Sleepers(self._server, clock or SystemClock(), self.now)
+
+    @property
+    def _at(self) -> Instant | None:
+        return None if self._clock is None else self._clock.now()
+
+    def now(self) -> Instant:
+        at = self._at
+        if at is not None:
+            return at
+        now: Instant = self._server.query("SELECT forebay.clock()")[0][0]
+        return now
+
+    def close(self) -> None:
+        """No verb works afterwards; sleepers wake up and find it closed."""
+        self._sleepers.close()
+        self._server.close()
+
+    def specs(self) -> list[QueueSpec]:
+        return [QueueSpec.from_json(text) for (text,) in self._server.query(_SPECS)]
+
+    def _write(self, work: Callable[[Turn], T], *, gated: bool) -> T:
+        """The answer of the work, once it is durable."""
+        for _ in range(_STARTS_MOST):
+            turns: list[Turn] = []
+
+            def transaction(connection: Connection, turns: list[Turn] = turns) -> T:
+                begin, parameters = (_BEGIN_GATED, (self._at, _GATES_LOCK)) if gated else (_BEGIN, (self._at,))
+                turn = Turn(connection, connection.execute(begin, parameters).fetchall()[0][0], self._specs)
+                answer = work(turn)
+                turn.finish()
+                turns.append(turn)
+                return answer
+
+            try:
+                answer = self._server.transact(transaction)
+            except Restart as restart:
+                self._specs.reload(restart.queues)
+                continue
+            self._sleepers.hear(turns[-1].news, turns[-1].eased)
+            return answer
+        raise StoreFailed(self._server.name, f"{_STARTS_MOST} turns in a row found their queues changed by others")

@@ -1,0 +1,186 @@
+"""Millions of jobs in one call: whole runs by COPY, in transactions of bounded size.
+
+Plain drafts are put together into parts of tens of thousands. A part is one transaction: a token, ids, and one COPY with
+a row for each thousand jobs. It is written while the next part is read; two parts at most are in memory, and no
+transaction waits for the caller's iterator. Drafts that need more (keys, gates, bounds) go in by `enqueue`, in their
+place. The token tells whether a commit whose reply was lost had happened: then, and while the server is away for a
+moment, the part is tried again, and is in exactly once.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from itertools import accumulate
+from threading import Event
+from typing import Any, Final
+from uuid import UUID, uuid4
+
+from forebay.core.errors import Invalid, StoreFailed
+from forebay.core.instant import Instant
+from forebay.core.job import Draft
+from forebay.core.limits import BATCH_BYTES, BATCH_MOST
+from forebay.core.rank import rank_at
+from forebay.store.postgres.base import Restart
+from forebay.store.postgres.connect import Connection
+from forebay.store.postgres.queries import statement
+from forebay.store.postgres.queues import QueueVerbs
+from forebay.store.postgres.runs import LATER, READY, Run, group
+from forebay.store.protocol import Tally
+
+_PART_MOST: Final = 32 * BATCH_MOST
+_TRIES_MOST: Final = 8
+_PAUSE_FIRST: Final = 0.1
+_PAUSE_MOST: Final = 5.0
+_VERSIONS: Final = statement("versions")
+_BEGIN: Final = (
+    "WITH now AS MATERIALIZED (SELECT coalesce(%s::bigint, forebay.clock()) AS at), token AS ("
+    "INSERT INTO forebay.call SELECT %s, 0, at FROM now ON CONFLICT (token) DO NOTHING RETURNING at) "
+    "SELECT t.at, ARRAY(SELECT nextval('forebay.job_id') FROM generate_series(1, %s)) FROM token AS t"
+)
+_COLUMNS: Final = {
+    "last_id": "int8",
+    "rank": "int8",
+    "due_at": "int8",
+    "enqueued_at": "int8",
+    "rank_base": "int8",
+    "expires_at": "int8",
+    "n": "int4",
+    "size": "int4",
+    "max_attempts": "int4",
+    "state": "int2",
+    "single": "bool",
+    "rank_timed": "int2",
+    "queue": "text",
+    "cls": "text",
+    "kind": "text",
+    "facts": "json",
+    "bodies": "json",
+}
+_COPY: Final = f"COPY forebay.run ({', '.join(_COLUMNS)}) FROM STDIN (FORMAT BINARY)"
+
+
+class _Part:
+    """Neighbours that go in together: by COPY, or by `enqueue`. `taken` is what is durable of them so far."""
+
+    def __init__(self, copied: bool) -> None:
+        self.copied = copied
+        self.drafts: list[Draft] = []
+        self.size = 0
+        self.taken = Tally()
+
+    def has_room(self, draft: Draft) -> bool:
+        most = _PART_MOST if self.copied else BATCH_MOST
+        return len(self.drafts) < most and self.size + len(draft.body) <= BATCH_BYTES
+
+    def add(self, draft: Draft) -> None:
+        self.drafts.append(draft)
+        self.size += len(draft.body)
+
+
+class Bulk(QueueVerbs):
+    """A way in for millions."""
+
+    def enqueue_stream(self, drafts: Iterable[Draft], progress: Callable[[Tally], object]) -> Tally:
+        """How many were taken, and what became of them; what is told to `progress` is durable."""
+        tally = Tally()
+        under_way: tuple[_Part, Future[None]] | None = None
+
+        def finish() -> None:
+            nonlocal tally, under_way
+            if under_way is not None:
+                (part, future), under_way = under_way, None
+                wait([future])
+                if part.taken.taken:
+                    tally = tally.plus(part.taken)
+                    progress(tally)
+                future.result()
+
+        with ThreadPoolExecutor(1, "forebay-bulk") as writer:
+            try:
+                for part in self._parts(drafts):
+                    finish()
+                    under_way = (part, writer.submit(self._put_part, part))
+            finally:
+                finish()
+        return tally
+
+    def _parts(self, drafts: Iterable[Draft]) -> Iterator[_Part]:
+        part = _Part(copied=True)
+        for draft in drafts:
+            if type(draft) is not Draft:
+                raise Invalid("draft", f"{type(draft).__name__} is not a Draft", "build a Draft(kind, payload, …)")
+            copied = draft.key is None and self._copies(draft.queue)
+            if part.copied != copied or not part.has_room(draft):
+                if part.drafts:
+                    yield part
+                part = _Part(copied)
+            part.add(draft)
+        if part.drafts:
+            yield part
+
+    def _copies(self, queue: str) -> bool:
+        """Whether its jobs need nothing but their stamps."""
+        known = self._specs.of(queue)
+        return not (known.bounded or known.stamper.gated or known.stamper.is_log)
+
+    def _put_part(self, part: _Part) -> None:
+        queues = {draft.queue for draft in part.drafts}
+        if part.copied:
+            try:
+                self._copy(part.drafts, queues, uuid4())
+            except Restart:
+                # A spec has just changed: the general way finds out what it says now.
+                self._specs.reload(queues)
+            else:
+                part.taken = Tally(len(part.drafts))
+                self._sleepers.hear(queues, ())
+                return
+        for call in _calls(part.drafts):
+            part.taken = part.taken.plus(Tally.of(self.enqueue(call)))
+
+    def _copy(self, drafts: Sequence[Draft], queues: set[str], token: UUID) -> None:
+        pause = _PAUSE_FIRST
+        for left in reversed(range(_TRIES_MOST)):
+            try:
+                return self._server.transact(lambda connection: self._copy_on(connection, drafts, queues, token))
+            except StoreFailed:
+                if not left:
+                    raise
+                Event().wait(pause)
+                pause = min(_PAUSE_MOST, pause * 2)
+        return None
+
+    def _copy_on(self, connection: Connection, drafts: Sequence[Draft], queues: set[str], token: UUID) -> None:
+        names = sorted(queues)
+        versions = connection.execute(_VERSIONS, (names,)).fetchall()
+        if any(version != self._specs.of(name).version or not self._copies(name) for name, version in versions):
+            raise Restart(names)
+        calls = list(_calls(drafts))
+        begun = connection.execute(_BEGIN, (self._at, token, len(calls))).fetchall()
+        if not begun:
+            return
+        now, firsts = begun[0]
+        with connection.cursor() as cursor, cursor.copy(_COPY) as copy:
+            copy.set_types(list(_COLUMNS.values()))
+            for first, call in zip(firsts, calls, strict=True):
+                for row in self._rows(call, first, now):
+                    copy.write_row(row)
+
+    def _rows(self, drafts: Sequence[Draft], first: int, now: Instant) -> Iterator[tuple[Any, ...]]:
+        runs = group(drafts, lambda draft: self._specs.of(draft.queue).stamp(draft))
+        for run, upto in zip(runs, accumulate(len(run.drafts) for run in runs), strict=True):
+            yield _row(run, first + upto - 1, now)
+
+
+def _row(run: Run, last_id: int, now: Instant) -> tuple[Any, ...]:
+    """A run at its birth, as its table has it."""
+    n, queue, cls, kind, delay, run_at, base, timed, lives, expires_at, facts, bodies = run.columns()
+    due_at = now + delay if run_at is None else max(now, run_at)
+    rank = rank_at(base, timed, due_at, now)
+    state = LATER if due_at > now else READY
+    ids = (last_id, rank, due_at, now, base, expires_at)
+    return (*ids, n, n, lives, state, n == 1, timed, queue, cls, kind, facts, bodies)
+
+
+def _calls(drafts: Sequence[Draft]) -> Iterator[Sequence[Draft]]:
+    """As many as share a block of ids."""
+    return (drafts[start : start + BATCH_MOST] for start in range(0, len(drafts), BATCH_MOST))

@@ -1,0 +1,329 @@
+"""Handing out: promote, claim, extend, overdue.
+
+A claim is one call of one function. It takes whole runs while they fit and splits the last one. Where a queue has
+classes, this process deals turns among them first. What this process holds is remembered by run, so that one heartbeat
+extends everything when everything is to be extended, however many jobs that are.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from threading import Lock
+from time import monotonic
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from forebay.core.errors import StoreFailed
+from forebay.core.instant import Instant, Span, checked_micros
+from forebay.core.job import Job
+from forebay.core.lease import Fence, Lease
+from forebay.core.limits import BATCH_MOST, LEASE_LEAST, LEASE_MOST
+from forebay.store.checks import check_batch, check_limit, checked_owner, checked_total
+from forebay.store.postgres.base import Turn
+from forebay.store.postgres.connect import array_of
+from forebay.store.postgres.intake import Intake, take_inbox
+from forebay.store.postgres.queries import statement
+from forebay.store.postgres.runs import RUNNING, Held, Ref, jobs_of_run, leases_of
+from forebay.store.postgres.tend import sweep, tend
+from forebay.store.protocol import Promotion, Want
+
+_CLAIM: Final = (
+    "SELECT * FROM forebay.claim(%s::bigint, %s, %s, %s::bigint, %s::text[], %s::integer[], %s::text[], %s::integer[], "
+    "%s::integer[])"
+)
+_PROMOTE: Final = "SELECT * FROM forebay.promote(%s::bigint, %s)"
+_CLASSES: Final = "SELECT * FROM forebay.classes(%s::bigint, %s, %s)"
+_HOLDER: Final = (
+    "INSERT INTO forebay.holder (owner, seen_at) VALUES (%s, coalesce(%s::bigint, forebay.clock())) RETURNING id"
+)
+_HEARTBEAT: Final = "SELECT * FROM forebay.heartbeat(%s::bigint, %s, %s::bigint)"
+_EXTEND: Final = "SELECT * FROM forebay.extend(%s::bigint, %s::bigint, %s::boolean[], %s::bigint[], %s::integer[])"
+_HAND_BACK: Final = "SELECT forebay.hand_back(%s, %s::boolean[], %s::bigint[])"
+_SET_APART: Final = "SELECT forebay.set_apart(%s, %s, %s, %s::integer[])"
+_OVERDUE: Final = statement("overdue")
+_FOUND: Final = statement("found")
+
+_CLAIMS_MOST: Final = 20
+_HOLDER_SECONDS: Final = 43_200.0
+_TEND, _STALE, _CLASSED = 1, 2, 3
+_RUN: Final = 4
+"""Where the columns of a run begin in a claimed row."""
+
+
+class Holder:
+    """This process under one of its names. `jobs` are those in its hands; `changes` as they were last seen."""
+
+    def __init__(self, holder_id: int) -> None:
+        self.id = holder_id
+        self.since = monotonic()
+        self.changes = 0
+        self._claims = 0
+        self.jobs: dict[Fence, Ref] = {}
+        self.guard = Lock()
+
+    def hold(self, leases: Sequence[Held]) -> None:
+        with self.guard:
+            self.jobs.update([((lease.job.id, lease.job.delivery), lease.ref) for lease in leases])
+
+    @contextmanager
+    def claiming(self) -> Iterator[None]:
+        """While a claim is under way, what it takes is not yet known."""
+        with self.guard:
+            self._claims += 1
+        try:
+            yield
+        finally:
+            with self.guard:
+                self._claims -= 1
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything that it has taken is known."""
+        return not self._claims
+
+    def runs(self) -> list[tuple[bool, int]]:
+        """Where the jobs in its hands are."""
+        with self.guard:
+            return sorted({ref.key for ref in self.jobs.values()})
+
+    def let_go(self, fences: Iterable[Fence]) -> None:
+        with self.guard:
+            for fence in fences:
+                self.jobs.pop(fence, None)
+
+    def has_just(self, fences: Collection[Fence]) -> bool:
+        """Whether these are all that it holds, each as its claim left it."""
+        with self.guard:
+            if len(fences) != len(self.jobs):
+                return False
+            refs = [self.jobs.get(fence) for fence in fences]
+        return all(ref is not None and ref.beat for ref in refs)
+
+
+class Claims(Intake):
+    """From waiting to running, and leases."""
+
+    def __init__(self, url: str, clock: Any) -> None:
+        super().__init__(url, clock)
+        self._holders: dict[str, Holder] = {}
+        self._holders_guard = Lock()
+        self._run_sizes: dict[str, float] = {}
+
+    def promote(self, limit: int) -> Promotion:
+        check_limit("promote", limit)
+        ready, next_due, stirs, _ = self._server.query(_PROMOTE, (self._at, limit))[0]
+        if stirs:
+            ready += self._write(lambda turn: _sweep(turn, limit), gated=True)
+            _, next_due, _, _ = self._server.query(_PROMOTE, (self._at, 0))[0]
+        return Promotion(ready, next_due)
+
+    def claim(self, wants: Sequence[Want], owner: str, lease_for: timedelta) -> list[Lease]:
+        owner = checked_owner(owner)
+        span = checked_micros("lease_for", lease_for, LEASE_LEAST, LEASE_MOST)
+        checked_total(wants)
+        if not wants:
+            return []
+        tended = broken = False
+        for _ in range(_CLAIMS_MOST):
+            holder = self._holder(owner)
+            try:
+                with holder.claiming():
+                    rows = self._claim(wants, holder, span, tended)
+                    flag = rows[0][0] if rows else 0
+                    leases = [] if flag else self._leases(rows, owner, holder)
+            except StoreFailed:
+                # What was taken, if anything was, is unknown: a new holder must not keep it alive.
+                self._retire(owner, holder)
+                if broken:
+                    raise
+                broken = True
+                continue
+            if flag == _TEND:
+                self._write(lambda turn: _look_after(turn, BATCH_MOST), gated=True)
+                tended = True
+            elif flag == _STALE:
+                self._specs.reload({want.queue for want in wants})
+            elif flag == _CLASSED:
+                return self._claim_dealt(wants, owner, lease_for)
+            else:
+                return leases
+        raise StoreFailed(self._server.name, f"{_CLAIMS_MOST} claims in a row found their queues changed by others")
+
+    def extend(self, leases: Sequence[Lease], lease_for: timedelta) -> list[Lease]:
+        check_batch("extend", len(leases))
+        span = checked_micros("lease_for", lease_for, LEASE_LEAST, LEASE_MOST)
+        unique = {lease.fence: lease for lease in leases}
+        beating = self._beat(list(unique.values()), span)
+        if beating is not None:
+            return beating
+        extended = self._extend(unique, span)
+        self._let_go(fence for fence in unique.keys() - {lease.fence for lease in extended})
+        return extended
+
+    def overdue(self, limit: int) -> list[Lease]:
+        check_limit("overdue", limit)
+        now = self.now()
+        rows = self._server.query(_OVERDUE, (now, limit, now, now, limit, limit))
+        leases: list[Lease] = [lease for row in rows for lease in leases_of(row, row[-2] or "")]
+        return leases[:limit]
+
+    def _claim(self, wants: Sequence[Want], holder: Holder, span: Span, tended: bool) -> list[tuple[Any, ...]]:
+        return self._server.query(
+            _CLAIM,
+            (
+                self._at,
+                tended,
+                holder.id,
+                span,
+                array_of([want.queue for want in wants]),
+                array_of([self._specs.of(want.queue).version for want in wants]),
+                array_of([want.cls for want in wants]),
+                array_of([want.count for want in wants]),
+                array_of([self._rows_for(want) for want in wants]),
+            ),
+            repeatable=False,
+        )
+
+    def _rows_for(self, want: Want) -> int:
+        """How many runs will probably be enough."""
+        return max(1, round(want.count / self._run_sizes.get(want.queue, 1.0)))
+
+    def _leases(self, rows: list[tuple[Any, ...]], owner: str, holder: Holder) -> list[Lease]:
+        rows.sort(key=lambda row: (*row[2:4], row[_RUN + 1]))
+        leases: list[Lease] = []
+        sizes: dict[str, list[int]] = {}
+        for row in rows:
+            found = leases_of(row[_RUN:], owner)
+            holder.hold(found)
+            leases += found
+            sizes.setdefault(row[_RUN + 5], []).append(row[_RUN + 2])
+        for queue, known in sizes.items():
+            self._run_sizes[queue] = sum(known) / len(known)
+        return leases
+
+    def _claim_dealt(self, wants: Sequence[Want], owner: str, lease_for: timedelta) -> list[Lease]:
+        """Classes take turns: who gives how many is dealt first, then each gives its own, in the order of the deal."""
+        leases: list[Lease] = []
+        for want in wants:
+            if want.cls is not None:
+                leases += self.claim([want], owner, lease_for)
+                continue
+            dealt = self._deal(want)
+            totals: dict[str, int] = {}
+            for name, count in dealt:
+                totals[name] = totals.get(name, 0) + count
+            asked = [Want(want.queue, count, name) for name, count in totals.items()]
+            taken: dict[str, list[Lease]] = {name: [] for name in totals}
+            for one in asked:
+                taken[one.cls or ""] = self.claim([one], owner, lease_for)
+            parts = {name: iter(found) for name, found in taken.items()}
+            turns = [next(parts[name], None) for name, count in dealt for _ in range(count)]
+            leases += [lease for lease in turns if lease is not None]
+        return leases
+
+    def _deal(self, want: Want) -> list[tuple[str, int]]:
+        found: dict[str, int] = dict(self._server.query(_CLASSES, (self._at, want.queue, want.count)))
+        known = self._specs.of(want.queue)
+        with known.guard:
+            for name in found:
+                known.share.join(name)
+            return known.share.deal(want.count, lambda name: int(found.get(name, 0)))
+
+    def _holder(self, owner: str) -> Holder:
+        """This process under that name; known anew twice a day, so that the store can forget who is gone."""
+        holder = self._holders.get(owner)
+        if holder is not None and monotonic() - holder.since < _HOLDER_SECONDS:
+            return holder
+        with self._holders_guard:
+            holder = self._holders.get(owner)
+            if holder is None or monotonic() - holder.since >= _HOLDER_SECONDS:
+                holder = Holder(self._server.query(_HOLDER, (owner, self._at), repeatable=True)[0][0])
+                self._holders[owner] = holder
+        return holder
+
+    def _retire(self, owner: str, holder: Holder) -> None:
+        """A claim of this holder got no answer: whoever of its claims is last hands back what nobody knows of."""
+        with self._holders_guard:
+            if self._holders.get(owner) is holder:
+                del self._holders[owner]
+        if holder.idle:
+            with suppress(StoreFailed):
+                keys = holder.runs() or [(False, 0)]
+                self._server.query(_HAND_BACK, (holder.id, *map(array_of, zip(*keys, strict=True))))
+
+    def _beat(self, leases: Sequence[Lease], span: Span) -> list[Lease] | None:
+        """One heartbeat for all, if these are all that a holder has and nobody else touched them; else None."""
+        owners = {lease.owner for lease in leases}
+        holder = self._holders.get(owners.pop()) if len(owners) == 1 else None
+        if holder is None or not holder.has_just([lease.fence for lease in leases]):
+            return None
+        now = self.now()
+        if any(lease.until > now + span for lease in leases):
+            return None
+        found = self._server.query(_HEARTBEAT, (self._at, holder.id, span))
+        if not found:
+            return None
+        stamp, changes = found[0]
+        if changes != holder.changes:
+            holder.changes = changes
+            return None
+        until = stamp + span
+        return [_extended(lease, until) for lease in leases]
+
+    def _extend(self, leases: dict[tuple[int, int], Lease], span: Span) -> list[Lease]:
+        """Run by run: jobs of a run that are not to be extended are set apart first, with the time that they have."""
+        found = self._server.query(_FOUND, ([lease.job.id for lease in leases.values()],))
+        wanted: dict[tuple[bool, int], tuple[Ref, str, list[int]]] = {}
+        for row in found:
+            delivery, gone = row[10], row[20]
+            if row[5] == RUNNING and (row[0], delivery) in leases:
+                ref = Ref(row[1], row[2], row[3], delivery, row[16], row[23])
+                wanted.setdefault(ref.key, (ref, gone or "0" * ref.n, []))[2].append(row[0])
+        for ref, gone, ids in wanted.values():
+            first = ref.last_id - ref.n + 1
+            others = [place for place in range(ref.n) if gone[place] == "0" and first + place not in ids]
+            if others:
+                self._server.query(_SET_APART, (ref.single, ref.last_id, ref.delivery, others))
+        keys = [(ref.single, ref.last_id, ref.delivery) for ref, _, _ in wanted.values()]
+        if not keys:
+            return []
+        columns = [array_of(column) for column in zip(*keys, strict=True)]
+        survivors = {row[:2]: row[2] for row in self._server.query(_EXTEND, (self._at, span, *columns))}
+        alive = {job_id for key, (_, _, ids) in wanted.items() if key in survivors for job_id in ids}
+        pictures = self._pictures(sorted(alive))
+        extended = []
+        for lease in leases.values():
+            job = pictures.get(lease.job.id)
+            if job is not None and job.delivery == lease.job.delivery and lease.job.id in alive:
+                extended.append(replace(lease, job=job, until=job.lease_until or 0))
+                # From now on the run has a time of its own, which no heartbeat of its holder changes.
+                if isinstance(lease, Held):
+                    lease.ref.beat = False
+        return extended
+
+    def _pictures(self, ids: Sequence[int]) -> dict[int, Job]:
+        """Those of these jobs that are not finished, as they look now."""
+        rows = self._server.query(_FOUND, (list(ids),)) if ids else []
+        return {job.id: job for row in rows for job, _ in jobs_of_run(row[1:]) if job.id == row[0]}
+
+    def _let_go(self, fences: Iterable[Fence]) -> None:
+        """These jobs are not in the hands of this process any more."""
+        gone = list(fences)
+        for holder in list(self._holders.values()):
+            holder.let_go(gone)
+
+
+def _extended(lease: Lease, until: Instant) -> Lease:
+    return replace(lease, job=replace(lease.job, lease_until=until), until=until)
+
+
+def _look_after(turn: Turn, limit: int) -> int:
+    take_inbox(turn)
+    return tend(turn, limit)
+
+
+def _sweep(turn: Turn, limit: int) -> int:
+    ready = _look_after(turn, limit)
+    sweep(turn, limit)
+    return ready

@@ -1,0 +1,248 @@
+"""Connections to the server: few, shared by all threads, replaced when they break; and Postgres's errors in our words.
+
+A call is one statement in autocommit, so it works through a pooler in transaction mode; nothing is prepared, no session
+state is kept. A connection that turns out to be dead, or to lead to a server that is read-only by now, is replaced and
+the call is made again once, if repeating it is safe; all else that goes wrong is `StoreFailed`. A deadlock or a
+serialisation failure changed nothing and is tried again, a bounded number of times.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from threading import BoundedSemaphore, Lock
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+import psycopg
+from psycopg import pq
+from psycopg.abc import Buffer
+from psycopg.adapt import AdaptersMap, Dumper, Loader
+from psycopg.types import TypeInfo
+
+from forebay.core.errors import Closed, StoreFailed
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+Rows = list[tuple[Any, ...]]
+
+CONNECTIONS_MOST: Final = 16
+_WAIT_SECONDS: Final = 30.0
+_CONNECT_SECONDS: Final = 10
+_CLASHES_MOST: Final = 20
+_CLASHES: Final = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
+_ELSEWHERE: Final = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.ReadOnlySqlTransaction)
+"""What another connection may not meet."""
+
+_JSON_OID: Final = 114
+_KEEPALIVE: Final[dict[str, Any]] = {
+    "keepalives_idle": 15,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+
+T = TypeVar("T")
+
+
+class Json(bytes):
+    """JSON text on its way into a statement."""
+
+
+def array_of(values: Iterable[int | bool | str | None]) -> str:
+    """A list of numbers or names as the text of an array: much cheaper than the driver's way for long lists.
+
+    Names hold nothing that would have to be quoted.
+    """
+    return "{" + ",".join(["NULL" if value is None else _element(value) for value in values]) + "}"
+
+
+def _element(value: int | bool | str) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+class _JsonDumper(Dumper):
+    format = pq.Format.BINARY
+    oid = _JSON_OID
+
+    def dump(self, obj: Json) -> Buffer:
+        return obj
+
+
+class _JsonLoader(Loader):
+    def load(self, data: Buffer) -> bytes:
+        return bytes(data)
+
+
+def _adapters() -> AdaptersMap:
+    adapters = AdaptersMap(psycopg.adapters)
+    adapters.types.add(TypeInfo("json", _JSON_OID, 199))
+    adapters.register_dumper(Json, _JsonDumper)
+    adapters.register_loader("json", _JsonLoader)
+    return adapters
+
+
+class Line:
+    """A connection with a cursor that is used again and again: making one costs more than a short query."""
+
+    __slots__ = ("connection", "cursor")
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.cursor = connection.cursor()
+
+    @property
+    def idle(self) -> bool:
+        """Whether it works, and is in no transaction."""
+        return self.connection.pgconn.transaction_status == pq.TransactionStatus.IDLE
+
+
+class Server:
+    """One database, as one process uses it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.name = masked(url)
+        self._process = os.getpid()
+        self._context = _adapters()
+        self._room = BoundedSemaphore(CONNECTIONS_MOST)
+        self._guard = Lock()
+        self._idle: list[Line] = []
+        self._closed = False
+
+    def connect(self) -> Connection:
+        """A new connection in autocommit; closing it is up to the caller."""
+        try:
+            return psycopg.connect(
+                self.url,
+                autocommit=True,
+                prepare_threshold=None,
+                context=_Context(self._context),
+                connect_timeout=_CONNECT_SECONDS,
+                fallback_application_name="forebay",
+                **_KEEPALIVE,
+            )
+        except psycopg.OperationalError as error:
+            raise self.failure(error) from None
+
+    def query(self, statement: str, parameters: Sequence[Any] = (), *, repeatable: bool = True) -> Rows:
+        """One statement, one round trip, one commit; made again when it clashed with another."""
+        for _ in range(_CLASHES_MOST):
+            with suppress(*_CLASHES):
+                return self._attempt(partial(_fetch, statement, parameters), repeatable)
+        raise self._clashed()
+
+    def transact(self, work: Callable[[Connection], T]) -> T:
+        """Several statements in one transaction; made again when it clashed with another, or found a dead connection.
+
+        A connection that is lost while the commit is under way leaves the outcome open: that is `StoreFailed`.
+        """
+        for _ in range(_CLASHES_MOST):
+            progress = _Progress()
+            with suppress(*_CLASHES):
+                return self._attempt(partial(_transact, work, progress), progress)
+        raise self._clashed()
+
+    def close(self) -> None:
+        with self._guard:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        if os.getpid() == self._process:
+            for line in idle:
+                line.connection.close()
+
+    def failure(self, error: psycopg.Error) -> StoreFailed:
+        text = str(error).strip().splitlines()
+        return StoreFailed(self.name, text[0] if text else type(error).__name__)
+
+    def _clashed(self) -> StoreFailed:
+        return StoreFailed(self.name, f"{_CLASHES_MOST} transactions in a row clashed with others")
+
+    def _attempt(self, action: Callable[[Line], T], repeatable: "bool | _Progress") -> T:
+        """The action on a connection that works; an idle one may have died meanwhile, so a second one is tried."""
+        for last in (False, True):
+            self._enter()
+            line: Line | None = None
+            try:
+                line = self._take(fresh=last)
+                return action(line)
+            except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure):
+                raise
+            except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+                safe = repeatable if isinstance(repeatable, bool) else not repeatable.committing
+                if last or not safe:
+                    raise self.failure(error) from error
+            finally:
+                if line is not None:
+                    self._give_back(line)
+                self._room.release()
+        raise AssertionError("unreachable")
+
+    def _enter(self) -> None:
+        if os.getpid() != self._process:
+            reason = f"it was opened by process {self._process} and is used by process {os.getpid()} after a fork"
+            raise StoreFailed(self.name, reason)
+        if not self._room.acquire(timeout=_WAIT_SECONDS):
+            reason = f"all {CONNECTIONS_MOST} connections of this process were busy for {_WAIT_SECONDS:g} s"
+            raise StoreFailed(self.name, reason)
+
+    def _take(self, fresh: bool) -> Line:
+        with self._guard:
+            if self._closed:
+                raise Closed("the store")
+            # One dead connection means that its siblings of the same age are probably dead as well.
+            stale, self._idle = (self._idle, []) if fresh else ([], self._idle)
+            line = self._idle.pop() if self._idle else None
+        for each in stale:
+            each.connection.close()
+        return line or Line(self.connect())
+
+    def _give_back(self, line: Line) -> None:
+        if line.idle:
+            with self._guard:
+                if not self._closed:
+                    self._idle.append(line)
+                    return
+        line.connection.close()
+
+
+class _Context:
+    """What psycopg asks for adapters."""
+
+    def __init__(self, adapters: AdaptersMap) -> None:
+        self.adapters = adapters
+        self.connection = None
+
+
+class _Progress:
+    """How far a transaction has come."""
+
+    def __init__(self) -> None:
+        self.committing = False
+
+
+def _transact(work: Callable[[Connection], T], progress: _Progress, line: Line) -> T:
+    connection = line.connection
+    connection.execute("BEGIN")
+    try:
+        answer = work(connection)
+        progress.committing = True
+        connection.execute("COMMIT")
+    except BaseException:
+        if not connection.closed and not line.idle:
+            connection.rollback()
+        raise
+    return answer
+
+
+def _fetch(statement: str, parameters: Sequence[Any], line: Line) -> Rows:
+    cursor = line.cursor
+    cursor.execute(statement, parameters)
+    return cursor.fetchall() if cursor.description else []
+
+
+def masked(url: str) -> str:
+    """The URL for people: without its password."""
+    parts = urlsplit(url)
+    login, _, places = parts.netloc.rpartition("@")
+    user = login.partition(":")[0]
+    return f"{parts.scheme}://{user}{'@' if user else ''}{places}{parts.path}"

@@ -1,0 +1,336 @@
+"""The door: enqueue. Plain drafts go in as runs; those with keys, gates, merges or a bound are taken in by a turn.
+
+A batch is all or nothing. Drafts of one batch see each other: the second of two equal keys is a duplicate of the first,
+a newer payload of the same subject takes the place of an older one, and all count against the capacity.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from forebay.core.errors import Invalid, KeyConflict, QueueFull, WrongQueueKind
+from forebay.core.event import Entry
+from forebay.core.instant import Instant, micros
+from forebay.core.job import Draft
+from forebay.core.limits import BATCH_MOST, INSTANT_MOST
+from forebay.core.outcome import Failure
+from forebay.core.policy import Block, Bounded
+from forebay.core.rank import rank_at
+from forebay.store.checks import check_batch, check_bytes
+from forebay.store.postgres.base import Base, Restart, Turn
+from forebay.store.postgres.connect import Json
+from forebay.store.postgres.door import Door
+from forebay.store.postgres.queries import statement
+from forebay.store.postgres.runs import HELD, LATER, READY, facts_json, text_of
+from forebay.store.postgres.tend import sweep_keys, tend
+from forebay.store.protocol import Receipt
+
+_RETRY_AFTER_SECONDS: Final = 1.0
+_SWEEP_PER_DRAFT: Final = 2
+_NEXT_ID: Final = "SELECT nextval('forebay.job_id')"
+_VERSIONS: Final = statement("versions")
+_LOCK_QUEUES: Final = statement("lock_queues")
+_DEPTH: Final = statement("depth")
+_DEPTH_MOST: Final = statement("depth_most")
+_INSERT: Final = statement("insert")
+_KEYS: Final = statement("keys")
+_REMEMBER_KEYS: Final = statement("remember_keys")
+_FRESH: Final = statement("fresh")
+_MERGE: Final = statement("merge")
+_INBOX: Final = statement("inbox")
+_REFUSE: Final = statement("refuse")
+
+
+class Intake(Base):
+    """Enqueue."""
+
+    def __init__(self, url: str, clock: Any) -> None:
+        super().__init__(url, clock)
+        self._door = Door(self._server, self._specs, lambda: self._at)
+
+    def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        check_batch("enqueue", len(drafts))
+        for draft in drafts:
+            if type(draft) is not Draft:
+                raise Invalid("draft", f"{type(draft).__name__} is not a Draft", "build a Draft(kind, payload, …)")
+        check_bytes("enqueue", [draft.body for draft in drafts])
+        queues = {draft.queue for draft in drafts}
+        if drafts and self._all_plain(drafts, queues):
+            first = self._door.put(drafts)
+            if first is not None:
+                self._sleepers.hear(queues, ())
+                return [Receipt(first + place, True) for place in range(len(drafts))]
+            self._specs.reload(queues)
+        return self._take_in(drafts, queues)
+
+    def _all_plain(self, drafts: Sequence[Draft], queues: set[str]) -> bool:
+        known = [self._specs.of(queue) for queue in queues]
+        return not any(one.bounded or one.stamper.gated or one.stamper.is_log for one in known) and not any(
+            draft.key is not None for draft in drafts
+        )
+
+    def _take_in(self, drafts: Sequence[Draft], queues: set[str]) -> list[Receipt]:
+        give_up_at: Instant | None = None
+        while True:
+            gated = any(self._specs.of(queue).stamper.gated for queue in queues)
+            try:
+                return self._write(partial(accept, drafts, gated), gated=gated)
+            except QueueFull as full:
+                now = self.now()
+                if give_up_at is None:
+                    give_up_at = now + self._patience(full)
+                if now >= give_up_at:
+                    raise
+                self._sleepers.until_room(full, give_up_at, partial(self._room_at, full))
+
+    def _patience(self, full: QueueFull) -> int:
+        """How long the full queue lets its producers wait; a batch that can never fit does not wait at all."""
+        capacity = self._specs.of(full.queue).spec.capacity
+        if isinstance(capacity, Bounded) and isinstance(capacity.when_full, Block) and full.asked <= full.limit:
+            return micros(capacity.when_full.timeout)
+        return 0
+
+    def _room_at(self, full: QueueFull) -> Instant:
+        """At once if there is room by now."""
+        depth: int = self._server.query(_DEPTH, (full.queue,))[0][0]
+        return 0 if depth + full.asked <= full.limit else INSTANT_MOST
+
+
+def accept(drafts: Sequence[Draft], gated: bool, turn: Turn) -> list[Receipt]:
+    """Put the drafts into their queues; raise, and the turn leaves nothing. `gated`: the turn may touch gates."""
+    queues = sorted({draft.queue for draft in drafts})
+    stale = [name for name, version in turn.fetch(_VERSIONS, (queues,)) if version != turn.known(name).version]
+    if stale or (not gated and any(turn.known(queue).stamper.gated for queue in queues)):
+        raise Restart(stale)
+    batch = _Batch(turn)
+    batch.find_keys(drafts)
+    for draft in drafts:
+        batch.take(draft)
+    batch.check_capacity()
+    batch.write()
+    return batch.receipts
+
+
+def take_inbox(turn: Turn) -> None:
+    """What SQL users put into queues with rules takes its place, whatever the bounds; or it is a dead letter."""
+    rows = turn.fetch(_INBOX, (BATCH_MOST,))
+    for job_id, text in sorted(rows):
+        try:
+            draft = _draft_of(text)
+            known = turn.known(draft.queue)
+            if known.stamper.is_log:
+                raise WrongQueueKind(draft.queue, is_log=True)
+            batch = _Batch(turn)
+            batch.take_as(job_id, draft)
+            batch.write()
+        except (Invalid, msgspec.ValidationError) as error:
+            failure = Failure(type(error).__name__, str(error), at=turn.now)
+            turn.execute(_REFUSE, (job_id, turn.now, text_of([failure]), Json(text)))
+
+
+class _Put(msgspec.Struct):
+    """A draft as `forebay.enqueue_draft` leaves it."""
+
+    kind: str
+    body: msgspec.Raw = msgspec.Raw(b"null")
+    queue: str | None = None
+    delay: int | None = None
+    run_at: int | None = None
+    priority: int | None = None
+    key: str | None = None
+    tenant: str | None = None
+    subject: str | None = None
+    max_attempts: int | None = None
+    expires_at: int | None = None
+    deadline: int | None = None
+    meta: dict[str, str] | None = None
+
+
+def _draft_of(text: bytes) -> Draft:
+    put = msgspec.json.decode(text, type=_Put)
+    return Draft(
+        put.kind,
+        body=bytes(put.body),
+        queue=put.queue or "default",
+        delay=0 if put.run_at is not None else put.delay or 0,
+        run_at=put.run_at,
+        priority=put.priority or 0,
+        key=put.key,
+        tenant=put.tenant,
+        subject=put.subject,
+        max_attempts=put.max_attempts,
+        expires_at=put.expires_at,
+        deadline=put.deadline,
+        meta=put.meta,
+    )
+
+
+def check_capacity(turn: Turn, arrivals: Mapping[str, int]) -> None:
+    """Every bounded queue has room for those who come; called before they are counted.
+
+    The queue's row is locked, so those who come one after the other count on each other. Its number is an upper bound:
+    who leaves is not subtracted, and the jobs are counted again only when the bound would be passed.
+    """
+    bounded = [queue for queue in sorted(arrivals) if turn.known(queue).bounded]
+    if not bounded:
+        return
+    for queue, most in turn.fetch(_LOCK_QUEUES, (bounded,)):
+        capacity = turn.known(queue).spec.capacity
+        assert isinstance(capacity, Bounded)
+        count, depth = arrivals[queue], most
+        if depth + count > capacity.limit:
+            depth = turn.fetch(_DEPTH, (queue,))[0][0]
+        if depth + count > capacity.limit:
+            raise QueueFull(queue, depth, capacity.limit, count, _RETRY_AFTER_SECONDS)
+        turn.execute(_DEPTH_MOST, (depth + count, queue))
+
+
+class _Batch:
+    """What one call brings."""
+
+    def __init__(self, turn: Turn) -> None:
+        self.receipts: list[Receipt] = []
+        self._turn = turn
+        self._next_id: int = turn.fetch(_NEXT_ID)[0][0]
+        self._entries: list[Entry] = []
+        self._merged: list[tuple[int, str, bytes]] = []
+        self._arrivals: dict[str, int] = {}
+        self._newest: dict[tuple[str, str], int] = {}
+        self._keys: dict[tuple[str, str], tuple[int, bytes, Instant]] = {}
+        self._taken: dict[tuple[str, str], tuple[int, bytes, Instant]] = {}
+
+    def find_keys(self, drafts: Sequence[Draft]) -> None:
+        """The keys of this batch that are known already, and live."""
+        names = sorted({(draft.queue, draft.key) for draft in drafts if draft.key is not None})
+        if names:
+            queues, keys = zip(*names, strict=True)
+            rows = self._turn.fetch(_KEYS, (list(queues), list(keys), self._turn.now))
+            self._taken = {(queue, key): (job_id, digest, until) for queue, key, job_id, digest, until in rows}
+
+    def take_as(self, job_id: int, draft: Draft) -> None:
+        """A draft that has its id, and its key if any, already."""
+        following, self._next_id = self._next_id, job_id
+        self._put(draft, b"", 0)
+        self._next_id = following
+
+    def take(self, draft: Draft) -> None:
+        turn, known = self._turn, self._turn.known(draft.queue)
+        stamper = known.stamper
+        if stamper.is_log:
+            raise WrongQueueKind(draft.queue, is_log=True)
+        key_digest, key_until = b"", 0
+        if draft.key is not None:
+            key_digest, key_until = stamper.key(draft, turn.now)
+            name = (draft.queue, draft.key)
+            fact = self._keys.get(name) or self._taken.get(name)
+            if fact is not None:
+                # A key that came by SQL has another kind of digest, which cannot be compared.
+                if len(fact[1]) == len(key_digest) and fact[1] != key_digest:
+                    raise KeyConflict(draft.queue, draft.key, fact[0])
+                self.receipts.append(Receipt(fact[0], durable=True, duplicate=True))
+                return
+        target = self._put(draft, key_digest, key_until)
+        if draft.key is not None:
+            self._keys[draft.queue, draft.key] = (target, key_digest, key_until)
+
+    def check_capacity(self) -> None:
+        check_capacity(self._turn, self._arrivals)
+
+    def write(self) -> None:
+        turn, entries = self._turn, self._entries
+        if any(entry.gates for entry in entries):
+            tend(turn)
+        if self._keys:
+            self._remember()
+        with turn.connection.cursor() as cursor:
+            cursor.executemany(_INSERT, [self._row(run) for run in _runs(entries)])
+        for target, kind, body in self._merged:
+            turn.execute(_MERGE, (kind, Json(b"[" + body + b"]"), target))
+        turn.news |= self._arrivals.keys()
+        if self._keys:
+            sweep_keys(turn, _SWEEP_PER_DRAFT * (len(entries) + 1))
+
+    def _put(self, draft: Draft, key_digest: bytes, key_until: Instant) -> int:
+        """The id of the job that the draft becomes, or that takes it over."""
+        turn, stamper = self._turn, self._turn.known(draft.queue).stamper
+        target = None if stamper.spec.merge is None or draft.subject is None else self._target(draft)
+        if target is not None:
+            self._merged.append((target, draft.kind, draft.body))
+            self.receipts.append(Receipt(target, durable=True, merged=True))
+            return target
+        target = self._next_id
+        self._next_id += 1
+        entry = stamper.entry(draft, target, turn.now, key_digest, key_until)
+        self._entries.append(entry)
+        self.receipts.append(Receipt(target, True))
+        self._arrivals[draft.queue] = self._arrivals.get(draft.queue, 0) + 1
+        if entry.merges:
+            self._newest[draft.queue, draft.subject or ""] = target
+        return target
+
+    def _remember(self) -> None:
+        """Who comes second at the same time finds fewer rows written than keys brought, and starts anew."""
+        rows = [(*name, *fact) for name, fact in sorted(self._keys.items())]
+        queues, keys, ids, digests, untils = map(list, zip(*rows, strict=True))
+        written = self._turn.execute(_REMEMBER_KEYS, (queues, keys, ids, digests, untils, self._turn.now))
+        if written != len(rows):
+            raise Restart
+
+    def _row(self, run: Sequence[Entry]) -> tuple[Any, ...]:
+        """The columns of a run; a job with gates takes its slots or parks right here."""
+        turn, entry, now = self._turn, run[-1], self._turn.now
+        state, gate = READY if entry.due_at <= now else LATER, None
+        if entry.gates:
+            state = HELD
+            turn.gates.enter(entry.id, entry.gates)
+            if entry.due_at <= now:
+                gate = turn.gates.admit(entry.id, entry.gates)
+                state = READY if gate is None else HELD
+        return (
+            entry.id,
+            rank_at(entry.rank_base, entry.rank_timed, entry.due_at, now),
+            entry.due_at,
+            now,
+            entry.rank_base,
+            entry.expires_at,
+            len(run),
+            len(run),
+            entry.max_attempts,
+            state,
+            len(run) == 1,
+            entry.rank_timed,
+            entry.merges,
+            entry.queue,
+            entry.cls,
+            entry.kind,
+            entry.subject if entry.merges else None,
+            gate,
+            None if not entry.gates else text_of(entry.gates),
+            facts_json(run, entry.kind),
+            Json(b"[" + b",".join([each.body for each in run]) + b"]"),
+        )
+
+    def _target(self, draft: Draft) -> int | None:
+        """The job that has not run yet and takes over newer work of this subject."""
+        newest = self._newest.get((draft.queue, draft.subject or ""))
+        if newest is not None:
+            return newest
+        found: int | None = self._turn.fetch(_FRESH, (draft.queue, draft.subject, self._turn.now))[0][0]
+        return found
+
+
+def _runs(entries: Sequence[Entry]) -> list[list[Entry]]:
+    """Neighbours that are alike in all that a claim looks at; what has gates or may expire is alone."""
+    runs: list[list[Entry]] = []
+    last: tuple[Any, ...] | None = None
+    for entry in entries:
+        alike = (entry.queue, entry.cls, entry.due_at, entry.rank_base, entry.rank_timed, entry.max_attempts)
+        alone = entry.gates or entry.merges or entry.expires_at is not None
+        if runs and alike == last and not alone:
+            runs[-1].append(entry)
+        else:
+            runs.append([entry])
+        last = None if alone else alike
+    return runs

@@ -1,0 +1,257 @@
+-- Statements about jobs, for the general verbs. Polls and hot verbs are functions, see `migrations/`.
+
+-- name: versions
+-- The versions of specs as they are now.
+SELECT u.name, coalesce(q.version, 0) FROM unnest(%s::text[]) AS u (name) LEFT JOIN forebay.queue AS q ON q.name = u.name;
+
+-- name: lock_queues
+-- Who comes next into these bounded queues waits for this turn.
+SELECT name, depth_most FROM forebay.queue WHERE name = ANY (%s) ORDER BY name FOR UPDATE;
+
+-- name: depth
+-- How many jobs of a queue count against its capacity.
+SELECT coalesce(sum(r.n - coalesce(bit_count(r.gone), 0)), 0)::bigint
+FROM (
+    SELECT n, gone, queue FROM forebay.run WHERE state = 1
+    UNION ALL SELECT n, gone, queue FROM forebay.run WHERE state = 3
+    UNION ALL SELECT n, gone, queue FROM forebay.run WHERE state = 2
+    UNION ALL SELECT n, gone, queue FROM forebay.run WHERE state = 0 AND gate IS NULL
+    UNION ALL SELECT n, gone, queue FROM forebay.run WHERE state = 0 AND gate IS NOT NULL
+) AS r
+WHERE r.queue = %s;
+
+-- name: depth_most
+-- A bounded queue holds no more than that.
+UPDATE forebay.queue SET depth_most = %s WHERE name = %s;
+
+-- name: insert
+-- A run at its birth: ready, waiting for its time, or held by a gate.
+INSERT INTO forebay.run (
+    last_id, rank, due_at, enqueued_at, rank_base, expires_at, n, size, max_attempts, state, single, rank_timed, merges,
+    queue, cls, kind, subject, gate, gates, facts, bodies
+)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s);
+
+-- name: keys
+-- Which of these keys are known, and live.
+SELECT k.queue, k.key, k.job_id, k.digest, k.until
+FROM unnest(%s::text[], %s::text[]) AS u (queue, key), LATERAL (
+    SELECT * FROM forebay.key AS k WHERE k.queue = u.queue AND k.key = u.key OFFSET 0
+) AS k
+WHERE k.until > %s;
+
+-- name: remember_keys
+-- Keys belong to their jobs until their windows end; one that somebody else has taken meanwhile stays theirs.
+INSERT INTO forebay.key AS k (queue, key, job_id, digest, until)
+SELECT * FROM unnest(%s::text[], %s::text[], %s::bigint[], %s::bytea[], %s::bigint[])
+ON CONFLICT (queue, key) DO UPDATE SET job_id = excluded.job_id, digest = excluded.digest, until = excluded.until
+WHERE k.until <= %s;
+
+-- name: fresh
+-- The job that newer work of its subject may replace.
+SELECT max(last_id) FROM forebay.run
+WHERE merges AND queue = %s AND subject = %s AND (expires_at IS NULL OR expires_at > %s);
+
+-- name: merge
+-- A waiting job takes over newer work.
+UPDATE forebay.run SET kind = %s, bodies = %s WHERE single AND last_id = %s;
+
+-- name: found
+-- The runs that hold these jobs.
+SELECT f.id, {run} FROM forebay.find(%s::bigint[]) AS f, LATERAL (
+    SELECT * FROM forebay.run AS r WHERE r.single = f.single AND r.last_id = f.last_id OFFSET 0
+) AS r;
+
+-- name: ended
+-- Those of these jobs that are finished and still readable.
+SELECT {ended} FROM forebay.ended AS e WHERE e.id = ANY (%s::bigint[]) AND (e.kept_until IS NULL OR e.kept_until > %s);
+
+-- name: marks
+-- The last settle that is known of these jobs.
+SELECT f.id, r.settled_delivery, r.settled_code FROM forebay.find(%s::bigint[]) AS f, LATERAL (
+    SELECT * FROM forebay.run AS r WHERE r.single = f.single AND r.last_id = f.last_id OFFSET 0
+) AS r
+UNION ALL
+SELECT e.id, e.settled_delivery, e.settled_code FROM forebay.ended AS e WHERE e.id = ANY (%s::bigint[])
+UNION ALL
+SELECT m.id, m.delivery, m.code FROM forebay.remembered(%s::bigint[]) AS m;
+
+-- name: overdue
+-- Runs past their time, of holders that are silent or on their own.
+SELECT {run} FROM (
+    SELECT r.* FROM forebay.holder AS h, LATERAL (
+        SELECT * FROM forebay.run AS r WHERE r.state = 2 AND r.holder = h.id AND r.beat AND r.lease_until <= %s
+        ORDER BY r.lease_until LIMIT %s
+    ) AS r
+    WHERE h.until <= %s
+    UNION ALL (
+        SELECT * FROM forebay.run AS r WHERE r.state = 2 AND NOT r.beat AND r.lease_until <= %s
+        ORDER BY r.lease_until LIMIT %s
+    )
+) AS r
+ORDER BY forebay.leased_until(r.beat, r.lease_until, r.holder), r.last_id LIMIT %s;
+
+-- name: next_lease
+-- When the next lease runs out.
+SELECT min(e.until) FROM (
+    SELECT greatest(h.until, (SELECT min(r.lease_until) FROM forebay.run AS r WHERE r.state = 2 AND r.holder = h.id))
+    FROM forebay.holder AS h
+    WHERE EXISTS (SELECT FROM forebay.run AS r WHERE r.state = 2 AND r.holder = h.id)
+    UNION ALL
+    SELECT min(r.lease_until) FROM forebay.run AS r WHERE r.state = 2 AND NOT r.beat
+) AS e (until);
+
+-- name: page_runs
+-- Runs of several jobs after an id.
+SELECT {run} FROM forebay.run AS r WHERE NOT r.single AND r.last_id > %s ORDER BY r.last_id LIMIT %s;
+
+-- name: page_singles
+-- Jobs on their own after an id.
+SELECT {run} FROM forebay.run AS r WHERE r.single AND r.last_id > %s ORDER BY r.last_id LIMIT %s;
+
+-- name: page_ended
+-- Finished jobs after an id.
+SELECT {ended} FROM forebay.ended AS e
+WHERE e.id > %s AND (e.kept_until IS NULL OR e.kept_until > %s) ORDER BY e.id LIMIT %s;
+
+-- name: move
+-- One job that is on its own, as a move from state to state needs it.
+SELECT last_id, queue, cls, state, rank, due_at, gates, gate, settled_delivery, settled_code FROM forebay.run
+WHERE single AND last_id = ANY (%s::bigint[]) ORDER BY last_id FOR UPDATE;
+
+-- name: first_parked
+-- Who gets the next slot of a gate without an order.
+SELECT last_id, queue, cls, state, rank, due_at, gates, gate FROM forebay.run
+WHERE gate IS NOT NULL AND gate = %s ORDER BY rank, last_id LIMIT 1;
+
+-- name: one
+-- One job on its own.
+SELECT last_id, queue, cls, state, rank, due_at, gates, gate FROM forebay.run WHERE single AND last_id = %s;
+
+-- name: gated_due
+-- Gated jobs whose time has come, oldest first.
+SELECT last_id, queue, cls, state, rank, due_at, gates, gate FROM forebay.run
+WHERE state = 0 AND gate IS NULL AND due_at <= %s ORDER BY due_at LIMIT %s;
+
+-- name: make_ready
+-- Gated jobs have their slots.
+UPDATE forebay.run SET state = 1, gate = NULL WHERE single AND last_id = ANY (%s::bigint[]);
+
+-- name: park
+-- A due job found a gate closed.
+UPDATE forebay.run SET gate = %s WHERE single AND last_id = %s;
+
+-- name: expired
+-- Jobs that nobody claimed in time; those that somebody claims this moment are in time.
+SELECT last_id, queue, cls, state, rank, due_at, gates, gate, attempt, errors FROM forebay.run
+WHERE expires_at IS NOT NULL AND state <> 2 AND expires_at <= %s ORDER BY expires_at LIMIT %s FOR UPDATE SKIP LOCKED;
+
+-- name: bury
+-- Jobs that nobody holds are finished and kept.
+WITH gone AS (
+    DELETE FROM forebay.run AS r USING unnest(%s::bigint[], %s::text[]) AS u (id, errors)
+    WHERE r.single AND r.last_id = u.id AND r.state <> 2
+    RETURNING r.*, u.errors AS known
+)
+INSERT INTO forebay.ended
+SELECT r.last_id, r.due_at, r.enqueued_at, %s, %s, r.expires_at, r.rank_base, r.delivery, r.attempt, r.max_attempts,
+    r.settled_delivery, %s, r.rank_timed, r.asked IS NOT NULL, r.queue, r.cls, r.kind, r.settled_code, r.gates,
+    coalesce(r.known, r.errors), r.facts -> (r.size - 1), r.bodies -> (r.size - 1), NULL
+FROM gone AS r;
+
+-- name: delete
+-- Jobs that nobody holds are gone.
+DELETE FROM forebay.run WHERE single AND last_id = ANY (%s::bigint[]) AND state <> 2;
+
+-- name: remember
+-- The last settles of jobs that are gone.
+INSERT INTO forebay.settled (jobs, firsts, sizes, deliveries, codes)
+VALUES (%s, %s::bigint[], %s::integer[], %s::integer[], %s::text[]);
+
+-- name: ask
+-- The holder of a job will be told.
+UPDATE forebay.run AS r
+SET asked = set_bit(coalesce(r.asked, repeat('0', r.n)::bit varying), (u.id - r.last_id + r.n - 1)::integer, 1)
+FROM unnest(%s::bigint[], %s::boolean[], %s::bigint[]) AS u (id, single, last_id)
+WHERE r.single = u.single AND r.last_id = u.last_id AND r.state = 2
+RETURNING u.id, r.holder;
+
+-- name: holder_changed
+-- Holders will look at their jobs one by one.
+UPDATE forebay.holder SET changes = changes + 1 WHERE id = ANY (%s::integer[]);
+
+-- name: dead
+-- Those of these jobs that are dead.
+SELECT id, queue, cls, 0, rank_base, due_at, gates, NULL FROM forebay.ended
+WHERE id = ANY (%s::bigint[]) AND state = 4 ORDER BY id FOR UPDATE;
+
+-- name: redrive
+-- Dead jobs wait again with all lives back; whoever redrives an expired job wants it to run all the same.
+WITH back AS (
+    DELETE FROM forebay.ended AS e WHERE e.id = ANY (%s::bigint[]) AND e.state = 4 RETURNING e.*
+), stamp AS (SELECT %s::bigint AS at)
+INSERT INTO forebay.run (
+    last_id, rank, due_at, enqueued_at, rank_base, n, size, delivery, attempt, max_attempts, settled_delivery, state,
+    single, rank_timed, queue, cls, kind, settled_code, gates, errors, facts, bodies, subject
+)
+SELECT e.id, forebay.rank_at(e.rank_base, e.rank_timed, s.at, s.at), s.at, e.enqueued_at, e.rank_base, 1, 1, e.delivery,
+    0, e.max_attempts, e.settled_delivery, CASE WHEN e.gates IS NULL THEN 1 ELSE 0 END, true, e.rank_timed, e.queue,
+    e.cls, e.kind, e.settled_code, e.gates, e.errors, CASE WHEN e.facts IS NOT NULL THEN json_build_array(e.facts) END,
+    json_build_array(e.body), NULL
+FROM back AS e, stamp AS s;
+
+-- name: finished
+-- Jobs that ended in this state before an instant, oldest first, are gone.
+DELETE FROM forebay.ended WHERE id IN (
+    SELECT id FROM forebay.ended WHERE state = %s AND finished_at < %s ORDER BY finished_at, id LIMIT %s
+    FOR UPDATE SKIP LOCKED
+)
+RETURNING id, queue, cls, state, 0, due_at, gates, NULL, settled_delivery, settled_code;
+
+-- name: outlived
+-- Finished jobs whose time to be readable is over are gone.
+DELETE FROM forebay.ended WHERE id IN (
+    SELECT id FROM forebay.ended WHERE kept_until IS NOT NULL AND kept_until <= %s ORDER BY kept_until LIMIT %s
+    FOR UPDATE SKIP LOCKED
+)
+RETURNING id, queue, cls, state, 0, due_at, gates, NULL, settled_delivery, settled_code;
+
+-- name: sweep_keys
+-- Keys whose window has passed are forgotten, some at a time.
+DELETE FROM forebay.key WHERE (queue, key) IN (
+    SELECT queue, key FROM forebay.key WHERE until <= %s ORDER BY until LIMIT %s FOR UPDATE SKIP LOCKED
+);
+
+-- name: sweep_calls
+-- Calls that nobody repeats any more are forgotten.
+DELETE FROM forebay.call WHERE token IN (
+    SELECT token FROM forebay.call WHERE at < %s ORDER BY at LIMIT %s FOR UPDATE SKIP LOCKED
+);
+
+-- name: sweep_settled
+-- Settles that are older than enough others are forgotten.
+DELETE FROM forebay.settled WHERE seq <= (
+    SELECT max(s.seq) FROM (
+        SELECT seq, sum(jobs) OVER (ORDER BY seq DESC ROWS UNBOUNDED PRECEDING) - jobs AS newer FROM forebay.settled
+    ) AS s
+    WHERE s.newer >= %s
+);
+
+-- name: sweep_holders
+-- Processes that nobody has seen for long and that hold nothing are forgotten.
+DELETE FROM forebay.holder AS h
+WHERE h.seen_at < %s AND NOT EXISTS (SELECT FROM forebay.run AS r WHERE r.state = 2 AND r.holder = h.id);
+
+-- name: inbox
+-- Jobs that SQL users put, in order.
+DELETE FROM forebay.inbox WHERE id IN (
+    SELECT id FROM forebay.inbox ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED
+)
+RETURNING id, draft;
+
+-- name: refuse
+-- What SQL users put and no queue can take is a dead letter.
+INSERT INTO forebay.ended
+SELECT v.id, v.now, v.now, v.now, NULL, NULL, 0, 0, 0, 1, 0, 4, 1, false, coalesce(v.draft ->> 'queue', 'default'), '',
+    coalesce(v.draft ->> 'kind', 'unknown'), '', NULL, v.errors, NULL, v.draft, NULL
+FROM (SELECT %s::bigint AS id, %s::bigint AS now, %s::text AS errors, %b::json AS draft) AS v;

@@ -1,0 +1,108 @@
+"""The schema: numbered files, applied in order, each in one transaction, while an advisory lock keeps others waiting.
+
+A file is tagged `pre` (apply it before the new program starts: the old one still works with it) or `post` (apply it
+when no old program runs any more). What was applied is written down with its checksum. Opening a store creates the
+schema in an empty database and otherwise only compares: `forebay migrate` brings an older one up to date.
+"""
+
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from typing import Any, Final
+
+import psycopg
+from msgspec import Struct
+
+from forebay.core.errors import Invalid
+from forebay.store.postgres.connect import Server
+
+_LOCK: Final = 0x46424159
+_PHASES: Final = ("pre", "post")
+
+
+class Migration(Struct, frozen=True):
+    """One file of `migrations/`: `0001_words.pre.sql`."""
+
+    number: int
+    name: str
+    text: str
+
+    @property
+    def phase(self) -> str:
+        return self.name.split(".")[1]
+
+    @property
+    def checksum(self) -> str:
+        return sha256(self.text.encode()).hexdigest()
+
+
+@cache
+def migrations() -> tuple[Migration, ...]:
+    """All of them, without gaps."""
+    folder = files("forebay.store.postgres") / "migrations"
+    names = sorted(file.name for file in folder.iterdir() if file.name.endswith(".sql"))
+    found = tuple(Migration(int(name[:4]), name, (folder / name).read_text("utf-8")) for name in names)
+    if [migration.number for migration in found] != list(range(1, len(found) + 1)):
+        raise LookupError(f"migrations are not numbered 1, 2, 3 …: {names}")
+    if any(migration.phase not in _PHASES for migration in found):
+        raise LookupError(f"migrations are tagged pre or post: {names}")
+    return found
+
+
+def pending(server: Server) -> list[Migration]:
+    """What the database has not had yet; raises when it is newer than this program, or not what it says."""
+    applied = _applied(server)
+    return [migration for migration in migrations() if migration.number not in applied]
+
+
+def migrate(server: Server, *, phase: str | None = None) -> list[Migration]:
+    """Bring the database up to date, with all files or those before the first of another phase."""
+
+    def work(connection: psycopg.Connection[Any]) -> list[Migration]:
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+        done = []
+        for migration in pending(server):
+            if phase is not None and migration.phase != phase:
+                break
+            connection.execute(migration.text.encode())
+            connection.execute(
+                "INSERT INTO forebay.migration (number, name, checksum) VALUES (%s, %s, %s)",
+                (migration.number, migration.name, migration.checksum),
+            )
+            done.append(migration)
+        return done
+
+    return server.transact(work)
+
+
+def prepare(server: Server) -> None:
+    """Make an empty database ready; refuse one that this program does not fit."""
+    if not pending(server):
+        return
+    if _applied(server):
+        missing = ", ".join(migration.name for migration in pending(server))
+        raise Invalid("store URL", f"the schema of {server.name} is older: {missing}", "run: forebay migrate")
+    migrate(server)
+
+
+def _applied(server: Server) -> dict[int, str]:
+    known = {migration.number: migration.checksum for migration in migrations()}
+    exists = server.query("SELECT to_regclass('forebay.migration') IS NOT NULL")[0][0]
+    applied: dict[int, str] = {}
+    if exists:
+        applied = dict(server.query("SELECT number, checksum FROM forebay.migration"))
+    newest = max(applied, default=0)
+    if newest > len(known):
+        raise Invalid(
+            "store URL",
+            f"{server.name} has schema {newest}, this program knows {len(known)}",
+            "upgrade forebay before you open it",
+        )
+    for number, checksum in applied.items():
+        if known[number] != checksum:
+            raise Invalid(
+                "store URL",
+                f"schema {number} of {server.name} is not the one of this program",
+                "a migration that was applied is never edited: install the version that made it",
+            )
+    return applied

@@ -1,0 +1,228 @@
+"""The verbs around jobs: looking at them, configuring queues, gates and schedules, and sleeping until there is work.
+
+Looking takes no lock: it waits for no writer, and no writer waits for it.
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from forebay.core.errors import Invalid, WrongQueueKind
+from forebay.core.instant import Instant, checked_instant, checked_micros, micros
+from forebay.core.job import Draft, Job
+from forebay.core.limits import BATCH_MOST, INSTANT_MOST, SLOTS_MOST
+from forebay.core.names import check_name
+from forebay.core.policy import Retained, check_between
+from forebay.core.schedule import Schedule
+from forebay.core.spec import QueueSpec
+from forebay.store.checks import check_batch, check_gate, check_ids, check_limit
+from forebay.store.postgres.base import Turn
+from forebay.store.postgres.intake import accept
+from forebay.store.postgres.queries import statement
+from forebay.store.postgres.runs import ended_job, jobs_of_run, text_of
+from forebay.store.postgres.settling import Settling
+from forebay.store.postgres.specs import is_plain
+from forebay.store.postgres.tend import tend
+from forebay.store.protocol import Backlog, Page, Query
+
+_ENDED: Final = statement("ended")
+_PAGE_RUNS: Final = statement("page_runs")
+_PAGE_SINGLES: Final = statement("page_singles")
+_PAGE_ENDED: Final = statement("page_ended")
+_QUEUES: Final = statement("queues")
+_BACKLOG: Final = statement("backlog")
+_LOCK_QUEUE: Final = statement("lock_queue")
+_ANY_JOBS: Final = statement("any_jobs")
+_PUT_SPEC: Final = statement("put_spec")
+_DEPTH: Final = statement("depth")
+_PAUSE: Final = statement("pause")
+_WORK_AT: Final = statement("work_at")
+_NEXT_LEASE: Final = statement("next_lease")
+_ADD_PARTITION: Final = statement("add_partition")
+_SET_LIMIT: Final = statement("set_gate_limit")
+_DROP_LIMIT: Final = statement("drop_gate_limit")
+_SCHEDULES: Final = statement("schedules")
+_SCHEDULE: Final = statement("schedule")
+_PUT_SCHEDULE: Final = statement("put_schedule")
+_DROP_SCHEDULE: Final = statement("drop_schedule")
+_TICK: Final = statement("tick")
+
+_ID_MOST: Final = 2**63 - 1
+_decode_schedule: Final = msgspec.json.Decoder(Schedule).decode
+
+
+class QueueVerbs(Settling):
+    """Observation and configuration."""
+
+    def get(self, ids: Sequence[int]) -> list[Job | None]:
+        check_ids("get", ids)
+        known = [job_id for job_id in ids if 0 < job_id <= _ID_MOST]
+        found = self._pictures(known)
+        missing = [job_id for job_id in known if job_id not in found]
+        if missing:
+            found |= {row[0]: ended_job(row) for row in self._server.query(_ENDED, (missing, self.now()))}
+        return [found.get(job_id) for job_id in ids]
+
+    def browse(self, query: Query, after: int, limit: int) -> Page:
+        """One page looks at a bounded number of jobs, found or not."""
+        check_limit("browse", limit)
+        if type(query) is not Query or type(after) is not int:
+            raise Invalid("browse", "it takes a Query and the id to go on after", "start with Query(), after=0")
+        after = max(0, min(after, _ID_MOST))
+        jobs: list[Job] = []
+        for statement_ in (_PAGE_RUNS, _PAGE_SINGLES):
+            for row in self._server.query(statement_, (after, BATCH_MOST)):
+                jobs += [job for job, _ in jobs_of_run(row) if job.id > after]
+        jobs += [ended_job(row) for row in self._server.query(_PAGE_ENDED, (after, self.now(), BATCH_MOST))]
+        jobs.sort(key=lambda job: job.id)
+        seen = jobs[:BATCH_MOST]
+        matching = [job for job in seen if _matches(job, query)]
+        if len(matching) > limit:
+            return Page(matching[:limit], matching[limit - 1].id)
+        return Page(matching, seen[-1].id if len(jobs) > len(seen) else None)
+
+    def backlog(self, queues: Sequence[str] | None = None) -> list[Backlog]:
+        check_batch("backlog", len(queues or ()))
+        for queue in queues or ():
+            check_name("queue", queue)
+        names = [name for (name,) in self._server.query(_QUEUES)] if queues is None else list(queues)
+        now = self.now()
+        found = {row[0]: row for row in self._server.query(_BACKLOG, (names, names, names, now, names, now))}
+        backlogs = []
+        for name in names:
+            _, waiting, ready, running, done, dead, cancelled, oldest, paused_until, keys = found[name]
+            age = 0 if oldest is None else max(0, now - oldest)
+            paused = paused_until if paused_until is not None and paused_until > now else None
+            counts = (int(waiting), int(ready), int(running), done, dead, cancelled)
+            backlogs.append(Backlog(name, *counts, age, paused, keys))
+        return backlogs
+
+    def put_spec(self, spec: QueueSpec) -> None:
+        if type(spec) is not QueueSpec:
+            raise Invalid("spec", f"{type(spec).__name__} is not a QueueSpec", "build a QueueSpec(name=…)")
+        self._write(lambda turn: _put_spec(turn, spec), gated=False)
+        self._specs.reload([spec.name])
+
+    def pause(self, queue: str, until: Instant | None = None) -> None:
+        queue = check_name("queue", queue)
+        end = INSTANT_MOST if until is None else checked_instant("until", until)
+        self._write(lambda turn: _pause(turn, queue, end), gated=False)
+
+    def resume(self, queue: str) -> None:
+        queue = check_name("queue", queue)
+        self._write(lambda turn: _pause(turn, queue, None), gated=False)
+
+    def set_gate(self, name: str, limit: int | None) -> None:
+        check_gate(name)
+        if limit is not None:
+            check_between("gate limit", limit, 0, SLOTS_MOST)
+        self._write(lambda turn: _set_gate(turn, name, limit), gated=True)
+
+    def put_schedule(self, schedule: Schedule) -> None:
+        if type(schedule) is not Schedule:
+            raise Invalid("schedule", f"{type(schedule).__name__} is not a Schedule", "build a Schedule(…)")
+        self._write(lambda turn: _put_schedule(turn, schedule), gated=False)
+
+    def drop_schedule(self, name: str) -> bool:
+        name = check_name("schedule", name)
+        return self._write(lambda turn: turn.execute(_DROP_SCHEDULE, (name,)) > 0, gated=False)
+
+    def schedules(self) -> list[Schedule]:
+        rows = self._server.query(_SCHEDULES)
+        return [replace(_decode_schedule(body), last_at=last_at) for body, last_at in rows]
+
+    def fire(self, name: str, tick: Instant, next_at: Instant, draft: Draft | None) -> bool:
+        name = check_name("schedule", name)
+        checked_instant("tick", tick)
+        if checked_instant("next_at", next_at) <= tick:
+            raise Invalid("next_at", "it is not after the tick", "a schedule only moves forward")
+        gated = draft is not None and self._specs.of(draft.queue).stamper.gated
+        return self._write(lambda turn: _fire(turn, name, tick, next_at, draft, gated), gated=gated)
+
+    def wait(self, queues: Sequence[str], timeout: timedelta) -> bool:
+        check_batch("wait", len(queues))
+        queues = [check_name("queue", queue) for queue in queues]
+        span = checked_micros("timeout", timeout, timedelta(0), timedelta(days=1))
+        return self._sleepers.until_work(queues, self.now() + span, lambda: self._work_at(queues))
+
+    def _work_at(self, queues: Sequence[str]) -> Instant:
+        """When a claim or a reaping may next find something, as far as is known."""
+        ready_at, due_at, gated_at, stirs = self._server.query(_WORK_AT, (list(queues),))[0]
+        ((lease_until,),) = self._server.query(_NEXT_LEASE)
+        if stirs:
+            return 0
+        known = [at for at in (ready_at, due_at, gated_at, lease_until) if at is not None]
+        return min(known, default=INSTANT_MOST)
+
+
+def _matches(job: Job, query: Query) -> bool:
+    return all(
+        wanted is None or wanted == found
+        for wanted, found in (
+            (query.queue, job.queue),
+            (query.state, job.state),
+            (query.kind, job.kind),
+            (query.tenant, job.tenant),
+            (query.subject, job.subject),
+        )
+    )
+
+
+def _put_spec(turn: Turn, spec: QueueSpec) -> None:
+    text, _ = turn.fetch(_LOCK_QUEUE, (spec.name,))[0]
+    known = None if text is None else QueueSpec.from_json(text)
+    if known is not None and known.is_log != spec.is_log:
+        raise WrongQueueKind(spec.name, known.is_log)
+    if spec.is_log and known is None and turn.fetch(_ANY_JOBS, (spec.name, spec.name))[0][0]:
+        raise WrongQueueKind(spec.name, is_log=False)
+    if known is not None and _partitions(spec) < _partitions(known):
+        raise Invalid(spec.name, "a log cannot lose partitions", "keep them, or start a new log")
+    have = 0 if known is None else _partitions(known)
+    for number in range(have, _partitions(spec)):
+        turn.execute(_ADD_PARTITION, (spec.name, number))
+    depth = turn.fetch(_DEPTH, (spec.name,))[0][0]
+    known_to_sql = (spec.is_log, is_plain(spec), spec.routing.max_attempts, micros(spec.key_window))
+    turn.execute(_PUT_SPEC, (spec.to_json().decode(), depth, *known_to_sql, spec.name))
+    turn.eased.add(spec.name)
+
+
+def _pause(turn: Turn, queue: str, until: Instant | None) -> None:
+    turn.fetch(_LOCK_QUEUE, (queue,))
+    turn.execute(_PAUSE, (until, queue))
+    if until is None:
+        turn.news.add(queue)
+
+
+def _set_gate(turn: Turn, name: str, limit: int | None) -> None:
+    if limit is None:
+        turn.execute(_DROP_LIMIT, (name,))
+    else:
+        turn.execute(_SET_LIMIT, (name, limit))
+    turn.gates.limited(name, limit)
+    tend(turn)
+
+
+def _put_schedule(turn: Turn, schedule: Schedule) -> None:
+    body, _ = next(iter(turn.fetch(_SCHEDULE, (schedule.name,))), (None, None))
+    last_job = None if body is None else _decode_schedule(body).last_job
+    turn.execute(_PUT_SCHEDULE, (schedule.name, text_of(replace(schedule, last_job=last_job))))
+
+
+def _fire(turn: Turn, name: str, tick: Instant, next_at: Instant, draft: Draft | None, gated: bool) -> bool:
+    body, last_at = next(iter(turn.fetch(_SCHEDULE, (name,))), (None, None))
+    if body is None:
+        return False
+    schedule = _decode_schedule(body)
+    if schedule.paused or schedule.next_at != tick or tick <= (-1 if last_at is None else last_at):
+        return False
+    receipts = [] if draft is None else accept([draft], gated, turn)
+    last_job = next((receipt.id for receipt in receipts if not receipt.duplicate), schedule.last_job)
+    turn.execute(_TICK, (name, text_of(replace(schedule, next_at=next_at, last_job=last_job)), tick))
+    return True
+
+
+def _partitions(spec: QueueSpec) -> int:
+    return spec.retention.partitions if isinstance(spec.retention, Retained) else 0

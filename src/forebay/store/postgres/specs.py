@@ -1,0 +1,73 @@
+"""What this process knows of the queues' specs, by version.
+
+Every put and claim carries the versions that it relies on; the server refuses it when one has changed, and the caller
+reads the specs anew. So all processes follow a new spec at once, without asking for it in every call.
+"""
+
+from collections.abc import Iterable
+from threading import Lock
+
+from forebay.core.job import Draft
+from forebay.core.policy import Bounded, Fifo
+from forebay.core.rank import BY_TIME, rank_rule
+from forebay.core.share import Share
+from forebay.core.spec import QueueSpec
+from forebay.core.stamp import Stamper
+from forebay.store.postgres.connect import Server
+from forebay.store.postgres.runs import Stamp
+
+_READ = "SELECT name, version, spec FROM forebay.queue WHERE name = ANY (%s)"
+
+
+class Known:
+    """What follows from one version of a spec."""
+
+    def __init__(self, name: str, version: int, text: str | None) -> None:
+        spec = QueueSpec(name=name) if text is None else QueueSpec.from_json(text)
+        self.version = version
+        self.spec = spec
+        self.stamper = Stamper(spec)
+        self.bounded = isinstance(spec.capacity, Bounded)
+        self.share = Share({}) if spec.share is None else Share(spec.share.weights, spec.share.default)
+        self.guard = Lock()
+        alike = isinstance(spec.selection, Fifo) and spec.share is None
+        self._only = Stamp(BY_TIME, spec.routing.max_attempts, "") if alike else None
+
+    def stamp(self, draft: Draft) -> Stamp:
+        """For a draft without gates."""
+        if self._only is not None and draft.max_attempts is None:
+            return self._only
+        lives = draft.max_attempts or self.spec.routing.max_attempts
+        return Stamp(rank_rule(self.spec.selection, draft), lives, self.stamper.cls(draft))
+
+
+class Specs:
+    """Specs by the name of their queue."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._known: dict[str, Known] = {}
+
+    def of(self, name: str) -> Known:
+        known = self._known.get(name)
+        if known is None:
+            self.reload([name])
+            known = self._known[name]
+        return known
+
+    def reload(self, names: Iterable[str]) -> None:
+        """Read these specs again; what has not changed keeps its turns."""
+        names = list(names)
+        found = {name: (version, text) for name, version, text in self._server.query(_READ, (names,))}
+        for name in names:
+            version, text = found.get(name, (0, None))
+            known = self._known.get(name)
+            if known is None or known.version != version:
+                self._known[name] = Known(name, version, text)
+
+
+def is_plain(spec: QueueSpec) -> bool:
+    """Whether a job of this queue needs nothing but the time: no rank, class, gate, bound or merge."""
+    known = Known(spec.name, 0, spec.to_json().decode())
+    fifo = isinstance(spec.selection, Fifo) and spec.share is None
+    return fifo and not known.bounded and not known.stamper.gated and not spec.is_log

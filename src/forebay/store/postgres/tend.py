@@ -1,0 +1,130 @@
+"""Looking after what fell due: expire, admit, forget, take in what SQL users put. Bounded; under the lock of the gates.
+
+One function, `forebay.stirs`, tells whether there is anything to do; a store at rest pays for nothing else. Parked jobs
+go before newcomers. Plain jobs that are due need none of this: a claim takes them by itself.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from forebay.core.instant import Instant
+from forebay.core.limits import BATCH_MOST, ERRORS_KEPT
+from forebay.core.outcome import EXPIRED, Failure
+from forebay.store.gating import DEAD, READY, Row
+from forebay.store.postgres.base import Turn
+from forebay.store.postgres.queries import statement
+from forebay.store.postgres.runs import errors_of, text_of
+
+TEND_LIMIT: Final = 256
+"""How much of what fell due a verb looks after in passing."""
+
+SETTLE_MEMORY: Final = 65_536
+_CALL_MEMORY: Final = 600_000_000
+_HOLDER_MEMORY: Final = 3 * 86_400_000_000
+_EXPIRE_ROUNDS: Final = 4
+_STIRS: Final = "SELECT forebay.stirs(%s)"
+_DUE: Final = statement("gated_due")
+_EXPIRED: Final = statement("expired")
+_OUTLIVED: Final = statement("outlived")
+_MAKE_READY: Final = statement("make_ready")
+_PARK: Final = statement("park")
+_BURY: Final = statement("bury")
+_REMEMBER: Final = statement("remember")
+_SWEEP_KEYS: Final = statement("sweep_keys")
+_SWEEP_CALLS: Final = statement("sweep_calls")
+_SWEEP_SETTLED: Final = statement("sweep_settled")
+_SWEEP_HOLDERS: Final = statement("sweep_holders")
+
+
+def tend(turn: Turn, limit: int = TEND_LIMIT) -> int:
+    """How many jobs became ready."""
+    if not turn.gated and not turn.fetch(_STIRS, (turn.now,))[0][0]:
+        return 0
+    expire(turn)
+    ready, tried = open_gates(turn, limit)
+    if tried < limit:
+        rows = [Row.of(columns) for columns in turn.fetch(_DUE, (turn.now, limit - tried))]
+        admitted = [row for row in rows if _admit(turn, row)]
+        make_ready(turn, admitted)
+        ready += len(admitted)
+    return ready
+
+
+def sweep(turn: Turn, limit: int) -> None:
+    """What nobody needs any more is forgotten."""
+    forget(turn, turn.fetch(_OUTLIVED, (turn.now, limit)))
+    sweep_keys(turn, limit)
+    turn.execute(_SWEEP_CALLS, (turn.now - _CALL_MEMORY, limit))
+    turn.execute(_SWEEP_SETTLED, (SETTLE_MEMORY,))
+    turn.execute(_SWEEP_HOLDERS, (turn.now - _HOLDER_MEMORY,))
+
+
+def sweep_keys(turn: Turn, limit: int) -> None:
+    """Keys whose window has passed are forgotten."""
+    turn.execute(_SWEEP_KEYS, (turn.now, limit))
+
+
+def open_gates(turn: Turn, limit: int = TEND_LIMIT) -> tuple[int, int]:
+    """Let in who is parked where there is room; how many became ready, and how many were tried."""
+    ready = tried = 0
+    while tried < limit and (row := turn.gates.next_candidate(turn.now)) is not None:
+        tried += 1
+        if _admit(turn, row):
+            make_ready(turn, [row])
+            ready += 1
+    return ready, tried
+
+
+def make_ready(turn: Turn, rows: Sequence[Row]) -> None:
+    if rows:
+        turn.execute(_MAKE_READY, ([row.id for row in rows],))
+        turn.news.update(row.queue for row in rows)
+
+
+def expire(turn: Turn) -> None:
+    """Jobs that nobody claimed in time go to the dead letters."""
+    for _ in range(_EXPIRE_ROUNDS):
+        found = turn.fetch(_EXPIRED, (turn.now, BATCH_MOST))
+        errors = []
+        for columns in found:
+            row, attempt, past = Row.of(columns), columns[8], columns[9]
+            errors.append(failed(past, Failure(EXPIRED, "not claimed before it expired"), turn.now, attempt))
+            if row.gates:
+                if row.state == READY:
+                    turn.gates.release(row)
+                turn.gates.end(row, DEAD)
+            turn.eased.add(row.queue)
+        if found:
+            turn.execute(_BURY, ([columns[0] for columns in found], errors, turn.now, None, DEAD))
+        if len(found) < BATCH_MOST:
+            return
+
+
+def forget(turn: Turn, finished: Sequence[Sequence[Any]]) -> None:
+    """Finished jobs are gone; each with its last settle."""
+    for columns in finished:
+        row = Row.of(columns)
+        if row.gates:
+            turn.gates.forget(row)
+    remember(turn, [(columns[0], columns[8], columns[9]) for columns in finished if columns[8]])
+
+
+def remember(turn: Turn, settled: Sequence[tuple[int, int, str]]) -> None:
+    """The last settles (id, delivery, code) of jobs that are gone."""
+    if settled:
+        ids, deliveries, codes = map(list, zip(*settled, strict=True))
+        turn.execute(_REMEMBER, (len(settled), ids, [1] * len(settled), deliveries, codes))
+
+
+def failed(errors: str | None, error: Failure, at: Instant, attempt: int) -> str:
+    """The last few failures, with this one, as the column holds them."""
+    return text_of((*errors_of(errors), replace(error, at=at, attempt=attempt))[-ERRORS_KEPT:])
+
+
+def _admit(turn: Turn, row: Row) -> bool:
+    parked_at = turn.gates.admit(row.id, row.gates)
+    if parked_at is not None and parked_at != row.gate:
+        turn.execute(_PARK, (parked_at, row.id))
+    return parked_at is None
