@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 CONFORMANCE = ("tests/stores/test_conformance.py", "-k", "memory and not journaled and not sqlite")
 CRASH = ("tests/stores/test_crash_points.py",)
+SQLITE = ("tests/stores/test_conformance.py", "-k", "sqlite and (lines or gates)")
 MEMORY = "src/forebay/store/memory"
+GATING = "src/forebay/store/gating.py"
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,48 @@ MUTANTS = [
         "or (place.line is not None and place.line.peek() is not row):",
         "or False:",
         CONFORMANCE,
+    ),
+    Mutant(
+        "what is due waits behind the backlog",
+        "src/forebay/core/rank.py",
+        "return base + due_at - LEAD if timed == LEADING and due_at > now else base + due_at",
+        "return base + due_at",
+        CONFORMANCE,
+    ),
+    Mutant(
+        "who did not wait goes first too",
+        "src/forebay/core/rank.py",
+        "if timed == LEADING and due_at > now else",
+        "if timed == LEADING else",
+        CONFORMANCE,
+    ),
+    Mutant(
+        "an operator's number lets two of a line run",
+        f"{MEMORY}/gates.py",
+        "return place.held < (slots if place.line is None else min(slots, 1))",
+        "return place.held < slots",
+        CONFORMANCE,
+    ),
+    Mutant(
+        "an operator's number lets two of a line run, in tables",
+        GATING,
+        "return self.held < (min(slots, 1) if self.standing else slots)",
+        "return self.held < slots",
+        SQLITE,
+    ),
+    Mutant(
+        "order broken by a retry, in tables",
+        GATING,
+        "or (gate.ordered and self._tables.head(gate.name) != job_id):",
+        "or False:",
+        SQLITE,
+    ),
+    Mutant(
+        "a gate is not written back",
+        GATING,
+        "            self._tables.put(used)\n",
+        "            pass\n",
+        SQLITE,
     ),
     Mutant(
         "a slot leaks at a dead letter",

@@ -99,12 +99,18 @@ class Closed(ForebayError):
 
 
 class StoreFailed(ForebayError):
-    """Fail-stop: the store could not make a write durable and acknowledges nothing from then on."""
+    """The store could not do it, or could not say that it did: nothing of the call was acknowledged.
 
-    def __init__(self, what: str, reason: str) -> None:
-        super().__init__(
-            f"{what} failed: {reason}; nothing was acknowledged since, mend the cause and open the store again"
-        )
+    A store of files stops for good then; one behind a server goes on by itself once the server is back.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        reason: str,
+        remedy: str = "nothing was acknowledged since, mend the cause and open the store again",
+    ) -> None:
+        super().__init__(f"{what} failed: {reason}; {remedy}")
         self.what = what
         self.reason = reason
 

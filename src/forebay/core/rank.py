@@ -28,14 +28,6 @@ class RankRule(NamedTuple):
     base: int
     timed: int
 
-    @property
-    def later(self) -> int:
-        """The base of a job that has to wait for its time."""
-        return self.base - LEAD if self.timed == LEADING else self.base
-
-    def at(self, due_at: Instant, now: Instant) -> int:
-        return rank_at(self.base, self.timed, due_at, now)
-
 
 BY_TIME: Final = RankRule(0, LEADING)
 

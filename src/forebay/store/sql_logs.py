@@ -21,11 +21,17 @@ Partition = tuple[int, int, int]
 
 
 class SqlLogs:
-    """The logs of one store."""
+    """The logs of one store. `execute_many` runs a statement for many rows, where the driver has a quick way to."""
 
-    def __init__(self, execute: Callable[[str, Sequence[Any]], Cursor], statement: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        execute: Callable[[str, Sequence[Any]], Cursor],
+        statement: Callable[[str], str],
+        execute_many: Callable[[str, Sequence[Sequence[Any]]], object] | None = None,
+    ) -> None:
         self._execute = execute
         self._statement = statement
+        self._execute_many = execute_many or self._one_by_one
 
     def append(self, log: str, entries: Sequence[tuple[bytes, str | None]], now: Instant) -> list[LogEntry]:
         """Entries of one key meet in one partition; the others go where there are fewest."""
@@ -36,8 +42,8 @@ class SqlLogs:
             number = crc32(key.encode()) % len(partitions) if key else following.index(min(following))
             appended.append(LogEntry(number, following[number], now, body, key))
             following[number] += 1
-        for one in appended:
-            self._run("append", partitions[one.partition][0], one.offset, one.at, one.key, one.body)
+        rows = [(partitions[one.partition][0], one.offset, one.at, one.key, one.body) for one in appended]
+        self._execute_many(self._statement("append"), rows)
         for (place, _, was), new in zip(partitions, following, strict=True):
             if new != was:
                 self._run("appended", place, new)
@@ -100,3 +106,7 @@ class SqlLogs:
 
     def _run(self, statement: str, *parameters: Any) -> Cursor:
         return self._execute(self._statement(statement), parameters)
+
+    def _one_by_one(self, text: str, rows: Sequence[Sequence[Any]]) -> None:
+        for row in rows:
+            self._execute(text, row)

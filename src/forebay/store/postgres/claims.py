@@ -39,6 +39,7 @@ _HOLDER: Final = (
 )
 _HEARTBEAT: Final = "SELECT * FROM forebay.heartbeat(%s::bigint, %s, %s::bigint)"
 _EXTEND: Final = "SELECT * FROM forebay.extend(%s::bigint, %s::bigint, %s::boolean[], %s::bigint[], %s::integer[])"
+_ANY_INBOX: Final = "SELECT EXISTS (SELECT FROM forebay.inbox)"
 _HAND_BACK: Final = "SELECT forebay.hand_back(%s, %s::boolean[], %s::bigint[])"
 _SET_APART: Final = "SELECT forebay.set_apart(%s, %s, %s, %s::integer[])"
 _OVERDUE: Final = statement("overdue")
@@ -165,7 +166,7 @@ class Claims(Intake):
         check_limit("overdue", limit)
         now = self.now()
         rows = self._server.query(_OVERDUE, (now, limit, now, now, limit, limit))
-        leases: list[Lease] = [lease for row in rows for lease in leases_of(row, row[-2] or "")]
+        leases: list[Lease] = [lease for row in rows for lease in leases_of(row, row[21] or "")]
         return leases[:limit]
 
     def _claim(self, wants: Sequence[Want], holder: Holder, span: Span, tended: bool) -> list[tuple[Any, ...]]:
@@ -278,7 +279,7 @@ class Claims(Intake):
         for row in found:
             delivery, gone = row[10], row[20]
             if row[5] == RUNNING and (row[0], delivery) in leases:
-                ref = Ref(row[1], row[2], row[3], delivery, row[16], row[23])
+                ref = Ref(row[1], row[2], row[3], delivery, row[16], row[23], row[24])
                 wanted.setdefault(ref.key, (ref, gone or "0" * ref.n, []))[2].append(row[0])
         for ref, gone, ids in wanted.values():
             first = ref.last_id - ref.n + 1
@@ -301,6 +302,11 @@ class Claims(Intake):
                 if isinstance(lease, Held):
                     lease.ref.beat = False
         return extended
+
+    def _empty_inbox(self) -> None:
+        """What SQL users put into queues with rules is seen by whoever looks."""
+        if self._server.query(_ANY_INBOX)[0][0]:
+            self._write(take_inbox, gated=True)
 
     def _pictures(self, ids: Sequence[int]) -> dict[int, Job]:
         """Those of these jobs that are not finished, as they look now."""

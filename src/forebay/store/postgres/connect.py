@@ -41,6 +41,8 @@ _KEEPALIVE: Final[dict[str, Any]] = {
     "tcp_user_timeout": 30_000,
 }
 
+_REMEDY: Final = "try again: it reconnects by itself, and a call that has a key adds nothing twice"
+
 T = TypeVar("T")
 
 
@@ -152,10 +154,10 @@ class Server:
 
     def failure(self, error: psycopg.Error) -> StoreFailed:
         text = str(error).strip().splitlines()
-        return StoreFailed(self.name, text[0] if text else type(error).__name__)
+        return StoreFailed(self.name, text[0] if text else type(error).__name__, _REMEDY)
 
     def _clashed(self) -> StoreFailed:
-        return StoreFailed(self.name, f"{_CLASHES_MOST} transactions in a row clashed with others")
+        return StoreFailed(self.name, f"{_CLASHES_MOST} transactions in a row clashed with others", _REMEDY)
 
     def _attempt(self, action: Callable[[Line], T], repeatable: "bool | _Progress") -> T:
         """The action on a connection that works; an idle one may have died meanwhile, so a second one is tried."""
@@ -165,11 +167,11 @@ class Server:
             try:
                 line = self._take(fresh=last)
                 return action(line)
-            except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure):
+            except _CLASHES:
                 raise
-            except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+            except psycopg.Error as error:
                 safe = repeatable if isinstance(repeatable, bool) else not repeatable.committing
-                if last or not safe:
+                if last or not safe or not isinstance(error, _ELSEWHERE):
                     raise self.failure(error) from error
             finally:
                 if line is not None:
@@ -183,7 +185,7 @@ class Server:
             raise StoreFailed(self.name, reason)
         if not self._room.acquire(timeout=_WAIT_SECONDS):
             reason = f"all {CONNECTIONS_MOST} connections of this process were busy for {_WAIT_SECONDS:g} s"
-            raise StoreFailed(self.name, reason)
+            raise StoreFailed(self.name, reason, _REMEDY)
 
     def _take(self, fresh: bool) -> Line:
         with self._guard:

@@ -203,8 +203,8 @@ FROM back AS e, stamp AS s;
 -- name: finished
 -- Jobs that ended in this state before an instant, oldest first, are gone.
 DELETE FROM forebay.ended WHERE id IN (
-    SELECT id FROM forebay.ended WHERE state = %s AND finished_at < %s ORDER BY finished_at, id LIMIT %s
-    FOR UPDATE SKIP LOCKED
+    SELECT id FROM forebay.ended WHERE state = %s AND finished_at < %s AND (kept_until IS NULL OR kept_until > %s)
+    ORDER BY finished_at, id LIMIT %s FOR UPDATE SKIP LOCKED
 )
 RETURNING id, queue, cls, state, 0, due_at, gates, NULL, settled_delivery, settled_code;
 

@@ -77,12 +77,13 @@ def migrate(server: Server, *, phase: str | None = None) -> list[Migration]:
 
 def prepare(server: Server) -> None:
     """Make an empty database ready; refuse one that this program does not fit."""
-    if not pending(server):
-        return
-    if _applied(server):
-        missing = ", ".join(migration.name for migration in pending(server))
-        raise Invalid("store URL", f"the schema of {server.name} is older: {missing}", "run: forebay migrate")
-    migrate(server)
+    applied = _applied(server)
+    missing = [migration.name for migration in migrations() if migration.number not in applied]
+    if applied and missing:
+        reason = f"the schema of {server.name} is older: {', '.join(missing)}"
+        raise Invalid("store URL", reason, "run: forebay migrate")
+    if missing:
+        migrate(server)
 
 
 def _applied(server: Server) -> dict[int, str]:

@@ -60,6 +60,7 @@ class QueueVerbs(Settling):
     def get(self, ids: Sequence[int]) -> list[Job | None]:
         check_ids("get", ids)
         known = [job_id for job_id in ids if 0 < job_id <= _ID_MOST]
+        self._empty_inbox()
         found = self._pictures(known)
         missing = [job_id for job_id in known if job_id not in found]
         if missing:
@@ -72,6 +73,7 @@ class QueueVerbs(Settling):
         if type(query) is not Query or type(after) is not int:
             raise Invalid("browse", "it takes a Query and the id to go on after", "start with Query(), after=0")
         after = max(0, min(after, _ID_MOST))
+        self._empty_inbox()
         jobs: list[Job] = []
         for statement_ in (_PAGE_RUNS, _PAGE_SINGLES):
             for row in self._server.query(statement_, (after, BATCH_MOST)):
@@ -82,12 +84,13 @@ class QueueVerbs(Settling):
         matching = [job for job in seen if _matches(job, query)]
         if len(matching) > limit:
             return Page(matching[:limit], matching[limit - 1].id)
-        return Page(matching, seen[-1].id if len(jobs) > len(seen) else None)
+        return Page(matching, seen[-1].id if len(jobs) >= BATCH_MOST else None)
 
     def backlog(self, queues: Sequence[str] | None = None) -> list[Backlog]:
         check_batch("backlog", len(queues or ()))
         for queue in queues or ():
             check_name("queue", queue)
+        self._empty_inbox()
         names = [name for (name,) in self._server.query(_QUEUES)] if queues is None else list(queues)
         now = self.now()
         found = {row[0]: row for row in self._server.query(_BACKLOG, (names, names, names, now, names, now))}

@@ -142,14 +142,16 @@ class Ref:
 
     __slots__ = ("beat", "delivery", "gated", "holder", "last_id", "n", "single")
 
-    def __init__(self, single: bool, last_id: int, n: int, delivery: int, gated: bool, holder: int | None) -> None:
+    def __init__(
+        self, single: bool, last_id: int, n: int, delivery: int, gated: bool, holder: int | None, beat: bool = True
+    ) -> None:
         self.single = single
         self.last_id = last_id
         self.n = n
         self.delivery = delivery
         self.gated = gated
         self.holder = holder
-        self.beat = True
+        self.beat = beat
 
     @property
     def key(self) -> tuple[bool, int]:
@@ -187,10 +189,10 @@ def leases_of(row: Sequence[Any], owner: str) -> list[Held]:
 def jobs_of_run(row: Sequence[Any], held_by: str | None = None) -> Iterator[tuple[Job, Ref]]:
     """Every job that is still in a run, from the columns `{run}`; `held_by` where the row does not tell."""
     (single, last_id, n, size, stored, queue, kind, due_at, enqueued_at, delivery, attempt, lives) = row[:12]
-    claimed_at, until, expires_at, gated, errors, facts, bodies, gone, asked, owner, holder = row[12:]
+    claimed_at, until, expires_at, gated, errors, facts, bodies, gone, asked, owner, holder, beat = row[12:]
     running = stored == RUNNING
     state = _STATES[stored]
-    ref = Ref(single, last_id, n, delivery, gated, holder)
+    ref = Ref(single, last_id, n, delivery, gated, holder, beat)
     past = errors_of(errors)
     raws = _bodies(bodies)[size - n :]
     each = _facts(facts)[size - n :] if facts is not None else [None] * n

@@ -6,6 +6,7 @@ one. The last settle is remembered, on the row or, once the job is gone, in a ta
 alike.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
@@ -13,7 +14,7 @@ from typing import Any, Final
 from forebay.core.errors import Invalid
 from forebay.core.instant import Instant, checked_instant
 from forebay.core.job import State
-from forebay.core.lease import Fence, Lease, Settled, Settlement
+from forebay.core.lease import Lease, Settled, Settlement, outlived
 from forebay.core.limits import ERRORS_KEPT
 from forebay.core.outcome import Ack, Cancel, DeadLetter, Release, Retry, Verdict
 from forebay.store.checks import check_batch, check_bytes, check_ids, check_limit
@@ -46,6 +47,9 @@ _DEAD: Final = statement("dead")
 _REDRIVE: Final = statement("redrive")
 _FINISHED: Final = statement("finished")
 
+_LOOKS_MOST: Final = 5
+"""A job may move from row to row while it is looked for."""
+
 Item = tuple[int, Lease, Verdict]
 """A settlement with its number in the call."""
 
@@ -64,17 +68,13 @@ class Settling(Claims):
                 raise Invalid("verdict", f"{type(verdict).__name__} is not one", "use what decide() returns")
         groups, later = _grouped(settlements)
         applied = self._apply(groups) if groups else set()
-        if not later and len(applied) == len(groups):
-            return [Settled.APPLIED] * len(settlements)
-        answers = [Settled.STALE] * len(settlements)
+        answers = [Settled.APPLIED] * len(settlements)
         for place, (_, items) in enumerate(groups, 1):
-            for number, lease, verdict in items:
-                if place in applied:
-                    answers[number] = Settled.APPLIED
-                else:
-                    later.append((number, lease, verdict))
+            if place not in applied:
+                later += items
         for number, lease, verdict in sorted(later, key=lambda item: item[0]):
             answers[number] = self._settle_one(lease, verdict)
+        self._let_go([(lease.job.id, lease.job.delivery) for lease, _ in settlements])
         return answers
 
     def cancel(self, ids: Sequence[int]) -> list[CancelAnswer]:
@@ -113,24 +113,26 @@ class Settling(Claims):
                 news.add(queue)
             if self._specs.of(queue).bounded:
                 eased.add(queue)
-        self._let_go([(lease.job.id, lease.job.delivery) for _, items in groups for _, lease, _ in items])
         if news or eased:
             self._sleepers.hear(news, eased)
 
     def _settle_one(self, lease: Lease, verdict: Verdict) -> Settled:
         """The job where it is by now; or what is remembered of it."""
         fence = lease.fence
-        for row in self._server.query(_FOUND, ([fence[0]],)):
-            if row[5] == RUNNING and row[10] == fence[1]:
-                ref = Ref(row[1], row[2], row[3], row[10], row[16], row[23])
-                groups = [(ref, [(0, lease, verdict)])]
-                if ref.gated:
-                    applied = self._write(partial(self._apply_gated, groups), gated=True)
-                else:
-                    applied = bool(self._apply(groups))
-                if applied:
-                    self._let_go([fence])
-                    return Settled.APPLIED
+        for _ in range(_LOOKS_MOST):
+            found = [
+                row for row in self._server.query(_FOUND, ([fence[0]],)) if row[5] == RUNNING and row[10] == fence[1]
+            ]
+            if not found or outlived(lease, verdict, found[0][14]):
+                break
+            row = found[0]
+            groups: list[Group] = [(Ref(row[1], row[2], row[3], row[10], row[16], row[23]), [(0, lease, verdict)])]
+            if row[16]:
+                applied = self._write(partial(self._apply_gated, groups), gated=True)
+            else:
+                applied = bool(self._apply(groups))
+            if applied:
+                return Settled.APPLIED
         marks = self._server.query(_MARKS, ([fence[0]],) * 3)
         last = max(((delivery, code) for _, delivery, code in marks), default=None)
         return Settled.APPLIED if last == (fence[1], _CODES[type(verdict)]) else Settled.STALE
@@ -158,14 +160,12 @@ def _grouped(settlements: Sequence[Settlement]) -> tuple[list[Group], list[Item]
     """Settlements run by run, in the order in which runs are locked; and those that are looked at one by one."""
     groups: dict[int, Group] = {}
     later: list[Item] = []
-    seen: set[Fence] = set()
+    twice = _twice([lease.job.id for lease, _ in settlements])
     for number, (lease, verdict) in enumerate(settlements):
-        ref, job = ref_of(lease), lease.job
-        fence = (job.id, job.delivery)
-        if ref is None or ref.gated or fence in seen:
+        ref = ref_of(lease)
+        if ref is None or ref.gated or lease.job.id in twice:
             later.append((number, lease, verdict))
             continue
-        seen.add(fence)
         group = groups.get(id(ref))
         if group is None:
             group = groups[id(ref)] = (ref, [])
@@ -176,6 +176,13 @@ def _grouped(settlements: Sequence[Settlement]) -> tuple[list[Group], list[Item]
         if found.setdefault(ref.key, (ref, items))[1] is not items:
             later += items
     return [found[key] for key in sorted(found)], later
+
+
+def _twice(ids: Sequence[int]) -> set[int]:
+    """Jobs that are settled more than once in a call: these are taken one by one, in order."""
+    if len(set(ids)) == len(ids):
+        return set()
+    return {job_id for job_id, count in Counter(ids).items() if count > 1}
 
 
 class _Call:
@@ -316,7 +323,7 @@ def _redrive(turn: Turn, ids: Sequence[int]) -> list[int]:
 
 
 def _purge(turn: Turn, state: int, before: Instant, limit: int) -> int:
-    finished = turn.fetch(_FINISHED, (state, before, limit))
+    finished = turn.fetch(_FINISHED, (state, before, turn.now, limit))
     forget(turn, finished)
     if turn.gated:
         tend(turn)

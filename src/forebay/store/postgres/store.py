@@ -11,14 +11,14 @@ from forebay.core.instant import Instant, checked_instant
 from forebay.core.names import check_name
 from forebay.store.checks import check_limit, checked_entries
 from forebay.store.postgres.base import Turn
-from forebay.store.postgres.bulk import Bulk
 from forebay.store.postgres.queries import statement
 from forebay.store.postgres.tend import SETTLE_MEMORY
+from forebay.store.postgres.transaction import Transactions
 from forebay.store.protocol import Capabilities
 from forebay.store.sql_logs import SqlLogs
 
 
-class PostgresStore(Bulk):
+class PostgresStore(Transactions):
     """The production store."""
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:

@@ -4,6 +4,10 @@
 -- The partitions of a log: place, first offset held, next offset.
 SELECT place, first, next FROM log_partition WHERE log = ? ORDER BY number;
 
+-- name: lock_partitions
+-- The same, for a turn that appends: there is one writer, so nothing else is to be locked.
+SELECT place, first, next FROM log_partition WHERE log = ? ORDER BY number;
+
 -- name: partition
 -- One partition.
 SELECT place, first, next FROM log_partition WHERE log = ? AND number = ?;
@@ -38,6 +42,10 @@ UPDATE log_partition SET first = ?2 WHERE place = ?1;
 
 -- name: reader
 -- The last committed offset of a group.
+SELECT entry FROM log_reader WHERE place = ?1 AND reader = ?2;
+
+-- name: lock_reader
+-- The same, for a turn that commits.
 SELECT entry FROM log_reader WHERE place = ?1 AND reader = ?2;
 
 -- name: commit

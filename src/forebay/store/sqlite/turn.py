@@ -12,8 +12,8 @@ from typing import Final
 from msgspec import Struct
 
 from forebay.core.instant import Instant
+from forebay.store.gate_tables import SqlTables
 from forebay.store.gating import READY, Gates, Row
-from forebay.store.sqlite.gates import Tables
 from forebay.store.sqlite.queries import statement
 from forebay.store.sqlite.row import id_list
 from forebay.store.sqlite.tally import Knowledge, Line, Tally
@@ -50,7 +50,7 @@ class Turn:
     @property
     def gates(self) -> Gates:
         if self._gates is None:
-            self._gates = Gates(Tables(self.connection))
+            self._gates = Gates(SqlTables(self.connection.execute, statement))
         return self._gates
 
     @property

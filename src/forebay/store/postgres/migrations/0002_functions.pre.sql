@@ -84,6 +84,7 @@ BEGIN
     WITH due AS MATERIALIZED (
         SELECT r.single, r.last_id FROM forebay.run AS r
         WHERE r.state = 3 AND r.queue = v_queue AND r.cls = v_class AND r.due_at <= v_now
+            AND (r.expires_at IS NULL OR r.expires_at > v_now)
         ORDER BY r.due_at, r.last_id LIMIT most FOR UPDATE SKIP LOCKED
     )
     UPDATE forebay.run AS r SET state = 1 FROM due WHERE r.single = due.single AND r.last_id = due.last_id;
@@ -95,7 +96,7 @@ CREATE TYPE forebay.claimed AS (
     flag integer, stamp bigint, want integer, rank bigint, single boolean, last_id bigint, n integer, size integer, state smallint,
     queue text, kind text, due_at bigint, enqueued_at bigint, delivery integer, attempt integer, max_attempts integer,
     claimed_at bigint, lease_until bigint, expires_at bigint, gated boolean, errors text, facts json, bodies json,
-    gone text, asked text, owner text, holder integer
+    gone text, asked text, owner text, holder integer, beat boolean
 );
 
 -- Hand out. A row may say instead: 1, something is to be looked after first; 2, a spec has changed; 3, there are classes
@@ -116,6 +117,7 @@ DECLARE
     v_got integer;
     v_whole integer;
     v_class text;
+    v_beat boolean;
     v_singles boolean[];
     v_lasts bigint[];
     v_sizes integer[];
@@ -146,6 +148,9 @@ BEGIN
         RETURN NEXT forebay.nothing(3, v_now);
         RETURN;
     END IF;
+    -- A heartbeat that reaches beyond the new leases must not make them last longer than they say.
+    SELECT h.until <= v_until INTO v_beat FROM forebay.holder AS h WHERE h.id = me;
+    v_beat := coalesce(v_beat, false);
     FOR i IN 1 .. cardinality(names) LOOP
         PERFORM 1 FROM forebay.queue AS q WHERE q.name = names[i] AND q.paused_until > v_now;
         CONTINUE WHEN FOUND;
@@ -175,18 +180,18 @@ BEGIN
             IF v_whole > 0 THEN
                 RETURN QUERY
                 UPDATE forebay.run AS r
-                SET state = 2, attempt = r.attempt + 1, delivery = r.delivery + 1, holder = me, beat = true,
+                SET state = 2, attempt = r.attempt + 1, delivery = r.delivery + 1, holder = me, beat = v_beat,
                     claimed_at = v_now, lease_until = v_until, merges = false
                 FROM unnest(v_singles[:v_whole], v_lasts[:v_whole]) AS u (single, last_id)
                 WHERE r.single = u.single AND r.last_id = u.last_id
                 RETURNING 0, v_now, i, r.rank, r.single, r.last_id, r.n, r.size, r.state, r.queue, r.kind, r.due_at,
                     r.enqueued_at, r.delivery, r.attempt, r.max_attempts, r.claimed_at, r.lease_until,
                     r.expires_at, r.gates IS NOT NULL, r.errors, r.facts, r.bodies, NULL::text, r.asked::text,
-                    NULL::text, r.holder;
+                    NULL::text, r.holder, r.beat;
             END IF;
             IF v_whole < v_got AND v_need > 0 THEN
                 RETURN NEXT forebay.split(
-                    v_singles[v_whole + 1], v_lasts[v_whole + 1], v_need, me, v_now, v_until, i
+                    v_singles[v_whole + 1], v_lasts[v_whole + 1], v_need, me, v_now, v_until, v_beat, i
                 );
                 v_need := 0;
             END IF;
@@ -226,7 +231,8 @@ $$;
 
 -- The first `count` jobs of a ready run go to a holder as a run of their own; the rest stays where it is.
 CREATE FUNCTION forebay.split(
-    v_single boolean, v_last bigint, count integer, me integer, v_now bigint, v_until bigint, want integer
+    v_single boolean, v_last bigint, count integer, me integer, v_now bigint, v_until bigint, v_beat boolean,
+    want integer
 ) RETURNS forebay.claimed
 LANGUAGE plpgsql SET enable_seqscan = off
 AS $$
@@ -239,18 +245,18 @@ BEGIN
     ), part AS (
         INSERT INTO forebay.run (
             last_id, rank, due_at, enqueued_at, rank_base, lease_until, claimed_at, n, size, delivery,
-            attempt, max_attempts, holder, state, single, rank_timed, queue, cls, kind, facts, bodies
+            attempt, max_attempts, holder, state, single, beat, rank_timed, queue, cls, kind, facts, bodies
         )
         SELECT
             r.last_id - r.n, r.rank, r.due_at, r.enqueued_at, r.rank_base, v_until, v_now, count, count,
-            r.delivery + 1, r.attempt + 1, r.max_attempts, me, 2, false, r.rank_timed, r.queue, r.cls, r.kind,
+            r.delivery + 1, r.attempt + 1, r.max_attempts, me, 2, false, v_beat, r.rank_timed, r.queue, r.cls, r.kind,
             forebay.slice(r.facts, r.size - r.n - count, count), forebay.slice(r.bodies, r.size - r.n - count, count)
         FROM rest AS r
         RETURNING *
     )
     SELECT 0, v_now, want, r.rank, r.single, r.last_id, r.n, r.size, r.state, r.queue, r.kind, r.due_at, r.enqueued_at,
         r.delivery, r.attempt, r.max_attempts, r.claimed_at, r.lease_until, r.expires_at, false, r.errors, r.facts,
-        r.bodies, NULL, NULL, NULL, r.holder
+        r.bodies, NULL, NULL, NULL, r.holder, r.beat
     INTO v_row FROM part AS r;
     RETURN v_row;
 END
@@ -449,7 +455,7 @@ AS $$
 BEGIN
     UPDATE forebay.run AS r
     SET state = 1, attempt = r.attempt - 1, holder = NULL, lease_until = NULL, claimed_at = NULL
-    WHERE r.state = 2 AND r.holder = v_holder AND r.gates IS NULL AND r.gone IS NULL
+    WHERE r.state = 2 AND r.holder = v_holder AND r.beat AND r.gates IS NULL AND r.gone IS NULL
         AND NOT EXISTS (
             SELECT FROM unnest(singles, lasts) AS u (single, last_id)
             WHERE u.single = r.single AND u.last_id = r.last_id
@@ -529,7 +535,8 @@ DECLARE
 BEGIN
     FOR v_run IN
         SELECT r.single, r.last_id, r.n FROM forebay.run AS r
-        WHERE r.state = 3 AND r.due_at <= v_now ORDER BY r.due_at, r.last_id LIMIT most FOR UPDATE SKIP LOCKED
+        WHERE r.state = 3 AND r.due_at <= v_now AND (r.expires_at IS NULL OR r.expires_at > v_now)
+        ORDER BY r.due_at, r.last_id LIMIT most FOR UPDATE SKIP LOCKED
     LOOP
         EXIT WHEN v_left = 0;
         IF v_run.n <= v_left THEN

@@ -135,4 +135,9 @@ SELECT
     e.max_attempts, e.delivery, e.facts ->> 'tenant', e.facts ->> 'subject', e.facts ->> 'key',
     to_timestamp(e.enqueued_at / 1000000.0), to_timestamp(e.due_at / 1000000.0), NULL, NULL,
     to_timestamp(e.finished_at / 1000000.0), NULL, e.errors::json, e.result
-FROM forebay.ended AS e;
+FROM forebay.ended AS e
+UNION ALL
+SELECT
+    i.id, coalesce(i.draft ->> 'queue', 'default'), i.draft ->> 'kind', 'waiting', i.draft -> 'body', 0, NULL, 0,
+    i.draft ->> 'tenant', i.draft ->> 'subject', i.draft ->> 'key', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+FROM forebay.inbox AS i;

@@ -1,0 +1,326 @@
+"""A handler's transaction: what the handler does on it and the end of its job commit together, or not at all.
+
+The handler gets a connection of its own, inside a transaction. At the end of the block the job is settled in that same
+transaction, by its fence, and then it is committed. Somebody else has the job by now: `LeaseLost`, all is rolled back.
+A commit whose reply is lost is `StoreFailed`; whatever the caller writes about the job then is refused by the fence if
+the commit had happened, so the effect is there exactly once.
+
+Sessions are kept for the next handler, cleaned; a connection object is not: after its block it is closed for whoever
+still has it.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
+from threading import BoundedSemaphore, Lock
+from time import monotonic
+from typing import Any, Final, NamedTuple, TypeVar
+
+import psycopg
+from psycopg import pq
+from psycopg.rows import tuple_row
+
+from forebay.core.errors import Closed, Invalid, LeaseLost, StoreFailed
+from forebay.core.lease import Lease
+from forebay.core.outcome import Verdict
+from forebay.store.gating import RUNNING
+from forebay.store.postgres.base import _BEGIN_GATED, _GATES_LOCK, Turn
+from forebay.store.postgres.bulk import Bulk
+from forebay.store.postgres.connect import array_of
+from forebay.store.postgres.runs import Ref
+from forebay.store.postgres.settling import _SETTLE, Group, _Call
+
+Plain = psycopg.Connection[tuple[Any, ...]]
+Awaited = psycopg.AsyncConnection[tuple[Any, ...]]
+T = TypeVar("T")
+
+TRANSACTIONS_MOST: Final = 16
+"""Handlers of one process that have a transaction at a time; the others wait."""
+
+_WAIT_SECONDS: Final = 30.0
+_LOOK_EVERY: Final = 0.01
+_THREADS: Final = 4
+_LOOKS_MOST: Final = 5
+_OPTIONS: Final[dict[str, Any]] = {
+    "autocommit": True,
+    "prepare_threshold": None,
+    "connect_timeout": 10,
+    "fallback_application_name": "forebay handler",
+    "keepalives_idle": 15,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+_CLEAN: Final = (
+    "SET SESSION AUTHORIZATION DEFAULT; RESET ALL; CLOSE ALL; DEALLOCATE ALL; UNLISTEN *; DISCARD TEMP; "
+    "SELECT pg_advisory_unlock_all()"
+)
+"""All of DISCARD ALL but the plans: those of our own functions cost more than everything else here."""
+
+_PLACE: Final = (
+    "SELECT r.single, r.last_id, r.n, r.delivery, r.gates IS NOT NULL, r.holder FROM forebay.find(%s::bigint[]) AS f, "
+    "LATERAL (SELECT * FROM forebay.run AS r WHERE r.single = f.single AND r.last_id = f.last_id OFFSET 0) AS r "
+    f"WHERE r.state = {RUNNING} AND r.delivery = %s"
+)
+
+
+_NOWHERE: Final = pq.PGconn.connect_start(b"port=0")
+"""A session that never was: what a connection has after its block."""
+
+_NOWHERE.finish()
+
+
+class Transactions(Bulk):
+    """Transactions that end a job."""
+
+    def __init__(self, url: str, clock: Any) -> None:
+        super().__init__(url, clock)
+        self._sessions = _Sessions(self._server.name)
+
+    def close(self) -> None:
+        self._sessions.close()
+        super().close()
+
+    @contextmanager
+    def transaction(self, lease: Lease, verdict: Callable[[], Verdict]) -> Iterator[Plain]:
+        """A connection in a transaction whose commit settles the job."""
+        with self._sessions.room():
+            connection = self._begin()
+            ending, settled = False, None
+            try:
+                with connection.transaction():
+                    yield connection
+                    ending = True
+                    settled = self._settle_on(_Hand(connection), lease, verdict())
+            except psycopg.Error as error:
+                if not ending:
+                    raise
+                raise self._server.failure(error) from error
+            finally:
+                self._sessions.end(connection)
+        self._heard(lease, settled)
+
+    @asynccontextmanager
+    async def atransaction(self, lease: Lease, verdict: Callable[[], Verdict]) -> AsyncIterator[Awaited]:
+        """The same for a handler on a loop; a thread carries the settle out, statement by statement on the loop."""
+        async with self._sessions.aroom():
+            connection = await self._abegin()
+            ending, settled = False, None
+            try:
+                async with connection.transaction():
+                    yield connection
+                    ending = True
+                    hand = _FarHand(connection, asyncio.get_running_loop())
+                    settled = await self._sessions.carried_out(partial(self._settle_on, hand, lease, verdict()))
+            except psycopg.Error as error:
+                if not ending:
+                    raise
+                raise self._server.failure(error) from error
+            finally:
+                self._sessions.end(connection)
+        self._heard(lease, settled)
+
+    def _begin(self) -> Plain:
+        while (session := self._sessions.take()) is not None:
+            connection: Plain = psycopg.Connection(session)
+            try:
+                connection.autocommit = True
+                connection.prepare_threshold = None
+                connection.execute(_CLEAN)
+                return connection
+            except psycopg.OperationalError:
+                self._sessions.end(connection)
+        try:
+            return psycopg.connect(self._server.url, **_OPTIONS)
+        except psycopg.OperationalError as error:
+            raise self._server.failure(error) from None
+
+    async def _abegin(self) -> Awaited:
+        while (session := self._sessions.take()) is not None:
+            connection: Awaited = psycopg.AsyncConnection(session)
+            try:
+                await connection.set_autocommit(True)
+                connection.prepare_threshold = None
+                await connection.execute(_CLEAN)
+                return connection
+            except psycopg.OperationalError:
+                self._sessions.end(connection)
+        try:
+            return await psycopg.AsyncConnection.connect(self._server.url, **_OPTIONS)
+        except psycopg.OperationalError as error:
+            raise self._server.failure(error) from None
+
+    def _settle_on(self, hand: "_Hand", lease: Lease, verdict: Verdict) -> Turn:
+        """Settle the job where it is by now: it moves to a row of its own when its run is renewed without it."""
+        _check_open(hand.status)
+        for _ in range(_LOOKS_MOST):
+            found = hand.execute(_PLACE, ([lease.job.id], lease.job.delivery)).fetchall()
+            if not found:
+                break
+            groups: list[Group] = [(Ref(*found[0]), [(0, lease, verdict)])]
+            turn = self._settled_turn(hand, groups)
+            if turn is not None:
+                return turn
+        raise LeaseLost(*lease.fence)
+
+    def _settled_turn(self, hand: Any, groups: list[Group]) -> Turn | None:
+        ref, ((_, lease, _),) = groups[0]
+        if ref.gated:
+            now = hand.execute(_BEGIN_GATED, (self._at, _GATES_LOCK)).fetchall()[0][0]
+            turn = Turn(hand, now, self._specs)
+            applied = self._apply_gated(groups, turn)
+            turn.finish()
+        else:
+            turn = Turn(hand, 0, self._specs)
+            parameters = (self._at, False, array_of(self._mine()), *_Call(self, groups).parameters())
+            applied = bool(turn.fetch(_SETTLE, parameters)[0][0])
+            turn.eased.add(lease.job.queue)
+        return turn if applied else None
+
+    def _heard(self, lease: Lease, turn: Turn | None) -> None:
+        """After the commit. None: the block was rolled back by psycopg's own word for that."""
+        if turn is not None:
+            self._let_go([lease.fence])
+            self._sleepers.hear(turn.news, turn.eased)
+
+
+class _Sessions:
+    """The sessions of handlers: so many at a time, and those that wait for the next one."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._process = os.getpid()
+        self._room = BoundedSemaphore(TRANSACTIONS_MOST)
+        self._guard = Lock()
+        self._idle: list[pq.abc.PGconn] = []
+        self._closed = False
+        self._threads: ThreadPoolExecutor | None = None
+
+    @contextmanager
+    def room(self) -> Iterator[None]:
+        if not self._room.acquire(timeout=_WAIT_SECONDS):
+            raise self._crowded()
+        try:
+            yield
+        finally:
+            self._room.release()
+
+    @asynccontextmanager
+    async def aroom(self) -> AsyncIterator[None]:
+        give_up_at = monotonic() + _WAIT_SECONDS
+        while not self._room.acquire(blocking=False):
+            if monotonic() > give_up_at:
+                raise self._crowded()
+            await asyncio.sleep(_LOOK_EVERY)
+        try:
+            yield
+        finally:
+            self._room.release()
+
+    def take(self) -> pq.abc.PGconn | None:
+        if os.getpid() != self._process:
+            raise StoreFailed(self._name, f"it was opened by process {self._process}, before a fork")
+        with self._guard:
+            if self._closed:
+                raise Closed("the store")
+            return self._idle.pop() if self._idle else None
+
+    def end(self, connection: Plain | Awaited) -> None:
+        """Keep the session if it is whole. Whoever still has the connection finds it closed."""
+        session, connection.pgconn = connection.pgconn, _NOWHERE
+        with self._guard:
+            if not self._closed and session.transaction_status == pq.TransactionStatus.IDLE:
+                self._idle.append(session)
+                return
+        session.finish()
+
+    def close(self) -> None:
+        with self._guard:
+            self._closed = True
+            idle, self._idle = self._idle, []
+            threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.shutdown(wait=False)
+        if os.getpid() == self._process:
+            for session in idle:
+                session.finish()
+
+    async def carried_out(self, work: Callable[[], T]) -> T:
+        """In a thread, to its end: who is cancelled meanwhile leaves when nothing uses the connection any more."""
+        with self._guard:
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(_THREADS, "forebay-transaction")
+            threads = self._threads
+        future = asyncio.get_running_loop().run_in_executor(threads, work)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            while not future.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([future])
+            raise
+
+    def _crowded(self) -> StoreFailed:
+        reason = f"all {TRANSACTIONS_MOST} transactions of this process were busy for {_WAIT_SECONDS:g} s"
+        return StoreFailed(self._name, reason)
+
+
+class _Answer(NamedTuple):
+    """What a statement gave."""
+
+    rowcount: int
+    rows: list[tuple[Any, ...]]
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        return self.rows
+
+    def fetchone(self) -> tuple[Any, ...] | None:
+        return self.rows[0] if self.rows else None
+
+
+class _Hand:
+    """A handler's connection in our hands: rows as they are, whatever the handler made of its cursors."""
+
+    def __init__(self, connection: Plain) -> None:
+        self._connection = connection
+
+    @property
+    def status(self) -> int:
+        return self._connection.pgconn.transaction_status
+
+    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> _Answer:
+        with psycopg.Cursor(self._connection, row_factory=tuple_row) as cursor:
+            cursor.execute(statement.encode(), parameters)
+            return _Answer(cursor.rowcount, cursor.fetchall() if cursor.description else [])
+
+
+class _FarHand(_Hand):
+    """The same from another thread than that of the connection's loop."""
+
+    def __init__(self, connection: Awaited, loop: asyncio.AbstractEventLoop) -> None:
+        self._awaited = connection
+        self._loop = loop
+
+    @property
+    def status(self) -> int:
+        return self._awaited.pgconn.transaction_status
+
+    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> _Answer:
+        return asyncio.run_coroutine_threadsafe(self._execute(statement, parameters), self._loop).result(_WAIT_SECONDS)
+
+    async def _execute(self, statement: str, parameters: Sequence[Any]) -> _Answer:
+        async with psycopg.AsyncCursor(self._awaited, row_factory=tuple_row) as cursor:
+            await cursor.execute(statement.encode(), parameters)
+            return _Answer(cursor.rowcount, await cursor.fetchall() if cursor.description else [])
+
+
+def _check_open(status: int) -> None:
+    """The block has left its transaction open and sound."""
+    if status == pq.TransactionStatus.IDLE:
+        raise Invalid("ctx.transaction", "it was ended inside its block", "leave COMMIT and ROLLBACK to the block")
+    if status == pq.TransactionStatus.INERROR:
+        remedy = "let the error out, or put `with connection.transaction():` around what may fail"
+        raise Invalid("ctx.transaction", "a statement in it failed, and the block went on", remedy)
