@@ -22,6 +22,7 @@ from forebay.core.limits import BATCH_MOST, LEASE_LEAST, LEASE_MOST
 from forebay.store.checks import check_batch, check_limit, checked_owner, checked_total
 from forebay.store.postgres.base import Turn
 from forebay.store.postgres.connect import array_of
+from forebay.store.postgres.front import Front
 from forebay.store.postgres.intake import Intake, take_inbox
 from forebay.store.postgres.queries import statement
 from forebay.store.postgres.runs import RUNNING, Held, Ref, jobs_of_run, leases_of
@@ -30,7 +31,7 @@ from forebay.store.protocol import Promotion, Want
 
 _CLAIM: Final = (
     "SELECT * FROM forebay.claim(%s::bigint, %s, %s, %s::bigint, %s::text[], %s::integer[], %s::text[], %s::integer[], "
-    "%s::integer[])"
+    "%s::integer[], %s::bigint[], %s::bigint[])"
 )
 _PROMOTE: Final = "SELECT * FROM forebay.promote(%s::bigint, %s)"
 _CLASSES: Final = "SELECT * FROM forebay.classes(%s::bigint, %s, %s)"
@@ -47,6 +48,7 @@ _FOUND: Final = statement("found")
 
 _CLAIMS_MOST: Final = 20
 _HOLDER_SECONDS: Final = 43_200.0
+_SWEEP_SECONDS: Final = 30.0
 _TEND, _STALE, _CLASSED = 1, 2, 3
 _RUN: Final = 4
 """Where the columns of a run begin in a claimed row."""
@@ -110,11 +112,14 @@ class Claims(Intake):
         self._holders: dict[str, Holder] = {}
         self._holders_guard = Lock()
         self._run_sizes: dict[str, float] = {}
+        self._fronts: dict[tuple[str, str | None], Front] = {}
+        self._swept_at = monotonic()
 
     def promote(self, limit: int) -> Promotion:
         check_limit("promote", limit)
         ready, next_due, stirs, _ = self._server.query(_PROMOTE, (self._at, limit))[0]
-        if stirs:
+        if stirs or monotonic() - self._swept_at > _SWEEP_SECONDS:
+            self._swept_at = monotonic()
             ready += self._write(lambda turn: _sweep(turn, limit), gated=True)
             _, next_due, _, _ = self._server.query(_PROMOTE, (self._at, 0))[0]
         return Promotion(ready, next_due)
@@ -170,7 +175,10 @@ class Claims(Intake):
         return leases[:limit]
 
     def _claim(self, wants: Sequence[Want], holder: Holder, span: Span, tended: bool) -> list[tuple[Any, ...]]:
-        return self._server.query(
+        fronts = [self._front(want) for want in wants]
+        floors = [(None, None) if front is None else front.floors() for front in fronts]
+        began = monotonic()
+        rows = self._server.query(
             _CLAIM,
             (
                 self._at,
@@ -182,9 +190,22 @@ class Claims(Intake):
                 array_of([want.cls for want in wants]),
                 array_of([want.count for want in wants]),
                 array_of([self._rows_for(want) for want in wants]),
+                array_of([lead for lead, _ in floors]),
+                array_of([floor for _, floor in floors]),
             ),
             repeatable=False,
         )
+        took = monotonic() - began
+        for number, (front, want) in enumerate(zip(fronts, wants, strict=True), 1):
+            if front is not None:
+                front.moved(took, want.count, [(row[3], row[_RUN + 2]) for row in rows if row[2] == number])
+        return rows
+
+    def _front(self, want: Want) -> Front | None:
+        """Only where newcomers stand behind the others, by the server's own clock, can a claim begin further on."""
+        if self._clock is not None or not self._specs.of(want.queue).by_time:
+            return None
+        return self._fronts.setdefault((want.queue, want.cls), Front())
 
     def _rows_for(self, want: Want) -> int:
         """How many runs will probably be enough."""

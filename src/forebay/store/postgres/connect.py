@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 from threading import BoundedSemaphore, Lock
 from typing import Any, Final, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import psycopg
 from psycopg import pq
@@ -153,7 +153,7 @@ class Server:
                 line.connection.close()
 
     def failure(self, error: psycopg.Error) -> StoreFailed:
-        text = str(error).strip().splitlines()
+        text = without_password(str(error).strip(), self.url).splitlines()
         return StoreFailed(self.name, text[0] if text else type(error).__name__, _REMEDY)
 
     def _clashed(self) -> StoreFailed:
@@ -248,3 +248,17 @@ def masked(url: str) -> str:
     login, _, places = parts.netloc.rpartition("@")
     user = login.partition(":")[0]
     return f"{parts.scheme}://{user}{'@' if user else ''}{places}{parts.path}"
+
+
+def without_password(text: str, url: str) -> str:
+    """The driver quotes parts of a URL that it does not understand, the password among them."""
+    for secret in _passwords(url):
+        text = text.replace(secret, "***")
+    return text
+
+
+def _passwords(url: str) -> list[str]:
+    _, _, rest = url.partition("://")
+    userinfo, found, _ = rest.rpartition("@")
+    _, has_one, password = userinfo.partition(":")
+    return [each for each in (password, unquote(password)) if each] if found and has_one else []

@@ -1,8 +1,9 @@
 """The schema: numbered files, applied in order, each in one transaction, while an advisory lock keeps others waiting.
 
 A file is tagged `pre` (apply it before the new program starts: the old one still works with it) or `post` (apply it
-when no old program runs any more). What was applied is written down with its checksum. Opening a store creates the
-schema in an empty database and otherwise only compares: `forebay migrate` brings an older one up to date.
+when no old program runs any more; the new one works without it). What was applied is written down with its checksum.
+Opening a store creates the schema in an empty database and otherwise only compares: `forebay migrate` brings an older
+one up to date.
 """
 
 from functools import cache
@@ -78,7 +79,9 @@ def migrate(server: Server, *, phase: str | None = None) -> list[Migration]:
 def prepare(server: Server) -> None:
     """Make an empty database ready; refuse one that this program does not fit."""
     applied = _applied(server)
-    missing = [migration.name for migration in migrations() if migration.number not in applied]
+    missing = [each.name for each in migrations() if each.number not in applied]
+    if applied:
+        missing = [name for name in missing if ".pre." in name]
     if applied and missing:
         reason = f"the schema of {server.name} is older: {', '.join(missing)}"
         raise Invalid("store URL", reason, "run: forebay migrate")

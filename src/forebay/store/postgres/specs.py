@@ -30,7 +30,8 @@ class Known:
         self.bounded = isinstance(spec.capacity, Bounded)
         self.share = Share({}) if spec.share is None else Share(spec.share.weights, spec.share.default)
         self.guard = Lock()
-        alike = isinstance(spec.selection, Fifo) and spec.share is None
+        self.by_time = isinstance(spec.selection, Fifo)
+        alike = self.by_time and spec.share is None
         self._only = Stamp(BY_TIME, spec.routing.max_attempts, "") if alike else None
 
     def stamp(self, draft: Draft) -> Stamp:

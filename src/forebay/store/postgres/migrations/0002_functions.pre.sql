@@ -102,9 +102,11 @@ CREATE TYPE forebay.claimed AS (
 -- Hand out. A row may say instead: 1, something is to be looked after first; 2, a spec has changed; 3, there are classes
 -- in a queue that nobody named. Nothing has been handed out then.
 -- `rows`: how many runs the caller expects to need for a want, so that no more are locked than are taken.
+-- `leads`, `floors`: where to begin among those who lead (ranks below zero) and among the others; NULL: at the front.
+-- Somebody's old snapshot keeps dead entries in the index, and walking over all of them would take longer and longer.
 CREATE FUNCTION forebay.claim(
     at bigint, tended boolean, me integer, span bigint,
-    names text[], versions integer[], classes text[], counts integer[], rows integer[]
+    names text[], versions integer[], classes text[], counts integer[], rows integer[], leads bigint[], floors bigint[]
 ) RETURNS SETOF forebay.claimed
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
 AS $$
@@ -118,6 +120,8 @@ DECLARE
     v_whole integer;
     v_class text;
     v_beat boolean;
+    v_from bigint;
+    v_to bigint;
     v_singles boolean[];
     v_lasts bigint[];
     v_sizes integer[];
@@ -163,11 +167,13 @@ BEGIN
             PERFORM forebay.ripen(v_now, names[i], v_class, 1000);
         END IF;
         v_rows := least(rows[i], v_need);
+        v_from := coalesce(leads[i], -9223372036854775808);
+        v_to := CASE WHEN floors[i] IS NULL THEN 9223372036854775807 ELSE 0 END;
         WHILE v_need > 0 LOOP
             SELECT array_agg(c.single), array_agg(c.last_id), array_agg(c.n) INTO v_singles, v_lasts, v_sizes
             FROM (
                 SELECT r.single, r.last_id, r.n FROM forebay.run AS r
-                WHERE r.state = 1 AND r.queue = names[i] AND r.cls = v_class
+                WHERE r.state = 1 AND r.queue = names[i] AND r.cls = v_class AND r.rank >= v_from AND r.rank < v_to
                     AND (r.expires_at IS NULL OR r.expires_at > v_now)
                 ORDER BY r.rank, r.last_id LIMIT v_rows FOR UPDATE SKIP LOCKED
             ) AS c;
@@ -195,7 +201,11 @@ BEGIN
                 );
                 v_need := 0;
             END IF;
-            EXIT WHEN v_got < v_rows;
+            IF v_got < v_rows THEN
+                EXIT WHEN v_to > 0;
+                v_from := floors[i];
+                v_to := 9223372036854775807;
+            END IF;
             v_rows := least(v_need, v_rows * 4);
         END LOOP;
     END LOOP;
