@@ -1,7 +1,7 @@
 """Millions of jobs in one call: whole runs by COPY, in transactions of bounded size.
 
-Plain drafts are put together into parts of tens of thousands. A part is one transaction: a token, ids, and one COPY with
-a row for each thousand jobs. It is written while the next part is read; two parts at most are in memory, and no
+Plain drafts are put together into parts of tens of thousands. A part is one transaction: a token, the ids, and one COPY
+of a row for each thousand jobs. It is written while the next part is read; two parts at most are in memory, and no
 transaction waits for the caller's iterator. Drafts that need more (keys, gates, bounds) go in by `enqueue`, in their
 place. The token tells whether a commit whose reply was lost had happened: then, and while the server is away for a
 moment, the part is tried again, and is in exactly once.
@@ -14,6 +14,8 @@ from threading import Event
 from typing import Any, Final
 from uuid import UUID, uuid4
 
+import psycopg
+
 from forebay.core.errors import Invalid, StoreFailed
 from forebay.core.instant import Instant
 from forebay.core.job import Draft
@@ -21,7 +23,6 @@ from forebay.core.limits import BATCH_BYTES, BATCH_MOST
 from forebay.core.rank import rank_at
 from forebay.store.postgres.base import Restart
 from forebay.store.postgres.connect import Connection
-from forebay.store.postgres.queries import statement
 from forebay.store.postgres.queues import QueueVerbs
 from forebay.store.postgres.runs import LATER, READY, Run, group
 from forebay.store.protocol import Tally
@@ -30,7 +31,8 @@ _PART_MOST: Final = 32 * BATCH_MOST
 _TRIES_MOST: Final = 8
 _PAUSE_FIRST: Final = 0.1
 _PAUSE_MOST: Final = 5.0
-_VERSIONS: Final = statement("versions")
+_PASSING: Final = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.ReadOnlySqlTransaction)
+_LOCK: Final = "SELECT name, version FROM forebay.queue WHERE name = ANY (%s) ORDER BY name FOR SHARE"
 _BEGIN: Final = (
     "WITH now AS MATERIALIZED (SELECT coalesce(%s::bigint, forebay.clock()) AS at), token AS ("
     "INSERT INTO forebay.call SELECT %s, 0, at FROM now ON CONFLICT (token) DO NOTHING RETURNING at) "
@@ -142,22 +144,21 @@ class Bulk(QueueVerbs):
         for left in reversed(range(_TRIES_MOST)):
             try:
                 return self._server.transact(lambda connection: self._copy_on(connection, drafts, queues, token))
-            except StoreFailed:
-                if not left:
+            except StoreFailed as failed:
+                if not left or not _passes(failed):
                     raise
                 Event().wait(pause)
                 pause = min(_PAUSE_MOST, pause * 2)
         return None
 
     def _copy_on(self, connection: Connection, drafts: Sequence[Draft], queues: set[str], token: UUID) -> None:
-        names = sorted(queues)
-        versions = connection.execute(_VERSIONS, (names,)).fetchall()
-        if any(version != self._specs.of(name).version or not self._copies(name) for name, version in versions):
-            raise Restart(names)
         calls = list(_calls(drafts))
         begun = connection.execute(_BEGIN, (self._at, token, len(calls))).fetchall()
         if not begun:
             return
+        versions: dict[str, int] = dict(connection.execute(_LOCK, (sorted(queues),)).fetchall())
+        if any(versions.get(name, 0) != self._specs.of(name).version or not self._copies(name) for name in queues):
+            raise Restart(queues)
         now, firsts = begun[0]
         with connection.cursor() as cursor, cursor.copy(_COPY) as copy:
             copy.set_types(list(_COLUMNS.values()))
@@ -184,3 +185,8 @@ def _row(run: Run, last_id: int, now: Instant) -> tuple[Any, ...]:
 def _calls(drafts: Sequence[Draft]) -> Iterator[Sequence[Draft]]:
     """As many as share a block of ids."""
     return (drafts[start : start + BATCH_MOST] for start in range(0, len(drafts), BATCH_MOST))
+
+
+def _passes(failed: StoreFailed) -> bool:
+    """Whether another connection, or a later one, may do better."""
+    return not isinstance(failed.__cause__, psycopg.Error) or isinstance(failed.__cause__, _PASSING)

@@ -3,15 +3,17 @@
 A call is one statement in autocommit, so it works through a pooler in transaction mode; nothing is prepared, no session
 state is kept. A connection that turns out to be dead, or to lead to a server that is read-only by now, is replaced and
 the call is made again once, if repeating it is safe; all else that goes wrong is `StoreFailed`. A deadlock or a
-serialisation failure changed nothing and is tried again, a bounded number of times.
+serialisation failure changed nothing and is tried again, a bounded number of times. A connection that is lost during a
+commit leaves open whether it happened: the server is asked, as soon as it answers again, what became of it.
 """
 
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from threading import BoundedSemaphore, Lock
-from typing import Any, Final, TypeVar
+from threading import BoundedSemaphore, Event, Lock
+from time import monotonic
+from typing import Any, Final, Generic, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import psycopg
@@ -29,6 +31,13 @@ CONNECTIONS_MOST: Final = 16
 _WAIT_SECONDS: Final = 30.0
 _CONNECT_SECONDS: Final = 10
 _CLASHES_MOST: Final = 20
+_CERTAIN_SECONDS: Final = 15.0
+"""How long a call whose outcome is open goes on asking; then it is `StoreFailed`."""
+
+_ASK_FIRST: Final = 0.02
+_ASK_MOST: Final = 1.0
+_XID: Final = "SELECT pg_current_xact_id_if_assigned()::text"
+_STATUS: Final = "SELECT pg_xact_status(%s::text::xid8)"
 _CLASHES: Final = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
 _ELSEWHERE: Final = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.ReadOnlySqlTransaction)
 """What another connection may not meet."""
@@ -126,22 +135,33 @@ class Server:
         except psycopg.OperationalError as error:
             raise self.failure(error) from None
 
-    def query(self, statement: str, parameters: Sequence[Any] = (), *, repeatable: bool = True) -> Rows:
-        """One statement, one round trip, one commit; made again when it clashed with another."""
+    def query(
+        self, statement: str, parameters: Sequence[Any] = (), *, repeatable: bool = True, certain: bool = False
+    ) -> Rows:
+        """One statement, one round trip, one commit; made again when it clashed with another.
+
+        `certain`: once it may have happened it is repeated, for a while, until the server has answered.
+        """
         for _ in range(_CLASHES_MOST):
             with suppress(*_CLASHES):
-                return self._attempt(partial(_fetch, statement, parameters), repeatable)
+                return self._attempt(partial(_fetch, statement, parameters), repeatable, certain)
         raise self._clashed()
 
     def transact(self, work: Callable[[Connection], T]) -> T:
         """Several statements in one transaction; made again when it clashed with another, or found a dead connection.
 
-        A connection that is lost while the commit is under way leaves the outcome open: that is `StoreFailed`.
+        A connection that is lost while the commit is under way leaves the outcome open: the server is asked for it.
         """
         for _ in range(_CLASHES_MOST):
-            progress = _Progress()
-            with suppress(*_CLASHES):
-                return self._attempt(partial(_transact, work, progress), progress)
+            progress: _Progress[T] = _Progress()
+            try:
+                with suppress(*_CLASHES):
+                    return self._attempt(partial(_transact, work, progress), progress)
+            except StoreFailed:
+                if not progress.answers:
+                    raise
+                if self._has_committed(progress.xid):
+                    return progress.answers[0]
         raise self._clashed()
 
     def close(self) -> None:
@@ -159,9 +179,27 @@ class Server:
     def _clashed(self) -> StoreFailed:
         return StoreFailed(self.name, f"{_CLASHES_MOST} transactions in a row clashed with others", _REMEDY)
 
-    def _attempt(self, action: Callable[[Line], T], repeatable: "bool | _Progress") -> T:
+    def _has_committed(self, xid: str | None) -> bool:
+        """What became of a transaction whose connection was lost. One without an id has written nothing."""
+        ask = _Asking()
+        while xid is not None:
+            try:
+                status = self.query(_STATUS, (xid,))[0][0]
+                if status != "in progress":
+                    return bool(status == "committed")
+                if ask.over:
+                    raise StoreFailed(self.name, "a commit is under way for too long", _REMEDY)
+            except StoreFailed:
+                if ask.over:
+                    raise
+            ask.rest()
+        return False
+
+    def _attempt(self, action: Callable[[Line], T], repeatable: "bool | _Progress[Any]", certain: bool = False) -> T:
         """The action on a connection that works; an idle one may have died meanwhile, so a second one is tried."""
-        for last in (False, True):
+        ask: _Asking | None = None
+        last = False
+        while True:
             self._enter()
             line: Line | None = None
             try:
@@ -169,15 +207,21 @@ class Server:
                 return action(line)
             except _CLASHES:
                 raise
+            except StoreFailed:
+                if ask is None or ask.over:
+                    raise
             except psycopg.Error as error:
-                safe = repeatable if isinstance(repeatable, bool) else not repeatable.committing
-                if last or not safe or not isinstance(error, _ELSEWHERE):
+                safe = repeatable if isinstance(repeatable, bool) else not repeatable.answers
+                ask = ask or (_Asking() if certain else None)
+                if (last if ask is None else ask.over) or not safe or not isinstance(error, _ELSEWHERE):
                     raise self.failure(error) from error
             finally:
                 if line is not None:
                     self._give_back(line)
                 self._room.release()
-        raise AssertionError("unreachable")
+            last = True
+            if ask is not None:
+                ask.rest()
 
     def _enter(self) -> None:
         if os.getpid() != self._process:
@@ -215,19 +259,38 @@ class _Context:
         self.connection = None
 
 
-class _Progress:
-    """How far a transaction has come."""
+class _Asking:
+    """Until when to ask on, and how often."""
 
     def __init__(self) -> None:
-        self.committing = False
+        self._end = monotonic() + _CERTAIN_SECONDS
+        self._pause = 0.0
+
+    @property
+    def over(self) -> bool:
+        return monotonic() >= self._end
+
+    def rest(self) -> None:
+        """Not at all before the second time: what broke is mostly an old connection."""
+        Event().wait(self._pause)
+        self._pause = min(_ASK_MOST, max(_ASK_FIRST, self._pause * 2))
 
 
-def _transact(work: Callable[[Connection], T], progress: _Progress, line: Line) -> T:
+class _Progress(Generic[T]):
+    """How far a transaction has come: it has an answer once nothing but the commit is left."""
+
+    def __init__(self) -> None:
+        self.xid: str | None = None
+        self.answers: list[T] = []
+
+
+def _transact(work: Callable[[Connection], T], progress: _Progress[T], line: Line) -> T:
     connection = line.connection
     connection.execute("BEGIN")
     try:
         answer = work(connection)
-        progress.committing = True
+        progress.xid = connection.execute(_XID).fetchall()[0][0]
+        progress.answers.append(answer)
         connection.execute("COMMIT")
     except BaseException:
         if not connection.closed and not line.idle:

@@ -138,5 +138,5 @@ class Door:
         payloads = (facts[0], bodies[0]) if alone else (list(facts), list(bodies))
         versions = array_of([queue.version for queue in known.values()])
         parameters = (self._at(), uuid4(), array_of(known), versions, *map(array_of, columns), *payloads)
-        first = int(self._server.query(_ONE if alone else _MANY, parameters)[0][0])
+        first = int(self._server.query(_ONE if alone else _MANY, parameters, certain=True)[0][0])
         return None if first == _STALE else first

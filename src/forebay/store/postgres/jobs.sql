@@ -1,4 +1,5 @@
 -- Statements about jobs, for the general verbs. Polls and hot verbs are functions, see `migrations/`.
+-- `= ANY (ARRAY(SELECT …))`: such a list is made once; with IN the planner may make it anew for every row.
 
 -- name: versions
 -- The versions of specs as they are now.
@@ -202,31 +203,31 @@ FROM back AS e, stamp AS s;
 
 -- name: finished
 -- Jobs that ended in this state before an instant, oldest first, are gone.
-DELETE FROM forebay.ended WHERE id IN (
+DELETE FROM forebay.ended WHERE id = ANY (ARRAY(
     SELECT id FROM forebay.ended WHERE state = %s AND finished_at < %s AND (kept_until IS NULL OR kept_until > %s)
     ORDER BY finished_at, id LIMIT %s FOR UPDATE SKIP LOCKED
-)
+))
 RETURNING id, queue, cls, state, 0, due_at, gates, NULL, settled_delivery, settled_code;
 
 -- name: outlived
 -- Finished jobs whose time to be readable is over are gone.
-DELETE FROM forebay.ended WHERE id IN (
+DELETE FROM forebay.ended WHERE id = ANY (ARRAY(
     SELECT id FROM forebay.ended WHERE kept_until IS NOT NULL AND kept_until <= %s ORDER BY kept_until LIMIT %s
     FOR UPDATE SKIP LOCKED
-)
+))
 RETURNING id, queue, cls, state, 0, due_at, gates, NULL, settled_delivery, settled_code;
 
 -- name: sweep_keys
 -- Keys whose window has passed are forgotten, some at a time.
-DELETE FROM forebay.key WHERE (queue, key) IN (
-    SELECT queue, key FROM forebay.key WHERE until <= %s ORDER BY until LIMIT %s FOR UPDATE SKIP LOCKED
-);
+DELETE FROM forebay.key WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM forebay.key WHERE until <= %s ORDER BY until LIMIT %s FOR UPDATE SKIP LOCKED
+));
 
 -- name: sweep_calls
 -- Calls that nobody repeats any more are forgotten.
-DELETE FROM forebay.call WHERE token IN (
+DELETE FROM forebay.call WHERE token = ANY (ARRAY(
     SELECT token FROM forebay.call WHERE at < %s ORDER BY at LIMIT %s FOR UPDATE SKIP LOCKED
-);
+));
 
 -- name: sweep_settled
 -- Settles that are older than enough others are forgotten.
@@ -244,9 +245,9 @@ WHERE h.seen_at < %s AND NOT EXISTS (SELECT FROM forebay.run AS r WHERE r.state 
 
 -- name: inbox
 -- Jobs that SQL users put, in order.
-DELETE FROM forebay.inbox WHERE id IN (
+DELETE FROM forebay.inbox WHERE id = ANY (ARRAY(
     SELECT id FROM forebay.inbox ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED
-)
+))
 RETURNING id, draft;
 
 -- name: refuse

@@ -1,0 +1,122 @@
+"""An enqueue whose reply is lost: the answer is certain, and the job is there exactly once, with or without a key.
+
+The connection is cut before or after the server has committed; the server may be out of reach for a while after that.
+What goes the plain way carries a token; what goes the general way asks the server what became of its transaction. Only
+a server that stays away is an error.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from threading import Thread
+
+import pytest
+
+from forebay import Draft, QueueSpec
+from forebay.client import Forebay
+from forebay.core.errors import StoreFailed
+from forebay.core.policy import AtMost, Bounded
+from forebay.store.postgres import connect
+from forebay.testing.servers.postgres import PostgresServer
+from forebay.testing.servers.proxy import Proxy
+from forebay.testing.servers.wire import Trap
+
+PUT, COMMIT = b"forebay.put(", b"COMMIT"
+
+
+def before(proxy: Proxy, pattern: bytes) -> Trap:
+    return proxy.cut_before(pattern)
+
+
+def after(proxy: Proxy, pattern: bytes) -> Trap:
+    return proxy.lose_reply(pattern)
+
+
+both_ways = pytest.mark.parametrize("cut", [before, after])
+
+
+@pytest.fixture
+def proxy(durable: PostgresServer) -> Iterator[Proxy]:
+    with Proxy(durable.host, durable.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def fb(durable_url: str, proxy: Proxy) -> Iterator[Forebay]:
+    fb = Forebay(proxy.url(durable_url))
+    fb.queue(QueueSpec(name="gated", eligibility=AtMost(3)))
+    fb.queue(QueueSpec(name="bounded", capacity=Bounded(10)))
+    fb.backlog()
+    yield fb
+    fb.close()
+
+
+def away_for(proxy: Proxy, trap: Trap, seconds: float) -> Thread:
+    """Nobody gets through from the moment of the cut on."""
+
+    def stay_away() -> None:
+        assert trap.wait(20)
+        proxy.refuse()
+        proxy.cut()
+        time.sleep(seconds)
+        proxy.admit()
+
+    thread = Thread(target=stay_away)
+    thread.start()
+    return thread
+
+
+@both_ways
+@pytest.mark.parametrize(
+    ("queue", "key", "pattern"),
+    [("default", None, PUT), ("default", "k", COMMIT), ("gated", None, COMMIT), ("bounded", None, COMMIT)],
+)
+@pytest.mark.parametrize("away", [0.0, 1.5])
+def test_a_lost_reply_is_found_out(
+    fb: Forebay,
+    proxy: Proxy,
+    cut: Callable[[Proxy, bytes], Trap],
+    queue: str,
+    key: str | None,
+    pattern: bytes,
+    away: float,
+) -> None:
+    trap = cut(proxy, pattern)
+    thread = away_for(proxy, trap, away) if away else None
+    ids = []
+    try:
+        ids.append(fb.enqueue("k", 1, queue=queue, key=key).id)
+    except StoreFailed:
+        assert cut is before, "it was committed, so there is an answer"
+    assert trap.wait(20)
+    if thread is not None:
+        thread.join()
+    assert [job.id for job in fb.jobs()] == ids
+
+
+@both_ways
+@pytest.mark.parametrize(("queue", "pattern"), [("default", PUT), ("gated", COMMIT)])
+def test_a_server_that_stays_away_is_an_error(
+    fb: Forebay,
+    proxy: Proxy,
+    cut: Callable[[Proxy, bytes], Trap],
+    queue: str,
+    pattern: bytes,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connect, "_CERTAIN_SECONDS", 0.3)
+    thread = away_for(proxy, cut(proxy, pattern), 3.0)
+    with pytest.raises(StoreFailed):
+        fb.enqueue("k", 1, queue=queue)
+    thread.join()
+    assert len(list(fb.jobs())) <= 1
+
+
+@both_ways
+def test_a_stream_is_in_exactly_once(fb: Forebay, proxy: Proxy, cut: Callable[[Proxy, bytes], Trap]) -> None:
+    told: list[int] = []
+    trap = cut(proxy, COMMIT)
+    thread = away_for(proxy, trap, 1.0)
+    assert fb.enqueue_many((Draft("k", number) for number in range(70_000)), told.append) == 70_000
+    thread.join()
+    assert told[-1] == 70_000
+    assert fb.backlog("default")[0].ready == 70_000
