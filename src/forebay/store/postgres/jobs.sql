@@ -1,5 +1,6 @@
 -- Statements about jobs, for the general verbs. Polls and hot verbs are functions, see `migrations/`.
 -- `= ANY (ARRAY(SELECT …))`: such a list is made once; with IN the planner may make it anew for every row.
+-- `state + 0`: the primary key is meant, not an index of all rows in that state.
 
 -- name: versions
 -- The versions of specs as they are now.
@@ -92,16 +93,6 @@ SELECT {run} FROM (
 ) AS r
 ORDER BY forebay.leased_until(r.beat, r.lease_until, r.holder), r.last_id LIMIT %s;
 
--- name: next_lease
--- When the next lease runs out.
-SELECT min(e.until) FROM (
-    SELECT greatest(h.until, (SELECT min(r.lease_until) FROM forebay.run AS r WHERE r.state = 2 AND r.holder = h.id))
-    FROM forebay.holder AS h
-    WHERE EXISTS (SELECT FROM forebay.run AS r WHERE r.state = 2 AND r.holder = h.id)
-    UNION ALL
-    SELECT min(r.lease_until) FROM forebay.run AS r WHERE r.state = 2 AND NOT r.beat
-) AS e (until);
-
 -- name: page_runs
 -- Runs of several jobs after an id.
 SELECT {run} FROM forebay.run AS r WHERE NOT r.single AND r.last_id > %s ORDER BY r.last_id LIMIT %s;
@@ -174,7 +165,7 @@ VALUES (%s, %s::bigint[], %s::integer[], %s::integer[], %s::text[]);
 UPDATE forebay.run AS r
 SET asked = set_bit(coalesce(r.asked, repeat('0', r.n)::bit varying), (u.id - r.last_id + r.n - 1)::integer, 1)
 FROM unnest(%s::bigint[], %s::boolean[], %s::bigint[]) AS u (id, single, last_id)
-WHERE r.single = u.single AND r.last_id = u.last_id AND r.state = 2
+WHERE r.single = u.single AND r.last_id = u.last_id AND r.state + 0 = 2
 RETURNING u.id, r.holder;
 
 -- name: holder_changed
@@ -184,12 +175,12 @@ UPDATE forebay.holder SET changes = changes + 1 WHERE id = ANY (%s::integer[]);
 -- name: dead
 -- Those of these jobs that are dead.
 SELECT id, queue, cls, 0, rank_base, due_at, gates, NULL FROM forebay.ended
-WHERE id = ANY (%s::bigint[]) AND state = 4 ORDER BY id FOR UPDATE;
+WHERE id = ANY (%s::bigint[]) AND state + 0 = 4 ORDER BY id FOR UPDATE;
 
 -- name: redrive
 -- Dead jobs wait again with all lives back; whoever redrives an expired job wants it to run all the same.
 WITH back AS (
-    DELETE FROM forebay.ended AS e WHERE e.id = ANY (%s::bigint[]) AND e.state = 4 RETURNING e.*
+    DELETE FROM forebay.ended AS e WHERE e.id = ANY (%s::bigint[]) AND e.state + 0 = 4 RETURNING e.*
 ), stamp AS (SELECT %s::bigint AS at)
 INSERT INTO forebay.run (
     last_id, rank, due_at, enqueued_at, rank_base, n, size, delivery, attempt, max_attempts, settled_delivery, state,

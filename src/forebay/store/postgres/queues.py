@@ -40,7 +40,6 @@ _PUT_SPEC: Final = statement("put_spec")
 _DEPTH: Final = statement("depth")
 _PAUSE: Final = statement("pause")
 _WORK_AT: Final = statement("work_at")
-_NEXT_LEASE: Final = statement("next_lease")
 _ADD_PARTITION: Final = statement("add_partition")
 _SET_LIMIT: Final = statement("set_gate_limit")
 _DROP_LIMIT: Final = statement("drop_gate_limit")
@@ -153,11 +152,10 @@ class QueueVerbs(Settling):
 
     def _work_at(self, queues: Sequence[str]) -> Instant:
         """When a claim or a reaping may next find something, as far as is known."""
-        ready_at, due_at, gated_at, stirs = self._server.query(_WORK_AT, (list(queues),))[0]
-        ((lease_until,),) = self._server.query(_NEXT_LEASE)
+        *instants, stirs = self._server.query(_WORK_AT, (list(queues),))[0]
         if stirs:
             return 0
-        known = [at for at in (ready_at, due_at, gated_at, lease_until) if at is not None]
+        known = [at for at in instants if at is not None]
         return min(known, default=INSTANT_MOST)
 
 

@@ -48,16 +48,8 @@ WHERE name = %s;
 UPDATE forebay.queue SET paused_until = %s WHERE name = %s;
 
 -- name: work_at
--- Whether there is work in these queues, from when on if they pause, and when something falls due anywhere.
-SELECT
-    (
-        SELECT min(coalesce(q.paused_until, 0)) FROM unnest(%s::text[]) AS u (name)
-        LEFT JOIN forebay.queue AS q ON q.name = u.name
-        WHERE EXISTS (SELECT FROM forebay.run AS r WHERE r.state = 1 AND r.queue = u.name)
-    ),
-    (SELECT min(r.due_at) FROM forebay.run AS r WHERE r.state = 3),
-    (SELECT min(r.due_at) FROM forebay.run AS r WHERE r.state = 0 AND r.gate IS NULL),
-    EXISTS (SELECT FROM forebay.gate WHERE opened) OR EXISTS (SELECT FROM forebay.inbox);
+-- When a claim or a reaping may next find something.
+SELECT * FROM forebay.work_at(%s::text[]);
 
 -- name: gate
 -- One gate: its slots, holders, waiters, line, and the operator's number.

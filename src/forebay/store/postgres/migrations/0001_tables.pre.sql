@@ -122,7 +122,7 @@ CREATE TABLE forebay.ended (
     body json NOT NULL,
     result json
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
-CREATE INDEX ended_finished ON forebay.ended (state, finished_at);
+CREATE INDEX ended_finished ON forebay.ended (state, finished_at, id);
 CREATE INDEX ended_kept ON forebay.ended (kept_until) WHERE kept_until IS NOT NULL;
 CREATE INDEX ended_queue ON forebay.ended (queue, state);
 

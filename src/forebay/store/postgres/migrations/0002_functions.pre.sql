@@ -620,3 +620,32 @@ BEGIN
     SELECT c.cls, c.ready FROM counted AS c ORDER BY c.last_id;
 END
 $$;
+
+-- When there is work in these queues (0: now; later if they pause), when something falls due, when a lease runs out; and
+-- whether there is something to look after.
+CREATE FUNCTION forebay.work_at(queues text[])
+RETURNS TABLE (ready_at bigint, due_at bigint, gated_at bigint, lease_until bigint, stirs boolean)
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY SELECT
+        (
+            SELECT min(coalesce(q.paused_until, 0)) FROM unnest(queues) AS u (name)
+            LEFT JOIN forebay.queue AS q ON q.name = u.name
+            WHERE EXISTS (SELECT FROM forebay.run AS r WHERE r.state = 1 AND r.queue = u.name)
+        ),
+        (SELECT min(r.due_at) FROM forebay.run AS r WHERE r.state = 3),
+        (SELECT min(r.due_at) FROM forebay.run AS r WHERE r.state = 0 AND r.gate IS NULL),
+        least(
+            (
+                SELECT min(greatest(h.until, l.first)) FROM forebay.holder AS h, LATERAL (
+                    SELECT min(r.lease_until) AS first FROM forebay.run AS r WHERE r.state = 2 AND r.holder = h.id
+                ) AS l
+                WHERE l.first IS NOT NULL
+            ),
+            (SELECT min(r.lease_until) FROM forebay.run AS r WHERE r.state = 2 AND NOT r.beat)
+        ),
+        EXISTS (SELECT FROM forebay.gate AS g WHERE g.opened) OR EXISTS (SELECT FROM forebay.inbox);
+END
+$$;
