@@ -9,15 +9,17 @@ PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.ready
 LOCK   := requirements/dev.txt
 POOLER := $(VENV)/pgbouncer
+PEERED := .venv-bench
+RIVAL  := graphile-worker@0.17.3
 PIP    := $(PY) -m pip --disable-pip-version-check --quiet
 PYTEST := $(PY) -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup servers demo check test test-nightly cover bench bench-sqlite bench-worker mutants fmt lock clean
+.PHONY: help setup servers demo check test test-nightly cover bench bench-sqlite bench-worker bench-postgres mutants fmt lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "  PYTHON=python3.12 chooses the interpreter, ARGS='...' is passed on to demo, test, bench and mutants"
 
@@ -55,6 +57,9 @@ bench-sqlite: setup ## measure the SQLite store, beside huey if it is installed
 bench-worker: setup ## measure the worker: cost a job, idle, recovery after kill -9, import
 	@$(PY) -m bench.worker $(ARGS)
 
+bench-postgres: setup $(if $(PEERS),$(PEERED)/.ready) ## measure the Postgres store; PEERS=1 gets the peers beside it
+	@$(PY) -m bench.postgres $(ARGS)
+
 mutants: setup ## break each guard on purpose; a test must notice
 	@$(PY) tests/mutants/run.py $(ARGS)
 
@@ -66,9 +71,11 @@ lock: $(PY) ## pin the dependencies of pyproject.toml anew (ARGS=--upgrade takes
 	@$(PY) -m uv --version >/dev/null 2>&1 || $(PIP) install uv
 	@$(PY) -m uv pip compile --quiet --no-config --system-certs --universal --python-version 3.11 --generate-hashes \
 		--custom-compile-command "make lock" --extra dev --output-file $(LOCK) $(ARGS) pyproject.toml
+	@$(PY) -m uv pip compile --quiet --no-config --system-certs --universal --python-version 3.11 --generate-hashes \
+		--custom-compile-command "make lock" --output-file requirements/bench.txt $(ARGS) requirements/bench.in
 
 clean: ## remove all that make has made
-	@rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage build dist
+	@rm -rf $(VENV) $(PEERED) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage build dist
 	@find src tests bench examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 $(STAMP): $(PY) $(LOCK) pyproject.toml
@@ -82,6 +89,15 @@ $(POOLER): | $(PY)
 	@if PATH="$$PATH:/usr/sbin:/usr/local/sbin" command -v pgbouncer >/dev/null; then mkdir -p $@; \
 	elif command -v apt-get >/dev/null && sh requirements/pgbouncer.sh $@; then echo "setup: unpacked pgbouncer"; \
 	else echo "setup: no pgbouncer, and none could be unpacked: its tests will be skipped, which fails in CI" >&2; fi
+
+# Peers have an environment of their own, so that nothing of theirs is ever imported by accident.
+$(PEERED)/.ready: requirements/bench.txt | $(PY)
+	@echo "setup: installing the peers into $(PEERED)"
+	@$(PY) -m venv --clear $(PEERED)
+	@$(PEERED)/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r requirements/bench.txt
+	@if command -v npm >/dev/null; then npm install --silent --no-save --no-audit --no-fund --prefix $(PEERED) $(RIVAL); \
+	else echo "setup: no npm here: graphile-worker is left out" >&2; fi
+	@touch $@
 
 # A name on the path may be a launcher that fails or a Python without venv: only a trial run tells.
 $(PY):

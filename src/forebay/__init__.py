@@ -8,7 +8,7 @@ five axes, written as a `QueueSpec`. The same contract (`forebay.store.protocol`
 from typing import TYPE_CHECKING
 
 from forebay.core.decide import decide
-from forebay.core.errors import ForebayError, Invalid, KeyConflict, QueueFull
+from forebay.core.errors import ForebayError, Invalid, KeyConflict, LeaseLost, QueueFull
 from forebay.core.job import Draft, Job, State
 from forebay.core.lease import Lease, Settled
 from forebay.core.named import NAMED
@@ -35,6 +35,7 @@ __all__ = [
     "JobQueue",
     "KeyConflict",
     "Lease",
+    "LeaseLost",
     "NAMED",
     "QueueFull",
     "QueueSpec",

@@ -27,7 +27,7 @@ from forebay.core.clock import Clock
 from forebay.core.errors import Invalid
 from forebay.core.instant import Instant, Span, from_datetime, from_seconds, micros
 from forebay.core.job import Draft, Job, State
-from forebay.core.limits import ATTEMPTS_MOST, BATCH_BYTES, BATCH_MOST
+from forebay.core.limits import ATTEMPTS_MOST, BATCH_MOST
 from forebay.core.names import check_name
 from forebay.core.payload import Json
 from forebay.core.policy import check_between
@@ -36,6 +36,8 @@ from forebay.core.spec import QueueSpec
 from forebay.explain import explain
 from forebay.store.open import open_store
 from forebay.store.protocol import Backlog, CancelAnswer, Query, Receipt, Store
+from forebay.store.streams import enqueue_stream
+from forebay.transactions import aenqueue_in, check_url, enqueue_in
 from forebay.work.cron import NEVER, CatchUp, Cron, Dst, Overlap, Timetable
 from forebay.work.handler import Handler, check_function, place_of
 from forebay.work.signature import Signature
@@ -60,6 +62,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     subject: str | None = None
     max_attempts: int | None = None
     meta: dict[str, str] | None = None
+    notify: bool = True
+    """Of an enqueue in a transaction: workers hear of the commit, and need not look. False costs less, for many."""
 
     def draft(self, kind: str, payload: Json, queue: str, max_attempts: int | None) -> Draft:
         return Draft(
@@ -100,6 +104,15 @@ class Bound(Generic[P]):
 
         draft = self.draft(*args, **kwargs)
         return (await asyncio.to_thread(self._app.store.enqueue, [draft]))[0]
+
+    def enqueue_in(self, connection: object, /, *args: P.args, **kwargs: P.kwargs) -> int:
+        """Enqueue in your own transaction: the job is there when it commits. See docs/transactions.md."""
+        check_url(self._app.url)
+        return enqueue_in(connection, [self.draft(*args, **kwargs)], notify=self._settings.notify)[0]
+
+    async def aenqueue_in(self, connection: object, /, *args: P.args, **kwargs: P.kwargs) -> int:
+        check_url(self._app.url)
+        return (await aenqueue_in(connection, [self.draft(*args, **kwargs)], notify=self._settings.notify))[0]
 
 
 class JobType(Bound[P], Generic[P, R]):
@@ -215,24 +228,31 @@ class Forebay:
 
     def enqueue(self, kind: str, payload: Json = None, **settings: Any) -> Receipt:
         """The plain form: any kind, any JSON payload."""
-        handler = self.registry.get(kind)
-        queue, lives = (handler.queue, handler.max_attempts) if handler else ("default", None)
-        return self.store.enqueue([_settings(kind, settings).draft(kind, payload, queue, lives)])[0]
+        return self.store.enqueue([self._draft(kind, payload, _settings(kind, settings))])[0]
 
     async def aenqueue(self, kind: str, payload: Json = None, **settings: Any) -> Receipt:
         import asyncio
 
         return await asyncio.to_thread(self.enqueue, kind, payload, **settings)
 
+    def enqueue_in(self, connection: object, kind: str, payload: Json = None, **settings: Any) -> int:
+        """The plain form, in your own transaction: the job's id; the job is there when that commits."""
+        check_url(self.url)
+        given = _settings(kind, settings)
+        return enqueue_in(connection, [self._draft(kind, payload, given)], notify=given.notify)[0]
+
+    async def aenqueue_in(self, connection: object, kind: str, payload: Json = None, **settings: Any) -> int:
+        check_url(self.url)
+        given = _settings(kind, settings)
+        return (await aenqueue_in(connection, [self._draft(kind, payload, given)], notify=given.notify))[0]
+
     def enqueue_many(self, drafts: Iterable[Draft], progress: Callable[[int], object] | None = None) -> int:
-        """Any number of drafts, from any iterator, in bounded batches; how many were taken. Each batch is atomic."""
-        taken = 0
-        for batch in _batches(drafts):
-            self.store.enqueue(batch)
-            taken += len(batch)
-            if progress is not None:
-                progress(taken)
-        return taken
+        """Any number of drafts, from any iterator, in bounded memory; how many were taken.
+
+        They go in part by part, each all or nothing. An error says how many are in (`accepted`): go on after those.
+        """
+        tell = None if progress is None else lambda tally: progress(tally.taken)
+        return enqueue_stream(self.store, drafts, tell).taken
 
     def get(self, job_id: int) -> Job | None:
         return self.store.get([job_id])[0]
@@ -270,6 +290,11 @@ class Forebay:
     def explain(self, job_id: int) -> list[str]:
         """Why the job is where it is, in sentences."""
         return explain(self.store, job_id)
+
+    def _draft(self, kind: str, payload: Json, settings: Settings) -> Draft:
+        handler = self.registry.get(kind)
+        queue, lives = (handler.queue, handler.max_attempts) if handler else ("default", None)
+        return settings.draft(kind, payload, queue, lives)
 
     def _register(self, function: Callable[..., Any], options: dict[str, Any]) -> JobType[..., Any]:
         kind = check_name("kind", options.pop("kind", None) or getattr(function, "__name__", "?"))
@@ -342,19 +367,6 @@ def _settings(kind: str, given: dict[str, Any]) -> Settings:
         return Settings(**given)
     except TypeError as error:
         raise Invalid(kind, str(error), f"use {', '.join(Settings.__struct_fields__)}") from None
-
-
-def _batches(drafts: Iterable[Draft]) -> Iterator[list[Draft]]:
-    batch: list[Draft] = []
-    size = 0
-    for draft in drafts:
-        if len(batch) == BATCH_MOST or size + len(draft.body) > BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-        batch.append(draft)
-        size += len(draft.body)
-    if batch:
-        yield batch
 
 
 def _instant(moment: datetime | None) -> Instant | None:

@@ -63,6 +63,23 @@ def plain(seq: int, ctx: Context, pause: float = 0.01) -> None:
     say("effect", seq, ctx)
 
 
+@fb.job(keep_result=True)
+async def counted(seq: int, ctx: Context) -> int:
+    """The result is the delivery: whose acknowledgement was taken."""
+    say("start", seq, ctx)
+    await asyncio.sleep(0.01)
+    say("effect", seq, ctx)
+    return ctx.fence[1]
+
+
+@fb.job(keep_result=True)
+def counted_plain(seq: int, ctx: Context) -> int:
+    say("start", seq, ctx)
+    time.sleep(0.01)
+    say("effect", seq, ctx)
+    return ctx.fence[1]
+
+
 @fb.job
 def stuck_once(seq: int, ctx: Context) -> None:
     """The first delivery never ends by itself."""
@@ -81,10 +98,10 @@ def effect_then_stuck(seq: int, ctx: Context) -> None:
 
 
 @fb.job(keep_result=True)
-def told_when(seq: int, ctx: Context) -> int:
+def told_when(seq: int, ctx: Context, word: str = "go") -> int:
     """Ends when the file `go-<delivery>` is made; the result is the delivery."""
     say("start", seq, ctx)
-    wait_for(f"go-{ctx.fence[1]}")
+    wait_for(f"{word}-{ctx.fence[1]}")
     say("effect", seq, ctx)
     return ctx.fence[1]
 

@@ -18,9 +18,12 @@ from forebay.core.spec import QueueSpec
 from forebay.store.memory.disk import RealDisk
 from forebay.store.memory.journaled import open_journaled
 from forebay.store.memory.store import MemoryStore
+from forebay.store.postgres.store import PostgresStore
 from forebay.store.protocol import Capabilities, Promotion, Receipt, Store, Want
 from forebay.store.sqlite.store import SqliteStore
 from forebay.testing.conformance import Case, Harness, Need, Opener, Status, cases, run
+from forebay.testing.servers.pgbouncer import PgBouncer
+from tests.stores.tables import Tables
 
 
 class UnsyncedDisk(RealDisk):
@@ -33,15 +36,22 @@ class UnsyncedDisk(RealDisk):
         pass
 
 
-def memory(_: Path) -> Opener:
+Make = Callable[[pytest.FixtureRequest], Opener]
+"""An opener for one test, from the fixtures that its store needs."""
+
+
+def memory(_: pytest.FixtureRequest) -> Opener:
     return lambda clock: MemoryStore(clock=clock)
 
 
-def journaled(directory: Path) -> Opener:
+def journaled(request: pytest.FixtureRequest) -> Opener:
+    directory: Path = request.getfixturevalue("tmp_path")
     return lambda clock: open_journaled(str(directory / "journal"), clock=clock, disk=UnsyncedDisk())
 
 
-def sqlite(directory: Path) -> Opener:
+def sqlite(request: pytest.FixtureRequest) -> Opener:
+    directory: Path = request.getfixturevalue("tmp_path")
+
     def opener(clock: Clock | None) -> Store:
         store = SqliteStore(str(directory / "jobs.db"), clock=clock)
         store._writer._connection.execute("PRAGMA synchronous = OFF")
@@ -50,10 +60,24 @@ def sqlite(directory: Path) -> Opener:
     return opener
 
 
-STORES: dict[str, tuple[Callable[[Path], Opener], set[Need]]] = {
+def postgres(request: pytest.FixtureRequest) -> Opener:
+    url: str = request.getfixturevalue("cleared_url")
+    return lambda clock: PostgresStore(url, clock=clock)
+
+
+def pooled(request: pytest.FixtureRequest) -> Opener:
+    """Through a pooler, where every statement may meet another session."""
+    pooler: PgBouncer = request.getfixturevalue("pgbouncer")
+    url = pooler.url(request.getfixturevalue("cleared_url"))
+    return lambda clock: PostgresStore(url, clock=clock)
+
+
+STORES: dict[str, tuple[Make, set[Need]]] = {
     "memory": (memory, {Need.NOTHING, Need.EXACT_ORDER}),
     "journaled": (journaled, set(Need)),
     "sqlite": (sqlite, set(Need)),
+    "postgres": (postgres, set(Need)),
+    "pooled": (pooled, set(Need)),
 }
 CONTRACT = [
     pytest.param(make, case, id=f"{name}-{case.theme}-{case.name}")
@@ -62,17 +86,40 @@ CONTRACT = [
     if case.need in claims
 ]
 
+BY_THE_SERVER = [
+    "timing/a_delayed_job_is_not_handed_out_early",
+    "timing/a_job_with_a_run_time_is_not_handed_out_early",
+    "timing/jobs_fall_due_one_by_one",
+    "timing/what_will_go_first_is_not_handed_out_early_either",
+    "timing/a_retry_waits_for_its_time",
+    "timing/a_release_for_later_waits_for_its_time",
+    "timing/promote_tells_how_many_became_ready_and_when_the_next_is_due",
+    "timing/an_expired_job_is_not_handed_out_a_moment_later",
+    "timing/a_job_that_expires_while_it_waits_dies_without_a_claim",
+    "timing/a_draft_that_comes_too_late_is_never_handed_out",
+    "timing/wait_is_woken_when_a_job_falls_due",
+    "timing/wait_is_woken_when_a_lease_runs_out",
+    "leases/a_lease_lasts_at_least_as_long_as_asked_and_hardly_longer",
+    "leases/a_lease_is_overdue_after_its_time_and_not_before",
+    "leases/an_extended_lease_is_not_overdue_at_its_old_time",
+    "keys/after_its_window_a_key_makes_a_new_job",
+    "keys/a_duplicate_does_not_prolong_the_window",
+    "schedules/ticks_that_were_missed_can_be_fired_one_by_one",
+    "schedules/an_edited_schedule_never_fires_a_past_tick_again",
+]
+"""Cases about time, for a store that is given no clock: delays, leases, expiries, windows, ticks."""
+
 
 @pytest.mark.parametrize(("make", "case"), CONTRACT)
-def test_contract(make: Callable[[Path], Opener], case: Case, tmp_path: Path) -> None:
-    with Harness(make(tmp_path)) as harness:
+def test_contract(make: Make, case: Case, request: pytest.FixtureRequest) -> None:
+    with Harness(make(request)) as harness:
         case.check(harness)
 
 
 @pytest.mark.parametrize("name", STORES)
-def test_what_is_run_is_what_the_store_claims(name: str, tmp_path: Path) -> None:
+def test_what_is_run_is_what_the_store_claims(name: str, request: pytest.FixtureRequest) -> None:
     make, claims = STORES[name]
-    with Harness(make(tmp_path)) as harness:
+    with Harness(make(request)) as harness:
         assert {need for need in Need if need.claimed(harness.store.capabilities)} == claims
 
 
@@ -86,6 +133,20 @@ def test_the_suite_is_large_and_its_names_are_its_own() -> None:
 def test_the_contract_holds_in_real_time() -> None:
     results = run(lambda clock: MemoryStore(clock=clock), virtual_time=False)
     assert [result.case.name for result in results if result.status is Status.FAILED] == []
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1_800)
+def test_the_contract_holds_by_the_clock_of_the_server(tables: Tables) -> None:
+    results = run(lambda _: PostgresStore(tables.url), reset=tables.clear, virtual_time=False)
+    assert [result.case.name for result in results if result.status is Status.FAILED] == []
+
+
+@pytest.mark.parametrize("name", BY_THE_SERVER)
+def test_the_clock_of_the_server_decides(name: str, cleared_url: str) -> None:
+    (case,) = cases(name)
+    with Harness(lambda _: PostgresStore(cleared_url), virtual_time=False) as harness:
+        case.check(harness)
 
 
 class NoFence(MemoryStore):

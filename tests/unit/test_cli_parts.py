@@ -16,7 +16,8 @@ from forebay import NAMED, Draft, QueueSpec, Want
 from forebay.cli import main
 from forebay.cli.axes import AXES
 from forebay.cli.design import resembling, source
-from forebay.cli.doctor import Finding, examine
+from forebay.cli.doctor import examine
+from forebay.cli.finding import Finding
 from forebay.cli.numbers import Look, rates
 from forebay.cli.place import masked
 from forebay.cli.reload import changes, home_of, snapshot

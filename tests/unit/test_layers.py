@@ -19,7 +19,10 @@ LOADER = "forebay/work/app.py"
 """Loads the user's own application by its name."""
 
 CONTRACT = ["forebay.core", "forebay.store.protocol", "forebay.store.checks", "forebay.store.clock"]
-SHARED = [*CONTRACT, "forebay.store.gating", "forebay.store.statements"]
+SHARED = [
+    *CONTRACT,
+    *("forebay.store.gating", "forebay.store.gate_tables", "forebay.store.sql_logs", "forebay.store.statements"),
+]
 FACADE = [*CONTRACT, "forebay.store.open"]
 
 # Room: the rooms it may import besides itself. The first row that matches counts.
@@ -33,6 +36,7 @@ ROOMS = {
     "forebay.demo": ["forebay", *FACADE, "forebay.client", "forebay.work"],
     "forebay.queue": FACADE,
     "forebay.testing": ["forebay", "forebay.*"],
+    "forebay.testing.servers": ["forebay.core"],
     "forebay.transactions": CONTRACT,
     "forebay.store": FACADE,
     "forebay.store.open": ["forebay.core", "forebay.store.*"],
@@ -47,7 +51,9 @@ PURE = set(
 DECLARED = sys.stdlib_module_names | {"msgspec", "google_crc32c"}
 OUTSIDE = {
     "forebay.core": PURE,
-    "forebay.testing": DECLARED | {"hypothesis", "psycopg", "pytest"},
+    "forebay.store.postgres": DECLARED | {"psycopg"},
+    "forebay.testing": DECLARED | {"hypothesis", "pytest"},
+    "forebay.testing.servers": DECLARED | {"psycopg"},
     "forebay.work": DECLARED | {"cronsim"},
 }
 
@@ -64,9 +70,10 @@ def module_of(path: str) -> str:
 
 
 def room_of(module: str) -> str:
-    """The package below `forebay` that a module lives in; each child of `forebay.store` is a room of its own."""
+    """The package below `forebay` that a module lives in; each child of `forebay.store` is a room of its own, as are
+    the servers for tests."""
     parts = module.split(".")
-    return ".".join(parts[: 3 if parts[1:2] == ["store"] else 2])
+    return ".".join(parts[: 3 if parts[1:2] == ["store"] or parts[1:3] == ["testing", "servers"] else 2])
 
 
 def imports(path: str, tree: ast.AST, known: set[str]) -> Iterator[Finding]:
@@ -172,6 +179,17 @@ STORES = {"forebay/store/sqlite/__init__.py": "", "forebay/store/protocol.py": "
         ("forebay/store/memory/__init__.py", "from . import a, b\nfrom .. import sqlite", ":2:"),
         ("forebay/store/memory/a.py", "import requests", "may not import requests"),
         ("forebay/store/memory/a.py", "import cronsim", "may not import cronsim"),
+        ("forebay/store/memory/a.py", "import psycopg", "may not import psycopg"),
+        ("forebay/store/sqlite/a.py", "def f():\n    from psycopg import sql", "may not import psycopg"),
+        ("forebay/store/sql_logs.py", "import psycopg", "may not import psycopg"),
+        ("forebay/store/open.py", "import psycopg", "may not import psycopg"),
+        ("forebay/store/postgres/a.py", "import asyncpg", "may not import asyncpg"),
+        ("forebay/store/sql_logs.py", "import forebay.store.sqlite", "may not import forebay.store.sqlite"),
+        ("forebay/core/a.py", "import psycopg", "may not import psycopg"),
+        ("forebay/work/a.py", "if TYPE_CHECKING:\n    import psycopg", "may not import psycopg"),
+        ("forebay/cli/a.py", "import psycopg", "may not import psycopg"),
+        ("forebay/testing/a.py", "import psycopg", "may not import psycopg"),
+        ("forebay/testing/servers/a.py", "import pytest", "may not import pytest"),
         ("forebay/store/protocol.py", "from forebay.store.sqlite import x", "may not import forebay.store.sqlite"),
         ("forebay/queue.py", "from forebay.store.sqlite import x", "may not import forebay.store.sqlite"),
         ("forebay/client.py", "if TYPE_CHECKING:\n    import forebay.queue", "may not import forebay.queue"),
@@ -198,6 +216,8 @@ def test_the_checker_bites(path: str, source: str, complaint: str) -> None:
         ("forebay/store/memory/a.py", "import os\nimport google_crc32c\nfrom forebay.store import protocol"),
         ("forebay/store/memory/a.py", "from ..protocol import Store\nfrom ...core import job\nfrom .journal import J"),
         ("forebay/store/open.py", "def f():\n    from forebay.store.sqlite import x"),
+        ("forebay/store/postgres/a.py", "import psycopg\nfrom ..gating import Gates\nfrom ..sql_logs import SqlLogs"),
+        ("forebay/testing/servers/a.py", "import psycopg\nfrom psycopg import sql\nfrom . import b"),
         ("forebay/queue.py", "from forebay.store.open import open_store\nfrom forebay import core"),
         ("forebay/testing/a.py", "import pytest\nfrom forebay.store.sqlite import x\nfrom forebay import JobQueue"),
         ("forebay/__init__.py", "from forebay.queue import JobQueue\nfrom .core.job import Job"),

@@ -1,4 +1,4 @@
-"""`migrate`, `conformance`, `sim`, `demo` and `version`."""
+"""`conformance`, `sim`, `demo` and `version`."""
 
 import platform
 import sqlite3
@@ -7,21 +7,6 @@ from importlib.metadata import PackageNotFoundError, version
 
 from forebay.cli.command import Call, Command
 from forebay.cli.exits import OK
-from forebay.cli.place import masked
-from forebay.cli.schema import schema_of
-
-
-def _migrate(call: Call) -> int:
-    with call.store(create=True) as store:
-        durable = store.capabilities.durable
-    schema = schema_of(call.url)
-    if call.screen.as_json:
-        call.screen.emit(
-            {"store": masked(call.url), "schema": schema.version, "known": schema.known, "durable": durable}
-        )
-    else:
-        call.screen.say(f"{masked(call.url)}: {schema.words}, {'durable' if durable else 'not durable'}")
-    return OK
 
 
 def _conformance_arguments(parser: ArgumentParser) -> None:
@@ -89,12 +74,6 @@ def _version(call: Call) -> int:
 
 
 COMMANDS = (
-    Command(
-        "migrate",
-        "open the store, making it or bringing it up to date, and say its schema",
-        _migrate,
-        "forebay migrate\nforebay migrate --store sqlite:////var/lib/app/jobs.db",
-    ),
     Command(
         "conformance",
         "hold a store to the contract, case by case",

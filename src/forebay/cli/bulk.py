@@ -1,12 +1,13 @@
-"""`enqueue --file`: any number of jobs from NDJSON, in batches that are each taken whole or not at all.
+"""`enqueue --file`: any number of jobs from NDJSON, in parts that are each taken whole or not at all.
 
-A bad line stops it before its batch is sent; the error names the line, and how many lines are in already, so that the
-rest can follow with `--skip`. Memory holds one batch.
+A bad line stops it before its part is sent; the error names the line, and how many lines are in already, so that the
+rest can follow with `--skip`. Memory holds a part or two.
 """
 
 import os
 import sys
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO
 
@@ -20,9 +21,9 @@ from forebay.cli.words import many, moment
 from forebay.core.errors import ForebayError, Invalid, StoreFailed
 from forebay.core.instant import Instant, from_seconds
 from forebay.core.job import Draft
-from forebay.core.limits import BATCH_BYTES, BATCH_MOST
 from forebay.core.payload import Json
-from forebay.store.protocol import Store
+from forebay.store.protocol import Tally
+from forebay.store.streams import enqueue_stream
 
 LINE_BYTES = 1024 * 1024
 
@@ -44,7 +45,7 @@ class Line(Struct, frozen=True, forbid_unknown_fields=True):
     max_attempts: int | None = None
     meta: dict[str, str] | None = None
 
-    def draft(self, kind: str | None, queue: str | None, now: Instant) -> Draft:
+    def draft(self, kind: str | None, queue: str | None, now: Callable[[], Instant]) -> Draft:
         chosen = self.kind or kind
         if chosen is None:
             raise Invalid("kind", "the line has none", 'write {"kind": …}, or name one: forebay enqueue KIND --file')
@@ -53,10 +54,10 @@ class Line(Struct, frozen=True, forbid_unknown_fields=True):
             self.payload,
             self.queue or queue or "default",
             self.priority,
-            moment("run_at", self.run_at, now) if self.run_at else None,
+            moment("run_at", self.run_at, now()) if self.run_at else None,
             from_seconds("delay", self.delay),
-            moment("deadline", self.deadline, now) if self.deadline else None,
-            moment("expires_at", self.expires_at, now) if self.expires_at else None,
+            moment("deadline", self.deadline, now()) if self.deadline else None,
+            moment("expires_at", self.expires_at, now()) if self.expires_at else None,
             self.key,
             self.tenant,
             self.subject,
@@ -65,15 +66,39 @@ class Line(Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
-class _Tally:
-    """How far it came: the last line that is in, and what became of the lines."""
+class _Lines:
+    """The lines of a file as drafts, and how far they came: `read` bytes, `done` the last line that is in."""
 
-    def __init__(self) -> None:
-        self.lines = 0
-        self.accepted = 0
-        self.duplicates = 0
-        self.merged = 0
+    def __init__(self, call: Call, file: BinaryIO, now: Callable[[], Instant]) -> None:
+        self._call = call
+        self._file = file
+        self._now = now
+        self._under_way: deque[int] = deque()
         self.read = 0
+        self.done = 0
+        self.tally = Tally()
+
+    def drafts(self) -> Iterator[Draft]:
+        number = 0
+        while line := self._file.readline(LINE_BYTES):
+            number += 1
+            self.read += len(line)
+            if len(line) == LINE_BYTES:
+                raise Invalid(f"line {number}", f"longer than {LINE_BYTES} bytes", "a payload has at most 256 KiB")
+            if number <= self._call.args.skip or not line.strip():
+                continue
+            draft = _parsed(line, number, self._call, self._now)
+            self._under_way.append(number)
+            yield draft
+
+    def taken(self, tally: Tally) -> None:
+        for _ in range(tally.taken - self.tally.taken):
+            self.done = self._under_way.popleft()
+        self.tally = tally
+
+    @property
+    def accepted(self) -> int:
+        return self.tally.taken - self.tally.duplicates - self.tally.merged
 
 
 def enqueue_file(call: Call) -> int:
@@ -81,26 +106,29 @@ def enqueue_file(call: Call) -> int:
     for option in ("payload", "run_at", "delay", "key", "app"):
         if getattr(call.args, option):
             raise Invalid(f"--{option.replace('_', '-')}", "it is for one job", "write it into the lines of the file")
-    tally = _Tally()
     with _input(call.args.file) as (file, size), call.store(create=True) as store:
+        lines = _Lines(call, file, store.now)
         progress = Progress(call.screen, "enqueue", size)
+
+        def tell(tally: Tally) -> None:
+            lines.taken(tally)
+            progress.show(lines.read, f"{lines.accepted:,} jobs")
+
         try:
-            for batch, upto in _batches(call, file, store, tally):
-                _send(store, batch, upto, tally)
-                progress.show(tally.read, f"{tally.accepted:,} jobs")
+            enqueue_stream(store, lines.drafts(), tell)
         except ForebayError as error:
-            raise CommandFailed(f"{error}{_way_on(tally)}", _code(error)) from error
+            raise CommandFailed(f"{error}{_way_on(lines)}", _code(error)) from error
         except KeyboardInterrupt:
-            call.screen.note(f"stopped{_way_on(tally)}")
+            call.screen.note(f"stopped{_way_on(lines)}")
             raise
         finally:
             progress.close()
-    numbers = {"accepted": tally.accepted, "duplicates": tally.duplicates, "merged": tally.merged}
+    numbers = {"accepted": lines.accepted, "duplicates": lines.tally.duplicates, "merged": lines.tally.merged}
     if call.screen.as_json:
         call.screen.emit(numbers)
     else:
         more = "".join(f", {number:,} {word}" for word, number in list(numbers.items())[1:] if number)
-        call.screen.say(f"{many(tally.accepted, 'job')} accepted{more}")
+        call.screen.say(f"{many(lines.accepted, 'job')} accepted{more}")
     return OK
 
 
@@ -108,10 +136,10 @@ def _code(error: ForebayError) -> int:
     return USAGE if isinstance(error, Invalid) else 3 if isinstance(error, StoreFailed) else FAILED
 
 
-def _way_on(tally: _Tally) -> str:
-    if not tally.lines:
+def _way_on(lines: _Lines) -> str:
+    if not lines.done:
         return "; nothing was enqueued"
-    return f"; lines up to {tally.lines} are in: go on with --skip {tally.lines}"
+    return f"; lines up to {lines.done} are in: go on with --skip {lines.done}"
 
 
 @contextmanager
@@ -127,28 +155,7 @@ def _input(name: str) -> Iterator[tuple[BinaryIO, int]]:
         yield file, os.fstat(file.fileno()).st_size
 
 
-def _batches(call: Call, file: BinaryIO, store: Store, tally: _Tally) -> Iterator[tuple[list[Draft], int]]:
-    """Drafts, and the number of the last line among them."""
-    batch: list[Draft] = []
-    size = number = 0
-    while line := file.readline(LINE_BYTES):
-        number += 1
-        tally.read += len(line)
-        if len(line) == LINE_BYTES:
-            raise Invalid(f"line {number}", f"longer than {LINE_BYTES} bytes", "a payload has at most 256 KiB")
-        if number <= call.args.skip or not line.strip():
-            continue
-        draft = _parsed(line, number, call, store.now())
-        if len(batch) == BATCH_MOST or size + len(draft.body) > BATCH_BYTES:
-            yield batch, number - 1
-            batch, size = [], 0
-        batch.append(draft)
-        size += len(draft.body)
-    if batch:
-        yield batch, number
-
-
-def _parsed(line: bytes, number: int, call: Call, now: Instant) -> Draft:
+def _parsed(line: bytes, number: int, call: Call, now: Callable[[], Instant]) -> Draft:
     args = call.args
     try:
         given = msgspec.json.decode(line, type=Line)
@@ -162,11 +169,3 @@ def _parsed(line: bytes, number: int, call: Call, now: Instant) -> Draft:
         raise Invalid(f"line {number}: {error.field}", error.reason, error.remedy) from None
     except (msgspec.DecodeError, UnicodeError) as error:
         raise Invalid(f"line {number}", str(error), 'write one JSON object a line, such as {"kind": "mail"}') from None
-
-
-def _send(store: Store, batch: list[Draft], upto: int, tally: _Tally) -> None:
-    for receipt in store.enqueue(batch):
-        tally.accepted += not (receipt.duplicate or receipt.merged)
-        tally.duplicates += receipt.duplicate
-        tally.merged += receipt.merged
-    tally.lines = upto

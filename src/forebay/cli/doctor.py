@@ -11,12 +11,11 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 
-from msgspec import Struct
-
 from forebay.cli.command import Call, Command
 from forebay.cli.cron import words_of
 from forebay.cli.exits import FAILED, OK, CommandFailed
-from forebay.cli.place import file_of, masked
+from forebay.cli.finding import Finding
+from forebay.cli.place import file_of, is_postgres, masked, reaching, said
 from forebay.cli.schema import schema_of
 from forebay.cli.words import SECOND, many, span, when
 from forebay.core.errors import ForebayError
@@ -32,20 +31,13 @@ _SLOW_WRITE = 0.25
 _ROOM_LEAST = 256 * 1024 * 1024
 
 
-class Finding(Struct, frozen=True):
-    """`status` is ok, warn or fail; `remedy` is empty where nothing is to be done."""
-
-    status: str
-    check: str
-    fact: str
-    remedy: str = ""
-
-
 def examine(url: str, open_store: Callable[[], Store]) -> Iterator[Finding]:
     """All checks, each as soon as it is known."""
     versions = f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}"
     yield Finding("ok", "versions", versions)
     try:
+        if is_postgres(url):
+            yield from _server(url)
         store = open_store()
     except CommandFailed as error:
         yield Finding("fail", "opens", str(error), "see above; FOREBAY_URL or --store names the store")
@@ -53,13 +45,23 @@ def examine(url: str, open_store: Callable[[], Store]) -> Iterator[Finding]:
     try:
         yield Finding("ok", "opens", f"{masked(url)} ({store.capabilities.name})")
         yield from _disk(url)
-        for check in (_durable, _writable, _clock, _ages, _dead, _leases, _pauses, _schedules):
+        if not is_postgres(url):
+            yield from _durable(store)
+        for check in (_writable, _clock, _ages, _dead, _leases, _pauses, _schedules):
             yield from check(store)
         yield _schema(url)
-    except ForebayError as error:
-        yield Finding("fail", "answers", str(error), "mend the cause and ask again")
+    except (ForebayError, CommandFailed) as error:
+        yield Finding("fail", "answers", said(error, url), "mend the cause and ask again")
     finally:
         store.close()
+
+
+def _server(url: str) -> Iterator[Finding]:
+    """How the server is, whether its schema fits or not."""
+    with reaching(url):
+        from forebay.cli.postgres import findings
+
+        yield from findings(url)
 
 
 def _disk(url: str) -> Iterator[Finding]:
@@ -90,7 +92,7 @@ def _writable(store: Store) -> Iterator[Finding]:
         store.set_gate(_GATE, 1)
         store.set_gate(_GATE, None)
     except ForebayError as error:
-        yield Finding("fail", "writable", str(error), "check the owner and mode of the file, and the room on the disk")
+        yield Finding("fail", "writable", str(error), "may this user write there, and is there room on the disk?")
         return
     taken = (time.monotonic() - started) / 2
     slow = taken > _SLOW_WRITE
@@ -193,7 +195,7 @@ def _doctor(call: Call) -> int:
 COMMANDS = (
     Command(
         "doctor",
-        "examine a store: opens, durable, clock, ages, dead letters, schedules",
+        "examine a store: server, opens, durable, clock, ages, dead letters, schedules",
         _doctor,
         """
 forebay doctor

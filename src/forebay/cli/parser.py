@@ -20,7 +20,7 @@ class _Formatter(RawDescriptionHelpFormatter):
 
 def commands() -> tuple[Command | Group, ...]:
     """All there are, in the order of a user's day."""
-    from forebay.cli import about, cron, design, dlq, doctor, jobs, look, numbers, queues, run
+    from forebay.cli import about, cron, design, dlq, doctor, jobs, look, migrate, numbers, queues, run
 
     return (
         *run.COMMANDS,
@@ -32,6 +32,7 @@ def commands() -> tuple[Command | Group, ...]:
         *queues.COMMANDS,
         *design.COMMANDS,
         *doctor.COMMANDS,
+        *migrate.COMMANDS,
         *about.COMMANDS,
     )
 

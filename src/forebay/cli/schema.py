@@ -1,11 +1,11 @@
-"""The schema of a store on this machine, read without changing anything."""
+"""The schema of a store, read without changing anything."""
 
 import sqlite3
 from urllib.parse import quote, urlsplit
 
 from msgspec import Struct
 
-from forebay.cli.place import file_of
+from forebay.cli.place import file_of, is_postgres, reaching
 from forebay.store.sqlite.migrate import migrations
 
 
@@ -23,10 +23,14 @@ class Schema(Struct, frozen=True):
 
 
 def schema_of(url: str) -> Schema:
+    if is_postgres(url):
+        return _schema_of_server(url)
     file = file_of(url)
     if urlsplit(url).scheme != "sqlite" or file is None:
         return Schema(None, None, "a journal, which needs no schema")
     known = len(migrations())
+    if not file.exists():
+        return Schema(0, known, f"schema 0 of {known}", "forebay migrate")
     connection = sqlite3.connect(f"file:{quote(str(file.absolute()))}?mode=ro", uri=True)
     try:
         (version,) = connection.execute("SELECT max(number) FROM migration").fetchone()
@@ -34,4 +38,16 @@ def schema_of(url: str) -> Schema:
         return Schema(0, known, f"it cannot be read ({error})", "forebay migrate")
     finally:
         connection.close()
+    return _schema(version, known)
+
+
+def _schema_of_server(url: str) -> Schema:
+    with reaching(url):
+        from forebay.cli.postgres import steps_of
+
+        steps = steps_of(url)
+    return _schema(sum(step.applied_at is not None for step in steps), len(steps))
+
+
+def _schema(version: int, known: int) -> Schema:
     return Schema(version, known, f"schema {version} of {known}", "" if version == known else "forebay migrate")

@@ -5,7 +5,7 @@ import sys
 from typing import Any
 
 from forebay.cli.exits import UNREACHABLE, CommandFailed
-from forebay.cli.place import masked
+from forebay.cli.place import masked, said
 from forebay.client import Forebay
 from forebay.core.errors import ForebayError, Invalid
 from forebay.store.protocol import Store
@@ -59,8 +59,7 @@ def opened_by(app: Forebay) -> Store:
     try:
         return app.store
     except (ForebayError, OSError) as error:
-        reason = str(error).replace(app.url, masked(app.url))
-        raise CommandFailed(f"cannot open {masked(app.url)}: {reason}", UNREACHABLE) from error
+        raise CommandFailed(f"cannot open {masked(app.url)}: {said(error, app.url)}", UNREACHABLE) from error
 
 
 def queues_of(app: Forebay) -> tuple[str, ...]:

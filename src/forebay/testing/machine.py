@@ -55,6 +55,13 @@ class StoreMachine(Ground):
         self._begin().enqueue([Draft("k", payload, queue=self._queue(pick), max_attempts=attempts)])
 
     @plays(JOBS)
+    @rule(pick=PICK, count=st.integers(2, 6), delay=DELAY)
+    def enqueue_alike(self, pick: int, count: int, delay: int) -> None:
+        """A store may keep them as one until somebody tells them apart."""
+        queue = self._queue(pick)
+        self._begin().enqueue([Draft("k", number, queue=queue, delay=delay) for number in range(count)])
+
+    @plays(JOBS)
     @rule(key=KEY, pick=PICK, subject=SUBJECT)
     def enqueue_keyed(self, key: str, pick: int, subject: str) -> None:
         self._begin().enqueue([Draft("k", 0, queue=self._queue(pick), key=key, subject=subject)])

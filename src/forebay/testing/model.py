@@ -199,10 +199,11 @@ class Model(GateModel):
         return list(dead)
 
     def purged(self, now: Instant, state: State, before: Instant, limit: int, answer: int, gone: set[int]) -> None:
-        """`gone` are the accepted jobs that the store no longer shows."""
+        """`gone` are the accepted jobs that the store no longer shows. Those that left by themselves may be counted."""
         old = {item.job.id for item in self.jobs(state) if (item.job.finished_at or 0) < before}
         left_by_themselves = {i.job.id for i in self.jobs(state) if i.kept_until and i.kept_until <= now}
-        require(answer == min(limit, len(old)), "purge says how many were old", min(limit, len(old)), answer)
+        least, most = min(limit, len(old - left_by_themselves)), min(limit, len(old))
+        require(least <= answer <= most, "purge says how many were old: at least, at most, shown", least, most, answer)
         require(len(old & gone - left_by_themselves) <= answer <= len(old & gone), "purge removes them", old & gone)
         for job_id in old & gone:
             del self.items[job_id]

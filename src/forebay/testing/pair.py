@@ -260,8 +260,19 @@ class Pair:
         return dict(zip(ids, (job for batch in batches for job in self.store.get(batch)), strict=True))
 
     def _same(self, answer: object, expected: object) -> None:
-        _equal("answer", _comparable(answer), _comparable(expected))
+        _equal("answer", self._comparable(answer), self._comparable(expected))
         self.look()
+
+    def _comparable(self, answer: object) -> object:
+        """Errors are alike when their kind and their facts are; what they say or advise is the store's own.
+
+        Who conflicts with another draft of its own batch is told an id that was never given.
+        """
+        if isinstance(answer, KeyConflict) and answer.job_id not in self.model.accepted:
+            return KeyConflict, answer.queue, answer.key
+        if isinstance(answer, ForebayError):
+            return type(answer), [getattr(answer, name) for name in _FIELDS.get(type(answer), ())]
+        return answer
 
 
 def _outcome(call: Callable[[], T]) -> T | ForebayError:
@@ -273,13 +284,6 @@ def _outcome(call: Callable[[], T]) -> T | ForebayError:
 
 def _fresh(receipts: Sequence[Receipt]) -> list[int]:
     return [receipt.id for receipt in receipts if not receipt.duplicate and not receipt.merged]
-
-
-def _comparable(answer: object) -> object:
-    """Errors are alike when their kind and their facts are; what they say or advise is the store's own."""
-    if isinstance(answer, ForebayError):
-        return type(answer), [getattr(answer, name) for name in _FIELDS.get(type(answer), ())]
-    return answer
 
 
 def _equal(what: str, shown: object, expected: object) -> None:

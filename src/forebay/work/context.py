@@ -1,8 +1,13 @@
 """What a handler may know about its job, and say about it."""
 
+from collections.abc import Callable
+
+from forebay.core.errors import Invalid
 from forebay.core.instant import Instant
 from forebay.core.job import Job
 from forebay.core.lease import Fence, Lease
+from forebay.store.protocol import Store
+from forebay.work.transaction import Transaction
 
 
 class Context:
@@ -14,9 +19,18 @@ class Context:
     lost       the lease is gone: whatever you do now, someone else may be doing too
     """
 
-    __slots__ = ("cancelled", "deadline", "lease", "lost", "note", "portion")
+    __slots__ = ("_encode", "_store", "_transaction", "cancelled", "deadline", "lease", "lost", "note", "portion")
 
-    def __init__(self, lease: Lease, deadline: Instant | None = None) -> None:
+    def __init__(
+        self,
+        lease: Lease,
+        deadline: Instant | None = None,
+        store: Callable[[], Store] | None = None,
+        encode: Callable[[object], bytes | None] | None = None,
+    ) -> None:
+        self._store = store
+        self._encode = encode
+        self._transaction: Transaction | None = None
         self.lease = lease
         self.deadline = deadline
         self.portion = 0.0
@@ -35,6 +49,30 @@ class Context:
     @property
     def fence(self) -> Fence:
         return self.lease.fence
+
+    @property
+    def settled(self) -> bool:
+        """The job is done: it ended with its transaction."""
+        return self._transaction is not None and self._transaction.committed
+
+    def transaction(self) -> Transaction:
+        """`with ctx.transaction() as connection:` what is done on it and the end of the job commit together.
+
+        A connection of psycopg, on Postgres alone; in an async handler `async with`. See docs/transactions.md.
+        """
+        if self._transaction is None:
+            store = None if self._store is None else self._store()
+            self._transaction = Transaction(self.lease, store, self._lose)
+        return self._transaction
+
+    def set_result(self, value: object) -> None:
+        """Keep this as the result, said inside `ctx.transaction()`: what the handler returns comes too late."""
+        if self._encode is None:
+            raise Invalid("ctx.set_result", "this job keeps no result", "write @fb.job(keep_result=True)")
+        self.transaction().result = self._encode(value)
+
+    def _lose(self) -> None:
+        self.lost = True
 
     def progress(self, portion: float, note: str = "") -> None:
         """How far it is, from 0 to 1; shown by the worker that runs it."""

@@ -61,7 +61,8 @@ class Child:
     def run(self, run: Run) -> Outcome:
         process = self._ready()
         try:
-            _send(self._out, msgspec.msgpack.encode(run.lease))
+            lease = run.lease
+            _send(self._out, msgspec.msgpack.encode(Lease(lease.job, lease.owner, lease.until)))
             return msgspec.msgpack.decode(_receive(self._in), type=_Reply).outcome()
         except (OSError, EOFError, msgspec.DecodeError):
             code = process.wait()
@@ -112,7 +113,7 @@ def _serve(target: str) -> None:
     """The child's life: one job after another until the parent is gone."""
     to_child, from_child, life_line = (int(number) for number in os.environ[_PIPES].split(","))
     Thread(target=_die_with_parent, args=(life_line,), daemon=True).start()
-    registry = find_app(target).registry
+    app = find_app(target)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with os.fdopen(to_child, "rb") as in_, os.fdopen(from_child, "wb", buffering=0) as out:
         while True:
@@ -120,7 +121,7 @@ def _serve(target: str) -> None:
                 lease = msgspec.msgpack.decode(_receive(in_), type=Lease)
             except EOFError:
                 return
-            _send(out, msgspec.msgpack.encode(_run_here(registry[lease.job.kind], lease)))
+            _send(out, msgspec.msgpack.encode(_run_here(app, lease)))
 
 
 def _die_with_parent(life_line: int) -> None:
@@ -128,11 +129,13 @@ def _die_with_parent(life_line: int) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def _run_here(handler: Handler, lease: Lease) -> _Reply:
+def _run_here(app: Any, lease: Lease) -> _Reply:
+    handler: Handler = app.registry[lease.job.kind]
+    encode = handler.encode_result if handler.keep_result else None
     try:
         arguments = handler.signature.unpack(lease.job.body)
         if handler.signature.context_name is not None:
-            arguments[handler.signature.context_name] = Context(lease)
+            arguments[handler.signature.context_name] = Context(lease, None, lambda: app.store, encode)
         value = handler.function(**arguments)
         if inspect.isawaitable(value):
             value = asyncio.run(_awaited(value))

@@ -5,6 +5,7 @@ Whatever a handler does (any exception, SystemExit, a hang, a crash of its own p
 follows its rules. A run ends exactly once: by its own end, its timeout, its cancellation, the drain, or its lost lease.
 """
 
+import logging
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,7 @@ from forebay.core.errors import Invalid
 from forebay.core.lease import Fence, Lease
 from forebay.core.outcome import Failed, Failure, Outcome, Release, Succeeded, Verdict
 from forebay.core.policy import Routing
+from forebay.store.protocol import Store
 from forebay.work.handler import Handler
 from forebay.work.isolate import Child
 from forebay.work.loop import LoopSlots
@@ -25,6 +27,8 @@ from forebay.work.options import Options
 from forebay.work.run import Run, Stop
 from forebay.work.sentinel import Sentinel
 from forebay.work.threads import ThreadSlots
+
+_log = logging.getLogger("forebay.work")
 
 NO_HANDLER: Final = "forebay.NoHandler"
 _SWEEP_EVERY: Final = 0.05
@@ -45,6 +49,7 @@ class Pool:
         routing: Callable[[str], Routing],
         settle: Callable[[Lease, Verdict], None],
         *,
+        store: Callable[[], Store] | None = None,
         target: str | None = None,
         marks: Marks | None = None,
         sentinel: Sentinel | None = None,
@@ -53,6 +58,7 @@ class Pool:
         self._registry = registry
         self._routing = routing
         self._settle = settle
+        self._store = store
         self._target = target
         self._marks = marks
         self._sentinel = sentinel
@@ -106,7 +112,7 @@ class Pool:
                 self._settle(lease, Release(int(after * (0.5 + self._draw()))))
             else:
                 deadline = None if handler.timeout is None else now + handler.timeout / 1_000_000
-                run = Run(lease, handler, deadline)
+                run = Run(lease, handler, deadline, self._store)
                 self._runs[lease.fence] = run
                 started[handler.where].append(run)
         for where, slots in (("loop", self._loop), ("thread", self._threads), ("process", self._processes)):
@@ -114,7 +120,8 @@ class Pool:
                 slots.feed(started[where])
 
     def held(self) -> list[Lease]:
-        return [run.lease for run in list(self._runs.values())]
+        """What is to be renewed: all that runs, but for jobs that are done already."""
+        return [run.lease for run in list(self._runs.values()) if not run.context.settled]
 
     def contexts(self) -> list[tuple[Lease, float, str]]:
         """What runs, how far it says it is, and what it notes."""
@@ -191,6 +198,8 @@ class Pool:
         run = self._runs.get(fence)
         if run is None or run.stop not in (None, Stop.CANCEL) or run.stop is stop:
             return
+        if stop is Stop.LOST and run.context.settled:
+            return
         run.stop, run.stopped_at = stop, time.monotonic()
         if stop is Stop.CANCEL:
             run.context.cancelled = True
@@ -249,7 +258,9 @@ class Pool:
                 return False
             run.over = True
         try:
-            if run.stop is Stop.LOST:
+            if run.context.settled:
+                self._settled_itself(run, outcome)
+            elif run.stop is Stop.LOST or run.context.lost:
                 self._forget(run)
             else:
                 self._conclude(run.lease, outcome)
@@ -271,6 +282,21 @@ class Pool:
             circuit.given_up()
         if self._marks is not None:
             self._marks.ended(run.fence)
+
+    def _settled_itself(self, run: Run, outcome: Outcome) -> None:
+        """The job ended with its handler's transaction, whatever the handler did after that."""
+        circuit = self._circuits.get(run.lease.job.kind)
+        if circuit is not None:
+            circuit.succeeded()
+        if self._marks is not None:
+            self._marks.ended(run.fence)
+        match outcome:
+            case Succeeded(None):
+                pass
+            case Succeeded():
+                _log.warning("job %s: its result came after its transaction; use ctx.set_result inside", run.fence[0])
+            case _:
+                _log.warning("job %s is done, and its handler failed after the commit: %s", run.fence[0], outcome)
 
     def _conclude(self, lease: Lease, outcome: Outcome) -> None:
         circuit = self._circuits.get(lease.job.kind)

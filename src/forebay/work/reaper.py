@@ -35,12 +35,15 @@ class Reaper:
         routing: Callable[[str], Routing],
         draw: Callable[[], float] = random.random,
         every: float = _EVERY,
+        *,
+        wary: bool = False,
     ) -> None:
+        """`wary`: this process is new, and cannot know whether there was an outage just now."""
         self._store = store
         self._routing = routing
         self._draw = draw
         self._every = every
-        self._failures = 0
+        self._failures = _OUTAGE if wary else 0
         self.reaped = 0
 
     def step(self) -> float:

@@ -1,9 +1,11 @@
 """One job being run: its lease, its handler, and whether somebody wants it to stop."""
 
+from collections.abc import Callable
 from enum import StrEnum
 
 from forebay.core.lease import Fence, Lease
 from forebay.core.outcome import Failed, Failure, Interrupted, Outcome, Withdrawn
+from forebay.store.protocol import Store
 from forebay.work.context import Context
 from forebay.work.handler import Handler
 
@@ -39,12 +41,15 @@ class Run:
         "written_off",
     )
 
-    def __init__(self, lease: Lease, handler: Handler, deadline: float | None) -> None:
+    def __init__(
+        self, lease: Lease, handler: Handler, deadline: float | None, store: Callable[[], Store] | None = None
+    ) -> None:
         self.lease = lease
         self.handler = handler
         self.deadline = deadline
         began_at = lease.job.claimed_at or 0
-        self.context = Context(lease, None if handler.timeout is None else began_at + handler.timeout)
+        stopped_at = None if handler.timeout is None else began_at + handler.timeout
+        self.context = Context(lease, stopped_at, store, handler.encode_result if handler.keep_result else None)
         self.begun = False
         self.back = False
         self.written_off = False

@@ -1,8 +1,9 @@
 """The supervisor: M worker processes, restarted when they die, drained together.
 
 When a child dies, its jobs do not wait for their leases: what had really started (its marks say so) is charged and goes
-back at once, what had only been claimed is handed back unharmed. Restarts come after a pause that grows while a child
-keeps dying young. Children notice when their supervisor is gone and drain by themselves.
+back at once, what had only been claimed is handed back unharmed; a second look finds what a claim still under way at a
+server has taken after its death. Restarts come after a pause that grows while a child keeps dying young. Children
+notice when their supervisor is gone and drain by themselves.
 """
 
 import logging
@@ -36,6 +37,7 @@ _PAUSE_FIRST: Final = 0.1
 _PAUSE_MOST: Final = 5.0
 _YOUNG: Final = 2.0
 _KILL_AFTER: Final = 5.0
+_LOOK_AGAIN: Final = 1.0
 
 
 class Place:
@@ -68,6 +70,7 @@ class Supervisor:
         self._on_death = on_death
         self._signals = 0
         self._news = Event()
+        self._departed: list[tuple[float, str]] = []
         self.deaths = 0
 
     def run(self) -> int:
@@ -79,6 +82,7 @@ class Supervisor:
             while not self._signals:
                 for place in self.places:
                     self._tend(place)
+                self._look_again()
                 self._news.wait(_LOOK_EVERY)
             return self._drain()
 
@@ -120,16 +124,23 @@ class Supervisor:
         place.pause = min(_PAUSE_MOST, place.pause * 2) if young else _PAUSE_FIRST
         place.start_at = monotonic() + (place.pause if young else 0.0)
         place.process = None
-        self._take_back(place)
+        if self._take_back(place.owner, place.marks):
+            self._departed.append((monotonic() + _LOOK_AGAIN, place.owner))
         if self._on_death is not None:
             self._on_death(code)
 
-    def _take_back(self, place: Place) -> None:
+    def _look_again(self) -> None:
+        while self._departed and self._departed[0][0] <= monotonic():
+            self._take_back(self._departed.pop(0)[1], None)
+
+    def _take_back(self, owner: str, marks: Path | None) -> bool:
         try:
-            take_back(self._store(), place.owner, place.marks, Routings(self._store()))
+            take_back(self._store(), owner, marks, Routings(self._store()))
         except Exception as error:
             # Its leases run out by themselves; this would only have been quicker.
-            _log.warning("the jobs of %s wait for their leases: %s", place.owner, error)
+            _log.warning("the jobs of %s wait for their leases: %s", owner, error)
+            return False
+        return True
 
     def _drain(self) -> int:
         """Pass every signal on; kill what does not end in time; give back what it held."""
@@ -152,7 +163,7 @@ class Supervisor:
         for place, code in zip(running, codes, strict=True):
             self._close_pipe(place)
             if code:
-                self._take_back(place)
+                self._take_back(place.owner, place.marks)
         # A child that had not yet begun dies of the SIGTERM itself, and held nothing.
         return 0 if all(code in (0, -signal.SIGTERM) for code in codes) else 1
 
@@ -161,9 +172,9 @@ class Supervisor:
             place.process.stdin.close()
 
 
-def take_back(store: Store, owner: str, marks: Path, routing: Routings) -> int:
-    """Settle everything a dead process held; how many jobs that was."""
-    started = set(read_marks(str(marks))) if marks.exists() else set()
+def take_back(store: Store, owner: str, marks: Path | None, routing: Routings) -> int:
+    """Settle everything a dead process held; how many jobs that was. Without marks, none of them had started."""
+    started = set(read_marks(str(marks))) if marks is not None and marks.exists() else set()
     held = [job for job in _running(store) if job.owner == owner]
     verdicts = [
         (

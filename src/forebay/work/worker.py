@@ -107,13 +107,14 @@ class Worker:
             options,
             routings,
             self.settler.put,
+            store=lambda: store,
             target=target,
             marks=marks,
             sentinel=self._sentinel if self._supervised else None,
         )
         self.claimer = Claimer(store, self.pool, options, self.owner, self.settler.put)
         self.renewer = Renewer(store, self.pool, options)
-        self.reaper = Reaper(store, routings)
+        self.reaper = Reaper(store, routings, wary=True)
         self.promoter = Promoter(store)
         self.ticker = Ticker(store)
         self._claiming = Beat(self.claimer, voice)

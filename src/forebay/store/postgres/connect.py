@@ -212,7 +212,8 @@ class Server:
                     raise
             except psycopg.Error as error:
                 safe = repeatable if isinstance(repeatable, bool) else not repeatable.answers
-                ask = ask or (_Asking() if certain else None)
+                unknown = not isinstance(error, psycopg.errors.ReadOnlySqlTransaction)
+                ask = ask or (_Asking() if certain and unknown else None)
                 if (last if ask is None else ask.over) or not safe or not isinstance(error, _ELSEWHERE):
                     raise self.failure(error) from error
             finally:

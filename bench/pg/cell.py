@@ -1,0 +1,123 @@
+"""A cell measures many values at once; each becomes a figure, and all figures of a round share one measurement.
+
+A figure that asks a second time wants the next round: the cell measures again. So every figure works alone, and those
+of one cell never measure twice for one round. `Window` is how every cell takes its values: between two moments.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from bench.measure import Figure
+from bench.pg.processes import Clients
+from bench.pg.server import Database
+
+Values = Mapping[str, float]
+
+RATE: Final = "jobs/s"
+CPU: Final = "per-cpu-second"
+SERVER: Final = "server-cpu"
+CLIENT: Final = "client-cpu"
+WAL: Final = "wal"
+DEAD: Final = "dead"
+LEFT: Final = "left"
+OFFERED: Final = "offered"
+_UNITS: Final = {
+    RATE: "jobs/s",
+    OFFERED: "jobs/s",
+    CPU: "jobs",
+    SERVER: "µs/job",
+    CLIENT: "µs/job",
+    WAL: "B/job",
+    DEAD: "rows",
+    LEFT: "jobs",
+}
+
+
+@dataclass
+class Cell:
+    name: str
+    work: Callable[[], Values]
+    values: Values | None = None
+    _served: set[str] = field(default_factory=set)
+
+    def read(self, key: str, reader: str) -> float:
+        if self.values is None or reader in self._served:
+            self.values = self.work()
+            self._served.clear()
+        self._served.add(reader)
+        return self.values[key]
+
+    def figure(self, key: str = RATE, baseline: str | None = None, goal: str = "") -> Figure:
+        name = self.name if key == RATE else f"{self.name}/{key}"
+        return Figure(name, _UNITS.get(key, "ms"), lambda: self.read(key, name), baseline, goal)
+
+    def figures(self, keys: Sequence[str], baseline: str | None = None, **goals: str) -> list[Figure]:
+        """The rate, and then these; goals by key, with `_` for `-`."""
+        rate = self.figure(RATE, baseline, goals.get("rate", ""))
+        return [rate, *(self.figure(key, goal=goals.get(key.replace("-", "_"), "")) for key in keys)]
+
+
+def ratio(name: str, ours: Sequence[Cell], theirs: Sequence[Cell], goal: str) -> Figure:
+    """The best of ours over the best of theirs, of the same round."""
+
+    def best(cells: Sequence[Cell]) -> float:
+        return max(cell.read(RATE, name) for cell in cells)
+
+    return Figure(name, "×", lambda: best(ours) / best(theirs), goal=goal)
+
+
+def percentile(values: Sequence[float], percent: int) -> float:
+    if len(values) < 2:
+        return values[0] if values else 0.0
+    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
+
+
+def latencies(name: str, seconds: Sequence[float]) -> dict[str, float]:
+    """In milliseconds."""
+    return {f"{name}-p{percent}": 1e3 * percentile(seconds, percent) for percent in (50, 99)}
+
+
+def costs(jobs: int, server: float, client: float, wal: float) -> dict[str, float]:
+    """Of CPU seconds and bytes; `CPU` is jobs per second of CPU, the server's and the clients' together."""
+    jobs = max(1, jobs)
+    return {
+        CPU: jobs / max(1e-9, server + client),
+        SERVER: 1e6 * server / jobs,
+        CLIENT: 1e6 * client / jobs,
+        WAL: wal / jobs,
+    }
+
+
+class Window:
+    """From its making to `close`: jobs done by a group of clients, and what it took."""
+
+    def __init__(self, database: Database, clients: Clients, group: str = "worker") -> None:
+        self._database = database
+        self._clients = clients
+        self._group = clients.tallies(group)
+        self._others = clients.tallies("producer")
+        self._marks = self._group.marks()
+        self._other_marks = self._others.marks()
+        self._wal = database.wal()
+        self._server = database.server_cpu()
+        self._client = clients.cpu()
+        self._jobs = self._group.jobs()
+        self._at = time.perf_counter()
+
+    def close(self) -> dict[str, float]:
+        took = time.perf_counter() - self._at
+        jobs = self._group.jobs() - self._jobs
+        server = self._database.server_cpu() - self._server
+        client = self._clients.cpu() - self._client
+        wal = self._database.wal() - self._wal
+        self._clients.check()
+        return {
+            RATE: jobs / took,
+            **costs(jobs, server, client, wal),
+            **latencies("claim", self._group.since(self._marks, "claim")),
+            **latencies("enqueue", self._others.since(self._other_marks, "enqueue")),
+            **latencies("late", self._group.since(self._marks, "late")),
+        }

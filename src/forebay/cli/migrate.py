@@ -1,0 +1,127 @@
+"""`migrate`: make a store, or bring its schema up to date, and say what it is.
+
+A Postgres schema has phases. `pre`: the program that runs still works with it, so apply it before the new one starts.
+`post`: apply it when no old program runs any more. Nothing is changed with --dry-run, which answers 1 when something is
+pending, so that a deployment can ask. A phase that cannot be done, because the other one comes first, is 1 as well.
+"""
+
+from argparse import ArgumentParser
+from typing import TYPE_CHECKING
+
+from forebay.cli.command import Call, Command
+from forebay.cli.exits import FAILED, OK
+from forebay.cli.place import is_postgres, masked, reaching
+from forebay.cli.schema import schema_of
+from forebay.cli.words import SECOND, iso
+from forebay.core.errors import Invalid
+
+if TYPE_CHECKING:
+    from forebay.store.postgres.health import Step
+
+
+def _arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--phase", choices=("pre", "post"), help="go on as far as this phase reaches; for postgresql:// (default: all)"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="change nothing; exit code 1 if something is pending")
+
+
+def _migrate(call: Call) -> int:
+    if is_postgres(call.url):
+        return _migrate_server(call)
+    if call.args.phase is not None:
+        raise Invalid("--phase", f"{masked(call.url)} is brought up to date in one step", "leave it out")
+    durable = None
+    if not call.args.dry_run:
+        with call.store(create=True) as store:
+            durable = store.capabilities.durable
+    schema = schema_of(call.url)
+    if call.screen.as_json:
+        facts = {"store": masked(call.url), "schema": schema.version, "known": schema.known, "durable": durable}
+        call.screen.emit({**facts, "dry_run": call.args.dry_run})
+    else:
+        call.screen.say(f"{masked(call.url)}: {schema.words}{_durability(durable)}")
+    return OK if schema.current else FAILED
+
+
+def _durability(durable: bool | None) -> str:
+    return "" if durable is None else ", durable" if durable else ", not durable"
+
+
+def _migrate_server(call: Call) -> int:
+    phase, dry = call.args.phase, call.args.dry_run
+    with reaching(call.url):
+        from forebay.cli.postgres import apply, steps_of
+
+        done = [] if dry else [migration.number for migration in apply(call.url, phase)]
+        steps = steps_of(call.url)
+    coming = _coming(steps, phase) if dry else []
+    if call.screen.as_json:
+        call.screen.emit(_document(call, steps, done, coming))
+    else:
+        _tell(call, steps, done, coming)
+    return FAILED if coming or _blocked(steps, phase) else OK
+
+
+def _blocked(steps: "list[Step]", phase: str | None) -> bool:
+    """Whether something of the wanted phase waits behind another one."""
+    left = [step.migration.phase for step in steps if step.applied_at is None]
+    return phase in left
+
+
+def _coming(steps: "list[Step]", phase: str | None) -> list[int]:
+    """What would be applied: the pending ones, up to the first of another phase."""
+    coming = []
+    for step in steps:
+        if step.applied_at is None:
+            if phase not in (None, step.migration.phase):
+                break
+            coming.append(step.migration.number)
+    return coming
+
+
+def _document(call: Call, steps: "list[Step]", done: list[int], coming: list[int]) -> dict[str, object]:
+    files = [
+        {
+            "number": step.migration.number,
+            "name": step.migration.name,
+            "phase": step.migration.phase,
+            "applied_at": None if step.applied_at is None else iso(int(step.applied_at * SECOND)),
+        }
+        for step in steps
+    ]
+    schema = sum(step.applied_at is not None for step in steps)
+    facts = {"store": masked(call.url), "schema": schema, "known": len(steps), "durable": True}
+    return {**facts, "dry_run": call.args.dry_run, "applied": done, "would_apply": coming, "migrations": files}
+
+
+def _tell(call: Call, steps: "list[Step]", done: list[int], coming: list[int]) -> None:
+    rows = []
+    for step in steps:
+        number, at = step.migration.number, step.applied_at
+        state = "applied now" if number in done else "would be applied" if number in coming else "pending"
+        if at is not None and number not in done:
+            state = f"applied {(iso(int(at) * SECOND) or '').replace('T', ' ').replace('Z', ' UTC')}"
+        rows.append((number, step.migration.phase, step.migration.name, state))
+    call.screen.table(("number", "phase", "file", "state"), rows, right="number")
+    applied = sum(step.applied_at is not None for step in steps)
+    call.screen.say(f"{masked(call.url)}: schema {applied} of {len(steps)}, durable")
+    if _blocked(steps, call.args.phase) and not coming:
+        call.screen.note("what is pending of this phase comes after the other one: apply that first")
+    elif applied < len(steps) and not coming:
+        call.screen.note("the rest is of another phase: apply `post` when no old program runs any more")
+
+
+COMMANDS = (
+    Command(
+        "migrate",
+        "make the store or bring its schema up to date, and say what it is",
+        _migrate,
+        """
+forebay migrate
+forebay migrate --store postgresql://app@db.example/app --phase pre
+forebay migrate --dry-run || echo "something is pending"
+""",
+        _arguments,
+    ),
+)

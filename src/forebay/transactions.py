@@ -1,0 +1,257 @@
+"""Enqueue inside the caller's own transaction: committed means it will run, rolled back means it was never there.
+
+The caller brings a connection of its own driver to the database of a `postgresql://` store. One statement is executed
+on it, in that driver's style, and nothing else: no commit, no setting, no connection of ours. A driver is recognised by
+the class of the connection, so none of them is a dependency.
+
+Raised in our words: `KeyConflict`, `WrongQueueKind`, a database without the schema. Whatever else goes wrong is the
+driver's own error. After any of them the transaction is aborted, as after any error in Postgres.
+"""
+
+import re
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from forebay.core.errors import ForebayError, Invalid, KeyConflict, Unsupported, WrongQueueKind
+from forebay.core.instant import Instant, Span
+from forebay.core.job import Draft
+from forebay.core.payload import digest
+from forebay.store.checks import check_batch, check_bytes
+
+SCHEMES: Final = ("postgresql", "postgres")
+
+_PUT: Final = "SELECT forebay.enqueue_draft(d.value) FROM json_array_elements(CAST(CAST({} AS text) AS json)) AS d"
+_PUT_AND_TELL: Final = f"{_PUT}, (SELECT pg_notify('forebay', CAST({{}} AS text))) AS told"
+
+_KNOWN: Final = (
+    "enqueue_in takes a Connection or Cursor of psycopg, a Connection or Session of SQLAlchemy, or a connection of "
+    "Django; aenqueue_in an AsyncConnection or AsyncCursor of psycopg, a Connection of asyncpg, or an AsyncConnection "
+    "or AsyncSession of SQLAlchemy"
+)
+_CONFLICT: Final = re.compile(r"forebay: key E?'(.*)' of queue (\S+) belongs to job (\d+)")
+_LOG: Final = re.compile(r"forebay: (\S+) is a log")
+_MISSING: Final = ("3F000", "42883", "42P01")
+
+Statement = Callable[[str], tuple[str, tuple[str, ...]]]
+"""The statement and its parameters, for a driver that marks them with `%s` or with `$1`."""
+
+
+class _Put(Struct, omit_defaults=True):
+    """A draft as `forebay.enqueue_draft` takes it. Instants and spans are microseconds."""
+
+    kind: str
+    body: msgspec.Raw
+    queue: str
+    priority: int = 0
+    run_at: Instant | None = None
+    delay: Span = 0
+    deadline: Instant | None = None
+    expires_at: Instant | None = None
+    key: str | None = None
+    tenant: str | None = None
+    subject: str | None = None
+    max_attempts: int | None = None
+    meta: dict[str, str] | None = None
+    digest: str | None = None
+
+
+def check_url(url: str) -> None:
+    """Only one kind of store has transactions that others can share."""
+    scheme = url.partition(":")[0]
+    if scheme not in SCHEMES:
+        raise Unsupported(
+            f"a {scheme}: store",
+            "enqueueing in your transaction",
+            "use a postgresql:// store, or enqueue after your commit, with a key if that may happen twice",
+        )
+
+
+def enqueue_in(connection: object, drafts: Sequence[Draft], *, notify: bool = True) -> list[int]:
+    """The ids of the jobs, in order; with a key that is known, the first job's."""
+    execute = _found(connection, _SYNC, _ASYNC, "it is asynchronous", "await aenqueue_in(…)")
+    statement = _statement(drafts, notify)
+    with _in_our_words(drafts):
+        return list(execute(connection, statement)) if drafts else []
+
+
+async def aenqueue_in(connection: object, drafts: Sequence[Draft], *, notify: bool = True) -> list[int]:
+    """The same for drivers that are awaited."""
+    execute = _found(connection, _ASYNC, _SYNC, "it is not asynchronous", "call enqueue_in(…)")
+    statement = _statement(drafts, notify)
+    with _in_our_words(drafts):
+        return list(await execute(connection, statement)) if drafts else []
+
+
+def _statement(drafts: Sequence[Draft], notify: bool) -> Statement:
+    check_batch("enqueue_in", len(drafts))
+    check_bytes("enqueue_in", [draft.body for draft in drafts])
+    puts = msgspec.json.encode([_put(draft) for draft in drafts]).decode()
+    queues = ",".join(sorted({draft.queue for draft in drafts}))
+    text, parameters = (_PUT_AND_TELL, (puts, queues)) if notify else (_PUT, (puts,))
+
+    def styled(mark: str) -> tuple[str, tuple[str, ...]]:
+        marks = [mark if mark == "%s" else f"${number}" for number in range(1, len(parameters) + 1)]
+        return text.format(*marks), parameters
+
+    return styled
+
+
+def _put(draft: Draft) -> _Put:
+    return _Put(
+        draft.kind,
+        msgspec.Raw(draft.body),
+        draft.queue,
+        draft.priority,
+        draft.run_at,
+        draft.delay,
+        draft.deadline,
+        draft.expires_at,
+        draft.key,
+        draft.tenant,
+        draft.subject,
+        draft.max_attempts,
+        draft.meta,
+        None if draft.key is None else digest(draft.kind, draft.body).hex(),
+    )
+
+
+def _psycopg(connection: Any, statement: Statement) -> list[int]:
+    with connection.cursor(row_factory=_tuples) as cursor:
+        return [job_id for (job_id,) in cursor.execute(*statement(_mark(cursor))).fetchall()]
+
+
+def _psycopg_cursor(cursor: Any, statement: Statement) -> list[int]:
+    """On a cursor beside it: what the caller has fetched so far stays as it is."""
+    return _psycopg(cursor.connection, statement)
+
+
+def _sqlalchemy(connection: Any, statement: Statement) -> list[int]:
+    rows = connection.exec_driver_sql(*statement(_dialect_mark(connection)))
+    return [job_id for (job_id,) in rows]
+
+
+def _sqlalchemy_session(session: Any, statement: Statement) -> list[int]:
+    return _sqlalchemy(session.connection(), statement)
+
+
+def _django(connection: Any, statement: Statement) -> list[int]:
+    if connection.vendor != "postgresql":
+        raise _elsewhere(connection.vendor)
+    with connection.cursor() as cursor:
+        cursor.execute(*statement("%s"))
+        return [job_id for (job_id,) in cursor.fetchall()]
+
+
+def _django_cursor(cursor: Any, statement: Statement) -> list[int]:
+    return _django(cursor.db, statement)
+
+
+async def _async_psycopg(connection: Any, statement: Statement) -> list[int]:
+    async with connection.cursor(row_factory=_tuples) as cursor:
+        await cursor.execute(*statement(_mark(cursor)))
+        return [job_id for (job_id,) in await cursor.fetchall()]
+
+
+async def _async_psycopg_cursor(cursor: Any, statement: Statement) -> list[int]:
+    return await _async_psycopg(cursor.connection, statement)
+
+
+async def _asyncpg(connection: Any, statement: Statement) -> list[int]:
+    text, parameters = statement("$")
+    return [record[0] for record in await connection.fetch(text, *parameters)]
+
+
+async def _async_sqlalchemy(connection: Any, statement: Statement) -> list[int]:
+    rows = await connection.exec_driver_sql(*statement(_dialect_mark(connection)))
+    return [job_id for (job_id,) in rows]
+
+
+async def _async_sqlalchemy_session(session: Any, statement: Statement) -> list[int]:
+    return await _async_sqlalchemy(await session.connection(), statement)
+
+
+_SYNC: Final[dict[tuple[str, str], Callable[[Any, Statement], list[int]]]] = {
+    ("psycopg", "Connection"): _psycopg,
+    ("psycopg", "Cursor"): _psycopg_cursor,
+    ("sqlalchemy", "Connection"): _sqlalchemy,
+    ("sqlalchemy", "Session"): _sqlalchemy_session,
+    ("sqlalchemy", "scoped_session"): _sqlalchemy_session,
+    ("django", "ConnectionProxy"): _django,
+    ("django", "BaseDatabaseWrapper"): _django,
+    ("django", "CursorWrapper"): _django_cursor,
+}
+_ASYNC: Final[dict[tuple[str, str], Callable[[Any, Statement], Awaitable[list[int]]]]] = {
+    ("psycopg", "AsyncConnection"): _async_psycopg,
+    ("psycopg", "AsyncCursor"): _async_psycopg_cursor,
+    ("asyncpg", "Connection"): _asyncpg,
+    ("asyncpg", "PoolConnectionProxy"): _asyncpg,
+    ("sqlalchemy", "AsyncConnection"): _async_sqlalchemy,
+    ("sqlalchemy", "AsyncSession"): _async_sqlalchemy_session,
+    ("sqlalchemy", "async_scoped_session"): _async_sqlalchemy_session,
+}
+
+
+def _found(connection: object, table: dict[Any, Any], others: dict[Any, Any], reason: str, remedy: str) -> Any:
+    """The adapter for this connection's class, or for one that it derives from."""
+    names = [(kind.__module__.partition(".")[0], kind.__name__) for kind in type(connection).__mro__]
+    for name in names:
+        if name in table:
+            return table[name]
+    shown = f"{type(connection).__module__}.{type(connection).__qualname__}"
+    if any(name in others for name in names):
+        raise Invalid("connection", f"{shown}: {reason}", remedy)
+    raise Invalid("connection", f"{shown} is not a connection that is known here", _KNOWN)
+
+
+def _tuples(_: object) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """Rows as they are, whatever the caller's connection makes of its own."""
+    return tuple
+
+
+def _mark(cursor: object) -> str:
+    """psycopg's raw cursors number their parameters as the server does."""
+    return "$" if any(kind.__name__ == "RawCursorMixin" for kind in type(cursor).__mro__) else "%s"
+
+
+def _dialect_mark(connection: Any) -> str:
+    if connection.dialect.name != "postgresql":
+        raise _elsewhere(connection.dialect.name)
+    return "$" if connection.dialect.paramstyle == "numeric_dollar" else "%s"
+
+
+def _elsewhere(database: str) -> Invalid:
+    return Invalid("connection", f"it leads to a {database} database", "connect to the Postgres database of the store")
+
+
+@contextmanager
+def _in_our_words(drafts: Sequence[Draft]) -> Iterator[None]:
+    try:
+        yield
+    except ForebayError:
+        raise
+    except Exception as error:
+        ours = _translated(error, drafts)
+        if ours is None:
+            raise
+        raise ours from error
+
+
+def _translated(error: Exception, drafts: Sequence[Draft]) -> ForebayError | None:
+    if conflict := _CONFLICT.search(str(error)):
+        literal, queue, job_id = conflict.groups()
+        keys = [draft.key for draft in drafts if draft.key is not None and draft.queue == queue]
+        return KeyConflict(queue, keys[0] if len(keys) == 1 else literal, int(job_id))
+    if log := _LOG.search(str(error)):
+        return WrongQueueKind(log[1], is_log=True)
+    causes = (error, getattr(error, "orig", None), error.__cause__)
+    if any(getattr(cause, "sqlstate", None) in _MISSING for cause in causes) and "forebay" in str(error):
+        return Invalid(
+            "connection",
+            "its database has no schema forebay, or an old one",
+            "connect to the database of the store; `forebay migrate` brings its schema up to date",
+        )
+    return None

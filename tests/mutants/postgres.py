@@ -1,0 +1,114 @@
+"""Guards of the Postgres store and of the worker against faults, and how each is broken; real servers notice."""
+
+from tests.mutants.guards import Mutant
+
+STORE = "src/forebay/store/postgres"
+FUNCTIONS = f"{STORE}/migrations/0002_functions.pre.sql"
+CUTS = "tests/process/test_postgres_cuts.py"
+FAULTS = "tests/process/test_postgres_faults.py"
+KEYS = "tests/process/test_postgres_keys.py"
+OUTAGES = "tests/process/test_postgres_outages.py"
+ROLES = ("tests/unit/test_roles.py",)
+
+POSTGRES_MUTANTS = [
+    Mutant(
+        "postgres: no fence for a whole run",
+        FUNCTIONS,
+        "u.bits IS NULL AND r.single = u.single AND r.last_id = u.last_id AND r.delivery = u.delivery",
+        "u.bits IS NULL AND r.single = u.single AND r.last_id = u.last_id",
+        (CUTS, "-k", "late_settle"),
+    ),
+    Mutant(
+        "postgres: no fence for a part of a run",
+        FUNCTIONS,
+        "u.bits IS NOT NULL AND r.single = u.single AND r.last_id = u.last_id AND r.delivery = u.delivery",
+        "u.bits IS NOT NULL AND r.single = u.single AND r.last_id = u.last_id",
+        (CUTS, "-k", "late_settle"),
+    ),
+    Mutant(
+        "postgres: a call has another token when it is repeated",
+        FUNCTIONS,
+        "VALUES (put.token, v_first, v_now)",
+        "VALUES (gen_random_uuid(), v_first, v_now)",
+        (CUTS, "-k", "stands_for_one_job"),
+    ),
+    Mutant(
+        "postgres: the first answer counts only for an unchanged queue",
+        FUNCTIONS,
+        "        RETURN QUERY SELECT c.first_id, c.at FROM forebay.call",
+        "        RETURN QUERY SELECT CASE WHEN EXISTS (SELECT FROM unnest(names, versions) AS u (name, version)"
+        " JOIN forebay.queue AS q ON q.name = u.name WHERE q.version <> u.version) THEN -1 ELSE c.first_id END, c.at"
+        " FROM forebay.call",
+        (CUTS, "-k", "queue_has_changed"),
+    ),
+    Mutant(
+        "postgres: nothing is repeated on another connection",
+        f"{STORE}/connect.py",
+        "                if (last if ask is None else ask.over) or not safe or not isinstance(error, _ELSEWHERE):",
+        "                if True:",
+        (CUTS, "-k", "stands_for_one_job"),
+    ),
+    Mutant(
+        "postgres: a commit is repeated blindly",
+        f"{STORE}/connect.py",
+        "                if self._has_committed(progress.xid):\n",
+        "                if False:\n",
+        (CUTS, "-k", "tick"),
+    ),
+    Mutant(
+        "postgres: a claim without an answer keeps its holder",
+        f"{STORE}/claims.py",
+        "                self._retire(owner, holder)\n",
+        "",
+        (CUTS, "-k", "nobody_heard"),
+    ),
+    Mutant(
+        "postgres: errors of the driver come out",
+        f"{STORE}/connect.py",
+        "            except psycopg.Error as error:\n                safe",
+        "            except psycopg.OperationalError as error:\n                safe",
+        (OUTAGES, "-k", "read_only"),
+    ),
+    Mutant(
+        "postgres: a silent listener is kept",
+        f"{STORE}/waiting.py",
+        "and monotonic() - heard_at < _DEAF_AFTER:",
+        "and True:",
+        (OUTAGES, "-k", "half_open"),
+    ),
+    Mutant(
+        "postgres: who comes second with a key does not look again",
+        f"{STORE}/intake.py",
+        "        if written != len(rows):\n",
+        "        if False:\n",
+        (KEYS, "-k", "many_processes"),
+    ),
+    Mutant(
+        "a reaper takes what is overdue right after an outage",
+        "src/forebay/work/reaper.py",
+        "        if self._failures >= _OUTAGE:\n",
+        "        if False:\n",
+        ROLES,
+    ),
+    Mutant(
+        "every role has a voice of its own",
+        "src/forebay/work/role.py",
+        "            if now - self._spoken_at < _LOG_EVERY:\n                return\n",
+        "",
+        ROLES,
+    ),
+    Mutant(
+        "a worker is replaced in an outage, whatever it runs",
+        "src/forebay/work/worker.py",
+        "return alive and not (self._supervised and failing and self.pool.idle and self.settler.empty)",
+        "return alive and not (self._supervised and self._claiming.failures > 5)",
+        (FAULTS, "-k", "outage"),
+    ),
+    Mutant(
+        "what a dead worker had started is not charged",
+        "src/forebay/work/supervisor.py",
+        "Abandoned(owner) if (job.id, job.delivery) in started else Interrupted(),",
+        "Interrupted(),",
+        (FAULTS, "-k", "at_random"),
+    ),
+]

@@ -1,0 +1,48 @@
+"""Servers that process tests may kill: `durable` is a Postgres of their own, which syncs as in production, one for each
+worker of xdist; `load` is a fresh database in it, with workers, producers and an audit.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from forebay.testing.servers.postgres import PostgresServer
+    from tests.process.load import Load
+
+
+@pytest.fixture(scope="session")
+def durable() -> "Iterator[PostgresServer]":
+    from forebay.testing.servers.postgres import PostgresServer
+    from forebay.testing.servers.process import ServerUnavailable
+
+    with ExitStack() as stack:
+        try:
+            server = stack.enter_context(PostgresServer(durable=True, private=True))
+        except ServerUnavailable as error:
+            pytest.skip(str(error))
+        yield server
+
+
+@pytest.fixture
+def durable_url(durable: "PostgresServer") -> Iterator[str]:
+    """The test before may have left the server dead."""
+    durable.start()
+    url = durable.create_database()
+    yield url
+    durable.start()
+    durable.drop_database(url)
+
+
+@pytest.fixture
+def load(durable_url: str, tmp_path: Path) -> "Iterator[Load]":
+    from tests.process.load import Load
+
+    load = Load(tmp_path, durable_url)
+    try:
+        yield load
+    finally:
+        load.close()

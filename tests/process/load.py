@@ -1,0 +1,149 @@
+"""Load for tests of faults on Postgres: real workers by the command line, producers that write receipts, and the audit.
+
+The audit reads the receipts, the file of effects and, when all is quiet, the store. It demands: every receipt has its
+job, and that one alone; every job has ended and was asked for; one start and one effect a fence; what was acknowledged
+is the last delivery, so nothing stale counted; every start was an attempt of its own, and every attempt a start or
+abandoned; nothing runs.
+"""
+
+import logging
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import psycopg
+
+from forebay import Job, State
+from forebay.core.limits import ERRORS_KEPT
+from tests.process.site import APP, PATIENCE, Line, Site, by_seq
+
+log = logging.getLogger(__name__)
+
+HEALED_WITHIN = 20.0
+"""Seconds after which all consume again; ten is the promise, and a build machine may be busy."""
+
+
+class Answer(NamedTuple):
+    """What a producer was told of one job. `job` is 0 where it got no receipt."""
+
+    word: str
+    seq: int
+    job: int
+    at: int
+
+
+class Load(Site):
+    """A site with a fleet and producers."""
+
+    def __init__(self, directory: Path, url: str) -> None:
+        super().__init__(directory, url)
+        self.producers: list[tuple[subprocess.Popen[bytes], Path]] = []
+
+    def workers(self, processes: int, *, lease: float = 2.0, url: str | None = None) -> subprocess.Popen[bytes]:
+        words = f"--processes {processes} --concurrency 8 --visibility-timeout {lease:g} --drain-timeout 10"
+        return self.run("-m", "forebay", "worker", f"{APP}:fb", *words.split(), url=url)
+
+    def produce(self, *, threads: int = 2, pause: float = 0.05, keyed: bool = False, url: str | None = None) -> None:
+        number = len(self.producers)
+        receipts = self.directory / f"receipts-{number}"
+        way = "keyed" if keyed else "plain"
+        command = ("-m", "tests.process.producer", str(receipts), str(number), str(threads), str(pause), way)
+        self.producers.append((self.run(*command, url=url), receipts))
+
+    def stop_producing(self) -> None:
+        for process, _ in self.producers:
+            assert process.stdin is not None
+            process.stdin.close()
+            assert process.wait(PATIENCE) == 0
+
+    def answers(self, receipts: Path | None = None) -> list[Answer]:
+        """Of one producer, or of all."""
+        files = [receipts] if receipts is not None else [path for _, path in self.producers]
+        lines = [line for path in files if path.exists() for line in path.read_text().splitlines()]
+        return [Answer(word, *map(int, numbers)) for word, *numbers in (line.split() for line in lines)]
+
+    def until_busy(self, effects: int) -> None:
+        """So many more effects."""
+        self.until_effects(len(self.lines("effect")) + effects)
+
+    def until_effects(self, count: int) -> None:
+        self.until(lambda: len(self.lines("effect")) >= count, f"{count} effects")
+
+    def until_consumed(self, healed_at: int, processes: int) -> None:
+        """Every producer has a new receipt and so many workers a new effect."""
+
+        def again() -> bool:
+            effects = {line.pid for line in self.lines("effect") if line.at > healed_at}
+            receipts = [
+                any(answer.word == "receipt" and answer.at > healed_at for answer in self.answers(path))
+                for _, path in self.producers
+            ]
+            return len(effects) >= processes and all(receipts)
+
+        self.until(again, f"{processes} workers and all producers go on", HEALED_WITHIN)
+        log.info("all consume again after %.1f s", (now() - healed_at) / 1_000_000)
+
+    def until_quiet(self, patience: float = PATIENCE) -> None:
+        """Nothing is waiting, ready or running."""
+        self.until(lambda: sum(backlog.depth for backlog in self.store.backlog()) == 0, "all ended", patience)
+
+    def audit_load(self) -> list[Job]:
+        jobs = self.jobs()
+        answers = self.answers()
+        receipts: dict[int, set[int]] = {}
+        for answer in answers:
+            assert answer.word != "broken", "an error that is not ours came out of the store"
+            if answer.word == "receipt":
+                receipts.setdefault(answer.seq, set()).add(answer.job)
+        asked = {answer.seq for answer in answers} | set(range(1, len(self.ids) + 1))
+        of_seq: dict[int, set[int]] = {}
+        for job in jobs:
+            of_seq.setdefault(seq_of(job), set()).add(job.id)
+        assert not (twice := [seq for seq, ids in of_seq.items() if len(ids) > 1]), f"accepted twice: {twice[:10]}"
+        assert not (lost := [seq for seq, ids in receipts.items() if of_seq.get(seq) != ids]), f"lost: {lost[:10]}"
+        assert of_seq.keys() <= asked, "a job that nobody sent"
+        self.audit_jobs({seq_of(job): job for job in jobs})
+        starts, effects = by_seq(self.lines("start")), by_seq(self.lines("effect"))
+        for job in jobs:
+            audit_job(job, starts.get(seq_of(job), []), effects.get(seq_of(job), []))
+        return jobs
+
+
+def audit_job(job: Job, starts: list[Line], effects: list[Line]) -> None:
+    """One job that has ended, against what was written of its runs."""
+    for line in (*starts, *effects):
+        assert line.job == job.id
+        assert 0 < line.delivery <= job.delivery
+    assert {line.delivery for line in effects} <= {line.delivery for line in starts}
+    if job.state is State.DONE:
+        assert job.delivery in {line.delivery for line in effects}, f"acknowledged, and had no effect: {job}"
+        assert job.result == job.delivery, f"a late acknowledgement counted: {job}"
+    ran = {line.attempt for line in starts}
+    assert len(ran) == len(starts), f"a start that was not charged: {job} {starts}"
+    abandoned = {error.attempt for error in job.errors if error.abandoned}
+    charged = set(range(1, job.attempt + 1))
+    assert ran <= charged, f"it ran more often than it was charged: {job}"
+    assert charged - ran <= abandoned or len(job.errors) == ERRORS_KEPT, f"charged without a start: {job}"
+
+
+def seq_of(job: Job) -> int:
+    payload = job.payload
+    assert isinstance(payload, dict)
+    seq = payload["seq"]
+    assert isinstance(seq, int)
+    return seq
+
+
+def now() -> int:
+    """Microseconds, on the clock of the lines."""
+    return time.monotonic_ns() // 1_000
+
+
+@contextmanager
+def admin(url: str) -> Iterator[psycopg.Connection[tuple[object, ...]]]:
+    """A connection that is always for writing."""
+    with psycopg.connect(url, autocommit=True, options="-c default_transaction_read_only=off") as connection:
+        yield connection

@@ -1,0 +1,106 @@
+"""The door of the Postgres store: calls of many threads share one commit, and each still gets its own answer."""
+
+from collections.abc import Iterator
+from threading import Event
+
+import psycopg
+import pytest
+
+from forebay.core.job import Draft
+from forebay.core.policy import Priority
+from forebay.core.spec import QueueSpec
+from forebay.store.postgres.store import PostgresStore
+from forebay.store.protocol import Receipt
+from forebay.testing.conformance.racing import Task
+from tests.stores.tables import Tables
+
+
+@pytest.fixture
+def store(cleared_url: str) -> Iterator[PostgresStore]:
+    store = PostgresStore(cleared_url)
+    yield store
+    store.close()
+
+
+class Held:
+    """While it is held, a put that has begun cannot end, and the others gather behind it."""
+
+    def __init__(self, store: PostgresStore, tables: Tables) -> None:
+        self._store = store
+        self._connection = psycopg.connect(tables.url)
+        self._connection.execute("LOCK TABLE forebay.run IN EXCLUSIVE MODE")
+
+    def until_waiting(self, count: int) -> None:
+        for _ in range(2_000):
+            if len(self._store._door._waiting) == count and self._store._door._led:
+                return
+            Event().wait(0.005)
+        raise AssertionError(f"{len(self._store._door._waiting)} wait, not {count}")
+
+    def let_go(self) -> None:
+        self._connection.close()
+
+
+def commits(tables: Tables) -> int:
+    found: int = tables.value("SELECT count(*) FROM forebay.call")
+    return found
+
+
+def together(store: PostgresStore, tables: Tables, *batches: list[Draft]) -> list[list[Receipt]]:
+    """One call that cannot end yet, then these; the answers of these."""
+    held = Held(store, tables)
+    first = Task(lambda: store.enqueue([Draft("first")]))
+    held.until_waiting(0)
+    tasks = []
+    for number, batch in enumerate(batches, 1):
+        tasks.append(Task(lambda batch=batch: store.enqueue(batch)))  # type: ignore[misc]
+        held.until_waiting(number)
+    held.let_go()
+    assert [receipt.duplicate for receipt in first.result()] == [False]
+    return [task.result() for task in tasks]
+
+
+def test_calls_that_meet_share_one_commit(store: PostgresStore, tables: Tables) -> None:
+    answers = together(store, tables, *[[Draft("k", n)] for n in range(20)])
+    assert commits(tables) == 2
+    ids = [receipt.id for (receipt,) in answers]
+    assert ids == list(range(ids[0], ids[0] + 20))
+    jobs = store.get(ids)
+    assert [job.payload for job in jobs if job is not None] == list(range(20))
+    assert tables.value("SELECT count(*) FROM forebay.run") == 2, "alike jobs of several callers are one run"
+
+
+def test_every_caller_gets_the_receipts_of_its_own_drafts(store: PostgresStore, tables: Tables) -> None:
+    sizes = [1, 3, 2]
+    answers = together(store, tables, *[[Draft("k", [size, n]) for n in range(size)] for size in sizes])
+    for size, receipts in zip(sizes, answers, strict=True):
+        jobs = store.get([receipt.id for receipt in receipts])
+        assert [job.payload for job in jobs if job is not None] == [[size, n] for n in range(size)]
+
+
+def test_a_commit_is_no_larger_than_a_call_may_be(store: PostgresStore, tables: Tables) -> None:
+    answers = together(store, tables, *[[Draft("k")] * 600 for _ in range(3)])
+    assert commits(tables) == 4
+    ids = [receipt.id for receipts in answers for receipt in receipts]
+    assert len(set(ids)) == 1_800
+
+
+def test_callers_of_several_queues_share_a_commit_too(store: PostgresStore, tables: Tables) -> None:
+    store.put_spec(QueueSpec(name="ranked", selection=Priority()))
+    answers = together(
+        store, tables, [Draft("k", queue="ranked", priority=3)], [Draft("k")], [Draft("k", queue="ranked")]
+    )
+    assert commits(tables) == 2
+    queues = [job.queue for receipts in answers for job in store.get([receipts[0].id]) if job is not None]
+    assert queues == ["ranked", "default", "ranked"]
+
+
+def test_a_spec_that_changes_meanwhile_refuses_nobody(store: PostgresStore, tables: Tables, cleared_url: str) -> None:
+    """The function refuses stamps of an old spec; everyone is taken in by the new one."""
+    store.enqueue([Draft("k", queue="q")])
+    other = PostgresStore(cleared_url)
+    other.put_spec(QueueSpec(name="q", selection=Priority()))
+    other.close()
+    answers = together(store, tables, [Draft("k", queue="q", priority=9)], [Draft("k", queue="q")])
+    ranks = tables.execute("SELECT last_id, rank FROM forebay.run WHERE queue = 'q' AND rank <= 0 ORDER BY last_id")
+    assert dict(ranks) == {answers[0][0].id: -9, answers[1][0].id: 0}

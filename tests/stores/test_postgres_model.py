@@ -1,0 +1,57 @@
+"""The Postgres store against the reference model. A crash is a second opener: what it reads is all that survives.
+
+How long it runs is the Hypothesis profile's say; see `tests/conftest.py`. Every history starts with empty tables.
+"""
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from forebay.store.postgres.store import PostgresStore
+from forebay.testing.clock import ManualClock
+from forebay.testing.machine import StoreMachine
+from forebay.testing.pair import Opened
+from tests.stores.tables import Tables
+
+HISTORIES = settings(
+    settings(), max_examples=max(10, settings().max_examples // 5), stateful_step_count=50, print_blob=True
+)
+
+
+class _Postgres:
+    def __init__(self, tables: Tables, clock: ManualClock) -> None:
+        self.tables = tables
+        self.clock = clock
+        self.store = PostgresStore(tables.url, clock=clock)
+
+    def reopen(self) -> PostgresStore:
+        self.store.close()
+        self.store = PostgresStore(self.tables.url, clock=self.clock)
+        return self.store
+
+    def residue(self) -> Mapping[str, int]:
+        """Rows that are left, and what a process holds on to."""
+        # What nobody needs any more is swept by whoever promotes, now and then.
+        self.store._swept_at = float("-inf")
+        self.store.promote(1_000)
+        names = ("run", "ended", "key", "gate", "line", "inbox", "call")
+        left = {name: self.tables.value(f"SELECT count(*) FROM forebay.{name}") for name in names}
+        left["leases"] = sum(len(holder.jobs) for holder in self.store._holders.values())
+        self.store.close()
+        return left
+
+
+@pytest.mark.timeout(3_600)
+def test_postgres_answers_as_the_model_does(tables: Tables) -> None:
+    last: list[_Postgres] = []
+
+    def opener(clock: ManualClock) -> Opened:
+        for left in last:
+            left.store.close()
+        tables.clear()
+        last[:] = [_Postgres(tables, clock)]
+        return Opened(last[0].store, last[0].reopen, None, last[0].residue)
+
+    run_state_machine_as_test(StoreMachine.for_store(opener), settings=HISTORIES)

@@ -1,0 +1,215 @@
+"""No verb walks what it does not need: with 100,000 rows of every kind, each looks at a few rows, by an index.
+
+The server counts what was read. A process counts when it ends, so every verb is called on a store of its own, and its
+sessions have ended before the counters are looked at. It must hold without statistics, as after a restore, and with
+them: `forebay.run` is never analysed by itself.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from threading import Event
+from typing import Any
+
+import psycopg
+import pytest
+
+from forebay.core.instant import minutes, seconds
+from forebay.core.job import Draft, State
+from forebay.core.outcome import Ack, Failure, Release, Retry, Verdict
+from forebay.core.policy import AtMost, Bounded, InOrder
+from forebay.core.spec import QueueSpec
+from forebay.store.postgres.store import PostgresStore
+from forebay.store.protocol import Query, Want
+from forebay.testing.servers.postgres import PostgresServer
+
+ROWS = 100_000
+READ_MOST = 5_000
+"""Rows that a call may look at: far less than a table, more than any call needs."""
+
+LARGE = ("run", "ended", "key", "call", "line", "gate")
+NOW = 1_700_000_000_000_000
+# By hundred thousands of ids: ready, later, running by heartbeat, running alone, parked, gated and later.
+FILL = f"""
+INSERT INTO forebay.holder (owner, until, seen_at) SELECT 'gone-' || i, 0, {NOW} FROM generate_series(1, 50) AS i;
+
+INSERT INTO forebay.run (
+    last_id, rank, due_at, enqueued_at, rank_base, n, size, max_attempts, state, single, rank_timed, queue, cls, kind,
+    bodies, holder, lease_until, claimed_at, delivery, attempt, beat, expires_at, gate, gates
+)
+SELECT i, {NOW} + i, CASE WHEN k IN (1, 5) THEN {2 * NOW} ELSE {NOW} END + i, {NOW}, 0, 1, 1, 25,
+    (ARRAY[1, 3, 2, 2, 0, 0])[k + 1], true, 2, CASE WHEN k < 4 THEN 'q' ELSE 'gated' END, '', 'k', '[null]',
+    CASE WHEN k IN (2, 3) THEN 1 + i % 50 END, CASE WHEN k IN (2, 3) THEN {2 * NOW} + i END,
+    CASE WHEN k IN (2, 3) THEN {NOW} END, (k IN (2, 3))::integer, 0, k <> 3,
+    CASE WHEN k < 2 AND i % 2 = 0 THEN {2 * NOW} + i END, CASE WHEN k = 4 THEN 'cap/gated' END,
+    CASE WHEN k > 3 THEN '[["cap/gated",5,false]]' END
+FROM generate_series(0, 5) AS k, generate_series(k * {ROWS} + 1, (k + 1) * {ROWS}) AS i;
+
+INSERT INTO forebay.gate VALUES ('cap/gated', 5, 5, {ROWS}, 0, false);
+INSERT INTO forebay.gate SELECT 'cap/' || i, 1, 1, 0, 0, false FROM generate_series(1, {ROWS}) AS i;
+INSERT INTO forebay.line SELECT 'order/' || i % 1000, i FROM generate_series(1, {ROWS}) AS i;
+
+INSERT INTO forebay.ended
+SELECT {10 * ROWS} + i, {NOW}, {NOW}, {NOW} + i, CASE WHEN i % 2 = 0 THEN {2 * NOW} + i END, NULL, 0, 1, 1, 25, 1,
+    3 + i % 3, 2, false, 'q', '', 'k', 'a', NULL, NULL, NULL, 'null', NULL
+FROM generate_series(1, {ROWS}) AS i;
+
+INSERT INTO forebay.key SELECT 'q', 'key-' || i, i, {2 * NOW} + i, '\\x00' FROM generate_series(1, {ROWS}) AS i;
+INSERT INTO forebay.call SELECT gen_random_uuid(), i, {2 * NOW} FROM generate_series(1, {ROWS}) AS i;
+SELECT setval('forebay.job_id', {100 * ROWS} + 1, false);
+"""
+
+
+def one(store: PostgresStore, queue: str = "q") -> Any:
+    (lease,) = store.claim([Want(queue, 1)], "me", minutes(1))
+    return lease
+
+
+def beat(store: PostgresStore) -> None:
+    leases = store.claim([Want("q", 20)], "me", minutes(1))
+    assert len(store.extend(leases, minutes(2))) == 20
+
+
+def extend_some(store: PostgresStore) -> None:
+    leases = store.claim([Want("q", 20)], "me", minutes(1))
+    assert len(store.extend(leases[:3], minutes(2))) == 3
+
+
+def settle(store: PostgresStore) -> None:
+    leases = store.claim([Want("q", 20)], "me", minutes(1))
+    verdicts: list[Verdict] = [Ack(), Retry(0, Failure("E")), Retry(10**9, Failure("E")), Release()]
+    assert len(store.settle([(lease, verdicts[number % 4]) for number, lease in enumerate(leases)])) == 20
+
+
+def stale(store: PostgresStore) -> None:
+    lease = one(store)
+    for verdict in (Ack(), Ack(), Release()):
+        store.settle([(lease, verdict)])
+
+
+def pause(store: PostgresStore) -> None:
+    store.pause("other")
+    store.resume("other")
+
+
+VERBS: Mapping[str, Callable[[PostgresStore], object]] = {
+    "enqueue": lambda store: store.enqueue([Draft("k", queue="q")] * 20),
+    "enqueue different": lambda store: store.enqueue([Draft("k", n, queue="q", delay=n) for n in range(20)]),
+    "enqueue with keys": lambda store: store.enqueue([Draft("k", queue="q", key=f"new-{n}") for n in range(20)]),
+    "enqueue behind gates": lambda store: store.enqueue(
+        [Draft("k", queue="ordered", subject=f"s{n}") for n in range(9)]
+    ),
+    "claim": lambda store: store.claim([Want("q", 20)], "me", minutes(1)),
+    "claim one": one,
+    "claim nothing": lambda store: store.claim([Want("empty", 20)], "me", minutes(1)),
+    "settle": settle,
+    "settle again, and late": stale,
+    "heartbeat": beat,
+    "extend some": extend_some,
+    "overdue": lambda store: store.overdue(20),
+    "promote": lambda store: store.promote(1_000),
+    "get": lambda store: store.get([*range(1, 9), 10 * ROWS + 5, 3 * ROWS, 77_777_777]),
+    "cancel": lambda store: store.cancel([5, 3 * ROWS, ROWS + 7]),
+    "redrive": lambda store: store.redrive([10 * ROWS + n for n in range(1, 9)]),
+    "purge": lambda store: store.purge(State.DONE, NOW + ROWS, 20),
+    "set_gate": lambda store: store.set_gate("cap/gated", 6),
+    "pause": pause,
+    "wait": lambda store: store.wait(["empty"], seconds(0)),
+    "wait for work": lambda store: store.wait(["q"], seconds(1)),
+    "browse": lambda store: store.browse(Query(queue="q"), 4 * ROWS, 20),
+}
+
+NEEDS_STATISTICS = {"purge"}
+"""Of `forebay.ended`, which the server analyses by itself."""
+
+
+@pytest.fixture(scope="module")
+def full(postgres: PostgresServer) -> Iterator[str]:
+    """A database with many rows of every kind, as nobody has analysed it yet."""
+    url = postgres.create_database()
+    store = PostgresStore(url)
+    store.put_spec(QueueSpec(name="gated", eligibility=AtMost(5)))
+    store.put_spec(QueueSpec(name="ordered", eligibility=InOrder(), capacity=Bounded(10**6)))
+    store.close()
+    execute(url, FILL)
+    yield url
+    postgres.drop_database(url)
+
+
+def execute(url: str, *statements: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(statement.encode())
+
+
+class Counters:
+    """What was read so far, by those whose sessions have ended."""
+
+    def __init__(self, url: str) -> None:
+        self.connection = psycopg.connect(url, autocommit=True)
+
+    def look(self) -> dict[str, tuple[int, int]]:
+        """Per table: sequential scans, and rows read in whatever way."""
+        self._until_alone()
+        rows = self.connection.execute(
+            "SELECT t.relname, t.seq_scan, t.seq_tup_read + coalesce(sum(i.idx_tup_read), 0)::bigint "
+            "FROM pg_stat_user_tables AS t LEFT JOIN pg_stat_user_indexes AS i ON i.relid = t.relid "
+            "WHERE t.schemaname = 'forebay' GROUP BY t.relid, t.relname, t.seq_scan, t.seq_tup_read"
+        ).fetchall()
+        return {name: (scans, read) for name, scans, read in rows}
+
+    def _until_alone(self) -> None:
+        others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        for _ in range(1_000):
+            if self.connection.execute(f"{others} AND backend_type = 'client backend'").fetchone() == (0,):
+                return
+            Event().wait(0.01)
+        raise AssertionError("some sessions do not end")
+
+
+@pytest.fixture
+def counters(full: str) -> Iterator[Counters]:
+    counters = Counters(full)
+    yield counters
+    counters.connection.close()
+
+
+def reads(url: str, counters: Counters, verb: Callable[[PostgresStore], object]) -> dict[str, tuple[int, int]]:
+    """Scans and rows read by one call, per table. What only the first call of a process does is not counted."""
+    before = counters.look()
+    store = PostgresStore(url)
+    verb(store)
+    store.close()
+    after = counters.look()
+    return {name: (after[name][0] - before[name][0], after[name][1] - before[name][1]) for name in after}
+
+
+@pytest.mark.parametrize("name", sorted(VERBS.keys() - NEEDS_STATISTICS))
+def test_a_verb_reads_few_rows_without_statistics(full: str, counters: Counters, name: str) -> None:
+    check(reads(full, counters, VERBS[name]))
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_a_verb_reads_few_rows_with_statistics(analysed: str, counters: Counters, name: str) -> None:
+    check(reads(analysed, counters, VERBS[name]))
+
+
+@pytest.fixture(scope="module")
+def analysed(full: str) -> str:
+    execute(full, "VACUUM ANALYZE")
+    return full
+
+
+def check(found: dict[str, tuple[int, int]]) -> None:
+    scanned = {name: found[name] for name in LARGE if found[name][0]}
+    assert scanned == {}, "scanned from end to end: scans, rows"
+    much = {name: found[name][1] for name in LARGE if found[name][1] > READ_MOST}
+    assert much == {}, "rows read"
+
+
+def test_the_counters_see_a_scan(full: str, counters: Counters) -> None:
+    def scan(store: PostgresStore) -> None:
+        execute(full, "SET enable_indexscan = off", "SELECT count(*) FROM forebay.run")
+        execute(full, "SET enable_bitmapscan = off", "SELECT count(subject) FROM forebay.run")
+
+    found = reads(full, counters, scan)
+    assert found["run"][0] >= 1
+    assert found["run"][1] > ROWS

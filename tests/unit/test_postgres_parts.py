@@ -1,0 +1,184 @@
+"""The parts of the Postgres store that need no server: runs, names without passwords, and what the doctor says."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from forebay.cli import postgres as words
+from forebay.cli.finding import Finding
+from forebay.cli.place import said
+from forebay.core.instant import minutes
+from forebay.core.job import Draft
+from forebay.core.policy import Fair, KeepFor, Priority
+from forebay.core.spec import QueueSpec
+from forebay.store.postgres.connect import masked, without_password
+from forebay.store.postgres.health import Health, Open, Table
+from forebay.store.postgres.runs import Run, facts_json, group
+from forebay.store.postgres.specs import Known
+from tests.unit.values import NOW
+
+WELL = Health(
+    version=180_001,
+    version_name="18.1",
+    fsync=True,
+    full_page_writes=True,
+    synchronous_commit="on",
+    autovacuum=True,
+    in_recovery=False,
+    read_only=False,
+    connections=10,
+    connections_most=97,
+    sees_others=True,
+    held=[],
+    tables=[Table("run", 10, 10, 30.0, True)],
+)
+
+
+def grouped(*drafts: Draft, spec: QueueSpec | None = None) -> list[Run]:
+    text = None if spec is None else spec.to_json().decode()
+    known = {name: Known(name, 1, text) for name in {draft.queue for draft in drafts}}
+    return group(drafts, lambda draft: known[draft.queue].stamp(draft))
+
+
+def shape(*drafts: Draft, spec: QueueSpec | None = None) -> list[list[Any]]:
+    """The payloads, run by run."""
+    return [[msgspec.json.decode(draft.body) for draft in run.drafts] for run in grouped(*drafts, spec=spec)]
+
+
+def test_alike_neighbours_share_a_run() -> None:
+    assert shape(*[Draft("k", n) for n in range(5)]) == [[0, 1, 2, 3, 4]]
+    assert shape() == []
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"queue": "other"},
+        {"delay": 1},
+        {"run_at": NOW},
+        {"max_attempts": 3},
+        {"expires_at": NOW},
+    ],
+)
+def test_only_neighbours_share_a_run(other: dict[str, Any]) -> None:
+    """Those on both sides of another one do not: ids count on through a run, in the order of acceptance."""
+    assert shape(Draft("k", 0), Draft("k", 1, **other), Draft("k", 2)) == [[0], [1], [2]]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"kind": "l"}, {"tenant": "a"}, {"subject": "s"}, {"priority": 7}, {"deadline": NOW}, {"meta": {"a": "b"}}],
+)
+def test_what_a_claim_does_not_look_at_keeps_nobody_apart(other: dict[str, Any]) -> None:
+    (run,) = grouped(Draft("k", 0), Draft(**{"kind": "k", "payload": 1, **other}), Draft("k", 2))
+    facts = run.columns()[-2]
+    assert msgspec.json.decode(facts) == [None, other, None]
+
+
+def test_ranks_and_classes_keep_jobs_apart() -> None:
+    by_priority = QueueSpec(name="default", selection=Priority())
+    drafts = [Draft("k", 0), Draft("k", 1, priority=5), Draft("k", 2, priority=5)]
+    assert shape(*drafts, spec=by_priority) == [[0], [1, 2]]
+    by_tenant = QueueSpec(name="default", share=Fair(by="tenant"))
+    assert shape(Draft("k", 0, tenant="a"), Draft("k", 1, tenant="b"), spec=by_tenant) == [[0], [1]]
+
+
+def test_a_job_that_may_expire_is_alone() -> None:
+    assert shape(*[Draft("k", n, expires_at=NOW) for n in range(3)]) == [[0], [1], [2]]
+
+
+def test_facts_are_kept_only_where_there_are_any() -> None:
+    plain = [Draft("k", 1), Draft("k", 2)]
+    assert facts_json(plain, "k") is None
+    assert grouped(*plain)[0].columns()[-2] is None
+    found = facts_json([Draft("k"), Draft("l", tenant="a")], "k")
+    assert found is not None
+    assert msgspec.json.decode(found) == [None, {"kind": "l", "tenant": "a"}]
+
+
+def test_the_columns_of_a_run_are_those_of_its_first_job() -> None:
+    kept = QueueSpec(name="q", retention=KeepFor(minutes(1)))
+    (run,) = grouped(Draft("k", "a", queue="q", delay=5), Draft("l", "b", queue="q", delay=5), spec=kept)
+    columns = run.columns()
+    assert columns[:6] == (2, "q", "", "k", 5, None)
+    assert columns[-1] == b'["a","b"]'
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://ada:s3cret@db.example:5433/app",
+        "postgresql://ada:s3cret@db.example/app?sslmode=require",
+        "postgresql://db.example/app?user=ada&password=s3cret",
+        "postgresql://ada:s3cret@one.example:1,two.example:2/app",
+        "postgres://:s3cret@/app",
+    ],
+)
+def test_a_password_is_not_in_a_name(url: str) -> None:
+    name = masked(url)
+    assert "s3cret" not in name
+    assert name.endswith("/app")
+    assert ("ada" in name) == ("ada:" in url)
+
+
+def test_a_password_is_not_in_what_a_driver_says() -> None:
+    url = "postgresql://ada:s3%20cret@db.example/app"
+    text = 'unexpected spaces found in "s3 cret", use percent-encoded spaces; near s3%20cret'
+    for hidden in (without_password(text, url), said(RuntimeError(text), url)):
+        assert "s3" not in hidden
+        assert "***" in hidden
+
+
+def check(health: Health, name: str) -> Finding:
+    findings = [
+        words._version(health),
+        *words._durable(health),
+        *words._role(health),
+        *words._held(health),
+        *words._vacuum(health),
+        words._connections(health),
+    ]
+    return next(finding for finding in findings if finding.check == name)
+
+
+def test_a_server_that_is_well_has_nothing_to_mend() -> None:
+    for name in ("server", "durable", "held", "vacuum", "sessions"):
+        assert check(WELL, name).status == "ok"
+        assert check(WELL, name).remedy == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "status", "fact"),
+    [
+        ({"version": 130_012, "version_name": "13.12"}, "server", "fail", "13.12 is older than 14"),
+        ({"fsync": False}, "durable", "warn", "fsync is off"),
+        ({"full_page_writes": False}, "durable", "warn", "torn pages"),
+        ({"synchronous_commit": "off"}, "durable", "warn", "the last jobs"),
+        ({"in_recovery": True}, "role", "fail", "standby"),
+        ({"read_only": True}, "role", "fail", "read-only"),
+        ({"connections": 90}, "sessions", "warn", "90 of 97"),
+        ({"autovacuum": False}, "vacuum", "warn", "autovacuum is off"),
+        ({"tables": [Table("run", 10, 10, None, False)]}, "vacuum", "warn", "off for forebay.run"),
+        ({"tables": [Table("run", 5, 300_000, 900.0, True)]}, "vacuum", "warn", "300,000 dead rows beside 5 live"),
+        ({"tables": [Table("run", 10**6, 300_000, None, True)]}, "vacuum", "ok", "cleared never yet"),
+        ({"sees_others": False}, "held", "ok", "others are not shown"),
+        (
+            {"held": [Open("42", "report", "ada", "idle in transaction", 75.0, 1_200)]},
+            "held",
+            "warn",
+            "pid 42 (report, user ada, idle in transaction) holds a transaction open for 1m 15s",
+        ),
+        ({"held": [Open("", "x-1", "ada", "prepared", 75.0, 1)]}, "held", "warn", "prepared 'x-1'"),
+    ],
+)
+def test_what_is_wrong_with_a_server_is_said(changes: dict[str, Any], name: str, status: str, fact: str) -> None:
+    finding = check(replace(WELL, **changes), name)
+    assert finding.status == status
+    assert fact in finding.fact
+    assert bool(finding.remedy) == (status != "ok")
+
+
+def test_without_a_schema_there_is_nothing_to_clear() -> None:
+    assert list(words._vacuum(replace(WELL, tables=[]))) == []
