@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from bench.measure import Figure, arguments, run
 from bench.pg import depth, drain, flow, ours
 from bench.pg.peers.programs import missing, peers, version_of
-from bench.pg.pgbench import find_pgbench
+from bench.pg.pgbench import CONNECTIONS, find_pgbench
 from bench.pg.server import Bench, described
 from bench.pg.sweep import Sweep
 
@@ -45,6 +45,8 @@ def preface(bench: Bench) -> None:
         say(f"not installed, so their figures are left out: {', '.join(missing())} (make bench-postgres PEERS=1)")
     if find_pgbench() is None:
         say("no pgbench here: end_to_end/pgbench and sweep/connections are left out")
+    else:
+        say(f"pgbench: {CONNECTIONS} connections, the store's statements prepared, 100 jobs a statement")
 
 
 def themes(bench: Bench, quick: bool, knee: Sweep) -> Iterator[tuple[list[Figure], int]]:

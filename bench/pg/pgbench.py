@@ -31,7 +31,7 @@ from forebay.core.outcome import Ack
 from forebay.testing.servers.postgres import find_programs
 from forebay.testing.servers.process import ServerUnavailable
 
-CONNECTIONS: Final = 4
+CONNECTIONS: Final = 8
 _WARM: Final = 8
 _LONG: Final = 500
 _TPS: Final = re.compile(r"^tps = ([\d.]+)", re.MULTILINE)

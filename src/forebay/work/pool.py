@@ -33,6 +33,10 @@ _log = logging.getLogger("forebay.work")
 NO_HANDLER: Final = "forebay.NoHandler"
 _SWEEP_EVERY: Final = 0.05
 _SWEEP_IDLE: Final = 0.25
+_AHEAD: Final = 0.05
+"""Seconds for which a claimed job may wait for a slot."""
+
+_AHEAD_MOST: Final = 2_000
 _POSTPONED: Final = 1_000_000
 _GRACE: Final = 2.0
 
@@ -67,7 +71,11 @@ class Pool:
         self._wedged_most = options.wedged_most
         self._runs: dict[Fence, Run] = {}
         self._room = Condition()
-        self._enough = max(1, self._size // 4)
+        # Loop, threads and processes each hold back what is too much for them, but only together they are the pool.
+        self._ahead_most = _AHEAD_MOST if len({handler.where for handler in registry.values()}) == 1 else 0
+        self._ahead = 0
+        self._ended = 0
+        self._counted = (0, time.monotonic())
         self._waiting = 0
         self._stuck = 0
         self._circuits = {kind: Circuit(handler.breaker) for kind, handler in registry.items() if handler.breaker}
@@ -83,7 +91,8 @@ class Pool:
 
     @property
     def free(self) -> int:
-        return self._size - len(self._runs)
+        """How many more jobs would begin at once, or within a moment: quick ones are fetched a little ahead."""
+        return self._size + self._ahead - len(self._runs)
 
     @property
     def idle(self) -> bool:
@@ -148,6 +157,7 @@ class Pool:
     def step(self) -> float:
         """Stop what has run too long; what does not stop when told to is settled without it."""
         now = time.monotonic()
+        self._look_ahead(now)
         for fence, run in list(self._runs.items()):
             if run.deadline is not None and now >= run.deadline:
                 self._interrupt(fence, Stop.TIMEOUT)
@@ -157,8 +167,21 @@ class Pool:
             self._loop.ping()
         return _SWEEP_EVERY if self._runs else _SWEEP_IDLE
 
+    @property
+    def _enough(self) -> int:
+        """So much room is worth a claim: one for every single slot would cost more than it brings."""
+        return max(1, (self._size + self._ahead) // 4)
+
+    def _look_ahead(self, now: float) -> None:
+        """As many jobs as end within a moment, at the pace of the last one, may wait here for a slot."""
+        ended, since = self._counted
+        if now - since >= _SWEEP_EVERY / 2:
+            pace = (self._ended - ended) / (now - since)
+            self._ahead = min(self._ahead_most, int(pace * _AHEAD))
+            self._counted = (self._ended, now)
+
     def wait_for_room(self, timeout: float) -> None:
-        """Until a good part is free, or the time is up: waking for every single slot would cost more than it brings."""
+        """Until a good part is free, or the time is up."""
         with self._room:
             self._waiting += 1
             self._room.wait_for(lambda: self.free >= self._enough or not self._runs, timeout)
@@ -272,6 +295,7 @@ class Pool:
     def _leave(self, run: Run) -> None:
         with self._room:
             self._runs.pop(run.fence, None)
+            self._ended += 1
             if self._waiting and (self.free >= self._enough or not self._runs):
                 self._room.notify_all()
 

@@ -204,6 +204,15 @@ def a_running_job_is_asked_to_stop_and_its_holder_is_told(h: Harness) -> None:
 
 
 @case
+def jobs_of_one_claim_are_asked_to_stop_in_one_call(h: Harness) -> None:
+    ids = h.enqueue(4)
+    leases = h.claim(4)
+    assert h.store.cancel(ids[1:3]) == [REQUESTED] * 2
+    assert [h.get(job_id).cancel_requested for job_id in ids] == [False, True, True, False]
+    assert [lease.job.cancel_requested for lease in h.store.extend(leases, LONG)] == [False, True, True, False]
+
+
+@case
 def a_holder_that_was_asked_may_stop_or_finish(h: Harness) -> None:
     ids = h.enqueue(2)
     stops, finishes = h.claim(2)
