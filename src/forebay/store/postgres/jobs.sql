@@ -163,10 +163,16 @@ VALUES (%s, %s::bigint[], %s::integer[], %s::integer[], %s::text[]);
 -- name: ask
 -- The holder of a job will be told.
 UPDATE forebay.run AS r
-SET asked = set_bit(coalesce(r.asked, repeat('0', r.n)::bit varying), (u.id - r.last_id + r.n - 1)::integer, 1)
-FROM unnest(%s::bigint[], %s::boolean[], %s::bigint[]) AS u (id, single, last_id)
+SET asked = coalesce(r.asked, repeat('0', r.n)::bit varying) | (
+    SELECT string_agg(CASE WHEN r.last_id - r.n + 1 + i = ANY (u.ids) THEN '1' ELSE '0' END, '' ORDER BY i)
+    FROM generate_series(0, r.n - 1) AS i
+)::bit varying
+FROM (
+    SELECT k.single, k.last_id, array_agg(k.id) AS ids
+    FROM unnest(%s::bigint[], %s::boolean[], %s::bigint[]) AS k (id, single, last_id) GROUP BY k.single, k.last_id
+) AS u
 WHERE r.single = u.single AND r.last_id = u.last_id AND r.state + 0 = 2
-RETURNING u.id, r.holder;
+RETURNING r.last_id, r.holder;
 
 -- name: holder_changed
 -- Holders will look at their jobs one by one.

@@ -29,7 +29,7 @@ _SEND_EVERY: Final = 0.02
 _LOOK_DEAF: Final[Span] = 100_000
 _PING_EVERY: Final = 5.0
 _DEAF_AFTER: Final = 15.0
-_LISTEN_FOR: Final = 1.0
+_LISTEN_FOR: Final = 0.2
 _RETRY_FIRST: Final = 0.1
 _RETRY_MOST: Final = 5.0
 _NAMES_MOST: Final = 64
@@ -80,7 +80,7 @@ class Sleepers:
         self._told.set()
         self.look_again()
         for thread in list(self._threads.values()):
-            thread.join(_LISTEN_FOR * 2)
+            thread.join(_LISTEN_FOR * 5)
 
     def look_again(self) -> None:
         """News may have been missed."""
