@@ -17,6 +17,7 @@ from time import monotonic
 from typing import Any, Final
 
 from forebay.core.outcome import Interrupted, Outcome
+from forebay.work.forks import Forks
 from forebay.work.run import Run
 
 _BREATHE_EVERY: Final = 0.002
@@ -42,7 +43,7 @@ class LoopSlots:
         self._started = Event()
         self._closing = False
         self._asked_at: float | None = None
-        self._pid = os.getpid()
+        self._forks = Forks.count
         self._thread = Thread(target=self._host, name="forebay-loop", daemon=True)
 
     @property
@@ -189,7 +190,7 @@ class LoopSlots:
             return handler.outcome_of(error)
         finally:
             # A handler that forked and came back in the child must not go on as a second worker.
-            if os.getpid() != self._pid:
+            if Forks.count != self._forks:
                 os._exit(0)
 
 

@@ -18,6 +18,8 @@ from forebay.store.protocol import Store
 _BATCH: Final = 500
 _BATCH_BYTES: Final = BATCH_BYTES // 2
 _IDLE: Final = 1.0
+_GATHER: Final = 0.002
+"""Seconds in which a first verdict waits for company: a write for each would cost more than all else together."""
 
 
 class Settler:
@@ -56,7 +58,7 @@ class Settler:
         if not self._unsure:
             self._pause(_IDLE)
             self.news.clear()
-            return 0.0
+            return _GATHER
         try:
             answers = self._store.settle(self._unsure)
         except Invalid:

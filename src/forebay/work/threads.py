@@ -11,6 +11,7 @@ from queue import SimpleQueue
 from threading import Lock, Thread
 
 from forebay.core.outcome import Interrupted, Outcome
+from forebay.work.forks import Forks
 from forebay.work.run import Run
 
 _log = logging.getLogger("forebay.work")
@@ -30,7 +31,7 @@ class ThreadSlots:
         self._lock = Lock()
         self._threads = 0
         self._busy = 0
-        self._pid = os.getpid()
+        self._forks = Forks.count
         self.wedged = 0
 
     def feed(self, runs: Sequence[Run]) -> None:
@@ -83,7 +84,7 @@ class ThreadSlots:
             except BaseException as error:
                 outcome = run.handler.outcome_of(error)
             # A handler that forked and came back in the child must not go on as a second worker.
-            if os.getpid() != self._pid:
+            if Forks.count != self._forks:
                 os._exit(0)
             with self._lock:
                 run.back = True

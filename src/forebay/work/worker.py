@@ -40,6 +40,7 @@ _log = logging.getLogger("forebay.work")
 
 _SPECS_EVERY: Final = 5.0
 _LOOK_EVERY: Final = 0.2
+_SWITCH_EVERY: Final = 0.001
 _FLUSH_MOST: Final = 10.0
 _CLAIM_MOST: Final = 2.0
 _MARKS_LEAST: Final = 8_192
@@ -165,6 +166,8 @@ class Worker:
 
     def run(self) -> int:
         """Work until a signal comes; the exit code."""
+        # Roles that come back from the store should not wait long for a loop that is busy with quick handlers.
+        sys.setswitchinterval(_SWITCH_EVERY)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         self.start()
@@ -207,7 +210,7 @@ def main(target: str, options: Options, owner: str, marks_path: str) -> int:
     app = find_app(target)
     if not wait_for_store(app):
         return 0
-    marks = Marks(marks_path, max(_MARKS_LEAST, 3 * options.concurrency))
+    marks = Marks(marks_path, _MARKS_LEAST + 3 * options.concurrency)
     worker = Worker(app, options, target=target, owner=owner, marks=marks)
 
     def watch_parent() -> None:
