@@ -250,6 +250,16 @@ class Streaming(Protocol):
 
 
 @runtime_checkable
+class Exchanging(Protocol):
+    """What a store may have besides: verdicts that ride on the next claim, in one round trip and one commit."""
+
+    def exchange(
+        self, settlements: Sequence[Settlement], wants: Sequence[Want], owner: str, lease_for: timedelta
+    ) -> tuple[list[Settled], list[Lease]]:
+        """As `settle`, then `claim`. When it fails both may have happened: settle again, claim anew."""
+
+
+@runtime_checkable
 class Transacting(Protocol):
     """What a store may have besides: a handler's transaction, which commits with the end of its job or not at all.
 

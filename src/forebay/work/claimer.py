@@ -8,6 +8,7 @@ where a long job keeps it from emptying, the claimer goes on with others after s
 
 import random
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from threading import Event
 from typing import Final, Protocol
 
@@ -56,8 +57,10 @@ class Claimer:
         owner: str,
         hand_back: Callable[[Lease, Release], None],
         draw: Callable[[], float] = random.random,
+        claim: Callable[[Sequence[Want], str, timedelta], list[Lease]] | None = None,
     ) -> None:
         self._store = store
+        self._claim = claim or store.claim
         self._slots = slots
         self._options = options
         self._owner = owner
@@ -87,7 +90,7 @@ class Claimer:
         if room <= 0:
             self._slots.wait_for_room(_STARTING_MOST)
             return 0.0
-        leases = self._store.claim(self._wants(room), self._owner, self._options.lease_for)
+        leases = self._claim(self._wants(room), self._owner, self._options.lease_for)
         self.claims += 1
         if not leases:
             return self._idle()

@@ -9,7 +9,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from threading import Condition
+from threading import Condition, Lock
 from typing import Final
 
 from forebay.core.breaker import Budget, Circuit
@@ -37,6 +37,9 @@ _AHEAD: Final = 0.05
 """Seconds for which a claimed job may wait for a slot."""
 
 _AHEAD_MOST: Final = 2_000
+_ANY_ROUTING: Final = Routing()
+"""For a success, which looks at none."""
+
 _POSTPONED: Final = 1_000_000
 _GRACE: Final = 2.0
 
@@ -70,7 +73,8 @@ class Pool:
         self._size = options.concurrency
         self._wedged_most = options.wedged_most
         self._runs: dict[Fence, Run] = {}
-        self._room = Condition()
+        self._guard = Lock()
+        self._room = Condition(self._guard)
         # Loop, threads and processes each hold back what is too much for them, but only together they are the pool.
         self._ahead_most = _AHEAD_MOST if len({handler.where for handler in registry.values()}) == 1 else 0
         self._ahead = 0
@@ -276,14 +280,15 @@ class Pool:
         """The end of a run, once; False if it had ended before."""
         if self._sentinel is not None:
             self._sentinel.check()
-        with self._room:
+        with self._guard:
             if run.over:
                 return False
             run.over = True
+        context = run.context
         try:
-            if run.context.settled:
+            if context.settled:
                 self._settled_itself(run, outcome)
-            elif run.stop is Stop.LOST or run.context.lost:
+            elif run.stop is Stop.LOST or context.lost:
                 self._forget(run)
             else:
                 self._conclude(run.lease, outcome)
@@ -293,10 +298,10 @@ class Pool:
         return True
 
     def _leave(self, run: Run) -> None:
-        with self._room:
+        with self._guard:
             self._runs.pop(run.fence, None)
             self._ended += 1
-            if self._waiting and (self.free >= self._enough or not self._runs):
+            if self._waiting and (not self._runs or self.free >= self._enough):
                 self._room.notify_all()
 
     def _forget(self, run: Run) -> None:
@@ -323,7 +328,7 @@ class Pool:
                 _log.warning("job %s is done, and its handler failed after the commit: %s", run.fence[0], outcome)
 
     def _conclude(self, lease: Lease, outcome: Outcome) -> None:
-        circuit = self._circuits.get(lease.job.kind)
+        circuit = self._circuits.get(lease.job.kind) if self._circuits else None
         if circuit is not None:
             match outcome:
                 case Succeeded():
@@ -332,7 +337,10 @@ class Pool:
                     circuit.failed(_micros(time.monotonic()))
                 case _:
                     circuit.given_up()
-        self._settle(lease, decide(lease.job, outcome, self._routing(lease.job.queue), self._draw()))
+        if type(outcome) is Succeeded:
+            self._settle(lease, decide(lease.job, outcome, _ANY_ROUTING, 0.0))
+        else:
+            self._settle(lease, decide(lease.job, outcome, self._routing(lease.job.queue), self._draw()))
 
 
 def _micros(seconds: float) -> int:

@@ -5,8 +5,8 @@ that turns out STALE is counted and dropped: someone else has the job, and what 
 """
 
 from collections import deque
-from collections.abc import Callable
-from threading import Event
+from collections.abc import Callable, Sequence
+from threading import Event, Lock
 from typing import Final
 
 from forebay.core.errors import Invalid
@@ -18,7 +18,7 @@ from forebay.store.protocol import Store
 _BATCH: Final = 500
 _BATCH_BYTES: Final = BATCH_BYTES // 2
 _IDLE: Final = 1.0
-_GATHER: Final = 0.002
+GATHER: Final = 0.002
 """Seconds in which a first verdict waits for company: a write for each would cost more than all else together."""
 
 
@@ -32,8 +32,12 @@ class Settler:
         store: Store,
         on_settled: Callable[[Lease, Settled], None] | None = None,
         pause: Callable[[float], object] | None = None,
+        gather: float = GATHER,
     ) -> None:
         self._store = store
+        self._gather = gather
+        self._guard = Lock()
+        self._lent = 0
         self._waiting: deque[Settlement] = deque()
         self._unsure: list[Settlement] = []
         self._on_settled = on_settled
@@ -44,12 +48,33 @@ class Settler:
 
     @property
     def empty(self) -> bool:
-        return not self._waiting and not self._unsure
+        with self._guard:
+            return not self._waiting and not self._unsure and not self._lent
 
     def put(self, lease: Lease, verdict: Verdict) -> None:
         self._waiting.append((lease, verdict))
         if not self.news.is_set():
             self.news.set()
+
+    def lend(self) -> list[Settlement]:
+        """A batch for somebody else to write, who must say `written` or `give_back` afterwards."""
+        batch = self._next_batch()
+        with self._guard:
+            self._lent += len(batch)
+        return batch
+
+    def give_back(self, batch: Sequence[Settlement]) -> None:
+        """It could not be written, or nobody knows."""
+        self._waiting.extendleft(reversed(batch))
+        with self._guard:
+            self._lent -= len(batch)
+        self.news.set()
+
+    def written(self, batch: Sequence[Settlement], answers: Sequence[Settled]) -> None:
+        """A batch that was lent has its answers."""
+        self._count(batch, answers)
+        with self._guard:
+            self._lent -= len(batch)
 
     def step(self) -> float:
         """Write one batch; what could not be written stays first in line."""
@@ -58,30 +83,34 @@ class Settler:
         if not self._unsure:
             self._pause(_IDLE)
             self.news.clear()
-            return _GATHER
+            return self._gather
         try:
             answers = self._store.settle(self._unsure)
         except Invalid:
             self._split()
             raise
         settled, self._unsure = self._unsure, []
-        for (lease, _), answer in zip(settled, answers, strict=True):
-            if answer is Settled.APPLIED:
-                self.applied += 1
-            else:
-                self.stale += 1
-            if self._on_settled is not None:
-                self._on_settled(lease, answer)
+        self._count(settled, answers)
         return 0.0
+
+    def _count(self, settled: Sequence[Settlement], answers: Sequence[Settled]) -> None:
+        applied = sum(answer is Settled.APPLIED for answer in answers)
+        with self._guard:
+            self.applied += applied
+            self.stale += len(answers) - applied
+        if self._on_settled is not None:
+            for (lease, _), answer in zip(settled, answers, strict=True):
+                self._on_settled(lease, answer)
 
     def _next_batch(self) -> list[Settlement]:
         """Bounded in number and in bytes, as a store's verb is."""
         batch: list[Settlement] = []
         size = 0
-        while self._waiting and len(batch) < _BATCH and size < _BATCH_BYTES:
-            batch.append(self._waiting.popleft())
-            verdict = batch[-1][1]
-            size += len(verdict.result or b"") if isinstance(verdict, Ack) else 0
+        with self._guard:
+            while self._waiting and len(batch) < _BATCH and size < _BATCH_BYTES:
+                batch.append(self._waiting.popleft())
+                verdict = batch[-1][1]
+                size += len(verdict.result or b"") if isinstance(verdict, Ack) else 0
         return batch
 
     def _split(self) -> None:

@@ -22,9 +22,10 @@ import msgspec
 from forebay.core.errors import StoreFailed
 from forebay.core.policy import Routing
 from forebay.core.spec import QueueSpec
-from forebay.store.protocol import Store
+from forebay.store.protocol import Exchanging, Store
 from forebay.work.app import find_app
 from forebay.work.claimer import Claimer
+from forebay.work.courier import Courier
 from forebay.work.handler import Handler
 from forebay.work.marks import Marks
 from forebay.work.options import Options
@@ -33,13 +34,16 @@ from forebay.work.reaper import Promoter, Reaper
 from forebay.work.renewer import Renewer
 from forebay.work.role import Beat, Voice
 from forebay.work.sentinel import BROKEN, Sentinel
-from forebay.work.settler import Settler
+from forebay.work.settler import GATHER, Settler
 from forebay.work.ticker import Ticker
 
 _log = logging.getLogger("forebay.work")
 
 _SPECS_EVERY: Final = 5.0
 _LOOK_EVERY: Final = 0.2
+_CARRIED_GATHER: Final = 0.005
+"""Seconds in which a verdict waits for a claim to ride on."""
+
 _SWITCH_EVERY: Final = 0.001
 _FLUSH_MOST: Final = 10.0
 _CLAIM_MOST: Final = 2.0
@@ -101,7 +105,11 @@ class Worker:
         self._supervised = marks is not None
         voice = Voice()
         routings = Routings(store, voice)
-        self.settler = Settler(store, None if marks is None else lambda lease, _: marks.ended(lease.fence))
+        self.settler = Settler(
+            store,
+            None if marks is None else lambda lease, _: marks.ended(lease.fence),
+            gather=_CARRIED_GATHER if isinstance(store, Exchanging) else GATHER,
+        )
         self._sentinel = Sentinel()
         self.pool = Pool(
             app.registry,
@@ -113,7 +121,8 @@ class Worker:
             marks=marks,
             sentinel=self._sentinel if self._supervised else None,
         )
-        self.claimer = Claimer(store, self.pool, options, self.owner, self.settler.put)
+        claim = Courier(store, self.settler).claim if isinstance(store, Exchanging) else None
+        self.claimer = Claimer(store, self.pool, options, self.owner, self.settler.put, claim=claim)
         self.renewer = Renewer(store, self.pool, options)
         self.reaper = Reaper(store, routings, wary=True)
         self.promoter = Promoter(store)

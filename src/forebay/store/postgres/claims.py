@@ -21,7 +21,7 @@ from forebay.core.lease import Fence, Lease
 from forebay.core.limits import BATCH_MOST, LEASE_LEAST, LEASE_MOST
 from forebay.store.checks import check_batch, check_limit, checked_owner, checked_total
 from forebay.store.postgres.base import Turn
-from forebay.store.postgres.connect import array_of
+from forebay.store.postgres.connect import Rows, array_of
 from forebay.store.postgres.front import Front
 from forebay.store.postgres.intake import Intake, take_inbox
 from forebay.store.postgres.queries import statement
@@ -29,10 +29,11 @@ from forebay.store.postgres.runs import RUNNING, Held, Ref, jobs_of_run, leases_
 from forebay.store.postgres.tend import sweep, tend
 from forebay.store.protocol import Promotion, Want
 
-_CLAIM: Final = (
-    "SELECT * FROM forebay.claim(%s::bigint, %s, %s, %s::bigint, %s::text[], %s::integer[], %s::text[], %s::integer[], "
+CALL: Final = (
+    "forebay.claim(%s::bigint, %s, %s, %s::bigint, %s::text[], %s::integer[], %s::text[], %s::integer[], "
     "%s::integer[], %s::bigint[], %s::bigint[])"
 )
+_CLAIM: Final = f"SELECT * FROM {CALL}"
 _PROMOTE: Final = "SELECT * FROM forebay.promote(%s::bigint, %s)"
 _CLASSES: Final = "SELECT * FROM forebay.classes(%s::bigint, %s, %s)"
 _HOLDER: Final = (
@@ -174,32 +175,36 @@ class Claims(Intake):
         leases: list[Lease] = [lease for row in rows for lease in leases_of(row, row[21] or "")]
         return leases[:limit]
 
-    def _claim(self, wants: Sequence[Want], holder: Holder, span: Span, tended: bool) -> list[tuple[Any, ...]]:
+    def _claim(self, wants: Sequence[Want], holder: Holder, span: Span, tended: bool) -> Rows:
         fronts = [self._front(want) for want in wants]
-        floors = [(None, None) if front is None else front.floors() for front in fronts]
         began = monotonic()
-        rows = self._server.query(
-            _CLAIM,
-            (
-                self._at,
-                tended,
-                holder.id,
-                span,
-                array_of([want.queue for want in wants]),
-                array_of([self._specs.of(want.queue).version for want in wants]),
-                array_of([want.cls for want in wants]),
-                array_of([want.count for want in wants]),
-                array_of([self._rows_for(want) for want in wants]),
-                array_of([lead for lead, _ in floors]),
-                array_of([floor for _, floor in floors]),
-            ),
-            repeatable=False,
+        rows = self._server.query(_CLAIM, self._asked(wants, fronts, holder, span, tended), repeatable=False)
+        self._moved(monotonic() - began, wants, fronts, rows)
+        return rows
+
+    def _asked(
+        self, wants: Sequence[Want], fronts: Sequence[Front | None], holder: Holder, span: Span, tended: bool
+    ) -> tuple[Any, ...]:
+        """The arguments of `forebay.claim`."""
+        floors = [(None, None) if front is None else front.floors() for front in fronts]
+        return (
+            self._at,
+            tended,
+            holder.id,
+            span,
+            array_of([want.queue for want in wants]),
+            array_of([self._specs.of(want.queue).version for want in wants]),
+            array_of([want.cls for want in wants]),
+            array_of([want.count for want in wants]),
+            array_of([self._rows_for(want) for want in wants]),
+            array_of([lead for lead, _ in floors]),
+            array_of([floor for _, floor in floors]),
         )
-        took = monotonic() - began
+
+    def _moved(self, took: float, wants: Sequence[Want], fronts: Sequence[Front | None], rows: Rows) -> None:
         for number, (front, want) in enumerate(zip(fronts, wants, strict=True), 1):
             if front is not None:
                 front.moved(took, want.count, [(row[3], row[_RUN + 2]) for row in rows if row[2] == number])
-        return rows
 
     def _front(self, want: Want) -> Front | None:
         """Only where newcomers stand behind the others, by the server's own clock, can a claim begin further on."""
@@ -211,7 +216,7 @@ class Claims(Intake):
         """How many runs will probably be enough."""
         return max(1, round(want.count / self._run_sizes.get(want.queue, 1.0)))
 
-    def _leases(self, rows: list[tuple[Any, ...]], owner: str, holder: Holder) -> list[Lease]:
+    def _leases(self, rows: Rows, owner: str, holder: Holder) -> list[Lease]:
         rows.sort(key=lambda row: (*row[2:4], row[_RUN + 1]))
         leases: list[Lease] = []
         sizes: dict[str, list[int]] = {}

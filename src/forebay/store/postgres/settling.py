@@ -8,31 +8,38 @@ alike.
 
 from collections import Counter
 from collections.abc import Sequence
+from datetime import timedelta
 from functools import partial
+from time import monotonic
 from typing import Any, Final
 
-from forebay.core.errors import Invalid
-from forebay.core.instant import Instant, checked_instant
+from forebay.core.errors import Invalid, StoreFailed
+from forebay.core.instant import Instant, checked_instant, checked_micros
 from forebay.core.job import State
 from forebay.core.lease import Lease, Settled, Settlement, outlived
-from forebay.core.limits import ERRORS_KEPT
+from forebay.core.limits import ERRORS_KEPT, LEASE_LEAST, LEASE_MOST
 from forebay.core.outcome import Ack, Cancel, DeadLetter, Release, Retry, Verdict
-from forebay.store.checks import check_batch, check_bytes, check_ids, check_limit
+from forebay.store.checks import check_batch, check_bytes, check_ids, check_limit, checked_owner, checked_total
 from forebay.store.gating import CANCELLED, DEAD, DONE, READY, RUNNING, STATES, Row
 from forebay.store.postgres.base import Turn
-from forebay.store.postgres.claims import Claims
+from forebay.store.postgres.claims import CALL, Claims
 from forebay.store.postgres.connect import array_of
 from forebay.store.postgres.intake import check_capacity
 from forebay.store.postgres.queries import statement
 from forebay.store.postgres.runs import Ref, errors_before, ref_of, span_kept, text_of
 from forebay.store.postgres.tend import forget, remember, tend
-from forebay.store.protocol import CancelAnswer
+from forebay.store.protocol import CancelAnswer, Want
 
 _CODES: Final[dict[type, str]] = {Ack: "a", Retry: "r", DeadLetter: "d", Release: "l", Cancel: "c"}
 _ENDS: Final = {"a": DONE, "d": DEAD, "c": CANCELLED}
-_SETTLE: Final = (
-    "SELECT forebay.settle(%s::bigint, %s, %s::integer[], %s::boolean[], %s::bigint[], %s::integer[], %s::text[], "
+_CALL: Final = (
+    "forebay.settle(%s::bigint, %s, %s::integer[], %s::boolean[], %s::bigint[], %s::integer[], %s::text[], "
     "%s::bigint[], %s::integer[], %s::bigint[], %s::integer[], %s::text[], %s::json)"
+)
+_SETTLE: Final = f"SELECT {_CALL}"
+_EXCHANGE: Final = (
+    f"WITH told AS MATERIALIZED (SELECT {_CALL} AS applied) "
+    f"SELECT told.applied, taken.* FROM told LEFT JOIN LATERAL {CALL} AS taken ON true"
 )
 _TAKE_OUT: Final = "SELECT forebay.take_out(%s, %s)"
 _FIND: Final = "SELECT id, single, last_id FROM forebay.find(%s::bigint[])"
@@ -61,13 +68,44 @@ class Settling(Claims):
     """How jobs end."""
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
-        check_batch("settle", len(settlements))
-        check_bytes("settle", [verdict.result if type(verdict) is Ack else None for _, verdict in settlements])
-        for _, verdict in settlements:
-            if type(verdict) not in _CODES:
-                raise Invalid("verdict", f"{type(verdict).__name__} is not one", "use what decide() returns")
         groups, later = _grouped(settlements)
         applied = self._apply(groups) if groups else set()
+        return self._answers(settlements, groups, later, applied)
+
+    def exchange(
+        self, settlements: Sequence[Settlement], wants: Sequence[Want], owner: str, lease_for: timedelta
+    ) -> tuple[list[Settled], list[Lease]]:
+        """Settle, and claim what comes next, in one round trip and one commit. What is not plain takes two."""
+        owner = checked_owner(owner)
+        span = checked_micros("lease_for", lease_for, LEASE_LEAST, LEASE_MOST)
+        checked_total(wants)
+        groups, later = _grouped(settlements)
+        if later or not groups or not wants:
+            return self.settle(settlements), self.claim(wants, owner, lease_for)
+        holder = self._holder(owner)
+        fronts = [self._front(want) for want in wants]
+        asked = self._asked(wants, fronts, holder, span, tended=False)
+        told = (self._at, False, array_of(self._mine()), *_Call(self, groups).parameters())
+        began = monotonic()
+        try:
+            with holder.claiming():
+                rows = self._server.query(_EXCHANGE, (*told, *asked), repeatable=False)
+                found = [row[1:] for row in rows if row[1] is not None]
+                flag = found[0][0] if found else 0
+                leases = [] if flag else self._leases(found, owner, holder)
+        except StoreFailed:
+            self._retire(owner, holder)
+            raise
+        self._moved(monotonic() - began, wants, fronts, found)
+        applied = set(rows[0][0])
+        self._settled([group for place, group in enumerate(groups, 1) if place in applied])
+        answers = self._answers(settlements, groups, later, applied)
+        return answers, self.claim(wants, owner, lease_for) if flag else leases
+
+    def _answers(
+        self, settlements: Sequence[Settlement], groups: Sequence[Group], later: list[Item], applied: set[int]
+    ) -> list[Settled]:
+        """What was not applied with its run is looked at one by one."""
         answers = [Settled.APPLIED] * len(settlements)
         for place, (_, items) in enumerate(groups, 1):
             if place not in applied:
@@ -158,6 +196,11 @@ class Settling(Claims):
 
 def _grouped(settlements: Sequence[Settlement]) -> tuple[list[Group], list[Item]]:
     """Settlements run by run, in the order in which runs are locked; and those that are looked at one by one."""
+    check_batch("settle", len(settlements))
+    check_bytes("settle", [verdict.result if type(verdict) is Ack else None for _, verdict in settlements])
+    for _, verdict in settlements:
+        if type(verdict) not in _CODES:
+            raise Invalid("verdict", f"{type(verdict).__name__} is not one", "use what decide() returns")
     groups: dict[int, Group] = {}
     later: list[Item] = []
     twice = _twice([lease.job.id for lease, _ in settlements])
