@@ -99,7 +99,7 @@ def test_a_url_names_a_file_relative_or_absolute(tmp_path: Path, monkeypatch: py
         ("sqlite:///.", "is a directory"),
         ("sqlite:///no/such/jobs.db", "does not exist"),
         ("sqlite:////dev/null", "not a regular file"),
-        ("postgres:///jobs", "no store has the scheme"),
+        ("mysql:///jobs", "no store has the scheme"),
     ],
 )
 def test_a_url_that_names_no_file_is_refused(url: str, reason: str) -> None:

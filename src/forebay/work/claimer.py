@@ -60,7 +60,7 @@ class Claimer:
         claim: Callable[[Sequence[Want], str, timedelta], list[Lease]] | None = None,
     ) -> None:
         self._store = store
-        self._claim = claim or store.claim
+        self._claim = claim
         self._slots = slots
         self._options = options
         self._owner = owner
@@ -90,7 +90,8 @@ class Claimer:
         if room <= 0:
             self._slots.wait_for_room(_STARTING_MOST)
             return 0.0
-        leases = self._claim(self._wants(room), self._owner, self._options.lease_for)
+        claim = self._claim or self._store.claim
+        leases = claim(self._wants(room), self._owner, self._options.lease_for)
         self.claims += 1
         if not leases:
             return self._idle()

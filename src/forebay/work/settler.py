@@ -11,11 +11,11 @@ from typing import Final
 
 from forebay.core.errors import Invalid
 from forebay.core.lease import Lease, Settled, Settlement
-from forebay.core.limits import BATCH_BYTES
+from forebay.core.limits import BATCH_BYTES, BATCH_MOST
 from forebay.core.outcome import Ack, Verdict
 from forebay.store.protocol import Store
 
-_BATCH: Final = 500
+_BATCH: Final = BATCH_MOST
 _BATCH_BYTES: Final = BATCH_BYTES // 2
 _IDLE: Final = 1.0
 GATHER: Final = 0.002
@@ -23,7 +23,10 @@ GATHER: Final = 0.002
 
 
 class Settler:
-    """Holds verdicts until they are written. `put` may be called from any thread; `pause` is how it waits for one."""
+    """Holds verdicts until they are written. `put` may be called from any thread; `pause` is how it waits for one.
+
+    `gather` and `between`: how long a first verdict waits for others, and a batch after the last one.
+    """
 
     name = "settler"
 
@@ -33,9 +36,11 @@ class Settler:
         on_settled: Callable[[Lease, Settled], None] | None = None,
         pause: Callable[[float], object] | None = None,
         gather: float = GATHER,
+        between: float = 0.0,
     ) -> None:
         self._store = store
         self._gather = gather
+        self._between = between
         self._guard = Lock()
         self._lent = 0
         self._waiting: deque[Settlement] = deque()
@@ -91,7 +96,7 @@ class Settler:
             raise
         settled, self._unsure = self._unsure, []
         self._count(settled, answers)
-        return 0.0
+        return self._between
 
     def _count(self, settled: Sequence[Settlement], answers: Sequence[Settled]) -> None:
         applied = sum(answer is Settled.APPLIED for answer in answers)

@@ -41,7 +41,7 @@ _log = logging.getLogger("forebay.work")
 
 _SPECS_EVERY: Final = 5.0
 _LOOK_EVERY: Final = 0.2
-_CARRIED_GATHER: Final = 0.005
+_CARRIED: Final = 0.005
 """Seconds in which a verdict waits for a claim to ride on."""
 
 _SWITCH_EVERY: Final = 0.001
@@ -108,7 +108,8 @@ class Worker:
         self.settler = Settler(
             store,
             None if marks is None else lambda lease, _: marks.ended(lease.fence),
-            gather=_CARRIED_GATHER if isinstance(store, Exchanging) else GATHER,
+            gather=_CARRIED if isinstance(store, Exchanging) else GATHER,
+            between=_CARRIED if isinstance(store, Exchanging) else 0.0,
         )
         self._sentinel = Sentinel()
         self.pool = Pool(
