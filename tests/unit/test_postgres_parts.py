@@ -1,5 +1,6 @@
 """The parts of the Postgres store that need no server: runs, names without passwords, and what the doctor says."""
 
+from threading import Event
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from forebay.core.job import Draft
 from forebay.core.policy import Fair, KeepFor, Priority
 from forebay.core.spec import QueueSpec
 from forebay.store.postgres.connect import masked, without_password
+from forebay.store.postgres.front import Front
 from forebay.store.postgres.health import Health, Open, Table
 from forebay.store.postgres.runs import Run, facts_json, group
 from forebay.store.postgres.specs import Known
@@ -182,3 +184,28 @@ def test_what_is_wrong_with_a_server_is_said(changes: dict[str, Any], name: str,
 
 def test_without_a_schema_there_is_nothing_to_clear() -> None:
     assert list(words._vacuum(replace(WELL, tables=[]))) == []
+
+
+def test_a_line_with_a_backlog_is_entered_a_second_before_the_last_claim() -> None:
+    front = Front()
+    assert front.floors() == (None, None)
+    front.moved(10.0, 2, [(5_000_000, 1), (6_000_000, 1)])
+    assert front.floors() == (None, 4_000_000)
+    front.moved(0.0, 2, [(-9_000_000, 1), (7_000_000, 1)])
+    assert front.floors() == (-10_000_000, 6_000_000)
+
+
+def test_a_line_that_gave_less_than_was_asked_is_entered_at_the_front() -> None:
+    front = Front()
+    front.floors()
+    front.moved(10.0, 3, [(5_000_000, 2)])
+    assert front.floors() == (None, None)
+
+
+def test_a_claim_from_the_front_comes_again_when_it_is_cheap() -> None:
+    front = Front()
+    front.floors()
+    front.moved(0.0, 1, [(5_000_000, 1)])
+    assert front.floors() == (None, 4_000_000)
+    Event().wait(0.06)
+    assert front.floors() == (None, None)

@@ -1,16 +1,19 @@
-"""Where a line begins, when finding its front takes long.
+"""Where a line begins: claims of a FIFO queue with a backlog do not walk over what is long gone.
 
-An old snapshot, somebody's transaction that is held for minutes, keeps the index entries of jobs that are long gone,
-and a claim walks over all of them. While that is so, claims of a FIFO queue begin a second before the last ones; once a
-second one begins at the very front, for those who came late or came back. Otherwise every claim begins at the front.
+An old snapshot, somebody's transaction that is held for minutes, keeps the index entries of jobs that are gone, and a
+claim from the very front walks over all of them. So, while a line has more than is asked for, claims begin a second
+before the last one; a claim from the front comes every 50 ms, or less often where it takes long, for those who came
+late or came back.
 """
 
 from collections.abc import Sequence
 from time import monotonic
 from typing import Final
 
-_SLOW: Final = 0.02
-_LOOK_EVERY: Final = 1.0
+_LOOK_EVERY: Final = 0.05
+_LOOK_SHARE: Final = 20
+"""Claims from the very front take at most this part of the time."""
+
 _SLACK: Final = 1_000_000
 
 
@@ -18,7 +21,6 @@ class Front:
     """The front of one line, as one process knows it."""
 
     def __init__(self) -> None:
-        self._slow = False
         self._whole = True
         self._look_at = 0.0
         self._lead: int | None = None
@@ -26,17 +28,13 @@ class Front:
 
     def floors(self) -> tuple[int | None, int | None]:
         """Where to begin among those who lead, and among the others; None: at the very front."""
-        now = monotonic()
-        self._whole = not self._slow or self._floor is None or now >= self._look_at
-        if self._whole:
-            self._look_at = now + _LOOK_EVERY
-            return None, None
-        return self._lead, self._floor
+        self._whole = self._floor is None or monotonic() >= self._look_at
+        return (None, None) if self._whole else (self._lead, self._floor)
 
     def moved(self, took: float, asked: int, found: Sequence[tuple[int, int]]) -> None:
         """A claim took so many seconds, asked for so many jobs, and found runs of these ranks and sizes."""
         if self._whole:
-            self._slow = took > _SLOW
+            self._look_at = monotonic() + max(_LOOK_EVERY, took * _LOOK_SHARE)
         leaders = [rank for rank, _ in found if rank < 0]
         others = [rank for rank, _ in found if rank >= 0]
         if leaders:
