@@ -12,6 +12,20 @@ ROLES = ("tests/unit/test_roles.py",)
 
 POSTGRES_MUTANTS = [
     Mutant(
+        "postgres: verdicts of a step that failed are not brought back",
+        "src/forebay/work/courier.py",
+        "            self._settler.give_back(verdicts)\n",
+        "",
+        ("tests/stores/test_postgres_exchange.py",),
+    ),
+    Mutant(
+        "postgres: a step that fails to settle a run says that it did",
+        "src/forebay/store/postgres/settling.py",
+        "            if place not in applied:\n",
+        "            if not place:\n",
+        ("tests/stores/test_postgres_exchange.py",),
+    ),
+    Mutant(
         "postgres: no fence for a whole run",
         FUNCTIONS,
         "u.bits IS NULL AND r.single = u.single AND r.last_id = u.last_id AND r.delivery = u.delivery",

@@ -18,7 +18,7 @@ TRANSACTION_MUTANTS = [
     Mutant(
         "transaction: the job is not settled in it",
         f"{STORE}/transaction.py",
-        "            applied = bool(turn.fetch(_SETTLE, parameters)[0][0])\n",
+        "            applied = bool(turn.fetch(SETTLE, parameters)[0][0])\n",
         "            applied = bool(parameters)\n",
         (HANDLERS, "-k", "no_use_after"),
     ),
@@ -39,7 +39,7 @@ TRANSACTION_MUTANTS = [
     Mutant(
         "transaction: the pool settles again what its handler has settled",
         "src/forebay/work/pool.py",
-        "            if run.context.settled:\n                self._settled_itself(run, outcome)\n            elif",
+        "            if context.settled:\n                self._settled_itself(run, outcome)\n            elif",
         "            if",
         (HANDLERS, "-k", "after_its_block"),
     ),

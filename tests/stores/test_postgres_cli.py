@@ -1,8 +1,7 @@
 """`migrate` and `doctor` on a real Postgres server: what they find, what they change, how they end, what they hide."""
 
-import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -17,25 +16,10 @@ from forebay.store.postgres.migrate import Migration, migrations
 from forebay.store.postgres.store import PostgresStore
 from forebay.testing.servers.pgbouncer import PgBouncer
 from forebay.testing.servers.postgres import PostgresServer, database_of
+from tests.answer import Answer, Run
 
 LATER = Migration(len(migrations()) + 1, "9001_later.post.sql", "CREATE TABLE forebay.later (id bigint)")
 MORE = Migration(len(migrations()) + 2, "9002_more.pre.sql", "CREATE TABLE forebay.more (id bigint)")
-
-
-class Answer:
-    """One run: its code and what it wrote."""
-
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code = code
-        self.out = out
-        self.err = err
-
-    @property
-    def json(self) -> list[Any]:
-        return [json.loads(line) for line in self.out.splitlines()]
-
-
-Run = Callable[..., Answer]
 
 
 @pytest.fixture

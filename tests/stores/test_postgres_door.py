@@ -32,10 +32,10 @@ class Held:
 
     def until_waiting(self, count: int) -> None:
         for _ in range(2_000):
-            if len(self._store._door._waiting) == count and self._store._door._led:
+            if self._store._door.callers.waiting == count and self._store._door.callers.led:
                 return
             Event().wait(0.005)
-        raise AssertionError(f"{len(self._store._door._waiting)} wait, not {count}")
+        raise AssertionError(f"{self._store._door.callers.waiting} wait, not {count}")
 
     def let_go(self) -> None:
         self._connection.close()

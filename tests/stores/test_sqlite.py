@@ -64,7 +64,7 @@ def together(store: SqliteStore, calls: list[Callable[[], Any]]) -> list[Any]:
     """The calls meet in one group: nobody may lead before all are there."""
     with store._writer._busy:
         tasks = [Task(call) for call in calls]
-        while len(store._writer._waiting) < len(calls):
+        while store._writer.callers.waiting < len(calls):
             pass
     return [_outcome(task) for task in tasks]
 
@@ -377,7 +377,7 @@ def test_an_interrupted_leader_tells_the_others(store: SqliteStore) -> None:
     calls: list[Callable[[], Any]] = [lambda: store._write(interrupted), lambda: store.enqueue([Draft("k")])]
     with store._writer._busy:
         tasks = [Task(call) for call in calls]
-        while len(store._writer._waiting) < len(calls):
+        while store._writer.callers.waiting < len(calls):
             pass
     errors = []
     for task in tasks:

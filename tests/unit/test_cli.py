@@ -3,10 +3,9 @@
 import io
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,25 +16,10 @@ from forebay.core.instant import seconds
 from forebay.core.outcome import DeadLetter, Failure
 from forebay.core.policy import Bounded, InOrder, KeepFor
 from forebay.store.protocol import Query, Store
+from tests.answer import Answer, Run
 
 ROOT = Path(__file__).parents[2]
 TRACE = 'Traceback …\n  File "/srv/app/mail.py", line 88, in send\n    raise SmtpError\n'
-
-
-class Answer:
-    """One run: its code and what it wrote."""
-
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code = code
-        self.out = out
-        self.err = err
-
-    @property
-    def json(self) -> list[Any]:
-        return [json.loads(line) for line in self.out.splitlines()]
-
-
-Run = Callable[..., Answer]
 
 
 @pytest.fixture

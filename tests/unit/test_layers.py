@@ -22,6 +22,7 @@ CONTRACT = ["forebay.core", "forebay.store.protocol", "forebay.store.checks", "f
 SHARED = [
     *CONTRACT,
     *("forebay.store.gating", "forebay.store.gate_tables", "forebay.store.sql_logs", "forebay.store.statements"),
+    *("forebay.store.together", "forebay.store.migrations"),
 ]
 FACADE = [*CONTRACT, "forebay.store.open"]
 

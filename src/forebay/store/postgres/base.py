@@ -105,14 +105,18 @@ class Base:
     def specs(self) -> list[QueueSpec]:
         return [QueueSpec.from_json(text) for (text,) in self._server.query(_SPECS)]
 
+    def _begin_turn(self, connection: Any, gated: bool) -> Turn:
+        """A turn in the transaction that the connection is in; with the lock of the gates, if they may be concerned."""
+        begin, parameters = (_BEGIN_GATED, (self._at, _GATES_LOCK)) if gated else (_BEGIN, (self._at,))
+        return Turn(connection, connection.execute(begin, parameters).fetchall()[0][0], self._specs)
+
     def _write(self, work: Callable[[Turn], T], *, gated: bool) -> T:
         """The answer of the work, once it is durable."""
         for _ in range(_STARTS_MOST):
             turns: list[Turn] = []
 
             def transaction(connection: Connection, turns: list[Turn] = turns) -> T:
-                begin, parameters = (_BEGIN_GATED, (self._at, _GATES_LOCK)) if gated else (_BEGIN, (self._at,))
-                turn = Turn(connection, connection.execute(begin, parameters).fetchall()[0][0], self._specs)
+                turn = self._begin_turn(connection, gated)
                 answer = work(turn)
                 turn.finish()
                 turns.append(turn)

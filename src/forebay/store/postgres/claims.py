@@ -305,7 +305,7 @@ class Claims(Intake):
         for row in found:
             delivery, gone = row[10], row[20]
             if row[5] == RUNNING and (row[0], delivery) in leases:
-                ref = Ref(row[1], row[2], row[3], delivery, row[16], row[23], row[24])
+                ref = Ref(row[1], row[2], row[3], delivery, row[16], row[23])
                 wanted.setdefault(ref.key, (ref, gone or "0" * ref.n, []))[2].append(row[0])
         for ref, gone, ids in wanted.values():
             first = ref.last_id - ref.n + 1

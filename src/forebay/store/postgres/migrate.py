@@ -7,46 +7,33 @@ one up to date.
 """
 
 from functools import cache
-from hashlib import sha256
-from importlib.resources import files
 from typing import Any, Final
 
 import psycopg
-from msgspec import Struct
 
 from forebay.core.errors import Invalid
+from forebay.store.migrations import Migration as File
+from forebay.store.migrations import read_migrations
 from forebay.store.postgres.connect import Server
 
 _LOCK: Final = 0x46424159
 _PHASES: Final = ("pre", "post")
 
 
-class Migration(Struct, frozen=True):
-    """One file of `migrations/`: `0001_words.pre.sql`."""
-
-    number: int
-    name: str
-    text: str
+class Migration(File, frozen=True):
+    """One file, tagged with its phase: `0001_words.pre.sql`."""
 
     @property
     def phase(self) -> str:
         return self.name.split(".")[1]
 
-    @property
-    def checksum(self) -> str:
-        return sha256(self.text.encode()).hexdigest()
-
 
 @cache
 def migrations() -> tuple[Migration, ...]:
-    """All of them, without gaps."""
-    folder = files("forebay.store.postgres") / "migrations"
-    names = sorted(file.name for file in folder.iterdir() if file.name.endswith(".sql"))
-    found = tuple(Migration(int(name[:4]), name, (folder / name).read_text("utf-8")) for name in names)
-    if [migration.number for migration in found] != list(range(1, len(found) + 1)):
-        raise LookupError(f"migrations are not numbered 1, 2, 3 …: {names}")
-    if any(migration.phase not in _PHASES for migration in found):
-        raise LookupError(f"migrations are tagged pre or post: {names}")
+    found = read_migrations("forebay.store.postgres", Migration)
+    untagged = [migration.name for migration in found if migration.phase not in _PHASES]
+    if untagged:
+        raise LookupError(f"migrations are tagged pre or post: {untagged}")
     return found
 
 
@@ -79,14 +66,13 @@ def migrate(server: Server, *, phase: str | None = None) -> list[Migration]:
 def prepare(server: Server) -> None:
     """Make an empty database ready; refuse one that this program does not fit."""
     applied = _applied(server)
-    missing = [each.name for each in migrations() if each.number not in applied]
-    if applied:
-        missing = [name for name in missing if ".pre." in name]
-    if applied and missing:
+    if not applied:
+        migrate(server)
+        return
+    missing = [each.name for each in migrations() if each.number not in applied and each.phase == "pre"]
+    if missing:
         reason = f"the schema of {server.name} is older: {', '.join(missing)}"
         raise Invalid("store URL", reason, "run: forebay migrate")
-    if missing:
-        migrate(server)
 
 
 def _applied(server: Server) -> dict[int, str]:

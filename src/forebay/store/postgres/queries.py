@@ -9,7 +9,7 @@ _RUN: Final = (
     "r.single, r.last_id, r.n, r.size, r.state, r.queue, r.kind, r.due_at, r.enqueued_at, r.delivery, r.attempt, "
     "r.max_attempts, r.claimed_at, forebay.leased_until(r.beat, r.lease_until, r.holder), r.expires_at, "
     "r.gates IS NOT NULL, r.errors, r.facts, r.bodies, r.gone::text, r.asked::text, "
-    "(SELECT h.owner FROM forebay.holder AS h WHERE h.id = r.holder), r.holder, r.beat"
+    "(SELECT h.owner FROM forebay.holder AS h WHERE h.id = r.holder), r.beat"
 )
 _ENDED: Final = (
     "e.id, e.state, e.queue, e.kind, e.due_at, e.enqueued_at, e.delivery, e.attempt, e.max_attempts, e.expires_at, "

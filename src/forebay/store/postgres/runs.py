@@ -140,17 +140,14 @@ def _plain(draft: Draft | Entry, kind: str) -> bool:
 class Ref:
     """Where running jobs are: what a settle needs to find their run. `beat`: the run follows its holder's heartbeat."""
 
-    __slots__ = ("beat", "delivery", "gated", "holder", "last_id", "n", "single")
+    __slots__ = ("beat", "delivery", "gated", "last_id", "n", "single")
 
-    def __init__(
-        self, single: bool, last_id: int, n: int, delivery: int, gated: bool, holder: int | None, beat: bool = True
-    ) -> None:
+    def __init__(self, single: bool, last_id: int, n: int, delivery: int, gated: bool, beat: bool = True) -> None:
         self.single = single
         self.last_id = last_id
         self.n = n
         self.delivery = delivery
         self.gated = gated
-        self.holder = holder
         self.beat = beat
 
     @property
@@ -189,10 +186,10 @@ def leases_of(row: Sequence[Any], owner: str) -> list[Held]:
 def jobs_of_run(row: Sequence[Any], held_by: str | None = None) -> Iterator[tuple[Job, Ref]]:
     """Every job that is still in a run, from the columns `{run}`; `held_by` where the row does not tell."""
     (single, last_id, n, size, stored, queue, kind, due_at, enqueued_at, delivery, attempt, lives) = row[:12]
-    claimed_at, until, expires_at, gated, errors, facts, bodies, gone, asked, owner, holder, beat = row[12:]
+    claimed_at, until, expires_at, gated, errors, facts, bodies, gone, asked, owner, beat = row[12:]
     running = stored == RUNNING
     state = _STATES[stored]
-    ref = Ref(single, last_id, n, delivery, gated, holder, beat)
+    ref = Ref(single, last_id, n, delivery, gated, beat)
     past = errors_of(errors)
     raws = _bodies(bodies)[size - n :]
     each = _facts(facts)[size - n :] if facts is not None else [None] * n

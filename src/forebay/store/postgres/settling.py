@@ -36,7 +36,7 @@ _CALL: Final = (
     "forebay.settle(%s::bigint, %s, %s::integer[], %s::boolean[], %s::bigint[], %s::integer[], %s::text[], "
     "%s::bigint[], %s::integer[], %s::bigint[], %s::integer[], %s::text[], %s::json)"
 )
-_SETTLE: Final = f"SELECT {_CALL}"
+SETTLE: Final = f"SELECT {_CALL}"
 _EXCHANGE: Final = (
     f"WITH told AS MATERIALIZED (SELECT {_CALL} AS applied) "
     f"SELECT told.applied, taken.* FROM told LEFT JOIN LATERAL {CALL} AS taken ON true"
@@ -85,7 +85,7 @@ class Settling(Claims):
         holder = self._holder(owner)
         fronts = [self._front(want) for want in wants]
         asked = self._asked(wants, fronts, holder, span, tended=False)
-        told = (self._at, False, array_of(self._mine()), *_Call(self, groups).parameters())
+        told = (self._at, False, array_of(self._mine()), *SettleCall(self, groups).parameters())
         began = monotonic()
         try:
             with holder.claiming():
@@ -132,8 +132,8 @@ class Settling(Claims):
 
     def _apply(self, groups: Sequence[Group]) -> set[int]:
         """Which of these runs were settled as asked, by number."""
-        call = _Call(self, groups)
-        (applied,) = self._server.query(_SETTLE, (self._at, False, array_of(self._mine()), *call.parameters()))[0]
+        call = SettleCall(self, groups)
+        (applied,) = self._server.query(SETTLE, (self._at, False, array_of(self._mine()), *call.parameters()))[0]
         done = set(applied)
         self._settled([group for place, group in enumerate(groups, 1) if place in done])
         return done
@@ -164,7 +164,7 @@ class Settling(Claims):
             if not found or outlived(lease, verdict, found[0][14]):
                 break
             row = found[0]
-            groups: list[Group] = [(Ref(row[1], row[2], row[3], row[10], row[16], row[23]), [(0, lease, verdict)])]
+            groups: list[Group] = [(Ref(row[1], row[2], row[3], row[10], row[16]), [(0, lease, verdict)])]
             if row[16]:
                 applied = self._write(partial(self._apply_gated, groups), gated=True)
             else:
@@ -179,8 +179,8 @@ class Settling(Claims):
         """A job with gates: its slots are given back in the same transaction."""
         ref, ((_, _, verdict),) = groups[0]
         rows = turn.fetch(_MOVE, ([ref.last_id],))
-        call = _Call(self, groups)
-        (applied,) = turn.fetch(_SETTLE, (turn.now, True, array_of(self._mine()), *call.parameters()))[0]
+        call = SettleCall(self, groups)
+        (applied,) = turn.fetch(SETTLE, (turn.now, True, array_of(self._mine()), *call.parameters()))[0]
         if not applied or not rows:
             return False
         row, end = Row.of(rows[0]), _ENDS.get(_CODES[type(verdict)])
@@ -228,7 +228,7 @@ def _twice(ids: Sequence[int]) -> set[int]:
     return {job_id for job_id, count in Counter(ids).items() if count > 1}
 
 
-class _Call:
+class SettleCall:
     """The arguments of one call of `forebay.settle`."""
 
     def __init__(self, store: Settling, groups: Sequence[Group]) -> None:

@@ -27,11 +27,11 @@ from forebay.core.errors import Closed, Invalid, LeaseLost, StoreFailed
 from forebay.core.lease import Lease
 from forebay.core.outcome import Verdict
 from forebay.store.gating import RUNNING
-from forebay.store.postgres.base import _BEGIN_GATED, _GATES_LOCK, Turn
+from forebay.store.postgres.base import Turn
 from forebay.store.postgres.bulk import Bulk
 from forebay.store.postgres.connect import array_of
 from forebay.store.postgres.runs import Ref
-from forebay.store.postgres.settling import _SETTLE, Group, _Call
+from forebay.store.postgres.settling import SETTLE, Group, SettleCall
 
 Plain = psycopg.Connection[tuple[Any, ...]]
 Awaited = psycopg.AsyncConnection[tuple[Any, ...]]
@@ -61,7 +61,7 @@ _CLEAN: Final = (
 """All of DISCARD ALL but the plans: those of our own functions cost more than everything else here."""
 
 _PLACE: Final = (
-    "SELECT r.single, r.last_id, r.n, r.delivery, r.gates IS NOT NULL, r.holder FROM forebay.find(%s::bigint[]) AS f, "
+    "SELECT r.single, r.last_id, r.n, r.delivery, r.gates IS NOT NULL FROM forebay.find(%s::bigint[]) AS f, "
     "LATERAL (SELECT * FROM forebay.run AS r WHERE r.single = f.single AND r.last_id = f.last_id OFFSET 0) AS r "
     f"WHERE r.state = {RUNNING} AND r.delivery = %s"
 )
@@ -169,14 +169,13 @@ class Transactions(Bulk):
     def _settled_turn(self, hand: Any, groups: list[Group]) -> Turn | None:
         ref, ((_, lease, _),) = groups[0]
         if ref.gated:
-            now = hand.execute(_BEGIN_GATED, (self._at, _GATES_LOCK)).fetchall()[0][0]
-            turn = Turn(hand, now, self._specs)
+            turn = self._begin_turn(hand, gated=True)
             applied = self._apply_gated(groups, turn)
             turn.finish()
         else:
             turn = Turn(hand, 0, self._specs)
-            parameters = (self._at, False, array_of(self._mine()), *_Call(self, groups).parameters())
-            applied = bool(turn.fetch(_SETTLE, parameters)[0][0])
+            parameters = (self._at, False, array_of(self._mine()), *SettleCall(self, groups).parameters())
+            applied = bool(turn.fetch(SETTLE, parameters)[0][0])
             turn.eased.add(lease.job.queue)
         return turn if applied else None
 

@@ -8,14 +8,12 @@ together take turns: the second one finds everything done.
 import sqlite3
 from collections.abc import Iterator
 from functools import cache
-from hashlib import sha256
-from importlib.resources import files
 from typing import Final
-
-from msgspec import Struct
 
 from forebay.core.errors import Invalid
 from forebay.core.instant import Instant
+from forebay.store.migrations import Migration as File
+from forebay.store.migrations import read_migrations
 from forebay.store.sqlite.database import Database
 
 APPLICATION_ID: Final = 0x46424159
@@ -27,16 +25,8 @@ _TABLE: Final = (
 )
 
 
-class Migration(Struct, frozen=True):
-    """One file of `migrations/`."""
-
-    number: int
-    name: str
-    text: str
-
-    @property
-    def checksum(self) -> str:
-        return sha256(self.text.encode()).hexdigest()
+class Migration(File, frozen=True):
+    """One file, statement by statement."""
 
     def statements(self) -> Iterator[str]:
         text = ""
@@ -49,13 +39,7 @@ class Migration(Struct, frozen=True):
 
 @cache
 def migrations() -> tuple[Migration, ...]:
-    """All of them, without gaps."""
-    folder = files("forebay.store.sqlite") / "migrations"
-    names = sorted(file.name for file in folder.iterdir() if file.name.endswith(".sql"))
-    found = tuple(Migration(int(name[:4]), name, (folder / name).read_text("utf-8")) for name in names)
-    if [migration.number for migration in found] != list(range(1, len(found) + 1)):
-        raise LookupError(f"migrations are not numbered 1, 2, 3 …: {names}")
-    return found
+    return read_migrations("forebay.store.sqlite", Migration)
 
 
 def migrate(database: Database, connection: sqlite3.Connection, now: Instant) -> None:

@@ -1,14 +1,14 @@
 """Group commit: calls of many threads share one transaction, and so one sync.
 
-A thread puts its call into the queue; if nobody leads, it does. Whoever leads takes all calls that wait, gives each a
-turn inside one transaction, commits, and only then lets anyone answer. A call that raises is rolled back to its own
-savepoint and harms nobody else; when the commit fails, everything in it fails. While the leader waits for the disk, the
-next group gathers.
+The leader gives each call a turn inside one transaction, commits, and only then lets anyone answer. A call that raises
+is rolled back to its own savepoint and harms nobody else; when the commit fails, everything in it fails. While the
+leader waits for the disk, the next group gathers.
 """
 
 import sqlite3
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import count
 from threading import Lock
 from typing import Any, Final, TypeVar
 
@@ -16,12 +16,13 @@ import msgspec
 from msgspec.structs import replace
 
 from forebay.core.clock import Clock
-from forebay.core.errors import Closed, StoreFailed
+from forebay.core.errors import Closed
 from forebay.core.instant import Instant
 from forebay.store.sqlite.database import Database
 from forebay.store.sqlite.queries import statement
 from forebay.store.sqlite.tally import Knowledge
 from forebay.store.sqlite.turn import Head, Turn
+from forebay.store.together import Call, Together
 
 _GROUP_MOST: Final = 128
 _HEAD: Final = statement("head")
@@ -54,20 +55,21 @@ class Time:
         return max(last_at, self.now())
 
 
-class _Call:
-    """`baton` is let go when the call is done, or when its thread is to lead."""
+class _Call(Call):
+    """The work of a verb, and its answer once it is durable."""
 
-    __slots__ = ("answer", "baton", "done", "error", "leads", "turn", "work")
+    __slots__ = ("answer", "turn", "work")
 
     def __init__(self, work: Callable[[Turn], Any]) -> None:
+        super().__init__()
         self.work = work
-        self.baton = Lock()
-        self.baton.acquire()
         self.turn: Turn | None = None
         self.answer: Any = None
-        self.error: BaseException | None = None
-        self.done = False
-        self.leads = False
+
+
+def _next(numbers: Iterator[int], _: _Call) -> bool:
+    """Whether a group may have one more."""
+    return next(numbers) <= _GROUP_MOST
 
 
 class Writer:
@@ -81,9 +83,7 @@ class Writer:
         self._time = time
         self._publish = publish
         self._knowledge = Knowledge()
-        self._guard = Lock()
-        self._waiting: deque[_Call] = deque()
-        self._led = False
+        self.callers: Together[_Call] = Together(database.name, self._commit)
         self._busy = Lock()
         self._closed = False
 
@@ -91,16 +91,7 @@ class Writer:
         """The answer of the work, once it is durable."""
         self._database.check_process()
         call = _Call(work)
-        with self._guard:
-            self._waiting.append(call)
-            call.leads = not self._led
-            self._led = True
-        if not call.leads:
-            self._follow(call)
-        if call.leads:
-            self._lead(call)
-        if call.error is not None:
-            raise call.error
+        self.callers.make(call)
         answer: T = call.answer
         return answer
 
@@ -112,59 +103,21 @@ class Writer:
             self._closed = True
             self._connection.close()
 
-    def _follow(self, call: _Call) -> None:
-        """Until the call is done or its thread is to lead; a thread that is interrupted here leaves no gap."""
-        try:
-            call.baton.acquire()
-        except BaseException:
-            with self._guard:
-                if call in self._waiting:
-                    self._waiting.remove(call)
-            if call.leads:
-                self._pass_on()
-            raise
-
-    def _lead(self, call: _Call) -> None:
-        try:
-            while not call.done:
-                with self._busy:
-                    self._commit_group()
-        finally:
-            self._pass_on()
-
-    def _pass_on(self) -> None:
-        """The longest waiting thread leads next; those who were just answered gather behind it meanwhile."""
-        with self._guard:
-            self._led = bool(self._waiting)
-            if self._led:
-                self._waiting[0].leads = True
-                self._waiting[0].baton.release()
-
-    def _commit_group(self) -> None:
-        group: list[_Call] = []
-        try:
-            with self._guard:
-                while self._waiting and len(group) < _GROUP_MOST:
-                    group.append(self._waiting.popleft())
-            if self._closed:
-                raise Closed("the store")
-            self._transact(group)
-        except Exception as error:
-            self._undo()
-            failed = self._database.failure(error)
-            for call in group:
-                call.error = call.error or failed
-        except BaseException:
-            self._undo()
-            for call in group:
-                call.error = StoreFailed(self._database.name, "the thread that led the commit was interrupted")
-            raise
-        finally:
-            for call in group:
-                call.done = True
-                if not call.leads:
-                    call.baton.release()
-        for call in group:
+    def _commit(self) -> None:
+        with self._busy, self.callers.group(partial(_next, count(1))) as calls:
+            try:
+                if self._closed:
+                    raise Closed("the store")
+                self._transact(calls)
+            except Exception as error:
+                self._undo()
+                failed = self._database.failure(error)
+                for call in calls:
+                    call.error = call.error or failed
+            except BaseException:
+                self._undo()
+                raise
+        for call in calls:
             if call.turn is not None and call.error is None:
                 self._publish(call.turn)
 

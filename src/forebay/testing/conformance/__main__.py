@@ -1,8 +1,9 @@
 """`python -m forebay.testing.conformance URL`: hold a store to the contract, and say what it keeps and what not.
 
 Every case gets a fresh store. Where the URL names a directory, each case works in a sub-directory of its own; those of
-passed cases are removed, those of failed ones are left for a look. Exit code 0: nothing failed; 1: something did;
-2: the question made no sense.
+passed cases are removed, those of failed ones are left for a look. Where it names a Postgres database, each case works
+in a scratch database on the same server, which is dropped afterwards; the named one is not touched.
+Exit code 0: nothing failed; 1: something did; 2: the question made no sense.
 """
 
 import argparse
@@ -17,15 +18,17 @@ from urllib.parse import quote, unquote, urlsplit
 import msgspec
 
 from forebay.core.clock import Clock
-from forebay.core.errors import ForebayError
+from forebay.core.errors import ForebayError, Invalid
 from forebay.store.open import open_store
 from forebay.store.protocol import Store
 from forebay.testing.conformance import Case, Result, Status, cases, run
+from forebay.testing.servers.process import ServerUnavailable
 
 _EXAMPLES = """\
 examples:
   python -m forebay.testing.conformance memory://
   python -m forebay.testing.conformance memory:///var/tmp/trial --only 'leases/*'
+  python -m forebay.testing.conformance postgresql://localhost/trial --only leases
   python -m forebay.testing.conformance --list --only stale
 
 a store of your own is checked from Python:
@@ -43,6 +46,7 @@ class Place:
         prefix, path = (
             ("sqlite:///", parts.path[1:]) if parts.scheme == "sqlite" else (f"{parts.scheme}://", parts.path)
         )
+        self.shown = url
         self._url = url
         self._prefix = prefix
         self._root: Path | None = None
@@ -78,6 +82,44 @@ class Place:
         """Remove what is empty; what failed stays."""
         if self._root is not None and self._root.is_dir() and not any(self._root.iterdir()):
             self._root.rmdir()
+
+
+class Databases(Place):
+    """The same on a Postgres server: a scratch database for each case."""
+
+    def __init__(self, url: str) -> None:
+        from forebay.store.postgres.connect import masked
+        from forebay.testing.servers.scratch import Scratch
+
+        super().__init__("memory://")
+        self.shown = masked(url)
+        self._scratch = Scratch(url)
+        self._current: str | None = None
+
+    def open(self, clock: Clock | None) -> Store:
+        if self._current is None:
+            self._current = self._scratch.create()
+        return open_store(self._current, clock=clock)
+
+    def reset(self) -> None:
+        if self._current is not None:
+            self._scratch.drop(self._current)
+        self._current = None
+
+    def tidy(self, failed: bool) -> None:
+        """A database is of no use to look at once its test is over."""
+
+    def close(self) -> None:
+        self.reset()
+
+
+def place_of(url: str) -> Place:
+    if urlsplit(url).scheme not in ("postgresql", "postgres"):
+        return Place(url)
+    try:
+        return Databases(url)
+    except ModuleNotFoundError as error:
+        raise Invalid("store URL", "psycopg is not installed", "pip install 'forebay[postgres]'") from error
 
 
 class Printer:
@@ -132,11 +174,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.url is None:
         sys.stderr.write("name a store to check, for example memory://; --help shows more\n")
         return 2
-    place = Place(options.url)
+    try:
+        place = place_of(options.url)
+    except ForebayError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
     try:
         place.open(None).close()
-    except (ForebayError, OSError) as error:
-        sys.stderr.write(f"cannot open {options.url}: {error}\n")
+    except (ForebayError, OSError, ServerUnavailable) as error:
+        sys.stderr.write(f"cannot open {place.shown}: {error}\n")
         place.close()
         return 2
     place.tidy(failed=False)
@@ -150,7 +196,7 @@ def _checked(place: Place, options: argparse.Namespace) -> int:
     )
     printer.flush()
     place.close()
-    sys.stdout.write(f"{_json(options.url, results) if options.json else summary(results)}\n")
+    sys.stdout.write(f"{_json(place.shown, results) if options.json else summary(results)}\n")
     return 1 if any(result.status is Status.FAILED for result in results) else 0
 
 

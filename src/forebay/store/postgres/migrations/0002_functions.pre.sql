@@ -96,7 +96,7 @@ CREATE TYPE forebay.claimed AS (
     flag integer, stamp bigint, want integer, rank bigint, single boolean, last_id bigint, n integer, size integer, state smallint,
     queue text, kind text, due_at bigint, enqueued_at bigint, delivery integer, attempt integer, max_attempts integer,
     claimed_at bigint, lease_until bigint, expires_at bigint, gated boolean, errors text, facts json, bodies json,
-    gone text, asked text, owner text, holder integer, beat boolean
+    gone text, asked text, owner text, beat boolean
 );
 
 -- Hand out. A row may say instead: 1, something is to be looked after first; 2, a spec has changed; 3, there are classes
@@ -193,7 +193,7 @@ BEGIN
                 RETURNING 0, v_now, i, r.rank, r.single, r.last_id, r.n, r.size, r.state, r.queue, r.kind, r.due_at,
                     r.enqueued_at, r.delivery, r.attempt, r.max_attempts, r.claimed_at, r.lease_until,
                     r.expires_at, r.gates IS NOT NULL, r.errors, r.facts, r.bodies, NULL::text, r.asked::text,
-                    NULL::text, r.holder, r.beat;
+                    NULL::text, r.beat;
             END IF;
             IF v_whole < v_got AND v_need > 0 THEN
                 RETURN NEXT forebay.split(
@@ -266,7 +266,7 @@ BEGIN
     )
     SELECT 0, v_now, want, r.rank, r.single, r.last_id, r.n, r.size, r.state, r.queue, r.kind, r.due_at, r.enqueued_at,
         r.delivery, r.attempt, r.max_attempts, r.claimed_at, r.lease_until, r.expires_at, false, r.errors, r.facts,
-        r.bodies, NULL, NULL, NULL, r.holder, r.beat
+        r.bodies, NULL, NULL, NULL, r.beat
     INTO v_row FROM part AS r;
     RETURN v_row;
 END

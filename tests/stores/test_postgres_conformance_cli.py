@@ -1,0 +1,49 @@
+"""`python -m forebay.testing.conformance postgresql://…`: scratch databases alone are worked in, and none is left."""
+
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+
+from forebay.testing.conformance.__main__ import main
+from forebay.testing.servers.postgres import PostgresServer
+
+
+def databases(server: PostgresServer) -> set[str]:
+    with psycopg.connect(server.url(), autocommit=True) as connection:
+        return {name for (name,) in connection.execute("SELECT datname FROM pg_database")}
+
+
+def test_the_named_database_is_not_touched_and_nothing_is_left(
+    postgres: PostgresServer, postgres_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = databases(postgres)
+    assert main([postgres_url, "--only", "settling/settling_nothing*"]) == 0
+    said = capsys.readouterr()
+    assert "1 passed, 0 failed" in said.out
+    assert databases(postgres) == before
+    with psycopg.connect(postgres_url) as connection:
+        assert connection.execute("SELECT to_regnamespace('forebay')").fetchall() == [(None,)]
+
+
+def test_no_answer_has_the_password_in_it(postgres_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    password = urlsplit(postgres_url).password
+    assert password
+    assert main([postgres_url, "--json", "--only", "settling/settling_nothing*"]) == 0
+    assert main([postgres_url.replace("127.0.0.1", "127.0.0.1:1,127.0.0.1", 1), "--list"]) == 0
+    assert main([f"postgresql://ada:{password}@127.0.0.1:1/trial"]) == 2
+    said = capsys.readouterr()
+    assert password not in said.out + said.err
+    assert "cannot open postgresql://ada@127.0.0.1:1/trial" in said.err
+
+
+def test_a_user_who_may_not_create_databases_is_told_the_way_out(
+    postgres: PostgresServer, postgres_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with psycopg.connect(postgres.url(), autocommit=True) as connection:
+        connection.execute("DROP ROLE IF EXISTS humble")
+        connection.execute("CREATE ROLE humble LOGIN PASSWORD 'humble'")
+    parts = urlsplit(postgres_url)
+    url = parts._replace(netloc=f"humble:humble@{parts.hostname}:{parts.port}").geturl()
+    assert main([url]) == 2
+    assert "CREATEDB" in capsys.readouterr().err

@@ -1,0 +1,25 @@
+"""The list of mutants stays true: each breaks a text that stands in the source once, and names tests that exist."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.mutants.guards import MUTANTS, Mutant
+from tests.mutants.postgres import POSTGRES_MUTANTS
+from tests.mutants.transactions import TRANSACTION_MUTANTS
+
+ROOT = Path(__file__).parents[2]
+ALL = [*MUTANTS, *POSTGRES_MUTANTS, *TRANSACTION_MUTANTS]
+
+
+@pytest.mark.parametrize("mutant", [pytest.param(mutant, id=mutant.name) for mutant in ALL])
+def test_a_mutant_breaks_one_place_and_names_its_tests(mutant: Mutant) -> None:
+    assert (ROOT / mutant.file).read_text("utf-8").count(mutant.old) == 1
+    assert mutant.new != mutant.old
+    files = [test.partition("::")[0] for test in mutant.tests if test.startswith("tests/")]
+    assert files
+    assert all((ROOT / file).exists() for file in files)
+
+
+def test_every_mutant_has_a_name_of_its_own() -> None:
+    assert len({mutant.name for mutant in ALL}) == len(ALL)
