@@ -42,5 +42,9 @@ ERROR_TRACE_LENGTH: Final = 4_000
 ERRORS_KEPT: Final = 5
 """Past failures a job carries; the ledger has them all."""
 
+LEDGER_KEPT: Final = timedelta(days=7)
+LEDGER_BYTES: Final = 1024 * 1024 * 1024
+"""How much of its ledger a store keeps unless it is told otherwise."""
+
 META_ENTRIES: Final = 16
 META_BYTES: Final = 4_096

@@ -20,6 +20,7 @@ from forebay.core.errors import Invalid
 from forebay.core.event import LogEntry
 from forebay.core.instant import Instant
 from forebay.core.job import Draft, Job, State
+from forebay.core.ledger import LedgerEntry, LedgerRule
 from forebay.core.lease import Lease, Settled, Settlement
 from forebay.core.names import check_name, check_text
 from forebay.core.outcome import Verdict
@@ -247,6 +248,28 @@ class Streaming(Protocol):
 
     def enqueue_stream(self, drafts: Iterable[Draft], progress: Callable[[Tally], object]) -> Tally:
         """Any number of drafts, read as it goes, in bounded memory. `progress` hears what is durable so far."""
+
+
+@runtime_checkable
+class Ledgered(Protocol):
+    """What a durable store has besides: the ledger of `core.ledger`, one record a mutating call, in its transaction."""
+
+    def ledger(self, after: int, limit: int) -> list[LedgerEntry]:
+        """Up to `limit` records with an offset greater than `after` (-1: from the start), without a gap.
+
+        `OffsetGone` when they have been trimmed. A record that commits late is never behind one that was read.
+        """
+
+    def ledger_extent(self) -> tuple[int, int]:
+        """The first offset still held, and the next one to be given."""
+
+    def ledger_rule(self) -> LedgerRule: ...
+
+    def put_ledger_rule(self, rule: LedgerRule) -> None:
+        """For every process that uses the store, from its next call on."""
+
+    def trim_ledger(self, limit: int) -> int:
+        """Drop up to `limit` records that the rule no longer keeps, oldest first; returns how many."""
 
 
 @runtime_checkable

@@ -1,0 +1,146 @@
+"""The ledger: what happened to which jobs, one record a mutating call, written in the transaction of the call itself.
+
+A record is batch-shaped. Jobs with neighbouring ids to which the same happened share one `Span`, so a call that moves a
+hundred alike jobs costs one span. Records hold no payloads: they prove, they do not restore. (What restores a store is
+its own business: tables, or the journal of `core.event`.) Offsets are dense from 0 in the order of commits, so that
+a reader who has seen offset n has seen everything up to n, and nothing ever appears behind it.
+
+What a span says beyond its jobs depends on the change:
+
+    accepted   a job was born: `due_at`, `max_attempts`               merged     a waiting job took a newer payload
+    claimed    a lease until `until`; `delivery` is the fence         extended   the lease lasts until `until` now
+    acked      done; readable until `until`, 0: gone                  retried    failed, due again at `until`
+    died       failed for good                                        released   handed back uncharged, due at `until`
+    dismissed  ended by request while it ran, readable until `until`  cancelled  ended by request before it ran, likewise
+    asked      its holder will be told to stop                        expired    died because nobody claimed it in time
+    redriven   a dead job lives again, due at `until`                 purged     a finished job was forgotten
+
+Changes of a running job carry what its lease said (`delivery`, `attempt`, `enqueued_at`, `due_at`, `claimed_at`), so
+that waiting, running and lateness follow from one record. A record without spans tells of a verb that moves no job.
+New versions add fields at the end of a span or a record, or new changes; `VERSION` is kept beside the records.
+"""
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from forebay.core.instant import Instant, Span as Length, micros
+from forebay.core.limits import LEDGER_BYTES, LEDGER_KEPT
+
+VERSION: Final = 1
+
+
+class Change(StrEnum):
+    """What became of a job. The values are what the records hold."""
+
+    ACCEPTED = "accepted"
+    MERGED = "merged"
+    CLAIMED = "claimed"
+    EXTENDED = "extended"
+    ACKED = "acked"
+    RETRIED = "retried"
+    DIED = "died"
+    RELEASED = "released"
+    DISMISSED = "dismissed"
+    CANCELLED = "cancelled"
+    ASKED = "asked"
+    EXPIRED = "expired"
+    REDRIVEN = "redriven"
+    PURGED = "purged"
+
+
+class Trait(Struct, frozen=True, omit_defaults=True):
+    """What most jobs do not have, or what differs from their neighbours in the span."""
+
+    kind: str | None = None
+    tenant: str | None = None
+    subject: str | None = None
+    key: str | None = None
+    priority: int = 0
+    error_kind: str | None = None
+    error: str | None = None
+
+
+class Span(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """`n` jobs with neighbouring ids from `first` on, and what happened to them all. An instant of 0: none."""
+
+    change: str
+    first: int
+    n: int
+    queue: str
+    kind: str
+    delivery: int = 0
+    attempt: int = 0
+    max_attempts: int = 0
+    enqueued_at: Instant = 0
+    due_at: Instant = 0
+    claimed_at: Instant = 0
+    until: Instant = 0
+    traits: list[Trait | None] | None = None
+
+
+class Record(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """One call. `owner`: who claims; `name` and `tick`: the queue, gate or schedule that it is about, and its slot."""
+
+    at: Instant
+    verb: str
+    spans: list[Span] = []
+    owner: str | None = None
+    name: str | None = None
+    tick: Instant | None = None
+
+    @property
+    def jobs(self) -> int:
+        return sum(span.n for span in self.spans)
+
+
+class LedgerEntry(Struct, frozen=True):
+    """A record at its place."""
+
+    offset: int
+    record: Record
+
+
+class LedgerRule(Struct, frozen=True):
+    """Whether a store keeps its ledger, how long, and how much of it; the first bound that is passed trims."""
+
+    on: bool = True
+    keep: Length = micros(LEDGER_KEPT)
+    keep_bytes: int = LEDGER_BYTES
+
+
+def joined(spans: Iterable[Span]) -> list[Span]:
+    """The same spans with alike neighbours joined: who writes job by job calls this before writing."""
+    result: list[Span] = []
+    for span in spans:
+        if result and _continues(result[-1], span):
+            last = result[-1]
+            result[-1] = msgspec.structs.replace(last, n=last.n + span.n, traits=_both(last, span))
+        else:
+            result.append(span)
+    return result
+
+
+def _continues(last: Span, span: Span) -> bool:
+    return (
+        span.first == last.first + last.n
+        and span.change == last.change
+        and span.queue == last.queue
+        and span.kind == last.kind
+        and span.delivery == last.delivery
+        and span.attempt == last.attempt
+        and span.max_attempts == last.max_attempts
+        and span.enqueued_at == last.enqueued_at
+        and span.due_at == last.due_at
+        and span.claimed_at == last.claimed_at
+        and span.until == last.until
+    )
+
+
+def _both(last: Span, span: Span) -> list[Trait | None] | None:
+    if last.traits is None and span.traits is None:
+        return None
+    return (last.traits or [None] * last.n) + (span.traits or [None] * span.n)

@@ -1,0 +1,111 @@
+"""The schemas of everything that the pipeline reads and writes, in one place. Instants are timestamps in UTC.
+
+`EVENTS` is the ledger flattened: one row per job and change, (offset, place) is its identity. A record that moves no
+job is one row without a job. `RECEIPTS` and `EFFECTS` are evidence that does not come from the store: what producers
+were told, and what handlers did.
+"""
+
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import (
+    ByteType,
+    DateType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from forebay.core.errors import Invalid
+
+_TYPES: Final = {
+    "long": LongType(),
+    "int": IntegerType(),
+    "byte": ByteType(),
+    "double": DoubleType(),
+    "string": StringType(),
+    "timestamp": TimestampType(),
+    "date": DateType(),
+}
+
+
+def schema_of(columns: str) -> StructType:
+    """From lines of `name type` or `name type!`, where `!` says that it is never null."""
+    fields = []
+    for column in columns.strip().split("\n"):
+        name, kind = column.split()
+        fields.append(StructField(name, _TYPES[kind.rstrip("!")], nullable=not kind.endswith("!")))
+    return StructType(fields)
+
+
+EVENTS: Final = schema_of("""
+offset long!
+place int!
+event_at timestamp!
+verb string!
+change string
+job_id long
+queue string
+kind string
+delivery int
+attempt int
+max_attempts int
+priority int
+owner string
+enqueued_at timestamp
+due_at timestamp
+claimed_at timestamp
+lease_until timestamp
+next_at timestamp
+kept_until timestamp
+tenant string
+subject string
+key string
+error_kind string
+error string
+name string
+tick timestamp
+day date!
+""")
+"""
+offset, place   the record, and the job's place in it: together the identity of an event
+change          a word of `core.ledger.Change`; null: the record moves no job
+enqueued_at, due_at, claimed_at   what the lease said (for accepted: of the new job); null where the record has none
+lease_until     of claimed and extended;  next_at: of retried, released, redriven;  kept_until: of the ended
+name, tick      the schedule and its slot where the verb is `fire`; else the queue or gate that a verb is about
+"""
+
+RECEIPTS: Final = schema_of("""
+seq long!
+job_id long
+answer string!
+sent_at timestamp
+""")
+"""What a producer knows. answer: accepted | duplicate | merged | refused | unknown (the reply was lost; no job_id)."""
+
+EFFECTS: Final = schema_of("""
+seq long!
+job_id long!
+delivery int!
+effect_at timestamp
+worker string
+""")
+"""What a handler did, written by the handler with its fence."""
+
+
+def conform(df: DataFrame, schema: StructType, what: str) -> DataFrame:
+    """The columns of the schema, in its order; `Invalid` names what is missing or of another type."""
+    wrong = []
+    for field in schema:
+        if field.name not in df.columns:
+            wrong.append(f"{field.name} is missing")
+        elif df.schema[field.name].dataType != field.dataType:
+            wrong.append(f"{field.name} is {df.schema[field.name].dataType.simpleString()}")
+    if wrong:
+        columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema)
+        raise Invalid(what, "; ".join(wrong), f"it has the columns {columns}")
+    return df.select(*schema.names)
