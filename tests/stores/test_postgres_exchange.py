@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -71,6 +72,29 @@ def test_a_gate_that_a_verdict_opens_lets_the_next_one_through(store: PostgresSt
     answers, (following,) = store.exchange([(lease, Ack())], WANT, "me", TIME)
     assert answers == [Settled.APPLIED]
     assert following.job.id != lease.job.id
+
+
+@pytest.mark.parametrize("verdict", [Ack(), Retry(0, Failure("Boom")), Release()], ids=["ack", "retry", "release"])
+def test_slots_change_hands_in_the_one_round_trip_of_their_verdicts(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch, verdict: Ack | Retry | Release
+) -> None:
+    store.put_spec(QueueSpec(name="default", eligibility=AtMost(2) & AtMost(1, per="subject")))
+    store.enqueue([Draft("k", subject=subject) for subject in "aabbcc"])
+    _, leases = store.exchange([], WANT, "me", TIME)
+    assert [lease.job.subject for lease in leases] == ["a", "b"]
+    trips: list[str] = []
+    query = store._server.query
+
+    def counted(*asked: Any, **how: Any) -> Any:
+        trips.append(asked[0])
+        return query(*asked, **how)
+
+    monkeypatch.setattr(store._server, "query", counted)
+    monkeypatch.setattr(store._server, "transact", None)
+    answers, following = store.exchange([(lease, verdict) for lease in leases], WANT, "me", TIME)
+    assert answers == [Settled.APPLIED] * 2
+    assert len(following) == 2
+    assert len(trips) == 1
 
 
 def test_a_spec_that_changed_elsewhere_is_followed(store: PostgresStore, cleared_url: str) -> None:

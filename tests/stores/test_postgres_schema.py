@@ -185,7 +185,8 @@ def test_a_database_with_the_first_migrations_alone_is_refused_until_it_is_migra
     only(monkeypatch, *migrations()[:1])
     migrate.migrate(server)
     monkeypatch.undo()
-    with pytest.raises(Invalid, match=r"0002_functions.pre.sql, 0003_people.pre.sql; run: forebay migrate"):
+    missing = ", ".join(one.name for one in migrations()[1:])
+    with pytest.raises(Invalid, match=rf"{re.escape(missing)}; run: forebay migrate"):
         open_store(server.url)
     assert [one.number for one in migrate.migrate(server)] == [one.number for one in migrations()[1:]]
     open_store(server.url).close()

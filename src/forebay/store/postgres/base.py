@@ -21,10 +21,9 @@ from forebay.store.postgres.queries import statement
 from forebay.store.postgres.specs import Known, Specs
 from forebay.store.postgres.waiting import Sleepers
 
-_GATES_LOCK: Final = 0x4642_4741
 _STARTS_MOST: Final = 20
 _BEGIN: Final = "SELECT coalesce(%s::bigint, forebay.clock())"
-_BEGIN_GATED: Final = "SELECT coalesce(%s::bigint, forebay.clock()) FROM (SELECT pg_advisory_xact_lock(%s)) AS locked"
+_BEGIN_GATED: Final = "SELECT coalesce(%s::bigint, forebay.clock()) FROM forebay.lock_gates() AS locked"
 _SPECS: Final = "SELECT spec FROM forebay.queue WHERE spec IS NOT NULL ORDER BY name"
 
 T = TypeVar("T")
@@ -68,8 +67,10 @@ class Turn:
         return self.connection.execute(statement, tuple(parameters)).rowcount
 
     def finish(self) -> None:
+        """Put the gates back; whoever touches them again reads them anew."""
         if self.gated:
             self.gates.write()
+            del self.gates
 
 
 class Base:
@@ -107,8 +108,8 @@ class Base:
 
     def _begin_turn(self, connection: Any, gated: bool) -> Turn:
         """A turn in the transaction that the connection is in; with the lock of the gates, if they may be concerned."""
-        begin, parameters = (_BEGIN_GATED, (self._at, _GATES_LOCK)) if gated else (_BEGIN, (self._at,))
-        return Turn(connection, connection.execute(begin, parameters).fetchall()[0][0], self._specs)
+        begin = _BEGIN_GATED if gated else _BEGIN
+        return Turn(connection, connection.execute(begin, (self._at,)).fetchall()[0][0], self._specs)
 
     def _write(self, work: Callable[[Turn], T], *, gated: bool) -> T:
         """The answer of the work, once it is durable."""

@@ -120,19 +120,6 @@ WHERE gate IS NOT NULL AND gate = %s ORDER BY rank, last_id LIMIT 1;
 -- One job on its own.
 SELECT last_id, queue, cls, state, rank, due_at, gates, gate FROM forebay.run WHERE single AND last_id = %s;
 
--- name: gated_due
--- Gated jobs whose time has come, oldest first.
-SELECT last_id, queue, cls, state, rank, due_at, gates, gate FROM forebay.run
-WHERE state = 0 AND gate IS NULL AND due_at <= %s ORDER BY due_at LIMIT %s;
-
--- name: make_ready
--- Gated jobs have their slots.
-UPDATE forebay.run SET state = 1, gate = NULL WHERE single AND last_id = ANY (%s::bigint[]);
-
--- name: park
--- A due job found a gate closed.
-UPDATE forebay.run SET gate = %s WHERE single AND last_id = %s;
-
 -- name: expired
 -- Jobs that nobody claimed in time; those that somebody claims this moment are in time.
 SELECT last_id, queue, cls, state, rank, due_at, gates, gate, attempt, errors FROM forebay.run

@@ -9,7 +9,6 @@ alike.
 from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
-from functools import partial
 from time import monotonic
 from typing import Any, Final
 
@@ -20,7 +19,7 @@ from forebay.core.lease import Lease, Settled, Settlement, outlived
 from forebay.core.limits import ERRORS_KEPT, LEASE_LEAST, LEASE_MOST
 from forebay.core.outcome import Ack, Cancel, DeadLetter, Release, Retry, Verdict
 from forebay.store.checks import check_batch, check_bytes, check_ids, check_limit, checked_owner, checked_total
-from forebay.store.gating import CANCELLED, DEAD, DONE, READY, RUNNING, STATES, Row
+from forebay.store.gating import CANCELLED, READY, RUNNING, STATES, Row
 from forebay.store.postgres.base import Turn
 from forebay.store.postgres.claims import CALL, Claims
 from forebay.store.postgres.connect import array_of
@@ -31,7 +30,6 @@ from forebay.store.postgres.tend import forget, remember, tend
 from forebay.store.protocol import CancelAnswer, Want
 
 _CODES: Final[dict[type, str]] = {Ack: "a", Retry: "r", DeadLetter: "d", Release: "l", Cancel: "c"}
-_ENDS: Final = {"a": DONE, "d": DEAD, "c": CANCELLED}
 _CALL: Final = (
     "forebay.settle(%s::bigint, %s, %s::integer[], %s::boolean[], %s::bigint[], %s::integer[], %s::text[], "
     "%s::bigint[], %s::integer[], %s::bigint[], %s::integer[], %s::text[], %s::json)"
@@ -85,7 +83,7 @@ class Settling(Claims):
         holder = self._holder(owner)
         fronts = [self._front(want) for want in wants]
         asked = self._asked(wants, fronts, holder, span, tended=False)
-        told = (self._at, False, array_of(self._mine()), *SettleCall(self, groups).parameters())
+        told = SettleCall(self, groups).parameters()
         began = monotonic()
         try:
             with holder.claiming():
@@ -132,8 +130,7 @@ class Settling(Claims):
 
     def _apply(self, groups: Sequence[Group]) -> set[int]:
         """Which of these runs were settled as asked, by number."""
-        call = SettleCall(self, groups)
-        (applied,) = self._server.query(SETTLE, (self._at, False, array_of(self._mine()), *call.parameters()))[0]
+        (applied,) = self._server.query(SETTLE, SettleCall(self, groups).parameters())[0]
         done = set(applied)
         self._settled([group for place, group in enumerate(groups, 1) if place in done])
         return done
@@ -145,9 +142,9 @@ class Settling(Claims):
         """Bookkeeping of this process, and news for those who sleep."""
         news: set[str] = set()
         eased: set[str] = set()
-        for _, items in groups:
+        for ref, items in groups:
             queue = items[0][1].job.queue
-            if any(type(verdict) in (Retry, Release) for _, _, verdict in items):
+            if ref.gated or any(type(verdict) in (Retry, Release) for _, _, verdict in items):
                 news.add(queue)
             if self._specs.of(queue).bounded:
                 eased.add(queue)
@@ -165,33 +162,11 @@ class Settling(Claims):
                 break
             row = found[0]
             groups: list[Group] = [(Ref(row[1], row[2], row[3], row[10], row[16]), [(0, lease, verdict)])]
-            if row[16]:
-                applied = self._write(partial(self._apply_gated, groups), gated=True)
-            else:
-                applied = bool(self._apply(groups))
-            if applied:
+            if self._apply(groups):
                 return Settled.APPLIED
         marks = self._server.query(_MARKS, ([fence[0]],) * 3)
         last = max(((delivery, code) for _, delivery, code in marks), default=None)
         return Settled.APPLIED if last == (fence[1], _CODES[type(verdict)]) else Settled.STALE
-
-    def _apply_gated(self, groups: Sequence[Group], turn: Turn) -> bool:
-        """A job with gates: its slots are given back in the same transaction."""
-        ref, ((_, _, verdict),) = groups[0]
-        rows = turn.fetch(_MOVE, ([ref.last_id],))
-        call = SettleCall(self, groups)
-        (applied,) = turn.fetch(SETTLE, (turn.now, True, array_of(self._mine()), *call.parameters()))[0]
-        if not applied or not rows:
-            return False
-        row, end = Row.of(rows[0]), _ENDS.get(_CODES[type(verdict)])
-        turn.gates.release(row)
-        if end is not None:
-            turn.gates.end(row, end)
-            turn.eased.add(row.queue)
-        else:
-            turn.news.add(row.queue)
-        tend(turn)
-        return True
 
 
 def _grouped(settlements: Sequence[Settlement]) -> tuple[list[Group], list[Item]]:
@@ -206,7 +181,7 @@ def _grouped(settlements: Sequence[Settlement]) -> tuple[list[Group], list[Item]
     twice = _twice([lease.job.id for lease, _ in settlements])
     for number, (lease, verdict) in enumerate(settlements):
         ref = ref_of(lease)
-        if ref is None or ref.gated or lease.job.id in twice:
+        if ref is None or lease.job.id in twice:
             later.append((number, lease, verdict))
             continue
         group = groups.get(id(ref))
@@ -237,13 +212,15 @@ class SettleCall:
         self._outs: list[dict[str, Any]] = []
         self._keeps: dict[str, int] = {}
         self._store = store
+        self._gated = any(ref.gated for ref, _ in groups)
         for number, (ref, items) in enumerate(groups, 1):
             self._add(number, ref, items)
 
     def parameters(self) -> tuple[Any, ...]:
         runs = [array_of(column) for column in zip(*self._runs, strict=True)]
         memo = [array_of(column) for column in zip(*self._memo, strict=True)] if self._memo else ["{}"] * 4
-        return (*runs, *memo, text_of(self._outs) if self._outs else None)
+        said = (self._store._at, self._gated, array_of(self._store._mine()))
+        return (*said, *runs, *memo, text_of(self._outs) if self._outs else None)
 
     def _add(self, number: int, ref: Ref, items: Sequence[Item]) -> None:
         job = items[0][1].job

@@ -25,11 +25,9 @@ _CALL_MEMORY: Final = 600_000_000
 _HOLDER_MEMORY: Final = 3 * 86_400_000_000
 _EXPIRE_ROUNDS: Final = 4
 _STIRS: Final = "SELECT forebay.stirs(%s)"
-_DUE: Final = statement("gated_due")
+_LET_IN: Final = "SELECT * FROM forebay.let_in(%s, %s)"
 _EXPIRED: Final = statement("expired")
 _OUTLIVED: Final = statement("outlived")
-_MAKE_READY: Final = statement("make_ready")
-_PARK: Final = statement("park")
 _BURY: Final = statement("bury")
 _REMEMBER: Final = statement("remember")
 _SWEEP_KEYS: Final = statement("sweep_keys")
@@ -43,13 +41,10 @@ def tend(turn: Turn, limit: int = TEND_LIMIT) -> int:
     if not turn.gated and not turn.fetch(_STIRS, (turn.now,))[0][0]:
         return 0
     expire(turn)
-    ready, tried = open_gates(turn, limit)
-    if tried < limit:
-        rows = [Row.of(columns) for columns in turn.fetch(_DUE, (turn.now, limit - tried))]
-        admitted = [row for row in rows if _admit(turn, row)]
-        make_ready(turn, admitted)
-        ready += len(admitted)
-    return ready
+    turn.finish()
+    ready, queues = turn.fetch(_LET_IN, (turn.now, limit))[0]
+    turn.news.update(queues)
+    return int(ready)
 
 
 def sweep(turn: Turn, limit: int) -> None:
@@ -64,23 +59,6 @@ def sweep(turn: Turn, limit: int) -> None:
 def sweep_keys(turn: Turn, limit: int) -> None:
     """Keys whose window has passed are forgotten."""
     turn.execute(_SWEEP_KEYS, (turn.now, limit))
-
-
-def open_gates(turn: Turn, limit: int = TEND_LIMIT) -> tuple[int, int]:
-    """Let in who is parked where there is room; how many became ready, and how many were tried."""
-    ready = tried = 0
-    while tried < limit and (row := turn.gates.next_candidate(turn.now)) is not None:
-        tried += 1
-        if _admit(turn, row):
-            make_ready(turn, [row])
-            ready += 1
-    return ready, tried
-
-
-def make_ready(turn: Turn, rows: Sequence[Row]) -> None:
-    if rows:
-        turn.execute(_MAKE_READY, ([row.id for row in rows],))
-        turn.news.update(row.queue for row in rows)
 
 
 def expire(turn: Turn) -> None:
@@ -121,10 +99,3 @@ def remember(turn: Turn, settled: Sequence[tuple[int, int, str]]) -> None:
 def failed(errors: str | None, error: Failure, at: Instant, attempt: int) -> str:
     """The last few failures, with this one, as the column holds them."""
     return text_of((*errors_of(errors), replace(error, at=at, attempt=attempt))[-ERRORS_KEPT:])
-
-
-def _admit(turn: Turn, row: Row) -> bool:
-    parked_at = turn.gates.admit(row.id, row.gates)
-    if parked_at is not None and parked_at != row.gate:
-        turn.execute(_PARK, (parked_at, row.id))
-    return parked_at is None

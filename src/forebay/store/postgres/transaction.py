@@ -29,7 +29,6 @@ from forebay.core.outcome import Verdict
 from forebay.store.gating import RUNNING
 from forebay.store.postgres.base import Turn
 from forebay.store.postgres.bulk import Bulk
-from forebay.store.postgres.connect import array_of
 from forebay.store.postgres.runs import Ref
 from forebay.store.postgres.settling import SETTLE, Group, SettleCall
 
@@ -168,15 +167,11 @@ class Transactions(Bulk):
 
     def _settled_turn(self, hand: Any, groups: list[Group]) -> Turn | None:
         ref, ((_, lease, _),) = groups[0]
+        turn = Turn(hand, 0, self._specs)
+        applied = bool(turn.fetch(SETTLE, SettleCall(self, groups).parameters())[0][0])
+        turn.eased.add(lease.job.queue)
         if ref.gated:
-            turn = self._begin_turn(hand, gated=True)
-            applied = self._apply_gated(groups, turn)
-            turn.finish()
-        else:
-            turn = Turn(hand, 0, self._specs)
-            parameters = (self._at, False, array_of(self._mine()), *SettleCall(self, groups).parameters())
-            applied = bool(turn.fetch(SETTLE, parameters)[0][0])
-            turn.eased.add(lease.job.queue)
+            turn.news.add(lease.job.queue)
         return turn if applied else None
 
     def _heard(self, lease: Lease, turn: Turn | None) -> None:

@@ -280,8 +280,9 @@ AS $$
         ELSE lease_until END
 $$;
 
--- The commit point. `gated`: for jobs with gates, by a caller who holds their lock; else for the others. A run is settled whole (`bits` NULL) or in part; it is applied if its fence
--- is current, none of these jobs was settled before and, where `renewed` is given, the lease was not renewed since then.
+-- The commit point. `gated`: some of these jobs may have gates, which are released here too; without it those are left
+-- alone. A run is settled whole (`bits` NULL) or in part; it is applied if its fence is current, none of these jobs was
+-- settled before and, where `renewed` is given, the lease was not renewed since then.
 -- `memo`: what to remember of jobs that are gone. `outs`: jobs that go somewhere else than away.
 -- Returns the numbers of the runs that were applied; the others are untouched.
 -- (`state + 0`: with a bare state the planner may prefer the index of all that is held to the primary key.)
@@ -300,12 +301,21 @@ DECLARE
     v_parts integer[];
     v_holders integer[];
     v_more integer[];
+    v_gated integer[];
+    v_stamps text[];
+    v_queues text[];
 BEGIN
+    IF gated THEN
+        PERFORM forebay.lock_gates();
+        SELECT array_agg(u.place), array_agg(r.gates), array_agg(r.queue) INTO v_gated, v_stamps, v_queues
+        FROM unnest(singles, lasts) WITH ORDINALITY AS u (single, last_id, place)
+        JOIN forebay.run AS r ON r.single = u.single AND r.last_id = u.last_id AND r.gates IS NOT NULL;
+    END IF;
     WITH gone AS (
         DELETE FROM forebay.run AS r
         USING unnest(singles, lasts, deliveries, bits) WITH ORDINALITY AS u (single, last_id, delivery, bits, place)
         WHERE u.bits IS NULL AND r.single = u.single AND r.last_id = u.last_id AND r.delivery = u.delivery
-            AND r.state + 0 = 2 AND r.gone IS NULL AND (r.gates IS NOT NULL) = gated
+            AND r.state + 0 = 2 AND r.gone IS NULL AND (gated OR r.gates IS NULL)
         RETURNING u.place::integer, r.holder
     )
     SELECT array_agg(place), array_agg(DISTINCT holder) INTO v_whole, v_holders FROM gone;
@@ -316,7 +326,7 @@ BEGIN
             FROM unnest(singles, lasts, deliveries, bits, renewed)
                 WITH ORDINALITY AS u (single, last_id, delivery, bits, renewed, place)
             WHERE u.bits IS NOT NULL AND r.single = u.single AND r.last_id = u.last_id AND r.delivery = u.delivery
-                AND r.state + 0 = 2 AND (r.gates IS NOT NULL) = gated AND r.n = length(u.bits)
+                AND r.state + 0 = 2 AND (gated OR r.gates IS NULL) AND r.n = length(u.bits)
                 AND (r.gone IS NULL OR bit_count(r.gone & u.bits::bit varying) = 0)
                 AND (u.renewed IS NULL OR forebay.leased_until(r.beat, r.lease_until, r.holder) <= u.renewed)
             RETURNING u.place::integer, r.holder
@@ -336,6 +346,14 @@ BEGIN
     FROM unnest(memo_runs, memo_firsts, memo_sizes, memo_codes) AS m (run, first, size, code)
     WHERE m.run = ANY (v_whole)
     HAVING count(*) > 0;
+    IF v_gated IS NOT NULL THEN
+        SELECT array_agg(g.run), array_agg(g.stamps) INTO v_gated, v_stamps
+        FROM unnest(v_gated, v_stamps) AS g (run, stamps) WHERE g.run = ANY (v_whole);
+        PERFORM forebay.settle_gates(
+            v_now, v_queues, v_gated, ARRAY(SELECT lasts[g.run] FROM unnest(v_gated) AS g (run)), v_stamps,
+            memo_runs, memo_codes, outs
+        );
+    END IF;
     IF NOT mine @> array_remove(v_holders || v_more, NULL) THEN
         UPDATE forebay.holder AS h SET changes = h.changes + 1
         WHERE h.id = ANY (v_holders || v_more) AND h.id <> ALL (mine);
