@@ -39,10 +39,10 @@ check: setup ## format, lint, types, layers, sizes
 	@$(PYTEST) -q --no-header tests/unit/test_layers.py tests/unit/test_sizes.py
 
 test: check servers ## check, then every test but the nightly ones
-	@$(PYTEST) -q -n $(WORKERS) -m "not nightly" $(ARGS)
+	@$(PYTEST) -q -n $(WORKERS) --dist loadgroup -m "not nightly" $(ARGS)
 
 test-nightly: servers ## every test, nightly ones too, with many more examples
-	@FOREBAY_HYPOTHESIS_PROFILE=nightly $(PYTEST) -n $(WORKERS) --timeout 3600 $(ARGS)
+	@FOREBAY_HYPOTHESIS_PROFILE=nightly $(PYTEST) -n $(WORKERS) --dist loadgroup --timeout 3600 $(ARGS)
 
 cover: servers ## which lines and branches the tests do not reach
 	@$(PY) -m coverage run -m pytest -q -m "not nightly" $(ARGS)

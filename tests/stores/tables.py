@@ -32,6 +32,8 @@ class Tables:
     def clear(self) -> None:
         """No rows, and the first job will have the id 1."""
         self.execute(self._deletes)
+        for single in ("ledger_mark", "ledger_rule"):
+            self.execute(f"INSERT INTO forebay.{single} DEFAULT VALUES")
         self.execute("SELECT setval('forebay.job_id', 1, false)")
 
     def execute(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:

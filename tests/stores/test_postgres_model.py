@@ -34,7 +34,7 @@ class _Postgres:
     def residue(self) -> Mapping[str, int]:
         """Rows that are left, and what a process holds on to."""
         # What nobody needs any more is swept by whoever promotes, now and then.
-        self.store._swept_at = float("-inf")
+        self.store._swept_at = 0
         self.store.promote(1_000)
         names = ("run", "ended", "key", "gate", "line", "inbox", "call")
         left = {name: self.tables.value(f"SELECT count(*) FROM forebay.{name}") for name in names}

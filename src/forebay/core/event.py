@@ -1,13 +1,14 @@
-"""The ledger: one record per call of a mutating verb, holding everything that the call changed.
+"""What the in-process store writes into its journal: events, each holding everything that a change did.
 
-A record is batch-shaped (arrays, not one row a job) and complete: replaying records in order rebuilds the store, so
-the journal of the in-process store *is* its ledger, and other stores write the same records beside their rows.
-Records are facts in the past tense. They are never edited; a new version adds fields at the end of a record, values
+An event is batch-shaped (arrays, not one row a job) and complete: replaying events in order rebuilds the store.
+With the event comes, in the same record, what the ledger (`core.ledger`) says of it: one write, one sync, both or
+neither. Records are facts in the past tense. They are never edited; a new version adds fields at the end of a record, values
 of a field or new records, and `VERSION` is written in front of each so that an old reader refuses what it cannot know.
 A record of any older version is read, and means what it meant.
 
     1   the first
     2   `Entry.rank_timed` is a number of `core.rank`; it was a bool, and nobody led
+    3   a record is an event and, where the ledger is on, its entry; `Purged.outlived`; the ledger's own events
 """
 
 from typing import Final, TypeAlias
@@ -16,13 +17,13 @@ import msgspec
 from msgspec import Struct
 
 from forebay.core.gate import Gate
-from forebay.core.instant import Instant
+from forebay.core.instant import Instant, Span
 from forebay.core.outcome import Failure
 from forebay.core.rank import TIMED
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 
-VERSION: Final = 2
+VERSION: Final = 3
 READABLE: Final = range(1, VERSION + 1)
 
 
@@ -150,8 +151,11 @@ class Redriven(Struct, frozen=True, array_like=True, tag="redriven"):
 
 
 class Purged(Struct, frozen=True, array_like=True, tag="purged"):
+    """`outlived`: nobody asked, their time to be readable was over."""
+
     at: Instant
     ids: list[int]
+    outlived: bool = False
 
 
 class SpecPut(Struct, frozen=True, array_like=True, tag="spec"):
@@ -229,6 +233,23 @@ class Trimmed(Struct, frozen=True, array_like=True, tag="trimmed"):
     before: int
 
 
+class LedgerRuled(Struct, frozen=True, array_like=True, tag="ledger-ruled"):
+    """A `core.ledger.LedgerRule`."""
+
+    at: Instant
+    on: bool
+    keep: Span
+    keep_bytes: int
+
+
+class LedgerTrimmed(Struct, frozen=True, array_like=True, tag="ledger-trimmed"):
+    """The ledger begins at `first` now, and `freed` bytes of records are gone."""
+
+    at: Instant
+    first: int
+    freed: int
+
+
 Event: TypeAlias = (
     Enqueued
     | Promoted
@@ -247,23 +268,68 @@ Event: TypeAlias = (
     | Appended
     | Committed
     | Trimmed
+    | LedgerRuled
+    | LedgerTrimmed
 )
 
+
+class Told(Struct, frozen=True, array_like=True, gc=False):
+    """What the ledger says of an event: the offset of its record, and the record as `core.ledger` encodes it."""
+
+    offset: int
+    record: bytes
+
+
+class Written(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """One record of the journal."""
+
+    event: Event
+    told: Told | None = None
+
+
+class _Glimpse(Struct, frozen=True, array_like=True):
+    event: msgspec.Raw
+    told: Told | None = None
+
 _encoder: Final = msgspec.msgpack.Encoder()
-_decoder: Final[msgspec.msgpack.Decoder[Event]] = msgspec.msgpack.Decoder(Event)
+_decoder: Final[msgspec.msgpack.Decoder[Written]] = msgspec.msgpack.Decoder(Written)
+_bare_decoder: Final[msgspec.msgpack.Decoder[Event]] = msgspec.msgpack.Decoder(Event)
+_glimpser: Final[msgspec.msgpack.Decoder[_Glimpse]] = msgspec.msgpack.Decoder(_Glimpse)
 _VERSION_BYTE: Final = bytes([VERSION])
+_BARE: Final = 2
+"""The last version whose records are events and nothing else."""
 
 
-def encode_event(event: Event) -> bytes:
-    return _VERSION_BYTE + _encoder.encode(event)
+def encode_event(event: Event, told: Told | None = None) -> bytes:
+    return _VERSION_BYTE + _encoder.encode(Written(event, told))
 
 
 def decode_event(record: bytes | memoryview) -> Event:
     """The event in a record; `ValueError` when it is of a version unknown here or no event at all."""
+    return decode_written(record).event
+
+
+def decode_written(record: bytes | memoryview) -> Written:
+    """The event and what the ledger says of it; `ValueError` as in `decode_event`."""
+    version = _version(record)
+    try:
+        return Written(_bare_decoder.decode(record[1:])) if version <= _BARE else _decoder.decode(record[1:])
+    except msgspec.DecodeError as error:
+        raise ValueError(str(error)) from None
+
+
+def decode_told(record: bytes | memoryview) -> Told | None:
+    """What the ledger says, without a look at the event."""
+    if _version(record) <= _BARE:
+        return None
+    try:
+        return _glimpser.decode(record[1:]).told
+    except msgspec.DecodeError as error:
+        raise ValueError(str(error)) from None
+
+
+def _version(record: bytes | memoryview) -> int:
     if not record or record[0] not in READABLE:
         version = record[0] if record else "missing"
         raise ValueError(f"record version {version}, this reader knows versions 1 to {VERSION}")
-    try:
-        return _decoder.decode(record[1:])
-    except msgspec.DecodeError as error:
-        raise ValueError(str(error)) from None
+    return record[0]

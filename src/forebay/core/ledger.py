@@ -11,7 +11,7 @@ What a span says beyond its jobs depends on the change:
     claimed    a lease until `until`; `delivery` is the fence         extended   the lease lasts until `until` now
     acked      done; readable until `until`, 0: gone                  retried    failed, due again at `until`
     died       failed for good                                        released   handed back uncharged, due at `until`
-    dismissed  ended by request while it ran, readable until `until`  cancelled  ended by request before it ran, likewise
+    dismissed  ended by request while it ran, readable until `until`  cancelled  the same before it ran
     asked      its holder will be told to stop                        expired    died because nobody claimed it in time
     redriven   a dead job lives again, due at `until`                 purged     a finished job was forgotten
 
@@ -27,10 +27,14 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from forebay.core.instant import Instant, Span as Length, micros
-from forebay.core.limits import LEDGER_BYTES, LEDGER_KEPT
+from forebay.core.errors import Invalid
+from forebay.core.instant import Instant, micros
+from forebay.core.instant import Span as Length
+from forebay.core.limits import LEDGER_BYTES, LEDGER_KEPT, SPAN_MOST
 
 VERSION: Final = 1
+_KEEP_MOST: Final = micros(SPAN_MOST)
+_BYTES_MOST: Final = 2**60
 
 
 class Change(StrEnum):
@@ -111,6 +115,13 @@ class LedgerRule(Struct, frozen=True):
     keep: Length = micros(LEDGER_KEPT)
     keep_bytes: int = LEDGER_BYTES
 
+    def __post_init__(self) -> None:
+        if type(self.on) is not bool:
+            raise Invalid("ledger on", f"{self.on!r} is neither True nor False", "say whether records are written")
+        for field, value, most in (("keep", self.keep, _KEEP_MOST), ("keep_bytes", self.keep_bytes, _BYTES_MOST)):
+            if type(value) is not int or not 0 <= value <= most:
+                raise Invalid(f"ledger {field}", f"{value!r} is not an integer in 0 … {most}", "keep less of it")
+
 
 def joined(spans: Iterable[Span]) -> list[Span]:
     """The same spans with alike neighbours joined: who writes job by job calls this before writing."""
@@ -144,3 +155,23 @@ def _both(last: Span, span: Span) -> list[Trait | None] | None:
     if last.traits is None and span.traits is None:
         return None
     return (last.traits or [None] * last.n) + (span.traits or [None] * span.n)
+
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decoder: Final[msgspec.msgpack.Decoder[Record]] = msgspec.msgpack.Decoder(Record)
+_VERSION_BYTE: Final = bytes([VERSION])
+
+
+def encode_record(record: Record) -> bytes:
+    """What a store keeps: the version, and the record behind it."""
+    return _VERSION_BYTE + _encode(record)
+
+
+def decode_record(kept: bytes | memoryview) -> Record:
+    """The record; `ValueError` when it is of a version unknown here, or none at all."""
+    if not kept or kept[0] != VERSION:
+        raise ValueError(f"ledger record version {kept[0] if kept else 'missing'}, this reader knows version {VERSION}")
+    try:
+        return _decoder.decode(kept[1:])
+    except msgspec.DecodeError as error:
+        raise ValueError(str(error)) from None

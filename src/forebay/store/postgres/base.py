@@ -8,14 +8,17 @@ from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
+import msgspec
+
 from forebay.core.clock import Clock
 from forebay.core.errors import StoreFailed
 from forebay.core.instant import Instant
+from forebay.core.scribe import Scribe
 from forebay.core.spec import QueueSpec
 from forebay.store.clock import SystemClock
 from forebay.store.gate_tables import SqlTables
 from forebay.store.gating import Gates
-from forebay.store.postgres.connect import Connection, Rows, Server
+from forebay.store.postgres.connect import Connection, Json, Rows, Server
 from forebay.store.postgres.migrate import prepare
 from forebay.store.postgres.queries import statement
 from forebay.store.postgres.specs import Known, Specs
@@ -24,7 +27,13 @@ from forebay.store.postgres.waiting import Sleepers
 _STARTS_MOST: Final = 20
 _BEGIN: Final = "SELECT coalesce(%s::bigint, forebay.clock())"
 _BEGIN_GATED: Final = "SELECT coalesce(%s::bigint, forebay.clock()) FROM forebay.lock_gates() AS locked"
+TELL: Final = (
+    "INSERT INTO forebay.ledger (at, verb, owner, name, tick, spans) "
+    "SELECT %s, %s, %s, %s, %s::bigint, %b::json FROM forebay.ledger_rule AS l WHERE l.recording"
+)
 _SPECS: Final = "SELECT spec FROM forebay.queue WHERE spec IS NOT NULL ORDER BY name"
+
+_encode: Final = msgspec.json.Encoder().encode
 
 T = TypeVar("T")
 
@@ -38,7 +47,10 @@ class Restart(Exception):
 
 
 class Turn:
-    """One transaction. `news`: queues that may have work now; `eased`: queues that may have room again."""
+    """One transaction. `news`: queues that may have work now; `eased`: queues that may have room again.
+
+    `scribe` hears what happens to jobs; whether it is written down is the rule of the ledger.
+    """
 
     def __init__(self, connection: Connection, now: Instant, specs: Specs) -> None:
         self.connection = connection
@@ -46,6 +58,7 @@ class Turn:
         self.specs = specs
         self.news: set[str] = set()
         self.eased: set[str] = set()
+        self.scribe = Scribe(now)
 
     @cached_property
     def gates(self) -> Gates:
@@ -66,11 +79,24 @@ class Turn:
         """How many rows it changed."""
         return self.connection.execute(statement, tuple(parameters)).rowcount
 
-    def finish(self) -> None:
+    def write_gates(self) -> None:
         """Put the gates back; whoever touches them again reads them anew."""
         if self.gated:
             self.gates.write()
             del self.gates
+
+    def finish(self) -> None:
+        """The last that a turn does: the gates, and the record of it."""
+        self.write_gates()
+        self.tell()
+
+    def tell(self) -> None:
+        """Write down what the scribe has heard; it begins anew."""
+        record = self.scribe.record()
+        self.scribe = Scribe(self.now)
+        if record is not None:
+            spans = Json(_encode(record.spans)) if record.spans else None
+            self.execute(TELL, (record.at, record.verb, record.owner, record.name, record.tick, spans))
 
 
 class Base:

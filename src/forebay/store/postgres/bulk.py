@@ -14,15 +14,17 @@ from threading import Event
 from typing import Any, Final
 from uuid import UUID, uuid4
 
+import msgspec
 import psycopg
 
 from forebay.core.errors import Invalid, StoreFailed
 from forebay.core.instant import Instant
 from forebay.core.job import Draft
+from forebay.core.ledger import Change
 from forebay.core.limits import BATCH_BYTES, BATCH_MOST
 from forebay.core.rank import rank_at
-from forebay.store.postgres.base import Restart
-from forebay.store.postgres.connect import Connection
+from forebay.store.postgres.base import TELL, Restart
+from forebay.store.postgres.connect import Connection, Json
 from forebay.store.postgres.queues import QueueVerbs
 from forebay.store.postgres.runs import LATER, READY, Run, group
 from forebay.store.protocol import Tally
@@ -160,11 +162,14 @@ class Bulk(QueueVerbs):
         if any(versions.get(name, 0) != self._specs.of(name).version or not self._copies(name) for name in queues):
             raise Restart(queues)
         now, firsts = begun[0]
+        born: list[tuple[Any, ...]] = []
         with connection.cursor() as cursor, cursor.copy(_COPY) as copy:
             copy.set_types(list(_COLUMNS.values()))
             for first, call in zip(firsts, calls, strict=True):
                 for row in self._rows(call, first, now):
                     copy.write_row(row)
+                    born.append(_born(row))
+        connection.execute(TELL, (now, "enqueue", None, None, None, Json(msgspec.json.encode(born))))
 
     def _rows(self, drafts: Sequence[Draft], first: int, now: Instant) -> Iterator[tuple[Any, ...]]:
         runs = group(drafts, lambda draft: self._specs.of(draft.queue).stamp(draft))
@@ -180,6 +185,13 @@ def _row(run: Run, last_id: int, now: Instant) -> tuple[Any, ...]:
     state = LATER if due_at > now else READY
     ids = (last_id, rank, due_at, now, base, expires_at)
     return (*ids, n, n, lives, state, n == 1, timed, queue, cls, kind, facts, bodies)
+
+
+def _born(row: Sequence[Any]) -> tuple[Any, ...]:
+    """The span of a run at its birth, from what `_row` gives."""
+    last_id, _, due_at, now, _, _, n, _, lives, _, _, _, queue, _, kind, facts, _ = row
+    traits = None if facts is None else msgspec.Raw(facts)
+    return (Change.ACCEPTED, last_id - n + 1, n, queue, kind, 0, 0, lives, now, due_at, 0, 0, traits)
 
 
 def _calls(drafts: Sequence[Draft]) -> Iterator[Sequence[Draft]]:

@@ -42,14 +42,14 @@ _HOLDER: Final = (
 _HEARTBEAT: Final = "SELECT * FROM forebay.heartbeat(%s::bigint, %s, %s::bigint)"
 _EXTEND: Final = "SELECT * FROM forebay.extend(%s::bigint, %s::bigint, %s::boolean[], %s::bigint[], %s::integer[])"
 _ANY_INBOX: Final = "SELECT EXISTS (SELECT FROM forebay.inbox)"
-_HAND_BACK: Final = "SELECT forebay.hand_back(%s, %s::boolean[], %s::bigint[])"
+_HAND_BACK: Final = "SELECT forebay.hand_back(%s::bigint, %s, %s::boolean[], %s::bigint[])"
 _SET_APART: Final = "SELECT forebay.set_apart(%s, %s, %s, %s::integer[])"
 _OVERDUE: Final = statement("overdue")
 _FOUND: Final = statement("found")
 
 _CLAIMS_MOST: Final = 20
 _HOLDER_SECONDS: Final = 43_200.0
-_SWEEP_SECONDS: Final = 30.0
+_SWEEP_EVERY: Final = 30_000_000
 _TEND, _STALE, _CLASSED = 1, 2, 3
 _RUN: Final = 4
 """Where the columns of a run begin in a claimed row."""
@@ -114,13 +114,13 @@ class Claims(Intake):
         self._holders_guard = Lock()
         self._run_sizes: dict[str, float] = {}
         self._fronts: dict[tuple[str, str | None], Front] = {}
-        self._swept_at = monotonic()
+        self._swept_at: Instant = 0
 
     def promote(self, limit: int) -> Promotion:
         check_limit("promote", limit)
-        ready, next_due, stirs, _ = self._server.query(_PROMOTE, (self._at, limit))[0]
-        if stirs or monotonic() - self._swept_at > _SWEEP_SECONDS:
-            self._swept_at = monotonic()
+        ready, next_due, stirs, stamp = self._server.query(_PROMOTE, (self._at, limit))[0]
+        if stirs or abs(stamp - self._swept_at) > _SWEEP_EVERY:
+            self._swept_at = stamp
             ready += self._write(lambda turn: _sweep(turn, limit), gated=True)
             _, next_due, _, _ = self._server.query(_PROMOTE, (self._at, 0))[0]
         return Promotion(ready, next_due)
@@ -277,7 +277,7 @@ class Claims(Intake):
         if holder.idle:
             with suppress(StoreFailed):
                 keys = holder.runs() or [(False, 0)]
-                self._server.query(_HAND_BACK, (holder.id, *map(array_of, zip(*keys, strict=True))))
+                self._server.query(_HAND_BACK, (self._at, holder.id, *map(array_of, zip(*keys, strict=True))))
 
     def _beat(self, leases: Sequence[Lease], span: Span) -> list[Lease] | None:
         """One heartbeat for all, if these are all that a holder has and nobody else touched them; else None."""

@@ -14,10 +14,12 @@ from forebay.core.errors import Invalid, KeyConflict, QueueFull, WrongQueueKind
 from forebay.core.event import Entry
 from forebay.core.instant import Instant, micros
 from forebay.core.job import Draft
+from forebay.core.ledger import Change, Trait
 from forebay.core.limits import BATCH_MOST, INSTANT_MOST
 from forebay.core.outcome import Failure
 from forebay.core.policy import Block, Bounded
 from forebay.core.rank import rank_at
+from forebay.core.scribe import Scribe
 from forebay.store.checks import check_batch, check_bytes
 from forebay.store.postgres.base import Base, Restart, Turn
 from forebay.store.postgres.connect import Json
@@ -110,6 +112,8 @@ def accept(drafts: Sequence[Draft], gated: bool, turn: Turn) -> list[Receipt]:
         batch.take(draft)
     batch.check_capacity()
     batch.write()
+    if not all(receipt.duplicate for receipt in batch.receipts):
+        turn.scribe.tell("enqueue")
     return batch.receipts
 
 
@@ -125,9 +129,19 @@ def take_inbox(turn: Turn) -> None:
             batch = _Batch(turn)
             batch.take_as(job_id, draft)
             batch.write()
+            turn.scribe.tell("enqueue")
         except (Invalid, msgspec.ValidationError) as error:
             failure = Failure(type(error).__name__, str(error), at=turn.now)
             turn.execute(_REFUSE, (job_id, turn.now, text_of([failure]), Json(text)))
+            _tell_refused(turn.scribe, job_id, text, failure)
+
+
+def _tell_refused(scribe: Scribe, job_id: int, text: bytes, failure: Failure) -> None:
+    put = msgspec.json.decode(text, type=dict[str, Any])
+    where = (str(put.get("queue") or "default"), str(put.get("kind") or "unknown"))
+    scribe.tell("enqueue")
+    scribe.job(Change.ACCEPTED, job_id, *where, 0, 0, 1, failure.at, failure.at)
+    scribe.job(Change.DIED, job_id, *where, trait=Trait(error_kind=failure.kind, error=failure.message))
 
 
 class _Put(msgspec.Struct):
@@ -195,7 +209,7 @@ class _Batch:
         self._turn = turn
         self._next_id: int = turn.fetch(_NEXT_ID)[0][0]
         self._entries: list[Entry] = []
-        self._merged: list[tuple[int, str, bytes]] = []
+        self._merged: list[tuple[int, Draft]] = []
         self._arrivals: dict[str, int] = {}
         self._newest: dict[tuple[str, str], int] = {}
         self._keys: dict[tuple[str, str], tuple[int, bytes, Instant]] = {}
@@ -246,8 +260,10 @@ class _Batch:
             self._remember()
         with turn.connection.cursor() as cursor:
             cursor.executemany(_INSERT, [self._row(run) for run in _runs(entries)])
-        for target, kind, body in self._merged:
-            turn.execute(_MERGE, (kind, Json(b"[" + body + b"]"), target))
+        turn.scribe.accepted(entries)
+        for target, draft in self._merged:
+            turn.execute(_MERGE, (draft.kind, Json(b"[" + draft.body + b"]"), target))
+            turn.scribe.merged(target, draft)
         turn.news |= self._arrivals.keys()
         if self._keys:
             sweep_keys(turn, _SWEEP_PER_DRAFT * (len(entries) + 1))
@@ -257,7 +273,7 @@ class _Batch:
         turn, stamper = self._turn, self._turn.known(draft.queue).stamper
         target = None if stamper.spec.merge is None or draft.subject is None else self._target(draft)
         if target is not None:
-            self._merged.append((target, draft.kind, draft.body))
+            self._merged.append((target, draft))
             self.receipts.append(Receipt(target, durable=True, merged=True))
             return target
         target = self._next_id

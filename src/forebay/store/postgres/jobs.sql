@@ -108,7 +108,7 @@ WHERE e.id > %s AND (e.kept_until IS NULL OR e.kept_until > %s) ORDER BY e.id LI
 
 -- name: move
 -- One job that is on its own, as a move from state to state needs it.
-SELECT last_id, queue, cls, state, rank, due_at, gates, gate, settled_delivery, settled_code FROM forebay.run
+SELECT last_id, queue, cls, state, rank, due_at, gates, gate, settled_delivery, settled_code, kind FROM forebay.run
 WHERE single AND last_id = ANY (%s::bigint[]) ORDER BY last_id FOR UPDATE;
 
 -- name: first_parked
@@ -122,7 +122,7 @@ SELECT last_id, queue, cls, state, rank, due_at, gates, gate FROM forebay.run WH
 
 -- name: expired
 -- Jobs that nobody claimed in time; those that somebody claims this moment are in time.
-SELECT last_id, queue, cls, state, rank, due_at, gates, gate, attempt, errors FROM forebay.run
+SELECT last_id, queue, cls, state, rank, due_at, gates, gate, attempt, errors, kind FROM forebay.run
 WHERE expires_at IS NOT NULL AND state <> 2 AND expires_at <= %s ORDER BY expires_at LIMIT %s FOR UPDATE SKIP LOCKED;
 
 -- name: bury
@@ -159,7 +159,7 @@ FROM (
     FROM unnest(%s::bigint[], %s::boolean[], %s::bigint[]) AS k (id, single, last_id) GROUP BY k.single, k.last_id
 ) AS u
 WHERE r.single = u.single AND r.last_id = u.last_id AND r.state + 0 = 2
-RETURNING r.last_id, r.holder;
+RETURNING r.holder;
 
 -- name: holder_changed
 -- Holders will look at their jobs one by one.
@@ -167,7 +167,7 @@ UPDATE forebay.holder SET changes = changes + 1 WHERE id = ANY (%s::integer[]);
 
 -- name: dead
 -- Those of these jobs that are dead.
-SELECT id, queue, cls, 0, rank_base, due_at, gates, NULL FROM forebay.ended
+SELECT id, queue, cls, 0, rank_base, due_at, gates, NULL, kind FROM forebay.ended
 WHERE id = ANY (%s::bigint[]) AND state + 0 = 4 ORDER BY id FOR UPDATE;
 
 -- name: redrive
@@ -191,7 +191,7 @@ DELETE FROM forebay.ended WHERE id = ANY (ARRAY(
     SELECT id FROM forebay.ended WHERE state = %s AND finished_at < %s AND (kept_until IS NULL OR kept_until > %s)
     ORDER BY finished_at, id LIMIT %s FOR UPDATE SKIP LOCKED
 ))
-RETURNING id, queue, cls, state, 0, due_at, gates, NULL, settled_delivery, settled_code;
+RETURNING id, queue, cls, state, 0, due_at, gates, NULL, settled_delivery, settled_code, kind;
 
 -- name: outlived
 -- Finished jobs whose time to be readable is over are gone.
@@ -199,7 +199,7 @@ DELETE FROM forebay.ended WHERE id = ANY (ARRAY(
     SELECT id FROM forebay.ended WHERE kept_until IS NOT NULL AND kept_until <= %s ORDER BY kept_until LIMIT %s
     FOR UPDATE SKIP LOCKED
 ))
-RETURNING id, queue, cls, state, 0, due_at, gates, NULL, settled_delivery, settled_code;
+RETURNING id, queue, cls, state, 0, due_at, gates, NULL, settled_delivery, settled_code, kind;
 
 -- name: sweep_keys
 -- Keys whose window has passed are forgotten, some at a time.

@@ -41,6 +41,7 @@ _DEPTH: Final = statement("depth")
 _PAUSE: Final = statement("pause")
 _WORK_AT: Final = statement("work_at")
 _ADD_PARTITION: Final = statement("add_partition")
+_LIMIT: Final = statement("gate_limit")
 _SET_LIMIT: Final = statement("set_gate_limit")
 _DROP_LIMIT: Final = statement("drop_gate_limit")
 _SCHEDULES: Final = statement("schedules")
@@ -111,11 +112,11 @@ class QueueVerbs(Settling):
     def pause(self, queue: str, until: Instant | None = None) -> None:
         queue = check_name("queue", queue)
         end = INSTANT_MOST if until is None else checked_instant("until", until)
-        self._write(lambda turn: _pause(turn, queue, end), gated=False)
+        self._write(lambda turn: _pause(turn, "pause", queue, end), gated=False)
 
     def resume(self, queue: str) -> None:
         queue = check_name("queue", queue)
-        self._write(lambda turn: _pause(turn, queue, None), gated=False)
+        self._write(lambda turn: _pause(turn, "resume", queue, None), gated=False)
 
     def set_gate(self, name: str, limit: int | None) -> None:
         check_gate(name)
@@ -130,7 +131,7 @@ class QueueVerbs(Settling):
 
     def drop_schedule(self, name: str) -> bool:
         name = check_name("schedule", name)
-        return self._write(lambda turn: turn.execute(_DROP_SCHEDULE, (name,)) > 0, gated=False)
+        return self._write(lambda turn: _drop_schedule(turn, name), gated=False)
 
     def schedules(self) -> list[Schedule]:
         rows = self._server.query(_SCHEDULES)
@@ -187,17 +188,24 @@ def _put_spec(turn: Turn, spec: QueueSpec) -> None:
     depth = turn.fetch(_DEPTH, (spec.name,))[0][0]
     known_to_sql = (spec.is_log, is_plain(spec), spec.routing.max_attempts, micros(spec.key_window))
     turn.execute(_PUT_SPEC, (spec.to_json().decode(), depth, *known_to_sql, spec.name))
+    if spec.to_json().decode() != text:
+        turn.scribe.tell("put_spec", name=spec.name)
     turn.eased.add(spec.name)
 
 
-def _pause(turn: Turn, queue: str, until: Instant | None) -> None:
-    turn.fetch(_LOCK_QUEUE, (queue,))
+def _pause(turn: Turn, verb: str, queue: str, until: Instant | None) -> None:
+    _, known = turn.fetch(_LOCK_QUEUE, (queue,))[0]
     turn.execute(_PAUSE, (until, queue))
+    if known != until:
+        turn.scribe.tell(verb, name=queue)
     if until is None:
         turn.news.add(queue)
 
 
 def _set_gate(turn: Turn, name: str, limit: int | None) -> None:
+    known = turn.fetch(_LIMIT, (name,))
+    if [(limit,)] != (known or [(None,)]):
+        turn.scribe.tell("set_gate", name=name)
     if limit is None:
         turn.execute(_DROP_LIMIT, (name,))
     else:
@@ -209,7 +217,17 @@ def _set_gate(turn: Turn, name: str, limit: int | None) -> None:
 def _put_schedule(turn: Turn, schedule: Schedule) -> None:
     body, _ = next(iter(turn.fetch(_SCHEDULE, (schedule.name,))), (None, None))
     last_job = None if body is None else _decode_schedule(body).last_job
-    turn.execute(_PUT_SCHEDULE, (schedule.name, text_of(replace(schedule, last_job=last_job))))
+    text = text_of(replace(schedule, last_job=last_job))
+    turn.execute(_PUT_SCHEDULE, (schedule.name, text))
+    if text != body:
+        turn.scribe.tell("put_schedule", name=schedule.name)
+
+
+def _drop_schedule(turn: Turn, name: str) -> bool:
+    dropped = turn.execute(_DROP_SCHEDULE, (name,)) > 0
+    if dropped:
+        turn.scribe.tell("drop_schedule", name=name)
+    return dropped
 
 
 def _fire(turn: Turn, name: str, tick: Instant, next_at: Instant, draft: Draft | None, gated: bool) -> bool:
@@ -222,6 +240,7 @@ def _fire(turn: Turn, name: str, tick: Instant, next_at: Instant, draft: Draft |
     receipts = [] if draft is None else accept([draft], gated, turn)
     last_job = next((receipt.id for receipt in receipts if not receipt.duplicate), schedule.last_job)
     turn.execute(_TICK, (name, text_of(replace(schedule, next_at=next_at, last_job=last_job)), tick))
+    turn.scribe.tell("fire", name=name, tick=tick)
     return True
 
 

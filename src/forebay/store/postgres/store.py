@@ -11,14 +11,16 @@ from forebay.core.instant import Instant, checked_instant
 from forebay.core.names import check_name
 from forebay.store.checks import check_limit, checked_entries
 from forebay.store.postgres.base import Turn
+from forebay.store.postgres.export import Export
+from forebay.store.postgres.feed import Feed
+from forebay.store.postgres.ledger import LedgerVerbs
 from forebay.store.postgres.queries import statement
 from forebay.store.postgres.tend import SETTLE_MEMORY
-from forebay.store.postgres.transaction import Transactions
 from forebay.store.protocol import Capabilities
 from forebay.store.sql_logs import SqlLogs
 
 
-class PostgresStore(Transactions):
+class PostgresStore(Feed, Export, LedgerVerbs):
     """The production store."""
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:

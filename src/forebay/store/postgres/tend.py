@@ -10,6 +10,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from forebay.core.instant import Instant
+from forebay.core.ledger import Change
 from forebay.core.limits import BATCH_MOST, ERRORS_KEPT
 from forebay.core.outcome import EXPIRED, Failure
 from forebay.store.gating import DEAD, READY, Row
@@ -34,6 +35,8 @@ _SWEEP_KEYS: Final = statement("sweep_keys")
 _SWEEP_CALLS: Final = statement("sweep_calls")
 _SWEEP_SETTLED: Final = statement("sweep_settled")
 _SWEEP_HOLDERS: Final = statement("sweep_holders")
+_TRIM: Final = "SELECT forebay.trim_ledger(%s, %s) FROM forebay.number_ledger()"
+_TRIM_LIMIT: Final = 20 * BATCH_MOST
 
 
 def tend(turn: Turn, limit: int = TEND_LIMIT) -> int:
@@ -41,7 +44,7 @@ def tend(turn: Turn, limit: int = TEND_LIMIT) -> int:
     if not turn.gated and not turn.fetch(_STIRS, (turn.now,))[0][0]:
         return 0
     expire(turn)
-    turn.finish()
+    turn.write_gates()
     ready, queues = turn.fetch(_LET_IN, (turn.now, limit))[0]
     turn.news.update(queues)
     return int(ready)
@@ -54,6 +57,7 @@ def sweep(turn: Turn, limit: int) -> None:
     turn.execute(_SWEEP_CALLS, (turn.now - _CALL_MEMORY, limit))
     turn.execute(_SWEEP_SETTLED, (SETTLE_MEMORY,))
     turn.execute(_SWEEP_HOLDERS, (turn.now - _HOLDER_MEMORY,))
+    turn.execute(_TRIM, (turn.now, _TRIM_LIMIT))
 
 
 def sweep_keys(turn: Turn, limit: int) -> None:
@@ -74,6 +78,7 @@ def expire(turn: Turn) -> None:
                     turn.gates.release(row)
                 turn.gates.end(row, DEAD)
             turn.eased.add(row.queue)
+            turn.scribe.job(Change.EXPIRED, row.id, row.queue, columns[10])
         if found:
             turn.execute(_BURY, ([columns[0] for columns in found], errors, turn.now, None, DEAD))
         if len(found) < BATCH_MOST:
@@ -84,6 +89,7 @@ def forget(turn: Turn, finished: Sequence[Sequence[Any]]) -> None:
     """Finished jobs are gone; each with its last settle."""
     for columns in finished:
         row = Row.of(columns)
+        turn.scribe.job(Change.PURGED, row.id, row.queue, columns[10])
         if row.gates:
             turn.gates.forget(row)
     remember(turn, [(columns[0], columns[8], columns[9]) for columns in finished if columns[8]])

@@ -30,7 +30,7 @@ from forebay.store.gating import RUNNING
 from forebay.store.postgres.base import Turn
 from forebay.store.postgres.bulk import Bulk
 from forebay.store.postgres.runs import Ref
-from forebay.store.postgres.settling import SETTLE, Group, SettleCall
+from forebay.store.postgres.verdicts import SETTLE, Group
 
 Plain = psycopg.Connection[tuple[Any, ...]]
 Awaited = psycopg.AsyncConnection[tuple[Any, ...]]
@@ -168,7 +168,7 @@ class Transactions(Bulk):
     def _settled_turn(self, hand: Any, groups: list[Group]) -> Turn | None:
         ref, ((_, lease, _),) = groups[0]
         turn = Turn(hand, 0, self._specs)
-        applied = bool(turn.fetch(SETTLE, SettleCall(self, groups).parameters())[0][0])
+        applied = bool(turn.fetch(SETTLE, self._settle_call(groups))[0][0])
         turn.eased.add(lease.job.queue)
         if ref.gated:
             turn.news.add(lease.job.queue)

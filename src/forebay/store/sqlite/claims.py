@@ -12,6 +12,7 @@ from typing import Any, Final
 from forebay.core.instant import Instant, checked_micros
 from forebay.core.job import Job
 from forebay.core.lease import Lease
+from forebay.core.ledger import Change
 from forebay.core.limits import LEASE_LEAST, LEASE_MOST
 from forebay.store.checks import check_batch, check_limit, checked_owner, checked_total
 from forebay.store.gating import READY, RUNNING
@@ -63,6 +64,7 @@ class Claims(Intake):
 def _promote(turn: Turn, limit: int) -> Promotion:
     ready, _ = tend(turn, limit)
     sweep_keys(turn, limit)
+    turn.trim_ledger(limit)
     return Promotion(ready, turn.connection.execute(_NEXT_DUE).fetchone()[0])
 
 
@@ -76,6 +78,9 @@ def _claim(turn: Turn, wants: Sequence[Want], owner: str, until: Instant, total:
         if line.counts[READY] and (line.paused_until or 0) <= turn.now:
             rows = _pop(turn, line, want, owner, until)
             leases += [Lease(picture(columns), owner, until) for columns in rows]
+    if leases and turn.scribe is not None:
+        turn.scribe.tell("claim", owner=owner)
+        turn.scribe.leased(Change.CLAIMED, [lease.job for lease in leases], until)
     return leases
 
 
@@ -139,4 +144,8 @@ def _extend(turn: Turn, leases: Sequence[Lease], until: Instant) -> list[Lease]:
     ids = id_list(held)
     turn.connection.execute(_EXTEND, (ids, until))
     found = {columns[0]: lease_of(columns) for columns in turn.connection.execute(_PICTURES, (ids,))}
-    return [found[job_id] for job_id in held]
+    survivors = [found[job_id] for job_id in held]
+    if turn.scribe is not None:
+        turn.scribe.tell("extend")
+        turn.scribe.leased(Change.EXTENDED, [lease.job for lease in survivors], until)
+    return survivors

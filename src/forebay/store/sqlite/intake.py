@@ -46,7 +46,7 @@ class Intake(Base):
         give_up_at: Instant | None = None
         while True:
             try:
-                return self._write(lambda turn: accept(turn, drafts))
+                return self._write(lambda turn: _enqueue(turn, drafts))
             except QueueFull as full:
                 now = self.now()
                 if give_up_at is None:
@@ -61,6 +61,13 @@ class Intake(Base):
         if isinstance(capacity, Bounded) and isinstance(capacity.when_full, Block) and full.asked <= full.limit:
             return micros(capacity.when_full.timeout)
         return 0
+
+
+def _enqueue(turn: Turn, drafts: Sequence[Draft]) -> list[Receipt]:
+    receipts = accept(turn, drafts)
+    if turn.scribe is not None and not all(receipt.duplicate for receipt in receipts):
+        turn.scribe.tell("enqueue")
+    return receipts
 
 
 def accept(turn: Turn, drafts: Sequence[Draft]) -> list[Receipt]:
@@ -88,7 +95,7 @@ class _Batch:
         self.receipts: list[Receipt] = []
         self._turn = turn
         self._entries: list[Entry] = []
-        self._merged: list[tuple[int, str, bytes]] = []
+        self._merged: list[tuple[int, Draft]] = []
         self._arrivals: dict[str, int] = {}
         self._born: dict[tuple[str, str, int], int] = {}
         self._newest: dict[tuple[str, str], int] = {}
@@ -111,7 +118,7 @@ class _Batch:
                 return
         target = None if stamper.spec.merge is None or draft.subject is None else self._target(draft)
         if target is not None:
-            self._merged.append((target, draft.kind, draft.body))
+            self._merged.append((target, draft))
             self.receipts.append(Receipt(target, durable=True, merged=True))
         else:
             target = turn.head.next_id
@@ -127,7 +134,7 @@ class _Batch:
 
     def write(self) -> None:
         turn, entries = self._turn, self._entries
-        check_bytes("enqueue", [entry.body for entry in entries] + [body for _, _, body in self._merged])
+        check_bytes("enqueue", [entry.body for entry in entries] + [draft.body for _, draft in self._merged])
         check_capacity(turn, self._arrivals)
         gated = any(entry.gates for entry in entries)
         if gated:
@@ -138,11 +145,15 @@ class _Batch:
         if rows:
             turn.connection.executemany(_INSERT, rows)
         if self._merged:
-            turn.connection.executemany(_MERGE, self._merged)
+            turn.connection.executemany(_MERGE, [(target, draft.kind, draft.body) for target, draft in self._merged])
         if self._keys:
             turn.connection.executemany(_REMEMBER_KEY, [(*name, *fact) for name, fact in self._keys.items()])
         for (queue, cls, state), count in self._born.items():
             turn.tally.moved(queue, cls, None, state, count)
+        if turn.scribe is not None:
+            turn.scribe.accepted(entries)
+            for target, draft in self._merged:
+                turn.scribe.merged(target, draft)
         if entries and any(turn.line(queue).keys for queue in self._arrivals):
             sweep_keys(turn, _SWEEP_PER_DRAFT * (len(entries) + 1))
 

@@ -43,19 +43,21 @@ SELECT min(due_at) FROM job INDEXED BY job_due WHERE state = 0 AND gate IS NULL;
 
 -- name: expired
 -- Jobs that nobody claimed in time.
-SELECT id, queue, cls, state, rank, due_at, gates, gate, attempt, errors FROM job INDEXED BY job_expiring
+SELECT id, queue, cls, state, rank, due_at, gates, gate, attempt, errors, kind FROM job INDEXED BY job_expiring
 WHERE expires_at IS NOT NULL AND state < 2 AND expires_at <= ?1
 ORDER BY expires_at LIMIT ?2;
 
 -- name: kept
 -- Finished jobs whose time to be readable is over.
-SELECT id, queue, cls, state, rank, due_at, gates, gate, settled_delivery, settled_code FROM job INDEXED BY job_kept
+SELECT id, queue, cls, state, rank, due_at, gates, gate, settled_delivery, settled_code, kind
+FROM job INDEXED BY job_kept
 WHERE kept_until IS NOT NULL AND kept_until <= ?1
 ORDER BY kept_until LIMIT ?2;
 
 -- name: finished
 -- Jobs that ended in this state before an instant, oldest first.
-SELECT id, queue, cls, state, rank, due_at, gates, gate, settled_delivery, settled_code FROM job INDEXED BY job_finished
+SELECT id, queue, cls, state, rank, due_at, gates, gate, settled_delivery, settled_code, kind
+FROM job INDEXED BY job_finished
 WHERE state > 2 AND state = ?1 AND finished_at < ?2
 ORDER BY finished_at LIMIT ?3;
 
@@ -90,19 +92,20 @@ UPDATE job SET kind = ?2, body = ?3 WHERE id = ?1;
 
 -- name: move
 -- Those of these jobs that exist, as a move from state to state needs them.
-SELECT id, queue, cls, state, rank, due_at, gates, gate, settled_delivery, settled_code FROM job
-WHERE id IN (SELECT value FROM json_each(?1));
+SELECT id, queue, cls, state, rank, due_at, gates, gate, settled_delivery, settled_code, kind, delivery, attempt,
+    enqueued_at, claimed_at, cancel_requested
+FROM job WHERE id IN (SELECT value FROM json_each(?1));
 
 -- name: ack
 -- Plain jobs whose leases are held are done and go.
 DELETE FROM job
 WHERE id IN (SELECT value FROM json_each(?1)) AND delivery = ?2 AND queue = ?3 AND state = 2 AND gates IS NULL
-RETURNING id;
+RETURNING id, kind, attempt, enqueued_at, due_at, claimed_at;
 
 -- name: held
 -- Those of these jobs that exist, as a settle needs them.
 SELECT id, queue, cls, state, rank, due_at, gates, gate, settled_delivery, settled_code, delivery, attempt, errors,
-    rank_base, rank_timed, lease_until
+    rank_base, rank_timed, lease_until, kind, enqueued_at, claimed_at
 FROM job WHERE id IN (SELECT value FROM json_each(?1));
 
 -- name: fences

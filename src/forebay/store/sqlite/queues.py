@@ -44,6 +44,7 @@ _OLDEST_ODD: Final = statement("oldest_odd")
 _ADD_PARTITION: Final = statement("add_partition")
 _SET_LIMIT: Final = statement("set_gate_limit")
 _DROP_LIMIT: Final = statement("drop_gate_limit")
+_LIMIT: Final = statement("gate_limit")
 _SCHEDULES: Final = statement("schedules")
 _SCHEDULE: Final = statement("schedule")
 _PUT_SCHEDULE: Final = statement("put_schedule")
@@ -98,11 +99,11 @@ class QueueVerbs(Settling):
     def pause(self, queue: str, until: Instant | None = None) -> None:
         queue = check_name("queue", queue)
         end = INSTANT_MOST if until is None else checked_instant("until", until)
-        self._write(lambda turn: _pause(turn, queue, end))
+        self._write(lambda turn: _pause(turn, "pause", queue, end))
 
     def resume(self, queue: str) -> None:
         queue = check_name("queue", queue)
-        self._write(lambda turn: _pause(turn, queue, None))
+        self._write(lambda turn: _pause(turn, "resume", queue, None))
 
     def set_gate(self, name: str, limit: int | None) -> None:
         check_gate(name)
@@ -117,7 +118,7 @@ class QueueVerbs(Settling):
 
     def drop_schedule(self, name: str) -> bool:
         name = check_name("schedule", name)
-        return self._write(lambda turn: turn.connection.execute(_DROP_SCHEDULE, (name,)).rowcount > 0)
+        return self._write(lambda turn: _drop_schedule(turn, name))
 
     def schedules(self) -> list[Schedule]:
         with self._read() as (reader, _):
@@ -187,19 +188,27 @@ def _put_spec(turn: Turn, spec: QueueSpec) -> None:
     have = 0 if known is None else _partitions(known)
     for number in range(have, _partitions(spec)):
         turn.connection.execute(_ADD_PARTITION, (spec.name, number))
-    turn.tally.configure(spec.name, spec.to_json().decode())
+    text = spec.to_json().decode()
+    if turn.scribe is not None and text != line.known.text:
+        turn.scribe.tell("put_spec", name=spec.name)
+    turn.tally.configure(spec.name, text)
     turn.tally.eased[spec.name] = None
 
 
-def _pause(turn: Turn, queue: str, until: Instant | None) -> None:
+def _pause(turn: Turn, verb: str, queue: str, until: Instant | None) -> None:
     line = turn.line(queue)
-    line.changed |= line.paused_until != until
-    line.paused_until = until
+    if line.paused_until != until:
+        line.paused_until, line.changed = until, True
+        if turn.scribe is not None:
+            turn.scribe.tell(verb, name=queue)
     if until is None and line.counts[READY]:
         turn.tally.news[queue] = line.counts[READY]
 
 
 def _set_gate(turn: Turn, name: str, limit: int | None) -> None:
+    known = turn.connection.execute(_LIMIT, (name,)).fetchone()
+    if turn.scribe is not None and (limit,) != (known or (None,)):
+        turn.scribe.tell("set_gate", name=name)
     if limit is None:
         turn.connection.execute(_DROP_LIMIT, (name,))
     else:
@@ -211,7 +220,17 @@ def _set_gate(turn: Turn, name: str, limit: int | None) -> None:
 def _put_schedule(turn: Turn, schedule: Schedule) -> None:
     body, _ = turn.connection.execute(_SCHEDULE, (schedule.name,)).fetchone() or (None, None)
     last_job = None if body is None else _decode_schedule(body).last_job
-    turn.connection.execute(_PUT_SCHEDULE, (schedule.name, text_of(replace(schedule, last_job=last_job))))
+    text = text_of(replace(schedule, last_job=last_job))
+    turn.connection.execute(_PUT_SCHEDULE, (schedule.name, text))
+    if turn.scribe is not None and text != body:
+        turn.scribe.tell("put_schedule", name=schedule.name)
+
+
+def _drop_schedule(turn: Turn, name: str) -> bool:
+    dropped = turn.connection.execute(_DROP_SCHEDULE, (name,)).rowcount > 0
+    if dropped and turn.scribe is not None:
+        turn.scribe.tell("drop_schedule", name=name)
+    return dropped
 
 
 def _fire(turn: Turn, name: str, tick: Instant, next_at: Instant, draft: Draft | None) -> bool:
@@ -224,6 +243,8 @@ def _fire(turn: Turn, name: str, tick: Instant, next_at: Instant, draft: Draft |
     receipts = [] if draft is None else accept(turn, [draft])
     last_job = next((receipt.id for receipt in receipts if not receipt.duplicate), schedule.last_job)
     turn.connection.execute(_TICK, (name, text_of(replace(schedule, next_at=next_at, last_job=last_job)), tick))
+    if turn.scribe is not None:
+        turn.scribe.tell("fire", name=name, tick=tick)
     return True
 
 

@@ -2,11 +2,32 @@
 
 -- name: head
 -- The counters of the whole store.
-SELECT next_id, next_join, last_at, half, filled FROM head WHERE one = 1;
+SELECT next_id, next_join, last_at, half, filled, ledger_first, ledger_next, ledger_bytes, ledger_on, ledger_keep,
+    ledger_keep_bytes
+FROM head WHERE one = 1;
 
 -- name: put_head
 -- The counters after a call.
-UPDATE head SET next_id = ?, next_join = ?, last_at = ?, half = ?, filled = ? WHERE one = 1;
+UPDATE head
+SET next_id = ?, next_join = ?, last_at = ?, half = ?, filled = ?, ledger_first = ?, ledger_next = ?, ledger_bytes = ?,
+    ledger_on = ?, ledger_keep = ?, ledger_keep_bytes = ?
+WHERE one = 1;
+
+-- name: keep_record
+-- What a call did, at the next place of the ledger.
+INSERT INTO ledger VALUES (?, ?, ?);
+
+-- name: records
+-- The ledger behind an entry.
+SELECT entry, record FROM ledger WHERE entry > ?1 ORDER BY entry LIMIT ?2;
+
+-- name: record_sizes
+-- The ages and sizes of the records from an entry on.
+SELECT at, length(record) FROM ledger WHERE entry >= ?1 ORDER BY entry LIMIT ?2;
+
+-- name: drop_records
+-- The front of the ledger is given up.
+DELETE FROM ledger WHERE entry < ?;
 
 -- name: last_at
 -- The last instant that any process has written.

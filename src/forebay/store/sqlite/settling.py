@@ -4,14 +4,17 @@ The fence decides, not the time: a settle counts if the job runs and its deliver
 remembered, on the row or, once the job is gone, in the tables of removed jobs: a repeated one is answered alike.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
 
 from forebay.core.errors import Invalid
 from forebay.core.instant import Instant, checked_instant
 from forebay.core.job import State
 from forebay.core.lease import Lease, Settled, Settlement, outlived
-from forebay.core.outcome import Ack, Cancel, DeadLetter, Release, Retry, Verdict
+from forebay.core.ledger import Change, Trait
+from forebay.core.outcome import Ack, Cancel, DeadLetter, Failure, Release, Retry, Verdict
 from forebay.core.rank import rank_at
 from forebay.store.checks import check_batch, check_bytes, check_ids, check_limit
 from forebay.store.gating import CANCELLED, DEAD, DONE, READY, RUNNING, STATES, WAITING, Row
@@ -25,6 +28,7 @@ from forebay.store.sqlite.turn import Turn
 
 _CODES: Final[dict[type, str]] = {Ack: "a", Retry: "r", DeadLetter: "d", Release: "l", Cancel: "c"}
 _ACK: Final = statement("ack")
+_ACKED: Final = itemgetter(1, 2, 3, 4, 5)
 _HELD: Final = statement("held")
 _MOVE: Final = statement("move")
 _REMOVED: Final = statement("removed")
@@ -87,12 +91,21 @@ def _acknowledge(turn: Turn, settlements: Sequence[Settlement]) -> set[tuple[int
     acked: set[tuple[int, int]] = set()
     for (queue, delivery), ids in groups.items():
         if not turn.line(queue).known.stamper.kept_until(turn.now):
-            found = [job_id for (job_id,) in turn.connection.execute(_ACK, (id_list(ids), delivery, queue))]
-            if found:
-                turn.remember([(job_id, delivery, "a") for job_id in found])
-                turn.tally.moved(queue, "", RUNNING, None, len(found))
-                acked.update((job_id, delivery) for job_id in found)
+            rows = turn.connection.execute(_ACK, (id_list(ids), delivery, queue)).fetchall()
+            if rows:
+                turn.remember([(row[0], delivery, "a") for row in rows])
+                turn.tally.moved(queue, "", RUNNING, None, len(rows))
+                acked.update((row[0], delivery) for row in rows)
+                _tell_acked(turn, queue, delivery, rows)
     return acked
+
+
+def _tell_acked(turn: Turn, queue: str, delivery: int, rows: list[Any]) -> None:
+    if turn.scribe is not None:
+        turn.scribe.tell("settle")
+        rows.sort()
+        for (kind, attempt, *instants), alike in groupby(rows, _ACKED):
+            turn.scribe.jobs(Change.ACKED, [row[0] for row in alike], queue, kind, delivery, attempt, 0, *instants)
 
 
 class _Settlement:
@@ -104,6 +117,7 @@ class _Settlement:
         self._marks: dict[int, Mark] = {}
         self._gone: list[tuple[int, int, str]] = []
         self._moves: dict[tuple[str, str, int | None], int] = {}
+        self._ended: list[tuple[int, Change, Sequence[Any], Instant, Failure | None]] = []
         self._waiting = False
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
@@ -120,6 +134,7 @@ class _Settlement:
             turn.tally.moved(queue, cls, RUNNING, to, count)
         if self._gone:
             turn.remove([job_id for job_id, _, _ in self._gone], self._gone)
+        self._tell()
         if self._waiting or turn.gated:
             tend(turn)
         return answers
@@ -140,23 +155,29 @@ class _Settlement:
         turn, now = self._turn, self._turn.now
         job_id, queue, cls = columns[:3]
         to: int | None
+        until: Instant = 0
+        change: Change
+        failure: Failure | None = None
         match verdict:
             case Ack(result):
-                to = self._finish(job_id, queue, DONE, mark, result)
+                change, until = Change.ACKED, self._kept_until(queue)
+                to = self._finish(job_id, DONE, until, mark, result)
             case Cancel():
-                to = self._finish(job_id, queue, CANCELLED, mark, None)
+                change, until = Change.DISMISSED, self._kept_until(queue)
+                to = self._finish(job_id, CANCELLED, until, mark, None)
             case Retry(after, error):
-                to = WAITING
-                rank = rank_at(columns[13], columns[14], now + after, now)
+                to, change, until, failure = WAITING, Change.RETRIED, now + after, error
+                rank = rank_at(columns[13], columns[14], until, now)
                 errors = failed(columns[12], error, now, columns[11])
-                turn.connection.execute(_WAIT_AGAIN, (job_id, now + after, rank, columns[11], errors, *mark))
+                turn.connection.execute(_WAIT_AGAIN, (job_id, until, rank, columns[11], errors, *mark))
             case Release(after):
-                to = WAITING
-                again = (job_id, now + after, columns[4], columns[11] - 1, columns[12], *mark)
+                to, change, until = WAITING, Change.RELEASED, now + after
+                again = (job_id, until, columns[4], columns[11] - 1, columns[12], *mark)
                 turn.connection.execute(_WAIT_AGAIN, again)
             case DeadLetter(error):
-                to = DEAD
+                to, change, failure = DEAD, Change.DIED, error
                 turn.connection.execute(_DIE, (job_id, now, failed(columns[12], error, now, columns[11]), *mark))
+        self._ended.append((job_id, change, columns, until, failure))
         self._waiting |= to == WAITING
         self._moves[queue, cls, to] = self._moves.get((queue, cls, to), 0) + 1
         if columns[6]:
@@ -165,8 +186,32 @@ class _Settlement:
             if to != WAITING:
                 turn.gates.end(row, DONE if to is None else to)
 
-    def _finish(self, job_id: int, queue: str, state: int, mark: Mark, result: bytes | None) -> int | None:
-        kept_until = self._turn.line(queue).known.stamper.kept_until(self._turn.now)
+    def _tell(self) -> None:
+        """What the verdicts did, by ids: jobs that were settled together are mostly neighbours."""
+        scribe = self._turn.scribe
+        if scribe is None or not self._ended:
+            return
+        scribe.tell("settle")
+        for job_id, change, columns, until, failure in sorted(self._ended, key=itemgetter(0)):
+            scribe.job(
+                change,
+                job_id,
+                columns[1],
+                columns[16],
+                columns[10],
+                columns[11],
+                0,
+                columns[17],
+                columns[5],
+                columns[18],
+                until,
+                trait=None if failure is None else Trait(error_kind=failure.kind, error=failure.message),
+            )
+
+    def _kept_until(self, queue: str) -> Instant:
+        return self._turn.line(queue).known.stamper.kept_until(self._turn.now)
+
+    def _finish(self, job_id: int, state: int, kept_until: Instant, mark: Mark, result: bytes | None) -> int | None:
         if not kept_until:
             self._gone.append((job_id, *mark))
             return None
@@ -174,36 +219,67 @@ class _Settlement:
         return state
 
 
-def _found(turn: Turn, ids: Sequence[int]) -> Mapping[int, tuple[Row, Mark]]:
+class _Found(NamedTuple):
+    """A job that is to be ended or revived from outside, and its last settle."""
+
+    row: Row
+    mark: Mark
+    kind: str
+    delivery: int
+    attempt: int
+    enqueued_at: Instant
+    claimed_at: Instant
+    asked: int
+
+
+def _found(turn: Turn, ids: Sequence[int]) -> Mapping[int, _Found]:
     rows = turn.connection.execute(_MOVE, (id_list(ids),)).fetchall()
-    return {columns[0]: (Row.of(columns), (columns[8], columns[9])) for columns in rows}
+    return {columns[0]: _Found(Row.of(columns), (columns[8], columns[9]), *columns[10:]) for columns in rows}
 
 
 def _cancel(turn: Turn, ids: Sequence[int]) -> list[CancelAnswer]:
     found = _found(turn, ids)
-    ended: set[int] = set()
-    asked: set[int] = set()
+    ended: dict[int, Instant] = {}
+    asked: dict[int, None] = {}
     answers = []
     for job_id in ids:
-        row, mark = found.get(job_id, (None, (0, "")))
-        if row is None or row.state > RUNNING or job_id in ended:
+        job = found.get(job_id)
+        if job is None or job.row.state > RUNNING or job_id in ended:
             answers.append(CancelAnswer.GONE)
-        elif row.state == RUNNING:
-            asked.add(job_id)
+        elif job.row.state == RUNNING:
+            if not job.asked:
+                asked[job_id] = None
             answers.append(CancelAnswer.REQUESTED)
         else:
-            ended.add(job_id)
-            _dismiss(turn, row, mark)
+            ended[job_id] = _dismiss(turn, job.row, job.mark)
             answers.append(CancelAnswer.CANCELLED)
     if asked:
         turn.connection.execute(_ASK, (id_list(asked),))
+    if ended or asked:
+        _tell_cancelled(turn, found, ended, asked)
     if turn.gated:
         tend(turn)
     return answers
 
 
-def _dismiss(turn: Turn, row: Row, mark: Mark) -> None:
-    """A job that nobody holds will not run."""
+def _tell_cancelled(
+    turn: Turn, found: Mapping[int, _Found], ended: Mapping[int, Instant], asked: Iterable[int]
+) -> None:
+    if turn.scribe is None:
+        return
+    turn.scribe.tell("cancel")
+    for job_id, kept_until in ended.items():
+        job = found[job_id]
+        turn.scribe.job(Change.CANCELLED, job_id, job.row.queue, job.kind, 0, 0, 0, 0, 0, 0, kept_until)
+    for job_id in asked:
+        row, _, kind, delivery, attempt, enqueued_at, claimed_at, _ = found[job_id]
+        turn.scribe.job(
+            Change.ASKED, job_id, row.queue, kind, delivery, attempt, 0, enqueued_at, row.due_at, claimed_at
+        )
+
+
+def _dismiss(turn: Turn, row: Row, mark: Mark) -> Instant:
+    """A job that nobody holds will not run; until when it can be read."""
     kept_until = turn.line(row.queue).known.stamper.kept_until(turn.now)
     if kept_until:
         turn.connection.execute(_KEEP, (row.id, CANCELLED, turn.now, kept_until, None, *mark))
@@ -214,28 +290,36 @@ def _dismiss(turn: Turn, row: Row, mark: Mark) -> None:
         if row.state == READY:
             turn.gates.release(row)
         turn.gates.end(row, CANCELLED)
+    return kept_until
 
 
 def _redrive(turn: Turn, ids: Sequence[int]) -> list[int]:
     found = _found(turn, ids)
-    dead = {job_id: found[job_id][0] for job_id in ids if job_id in found and found[job_id][0].state == DEAD}
+    dead = {job_id: found[job_id] for job_id in ids if job_id in found and found[job_id].row.state == DEAD}
     arrivals: dict[str, int] = {}
-    for row in dead.values():
-        arrivals[row.queue] = arrivals.get(row.queue, 0) + 1
+    for job in dead.values():
+        arrivals[job.row.queue] = arrivals.get(job.row.queue, 0) + 1
     check_capacity(turn, arrivals)
-    for row in dead.values():
+    for row, _, kind, *_ in dead.values():
         turn.connection.execute(_REDRIVE, (row.id, turn.now))
         turn.tally.moved(row.queue, row.cls, DEAD, WAITING)
         if row.gates:
             turn.gates.rejoin(row)
+        if turn.scribe is not None:
+            turn.scribe.job(Change.REDRIVEN, row.id, row.queue, kind, 0, 0, 0, 0, 0, 0, turn.now)
     if dead:
+        if turn.scribe is not None:
+            turn.scribe.tell("redrive")
         tend(turn)
     return list(dead)
 
 
 def _purge(turn: Turn, state: int, before: Instant, limit: int) -> int:
-    columns = turn.connection.execute(_FINISHED, (state, before, limit)).fetchall()
-    forget(turn, [(Row.of(column), column[8], column[9]) for column in columns])
+    finished = turn.connection.execute(_FINISHED, (state, before, limit)).fetchall()
+    if finished:
+        forget(turn, finished)
+        if turn.scribe is not None:
+            turn.scribe.tell("purge")
     if turn.gated:
         tend(turn)
-    return len(columns)
+    return len(finished)

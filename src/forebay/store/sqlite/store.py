@@ -14,12 +14,12 @@ from forebay.store.checks import check_limit, checked_entries
 from forebay.store.clock import SystemClock
 from forebay.store.protocol import Capabilities
 from forebay.store.sql_logs import SqlLogs
+from forebay.store.sqlite.feed import Feed
 from forebay.store.sqlite.queries import statement
-from forebay.store.sqlite.queues import QueueVerbs
 from forebay.store.sqlite.turn import SETTLE_MEMORY
 
 
-class SqliteStore(QueueVerbs):
+class SqliteStore(Feed):
     """The embedded store."""
 
     def __init__(self, path: str, *, clock: Clock | None = None) -> None:

@@ -4,11 +4,13 @@ One statement, `pulse`, tells whether there is anything to do; a store at rest p
 before newcomers. A job that expired is never handed out, however many there are: `expire` says whether it is through.
 """
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from msgspec.structs import replace
 
 from forebay.core.instant import Instant
+from forebay.core.ledger import Change
 from forebay.core.limits import BATCH_MOST, ERRORS_KEPT
 from forebay.core.outcome import EXPIRED, Failure
 from forebay.store.gating import DEAD, READY, Row
@@ -38,8 +40,7 @@ def tend(turn: Turn, limit: int = TEND_LIMIT) -> tuple[int, bool]:
     if due_at is not None and due_at <= now and tried < limit:
         ready += _promote(turn, limit - tried)
     if kept_until is not None and kept_until <= now:
-        columns = turn.connection.execute(_KEPT, (now, limit)).fetchall()
-        forget(turn, [(Row.of(column), column[8], column[9]) for column in columns])
+        forget(turn, turn.connection.execute(_KEPT, (now, limit)).fetchall())
     return ready, through
 
 
@@ -67,19 +68,24 @@ def expire(turn: Turn) -> bool:
                     turn.gates.release(row)
                 turn.gates.end(row, DEAD)
             turn.tally.moved(row.queue, row.cls, row.state, DEAD)
+            if turn.scribe is not None:
+                turn.scribe.job(Change.EXPIRED, row.id, row.queue, column[10])
         if len(columns) < BATCH_MOST:
             return True
     return False
 
 
-def forget(turn: Turn, finished: list[tuple[Row, int, str]]) -> None:
-    """Finished jobs are gone; each with its last settle."""
-    for row, _, _ in finished:
+def forget(turn: Turn, finished: Sequence[Sequence[Any]]) -> None:
+    """Finished jobs are gone, each with its last settle; they come as `finished` and `kept` return them."""
+    for columns in finished:
+        row = Row.of(columns)
         if row.gates:
             turn.gates.forget(row)
         turn.tally.moved(row.queue, row.cls, row.state, None)
-    settled = [(row.id, delivery, code) for row, delivery, code in finished if delivery]
-    turn.remove([row.id for row, _, _ in finished], settled)
+        if turn.scribe is not None:
+            turn.scribe.job(Change.PURGED, row.id, row.queue, columns[10])
+    settled = [(columns[0], columns[8], columns[9]) for columns in finished if columns[8]]
+    turn.remove([columns[0] for columns in finished], settled)
 
 
 def sweep_keys(turn: Turn, limit: int) -> None:

@@ -11,7 +11,9 @@ from typing import Final
 
 from msgspec import Struct
 
-from forebay.core.instant import Instant
+from forebay.core.instant import Instant, Span
+from forebay.core.ledger import encode_record
+from forebay.core.scribe import Scribe
 from forebay.store.gate_tables import SqlTables
 from forebay.store.gating import READY, Gates, Row
 from forebay.store.sqlite.queries import statement
@@ -19,31 +21,43 @@ from forebay.store.sqlite.row import id_list
 from forebay.store.sqlite.tally import Knowledge, Line, Tally
 
 SETTLE_MEMORY: Final = 65_536
+_RECORDS_PER_TRIM: Final = 64
+_TRIMMED_AT_ONCE: Final = 256
 
 _DELETE: Final = statement("delete")
 _REMEMBER: Final = (statement("remember_0"), statement("remember_1"))
 _FORGET: Final = (statement("forget_0"), statement("forget_1"))
 _MAKE_READY: Final = statement("make_ready")
+_KEEP_RECORD: Final = statement("keep_record")
+_RECORD_SIZES: Final = statement("record_sizes")
+_DROP_RECORDS: Final = statement("drop_records")
 
 
 class Head(Struct):
-    """The counters of the whole store."""
+    """The counters of the whole store, and the rule of its ledger: every process reads it anew at every call."""
 
     next_id: int
     next_join: int
     last_at: Instant
     half: int
     filled: int
+    ledger_first: int
+    ledger_next: int
+    ledger_bytes: int
+    ledger_on: int
+    ledger_keep: Span
+    ledger_keep_bytes: int
 
 
 class Turn:
-    """What the work of a verb is given."""
+    """What the work of a verb is given. `scribe`: who is told what becomes of jobs, unless the ledger is off."""
 
     def __init__(self, connection: sqlite3.Connection, knowledge: Knowledge, head: Head, now: Instant) -> None:
         self.connection = connection
         self.now = now
         self.head = head
         self.tally = Tally(connection, knowledge)
+        self.scribe = Scribe(now) if head.ledger_on else None
         self._gates: Gates | None = None
         self._changes = connection.total_changes
 
@@ -70,8 +84,34 @@ class Turn:
             self._gates.write()
         self.write_classes()
         self.tally.write_queues()
+        self._keep_record()
         if self.connection.total_changes != self._changes:
             self.head.last_at = self.now
+
+    def _keep_record(self) -> None:
+        record = None if self.scribe is None else self.scribe.record()
+        if record is not None:
+            head, kept = self.head, encode_record(record)
+            self.connection.execute(_KEEP_RECORD, (head.ledger_next, self.now, kept))
+            head.ledger_next += 1
+            head.ledger_bytes += len(kept)
+            if head.ledger_next % _RECORDS_PER_TRIM == 0:
+                self.trim_ledger(_TRIMMED_AT_ONCE)
+
+    def trim_ledger(self, limit: int) -> int:
+        """Give up what the rule no longer keeps at the front of the ledger; returns how many records."""
+        head, before, dropped = self.head, self.now - self.head.ledger_keep, 0
+        if head.ledger_first == head.ledger_next:
+            return 0
+        for at, size in self.connection.execute(_RECORD_SIZES, (head.ledger_first, limit)):
+            if at >= before and head.ledger_bytes <= head.ledger_keep_bytes:
+                break
+            head.ledger_bytes -= size
+            dropped += 1
+        if dropped:
+            head.ledger_first += dropped
+            self.connection.execute(_DROP_RECORDS, (head.ledger_first,))
+        return dropped
 
     def make_ready(self, rows: Sequence[Row]) -> None:
         """Waiting jobs whose slots are taken become ready."""

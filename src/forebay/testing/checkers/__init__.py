@@ -7,7 +7,8 @@
     shares        while all classes have work, each gets its weight within 5 %
     early         nothing is handed out before it is due, nor after it has expired
 
-`check_all` runs them in this order. An empty list is a clean history.
+`check_all` runs them in this order. An empty list is a clean history. These read the events of the in-process store;
+`ledger` judges the records that every durable store keeps.
 """
 
 from collections.abc import Collection, Sequence
@@ -17,11 +18,12 @@ from forebay.testing.checkers.attempts import attempts
 from forebay.testing.checkers.conservation import conservation
 from forebay.testing.checkers.early import early
 from forebay.testing.checkers.key_order import key_order
+from forebay.testing.checkers.ledger import ledger
 from forebay.testing.checkers.owners import owners
 from forebay.testing.checkers.shares import shares
 from forebay.testing.checkers.violation import Violation
 
-__all__ = ["Violation", "attempts", "check_all", "conservation", "early", "key_order", "owners", "shares"]
+__all__ = ["Violation", "attempts", "check_all", "conservation", "early", "key_order", "ledger", "owners", "shares"]
 
 
 def check_all(events: Sequence[Event], *, drained: bool = False, dropped: Collection[str] = ()) -> list[Violation]:

@@ -23,6 +23,8 @@ from forebay.testing.conformance import (
     gates,
     keys,
     leases,
+    ledger,
+    ledger_keeping,
     lines,
     logs,
     merging,
@@ -70,6 +72,8 @@ _THEMES = (
     schedules,
     logs,
     observing,
+    ledger,
+    ledger_keeping,
     threads,
 )
 

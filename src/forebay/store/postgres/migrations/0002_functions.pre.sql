@@ -54,24 +54,33 @@ BEGIN
         RETURN QUERY SELECT -1::bigint, v_now;
         RETURN;
     END IF;
-    INSERT INTO forebay.run (
-        last_id, rank, due_at, enqueued_at, rank_base, expires_at, n, size, max_attempts, state, single, rank_timed,
-        queue, cls, kind, facts, bodies
-    )
-    SELECT
-        v_first + r.upto - 1,
-        forebay.rank_at(r.base, r.timed, r.due_at, v_now), r.due_at, v_now, r.base, r.expires_at, r.n, r.n, r.lives,
-        CASE WHEN r.due_at > v_now THEN 3 ELSE 1 END, r.n = 1,
-        r.timed, r.queue, r.cls, r.kind, r.facts, r.bodies
-    FROM (
-        SELECT u.*, sum(u.n) OVER (ORDER BY u.place) AS upto,
-            CASE WHEN u.run_at IS NULL THEN v_now + u.delay ELSE greatest(v_now, u.run_at) END AS due_at
-        FROM unnest(
-            counts, queues, classes, kinds, delays, run_ats, bases, timed, lives, expiries, facts, bodies
-        ) WITH ORDINALITY AS u (
-            n, queue, cls, kind, delay, run_at, base, timed, lives, expires_at, facts, bodies, place
+    WITH born AS (
+        INSERT INTO forebay.run (
+            last_id, rank, due_at, enqueued_at, rank_base, expires_at, n, size, max_attempts, state, single, rank_timed,
+            queue, cls, kind, facts, bodies
         )
-    ) AS r;
+        SELECT
+            v_first + r.upto - 1,
+            forebay.rank_at(r.base, r.timed, r.due_at, v_now), r.due_at, v_now, r.base, r.expires_at, r.n, r.n, r.lives,
+            CASE WHEN r.due_at > v_now THEN 3 ELSE 1 END, r.n = 1,
+            r.timed, r.queue, r.cls, r.kind, r.facts, r.bodies
+        FROM (
+            SELECT u.*, sum(u.n) OVER (ORDER BY u.place) AS upto,
+                CASE WHEN u.run_at IS NULL THEN v_now + u.delay ELSE greatest(v_now, u.run_at) END AS due_at
+            FROM unnest(
+                counts, queues, classes, kinds, delays, run_ats, bases, timed, lives, expiries, facts, bodies
+            ) WITH ORDINALITY AS u (
+                n, queue, cls, kind, delay, run_at, base, timed, lives, expires_at, facts, bodies, place
+            )
+        ) AS r
+        RETURNING last_id, n, queue, kind, max_attempts, due_at, facts
+    )
+    INSERT INTO forebay.ledger (at, verb, spans)
+    SELECT v_now, 'enqueue', json_agg(json_build_array(
+        'accepted', b.last_id - b.n + 1, b.n, b.queue, b.kind, 0, 0, b.max_attempts, v_now, b.due_at, 0, 0, b.facts
+    ) ORDER BY b.last_id)
+    FROM born AS b, forebay.ledger_rule AS l WHERE l.recording
+    HAVING count(*) > 0;
     RETURN QUERY SELECT v_first, v_now;
 END
 $$;
@@ -125,6 +134,9 @@ DECLARE
     v_singles boolean[];
     v_lasts bigint[];
     v_sizes integer[];
+    v_part forebay.claimed;
+    v_told_singles boolean[] := '{}';
+    v_told_lasts bigint[] := '{}';
 BEGIN
     IF NOT tended AND (
         EXISTS (SELECT FROM forebay.run AS r WHERE r.state = 0 AND r.gate IS NULL AND r.due_at <= v_now)
@@ -194,11 +206,16 @@ BEGIN
                     r.enqueued_at, r.delivery, r.attempt, r.max_attempts, r.claimed_at, r.lease_until,
                     r.expires_at, r.gates IS NOT NULL, r.errors, r.facts, r.bodies, NULL::text, r.asked::text,
                     NULL::text, r.beat;
+                v_told_singles := v_told_singles || v_singles[:v_whole];
+                v_told_lasts := v_told_lasts || v_lasts[:v_whole];
             END IF;
             IF v_whole < v_got AND v_need > 0 THEN
-                RETURN NEXT forebay.split(
+                v_part := forebay.split(
                     v_singles[v_whole + 1], v_lasts[v_whole + 1], v_need, me, v_now, v_until, v_beat, i
                 );
+                RETURN NEXT v_part;
+                v_told_singles := v_told_singles || v_part.single;
+                v_told_lasts := v_told_lasts || v_part.last_id;
                 v_need := 0;
             END IF;
             IF v_got < v_rows THEN
@@ -209,6 +226,17 @@ BEGIN
             v_rows := least(v_need, v_rows * 4);
         END LOOP;
     END LOOP;
+    IF cardinality(v_told_lasts) > 0 THEN
+        INSERT INTO forebay.ledger (at, verb, owner, spans)
+        SELECT v_now, 'claim', (SELECT h.owner FROM forebay.holder AS h WHERE h.id = me), json_agg(json_build_array(
+            'claimed', r.last_id - r.n + 1, r.n, r.queue, r.kind, r.delivery, r.attempt, 0, r.enqueued_at, r.due_at,
+            v_now, v_until, CASE WHEN r.facts IS NOT NULL THEN forebay.kinds(r.facts, r.size - r.n, r.n) END
+        ) ORDER BY u.place)
+        FROM forebay.ledger_rule AS l, unnest(v_told_singles, v_told_lasts) WITH ORDINALITY AS u (single, last_id, place)
+        JOIN forebay.run AS r ON r.single = u.single AND r.last_id = u.last_id
+        WHERE l.recording
+        HAVING count(*) > 0;
+    END IF;
 END
 $$;
 
@@ -283,13 +311,14 @@ $$;
 -- The commit point. `gated`: some of these jobs may have gates, which are released here too; without it those are left
 -- alone. A run is settled whole (`bits` NULL) or in part; it is applied if its fence is current, none of these jobs was
 -- settled before and, where `renewed` is given, the lease was not renewed since then.
--- `memo`: what to remember of jobs that are gone. `outs`: jobs that go somewhere else than away.
+-- `memo`: what to remember of jobs that are gone. `outs`: jobs that go somewhere else than away. `told`: for the ledger,
+-- the spans of each run, a line a run.
 -- Returns the numbers of the runs that were applied; the others are untouched.
 -- (`state + 0`: with a bare state the planner may prefer the index of all that is held to the primary key.)
 CREATE FUNCTION forebay.settle(
     at bigint, gated boolean, mine integer[],
     singles boolean[], lasts bigint[], deliveries integer[], bits text[], renewed bigint[],
-    memo_runs integer[], memo_firsts bigint[], memo_sizes integer[], memo_codes text[], outs json
+    memo_runs integer[], memo_firsts bigint[], memo_sizes integer[], memo_codes text[], outs json, told text
 ) RETURNS integer[]
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
 SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan
@@ -346,6 +375,14 @@ BEGIN
     FROM unnest(memo_runs, memo_firsts, memo_sizes, memo_codes) AS m (run, first, size, code)
     WHERE m.run = ANY (v_whole)
     HAVING count(*) > 0;
+    INSERT INTO forebay.ledger (at, verb, spans)
+    SELECT v_now, 'settle', ('[' || CASE
+        WHEN cardinality(v_whole) = cardinality(lasts) THEN replace(told, E'\n', ',')
+        ELSE (
+            SELECT string_agg(t.line, ',' ORDER BY t.run)
+            FROM unnest(string_to_array(told, E'\n')) WITH ORDINALITY AS t (line, run) WHERE t.run = ANY (v_whole)
+        ) END || ']')::json
+    FROM forebay.ledger_rule AS l WHERE l.recording AND cardinality(v_whole) > 0;
     IF v_gated IS NOT NULL THEN
         SELECT array_agg(g.run), array_agg(g.stamps) INTO v_gated, v_stamps
         FROM unnest(v_gated, v_stamps) AS g (run, stamps) WHERE g.run = ANY (v_whole);
@@ -439,10 +476,27 @@ DECLARE
     v_now bigint := coalesce(at, forebay.clock());
 BEGIN
     RETURN QUERY
-    UPDATE forebay.run AS r SET lease_until = v_now + span, beat = false
-    FROM unnest(singles, lasts, deliveries) AS u (single, last_id, delivery)
-    WHERE r.single = u.single AND r.last_id = u.last_id AND r.delivery = u.delivery AND r.state + 0 = 2
-    RETURNING r.single, r.last_id, v_now, r.gone::text, r.asked::text;
+    WITH renewed AS (
+        UPDATE forebay.run AS r SET lease_until = v_now + span, beat = false
+        FROM unnest(singles, lasts, deliveries) AS u (single, last_id, delivery)
+        WHERE r.single = u.single AND r.last_id = u.last_id AND r.delivery = u.delivery AND r.state + 0 = 2
+        RETURNING r.*
+    ), told AS (
+        INSERT INTO forebay.ledger (at, verb, spans)
+        SELECT v_now, 'extend', json_agg(json_build_array(
+            'extended', r.last_id - r.n + 1 + p.skip, p.n, r.queue, r.kind, r.delivery, r.attempt, 0, r.enqueued_at,
+            r.due_at, r.claimed_at, v_now + span,
+            CASE WHEN r.facts IS NOT NULL THEN forebay.kinds(r.facts, r.size - r.n + p.skip, p.n) END
+        ) ORDER BY r.last_id, p.skip)
+        FROM forebay.ledger_rule AS l, renewed AS r, LATERAL (
+            SELECT 0, r.n WHERE r.gone IS NULL
+            UNION ALL
+            SELECT i, 1 FROM generate_series(0, r.n - 1) AS i WHERE get_bit(r.gone, i) = 0
+        ) AS p (skip, n)
+        WHERE l.recording
+        HAVING count(*) > 0
+    )
+    SELECT r.single, r.last_id, v_now, r.gone::text, r.asked::text FROM renewed AS r;
 END
 $$;
 
@@ -477,21 +531,35 @@ $$;
 
 -- Runs that a claim took whose answer was lost are handed back: the holder does not know of them. Those with gates wait
 -- until their leases run out.
-CREATE FUNCTION forebay.hand_back(v_holder integer, singles boolean[], lasts bigint[]) RETURNS void
+CREATE FUNCTION forebay.hand_back(at bigint, v_holder integer, singles boolean[], lasts bigint[]) RETURNS void
 LANGUAGE plpgsql SET enable_seqscan = off
 AS $$
 BEGIN
-    UPDATE forebay.run AS r
-    SET state = 1, attempt = r.attempt - 1, holder = NULL, lease_until = NULL, claimed_at = NULL
-    WHERE r.state = 2 AND r.holder = v_holder AND r.beat AND r.gates IS NULL AND r.gone IS NULL
-        AND NOT EXISTS (
-            SELECT FROM unnest(singles, lasts) AS u (single, last_id)
-            WHERE u.single = r.single AND u.last_id = r.last_id
-        );
+    WITH lost AS (
+        SELECT r.single, r.last_id, r.claimed_at FROM forebay.run AS r
+        WHERE r.state = 2 AND r.holder = v_holder AND r.beat AND r.gates IS NULL AND r.gone IS NULL
+            AND NOT EXISTS (
+                SELECT FROM unnest(singles, lasts) AS u (single, last_id)
+                WHERE u.single = r.single AND u.last_id = r.last_id
+            )
+        FOR UPDATE
+    ), back AS (
+        UPDATE forebay.run AS r
+        SET state = 1, attempt = r.attempt - 1, holder = NULL, lease_until = NULL, claimed_at = NULL
+        FROM lost WHERE r.single = lost.single AND r.last_id = lost.last_id
+        RETURNING r.*, lost.claimed_at AS since
+    )
+    INSERT INTO forebay.ledger (at, verb, spans)
+    SELECT coalesce(at, forebay.clock()), 'hand_back', json_agg(json_build_array(
+        'released', r.last_id - r.n + 1, r.n, r.queue, r.kind, r.delivery, r.attempt + 1, 0, r.enqueued_at, r.due_at,
+        r.since, r.due_at, CASE WHEN r.facts IS NOT NULL THEN forebay.kinds(r.facts, r.size - r.n, r.n) END
+    ) ORDER BY r.last_id)
+    FROM back AS r, forebay.ledger_rule AS l WHERE l.recording
+    HAVING count(*) > 0;
 END
 $$;
 
--- A heartbeat: one row, however many jobs are held. `changes` moved: others have settled some of them, or ask for an end.
+-- A heartbeat: one row, however many jobs are held, and one record without spans. `changes` moved: others have settled some of them, or ask for an end.
 CREATE FUNCTION forebay.heartbeat(at bigint, me integer, span bigint)
 RETURNS TABLE (stamp bigint, changes integer)
 LANGUAGE plpgsql SET enable_seqscan = off
@@ -501,7 +569,13 @@ DECLARE
     v_now bigint := coalesce(at, forebay.clock());
 BEGIN
     RETURN QUERY
-    UPDATE forebay.holder AS h SET until = v_now + span, seen_at = v_now WHERE h.id = me RETURNING v_now, h.changes;
+    WITH beat AS (
+        UPDATE forebay.holder AS h SET until = v_now + span, seen_at = v_now WHERE h.id = me RETURNING h.owner, h.changes
+    ), told AS (
+        INSERT INTO forebay.ledger (at, verb, owner, tick)
+        SELECT v_now, 'extend', b.owner, v_now + span FROM beat AS b, forebay.ledger_rule AS l WHERE l.recording
+    )
+    SELECT v_now, b.changes FROM beat AS b;
 END
 $$;
 

@@ -14,6 +14,7 @@ DECLARE
     v_key text := draft ->> 'key';
     v_body json := coalesce(draft -> 'body', 'null');
     v_due bigint;
+    v_lives integer;
     v_known forebay.queue;
     v_first forebay.key;
     v_digest bytea;
@@ -56,6 +57,7 @@ BEGIN
         INSERT INTO forebay.inbox VALUES (v_id, draft);
         RETURN v_id;
     END IF;
+    v_lives := coalesce((draft ->> 'max_attempts')::integer, v_known.lives, 25);
     v_due := greatest(v_now + coalesce((draft ->> 'delay')::bigint, 0), (draft ->> 'run_at')::bigint);
     v_facts := jsonb_strip_nulls(jsonb_build_object(
         'tenant', draft ->> 'tenant', 'subject', draft ->> 'subject', 'key', v_key,
@@ -68,9 +70,15 @@ BEGIN
     )
     VALUES (
         v_id, forebay.rank_at(0, 2::smallint, v_due, v_now), v_due, v_now, 0, 1, 1,
-        coalesce((draft ->> 'max_attempts')::integer, v_known.lives, 25), CASE WHEN v_due > v_now THEN 3 ELSE 1 END, true,
+        v_lives, CASE WHEN v_due > v_now THEN 3 ELSE 1 END, true,
         2, v_queue, '', v_kind, CASE WHEN v_facts <> '{}' THEN json_build_array(v_facts) END, json_build_array(v_body)
     );
+    INSERT INTO forebay.ledger (at, verb, spans)
+    SELECT v_now, 'enqueue', json_build_array(json_build_array(
+        'accepted', v_id, 1, v_queue, v_kind, 0, 0, v_lives, v_now, v_due, 0, 0,
+        CASE WHEN v_facts <> '{}' THEN json_build_array(v_facts) END
+    ))
+    FROM forebay.ledger_rule AS l WHERE l.recording;
     RETURN v_id;
 END
 $$;

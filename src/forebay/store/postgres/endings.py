@@ -1,0 +1,117 @@
+"""The endings that come from outside: cancel, redrive, purge. Turns in Python, which may touch gates."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from forebay.core.instant import Instant
+from forebay.core.ledger import Change
+from forebay.store.gating import CANCELLED, READY, RUNNING, Row
+from forebay.store.postgres.base import Turn
+from forebay.store.postgres.intake import check_capacity
+from forebay.store.postgres.queries import statement
+from forebay.store.postgres.runs import jobs_of_run, span_kept
+from forebay.store.postgres.tend import forget, remember, tend
+from forebay.store.protocol import CancelAnswer
+
+_TAKE_OUT: Final = "SELECT forebay.take_out(%s, %s)"
+_FIND: Final = "SELECT id, single, last_id FROM forebay.find(%s::bigint[])"
+_FOUND: Final = statement("found")
+_MOVE: Final = statement("move")
+_BURY: Final = statement("bury")
+_DELETE: Final = statement("delete")
+_ASK: Final = statement("ask")
+_CHANGED: Final = statement("holder_changed")
+_DEAD: Final = statement("dead")
+_REDRIVE: Final = statement("redrive")
+_FINISHED: Final = statement("finished")
+
+
+def cancel(turn: Turn, ids: Sequence[int]) -> list[CancelAnswer]:
+    found = {job_id: (single, last_id) for job_id, single, last_id in turn.fetch(_FIND, (list(ids),))}
+    for job_id, (single, last_id) in sorted(found.items()):
+        if not single:
+            turn.execute(_TAKE_OUT, (last_id, job_id))
+    found = {job_id: (single, last_id) for job_id, single, last_id in turn.fetch(_FIND, (list(ids),))}
+    rows = {columns[0]: columns for columns in turn.fetch(_MOVE, (list(ids),))}
+    asked: list[int] = []
+    ended: set[int] = set()
+    answers = []
+    for job_id in ids:
+        columns = rows.get(job_id)
+        running = columns[3] == RUNNING if columns is not None else job_id in found
+        if running:
+            asked.append(job_id)
+            answers.append(CancelAnswer.REQUESTED)
+        elif columns is None or job_id in ended:
+            answers.append(CancelAnswer.GONE)
+        else:
+            ended.add(job_id)
+            _dismiss(turn, columns)
+            answers.append(CancelAnswer.CANCELLED)
+    told = sorted({job_id for job_id in asked if job_id in found})
+    if told:
+        _ask(turn, [(job_id, *found[job_id]) for job_id in told])
+    if turn.gated:
+        tend(turn)
+    return answers
+
+
+def _ask(turn: Turn, keys: Sequence[tuple[int, bool, int]]) -> None:
+    """The holders of these jobs will be told; who was asked before hears of it again, but it is no news."""
+    ids, *_ = columns = [list(column) for column in zip(*keys, strict=True)]
+    for row in turn.fetch(_FOUND, (ids,)):
+        for job, _ in jobs_of_run(row[1:]):
+            if job.id == row[0] and not job.cancel_requested:
+                turn.scribe.tell("cancel")
+                turn.scribe.held(Change.ASKED, job, 0)
+    holders = {holder for (holder,) in turn.fetch(_ASK, columns)}
+    turn.execute(_CHANGED, (sorted(holders - {None}),))
+
+
+def _dismiss(turn: Turn, columns: Sequence[Any]) -> None:
+    """A job that nobody holds will not run."""
+    row, (delivery, code) = Row.of(columns), columns[8:10]
+    keep = span_kept(turn.known(row.queue).stamper)
+    kept_until = turn.now + keep if keep else 0
+    turn.scribe.tell("cancel")
+    turn.scribe.job(Change.CANCELLED, row.id, row.queue, columns[10], 0, 0, 0, 0, 0, 0, kept_until)
+    if keep:
+        turn.execute(_BURY, ([row.id], [None], turn.now, kept_until, CANCELLED))
+    else:
+        turn.execute(_DELETE, ([row.id],))
+        remember(turn, [(row.id, delivery, code)] if delivery else [])
+    turn.eased.add(row.queue)
+    if row.gates:
+        if row.state == READY:
+            turn.gates.release(row)
+        turn.gates.end(row, CANCELLED)
+
+
+def redrive(turn: Turn, ids: Sequence[int]) -> list[int]:
+    found = turn.fetch(_DEAD, (list(ids),))
+    dead = {columns[0]: Row.of(columns) for columns in found}
+    arrivals: dict[str, int] = {}
+    for row in dead.values():
+        arrivals[row.queue] = arrivals.get(row.queue, 0) + 1
+    check_capacity(turn, arrivals)
+    if dead:
+        turn.execute(_REDRIVE, (list(dead), turn.now))
+        turn.scribe.tell("redrive")
+        for columns in found:
+            turn.scribe.job(Change.REDRIVEN, columns[0], columns[1], columns[8], 0, 0, 0, 0, 0, 0, turn.now)
+        for row in dead.values():
+            turn.news.add(row.queue)
+            if row.gates:
+                turn.gates.rejoin(row)
+        tend(turn)
+    return [job_id for job_id in dict.fromkeys(ids) if job_id in dead]
+
+
+def purge(turn: Turn, state: int, before: Instant, limit: int) -> int:
+    finished = turn.fetch(_FINISHED, (state, before, turn.now, limit))
+    forget(turn, finished)
+    if finished:
+        turn.scribe.tell("purge")
+    if turn.gated:
+        tend(turn)
+    return len(finished)

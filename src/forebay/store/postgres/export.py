@@ -1,0 +1,143 @@
+"""Many jobs at once: runs and ended jobs of a range of ids, by COPY, as one snapshot has them.
+
+The rows come in the form that the tables have, as CSV: who reads them takes runs apart. Whole rows only, in blocks, so
+memory is bounded whatever the table holds. A connection of its own, a transaction that only reads: nobody waits.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from psycopg import Error, sql
+
+from forebay.core.job import State
+from forebay.store.gating import STATES
+from forebay.store.postgres.bulk import Bulk
+from forebay.store.postgres.connect import Connection
+from forebay.store.protocol import Query
+
+_BLOCK_BYTES: Final = 4 * 1024 * 1024
+_RUN_MOST: Final = 1_000
+"""Jobs of a run: who looks for an id looks that far beyond it."""
+
+_EXTENT: Final = (
+    "SELECT least((SELECT min(last_id - n + 1) FROM (SELECT last_id, n FROM forebay.run WHERE NOT single "
+    "ORDER BY last_id LIMIT 1) AS f), (SELECT min(last_id) FROM forebay.run WHERE single), "
+    "(SELECT min(id) FROM forebay.ended)), greatest((SELECT max(last_id) FROM forebay.run WHERE NOT single), "
+    "(SELECT max(last_id) FROM forebay.run WHERE single), (SELECT max(id) FROM forebay.ended))"
+)
+_RUN: Final = {
+    "last_id": "r.last_id",
+    "n": "r.n",
+    "size": "r.size",
+    "state": "r.state",
+    "queue": "r.queue",
+    "kind": "r.kind",
+    "due_at": "r.due_at",
+    "enqueued_at": "r.enqueued_at",
+    "delivery": "r.delivery",
+    "attempt": "r.attempt",
+    "max_attempts": "r.max_attempts",
+    "claimed_at": "CASE WHEN r.state = 2 THEN r.claimed_at END",
+    "lease_until": "CASE WHEN r.state = 2 THEN forebay.leased_until(r.beat, r.lease_until, r.holder) END",
+    "expires_at": "r.expires_at",
+    "errors": "r.errors",
+    "owner": "CASE WHEN r.state = 2 THEN (SELECT h.owner FROM forebay.holder AS h WHERE h.id = r.holder) END",
+    "gone": "r.gone",
+    "asked": "r.asked",
+    "facts": "r.facts",
+    "bodies": "r.bodies",
+}
+_ENDED: Final = {
+    "id": "e.id",
+    "state": "e.state",
+    "queue": "e.queue",
+    "kind": "e.kind",
+    "due_at": "e.due_at",
+    "enqueued_at": "e.enqueued_at",
+    "delivery": "e.delivery",
+    "attempt": "e.attempt",
+    "max_attempts": "e.max_attempts",
+    "expires_at": "e.expires_at",
+    "finished_at": "e.finished_at",
+    "cancel_requested": "e.cancel_requested",
+    "errors": "e.errors",
+    "facts": "e.facts",
+    "body": "e.body",
+    "result": "e.result",
+}
+_STORED: Final = {State.WAITING: (0, 3), State.READY: (1,), State.RUNNING: (2,)}
+"""States of a run in its table, by the state of its jobs."""
+
+
+class Export(Bulk):
+    """Jobs by the million."""
+
+    def id_extent(self) -> tuple[int, int]:
+        self._empty_inbox()
+        first, last = self._server.query(_EXTENT)[0]
+        return (1, 0) if first is None else (first, last)
+
+    def export(self, query: Query, first: int, last: int) -> Iterator[tuple[str, list[str], bytes]]:
+        connection = self._server.connect()
+        try:
+            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            if query.state is None or not query.state.terminal:
+                for block in _blocks(connection, _runs(query, first, last)):
+                    yield "runs", list(_RUN), block
+            if query.state is None or query.state.terminal:
+                for block in _blocks(connection, _ended(query, first, last)):
+                    yield "ended", list(_ENDED), block
+            connection.execute("COMMIT")
+        except Error as error:
+            raise self._server.failure(error) from error
+        finally:
+            connection.close()
+
+
+def _blocks(connection: Connection, select: sql.Composed) -> Iterator[bytes]:
+    statement = sql.SQL("COPY ({}) TO STDOUT (FORMAT CSV)").format(select)
+    rows: list[bytes] = []
+    size = 0
+    with connection.cursor() as cursor, cursor.copy(statement) as copy:
+        for row in copy:
+            rows.append(bytes(row))
+            size += len(rows[-1])
+            if size >= _BLOCK_BYTES:
+                yield b"".join(rows)
+                rows, size = [], 0
+    if rows:
+        yield b"".join(rows)
+
+
+def _runs(query: Query, first: int, last: int) -> sql.Composed:
+    """Both halves of the primary key, so that a range is one walk through each."""
+    columns = sql.SQL(", ".join(_RUN.values()))
+    wanted = _wanted("r", query, None if query.state is None else _STORED[query.state])
+    many = sql.SQL(
+        "SELECT {} FROM forebay.run AS r WHERE NOT r.single AND r.last_id >= {} AND r.last_id < {} "
+        "AND r.last_id - r.n + 1 <= {} AND {} UNION ALL "
+        "SELECT {} FROM forebay.run AS r WHERE r.single AND r.last_id >= {} AND r.last_id <= {} AND {}"
+    )
+    low, high = sql.Literal(first), sql.Literal(last)
+    reach = sql.Literal(min(last + _RUN_MOST, 2**63 - 1))
+    return many.format(columns, low, reach, high, wanted, columns, low, high, wanted)
+
+
+def _ended(query: Query, first: int, last: int) -> sql.Composed:
+    columns = sql.SQL(", ".join(_ENDED.values()))
+    wanted = _wanted("e", query, None if query.state is None else (STATES.index(query.state),))
+    one = sql.SQL(
+        "SELECT {} FROM forebay.ended AS e WHERE e.id >= {} AND e.id <= {} "
+        "AND (e.kept_until IS NULL OR e.kept_until > forebay.clock()) AND {}"
+    )
+    return one.format(columns, sql.Literal(first), sql.Literal(last), wanted)
+
+
+def _wanted(table: str, query: Query, states: tuple[int, ...] | None) -> sql.Composable:
+    """What the tables have columns for; kind, tenant and subject may be a job's own and are not looked at here."""
+    terms: list[sql.Composable] = [sql.SQL("true")]
+    if query.queue is not None:
+        terms.append(sql.SQL("{}.queue = {}").format(sql.Identifier(table), sql.Literal(query.queue)))
+    if states is not None:
+        terms.append(sql.SQL("{}.state = ANY ({})").format(sql.Identifier(table), sql.Literal(list(states))))
+    return sql.SQL(" AND ").join(terms)

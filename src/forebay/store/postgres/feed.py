@@ -1,0 +1,101 @@
+"""Drafts from a source that repeats itself, and dead jobs that give way to new ones. See `store.feeding`.
+
+Plain drafts go in by COPY, as those of `bulk` do, in the transaction that moves the source on; the others are taken in
+by a turn. Whoever comes second with the same place waits for the first and finds that the source has moved.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
+from uuid import uuid4
+
+from forebay.core.instant import micros
+from forebay.core.job import Draft
+from forebay.core.limits import BATCH_MOST
+from forebay.core.names import check_text
+from forebay.store.checks import check_batch
+from forebay.store.feeding import FEED_KEPT, Place, check_feed
+from forebay.store.gating import DEAD
+from forebay.store.postgres.base import Restart, Turn
+from forebay.store.postgres.bulk import Bulk
+from forebay.store.postgres.connect import Connection
+from forebay.store.postgres.intake import accept
+from forebay.store.postgres.tend import forget
+from forebay.store.protocol import Receipt, Tally
+
+_PLACE: Final = "SELECT batch, taken, digest FROM forebay.feed WHERE source = %s"
+_START: Final = (
+    "INSERT INTO forebay.feed (batch, taken, digest, at, source) VALUES (%s, %s, %s, forebay.clock(), %s) "
+    "ON CONFLICT (source) DO NOTHING"
+)
+_MOVE: Final = (
+    "UPDATE forebay.feed SET batch = %s, taken = %s, digest = %s, at = forebay.clock() "
+    "WHERE source = %s AND batch = %s AND taken = %s AND digest = %s"
+)
+_SWEEP: Final = f"DELETE FROM forebay.feed WHERE at < forebay.clock() - {micros(FEED_KEPT)}"
+_DEAD: Final = (
+    f"DELETE FROM forebay.ended WHERE id = ANY (%s::bigint[]) AND state + 0 = {DEAD} "
+    "RETURNING id, queue, cls, state, 0, due_at, gates, NULL, settled_delivery, settled_code, kind"
+)
+
+
+class Feed(Bulk):
+    """Exactly once, however often it comes."""
+
+    def fed(self, source: str) -> Place | None:
+        found = self._server.query(_PLACE, (check_text("source", source),))
+        return Place(*found[0]) if found else None
+
+    def feed(self, source: str, before: Place | None, after: Place, drafts: Sequence[Draft]) -> Tally | None:
+        source = check_feed(source, drafts)
+        queues = {draft.queue for draft in drafts}
+        move = partial(_moved, source, before, after)
+        if all(draft.key is None for draft in drafts) and all(self._copies(queue) for queue in queues):
+            try:
+                tally = self._server.transact(partial(self._feed_plain, move, drafts, queues))
+            except Restart:
+                self._specs.reload(queues)
+            else:
+                self._sleepers.hear(queues, ())
+                return tally
+        gated = any(self._specs.of(queue).stamper.gated for queue in queues)
+        return self._write(lambda turn: _feed(turn, move, drafts, gated), gated=gated)
+
+    def _feed_plain(self, move: Any, drafts: Sequence[Draft], queues: set[str], connection: Connection) -> Tally | None:
+        if not move(connection):
+            return None
+        self._copy_on(connection, drafts, queues, uuid4())
+        return Tally(len(drafts))
+
+    def mend(self, pairs: Sequence[tuple[int, Draft]]) -> list[Receipt | None]:
+        check_batch("mend", len(pairs))
+        return self._write(partial(_mend, pairs), gated=True)
+
+
+def _moved(source: str, before: Place | None, after: Place, connection: Any) -> bool:
+    """Move the source on, if it is where it should be."""
+    new = (after.batch, after.taken, after.digest, source)
+    if before is None:
+        connection.execute(_SWEEP)
+        return bool(connection.execute(_START, new).rowcount)
+    return bool(connection.execute(_MOVE, (*new, before.batch, before.taken, before.digest)).rowcount)
+
+
+def _feed(turn: Turn, move: Any, drafts: Sequence[Draft], gated: bool) -> Tally | None:
+    if not move(turn.connection):
+        return None
+    tally = Tally()
+    for start in range(0, len(drafts), BATCH_MOST):
+        tally = tally.plus(Tally.of(accept(drafts[start : start + BATCH_MOST], gated, turn)))
+    return tally
+
+
+def _mend(pairs: Sequence[tuple[int, Draft]], turn: Turn) -> list[Receipt | None]:
+    drafts = dict(reversed(pairs))
+    dead = turn.fetch(_DEAD, (list(drafts),))
+    forget(turn, dead)
+    ids = [columns[0] for columns in dead]
+    receipts = dict(zip(ids, accept([drafts[job_id] for job_id in ids], True, turn), strict=True))
+    if ids:
+        turn.scribe.tell("mend")
+    return [receipts.pop(job_id, None) for job_id, _ in pairs]

@@ -1,0 +1,164 @@
+"""Verdicts on their way to `forebay.settle`: grouped by the runs of their jobs, as the arguments of one call."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from forebay.core.errors import Invalid
+from forebay.core.instant import Instant
+from forebay.core.lease import Lease, Settlement
+from forebay.core.ledger import Change
+from forebay.core.limits import ERRORS_KEPT
+from forebay.core.outcome import Ack, Cancel, DeadLetter, Release, Retry, Verdict
+from forebay.core.scribe import Scribe
+from forebay.store.checks import check_batch, check_bytes
+from forebay.store.postgres.connect import array_of
+from forebay.store.postgres.runs import Ref, errors_before, ref_of, span_kept, text_of
+from forebay.store.postgres.specs import Specs
+
+CODES: Final[dict[type, str]] = {Ack: "a", Retry: "r", DeadLetter: "d", Release: "l", Cancel: "c"}
+SETTLE_CALL: Final = (
+    "forebay.settle(%s::bigint, %s, %s::integer[], %s::boolean[], %s::bigint[], %s::integer[], %s::text[], "
+    "%s::bigint[], %s::integer[], %s::bigint[], %s::integer[], %s::text[], %s::json, %s::text)"
+)
+SETTLE: Final = f"SELECT {SETTLE_CALL}"
+_encode: Final = msgspec.json.Encoder().encode
+
+Item = tuple[int, Lease, Verdict]
+"""A settlement with its number in the call."""
+
+Group = tuple[Ref, list[Item]]
+"""Settlements of jobs of one run."""
+
+
+def grouped(settlements: Sequence[Settlement]) -> tuple[list[Group], list[Item]]:
+    """Settlements run by run, in the order in which runs are locked; and those that are looked at one by one."""
+    check_batch("settle", len(settlements))
+    check_bytes("settle", [verdict.result if type(verdict) is Ack else None for _, verdict in settlements])
+    for _, verdict in settlements:
+        if type(verdict) not in CODES:
+            raise Invalid("verdict", f"{type(verdict).__name__} is not one", "use what decide() returns")
+    groups: dict[int, Group] = {}
+    later: list[Item] = []
+    twice = _twice([lease.job.id for lease, _ in settlements])
+    for number, (lease, verdict) in enumerate(settlements):
+        ref = ref_of(lease)
+        if ref is None or lease.job.id in twice:
+            later.append((number, lease, verdict))
+            continue
+        group = groups.get(id(ref))
+        if group is None:
+            group = groups[id(ref)] = (ref, [])
+        group[1].append((number, lease, verdict))
+    # Two references to one run, as from a claim and a look at what is overdue, cannot be settled in one call.
+    found: dict[tuple[bool, int], Group] = {}
+    for ref, items in groups.values():
+        if found.setdefault(ref.key, (ref, items))[1] is not items:
+            later += items
+    return [found[key] for key in sorted(found)], later
+
+
+def _twice(ids: Sequence[int]) -> set[int]:
+    """Jobs that are settled more than once in a call: these are taken one by one, in order."""
+    if len(set(ids)) == len(ids):
+        return set()
+    return {job_id for job_id, count in Counter(ids).items() if count > 1}
+
+
+class SettleCall:
+    """The arguments of one call of `forebay.settle`."""
+
+    def __init__(self, at: Instant | None, mine: Sequence[int], specs: Specs, groups: Sequence[Group]) -> None:
+        self._runs: list[tuple[bool, int, int, str | None, Instant | None]] = []
+        self._memo: list[tuple[int, int, int, str]] = []
+        self._outs: list[dict[str, Any]] = []
+        self._told: list[bytes] = []
+        self._keeps: dict[str, int] = {}
+        self._said = (at, any(ref.gated for ref, _ in groups), array_of(mine))
+        self._specs = specs
+        for number, (ref, items) in enumerate(groups, 1):
+            self._add(number, ref, items)
+
+    def parameters(self) -> tuple[Any, ...]:
+        runs = [array_of(column) for column in zip(*self._runs, strict=True)]
+        memo = [array_of(column) for column in zip(*self._memo, strict=True)] if self._memo else ["{}"] * 4
+        return (*self._said, *runs, *memo, text_of(self._outs) if self._outs else None, b"\n".join(self._told).decode())
+
+    def _add(self, number: int, ref: Ref, items: Sequence[Item]) -> None:
+        job = items[0][1].job
+        if len(items) == ref.n and not self._keep(job.queue) and all(type(verdict) is Ack for _, _, verdict in items):
+            self._memo.append((number, ref.last_id - ref.n + 1, ref.n, "a"))
+            self._runs.append((ref.single, ref.last_id, ref.delivery, None, None))
+            scribe = Scribe(0)
+            scribe.leased(Change.ACKED, [lease.job for _, lease, _ in items], 0)
+            self._told.append(_encode(scribe.spans())[1:-1])
+            return
+        outs = len(self._outs)
+        renewed: Instant | None = None
+        bits = ["0"] * ref.n
+        items = sorted(items, key=lambda item: item[1].job.id)
+        for _, lease, verdict in items:
+            job = lease.job
+            bits[ref.place(job.id)] = "1"
+            code, keep = CODES[type(verdict)], 0
+            if isinstance(verdict, Ack | Cancel):
+                keep = self._keep(job.queue)
+            if isinstance(verdict, Ack | Cancel) and not keep:
+                self._memorise(number, job.id, code)
+            else:
+                self._outs.append(_out(number, ref, lease, verdict, code, keep))
+            if isinstance(verdict, Retry | DeadLetter) and verdict.error.abandoned:
+                renewed = lease.until if renewed is None else min(renewed, lease.until)
+        whole = len(items) == ref.n and len(self._outs) == outs
+        self._runs.append((ref.single, ref.last_id, ref.delivery, None if whole else "".join(bits), renewed))
+        self._told.append(self._spans(items))
+
+    def _spans(self, items: Sequence[Item]) -> bytes:
+        """For the ledger; what lies ahead is told as a length of time, to which the server's now is added."""
+        scribe = Scribe(0)
+        for _, lease, verdict in items:
+            match verdict:
+                case Ack():
+                    scribe.held(Change.ACKED, lease.job, self._keep(lease.job.queue))
+                case Cancel():
+                    scribe.held(Change.DISMISSED, lease.job, self._keep(lease.job.queue))
+                case Retry(after, error):
+                    scribe.held(Change.RETRIED, lease.job, after, error)
+                case DeadLetter(error):
+                    scribe.held(Change.DIED, lease.job, 0, error)
+                case Release(after):
+                    scribe.held(Change.RELEASED, lease.job, after)
+        return _encode(scribe.spans())[1:-1]
+
+    def _memorise(self, number: int, job_id: int, code: str) -> None:
+        if self._memo:
+            run, first, size, last = self._memo[-1]
+            if run == number and last == code and first + size == job_id:
+                self._memo[-1] = (run, first, size + 1, code)
+                return
+        self._memo.append((number, job_id, 1, code))
+
+    def _keep(self, queue: str) -> int:
+        keep = self._keeps.get(queue)
+        if keep is None:
+            keep = self._keeps[queue] = span_kept(self._specs.of(queue).stamper)
+        return keep
+
+
+def _out(number: int, ref: Ref, lease: Lease, verdict: Verdict, code: str, keep: int) -> dict[str, Any]:
+    job = lease.job
+    out: dict[str, Any] = {"run": number, "id": job.id, "place": ref.place(job.id), "code": code}
+    match verdict:
+        case Ack(result):
+            out |= {"keep": keep, "result": None if result is None else result.decode()}
+        case Cancel():
+            out["keep"] = keep
+        case Retry(after, error):
+            out |= {"after": after, "errors": errors_before(job, error, ERRORS_KEPT)}
+        case DeadLetter(error):
+            out["errors"] = errors_before(job, error, ERRORS_KEPT)
+        case Release(after):
+            out["after"] = after
+    return out

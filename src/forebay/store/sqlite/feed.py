@@ -1,0 +1,67 @@
+"""Drafts from a source that repeats itself, and dead jobs that give way to new ones. See `store.feeding`."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from forebay.core.instant import micros
+from forebay.core.job import Draft
+from forebay.core.names import check_text
+from forebay.store.checks import check_batch
+from forebay.store.feeding import FEED_KEPT, Place, check_feed
+from forebay.store.gating import DEAD
+from forebay.store.protocol import Receipt, Tally
+from forebay.store.sqlite.intake import accept
+from forebay.store.sqlite.ledger import LedgerVerbs
+from forebay.store.sqlite.row import id_list
+from forebay.store.sqlite.tend import forget
+from forebay.store.sqlite.turn import Turn
+
+_SWEEP_MOST: Final = 2
+_PLACE: Final = "SELECT batch, taken, digest FROM feed WHERE source = ?"
+_MOVE: Final = "INSERT OR REPLACE INTO feed (source, batch, taken, digest, at) VALUES (?, ?, ?, ?, ?)"
+_SWEEP: Final = "DELETE FROM feed WHERE source IN (SELECT source FROM feed WHERE at < ? ORDER BY at LIMIT ?)"
+_DEAD: Final = (
+    "SELECT id, queue, cls, state, rank, due_at, gates, gate, settled_delivery, settled_code, kind FROM job "
+    f"WHERE id IN (SELECT value FROM json_each(?)) AND state = {DEAD}"
+)
+
+
+class Feed(LedgerVerbs):
+    """Exactly once, however often it comes."""
+
+    def fed(self, source: str) -> Place | None:
+        source = check_text("source", source)
+        with self._read() as (reader, _):
+            found = reader.execute(_PLACE, (source,)).fetchone()
+        return None if found is None else Place(*found)
+
+    def feed(self, source: str, before: Place | None, after: Place, drafts: Sequence[Draft]) -> Tally | None:
+        source = check_feed(source, drafts)
+        return self._write(lambda turn: _feed(turn, source, before, after, drafts))
+
+    def mend(self, pairs: Sequence[tuple[int, Draft]]) -> list[Receipt | None]:
+        check_batch("mend", len(pairs))
+        return self._write(lambda turn: _mend(turn, pairs))
+
+
+def _feed(turn: Turn, source: str, before: Place | None, after: Place, drafts: Sequence[Draft]) -> Tally | None:
+    found = turn.connection.execute(_PLACE, (source,)).fetchone()
+    if (None if found is None else Place(*found)) != before:
+        return None
+    tally = Tally.of(accept(turn, drafts))
+    if turn.scribe is not None and tally.taken > tally.duplicates:
+        turn.scribe.tell("enqueue")
+    turn.connection.execute(_MOVE, (source, after.batch, after.taken, after.digest, turn.now))
+    turn.connection.execute(_SWEEP, (turn.now - micros(FEED_KEPT), _SWEEP_MOST))
+    return tally
+
+
+def _mend(turn: Turn, pairs: Sequence[tuple[int, Draft]]) -> list[Receipt | None]:
+    drafts = dict(reversed(pairs))
+    dead = turn.connection.execute(_DEAD, (id_list(drafts),)).fetchall()
+    forget(turn, dead)
+    ids = [columns[0] for columns in dead]
+    receipts = dict(zip(ids, accept(turn, [drafts[job_id] for job_id in ids]), strict=True))
+    if ids and turn.scribe is not None:
+        turn.scribe.tell("mend")
+    return [receipts.pop(job_id, None) for job_id, _ in pairs]

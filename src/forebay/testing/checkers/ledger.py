@@ -1,0 +1,183 @@
+"""The ledger of a store, whatever store it is: offsets without a gap, and a legal life of every job.
+
+    from forebay.testing.checkers import ledger
+
+    assert ledger(store.ledger(-1, 1_000)) == []
+
+Spans are told as the events that the other checkers read, so conservation, owners, attempts and early judge them too.
+Checked here besides: deliveries grow by one, time does not run backwards along a life, and what ends a turn says of it
+what its claim said. (Instants of different jobs need not follow the offsets: a call may begin before another and be
+committed after it.) Jobs that were accepted before the first entry, or while the ledger was off, are not judged.
+`Violation.event` is the offset.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+
+from msgspec.structs import replace
+
+from forebay.core.event import (
+    Acked,
+    Cancelled,
+    Claimed,
+    Died,
+    Dismissed,
+    Ending,
+    Enqueued,
+    Entry,
+    Event,
+    Extended,
+    Merge,
+    Promoted,
+    Purged,
+    Redriven,
+    Released,
+    Retried,
+    SettledAll,
+)
+from forebay.core.instant import Instant
+from forebay.core.ledger import Change, LedgerEntry, Record, Span, Trait
+from forebay.core.outcome import Failure
+from forebay.testing.checkers.attempts import attempts
+from forebay.testing.checkers.conservation import conservation
+from forebay.testing.checkers.early import early
+from forebay.testing.checkers.owners import owners
+from forebay.testing.checkers.violation import Violation
+
+_OF_A_TURN = (
+    *(Change.EXTENDED, Change.ASKED),
+    *(Change.ACKED, Change.RETRIED, Change.DIED, Change.RELEASED, Change.DISMISSED),
+)
+
+
+def ledger(
+    entries: Sequence[LedgerEntry], *, drained: bool = False, dropped: Collection[str] | None = None
+) -> list[Violation]:
+    """As `check_all`; without `dropped` handlers may give up whenever they like."""
+    story = _Story(entries)
+    events, offsets = story.events, story.offsets
+    if dropped is None:
+        endings = [ending for event in events if isinstance(event, SettledAll) for ending in event.endings]
+        dropped = {ending.error.kind for ending in endings if isinstance(ending, Died)}
+    judged = [
+        *conservation(events, drained=drained),
+        *owners(events),
+        *attempts(events, dropped=dropped),
+        *early(events),
+    ]
+    places = [*offsets, offsets[-1] + 1 if offsets else 0]
+    return [*story.found, *(replace(violation, event=places[violation.event]) for violation in judged)]
+
+
+class _Story:
+    """Entries told as events, one a span, each with the offset that it comes from."""
+
+    def __init__(self, entries: Sequence[LedgerEntry]) -> None:
+        self.events: list[Event] = []
+        self.offsets: list[int] = []
+        self.found: list[Violation] = []
+        self._deliveries: dict[int, int] = {}
+        self._turns: dict[int, tuple[object, ...]] = {}
+        self._last: dict[int, Instant] = {}
+        following = None
+        for entry in entries:
+            if following is not None and entry.offset != following:
+                self._report(entry.offset, None, f"offset {following} is missing")
+            following = entry.offset + 1
+            self._take(entry.offset, entry.record)
+
+    def _take(self, offset: int, record: Record) -> None:
+        if record.verb == "put_ledger_rule":
+            self._deliveries.clear()
+            self._turns.clear()
+        for span in record.spans:
+            places = [place for place in range(span.n) if self._knows(offset, record, span, place)]
+            for event in _events(record, span, places):
+                self.events.append(event)
+                self.offsets.append(offset)
+
+    def _knows(self, offset: int, record: Record, span: Span, place: int) -> bool:
+        """Whether the job is to be judged; what only the ledger's spans can tell is judged here."""
+        job_id = span.first + place
+        if span.change == Change.ACCEPTED:
+            self._deliveries[job_id] = 0
+        if job_id not in self._deliveries:
+            return False
+        if record.at < self._last.get(job_id, 0):
+            self._report(
+                offset, job_id, f"{span.change} {self._last[job_id] - record.at} µs before what came before it"
+            )
+        self._last[job_id] = record.at
+        if span.change == Change.CLAIMED:
+            if span.delivery != self._deliveries[job_id] + 1:
+                self._report(offset, job_id, f"delivery {span.delivery} after {self._deliveries[job_id]}")
+            self._deliveries[job_id] = span.delivery
+            self._turns[job_id] = _turn_of(span, place)
+        elif span.change in _OF_A_TURN:
+            said = _turn_of(span, place)
+            claimed = self._turns.get(job_id, said)
+            if said != claimed:
+                self._report(offset, job_id, f"{span.change} says {said}, its claim said {claimed}")
+        return True
+
+    def _report(self, offset: int, job_id: int | None, message: str) -> None:
+        self.found.append(Violation("ledger", offset, job_id, message))
+
+
+def kind_of(span: Span, place: int) -> str:
+    """The kind of one of the jobs of a span, which may be another than its neighbours'."""
+    trait = _trait(span, place)
+    return span.kind if trait is None or trait.kind is None else trait.kind
+
+
+def _turn_of(span: Span, place: int) -> tuple[object, ...]:
+    return span.queue, kind_of(span, place), span.delivery, span.attempt, span.enqueued_at, span.due_at, span.claimed_at
+
+
+def _events(record: Record, span: Span, places: list[int]) -> Iterator[Event]:
+    at, ids = record.at, [span.first + place for place in places]
+    if not ids:
+        return
+    match span.change:
+        case Change.ACCEPTED:
+            ready = span.due_at <= at
+            born = (span.queue, span.kind, b"", span.due_at, ready, span.max_attempts)
+            yield Enqueued(at, [Entry(job_id, *born) for job_id in ids])
+        case Change.MERGED:
+            yield Enqueued(at, [], [Merge(job_id, span.kind, b"") for job_id in ids])
+        case Change.CLAIMED:
+            yield Claimed(at, record.owner or "", span.until, ids, [span.delivery] * len(ids))
+        case Change.EXTENDED:
+            yield Extended(at, span.until, ids)
+        case Change.CANCELLED:
+            yield Cancelled(at, ids, [span.until] * len(ids), [])
+        case Change.ASKED:
+            yield Cancelled(at, [], [], ids)
+        case Change.EXPIRED:
+            yield Promoted(at, [], ids)
+        case Change.REDRIVEN:
+            yield Redriven(at, ids)
+        case Change.PURGED:
+            yield Purged(at, ids)
+        case _:
+            yield SettledAll(at, [_ending(span, span.first + place, _trait(span, place)) for place in places])
+
+
+def _trait(span: Span, place: int) -> Trait | None:
+    return None if span.traits is None else span.traits[place]
+
+
+def _ending(span: Span, job_id: int, trait: Trait | None) -> Ending:
+    error = Failure("" if trait is None else trait.error_kind or "")
+    match span.change:
+        case Change.ACKED:
+            return Acked(job_id, span.delivery, span.until)
+        case Change.RETRIED:
+            return Retried(job_id, span.delivery, span.until, error)
+        case Change.DIED:
+            return Died(job_id, span.delivery, error)
+        case Change.RELEASED:
+            return Released(job_id, span.delivery, span.until)
+        case Change.DISMISSED:
+            return Dismissed(job_id, span.delivery, span.until)
+        case _:
+            raise AssertionError(f"{span.change!r} is no change of a ledger")
