@@ -200,3 +200,26 @@ def test_waiting_for_another_process_is_quick_and_costs_little(path: Path) -> No
     other.settle([(lease, Ack())])
     other.close()
     store.close()
+
+
+PUTS = """
+for _ in range(10):
+    store.enqueue([Draft("k", n) for n in range(200)])
+store.close()
+"""
+
+
+def test_a_second_store_on_the_file_in_one_process_lets_go_of_nothing(tmp_path: Path) -> None:
+    """The locks of a process on a file are gone when it closes any descriptor of it, and so would be the log."""
+    path = str(tmp_path / "jobs.db")
+    first = SqliteStore(path)
+    first.enqueue([Draft("k", n) for n in range(50)])
+    SqliteStore(path).close()
+    for _ in range(3):
+        subprocess.run([sys.executable, "-c", PRELUDE + PUTS, path], check=True, timeout=60)
+        first.enqueue([Draft("k", n) for n in range(50)])
+    assert first.backlog()[0].ready == 4 * 50 + 3 * 10 * 200
+    first.close()
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    connection.close()

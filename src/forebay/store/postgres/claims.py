@@ -114,11 +114,13 @@ class Claims(Intake):
         self._holders_guard = Lock()
         self._run_sizes: dict[str, float] = {}
         self._fronts: dict[tuple[str, str | None], Front] = {}
-        self._swept_at: Instant = 0
+        self._swept_at: Instant | None = None
 
     def promote(self, limit: int) -> Promotion:
         check_limit("promote", limit)
         ready, next_due, stirs, stamp = self._server.query(_PROMOTE, (self._at, limit))[0]
+        if self._swept_at is None:
+            self._swept_at = stamp
         if stirs or abs(stamp - self._swept_at) > _SWEEP_EVERY:
             self._swept_at = stamp
             ready += self._write(lambda turn: _sweep(turn, limit), gated=True)

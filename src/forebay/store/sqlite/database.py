@@ -203,21 +203,24 @@ def _configure(connection: sqlite3.Connection) -> None:
 
 
 def _prepared(path: str) -> str:
-    """The absolute path of a file that exists, made with mode 0600 if it did not."""
+    """The absolute path of a file that exists, made with mode 0600 if it did not.
+
+    A file that exists is never opened here: closing it would let go of every lock that this process holds on it by
+    other connections, and a process elsewhere would then take the log away from under them.
+    """
     file = Path(os.path.abspath(path))
     if not file.parent.is_dir():
         raise Invalid("store URL", f"the directory {str(file.parent)!r} does not exist", "create it, or name another")
     try:
-        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
-    except IsADirectoryError:
-        raise Invalid("store URL", f"{path!r} is a directory", "name a file in it: sqlite:///jobs.db") from None
+        with suppress(FileExistsError):
+            os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600))
+        mode = file.stat().st_mode
     except OSError as error:
         raise StoreFailed(f"sqlite {path}", f"the file cannot be opened ({error.strerror})") from error
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise Invalid("store URL", f"{path!r} is not a regular file", "name a file on a local disk")
-    finally:
-        os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise Invalid("store URL", f"{path!r} is a directory", "name a file in it: sqlite:///jobs.db")
+    if not stat.S_ISREG(mode):
+        raise Invalid("store URL", f"{path!r} is not a regular file", "name a file on a local disk")
     return str(file)
 
 
