@@ -926,3 +926,23 @@ def test_start_and_close_at_once_leaves_no_thread(fb: Forebay) -> None:
             rig.pool.take(rig.leased(Draft("thread.job"), Draft("loop.job")))
             rig.verdicts(2)
     until(lambda: threading.active_count() <= before)
+
+
+def test_a_handler_that_blocks_the_loop_keeps_back_nothing_that_was_done_before_it(fb: Forebay, hold: Event) -> None:
+    """Quick handlers are finished together, but not later than the next sweep."""
+
+    @fb.job
+    async def quick() -> None:
+        pass
+
+    @fb.job
+    async def stubborn() -> None:
+        hold.wait(PATIENCE)
+
+    with at_work(fb) as rig:
+        rig.pool.take(rig.leased(Draft("quick"), Draft("quick"), Draft("stubborn")))
+        assert rig.verdicts(2) == [("quick", Ack())] * 2
+        assert not hold.is_set()
+        assert not rig.pool.idle
+        hold.set()
+        assert rig.verdict() == Ack()

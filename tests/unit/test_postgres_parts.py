@@ -198,8 +198,23 @@ def test_a_line_with_a_backlog_is_entered_a_second_before_the_last_claim() -> No
 def test_a_line_that_gave_less_than_was_asked_is_entered_at_the_front() -> None:
     front = Front()
     front.floors()
-    front.moved(10.0, 3, [(5_000_000, 2)])
+    front.moved(0.001, 3, [(5_000_000, 2)])
     assert front.floors() == (None, None)
+
+
+def test_unless_the_way_from_the_front_has_become_long() -> None:
+    """Dead entries that an old snapshot keeps: then a line that is empty, too, is looked at from where it was."""
+    front = Front()
+    front.floors()
+    front.moved(0.1, 3, [(5_000_000, 2)])
+    assert front.floors() == front.known == (None, 4_000_000)
+    front.moved(0.001, 3, [])
+    assert front.floors() == (None, 4_000_000)
+    front._look_at = 0.0
+    assert front.known == (None, None), "and now and then from the front all the same"
+    assert front.floors() == (None, None)
+    front.moved(0.001, 3, [])
+    assert front.floors() == (None, None), "which is quick again"
 
 
 def test_a_claim_from_the_front_comes_again_when_it_is_cheap() -> None:

@@ -1,7 +1,9 @@
 """Async handlers: fixed coroutines on one event loop in a thread of its own.
 
 A coroutine a slot, fed from a deque: a task a job would cost three times as much. A handler is first stepped by hand:
-one that never waits for anything needs no second slot, and only one that does wait wakes the next. A run is stopped by
+those that never wait for anything are done one after the other in one slot, and finished together; only one that does
+wait wakes the next slot. `flush`, called from elsewhere now and then, sees to it that no handler that blocks the loop
+keeps back what others have done before it. A run is stopped by
 cancelling its slot's task; the slot notices that it was meant for the run and goes on. SystemExit in a task that a
 handler made would end the loop and everyone on it: there it becomes an ordinary error of that handler.
 """
@@ -25,13 +27,13 @@ _BREATHE_EVERY: Final = 0.002
 
 
 class LoopSlots:
-    """`begin` and `finish` are called on the loop's thread, once a run."""
+    """`begin` is called on the loop's thread, once a run; `finish` there or in `flush`."""
 
     def __init__(
         self,
         size: int,
         begin: Callable[[Run], None],
-        finish: Callable[[Run, Outcome], object],
+        finish: Callable[[Sequence[tuple[Run, Outcome]]], object],
         succeed: Callable[[Run, object], Outcome],
     ) -> None:
         self._size = size
@@ -39,6 +41,7 @@ class LoopSlots:
         self._finish = finish
         self._succeed = succeed
         self._ready: deque[Run] = deque()
+        self._done: deque[tuple[Run, Outcome]] = deque()
         self._resting: list[asyncio.Future[None]] = []
         self._started = Event()
         self._closing = False
@@ -59,15 +62,23 @@ class LoopSlots:
             self._loop.call_soon_threadsafe(self._wake, runs)
         except RuntimeError:
             # The loop is dead, and the worker will notice; what was to run on it is handed back.
-            for run in runs:
-                self._finish(run, Interrupted())
+            self._finish([(run, Interrupted()) for run in runs])
 
     def interrupt(self, run: Run) -> None:
         """Cancel the run if it is still under way; `run.stop` says why."""
         try:
             self._loop.call_soon_threadsafe(self._cancel, run)
         except RuntimeError:
-            self._finish(run, run.stopped_outcome())
+            self._finish([(run, run.stopped_outcome())])
+
+    def flush(self) -> None:
+        """Finish what is done."""
+        done = []
+        with suppress(IndexError):
+            while True:
+                done.append(self._done.popleft())
+        if done:
+            self._finish(done)
 
     def ping(self) -> None:
         """Ask the loop for a sign of life, unless it still owes one."""
@@ -125,36 +136,90 @@ class LoopSlots:
             run.task.cancel()
         elif run in self._ready:
             self._ready.remove(run)
-            self._finish(run, run.stopped_outcome())
+            self._finish([(run, run.stopped_outcome())])
 
     async def _slot(self) -> None:
         task = asyncio.current_task()
         assert task is not None
-        rested_at = monotonic()
         while not self._ending():
             try:
-                if self._ready and monotonic() - rested_at > _BREATHE_EVERY:
-                    self._wake_one()
-                    await asyncio.sleep(0)
-                    rested_at = monotonic()
                 while not self._ready:
                     future = self._loop.create_future()
                     self._resting.append(future)
                     await future
-                    rested_at = monotonic()
-                run = self._ready.popleft()
+                begun = self._work_off(task)
+                if begun is None and self._ready:
+                    self._wake_one()
+                    await asyncio.sleep(0)
             except asyncio.CancelledError:
                 # A cancellation that came too late for its run; only the end of the loop ends a slot.
                 if self._ending():
                     return
                 task.uncancel()
                 continue
-            run.task = task
-            outcome = await self._execute(run, task)
-            run.task = None
-            self._finish(run, outcome)
+            if begun is not None:
+                if self._ready:
+                    self._wake_one()
+                await self._go_on(*begun, task)
             if task.cancelling():
                 await self._swallow(task)
+
+    def _work_off(self, task: "asyncio.Task[None]") -> "tuple[Run, _Begun] | None":
+        """What is ready, until one waits for something, which is then to be gone on with; or for a moment."""
+        until = monotonic() + _BREATHE_EVERY
+        try:
+            while self._ready:
+                run = self._ready.popleft()
+                begun = self._first_step(run)
+                if begun is not None:
+                    return run, begun
+                if monotonic() >= until or task.cancelling():
+                    break
+        finally:
+            self.flush()
+        return None
+
+    def _first_step(self, run: Run) -> "_Begun | None":
+        """Begin a run; None if that was all of it."""
+        handler = run.handler
+        try:
+            arguments = handler.signature.unpack(run.lease.job.body)
+            if handler.signature.context_name is not None:
+                arguments[handler.signature.context_name] = run.context
+            self._begin(run)
+            work = handler.function(**arguments)
+            try:
+                return _Begun(work, work.send(None))
+            except StopIteration as done:
+                outcome = self._succeed(run, done.value)
+        except BaseException as error:
+            outcome = self._outcome_of(run, error)
+        finally:
+            self._stay_one()
+        self._done.append((run, outcome))
+        return None
+
+    async def _go_on(self, run: Run, begun: "_Begun", task: "asyncio.Task[None]") -> None:
+        """The rest of a run that has begun to wait."""
+        run.task = task
+        try:
+            outcome = self._succeed(run, await begun)
+        except BaseException as error:
+            outcome = self._outcome_of(run, error)
+        finally:
+            self._stay_one()
+        run.task = None
+        self._finish([(run, outcome)])
+
+    def _outcome_of(self, run: Run, error: BaseException) -> Outcome:
+        if isinstance(error, asyncio.CancelledError) and (run.stop is not None or self._ending()):
+            return run.stopped_outcome()
+        return run.handler.outcome_of(error)
+
+    def _stay_one(self) -> None:
+        """A handler that forked and came back in the child must not go on as a second worker."""
+        if Forks.count != self._forks:
+            os._exit(0)
 
     def _ending(self) -> bool:
         """Whether the whole loop goes down: it was closed, or a handler's own task raised SystemExit through it."""
@@ -166,32 +231,6 @@ class LoopSlots:
             task.uncancel()
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(0)
-
-    async def _execute(self, run: Run, task: "asyncio.Task[None]") -> Outcome:
-        handler = run.handler
-        try:
-            arguments = handler.signature.unpack(run.lease.job.body)
-            if handler.signature.context_name is not None:
-                arguments[handler.signature.context_name] = run.context
-            self._begin(run)
-            work = handler.function(**arguments)
-            try:
-                waits_for = work.send(None)
-            except StopIteration as done:
-                return self._succeed(run, done.value)
-            if self._ready:
-                self._wake_one()
-            return self._succeed(run, await _Begun(work, waits_for))
-        except asyncio.CancelledError as error:
-            if run.stop is None and not self._ending():
-                return handler.outcome_of(error)
-            return run.stopped_outcome()
-        except BaseException as error:
-            return handler.outcome_of(error)
-        finally:
-            # A handler that forked and came back in the child must not go on as a second worker.
-            if Forks.count != self._forks:
-                os._exit(0)
 
 
 class _Begun:

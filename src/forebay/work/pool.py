@@ -86,7 +86,7 @@ class Pool:
         self._budget = Budget(options.retry_budget) if options.retry_budget is not None else None
         self._children: dict[Run, Child] = {}
         self._warm: list[Child] = []
-        self._loop = LoopSlots(self._size, self._begin, self._finish, self._succeed)
+        self._loop = LoopSlots(self._size, self._begin, self._finish_all, self._succeed)
         self._threads = ThreadSlots("thread", self._size, self._call, self._finish)
         self._processes = ThreadSlots("isolate", self._size, self._call_isolated, self._finish)
         self._uses_loop = any(handler.where == "loop" for handler in registry.values())
@@ -115,6 +115,7 @@ class Pool:
     def take(self, leases: Sequence[Lease]) -> None:
         """Start these jobs; what has no handler, or whose breaker is open, is settled at once."""
         now = time.monotonic()
+        fresh: dict[Fence, Run] = {}
         started: dict[str, list[Run]] = {"loop": [], "thread": [], "process": []}
         for lease in leases:
             handler = self._registry.get(lease.job.kind)
@@ -126,19 +127,21 @@ class Pool:
             else:
                 deadline = None if handler.timeout is None else now + handler.timeout / 1_000_000
                 run = Run(lease, handler, deadline, self._store)
-                self._runs[lease.fence] = run
+                fresh[run.fence] = run
                 started[handler.where].append(run)
+        with self._guard:
+            self._runs.update(fresh)
         for where, slots in (("loop", self._loop), ("thread", self._threads), ("process", self._processes)):
             if started[where]:
                 slots.feed(started[where])
 
     def held(self) -> list[Lease]:
         """What is to be renewed: all that runs, but for jobs that are done already."""
-        return [run.lease for run in list(self._runs.values()) if not run.context.settled]
+        return [run.lease for run in self._under_way() if not run.context.settled]
 
     def contexts(self) -> list[tuple[Lease, float, str]]:
         """What runs, how far it says it is, and what it notes."""
-        return [(run.lease, run.context.portion, run.context.note) for run in list(self._runs.values())]
+        return [(run.lease, run.context.portion, run.context.note) for run in self._under_way()]
 
     def circuits(self) -> dict[str, tuple[str, int]]:
         """Per kind with a breaker: its state, and the runs it saved."""
@@ -155,21 +158,26 @@ class Pool:
 
     def interrupt_all(self) -> None:
         """The drain is over: everything still running is handed back."""
-        for fence in list(self._runs):
-            self._interrupt(fence, Stop.DRAIN)
+        for run in self._under_way():
+            self._interrupt(run.fence, Stop.DRAIN)
 
     def step(self) -> float:
         """Stop what has run too long; what does not stop when told to is settled without it."""
         now = time.monotonic()
+        self._loop.flush()
         self._look_ahead(now)
-        for fence, run in list(self._runs.items()):
+        for run in self._under_way():
             if run.deadline is not None and now >= run.deadline:
-                self._interrupt(fence, Stop.TIMEOUT)
+                self._interrupt(run.fence, Stop.TIMEOUT)
             if run.stop not in (None, Stop.CANCEL) and now >= run.stopped_at + _GRACE:
                 self._stuck += self._finish(run, run.stopped_outcome())
         if self._stuck:
             self._loop.ping()
         return _SWEEP_EVERY if self._runs else _SWEEP_IDLE
+
+    def _under_way(self) -> list[Run]:
+        with self._guard:
+            return list(self._runs.values())
 
     @property
     def _enough(self) -> int:
@@ -278,29 +286,35 @@ class Pool:
 
     def _finish(self, run: Run, outcome: Outcome) -> bool:
         """The end of a run, once; False if it had ended before."""
+        return self._finish_all([(run, outcome)]) > 0
+
+    def _finish_all(self, ended: Sequence[tuple[Run, Outcome]]) -> int:
+        """The end of runs, each once; how many had not ended before. Many at a time cost little more than one."""
         if self._sentinel is not None:
             self._sentinel.check()
         with self._guard:
-            if run.over:
-                return False
-            run.over = True
-        context = run.context
+            fresh = [pair for pair in ended if not pair[0].over]
+            for run, _ in fresh:
+                run.over = True
         try:
-            if context.settled:
-                self._settled_itself(run, outcome)
-            elif run.stop is Stop.LOST or context.lost:
-                self._forget(run)
-            else:
-                self._conclude(run.lease, outcome)
+            for run, outcome in fresh:
+                context = run.context
+                if context.settled:
+                    self._settled_itself(run, outcome)
+                elif run.stop is Stop.LOST or context.lost:
+                    self._forget(run)
+                else:
+                    self._conclude(run.lease, outcome)
         finally:
             # Only now: a drain that sees an empty pool must find every verdict with the settler.
-            self._leave(run)
-        return True
+            self._leave([run.fence for run, _ in fresh])
+        return len(fresh)
 
-    def _leave(self, run: Run) -> None:
+    def _leave(self, fences: Sequence[Fence]) -> None:
         with self._guard:
-            self._runs.pop(run.fence, None)
-            self._ended += 1
+            for fence in fences:
+                self._runs.pop(fence, None)
+            self._ended += len(fences)
             if self._waiting and (not self._runs or self.free >= self._enough):
                 self._room.notify_all()
 

@@ -32,6 +32,7 @@ class Run:
         "begun",
         "context",
         "deadline",
+        "fence",
         "handler",
         "lease",
         "over",
@@ -45,6 +46,7 @@ class Run:
         self, lease: Lease, handler: Handler, deadline: float | None, store: Callable[[], Store] | None = None
     ) -> None:
         self.lease = lease
+        self.fence: Fence = lease.fence
         self.handler = handler
         self.deadline = deadline
         began_at = lease.job.claimed_at or 0
@@ -57,10 +59,6 @@ class Run:
         self.stopped_at = 0.0
         self.over = False
         self.task: object = None
-
-    @property
-    def fence(self) -> Fence:
-        return self.lease.fence
 
     def stopped_outcome(self) -> Outcome:
         """What it means that the run was ended from outside."""

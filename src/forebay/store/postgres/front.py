@@ -3,7 +3,7 @@
 An old snapshot, somebody's transaction that is held for minutes, keeps the index entries of jobs that are gone, and a
 claim from the very front walks over all of them. So, while a line has more than is asked for, claims begin a second
 before the last one; a claim from the front comes every 50 ms, or less often where it takes long, for those who came
-late or came back.
+late or came back. Where workers keep up, claims are from the front as long as that is quick: then nobody is missed.
 """
 
 from collections.abc import Sequence
@@ -14,6 +14,10 @@ _LOOK_EVERY: Final = 0.05
 _LOOK_SHARE: Final = 20
 """Claims from the very front take at most this part of the time."""
 
+_LOOK_MOST: Final = 1.0
+"""Seconds for which somebody who came back may be overlooked."""
+
+_SLOW: Final = 0.01
 _SLACK: Final = 1_000_000
 
 
@@ -22,6 +26,7 @@ class Front:
 
     def __init__(self) -> None:
         self._whole = True
+        self._slow = False
         self._look_at = 0.0
         self._lead: int | None = None
         self._floor: int | None = None
@@ -31,13 +36,22 @@ class Front:
         self._whole = self._floor is None or monotonic() >= self._look_at
         return (None, None) if self._whole else (self._lead, self._floor)
 
+    @property
+    def known(self) -> tuple[int | None, int | None]:
+        """The same for one who only looks."""
+        return (None, None) if self._floor is None or monotonic() >= self._look_at else (self._lead, self._floor)
+
     def moved(self, took: float, asked: int, found: Sequence[tuple[int, int]]) -> None:
         """A claim took so many seconds, asked for so many jobs, and found runs of these ranks and sizes."""
         if self._whole:
-            self._look_at = monotonic() + max(_LOOK_EVERY, took * _LOOK_SHARE)
+            self._slow = took > _SLOW
+            self._look_at = monotonic() + min(_LOOK_MOST, max(_LOOK_EVERY, took * _LOOK_SHARE))
         leaders = [rank for rank, _ in found if rank < 0]
         others = [rank for rank, _ in found if rank >= 0]
         if leaders:
             self._lead = min(leaders) - _SLACK
         enough = sum(size for _, size in found) >= asked
-        self._floor = max(0, min(others) - _SLACK) if others and enough else None
+        if not enough and not self._slow:
+            self._floor = None
+        elif others:
+            self._floor = max(0, min(others) - _SLACK)

@@ -20,6 +20,7 @@ from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.store.checks import check_batch, check_gate, check_ids, check_limit
 from forebay.store.postgres.base import Turn
+from forebay.store.postgres.connect import array_of
 from forebay.store.postgres.intake import accept
 from forebay.store.postgres.queries import statement
 from forebay.store.postgres.runs import ended_job, jobs_of_run, text_of
@@ -153,7 +154,10 @@ class QueueVerbs(Settling):
 
     def _work_at(self, queues: Sequence[str]) -> Instant:
         """When a claim or a reaping may next find something, as far as is known."""
-        *instants, stirs = self._server.query(_WORK_AT, (list(queues),))[0]
+        fronts = [self._fronts.get((queue, None)) for queue in queues]
+        floors = [(None, None) if front is None else front.known for front in fronts]
+        leads, others = (array_of([each[place] for each in floors]) for place in range(2))
+        *instants, stirs = self._server.query(_WORK_AT, (list(queues), leads, others))[0]
         if stirs:
             return 0
         known = [at for at in instants if at is not None]

@@ -714,8 +714,8 @@ END
 $$;
 
 -- When there is work in these queues (0: now; later if they pause), when something falls due, when a lease runs out; and
--- whether there is something to look after.
-CREATE FUNCTION forebay.work_at(queues text[])
+-- whether there is something to look after. `leads`, `floors`: as in `claim`.
+CREATE FUNCTION forebay.work_at(queues text[], leads bigint[], floors bigint[])
 RETURNS TABLE (ready_at bigint, due_at bigint, gated_at bigint, lease_until bigint, stirs boolean)
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
@@ -723,16 +723,30 @@ AS $$
 BEGIN
     RETURN QUERY SELECT
         (
-            SELECT min(coalesce(q.paused_until, 0)) FROM unnest(queues) AS u (name)
+            SELECT min(coalesce(q.paused_until, 0)) FROM unnest(queues, leads, floors) AS u (name, lead, floor)
             LEFT JOIN forebay.queue AS q ON q.name = u.name
-            WHERE EXISTS (SELECT FROM forebay.run AS r WHERE r.state = 1 AND r.queue = u.name)
+            WHERE CASE WHEN u.floor IS NULL THEN
+                EXISTS (SELECT FROM forebay.run AS r WHERE r.state = 1 AND r.queue = u.name)
+            ELSE
+                EXISTS (
+                    SELECT FROM forebay.run AS r
+                    WHERE r.state = 1 AND r.queue = u.name AND r.cls = '' AND r.rank >= u.floor
+                ) OR EXISTS (
+                    SELECT FROM forebay.run AS r WHERE r.state = 1 AND r.queue = u.name AND r.cls = ''
+                        AND r.rank >= coalesce(u.lead, -9223372036854775808) AND r.rank < 0
+                )
+            END
         ),
         (SELECT min(r.due_at) FROM forebay.run AS r WHERE r.state = 3),
         (SELECT min(r.due_at) FROM forebay.run AS r WHERE r.state = 0 AND r.gate IS NULL),
         least(
             (
+                -- A holder whose heart beats need not be looked at before it could have stopped.
                 SELECT min(greatest(h.until, l.first)) FROM forebay.holder AS h, LATERAL (
-                    SELECT min(r.lease_until) AS first FROM forebay.run AS r WHERE r.state = 2 AND r.holder = h.id
+                    SELECT h.until AS first WHERE h.until > forebay.clock()
+                    UNION ALL
+                    SELECT min(r.lease_until) FROM forebay.run AS r
+                    WHERE r.state = 2 AND r.holder = h.id AND h.until <= forebay.clock()
                 ) AS l
                 WHERE l.first IS NOT NULL
             ),
