@@ -5,12 +5,49 @@ from tests.mutants.guards import Mutant
 STORE = "src/forebay/store/postgres"
 FUNCTIONS = f"{STORE}/migrations/0002_functions.pre.sql"
 CUTS = "tests/process/test_postgres_cuts.py"
+EXCHANGE = "tests/stores/test_postgres_exchange.py"
+LEDGER = "tests/stores/test_postgres_ledger.py"
 FAULTS = "tests/process/test_postgres_faults.py"
 KEYS = "tests/process/test_postgres_keys.py"
 OUTAGES = "tests/process/test_postgres_outages.py"
 ROLES = ("tests/unit/test_roles.py",)
 
 POSTGRES_MUTANTS = [
+    Mutant(
+        "postgres: a settle gives no slot back",
+        f"{STORE}/migrations/0004_gates.pre.sql",
+        "SET held = t.held - c.slots,",
+        "SET held = t.held,",
+        (EXCHANGE, "-k", "slots_change_hands"),
+    ),
+    Mutant(
+        "postgres: whoever waits at a gate is not let in by a settle",
+        f"{STORE}/migrations/0004_gates.pre.sql",
+        "opened = t.opened OR t.parked > 0",
+        "opened = t.opened",
+        (EXCHANGE, "-k", "slots_change_hands"),
+    ),
+    Mutant(
+        "postgres: a reader of the ledger does not wait for open transactions",
+        f"{STORE}/migrations/0005_ledger.pre.sql",
+        "v_upto := pg_snapshot_xmin(pg_current_snapshot());",
+        "v_upto := pg_snapshot_xmax(pg_current_snapshot());",
+        (LEDGER, "-k", "commits_late"),
+    ),
+    Mutant(
+        "postgres: the ledger is in the order of transactions, not of changes",
+        f"{STORE}/migrations/0005_ledger.pre.sql",
+        "row_number() OVER (ORDER BY l.seq) - 1 AS place FROM forebay.ledger AS l\n            WHERE l.seq >=",
+        "row_number() OVER (ORDER BY l.xid DESC) - 1 AS place FROM forebay.ledger AS l\n            WHERE l.seq >=",
+        (LEDGER, "-k", "comes_after_what_it_claimed"),
+    ),
+    Mutant(
+        "postgres: a settle leaves no record",
+        FUNCTIONS,
+        "FROM forebay.ledger_rule AS l WHERE l.recording AND cardinality(v_whole) > 0;",
+        "FROM forebay.ledger_rule AS l WHERE false;",
+        (LEDGER, "-k", "lies_ahead"),
+    ),
     Mutant(
         "postgres: verdicts of a step that failed are not brought back",
         "src/forebay/work/courier.py",

@@ -6,10 +6,11 @@ It keeps what a recovery should find: the image of the facts after every single 
 from collections.abc import Callable
 from typing import get_args
 
-from forebay.core.event import Event, decode_event
+from forebay.core.event import Event, decode_event, decode_written
 from forebay.core.gate import condition_gate
 from forebay.core.instant import days, micros, minutes, seconds
 from forebay.core.job import Draft, State
+from forebay.core.ledger import LedgerRule
 from forebay.core.outcome import Ack, Cancel, DeadLetter, Failure, Release, Retry
 from forebay.core.policy import AtMost, Bounded, Fair, InOrder, KeepFor, LatestWins, Priority, Retained, Until
 from forebay.core.schedule import Schedule
@@ -18,6 +19,7 @@ from forebay.store.memory.engine import Recorder
 from forebay.store.memory.facts import Facts
 from forebay.store.memory.image import image
 from forebay.store.memory.journaled import CompactingJournal, open_journaled
+from forebay.store.memory.ledger import LedgeredStore
 from forebay.store.memory.store import MemoryStore
 from forebay.store.protocol import Want
 from forebay.testing.clock import ManualClock
@@ -73,14 +75,15 @@ def expected_images(records: dict[int, bytes]) -> dict[int, list[bytes]]:
     facts = Facts()
     images = {0: list(image(facts))}
     for lsn, body in records.items():
-        facts.apply(decode_event(body))
+        written = decode_written(body)
+        facts.apply(written.event, written.told)
         images[lsn] = list(image(facts))
     return images
 
 
 def tell(store: MemoryStore, clock: ManualClock) -> None:
     """Every verb, every verdict, every axis."""
-    for scene in (_configure, _accept, _work, _gates, _operate, _schedule, _log):
+    for scene in (_configure, _accept, _work, _gates, _operate, _schedule, _log, _ledger):
         scene(store, clock)
 
 
@@ -156,6 +159,15 @@ def _log(store: MemoryStore, clock: ManualClock) -> None:
     clock.advance(1_000_000)
     store.append("log", [b"4"], ["a"])
     store.trim("log", clock.now(), 2)
+
+
+def _ledger(store: MemoryStore, clock: ManualClock) -> None:
+    if not isinstance(store, LedgeredStore):
+        return
+    store.put_ledger_rule(LedgerRule(on=False))
+    store.enqueue([Draft("untold")])
+    store.put_ledger_rule(LedgerRule(keep=micros(minutes(5))))
+    store.trim_ledger(2)
 
 
 def on_disk(files: dict[str, bytes]) -> MemoryDisk:

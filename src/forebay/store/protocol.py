@@ -20,8 +20,8 @@ from forebay.core.errors import Invalid
 from forebay.core.event import LogEntry
 from forebay.core.instant import Instant
 from forebay.core.job import Draft, Job, State
-from forebay.core.ledger import LedgerEntry, LedgerRule
 from forebay.core.lease import Lease, Settled, Settlement
+from forebay.core.ledger import LedgerEntry, LedgerRule
 from forebay.core.names import check_name, check_text
 from forebay.core.outcome import Verdict
 from forebay.core.schedule import Schedule

@@ -1,0 +1,188 @@
+"""Records and spans as values: what is joined, what is refused, and what the checker of ledgers finds."""
+
+import re
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from forebay.core.errors import Invalid
+from forebay.core.event import (
+    Claimed,
+    Enqueued,
+    Event,
+    LedgerRuled,
+    LedgerTrimmed,
+    Told,
+    decode_told,
+    decode_written,
+    encode_event,
+    is_of_ledger,
+)
+from forebay.core.ledger import (
+    VERSION,
+    Change,
+    LedgerEntry,
+    LedgerRule,
+    Record,
+    Span,
+    Trait,
+    decode_record,
+    encode_record,
+    joined,
+)
+from forebay.core.scribe import Scribe
+from forebay.testing.checkers import ledger
+
+TRAITS = st.one_of(st.none(), st.builds(Trait, tenant=st.sampled_from(["a", "b"])))
+JOBS = st.lists(
+    st.tuples(st.sampled_from([Change.CLAIMED, Change.ACKED]), st.integers(1, 6), st.sampled_from("qr"), TRAITS)
+)
+
+
+def span(change: Change, first: int, n: int = 1, **facts: int) -> Span:
+    return replace(Span(change, first, n, "q", "k"), **facts)
+
+
+def turn(change: Change, job_id: int, delivery: int = 1, **facts: int) -> Span:
+    return span(change, job_id, delivery=delivery, attempt=delivery, **facts)
+
+
+def told(*spans: Span) -> list[LedgerEntry]:
+    """One record a span."""
+    return [LedgerEntry(offset, Record(offset, "verb", [one])) for offset, one in enumerate(spans)]
+
+
+BORN = span(Change.ACCEPTED, 1, max_attempts=3)
+LIFE = (
+    BORN,
+    turn(Change.CLAIMED, 1),
+    turn(Change.EXTENDED, 1),
+    turn(Change.RETRIED, 1),
+    turn(Change.CLAIMED, 1, 2),
+    turn(Change.DIED, 1, 2),
+    span(Change.REDRIVEN, 1),
+    replace(turn(Change.CLAIMED, 1, 3), attempt=1),
+    replace(turn(Change.ACKED, 1, 3), attempt=1),
+)
+
+
+@given(JOBS)
+def test_a_scribe_writes_what_joining_gives(jobs: list[tuple[Change, int, str, Trait | None]]) -> None:
+    scribe = Scribe(7)
+    one_by_one = []
+    for change, job_id, queue, trait in jobs:
+        scribe.job(change, job_id, queue, "k", 1, trait=trait)
+        traits: list[Trait | None] | None = None if trait is None else [trait]
+        one_by_one.append(Span(change, job_id, 1, queue, "k", 1, traits=traits))
+    scribe.tell("verb")
+    assert scribe.record() == Record(7, "verb", joined(one_by_one))
+
+
+@given(st.lists(st.integers(1, 8), min_size=1))
+def test_many_alike_jobs_are_told_as_one_by_one(ids: list[int]) -> None:
+    together, singly = Scribe(0), Scribe(0)
+    together.jobs(Change.ACKED, ids, "q", "k", traits=[Trait(tenant=str(job_id)) for job_id in ids])
+    for job_id in ids:
+        singly.job(Change.ACKED, job_id, "q", "k", trait=Trait(tenant=str(job_id)))
+    assert together.record() == singly.record()
+
+
+def test_a_scribe_that_heard_nothing_writes_nothing() -> None:
+    assert Scribe(0).record() is None
+    tending = Scribe(0)
+    tending.job(Change.EXPIRED, 1, "q", "k")
+    assert tending.record() == Record(0, "tend", [Span(Change.EXPIRED, 1, 1, "q", "k")])
+
+
+@given(JOBS)
+def test_a_record_comes_back_as_it_was(jobs: list[tuple[Change, int, str, Trait | None]]) -> None:
+    scribe = Scribe(7)
+    for change, job_id, queue, trait in jobs:
+        scribe.job(change, job_id, queue, "k", trait=trait)
+    scribe.tell("fire", owner="ada", name="nightly", tick=5)
+    record = scribe.record()
+    assert record is not None
+    assert decode_record(encode_record(record)) == record
+    assert decode_record(memoryview(encode_record(record))) == record
+    assert record.jobs == len(jobs)
+
+
+@pytest.mark.parametrize(
+    "kept", [b"", bytes([VERSION + 1]) + b"\x90", b"\x00", bytes([VERSION]) + b"\x90", b"\x01\x92"]
+)
+def test_what_is_no_record_is_refused(kept: bytes) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        decode_record(kept)
+
+
+@pytest.mark.parametrize("bad", [{"on": 1}, {"keep": -1}, {"keep": 1.0}, {"keep": 2**62}, {"keep_bytes": -1}])
+def test_a_rule_that_makes_no_sense_is_refused(bad: dict[str, int]) -> None:
+    with pytest.raises(Invalid, match=r"ledger \w+: .+; .+"):
+        LedgerRule(**bad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("event", [Enqueued(1, []), LedgerRuled(1, True, 2, 3), LedgerTrimmed(1, 2, 3)])
+def test_a_record_of_the_journal_carries_the_ledgers(event: Event) -> None:
+    for entry in (None, Told(41, b"record")):
+        body = encode_event(event, entry)
+        assert (decode_written(body).event, decode_written(body).told) == (event, entry)
+        assert decode_told(body) == entry
+        assert is_of_ledger(body) == isinstance(event, LedgerRuled | LedgerTrimmed)
+
+
+def test_a_record_from_before_the_ledger_tells_nothing() -> None:
+    old = b"\x02" + msgspec.msgpack.encode(Claimed(1, "w", 2, [1], [1]))
+    assert decode_told(old) is None
+    assert decode_written(old).event == Claimed(1, "w", 2, [1], [1])
+    with pytest.raises(ValueError, match="version 9"):
+        decode_told(b"\x09")
+
+
+def test_a_legal_life_is_silent() -> None:
+    assert ledger(told(*LIFE), drained=True) == []
+
+
+@pytest.mark.parametrize(
+    ("spans", "said"),
+    [
+        (LIFE[:1] + LIFE[3:4], "RETRIED|SettledAll finds it|the holder is None"),
+        ((*LIFE, LIFE[-1]), "gone"),
+        ((BORN, BORN), "accepted twice"),
+        ((BORN, turn(Change.CLAIMED, 1), turn(Change.CLAIMED, 1, 2)), "while delivery 1 is out"),
+        ((BORN, turn(Change.CLAIMED, 1, 2)), "delivery 2 after 0"),
+        ((BORN, turn(Change.CLAIMED, 1), turn(Change.ACKED, 1, claimed_at=5)), "its claim said"),
+        ((BORN, turn(Change.CLAIMED, 1), turn(Change.ACKED, 1, 2)), "the holder is 1"),
+        ((span(Change.ACCEPTED, 1, max_attempts=3, due_at=9), turn(Change.CLAIMED, 1, due_at=9)), "before it is due"),
+        ((BORN, span(Change.PURGED, 1)), "finds it"),
+        ((BORN,), "still"),
+    ],
+)
+def test_an_illegal_life_is_found(spans: tuple[Span, ...], said: str) -> None:
+    found = ledger(told(*spans), drained=True)
+    assert found
+    assert any(re.search(said, violation.message) for violation in found), found
+
+
+def test_gaps_and_time_that_runs_backwards_are_found() -> None:
+    entries = told(*LIFE)
+    (gap,) = ledger([entry for entry in entries if entry.offset != 2])
+    assert (gap.event, gap.message) == (3, "offset 2 is missing")
+    late = [replace(entry, record=replace(entry.record, at=100 if entry.offset == 0 else 50)) for entry in entries]
+    assert "before what came before it" in ledger(late)[0].message
+
+
+def test_jobs_from_before_and_from_a_silence_are_not_judged() -> None:
+    assert ledger(told(*LIFE)[1:]) == []
+    switch = [LedgerEntry(1, Record(1, "put_ledger_rule", name="off")), LedgerEntry(2, Record(2, "put_ledger_rule"))]
+    later = [LedgerEntry(3, Record(3, "settle", [turn(Change.ACKED, 1, 7)]))]
+    assert ledger([*told(BORN), *switch, *later]) == []
+
+
+def test_a_kind_of_its_own_is_looked_up() -> None:
+    claim = replace(turn(Change.CLAIMED, 1), kind="other")
+    own = replace(turn(Change.ACKED, 1), traits=[Trait(kind="other")])
+    assert ledger(told(BORN, claim, own)) == []
+    assert ledger(told(BORN, claim, turn(Change.ACKED, 1))) != []
