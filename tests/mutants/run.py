@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tests.mutants.guards import MUTANTS, Mutant  # noqa: E402
+from tests.mutants.ledger import LEDGER_MUTANTS  # noqa: E402
 from tests.mutants.postgres import POSTGRES_MUTANTS  # noqa: E402
 from tests.mutants.transactions import TRANSACTION_MUTANTS  # noqa: E402
 
@@ -81,7 +82,11 @@ def main() -> int:
     parser.add_argument("--only", default="", help="only mutants whose name contains this")
     parser.add_argument("--list", action="store_true", help="name them and stop")
     args = parser.parse_args()
-    mutants = [mutant for mutant in (*MUTANTS, *POSTGRES_MUTANTS, *TRANSACTION_MUTANTS) if args.only in mutant.name]
+    mutants = [
+        mutant
+        for mutant in (*MUTANTS, *LEDGER_MUTANTS, *POSTGRES_MUTANTS, *TRANSACTION_MUTANTS)
+        if args.only in mutant.name
+    ]
     if args.list:
         print(*(f"{mutant.name:45} {mutant.file}" for mutant in mutants), sep="\n")
         return 0

@@ -2,9 +2,9 @@
 
 An event is batch-shaped (arrays, not one row a job) and complete: replaying events in order rebuilds the store.
 With the event comes, in the same record, what the ledger (`core.ledger`) says of it: one write, one sync, both or
-neither. Records are facts in the past tense. They are never edited; a new version adds fields at the end of a record, values
-of a field or new records, and `VERSION` is written in front of each so that an old reader refuses what it cannot know.
-A record of any older version is read, and means what it meant.
+neither. Records are never edited; a new version adds fields at the end of a record, values of a field or new records,
+and `VERSION` is written in front of each so that an old reader refuses what it cannot know. A record of any older
+version is read, and means what it meant.
 
     1   the first
     2   `Entry.rank_timed` is a number of `core.rank`; it was a bool, and nobody led
@@ -280,7 +280,7 @@ class Told(Struct, frozen=True, array_like=True, gc=False):
     record: bytes
 
 
-class Written(Struct, frozen=True, array_like=True, omit_defaults=True):
+class Written(Struct, frozen=True, array_like=True):
     """One record of the journal."""
 
     event: Event
@@ -290,6 +290,7 @@ class Written(Struct, frozen=True, array_like=True, omit_defaults=True):
 class _Glimpse(Struct, frozen=True, array_like=True):
     event: msgspec.Raw
     told: Told | None = None
+
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final[msgspec.msgpack.Decoder[Written]] = msgspec.msgpack.Decoder(Written)
@@ -326,6 +327,11 @@ def decode_told(record: bytes | memoryview) -> Told | None:
         return _glimpser.decode(record[1:]).told
     except msgspec.DecodeError as error:
         raise ValueError(str(error)) from None
+
+
+def is_of_ledger(record: bytes | memoryview) -> bool:
+    """Whether the event is one of the ledger's own, by its tag alone."""
+    return record[4:11] == b"ledger-"
 
 
 def _version(record: bytes | memoryview) -> int:

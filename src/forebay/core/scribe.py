@@ -4,7 +4,7 @@ A store that moves rows one by one tells its scribe of each; neighbours to which
 and no object. A call that tells of no job and names no verb of its own leaves no record.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final
@@ -22,8 +22,7 @@ TEND: Final = "tend"
 
 
 _TURN: Final = attrgetter("queue", "kind", "delivery", "attempt", "enqueued_at", "due_at", "claimed_at")
-_BIRTH: Final = attrgetter("queue", "kind", "max_attempts", "due_at")
-_OWN: Final = attrgetter("tenant", "subject", "key", "priority")
+_BIRTH: Final = attrgetter("queue", "kind", "max_attempts", "due_at", "tenant", "subject", "key", "priority")
 _PLAIN: Final = (None, None, None, 0)
 
 
@@ -54,10 +53,10 @@ class Scribe:
         """`facts` are the fields of a `Span` from `queue` on, without its traits; those left out are 0."""
         self._take(change, job_id, 1, facts, None if trait is None else [trait])
 
-    def jobs(self, change: Change, ids: list[int], *facts: Any, traits: list[Trait | None] | None = None) -> None:
+    def jobs(self, change: Change, ids: list[int], *facts: Any, traits: Sequence[Trait | None] | None = None) -> None:
         """Alike jobs in any order; as `job` for each of them, at a fraction of the price."""
         first, n = ids[0], len(ids)
-        if ids[-1] - first + 1 == n and ids == list(range(first, first + n)):
+        if n == 1 or (ids[-1] - first + 1 == n and ids == list(range(first, first + n))):
             self._take(change, first, n, facts, traits)
         else:
             for place, job_id in enumerate(ids):
@@ -77,12 +76,10 @@ class Scribe:
 
     def accepted(self, entries: Iterable[Entry]) -> None:
         """Jobs at their birth."""
-        for (queue, kind, max_attempts, due_at), alike in groupby(entries, _BIRTH):
-            born = list(alike)
-            traits = [None if (own := _OWN(entry)) == _PLAIN else Trait(None, *own) for entry in born]
-            ids = [entry.id for entry in born]
-            some = traits if any(traits) else None
-            self.jobs(Change.ACCEPTED, ids, queue, kind, 0, 0, max_attempts, self._at, due_at, traits=some)
+        for (queue, kind, max_attempts, due_at, *own), alike in groupby(entries, _BIRTH):
+            ids, told = [entry.id for entry in alike], trait(*own)
+            traits = None if told is None else [told] * len(ids)
+            self.jobs(Change.ACCEPTED, ids, queue, kind, 0, 0, max_attempts, self._at, due_at, traits=traits)
 
     def merged(self, job_id: int, draft: Draft) -> None:
         """A waiting job took over what this draft brings."""
@@ -102,14 +99,17 @@ class Scribe:
         return Record(self._at, self._verb, spans, self._owner, self._name, self._tick)
 
     def _take(
-        self, change: Change, first: int, n: int, facts: tuple[Any, ...], traits: list[Trait | None] | None
+        self, change: Change, first: int, n: int, facts: tuple[Any, ...], traits: Sequence[Trait | None] | None
     ) -> None:
         if change is not self._change or first != self._first + self._n or facts != self._facts:
             self._end()
-            self._change, self._first, self._n, self._facts, self._traits = change, first, n, facts, traits
+            self._change, self._first, self._n, self._facts = change, first, n, facts
+            self._traits = None if traits is None else list(traits)
             return
-        if traits is not None or self._traits is not None:
-            self._traits = [*(self._traits or [None] * self._n), *(traits or [None] * n)]
+        if traits is not None and self._traits is None:
+            self._traits = [None] * self._n
+        if self._traits is not None:
+            self._traits.extend(traits or [None] * n)
         self._n += n
 
     def _end(self) -> None:

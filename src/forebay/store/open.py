@@ -1,10 +1,25 @@
-"""`open_store(url)`: the only place that names concrete stores."""
+"""`open_store(url)` and `open_ledger(url)`: the only place that names concrete stores."""
 
+import os
+from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 from forebay.core.clock import Clock
 from forebay.core.errors import Invalid
-from forebay.store.protocol import Store
+from forebay.core.ledger import LedgerEntry, LedgerRule
+from forebay.store.protocol import Ledgered, Store
+
+
+class LedgerReader(Protocol):
+    """The reading half of `Ledgered`."""
+
+    def ledger(self, after: int, limit: int) -> list[LedgerEntry]: ...
+
+    def ledger_extent(self) -> tuple[int, int]: ...
+
+    def ledger_rule(self) -> LedgerRule: ...
+
+    def close(self) -> None: ...
 
 
 def open_store(url: str, *, clock: Clock | None = None) -> Store:
@@ -33,6 +48,31 @@ def open_store(url: str, *, clock: Clock | None = None) -> Store:
                 f"no store has the scheme {parts.scheme!r}",
                 "use sqlite:///jobs.db, postgresql://host/db or memory://",
             )
+
+
+def open_ledger(url: str) -> LedgerReader:
+    """Who reads the ledger of the store behind a URL.
+
+    A journal is read beside the process that owns it: no lock is taken, nothing is written, and nothing is shown that
+    is not durable. A database is simply opened. Nothing is ever created.
+    """
+    parts = urlsplit(url)
+    path = unquote(parts.path)
+    if parts.scheme == "memory" and not parts.netloc:
+        if path in ("", "/"):
+            raise Invalid(
+                "store URL", f"{url!r} keeps no ledger", "use memory:///directory, sqlite:/// or postgresql://"
+            )
+        from forebay.store.memory.ledger import LedgerReader as JournalReader
+
+        return JournalReader(path)
+    if parts.scheme == "sqlite" and not parts.netloc and not os.path.exists(path.removeprefix("/")):
+        raise Invalid("store URL", f"there is no store in {path.removeprefix('/')!r}", "name the file of a store")
+    store = open_store(url)
+    if not isinstance(store, Ledgered):
+        store.close()
+        raise Invalid("store URL", f"{store.capabilities.name} keeps no ledger", "use sqlite:/// or postgresql://")
+    return store
 
 
 def _open_memory(url: str, host: str, path: str, clock: Clock | None) -> Store:

@@ -7,9 +7,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition
 
 from forebay.core.decide import decide
+from forebay.core.job import State
 from forebay.core.lease import Lease, Settlement
+from forebay.core.ledger import Change, LedgerEntry
+from forebay.core.limits import BATCH_MOST
 from forebay.core.spec import QueueSpec
-from forebay.testing.checkers import check_all
+from forebay.store.protocol import Ledgered
+from forebay.testing.checkers import check_all, ledger
 from forebay.testing.clock import ManualClock
 from forebay.testing.machine_parts import GAVE_UP, JOBS, LOG, OUTCOMES, QUEUES, SCHEDULES, SPECS, START
 from forebay.testing.pair import Opened, Pair
@@ -70,10 +74,36 @@ class Ground(RuleBasedStateMachine):
         """Not after a failure: what comes after it would hide it."""
         if not self._compared:
             return
+        self._judge_ledger()
         self.pair.drain()
         events = self.pair.opened.events
         found = check_all(events(), drained=True, dropped=[GAVE_UP]) if events else []
         assert not found, "\n".join(map(str, found))
+
+    def _judge_ledger(self) -> None:
+        """What the store itself wrote down: legal lives, of exactly the jobs that the model knows."""
+        store = self.pair.store
+        if not isinstance(store, Ledgered):
+            return
+        first, following = store.ledger_extent()
+        entries: list[LedgerEntry] = []
+        while first + len(entries) < following:
+            entries += store.ledger(first + len(entries) - 1, BATCH_MOST)
+        found = ledger(entries, dropped=[GAVE_UP])
+        assert not found, "\n".join(map(str, found))
+        if first:
+            return
+        last = {
+            span.first + place: span.change
+            for entry in entries
+            for span in entry.record.spans
+            for place in range(span.n)
+        }
+        assert sorted(last) == self.pair.model.accepted
+        running = {
+            job_id for job_id, change in last.items() if change in (Change.CLAIMED, Change.EXTENDED, Change.ASKED)
+        }
+        assert running == {item.job.id for item in self.pair.model.jobs(State.RUNNING)}
 
     def _advance(self, span: int) -> None:
         self._begin()

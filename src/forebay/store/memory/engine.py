@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from forebay.core.clock import Clock
 from forebay.core.errors import Closed, StoreFailed
-from forebay.core.event import Event, Promoted, Purged, encode_event
+from forebay.core.event import Event, Promoted, Purged, Told, encode_event
 from forebay.core.instant import Instant
 from forebay.core.job import State
 from forebay.core.limits import INSTANT_MOST
@@ -81,14 +81,19 @@ class Engine:
 
     def _record(self, event: Event) -> None:
         """Nothing happens if the event cannot be written down; if it is half done, the store stops for good."""
-        body = None if self._recorder is None else encode_event(event)
+        told = self._told(event)
+        body = None if self._recorder is None else encode_event(event, told)
         try:
-            self._facts.apply(event)
+            self._facts.apply(event, told)
         except BaseException as error:
             self._broken = f"{type(error).__name__} while applying an event: {error}"
             raise
         if self._recorder is not None and body is not None:
             self._lsn = self._recorder.append(body)
+
+    def _told(self, _: Event) -> Told | None:
+        """What the ledger will say of an event that is about to happen; a store without a ledger says nothing."""
+        return None
 
     def _settle_down(self, lsn: int) -> None:
         """The end of every verb, outside the lock."""
@@ -116,7 +121,7 @@ class Engine:
             index.promoted(rows)
         forget_at = index.kept.next()
         if forget_at is not None and forget_at <= now:
-            self._purge(index.kept.due(now, limit), now)
+            self._purge(index.kept.due(now, limit), now, outlived=True)
         return len(rows)
 
     def _expire(self, now: Instant, limit: int) -> None:
@@ -143,9 +148,9 @@ class Engine:
             rows = line.pop(want.count, want.cls)
         return rows
 
-    def _purge(self, ids: list[int], now: Instant) -> None:
+    def _purge(self, ids: list[int], now: Instant, *, outlived: bool = False) -> None:
         rows = [self._facts.rows[job_id] for job_id in ids]
         states = [row.state for row in rows]
-        self._record(Purged(now, ids))
+        self._record(Purged(now, ids, outlived))
         for row, state in zip(rows, states, strict=True):
             self._index.forgotten(row, state)

@@ -27,6 +27,8 @@ from forebay.core.event import (
     Extended,
     Fired,
     GateSet,
+    LedgerRuled,
+    LedgerTrimmed,
     Merge,
     Paused,
     Promoted,
@@ -38,6 +40,7 @@ from forebay.core.event import (
     SchedulePut,
     SettledAll,
     SpecPut,
+    Told,
     Trimmed,
 )
 from forebay.core.instant import Instant
@@ -48,6 +51,7 @@ from forebay.core.rank import rank_at
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.store.memory.deadlines import Deadlines
+from forebay.store.memory.ledger_state import LedgerState
 from forebay.store.memory.logs import Logs
 from forebay.store.memory.row import Row
 
@@ -76,6 +80,7 @@ class Facts:
         self.schedules: dict[str, Schedule] = {}
         self.last_ticks: dict[str, Instant] = {}
         self.logs = Logs()
+        self.ledger = LedgerState()
         self.removed: dict[int, tuple[int, str]] = {}
         self._removed_order: deque[int] = deque()
         self._key_ends: Deadlines[KeyName] = Deadlines(1_000_000)
@@ -97,6 +102,8 @@ class Facts:
             Appended: self.logs.appended,
             Committed: self.logs.committed,
             Trimmed: self.logs.trimmed,
+            LedgerRuled: self._ledger_ruled,
+            LedgerTrimmed: self._ledger_trimmed,
         }
         self._enders: dict[type, Callable[[Instant, Row, Any], None]] = {
             Acked: self._acked,
@@ -106,9 +113,11 @@ class Facts:
             Dismissed: self._dismissed,
         }
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: Event, told: Told | None = None) -> None:
         self._appliers[type(event)](event)
         self.last_at = event.at
+        if told is not None:
+            self.ledger.told(told)
 
     def spec(self, queue: str) -> QueueSpec:
         """The queue's spec; a queue nobody configured has the default one."""
@@ -289,6 +298,12 @@ class Facts:
 
     def _schedule_dropped(self, event: ScheduleDropped) -> None:
         self.schedules.pop(event.name, None)
+
+    def _ledger_ruled(self, event: LedgerRuled) -> None:
+        self.ledger.ruled(event)
+
+    def _ledger_trimmed(self, event: LedgerTrimmed) -> None:
+        self.ledger.trimmed(event)
 
     def _fired(self, event: Fired) -> None:
         self._accept(event.at, event.entries, event.merged)

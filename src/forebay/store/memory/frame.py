@@ -95,19 +95,19 @@ def decode_mark(data: bytes) -> int | None:
 
 
 class Scan:
-    """The frames of one segment, (lsn, body) each, lsn by lsn from `lsn` on.
+    """The frames of one segment, (lsn, body) each, lsn by lsn from `lsn` on; the first one is at `start` of the data.
 
     With every frame `end` is the offset behind it and `lsn` the one expected there. When the
     iteration is over, `fault` says why the bytes from `end` on are no frame (None: there are
     none), and `proven_end` is the offset behind frame `proven`, 0 if that is not in here.
     """
 
-    def __init__(self, data: bytes, lsn: int, salt: int, proven: int = 0) -> None:
+    def __init__(self, data: bytes, lsn: int, salt: int, proven: int = 0, start: int = HEADER_BYTES) -> None:
         self._data = data
         self._salt = salt
         self._proven = proven
         self.lsn = lsn
-        self.end = HEADER_BYTES
+        self.end = start
         self.proven_end = 0
         self.fault: str | None = None
 

@@ -16,6 +16,7 @@ from forebay.core.instant import Instant
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.store.memory.facts import Facts, KeyFact, KeyName
+from forebay.store.memory.ledger_state import LedgerState
 from forebay.store.memory.logs import Partition
 from forebay.store.memory.row import Row
 
@@ -32,6 +33,7 @@ class _Head(Struct, frozen=True, array_like=True, tag="head"):
     last_ticks: dict[str, Instant]
     places: list[tuple[tuple[str, str, int], int]]
     firsts: list[tuple[str, list[int]]]
+    ledger: LedgerState = msgspec.field(default_factory=LedgerState)
 
 
 class _Rows(Struct, frozen=True, array_like=True, tag="rows"):
@@ -72,6 +74,12 @@ def restore(chunks: Iterable[bytes]) -> Facts:
     return facts
 
 
+def ledger_state(chunks: Iterable[bytes]) -> LedgerState:
+    """What an image says of the ledger; its first chunk is enough."""
+    facts = restore(islice(chunks, 1))
+    return facts.ledger
+
+
 def _chunks(facts: Facts) -> Iterator[_Chunk]:
     logs = facts.logs
     yield _Head(
@@ -84,6 +92,7 @@ def _chunks(facts: Facts) -> Iterator[_Chunk]:
         facts.last_ticks,
         list(logs.places.items()),
         [(log, [partition.first for partition in partitions]) for log, partitions in logs.partitions.items()],
+        facts.ledger,
     )
     rows = iter(facts.rows.values())
     while batch := list(islice(rows, _PER_CHUNK)):
@@ -128,5 +137,6 @@ def _take_head(facts: Facts, head: _Head) -> None:
     facts.specs = {spec.name: spec for spec in head.specs}
     facts.paused, facts.gate_limits, facts.last_ticks = head.paused, head.gate_limits, head.last_ticks
     facts.schedules = {schedule.name: schedule for schedule in head.schedules}
+    facts.ledger = head.ledger
     facts.logs.places = dict(head.places)
     facts.logs.partitions = {log: [Partition(first) for first in firsts] for log, firsts in head.firsts}

@@ -2,29 +2,31 @@
 
 Recovery is the latest good snapshot plus the records after it, applied through the same code as live calls.
 Compaction keeps the disk bounded without stopping the world: when the log has outgrown the last snapshot, a thread
-reads that snapshot and the ended segments back from disk, applies them to facts of its own, writes the next snapshot
-and drops what it covers. It never takes the store's lock; its price is a second copy of the state while it runs.
+reads that snapshot and the ended segments back from disk, applies them to facts of its own, copies the ledger's records
+into a file of their own, writes the next snapshot and drops what it covers. It never takes the store's lock; its price
+is a second copy of the state while it runs.
 """
 
 import gc
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from threading import Lock, Thread
 from typing import Final, TypeVar
 
 from forebay.core.clock import Clock
 from forebay.core.errors import ForebayError, JournalDamaged, StoreFailed
-from forebay.core.event import decode_event
+from forebay.core.event import Told, decode_written
 from forebay.store.memory.disk import Disk, RealDisk
 from forebay.store.memory.facts import Facts
 from forebay.store.memory.frame import Scan, decode_header
 from forebay.store.memory.image import image, restore
 from forebay.store.memory.journal import Journal
-from forebay.store.memory.recovery import SEGMENT_BYTES, recover
+from forebay.store.memory.ledger import LedgeredStore
+from forebay.store.memory.ledger_files import LedgerFiles, LedgerWriter, discard_below
+from forebay.store.memory.recovery import SEGMENT_BYTES, failing_as_store, recover
 from forebay.store.memory.snapshot import read_snapshot, snapshot_path
-from forebay.store.memory.store import MemoryStore
 
 _log = logging.getLogger("forebay.store.memory")
 
@@ -44,7 +46,7 @@ def open_journaled(
     disk: Disk | None = None,
     segment_bytes: int = SEGMENT_BYTES,
     compact_bytes: int = COMPACT_BYTES,
-) -> MemoryStore:
+) -> LedgeredStore:
     """The store in this directory, created if need be; `StoreLocked`, `JournalDamaged` or `StoreFailed` if not."""
     disk = RealDisk() if disk is None else disk
     with recover(directory, disk, segment_bytes) as recovery, _no_collections():
@@ -55,7 +57,8 @@ def open_journaled(
         snapshot_lsn = recovery.snapshot_lsn
         journal = recovery.start()
     recorder = CompactingJournal(journal, directory, disk, snapshot_lsn, compact_bytes)
-    return MemoryStore(clock=clock, facts=facts, recorder=recorder)
+    files = LedgerFiles(disk, directory)
+    return LedgeredStore(clock=clock, facts=facts, recorder=recorder, files=files, durable=lambda: journal.synced)
 
 
 class CompactingJournal:
@@ -94,11 +97,24 @@ class CompactingJournal:
         facts = restore(self._unhurried(chunks, 1))
         paths = self._journal.sealed_segments(upto)
         frames = _ended_frames(self._disk, paths, self._snapshot_lsn)
-        _replay(facts, self._unhurried(frames, _RECORDS_PER_BREATH), self._directory)
+        self._keep_ledger(facts, frames)
         self._journal.snapshot(upto, self._unhurried(image(facts), 1))
         self._snapshot_lsn = upto
         self._compact_above = max(self._compact_bytes, self._disk.size(snapshot_path(self._directory, upto)))
         self._journal.discard(upto)
+        with failing_as_store(self._directory):
+            discard_below(self._disk, self._directory, facts.ledger.first, facts.ledger.next)
+
+    def _keep_ledger(self, facts: Facts, frames: Iterable[tuple[int, bytes]]) -> None:
+        """Bring the facts up to date, and the ledger's records into a file that will outlive the segments."""
+        writer = LedgerWriter(self._disk, self._directory)
+        with failing_as_store(self._directory):
+            try:
+                _replay(facts, self._unhurried(frames, _RECORDS_PER_BREATH), self._directory, writer.add)
+                writer.finish()
+            except BaseException:
+                writer.give_up()
+                raise
 
     def _compact_soon(self) -> None:
         with self._starting:
@@ -131,12 +147,20 @@ class _Closing(Exception):
     """The store is being closed; the snapshot can wait for another day."""
 
 
-def _replay(facts: Facts, frames: Iterable[tuple[int, bytes]], directory: str) -> None:
+def _replay(
+    facts: Facts,
+    frames: Iterable[tuple[int, bytes]],
+    directory: str,
+    hear: Callable[[Told], None] | None = None,
+) -> None:
     for lsn, body in frames:
         try:
-            facts.apply(decode_event(body))
+            written = decode_written(body)
+            facts.apply(written.event, written.told)
         except (ValueError, LookupError) as error:
             raise StoreFailed(f"journal {directory}", f"record {lsn} is sound but not understood: {error}") from error
+        if hear is not None and written.told is not None:
+            hear(written.told)
 
 
 def _ended_frames(disk: Disk, paths: Iterable[str], after: int) -> Iterator[tuple[int, bytes]]:

@@ -55,6 +55,7 @@ from forebay.store.memory.frame import (
     later_watermark,
 )
 from forebay.store.memory.journal import Journal, Opened, Segment, create_segment
+from forebay.store.memory.ledger_files import is_unfinished
 from forebay.store.memory.snapshot import is_leftover, read_snapshot, snapshot_lsn, snapshot_path
 
 SEGMENT_BYTES: Final = 64 * 1024 * 1024
@@ -81,7 +82,7 @@ class Recovery:
         self._replayed = self._started = False
         self.passed_over: tuple[JournalDamaged, ...] = ()
         self.snapshot_lsn = 0
-        with _failing_as_store(directory):
+        with failing_as_store(directory):
             disk.make_directory(directory)
             self._owner = disk.lock(os.path.join(directory, "lock"))
             try:
@@ -101,7 +102,7 @@ class Recovery:
 
     def chunks(self) -> Iterator[bytes]:
         """The newest good snapshot, at `snapshot_lsn`, once; nothing if there is none."""
-        with _failing_as_store(self._directory):
+        with failing_as_store(self._directory):
             yield from self._chunks
 
     def frames(self) -> Iterator[tuple[int, bytes]]:
@@ -119,7 +120,7 @@ class Recovery:
         if not self._replayed or self._started:
             raise RuntimeError("a journal starts once, when all frames have been read: iterate `frames` to its end")
         disk, directory = self._disk, self._directory
-        with _failing_as_store(directory):
+        with failing_as_store(directory):
             for name in self._leftovers:
                 disk.unlink(os.path.join(directory, name))
             handle = self._settle_tail()
@@ -146,7 +147,7 @@ class Recovery:
     def _survey(self) -> None:
         disk, directory = self._disk, self._directory
         names = disk.entries(directory)
-        self._leftovers = [name for name in names if is_leftover(name)]
+        self._leftovers = [name for name in names if is_leftover(name) or is_unfinished(name)]
         self._segments = [
             Segment(int(match[1], 16), os.path.join(directory, name), disk.size(os.path.join(directory, name)))
             for name in names
@@ -181,7 +182,7 @@ class Recovery:
             previous = self._segments[index - 1]
             reason = f"its last record is {self._lsn}, and the next segment starts at {segment.first}"
             raise JournalDamaged(previous.path, self._end, reason)
-        with _failing_as_store(self._directory):
+        with failing_as_store(self._directory):
             data = self._disk.read(segment.path, 0, segment.size)
         header = decode_header(data)
         if header is None or header[0] != segment.first:
@@ -249,7 +250,7 @@ class Recovery:
 
 
 @contextmanager
-def _failing_as_store(directory: str) -> Iterator[None]:
+def failing_as_store(directory: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:

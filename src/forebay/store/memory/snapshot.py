@@ -88,6 +88,11 @@ def read_snapshot(disk: Disk, directory: str, lsn: int) -> Iterator[bytes]:
     return _chunks(disk, path, lsn)
 
 
+def first_chunk(disk: Disk, directory: str, lsn: int) -> bytes:
+    """The first chunk of the snapshot at `lsn`; what follows it is not looked at."""
+    return next(_chunks(disk, snapshot_path(directory, lsn), lsn))
+
+
 def _write(disk: Disk, handle: int, lsn: int, chunks: Iterable[bytes]) -> int:
     header = _HEADER.pack(_MAGIC, FORMAT_VERSION, lsn)
     pending, waiting, size, count, heads = [header, _CRC.pack(checksum(header))], 0, 0, 0, 0

@@ -1,0 +1,205 @@
+"""`ledger`: what happened to which jobs, as the store itself wrote it down.
+
+Reading a journal directory works beside the process that owns it; the rule is the owner's to change.
+"""
+
+import re
+import time
+from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from msgspec.structs import asdict, replace
+
+from forebay.cli.command import Call, Command, Group
+from forebay.cli.exits import OK, USAGE, CommandFailed
+from forebay.cli.place import file_of, masked, reaching
+from forebay.cli.words import count, iso, length, span
+from forebay.core.instant import micros
+from forebay.core.ledger import LedgerEntry, LedgerRule, Span, Trait
+from forebay.core.limits import BATCH_MOST
+from forebay.store.open import LedgerReader, open_ledger
+from forebay.store.protocol import Ledgered, Store
+
+_LOOK_EVERY = 0.2
+_UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
+_INSTANTS = ("enqueued_at", "due_at", "claimed_at", "until")
+
+
+def entry_json(entry: LedgerEntry) -> dict[str, Any]:
+    """A record as a program reads it: what is not there is left out, instants are ISO times."""
+    record = entry.record
+    shown: dict[str, Any] = {"offset": entry.offset, "at": iso(record.at), "verb": record.verb, "owner": record.owner}
+    shown |= {"name": record.name, "tick": iso(record.tick), "spans": [_span_json(one) for one in record.spans]}
+    return {field: value for field, value in shown.items() if value is not None}
+
+
+def _span_json(one: Span) -> dict[str, Any]:
+    shown = {field: value for field, value in asdict(one).items() if value}
+    shown |= {field: iso(shown[field]) for field in _INSTANTS if field in shown}
+    if one.traits is not None:
+        shown["traits"] = [None if trait is None else _trait_json(trait) for trait in one.traits]
+    return shown
+
+
+def _trait_json(trait: Trait) -> dict[str, Any]:
+    return {field: value for field, value in asdict(trait).items() if value}
+
+
+@contextmanager
+def _reader(call: Call) -> Iterator[LedgerReader]:
+    """Whoever can read it; a journal that exists is read from outside, whoever owns it."""
+    file = file_of(call.url)
+    if urlsplit(call.url).scheme == "memory" and file is not None and file.exists():
+        with reaching(call.url):
+            reader = open_ledger(call.url)
+    else:
+        reader = _ledgered(call, call.open())
+    try:
+        yield reader
+    finally:
+        reader.close()
+
+
+def _ledgered(call: Call, store: Store) -> Any:
+    if not isinstance(store, Ledgered):
+        store.close()
+        raise CommandFailed(f"{masked(call.url)} keeps no ledger; use a store that does, such as sqlite:///", USAGE)
+    return store
+
+
+def _status(call: Call) -> int:
+    with _reader(call) as reader:
+        first, following = reader.ledger_extent()
+        rule = reader.ledger_rule()
+        ends = [reader.ledger(after, 1)[0] for after in (first - 1, following - 2)] if first < following else []
+    since, last = [iso(entry.record.at) for entry in ends] or (None, None)
+    if call.screen.as_json:
+        shown = {"on": rule.on, "first": first, "next": following, "since": since, "last": last}
+        call.screen.emit({**shown, "keep_seconds": rule.keep / 1_000_000, "keep_bytes": rule.keep_bytes})
+        return OK
+    kept = f"{following - first:,} records, offsets {first} to {following - 1}" if following > first else "no records"
+    call.screen.facts(
+        [
+            ("ledger", "on" if rule.on else "off"),
+            ("holds", kept),
+            ("since", since),
+            ("last", last),
+            ("keeps", f"{span(rule.keep)}, {rule.keep_bytes:,} bytes"),
+        ]
+    )
+    return OK
+
+
+def _read_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--after", type=int, metavar="OFFSET", help="records behind this one (default: all that are held)"
+    )
+    parser.add_argument("--limit", type=count, metavar="N", help="at most so many")
+    parser.add_argument("--follow", action="store_true", help="go on with what is written from now on, until ctrl-c")
+
+
+def _read(call: Call) -> int:
+    args = call.args
+    with _reader(call) as reader:
+        after = reader.ledger_extent()[0] - 1 if args.after is None else args.after
+        left = args.limit
+        while left is None or left > 0:
+            page = reader.ledger(after, min(left or BATCH_MOST, BATCH_MOST))
+            for entry in page:
+                call.screen.emit(entry_json(entry))
+            if page:
+                after, left = page[-1].offset, None if left is None else left - len(page)
+            elif args.follow:
+                call.screen.write("")
+                time.sleep(_LOOK_EVERY)
+            else:
+                break
+    return OK
+
+
+def _on(call: Call) -> int:
+    return _put(call, on=True)
+
+
+def _off(call: Call) -> int:
+    return _put(call, on=False)
+
+
+def _keep_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--days", type=_days, metavar="N", help="how long, such as 30; or a length, such as 12h")
+    parser.add_argument("--bytes", type=_size, metavar="N", help="how much, such as 500M or 2G")
+
+
+def _keep(call: Call) -> int:
+    changes = {"keep": call.args.days, "keep_bytes": call.args.bytes}
+    wanted = {field: value for field, value in changes.items() if value is not None}
+    if not wanted:
+        raise CommandFailed("nothing to keep to; say --days, --bytes or both", USAGE)
+    return _put(call, **wanted)
+
+
+def _put(call: Call, **changes: Any) -> int:
+    with call.store() as store:
+        ledgered: Ledgered = _ledgered(call, store)
+        rule = replace(ledgered.ledger_rule(), **changes)
+        ledgered.put_ledger_rule(rule)
+    if call.screen.as_json:
+        call.screen.emit({"on": rule.on, "keep_seconds": rule.keep / 1_000_000, "keep_bytes": rule.keep_bytes})
+    else:
+        call.screen.say(f"the ledger is {_words(rule)}")
+    return OK
+
+
+def _words(rule: LedgerRule) -> str:
+    return f"{'on' if rule.on else 'off'}, it keeps {span(rule.keep)} and {rule.keep_bytes:,} bytes"
+
+
+def _days(text: str) -> int:
+    return micros(length(f"{text}d" if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) else text))
+
+
+def _size(text: str) -> int:
+    match = re.fullmatch(r"([0-9]+)([KMGT]?)B?", text.upper())
+    if match is None:
+        raise ArgumentTypeError(f"{text!r} is not a number of bytes; write it like 500M or 2G")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+COMMANDS = (
+    Group(
+        "ledger",
+        "what happened to which jobs, record by record",
+        (
+            Command(
+                "status",
+                "what the ledger holds, and what it keeps",
+                _status,
+                "forebay ledger status\nforebay ledger status --store memory:///srv/jobs --json",
+            ),
+            Command(
+                "read",
+                "print records, one JSON object a line",
+                _read,
+                """
+forebay ledger read --limit 10
+forebay ledger read --after 41 --follow
+forebay ledger read | jq 'select(.verb == "settle")'
+""",
+                _read_arguments,
+                takes_json=False,
+            ),
+            Command("on", "write records from now on", _on, "forebay ledger on"),
+            Command("off", "write no records from now on; what is there stays", _off, "forebay ledger off"),
+            Command(
+                "keep",
+                "how long, and how much of it, is kept",
+                _keep,
+                "forebay ledger keep --days 30 --bytes 2G\nforebay ledger keep --days 12h",
+                _keep_arguments,
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,230 @@
+"""The ledger's own verbs in the in-process store: reading it, its rule, and giving up its front.
+
+`LedgeredStore` is the store that has a journal. `LedgerReader` reads the same files from outside, without a lock, while
+another process owns them or nobody does.
+"""
+
+import logging
+import os
+from collections.abc import Callable
+from threading import Lock
+from typing import Final
+
+from forebay.core.clock import Clock
+from forebay.core.errors import Closed, ForebayError, Invalid, OffsetGone, StoreFailed
+from forebay.core.event import Event, LedgerRuled, LedgerTrimmed, Told
+from forebay.core.instant import Instant
+from forebay.core.ledger import LedgerEntry, LedgerRule, decode_record, encode_record
+from forebay.store.checks import check_limit
+from forebay.store.memory.disk import Disk, RealDisk
+from forebay.store.memory.engine import Recorder
+from forebay.store.memory.facts import Facts
+from forebay.store.memory.frame import MARK_BYTES, decode_mark
+from forebay.store.memory.image import ledger_state
+from forebay.store.memory.ledger_files import LedgerFiles
+from forebay.store.memory.ledger_state import LedgerState
+from forebay.store.memory.snapshot import first_chunk, snapshot_lsn
+from forebay.store.memory.store import MemoryStore
+from forebay.store.memory.telling import record_of
+from forebay.store.protocol import Promotion
+
+_log = logging.getLogger("forebay.store.memory")
+
+_RECORDS_PER_TRIM: Final = 64
+_TRIMMED_AT_ONCE: Final = 256
+_TRIES: Final = 16
+
+
+class LedgeredStore(MemoryStore):
+    """The in-process store with a journal, and so with a ledger. `durable` is the last record on the disk."""
+
+    def __init__(
+        self, *, clock: Clock | None, facts: Facts, recorder: Recorder, files: LedgerFiles, durable: Callable[[], int]
+    ) -> None:
+        super().__init__(clock=clock, facts=facts, recorder=recorder)
+        self._files = files
+        self._durable = durable
+        self._reading = Lock()
+        self._trimming = Lock()
+        self._oldest: tuple[int, Instant] = (-1, 0)
+        self._trim_next = facts.ledger.next + _RECORDS_PER_TRIM
+
+    def ledger(self, after: int, limit: int) -> list[LedgerEntry]:
+        _check_read(after, limit)
+        return [LedgerEntry(told.offset, decode_record(told.record)) for told in self._read(after, limit)]
+
+    def ledger_extent(self) -> tuple[int, int]:
+        with self._lock:
+            self._begin()
+            extent = self._facts.ledger.first, self._facts.ledger.next
+            lsn = self._lsn
+        self._settle_down(lsn)
+        return extent
+
+    def ledger_rule(self) -> LedgerRule:
+        with self._lock:
+            self._begin()
+            ledger = self._facts.ledger
+            rule = LedgerRule(ledger.on, ledger.keep, ledger.keep_bytes)
+            lsn = self._lsn
+        self._settle_down(lsn)
+        return rule
+
+    def put_ledger_rule(self, rule: LedgerRule) -> None:
+        if type(rule) is not LedgerRule:
+            raise Invalid("rule", f"{type(rule).__name__} is not a LedgerRule", "build a LedgerRule(on=…, keep=…)")
+        with self._lock:
+            self._record(LedgerRuled(self._begin(), rule.on, rule.keep, rule.keep_bytes))
+            lsn = self._lsn
+        self._settle_down(lsn)
+
+    def trim_ledger(self, limit: int) -> int:
+        check_limit("trim_ledger", limit)
+        with self._trimming:
+            dropped = self._trim(limit)
+        self._settle_down(self._lsn)
+        return dropped
+
+    def promote(self, limit: int) -> Promotion:
+        promotion = super().promote(limit)
+        self._trim_in_passing()
+        return promotion
+
+    def _told(self, event: Event) -> Told | None:
+        ledger = self._facts.ledger
+        record = record_of(self._facts, event) if ledger.on or type(event) is LedgerRuled else None
+        return None if record is None else Told(ledger.next, encode_record(record))
+
+    def _settle_down(self, lsn: int) -> None:
+        super()._settle_down(lsn)
+        if self._facts.ledger.next >= self._trim_next:
+            self._trim_in_passing()
+
+    def _read(self, after: int, limit: int) -> list[Told]:
+        """What is durable behind an offset."""
+        with self._lock:
+            self._begin()
+            following, lsn = self._facts.ledger.next, self._lsn
+        super()._settle_down(lsn)
+        with self._reading:
+            self._check_held(after)
+            count = min(limit, following - after - 1)
+            try:
+                return self._files.read(after, count, self._durable()) if count > 0 else []
+            except ForebayError:
+                # What was given up meanwhile is not damaged.
+                self._check_held(after)
+                raise
+
+    def _check_held(self, after: int) -> None:
+        first = self._facts.ledger.first
+        if after + 1 < first:
+            raise OffsetGone("ledger", 0, after + 1, first)
+
+    def _trim_in_passing(self) -> None:
+        """Some of it, now and then; a ledger that cannot be trimmed is no reason for a verb to fail."""
+        self._trim_next = self._facts.ledger.next + _RECORDS_PER_TRIM
+        if not self._trimming.acquire(blocking=False):
+            return
+        try:
+            self._trim(_TRIMMED_AT_ONCE)
+        except ForebayError as error:
+            _log.warning("the ledger was not trimmed: %s", error)
+        finally:
+            self._trimming.release()
+
+    def _trim(self, limit: int) -> int:
+        """Reading goes on outside the store's lock: nobody but the one who trims moves the front."""
+        with self._lock:
+            now, ledger = self._begin(), self._facts.ledger
+            first, before, surplus = ledger.first, now - ledger.keep, ledger.size - ledger.keep_bytes
+            if first == ledger.next or (self._oldest[0] == first and self._oldest[1] >= before and surplus <= 0):
+                return 0
+        dropped = freed = 0
+        for told in self._read(first - 1, limit):
+            at = decode_record(told.record).at
+            if at >= before and freed >= surplus:
+                self._oldest = (told.offset, at)
+                break
+            dropped, freed = dropped + 1, freed + len(told.record)
+        if dropped:
+            with self._lock:
+                self._record(LedgerTrimmed(self._begin(), first + dropped, freed))
+        return dropped
+
+
+class LedgerReader:
+    """The ledger of a journal directory, read from outside."""
+
+    def __init__(self, directory: str, disk: Disk | None = None) -> None:
+        self._disk = RealDisk() if disk is None else disk
+        self._directory = directory
+        self._files = LedgerFiles(self._disk, directory)
+        self._reading = Lock()
+        self._closed = False
+        try:
+            self._disk.entries(directory)
+        except (FileNotFoundError, NotADirectoryError):
+            raise Invalid(
+                "store URL", f"there is no journal in {directory!r}", "name the directory of a store"
+            ) from None
+
+    def ledger(self, after: int, limit: int) -> list[LedgerEntry]:
+        _check_read(after, limit)
+        with self._reading:
+            upto, following = self._held(after)
+            count = min(limit, following - after - 1)
+            try:
+                records = self._files.read(after, count, upto) if count > 0 else []
+            except ForebayError:
+                # What was given up meanwhile is not damaged.
+                self._held(after)
+                raise
+        return [LedgerEntry(told.offset, decode_record(told.record)) for told in records]
+
+    def ledger_extent(self) -> tuple[int, int]:
+        with self._reading:
+            return self._extent()[1]
+
+    def ledger_rule(self) -> LedgerRule:
+        with self._reading:
+            state, ruled = self._extent()[2], self._files.ruled
+        latest = state if ruled is None else ruled
+        return LedgerRule(latest.on, latest.keep, latest.keep_bytes)
+
+    def close(self) -> None:
+        """Nothing is held between calls; no call works afterwards."""
+        self._closed = True
+
+    def _held(self, after: int) -> tuple[int, int]:
+        upto, (first, following), _ = self._extent()
+        if after + 1 < first:
+            raise OffsetGone("ledger", 0, after + 1, first)
+        return upto, following
+
+    def _extent(self) -> tuple[int, tuple[int, int], LedgerState]:
+        """The last record that is known to be durable, the ledger up to there, and as the last snapshot knew it."""
+        if self._closed:
+            raise Closed("the ledger")
+        upto, state = self._snapshot()
+        self._files.look(upto)
+        return upto, (max(state.first, self._files.first), max(state.next, self._files.next)), state
+
+    def _snapshot(self) -> tuple[int, LedgerState]:
+        for _ in range(_TRIES):
+            names = self._disk.entries(self._directory)
+            mark = self._disk.read(os.path.join(self._directory, "synced"), 0, MARK_BYTES) if "synced" in names else b""
+            newest = max((lsn for name in names if (lsn := snapshot_lsn(name)) is not None), default=0)
+            upto = max(decode_mark(mark) or 0, newest)
+            try:
+                state = ledger_state([first_chunk(self._disk, self._directory, newest)]) if newest else LedgerState()
+            except FileNotFoundError:
+                continue
+            return upto, state
+        raise StoreFailed(f"ledger in {self._directory}", "its snapshots go away as fast as they are read")
+
+
+def _check_read(after: int, limit: int) -> None:
+    check_limit("ledger", limit)
+    if type(after) is not int or after < -1:
+        raise Invalid("after", f"{after!r} is no offset", "-1 reads from the start")

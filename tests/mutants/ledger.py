@@ -1,0 +1,69 @@
+"""The guards of the ledger, on SQLite and in the journal, and how each is broken."""
+
+from tests.mutants.guards import MEMORY, Mutant
+
+SQLITE = "src/forebay/store/sqlite"
+ON_SQLITE = ("tests/stores/test_conformance.py", "-k", "sqlite-ledger")
+ON_JOURNAL = ("tests/stores/test_conformance.py", "-k", "journaled-ledger")
+BESIDE_OTHERS = ("tests/stores/test_ledger_sqlite.py",)
+FILES = ("tests/stores/test_ledger_journal.py",)
+
+LEDGER_MUTANTS = [
+    Mutant(
+        "acks are not told",
+        f"{SQLITE}/settling.py",
+        "                _tell_acked(turn, queue, delivery, rows)\n",
+        "",
+        ON_SQLITE,
+    ),
+    Mutant(
+        "told before the fence is checked",
+        f"{SQLITE}/settling.py",
+        "            held = columns[3] == RUNNING and columns[10] == lease.job.delivery\n",
+        "            held = columns[3] == RUNNING and columns[10] == lease.job.delivery\n"
+        "            self._ended.append((job_id, Change.RETRIED, columns, 0, None))\n",
+        ON_SQLITE,
+    ),
+    Mutant(
+        "a call that is rolled back keeps its offset",
+        f"{SQLITE}/writer.py",
+        "                head = before\n",
+        "                before.ledger_next = head.ledger_next + 1\n                head = before\n",
+        BESIDE_OTHERS,
+    ),
+    Mutant(
+        "the ledger skips trimmed records silently",
+        f"{SQLITE}/ledger.py",
+        "            if after + 1 < first:\n",
+        "            if False:\n",
+        ON_SQLITE,
+    ),
+    Mutant(
+        "a ledger that is off goes on",
+        f"{MEMORY}/ledger.py",
+        "record_of(self._facts, event) if ledger.on or type(event) is LedgerRuled else None",
+        "record_of(self._facts, event)",
+        ON_JOURNAL,
+    ),
+    Mutant(
+        "a reader looks behind what is durable",
+        f"{MEMORY}/ledger_files.py",
+        "                if file.segment and found > upto:\n                    return\n",
+        "",
+        FILES,
+    ),
+    Mutant(
+        "compaction forgets the ledger",
+        f"{MEMORY}/journaled.py",
+        "                writer.finish()\n",
+        "                writer.give_up()\n",
+        FILES,
+    ),
+    Mutant(
+        "files with kept records are deleted",
+        f"{MEMORY}/ledger_files.py",
+        "        if end <= first:\n",
+        "        if end <= following:\n",
+        FILES,
+    ),
+]
