@@ -1,0 +1,62 @@
+"""The audit: what producers were told and what handlers did, held against the ledger. Nothing is asked of the store.
+
+    verdict = audit(events, receipts, effects, options=Options(drained=True))
+    print(verdict.text())
+    sys.exit(verdict.exit_code)
+
+First the proof: a survey of the ledger's offsets, then sets of jobs and of seqs as words of bits (`words`). Where a sum
+is not 0, or when every check is asked for, the exact checks run (`life`, `told`, `lines`, `evidence`) and name each
+offender. The answer is the same under any partitioning, any order of rows and any file read twice.
+"""
+
+from collections.abc import Mapping
+
+from pyspark.sql import DataFrame
+
+from forebay.spark.audit.checks import CHECKS, Check, Options, Tier
+from forebay.spark.audit.findings import FINDINGS
+from forebay.spark.audit.judge import Case
+from forebay.spark.audit.verdict import Offender, Result, Verdict
+from forebay.spark.schemas import EFFECTS, EVENTS, RECEIPTS, conform
+
+__all__ = ["CHECKS", "FINDINGS", "Check", "Offender", "Options", "Result", "Tier", "Verdict", "audit", "findings"]
+
+
+def audit(
+    events: DataFrame,
+    receipts: DataFrame | None = None,
+    effects: DataFrame | None = None,
+    *,
+    logs: Mapping[str, DataFrame] | None = None,
+    options: Options | None = None,
+) -> Verdict:
+    """`events`: the whole ledger as EVENTS. `logs`: entries of retained logs by name, with `partition` and `offset`."""
+    return _case(events, receipts, effects, logs, options).verdict()
+
+
+def findings(
+    events: DataFrame,
+    receipts: DataFrame | None = None,
+    effects: DataFrame | None = None,
+    *,
+    logs: Mapping[str, DataFrame] | None = None,
+    options: Options | None = None,
+) -> DataFrame:
+    """Every offender of every check as rows of FINDINGS, by the exact checks alone, whatever the proof would say."""
+    return _case(events, receipts, effects, logs, options).exact()
+
+
+def _case(
+    events: DataFrame,
+    receipts: DataFrame | None,
+    effects: DataFrame | None,
+    logs: Mapping[str, DataFrame] | None,
+    options: Options | None,
+) -> Case:
+    return Case(
+        conform(events, EVENTS, "events"),
+        None if receipts is None else conform(receipts, RECEIPTS, "receipts"),
+        None if effects is None else conform(effects, EFFECTS, "effects"),
+        dict(logs or {}),
+        options or Options(),
+    )

@@ -1,0 +1,111 @@
+"""What there is to judge by: how much of the ledger was read, whether it is whole, and each event once.
+
+Files may be read twice, in any order and in any parts. An event is its (offset, place): copies are one, and two events
+at one place are a finding of their own, of which the smaller counts from then on, so that the answer does not depend on
+what was read first. `survey` is one cheap look; the exact functions run when it finds something odd.
+"""
+
+from datetime import datetime
+from typing import Final
+
+from msgspec import Struct
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from forebay.spark.audit.findings import finding, only
+from forebay.spark.schemas import EVENTS
+
+_PLACE: Final = ["offset", "place"]
+
+
+class Ground(Struct, frozen=True):
+    """`ragged`: records whose places are not 0, 1, … once each. `silences`: how often the ledger was switched off.
+    `fires`: events of schedules."""
+
+    records: int
+    events: int
+    first: int
+    last: int
+    ragged: int
+    silences: int
+    fires: int
+    since: datetime | None
+    until: datetime | None
+
+    @property
+    def missing(self) -> int:
+        return self.last - self.first + 1 - self.records if self.records else 0
+
+
+def survey(events: DataFrame) -> Ground:
+    """Places are compared by their count, sum, sum of squares and largest: cheaper than telling them apart."""
+    place = F.col("place").cast("long")
+    off = (F.col("verb") == "put_ledger_rule") & (F.col("name") == "off")
+    record = events.groupBy("offset").agg(
+        F.count("*").alias("n"),
+        F.max(place).alias("most"),
+        F.sum(place).alias("total"),
+        F.sum(place * place).alias("squares"),
+        F.max(off.cast("int")).alias("off"),
+        F.count("tick").alias("fires"),
+        F.min("event_at").alias("at"),
+    )
+    n = F.col("n")
+    even = (F.col("most") + 1 == n) & (F.col("total") * 2 == n * (n - 1))
+    even &= F.col("squares") * 6 == n * (n - 1) * (n * 2 - 1)
+    found = record.agg(
+        F.count("*").alias("records"),
+        F.coalesce(F.sum("n"), F.lit(0)).alias("events"),
+        F.coalesce(F.min("offset"), F.lit(0)).alias("first"),
+        F.coalesce(F.max("offset"), F.lit(0)).alias("last"),
+        F.count_if(~even).alias("ragged"),
+        F.coalesce(F.sum("off"), F.lit(0)).alias("silences"),
+        F.coalesce(F.sum("fires"), F.lit(0)).alias("fires"),
+        F.min("at").alias("since"),
+        F.max("at").alias("until"),
+    )
+    return Ground(**only(found).asDict())
+
+
+def once(events: DataFrame) -> DataFrame:
+    """Each (offset, place) once."""
+    return _contents(events).select("first.*")
+
+
+def conflicts(events: DataFrame) -> DataFrame:
+    """Places with more than one content."""
+    rows = _contents(events).filter(F.col("first") != F.col("last"))
+    note = F.concat(_told(F.col("first")), F.lit(" and "), _told(F.col("last")))
+    return finding(rows.select("offset", "place", F.col("first.job_id"), "first", "last"), "conflict", note)
+
+
+def gaps(events: DataFrame, ground: Ground) -> DataFrame:
+    """The first missing offset of each gap, and records whose places are not dense. The events are there once."""
+    record = events.groupBy("offset").agg(F.count("*").alias("n"), F.max("place").alias("most"))
+    after = record.select((F.col("offset") + 1).alias("offset")).filter(F.col("offset") <= ground.last)
+    missing = after.join(record, "offset", "left_anti")
+    torn = record.filter(F.col("n") != F.col("most") + 1)
+    holes = F.concat(F.col("n"), F.lit(" jobs of at least "), F.col("most") + 1)
+    return finding(missing, "ledger_gap", "records are missing from this offset on").unionAll(
+        finding(torn, "ledger_gap", holes)
+    )
+
+
+def log_gaps(name: str, entries: DataFrame) -> DataFrame:
+    """Likewise for a retained log: rows of (partition, offset, …)."""
+    held = entries.select("partition", "offset").distinct()
+    last = held.groupBy("partition").agg(F.max("offset").alias("last"))
+    after = held.select("partition", (F.col("offset") + 1).alias("offset"))
+    missing = after.join(held, ["partition", "offset"], "left_anti").join(last, "partition")
+    note = F.concat(F.lit(f"log {name}, partition "), F.col("partition"), F.lit(": entries are missing from here on"))
+    return finding(missing.filter(F.col("offset") <= F.col("last")), "log_gap", note)
+
+
+def _contents(events: DataFrame) -> DataFrame:
+    whole = F.struct(*EVENTS.names)
+    return events.groupBy(*_PLACE).agg(F.min(whole).alias("first"), F.max(whole).alias("last"))
+
+
+def _told(event: Column) -> Column:
+    change = F.coalesce(event["change"], event["verb"])
+    return F.concat(change, F.lit(" of job "), F.coalesce(event["job_id"].cast("string"), F.lit("none")))

@@ -1,0 +1,105 @@
+"""The exact checks of what producers were told and what handlers did, against the ledger: joins that name offenders.
+
+Rows of receipts or effects that are alike in every column are one: a file that was read twice adds nothing. So an
+effect needs its time, or a repeated effect could not be told from a repeated line.
+"""
+
+from datetime import datetime
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from forebay.core.ledger import Change
+from forebay.spark.audit.findings import finding, together
+from forebay.spark.audit.life import ENDED
+from forebay.spark.audit.words import NAMED
+
+
+def known_jobs(events: DataFrame) -> DataFrame:
+    """One row a job of the ledger: whether its birth is in it, whether it is over, whether it was acked."""
+    change = F.col("change")
+    ends, redrives = F.count_if(change.isin(*ENDED)), F.count_if(change == Change.REDRIVEN)
+    return (
+        events.filter(F.col("job_id").isNotNull())
+        .groupBy("job_id")
+        .agg(
+            (F.count_if(change == Change.ACCEPTED) > 0).alias("born"),
+            ((ends > redrives) | (F.count_if(change == Change.PURGED) > 0)).alias("over"),
+            (F.count_if(change == Change.ACKED) > 0).alias("acked"),
+        )
+    )
+
+
+def unfinished(jobs: DataFrame) -> DataFrame:
+    return finding(jobs.filter(F.col("born") & ~F.col("over")), "unfinished", "accepted, and it has no end")
+
+
+def receipt_faults(jobs: DataFrame, receipts: DataFrame, *, whole: bool, since: datetime | None) -> DataFrame:
+    """lost, and duplicated as far as producers know. Where the ledger is not whole, what was sent before is skipped."""
+    told = receipts.filter(F.col("answer").isin(*NAMED) & F.col("job_id").isNotNull())
+    if whole:
+        jobs = jobs.filter("born")
+    else:
+        told = told.filter(F.col("sent_at") >= F.lit(since))
+    lost = told.join(jobs, "job_id", "left_anti").groupBy("job_id").agg(F.min("seq").alias("seq"))
+    return finding(lost, "lost", "a producer was told of it, and it is not in the ledger")
+
+
+def duplicated(receipts: DataFrame, effects: DataFrame | None) -> DataFrame:
+    """By what producers were told and by what handlers found in the payload."""
+    pairs = receipts.filter(F.col("answer").isin("accepted", "duplicate")).select("seq", "job_id")
+    if effects is not None:
+        pairs = pairs.unionAll(effects.select("seq", "job_id"))
+    jobs = (
+        pairs.filter(F.col("job_id").isNotNull()).groupBy("seq").agg(F.array_sort(F.collect_set("job_id")).alias("j"))
+    )
+    twice = jobs.filter(F.size("j") > 1).withColumn("job_id", F.get("j", F.size("j") - 1))
+    return finding(twice, "duplicated", F.concat(F.lit("jobs "), F.array_join("j", ", ")))
+
+
+def effect_faults(jobs: DataFrame, receipts: DataFrame | None, effects: DataFrame, *, whole: bool) -> DataFrame:
+    """undone, unexpected, recovered, repeated_effect and redelivered."""
+    parts = _several(effects)
+    unknown = effects.join(jobs.filter("born"), "job_id", "left_anti") if whole else effects.limit(0)
+    strange = [unknown.select("seq", "job_id", F.lit("the ledger has no such job").alias("why"))]
+    if receipts is not None:
+        sent = receipts.filter(F.col("answer") != "refused").select("seq").distinct()
+        unsent = effects.join(sent, "seq", "left_anti")
+        strange.append(unsent.select("seq", "job_id", F.lit("nobody sent it").alias("why")))
+        parts += [_undone(jobs, receipts, effects), _recovered(receipts, effects)]
+    rows = together(strange).groupBy("seq", "job_id").agg(F.array_sort(F.collect_set("why")).alias("why"))
+    return together([*parts, finding(rows, "unexpected", F.array_join("why", "; "))])
+
+
+def unfenced(events: DataFrame, effects: DataFrame, *, whole: bool) -> DataFrame:
+    """Of jobs that the ledger knows; a job that it does not know is unexpected as a whole."""
+    claims = events.filter(F.col("change") == Change.CLAIMED).select("job_id", "delivery")
+    born = events.filter(F.col("change") == Change.ACCEPTED) if whole else claims
+    known = effects.join(born.select("job_id"), "job_id", "left_semi")
+    rows = known.join(claims, ["job_id", "delivery"], "left_anti").groupBy("job_id", "delivery")
+    return finding(rows.agg(F.min("seq").alias("seq")), "unfenced_effect", "this delivery was never handed out")
+
+
+def _several(effects: DataFrame) -> list[DataFrame]:
+    distinct = effects.distinct()
+    fence = distinct.groupBy("seq", "job_id", "delivery").agg(F.count("*").alias("n"))
+    repeated = fence.filter(F.col("n") > 1)
+    job = fence.groupBy("seq", "job_id").agg(F.array_sort(F.collect_set("delivery")).alias("d"))
+    several = job.filter(F.size("d") > 1).withColumn("delivery", F.get("d", F.size("d") - 1))
+    return [
+        finding(repeated, "repeated_effect", F.concat(F.col("n"), F.lit(" effects by one fence"))),
+        finding(several, "redelivered", F.concat(F.lit("effects by deliveries "), F.array_join("d", ", "))),
+    ]
+
+
+def _undone(jobs: DataFrame, receipts: DataFrame, effects: DataFrame) -> DataFrame:
+    told = receipts.filter(F.col("answer").isin(*NAMED)).groupBy("job_id").agg(F.min("seq").alias("seq"))
+    acked = told.join(jobs.filter("acked"), "job_id").join(effects.select("job_id"), "job_id", "left_anti")
+    return finding(acked, "undone", "acked, and no handler left an effect")
+
+
+def _recovered(receipts: DataFrame, effects: DataFrame) -> DataFrame:
+    answered = receipts.filter(~F.col("answer").isin("refused", "unknown")).select("seq")
+    open_ = receipts.filter(F.col("answer") == "unknown").select("seq").distinct().join(answered, "seq", "left_anti")
+    rows = effects.join(open_, "seq").groupBy("seq").agg(F.min("job_id").alias("job_id"))
+    return finding(rows, "recovered", "the reply was lost, the job was done")

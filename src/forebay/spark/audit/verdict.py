@@ -1,0 +1,91 @@
+"""The answer of an audit: PASS, FAIL or INVALID, for people, for programs and for the shell.
+
+FAIL: a promise was broken, and what is known suffices to say so. INVALID: nothing wrong was found, but there was too
+little to find it with. PASS: neither. The text names the first offenders; the JSON holds up to `OFFENDERS` a check.
+"""
+
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import Struct
+
+OFFENDERS: Final = 100
+SHOWN: Final = 5
+
+Answer = Literal["PASS", "FAIL", "INVALID"]
+Outcome = Literal["ok", "failed", "noted", "not asked", "no evidence"]
+
+_EXITS: Final[dict[Answer, int]] = {"PASS": 0, "FAIL": 1, "INVALID": 2}
+_MARKS: Final[dict[Outcome, str]] = {
+    "ok": "ok",
+    "failed": "FAIL",
+    "noted": "note",
+    "not asked": "-",
+    "no evidence": "-",
+}
+
+
+class Offender(Struct, frozen=True, omit_defaults=True):
+    """What of it is known."""
+
+    seq: int | None = None
+    job_id: int | None = None
+    delivery: int | None = None
+    offset: int | None = None
+    place: int | None = None
+    note: str | None = None
+
+    def __str__(self) -> str:
+        at = None if self.offset is None else f"{self.offset}" + (f"/{self.place}" if self.place is not None else "")
+        parts = {"seq": self.seq, "job": self.job_id, "offset": at}
+        return " ".join(f"{name} {value}" for name, value in parts.items() if value is not None) + f": {self.note}"
+
+
+class Result(Struct, frozen=True):
+    """One check. `count` is exact; `offenders` are the first ones by seq, job and offset."""
+
+    check: str
+    invariant: str
+    what: str
+    outcome: Outcome
+    count: int
+    offenders: list[Offender]
+
+
+class Verdict(Struct, frozen=True):
+    """`reasons`: what is missing for more than INVALID. `facts`: how much was looked at."""
+
+    answer: Answer
+    reasons: list[str]
+    facts: dict[str, Any]
+    results: list[Result]
+
+    @property
+    def exit_code(self) -> int:
+        return _EXITS[self.answer]
+
+    def result(self, check: str) -> Result:
+        return next(result for result in self.results if result.check == check)
+
+    def json(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+    def text(self) -> str:
+        """A table, then the offenders, then the answer."""
+        lines = [f"{name.replace('_', ' '):18} {_number(value)}" for name, value in self.facts.items()]
+        lines += ["", f"{'check':18} {'inv.':5} {'':5} {'count':>9}  meaning"]
+        for each in self.results:
+            count = f"{each.count:,}" if each.outcome in {"ok", "failed", "noted"} else each.outcome
+            lines.append(f"{each.check:18} {each.invariant:5} {_MARKS[each.outcome]:5} {count:>9}  {each.what}")
+        for each in self.results:
+            if each.offenders:
+                lines += ["", f"{each.check}: {each.count:,}"]
+                lines += [f"  {offender}" for offender in each.offenders[:SHOWN]]
+                more = each.count - min(SHOWN, len(each.offenders))
+                lines += [f"  … and {more:,} more"] if more else []
+        lines += ["", *(f"INVALID because {reason}" for reason in self.reasons), self.answer]
+        return "\n".join(lines)
+
+
+def _number(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)

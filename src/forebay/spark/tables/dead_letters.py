@@ -1,0 +1,90 @@
+"""`dead_letters`: what died of the same cause, as one row a day, queue, kind and fingerprint.
+
+    fingerprint   a number of the error's kind and its message without what differs from case to case
+    error_kind    null: it expired unclaimed             message        the normalised text
+    deaths        how many                               first_at, last_at   when
+    job_ids       up to 10 of them, the smallest         example        the message of the smallest, as it was
+
+Normalised: quoted strings, UUIDs, URLs, addresses, paths, hexadecimal and decimal numbers become a word for their
+sort, in this order, and runs of blanks become one. Merging adds counts and keeps the smallest ids.
+"""
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import ArrayType, LongType, StructField, StructType
+
+from forebay.spark.schemas import schema_of
+from forebay.spark.tables.columns import DEAD, was
+
+SAMPLES: Final = 10
+
+_HEAD: Final = """
+queue string!
+kind string!
+fingerprint long!
+error_kind string
+message string
+example string
+deaths long!
+first_at timestamp!
+last_at timestamp!
+"""
+DEAD_LETTERS: Final = StructType(
+    [*schema_of(_HEAD), StructField("job_ids", ArrayType(LongType()), False), *schema_of("day date!")]
+)
+
+_SORTS: Final = (
+    (r"\"[^\"]*\"|'[^']*'|`[^`]*`", "<text>"),
+    (r"(?i)\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", "<uuid>"),
+    (r"\b[a-z][a-z0-9+.-]*://\S+", "<url>"),
+    (r"[\w.+-]+@[\w-]+\.[\w.-]+", "<mail>"),
+    (r"\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b|\[[0-9a-fA-F:]*::?[0-9a-fA-F:]*\](?::\d+)?", "<address>"),
+    (r"(?:[A-Za-z]:)?(?:[/\\][\w.@%+~-]+)+[/\\]?", "<path>"),
+    (r"(?i)\b0x[0-9a-f]+\b|\b(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{6,}\b", "<hex>"),
+    (r"[-+]?\d+(?:[.,]\d+)*(?:[eE][-+]?\d+)?", "<n>"),
+    (r"\s+", " "),
+)
+
+
+def normalised(message: Column) -> Column:
+    """What stays the same when the same thing goes wrong again."""
+    for pattern, word in _SORTS:
+        message = F.regexp_replace(message, F.lit(pattern), F.lit(word))
+    return F.trim(message)
+
+
+def dead_letters(events: DataFrame) -> DataFrame:
+    dead = events.filter(was(*DEAD)).withColumn("message", normalised(F.col("error")))
+    return (
+        dead.withColumn("fingerprint", F.xxhash64("error_kind", "message"))
+        .groupBy("day", "queue", "kind", "fingerprint")
+        .agg(
+            F.first("error_kind").alias("error_kind"),
+            F.first("message").alias("message"),
+            F.min_by("error", "job_id").alias("example"),
+            F.count("*").alias("deaths"),
+            F.min("event_at").alias("first_at"),
+            F.max("event_at").alias("last_at"),
+            F.array_sort(F.array_distinct(F.min_by("job_id", "job_id", SAMPLES))).alias("job_ids"),
+        )
+        .select(*DEAD_LETTERS.names)
+    )
+
+
+def merge_dead_letters(rows: DataFrame) -> DataFrame:
+    ids = F.array_sort(F.array_distinct(F.flatten(F.collect_list("job_ids"))))
+    return (
+        rows.groupBy("day", "queue", "kind", "fingerprint")
+        .agg(
+            F.first("error_kind").alias("error_kind"),
+            F.first("message").alias("message"),
+            F.min_by("example", F.get("job_ids", F.lit(0))).alias("example"),
+            F.sum("deaths").alias("deaths"),
+            F.min("first_at").alias("first_at"),
+            F.max("last_at").alias("last_at"),
+            F.slice(ids, 1, SAMPLES).alias("job_ids"),
+        )
+        .select(*DEAD_LETTERS.names)
+    )

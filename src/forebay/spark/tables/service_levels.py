@@ -1,0 +1,102 @@
+"""`service_levels`: one row a minute and queue in which something happened.
+
+    accepted, claimed, acked, retried, released, died, expired, dismissed, cancelled, redriven   how many
+    wait_*    from acceptance to the first claim        late_*    from due to claimed, of every claim
+    run_*     from claimed to the end of a delivery     total_*   from acceptance to the end of the job
+              each: `_sketch`, and `_p50`, `_p95`, `_p99` in seconds
+    retry_rate   retried of all deliveries that ended, but for those handed back
+    dead_rate    died or expired of all jobs that ended
+    change       by how much the depth changed          depth     jobs that had no end at the end of the minute
+    day          of the minute
+
+Merging adds counts and sketches and sums `change` up to the depth: a depth counts what the table has seen, so a table
+that begins in the middle of a history begins with a depth of 0. A minute without a row is as deep as the one before.
+"""
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from forebay.core.ledger import Change
+from forebay.spark.schemas import schema_of
+from forebay.spark.tables.columns import (
+    ENDED,
+    PERCENTILES,
+    SETTLED,
+    count_of,
+    merged,
+    micros_between,
+    percentile,
+    sketch,
+    was,
+)
+
+_COUNTED: Final = (
+    *(Change.ACCEPTED, Change.CLAIMED, Change.ACKED, Change.RETRIED, Change.RELEASED, Change.DIED, Change.EXPIRED),
+    *(Change.DISMISSED, Change.CANCELLED, Change.REDRIVEN),
+)
+_MEASURES: Final = ("wait", "late", "run", "total")
+
+
+def _schema() -> StructType:
+    counts = "\n".join(f"{change} long!" for change in _COUNTED)
+    fields = list(schema_of(f"minute timestamp!\nqueue string!\n{counts}"))
+    for measure in _MEASURES:
+        fields.append(StructField(f"{measure}_sketch", BinaryType()))
+        fields += schema_of("\n".join(f"{measure}_p{percent} double" for percent in PERCENTILES))
+    return StructType(
+        [*fields, *schema_of("retry_rate double\ndead_rate double\nchange long!\ndepth long!\nday date!")]
+    )
+
+
+SERVICE_LEVELS: Final = _schema()
+
+
+def service_levels(events: DataFrame, unit: str = "minute") -> DataFrame:
+    """`unit`: as `date_trunc` has it. A history too short for minutes may be looked at by the second."""
+    first = was(Change.CLAIMED) & (F.col("delivery") == 1)
+    lengths = {
+        "wait": F.when(first, micros_between("enqueued_at", "event_at")),
+        "late": F.when(was(Change.CLAIMED), micros_between("due_at", "event_at")),
+        "run": F.when(was(*SETTLED), micros_between("claimed_at", "event_at")),
+        "total": F.when(was(*ENDED), micros_between("enqueued_at", "event_at")),
+    }
+    rows = (
+        events.filter(was(*_COUNTED))
+        .groupBy(F.date_trunc(unit, "event_at").alias("minute"), "queue")
+        .agg(
+            *(count_of(change).alias(change) for change in _COUNTED),
+            *(sketch(length).alias(f"{measure}_sketch") for measure, length in lengths.items()),
+            (count_of(Change.ACCEPTED, Change.REDRIVEN) - count_of(*ENDED)).alias("change"),
+        )
+    )
+    return _rated(rows)
+
+
+def merge_service_levels(rows: DataFrame) -> DataFrame:
+    return _rated(
+        rows.groupBy("minute", "queue").agg(
+            *(F.sum(name).alias(name) for name in (*_COUNTED, "change")),
+            *(merged(f"{measure}_sketch") for measure in _MEASURES),
+        )
+    )
+
+
+def _rated(rows: DataFrame) -> DataFrame:
+    so_far = Window.partitionBy("queue").orderBy("minute").rowsBetween(Window.unboundedPreceding, 0)
+    columns = {"depth": F.sum("change").over(so_far), "day": F.to_date("minute")}
+    tries = (Change.ACKED, Change.RETRIED, Change.DIED, Change.DISMISSED)
+    columns |= {
+        "retry_rate": _share([Change.RETRIED], tries),
+        "dead_rate": _share([Change.DIED, Change.EXPIRED], ENDED),
+    }
+    for measure in _MEASURES:
+        columns |= {f"{measure}_p{each}": percentile(f"{measure}_sketch", each) for each in PERCENTILES}
+    return rows.withColumns(columns).select(*SERVICE_LEVELS.names)
+
+
+def _share(part: list[Change], whole: tuple[Change, ...]) -> Column:
+    total = sum((F.col(change) for change in whole), F.lit(0))
+    return F.when(total > 0, sum((F.col(change) for change in part), F.lit(0)) / total)

@@ -1,0 +1,159 @@
+"""The audit once more, in plain SQL on DuckDB: written from the definitions, sharing no line with the one on Spark.
+
+Where Spark sorts and looks at the row before, this asks for each event "which was the last one before you", "is there
+none", "are there two". Slow, and easy to believe. Answers are (check, seq, job, delivery, offset, place).
+"""
+
+from datetime import timedelta
+
+import duckdb
+import pyarrow as pa
+
+from forebay.spark.audit import Options
+
+Row = tuple[str, int | None, int | None, int | None, int | None, int | None]
+
+_PREPARE = """
+CREATE TABLE seen AS SELECT DISTINCT * FROM raw_events;
+CREATE TABLE clash AS
+  SELECT "offset", place FROM seen GROUP BY ALL HAVING count(*) > 1;
+CREATE TABLE e AS
+  SELECT s.* FROM seen s
+  WHERE NOT EXISTS (FROM seen o WHERE o."offset" = s."offset" AND o.place = s.place
+                    AND coalesce(o.error, '') < coalesce(s.error, ''));
+CREATE TABLE r AS SELECT DISTINCT * FROM raw_receipts;
+CREATE TABLE f AS SELECT DISTINCT * FROM raw_effects;
+CREATE TABLE life AS
+  SELECT row_number() OVER (ORDER BY "offset", place) AS n, * FROM e
+  WHERE change IN ('accepted', 'claimed', 'extended', 'acked', 'retried', 'died', 'released', 'dismissed', 'cancelled',
+                   'expired', 'redriven', 'purged');
+CREATE TABLE previous AS
+  SELECT l.n, max(p.n) AS before FROM life l JOIN life p ON p.job_id = l.job_id AND p.n < l.n GROUP BY l.n;
+CREATE TABLE beside AS
+  SELECT l.*, p.change AS was, p.delivery AS was_delivery, p.attempt AS was_attempt, p.lease_until AS was_until,
+    CASE p.change WHEN 'accepted' THEN p.due_at ELSE p.next_at END AS was_due,
+    p.change IN ('acked', 'died', 'dismissed', 'cancelled', 'expired', 'purged') AS was_over,
+    (SELECT max(b.max_attempts) FROM life b WHERE b.job_id = l.job_id AND b.n < l.n) AS lives,
+    coalesce((SELECT max(b.delivery) FROM life b WHERE b.job_id = l.job_id AND b.n < l.n), 0) AS top
+  FROM life l LEFT JOIN previous v ON v.n = l.n LEFT JOIN life p ON p.n = v.before;
+"""
+
+_LIFE = {
+    "unborn": "was IS NULL AND change <> 'accepted'",
+    "born_twice": "was IS NOT NULL AND change = 'accepted'",
+    "ended_twice": "was_over AND change IN ('acked', 'died', 'dismissed', 'cancelled', 'expired')",
+    "resurrected": "was_over AND change = 'claimed'",
+    "stale_settle": """was IS NOT NULL
+        AND (change IN ('retried', 'released', 'extended')
+             OR (change IN ('acked', 'died', 'dismissed') AND NOT was_over))
+        AND NOT (was IN ('claimed', 'extended') AND was_delivery = delivery)""",
+    "lease_overlap": "change = 'claimed' AND was IN ('claimed', 'extended') AND event_at < was_until",
+    "early_claim": """change = 'claimed' AND (event_at < due_at
+        OR (was IN ('accepted', 'retried', 'released', 'redriven') AND event_at < was_due))""",
+    "delivery_step": "change = 'claimed' AND was IS NOT NULL AND delivery - top <> 1",
+    "too_many_lives": "change IN ('claimed', 'died') AND attempt > lives",
+    "miscounted_lives": """change = 'claimed' AND attempt <> CASE
+        WHEN was IN ('accepted', 'redriven') THEN 1 WHEN was = 'released' THEN was_attempt
+        WHEN was IN ('retried', 'claimed', 'extended') THEN was_attempt + 1 END""",
+    "died_early": "change = 'died' AND attempt < lives AND NOT list_contains($dropped, coalesce(error_kind, ''))",
+    "illegal": """(change IN ('cancelled', 'expired') AND was IN ('claimed', 'extended'))
+        OR (change = 'redriven' AND was IS NOT NULL AND was NOT IN ('died', 'expired'))
+        OR (change = 'purged' AND was IS NOT NULL AND (was = 'purged' OR NOT was_over))""",
+}
+
+_TOLD = """
+SELECT 'lost', min(seq), job_id, NULL, NULL, NULL FROM r
+  WHERE job_id NOT IN (SELECT job_id FROM e WHERE change = 'accepted') AND answer IN ('accepted', 'duplicate', 'merged')
+  GROUP BY job_id
+UNION ALL
+SELECT 'unfinished', NULL, job_id, NULL, NULL, NULL FROM e WHERE job_id IS NOT NULL GROUP BY job_id
+  HAVING count(*) FILTER (change = 'accepted') > 0 AND count(*) FILTER (change = 'purged') = 0
+    AND count(*) FILTER (change IN ('acked', 'died', 'dismissed', 'cancelled', 'expired'))
+        <= count(*) FILTER (change = 'redriven')
+UNION ALL
+SELECT 'undone', min(seq), job_id, NULL, NULL, NULL FROM r
+  WHERE answer IN ('accepted', 'duplicate', 'merged') AND job_id IN (SELECT job_id FROM e WHERE change = 'acked')
+    AND job_id NOT IN (SELECT job_id FROM f) GROUP BY job_id
+UNION ALL
+SELECT DISTINCT 'unexpected', seq, job_id, NULL, NULL, NULL FROM f
+  WHERE seq NOT IN (SELECT seq FROM r WHERE answer <> 'refused')
+    OR job_id NOT IN (SELECT job_id FROM e WHERE change = 'accepted')
+UNION ALL
+SELECT 'duplicated', seq, max(job_id), NULL, NULL, NULL
+  FROM (SELECT seq, job_id FROM f UNION SELECT seq, job_id FROM r WHERE answer IN ('accepted', 'duplicate'))
+  GROUP BY seq HAVING min(job_id) <> max(job_id)
+UNION ALL
+SELECT 'recovered', seq, min(job_id), NULL, NULL, NULL FROM f
+  WHERE seq IN (SELECT seq FROM r WHERE answer = 'unknown')
+    AND seq NOT IN (SELECT seq FROM r WHERE answer NOT IN ('unknown', 'refused')) GROUP BY seq
+UNION ALL
+SELECT 'repeated_effect', seq, job_id, delivery, NULL, NULL FROM f GROUP BY seq, job_id, delivery HAVING count(*) > 1
+UNION ALL
+SELECT 'redelivered', seq, job_id, max(delivery), NULL, NULL FROM f GROUP BY seq, job_id
+  HAVING min(delivery) <> max(delivery)
+UNION ALL
+SELECT 'unfenced_effect', min(seq), job_id, delivery, NULL, NULL FROM f
+  WHERE (job_id, delivery) NOT IN (SELECT (job_id, delivery) FROM e WHERE change = 'claimed')
+    AND job_id IN (SELECT job_id FROM e WHERE change = 'accepted') GROUP BY job_id, delivery
+UNION ALL
+SELECT 'conflict', NULL, min(seen.job_id), NULL, "offset", place FROM clash JOIN seen USING ("offset", place)
+  GROUP BY "offset", place
+UNION ALL
+SELECT 'ledger_gap', NULL, NULL, NULL, "offset" + 1, NULL FROM (SELECT DISTINCT "offset" FROM e)
+  WHERE "offset" + 1 NOT IN (SELECT "offset" FROM e) AND "offset" < (SELECT max("offset") FROM e)
+UNION ALL
+SELECT 'slot_twice', NULL, arg_max(job_id, "offset"), NULL, max("offset"), NULL FROM e WHERE verb = 'fire'
+  GROUP BY name, tick HAVING count(DISTINCT "offset") > 1
+"""
+
+_LINES = """
+WITH own AS (SELECT n, l.*, b.subject AS line FROM life l
+    JOIN (SELECT job_id, subject FROM life WHERE change = 'accepted' AND queue = $queue) b USING (job_id)),
+  job AS (SELECT job_id, line,
+      min(n) FILTER (change = 'accepted') AS born, min(n) FILTER (change = 'claimed') AS claimed,
+      coalesce(min(n) FILTER (change IN ('acked', 'died', 'dismissed', 'cancelled', 'expired')), 1e18) AS ended
+    FROM own GROUP BY ALL),
+  turn AS (SELECT c.job_id, c.line, c.n AS claimed, coalesce(
+      (SELECT min(s.n) FROM own s WHERE s.job_id = c.job_id AND s.delivery = c.delivery
+        AND s.change IN ('acked', 'retried', 'died', 'released', 'dismissed')),
+      (SELECT min(s.n) FROM own s WHERE s.job_id = c.job_id AND s.change = 'claimed' AND s.n > c.n), 1e18) AS ended
+    FROM own c WHERE c.change = 'claimed'),
+  wrong AS (
+    SELECT y.claimed AS n FROM job y JOIN job o ON o.line = y.line AND o.job_id < y.job_id
+      AND o.born < y.claimed AND o.ended > y.claimed
+    UNION
+    SELECT y.claimed FROM turn y JOIN turn o ON o.line = y.line AND o.job_id <> y.job_id
+      AND o.claimed < y.claimed AND o.ended > y.claimed)
+SELECT 'out_of_turn', NULL, job_id, delivery, "offset", place FROM life JOIN wrong USING (n)
+"""
+
+_SLOTS = """
+SELECT 'slot_missing', NULL, NULL, NULL, max(a."offset"), NULL FROM e a
+  WHERE a.verb = 'fire' AND a.name = $name AND a.tick > (SELECT min(tick) FROM e WHERE name = $name)
+    AND a.tick - to_microseconds($every) NOT IN (SELECT tick FROM e WHERE name = $name AND tick IS NOT NULL)
+  GROUP BY a.tick
+"""
+
+
+def oracle(events: pa.Table, receipts: pa.Table, effects: pa.Table, options: Options) -> set[Row]:
+    """Of a ledger from its beginning. Conflicts that differ in more than the error's text are not for here."""
+    with duckdb.connect() as db:
+        db.execute("SET TimeZone = 'UTC'")
+        for name, table in (("events", events), ("receipts", receipts), ("effects", effects)):
+            db.register(f"raw_{name}", table)
+        db.execute(_PREPARE)
+        rows: set[Row] = set()
+        for check, wrong in _LIFE.items():
+            given = {"dropped": sorted(options.dropped or ())} if "$dropped" in wrong else {}
+            query = (
+                f"""SELECT '{check}', NULL, job_id, coalesce(delivery, 0), "offset", place FROM beside WHERE {wrong}"""
+            )
+            rows |= set(db.execute(query, given).fetchall())
+        told = set(db.execute(_TOLD).fetchall())
+        rows |= {row for row in told if options.drained or row[0] != "unfinished"}
+        for queue in options.ordered:
+            rows |= set(db.execute(_LINES, {"queue": queue}).fetchall())
+        for name, every in options.schedules.items():
+            micros = every // timedelta(microseconds=1)
+            rows |= set(db.execute(_SLOTS, {"name": name, "every": micros}).fetchall())
+        return rows

@@ -1,0 +1,340 @@
+"""Clean histories of any size from a seed, and anomalies planted into them: each kind a few jobs of its own.
+
+A plant says what an audit has to find: (check, seq, job) triples, no more and no less. Every kind breaks one promise in
+the smallest way that it can be broken.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from forebay.core.instant import seconds
+from forebay.core.ledger import Trait
+from forebay.spark.audit import Options
+from tests.spark.story import LEASE, SECOND, START, Life, Story
+
+DROPPED = "Drop"
+OPTIONS = Options(
+    every_check=True,
+    drained=True,
+    dropped=frozenset({DROPPED}),
+    ordered={"lines": "subject"},
+    schedules={"tick": seconds(60)},
+)
+
+Found = tuple[str, int | None, int | None]
+"""A check, the seq and the job."""
+
+
+@dataclass
+class Garden:
+    """A story with anomalies. `gone`: records that the reader never saw. `changed`: jobs it also read otherwise."""
+
+    story: Story
+    rng: random.Random
+    found: set[Found] = field(default_factory=set)
+    gone: list[str] = field(default_factory=list)
+    changed: list[int] = field(default_factory=list)
+
+    def moment(self) -> int:
+        return START + self.rng.randrange(3_600 * SECOND)
+
+    def life(self, **options: Any) -> Life:
+        return Life(self.story, self.moment(), **options)
+
+    def expect(self, check: str, life: Life) -> None:
+        self.found.add((check, life.seqs[0] if life.seqs else None, life.first))
+
+
+def clean(seed: int, lives: int, *, id_step: int = 0, redrives: bool = True) -> Garden:
+    """Lives of all sorts over an hour, a line of jobs in order, a schedule by the minute."""
+    rng = random.Random(seed)
+    garden = Garden(Story(id_step=id_step), rng)
+    for _ in range(lives):
+        _random_life(garden, redrives)
+    for subject in range(5):
+        at = garden.moment()
+        for _ in range(6):
+            life = Life(garden.story, at, queue="lines")
+            life.accept(traits=[Trait(subject=f"s{subject}")])
+            life.claim(at=at + SECOND).after(SECOND).ack()
+            at = life.at + SECOND
+    for minute in range(60):
+        tick = START + minute * 60 * SECOND
+        if minute % 7 == 3:
+            garden.story.record(tick + 5, "fire", "tick", tick)
+        else:
+            fired = Life(garden.story, tick + 5, queue="cron")
+            fired.accept(name="tick", tick=tick).claim().after(SECOND).ack()
+    for number in range(40):
+        garden.story.record(garden.moment(), "pause", f"q{number}")
+    return garden
+
+
+def _random_life(garden: Garden, redrives: bool) -> None:
+    rng = garden.rng
+    life = garden.life(n=rng.randint(1, 4), lives=rng.randint(2, 4), delay=rng.choice([0, 0, 5 * SECOND]))
+    tenant = rng.choice([None, "ada", "bob"])
+    life.accept(traits=None if tenant is None else [Trait(tenant=tenant) for _ in life.ids])
+    fate = rng.random()
+    if fate < 0.04:
+        life.cancel().after(SECOND).purge()
+        return
+    if fate < 0.07:
+        life.after(60 * SECOND).expire()
+        return
+    while True:
+        life.claim().after(rng.randrange(1, 2 * SECOND))
+        step = rng.random()
+        if step < 0.1:
+            life.extend().after(SECOND)
+        if step < 0.15:
+            life.release(rng.choice([0, SECOND]))
+        elif step < 0.35 and life.attempt < life.lives:
+            life.retry(rng.randrange(10 * SECOND))
+        elif step < 0.4 or (life.attempt == life.lives and step < 0.5):
+            life.die("Timeout" if life.attempt == life.lives else DROPPED)
+            if not redrives or rng.random() < 0.5:
+                return
+            life.after(SECOND).redrive()
+        elif step < 0.43:
+            life.dismiss()
+            return
+        else:
+            life.ack()
+            return
+
+
+def _lost(g: Garden) -> None:
+    seq, job = g.story.seq(), g.story.ids(1)
+    g.story.told(seq, job)
+    g.found.add(("lost", seq, job))
+
+
+def _unfinished(g: Garden) -> None:
+    g.expect("unfinished", g.life().accept().claim())
+
+
+def _undone(g: Garden) -> None:
+    g.expect("undone", g.life().accept().claim().ack(effect=False))
+
+
+def _unsent(g: Garden) -> None:
+    life = g.life().accept(told=False).claim()
+    seq = g.story.seq()
+    g.story.effect(seq, life.first, 1, life.at)
+    life.ack(effect=False)
+    g.found.add(("unexpected", seq, life.first))
+
+
+def _refused(g: Garden) -> None:
+    life = g.life().accept(told=False).claim()
+    seq = g.story.seq()
+    g.story.told(seq, None, "refused")
+    g.story.effect(seq, life.first, 1, life.at)
+    life.ack(effect=False)
+    g.found.add(("unexpected", seq, life.first))
+
+
+def _from_nowhere(g: Garden) -> None:
+    seq, job = g.story.seq(), g.story.ids(1)
+    g.story.told(seq, None, "unknown")
+    g.story.effect(seq, job, 1, g.moment())
+    g.found |= {("unexpected", seq, job), ("recovered", seq, job)}
+
+
+def _duplicated(g: Garden) -> None:
+    first, second = g.life().accept(), g.life().accept(told=False)
+    second.seqs = first.seqs
+    g.story.told(first.seqs[0], second.first)
+    for life in (first, second):
+        life.claim().ack()
+    g.expect("duplicated", second)
+
+
+def _duplicated_unseen(g: Garden) -> None:
+    """The producer knows of one, handlers saw two."""
+    first, second = g.life().accept(), g.life().accept(told=False)
+    second.seqs = first.seqs
+    for life in (first, second):
+        life.claim().ack()
+    g.expect("duplicated", second)
+
+
+def _recovered(g: Garden) -> None:
+    life = g.life().accept(told=False)
+    life.seqs = [g.story.seq()]
+    g.story.told(life.seqs[0], None, "unknown")
+    life.claim().ack()
+    g.expect("recovered", life)
+
+
+def _repeated_effect(g: Garden) -> None:
+    life = g.life().accept().claim().after(SECOND)
+    life.effect(1, life.at - 5).ack()
+    g.expect("repeated_effect", life)
+
+
+def _redelivered(g: Garden) -> None:
+    life = g.life().accept().claim().effect(1).after(1).retry().claim().ack()
+    g.expect("redelivered", life)
+
+
+def _unborn(g: Garden) -> None:
+    g.expect("unborn", g.life().claim().ack(effect=False))
+
+
+def _born_twice(g: Garden) -> None:
+    life = g.life().accept().after(1)
+    life.accept(told=False).after(1).claim().ack()
+    g.expect("born_twice", life)
+
+
+def _ended_twice(g: Garden) -> None:
+    g.expect("ended_twice", g.life().accept().claim().ack().after(1).ack(effect=False))
+
+
+def _cancelled_when_done(g: Garden) -> None:
+    g.expect("ended_twice", g.life().accept().claim().ack().after(1).cancel())
+
+
+def _unfenced(g: Garden) -> None:
+    g.expect("unfenced_effect", g.life().accept().claim().effect(7).ack(effect=False))
+
+
+def _resurrected(g: Garden) -> None:
+    g.expect("resurrected", g.life().accept().claim().ack().after(1).claim())
+
+
+def _stale_settle(g: Garden) -> None:
+    life = g.life().accept().claim().after(1).retry(5).claim().after(1)
+    life.ack(delivery=1)
+    g.expect("stale_settle", life)
+
+
+def _settled_open(g: Garden) -> None:
+    """Two endings of one delivery; the second one finds the job open again."""
+    g.expect("stale_settle", g.life().accept().claim().after(1).retry(5).after(1).ack())
+
+
+def _lease_overlap(g: Garden) -> None:
+    life = g.life().accept().claim().after(LEASE - 1).claim().after(1).ack()
+    g.expect("lease_overlap", life)
+
+
+def _overlap_of_an_extended(g: Garden) -> None:
+    """Long after the first lease, and within its extension."""
+    life = g.life().accept().claim().after(LEASE - 5).extend().after(LEASE - 5).claim().after(1).ack()
+    g.expect("lease_overlap", life)
+
+
+def _early_claim(g: Garden) -> None:
+    life = g.life(delay=SECOND).accept()
+    life.claim(at=life.due - 1).after(1).ack()
+    g.expect("early_claim", life)
+
+
+def _early_retry(g: Garden) -> None:
+    """The claim's own record lies about the due time."""
+    life = g.life().accept().claim().after(1).retry(SECOND)
+    life.due = life.at + 5
+    life.claim(at=life.at + 10).after(1).ack()
+    g.expect("early_claim", life)
+
+
+def _delivery_step(g: Garden) -> None:
+    g.expect("delivery_step", g.life().accept().claim(delivery=2).after(1).ack())
+
+
+def _delivery_again(g: Garden) -> None:
+    """The fence starts anew with a redrive."""
+    life = g.life(lives=1).accept().claim().after(1).die().after(1).redrive().claim(delivery=1).after(1).ack()
+    g.expect("delivery_step", life)
+
+
+def _too_many_lives(g: Garden) -> None:
+    g.expect("too_many_lives", g.life(lives=1).accept().claim().after(1).retry().claim().after(1).ack())
+
+
+def _miscounted(g: Garden) -> None:
+    life = g.life().accept().claim().after(1).retry().claim(attempt=1).after(1).ack()
+    g.expect("miscounted_lives", life)
+
+
+def _died_early(g: Garden) -> None:
+    g.expect("died_early", g.life(lives=3).accept().claim().after(1).die())
+
+
+def _cancelled_running(g: Garden) -> None:
+    g.expect("illegal", g.life().accept().claim().after(1).cancel())
+
+
+def _purged_alive(g: Garden) -> None:
+    g.expect("illegal", g.life().accept().after(1).purge())
+
+
+def _out_of_turn(g: Garden) -> None:
+    at = g.moment()
+    subject = Trait(subject=f"broken{at}")
+    first, second = (Life(g.story, at, queue="lines") for _ in range(2))
+    first.accept(traits=[subject]).claim(at=at + 10).after(100).ack()
+    second.accept(traits=[subject]).claim(at=at + 50).after(1).ack()
+    g.expect("out_of_turn", second)
+
+
+def _slot_twice(g: Garden) -> None:
+    tick = START + 7_200 * SECOND + len(g.found) * SECOND
+    fired = [Life(g.story, tick + at, queue="cron").accept(name=f"s{tick}", tick=tick) for at in (1, 2)]
+    for life in fired:
+        life.claim().ack()
+    g.expect("slot_twice", fired[1])
+
+
+def _ledger_gap(g: Garden) -> None:
+    name = f"gone{len(g.gone)}"
+    g.story.record(g.moment(), "pause", name)
+    g.gone.append(name)
+
+
+def _conflict(g: Garden) -> None:
+    life = g.life().accept().claim().after(1).retry(error="what was read first").claim().after(1).ack()
+    g.changed.append(life.first)
+    g.found.add(("conflict", life.seqs[0], life.first))
+
+
+KINDS: list[Callable[[Garden], None]] = [
+    *(_lost, _unfinished, _undone, _unsent, _refused, _from_nowhere, _duplicated, _duplicated_unseen, _recovered),
+    *(_repeated_effect, _redelivered, _unborn, _born_twice, _ended_twice, _cancelled_when_done, _unfenced),
+    *(_resurrected, _stale_settle, _settled_open, _lease_overlap, _overlap_of_an_extended, _early_claim, _early_retry),
+    *(_delivery_step, _delivery_again, _too_many_lives, _miscounted, _died_early, _cancelled_running, _purged_alive),
+    *(_out_of_turn, _slot_twice, _ledger_gap, _conflict),
+]
+
+
+def planted(seed: int, lives: int, each: int, *, id_step: int = 0) -> Garden:
+    garden = clean(seed, lives, id_step=id_step)
+    for _ in range(each):
+        for plant in KINDS:
+            plant(garden)
+    return garden
+
+
+def events_of(garden: Garden) -> tuple[pa.Table, set[int]]:
+    """The events as a reader saw them, and the offsets at which it missed something."""
+    import pyarrow.compute as pc
+
+    table = garden.story.table()
+    gone = pc.is_in(table["name"], value_set=pa.array(garden.gone, pa.string()))
+    offsets = set(table.filter(gone)["offset"].to_pylist())
+    starts = {offset for offset in offsets if offset - 1 not in offsets}
+    kept = table.filter(pc.invert(gone))
+    own = pc.and_(
+        pc.is_in(table["job_id"], value_set=pa.array(garden.changed, pa.int64())), pc.is_valid(table["error"])
+    )
+    copies = table.filter(own)
+    texts = pa.array(["what was read then"] * len(copies), pa.string())
+    copies = copies.set_column(table.column_names.index("error"), table.schema.field("error"), texts)
+    return pa.concat_tables([kept, copies]), starts

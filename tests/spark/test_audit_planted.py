@@ -1,0 +1,120 @@
+"""Anomalies planted into clean histories: all found with the right seq and job, nothing else; and DuckDB agrees."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from forebay.spark.audit import CHECKS, FINDINGS, Options, Verdict, audit, findings
+from tests.spark.oracle import oracle
+from tests.spark.planted import KINDS, OPTIONS, Found, Garden, clean, events_of, planted
+
+EACH = 7
+Frames = tuple[DataFrame, DataFrame, DataFrame]
+
+
+@pytest.fixture(scope="module")
+def garden() -> Garden:
+    return planted(seed=11, lives=400, each=EACH)
+
+
+@pytest.fixture(scope="module")
+def frames(spark: SparkSession, garden: Garden) -> Iterator[Frames]:
+    _, receipts, effects = garden.story.frames(spark)
+    read, _ = events_of(garden)
+    events = spark.createDataFrame(read).cache()
+    yield events, receipts, effects
+    events.unpersist()
+
+
+@pytest.fixture(scope="module")
+def verdict(frames: Frames) -> Verdict:
+    return audit(*frames, options=OPTIONS)
+
+
+def named(verdict: Verdict) -> set[Found]:
+    return {(result.check, each.seq, each.job_id) for result in verdict.results for each in result.offenders}
+
+
+def test_every_anomaly_is_found_and_nothing_else(garden: Garden, verdict: Verdict) -> None:
+    _, gaps = events_of(garden)
+    found = named(verdict)
+    assert {row for row in found if row[0] != "ledger_gap"} == garden.found
+    assert {each.offset for each in verdict.result("ledger_gap").offenders} == gaps
+    assert len(KINDS) * EACH >= 200
+    assert len({row[0] for row in garden.found}) >= 9
+    assert verdict.answer == "FAIL"
+    assert verdict.exit_code == 1
+
+
+def test_each_anomaly_is_counted_once(garden: Garden, verdict: Verdict) -> None:
+    expected = Counter(row[0] for row in garden.found)
+    counts = {result.check: result.count for result in verdict.results if result.count}
+    assert counts == expected | {"ledger_gap": len(events_of(garden)[1])}
+
+
+def test_notes_are_no_failures(verdict: Verdict) -> None:
+    outcomes = {result.check: result.outcome for result in verdict.results if result.count}
+    assert outcomes.pop("recovered") == "noted"
+    assert outcomes.pop("redelivered") == "noted"
+    assert set(outcomes.values()) == {"failed"}
+
+
+def test_the_sql_twin_agrees_to_the_row(frames: Frames) -> None:
+    events, receipts, effects = (pa.table(frame.toArrow()) for frame in frames)
+    rows = findings(*frames, options=OPTIONS).collect()
+    ours = {tuple(row[field] for field in FINDINGS.names[:-1]) for row in rows}
+    assert len(rows) == len(ours)
+    assert ours == oracle(events, receipts, effects, OPTIONS)
+    assert len(ours) >= 200
+
+
+def test_the_answer_does_not_depend_on_how_it_is_read(frames: Frames, verdict: Verdict) -> None:
+    events, receipts, effects = frames
+    shuffled = (
+        events.unionAll(events.filter("offset % 3 = 0"))
+        .repartition(5, "attempt", "place")
+        .sortWithinPartitions("event_at", ascending=False)
+    )
+    again = audit(
+        shuffled, receipts.unionAll(receipts).repartition(3), effects.unionAll(effects).coalesce(1), options=OPTIONS
+    )
+    facts = {"seqs_sent", "effects"}
+    assert again.results == verdict.results
+    assert again.answer == verdict.answer
+    assert {k: v for k, v in again.facts.items() if k not in facts} == {
+        k: v for k, v in verdict.facts.items() if k not in facts
+    }
+
+
+@pytest.mark.parametrize(("seed", "id_step"), [pytest.param(1, 0, marks=pytest.mark.nightly), (2, 1_000)])
+def test_no_false_alarm_on_a_clean_history(spark: SparkSession, seed: int, id_step: int) -> None:
+    garden = clean(seed, lives=300, id_step=id_step)
+    frames = garden.story.frames(spark)
+    verdict = audit(*frames, options=OPTIONS)
+    assert verdict.answer == "PASS", verdict.text()
+    assert all(result.count == 0 for result in verdict.results)
+    asked = {result.check for result in verdict.results if result.outcome == "ok"}
+    assert asked == CHECKS.keys() - {"log_gap"}
+    events, receipts, effects = (pa.table(frame.toArrow()) for frame in frames)
+    assert oracle(events, receipts, effects, OPTIONS) == set()
+
+
+def test_the_proof_alone_sees_what_it_promises(frames: Frames) -> None:
+    """Without every check: what bits show is found all the same, and what was not looked at is said."""
+    verdict = audit(*frames, options=Options(drained=True))
+    counts = {result.check: result.count for result in verdict.results}
+    for check in (
+        "lost",
+        "unfinished",
+        "undone",
+        "unexpected",
+        "duplicated",
+        "repeated_effect",
+        "ended_twice",
+        "unborn",
+    ):
+        assert counts[check] > 0, check
+    assert verdict.result("unfenced_effect").outcome == "not asked"

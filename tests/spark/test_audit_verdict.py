@@ -1,0 +1,190 @@
+"""The verdict on small histories: what is too little, what an option makes of a finding, what people read."""
+
+import re
+from datetime import timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from forebay.core.errors import Invalid
+from forebay.spark.audit import CHECKS, Options, Tier, Verdict, audit
+from forebay.spark.audit.words import job_sums
+from tests.spark.story import SECOND, START, Life, Story
+
+MINUTE = 60 * SECOND
+
+
+def judged(spark: SparkSession, story: Story, options: Options | None = None) -> Verdict:
+    return audit(*story.frames(spark), options=options)
+
+
+@pytest.fixture(scope="module")
+def good() -> Story:
+    story = Story()
+    Life(story, START, n=5).accept().claim().after(SECOND).ack()
+    return story
+
+
+@pytest.fixture(scope="module")
+def frames(spark: SparkSession, good: Story) -> tuple[DataFrame, DataFrame, DataFrame]:
+    return good.frames(spark)
+
+
+def test_a_small_clean_history_passes(spark: SparkSession, good: Story) -> None:
+    verdict = judged(spark, good)
+    assert (verdict.answer, verdict.exit_code, verdict.reasons) == ("PASS", 0, [])
+    assert verdict.facts["jobs"] == 5
+    assert verdict.result("lost").outcome == "ok"
+    assert verdict.result("early_claim").outcome == "not asked"
+    assert verdict.result("unfinished").outcome == "not asked"
+    assert verdict.text().endswith("\nPASS")
+    assert msgspec.json.decode(verdict.json())["answer"] == "PASS"
+
+
+Frames = tuple[DataFrame, DataFrame, DataFrame]
+
+
+def test_without_receipts_nothing_is_proven(frames: Frames) -> None:
+    events, _, _ = frames
+    verdict = audit(events)
+    assert (verdict.answer, verdict.exit_code) == ("INVALID", 2)
+    assert verdict.result("lost").outcome == "no evidence"
+    assert verdict.result("repeated_effect").outcome == "no evidence"
+    (reason,) = verdict.reasons
+    assert "no receipts" in reason
+    assert f"INVALID because {reason}" in verdict.text()
+
+
+def test_no_events_and_no_receipts_are_named(frames: Frames) -> None:
+    events, receipts, effects = frames
+    verdict = audit(events.limit(0), receipts.limit(0), effects.limit(0))
+    assert verdict.answer == "INVALID"
+    assert [reason.split(":")[0] for reason in verdict.reasons] == [
+        "there are no events",
+        "0 jobs were accepted, 1 is the least that proves something",
+        "the receipts are empty",
+    ]
+
+
+def test_too_little_coverage_is_named(frames: Frames) -> None:
+    events, receipts, effects = frames
+    part = receipts.filter("seq < 3"), effects.filter("seq < 3").withColumn("effect_at", F.lit(None).cast("timestamp"))
+    verdict = audit(events, *part, options=Options(least_jobs=6))
+    assert verdict.answer == "INVALID"
+    assert verdict.reasons == [
+        "5 jobs were accepted, 6 is the least that proves something",
+        "3 of 5 enqueued jobs have a receipt, less than 90%",
+        "effects have no effect_at: one that was repeated is not told from a line that was",
+    ]
+    assert audit(events, part[0], options=Options(coverage=0.5)).answer == "PASS"
+
+
+def test_a_ledger_that_begins_late_or_was_off_proves_nothing_of_before(spark: SparkSession) -> None:
+    story = Story()
+    Life(story, START).accept().claim().after(SECOND).ack()
+    Life(story, START + MINUTE).accept().claim().after(SECOND).ack()
+    story.record(START + 2 * MINUTE, "put_ledger_rule", "off")
+    events, receipts, effects = story.frames(spark)
+    late = audit(events.filter("offset >= 2"), receipts, effects, options=Options(drained=True))
+    assert late.answer == "FAIL"
+    assert [each.seq for each in late.result("lost").offenders] == [0]
+    known = audit(events.filter("offset >= 2"), receipts, effects, options=Options(drained=True, begins=2))
+    assert (known.answer, known.result("unborn").outcome) == ("INVALID", "not asked")
+    assert known.reasons[0].startswith("the ledger was switched off 1 times")
+    assert all(result.count == 0 for result in known.results)
+
+
+def test_options_turn_notes_into_failures(spark: SparkSession) -> None:
+    story = Story()
+    Life(story, START).accept().claim().effect(1).after(1).retry().claim().ack()
+    Life(story, START).accept().claim().after(1).die("GaveUp")
+    frames = story.frames(spark)
+    lenient = audit(*frames, options=Options(every_check=True))
+    assert lenient.answer == "PASS"
+    assert {r.check for r in lenient.results if r.outcome == "noted"} == {"redelivered", "died_early"}
+    assert lenient.result("redelivered").offenders[0].note == "effects by deliveries 1, 2"
+    strict = audit(*frames, options=Options(every_check=True, exactly_once=True, dropped=frozenset({"Other"})))
+    assert {r.check for r in strict.results if r.outcome == "failed"} == {"redelivered", "died_early"}
+    named = audit(*frames, options=Options(every_check=True, dropped=frozenset({"GaveUp"})))
+    assert named.result("died_early").count == 0
+
+
+def test_slots_left_out_and_schedules_that_never_fired(spark: SparkSession) -> None:
+    story = Story()
+    for minute in (0, 1, 3):
+        tick = START + minute * MINUTE
+        Life(story, tick).accept(name="tick", tick=tick).claim().ack()
+    events, _, _ = story.frames(spark)
+    every = timedelta(minutes=1)
+    verdict = audit(events, options=Options(schedules={"tick": every, "never": every}))
+    notes = [each.note for each in verdict.result("slot_missing").offenders]
+    assert sorted(notes, key=str) == [
+        "never: it never fired",
+        "tick: between 2030-03-17 17:47:40 and 2030-03-17 17:49:40",
+    ]
+
+
+def test_gaps_of_a_log_are_found(spark: SparkSession, frames: Frames) -> None:
+    rows = [(part, offset) for part, offsets in ((0, [3, 4, 7, 7, 8]), (1, [0, 1])) for offset in offsets]
+    log = spark.createDataFrame(rows, "partition int, offset long")
+    verdict = audit(*frames, logs={"audit": log})
+    (gap,) = verdict.result("log_gap").offenders
+    assert (gap.offset, gap.note) == (5, "log audit, partition 0: entries are missing from here on")
+    assert verdict.answer == "FAIL"
+
+
+def test_a_torn_record_is_a_gap(frames: Frames) -> None:
+    events, receipts, effects = frames
+    verdict = audit(events.filter("NOT (change = 'claimed' AND place = 1)"), receipts, effects)
+    (gap,) = verdict.result("ledger_gap").offenders
+    assert (gap.offset, gap.note) == (1, "4 jobs of at least 5")
+
+
+def test_the_text_names_offenders(spark: SparkSession) -> None:
+    story = Story()
+    Life(story, START, n=7).accept().claim().after(SECOND).ack(effect=False)
+    text = judged(spark, story).text()
+    assert "undone             I1    FAIL          7  the ledger says acked, and no handler left an effect" in text
+    assert "  seq 0 job 1: acked, and no handler left an effect\n" in text
+    assert "  … and 2 more" in text
+    assert text.endswith("\nFAIL")
+
+
+def test_words_hold_ids_at_their_edges(spark: SparkSession) -> None:
+    """Bit 63 is the sign of a word; ids may be as large as a store can count."""
+    story = Story()
+    for first in (1, 63, 64, 127, 128, 2**62):
+        story.next_id = first
+        Life(story, START).accept().claim().after(SECOND).ack()
+    sums = job_sums(*story.frames(spark))
+    suspicions = {name: getattr(sums, name) for name in sums.__struct_fields__[5:]}
+    assert (sums.jobs, sums.ended, sums.acked, sums.receipted) == (6, 6, 6, 6)
+    assert not any(suspicions.values()), suspicions
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"begins": -1}, "begins: -1 is no offset"),
+        ({"coverage": 1.5}, "coverage: 1.5 is no share"),
+        ({"ordered": {"q": "color"}}, "ordered: queue 'q' by 'color'"),
+        ({"schedules": {"s": timedelta(0)}}, "schedules: 's' every 0:00:00"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, object], complaint: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        Options(**options)  # type: ignore[arg-type]
+    assert str(refused.value).startswith(complaint)
+
+
+def test_the_page_defines_every_check() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "audit.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| (.) \| (I\d+) \| (\*note:)?", page, re.MULTILINE)
+    marks = {Tier.PROOF: "●", Tier.EVERY: "○"}
+    assert rows == [
+        (check.id, marks[check.tier], check.invariant, "*note:" if check.weight == "note" else "")
+        for check in CHECKS.values()
+    ]

@@ -1,0 +1,59 @@
+"""What holds for every table: its schema, and that parts of a history merge to what the whole of it gives."""
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.testing import assertDataFrameEqual
+
+from forebay.core.errors import Invalid
+from forebay.spark.schemas import EVENTS, conform
+from forebay.spark.tables import PARTITIONS, TABLES, Table
+from tests.spark.planted import clean
+
+MERGED = [table for table in TABLES.values() if table.how == "merge"]
+
+
+@pytest.fixture(scope="module")
+def events(spark: SparkSession) -> Iterator[DataFrame]:
+    frame, _, _ = clean(seed=5, lives=250).story.frames(spark)
+    yield frame.cache()
+    frame.unpersist()
+
+
+def built(table: Table, events: DataFrame) -> DataFrame:
+    return table.build(events if table.source == "events" else TABLES[table.source].build(events))
+
+
+@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+def test_a_table_keeps_its_schema(table: Table, events: DataFrame) -> None:
+    rows = built(table, events)
+    fields = [(field.name, field.dataType) for field in rows.schema]
+    assert fields == [(field.name, field.dataType) for field in table.schema]
+    assert set(PARTITIONS) <= set(table.schema.names)
+    never = [field.name for field in table.schema if not field.nullable]
+    found = rows.select(*never, F.struct(*table.keys).alias("keys")).collect()
+    assert all(value is not None for row in found for value in row)
+    assert len({row["keys"] for row in found}) == len(found) > 0
+
+
+@pytest.mark.parametrize("table", MERGED, ids=lambda table: table.name)
+def test_parts_of_a_history_merge_to_the_whole(table: Table, events: DataFrame) -> None:
+    """Cut twice, the later part first: what was half done at a cut is finished by the merge."""
+    cuts = events.filter("offset < 300"), events.filter("offset BETWEEN 300 AND 900"), events.filter("offset > 900")
+    merged = table.updated(table.updated(table.build(cuts[1]), cuts[0]), cuts[2])
+    sketches = [name for name in table.schema.names if name.endswith("_sketch")]
+    assertDataFrameEqual(merged.drop(*sketches), built(table, events).drop(*sketches))
+
+
+def test_the_answer_does_not_depend_on_partitions(events: DataFrame) -> None:
+    jobs = TABLES["jobs"]
+    mixed = events.repartition(4, "place").sortWithinPartitions(F.desc("offset"))
+    assertDataFrameEqual(jobs.build(mixed), jobs.build(events))
+
+
+def test_events_of_another_shape_are_refused(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([], "offset int, place int")
+    with pytest.raises(Invalid, match="offset is int; event_at is missing"):
+        conform(frame, EVENTS, "events")
