@@ -66,9 +66,10 @@ def flowing(
     rate: int = 0,
     size: tuple[int, int] = ours.FLOW,
     processes: int = 0,
+    ledger: bool = True,
 ) -> Iterator[Flow]:
     with bench.database() as database, Clients() as clients:
-        ours.prepare(database)
+        ours.prepare(database, ledger)
         workers = clients.tallies("worker")
         ours.start_client(database, clients, "producer", "produce", kind, BATCH, depth, rate)
         ours.start_worker(database, clients, size, processes, queue_of(kind))
@@ -81,8 +82,8 @@ def flowing(
         clients.stop()
 
 
-def together(bench: Bench, lengths: Lengths, kind: str = "email") -> Values:
-    with flowing(bench, lengths.warm_up, kind=kind) as flow:
+def together(bench: Bench, lengths: Lengths, kind: str = "email", ledger: bool = True) -> Values:
+    with flowing(bench, lengths.warm_up, kind=kind, ledger=ledger) as flow:
         values = flow.measured(lengths.window)
         return {**values, DEAD: flow.database.dead()}
 
@@ -172,6 +173,8 @@ def figures(bench: Bench, lengths: Lengths) -> list[Figure]:
         found += bare.figures((CPU, SERVER, CLIENT, WAL))
         base = "end_to_end/pgbench"
     found += flat_out.figures(all_of_it, base, rate="≥ 50,000 and ≥ 0.6 ×")
+    silent = Cell("end_to_end/forebay-without-ledger", lambda: together(bench, lengths, ledger=False))
+    found += silent.figures(_COSTS, "end_to_end/forebay", rate="≤ 1.1 ×")
     found += failing.figures(all_of_it, "end_to_end/forebay", rate="≥ 0.75 ×")
     single = Cell("single/enqueue-64-threads", lambda: threads(bench, lengths.threads))
     found += single.figures(("enqueue-p50", "enqueue-p99"), rate="≥ 8,000", enqueue_p99="< 25")

@@ -13,6 +13,8 @@ from bench.pg.load import BATCH
 from bench.pg.processes import Clients
 from bench.pg.server import Database
 from forebay import open_store
+from forebay.core.ledger import LedgerRule
+from forebay.store.postgres.store import PostgresStore
 
 DEFAULTS: Final = (64, 100)
 DRAIN: Final = (2_000, 1_000)
@@ -57,9 +59,12 @@ def run_client(database: Database, clients: Clients, group: str, *words: object)
     clients.run(group, command, environment(database, clients))
 
 
-def prepare(database: Database) -> None:
+def prepare(database: Database, ledger: bool = True) -> None:
     """Our schema, and nothing in it."""
-    open_store(database.url).close()
+    store = PostgresStore(database.url)
+    if not ledger:
+        store.put_ledger_rule(LedgerRule(on=False))
+    store.close()
 
 
 def seed(database: Database, jobs: int, batch: int = BATCH) -> None:

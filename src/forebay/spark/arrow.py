@@ -1,0 +1,201 @@
+"""Records of the ledger as Arrow columns: `EVENTS`, one row a job and change. Work is per span, not per job.
+
+What a span says of all its jobs is written once and repeated by Arrow; only jobs with traits are looked at one by one.
+Columns that nobody asked for are not made.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from forebay.core.errors import Invalid
+from forebay.core.ledger import Change, LedgerEntry, Span, Trait
+
+_DAY: Final = 86_400_000_000
+_LEASED: Final = frozenset({Change.CLAIMED, Change.EXTENDED})
+_AGAIN: Final = frozenset({Change.RETRIED, Change.RELEASED, Change.REDRIVEN})
+_ENDED: Final = frozenset({Change.ACKED, Change.DISMISSED, Change.CANCELLED})
+_NO_SPAN: Final = Span("", 0, 1, "", "")
+_TRAITS: Final = ("kind", "tenant", "subject", "key", "error_kind", "error", "priority")
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """As Spark expects it of a source that reads this schema."""
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def narrowed(schema: StructType, whole: StructType, what: str) -> StructType:
+    """The schema that the user asks for, once it is known to be a part of the whole one."""
+    known = {field.name: field.dataType for field in whole}
+    wrong = [
+        f"{field.name} {field.dataType.simpleString()}" for field in schema if known.get(field.name) != field.dataType
+    ]
+    if wrong:
+        columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in whole)
+        raise Invalid(f"schema of {what}", f"it has no {', '.join(wrong)}", f"choose among {columns}")
+    return schema
+
+
+def instants(values: NDArray[np.int64]) -> pa.Array:
+    """Microseconds as timestamps; 0 is none."""
+    return pa.array(values, pa.timestamp("us", tz="UTC"), mask=values == 0)
+
+
+def event_batches(entries: Iterable[LedgerEntry], schema: StructType, rows: int = 50_000) -> Iterator[pa.RecordBatch]:
+    """The events of these records, in order, in batches of about so many rows; a record is never cut."""
+    ready: list[LedgerEntry] = []
+    size = 0
+    for entry in entries:
+        ready.append(entry)
+        size += max(1, entry.record.jobs)
+        if size >= rows:
+            yield flatten(ready, schema)
+            ready, size = [], 0
+    if ready:
+        yield flatten(ready, schema)
+
+
+def flatten(entries: Sequence[LedgerEntry], schema: StructType) -> pa.RecordBatch:
+    """The events of these records; `schema` is `EVENTS` or a part of it."""
+    return _Events(entries).batch(schema)
+
+
+class _Events:
+    """Columns by the span, and which span each row comes from."""
+
+    def __init__(self, entries: Sequence[LedgerEntry]) -> None:
+        self._entries = entries
+        owners: list[int] = []
+        self._spans: list[Span] = []
+        for number, entry in enumerate(entries):
+            spans = entry.record.spans or (_NO_SPAN,)
+            self._spans += spans
+            owners += [number] * len(spans)
+        sizes = np.fromiter((span.n for span in self._spans), np.int64, len(self._spans))
+        self._owner = np.array(owners, np.int64)
+        self._span_of = np.repeat(np.arange(len(sizes)), sizes)
+        self._entry_of = self._owner[self._span_of]
+        self._starts = np.cumsum(sizes) - sizes
+        self._rows = int(sizes.sum())
+        self._own: dict[str, tuple[list[int], list[Any]]] = {name: ([], []) for name in _TRAITS}
+        for start, span in zip(self._starts.tolist(), self._spans, strict=True):
+            if span.traits is not None:
+                self._note(start, span.traits)
+
+    def batch(self, schema: StructType) -> pa.RecordBatch:
+        target = arrow_schema(schema)
+        columns = [self._column(field.name).cast(field.type) for field in target]
+        return pa.RecordBatch.from_arrays(columns, schema=target)
+
+    def _column(self, name: str) -> pa.Array:
+        special = _SPECIAL.get(name)
+        if special is not None:
+            return special(self)
+        return self._trait(name) if name in _TRAITS else self._repeated(name)
+
+    def _note(self, start: int, traits: Sequence[Trait | None]) -> None:
+        """What jobs have of their own, by column, with their rows."""
+        kinds, kind_values = self._own["kind"]
+        for row, trait in enumerate(traits, start):
+            if trait is None:
+                continue
+            if trait.kind is not None:
+                kinds.append(row)
+                kind_values.append(trait.kind)
+            if not (trait.tenant or trait.subject or trait.key or trait.error_kind or trait.error or trait.priority):
+                continue
+            for name in _TRAITS[1:]:
+                value = getattr(trait, name)
+                if value:
+                    self._own[name][0].append(row)
+                    self._own[name][1].append(value)
+
+    def _repeated(self, name: str) -> pa.Array:
+        """What the spans say, for each of their jobs; 0 and "" are nothing."""
+        values = list(map(attrgetter(name), self._spans))
+        if name in _TEXTS:
+            return pa.array([value or None for value in values], pa.string()).take(pa.array(self._span_of))
+        column = np.array(values, np.int64)[self._span_of]
+        return instants(column) if name.endswith("_at") else pa.array(column, mask=column == 0)
+
+    def _of_record(self, value: Callable[[Any], str | None]) -> pa.Array:
+        values = pa.array([value(entry.record) for entry in self._entries], pa.string())
+        return values.take(pa.array(self._entry_of))
+
+    def _until(self, changes: frozenset[Change]) -> pa.Array:
+        values = [span.until if span.change in changes else 0 for span in self._spans]
+        return instants(np.array(values, np.int64)[self._span_of])
+
+    def _trait(self, name: str) -> pa.Array:
+        """A column that is null but for the jobs that have it."""
+        rows, values = self._own[name]
+        if not rows:
+            return pa.nulls(self._rows, pa.string())
+        places = np.full(self._rows, -1, np.int64)
+        places[rows] = np.arange(len(rows))
+        return pa.array(values, pa.string()).take(pa.array(places, mask=places < 0))
+
+    def _offsets(self) -> pa.Array:
+        return pa.array(np.array([entry.offset for entry in self._entries], np.int64)[self._entry_of])
+
+    def _places(self) -> pa.Array:
+        firsts = np.flatnonzero(np.diff(self._owner, prepend=-1))
+        begins = self._starts[firsts]
+        return pa.array(np.arange(self._rows) - begins[self._entry_of])
+
+    def _ats(self) -> NDArray[np.int64]:
+        return np.array([entry.record.at for entry in self._entries], np.int64)[self._entry_of]
+
+    def _job_ids(self) -> pa.Array:
+        firsts = np.array([span.first for span in self._spans], np.int64)[self._span_of]
+        none = np.array([span is _NO_SPAN for span in self._spans], bool)[self._span_of]
+        return pa.array(firsts + np.arange(self._rows) - self._starts[self._span_of], mask=none)
+
+    def _kinds(self) -> pa.Array:
+        common = self._repeated("kind")
+        return pc.coalesce(self._trait("kind"), common) if self._own["kind"][0] else common
+
+    def _priorities(self) -> pa.Array:
+        """Known of new jobs alone."""
+        born = np.array([span.change == Change.ACCEPTED for span in self._spans], bool)[self._span_of]
+        column = np.zeros(self._rows, np.int64)
+        rows, values = self._own["priority"]
+        column[rows] = values
+        return pa.array(column, mask=~born)
+
+    def _enqueued(self) -> pa.Array:
+        """A job is enqueued when it is accepted, whether or not its span repeats it."""
+        column = np.array([span.enqueued_at for span in self._spans], np.int64)[self._span_of]
+        born = np.array([span.change == Change.ACCEPTED for span in self._spans], bool)[self._span_of]
+        return instants(np.where(born & (column == 0), self._ats(), column))
+
+    def _ticks(self) -> pa.Array:
+        ticks = np.array([entry.record.tick or 0 for entry in self._entries], np.int64)
+        return instants(ticks[self._entry_of])
+
+
+_TEXTS: Final = frozenset({"change", "queue", "kind"})
+_SPECIAL: Final[dict[str, Callable[[_Events], pa.Array]]] = {
+    "offset": _Events._offsets,
+    "place": _Events._places,
+    "event_at": lambda events: instants(events._ats()),
+    "verb": lambda events: events._of_record(lambda record: record.verb),
+    "owner": lambda events: events._of_record(lambda record: record.owner),
+    "name": lambda events: events._of_record(lambda record: record.name),
+    "tick": _Events._ticks,
+    "job_id": _Events._job_ids,
+    "kind": _Events._kinds,
+    "priority": _Events._priorities,
+    "enqueued_at": _Events._enqueued,
+    "lease_until": lambda events: events._until(_LEASED),
+    "next_at": lambda events: events._until(_AGAIN),
+    "kept_until": lambda events: events._until(_ENDED),
+    "day": lambda events: pa.array(events._ats() // _DAY, pa.int32()),
+}

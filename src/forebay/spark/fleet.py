@@ -1,0 +1,101 @@
+"""A burst of workers on Spark: each task is a whole worker, with claims, renewals and reaper, until nothing is left.
+
+Spark only starts the processes. What keeps it correct is what always does: leases. A task that is lost, tried again or
+run twice by speculation is a worker that fell silent, or one worker more; its jobs come back when their leases run out,
+and the tasks stay until nobody holds a job any more. Jobs are never rows: a row that Spark repeats would be a job that
+ran twice.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from functools import partial
+from threading import Event
+from time import monotonic
+from typing import Final
+
+from msgspec import Struct
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+from forebay.core.errors import Invalid
+from forebay.store.protocol import Store
+from forebay.work.app import find_app
+from forebay.work.options import Options
+from forebay.work.worker import Worker
+
+_LOOK_SECONDS: Final = 0.2
+_QUIET_SECONDS: Final = 1.0
+"""So long must nothing be ready, running or about to fall due before a task believes that all is done."""
+
+_SOON_SECONDS: Final = 60.0
+"""Retries that fall due within it are waited for; what is planned for later is left to others."""
+
+
+class Shift(Struct, frozen=True):
+    """What became of one task. `attempt`: how often Spark started it anew. `empty`: it left because all is done."""
+
+    task: int
+    attempt: int
+    owner: str
+    seconds: float
+    empty: bool
+
+
+def drain(
+    spark: SparkSession, target: str, url: str, options: Options, *, tasks: int | None = None, limit: float = 3600.0
+) -> list[Shift]:
+    """Run workers of the app `module:name` in so many tasks (default: one a slot) until its queues are empty.
+
+    After `limit` seconds each stops claiming, lets what runs finish, and leaves the rest. The app must be importable on
+    the executors, and the store reachable from them.
+    """
+    if url.startswith("memory:"):
+        raise Invalid("store", "a memory store lives in one process, Spark runs in many", "use sqlite or postgresql")
+    tasks = spark.sparkContext.defaultParallelism if tasks is None else tasks
+    places = spark.sparkContext.parallelize(range(tasks), tasks)
+    told = places.mapPartitions(partial(_work, target, url, options, limit)).collect()
+    return [Shift(*each) for each in told]
+
+
+def _work(
+    target: str, url: str, options: Options, limit: float, places: Iterable[int]
+) -> Iterator[tuple[int, int, str, float, bool]]:
+    """One task. Plain tuples go back: what Spark carries, it pickles."""
+    os.environ["FOREBAY_URL"] = url
+    app = find_app(target)
+    if app.url != url:
+        raise Invalid("store", f"{target} names its own", "write Forebay() without a URL there")
+    context = TaskContext.get()
+    attempt = 0 if context is None else context.attemptNumber()
+    for place in places:
+        began = monotonic()
+        worker = Worker(app, options, target=target)
+        worker.start()
+        try:
+            empty = _wait(worker, app.store, began + limit)
+        finally:
+            worker.drain(options.drain_timeout.total_seconds())
+            app.close()
+        yield place, attempt, worker.owner, monotonic() - began, empty
+
+
+def _wait(worker: Worker, store: Store, until: float) -> bool:
+    """Whether all was done before the time was over."""
+    quiet_since = monotonic()
+    while worker.healthy and monotonic() < until:
+        if not _at_rest(worker, store):
+            quiet_since = monotonic()
+        elif monotonic() - quiet_since >= _QUIET_SECONDS:
+            return True
+        Event().wait(_LOOK_SECONDS)
+    if not worker.healthy:
+        raise RuntimeError("the worker is broken: no loop, hanging handlers, or no way to its store")
+    return False
+
+
+def _at_rest(worker: Worker, store: Store) -> bool:
+    held = store.backlog(list(worker.options.queues))
+    if any(queue.ready or queue.running for queue in held) or not worker.pool.idle:
+        return False
+    next_due = store.promote(1).next_due if any(queue.waiting for queue in held) else None
+    return next_due is None or next_due - store.now() > _SOON_SECONDS * 1_000_000

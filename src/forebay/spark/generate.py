@@ -1,0 +1,102 @@
+"""Jobs by the million, made from a seed: the same jobs on one partition or two hundred, on one machine or many.
+
+Everything about a job is a pure function of (seed, seq). The mix of a busy day:
+
+    70 %  fast      1 … 5 ms                                5 %  flapping  fails `fails` times, then works; 1 … 5 ms
+    20 %  slow      200 ms … 2 s: a lease of less than      5 %  poison    never works
+                    2 s must be renewed to outlast it
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Event, Thread
+from time import monotonic
+from typing import Final
+from uuid import uuid4
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from forebay.core.errors import ForebayError, Invalid
+from forebay.spark.sink import source_of
+from forebay.store.feeding import Feeding
+from forebay.store.open import open_store
+
+COUNT_MOST: Final = 2**48
+_LOOK_EVERY: Final = 1.0
+FAST, SLOW, FLAPPING = 70, 90, 95
+"""Of a hundred jobs, those below are of this kind or one before it."""
+
+
+def jobs(spark: SparkSession, count: int, seed: int, *, start: int = 0, queue: str = "default") -> DataFrame:
+    """Jobs `start` … `start + count - 1` of the seed: seq, kind, payload and queue. Each payload has its `seq`."""
+    for name, value in (("count", count), ("start", start)):
+        if type(value) is not int or not 0 <= value <= COUNT_MOST:
+            raise Invalid(name, f"{value!r} is not an integer in 0 … {COUNT_MOST}", "choose one inside these bounds")
+    seq = F.col("id")
+
+    def draw(purpose: str, sides: int) -> Column:
+        return F.pmod(F.xxhash64(F.lit(seed), F.lit(purpose), seq), F.lit(sides)).cast("int")
+
+    of_mix = draw("kind", 100)
+    kind = (
+        F.when(of_mix < FAST, "fast")
+        .when(of_mix < SLOW, "slow")
+        .when(of_mix < FLAPPING, "flapping")
+        .otherwise("poison")
+    )
+    length = F.when(kind == "slow", 200 + draw("ms", 1_801)).otherwise(1 + draw("ms", 5))
+    fails = F.when(kind == "flapping", F.concat(F.lit(',"fails":'), 1 + draw("fails", 3))).otherwise("")
+    payload = F.concat(F.lit('{"seq":'), seq, F.lit(',"ms":'), length, fails, F.lit("}"))
+    made = spark.range(start, start + count)
+    return made.select(seq.alias("seq"), kind.alias("kind"), payload.alias("payload"), F.lit(queue).alias("queue"))
+
+
+@dataclass(frozen=True)
+class Seeded:
+    """How many jobs are in by this write, and in how many seconds."""
+
+    jobs: int
+    seconds: float
+
+
+def seed_store(
+    made: DataFrame, url: str, *, write_id: str | None = None, progress: Callable[[Seeded], object] | None = None
+) -> Seeded:
+    """Put generated jobs into a store through the sink. Repeated with the same `write_id` it goes on, or adds nothing.
+
+    `progress` hears about once a second how far it has come, as the store knows it.
+    """
+    write_id = write_id or uuid4().hex
+    sources = [source_of(write_id, number) for number in range(made.rdd.getNumPartitions())]
+    began = monotonic()
+    store = open_store(url)
+    stop = Event()
+
+    def seen() -> Seeded:
+        if not isinstance(store, Feeding):
+            raise Invalid(
+                "url", f"{store.capabilities.name} does not keep a source's place", "use sqlite or postgresql"
+            )
+        places = [store.fed(source) for source in sources]
+        return Seeded(sum(place.taken for place in places if place is not None), monotonic() - began)
+
+    def tell(hear: Callable[[Seeded], object]) -> None:
+        while not stop.wait(_LOOK_EVERY):
+            with suppress(ForebayError):
+                hear(seen())
+
+    watcher = Thread(target=tell, args=(progress,), daemon=True) if progress is not None else None
+    try:
+        seen()
+        if watcher is not None:
+            watcher.start()
+        writer = made.drop("seq").write.format("forebay").mode("append")
+        writer.option("url", url).option("write_id", write_id).save()
+        return seen()
+    finally:
+        stop.set()
+        if watcher is not None and watcher.ident is not None:
+            watcher.join()
+        store.close()

@@ -1,0 +1,192 @@
+"""The options of the data source `forebay`, read and checked in one place, on the driver.
+
+An option that nobody knows is refused with the nearest one that exists: a typing error must not become a default.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote
+
+from forebay.core.errors import Invalid
+from forebay.core.job import State
+from forebay.core.names import check_name, check_text
+from forebay.store.feeding import FEED_MOST
+from forebay.store.protocol import Query
+
+TABLES: Final = ("jobs", "dead", "events")
+GAPS: Final = ("fail", "skip")
+STARTS: Final = ("earliest", "latest")
+WRITES: Final = ("enqueue", "redrive")
+_PARTITIONS_MOST: Final = 10_000
+_ROWS_MOST: Final = 100_000_000
+_RATE_MOST: Final = 1_000_000.0
+
+ID_MOST: Final = 2**63 - 1
+_READING: Final = (
+    "url table queue state kind tenant subject first_id last_id pushdown partitions page max_events max_records start "
+    "on_gap"
+)
+_WRITING: Final = "url action queue kind write_id rate dry_run patience chunk report"
+_SPARKS_OWN: Final = {"checkpointlocation", "queryname"}
+"""What Spark passes on to a source although it is not meant for it."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How to read. `log`: the name behind `log:`; `table` is then "log".
+
+    query, first_id, last_id   which jobs, for the tables jobs and dead
+    pushdown                   `df.filter` narrows the read itself. Off, because Spark 4.3 goes on with the filters of
+                               one query in the next one of the same DataFrame: good for one query after each `load`
+    """
+
+    url: str
+    table: str
+    log: str
+    query: Query
+    first_id: int
+    last_id: int
+    pushdown: bool
+    partitions: int
+    page: int
+    max_events: int
+    max_records: int
+    start: str
+    on_gap: str
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> "Reading":
+        given = _Given(options, _READING)
+        table, log = given.table()
+        return cls(
+            url=given.url(readable=table == "events", there=True),
+            table=table,
+            log=log,
+            query=given.query(table),
+            first_id=given.count("first_id", 1, ID_MOST),
+            last_id=given.count("last_id", ID_MOST, ID_MOST),
+            pushdown=given.choice("pushdown", ("false", "true")) == "true",
+            partitions=given.count("partitions", os.cpu_count() or 1, _PARTITIONS_MOST),
+            page=given.count("page", 50_000, 1_000_000),
+            max_events=given.count("max_events", 500_000, _ROWS_MOST),
+            max_records=given.count("max_records", 100_000, _ROWS_MOST),
+            start=given.choice("start", STARTS),
+            on_gap=given.choice("on_gap", GAPS),
+        )
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How to write. `report`: a file on the driver that is told, as JSON, what became of the rows."""
+
+    url: str
+    action: str
+    queue: str
+    kind: str | None
+    write_id: str | None
+    rate: float | None
+    dry_run: bool
+    patience: float
+    chunk: int
+    report: str | None
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> "Writing":
+        given = _Given(options, _WRITING)
+        write_id = given.text("write_id")
+        return cls(
+            url=given.url(),
+            action=given.choice("action", WRITES),
+            queue=given.name("queue") or "default",
+            kind=given.name("kind"),
+            write_id=None if write_id is None else check_text("option write_id", write_id),
+            rate=given.number("rate", _RATE_MOST),
+            dry_run=given.choice("dry_run", ("false", "true")) == "true",
+            patience=given.number("patience", 86_400.0) or 60.0,
+            chunk=given.count("chunk", FEED_MOST, FEED_MOST),
+            report=given.text("report"),
+        )
+
+
+class _Given:
+    """What the user wrote."""
+
+    def __init__(self, options: Mapping[str, str], known: str) -> None:
+        self._options = {name.lower(): value for name, value in options.items() if name.lower() not in _SPARKS_OWN}
+        names = known.split()
+        for name in self._options:
+            if name not in names:
+                near = get_close_matches(name, names, 1)
+                hint = f"did you mean {near[0]}? it has " if near else "it has "
+                raise Invalid(f"option {name}", "the source forebay does not know it", hint + ", ".join(names))
+
+    def text(self, name: str) -> str | None:
+        return self._options.get(name)
+
+    def name(self, option: str) -> str | None:
+        value = self.text(option)
+        return None if value is None else check_name(f"option {option}", value)
+
+    def url(self, readable: bool = False, there: bool = False) -> str:
+        """`readable`: the ledger of a journal, which another process may own. `there`: the store must exist."""
+        url = self.text("url") or os.environ.get("FOREBAY_URL")
+        if not url:
+            raise Invalid("option url", "it is not given", 'say .option("url", "postgresql://…"), or set FOREBAY_URL')
+        if url.startswith("memory:") and (not readable or url.strip("/") == "memory:"):
+            raise Invalid(
+                "option url",
+                "a memory store lives in one process, Spark runs in many",
+                "use sqlite:///… or postgresql://…; of memory:///directory the table events can be read",
+            )
+        if there and url.startswith("sqlite:///") and not Path(unquote(url.removeprefix("sqlite:///"))).is_file():
+            path = unquote(url.removeprefix("sqlite:///"))
+            raise Invalid("option url", f"there is no file {path}", "name the one that the workers use")
+        return url
+
+    def query(self, table: str) -> Query:
+        state = self.text("state")
+        if state is not None and (state not in tuple(State) or table != "jobs"):
+            raise Invalid(
+                "option state", f"{state!r} cannot be chosen of {table}", f"read jobs, with {', '.join(State)}"
+            )
+        wanted = State.DEAD if table == "dead" else None if state is None else State(state)
+        names = {name: self.name(name) for name in ("queue", "kind", "tenant")}
+        return Query(state=wanted, subject=self.text("subject"), **names)
+
+    def table(self) -> tuple[str, str]:
+        table = self.text("table") or "jobs"
+        if table.startswith("log:"):
+            return "log", check_name("option table", table.removeprefix("log:"))
+        if table not in TABLES:
+            raise Invalid("option table", f"there is no table {table!r}", f"use {', '.join(TABLES)} or log:<name>")
+        return table, ""
+
+    def choice(self, name: str, choices: tuple[str, ...]) -> str:
+        value = (self.text(name) or choices[0]).lower()
+        if value not in choices:
+            raise Invalid(f"option {name}", f"{value!r} is none of its values", f"use {' or '.join(choices)}")
+        return value
+
+    def count(self, name: str, default: int, most: int) -> int:
+        value = self._number(name, int, most)
+        return default if value is None else int(value)
+
+    def number(self, name: str, most: float) -> float | None:
+        value = self._number(name, float, most)
+        return None if value is None else float(value)
+
+    def _number(self, name: str, kind: type[Any], most: float) -> Any:
+        text = self.text(name)
+        if text is None:
+            return None
+        try:
+            value = kind(text)
+        except ValueError:
+            value = -1
+        if not 0 < value <= most:
+            raise Invalid(f"option {name}", f"{text!r} is not a number in 1 … {most:g}", "choose one of these")
+        return value

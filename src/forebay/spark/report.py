@@ -1,0 +1,253 @@
+"""The report: one HTML page with plots, tables and the audit's verdict, readable without a network.
+
+Nothing on the page comes from elsewhere and nothing on it runs: its policy forbids both. All that a store held, error
+messages above all, is text and nothing else. However long the history was, the page stays small.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from html import escape
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+
+from forebay.spark.audit import Verdict
+from forebay.spark.figures import GROUPS_MOST, MEASURES, Figures, Row, figures
+from forebay.spark.lake import Lake
+from forebay.spark.plots import Line, bars, lines, number
+
+_TEXT_MOST: Final = 240
+_OFFENDERS_MOST: Final = 5
+_STYLE: Final = (Path(__file__).parent / "report.css").read_text("utf-8")
+_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
+_MEANINGS: Final = {
+    "wait": "from acceptance to the first claim",
+    "late": "from due to claimed",
+    "run": "from claimed to the end of a delivery",
+    "total": "from acceptance to the end",
+}
+
+
+def write_report(spark: SparkSession, lake: Lake, out: Path, verdict: Verdict | None, said: str = "") -> None:
+    """Write the page; `said` is the command that asked for it. Whole or not at all."""
+    text = page(figures(spark, lake), verdict, said)
+    draft = out.with_name(f".{out.name}.new")
+    draft.write_text(text, "utf-8")
+    draft.replace(out)
+
+
+def page(found: Figures, verdict: Verdict | None, said: str = "") -> str:
+    sections = [
+        _head(found, verdict),
+        _section("Flow", _throughput(found), _depth(found), _latency(found, "wait"), _latency(found, "run")),
+        _section("Queues", _queues(found)),
+        _section("Lengths of time", _curve(found), _latency(found, "late"), _latency(found, "total")),
+        _section("Deliveries and retries", _deliveries(found), _retry_plot(found), _retries(found)),
+        _section("Dead letters", _deaths(found)),
+        _section("Fairness", _fairness(found)),
+        "" if verdict is None else _section("Every check", _checks(verdict)),
+        _foot(found, said),
+    ]
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><title>Forebay report</title>'
+        f"<style>{_STYLE}</style></head><body><main>{''.join(sections)}</main></body></html>\n"
+    )
+
+
+def _head(found: Figures, verdict: Verdict | None) -> str:
+    facts = {
+        "jobs": found.rows.get("jobs", 0),
+        "deliveries": found.rows.get("attempts", 0),
+        "events": found.events,
+        "dead": sum(row["deaths"] for row in found.deaths),
+    }
+    tiles = "".join(f"<div><b>{count:,}</b><span>{name}</span></div>" for name, count in facts.items())
+    times = f"{_time(found.since)} … {_time(found.until)} UTC" if found.since else "no events yet"
+    return f"<header><h1>Forebay report</h1><p>{times}</p></header>{_verdict(verdict)}<div class='tiles'>{tiles}</div>"
+
+
+def _verdict(verdict: Verdict | None) -> str:
+    if verdict is None:
+        way = "run <code>forebay audit --report</code> with receipts and effects for a verdict"
+        return f'<section class="verdict none"><b>not audited</b><p>{way}</p></section>'
+    failed = [each for each in verdict.results if each.outcome == "failed"]
+    words = {
+        "PASS": "No promise was broken, and there was enough to judge by.",
+        "FAIL": f"{len(failed)} of {len(verdict.results)} checks found a broken promise.",
+        "INVALID": "Nothing wrong was found, but there was too little to find it with.",
+    }
+    reasons = "".join(f"<li>{escape(reason)}</li>" for reason in verdict.reasons)
+    reasons += "".join(f"<li>{escape(each.check)}: {each.count:,}. {escape(each.what)}</li>" for each in failed)
+    return (
+        f'<section class="verdict {verdict.answer.lower()}"><b>{verdict.answer}</b>'
+        f"<p>{words[verdict.answer]}</p><ul>{reasons}</ul></section>"
+    )
+
+
+def _throughput(found: Figures) -> str:
+    names = ("accepted", "claimed", "acked", "retried", "died")
+    peak = max((row["acked"] for row in found.steps), default=0)
+    series = [Line(name, [(_x(row["at"]), row[name]) for row in found.steps]) for name in names]
+    return lines("Throughput", f"Jobs a second. At its best {number(peak)} were acked.", series, "/s", _ends(found))
+
+
+def _depth(found: Figures) -> str:
+    queues = sorted({row["queue"] for row in found.depths})
+    series = [
+        Line(queue, [(_x(row["at"]), row["depth"]) for row in found.depths if row["queue"] == queue])
+        for queue in queues
+    ]
+    peak = max((row["depth"] for row in found.depths), default=0)
+    return lines("Depth", f"Jobs without an end. At most {number(peak)} in one queue.", series, "", _ends(found))
+
+
+def _latency(found: Figures, measure: str) -> str:
+    series = [
+        Line(f"p{rank}", [(_x(row["at"]), row[f"{measure}_p{rank}"]) for row in found.steps]) for rank in (50, 95, 99)
+    ]
+    sentence = f"Seconds {_MEANINGS[measure]}."
+    return lines(f"Latency: {measure}", sentence, series, " s", _ends(found))
+
+
+def _curve(found: Figures) -> str:
+    series = [Line(name, [(row["rank"], row[name]) for row in found.curve]) for name in MEASURES]
+    sentence = "So many seconds at most, for so many percent of all."
+    return lines("Percentiles", sentence, series, " s", ("1 %", "99 %"))
+
+
+def _queues(found: Figures) -> str:
+    counts = ("accepted", "claimed", "acked", "retried", "died", "expired", "cancelled", "redriven")
+    heads = ["queue", *counts, *(f"{each} p{rank}" for each in ("wait", "run") for rank in (50, 99))]
+    rows = [
+        [row["queue"], *(f"{row[name]:,}" for name in counts)]
+        + [_seconds(row[f"{each}_p{rank}"]) for each in ("wait", "run") for rank in (50, 99)]
+        for row in found.queues
+    ]
+    return _table(heads, rows)
+
+
+def _deliveries(found: Figures) -> str:
+    values = [(str(row["deliveries"]), float(row["jobs"])) for row in found.deliveries]
+    again = sum(row["jobs"] for row in found.deliveries if row["deliveries"] > 1)
+    return bars("Deliveries a job", f"{again:,} jobs were handed out more than once.", values, "")
+
+
+def _retry_plot(found: Figures) -> str:
+    values = [(f"{row['queue']} {row['attempt']}", float(row["p50"] or 0)) for row in found.retries]
+    return bars("Median delay by queue and attempt", "Seconds between a failure and the next try.", values, " s")
+
+
+def _retries(found: Figures) -> str:
+    heads = ["queue", "attempt", "retries", "delay p50", "p95", "p99", "most", "same delay", "burst"]
+    rows = [
+        [row["queue"], str(row["attempt"]), f"{row['retries']:,}"]
+        + [_seconds(row[name]) for name in ("p50", "p95", "p99", "most")]
+        + [_share(row["same_delay"]), _share(row["burst"])]
+        for row in found.retries
+    ]
+    note = "Near 100 % of one delay, or of a crowd back within one second, is jitter that was lost."
+    return _table(heads, rows) + (f'<p class="note">{note}</p>' if rows else "")
+
+
+def _deaths(found: Figures) -> str:
+    heads = ["deaths", "queue", "kind", "error", "message", "first", "last", "jobs"]
+    rows = [
+        [
+            f"{row['deaths']:,}",
+            row["queue"],
+            row["kind"],
+            row["error_kind"] or "expired",
+            row["example"] or row["message"] or "",
+            _time(row["first_at"]),
+            _time(row["last_at"]),
+            ", ".join(map(str, row["job_ids"][:3])),
+        ]
+        for row in found.deaths
+    ]
+    more = f'<p class="note">and {found.more_deaths:,} groups more than {GROUPS_MOST}</p>' if found.more_deaths else ""
+    return _table(heads, rows) + more
+
+
+def _fairness(found: Figures) -> str:
+    series = [
+        Line("evenest minute", [(_x(row["at"]), row["most"]) for row in found.fairness]),
+        Line("least even minute", [(_x(row["at"]), row["least"]) for row in found.fairness]),
+    ]
+    starved = sum(row["starved"] for row in found.fairness)
+    sentence = f"Jain's index over tenants: 1 is even. {starved:,} times a tenant waited a minute and got nothing."
+    return lines("Fairness", sentence, series, "", _ends(found))
+
+
+def _checks(verdict: Verdict) -> str:
+    heads = ["check", "invariant", "outcome", "count", "meaning", "the first of them"]
+    rows = [
+        [
+            each.check,
+            each.invariant,
+            each.outcome,
+            f"{each.count:,}" if each.outcome in {"ok", "failed", "noted"} else "",
+            each.what,
+            " · ".join(map(str, each.offenders[:_OFFENDERS_MOST])),
+        ]
+        for each in verdict.results
+    ]
+    facts = "".join(f"<dt>{escape(name)}</dt><dd>{escape(_fact(value))}</dd>" for name, value in verdict.facts.items())
+    return _table(heads, rows) + f"<dl>{facts}</dl>"
+
+
+def _foot(found: Figures, said: str) -> str:
+    rows = "".join(f"<dt>{escape(name)}</dt><dd>{count:,} rows</dd>" for name, count in found.rows.items())
+    command = f"<p><code>{escape(said)}</code></p>" if said else ""
+    times = f"{_time(found.since)} … {_time(found.until)} UTC" if found.since else "no events"
+    return (
+        f"<footer>{command}<p>{escape(found.store)}: {found.records:,} records of the ledger, {found.events:,} events, "
+        f"{times}</p><dl>{rows}</dl></footer>"
+    )
+
+
+def _section(title: str, *parts: str) -> str:
+    return f"<section><h2>{escape(title)}</h2><div class='grid'>{''.join(parts)}</div></section>"
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    head = "".join(f"<th scope='col'>{escape(each)}</th>" for each in heads)
+    body = "".join("<tr>" + "".join(_cell(cell) for cell in row) + "</tr>" for row in rows)
+    if not body:
+        return '<p class="none">nothing to show</p>'
+    return f"<div class='wide'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+
+
+def _cell(text: str) -> str:
+    shown = text if len(text) <= _TEXT_MOST else text[: _TEXT_MOST - 1] + "…"
+    figure = shown[:1].isdigit() and all(sign in "0123456789.,%kM s" for sign in shown)
+    return f"<td class='n'>{escape(shown)}</td>" if figure else f"<td>{escape(shown)}</td>"
+
+
+def _ends(found: Figures) -> tuple[str, str]:
+    return _time(found.since), _time(found.until)
+
+
+def _x(at: datetime) -> float:
+    return at.timestamp()
+
+
+def _time(at: datetime | None) -> str:
+    return "" if at is None else f"{at:%Y-%m-%d %H:%M:%S}"
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else f"{number(value)} s"
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.0%}"
+
+
+def _fact(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+__all__ = ["Row", "page", "write_report"]

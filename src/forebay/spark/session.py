@@ -1,0 +1,139 @@
+"""One Spark session, ready for Forebay: on this machine unless it is told otherwise.
+
+What the caller says in `conf` counts first, then the usual Spark configuration (`spark-submit`, PYSPARK_SUBMIT_ARGS,
+spark-defaults.conf), then the settings here. A session that is already running is used as it is. On a cluster the
+executors need `forebay[spark]` too; nothing here assumes that they are on this machine.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from pyspark import SparkConf, SparkContext
+from pyspark.find_spark_home import _find_spark_home
+from pyspark.sql import SparkSession
+
+from forebay.spark.java import java_home
+from forebay.spark.source import register
+
+_FAILURES_MOST: Final = 3
+"""Tries of a task on this machine; Spark's own number there is one."""
+
+_MEMORY_MOST: Final = 6 * 1024
+_MEMORY_LEAST: Final = 1024
+
+_ALWAYS: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.parquet.compression.codec": "zstd",
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+}
+_HERE: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+_QUICK: Final = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.memory": "1g",
+}
+
+
+def spark_session(
+    master: str | None = None, *, conf: Mapping[str, str] | None = None, quick: bool = False
+) -> SparkSession:
+    """The session of this process with the data source `forebay`. `quick`: starts sooner, for tests and small data."""
+    session = SparkSession.getActiveSession()
+    if session is None:
+        settings = _settings(master, conf or {}, quick)
+        with _environment(settings["spark.master"]):
+            builder = SparkSession.builder.appName("forebay")
+            for name, value in settings.items():
+                builder = builder.config(name, value)
+            session = builder.getOrCreate()
+    register(session)
+    return session
+
+
+def _settings(master: str | None, conf: Mapping[str, str], quick: bool) -> dict[str, str]:
+    said = _configured()
+    cores = os.cpu_count() or 1
+    default = f"local[{cores},{_FAILURES_MOST}]"
+    master = master or conf.get("spark.master") or said.get("spark.master") or default
+    ours = dict(_ALWAYS)
+    if _is_local(master):
+        ours |= _HERE | {"spark.sql.shuffle.partitions": str(cores), "spark.driver.memory": f"{_memory()}m"}
+    if quick:
+        ours |= _QUICK
+    kept = {name: value for name, value in ours.items() if name not in said}
+    return kept | dict(conf) | {"spark.master": master}
+
+
+def _configured() -> dict[str, str]:
+    """What the machine's own configuration says, before a session is there to ask."""
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        SparkContext._ensure_initialized()
+        return dict(SparkConf().getAll())
+    return _defaults_file() | _submit_args()
+
+
+def _defaults_file() -> dict[str, str]:
+    home = os.environ.get("SPARK_CONF_DIR") or os.path.join(_find_spark_home(), "conf")
+    path = Path(home, "spark-defaults.conf")
+    if not path.is_file():
+        return {}
+    found = (re.match(r"\s*(spark\.[^\s=:]+)[\s=:]+(.*\S)", line) for line in path.read_text().splitlines())
+    return {each[1]: each[2] for each in found if each}
+
+
+def _submit_args() -> dict[str, str]:
+    text = os.environ.get("PYSPARK_SUBMIT_ARGS", "")
+    said = dict(re.findall(r"--conf[\s=]+[\"']?(spark\.[^\s=]+)=([^\s\"']+)", text))
+    master = re.search(r"--master[\s=]+(\S+)", text)
+    return said | ({"spark.master": master[1]} if master else {})
+
+
+def _is_local(master: str) -> bool:
+    return master.startswith("local") and not master.startswith("local-cluster")
+
+
+def _memory() -> int:
+    """Half of the machine, within bounds, in MiB."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
+    return max(_MEMORY_LEAST, min(_MEMORY_MOST, machine // 2))
+
+
+@contextmanager
+def _environment(master: str) -> Iterator[None]:
+    """For the time of the start. Workers on this machine run this very Python with this very Forebay."""
+    own: dict[str, str] = {}
+    if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        home = java_home()
+        if home is not None:
+            own["JAVA_HOME"] = home
+    if _is_local(master):
+        own["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
+        own["PYSPARK_DRIVER_PYTHON"] = own["PYSPARK_PYTHON"]
+        own["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
+        here = str(Path(__file__).parents[2])
+        own["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
+    before = {name: os.environ.get(name) for name in own}
+    os.environ.update(own)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

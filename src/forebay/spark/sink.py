@@ -1,0 +1,197 @@
+"""`df.write` and `df.writeStream`: rows become jobs, each once, however often Spark repeats a task or a batch.
+
+A task is a source of the store (`store.feeding`): its place moves on in the transaction that takes its rows, so a task
+that is tried again passes over what is in and goes on after it. A stream's source is (query, partition), and its place
+knows the batch; a batch write has its own id, or the option `write_id`, with which a whole program may be run again.
+
+Rows must come in the same order each time; a digest of those that are in tells, and a task that sees other rows fails
+instead of losing or repeating some. Rows with a `key` are held to it as well, within their queue's window.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from threading import Event
+from time import monotonic
+from typing import Any, Final
+from uuid import uuid4
+
+import msgspec
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from forebay.core.errors import ForebayError, Invalid, QueueFull
+from forebay.core.job import Draft
+from forebay.core.limits import BATCH_BYTES
+from forebay.spark.drafts import check_columns, drafts_of
+from forebay.spark.options import Writing
+from forebay.store.feeding import Feeding, Place
+from forebay.store.open import open_store
+from forebay.store.protocol import Tally
+
+_QUERY: Final = "sql.streaming.queryId"
+_BATCH: Final = "streaming.sql.batchId"
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What became of one task's rows. `repeated`: they were in before. `duplicates`: their keys were known."""
+
+    taken: int = 0
+    duplicates: int = 0
+    repeated: int = 0
+
+
+def report(writing: Writing, messages: Sequence[Any]) -> None:
+    """Tell what became of the rows of all tasks, if anybody wants to know."""
+    if writing.report is not None:
+        totals: Counter[str] = Counter()
+        for message in messages:
+            totals.update(asdict(message))
+        Path(writing.report).write_bytes(msgspec.json.encode(totals))
+
+
+class BatchSink(DataSourceArrowWriter):
+    """One `df.write`."""
+
+    def __init__(self, writing: Writing, schema: StructType) -> None:
+        check_columns(schema, writing)
+        self._writing = writing
+        self._id = writing.write_id or uuid4().hex
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        return write_rows(iterator, self._writing, source_of(self._id, _task().partitionId()), 0)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        report(self._writing, messages)
+
+
+class StreamSink(DataSourceStreamArrowWriter):
+    """One query. Spark tells the tasks which query and batch they work for."""
+
+    def __init__(self, writing: Writing, schema: StructType) -> None:
+        check_columns(schema, writing)
+        if writing.write_id is not None:
+            raise Invalid(
+                "option write_id", "a stream is known by its query", "leave it out: the checkpoint has the id"
+            )
+        self._writing = writing
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        task = _task()
+        query, batch = task.getLocalProperty(_QUERY), task.getLocalProperty(_BATCH)
+        if query is None or batch is None:
+            raise ForebayError("Spark did not say for which query and batch this task is; use Spark 4.1 or newer")
+        return write_rows(iterator, self._writing, source_of(query, task.partitionId()), int(batch))
+
+
+def source_of(write: str, partition: int) -> str:
+    """What the store knows a task by."""
+    return f"spark:{write}:{partition}"
+
+
+def write_rows(batches: Iterable[pa.RecordBatch], writing: Writing, source: str, batch: int) -> Written:
+    """What a task does."""
+    store = open_store(writing.url)
+    try:
+        if not isinstance(store, Feeding):
+            reason = f"{store.capabilities.name} does not keep a source's place"
+            raise Invalid("option url", reason, "write to sqlite:///… or postgresql://…")
+        return _Task(store, writing, source, batch).run(batches)
+    finally:
+        store.close()
+
+
+class _Task:
+    """The rows of one partition of one batch, on their way in."""
+
+    def __init__(self, store: Feeding, writing: Writing, source: str, batch: int) -> None:
+        self._store = store
+        self._writing = writing
+        self._source = source
+        self._batch = batch
+        self._known = store.fed(source)
+        self._digest = hashlib.blake2b(digest_size=16)
+        self._seen = 0
+        self._passed = 0
+        self._written = Written()
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Written:
+        known = self._known
+        if known is not None and known.batch > self._batch:
+            return Written(repeated=sum(len(batch) for batch in batches))
+        self._passed = self._place()
+        ready: list[Draft] = []
+        size = 0
+        for draft in (draft for batch in batches for draft in drafts_of(batch, self._writing)):
+            if ready and (len(ready) == self._writing.chunk or size + len(draft.body) > BATCH_BYTES):
+                self._put(ready)
+                ready, size = [], 0
+            self._digest.update(draft.body)
+            self._seen += 1
+            if self._seen > self._passed:
+                ready.append(draft)
+                size += len(draft.body)
+            elif self._seen == self._passed:
+                self._compare()
+        if ready:
+            self._put(ready)
+        if self._seen < self._passed:
+            raise self._other_rows()
+        self._written.repeated = self._seen - self._written.taken
+        return self._written
+
+    def _place(self) -> int:
+        """How many rows of this batch are in."""
+        return self._known.taken if self._known is not None and self._known.batch == self._batch else 0
+
+    def _put(self, drafts: list[Draft]) -> None:
+        after = Place(self._batch, self._seen, self._digest.digest())
+        tally = self._patiently(after, drafts)
+        if tally is None:
+            self._follow()
+            return
+        self._known = after
+        self._written.taken += tally.taken
+        self._written.duplicates += tally.duplicates
+
+    def _follow(self) -> None:
+        """Another try of the same task is at work and ahead: what it has put is passed over."""
+        self._known = self._store.fed(self._source)
+        self._passed = self._place()
+        if self._passed < self._seen:
+            raise self._other_rows()
+        if self._passed == self._seen:
+            self._compare()
+
+    def _patiently(self, after: Place, drafts: list[Draft]) -> Tally | None:
+        """A queue that is full may have room soon."""
+        give_up_at = monotonic() + self._writing.patience
+        while True:
+            try:
+                return self._store.feed(self._source, self._known, after, drafts)
+            except QueueFull as full:
+                if monotonic() >= give_up_at or len(drafts) > full.limit:
+                    raise
+                Event().wait(full.retry_after)
+
+    def _compare(self) -> None:
+        if self._known is None or self._digest.digest() != self._known.digest:
+            raise self._other_rows()
+
+    def _other_rows(self) -> Invalid:
+        return Invalid(
+            f"rows of {self._source}",
+            "they are not those, or not in the order, of the try before, of which some are in; nothing was added now",
+            "make the order the same each time: df.sortWithinPartitions(…), or write a df.checkpoint()",
+        )
+
+
+def _task() -> Any:
+    task = TaskContext.get()
+    assert task is not None
+    return task

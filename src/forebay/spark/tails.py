@@ -1,0 +1,146 @@
+"""What grows at its end: the ledger, as events, and retained logs. Dense offsets, read by ranges, in Arrow batches.
+
+A tail has partitions; the ledger has one. `OffsetGone` is told in the words of the data source: what to do about it is
+the option `on_gap`.
+"""
+
+from collections.abc import Iterator
+from typing import Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from forebay.core.errors import ForebayError, Invalid, OffsetGone
+from forebay.core.event import LogEntry
+from forebay.core.ledger import LedgerEntry
+from forebay.core.limits import BATCH_MOST
+from forebay.spark.arrow import arrow_schema, event_batches, instants
+from forebay.spark.options import Reading
+from forebay.spark.schemas import schema_of
+from forebay.store.open import open_store
+from forebay.store.protocol import Ledgered, Store
+
+LOG: Final = StructType(
+    [
+        *schema_of("partition int!\noffset long!\nappended_at timestamp!\nkey string").fields,
+        StructField("body", BinaryType(), nullable=False),
+    ]
+)
+"""An entry of a retained log."""
+
+
+class Tail(Protocol):
+    """Something with dense offsets."""
+
+    def extents(self) -> list[tuple[int, int]]:
+        """Per partition: the first offset still held, and the next one to be written."""
+
+    def within(self, partition: int, start: int, end: int, rows: int) -> int:
+        """An end not after `end`, so that about so many rows lie before it; beyond `start`, if `end` is."""
+
+    def batches(self, partition: int, start: int, end: int, schema: StructType, rows: int) -> Iterator[pa.RecordBatch]:
+        """What lies in [start, end), about so many rows at a time. `OffsetGone` when it was trimmed."""
+
+    def close(self) -> None: ...
+
+
+def open_tail(reading: Reading) -> Tail:
+    """The ledger or a log of the store behind the URL."""
+    store = open_store(reading.url)
+    if reading.table == "log":
+        return LogTail(store, reading.log)
+    if not isinstance(store, Ledgered):
+        store.close()
+        raise Invalid("option table", f"{store.capabilities.name} keeps no ledger", "use a durable store")
+    return LedgerTail(store)
+
+
+class LedgerTail:
+    """The ledger as events. An offset is a record's; a record may be many events, or one without a job."""
+
+    def __init__(self, ledger: Ledgered) -> None:
+        self._ledger = ledger
+
+    def extents(self) -> list[tuple[int, int]]:
+        return [self._ledger.ledger_extent()]
+
+    def within(self, partition: int, start: int, end: int, rows: int) -> int:
+        """By the sizes of the next records; where they are few, the ones after them are taken to be alike."""
+        seen = 0
+        records = self._ledger.ledger(start - 1, BATCH_MOST) if end > start else []
+        for entry in records:
+            seen += max(1, entry.record.jobs)
+            if seen >= rows:
+                return min(end, entry.offset + 1)
+        return min(end, start + max(1, rows * len(records) // max(1, seen)))
+
+    def batches(self, partition: int, start: int, end: int, schema: StructType, rows: int) -> Iterator[pa.RecordBatch]:
+        return event_batches(self._records(start, end), schema, rows)
+
+    def close(self) -> None:
+        close = getattr(self._ledger, "close", None)
+        if close is not None:
+            close()
+
+    def _records(self, start: int, end: int) -> Iterator[LedgerEntry]:
+        while start < end:
+            page = self._ledger.ledger(start - 1, min(BATCH_MOST, end - start))
+            if not page:
+                raise _missing("the ledger", start, end)
+            yield from page
+            start = page[-1].offset + 1
+
+
+class LogTail:
+    """A retained log."""
+
+    def __init__(self, store: Store, log: str) -> None:
+        self._store = store
+        self._log = log
+
+    def extents(self) -> list[tuple[int, int]]:
+        return self._store.extent(self._log)
+
+    def within(self, partition: int, start: int, end: int, rows: int) -> int:
+        return min(end, start + rows)
+
+    def batches(self, partition: int, start: int, end: int, schema: StructType, rows: int) -> Iterator[pa.RecordBatch]:
+        ready: list[LogEntry] = []
+        while start < end:
+            page = self._store.read(self._log, partition, start - 1, min(BATCH_MOST, end - start))
+            if not page:
+                raise _missing(f"log {self._log!r} partition {partition}", start, end)
+            ready += page
+            start = page[-1].offset + 1
+            if len(ready) >= rows or start >= end:
+                yield _log_batch(ready, schema)
+                ready = []
+
+    def close(self) -> None:
+        self._store.close()
+
+
+def gone(error: OffsetGone) -> ForebayError:
+    """As the user of the data source reads it."""
+    return ForebayError(
+        f"{error.log} partition {error.partition}: offset {error.asked} was trimmed, it begins at {error.first} now; "
+        f"nothing was skipped: start anew from another checkpoint, or say .option('on_gap', 'skip') to go on without "
+        f"the {error.first - error.asked} that are gone, and keep more of it"
+    )
+
+
+def _missing(what: str, start: int, end: int) -> ForebayError:
+    return ForebayError(f"{what} ends before offset {start}, {end} was promised; is it the same store as before?")
+
+
+def _log_batch(entries: list[LogEntry], schema: StructType) -> pa.RecordBatch:
+    columns = {
+        "partition": lambda: pa.array([entry.partition for entry in entries]),
+        "offset": lambda: pa.array([entry.offset for entry in entries]),
+        "appended_at": lambda: instants(np.array([entry.at for entry in entries], np.int64)),
+        "key": lambda: pa.array([entry.key for entry in entries], pa.string()),
+        "body": lambda: pa.array([entry.body for entry in entries], pa.binary()),
+    }
+    target = arrow_schema(schema)
+    return pa.RecordBatch.from_arrays([columns[field.name]().cast(field.type) for field in target], schema=target)

@@ -1,0 +1,183 @@
+"""The commands on Spark, in this process and its session: what they print, what they leave, how they end."""
+
+import json
+import os
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from forebay.cli import main
+from forebay.core.job import Draft
+from forebay.core.outcome import Ack
+from forebay.store.protocol import Want
+from tests.answer import Answer, Run
+from tests.spark.ground import opened
+
+SRC = Path(__file__).parents[2] / "src"
+JOBS = 50
+
+
+@pytest.fixture
+def run(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """`run("audit", …)` in an empty directory, in the session of all tests."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FOREBAY_URL", raising=False)
+
+    def call(*arguments: str) -> Answer:
+        capfd.readouterr()
+        code = main(arguments)
+        said = capfd.readouterr()
+        assert "Traceback (most" not in said.err
+        return Answer(code, said.out, said.err)
+
+    return call
+
+
+def work(directory: Path) -> None:
+    """Jobs that are done, and what producers and handlers wrote down of them."""
+    with opened(f"sqlite:///{directory}/forebay.db") as store:
+        receipts = store.enqueue([Draft("k", {"seq": seq}) for seq in range(JOBS)])
+        leases = store.claim([Want("default", JOBS)], "worker", timedelta(seconds=30))
+        store.settle([(lease, Ack()) for lease in leases])
+    told = [{"seq": seq, "job_id": receipt.id, "answer": "accepted"} for seq, receipt in enumerate(receipts)]
+    seqs = {receipt.id: seq for seq, receipt in enumerate(receipts)}
+    did = [
+        {"seq": seqs[lease.job.id], "job_id": lease.job.id, "delivery": 1, "effect_at": f"2030-01-31T10:30:{n:02}Z"}
+        for n, lease in enumerate(leases)
+    ]
+    for name, rows in (("receipts", told), ("effects", did)):
+        (directory / f"{name}.ndjson").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_from_a_store_to_a_verdict_and_a_page(run: Run, tmp_path: Path) -> None:
+    work(tmp_path)
+    first = run("pipeline", "run", "--lake", "lake")
+    assert first.code == 0
+    assert f"3 records, {3 * JOBS} events in " in first.out
+    assert "offsets 0 … " in first.err
+    (status,) = run("pipeline", "status", "--lake", "lake", "--json").json
+    assert (status["whole"], status["events"], status["tables"]["jobs"]) == (
+        "yes",
+        3 * JOBS,
+        {"rows": JOBS, "behind": 0},
+    )
+    evidence = ("--receipts", "receipts.ndjson", "--effects", "effects.ndjson", "--drained")
+    passed = run("audit", "--lake", "lake", *evidence)
+    assert (passed.code, passed.out.splitlines()[-1]) == (0, "PASS"), passed.out + passed.err
+    missing = json.dumps({"seq": JOBS, "job_id": 999_999, "answer": "accepted"})
+    with open("receipts.ndjson", "a") as file:
+        file.write(missing + "\n" + missing[:20])
+    failed = run("audit", "--lake", "lake", *evidence, "--json")
+    (verdict,) = failed.json
+    assert (failed.code, verdict["answer"]) == (1, "FAIL")
+    assert "1 files end in the middle of a line" in failed.err
+    (lost,) = [result for result in verdict["results"] if result["check"] == "lost"]
+    assert (lost["count"], lost["offenders"][0]["seq"]) == (1, JOBS)
+    unsure = run("audit", "--lake", "lake")
+    assert (unsure.code, unsure.out.splitlines()[-1]) == (2, "INVALID")
+    assert run("report", "--lake", "lake", "--out", "page.html").code == 0
+    page = Path("page.html").read_text()
+    assert "not audited" in page
+    assert page.count("<svg") >= 6
+
+
+def test_jobs_are_made_into_a_store_or_into_files(run: Run, spark: SparkSession, tmp_path: Path) -> None:
+    made = run("gen", "--jobs", "1_000", "--seed", "3", "--to", "sqlite:///gen.db", "--write-id", "a", "--json")
+    assert (made.code, made.json[0]["jobs"]) == (0, 1000)
+    again = run("gen", "--jobs", "1_000", "--seed", "3", "--to", "sqlite:///gen.db", "--write-id", "a", "--json")
+    assert again.code == 0
+    with opened(f"sqlite:///{tmp_path}/gen.db") as store:
+        assert store.backlog(["default"])[0].depth == 1000
+    assert run("gen", "--jobs", "1_000", "--to", "jobs.parquet").code == 0
+    assert spark.read.parquet(str(tmp_path / "jobs.parquet")).select("seq").distinct().count() == 1000
+    refused = run("gen", "--jobs", "1", "--to", "jobs.parquet")
+    assert (refused.code, "exists; name a directory that does not" in refused.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("audit", "--lake", "nowhere"), 2, "there is no lake.json"),
+        (("report", "--lake", "nowhere"), 2, "there is no lake.json"),
+        (("report", "--lake", "x", "--out", "no/such/page.html"), 2, "name a file in a directory that exists"),
+        (("pipeline", "run", "--lake", "lake", "--store", "sqlite:///none.db"), 2, "none.db"),
+        (("pipeline", "run", "--lake", "lake", "--store", "memory://"), 2, "memory"),
+        (("audit", "--lake", "x", "--log", "trail"), 2, "name that by --store"),
+        (("audit", "--lake", "x", "--ordered", "mail"), 2, "write QUEUE:subject"),
+        (("audit", "--lake", "x", "--schedule", "nightly"), 2, "write NAME=LENGTH"),
+        (("gen", "--jobs", "0", "--to", "x"), 2, "is not a number of at least 1"),
+        (("gen", "--jobs", "5", "--to", "x", "--write-id", "a"), 2, "it is for stores"),
+        (("worker", "app:fb", "--tasks", "2"), 2, "--on-spark"),
+    ],
+)
+def test_what_cannot_be_is_said_in_a_line(run: Run, words: tuple[str, ...], code: int, said: str) -> None:
+    Path("app.py").write_text("from forebay import Forebay\nfb = Forebay()\n")
+    answer = run(*words)
+    assert (answer.code, answer.out) == (code, "")
+    assert said in answer.err
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ('{"seq": 1, "answer": "perhaps"}\n', "'perhaps' is no answer"),
+        ('{"seq": 1}\n', "a row has no seq or no answer"),
+        ('{"seq": "one", "answer": "accepted"}\n', "a line cannot be read"),
+        ("dear ada\n{}\n", "a line cannot be read"),
+        ("", "there is nothing in it"),
+    ],
+)
+def test_receipts_that_say_nothing_are_refused(run: Run, tmp_path: Path, lines: str, said: str) -> None:
+    from forebay.spark.lake import Lake
+
+    Lake.of(tmp_path / "lake", "sqlite:////srv/jobs.db")
+    Path("receipts").write_text(lines)
+    answer = run("audit", "--lake", "lake", "--receipts", "receipts")
+    assert (answer.code, answer.out) == (2, "")
+    assert said in answer.err
+
+
+def outside(program: str, tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A fresh process that has something missing."""
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(SRC), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_without_pyspark_the_way_out_is_named(tmp_path: Path) -> None:
+    program = """
+import sys
+sys.modules["pyspark"] = None
+from forebay.cli import main
+from forebay.spark.lake import Lake
+Lake.of("lake", "sqlite:///jobs.db")
+assert main(["pipeline", "status", "--lake", "lake"]) == 0
+sys.exit(main(["audit", "--lake", "lake"]))
+"""
+    said = outside(program, tmp_path)
+    assert said.returncode == 3
+    assert said.stderr == "forebay: pyspark is not installed; pip install 'forebay[spark]'\n"
+
+
+def test_a_java_that_does_not_run_is_named(tmp_path: Path) -> None:
+    program = """
+import sys
+from forebay.cli import main
+from forebay.spark.lake import Lake
+Lake.of("lake", "sqlite:///jobs.db")
+sys.exit(main(["audit", "--lake", "lake"]))
+"""
+    said = outside(program, tmp_path, JAVA_HOME=str(tmp_path))
+    assert said.returncode == 2
+    assert "forebay: JAVA_HOME: " in said.stderr
+    assert "Traceback" not in said.stderr

@@ -1,0 +1,104 @@
+"""Exactly once from a source that repeats itself; dead jobs that give way to new ones. SQLite and Postgres alike."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay.core.errors import BatchTooLarge, QueueFull
+from forebay.core.job import Draft, State
+from forebay.core.outcome import DeadLetter, Failure
+from forebay.core.policy import Bounded, InOrder
+from forebay.core.spec import QueueSpec
+from forebay.store.feeding import FEED_MOST, Feeding, Mending, Place
+from forebay.store.open import open_store
+from forebay.store.protocol import Query, Tally, Want
+from tests.spark.ground import every_job
+
+ONE, TWO = Place(0, 3, b"one"), Place(0, 5, b"two")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    url = f"sqlite:///{tmp_path}/jobs.db" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    store = open_store(url)
+    assert isinstance(store, Feeding)
+    assert isinstance(store, Mending)
+    yield store
+    store.close()
+
+
+def drafts(count: int, **fields: Any) -> list[Draft]:
+    return [Draft("k", {"n": number}, **fields) for number in range(count)]
+
+
+def changes(store: Any) -> list[tuple[str, str, int]]:
+    entries = store.ledger(-1, 1_000)
+    return [(entry.record.verb, span.change, span.n) for entry in entries for span in entry.record.spans]
+
+
+def test_a_source_that_repeats_itself_adds_nothing(store: Any) -> None:
+    assert store.fed("a") is None
+    assert store.feed("a", None, ONE, drafts(3)) == Tally(3)
+    assert store.fed("a") == ONE
+    assert store.feed("a", None, ONE, drafts(3)) is None
+    assert store.feed("a", TWO, Place(1, 1, b""), drafts(1)) is None
+    assert store.feed("a", ONE, TWO, drafts(2)) == Tally(2)
+    assert store.feed("b", None, ONE, drafts(1)) == Tally(1)
+    assert len(every_job(store)) == 6
+    assert changes(store) == [("enqueue", "accepted", 3), ("enqueue", "accepted", 2), ("enqueue", "accepted", 1)]
+
+
+def test_rows_with_keys_gates_and_bounds_go_the_same_way(store: Any) -> None:
+    store.put_spec(QueueSpec(name="few", capacity=Bounded(4)))
+    store.put_spec(QueueSpec(name="line", eligibility=InOrder()))
+    keyed = [Draft("k", {"n": 1}, key="x"), Draft("k", {"n": 1}, key="x"), Draft("k", 2, queue="few")]
+    assert store.feed("a", None, ONE, keyed) == Tally(3, duplicates=1)
+    with pytest.raises(QueueFull):
+        store.feed("a", ONE, TWO, drafts(9, queue="few"))
+    assert store.fed("a") == ONE, "what was refused has not moved the source"
+    assert store.feed("a", ONE, TWO, drafts(1_500, queue="line", subject="s")) == Tally(1_500)
+    assert len(every_job(store)) == 1_502
+    assert len(store.claim([Want("line", 10)], "w", timedelta(seconds=5))) == 1, "they stand in line"
+
+
+def test_of_two_who_come_at_once_one_is_taken(store: Any) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        taken = list(pool.map(lambda _: store.feed("a", None, ONE, drafts(3)), range(8)))
+    assert [tally for tally in taken if tally is not None] == [Tally(3)]
+    assert len(every_job(store)) == 3
+
+
+def test_a_feed_has_a_bound(store: Any) -> None:
+    with pytest.raises(BatchTooLarge, match=f"the limit is {FEED_MOST}"):
+        store.feed("a", None, ONE, [Draft("k")] * (FEED_MOST + 1))
+    assert store.fed("a") is None
+
+
+def test_a_dead_job_gives_way_to_another_in_one_step(store: Any) -> None:
+    ids = [receipt.id for receipt in store.enqueue(drafts(3))]
+    leases = store.claim([Want("default", 2)], "w", timedelta(seconds=5))
+    store.settle([(lease, DeadLetter(Failure("E"))) for lease in leases])
+    new, none, alive = store.mend([(ids[0], Draft("k", "new")), (10**12, Draft("k")), (ids[2], Draft("k"))])
+    assert none is None
+    assert alive is None, "a job that lives is left alone"
+    assert store.get([ids[0]]) == [None]
+    assert store.get([new.id])[0].payload == "new"
+    assert store.mend([(ids[0], Draft("k", "new"))]) == [None]
+    assert [job.id for job in every_job(store, Query(state=State.DEAD))] == [ids[1]]
+    assert changes(store)[-2:] == [("mend", "purged", 1), ("mend", "accepted", 1)]
+    assert store.mend([]) == []
+
+
+def test_a_draft_that_cannot_be_leaves_the_dead_job(store: Any) -> None:
+    store.put_spec(QueueSpec(name="few", capacity=Bounded(1)))
+    (receipt,) = store.enqueue(drafts(1))
+    (lease,) = store.claim([Want("default", 1)], "w", timedelta(seconds=5))
+    store.settle([(lease, DeadLetter(Failure("E")))])
+    store.enqueue(drafts(1, queue="few"))
+    with pytest.raises(QueueFull):
+        store.mend([(receipt.id, Draft("k", queue="few"))])
+    assert store.get([receipt.id])[0].state is State.DEAD

@@ -1,0 +1,99 @@
+"""Workers as tasks of Spark: they drain a queue, one is killed with -9 among its jobs, and the audit passes."""
+
+import json
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from forebay.core.errors import Invalid
+from forebay.core.job import Draft
+from forebay.spark.audit import Options as Judging
+from forebay.spark.audit import audit
+from forebay.spark.fleet import drain
+from forebay.spark.testimony import read_effects, read_receipts
+from forebay.work.options import Options
+from tests.spark.ground import opened
+
+APP = """
+import json, os, signal, time
+from datetime import UTC, datetime
+from pathlib import Path
+from forebay import Context, Forebay
+
+fb = Forebay()
+HERE = Path({home!r})
+
+
+@fb.job(queue="burst")
+def work(seq: int, ctx: Context | None = None) -> None:
+    if seq == 150 and not (HERE / "killed").exists():
+        (HERE / "killed").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    job, delivery = ctx.fence
+    line = dict(seq=seq, job_id=job, delivery=delivery, effect_at=datetime.now(UTC).isoformat())
+    with open(HERE / "effects" / str(os.getpid()), "a") as out:
+        out.write(json.dumps(line) + "\\n")
+"""
+JOBS = 300
+
+
+@pytest.fixture
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An app that Spark's Python processes find as well: they are started with the path of this one."""
+    name = f"burst_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(APP.format(home=str(tmp_path)))
+    (tmp_path / "effects").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    return f"{name}:fb"
+
+
+def test_a_task_that_is_killed_is_started_anew_and_no_job_is_lost(
+    spark: SparkSession, app: str, tmp_path: Path
+) -> None:
+    spark.sparkContext.addPyFile(str(tmp_path / f"{app.partition(':')[0]}.py"))
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    with opened(url) as store:
+        receipts = store.enqueue([Draft("work", {"seq": seq}, "burst") for seq in range(JOBS)])
+    told = tmp_path / "receipts.ndjson"
+    sent_at = datetime.now(UTC).isoformat()
+    told.write_text(
+        "".join(
+            json.dumps({"seq": seq, "job_id": receipt.id, "answer": "accepted", "sent_at": sent_at}) + "\n"
+            for seq, receipt in enumerate(receipts)
+        )
+    )
+    options = Options(queues=("burst",), lease_for=timedelta(seconds=2), concurrency=4, claim_batch=10)
+    shifts = drain(spark, app, url, options, tasks=2, limit=60)
+    assert (tmp_path / "killed").exists()
+    assert sorted(shift.task for shift in shifts) == [0, 1]
+    assert max(shift.attempt for shift in shifts) >= 1
+    assert all(shift.empty for shift in shifts)
+    events = spark.read.format("forebay").option("url", url).option("table", "events").load().cache()
+    effects = read_effects(spark, str(tmp_path / "effects"))
+    verdict = audit(
+        events,
+        read_receipts(spark, str(told)).rows,
+        effects.rows,
+        options=Judging(drained=True, every_check=True, least_jobs=JOBS),
+    )
+    assert verdict.answer == "PASS", verdict.text()
+    assert effects.rows.select("seq").distinct().count() == JOBS
+
+
+def test_a_fleet_leaves_when_its_time_is_over(spark: SparkSession, app: str, tmp_path: Path) -> None:
+    spark.sparkContext.addPyFile(str(tmp_path / f"{app.partition(':')[0]}.py"))
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    with opened(url) as store:
+        store.enqueue([Draft("work", {"seq": 1}, "burst", delay=20_000_000)])
+    (shift,) = drain(spark, app, url, Options(queues=("burst",)), tasks=1, limit=1)
+    assert not shift.empty
+    with opened(url) as store:
+        assert store.backlog(["burst"])[0].depth == 1
+
+
+def test_a_store_of_one_process_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(Invalid, match="a memory store lives in one process"):
+        drain(spark, "app:fb", "memory:///srv/jobs", Options())

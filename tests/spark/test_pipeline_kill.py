@@ -1,0 +1,84 @@
+"""`forebay pipeline stream` killed with -9 while events are written, again and again: every event is there, once."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from threading import Event, Thread
+from time import monotonic
+
+import pytest
+from pyspark.sql import SparkSession
+
+from forebay.core.job import Draft
+from forebay.core.outcome import Ack, Failure, Retry
+from forebay.demo.proof import SMALL_DATA
+from forebay.spark.frames import read_events, read_table
+from forebay.spark.lake import Lake, holes
+from forebay.spark.pipeline import Pipeline
+from forebay.spark.tables import TABLES
+from forebay.store.protocol import Want
+from tests.spark.ground import opened
+from tests.spark.test_pipeline_run import plain
+
+SRC = Path(__file__).parents[2] / "src"
+PATIENCE = 100.0
+
+
+def write(url: str, stop: Event) -> None:
+    """Jobs that come, fail, and end, as long as it takes."""
+    with opened(url) as store:
+        while not stop.wait(0.05):
+            store.enqueue([Draft("k", {"n": n}, queue) for n in range(10) for queue in ("mail", "media")])
+            leases = store.claim([Want("mail", 7), Want("media", 9)], "worker", timedelta(seconds=30))
+            store.settle([(lease, Ack()) for lease in leases[1:]])
+            store.settle([(lease, Retry(1_000, Failure("OSError", "later"))) for lease in leases[:1]])
+
+
+def until_more(lake: Lake, process: "subprocess.Popen[bytes]", more: int) -> None:
+    """Wait for so many commits."""
+    versions, deadline = lake.contents().versions, monotonic() + PATIENCE
+    while lake.contents().versions < versions + more and monotonic() < deadline:
+        assert process.poll() is None
+        Event().wait(0.02)
+    assert lake.contents().versions >= versions + more
+
+
+@pytest.mark.parametrize("kills", [1, pytest.param(6, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])])
+def test_a_stream_that_is_killed_brings_every_event_once(spark: SparkSession, tmp_path: Path, kills: int) -> None:
+    url, rng, stop = f"sqlite:///{tmp_path}/jobs.db", random.Random(kills), Event()
+    lake = Lake.of(tmp_path / "lake", url)
+    words = ["pipeline", "stream", "--lake", str(lake.path), "--store", url, "--every", "200ms", "--tables-every", "2s"]
+    environment = {**os.environ, "PYTHONPATH": str(SRC), "PYSPARK_SUBMIT_ARGS": SMALL_DATA}
+    writer = Thread(target=write, args=(url, stop))
+    writer.start()
+    try:
+        for _ in range(kills):
+            process = subprocess.Popen(
+                [sys.executable, "-m", "forebay", *words], env=environment, start_new_session=True
+            )
+            try:
+                until_more(lake, process, rng.randint(1, 4))
+                Event().wait(rng.random())
+            finally:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    finally:
+        stop.set()
+        writer.join()
+    assert holes(lake.contents()) == []
+    Pipeline(spark, lake, url).run()
+    with opened(url) as store:
+        head = store.ledger_extent()[1]
+    events = read_events(spark, lake)
+    places = events.select("offset", "place")
+    assert places.count() == places.distinct().count() == lake.contents().event_count
+    assert places.select("offset").distinct().count() == head
+    clean = Lake.of(tmp_path / "clean", url)
+    Pipeline(spark, clean, url).run()
+    assert plain(events) == plain(read_events(spark, clean))
+    for name in TABLES:
+        assert plain(read_table(spark, lake, name)) == plain(read_table(spark, clean, name)), name

@@ -1,0 +1,176 @@
+"""The pipeline on Spark: events and tables of a lake, whatever happened to it between two runs."""
+
+import shutil
+from pathlib import Path
+from threading import Event, Thread
+from time import monotonic
+
+import msgspec
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from forebay.core.errors import ForebayError, Invalid
+from forebay.core.job import State
+from forebay.core.ledger import LedgerRule
+from forebay.spark import pipeline as module
+from forebay.spark.frames import read_events, read_table
+from forebay.spark.lake import Contents, Lake, Part, holes
+from forebay.spark.pipeline import Pipeline, check_ledger
+from forebay.spark.tables import TABLES
+from forebay.store.protocol import Query
+from tests.spark.ground import busy_day, opened
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    busy_day(url)
+    return url
+
+
+@pytest.fixture
+def no_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the events alone matter."""
+    monkeypatch.setattr(module, "refresh", lambda spark, lake: {})
+
+
+def plain(table: DataFrame) -> list[str]:
+    """Rows to compare. A sketch is not the same bytes when it was merged in another order; its percentiles are near."""
+    columns = [name for name in table.columns if not name.endswith("_sketch")]
+    return sorted(str(row) for row in table.select(*columns).collect())
+
+
+def extent(url: str) -> tuple[int, int]:
+    with opened(url) as store:
+        found: tuple[int, int] = store.ledger_extent()
+    return found
+
+
+def test_runs_in_steps_give_what_one_run_gives(spark: SparkSession, url: str, tmp_path: Path) -> None:
+    steps = Lake.of(tmp_path / "steps", url)
+    first = Pipeline(spark, steps, url).run()
+    again = Pipeline(spark, steps, url).run()
+    assert (again.records, again.events, again.tables) == (0, 0, first.tables)
+    busy_day(url, 60)
+    with opened(url) as store:
+        dead = [job.id for job in store.browse(Query(state=State.DEAD), 0, 10).jobs]
+        store.redrive(dead)
+    Pipeline(spark, steps, url).run()
+    once = Lake.of(tmp_path / "once", url)
+    done = Pipeline(spark, once, url).run()
+    head = extent(url)[1]
+    assert (steps.contents().end, once.contents().end, done.records) == (head, head, head)
+    assert len(steps.contents().events) == 2
+    events = [plain(read_events(spark, lake)) for lake in (steps, once)]
+    assert len(events[0]) == done.events
+    assert events[0] == events[1]
+    for name in TABLES:
+        assert plain(read_table(spark, steps, name)) == plain(read_table(spark, once, name)), name
+        assert steps.contents().tables[name].rows == once.contents().tables[name].rows, name
+    assert done.tables["jobs"] > 100
+
+
+@pytest.mark.usefixtures("no_tables")
+def test_a_lost_checkpoint_costs_no_event_and_brings_none_twice(spark: SparkSession, url: str, tmp_path: Path) -> None:
+    lake = Lake.of(tmp_path / "lake", url)
+    before = Pipeline(spark, lake, url).run()
+    shutil.rmtree(lake.checkpoint)
+    busy_day(url, 20)
+    Pipeline(spark, lake, url).run()
+    events = read_events(spark, lake)
+    offsets = events.select("offset", "place")
+    assert offsets.count() == offsets.distinct().count() > before.events
+    assert offsets.select("offset").distinct().count() == extent(url)[1]
+    assert holes(lake.contents()) == []
+
+
+@pytest.mark.usefixtures("no_tables")
+def test_a_crash_between_the_write_and_its_name_is_made_good(
+    spark: SparkSession, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake.of(tmp_path / "lake", url)
+
+    def crash(self: Lake, contents: Contents) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Lake, "replace", crash)
+        with pytest.raises(OSError, match="no space left"):
+            Pipeline(spark, lake, url).run()
+    assert lake.contents().events == []
+    assert list(lake.home("events").iterdir()) != []
+    done = Pipeline(spark, lake, url).run()
+    assert read_events(spark, lake).count() == done.events == lake.contents().event_count
+
+
+@pytest.mark.usefixtures("no_tables")
+def test_many_small_parts_become_one(
+    spark: SparkSession, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_FAN", 2)
+    lake = Lake.of(tmp_path / "lake", url)
+    for count in (5, 6, 7):
+        Pipeline(spark, lake, url).run()
+        busy_day(url, count)
+    Pipeline(spark, lake, url).run()
+    (part,) = lake.contents().events
+    assert (part.first, part.end, part.level) == (0, extent(url)[1], 2)
+    assert read_events(spark, lake).select("offset", "place").distinct().count() == part.events
+
+
+@pytest.mark.usefixtures("no_tables")
+def test_a_batch_with_a_hole_is_refused(spark: SparkSession, url: str, tmp_path: Path) -> None:
+    lake = Lake.of(tmp_path / "lake", url)
+    Pipeline(spark, lake, url).run()
+    busy_day(url, 10)
+    contents = lake.contents()
+    kept = msgspec.structs.replace(contents.events[0], end=contents.end - 1)
+    lake.replace(msgspec.structs.replace(contents, events=[kept], tables={}))
+    with pytest.raises(ForebayError, match=r"the batch begins at offset \d+, the lake ends at \d+; nothing was added"):
+        Pipeline(spark, lake, url).run()
+    assert lake.contents().events == [kept]
+
+
+def test_a_ledger_that_was_trimmed_or_is_another_is_refused(url: str, tmp_path: Path) -> None:
+    first, following = extent(url)
+    seen = Contents(1, "x", 1, [Part(0, first, following, 9)])
+    assert check_ledger(url, seen) == (first, following)
+    with pytest.raises(Invalid, match="is not the store it was; begin another lake"):
+        check_ledger(url, msgspec.structs.replace(seen, events=[Part(0, 0, following + 1, 9)]))
+    with opened(url) as store:
+        store.put_ledger_rule(LedgerRule(keep_bytes=1))
+        store.trim_ledger(100)
+    with pytest.raises(Invalid, match=r"offsets 1 … \d+ were trimmed before the pipeline had read them; begin another"):
+        check_ledger(url, msgspec.structs.replace(seen, events=[Part(0, 0, 1, 9)]))
+
+
+def test_a_stream_follows_and_ends_when_it_is_told(
+    spark: SparkSession, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake, stop = Lake.of(tmp_path / "lake", url), Event()
+    refreshed: list[int] = []
+
+    def refresh(spark: SparkSession, lake: Lake) -> dict[str, int]:
+        refreshed.append(lake.contents().end)
+        return {}
+
+    monkeypatch.setattr(module, "refresh", refresh)
+    thread = Thread(target=Pipeline(spark, lake, url).stream, args=(0.2, stop, 0.0))
+    thread.start()
+    heads = []
+    try:
+        for count in (11, 12):
+            heads.append(extent(url)[1])
+            until = monotonic() + 60
+            while lake.contents().end < heads[-1] and monotonic() < until:
+                Event().wait(0.1)
+            busy_day(url, count)
+    finally:
+        stop.set()
+        thread.join(60)
+    assert not thread.is_alive()
+    contents = lake.contents()
+    assert contents.end >= heads[-1] > heads[0]
+    assert set(heads) <= set(refreshed)
+    assert refreshed[-1] == contents.end
+    assert read_events(spark, lake).count() == contents.event_count

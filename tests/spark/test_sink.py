@@ -1,0 +1,219 @@
+"""Writes: rows become jobs, each once, whatever Spark repeats; what cannot be a job is named before anything is in."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark import TaskContext
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from forebay.core.errors import Invalid, QueueFull
+from forebay.core.policy import Bounded, Retained
+from forebay.core.spec import QueueSpec
+from forebay.spark.options import Writing
+from forebay.spark.sink import Written, write_rows
+from forebay.store.feeding import Place
+from tests.spark.ground import every_job, opened
+from tests.spark.killed_query import start
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/jobs.db"
+
+
+def write(df: DataFrame, url: str, **options: str) -> None:
+    df.write.format("forebay").options(url=url, **options).mode("append").save()
+
+
+def seqs(url: str) -> Counter[int]:
+    with opened(url) as store:
+        return Counter(job.payload["seq"] for job in every_job(store))
+
+
+def depth(url: str) -> int:
+    with opened(url) as store:
+        return sum(queue.ready for queue in store.backlog())
+
+
+def test_a_row_says_all_that_a_draft_can_say(spark: SparkSession, url: str) -> None:
+    row = spark.sql("""
+        select 'mail' as kind, named_struct('to', 'ada', 'tries', array(1, 2)) as payload, 'post' as queue,
+            'once' as key, timestamp '2100-01-01 00:00:00' as run_at, timestamp '2101-01-01 00:00:00' as deadline,
+            timestamp '2102-01-01 00:00:00' as expires_at, 9 as priority, 't1' as tenant, 's1' as subject,
+            4L as max_attempts, map('trace', 'x') as meta
+    """)
+    write(row, url)
+    write(row, url)
+    with opened(url) as store:
+        (job,) = every_job(store)
+    assert (job.kind, job.queue, job.key, job.priority, job.tenant) == ("mail", "post", "once", 9, "t1")
+    assert job.payload == {"to": "ada", "tries": [1, 2]}
+    assert (job.subject, job.max_attempts, job.meta) == ("s1", 4, {"trace": "x"})
+    assert (job.due_at, job.deadline, job.expires_at) == (
+        4_102_444_800_000_000,
+        4_133_980_800_000_000,
+        4_165_516_800_000_000,
+    )
+
+
+def test_nulls_are_defaults_and_options_are_for_all_rows(spark: SparkSession, url: str) -> None:
+    df = spark.sql("select '{\"seq\": 1}' as payload, cast(null as string) as key, 2.5 as delay")
+    write(df, url, kind="k", queue="q")
+    with opened(url) as store:
+        (job,) = every_job(store)
+    assert (job.kind, job.queue, job.key, job.payload) == ("k", "q", None, {"seq": 1})
+    assert job.due_at - job.enqueued_at == 2_500_000
+
+
+@pytest.mark.parametrize(
+    ("select", "complaint"),
+    [
+        ("select 'k' as kind, 1 as payload", "payload is int, not JSON text, a struct, a map or an array"),
+        ("select 'k' as kind, 'soon' as run_at", "run_at is string, not a timestamp"),
+        ("select 'k' as kind, 1 as speed", "speed is no part of a job"),
+        ("select '1' as payload", "kind is missing; select some of kind, payload, queue, key"),
+    ],
+)
+def test_columns_that_cannot_be_are_named_on_the_driver(
+    spark: SparkSession, url: str, select: str, complaint: str
+) -> None:
+    with pytest.raises(AnalysisException) as caught:
+        write(spark.sql(select), url)
+    assert complaint in str(caught.value)
+
+
+def test_other_mistakes_of_writing_are_named(spark: SparkSession, url: str) -> None:
+    row = spark.sql("select 'k' as kind")
+    with pytest.raises(AnalysisException, match="write mode: a queue cannot be overwritten"):
+        row.write.format("forebay").option("url", url).mode("overwrite").save()
+    with pytest.raises(AnalysisException, match="option action: 'burn' is none of its values; use enqueue or redrive"):
+        write(row, url, action="burn")
+
+
+@pytest.mark.parametrize("died", ["raised", "killed"])
+def test_a_task_that_fails_halfway_adds_each_row_once(spark: SparkSession, url: str, died: str) -> None:
+    def fragile(parts: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        task = TaskContext.get()
+        assert task is not None
+        for part in parts:
+            if {700, 1_650} & set(part.column("id").to_pylist()) and task.attemptNumber() < 2:
+                if died == "killed":
+                    os._exit(9)
+                raise RuntimeError("on purpose")
+            yield part
+
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
+    try:
+        df = spark.range(0, 2_000, 1, 2).mapInArrow(fragile, "id long").withColumnRenamed("id", "seq")
+        write(df.select(F.lit("k").alias("kind"), F.to_json(F.struct("seq")).alias("payload")), url, chunk="64")
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    assert seqs(url) == Counter(range(2_000))
+    with opened(url) as store:
+        calls = [entry.record.jobs for entry in store.ledger(-1, 1_000)]
+    assert max(calls) <= 64
+    assert sum(calls) == 2_000
+
+
+def batches(numbers: list[int], size: int = 10) -> Iterator[pa.RecordBatch]:
+    for begin in range(0, len(numbers), size):
+        bodies = [f'{{"seq":{number}}}' for number in numbers[begin : begin + size]]
+        yield pa.RecordBatch.from_pydict({"payload": pa.array(bodies), "kind": pa.array(["k"] * len(bodies))})
+
+
+def broken_after(numbers: list[int], batch: int) -> Iterator[pa.RecordBatch]:
+    for place, rows in enumerate(batches(numbers)):
+        if place == batch:
+            raise OSError("the line is cut")
+        yield rows
+
+
+def task(url: str, rows: Iterator[pa.RecordBatch], batch: int = 0, **options: str) -> Written:
+    return write_rows(rows, Writing.of({"url": url, "chunk": "8", **options}), "source", batch)
+
+
+def test_a_task_goes_on_where_the_one_before_stopped(url: str) -> None:
+    for cut in (0, 1, 3, 3, 4):
+        with pytest.raises(OSError, match="cut"):
+            task(url, broken_after(list(range(50)), cut))
+    assert task(url, batches(list(range(50)))) == Written(taken=18, repeated=32)
+    assert task(url, batches(list(range(50)), size=7)) == Written(repeated=50)
+    assert seqs(url) == Counter(range(50))
+
+
+def test_rows_in_another_order_are_refused_and_nothing_is_added(url: str) -> None:
+    with pytest.raises(OSError, match="cut"):
+        task(url, broken_after(list(range(50)), 3))
+    before = seqs(url)
+    for other in (list(range(49, -1, -1)), list(range(10)), [*range(20), 99, *range(21, 50)]):
+        with pytest.raises(Invalid, match=r"rows of source: they are not those.*sortWithinPartitions"):
+            task(url, batches(other))
+    assert seqs(url) == before
+    assert task(url, batches(list(range(50)))).taken == 50 - len(before)
+
+
+def test_batches_that_are_done_are_passed_over(url: str) -> None:
+    assert task(url, batches([1, 2]), batch=4) == Written(taken=2)
+    assert task(url, batches([1, 2]), batch=4) == Written(repeated=2)
+    assert task(url, batches([7, 8, 9]), batch=3) == Written(repeated=3)
+    assert task(url, batches([3]), batch=5) == Written(taken=1)
+    assert seqs(url) == Counter([1, 2, 3])
+
+
+def test_two_tries_at_once_write_together_what_one_would(url: str) -> None:
+    """As with speculation: the second one starts when the first has not ended."""
+    first = batches(list(range(40)))
+
+    def interrupted() -> Iterator[pa.RecordBatch]:
+        for place, rows in enumerate(batches(list(range(40)))):
+            if place == 2:
+                assert task(url, first).taken == 24, "what the other had put is passed over"
+            yield rows
+
+    assert task(url, interrupted()) == Written(taken=16, repeated=24)
+    assert seqs(url) == Counter(range(40))
+
+
+def test_a_full_queue_is_waited_for_and_then_told(url: str) -> None:
+    with opened(url) as store:
+        store.put_spec(QueueSpec(name="few", capacity=Bounded(10)))
+    with pytest.raises(QueueFull):
+        task(url, batches(list(range(20))), queue="few", patience="0.01")
+    assert len(seqs(url)) == 8
+    with opened(url) as store:
+        place: Any = store.fed("source")
+        assert isinstance(place, Place)
+        assert place.taken == 8
+
+
+def test_a_killed_query_starts_again_and_adds_each_row_once(spark: SparkSession, url: str, tmp_path: Path) -> None:
+    source, checkpoint = f"sqlite:///{tmp_path}/log.db", str(tmp_path / "checkpoint")
+    count = 4_000
+    with opened(source) as store:
+        store.put_spec(QueueSpec(name="orders", retention=Retained(partitions=2)))
+        for begin in range(0, count, 1_000):
+            store.append("orders", [b'{"seq":%d}' % number for number in range(begin, begin + 1_000)])
+    with opened(url):
+        pass
+    program = [sys.executable, str(Path(__file__).with_name("killed_query.py")), source, url, checkpoint, str(tmp_path)]
+    child = subprocess.Popen(program, stderr=subprocess.DEVNULL, start_new_session=True)
+    deadline = time.monotonic() + 90
+    while depth(url) < 300 and child.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+    taken = len(seqs(url))
+    assert 300 <= taken < count, "it was to be killed in the middle"
+    start(spark, source, url, checkpoint).awaitTermination()
+    assert seqs(url) == Counter(range(count))

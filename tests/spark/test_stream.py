@@ -1,0 +1,168 @@
+"""Streams over the ledger and logs: every record once, in bounded batches, over restarts; gaps are never silent."""
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from forebay.core.errors import ForebayError
+from forebay.core.job import Draft
+from forebay.core.ledger import LedgerRule
+from forebay.core.policy import Retained
+from forebay.core.spec import QueueSpec
+from forebay.spark.options import Reading
+from forebay.spark.reading import Part
+from forebay.spark.schemas import EVENTS
+from forebay.spark.streaming import TailStream
+from forebay.spark.tails import LOG
+from forebay.store.protocol import Want
+from tests.spark.ground import opened
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/jobs.db"
+
+
+def some_work(url: str, calls: int, size: int = 10) -> None:
+    with opened(url) as store:
+        for _ in range(calls):
+            store.enqueue([Draft("k", {"n": number}) for number in range(size)])
+
+
+def run(spark: SparkSession, url: str, ground: Path, **options: str) -> list[dict[str, Any]]:
+    """One AvailableNow run on the same checkpoint and table; the progress of its batches."""
+    source = spark.readStream.format("forebay").options(url=url, **options).load()
+    query = (
+        source.writeStream.format("parquet")
+        .option("checkpointLocation", str(ground / "checkpoint"))
+        .option("path", str(ground / "table"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return [progress for progress in query.recentProgress if progress["numInputRows"]]
+
+
+def test_every_event_once_in_bounded_batches_over_restarts(spark: SparkSession, url: str, tmp_path: Path) -> None:
+    some_work(url, 12)
+    batches = run(spark, url, tmp_path, table="events", max_events="40")
+    assert [batch["numInputRows"] for batch in batches] == [40, 40, 40]
+    some_work(url, 3)
+    with opened(url) as store:
+        store.claim([Want("default", 25)], "w", timedelta(seconds=5))
+    assert sum(batch["numInputRows"] for batch in run(spark, url, tmp_path, table="events", max_events="40")) == 55
+    table = spark.read.parquet(str(tmp_path / "table"))
+    assert table.count() == table.select("offset", "place").distinct().count() == 175
+    assert table.agg({"offset": "max"}).collect()[0][0] == 15
+
+
+def test_a_log_with_several_partitions_is_followed(spark: SparkSession, url: str, tmp_path: Path) -> None:
+    with opened(url) as store:
+        store.put_spec(QueueSpec(name="clicks", retention=Retained(partitions=2)))
+        store.append("clicks", [b"%d" % number for number in range(100)])
+    batches = run(spark, url, tmp_path, table="log:clicks", max_events="30")
+    assert [batch["numInputRows"] for batch in batches] == [30, 30, 30, 10]
+    with opened(url) as store:
+        store.put_spec(QueueSpec(name="clicks", retention=Retained(partitions=3)))
+        store.append("clicks", [b"%d" % number for number in range(100, 150)])
+    run(spark, url, tmp_path, table="log:clicks")
+    table = spark.read.parquet(str(tmp_path / "table"))
+    assert sorted(int(row.body) for row in table.collect()) == list(range(150))
+
+
+def trimmed(url: str) -> int:
+    """All but the newest records are gone: how many."""
+    with opened(url) as store:
+        store.put_ledger_rule(LedgerRule(keep_bytes=1_000))
+        store.trim_ledger(1_000)
+        first: int = store.ledger_extent()[0]
+    assert first > 0
+    return first
+
+
+def test_a_gap_stops_a_stream_with_the_way_out(spark: SparkSession, url: str, tmp_path: Path) -> None:
+    some_work(url, 2)
+    run(spark, url, tmp_path, table="events")
+    some_work(url, 60, size=3)
+    first = trimmed(url)
+    with pytest.raises(StreamingQueryException) as caught:
+        run(spark, url, tmp_path, table="events")
+    assert f"offset 2 was trimmed, it begins at {first} now; nothing was skipped" in str(caught.value)
+    assert "say .option('on_gap', 'skip')" in str(caught.value)
+    progress = run(spark, url, tmp_path, table="events", on_gap="skip")
+    assert json.loads(progress[-1]["sources"][0]["endOffset"])["skipped"] == first - 2
+    assert spark.read.parquet(str(tmp_path / "table")).filter(f"offset between 2 and {first - 1}").count() == 0
+
+
+def reader(url: str, schema: Any = EVENTS, **options: str) -> TailStream:
+    return TailStream(Reading.of({"url": url, "table": "events", **options}), schema)
+
+
+def test_the_bound_counts_events_although_offsets_are_records(url: str) -> None:
+    some_work(url, 5, size=100)
+    some_work(url, 50, size=1)
+    stream = reader(url, max_events="250", max_records="20")
+    start = stream.initialOffset()
+    assert start == {"next": [0], "skipped": 0}
+    first = stream.latestOffset(start, stream.getDefaultReadLimit())
+    assert first["next"] == [3], "the third record passes 250 events"
+    assert stream.latestOffset(first, ReadMaxRows(250))["next"] == [23], "200 more events, but only 20 records"
+    assert stream.latestOffset(first, ReadAllAvailable())["next"] == [55]
+    assert reader(url, start="latest").initialOffset()["next"] == [55]
+    stream.stop()
+
+
+def test_a_batch_is_split_among_tasks_and_reads_the_same_twice(url: str) -> None:
+    some_work(url, 10)
+    stream = reader(url, partitions="4")
+    parts = stream.partitions({"next": [1], "skipped": 0}, {"next": [9], "skipped": 0})
+    assert [(part.start, part.end) for part in parts if isinstance(part, Part)] == [(1, 3), (3, 5), (5, 7), (7, 9)]
+    assert stream.partitions({"next": [9], "skipped": 0}, {"next": [9], "skipped": 0}) == []
+    once = [batch.to_pylist() for part in parts for batch in stream.read(part)]
+    again = [batch.to_pylist() for part in parts for batch in stream.read(part)]
+    assert once == again
+    assert sum(map(len, once)) == 80
+    stream.stop()
+
+
+def test_available_now_ends_although_work_goes_on(url: str) -> None:
+    some_work(url, 3)
+    stream = reader(url)
+    stream.prepareForTriggerAvailableNow()
+    some_work(url, 3)
+    end = stream.latestOffset(stream.initialOffset(), ReadMaxRows(10_000))
+    assert end["next"] == [3]
+    assert stream.latestOffset(end, ReadMaxRows(10_000)) == end
+    assert stream.reportLatestOffset()["next"] == [6]
+    stream.stop()
+
+
+def test_an_offset_of_another_store_is_not_believed(url: str) -> None:
+    some_work(url, 3)
+    with pytest.raises(ForebayError, match="the ledger ends before offset 3, 9 was promised"):
+        list(reader(url).read(Part(0, 0, 9)))
+
+
+def test_what_was_trimmed_between_plan_and_read_is_told(url: str) -> None:
+    some_work(url, 80, size=3)
+    first = trimmed(url)
+    with pytest.raises(ForebayError, match=f"offset 0 was trimmed, it begins at {first} now"):
+        list(reader(url).read(Part(0, 0, first + 1)))
+    rows = [row for batch in reader(url, on_gap="skip").read(Part(0, 0, first + 1)) for row in batch.to_pylist()]
+    assert {row["offset"] for row in rows} == {first}
+
+
+def test_a_log_reads_by_ranges(url: str) -> None:
+    with opened(url) as store:
+        store.put_spec(QueueSpec(name="clicks", retention=Retained(partitions=1)))
+        for start in range(0, 2_500, 500):
+            store.append("clicks", [b"%d" % number for number in range(start, start + 500)])
+    stream = reader(url, LOG, table="log:clicks", page="700")
+    bodies = [row["body"] for batch in stream.read(Part(0, 10, 2_400)) for row in batch.to_pylist()]
+    assert [int(body) for body in bodies] == list(range(10, 2_400))
