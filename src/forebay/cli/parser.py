@@ -20,7 +20,24 @@ class _Formatter(RawDescriptionHelpFormatter):
 
 def commands() -> tuple[Command | Group, ...]:
     """All there are, in the order of a user's day."""
-    from forebay.cli import about, cron, design, dlq, doctor, jobs, look, migrate, numbers, queues, run
+    from forebay.cli import (
+        about,
+        audit,
+        cron,
+        design,
+        dlq,
+        doctor,
+        gen,
+        jobs,
+        ledger,
+        look,
+        migrate,
+        numbers,
+        pipeline,
+        queues,
+        report,
+        run,
+    )
 
     return (
         *run.COMMANDS,
@@ -33,6 +50,11 @@ def commands() -> tuple[Command | Group, ...]:
         *design.COMMANDS,
         *doctor.COMMANDS,
         *migrate.COMMANDS,
+        *ledger.COMMANDS,
+        *pipeline.COMMANDS,
+        *audit.COMMANDS,
+        *report.COMMANDS,
+        *gen.COMMANDS,
         *about.COMMANDS,
     )
 

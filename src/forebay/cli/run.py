@@ -13,10 +13,11 @@ from threading import Event, Thread
 from typing import Any
 
 from forebay.cli.command import Call, Command
+from forebay.cli.exits import FAILED, OK
 from forebay.cli.place import masked
 from forebay.cli.reload import Reloader
 from forebay.cli.target import load, opened_by, queues_of
-from forebay.cli.words import count, length, share
+from forebay.cli.words import count, length, many, share
 from forebay.client import Forebay
 from forebay.core.errors import Invalid
 from forebay.store.protocol import Capabilities
@@ -47,6 +48,9 @@ def _worker_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--retry-budget", type=share, metavar="SHARE", help="retries are at most this share of all runs: 0.2"
     )
+    parser.add_argument("--on-spark", metavar="MASTER", help="run workers as tasks of Spark until the queues are empty")
+    parser.add_argument("--tasks", type=count, metavar="N", help="so many workers on Spark (default: one a core)")
+    parser.add_argument("--for", type=length, dest="limit", metavar="LENGTH", help="so long on Spark (default: 1h)")
     parser.add_argument("--tied", action="store_true", help=SUPPRESS)
 
 
@@ -67,6 +71,8 @@ def _worker(call: Call) -> int:
     options, level = _options(call.args, app), os.environ.get("FOREBAY_LOG", "WARNING")
     if level not in logging.getLevelNamesMapping():
         raise Invalid("FOREBAY_LOG", f"{level!r} is no level", "use DEBUG, INFO, WARNING or ERROR")
+    if call.args.on_spark is None and (call.args.tasks or call.args.limit):
+        raise Invalid("--tasks and --for", "they are for workers on Spark", "say where: --on-spark local[4]")
     able = opened_by(app).capabilities
     processes: int | None = call.args.processes
     if able.processes == "one" and (processes or 1) > 1:
@@ -75,6 +81,8 @@ def _worker(call: Call) -> int:
             "processes", f"{masked(app.url)} belongs to one process", "use sqlite:///jobs.db, or --processes 1"
         )
     _banner(call, app, options, able)
+    if call.args.on_spark is not None:
+        return _on_spark(call, app, options)
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     if call.args.tied:
         _watch_parent()
@@ -94,6 +102,34 @@ def _work(target: str, app: Forebay, options: Options, processes: int | None) ->
     from forebay.work.supervisor import Supervisor
 
     return Supervisor(target, lambda: app.store, options, processes).run()
+
+
+def _on_spark(call: Call, app: Forebay, options: Options) -> int:
+    """A burst of workers, each a task; 1 when something was left."""
+    from forebay.cli.sparking import everywhere, needing_spark, spark_of
+
+    args = call.args
+    before = sum(queue.depth for queue in app.backlog(*options.queues))
+    app.close()
+    args.master = args.on_spark
+    with needing_spark():
+        from forebay.spark.fleet import drain
+
+        limit = 3600.0 if args.limit is None else args.limit.total_seconds()
+        with spark_of(call) as spark:
+            shifts = drain(spark, args.app, everywhere(app.url), options, tasks=args.tasks, limit=limit)
+    after = sum(queue.depth for queue in app.backlog(*options.queues))
+    app.close()
+    seconds = max(shift.seconds for shift in shifts)
+    repeated = sum(shift.attempt > 0 for shift in shifts)
+    if call.screen.as_json:
+        call.screen.emit({"tasks": shifts, "before": before, "after": after, "seconds": seconds})
+    else:
+        again = f", {many(repeated, 'task')} started anew" if repeated else ""
+        call.screen.say(
+            f"{before:,} open jobs, now {after:,}, by {many(len(shifts), 'task')} in {seconds:.1f} s{again}"
+        )
+    return OK if all(shift.empty for shift in shifts) else FAILED
 
 
 def _watch_parent() -> None:
@@ -166,6 +202,7 @@ forebay dev shop.jobs:fb --processes 2
 forebay worker app:fb
 forebay worker app:fb --queues mail,media --concurrency 16 --processes 4
 FOREBAY_URL=sqlite:////var/lib/app/jobs.db forebay worker app:fb --drain-timeout 60
+forebay worker app:fb --on-spark 'local[4]' --for 10m
 """,
         _worker_arguments,
     ),

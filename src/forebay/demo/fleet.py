@@ -1,11 +1,11 @@
 """Real workers in real processes on one SQLite file, killed with `kill -9` while they work, and the count afterwards.
 
-    python -m forebay.demo.fleet [--jobs 6000] [--processes 3] [--kills 4] [--seed 7]
+    python -m forebay.demo.fleet [--jobs 6000] [--processes 3] [--kills 4] [--seed 7] [--report FILE]
 
 A supervisor runs the app of `mix.py`. Worker processes are killed at random; the supervisor replaces them and
 takes back at once what they held. In the end every accepted job must be done or dead, every effect applied once, and
 every dead letter must have used exactly its lives: judged by the producers' receipts and by what the handlers wrote,
-not by the queue's own counters.
+not by the queue's own counters. With `--report` the same is then proved from the ledger, on Spark (`proof`).
 """
 
 import argparse
@@ -22,11 +22,13 @@ from pathlib import Path
 
 from forebay import Draft, Job, State
 from forebay.client import Forebay
+from forebay.demo import proof
 from forebay.store.protocol import Query
 
 KINDS, WEIGHTS = ("fast", "slow", "flapping", "poison"), (70, 20, 5, 5)
 LIVES = {"poison": 3}
 PATIENCE_SECONDS = 120
+BATCH = 500
 
 
 def children_of(pid: int) -> list[int]:
@@ -38,11 +40,14 @@ def children_of(pid: int) -> list[int]:
     return [int(child) for child in done.stdout.split()]
 
 
-def produce(fb: Forebay, jobs: int, rng: random.Random) -> dict[int, str]:
-    """Accepted sequence numbers and their kinds."""
+def produce(fb: Forebay, jobs: int, rng: random.Random, receipts: Path) -> dict[int, str]:
+    """Accepted sequence numbers and their kinds. Each receipt is written down as it comes."""
     kinds = rng.choices(KINDS, WEIGHTS, k=jobs)
-    lives = {kind: LIVES.get(kind) for kind in KINDS}
-    fb.enqueue_many(Draft(kind, {"seq": seq}, "mix", max_attempts=lives[kind]) for seq, kind in enumerate(kinds))
+    drafts = [Draft(kind, {"seq": seq}, "mix", max_attempts=LIVES.get(kind)) for seq, kind in enumerate(kinds)]
+    with receipts.open("w") as told:
+        for start in range(0, jobs, BATCH):
+            for seq, receipt in enumerate(fb.store.enqueue(drafts[start : start + BATCH]), start):
+                told.write(f'{{"seq": {seq}, "job_id": {receipt.id}, "answer": "accepted"}}\n')
     return dict(enumerate(kinds))
 
 
@@ -109,6 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=3, help="worker processes (default: 3)")
     parser.add_argument("--kills", type=int, default=4, help="how many of them to kill (default: 4)")
     parser.add_argument("--seed", type=int, default=7, help="the same seed makes the same jobs (default: 7)")
+    parser.add_argument("--report", metavar="FILE", help="prove it on Spark as well, and write the report there")
     args = parser.parse_args(arguments)
     rng = random.Random(args.seed)
     with tempfile.TemporaryDirectory(prefix="forebay-fleet-") as directory:
@@ -117,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.environ.update(FOREBAY_URL=url, MIX_EVIDENCE=str(evidence))
         from forebay.demo.mix import fb
 
-        accepted = produce(fb, args.jobs, rng)
+        accepted = produce(fb, args.jobs, rng, Path(directory) / proof.RECEIPTS)
         command = [sys.executable, "-m", "forebay", "worker", "forebay.demo.mix:fb", "--queues", "mix", "--processes"]
         supervisor = subprocess.Popen([*command, str(args.processes)], env=environment)
         try:
@@ -127,7 +133,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             code = supervisor.wait(60)
         good = audit(fb, accepted, evidence, killed) and code == 0
         fb.close()
-    print(f"   the supervisor drained and left with code {code}")
+        print(f"   the supervisor drained and left with code {code}")
+        if args.report is not None:
+            good = proof.prove(Path(directory), url, evidence, Path(args.report)) and good
     return 0 if good else 1
 
 

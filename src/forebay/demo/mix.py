@@ -8,6 +8,7 @@ import asyncio
 import os
 import random
 import sqlite3
+import time
 from functools import lru_cache
 
 from forebay import Context, Forebay, QueueSpec
@@ -53,7 +54,7 @@ def evidence() -> sqlite3.Connection:
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=OFF")
     connection.execute("CREATE TABLE IF NOT EXISTS started(seq, job, delivery, attempt)")
-    connection.execute("CREATE TABLE IF NOT EXISTS effect(seq PRIMARY KEY, job, delivery)")
+    connection.execute("CREATE TABLE IF NOT EXISTS effect(seq PRIMARY KEY, job, delivery, at)")
     return connection
 
 
@@ -64,4 +65,4 @@ def started(seq: int, ctx: Context | None) -> None:
 
 def effect(seq: int, ctx: Context | None) -> None:
     if ctx is not None:
-        evidence().execute("INSERT OR IGNORE INTO effect VALUES (?, ?, ?)", (seq, *ctx.fence))
+        evidence().execute("INSERT OR IGNORE INTO effect VALUES (?, ?, ?, ?)", (seq, *ctx.fence, time.time()))

@@ -1,9 +1,10 @@
-"""Forebay's story in half a minute, on the embedded stores: no server, nothing to set up, nothing left behind.
+"""Forebay's story in a minute, on the embedded stores: no server, nothing to set up, nothing left behind.
 
     1  fifteen jobs of mixed priority        2  a duplicate is refused
     3  a flood meets backpressure            4  retries and a dead letter, with live numbers while it drains
     5  `kill -9` of a process with a journal, and a recovery that loses nothing
     6  real worker processes on a SQLite file, killed with -9 while they work
+    7  the ledger of that file, read by Spark: the proof, and a report to look at
 
 It ends with a verdict and an exit code: 0 only if every job that was ever accepted is accounted for.
 """
@@ -25,6 +26,7 @@ from forebay.core.instant import ms, seconds
 from forebay.core.outcome import Ack, DeadLetter, Failed, Failure, Outcome, Succeeded
 from forebay.core.policy import Bounded, FullJitter, Priority, Routing
 from forebay.demo import fleet
+from forebay.demo.title import title
 from forebay.store.protocol import Query
 
 QUEUE = "demo"
@@ -37,11 +39,6 @@ SPEC = QueueSpec(
 WORKERS = 4
 VICTIM_THREADS = 8
 VICTIM_SECONDS = 2.0
-
-
-def title(number: int, text: str) -> None:
-    bold, plain = ("\033[1m", "\033[0m") if sys.stdout.isatty() else ("", "")
-    print(f"\n{bold}{number}  {text}{plain}", flush=True)
 
 
 def handle(kind: str, attempt: int) -> Outcome:
@@ -178,17 +175,19 @@ def a_kill(directory: Path) -> bool:
     return len(accepted) > 100 and len(done) > 50 and not lost and not undone
 
 
-def a_fleet(seed: int) -> bool:
+def a_fleet(seed: int, report: str) -> bool:
     title(
         6, "Three worker processes drain the mix of a busy day from one SQLite file, and are killed with -9 meanwhile"
     )
-    return fleet.main(["--seed", str(seed)]) == 0
+    return fleet.main(["--seed", str(seed), "--report", report]) == 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--victim", nargs=2, metavar=("DIRECTORY", "RECEIPTS"), help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=7, help="the same seed tells the same story (default: 7)")
+    default = str(Path(tempfile.gettempdir(), "forebay-report.html"))
+    parser.add_argument("--report", metavar="FILE", default=default, help=f"the page (default: {default})")
     args = parser.parse_args(arguments)
     if args.victim:
         be_the_victim(*args.victim)
@@ -204,6 +203,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     store.close()
     with tempfile.TemporaryDirectory(prefix="forebay-demo-") as directory:
         survived = a_kill(Path(directory))
-    good = drained and survived and a_fleet(args.seed)
+    good = drained and survived and a_fleet(args.seed, args.report)
     print(f"\nVerdict: {'nothing lost, nothing done twice by the queue' if good else 'FAILED, see above'}")
     return 0 if good else 1

