@@ -85,6 +85,16 @@ def test_from_a_store_to_a_verdict_and_a_page(run: Run, tmp_path: Path) -> None:
     assert page.count("<svg") >= 6
 
 
+def test_an_audit_that_cannot_run_does_not_look_like_a_broken_promise(run: Run, tmp_path: Path) -> None:
+    from forebay.spark.lake import Lake
+
+    work(tmp_path)
+    with Lake.of("lake", f"sqlite:///{tmp_path}/forebay.db").writing():
+        answer = run("audit", "--lake", "lake", "--store", f"sqlite:///{tmp_path}/forebay.db")
+    assert (answer.code, answer.out) == (3, "")
+    assert "another pipeline writes to the lake" in answer.err
+
+
 def test_jobs_are_made_into_a_store_or_into_files(run: Run, spark: SparkSession, tmp_path: Path) -> None:
     made = run("gen", "--jobs", "1_000", "--seed", "3", "--to", "sqlite:///gen.db", "--write-id", "a", "--json")
     assert (made.code, made.json[0]["jobs"]) == (0, 1000)

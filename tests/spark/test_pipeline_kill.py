@@ -22,7 +22,7 @@ from forebay.spark.pipeline import Pipeline
 from forebay.spark.tables import TABLES
 from forebay.store.protocol import Want
 from tests.spark.ground import opened
-from tests.spark.test_pipeline_run import plain
+from tests.spark.lakes import plain
 
 SRC = Path(__file__).parents[2] / "src"
 PATIENCE = 100.0

@@ -7,7 +7,7 @@ from time import monotonic
 
 import msgspec
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from forebay.core.errors import ForebayError, Invalid
 from forebay.core.job import State
@@ -19,6 +19,7 @@ from forebay.spark.pipeline import Pipeline, check_ledger
 from forebay.spark.tables import TABLES
 from forebay.store.protocol import Query
 from tests.spark.ground import busy_day, opened
+from tests.spark.lakes import plain
 
 
 @pytest.fixture
@@ -32,12 +33,6 @@ def url(tmp_path: Path) -> str:
 def no_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the events alone matter."""
     monkeypatch.setattr(module, "refresh", lambda spark, lake: {})
-
-
-def plain(table: DataFrame) -> list[str]:
-    """Rows to compare. A sketch is not the same bytes when it was merged in another order; its percentiles are near."""
-    columns = [name for name in table.columns if not name.endswith("_sketch")]
-    return sorted(str(row) for row in table.select(*columns).collect())
 
 
 def extent(url: str) -> tuple[int, int]:

@@ -194,6 +194,22 @@ def test_files_of_records_that_nobody_keeps_are_deleted() -> None:
     assert [entry.record.verb for entry in every(store)] == ["put_spec"]
 
 
+def test_a_silent_ledger_is_compacted_to_no_file() -> None:
+    disk = MemoryDisk()
+    store = opened(disk)
+    store.put_ledger_rule(LedgerRule(on=False, keep_bytes=0))
+    store.trim_ledger(10)
+    work(store, 5)
+    compact(store)
+    work(store, 5)
+    compact(store)
+    assert not [path for path in disk.files() if path.endswith(".rec")]
+    store.put_ledger_rule(LedgerRule())
+    again = opened(disk.kill())
+    assert again.ledger_extent() == LedgerReader(DIRECTORY, disk).ledger_extent() == (1, 2)
+    assert [entry.record.name for entry in every(again)] == ["on"]
+
+
 def test_a_missing_or_damaged_file_is_told_and_not_skipped() -> None:
     disk = MemoryDisk()
     store = opened(disk)

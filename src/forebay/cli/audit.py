@@ -5,16 +5,19 @@ from running at all is never a 0 or a 1.
 """
 
 from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forebay.cli.command import Call, Command
+from forebay.cli.exits import UNREACHABLE, CommandFailed
 from forebay.cli.pipeline import remarks
 from forebay.cli.report import check_place
 from forebay.cli.sparking import everywhere, lake_argument, master_argument, needing_spark, number, spark_of
 from forebay.cli.words import length, share
-from forebay.core.errors import Invalid
+from forebay.core.errors import ForebayError, Invalid
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,7 +71,7 @@ def _audit(call: Call) -> int:
         raise Invalid("--log", "a log is read from its store", "name that by --store")
     if args.report is not None:
         check_place(Path(args.report))
-    with needing_spark():
+    with _nothing_proved(), needing_spark():
         from forebay.spark.lake import Lake
 
         url = None if args.store is None else everywhere(args.store)
@@ -91,6 +94,17 @@ def _audit(call: Call) -> int:
         if args.report is not None:
             call.screen.note(f"the report is in {args.report}")
     return verdict.exit_code
+
+
+@contextmanager
+def _nothing_proved() -> Iterator[None]:
+    """What fails on the way must not look like a broken promise."""
+    try:
+        yield
+    except Invalid:
+        raise
+    except (ForebayError, OSError) as error:
+        raise CommandFailed(str(error), UNREACHABLE) from error
 
 
 def _said(call: Call) -> str:

@@ -101,9 +101,9 @@ class LedgerWriter:
 
 def discard_below(disk: Disk, directory: str, first: int, following: int) -> None:
     """Delete the files whose records are all below `first`; `following` is the offset behind the last file."""
-    names = [name for name in disk.entries(directory) if first_offset(name) is not None]
-    ends = [first_offset(name) or 0 for name in names[1:]] + [following]
-    for name, end in zip(names, ends, strict=True):
+    files = sorted((offset, name) for name in disk.entries(directory) if (offset := first_offset(name)) is not None)
+    ends = [offset for offset, _ in files[1:]]
+    for (_, name), end in zip(files, [*ends, following], strict=False):
         if end <= first:
             disk.unlink(os.path.join(directory, name))
 
