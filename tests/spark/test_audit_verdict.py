@@ -100,16 +100,18 @@ def test_a_ledger_that_begins_late_or_was_off_proves_nothing_of_before(spark: Sp
 def test_options_turn_notes_into_failures(spark: SparkSession) -> None:
     story = Story()
     Life(story, START).accept().claim().effect(1).after(1).retry().claim().ack()
-    Life(story, START).accept().claim().after(1).die("GaveUp")
+    for error in ("GaveUp", "Strange"):
+        Life(story, START).accept().claim().after(1).die(error)
     frames = story.frames(spark)
     lenient = audit(*frames, options=Options(every_check=True))
     assert lenient.answer == "PASS"
-    assert {r.check for r in lenient.results if r.outcome == "noted"} == {"redelivered", "died_early"}
+    assert {(r.check, r.count) for r in lenient.results if r.outcome == "noted"} == {
+        *(("redelivered", 1), ("died_early", 2))
+    }
     assert lenient.result("redelivered").offenders[0].note == "effects by deliveries 1, 2"
-    strict = audit(*frames, options=Options(every_check=True, exactly_once=True, dropped=frozenset({"Other"})))
+    strict = audit(*frames, options=Options(every_check=True, exactly_once=True, dropped=frozenset({"GaveUp"})))
     assert {r.check for r in strict.results if r.outcome == "failed"} == {"redelivered", "died_early"}
-    named = audit(*frames, options=Options(every_check=True, dropped=frozenset({"GaveUp"})))
-    assert named.result("died_early").count == 0
+    assert [each.job_id for each in strict.result("died_early").offenders] == [3]
 
 
 def test_slots_left_out_and_schedules_that_never_fired(spark: SparkSession) -> None:

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pyarrow as pa
@@ -210,7 +211,7 @@ def test_a_killed_query_starts_again_and_adds_each_row_once(spark: SparkSession,
     child = subprocess.Popen(program, stderr=subprocess.DEVNULL, start_new_session=True)
     deadline = time.monotonic() + 90
     while depth(url) < 300 and child.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.1)
+        Event().wait(0.1)
     os.killpg(child.pid, signal.SIGKILL)
     child.wait()
     taken = len(seqs(url))

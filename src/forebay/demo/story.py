@@ -39,6 +39,7 @@ SPEC = QueueSpec(
 WORKERS = 4
 VICTIM_THREADS = 8
 VICTIM_SECONDS = 2.0
+VICTIM_STARTS_WITHIN = 30.0
 
 
 def handle(kind: str, attempt: int) -> Outcome:
@@ -146,6 +147,9 @@ def a_kill(directory: Path) -> bool:
     journal, receipts = directory / "journal", directory / "receipts"
     victim = subprocess.Popen([sys.executable, "-m", "forebay.demo", "--victim", str(journal), str(receipts)])
     try:
+        began = time.monotonic()
+        while not (receipts.exists() and receipts.stat().st_size) and time.monotonic() - began < VICTIM_STARTS_WITHIN:
+            time.sleep(0.05)
         time.sleep(VICTIM_SECONDS)
         print(f"   kill -9 {victim.pid}")
     finally:

@@ -30,6 +30,14 @@ LOG: Final = StructType(
 """An entry of a retained log."""
 
 
+_SAMPLE_LEAST: Final = 16
+_SAMPLE_MOST: Final = 1_000
+_SAMPLE_SHARE: Final = 16
+"""A bound is found by looking at this part of what lies within it."""
+
+_PROBES: Final = 4
+
+
 class Tail(Protocol):
     """Something with dense offsets."""
 
@@ -66,30 +74,43 @@ class LedgerTail:
         return [self._ledger.ledger_extent()]
 
     def within(self, partition: int, start: int, end: int, rows: int) -> int:
-        """By the sizes of the next records; where they are few, the ones after them are taken to be alike."""
-        seen = 0
-        records = self._ledger.ledger(start - 1, BATCH_MOST) if end > start else []
-        for entry in records:
-            seen += max(1, entry.record.jobs)
+        """By the sizes of the first records, then of some further on: as if all were as large as the largest of these."""
+        seen, at = 0, start
+        for entry in self._records(start, min(end, start + _SAMPLE_MOST), rows // _SAMPLE_SHARE):
+            seen += _size(entry)
+            at = entry.offset + 1
             if seen >= rows:
-                return min(end, entry.offset + 1)
-        return min(end, start + max(1, rows * len(records) // max(1, seen)))
+                return at
+            if seen >= rows // _SAMPLE_SHARE and at - start >= _SAMPLE_LEAST:
+                break
+        guess = min(end, start + max(1, rows * (at - start) // max(1, seen)))
+        if guess <= at:
+            return max(guess, min(at, end))
+        mean = seen / (at - start)
+        for probe in range(1, _PROBES + 1):
+            page = self._ledger.ledger(at - 1 + (guess - at) * probe // (_PROBES + 1), _SAMPLE_LEAST)
+            mean = max(mean, sum(map(_size, page)) / max(1, len(page)))
+        return max(at, min(guess, start + int(rows / mean)))
 
     def batches(self, partition: int, start: int, end: int, schema: StructType, rows: int) -> Iterator[pa.RecordBatch]:
-        return event_batches(self._records(start, end), schema, rows)
+        return event_batches(self._records(start, end, rows), schema, rows)
 
     def close(self) -> None:
         close = getattr(self._ledger, "close", None)
         if close is not None:
             close()
 
-    def _records(self, start: int, end: int) -> Iterator[LedgerEntry]:
+    def _records(self, start: int, end: int, rows: int) -> Iterator[LedgerEntry]:
+        """Page by page; a page grows as long as its records are small, so that it holds no more than about `rows`."""
+        size = _SAMPLE_LEAST
         while start < end:
-            page = self._ledger.ledger(start - 1, min(BATCH_MOST, end - start))
+            page = self._ledger.ledger(start - 1, min(size, end - start))
             if not page:
                 raise _missing("the ledger", start, end)
             yield from page
             start = page[-1].offset + 1
+            mean = sum(map(_size, page)) / len(page)
+            size = max(1, min(BATCH_MOST, size * 4, int(rows / mean)))
 
 
 class LogTail:
@@ -128,6 +149,11 @@ def gone(error: OffsetGone) -> ForebayError:
         f"nothing was skipped: start anew from another checkpoint, or say .option('on_gap', 'skip') to go on without "
         f"the {error.first - error.asked} that are gone, and keep more of it"
     )
+
+
+def _size(entry: LedgerEntry) -> int:
+    """In events."""
+    return max(1, entry.record.jobs)
 
 
 def _missing(what: str, start: int, end: int) -> ForebayError:

@@ -14,12 +14,11 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame
 
 from forebay.spark.audit.checks import CHECKS, Check, Options, Tier
-from forebay.spark.audit.findings import FINDINGS
 from forebay.spark.audit.judge import Case
 from forebay.spark.audit.verdict import Offender, Result, Verdict
 from forebay.spark.schemas import EFFECTS, EVENTS, RECEIPTS, conform
 
-__all__ = ["CHECKS", "FINDINGS", "Check", "Offender", "Options", "Result", "Tier", "Verdict", "audit", "findings"]
+__all__ = ["CHECKS", "Check", "Offender", "Options", "Result", "Tier", "Verdict", "audit"]
 
 
 def audit(
@@ -31,32 +30,10 @@ def audit(
     options: Options | None = None,
 ) -> Verdict:
     """`events`: the whole ledger as EVENTS. `logs`: entries of retained logs by name, with `partition` and `offset`."""
-    return _case(events, receipts, effects, logs, options).verdict()
-
-
-def findings(
-    events: DataFrame,
-    receipts: DataFrame | None = None,
-    effects: DataFrame | None = None,
-    *,
-    logs: Mapping[str, DataFrame] | None = None,
-    options: Options | None = None,
-) -> DataFrame:
-    """Every offender of every check as rows of FINDINGS, by the exact checks alone, whatever the proof would say."""
-    return _case(events, receipts, effects, logs, options).exact()
-
-
-def _case(
-    events: DataFrame,
-    receipts: DataFrame | None,
-    effects: DataFrame | None,
-    logs: Mapping[str, DataFrame] | None,
-    options: Options | None,
-) -> Case:
     return Case(
         conform(events, EVENTS, "events"),
         None if receipts is None else conform(receipts, RECEIPTS, "receipts"),
         None if effects is None else conform(effects, EFFECTS, "effects"),
         dict(logs or {}),
         options or Options(),
-    )
+    ).verdict()

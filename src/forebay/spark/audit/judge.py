@@ -54,9 +54,6 @@ class Case:
         answer: Answer = "FAIL" if failed else "INVALID" if reasons else "PASS"
         return Verdict(answer, reasons, self._facts(), results)
 
-    def exact(self) -> DataFrame:
-        return together([exact() for _, exact in self._stages()])
-
     @cached_property
     def _first_look(self) -> Ground:
         return survey(self._read)
