@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "pipeline.md"
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("spark")
 def test_the_page_runs(tmp_path: Path) -> None:
     blocks = re.findall(r"```py\n(.*?)```", PAGE.read_text(), re.DOTALL)

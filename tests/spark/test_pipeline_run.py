@@ -98,13 +98,14 @@ def test_a_crash_between_the_write_and_its_name_is_made_good(
     assert read_events(spark, lake).count() == done.events == lake.contents().event_count
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("no_tables")
 def test_many_small_parts_become_one(
     spark: SparkSession, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_FAN", 2)
     lake = Lake.of(tmp_path / "lake", url)
-    for count in (5, 6, 7):
+    for count in (21, 22, 23):
         Pipeline(spark, lake, url).run()
         busy_day(url, count)
     Pipeline(spark, lake, url).run()
@@ -113,11 +114,12 @@ def test_many_small_parts_become_one(
     assert read_events(spark, lake).select("offset", "place").distinct().count() == part.events
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("no_tables")
 def test_a_batch_with_a_hole_is_refused(spark: SparkSession, url: str, tmp_path: Path) -> None:
     lake = Lake.of(tmp_path / "lake", url)
     Pipeline(spark, lake, url).run()
-    busy_day(url, 10)
+    busy_day(url, 20)
     contents = lake.contents()
     kept = msgspec.structs.replace(contents.events[0], end=contents.end - 1)
     lake.replace(msgspec.structs.replace(contents, events=[kept], tables={}))
@@ -154,7 +156,7 @@ def test_a_stream_follows_and_ends_when_it_is_told(
     thread.start()
     heads = []
     try:
-        for count in (11, 12):
+        for count in (21, 22):
             heads.append(extent(url)[1])
             until = monotonic() + 60
             while lake.contents().end < heads[-1] and monotonic() < until:

@@ -107,12 +107,12 @@ def reader(url: str, schema: Any = EVENTS, **options: str) -> TailStream:
 def test_the_bound_counts_events_although_offsets_are_records(url: str) -> None:
     some_work(url, 5, size=100)
     some_work(url, 50, size=1)
-    stream = reader(url, max_events="250", max_records="20")
+    stream = reader(url, max_events="250", max_records="10")
     start = stream.initialOffset()
     assert start == {"next": [0], "skipped": 0}
     first = stream.latestOffset(start, stream.getDefaultReadLimit())
     assert first["next"] == [3], "the third record passes 250 events"
-    assert stream.latestOffset(first, ReadMaxRows(250))["next"] == [23], "200 more events, but only 20 records"
+    assert stream.latestOffset(first, ReadMaxRows(250))["next"] == [13], "208 more events, but only 10 records"
     assert stream.latestOffset(first, ReadAllAvailable())["next"] == [55]
     assert reader(url, start="latest").initialOffset()["next"] == [55]
     stream.stop()
@@ -156,6 +156,18 @@ def test_what_was_trimmed_between_plan_and_read_is_told(url: str) -> None:
         list(reader(url).read(Part(0, 0, first + 1)))
     rows = [row for batch in reader(url, on_gap="skip").read(Part(0, 0, first + 1)) for row in batch.to_pylist()]
     assert {row["offset"] for row in rows} == {first}
+
+
+def test_the_ledger_of_a_journal_is_read_beside_its_owner(tmp_path: Path) -> None:
+    url = f"memory://{tmp_path}/journal"
+    with opened(url) as store:
+        store.enqueue([Draft("k", {"n": number}) for number in range(7)])
+        stream = reader(url)
+        end = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+        assert end["next"] == [store.ledger_extent()[1]]
+        found = [row for batch in stream.read(Part(0, 0, end["next"][0])) for row in batch.to_pylist()]
+        assert [row["change"] for row in found if row["change"]] == ["accepted"] * 7
+        stream.stop()
 
 
 def test_a_log_reads_by_ranges(url: str) -> None:

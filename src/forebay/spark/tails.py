@@ -11,15 +11,15 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from forebay.core.errors import ForebayError, Invalid, OffsetGone
+from forebay.core.errors import ForebayError, OffsetGone
 from forebay.core.event import LogEntry
 from forebay.core.ledger import LedgerEntry
 from forebay.core.limits import BATCH_MOST
 from forebay.spark.arrow import arrow_schema, event_batches, instants
 from forebay.spark.options import Reading
 from forebay.spark.schemas import schema_of
-from forebay.store.open import open_store
-from forebay.store.protocol import Ledgered, Store
+from forebay.store.open import LedgerReader, open_ledger, open_store
+from forebay.store.protocol import Store
 
 LOG: Final = StructType(
     [
@@ -55,26 +55,22 @@ class Tail(Protocol):
 
 def open_tail(reading: Reading) -> Tail:
     """The ledger or a log of the store behind the URL."""
-    store = open_store(reading.url)
     if reading.table == "log":
-        return LogTail(store, reading.log)
-    if not isinstance(store, Ledgered):
-        store.close()
-        raise Invalid("option table", f"{store.capabilities.name} keeps no ledger", "use a durable store")
-    return LedgerTail(store)
+        return LogTail(open_store(reading.url), reading.log)
+    return LedgerTail(open_ledger(reading.url))
 
 
 class LedgerTail:
     """The ledger as events. An offset is a record's; a record may be many events, or one without a job."""
 
-    def __init__(self, ledger: Ledgered) -> None:
+    def __init__(self, ledger: LedgerReader) -> None:
         self._ledger = ledger
 
     def extents(self) -> list[tuple[int, int]]:
         return [self._ledger.ledger_extent()]
 
     def within(self, partition: int, start: int, end: int, rows: int) -> int:
-        """By the sizes of the first records, then of some further on: as if all were as large as the largest of these."""
+        """By the sizes of the first records and of some further on: as if all were as large as the largest of these."""
         seen, at = 0, start
         for entry in self._records(start, min(end, start + _SAMPLE_MOST), rows // _SAMPLE_SHARE):
             seen += _size(entry)
@@ -96,9 +92,7 @@ class LedgerTail:
         return event_batches(self._records(start, end, rows), schema, rows)
 
     def close(self) -> None:
-        close = getattr(self._ledger, "close", None)
-        if close is not None:
-            close()
+        self._ledger.close()
 
     def _records(self, start: int, end: int, rows: int) -> Iterator[LedgerEntry]:
         """Page by page; a page grows as long as its records are small, so that it holds no more than about `rows`."""

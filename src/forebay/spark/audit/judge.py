@@ -5,12 +5,11 @@ from functools import cached_property
 from typing import Any, Final
 
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from forebay.spark.audit.checks import CHECKS, Check, Options, Tier
 from forebay.spark.audit.evidence import Ground, conflicts, gaps, log_gaps, once, survey
-from forebay.spark.audit.findings import together
 from forebay.spark.audit.life import life_faults
 from forebay.spark.audit.lines import out_of_turn, slots_missing, slots_twice
 from forebay.spark.audit.told import duplicated, effect_faults, known_jobs, receipt_faults, unfenced, unfinished
@@ -175,29 +174,20 @@ class Case:
 
 
 def _found(parts: list[DataFrame], receipts: DataFrame | None) -> dict[str, tuple[int, list[Offender]]]:
-    """By check: how many offenders, and the first of them with their seqs."""
-    if not parts:
-        return {}
-    rows = together(parts).persist(_KEPT)
-    try:
-        counts = {row["check"]: row["count"] for row in rows.groupBy("check").count().collect()}
-        if not counts:
-            return {}
-        line = Window.partitionBy("check").orderBy(F.col("seq").asc_nulls_last(), "job_id", "offset", "place", "note")
-        first = rows.withColumn("row", F.row_number().over(line)).filter(F.col("row") <= OFFENDERS)
-        named = first.orderBy("check", "row").drop("row").collect()
-    finally:
-        rows.unpersist()
-    unnamed = {row["job_id"] for row in named if row["seq"] is None and row["job_id"] is not None}
+    """By check: how many offenders, and the first of them with their seqs. One query a part."""
+    order = F.struct(F.col("seq").isNull(), "seq", "job_id", "offset", "place", "note")
+    first = F.min_by(F.struct(*Offender.__struct_fields__), order, OFFENDERS)
+    counts: dict[str, int] = {}
+    named: dict[str, list[dict[str, Any]]] = {}
+    for part in parts:
+        for check, count, rows in part.groupBy("check").agg(F.count("*"), first).collect():
+            counts[check] = counts.get(check, 0) + count
+            named.setdefault(check, []).extend(row.asDict() for row in rows)
+    unnamed = {row["job_id"] for rows in named.values() for row in rows if row["seq"] is None} - {None}
     seqs = _seqs_of(unnamed, receipts)
-    offenders: dict[str, list[Offender]] = {}
-    for row in named:
-        fields = row.asDict()
-        check = fields.pop("check")
-        if fields["seq"] is None:
-            fields["seq"] = seqs.get(fields["job_id"])
-        offenders.setdefault(check, []).append(Offender(**fields))
-    return {check: (count, offenders[check]) for check, count in counts.items()}
+    for row in (row for rows in named.values() for row in rows if row["seq"] is None):
+        row["seq"] = seqs.get(row["job_id"])
+    return {check: (count, [Offender(**row) for row in named[check][:OFFENDERS]]) for check, count in counts.items()}
 
 
 def _seqs_of(jobs: set[int], receipts: DataFrame | None) -> dict[int, int]:
