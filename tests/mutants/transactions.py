@@ -39,8 +39,8 @@ TRANSACTION_MUTANTS = [
     Mutant(
         "transaction: the pool settles again what its handler has settled",
         "src/forebay/work/pool.py",
-        "            if context.settled:\n                self._settled_itself(run, outcome)\n            elif",
-        "            if",
+        "if context.settled:\n                    self._settled_itself(run, outcome)\n                elif",
+        "if",
         (HANDLERS, "-k", "after_its_block"),
     ),
     Mutant(

@@ -353,6 +353,6 @@ def test_files_are_for_their_owner_alone_whatever_the_umask(tmp_path: Path) -> N
     finally:
         os.umask(before)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in journal.iterdir()}
-    assert {name.partition("-")[0] for name in modes} == {"lock", "synced", "wal", "snapshot"}
+    assert {name.partition("-")[0] for name in modes} == {"ledger", "lock", "snapshot", "synced", "wal"}
     assert set(modes.values()) == {0o600}
     assert [stat.S_IMODE(path.stat().st_mode) for path in (journal, journal.parent)] == [0o700, 0o700]

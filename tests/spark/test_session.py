@@ -31,6 +31,7 @@ def test_the_session_of_a_process_is_one(spark: SparkSession) -> None:
     assert spark.sparkContext.master == "local[2,3]"
 
 
+@pytest.mark.timeout(300)
 def test_a_machine_without_java_uses_the_one_of_the_wheel(tmp_path: Path) -> None:
     bare = {name: value for name, value in os.environ.items() if name not in ("PATH", "JAVA_HOME")}
     tools = tmp_path / "bin"
@@ -40,7 +41,7 @@ def test_a_machine_without_java_uses_the_one_of_the_wheel(tmp_path: Path) -> Non
             (tools / tool.name).symlink_to(tool)
     bare |= {"PATH": str(tools), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     run = [sys.executable, "-c", WHOLE, str(tmp_path)]
-    said = subprocess.run(run, env=bare, capture_output=True, text=True, timeout=110, check=False)
+    said = subprocess.run(run, env=bare, capture_output=True, text=True, timeout=280, check=False)
     assert said.returncode == 0, said.stderr
     lines = dict(
         line.split(" ", 1) for line in said.stdout.splitlines() if line.split(" ", 1)[0] in ("sum", "java", "left")

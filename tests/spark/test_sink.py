@@ -198,6 +198,7 @@ def test_a_full_queue_is_waited_for_and_then_told(url: str) -> None:
         assert place.taken == 8
 
 
+@pytest.mark.timeout(400)
 def test_a_killed_query_starts_again_and_adds_each_row_once(spark: SparkSession, url: str, tmp_path: Path) -> None:
     source, checkpoint = f"sqlite:///{tmp_path}/log.db", str(tmp_path / "checkpoint")
     count = 4_000
@@ -209,7 +210,7 @@ def test_a_killed_query_starts_again_and_adds_each_row_once(spark: SparkSession,
         pass
     program = [sys.executable, str(Path(__file__).with_name("killed_query.py")), source, url, checkpoint, str(tmp_path)]
     child = subprocess.Popen(program, stderr=subprocess.DEVNULL, start_new_session=True)
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 240
     while depth(url) < 300 and child.poll() is None and time.monotonic() < deadline:
         Event().wait(0.1)
     os.killpg(child.pid, signal.SIGKILL)

@@ -99,11 +99,13 @@ class Ground(RuleBasedStateMachine):
             for span in entry.record.spans
             for place in range(span.n)
         }
-        assert sorted(last) == self.pair.model.accepted
+        accepted = self.pair.model.accepted
+        assert sorted(last) == accepted, f"the ledger tells of {sorted(last)}, accepted were {accepted}"
         running = {
             job_id for job_id, change in last.items() if change in (Change.CLAIMED, Change.EXTENDED, Change.ASKED)
         }
-        assert running == {item.job.id for item in self.pair.model.jobs(State.RUNNING)}
+        held = {item.job.id for item in self.pair.model.jobs(State.RUNNING)}
+        assert running == held, f"the ledger says that {sorted(running)} run, the model {sorted(held)}"
 
     def _advance(self, span: int) -> None:
         self._begin()
