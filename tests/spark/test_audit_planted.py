@@ -81,6 +81,7 @@ def test_the_sql_twin_agrees_to_the_row(frames: Frames, verdict: Verdict) -> Non
     assert len(theirs) == sum(result.count for result in verdict.results) >= 200
 
 
+@pytest.mark.nightly
 def test_the_answer_does_not_depend_on_how_it_is_read(frames: Frames, verdict: Verdict) -> None:
     events, receipts, effects = frames
     shuffled = (

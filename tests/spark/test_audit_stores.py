@@ -140,7 +140,7 @@ class Town:
             self.tick += 30 * SECOND
 
 
-@pytest.fixture(params=["sqlite", pytest.param("journal", marks=pytest.mark.nightly), "postgres"])
+@pytest.fixture(params=[*(pytest.param(name, marks=pytest.mark.nightly) for name in ("sqlite", "journal")), "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     match request.param:
         case "sqlite":

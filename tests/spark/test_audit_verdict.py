@@ -82,6 +82,7 @@ def test_too_little_coverage_is_named(frames: Frames) -> None:
     assert audit(events, part[0], options=Options(coverage=0.5)).answer == "PASS"
 
 
+@pytest.mark.nightly
 def test_a_ledger_that_begins_late_or_was_off_proves_nothing_of_before(spark: SparkSession) -> None:
     story = Story()
     Life(story, START).accept().claim().after(SECOND).ack()
@@ -97,6 +98,7 @@ def test_a_ledger_that_begins_late_or_was_off_proves_nothing_of_before(spark: Sp
     assert all(result.count == 0 for result in known.results)
 
 
+@pytest.mark.nightly
 def test_options_turn_notes_into_failures(spark: SparkSession) -> None:
     story = Story()
     Life(story, START).accept().claim().effect(1).after(1).retry().claim().ack()
