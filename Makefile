@@ -16,7 +16,7 @@ PYTEST := $(PY) -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup servers demo check test test-nightly cover bench bench-sqlite bench-worker bench-postgres mutants fmt lock clean
+.PHONY: help setup servers demo check test test-nightly cover bench bench-sqlite bench-worker bench-postgres bench-ledger bench-spark bench-audit mutants fmt lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,6 +59,15 @@ bench-worker: setup ## measure the worker: cost a job, idle, recovery after kill
 
 bench-postgres: setup $(if $(PEERS),$(PEERED)/.ready) ## measure the Postgres store; PEERS=1 gets the peers beside it
 	@$(PY) -m bench.postgres $(ARGS)
+
+bench-ledger: setup ## measure what the ledger costs the embedded stores
+	@$(PY) -m bench.ledger $(ARGS)
+
+bench-spark: setup ## measure Spark reading, seeding and following a store
+	@$(PY) -m bench.spark_io $(ARGS)
+
+bench-audit: setup ## measure the audit of ten million jobs, beside DuckDB
+	@$(PY) -m bench.audit $(ARGS)
 
 mutants: setup ## break each guard on purpose; a test must notice
 	@$(PY) tests/mutants/run.py $(ARGS)

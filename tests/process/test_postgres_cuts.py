@@ -192,7 +192,7 @@ def test_a_late_settle_is_refused_however_often_it_is_sent(store: Store, proxy: 
 def test_a_slot_is_given_back_once(store: Store, proxy: Proxy, cut: Cut) -> None:
     store.enqueue([Draft("k", number, queue="gated") for number in range(5)])
     first, second = claimed(store, 5, "gated")
-    with struck(cut(proxy, b"COMMIT")):
+    with struck(cut(proxy, b"forebay.settle(")):
         assert store.settle([(first, Ack())]) == [Settled.APPLIED]
     assert store.settle([(first, Ack())]) == [Settled.APPLIED]
     (third,) = claimed(store, 5, "gated")

@@ -946,3 +946,19 @@ def test_a_handler_that_blocks_the_loop_keeps_back_nothing_that_was_done_before_
         assert not rig.pool.idle
         hold.set()
         assert rig.verdict() == Ack()
+
+
+def test_a_timeout_counts_from_when_the_handler_begins(fb: Forebay) -> None:
+    """Whoever waits behind a handler that blocks the loop has not had its time."""
+
+    @fb.job
+    async def stubborn() -> None:
+        Event().wait(4 * SHORT)
+
+    @fb.job(timeout=SHORT)
+    async def brief() -> None:
+        pass
+
+    with at_work(fb) as rig:
+        rig.pool.take(rig.leased(Draft("stubborn"), Draft("brief")))
+        assert rig.verdicts(2) == [("brief", Ack()), ("stubborn", Ack())]

@@ -125,8 +125,7 @@ class Pool:
             elif (after := self._postpone(lease, now)) > 0:
                 self._settle(lease, Release(int(after * (0.5 + self._draw()))))
             else:
-                deadline = None if handler.timeout is None else now + handler.timeout / 1_000_000
-                run = Run(lease, handler, deadline, self._store)
+                run = Run(lease, handler, self._store)
                 fresh[run.fence] = run
                 started[handler.where].append(run)
         with self._guard:
@@ -255,7 +254,9 @@ class Pool:
                 pass
 
     def _begin(self, run: Run) -> None:
-        """The last thing before the handler: from here on, a death of the process is charged to this job."""
+        """The last thing before the handler: its time runs, and a death of the process is charged to this job."""
+        if run.handler.timeout is not None:
+            run.deadline = time.monotonic() + run.handler.timeout / 1_000_000
         if self._marks is not None:
             self._marks.started(run.fence)
 

@@ -24,7 +24,7 @@ class Stop(StrEnum):
 class Run:
     """`over` once it has ended; `begun` once a thread has it, `back` when that thread returned or `written_off` if not.
 
-    A cancellation may be followed by a harder `stop`.
+    `deadline` counts from when its handler begins. A cancellation may be followed by a harder `stop`.
     """
 
     __slots__ = (
@@ -42,13 +42,11 @@ class Run:
         "written_off",
     )
 
-    def __init__(
-        self, lease: Lease, handler: Handler, deadline: float | None, store: Callable[[], Store] | None = None
-    ) -> None:
+    def __init__(self, lease: Lease, handler: Handler, store: Callable[[], Store] | None = None) -> None:
         self.lease = lease
         self.fence: Fence = lease.fence
         self.handler = handler
-        self.deadline = deadline
+        self.deadline: float | None = None
         began_at = lease.job.claimed_at or 0
         stopped_at = None if handler.timeout is None else began_at + handler.timeout
         self.context = Context(lease, stopped_at, store, handler.encode_result if handler.keep_result else None)
