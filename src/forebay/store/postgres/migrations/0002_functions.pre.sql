@@ -725,15 +725,18 @@ BEGIN
         (
             SELECT min(coalesce(q.paused_until, 0)) FROM unnest(queues, leads, floors) AS u (name, lead, floor)
             LEFT JOIN forebay.queue AS q ON q.name = u.name
+            -- Not EXISTS: the planner may make a hash of all rows for that.
             WHERE CASE WHEN u.floor IS NULL THEN
-                EXISTS (SELECT FROM forebay.run AS r WHERE r.state = 1 AND r.queue = u.name)
+                (SELECT true FROM forebay.run AS r WHERE r.state = 1 AND r.queue = u.name LIMIT 1)
             ELSE
-                EXISTS (
-                    SELECT FROM forebay.run AS r
-                    WHERE r.state = 1 AND r.queue = u.name AND r.cls = '' AND r.rank >= u.floor
-                ) OR EXISTS (
-                    SELECT FROM forebay.run AS r WHERE r.state = 1 AND r.queue = u.name AND r.cls = ''
-                        AND r.rank >= coalesce(u.lead, -9223372036854775808) AND r.rank < 0
+                coalesce(
+                    (
+                        SELECT true FROM forebay.run AS r
+                        WHERE r.state = 1 AND r.queue = u.name AND r.cls = '' AND r.rank >= u.floor LIMIT 1
+                    ), (
+                        SELECT true FROM forebay.run AS r WHERE r.state = 1 AND r.queue = u.name AND r.cls = ''
+                            AND r.rank >= coalesce(u.lead, -9223372036854775808) AND r.rank < 0 LIMIT 1
+                    )
                 )
             END
         ),
@@ -745,8 +748,11 @@ BEGIN
                 SELECT min(greatest(h.until, l.first)) FROM forebay.holder AS h, LATERAL (
                     SELECT h.until AS first WHERE h.until > forebay.clock()
                     UNION ALL
-                    SELECT min(r.lease_until) FROM forebay.run AS r
-                    WHERE r.state = 2 AND r.holder = h.id AND h.until <= forebay.clock()
+                    SELECT (
+                        SELECT r.lease_until FROM forebay.run AS r WHERE r.state = 2 AND r.holder = h.id
+                        ORDER BY r.lease_until LIMIT 1
+                    )
+                    WHERE h.until <= forebay.clock()
                 ) AS l
                 WHERE l.first IS NOT NULL
             ),
