@@ -13,9 +13,10 @@ from msgspec.structs import replace
 from pyspark.sql import DataFrame, SparkSession
 
 from forebay.core.instant import to_datetime
-from forebay.core.ledger import Change, LedgerEntry, Record, Span, Trait, joined
+from forebay.core.ledger import Change, LedgerEntry, Record, Span, Trait
 from forebay.spark.arrow import flatten
 from forebay.spark.schemas import EFFECTS, EVENTS, RECEIPTS
+from tests.spans import joined
 
 START = 1_900_000_000_000_000
 SECOND = 1_000_000

@@ -31,10 +31,10 @@ from forebay.core.ledger import (
     Trait,
     decode_record,
     encode_record,
-    joined,
 )
 from forebay.core.scribe import Scribe
 from forebay.testing.checkers import ledger
+from tests.spans import joined
 
 TRAITS = st.one_of(st.none(), st.builds(Trait, tenant=st.sampled_from(["a", "b"])))
 JOBS = st.lists(

@@ -20,7 +20,6 @@ that waiting, running and lateness follow from one record. A record without span
 New versions add fields at the end of a span or a record, or new changes; `VERSION` is kept beside the records.
 """
 
-from collections.abc import Iterable
 from enum import StrEnum
 from typing import Final
 
@@ -121,40 +120,6 @@ class LedgerRule(Struct, frozen=True):
         for field, value, most in (("keep", self.keep, _KEEP_MOST), ("keep_bytes", self.keep_bytes, _BYTES_MOST)):
             if type(value) is not int or not 0 <= value <= most:
                 raise Invalid(f"ledger {field}", f"{value!r} is not an integer in 0 … {most}", "keep less of it")
-
-
-def joined(spans: Iterable[Span]) -> list[Span]:
-    """The same spans with alike neighbours joined: who writes job by job calls this before writing."""
-    result: list[Span] = []
-    for span in spans:
-        if result and _continues(result[-1], span):
-            last = result[-1]
-            result[-1] = msgspec.structs.replace(last, n=last.n + span.n, traits=_both(last, span))
-        else:
-            result.append(span)
-    return result
-
-
-def _continues(last: Span, span: Span) -> bool:
-    return (
-        span.first == last.first + last.n
-        and span.change == last.change
-        and span.queue == last.queue
-        and span.kind == last.kind
-        and span.delivery == last.delivery
-        and span.attempt == last.attempt
-        and span.max_attempts == last.max_attempts
-        and span.enqueued_at == last.enqueued_at
-        and span.due_at == last.due_at
-        and span.claimed_at == last.claimed_at
-        and span.until == last.until
-    )
-
-
-def _both(last: Span, span: Span) -> list[Trait | None] | None:
-    if last.traits is None and span.traits is None:
-        return None
-    return (last.traits or [None] * last.n) + (span.traits or [None] * span.n)
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode

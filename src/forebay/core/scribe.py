@@ -1,4 +1,4 @@
-"""Writing down what one call does, job by job, as the spans of a `Record`. What comes out equals `joined()`.
+"""Writing down what one call does, job by job, as the spans of a `Record`.
 
 A store that moves rows one by one tells its scribe of each; neighbours to which the same happened cost one comparison
 and no object. A call that tells of no job and names no verb of its own leaves no record.

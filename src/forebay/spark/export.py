@@ -4,6 +4,7 @@ What the jobs of a run share is repeated by Arrow. Payloads are cut out of their
 columns that are asked for are parsed, and only jobs with facts of their own are looked at one by one.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from io import BytesIO
@@ -73,7 +74,7 @@ def _parsed(columns: list[str], block: bytes) -> pa.Table:
     )
 
 
-class _Rows:
+class _Rows(ABC):
     """Rows of an export, and which of them each job comes from."""
 
     states: pa.Array
@@ -109,24 +110,24 @@ class _Rows:
         return self._spread(self._plain(name))
 
     @property
-    def ids(self) -> NDArray[np.int64]:
-        raise NotImplementedError
+    @abstractmethod
+    def ids(self) -> NDArray[np.int64]: ...
 
     @property
     def present(self) -> NDArray[np.bool_]:
         return np.ones(self.jobs, bool)
 
     @property
-    def bodies(self) -> pa.Array:
-        raise NotImplementedError
+    @abstractmethod
+    def bodies(self) -> pa.Array: ...
 
     @property
-    def asked(self) -> pa.Array:
-        raise NotImplementedError
+    @abstractmethod
+    def asked(self) -> pa.Array: ...
 
+    @abstractmethod
     def facts_of(self, text: str, row: int) -> list[dict[str, Any] | None]:
         """Of each job of a row."""
-        raise NotImplementedError
 
     def repeated(self, name: str, none: int) -> NDArray[np.int64]:
         """Numbers, for each job."""

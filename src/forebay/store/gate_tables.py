@@ -1,7 +1,8 @@
 """`GateTables` in SQL: slots, operators' numbers, lines, and who is parked. What they mean is `store.gating`'s.
 
 The statements are the store's own, by these names: gate, gate_limit, put_gate, drop_gate, opened, enter_line,
-leave_line, head_of_line, first_parked, one. Their parameters come in the order in which the methods name them.
+leave_line, head_of_line, first_parked, one. Their parameters come in the order in which the methods name them. A store
+that lets parked jobs in by itself, and not by `Gates.next_candidate`, has no opened, first_parked and one.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -225,11 +225,13 @@ class Gates:
     def _may_open(self, place: Place) -> None:
         if place.parked and place.has_room:
             place.opened = True
-            self._load_opened()[place.name] = None
+            if self._opened is not None:
+                self._opened[place.name] = None
 
     def _load_opened(self) -> dict[str, None]:
         if self._opened is None:
-            self._opened = dict.fromkeys(self._tables.opened(BATCH_MOST))
+            opened = dict.fromkeys(self._tables.opened(BATCH_MOST))
+            self._opened = opened | {name: None for name, place in self._places.items() if place.opened}
         return self._opened
 
     def _find(self, name: str) -> Place | None:

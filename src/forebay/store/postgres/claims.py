@@ -35,6 +35,7 @@ CALL: Final = (
 )
 _CLAIM: Final = f"SELECT * FROM {CALL}"
 _PROMOTE: Final = "SELECT * FROM forebay.promote(%s::bigint, %s)"
+_TRIM: Final = "SELECT forebay.trim_ledger(%s, %s) FROM forebay.number_ledger()"
 _CLASSES: Final = "SELECT * FROM forebay.classes(%s::bigint, %s, %s)"
 _HOLDER: Final = (
     "INSERT INTO forebay.holder (owner, seen_at) VALUES (%s, coalesce(%s::bigint, forebay.clock())) RETURNING id"
@@ -50,6 +51,8 @@ _FOUND: Final = statement("found")
 _CLAIMS_MOST: Final = 20
 _HOLDER_SECONDS: Final = 43_200.0
 _SWEEP_EVERY: Final = 30_000_000
+_TRIM_EVERY: Final = 5_000_000
+_TRIM_LIMIT: Final = 10 * BATCH_MOST
 _TEND, _STALE, _CLASSED = 1, 2, 3
 _RUN: Final = 4
 """Where the columns of a run begin in a claimed row."""
@@ -115,6 +118,7 @@ class Claims(Intake):
         self._run_sizes: dict[str, float] = {}
         self._fronts: dict[tuple[str, str | None], Front] = {}
         self._swept_at: Instant | None = None
+        self._trimmed_at: Instant = 0
 
     def promote(self, limit: int) -> Promotion:
         check_limit("promote", limit)
@@ -125,6 +129,9 @@ class Claims(Intake):
             self._swept_at = stamp
             ready += self._write(lambda turn: _sweep(turn, limit), gated=True)
             _, next_due, _, _ = self._server.query(_PROMOTE, (self._at, 0))[0]
+        if abs(stamp - self._trimmed_at) > _TRIM_EVERY:
+            self._trimmed_at = stamp
+            self._server.query(_TRIM, (stamp, _TRIM_LIMIT))
         return Promotion(ready, next_due)
 
     def claim(self, wants: Sequence[Want], owner: str, lease_for: timedelta) -> list[Lease]:

@@ -32,7 +32,10 @@ _MOVE: Final = (
     "UPDATE forebay.feed SET batch = %s, taken = %s, digest = %s, at = forebay.clock() "
     "WHERE source = %s AND batch = %s AND taken = %s AND digest = %s"
 )
-_SWEEP: Final = f"DELETE FROM forebay.feed WHERE at < forebay.clock() - {micros(FEED_KEPT)}"
+_SWEEP: Final = (
+    "DELETE FROM forebay.feed WHERE source = ANY (ARRAY(SELECT source FROM forebay.feed "
+    f"WHERE at < forebay.clock() - {micros(FEED_KEPT)} ORDER BY at LIMIT 100 FOR UPDATE SKIP LOCKED))"
+)
 _DEAD: Final = (
     f"DELETE FROM forebay.ended WHERE id = ANY (%s::bigint[]) AND state + 0 = {DEAD} "
     "RETURNING id, queue, cls, state, 0, due_at, gates, NULL, settled_delivery, settled_code, kind"

@@ -111,15 +111,6 @@ WHERE e.id > %s AND (e.kept_until IS NULL OR e.kept_until > %s) ORDER BY e.id LI
 SELECT last_id, queue, cls, state, rank, due_at, gates, gate, settled_delivery, settled_code, kind FROM forebay.run
 WHERE single AND last_id = ANY (%s::bigint[]) ORDER BY last_id FOR UPDATE;
 
--- name: first_parked
--- Who gets the next slot of a gate without an order.
-SELECT last_id, queue, cls, state, rank, due_at, gates, gate FROM forebay.run
-WHERE gate IS NOT NULL AND gate = %s ORDER BY rank, last_id LIMIT 1;
-
--- name: one
--- One job on its own.
-SELECT last_id, queue, cls, state, rank, due_at, gates, gate FROM forebay.run WHERE single AND last_id = %s;
-
 -- name: expired
 -- Jobs that nobody claimed in time; those that somebody claims this moment are in time.
 SELECT last_id, queue, cls, state, rank, due_at, gates, gate, attempt, errors, kind FROM forebay.run

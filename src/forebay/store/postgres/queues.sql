@@ -78,10 +78,6 @@ SET slots = excluded.slots, held = excluded.held, parked = excluded.parked, stan
 -- Nobody holds it, waits at it or stands in line: a million subjects leave nothing behind.
 DELETE FROM forebay.gate WHERE name = %s;
 
--- name: opened
--- Gates that may have room for someone parked.
-SELECT name FROM forebay.gate WHERE opened ORDER BY name LIMIT %s;
-
 -- name: enter_line
 -- A job stands in the line of an ordered gate.
 INSERT INTO forebay.line VALUES (%s, %s) ON CONFLICT DO NOTHING;

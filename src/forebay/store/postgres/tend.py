@@ -35,8 +35,6 @@ _SWEEP_KEYS: Final = statement("sweep_keys")
 _SWEEP_CALLS: Final = statement("sweep_calls")
 _SWEEP_SETTLED: Final = statement("sweep_settled")
 _SWEEP_HOLDERS: Final = statement("sweep_holders")
-_TRIM: Final = "SELECT forebay.trim_ledger(%s, %s) FROM forebay.number_ledger()"
-_TRIM_LIMIT: Final = 20 * BATCH_MOST
 
 
 def tend(turn: Turn, limit: int = TEND_LIMIT) -> int:
@@ -57,7 +55,6 @@ def sweep(turn: Turn, limit: int) -> None:
     turn.execute(_SWEEP_CALLS, (turn.now - _CALL_MEMORY, limit))
     turn.execute(_SWEEP_SETTLED, (SETTLE_MEMORY,))
     turn.execute(_SWEEP_HOLDERS, (turn.now - _HOLDER_MEMORY,))
-    turn.execute(_TRIM, (turn.now, _TRIM_LIMIT))
 
 
 def sweep_keys(turn: Turn, limit: int) -> None:
