@@ -17,8 +17,7 @@ from bench.measure import Figure, arguments, run
 from forebay import Draft, Want
 from forebay.client import Forebay
 from forebay.core.instant import seconds
-from forebay.core.lease import Lease
-from forebay.core.outcome import Verdict
+from forebay.core.lease import Lease, Settlement
 from forebay.core.policy import Routing
 from forebay.work.options import Options
 from forebay.work.pool import Pool
@@ -61,9 +60,9 @@ def overhead(jobs: int) -> float:
     leases: list[Lease] = []
     while batch := fb.store.claim([Want("default", 500)], "bench", seconds(600)):
         leases += batch
-    verdicts: list[Verdict] = []
+    verdicts: list[Settlement] = []
     routing = Routing()
-    pool = Pool(fb.registry, Options(concurrency=100), lambda _: routing, lambda _, verdict: verdicts.append(verdict))
+    pool = Pool(fb.registry, Options(concurrency=100), lambda _: routing, verdicts.extend)
     pool.start()
     began = time.process_time()
     for start in range(0, len(leases), 100):

@@ -7,6 +7,8 @@ with its reason (`-ra`); on a build machine it is red. Expected failures (`xfail
 
 `postgres` and `pgbouncer` are real servers, one of each for a worker of xdist, started by the first test that names
 them. `postgres_url` and `pgbouncer_url` are one fresh, empty database for one test, straight and through the pooler.
+
+With `--dist loadgroup` all tests on Spark run in one worker: one Java for all of them, and no table is made twice.
 """
 
 import os
@@ -18,6 +20,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.scheduler import LoadScopeScheduling
+
     from forebay.testing.servers.pgbouncer import PgBouncer
     from forebay.testing.servers.postgres import PostgresServer
     from forebay.testing.servers.server import Server
@@ -58,6 +63,20 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     report = yield
     refuse_skip(report)
     return report
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> "LoadScopeScheduling | None":
+    """By the path of a test: xdist 3.8 loses the mark `xdist_group` on its way through pytest 9.2, silently."""
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class TogetherOnSpark(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "spark" if nodeid.startswith("tests/spark/") else nodeid
+
+    return TogetherOnSpark(config, log)
 
 
 def running(server: "Server", stack: ExitStack) -> None:

@@ -8,7 +8,7 @@ from forebay.core.ledger import Span, Trait
 
 
 def joined(spans: Iterable[Span]) -> list[Span]:
-    """The same spans with alike neighbours joined."""
+    """The same spans with alike neighbours joined; those that differ in kind alone are alike."""
     result: list[Span] = []
     for span in spans:
         if result and _continues(result[-1], span):
@@ -19,12 +19,24 @@ def joined(spans: Iterable[Span]) -> list[Span]:
     return result
 
 
+def expanded(spans: Iterable[Span]) -> list[Span]:
+    """A span for each job, with its own kind: what spans say, however jobs share them."""
+    return [_alone(span, place) for span in spans for place in range(span.n)]
+
+
+def _alone(span: Span, place: int) -> Span:
+    trait = (span.traits[place] if span.traits else None) or Trait()
+    own = replace(trait, kind=None)
+    return replace(
+        span, first=span.first + place, n=1, kind=trait.kind or span.kind, traits=None if own == Trait() else [own]
+    )
+
+
 def _continues(last: Span, span: Span) -> bool:
     return (
         span.first == last.first + last.n
         and span.change == last.change
         and span.queue == last.queue
-        and span.kind == last.kind
         and span.delivery == last.delivery
         and span.attempt == last.attempt
         and span.max_attempts == last.max_attempts
@@ -36,6 +48,16 @@ def _continues(last: Span, span: Span) -> bool:
 
 
 def _both(last: Span, span: Span) -> list[Trait | None] | None:
-    if last.traits is None and span.traits is None:
+    told = [
+        replace(trait or Trait(), kind=_other(trait, span.kind, last.kind)) for trait in span.traits or [None] * span.n
+    ]
+    added = [None if trait == Trait() else trait for trait in told]
+    if last.traits is None and not any(added):
         return None
-    return (last.traits or [None] * last.n) + (span.traits or [None] * span.n)
+    return (last.traits or [None] * last.n) + added
+
+
+def _other(trait: Trait | None, kind: str, common: str) -> str | None:
+    """A job's kind, unless it is the common one."""
+    own = kind if trait is None or trait.kind is None else trait.kind
+    return None if own == common else own

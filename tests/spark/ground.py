@@ -1,8 +1,10 @@
 """What the tests of the data source share: a store that has seen something, and rows as plain Python."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -61,6 +63,36 @@ def busy_day(url: str, count: int = 40) -> None:
         ]
         store.settle(list(zip(leases, verdicts, strict=False)))
         store.cancel([leases[6].job.id, leases[19].job.id + 5])
+
+
+def worked(url: str, directory: Path, count: int, *, first: int = 0) -> None:
+    """Jobs that are done, and what producers and handlers wrote down of them: receipts.ndjson, effects.ndjson."""
+    with opened(url) as store:
+        told_of = told(store, [Draft("k", {"seq": seq}) for seq in range(first, first + count)], directory)
+        leases = store.claim([Want("default", count)], "worker", timedelta(seconds=30))
+        did = [
+            {"seq": told_of[lease.job.id], "job_id": lease.job.id, "delivery": 1, "effect_at": _now()}
+            for lease in leases
+        ]
+        _written(directory / "effects.ndjson", did)
+        store.settle([(lease, Ack()) for lease in leases])
+
+
+def told(store: Store, drafts: list[Draft], directory: Path) -> dict[int, int]:
+    """Enqueue jobs with a seq each and write down the receipts; the seq of each job."""
+    seqs = {receipt.id: draft.payload["seq"] for receipt, draft in zip(store.enqueue(drafts), drafts, strict=True)}
+    rows = [{"seq": seq, "job_id": job, "answer": "accepted", "sent_at": _now()} for job, seq in seqs.items()]
+    _written(directory / "receipts.ndjson", rows)
+    return seqs
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()
+
+
+def _written(file: Path, rows: list[dict[str, Any]]) -> None:
+    with file.open("a") as out:
+        out.writelines(json.dumps(row) + "\n" for row in rows)
 
 
 def rows(df: DataFrame) -> list[dict[str, Any]]:

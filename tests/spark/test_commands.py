@@ -4,57 +4,20 @@ import json
 import os
 import subprocess
 import sys
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from forebay.cli import main
-from forebay.core.job import Draft
-from forebay.core.outcome import Ack
-from forebay.store.protocol import Want
-from tests.answer import Answer, Run
-from tests.spark.ground import opened
+from tests.answer import Run
+from tests.spark.ground import opened, worked
 
 SRC = Path(__file__).parents[2] / "src"
 JOBS = 50
 
 
-@pytest.fixture
-def run(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """`run("audit", …)` in an empty directory, in the session of all tests."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("FOREBAY_URL", raising=False)
-
-    def call(*arguments: str) -> Answer:
-        capfd.readouterr()
-        code = main(arguments)
-        said = capfd.readouterr()
-        assert "Traceback (most" not in said.err
-        return Answer(code, said.out, said.err)
-
-    return call
-
-
-def work(directory: Path) -> None:
-    """Jobs that are done, and what producers and handlers wrote down of them."""
-    with opened(f"sqlite:///{directory}/forebay.db") as store:
-        receipts = store.enqueue([Draft("k", {"seq": seq}) for seq in range(JOBS)])
-        leases = store.claim([Want("default", JOBS)], "worker", timedelta(seconds=30))
-        store.settle([(lease, Ack()) for lease in leases])
-    told = [{"seq": seq, "job_id": receipt.id, "answer": "accepted"} for seq, receipt in enumerate(receipts)]
-    seqs = {receipt.id: seq for seq, receipt in enumerate(receipts)}
-    did = [
-        {"seq": seqs[lease.job.id], "job_id": lease.job.id, "delivery": 1, "effect_at": f"2030-01-31T10:30:{n:02}Z"}
-        for n, lease in enumerate(leases)
-    ]
-    for name, rows in (("receipts", told), ("effects", did)):
-        (directory / f"{name}.ndjson").write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
 def test_from_a_store_to_a_verdict_and_a_page(run: Run, tmp_path: Path) -> None:
-    work(tmp_path)
+    worked(f"sqlite:///{tmp_path}/forebay.db", tmp_path, JOBS)
     first = run("pipeline", "run", "--lake", "lake")
     assert first.code == 0
     assert f"3 records, {3 * JOBS} events in " in first.out
@@ -88,7 +51,7 @@ def test_from_a_store_to_a_verdict_and_a_page(run: Run, tmp_path: Path) -> None:
 def test_an_audit_that_cannot_run_does_not_look_like_a_broken_promise(run: Run, tmp_path: Path) -> None:
     from forebay.spark.lake import Lake
 
-    work(tmp_path)
+    worked(f"sqlite:///{tmp_path}/forebay.db", tmp_path, JOBS)
     with Lake.of("lake", f"sqlite:///{tmp_path}/forebay.db").writing():
         answer = run("audit", "--lake", "lake", "--store", f"sqlite:///{tmp_path}/forebay.db")
     assert (answer.code, answer.out) == (3, "")

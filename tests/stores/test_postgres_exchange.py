@@ -122,7 +122,7 @@ def test_a_failed_step_brings_the_verdicts_back_to_the_settler(store: PostgresSt
     store.enqueue([Draft("k")])
     (lease,) = store.claim(WANT, "me", TIME)
     settler = Settler(store)
-    settler.put(lease, Ack())
+    settler.put([(lease, Ack())])
     with pytest.raises(Invalid):
         Courier(store, settler).claim([Want("default", 0)], "me", TIME)
     assert settler.applied == 0

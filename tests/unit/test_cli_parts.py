@@ -22,13 +22,14 @@ from forebay.cli.numbers import Look, rates
 from forebay.cli.place import masked
 from forebay.cli.reload import changes, home_of, snapshot
 from forebay.cli.screen import Progress, Screen, clean, cut, width_of
-from forebay.cli.words import iso, length, many, moment, rate, span, when
+from forebay.cli.words import length, moment, rate
 from forebay.core.errors import Invalid, StoreFailed
 from forebay.core.instant import from_datetime, seconds
 from forebay.core.limits import INSTANT_MOST
 from forebay.core.outcome import DeadLetter, Failure
 from forebay.core.policy import AtMost, Exponential, Fair, InOrder, LatestWins, Routing, Until
 from forebay.core.schedule import Schedule
+from forebay.core.words import iso, many, span, when
 from forebay.store.clock import SystemClock
 from forebay.store.memory.store import MemoryStore
 from forebay.store.protocol import Backlog

@@ -32,7 +32,15 @@ ROOMS = {
     "forebay.__main__": ["forebay.cli"],
     "forebay.cli": ["forebay", "forebay.*"],
     "forebay.core": [],
-    "forebay.client": [*FACADE, "forebay.store.streams", "forebay.explain", "forebay.transactions", "forebay.work"],
+    "forebay.client": [
+        *FACADE,
+        "forebay.store.streams",
+        "forebay.explain",
+        "forebay.tracing",
+        "forebay.transactions",
+        "forebay.vault",
+        "forebay.work",
+    ],
     "forebay.explain": CONTRACT,
     "forebay.demo": ["forebay", *FACADE, "forebay.client", "forebay.spark", "forebay.work"],
     "forebay.queue": FACADE,
@@ -56,11 +64,13 @@ ROOMS = {
     ],
     "forebay.testing": ["forebay", "forebay.*"],
     "forebay.testing.servers": ["forebay.core"],
+    "forebay.tracing": ["forebay.core"],
     "forebay.transactions": CONTRACT,
     "forebay.store": FACADE,
     "forebay.store.open": ["forebay.core", "forebay.store.*"],
     "forebay.store.*": SHARED,
-    "forebay.work": CONTRACT,
+    "forebay.vault": ["forebay.core"],
+    "forebay.work": [*CONTRACT, "forebay.tracing"],
 }
 
 PURE = set(
@@ -77,6 +87,7 @@ OUTSIDE = {
     "forebay.store.postgres": DECLARED | {"psycopg"},
     "forebay.testing": DECLARED | {"hypothesis", "pytest"},
     "forebay.testing.servers": DECLARED | {"psycopg"},
+    "forebay.vault": DECLARED | {"cryptography"},
     "forebay.work": DECLARED | {"cronsim"},
 }
 

@@ -34,12 +34,19 @@ from forebay.core.ledger import (
 )
 from forebay.core.scribe import Scribe
 from forebay.testing.checkers import ledger
-from tests.spans import joined
+from tests.spans import expanded, joined
 
 TRAITS = st.one_of(st.none(), st.builds(Trait, tenant=st.sampled_from(["a", "b"])))
 JOBS = st.lists(
-    st.tuples(st.sampled_from([Change.CLAIMED, Change.ACKED]), st.integers(1, 6), st.sampled_from("qr"), TRAITS)
+    st.tuples(
+        st.sampled_from([Change.CLAIMED, Change.ACKED]),
+        st.integers(1, 6),
+        st.sampled_from("qr"),
+        st.sampled_from("kml"),
+        TRAITS,
+    )
 )
+Move = tuple[Change, int, str, str, Trait | None]
 
 
 def span(change: Change, first: int, n: int = 1, **facts: int) -> Span:
@@ -69,25 +76,46 @@ LIFE = (
 )
 
 
+def singly(jobs: list[Move]) -> list[Span]:
+    """A span a job."""
+    return [
+        Span(change, job_id, 1, queue, kind, 1, traits=None if trait is None else [trait])
+        for change, job_id, queue, kind, trait in jobs
+    ]
+
+
 @given(JOBS)
-def test_a_scribe_writes_what_joining_gives(jobs: list[tuple[Change, int, str, Trait | None]]) -> None:
+def test_a_scribe_writes_what_joining_gives(jobs: list[Move]) -> None:
     scribe = Scribe(7)
-    one_by_one = []
-    for change, job_id, queue, trait in jobs:
-        scribe.job(change, job_id, queue, "k", 1, trait=trait)
-        traits: list[Trait | None] | None = None if trait is None else [trait]
-        one_by_one.append(Span(change, job_id, 1, queue, "k", 1, traits=traits))
+    for change, job_id, queue, kind, trait in jobs:
+        scribe.job(change, job_id, queue, kind, 1, trait=trait)
     scribe.tell("verb")
-    assert scribe.record() == Record(7, "verb", joined(one_by_one))
+    record = scribe.record()
+    assert record == Record(7, "verb", joined(singly(jobs)))
+    assert expanded(record.spans) == singly(jobs), "sharing a span takes nothing from a job and adds nothing to it"
+
+
+def test_neighbours_of_several_kinds_share_one_span() -> None:
+    scribe = Scribe(0)
+    scribe.jobs(Change.ACKED, [1, 2], "q", "k", 1)
+    scribe.jobs(Change.ACKED, [3, 4], "q", "m", 1)
+    scribe.job(Change.ACKED, 5, "q", "k", 1)
+    scribe.job(Change.ACKED, 6, "q", "l", 1, trait=Trait(tenant="t"))
+    scribe.job(Change.ACKED, 7, "q", "l", 2)
+    own = [None, None, Trait("m"), Trait("m"), None, Trait("l", "t")]
+    assert scribe.spans() == [
+        Span(Change.ACKED, 1, 6, "q", "k", 1, traits=own),
+        Span(Change.ACKED, 7, 1, "q", "l", 2),
+    ]
 
 
 @given(st.lists(st.integers(1, 8), min_size=1))
 def test_many_alike_jobs_are_told_as_one_by_one(ids: list[int]) -> None:
-    together, singly = Scribe(0), Scribe(0)
+    together, alone = Scribe(0), Scribe(0)
     together.jobs(Change.ACKED, ids, "q", "k", traits=[Trait(tenant=str(job_id)) for job_id in ids])
     for job_id in ids:
-        singly.job(Change.ACKED, job_id, "q", "k", trait=Trait(tenant=str(job_id)))
-    assert together.record() == singly.record()
+        alone.job(Change.ACKED, job_id, "q", "k", trait=Trait(tenant=str(job_id)))
+    assert together.record() == alone.record()
 
 
 def test_a_scribe_that_heard_nothing_writes_nothing() -> None:
@@ -98,10 +126,10 @@ def test_a_scribe_that_heard_nothing_writes_nothing() -> None:
 
 
 @given(JOBS)
-def test_a_record_comes_back_as_it_was(jobs: list[tuple[Change, int, str, Trait | None]]) -> None:
+def test_a_record_comes_back_as_it_was(jobs: list[Move]) -> None:
     scribe = Scribe(7)
-    for change, job_id, queue, trait in jobs:
-        scribe.job(change, job_id, queue, "k", trait=trait)
+    for change, job_id, queue, kind, trait in jobs:
+        scribe.job(change, job_id, queue, kind, trait=trait)
     scribe.tell("fire", owner="ada", name="nightly", tick=5)
     record = scribe.record()
     assert record is not None

@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from queue import Empty, SimpleQueue
@@ -87,11 +87,16 @@ class Rig:
 @contextmanager
 def at_work(fb: Forebay, options: Options | None = None, **more: Any) -> Iterator[Rig]:
     verdicts: SimpleQueue[tuple[Lease, Verdict]] = SimpleQueue()
+
+    def put_all(ended: Sequence[tuple[Lease, Verdict]]) -> None:
+        for settlement in ended:
+            verdicts.put(settlement)
+
     pool = Pool(
         fb.registry,
         options or Options(concurrency=4),
         more.pop("routing", lambda queue: ROUTING),
-        lambda lease, verdict: verdicts.put((lease, verdict)),
+        put_all,
         draw=lambda: 0.5,
         **more,
     )
@@ -749,7 +754,7 @@ def test_an_isolated_handler_needs_an_app_that_can_be_imported(fb: Forebay) -> N
     def alone() -> None: ...
 
     with pytest.raises(Invalid, match="module:name"):
-        Pool(fb.registry, Options(), lambda queue: ROUTING, lambda lease, verdict: None)
+        Pool(fb.registry, Options(), lambda queue: ROUTING, lambda verdicts: None)
 
 
 # Breaker and budget

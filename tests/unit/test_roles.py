@@ -83,7 +83,7 @@ def until(holds: Callable[[], bool]) -> None:
 def test_a_settler_writes_what_it_was_given(store: MemoryStore) -> None:
     settler = Settler(store)
     for lease in leased(store, 3):
-        settler.put(lease, Ack(b"1"))
+        settler.put([(lease, Ack(b"1"))])
     assert [settler.empty, settler.step(), settler.empty] == [False, 0.0, True]
     assert (settler.applied, settler.stale) == (3, 0)
     assert [job(store, number).state for number in (1, 2, 3)] == [State.DONE] * 3
@@ -96,12 +96,12 @@ def test_a_settler_tries_the_write_again_until_it_is_in_and_in_order(store: Memo
     told: list[tuple[Fence, Settled]] = []
     settler = Settler(faulty, lambda lease, answer: told.append((lease.fence, answer)))
     first, second = leased(store, 2)
-    settler.put(first, Retry(0, Failure("x")))
+    settler.put([(first, Retry(0, Failure("x")))])
     for error in (ConnectionLost, ReplyLost, ConnectionLost):
         with pytest.raises(error):
             settler.step()
         assert not settler.empty
-        settler.put(second, Ack())
+        settler.put([(second, Ack())])
     while not settler.empty:
         settler.step()
     assert told[0] == (first.fence, Settled.APPLIED), "the reply was lost, the repeat is applied all the same"
@@ -117,11 +117,11 @@ def test_a_settler_counts_what_came_too_late_and_goes_on(store: MemoryStore, clo
     Reaper(store, routing).step()
     (current,) = store.claim([Want("default", 1)], "bob", seconds(10))
     assert current.job.id == late.job.id
-    settler.put(late, Ack())
+    settler.put([(late, Ack())])
     settler.step()
     assert (settler.applied, settler.stale) == (0, 1)
     assert job(store, late.job.id).state is State.RUNNING
-    settler.put(current, Ack())
+    settler.put([(current, Ack())])
     settler.step()
     assert (settler.applied, settler.stale) == (1, 1)
 
@@ -129,7 +129,7 @@ def test_a_settler_counts_what_came_too_late_and_goes_on(store: MemoryStore, clo
 def test_large_results_are_written_in_smaller_batches(store: MemoryStore) -> None:
     settler = Settler(store)
     for lease in leased(store, 150):
-        settler.put(lease, Ack(b'"' + b"x" * 250_000 + b'"'))
+        settler.put([(lease, Ack(b'"' + b"x" * 250_000 + b'"'))])
     steps = 0
     while not settler.empty:
         settler.step()
@@ -158,7 +158,7 @@ def test_one_verdict_that_the_store_refuses_does_not_hold_back_the_others(store:
     narrow = Narrow(leases[7].fence)
     settler = Settler(narrow)  # type: ignore[arg-type]
     for lease in leases:
-        settler.put(lease, Ack())
+        settler.put([(lease, Ack())])
     for _ in range(200):
         if settler.empty:
             break
@@ -175,7 +175,7 @@ def test_an_idle_settler_is_woken_by_a_verdict(store: MemoryStore) -> None:
     beat = Beat(settler)
     beat.start()
     (lease,) = leased(store)
-    settler.put(lease, Ack())
+    settler.put([(lease, Ack())])
     until(lambda: settler.applied == 1)
     assert beat.stop(PATIENCE)
 
@@ -388,7 +388,7 @@ class Crew:
 
     def __init__(self, store: MemoryStore, size: int = 4, queues: tuple[str, ...] = ("default",), batch: int = 100):
         self.slots = Slots(size)
-        self.returned: list[tuple[Lease, Release]] = []
+        self.returned: list[Settlement] = []
         self.claimer = Claimer(
             store,
             self.slots,
@@ -399,9 +399,9 @@ class Crew:
         )
         self._store = store
 
-    def hand_back(self, lease: Lease, verdict: Release) -> None:
-        self.returned.append((lease, verdict))
-        self._store.settle([(lease, verdict)])
+    def hand_back(self, verdicts: Sequence[Settlement]) -> None:
+        self.returned += verdicts
+        self._store.settle(verdicts)
 
     @property
     def started(self) -> list[int]:
@@ -487,6 +487,7 @@ def test_a_suspect_that_meets_a_busy_pool_goes_back_and_nothing_is_claimed_until
     assert crew.started == [1, 2, 4], "what came with it starts"
     ((suspect, release),) = crew.returned
     assert suspect.job.id == 3
+    assert isinstance(release, Release)
     assert 0 < release.after <= SECOND
     assert job(store, 3).attempt == 1, "the claim itself is not charged"
     assert store.backlog(["default"])[0].running == 3, "nothing else is held"
@@ -515,6 +516,29 @@ def test_a_suspect_that_meets_an_empty_pool_starts_at_once_and_alone(store: Memo
     backlog = store.backlog(["default"])[0]
     assert (backlog.running, backlog.ready) == (1, 5), "nothing is held: it would be charged if this one kills"
     assert {job(store, number).attempt for number in (2, 3, 4)} == {0}
+
+
+def test_others_are_not_sent_back_for_suspects_twice_in_a_row(store: MemoryStore, clock: ManualClock) -> None:
+    """The second suspect meets an empty pool too, and gives way to those who gave way to the first."""
+    suspects(store, 2)
+    store.enqueue([Draft("k")] * 5)
+    crew = Crew(store)
+
+    def started_next() -> list[int]:
+        store.settle([(lease, Ack()) for lease in crew.slots.running])
+        crew.slots.running.clear()
+        crew.returned.clear()
+        crew.claimer.step()
+        return crew.started
+
+    assert started_next() == [1]
+    assert [lease.job.id for lease, _ in crew.returned] == [2, 3, 4]
+    assert started_next() == [3], "one at a time, for the pool was to be empty"
+    clock.advance(SECOND)
+    assert started_next() == [4, 5, 6]
+    assert [lease.job.id for lease, _ in crew.returned] == [2]
+    clock.advance(SECOND)
+    assert started_next() == [2]
 
 
 def test_suspects_run_one_after_the_other_and_the_rest_goes_back_uncharged(
@@ -553,8 +577,8 @@ def test_a_claimer_that_minds_a_suspect_does_not_spin(store: MemoryStore) -> Non
     fb.enqueue("k")
     (lease,) = fb.store.claim([Want("default", 1)], "bob", seconds(30))
     fb.store.settle([(lease, Retry(0, Failure(ABANDONED, "gone")))])
-    pool = Pool(fb.registry, Options(), routing, lambda lease, verdict: None)
-    claimer = Claimer(fb.store, pool, Options(), "ada", lambda lease, verdict: None)
+    pool = Pool(fb.registry, Options(), routing, lambda verdicts: None)
+    claimer = Claimer(fb.store, pool, Options(), "ada", lambda verdicts: None)
     while not begun.is_set():
         claimer.step()
     began = time.monotonic()
@@ -842,14 +866,14 @@ def test_a_beat_that_was_stopped_before_it_began_does_nothing() -> None:
 
 
 def every_role(store: MemoryStore) -> list[Role]:
-    pool = Pool({}, Options(), routing, lambda lease, verdict: None)
+    pool = Pool({}, Options(), routing, lambda verdicts: None)
     return [
         Settler(store, pause=lambda most: Event().wait(0.01)),
         Renewer(store, pool, Options()),
         Reaper(store, routing),
         Promoter(store),
         Ticker(store),
-        Claimer(store, pool, Options(), "ada", lambda lease, verdict: None),
+        Claimer(store, pool, Options(), "ada", lambda verdicts: None),
         pool,
     ]
 

@@ -17,11 +17,12 @@ from msgspec import Struct
 from forebay.cli.command import Call
 from forebay.cli.exits import FAILED, OK, USAGE, CommandFailed
 from forebay.cli.screen import Progress
-from forebay.cli.words import many, moment
+from forebay.cli.words import moment
 from forebay.core.errors import ForebayError, Invalid, StoreFailed
 from forebay.core.instant import Instant, from_seconds
 from forebay.core.job import Draft
 from forebay.core.payload import Json
+from forebay.core.words import many
 from forebay.store.protocol import Tally
 from forebay.store.streams import enqueue_stream
 

@@ -8,6 +8,8 @@ from msgspec import Struct
 
 from forebay.cli.place import chosen_url, opened
 from forebay.cli.screen import Screen
+from forebay.core.job import Job
+from forebay.serve.security.redact import redact_job
 from forebay.store.protocol import Store
 
 
@@ -22,6 +24,10 @@ class Call:
     def url(self) -> str:
         return chosen_url(self.args.store)
 
+    def shown(self, job: Job) -> Job:
+        """The job as it is shown: without what looks like a secret, unless --raw was given."""
+        return job if self.args.raw else redact_job(job)
+
     def open(self, *, create: bool = False) -> Store:
         return opened(self.url, create=create)
 
@@ -33,6 +39,10 @@ class Call:
             yield store
         finally:
             store.close()
+
+
+def raw_argument(parser: ArgumentParser) -> None:
+    parser.add_argument("--raw", action="store_true", help="with what looks like a secret (default: ***)")
 
 
 def no_arguments(parser: ArgumentParser) -> None:

@@ -11,25 +11,18 @@ from zoneinfo import ZoneInfo
 
 from msgspec.structs import replace
 
+from forebay.cli.acts import noted
 from forebay.cli.command import Call, Command, Group
 from forebay.cli.exits import FAILED, OK, CommandFailed
 from forebay.cli.picture import schedule_json
-from forebay.cli.words import count, iso, payload_of, span, when
-from forebay.core.errors import Invalid
+from forebay.cli.words import count, payload_of
 from forebay.core.instant import Instant, to_datetime
 from forebay.core.job import Draft
 from forebay.core.schedule import Schedule
+from forebay.core.words import iso, span, when
 from forebay.store.clock import SystemClock
 from forebay.store.protocol import Store
-from forebay.work.cron import NEVER, CatchUp, Cron, Timetable, describe
-
-
-def words_of(schedule: Schedule, after: Instant) -> str:
-    """The rule in words and its next fires; a rule that this program cannot read is said to be so."""
-    try:
-        return describe(Timetable.parse(schedule.rule, schedule.zone).cron, after)
-    except Invalid as error:
-        return f"not understood: {error}"
+from forebay.work.cron import NEVER, CatchUp, Cron, Timetable, describe, words_of
 
 
 def one_schedule(store: Store, name: str) -> Schedule:
@@ -88,6 +81,7 @@ def _put(call: Call) -> int:
         first = timetable.cron.next_after(now) or NEVER
         schedule = Schedule(args.name, timetable.rule, first, draft, args.tz)
         store.put_schedule(schedule)
+        noted(store, "cron put", args.name, rule=schedule.rule, zone=args.tz, kind=args.kind)
     if call.screen.as_json:
         call.screen.emit(schedule_json(schedule, words_of(schedule, now)))
     else:
@@ -102,6 +96,7 @@ def _names(parser: ArgumentParser) -> None:
 def _rm(call: Call) -> int:
     with call.store() as store:
         gone = {name: store.drop_schedule(name) for name in call.args.names}
+        noted(store, "cron rm", ", ".join(call.args.names))
     for name, was_there in gone.items():
         if call.screen.as_json:
             call.screen.emit({"name": name, "removed": was_there})
@@ -116,6 +111,7 @@ def _pause(call: Call) -> int:
     with _edited(call) as (store, schedules):
         for schedule in schedules:
             store.put_schedule(replace(schedule, paused=True))
+            noted(store, "cron pause", schedule.name)
             _told(call, schedule.name, "paused", None)
     return OK
 
@@ -127,6 +123,7 @@ def _resume(call: Call) -> int:
             cron = Timetable.parse(schedule.rule, schedule.zone).cron
             following = cron.next_after(now) or NEVER
             store.put_schedule(replace(schedule, paused=False, next_at=following))
+            noted(store, "cron resume", schedule.name)
             _told(call, schedule.name, f"resumed, next {when(following, now)}", following)
     return OK
 

@@ -14,16 +14,18 @@ from typing import Any
 
 from msgspec import Struct
 
-from forebay.cli.command import Call, Command, Group
+from forebay.cli.acts import noted
+from forebay.cli.command import Call, Command, Group, raw_argument
 from forebay.cli.exits import FAILED, OK, USAGE, CommandFailed
 from forebay.cli.look import checked_names, job_table, matching, one_job, show_job
 from forebay.cli.picture import job_json
 from forebay.cli.screen import Progress
-from forebay.cli.words import count, iso, job_id, length, many, rate, when
+from forebay.cli.words import count, job_id, length, rate
 from forebay.core.errors import Invalid
 from forebay.core.instant import Instant, in_words, micros
 from forebay.core.job import Job, State
 from forebay.core.limits import BATCH_MOST
+from forebay.core.words import iso, many, when
 from forebay.store.protocol import Query, Store
 
 _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
@@ -53,6 +55,7 @@ def _ls_arguments(parser: ArgumentParser) -> None:
     _filters(parser)
     parser.add_argument("--group", action="store_true", help="by error and the place it came from, most frequent first")
     parser.add_argument("--limit", type=count, default=50, metavar="N", help="at most so many (default: 50)")
+    raw_argument(parser)
 
 
 def _ls(call: Call) -> int:
@@ -60,7 +63,7 @@ def _ls(call: Call) -> int:
         found, now = dead_letters(store, call.args), store.now()
         if call.args.group:
             return _show_groups(call, grouped(found), now)
-        jobs = list(islice(found, call.args.limit))
+        jobs = [call.shown(job) for job in islice(found, call.args.limit)]
         more = next(found, None) is not None
     if call.screen.as_json:
         for job in jobs:
@@ -135,11 +138,12 @@ def _show_groups(call: Call, causes: list[Cause], now: Instant) -> int:
 
 def _show_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", type=job_id, help="the job's id")
+    raw_argument(parser)
 
 
 def _show(call: Call) -> int:
     with call.store() as store:
-        job, now = one_job(store, call.args.id), store.now()
+        job, now = call.shown(one_job(store, call.args.id)), store.now()
     if job.state is not State.DEAD:
         raise CommandFailed(f"job {job.id} is {job.state.value}, not dead; see `forebay show {job.id}`")
     if call.screen.as_json:
@@ -171,6 +175,7 @@ def _redrive(call: Call) -> int:
         if args.dry_run:
             return _would(call, store, ids)
         moved = _redriven(call, store, ids)
+        noted(store, "dlq redrive", "dead letters", moved=len(moved), ids=moved[:100])
     left = sorted(set(ids) - set(moved)) if args.ids else []
     if call.screen.as_json:
         call.screen.emit({"redriven": len(moved), "not_dead": left})
@@ -241,6 +246,7 @@ def _purge(call: Call) -> int:
         if found and not call.args.yes:
             _ask(f"{words} will be forgotten for ever. Go on? [y/N] ")
         purged = _purged(call, store, before, found)
+        noted(store, "dlq purge", "dead letters", purged=purged, before=before)
     if call.screen.as_json:
         call.screen.emit({"purged": purged})
     else:

@@ -12,16 +12,15 @@ import time
 from collections.abc import Callable, Iterator
 
 from forebay.cli.command import Call, Command
-from forebay.cli.cron import words_of
 from forebay.cli.exits import FAILED, OK, CommandFailed
 from forebay.cli.finding import Finding
 from forebay.cli.place import file_of, is_postgres, masked, reaching, said
 from forebay.cli.schema import schema_of
-from forebay.cli.words import SECOND, many, span, when
 from forebay.core.errors import ForebayError
 from forebay.core.limits import BATCH_MOST, INSTANT_MOST
+from forebay.core.words import SECOND, many, span, when
 from forebay.store.protocol import Backlog, Store
-from forebay.work.cron import NEVER
+from forebay.work.cron import NEVER, words_of
 
 _GATE = "forebay.doctor"
 _OLD_SECONDS = 300

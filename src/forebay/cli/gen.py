@@ -10,9 +10,9 @@ from forebay.cli.exits import OK
 from forebay.cli.place import masked
 from forebay.cli.screen import Progress
 from forebay.cli.sparking import everywhere, master_argument, needing_spark, number, spark_of
-from forebay.cli.words import many
 from forebay.core.errors import Invalid
 from forebay.core.names import check_name
+from forebay.core.words import many
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -4,6 +4,7 @@ import sys
 from argparse import ArgumentParser
 from typing import Any
 
+from forebay.cli.acts import noted
 from forebay.cli.bulk import enqueue_file
 from forebay.cli.command import Call, Command
 from forebay.cli.exits import FAILED, OK
@@ -111,6 +112,7 @@ def _cancel(call: Call) -> int:
             for start in range(0, len(ids), BATCH_MOST)
             for answer in store.cancel(ids[start : start + BATCH_MOST])
         ]
+        noted(store, "cancel", "jobs", ids=ids[:100], count=len(ids))
     for number, answer in zip(ids, answers, strict=True):
         if call.screen.as_json:
             call.screen.emit({"id": number, "answer": answer.value})

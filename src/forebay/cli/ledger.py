@@ -16,10 +16,11 @@ from msgspec.structs import asdict, replace
 from forebay.cli.command import Call, Command, Group
 from forebay.cli.exits import OK, USAGE, CommandFailed
 from forebay.cli.place import file_of, masked, reaching
-from forebay.cli.words import count, iso, length, span
+from forebay.cli.words import count, length
 from forebay.core.instant import micros
 from forebay.core.ledger import LedgerEntry, LedgerRule, Span, Trait
 from forebay.core.limits import BATCH_MOST
+from forebay.core.words import iso, span
 from forebay.store.open import LedgerReader, open_ledger
 from forebay.store.protocol import Ledgered, Store
 

@@ -8,15 +8,16 @@ from typing import Final
 
 import msgspec
 
-from forebay.cli.command import Call, Command
+from forebay.cli.command import Call, Command, raw_argument
 from forebay.cli.exits import OK, CommandFailed
 from forebay.cli.picture import job_json
 from forebay.cli.screen import Screen, clean
-from forebay.cli.words import count, job_id, span, when
+from forebay.cli.words import count, job_id
 from forebay.core.instant import Instant
 from forebay.core.job import Job, State
 from forebay.core.limits import BATCH_MOST
 from forebay.core.names import check_name, check_text
+from forebay.core.words import span, when
 from forebay.explain import explain
 from forebay.store.protocol import Query, Store
 
@@ -54,6 +55,7 @@ def _ls_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--limit", type=count, default=50, metavar="N", help="at most so many (default: 50)")
     parser.add_argument("--after", type=int, default=0, metavar="ID", help="go on after this id")
     parser.add_argument("--oldest", action="store_true", help="by due time, the longest due first, instead of by id")
+    raw_argument(parser)
 
 
 def _ls(call: Call) -> int:
@@ -71,7 +73,7 @@ def _ls(call: Call) -> int:
             jobs = list(islice(found, args.limit))
             more = next(found, None) is not None
             remark = f"there are more: --limit {args.limit * 10}, or --after {jobs[-1].id if jobs else 0}"
-        now = store.now()
+        jobs, now = [call.shown(job) for job in jobs], store.now()
     if call.screen.as_json:
         for job in jobs:
             call.screen.emit(job_json(job))
@@ -108,11 +110,12 @@ def job_table(screen: Screen, jobs: list[Job], now: Instant) -> None:
 def _show_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", type=job_id, help="the job's id")
     parser.add_argument("--trace", action="store_true", help="with the traces of its errors")
+    raw_argument(parser)
 
 
 def _show(call: Call) -> int:
     with call.store() as store:
-        job, now = one_job(store, call.args.id), store.now()
+        job, now = call.shown(one_job(store, call.args.id)), store.now()
     if call.screen.as_json:
         call.screen.emit(job_json(job))
     else:

@@ -12,8 +12,8 @@ from forebay.cli.command import Call, Command
 from forebay.cli.exits import FAILED, OK
 from forebay.cli.place import is_postgres, masked, reaching
 from forebay.cli.schema import schema_of
-from forebay.cli.words import SECOND, iso
 from forebay.core.errors import Invalid
+from forebay.core.words import SECOND, iso
 
 if TYPE_CHECKING:
     from forebay.store.postgres.health import Step

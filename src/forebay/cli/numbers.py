@@ -19,13 +19,20 @@ from forebay.cli.live import watch
 from forebay.cli.picture import backlog_json
 from forebay.cli.place import masked
 from forebay.cli.screen import Screen
-from forebay.cli.words import SECOND, count, iso, length, many, span
+from forebay.cli.words import count, length
 from forebay.core.instant import Instant
 from forebay.core.limits import INSTANT_MOST
+from forebay.core.names import is_reserved
+from forebay.core.words import SECOND, iso, many, span
 from forebay.store.protocol import Backlog, Store
 
 _HEADS = "queue waiting ready running done dead cancelled oldest".split()
 _TOP_HEADS = "queue depth net/s ready running waiting oldest done/s dead dead/s".split()
+
+
+def backlogs_of(store: Store, queues: list[str] | None = None) -> list[Backlog]:
+    """Of these queues, or of all but Forebay's own."""
+    return store.backlog(queues) if queues else [each for each in store.backlog() if not is_reserved(each.queue)]
 
 
 def _stats_arguments(parser: ArgumentParser) -> None:
@@ -47,7 +54,7 @@ def _stats(call: Call) -> int:
 
 
 def _stats_frame(call: Call, store: Store) -> list[str]:
-    backlogs = store.backlog(call.args.queues or None)
+    backlogs = backlogs_of(store, call.args.queues)
     if call.screen.as_json:
         for backlog in backlogs:
             call.screen.emit(backlog_json(backlog))
@@ -92,7 +99,7 @@ class Look(Struct, frozen=True):
 
 
 def looked(store: Store, queues: list[str] | None) -> Look:
-    backlogs = store.backlog(queues or None)
+    backlogs = backlogs_of(store, queues)
     return Look(store.now(), {backlog.queue: backlog for backlog in backlogs})
 
 

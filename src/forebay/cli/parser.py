@@ -29,6 +29,7 @@ def commands() -> tuple[Command | Group, ...]:
         doctor,
         gen,
         jobs,
+        keys,
         ledger,
         look,
         migrate,
@@ -37,16 +38,19 @@ def commands() -> tuple[Command | Group, ...]:
         queues,
         report,
         run,
+        serve,
     )
 
     return (
         *run.COMMANDS,
+        *serve.COMMANDS,
         *jobs.COMMANDS,
         *look.COMMANDS,
         *numbers.COMMANDS,
         *dlq.COMMANDS,
         *cron.COMMANDS,
         *queues.COMMANDS,
+        *keys.COMMANDS,
         *design.COMMANDS,
         *doctor.COMMANDS,
         *migrate.COMMANDS,

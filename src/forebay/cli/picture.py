@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from forebay.cli.words import SECOND, iso
 from forebay.core.job import Job
 from forebay.core.outcome import Failure
 from forebay.core.schedule import Schedule
+from forebay.core.words import SECOND, iso
 from forebay.store.protocol import Backlog
 
 

@@ -10,7 +10,8 @@ from forebay.cli.command import Call, Command, Group
 from forebay.cli.exits import FAILED, OK
 from forebay.cli.place import masked
 from forebay.cli.sparking import everywhere, lake_argument, master_argument, needing_spark, spark_of
-from forebay.cli.words import length, many
+from forebay.cli.words import length
+from forebay.core.words import many
 
 if TYPE_CHECKING:
     from forebay.spark.pipeline import Done

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from forebay.cli.finding import Finding
-from forebay.cli.words import SECOND, many, span
+from forebay.core.words import SECOND, many, span
 from forebay.store.postgres.connect import Server
 from forebay.store.postgres.health import HELD_SECONDS, VERSION_LEAST, Health, Open, Step, hears, look, steps
 from forebay.store.postgres.migrate import Migration, migrate, pending

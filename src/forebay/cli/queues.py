@@ -9,14 +9,17 @@ from typing import Any
 
 import msgspec
 
+from forebay.cli.acts import noted
 from forebay.cli.command import Call, Command, Group
 from forebay.cli.exits import FAILED, OK, CommandFailed
+from forebay.cli.numbers import backlogs_of
 from forebay.cli.picture import backlog_json
-from forebay.cli.words import iso, length, moment, when
+from forebay.cli.words import length, moment
 from forebay.core.errors import Invalid
 from forebay.core.limits import BATCH_MOST, INSTANT_MOST
-from forebay.core.names import check_name
+from forebay.core.names import check_name, is_reserved
 from forebay.core.spec import QueueSpec
+from forebay.core.words import iso, when
 from forebay.store.protocol import Backlog, Store
 
 _LOOK_EVERY = 0.1
@@ -29,8 +32,8 @@ def spec_json(spec: QueueSpec) -> dict[str, Any]:
 
 def _ls(call: Call) -> int:
     with call.store() as store:
-        declared = {spec.name: spec for spec in store.specs()}
-        names = sorted({*declared, *(backlog.queue for backlog in store.backlog())})
+        declared = {spec.name: spec for spec in store.specs() if not is_reserved(spec.name)}
+        names = sorted({*declared, *(backlog.queue for backlog in backlogs_of(store))})
     specs = [declared.get(name, QueueSpec(name=name)) for name in names]
     for spec in specs:
         if call.screen.as_json:
@@ -89,6 +92,7 @@ def _put(call: Call) -> int:
     with call.store(create=True) as store:
         for spec in specs:
             store.put_spec(spec)
+            noted(store, "queues put", spec.name, vector=spec.vector())
             if call.screen.as_json:
                 call.screen.emit({"name": spec.name, **spec_json(spec)})
             else:
@@ -120,6 +124,7 @@ def _pause(call: Call) -> int:
         names = _checked(call, store, call.args.queues)
         for name in names:
             store.pause(name, until)
+            noted(store, "pause", name, until=until)
             if call.screen.as_json:
                 call.screen.emit({"queue": name, "paused": True, "paused_until": iso(until)})
             else:
@@ -136,6 +141,7 @@ def _resume(call: Call) -> int:
     with call.store() as store:
         for name in _checked(call, store, call.args.queues):
             store.resume(name)
+            noted(store, "resume", name)
             if call.screen.as_json:
                 call.screen.emit({"queue": name, "paused": False})
             else:
@@ -145,7 +151,7 @@ def _resume(call: Call) -> int:
 
 def _checked(call: Call, store: Store, names: Sequence[str]) -> list[str]:
     """Names, each once; an unknown one may be meant for later, or mistyped: it is said."""
-    known = {backlog.queue for backlog in store.backlog()}
+    known = {backlog.queue for backlog in backlogs_of(store)}
     wanted = [check_name("queue", name) for name in dict.fromkeys(names)]
     for name in wanted:
         if name not in known:
@@ -163,10 +169,11 @@ def _drain_arguments(parser: ArgumentParser) -> None:
 def _drain(call: Call) -> int:
     deadline = time.monotonic() + call.args.deadline.total_seconds()
     with call.store() as store:
-        every = [backlog.queue for backlog in store.backlog()]
+        every = [backlog.queue for backlog in backlogs_of(store)]
         names = _checked(call, store, call.args.queues) if call.args.queues else every
         for name in names:
             store.pause(name)
+            noted(store, "drain", name)
         reported = float("-inf")
         while (running := _running(store, names)) and time.monotonic() < deadline:
             if time.monotonic() - reported >= _REPORT_EVERY and not call.screen.as_json:

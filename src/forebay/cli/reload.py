@@ -71,9 +71,14 @@ def changes(before: Snapshot, after: Snapshot) -> list[str]:
 
 
 class Reloader:
-    """Runs the command until a signal comes; `say` gets a sentence whenever something happens."""
+    """Runs the command until a signal comes; `say` gets a sentence whenever something happens.
 
-    def __init__(self, target: str, command: list[str], say: Callable[[str], None]) -> None:
+    `on_change` is called after the code has changed, for what runs beside the command.
+    """
+
+    def __init__(
+        self, target: str, command: list[str], say: Callable[[str], None], on_change: Callable[[], None] = lambda: None
+    ) -> None:
         home = home_of(target, [os.getcwd(), *sys.path])
         if home is None:
             raise CommandFailed(
@@ -84,6 +89,7 @@ class Reloader:
         self._home = home
         self._command = command
         self._say = say
+        self._on_change = on_change
         self._child: subprocess.Popen[bytes] | None = None
         self._signal = 0
         self._news = Event()
@@ -104,6 +110,7 @@ class Reloader:
                 seen = now
                 self._stop(signal.SIGTERM)
                 self._start_at = 0.0
+                self._on_change()
         self._stop(self._signal)
         self._say("stopped")
         return 0

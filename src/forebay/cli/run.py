@@ -9,6 +9,7 @@ import signal
 import sys
 from argparse import SUPPRESS, ArgumentParser
 from datetime import timedelta
+from importlib.util import find_spec
 from threading import Event, Thread
 from typing import Any
 
@@ -16,12 +17,15 @@ from forebay.cli.command import Call, Command
 from forebay.cli.exits import FAILED, OK
 from forebay.cli.place import masked
 from forebay.cli.reload import Reloader
+from forebay.cli.serve import PORT, Beside
 from forebay.cli.target import load, opened_by, queues_of
-from forebay.cli.words import count, length, many, share
+from forebay.cli.words import count, length, share
 from forebay.client import Forebay
 from forebay.core.errors import Invalid
+from forebay.core.words import many
 from forebay.store.protocol import Capabilities
 from forebay.work.options import Options
+from forebay.work.redacting import guard_logs
 
 
 def _shared_arguments(parser: ArgumentParser) -> None:
@@ -48,6 +52,9 @@ def _worker_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--retry-budget", type=share, metavar="SHARE", help="retries are at most this share of all runs: 0.2"
     )
+    parser.add_argument(
+        "--metrics", metavar="[HOST:]PORT", help="be scraped there, by this machine unless HOST says more: 9464"
+    )
     parser.add_argument("--on-spark", metavar="MASTER", help="run workers as tasks of Spark until the queues are empty")
     parser.add_argument("--tasks", type=count, metavar="N", help="so many workers on Spark (default: one a core)")
     parser.add_argument("--for", type=length, dest="limit", metavar="LENGTH", help="so long on Spark (default: 1h)")
@@ -62,15 +69,14 @@ def _options(args: Any, app: Forebay) -> Options:
         "lease_for": args.visibility_timeout,
         "drain_timeout": args.drain_timeout,
         "retry_budget": args.retry_budget,
+        "metrics": args.metrics,
     }
     return Options(queues=queues, **{name: value for name, value in given.items() if value is not None})
 
 
 def _worker(call: Call) -> int:
     app = load(call.args.app, call.args.store)
-    options, level = _options(call.args, app), os.environ.get("FOREBAY_LOG", "WARNING")
-    if level not in logging.getLevelNamesMapping():
-        raise Invalid("FOREBAY_LOG", f"{level!r} is no level", "use DEBUG, INFO, WARNING or ERROR")
+    options, level = _options(call.args, app), log_level()
     if call.args.on_spark is None and (call.args.tasks or call.args.limit):
         raise Invalid("--tasks and --for", "they are for workers on Spark", "say where: --on-spark local[4]")
     able = opened_by(app).capabilities
@@ -84,14 +90,23 @@ def _worker(call: Call) -> int:
     if call.args.on_spark is not None:
         return _on_spark(call, app, options)
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    guard_logs()
     if call.args.tied:
-        _watch_parent()
+        watch_parent()
     code = _work(call.args.app, app, options, None if able.processes == "one" else processes)
     app.close()
     sys.stdout.flush()
     sys.stderr.flush()
     # Threads that hang in a handler must not keep a drained process alive.
     os._exit(code)
+
+
+def log_level() -> str:
+    """What FOREBAY_LOG says."""
+    level = os.environ.get("FOREBAY_LOG", "WARNING")
+    if level not in logging.getLevelNamesMapping():
+        raise Invalid("FOREBAY_LOG", f"{level!r} is no level", "use DEBUG, INFO, WARNING or ERROR")
+    return level
 
 
 def _work(target: str, app: Forebay, options: Options, processes: int | None) -> int:
@@ -132,7 +147,7 @@ def _on_spark(call: Call, app: Forebay, options: Options) -> int:
     return OK if all(shift.empty for shift in shifts) else FAILED
 
 
-def _watch_parent() -> None:
+def watch_parent() -> None:
     """Drain when the process that started this one is gone."""
     parent = os.getppid()
 
@@ -166,9 +181,12 @@ def _banner(call: Call, app: Forebay, options: Options, able: Capabilities) -> N
 def _dev_arguments(parser: ArgumentParser) -> None:
     _shared_arguments(parser)
     parser.add_argument("--processes", type=count, default=1, metavar="M", help="worker processes (default: 1)")
+    parser.add_argument("--port", type=int, default=PORT, metavar="N", help=f"of its server (default: {PORT}; 0: any)")
+    parser.add_argument("--no-server", action="store_true", help="the worker alone, no dashboard")
 
 
 def _dev(call: Call) -> int:
+    """The worker is started anew at every change, the server stays: so does whoever is logged in."""
     args = call.args
     words = [args.app, "--processes", str(args.processes), "--drain-timeout", "5", "--tied"]
     for flag, value in {
@@ -179,13 +197,21 @@ def _dev(call: Call) -> int:
     }.items():
         if value is not None:
             words += [flag, f"{value.total_seconds():g}" if isinstance(value, timedelta) else str(value)]
-    return Reloader(args.app, [sys.executable, "-m", "forebay", "worker", *words], call.screen.note).run()
+    command = [sys.executable, "-m", "forebay", "worker", *words]
+    if args.no_server or find_spec("fastapi") is None or find_spec("uvicorn") is None:
+        if not args.no_server:
+            call.screen.note("no dashboard: pip install 'forebay[server]' brings it")
+        return Reloader(args.app, command, call.screen.note).run()
+    server = Beside(args.app, args.store, args.port)
+    reloader = Reloader(args.app, command, call.screen.note, server.again)
+    with server:
+        return reloader.run()
 
 
 COMMANDS = (
     Command(
         "dev",
-        "run an app while you write it: jobs, schedules, hot reload",
+        "run an app while you write it: jobs, schedules, dashboard, hot reload",
         _dev,
         """
 forebay dev app:fb
@@ -202,6 +228,7 @@ forebay dev shop.jobs:fb --processes 2
 forebay worker app:fb
 forebay worker app:fb --queues mail,media --concurrency 16 --processes 4
 FOREBAY_URL=sqlite:////var/lib/app/jobs.db forebay worker app:fb --drain-timeout 60
+forebay worker app:fb --metrics 9464
 forebay worker app:fb --on-spark 'local[4]' --for 10m
 """,
         _worker_arguments,

@@ -12,10 +12,10 @@ import msgspec
 
 from forebay.core.errors import Invalid
 from forebay.core.instant import Instant, from_datetime, to_datetime
-from forebay.core.limits import INSTANT_MOST, SPAN_MOST
+from forebay.core.limits import SPAN_MOST
 from forebay.core.payload import Json
+from forebay.core.words import SECOND
 
-SECOND: Final = 1_000_000
 _UNITS: Final = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _PART: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(d|h|ms|m|s)")
 _RATE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(?:/(s|m|h))?")
@@ -82,45 +82,6 @@ def moment(field: str, text: str, now: Instant) -> Instant:
         return now + int(length(text.removeprefix("+")).total_seconds() * SECOND)
     except ArgumentTypeError:
         raise Invalid(field, f"{text!r} is not a moment", "write it like 2030-01-31T10:30:00Z, 10:30 or +5m") from None
-
-
-def iso(instant: Instant | None) -> str | None:
-    """For JSON: UTC, to the microsecond. What lies beyond all calendars is None."""
-    if instant is None or instant >= INSTANT_MOST:
-        return None
-    return to_datetime(instant).isoformat().replace("+00:00", "Z")
-
-
-def when(instant: Instant | None, now: Instant) -> str:
-    """For people: the moment in UTC and how far away it is."""
-    if instant is None:
-        return "–"
-    if instant >= INSTANT_MOST:
-        return "never"
-    away = f"in {span(instant - now)}" if instant > now else f"{span(now - instant)} ago"
-    return f"{to_datetime(instant):%Y-%m-%d %H:%M:%S} UTC, {away}"
-
-
-def span(micros: int) -> str:
-    """A length in two units at most: "4m 10s", "3.2s"."""
-    seconds = max(0, micros) / SECOND
-    if seconds < 0.001:
-        return "0s"
-    if seconds < 1:
-        return f"{seconds * 1_000:.0f}ms"
-    if seconds < 60:
-        return f"{seconds:.1f}s"
-    whole = int(seconds)
-    for big, small, size, part in (("d", "h", 86_400, 3_600), ("h", "m", 3_600, 60), ("m", "s", 60, 1)):
-        if whole >= size:
-            rest = whole % size // part
-            return f"{whole // size}{big} {rest}{small}" if rest else f"{whole // size}{big}"
-    return f"{whole}s"
-
-
-def many(number: int, word: str) -> str:
-    """ "1 job", "1,204 jobs"."""
-    return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 
 def payload_of(words: list[str]) -> Json:

@@ -150,6 +150,17 @@ class JournalDamaged(ForebayError):
         self.reason = reason
 
 
+class SealBroken(ForebayError):
+    """A sealed payload or result cannot be opened here: no key for it, or it was changed. It is kept as it is."""
+
+    def __init__(self, kind: str, key: str, reason: str) -> None:
+        super().__init__(
+            f"a sealed payload of {kind} cannot be opened: {reason}; give this process the key {key!r}, then redrive"
+        )
+        self.kind = kind
+        self.key = key
+
+
 class OffsetGone(ForebayError):
     """A log no longer holds the offset a reader asked for."""
 

@@ -2,10 +2,14 @@
 
 import re
 from functools import lru_cache
+from typing import Final
 
 from forebay.core.errors import Invalid
 from forebay.core.limits import NAME_LENGTH, TEXT_LENGTH
 from forebay.core.payload import is_clean
+
+RESERVED: Final = "forebay."
+"""Queues and logs whose names begin so are Forebay's own: the keys of a server, its operators' log."""
 
 _NAME = re.compile(rf"[A-Za-z0-9_.:-]{{1,{NAME_LENGTH}}}", re.ASCII)
 
@@ -13,6 +17,10 @@ _NAME = re.compile(rf"[A-Za-z0-9_.:-]{{1,{NAME_LENGTH}}}", re.ASCII)
 @lru_cache(maxsize=4096)
 def is_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
+
+
+def is_reserved(name: str) -> bool:
+    return name.startswith(RESERVED)
 
 
 def check_name(field: str, name: str) -> str:

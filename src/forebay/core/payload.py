@@ -15,6 +15,8 @@ from forebay.core.errors import PayloadInvalid
 from forebay.core.limits import INTEGER_LEAST, INTEGER_MOST, PAYLOAD_BYTES, PAYLOAD_DEPTH
 
 Json: TypeAlias = Any
+SEALED: Final = "$sealed"
+"""The only name in the envelope of a sealed payload."""
 
 _encode: Final = msgspec.json.Encoder().encode
 _encode_sorted: Final = msgspec.json.Encoder(order="sorted").encode
@@ -64,8 +66,14 @@ def decode_payload(body: bytes) -> Json:
 
 
 def digest(kind: str, body: bytes) -> bytes:
-    """What an idempotency key remembers of its job: equal for equal kind and payload, whatever the order of keys."""
-    return hashlib.blake2b(kind.encode() + b"\0" + _encode_sorted(_decode(body)), digest_size=16).digest()
+    """What an idempotency key remembers of its job: equal for equal kind and payload, whatever the order of keys.
+
+    Of a sealed payload it is the mark that its vault gave it: the same for the same payload, however it was sealed.
+    """
+    payload = _decode(body)
+    if type(payload) is dict and payload.keys() == {SEALED} and type(payload[SEALED]) is dict:
+        payload = payload[SEALED].get("same", payload)
+    return hashlib.blake2b(kind.encode() + b"\0" + _encode_sorted(payload), digest_size=16).digest()
 
 
 def clean_text(text: str, length: int) -> str:

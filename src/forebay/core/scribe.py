@@ -1,7 +1,8 @@
 """Writing down what one call does, job by job, as the spans of a `Record`.
 
 A store that moves rows one by one tells its scribe of each; neighbours to which the same happened cost one comparison
-and no object. A call that tells of no job and names no verb of its own leaves no record.
+and no object. Neighbours that differ in kind alone share a span as well: its kind is that of the first, and the others
+say theirs in their traits. A call that tells of no job and names no verb of its own leaves no record.
 """
 
 from collections.abc import Iterable, Sequence
@@ -50,7 +51,10 @@ class Scribe:
         self._verb, self._owner, self._name, self._tick = verb, owner, name, tick
 
     def job(self, change: Change, job_id: int, *facts: Any, trait: Trait | None = None) -> None:
-        """`facts` are the fields of a `Span` from `queue` on, without its traits; those left out are 0."""
+        """`facts` are the fields of a `Span` from `queue` on, without its traits; those left out are 0.
+
+        A kind is a fact; traits that are handed in have none.
+        """
         self._take(change, job_id, 1, facts, None if trait is None else [trait])
 
     def jobs(self, change: Change, ids: list[int], *facts: Any, traits: Sequence[Trait | None] | None = None) -> None:
@@ -101,16 +105,24 @@ class Scribe:
     def _take(
         self, change: Change, first: int, n: int, facts: tuple[Any, ...], traits: Sequence[Trait | None] | None
     ) -> None:
-        if change is not self._change or first != self._first + self._n or facts != self._facts:
+        if change is not self._change or first != self._first + self._n or not self._alike(facts):
             self._end()
             self._change, self._first, self._n, self._facts = change, first, n, facts
             self._traits = None if traits is None else list(traits)
             return
+        kind = facts[1]
+        if kind != self._facts[1]:
+            traits = [Trait(kind=kind)] * n if traits is None else [_of_kind(kind, trait) for trait in traits]
         if traits is not None and self._traits is None:
             self._traits = [None] * self._n
         if self._traits is not None:
             self._traits.extend(traits or [None] * n)
         self._n += n
+
+    def _alike(self, facts: tuple[Any, ...]) -> bool:
+        """But for the kind."""
+        known = self._facts
+        return facts == known or (facts[0] == known[0] and facts[2:] == known[2:])
 
     def _end(self) -> None:
         if self._change is not None:
@@ -118,6 +130,10 @@ class Scribe:
             span = Span(self._change, self._first, self._n, *facts)
             self._spans.append(span if self._traits is None else replace(span, traits=self._traits))
         self._change, self._traits = None, None
+
+
+def _of_kind(kind: str, trait: Trait | None) -> Trait:
+    return Trait(kind=kind) if trait is None else replace(trait, kind=kind)
 
 
 def trait(

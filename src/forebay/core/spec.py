@@ -111,8 +111,17 @@ class QueueSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def vector(self) -> str:
         """The queue in one line, so that a reader recognises it."""
-        axes = (self._retention(), self._selection(), self._eligibility(), self._position(), self._capacity())
-        return f"{self.name} = {{{', '.join(axes)}}}"
+        return f"{self.name} = {{{', '.join(self.axes().values())}}}"
+
+    def axes(self) -> dict[str, str]:
+        """The five axes, each in words."""
+        return {
+            "retention": self._retention(),
+            "selection": self._selection(),
+            "eligibility": self._eligibility(),
+            "position": self._position(),
+            "capacity": self._capacity(),
+        }
 
     @property
     def commit_point(self) -> str:

@@ -1,7 +1,8 @@
 """Who asks, and what they may do: the one question that every route puts before it acts.
 
 An actor has roles, queues and perhaps a tenant. What lies outside of them does not exist for it: a job of a foreign
-queue or tenant and a job that never was get the same answer.
+queue or tenant and a job that never was get the same answer. Names that begin with `forebay.` are the server's own and
+are reached by nobody.
 
     viewer     looks at queues, jobs, dead letters, schedules, logs and figures
     producer   enqueues, reads back and cancels jobs by their ids
@@ -15,6 +16,9 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from msgspec import Struct
+
+from forebay.core.errors import Invalid
+from forebay.core.names import is_reserved
 
 
 class Role(StrEnum):
@@ -49,4 +53,10 @@ class Actor(Struct, frozen=True):
         return self.reaches(queue) and self.tenant in (None, tenant)
 
     def reaches(self, queue: str) -> bool:
-        return any(fnmatchcase(queue, pattern) for pattern in self.queues)
+        return not is_reserved(queue) and any(fnmatchcase(queue, pattern) for pattern in self.queues)
+
+    def stamped(self, tenant: str | None) -> str | None:
+        """The tenant that a draft of this actor gets: its own, or the one it names if it has none."""
+        if self.tenant is None or tenant is None or tenant == self.tenant:
+            return self.tenant or tenant
+        raise Invalid("tenant", "it is not the tenant of this key", "leave it out: the key's own is stamped")

@@ -5,12 +5,12 @@ Columns that nobody asked for are not made.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -72,14 +72,10 @@ class _Events:
 
     def __init__(self, entries: Sequence[LedgerEntry]) -> None:
         self._entries = entries
-        owners: list[int] = []
-        self._spans: list[Span] = []
-        for number, entry in enumerate(entries):
-            spans = entry.record.spans or (_NO_SPAN,)
-            self._spans += spans
-            owners += [number] * len(spans)
+        told = [entry.record.spans or (_NO_SPAN,) for entry in entries]
+        self._spans: list[Span] = list(chain.from_iterable(told))
         sizes = np.fromiter((span.n for span in self._spans), np.int64, len(self._spans))
-        self._owner = np.array(owners, np.int64)
+        self._owner = np.repeat(np.arange(len(told)), list(map(len, told)))
         self._span_of = np.repeat(np.arange(len(sizes)), sizes)
         self._entry_of = self._owner[self._span_of]
         self._starts = np.cumsum(sizes) - sizes
@@ -145,10 +141,15 @@ class _Events:
     def _offsets(self) -> pa.Array:
         return pa.array(np.array([entry.offset for entry in self._entries], np.int64)[self._entry_of])
 
+    def _begins(self) -> NDArray[np.int64]:
+        """The first row of each record."""
+        return self._starts[np.flatnonzero(np.diff(self._owner, prepend=-1))]
+
     def _places(self) -> pa.Array:
-        firsts = np.flatnonzero(np.diff(self._owner, prepend=-1))
-        begins = self._starts[firsts]
-        return pa.array(np.arange(self._rows) - begins[self._entry_of])
+        return pa.array(np.arange(self._rows) - self._begins()[self._entry_of])
+
+    def _sizes(self) -> pa.Array:
+        return pa.array(np.diff(self._begins(), append=self._rows)[self._entry_of])
 
     def _ats(self) -> NDArray[np.int64]:
         return np.array([entry.record.at for entry in self._entries], np.int64)[self._entry_of]
@@ -159,8 +160,13 @@ class _Events:
         return pa.array(firsts + np.arange(self._rows) - self._starts[self._span_of], mask=none)
 
     def _kinds(self) -> pa.Array:
-        common = self._repeated("kind")
-        return pc.coalesce(self._trait("kind"), common) if self._own["kind"][0] else common
+        """The span's, but for the jobs that have their own. They are few, so rows are numbers until the end."""
+        rows, values = self._own["kind"]
+        common = pa.array([span.kind or None for span in self._spans], pa.string())
+        own = pa.array(values, pa.string()).dictionary_encode()
+        numbers = self._span_of.copy()
+        numbers[rows] = own.indices.to_numpy() + len(common)
+        return pa.concat_arrays([common, own.dictionary]).take(pa.array(numbers))
 
     def _priorities(self) -> pa.Array:
         """Known of new jobs alone."""
@@ -181,7 +187,7 @@ class _Events:
         return instants(ticks[self._entry_of])
 
 
-_TEXTS: Final = frozenset({"change", "queue", "kind"})
+_TEXTS: Final = frozenset({"change", "queue"})
 _SPECIAL: Final[dict[str, Callable[[_Events], pa.Array]]] = {
     "offset": _Events._offsets,
     "place": _Events._places,
@@ -198,4 +204,5 @@ _SPECIAL: Final[dict[str, Callable[[_Events], pa.Array]]] = {
     "next_at": lambda events: events._until(_AGAIN),
     "kept_until": lambda events: events._until(_ENDED),
     "day": lambda events: pa.array(events._ats() // _DAY, pa.int32()),
+    "places": _Events._sizes,
 }

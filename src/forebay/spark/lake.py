@@ -5,6 +5,7 @@
     tables/jobs/version=9/day=…/queue=…/…      rows of some days, or of all
     checkpoint/                                Spark's place in the ledger
     work/                                      what is being written; nobody reads it
+        landing/…/day=…/queue=…/*.parquet      by tasks of Spark; what they told the driver of is moved on
 
 A directory is written aside, made durable, renamed to its place, and then named by the contents, so a reader sees the
 lake before a step or after it. What a version holds never changes. A version that is no longer named stays for a while,
@@ -16,7 +17,7 @@ It is a path that the driver and all executors see; nothing here needs Spark, or
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -170,6 +171,20 @@ class Lake:
         shutil.rmtree(place, ignore_errors=True)
         place.parent.mkdir(exist_ok=True)
         return place
+
+    @property
+    def landing(self) -> Path:
+        """Where tasks write, each below a name of its own."""
+        return self.path / "work" / "landing"
+
+    def landed(self, files: Iterable[str]) -> Path:
+        """These files of the landing, as a draft; where they are below a task's own folder says where they belong."""
+        draft = self.draft("events")
+        for file in files:
+            target = draft.joinpath(*Path(file).parts[1:])
+            target.parent.mkdir(parents=True, exist_ok=True)
+            (self.landing / file).rename(target)
+        return draft
 
     def put(self, draft: Path, table: str, version: int) -> Path:
         """Move what was written to its place. Nobody sees it before the contents name it."""

@@ -28,7 +28,7 @@ _RATE_MOST: Final = 1_000_000.0
 ID_MOST: Final = 2**63 - 1
 _READING: Final = (
     "url table queue state kind tenant subject first_id last_id pushdown partitions page max_events max_records start "
-    "on_gap"
+    "on_gap lake"
 )
 _WRITING: Final = "url action queue kind write_id rate dry_run patience chunk report"
 _SPARKS_OWN: Final = {"checkpointlocation", "queryname"}
@@ -42,6 +42,7 @@ class Reading:
     query, first_id, last_id   which jobs, for the tables jobs and dead
     pushdown                   `df.filter` narrows the read itself. Off, because Spark 4.3 goes on with the filters of
                                one query in the next one of the same DataFrame: good for one query after each `load`
+    lake                       a stream of events leaves them there as files, and its rows are these; "": it does not
     """
 
     url: str
@@ -57,6 +58,7 @@ class Reading:
     max_records: int
     start: str
     on_gap: str
+    lake: str
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> "Reading":
@@ -76,6 +78,7 @@ class Reading:
             max_records=given.count("max_records", 100_000, _ROWS_MOST),
             start=given.choice("start", STARTS),
             on_gap=given.choice("on_gap", GAPS),
+            lake=given.lake(table),
         )
 
 
@@ -164,6 +167,12 @@ class _Given:
         if table not in TABLES:
             raise Invalid("option table", f"there is no table {table!r}", f"use {', '.join(TABLES)} or log:<name>")
         return table, ""
+
+    def lake(self, table: str) -> str:
+        lake = self.text("lake") or ""
+        if lake and table != "events":
+            raise Invalid("option lake", f"a lake holds events, not {table}", 'say .option("table", "events")')
+        return lake
 
     def choice(self, name: str, choices: tuple[str, ...]) -> str:
         value = (self.text(name) or choices[0]).lower()

@@ -6,6 +6,7 @@ adds nothing, and a checkpoint that is lost or old costs time, never events. Aft
 and their offsets must be whole: first to last, each there.
 """
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import inf
@@ -15,10 +16,12 @@ from time import monotonic
 from typing import Final
 
 import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from msgspec import Struct
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from forebay.core.errors import ForebayError, Invalid
@@ -27,7 +30,6 @@ from forebay.spark.frames import read_events, write_rows
 from forebay.spark.lake import Contents, Lake, Part, identity
 from forebay.spark.options import Reading
 from forebay.spark.refresh import refresh
-from forebay.spark.schemas import EVENTS
 from forebay.spark.tails import open_tail
 
 _FAN: Final = 8
@@ -37,6 +39,11 @@ _LARGE: Final = 250_000
 """A part with so many events is not small."""
 
 _LOOK_SECONDS: Final = 1
+_EVENTS_MOST: Final = 2_000_000
+_RECORDS_MOST: Final = 500_000
+"""A micro-batch has its own price, about half a second."""
+
+_TASKS_A_CORE: Final = 4
 
 
 class Done(Struct, frozen=True):
@@ -62,13 +69,13 @@ class Pipeline:
         self._open = False
         self._failure: Exception | None = None
 
-    def run(self) -> Done:
-        """Bring all that the ledger holds by now, then the tables."""
+    def run(self, *, tables: bool = True) -> Done:
+        """Bring all that the ledger holds by now, then the tables, unless these can wait."""
         with self._lake.writing():
             began, before = monotonic(), self._lake.contents()
             if check_ledger(self._url, before)[1] > before.end:
                 self._flow(self._stream().trigger(availableNow=True), Event())
-            return self._done(before, began)
+            return self._done(before, began, self._refresh() if tables else {})
 
     def stream(self, every: float, stop: Event, tables_every: float) -> Done:
         """Likewise, again and again, until `stop` is set; the tables so often, and at the end."""
@@ -77,11 +84,14 @@ class Pipeline:
             check_ledger(self._url, before)
             self._tables_every = tables_every
             self._flow(self._stream().trigger(processingTime=f"{every} seconds"), stop)
-            return self._done(before, began)
+            return self._done(before, began, self._refresh())
 
     def _stream(self) -> DataStreamWriter:
-        source = self._spark.readStream.format("forebay").option("url", self._url).option("table", "events").load()
-        return source.writeStream.foreachBatch(self._take).option("checkpointLocation", str(self._lake.checkpoint))
+        source = self._spark.readStream.format("forebay").options(
+            url=self._url, table="events", lake=str(self._lake.path)
+        )
+        files = source.options(max_events=_EVENTS_MOST, max_records=_RECORDS_MOST, partitions=_tasks()).load()
+        return files.writeStream.foreachBatch(self._take).option("checkpointLocation", str(self._lake.checkpoint))
 
     def _flow(self, writer: DataStreamWriter, stop: Event) -> None:
         self._failure = None
@@ -120,9 +130,10 @@ class Pipeline:
 
     def _add(self, batch: DataFrame) -> None:
         began, contents = monotonic(), self._lake.contents()
-        part = self._write(batch.filter(F.col("offset") >= contents.end), contents)
-        if part is None:
+        files = [row.file for row in batch.collect()]
+        if not files:
             return
+        part = self._kept(self._lake.landed(files), contents)
         if contents.events and part.first != contents.end:
             reason = f"the batch begins at offset {part.first}, the lake ends at {contents.end}"
             raise ForebayError(f"lake {self._lake.path}: {reason}; nothing was added: begin another lake")
@@ -134,34 +145,35 @@ class Pipeline:
         """One part in place of several small ones: fewer and larger files."""
         contents = self._lake.contents()
         frame = read_events(self._spark, self._lake, parts[0].first).hint("rebalance", "day", "queue")
-        part = self._write(frame, contents)
-        if part is None or (part.first, part.end) != (parts[0].first, parts[-1].end):
+        draft = self._lake.draft("events")
+        write_rows(frame, draft)
+        part = self._kept(draft, contents)
+        if (part.first, part.end) != (parts[0].first, parts[-1].end):
             raise ForebayError(f"lake {self._lake.path}: parts were merged and do not hold what they held before")
         merged = msgspec.structs.replace(part, level=parts[0].level + 1)
         self._name(contents, [*contents.events[: -len(parts)], merged])
 
-    def _write(self, frame: DataFrame, contents: Contents) -> Part | None:
-        """A new version with these events, counted from its files; None: there were none."""
-        draft = self._lake.draft("events")
-        if not write_rows(frame, draft):
-            return None
+    def _kept(self, draft: Path, contents: Contents) -> Part:
+        """What was written, counted from its files, as a new version."""
         part = self._counted(draft, contents.versions)
         self._lake.put(draft, "events", part.version)
         return part
 
     def _counted(self, place: Path, version: int) -> Part:
-        offset = F.col("offset")
-        (row,) = (
-            self._spark.read.schema(EVENTS)
-            .parquet(str(place))
-            .agg(F.min(offset), F.max(offset), F.count_distinct(offset), F.count("*"))
-            .collect()
-        )
-        first, last, records, events = row
-        if last - first + 1 != records:
-            reason = f"offsets {first} … {last} should be {last - first + 1} records, {records} are there"
+        tables = [pq.ParquetFile(file).read(["offset", "places"]) for file in place.rglob("*.parquet")]
+        table = pa.concat_tables(tables)
+        offsets, firsts, counts = np.unique(table["offset"].to_numpy(), return_index=True, return_counts=True)
+        first, last = int(offsets[0]), int(offsets[-1])
+        reason = ""
+        if last - first + 1 != len(offsets):
+            reason = f"offsets {first} … {last} should be {last - first + 1} records, {len(offsets)} are there"
+        sizes = table["places"].fill_null(0).to_numpy()[firsts]
+        torn = np.flatnonzero((sizes != 0) & (sizes != counts))
+        if len(torn):
+            reason = f"offset {offsets[torn[0]]} should be {sizes[torn[0]]} events, {counts[torn[0]]} are there"
+        if reason:
             raise ForebayError(f"lake {self._lake.path}: {reason}; nothing was added: is the ledger whole?")
-        return Part(version, first, last + 1, events)
+        return Part(version, first, last + 1, len(table))
 
     def _name(self, contents: Contents, events: list[Part]) -> None:
         self._lake.replace(msgspec.structs.replace(contents, events=events, versions=contents.versions + 1))
@@ -178,8 +190,7 @@ class Pipeline:
         if self._hear is not None:
             self._hear(line)
 
-    def _done(self, before: Contents, began: float) -> Done:
-        tables = self._refresh()
+    def _done(self, before: Contents, began: float, tables: dict[str, int]) -> Done:
         after = self._lake.contents()
         start = before.end if before.events else after.first
         return Done(after.end - start, after.event_count - before.event_count, monotonic() - began, tables)
@@ -199,6 +210,11 @@ def check_ledger(url: str, contents: Contents) -> tuple[int, int]:
         reason = f"it ends at offset {following}, the lake at {contents.end}: {identity(url)} is not the store it was"
         raise Invalid("ledger", reason, "begin another lake")
     return first, following
+
+
+def _tasks() -> int:
+    """A few a core: records differ in size, and who is done first takes the next."""
+    return _TASKS_A_CORE * (os.cpu_count() or 1)
 
 
 def _mergeable(parts: Sequence[Part]) -> Sequence[Part]:

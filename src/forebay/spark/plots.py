@@ -13,6 +13,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from forebay.core.words import number
+
 POINTS_MOST: Final = 400
 BARS_MOST: Final = 40
 SERIES_MOST: Final = 6
@@ -42,9 +44,9 @@ def lines(title: str, sentence: str, series: Sequence[Line], unit: str, x_labels
     xs = [x for each in shown for x, _ in each.points]
     frame = _Frame(min(xs), max(xs), max(y for each in shown for _, y in each.points if y is not None), unit)
     parts = [frame.axes(), frame.ends(*x_labels)]
-    for number, each in enumerate(shown):
+    for place, each in enumerate(shown):
         stretches = _stretches(thinned(each.points), _far(each.points))
-        parts += [_stroke([(frame.x(x), frame.y(y)) for x, y in stretch], number) for stretch in stretches]
+        parts += [_stroke([(frame.x(x), frame.y(y)) for x, y in stretch], place) for stretch in stretches]
     return _figure(title, sentence, "".join(parts), [each.name for each in shown])
 
 
@@ -88,19 +90,6 @@ def thinned(points: Sequence[tuple[float, float | None]]) -> list[tuple[float, f
             lowest, highest = min(known, key=_height), max(known, key=_height)
             kept += sorted({lowest, highest})
     return [*kept, points[-1]]
-
-
-def number(value: float) -> str:
-    """Short, for people: 1,204 · 12.5k · 0.031."""
-    if value == 0:
-        return "0"
-    if abs(value) >= 1_000_000:
-        return f"{value / 1_000_000:.3g}M"
-    if abs(value) >= 10_000:
-        return f"{value / 1_000:.4g}k"
-    if abs(value) >= 100:
-        return f"{value:,.0f}"
-    return f"{value:.3g}"
 
 
 class _Frame:

@@ -22,12 +22,12 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import LongType, StringType, StructType
 
 from forebay.core.errors import Invalid
-from forebay.core.job import Draft, Job, State
+from forebay.core.job import Draft, State
 from forebay.core.limits import BATCH_MOST
 from forebay.core.payload import check_body, decode_payload
 from forebay.spark.options import Writing
 from forebay.spark.sink import report
-from forebay.store.feeding import Mending
+from forebay.store.feeding import Mending, successor
 from forebay.store.open import open_store
 from forebay.store.protocol import Store
 
@@ -126,22 +126,7 @@ def _step(store: Store, letters: Sequence[tuple[int, str | None]], dry_run: bool
         if body is None or decode_payload(body) == job.payload:
             alike.append(job.id)
         else:
-            others.append((job.id, _mended(job, body)))
+            others.append((job.id, successor(job, body)))
     redriven = len(alike) if dry_run else len(store.redrive(alike))
     mended = len(others) if dry_run else sum(receipt is not None for receipt in store.mend(others))
     return Redriven(redriven, mended, len(letters) - redriven - mended)
-
-
-def _mended(job: Job, body: bytes) -> Draft:
-    """A job like the dead one, with another payload; it waits for nothing any more."""
-    return Draft(
-        job.kind,
-        body=body,
-        queue=job.queue,
-        priority=job.priority,
-        deadline=job.deadline,
-        tenant=job.tenant,
-        subject=job.subject,
-        max_attempts=job.max_attempts,
-        meta={**(job.meta or {}), "redriven_from": str(job.id)},
-    )

@@ -12,10 +12,11 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
+from forebay.core.words import number
 from forebay.spark.audit import Verdict
 from forebay.spark.figures import GROUPS_MOST, MEASURES, Figures, Row, figures
 from forebay.spark.lake import Lake
-from forebay.spark.plots import Line, bars, lines, number
+from forebay.spark.plots import Line, bars, lines
 
 _TEXT_MOST: Final = 240
 _OFFENDERS_MOST: Final = 5

@@ -70,9 +70,11 @@ error string
 name string
 tick timestamp
 day date!
+places int
 """)
 """
 offset, place   the record, and the job's place in it: together the identity of an event
+places          how many events the record is; null where they were written down before this was
 change          a word of `core.ledger.Change`; null: the record moves no job
 enqueued_at, due_at, claimed_at   what the lease said (for accepted: of the new job); null where the record has none
 lease_until     of claimed and extended;  next_at: of retried, released, redriven;  kept_until: of the ended

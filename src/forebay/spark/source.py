@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 from forebay.core.errors import Invalid
 from forebay.spark.arrow import narrowed
 from forebay.spark.jobs import JOBS, JobsReader
+from forebay.spark.landing import LANDED
 from forebay.spark.options import Reading, Writing
 from forebay.spark.reading import TailReader
 from forebay.spark.redrive import RedriveSink
@@ -44,6 +45,8 @@ class ForebaySource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         reading = Reading.of(self.options)
+        if reading.lake:
+            raise Invalid("option lake", "it is for streams", "use readStream, or forebay pipeline run")
         schema = narrowed(schema, _whole(reading), reading.table)
         return JobsReader(reading, schema) if reading.table in ("jobs", "dead") else TailReader(reading, schema)
 
@@ -76,4 +79,6 @@ def _writing(options: Mapping[str, str], overwrite: bool) -> Writing:
 
 
 def _whole(reading: Reading) -> StructType:
+    if reading.lake:
+        return LANDED
     return {"events": EVENTS, "log": LOG}.get(reading.table, JOBS)

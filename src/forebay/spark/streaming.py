@@ -5,7 +5,7 @@ were gone before they could be read where `on_gap` is skip. Reading is repeatabl
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -13,11 +13,15 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from pyspark.sql.types import StructType
 
 from forebay.core.errors import OffsetGone
+from forebay.spark.landing import land
 from forebay.spark.options import Reading
 from forebay.spark.reading import Part, read_part, split
 from forebay.spark.tails import Tail, gone, open_tail
 
 Offset = dict[str, Any]
+
+_PART_LEAST: Final = 8
+"""Offsets a task: a record may be thousands of events, and a stream in step with its store has few records a batch."""
 
 
 class TailStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -67,12 +71,14 @@ class TailStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for number, (begin, upto) in enumerate(zip(_padded(start, extents), _padded(end, extents), strict=True)):
             first = extents[number][0]
             held = self._gap(number, begin, first) if begin < first else begin
-            parts += split(number, held, upto, share, 1)
+            parts += split(number, held, upto, share, _PART_LEAST)
         return parts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Part)
-        return read_part(self._reading, partition, self._schema)
+        return (
+            land(self._reading, partition) if self._reading.lake else read_part(self._reading, partition, self._schema)
+        )
 
     def stop(self) -> None:
         if self._tail is not None:

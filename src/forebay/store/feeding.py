@@ -16,7 +16,7 @@ from typing import Final, Protocol, runtime_checkable
 from msgspec import Struct
 
 from forebay.core.errors import BatchTooLarge, Invalid
-from forebay.core.job import Draft
+from forebay.core.job import Draft, Job
 from forebay.core.limits import BATCH_MOST
 from forebay.core.names import check_text
 from forebay.store.protocol import Query, Receipt, Tally
@@ -60,6 +60,21 @@ class Mending(Protocol):
 
     def mend(self, pairs: Sequence[tuple[int, Draft]]) -> list[Receipt | None]:
         """Each dead job is gone and its draft is in, both or neither. None: there is no such dead job (any more)."""
+
+
+def successor(job: Job, body: bytes) -> Draft:
+    """A job like the dead one, with another payload; it waits for nothing any more."""
+    return Draft(
+        job.kind,
+        body=body,
+        queue=job.queue,
+        priority=job.priority,
+        deadline=job.deadline,
+        tenant=job.tenant,
+        subject=job.subject,
+        max_attempts=job.max_attempts,
+        meta={**(job.meta or {}), "redriven_from": str(job.id)},
+    )
 
 
 @runtime_checkable

@@ -282,6 +282,32 @@ class Exchanging(Protocol):
         """As `settle`, then `claim`. When it fails both may have happened: settle again, claim anew."""
 
 
+class Vitals(Struct, frozen=True):
+    """How the server behind a store is, as far as it tells.
+
+    settings   what decides whether a commit outlives a crash, by name: `fsync`, …
+    writable   False on a standby, or where it was made read-only
+    held       seconds for which the oldest of the long transactions has been open; 0: there is none
+    dead_rows  by table: what is yet to be cleared away
+    hears      whether news of other processes arrive; None: nobody waits for them here
+    """
+
+    settings: dict[str, str]
+    writable: bool
+    held: float
+    dead_rows: dict[str, int]
+    connections: int
+    connections_most: int
+    hears: bool | None
+
+
+@runtime_checkable
+class Inspecting(Protocol):
+    """What a store behind a server may have besides: one bounded look at that server, which changes nothing."""
+
+    def vitals(self) -> Vitals: ...
+
+
 @runtime_checkable
 class Transacting(Protocol):
     """What a store may have besides: a handler's transaction, which commits with the end of its job or not at all.

@@ -2,20 +2,24 @@
 
 A job whose last holder died is a suspect: it runs alone in its process, so that a killer is found without innocents
 dying beside it. Nothing is held while a suspect runs or waits: it would be charged too if the process died or stood
-still past the lease. A suspect that meets a busy pool goes back unharmed, and the pool empties before the next claim;
-where a long job keeps it from emptying, the claimer goes on with others after some seconds, and suspects come by later.
+still past the lease. Others that came with it go back then, but not twice in a row: they take turns with suspects, or
+many suspects would send them round and round. A suspect that meets a busy pool goes back unharmed, and the pool empties
+before the next claim; where a long job keeps it from emptying, the claimer goes on with others after some seconds, and
+suspects come by later.
 """
 
 import random
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from threading import Event
+from time import perf_counter
 from typing import Final, Protocol
 
 from forebay.core.instant import seconds
-from forebay.core.lease import Lease
+from forebay.core.lease import Lease, Settlement
 from forebay.core.outcome import Release
 from forebay.store.protocol import Store, Want
+from forebay.work.meter import Histogram
 from forebay.work.options import Options
 
 _IDLE: Final = seconds(1)
@@ -55,7 +59,7 @@ class Claimer:
         slots: Slots,
         options: Options,
         owner: str,
-        hand_back: Callable[[Lease, Release], None],
+        hand_back: Callable[[Sequence[Settlement]], None],
         draw: Callable[[], float] = random.random,
         claim: Callable[[Sequence[Want], str, timedelta], list[Lease]] | None = None,
     ) -> None:
@@ -69,11 +73,13 @@ class Claimer:
         self._emptying = False
         self._emptied_for = 0
         self._busy_for = 0
+        self._sent_back = False
         self._closing = Event()
         self._turn = 0
         self._fruitless = 0
         self.claims = 0
         self.claimed = 0
+        self.took = Histogram()
 
     def step(self) -> float:
         """One claim, or one rest until there may be something to claim."""
@@ -91,15 +97,16 @@ class Claimer:
             self._slots.wait_for_room(_STARTING_MOST)
             return 0.0
         claim = self._claim or self._store.claim
+        started = perf_counter()
         leases = claim(self._wants(room), self._owner, self._options.lease_for)
+        self.took.add(int((perf_counter() - started) * 1_000_000))
         self.claims += 1
         if not leases:
             return self._idle()
         self._fruitless = 0
         self.claimed += len(leases)
         if self._closing.is_set():
-            for lease in leases:
-                self._hand_back(lease, Release())
+            self._hand_back([(lease, Release()) for lease in leases])
             return 0.0
         self._sort_out(leases)
         return 0.0
@@ -115,13 +122,14 @@ class Claimer:
             return
         self._emptying = self._busy_for == 0
         others = [lease for lease in leases if not lease.job.suspect]
-        alone = suspects[:1] if self._slots.idle else []
+        alone = suspects[:1] if self._slots.idle and not (others and self._sent_back) else []
         again = _SUSPECT_AGAIN if self._emptying else _SUSPECT_MUCH_LATER
-        for lease in suspects[len(alone) :]:
-            self._hand_back(lease, Release(int(again * (0.5 + self._draw()))))
+        waiting = suspects[len(alone) :]
+        self._hand_back([(lease, Release(int(again * (0.5 + self._draw())))) for lease in waiting])
+        if others:
+            self._sent_back = bool(alone)
         if alone:
-            for lease in others:
-                self._hand_back(lease, Release())
+            self._hand_back([(lease, Release()) for lease in others])
         self._slots.take(alone or others)
 
     def _idle(self) -> float:

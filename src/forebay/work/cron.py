@@ -27,6 +27,7 @@ from msgspec.structs import force_setattr
 from forebay.core.errors import Invalid
 from forebay.core.instant import Instant, Span, checked_instant, checked_micros, in_words, micros, to_datetime
 from forebay.core.limits import BATCH_MOST, INSTANT_MOST, SPAN_MOST
+from forebay.core.schedule import Schedule
 from forebay.work.zone import check_zone, high_water, offset_at, stretches
 
 Dst: TypeAlias = Literal["once", "skip", "wall"]
@@ -257,6 +258,14 @@ def describe(cron: Cron, after: Instant) -> str:
     fires = [to_datetime(tick).astimezone(zone) for tick in cron.ticks(after, NEVER, 3)]
     shown = ", ".join(f"{fire:%Y-%m-%d %H:%M:%S} {fire:%z}"[:25] for fire in fires) or "never"
     return f"{_in_words(cron.rule)} ({cron.zone}); next: {shown}"
+
+
+def words_of(schedule: Schedule, after: Instant) -> str:
+    """A schedule's rule in words and its next fires; a rule that this program cannot read is said to be so."""
+    try:
+        return describe(Timetable.parse(schedule.rule, schedule.zone).cron, after)
+    except Invalid as error:
+        return f"not understood: {error}"
 
 
 def _in_words(rule: str) -> str:

@@ -3,21 +3,28 @@
 import inspect
 import logging
 import traceback
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Callable, Collection
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from forebay.core.breaker import Breaker
-from forebay.core.errors import Invalid
+from forebay.core.errors import Invalid, SealBroken
 from forebay.core.instant import Span
+from forebay.core.job import Job
 from forebay.core.outcome import Dropped, Failed, Failure, Outcome, Snoozed, is_span
-from forebay.core.payload import encode_payload, plain_json
+from forebay.core.payload import decode_payload, encode_payload, plain_json
+from forebay.tracing import Spans
 from forebay.work.errors import Drop, Snooze
+from forebay.work.redacting import rules
 from forebay.work.signature import PayloadMismatch, Signature
 
 _log = logging.getLogger("forebay.work")
+
+_LOOKED_AT: Final = 8_000
+"""Characters of a message or trace that are kept at all; a secret at the cut is hidden before it is cut."""
 
 Where = Literal["loop", "thread", "process"]
 
@@ -42,31 +49,40 @@ class Handler(Struct, frozen=True):
         if not self.keep_result or value is None:
             return None
         try:
-            return encode_payload(plain_json(msgspec.to_builtins(value)))
+            body = encode_payload(plain_json(msgspec.to_builtins(value)))
+            return self.signature.sealed(body)
         except (Invalid, TypeError, ValueError) as error:
             _log.warning("the result of %s is not kept: %s", self.kind, error)
             return None
 
-    def outcome_of(self, error: BaseException) -> Outcome:
-        """What a raise means; whatever it is, this does not raise in turn."""
+    def outcome_of(self, error: BaseException, body: bytes = b"null") -> Outcome:
+        """What a raise means for a job with this payload; whatever it is, this does not raise in turn."""
         if isinstance(error, Snooze) and is_span(getattr(error, "after", None)):
             return Snoozed(error.after)
         if isinstance(error, (Drop, PayloadMismatch, *self.drop_on)) or (
-            self.retry_on is not None and not isinstance(error, self.retry_on)
+            self.retry_on is not None and not isinstance(error, (SealBroken, *self.retry_on))
         ):
-            return Dropped(describe(error))
-        return Failed(describe(error))
+            return Dropped(describe(error, self._secrets(body)))
+        return Failed(describe(error, self._secrets(body)))
+
+    def _secrets(self, body: bytes) -> set[str]:
+        try:
+            return rules().secrets(self.kind, decode_payload(self.signature.opened(body)))
+        except Exception:
+            return set()
 
 
-def describe(error: BaseException) -> Failure:
-    """An exception as it is kept: kind, message, and the end of its trace."""
+def describe(error: BaseException, secrets: Collection[str] = ()) -> Failure:
+    """An exception as it is kept: kind, message, and the end of its trace; without secrets, its payload's above all."""
     kind = type(error).__qualname__
     module = type(error).__module__
     try:
         trace = "".join(traceback.format_exception(error))
     except BaseException:
         trace = ""
-    return Failure(kind if module in ("builtins", "__main__") else f"{module}.{kind}", _message(error), trace[-4_000:])
+    shown = rules()
+    message, trace = (shown.text(text[-_LOOKED_AT:], secrets) for text in (_message(error), trace))
+    return Failure(kind if module in ("builtins", "__main__") else f"{module}.{kind}", message, trace[-4_000:])
 
 
 def _message(error: BaseException) -> str:
@@ -74,6 +90,16 @@ def _message(error: BaseException) -> str:
         return str(error)
     except BaseException:
         return "(its message cannot be shown)"
+
+
+def traced(handler: Handler, job: Job, spans: Spans) -> Handler:
+    """The handler, for this one job, inside a span."""
+
+    def failure(error: BaseException) -> Failure | None:
+        outcome = handler.outcome_of(error, job.body)
+        return outcome.error if isinstance(outcome, Failed | Dropped) else None
+
+    return replace(handler, function=spans.around(handler.function, job, failure))
 
 
 def place_of(function: Callable[..., Any], isolate: bool) -> Where:

@@ -20,9 +20,10 @@ import msgspec
 
 from forebay.core.lease import Lease
 from forebay.core.outcome import Dropped, Failed, Failure, Outcome, Snoozed, Succeeded
+from forebay.tracing import spans
 from forebay.work.app import find_app
 from forebay.work.context import Context
-from forebay.work.handler import Handler
+from forebay.work.handler import Handler, traced
 from forebay.work.run import Run
 
 CRASHED: Final = "forebay.Crashed"
@@ -131,6 +132,8 @@ def _die_with_parent(life_line: int) -> None:
 
 def _run_here(app: Any, lease: Lease) -> _Reply:
     handler: Handler = app.registry[lease.job.kind]
+    if (traces := spans()) is not None:
+        handler = traced(handler, lease.job, traces)
     encode = handler.encode_result if handler.keep_result else None
     try:
         arguments = handler.signature.unpack(lease.job.body)
@@ -141,7 +144,7 @@ def _run_here(app: Any, lease: Lease) -> _Reply:
             value = asyncio.run(_awaited(value))
         return _Reply("succeeded", handler.encode_result(value))
     except BaseException as error:
-        match handler.outcome_of(error):
+        match handler.outcome_of(error, lease.job.body):
             case Snoozed(after):
                 return _Reply("snoozed", after=after)
             case Dropped(failure):

@@ -92,6 +92,15 @@ class LoopSlots:
         asked_at = self._asked_at
         return 0.0 if asked_at is None else monotonic() - asked_at
 
+    def lag(self, patience: float) -> float:
+        """Seconds until the loop runs something new; `patience` if it does not within that time."""
+        asked_at, answered = monotonic(), Event()
+        try:
+            self._loop.call_soon_threadsafe(answered.set)
+        except RuntimeError:
+            return patience
+        return monotonic() - asked_at if answered.wait(patience) else patience
+
     def close(self) -> None:
         self._closing = True
         if self._thread.is_alive():
@@ -167,9 +176,10 @@ class LoopSlots:
     def _work_off(self, task: "asyncio.Task[None]") -> "tuple[Run, _Begun] | None":
         """What is ready, until one waits for something, which is then to be gone on with; or for a moment."""
         until = monotonic() + _BREATHE_EVERY
+        ready = self._ready
         try:
-            while self._ready:
-                run = self._ready.popleft()
+            while ready:
+                run = ready.popleft()
                 begun = self._first_step(run)
                 if begun is not None:
                     return run, begun
@@ -214,7 +224,7 @@ class LoopSlots:
     def _outcome_of(self, run: Run, error: BaseException) -> Outcome:
         if isinstance(error, asyncio.CancelledError) and (run.stop is not None or self._ending()):
             return run.stopped_outcome()
-        return run.handler.outcome_of(error)
+        return run.handler.outcome_of(error, run.lease.job.body)
 
     def _stay_one(self) -> None:
         """A handler that forked and came back in the child must not go on as a second worker."""

@@ -13,7 +13,10 @@ from forebay.core.policy import check_between
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """lease_for is the visibility timeout: how long a job outlives its worker's last heartbeat."""
+    """lease_for is the visibility timeout: how long a job outlives its worker's last heartbeat.
+
+    metrics is where to be scraped, a port or host:port; processes under a supervisor take the next free ports.
+    """
 
     queues: tuple[str, ...] = ("default",)
     concurrency: int = 64
@@ -22,6 +25,7 @@ class Options(Struct, frozen=True, kw_only=True):
     drain_timeout: timedelta = seconds(25)
     retry_budget: float | None = None
     wedged_most: int = 64
+    metrics: str | None = None
 
     def __post_init__(self) -> None:
         if not self.queues:
@@ -34,4 +38,14 @@ class Options(Struct, frozen=True, kw_only=True):
         if self.retry_budget is not None:
             Budget(self.retry_budget)
         checked_micros("lease_for", self.lease_for, timedelta(milliseconds=100), LEASE_MOST)
+        if self.metrics is not None:
+            checked_place(self.metrics)
         checked_micros("drain_timeout", self.drain_timeout, timedelta(0), timedelta(days=1))
+
+
+def checked_place(place: str) -> tuple[str, int]:
+    """Host and port of `9464`, `:9464`, `host:9464` or `[::1]:9464`; without a host: this machine alone."""
+    host, _, port = place.rpartition(":")
+    if not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65_535:
+        raise Invalid("metrics", f"{place!r} is no port and no host:port", "write 9464, or 0.0.0.0:9464")
+    return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)

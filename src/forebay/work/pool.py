@@ -15,11 +15,12 @@ from typing import Final
 from forebay.core.breaker import Budget, Circuit
 from forebay.core.decide import decide
 from forebay.core.errors import Invalid
-from forebay.core.lease import Fence, Lease
-from forebay.core.outcome import Failed, Failure, Outcome, Release, Succeeded, Verdict
+from forebay.core.lease import Fence, Lease, Settlement
+from forebay.core.outcome import Ack, Failed, Failure, Outcome, Release, Succeeded
 from forebay.core.policy import Routing
 from forebay.store.protocol import Store
-from forebay.work.handler import Handler
+from forebay.tracing import spans
+from forebay.work.handler import Handler, traced
 from forebay.work.isolate import Child
 from forebay.work.loop import LoopSlots
 from forebay.work.marks import Marks
@@ -40,12 +41,16 @@ _AHEAD_MOST: Final = 2_000
 _ANY_ROUTING: Final = Routing()
 """For a success, which looks at none."""
 
+_DONE: Final = Succeeded()
+_PLAIN_ACK: Final = Ack()
+"""What becomes of nearly every job, made once."""
+
 _POSTPONED: Final = 1_000_000
 _GRACE: Final = 2.0
 
 
 class Pool:
-    """Runs jobs. `settle` takes each verdict; `sweep` must be called often."""
+    """Runs jobs. `settle` takes the verdicts; `sweep` must be called often."""
 
     name = "pool"
 
@@ -54,7 +59,7 @@ class Pool:
         registry: Mapping[str, Handler],
         options: Options,
         routing: Callable[[str], Routing],
-        settle: Callable[[Lease, Verdict], None],
+        settle: Callable[[Sequence[Settlement]], None],
         *,
         store: Callable[[], Store] | None = None,
         target: str | None = None,
@@ -99,6 +104,11 @@ class Pool:
         return self._size + self._ahead - len(self._runs)
 
     @property
+    def running(self) -> int:
+        """How many jobs are here, those that wait for a slot included."""
+        return len(self._runs)
+
+    @property
     def idle(self) -> bool:
         return not self._runs
 
@@ -114,18 +124,21 @@ class Pool:
 
     def take(self, leases: Sequence[Lease]) -> None:
         """Start these jobs; what has no handler, or whose breaker is open, is settled at once."""
-        now = time.monotonic()
+        now, traces = time.monotonic(), spans()
         fresh: dict[Fence, Run] = {}
         started: dict[str, list[Run]] = {"loop": [], "thread": [], "process": []}
         for lease in leases:
             handler = self._registry.get(lease.job.kind)
             if handler is None:
                 known = ", ".join(sorted(self._registry)) or "none"
-                self._conclude(lease, Failed(Failure(NO_HANDLER, f"no handler for {lease.job.kind}; known: {known}")))
+                failure = Failure(NO_HANDLER, f"no handler for {lease.job.kind}; known: {known}")
+                self._settle([self._verdict(lease, Failed(failure))])
             elif (after := self._postpone(lease, now)) > 0:
-                self._settle(lease, Release(int(after * (0.5 + self._draw()))))
+                self._settle([(lease, Release(int(after * (0.5 + self._draw()))))])
             else:
-                run = Run(lease, handler, self._store)
+                # An isolated handler is traced where it runs.
+                seen = handler if traces is None or handler.where == "process" else traced(handler, lease.job, traces)
+                run = Run(lease, seen, self._store)
                 fresh[run.fence] = run
                 started[handler.where].append(run)
         with self._guard:
@@ -136,11 +149,16 @@ class Pool:
 
     def held(self) -> list[Lease]:
         """What is to be renewed: all that runs, but for jobs that are done already."""
-        return [run.lease for run in self._under_way() if not run.context.settled]
+        return [run.lease for run in self._under_way() if not run.settled]
 
     def contexts(self) -> list[tuple[Lease, float, str]]:
         """What runs, how far it says it is, and what it notes."""
-        return [(run.lease, run.context.portion, run.context.note) for run in self._under_way()]
+        runs = [(run.lease, run.context) for run in self._under_way()]
+        return [(lease, told.portion if told else 0.0, told.note if told else "") for lease, told in runs]
+
+    def lag(self, patience: float) -> float:
+        """Seconds that the loop takes to answer, at most `patience`; 0 where no handler needs one."""
+        return self._loop.lag(patience) if self._uses_loop else 0.0
 
     def circuits(self) -> dict[str, tuple[str, int]]:
         """Per kind with a breaker: its state, and the runs it saved."""
@@ -232,13 +250,12 @@ class Pool:
         run = self._runs.get(fence)
         if run is None or run.stop not in (None, Stop.CANCEL) or run.stop is stop:
             return
-        if stop is Stop.LOST and run.context.settled:
+        if stop is Stop.LOST and run.settled:
             return
         run.stop, run.stopped_at = stop, time.monotonic()
-        if stop is Stop.CANCEL:
-            run.context.cancelled = True
-        elif stop is Stop.LOST:
-            run.context.lost = True
+        if run.context is not None:
+            run.context.cancelled |= stop is Stop.CANCEL
+            run.context.lost |= stop is Stop.LOST
         match run.handler.where:
             case "loop":
                 self._loop.interrupt(run)
@@ -281,9 +298,10 @@ class Pool:
             self._warm.append(child)
 
     def _succeed(self, run: Run, value: object) -> Outcome:
-        if run.context.cancelled and value is None and run.handler.where == "thread":
+        if run.stop is Stop.CANCEL and value is None and run.handler.where == "thread":
             return run.stopped_outcome()
-        return Succeeded(run.handler.encode_result(value))
+        result = run.handler.encode_result(value)
+        return _DONE if result is None else Succeeded(result)
 
     def _finish(self, run: Run, outcome: Outcome) -> bool:
         """The end of a run, once; False if it had ended before."""
@@ -298,14 +316,7 @@ class Pool:
             for run, _ in fresh:
                 run.over = True
         try:
-            for run, outcome in fresh:
-                context = run.context
-                if context.settled:
-                    self._settled_itself(run, outcome)
-                elif run.stop is Stop.LOST or context.lost:
-                    self._forget(run)
-                else:
-                    self._conclude(run.lease, outcome)
+            self._settle(self._verdicts(fresh))
         finally:
             # Only now: a drain that sees an empty pool must find every verdict with the settler.
             self._leave([run.fence for run, _ in fresh])
@@ -342,7 +353,21 @@ class Pool:
             case _:
                 _log.warning("job %s is done, and its handler failed after the commit: %s", run.fence[0], outcome)
 
-    def _conclude(self, lease: Lease, outcome: Outcome) -> None:
+    def _verdicts(self, ended: Sequence[tuple[Run, Outcome]]) -> list[Settlement]:
+        """What is to be written of these; most have succeeded, and nobody looks at them twice."""
+        found: list[Settlement] = []
+        for run, outcome in ended:
+            if outcome is _DONE and run.context is None and run.stop is None and not self._circuits:
+                found.append((run.lease, _PLAIN_ACK))
+            elif run.settled:
+                self._settled_itself(run, outcome)
+            elif run.lost:
+                self._forget(run)
+            else:
+                found.append(self._verdict(run.lease, outcome))
+        return found
+
+    def _verdict(self, lease: Lease, outcome: Outcome) -> Settlement:
         circuit = self._circuits.get(lease.job.kind) if self._circuits else None
         if circuit is not None:
             match outcome:
@@ -352,10 +377,8 @@ class Pool:
                     circuit.failed(_micros(time.monotonic()))
                 case _:
                     circuit.given_up()
-        if type(outcome) is Succeeded:
-            self._settle(lease, decide(lease.job, outcome, _ANY_ROUTING, 0.0))
-        else:
-            self._settle(lease, decide(lease.job, outcome, self._routing(lease.job.queue), self._draw()))
+        routing = _ANY_ROUTING if type(outcome) is Succeeded else self._routing(lease.job.queue)
+        return lease, decide(lease.job, outcome, routing, self._draw())
 
 
 def _micros(seconds: float) -> int:

@@ -47,7 +47,7 @@ class Voice:
 class Beat:
     """A role in a thread of its own. `nudge` ends a rest early; `beaten_at` is the last step that went well.
 
-    `failures` counts the steps that failed since then.
+    `failures` counts the steps that failed since then, `failed` all that ever did.
     """
 
     def __init__(self, role: Role, voice: Voice | None = None) -> None:
@@ -55,6 +55,7 @@ class Beat:
         self._voice = voice or Voice()
         self.beaten_at = monotonic()
         self.failures = 0
+        self.failed = 0
         self._stopping = Event()
         self._nudged = Event()
         self._thread = Thread(target=self._run, name=f"forebay-{role.name}", daemon=True)
@@ -85,6 +86,7 @@ class Beat:
                 pause, self.failures, self.beaten_at = _FIRST_PAUSE, 0, monotonic()
             except Exception as error:
                 self.failures += 1
+                self.failed += 1
                 self._voice.warn(self.role.name, error)
                 rest = pause * random.uniform(0.5, 1.5)
                 pause = min(_LONGEST_PAUSE, pause * 2)

@@ -24,7 +24,8 @@ class Stop(StrEnum):
 class Run:
     """`over` once it has ended; `begun` once a thread has it, `back` when that thread returned or `written_off` if not.
 
-    `deadline` counts from when its handler begins. A cancellation may be followed by a harder `stop`.
+    `deadline` counts from when its handler begins. A cancellation may be followed by a harder `stop`. Only a handler
+    that takes a context has one.
     """
 
     __slots__ = (
@@ -47,9 +48,7 @@ class Run:
         self.fence: Fence = lease.fence
         self.handler = handler
         self.deadline: float | None = None
-        began_at = lease.job.claimed_at or 0
-        stopped_at = None if handler.timeout is None else began_at + handler.timeout
-        self.context = Context(lease, stopped_at, store, handler.encode_result if handler.keep_result else None)
+        self.context = None if handler.signature.context_name is None else _context_of(lease, handler, store)
         self.begun = False
         self.back = False
         self.written_off = False
@@ -57,6 +56,16 @@ class Run:
         self.stopped_at = 0.0
         self.over = False
         self.task: object = None
+
+    @property
+    def settled(self) -> bool:
+        """The job is done: it ended with its handler's transaction."""
+        return self.context is not None and self.context.settled
+
+    @property
+    def lost(self) -> bool:
+        """The lease is gone, and whatever comes of the run with it."""
+        return self.stop is Stop.LOST or (self.context is not None and self.context.lost)
 
     def stopped_outcome(self) -> Outcome:
         """What it means that the run was ended from outside."""
@@ -68,3 +77,8 @@ class Run:
                 return Failed(Failure(TIMEOUT, f"it ran longer than {limit:g} s"))
             case _:
                 return Interrupted()
+
+
+def _context_of(lease: Lease, handler: Handler, store: Callable[[], Store] | None) -> Context:
+    stopped_at = None if handler.timeout is None else (lease.job.claimed_at or 0) + handler.timeout
+    return Context(lease, stopped_at, store, handler.encode_result if handler.keep_result else None)

@@ -12,7 +12,7 @@ from typing import Final
 from forebay.core.errors import Invalid
 from forebay.core.lease import Lease, Settled, Settlement
 from forebay.core.limits import BATCH_BYTES, BATCH_MOST
-from forebay.core.outcome import Ack, Verdict
+from forebay.core.outcome import Ack
 from forebay.store.protocol import Store
 
 _BATCH: Final = BATCH_MOST
@@ -56,9 +56,15 @@ class Settler:
         with self._guard:
             return not self._waiting and not self._unsure and not self._lent
 
-    def put(self, lease: Lease, verdict: Verdict) -> None:
-        self._waiting.append((lease, verdict))
-        if not self.news.is_set():
+    @property
+    def waiting(self) -> int:
+        """Verdicts that are not known to be written."""
+        with self._guard:
+            return len(self._waiting) + len(self._unsure) + self._lent
+
+    def put(self, verdicts: Sequence[Settlement]) -> None:
+        self._waiting.extend(verdicts)
+        if verdicts and not self.news.is_set():
             self.news.set()
 
     def lend(self) -> list[Settlement]:
@@ -113,9 +119,10 @@ class Settler:
         size = 0
         with self._guard:
             while self._waiting and len(batch) < _BATCH and size < _BATCH_BYTES:
-                batch.append(self._waiting.popleft())
-                verdict = batch[-1][1]
-                size += len(verdict.result or b"") if isinstance(verdict, Ack) else 0
+                settlement = self._waiting.popleft()
+                batch.append(settlement)
+                if type(settlement[1]) is Ack and settlement[1].result is not None:
+                    size += len(settlement[1].result)
         return batch
 
     def _split(self) -> None:

@@ -8,7 +8,7 @@ msgspec structs, enums, dates and pydantic models (if installed) work; a paramet
 import inspect
 from collections.abc import Callable
 from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Protocol, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -24,11 +24,20 @@ class PayloadMismatch(Invalid):
     """A stored payload does not fit the handler that is to run it."""
 
 
+class Sealing(Protocol):
+    """A vault, as far as work is concerned: payloads and results in, envelopes out, and back."""
+
+    def seal(self, kind: str, body: bytes) -> bytes: ...
+
+    def open(self, kind: str, body: bytes) -> bytes: ...
+
+
 class Signature:
     """How one function is called with a payload. Parameters become a struct, which decodes a payload in one go."""
 
-    def __init__(self, kind: str, function: Callable[..., Any]) -> None:
+    def __init__(self, kind: str, function: Callable[..., Any], vault: Sealing | None = None) -> None:
         self._kind = kind
+        self._vault = vault
         self._signature = inspect.signature(function)
         self.context_name: str | None = None
         self._open = False
@@ -46,6 +55,7 @@ class Signature:
                 hint = hints.get(name, Any)
                 fields.append((name, hint | UnsetType if optional else hint, UNSET if optional else msgspec.NODEFAULT))
         self._names = tuple(name for name, _, _ in fields)
+        self._optional = tuple(name for name, _, default in fields if default is UNSET)
         self._callable = self._signature.replace(
             parameters=[p for name, p in self._signature.parameters.items() if name != self.context_name]
         )
@@ -69,13 +79,25 @@ class Signature:
             raise Invalid(self._kind, str(error), f"call it as {self._kind}{self._callable}") from None
         return payload
 
+    def opened(self, body: bytes) -> bytes:
+        """The payload as it was before a vault sealed it."""
+        return body if self._vault is None else self._vault.open(self._kind, body)
+
+    def sealed(self, body: bytes) -> bytes:
+        """A result as it is kept."""
+        return body if self._vault is None else self._vault.seal(self._kind, body)
+
     def unpack(self, body: bytes) -> dict[str, Any]:
         """The arguments in a payload; `PayloadMismatch` if it does not fit."""
+        body = self.opened(body)
         try:
             values = self._decode(body)
         except (TypeError, ValueError, msgspec.MsgspecError) as error:
             return self._unpack_other(body, error)
-        arguments = {name: value for name in self._names if (value := getattr(values, name)) is not UNSET}
+        arguments = msgspec.structs.asdict(values)
+        for name in self._optional:
+            if arguments[name] is UNSET:
+                del arguments[name]
         if self._open:
             known = arguments.keys() | {self.context_name}
             arguments |= {name: value for name, value in msgspec.json.decode(body).items() if name not in known}

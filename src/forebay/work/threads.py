@@ -82,7 +82,7 @@ class ThreadSlots:
             try:
                 outcome = self._execute(run)
             except BaseException as error:
-                outcome = run.handler.outcome_of(error)
+                outcome = run.handler.outcome_of(error, run.lease.job.body)
             # A handler that forked and came back in the child must not go on as a second worker.
             if Forks.count != self._forks:
                 os._exit(0)

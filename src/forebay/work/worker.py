@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Mapping
 from threading import Event, Thread
 from time import monotonic
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
@@ -31,11 +31,15 @@ from forebay.work.marks import Marks
 from forebay.work.options import Options
 from forebay.work.pool import Pool
 from forebay.work.reaper import Promoter, Reaper
+from forebay.work.redacting import guard_logs
 from forebay.work.renewer import Renewer
 from forebay.work.role import Beat, Voice
 from forebay.work.sentinel import BROKEN, Sentinel
 from forebay.work.settler import GATHER, Settler
 from forebay.work.ticker import Ticker
+
+if TYPE_CHECKING:
+    from forebay.work.window import Window
 
 _log = logging.getLogger("forebay.work")
 
@@ -50,6 +54,8 @@ _CLAIM_MOST: Final = 2.0
 _MARKS_LEAST: Final = 8_192
 _FAILING_MOST: Final = 60.0
 _OPEN_EVERY: Final = 1.0
+_WINDOWS: Final = 64
+"""Ports that the processes of one supervisor may share among them."""
 
 
 class App(Protocol):
@@ -146,6 +152,10 @@ class Worker:
         failing = self._claiming.failures > 0 and self.progress_age() > _FAILING_MOST
         return alive and not (self._supervised and failing and self.pool.idle and self.settler.empty)
 
+    def failed(self) -> dict[str, int]:
+        """Steps that failed, by role."""
+        return {beat.role.name: beat.failed for beat in (self._claiming, self._settling, *self._tending)}
+
     def progress_age(self) -> float:
         """Seconds since the claimer last got an answer from the store, or found the pool full."""
         return monotonic() - self._claiming.beaten_at
@@ -180,7 +190,10 @@ class Worker:
         sys.setswitchinterval(_SWITCH_EVERY)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
+        window = self._window()
         self.start()
+        if window is not None:
+            window.open()
         _log.info("worker %s: queues %s", self.owner, ", ".join(self.options.queues))
         while not self._signals and self.healthy:
             self._signalled.wait(_LOOK_EVERY)
@@ -192,6 +205,13 @@ class Worker:
             return BROKEN
         self.drain(self.options.drain_timeout.total_seconds(), hurry=lambda: self._signals > 1)
         return 0
+
+    def _window(self) -> "Window | None":
+        if self.options.metrics is None:
+            return None
+        from forebay.work.window import Window
+
+        return Window(self, self.options.metrics, _WINDOWS if self._supervised else 1)
 
     def ask_to_stop(self) -> None:
         """As a SIGTERM would."""
@@ -236,6 +256,7 @@ def main(target: str, options: Options, owner: str, marks_path: str) -> int:
 
 if __name__ == "__main__":
     logging.basicConfig(level=os.environ.get("FOREBAY_LOG", "WARNING"), format="%(asctime)s %(name)s %(message)s")
+    guard_logs()
     code = main(sys.argv[1], msgspec.json.decode(sys.argv[2], type=Options), sys.argv[3], sys.argv[4])
     sys.stdout.flush()
     sys.stderr.flush()

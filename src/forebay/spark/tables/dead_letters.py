@@ -5,8 +5,7 @@
     deaths        how many                               first_at, last_at   when
     job_ids       up to 10 of them, the smallest         example        the message of the smallest, as it was
 
-Normalised: quoted strings, UUIDs, URLs, addresses, paths, hexadecimal and decimal numbers become a word for their
-sort, in this order, and runs of blanks become one. Merging adds counts and keeps the smallest ids.
+Normalised as `core.fingerprint` says. Merging adds counts and keeps the smallest ids.
 """
 
 from typing import Final
@@ -15,6 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
+from forebay.core.fingerprint import SORTS
 from forebay.spark.schemas import schema_of
 from forebay.spark.tables.columns import DEAD, was
 
@@ -35,22 +35,10 @@ DEAD_LETTERS: Final = StructType(
     [*schema_of(_HEAD), StructField("job_ids", ArrayType(LongType()), False), *schema_of("day date!")]
 )
 
-_SORTS: Final = (
-    (r"\"[^\"]*\"|'[^']*'|`[^`]*`", "<text>"),
-    (r"(?i)\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", "<uuid>"),
-    (r"\b[a-z][a-z0-9+.-]*://\S+", "<url>"),
-    (r"[\w.+-]+@[\w-]+\.[\w.-]+", "<mail>"),
-    (r"\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?\b|\[[0-9a-fA-F:]*::?[0-9a-fA-F:]*\](?::\d+)?", "<address>"),
-    (r"(?:[A-Za-z]:)?(?:[/\\][\w.@%+~-]+)+[/\\]?", "<path>"),
-    (r"(?i)\b0x[0-9a-f]+\b|\b(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{6,}\b", "<hex>"),
-    (r"[-+]?\d+(?:[.,]\d+)*(?:[eE][-+]?\d+)?", "<n>"),
-    (r"\s+", " "),
-)
-
 
 def normalised(message: Column) -> Column:
     """What stays the same when the same thing goes wrong again."""
-    for pattern, word in _SORTS:
+    for pattern, word in SORTS:
         message = F.regexp_replace(message, F.lit(pattern), F.lit(word))
     return F.trim(message)
 

@@ -14,6 +14,7 @@ from msgspec import Struct
 from forebay.core.errors import ForebayError
 from forebay.store.postgres.connect import Server
 from forebay.store.postgres.migrate import Migration, migrations
+from forebay.store.protocol import Vitals
 from forebay.store.statements import read_statements
 
 VERSION_LEAST: Final = 14
@@ -101,6 +102,21 @@ def look(server: Server) -> Health:
         sees_others,
         sorted(held, key=lambda one: -one.seconds)[:_HELD_MOST],
         [Table(*row) for row in server.query(ask["tables"])],
+    )
+
+
+def vitals_of(health: Health, hears: bool | None) -> Vitals:
+    """What of a look is worth telling again and again."""
+    onoff = {True: "on", False: "off"}
+    settings = {"fsync": onoff[health.fsync], "full_page_writes": onoff[health.full_page_writes]}
+    return Vitals(
+        settings | {"synchronous_commit": health.synchronous_commit},
+        not (health.in_recovery or health.read_only),
+        max((one.seconds for one in health.held), default=0.0),
+        {table.name: table.dead for table in health.tables},
+        health.connections,
+        health.connections_most,
+        hears,
     )
 
 

@@ -13,10 +13,11 @@ from forebay.store.checks import check_limit, checked_entries
 from forebay.store.postgres.base import Turn
 from forebay.store.postgres.export import Export
 from forebay.store.postgres.feed import Feed
+from forebay.store.postgres.health import look, vitals_of
 from forebay.store.postgres.ledger import LedgerVerbs
 from forebay.store.postgres.queries import statement
 from forebay.store.postgres.tend import SETTLE_MEMORY
-from forebay.store.protocol import Capabilities
+from forebay.store.protocol import Capabilities, Vitals
 from forebay.store.sql_logs import SqlLogs
 
 
@@ -31,6 +32,9 @@ class PostgresStore(Feed, Export, LedgerVerbs):
         return Capabilities(
             name="postgres", durable=True, processes="many", settle_memory=SETTLE_MEMORY, lease_grain=0.0
         )
+
+    def vitals(self) -> Vitals:
+        return vitals_of(look(self._server), self._sleepers.hears)
 
     def append(self, log: str, bodies: Sequence[bytes], keys: Sequence[str | None] | None = None) -> list[LogEntry]:
         log = check_name("log", log)

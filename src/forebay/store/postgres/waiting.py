@@ -63,6 +63,11 @@ class Sleepers:
         self._deaf = True
         self._threads: dict[str, Thread] = {}
 
+    @property
+    def hears(self) -> bool | None:
+        """Whether notifications arrive; None while nobody here has waited for one."""
+        return not self._deaf if "listen" in self._threads else None
+
     def hear(self, news: Iterable[str], eased: Iterable[str]) -> None:
         """Something was committed: queues that may have work, and queues that may have room."""
         with self._guard:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from forebay.core.breaker import Breaker, Circuit
 from forebay.core.decide import decide
 from forebay.core.instant import seconds
-from forebay.core.lease import Fence, Lease
+from forebay.core.lease import Fence, Lease, Settlement
 from forebay.core.outcome import (
     Dropped,
     Failed,
@@ -25,7 +25,6 @@ from forebay.core.outcome import (
     Release,
     Snoozed,
     Succeeded,
-    Verdict,
     Withdrawn,
 )
 from forebay.core.policy import Routing
@@ -63,7 +62,7 @@ class SimPool:
         process: Process,
         options: Options,
         routing: Callable[[str], Routing],
-        settle: Callable[[Lease, Verdict], None],
+        settle: Callable[[Sequence[Settlement]], None],
         evidence: Evidence,
         faults: Faults,
         die: Callable[[int], None],
@@ -96,7 +95,7 @@ class SimPool:
             after = 0 if circuit is None else circuit.admit(self._world.now)
             if after > 0:
                 self.saved += 1
-                self._settle(lease, Release(int(after * (0.5 + self._world.random.random()))))
+                self._settle([(lease, Release(int(after * (0.5 + self._world.random.random()))))])
             else:
                 self._begin(lease)
         if leases:
@@ -244,7 +243,8 @@ class SimPool:
                     circuit.failed(self._world.now)
                 case _:
                     circuit.given_up()
-        self._settle(lease, decide(lease.job, outcome, self._routing(lease.job.queue), self._world.random.random()))
+        verdict = decide(lease.job, outcome, self._routing(lease.job.queue), self._world.random.random())
+        self._settle([(lease, verdict)])
 
 
 def _stopped(stop: Stop) -> Outcome:

@@ -8,14 +8,14 @@ what a dead process held, by its marks, where it is there to see the death, and 
 Authority: the world about time, the roles about everything else.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from forebay.core.decide import decide
 from forebay.core.instant import seconds
 from forebay.core.job import State
-from forebay.core.lease import Fence, Lease, Settled
-from forebay.core.outcome import Abandoned, Interrupted, Verdict
+from forebay.core.lease import Fence, Lease, Settled, Settlement
+from forebay.core.outcome import Abandoned, Interrupted
 from forebay.core.policy import Routing
 from forebay.store.protocol import Query, Store
 from forebay.testing.sim.connection import Connection
@@ -162,14 +162,16 @@ class SimWorker(Process):
         self._world.tell(f"{self.name} is gone, flushed={flushed}")
         self._on_gone(False)
 
-    def _put(self, lease: Lease, verdict: Verdict) -> None:
+    def _put(self, verdicts: Sequence[Settlement]) -> None:
         evidence = self._around.evidence
-        if lease.fence in evidence.concluded:
-            self._world.violation("I10 one verdict a run", f"a second verdict for {lease.fence}")
-        evidence.concluded[lease.fence] = (self.name, type(verdict).__name__)
-        self._world.tell(f"verdict {lease.fence} {type(verdict).__name__}")
-        self.settler.put(lease, verdict)
-        self._actors["settler"].nudge(self._world.between(10, 500))
+        for lease, verdict in verdicts:
+            if lease.fence in evidence.concluded:
+                self._world.violation("I10 one verdict a run", f"a second verdict for {lease.fence}")
+            evidence.concluded[lease.fence] = (self.name, type(verdict).__name__)
+            self._world.tell(f"verdict {lease.fence} {type(verdict).__name__}")
+        self.settler.put(verdicts)
+        if verdicts:
+            self._actors["settler"].nudge(self._world.between(10, 500))
 
     def _answered(self, lease: Lease, answer: Settled) -> None:
         self.pool.marks.pop(lease.fence, None)

@@ -1,0 +1,163 @@
+"""`keys`: who may use the HTTP side of a store. A key is shown once, here; the store keeps a digest of it.
+
+Servers hear of a new or revoked key within seconds. Every change is in the operators' log.
+"""
+
+from argparse import ArgumentParser
+
+from forebay.cli.acts import noted, whoami
+from forebay.cli.command import Call, Command, Group
+from forebay.cli.exits import FAILED, OK
+from forebay.cli.words import count, length
+from forebay.core.errors import Invalid
+from forebay.core.instant import micros
+from forebay.core.words import iso, when
+from forebay.serve.actor import Role
+from forebay.serve.security.following import KeyFollower
+from forebay.serve.security.keys import Key, Keyring, is_over, mint
+from forebay.store.protocol import Store
+
+
+def _create_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--role", action="append", required=True, choices=[*Role], help="what it may do; repeatable")
+    parser.add_argument("--name", default="key", help="what people call it (default: key)")
+    parser.add_argument("--queues", default="*", metavar="A,B*", help="names and patterns (default: *, all)")
+    parser.add_argument("--tenant", help="everything it enqueues and sees is this tenant's")
+    parser.add_argument("--expires", type=length, metavar="LENGTH", help="good for so long: 90d, 12h (default: ever)")
+    parser.add_argument("--rate", type=_rate, metavar="N", help="requests a second (default: the server's)")
+    parser.add_argument("--burst", type=count, metavar="N", help="requests at once after a pause (default: the rate)")
+    parser.add_argument("--jobs-per-hour", type=count, metavar="N", help="jobs it may enqueue in an hour")
+    parser.add_argument("--jobs-per-day", type=count, metavar="N", help="jobs it may enqueue in a day")
+
+
+def _rate(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise Invalid("rate", f"{text!r} is not a number", "give requests a second, such as 20 or 0.5") from None
+
+
+def _create(call: Call) -> int:
+    args = call.args
+    with call.store(create=True) as store:
+        now = store.now()
+        key, text = mint(
+            args.name,
+            [Role(role) for role in dict.fromkeys(args.role)],
+            now,
+            queues=tuple(name.strip() for name in args.queues.split(",")),
+            tenant=args.tenant,
+            expires_at=None if args.expires is None else now + micros(args.expires),
+            rate=args.rate,
+            burst=args.burst,
+            quota_hour=args.jobs_per_hour,
+            quota_day=args.jobs_per_day,
+        )
+        KeyFollower(store, Keyring()).create(key, whoami())
+        noted(store, "keys create", key.id, name=key.name, roles=list(key.roles), queues=list(key.queues))
+    if call.screen.as_json:
+        call.screen.emit({"id": key.id, "key": text, "name": key.name, "roles": key.roles})
+    else:
+        call.screen.say(text)
+        call.screen.note("this is the only time that the key is shown; send it as `Authorization: Bearer …`")
+    return OK
+
+
+def _ls(call: Call) -> int:
+    with call.store() as store:
+        keys, now = _known(store).all(), store.now()
+    keys.sort(key=lambda key: (key.created_at, key.id))
+    if call.screen.as_json:
+        for key in keys:
+            call.screen.emit(_told(key) | {"expired": is_over(key, now)})
+        return OK
+    if not keys:
+        call.screen.note("no keys yet; make the first one with `forebay keys create --role admin`")
+        return OK
+    rows = [
+        (
+            key.id,
+            key.name,
+            ", ".join(key.roles),
+            ", ".join(key.queues),
+            key.tenant or "",
+            when(key.created_at, now),
+            "never" if key.expires_at is None else when(key.expires_at, now),
+        )
+        for key in keys
+    ]
+    call.screen.table(("id", "name", "roles", "queues", "tenant", "made", "expires"), rows)
+    return OK
+
+
+def _known(store: Store) -> Keyring:
+    keyring = Keyring()
+    KeyFollower(store, keyring).step()
+    return keyring
+
+
+def _told(key: Key) -> dict[str, object]:
+    """A key as it may be shown: without its digest."""
+    return {
+        "id": key.id,
+        "name": key.name,
+        "roles": key.roles,
+        "queues": key.queues,
+        "tenant": key.tenant,
+        "created_at": iso(key.created_at),
+        "expires_at": iso(key.expires_at),
+        "rate": key.rate,
+        "burst": key.burst,
+        "jobs_per_hour": key.quota_hour,
+        "jobs_per_day": key.quota_day,
+    }
+
+
+def _revoke_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("ids", metavar="ID", nargs="+", help="ids, as `forebay keys ls` shows them")
+
+
+def _revoke(call: Call) -> int:
+    with call.store() as store:
+        follower = KeyFollower(store, Keyring())
+        gone = {key_id: follower.revoke(key_id, whoami()) for key_id in dict.fromkeys(call.args.ids)}
+        for key_id, was_there in gone.items():
+            if was_there:
+                noted(store, "keys revoke", key_id)
+    for key_id, was_there in gone.items():
+        if call.screen.as_json:
+            call.screen.emit({"id": key_id, "revoked": was_there})
+        elif was_there:
+            call.screen.say(f"{key_id} is revoked; every server knows within 5 s")
+        else:
+            call.screen.note(f"key {key_id!r} is unknown")
+    return OK if all(gone.values()) else FAILED
+
+
+COMMANDS = (
+    Group(
+        "keys",
+        "make, list and revoke the keys of the HTTP side",
+        (
+            Command(
+                "create",
+                "make a key and show it, once",
+                _create,
+                """
+forebay keys create --role admin --name ada
+forebay keys create --role producer --queues 'mail,media.*' --expires 90d --rate 50
+forebay keys create --role producer --role viewer --tenant acme --jobs-per-day 100000
+""",
+                _create_arguments,
+            ),
+            Command("ls", "list the keys that are good", _ls, "forebay keys ls\nforebay keys ls --json"),
+            Command(
+                "revoke",
+                "end keys, on every server within 5 s",
+                _revoke,
+                "forebay keys revoke 357ceb21e585",
+                _revoke_arguments,
+            ),
+        ),
+    ),
+)

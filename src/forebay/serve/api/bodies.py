@@ -1,0 +1,205 @@
+"""What callers send, as checked values: msgspec parses them at wire speed, and the same types give the OpenAPI schemas.
+
+Times are ISO 8601 with a zone, lengths are seconds. An unknown field is refused: it is a typing error, or a wish that
+would silently not be granted.
+"""
+
+from datetime import datetime, timedelta
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from forebay.core.instant import Instant, Span, from_datetime, from_seconds
+from forebay.core.job import Draft
+from forebay.core.limits import (
+    ATTEMPTS_MOST,
+    BATCH_MOST,
+    ERROR_MESSAGE_LENGTH,
+    ERROR_TRACE_LENGTH,
+    LEASE_MOST,
+    PRIORITY_MOST,
+    SPAN_MOST,
+    TEXT_LENGTH,
+)
+from forebay.serve.settings import WAIT_MOST
+from forebay.work.handler import Handler
+
+NAME_PATTERN = "^[A-Za-z0-9_.:-]{1,128}$"
+TEXT_PATTERN = r"^[^\u0000]+$"
+
+Name = Annotated[str, Meta(pattern=NAME_PATTERN, description="1 to 128 of A-Z a-z 0-9 _ . : -")]
+Text = Annotated[str, Meta(min_length=1, max_length=TEXT_LENGTH, pattern=TEXT_PATTERN)]
+Moment = Annotated[datetime, Meta(tz=True, description="ISO 8601 with a zone, up to the year 2200")]
+Seconds = Annotated[float, Meta(ge=0, le=SPAN_MOST.total_seconds(), description="seconds")]
+Lives = Annotated[int, Meta(ge=1, le=ATTEMPTS_MOST)]
+Offset = Annotated[int, Meta(ge=-1, le=2**63 - 1)]
+LeaseSeconds = Annotated[float, Meta(ge=0.001, le=LEASE_MOST.total_seconds(), description="seconds")]
+
+
+class NewJob(Struct, frozen=True, forbid_unknown_fields=True):
+    """A job as its producer describes it; only `kind` is needed."""
+
+    kind: Name
+    payload: Raw | UnsetType = UNSET
+    queue: Name | None = None
+    priority: Annotated[int, Meta(ge=-PRIORITY_MOST, le=PRIORITY_MOST, description="higher is sooner")] = 0
+    run_at: Moment | None = None
+    delay: Seconds = 0
+    deadline: Moment | None = None
+    expires_at: Moment | None = None
+    key: Annotated[Text, Meta(description="idempotency key, as the header Idempotency-Key")] | None = None
+    tenant: Name | None = None
+    subject: Text | None = None
+    max_attempts: Lives | None = None
+    meta: dict[str, str] | None = None
+
+    def draft(self, handler: Handler | None, key: str | None, tenant: str | None) -> Draft:
+        """Held to the same rules as any draft; what the app says of the kind fills in what the caller left out."""
+        queue, lives = (handler.queue, handler.max_attempts) if handler else ("default", None)
+        return Draft(
+            self.kind,
+            None,
+            queue if self.queue is None else self.queue,
+            self.priority,
+            _instant(self.run_at),
+            span_of("delay", self.delay),
+            _instant(self.deadline),
+            _instant(self.expires_at),
+            key,
+            tenant,
+            self.subject,
+            lives if self.max_attempts is None else self.max_attempts,
+            self.meta,
+            json_of(self.payload),
+        )
+
+
+class Wanted(Struct, frozen=True, forbid_unknown_fields=True):
+    """Up to `count` jobs of one queue."""
+
+    queue: Name
+    count: Annotated[int, Meta(ge=1, le=BATCH_MOST)] = 1
+
+
+class Claim(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a worker asks for: which queues, for how long, and how long it will wait for the first job."""
+
+    wants: Annotated[list[Wanted], Meta(min_length=1, max_length=100)]
+    owner: Annotated[Name, Meta(max_length=100, description="the worker's name, for people")] | None = None
+    lease: LeaseSeconds = 30.0
+    wait: Annotated[float, Meta(ge=0, le=WAIT_MOST, description="seconds")] = 0
+
+
+class Error(Struct, frozen=True, forbid_unknown_fields=True):
+    """What went wrong. `kind` groups dead letters: an exception's name, say."""
+
+    kind: Annotated[str, Meta(min_length=1, max_length=200)]
+    message: Annotated[str, Meta(max_length=ERROR_MESSAGE_LENGTH)] = ""
+    trace: Annotated[str, Meta(max_length=ERROR_TRACE_LENGTH)] = ""
+
+
+class Settle(Struct, frozen=True, forbid_unknown_fields=True):
+    """What became of one job.
+
+    ack      done; `result` is kept where the queue keeps its jobs
+    fail     again by the queue's rules, or to the dead letters: the server decides; `after` overrides the backoff
+    drop     to the dead letters at once
+    release  back as it was, no life used
+    snooze   the same, but not before `after` seconds
+    cancel   stopped because it was asked to
+    """
+
+    lease: str
+    outcome: Literal["ack", "fail", "drop", "release", "snooze", "cancel"]
+    error: Error | None = None
+    result: Raw | UnsetType = UNSET
+    after: Seconds | None = None
+
+
+class Settlements(Struct, frozen=True, forbid_unknown_fields=True):
+    settlements: Annotated[list[Settle], Meta(min_length=1, max_length=BATCH_MOST)]
+
+
+class Extend(Struct, frozen=True, forbid_unknown_fields=True):
+    leases: Annotated[list[str], Meta(min_length=1, max_length=BATCH_MOST)]
+    lease: LeaseSeconds = 30.0
+
+
+class Redrive(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which dead letters live again. A call moves at most `limit`; go on with `after`: the answer's `next`.
+
+    where    only whose last error holds this text, in any case
+    rate     so many a second; the call then takes up to some seconds
+    dry_run  say which, move none
+    """
+
+    queue: Name | None = None
+    kind: Name | None = None
+    tenant: Name | None = None
+    subject: Text | None = None
+    where: Annotated[str, Meta(max_length=TEXT_LENGTH)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=BATCH_MOST)] = 100
+    after: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+    rate: Annotated[float, Meta(gt=0, le=1_000_000)] | None = None
+    dry_run: bool = False
+
+
+class Pause(Struct, frozen=True, forbid_unknown_fields=True):
+    """Until when; without it until somebody resumes it."""
+
+    until: Moment | None = None
+
+
+class PutSchedule(Struct, frozen=True, forbid_unknown_fields=True):
+    """A schedule: `rule` is a cron line, a nickname such as @daily, or `@every 90s` (docs/cron.md)."""
+
+    rule: Text
+    kind: Name
+    payload: Raw | UnsetType = UNSET
+    queue: Name = "default"
+    tz: Text = "UTC"
+    dst: Literal["once", "skip", "wall"] = "once"
+    catch_up: Annotated[Text, Meta(description="none, last or all(N)")] = "last"
+    overlap: Literal["allow", "skip"] = "allow"
+    jitter: Annotated[int, Meta(ge=0, le=3_600, description="seconds")] = 0
+    tenant: Name | None = None
+    subject: Text | None = None
+    priority: Annotated[int, Meta(ge=-PRIORITY_MOST, le=PRIORITY_MOST)] = 0
+    max_attempts: Lives | None = None
+    paused: bool = False
+
+
+class NewEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """One entry of a log; entries of one key go to one partition, in order."""
+
+    body: Raw
+    key: Text | None = None
+
+
+class Append(Struct, frozen=True, forbid_unknown_fields=True):
+    entries: Annotated[list[NewEntry], Meta(min_length=1, max_length=BATCH_MOST)]
+
+
+class Commit(Struct, frozen=True, forbid_unknown_fields=True):
+    """The group has done everything up to `offset`; its place only moves back with `rewind`."""
+
+    group: Name
+    offset: Offset
+    rewind: bool = False
+
+
+def span_of(field: str, seconds: float) -> Span:
+    return from_seconds(field, seconds)
+
+
+def json_of(given: Raw | UnsetType) -> bytes:
+    """What was left out is null."""
+    return b"null" if isinstance(given, UnsetType) else bytes(given)
+
+
+def length_of(seconds: float) -> timedelta:
+    return timedelta(seconds=seconds)
+
+
+def _instant(moment: datetime | None) -> Instant | None:
+    return None if moment is None else from_datetime(moment)

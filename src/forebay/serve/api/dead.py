@@ -1,0 +1,141 @@
+"""Dead letters: look at them, give one its lives back, or many that match a filter, slowly where that is wanted.
+
+A redrive is bounded per call and goes by ids: its answer says where to go on, and a job that dies again at once lies
+behind that place, so it is not moved twice.
+"""
+
+import asyncio
+from typing import Annotated, Final
+
+import msgspec
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+
+from forebay.core.job import Job, State
+from forebay.core.limits import BATCH_MOST
+from forebay.serve.actor import Actor, Role
+from forebay.serve.api.answers import JobPage, JobView, Redriven, Requeued
+from forebay.serve.api.bodies import Redrive
+from forebay.serve.api.describe import described
+from forebay.serve.api.exchange import Answer, body_of, picture, seen_job, sees, sees_plainly
+from forebay.serve.api.jobs import After, JobId, Limit, NameFilter, TextFilter, narrowed
+from forebay.serve.ground import Ground
+from forebay.serve.problems import Problem, absent
+from forebay.serve.security.acts import record_act
+from forebay.serve.security.door import need
+from forebay.serve.security.redact import redact_errors
+from forebay.store.protocol import Query as Wanted
+
+router = APIRouter(tags=["dead letters"])
+
+_redrive: Final = msgspec.json.Decoder(Redrive)
+_LOOKED_MOST: Final = 10_000
+"""Dead letters that one call reads; a filter on errors may pass over most of them."""
+
+_PACED_MOST: Final = 10.0
+"""Seconds that one call may take to keep a rate."""
+
+_STEPS_A_SECOND: Final = 5
+_SENT: Final = {"queue": "mail", "where": "SMTPAuth", "limit": 100, "rate": 20, "dry_run": True}
+_REDRIVEN: Final = {"redriven": 2, "ids": [41, 57], "looked_at": 2, "dry_run": False, "next": None}
+
+
+def _last_error(actor: Actor, job: Job) -> str:
+    """As this actor may read it: a search must not find what is not shown."""
+    errors = job.errors if sees_plainly(actor) else redact_errors(job)
+    return f"{errors[-1].kind}: {errors[-1].message}".lower() if errors else ""
+
+
+@router.get("/dlq", **described(JobPage))
+async def browse(
+    request: Request,
+    actor: Annotated[Actor, need(Role.VIEWER)],
+    queue: NameFilter = None,
+    kind: NameFilter = None,
+    tenant: NameFilter = None,
+    subject: TextFilter = None,
+    where: Annotated[str | None, Query(max_length=256)] = None,
+    after: After = 0,
+    limit: Limit = 100,
+) -> Response:
+    """Dead letters that match, in the order of their ids; `where` is a text that the last error holds, in any case."""
+    ground: Ground = request.app.state.ground
+    query = narrowed(actor, Wanted(queue, State.DEAD, kind, tenant, subject))
+    if query is None:
+        return Answer(JobPage([], None))
+    found, _, place = await _matching(ground, actor, query, where, after, limit)
+    return Answer(JobPage([picture(actor, job) for job in found], place))
+
+
+@router.get("/dlq/{job_id}", **described(JobView, problems=(404,)))
+async def show(request: Request, actor: Annotated[Actor, need(Role.VIEWER)], job_id: JobId) -> Response:
+    """One dead letter, with the traces of its errors."""
+    job = await seen_job(request.app.state.ground, actor, job_id)
+    if job.state is not State.DEAD:
+        raise absent(f"dead letter {job_id}")
+    return Answer(picture(actor, job))
+
+
+@router.post("/dlq/{job_id}/requeue", **described(Requeued, problems=(404, 409)))
+@router.post("/dlq/{job_id}/retry", **described(Requeued, problems=(404, 409)))
+async def requeue(request: Request, actor: Annotated[Actor, need(Role.OPERATOR)], job_id: JobId) -> Response:
+    """Give a dead letter all its lives back; its past errors stay."""
+    ground: Ground = request.app.state.ground
+    job = await seen_job(ground, actor, job_id)
+    moved = await ground.call(ground.store.redrive, [job_id])
+    if not moved:
+        raise Problem(409, "not-dead", "The job is not dead", f"job {job_id} is {job.state.value}")
+    await record_act(ground, actor, "dlq redrive", "dead letters", moved=1, ids=[job_id], queue=job.queue)
+    return Answer(Requeued(job_id, "requeued"))
+
+
+@router.post("/dlq/redrive", **described(Redriven, example=_REDRIVEN, body=Redrive, sent=_SENT))
+async def redrive(request: Request, actor: Annotated[Actor, need(Role.OPERATOR)]) -> Response:
+    """Give those that match their lives back, at most `limit` in a call; go on with `after` until `next` is null."""
+    ground: Ground = request.app.state.ground
+    asked = await body_of(request, _redrive, ground.settings.body_most)
+    query = narrowed(actor, Wanted(asked.queue, State.DEAD, asked.kind, asked.tenant, asked.subject))
+    if query is None:
+        return Answer(Redriven(0, [], 0, asked.dry_run, None))
+    limit = asked.limit if asked.rate is None else max(1, min(asked.limit, int(asked.rate * _PACED_MOST)))
+    found, looked_at, place = await _matching(ground, actor, query, asked.where, asked.after, limit)
+    ids = [job.id for job in found]
+    if not asked.dry_run and ids:
+        ids = await _moved(ground, ids, asked.rate)
+        given = {"queue": asked.queue, "kind": asked.kind, "where": asked.where, "rate": asked.rate}
+        await record_act(ground, actor, "dlq redrive", "dead letters", moved=len(ids), ids=ids[:100], asked=given)
+    return Answer(Redriven(len(ids), ids, looked_at, asked.dry_run, place))
+
+
+async def _matching(
+    ground: Ground, actor: Actor, query: Wanted, where: str | None, after: int, limit: int
+) -> tuple[list[Job], int, int | None]:
+    """Up to `limit` dead letters, how many were looked at, and where to go on; bounded also when few match."""
+    wanted = (where or "").lower()
+    found: list[Job] = []
+    looked_at = 0
+    place: int | None = after
+    while place is not None and len(found) < limit and looked_at < _LOOKED_MOST:
+        page = await ground.call(ground.store.browse, query, place, min(BATCH_MOST, limit))
+        place = page.next
+        for job in page.jobs:
+            looked_at += 1
+            if sees(actor, job) and (not wanted or wanted in _last_error(actor, job)):
+                found.append(job)
+                if len(found) == limit:
+                    # The rest of the page is looked at by the next call.
+                    rest = job.id < page.jobs[-1].id
+                    return found, looked_at, job.id if rest or page.next is not None else None
+    return found, looked_at, place
+
+
+async def _moved(ground: Ground, ids: list[int], rate: float | None) -> list[int]:
+    """In steps, each in one transaction; slowly where a rate is given."""
+    step = BATCH_MOST if rate is None else max(1, min(BATCH_MOST, int(rate / _STEPS_A_SECOND)))
+    clock = asyncio.get_running_loop().time
+    started, moved = clock(), list[int]()
+    for start in range(0, len(ids), step):
+        if rate is not None:
+            await asyncio.sleep(max(0.0, started + start / rate - clock()))
+        moved += await ground.call(ground.store.redrive, ids[start : start + step])
+    return moved

@@ -1,0 +1,105 @@
+"""The OpenAPI document, made from the types that really parse and write: a schema cannot say what the code does not do.
+
+A route names its body, its answer, an example of each, and which problems it may answer with; `described` turns that
+into what FastAPI merges into the document, and `complete` adds the schemas, once each.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from msgspec import Struct
+
+from forebay.serve.problems import MEDIA_TYPE
+
+JSON: Final = "application/json"
+NDJSON: Final = "application/x-ndjson"
+_REF: Final = "#/components/schemas/{name}"
+_KNOWN: Final[dict[str, Any]] = {}
+
+_PROBLEMS: Final = {
+    400: ("not-json", "The body is not JSON"),
+    401: ("unauthorized", "Authentication is needed"),
+    403: ("forbidden", "The key has not the role"),
+    404: ("absent", "There is no such thing"),
+    409: ("duplicate", "The key was seen before"),
+    410: ("offset-gone", "The log no longer holds this offset"),
+    413: ("too-large", "The request is too large"),
+    415: ("media-type", "The body is not what this route takes"),
+    422: ("invalid", "A value is refused"),
+    429: ("too-many", "Too many requests"),
+    503: ("store-away", "The store is out of reach"),
+}
+_ALWAYS: Final = (401, 403, 413, 422, 429, 503)
+_WAITS: Final = (429, 503)
+
+
+class ProblemView(Struct, frozen=True):
+    """A refusal (RFC 9457). `type` is for programs, `detail` for people; further members carry the facts."""
+
+    type: str
+    title: str
+    status: int
+    detail: str | None = None
+    field: str | None = None
+    retry_after: int | None = None
+
+
+def described(
+    answer: type[Struct] | None = None,
+    *,
+    status: int = 200,
+    example: Any = None,
+    body: Any = None,
+    sent: Any = None,
+    optional: bool = False,
+    media: str = JSON,
+    problems: tuple[int, ...] = (),
+) -> dict[str, Any]:
+    """`responses`, `status_code` and `openapi_extra` of a route."""
+    also = (400, 415, *problems) if body is not None else problems
+    responses: dict[int | str, Any] = {number: _problem(number) for number in sorted({*_ALWAYS, *also})}
+    ok: dict[str, Any] = {"description": "It was done"}
+    if answer is not None:
+        ok["content"] = {media: _content(answer, example)}
+    responses[status] = ok
+    extra: dict[str, Any] = {}
+    if body is not None:
+        extra["requestBody"] = {"required": not optional, "content": {media: _content(body, sent)}}
+    return {"responses": responses, "status_code": status, "openapi_extra": extra, "response_model": None}
+
+
+def _content(kind: Any, example: Any) -> dict[str, Any]:
+    if isinstance(kind, Mapping):
+        content: dict[str, Any] = {"schema": dict(kind)}
+    else:
+        _KNOWN[kind.__name__] = kind
+        content = {"schema": {"$ref": _REF.format(name=kind.__name__)}}
+    return content if example is None else content | {"example": example}
+
+
+def _problem(status: int) -> dict[str, Any]:
+    slug, title = _PROBLEMS[status]
+    example = {"type": f"urn:forebay:{slug}", "title": title, "status": status}
+    told: dict[str, Any] = {"description": title, "content": {MEDIA_TYPE: _content(ProblemView, example)}}
+    if status in _WAITS:
+        header = {"schema": {"type": "integer", "minimum": 1}, "description": "seconds until it is worth trying again"}
+        told["headers"] = {"Retry-After": header}
+    return told
+
+
+def complete(app: FastAPI) -> dict[str, Any]:
+    """The document, built once and kept by the app."""
+    if app.openapi_schema is None:
+        told = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+        _, schemas = msgspec.json.schema_components(list(_KNOWN.values()), ref_template=_REF)
+        components = told.setdefault("components", {})
+        components["schemas"] = dict(sorted(({**components.get("schemas", {})} | schemas).items()))
+        for unused in ("HTTPValidationError", "ValidationError"):
+            components["schemas"].pop(unused, None)
+        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer", "description": "an API key"}}
+        told["security"] = [{"key": []}]
+        app.openapi_schema = told
+    return app.openapi_schema

@@ -1,0 +1,152 @@
+"""Jobs: hand one in, look at it, wait for its end, cancel it, ask why it is where it is.
+
+A 202 means that the job is durable, where the store is. Many callers share one commit (`serve.enqueuer`).
+"""
+
+from functools import partial
+from typing import Annotated, Any, Final
+
+import msgspec
+from fastapi import APIRouter, Path, Query, Request
+from fastapi.responses import Response
+from msgspec.structs import replace
+
+from forebay.core.errors import Invalid
+from forebay.core.job import Draft, State
+from forebay.explain import explain
+from forebay.serve.actor import Actor, Role
+from forebay.serve.api.answers import Accepted, Cancelled, Explained, JobPage, JobView, StateName
+from forebay.serve.api.bodies import NAME_PATTERN, NewJob
+from forebay.serve.api.describe import described
+from forebay.serve.api.exchange import Answer, body_of, gone, picture, seen_job, sees
+from forebay.serve.ground import Ground
+from forebay.serve.problems import Problem, absent
+from forebay.serve.security.acts import record_act
+from forebay.serve.security.door import need, spend
+from forebay.serve.settings import PAGE_MOST, WAIT_MOST
+from forebay.store.protocol import Query as Wanted
+from forebay.store.protocol import Receipt
+
+router = APIRouter(tags=["jobs"])
+
+JobId = Annotated[int, Path(ge=0, le=2**63 - 1)]
+NameFilter = Annotated[str | None, Query(pattern=NAME_PATTERN)]
+TextFilter = Annotated[str | None, Query(min_length=1, max_length=256)]
+After = Annotated[int, Query(ge=0, le=2**63 - 1)]
+Limit = Annotated[int, Query(ge=1, le=PAGE_MOST)]
+
+_new_job: Final = msgspec.json.Decoder(NewJob)
+_SENT: Final = {"kind": "send_email", "payload": {"to": "ada@example.com"}, "queue": "mail", "key": "email-42"}
+_ACCEPTED: Final = {"job_id": 41, "status": "accepted", "duplicate": False, "merged": False, "durable": True}
+
+
+def draft_of(ground: Ground, actor: Actor, job: NewJob, header: str | None = None) -> Draft:
+    """The draft of what was sent, in the name of this actor."""
+    key = job.key if header is None else header
+    if job.key is not None and key != job.key:
+        raise Invalid("key", "the header Idempotency-Key says another one", "give one of the two")
+    tenant = actor.stamped(job.tenant)
+    if actor.tenant is not None and key is not None:
+        # Tenants that share a queue do not share its keys.
+        key = f"{actor.tenant}/{key}"
+    draft = job.draft(ground.registry.get(job.kind), key, tenant)
+    if not actor.reaches(draft.queue):
+        raise absent(f"queue {draft.queue}")
+    return draft
+
+
+@router.post(
+    "/jobs",
+    **described(Accepted, status=202, example=_ACCEPTED, body=NewJob, sent=_SENT, problems=(404, 409)),
+)
+async def enqueue(request: Request, actor: Annotated[Actor, need(Role.PRODUCER)]) -> Response:
+    """Hand in a job. A key seen within its window is a 409 with the first job, and its result if it has one."""
+    ground: Ground = request.app.state.ground
+    job = await body_of(request, _new_job, ground.settings.body_most)
+    draft = draft_of(ground, actor, job, request.headers.get("idempotency-key"))
+    spend(request, 1)
+    receipt = await ground.enqueuer.put(draft)
+    if receipt.duplicate:
+        raise await _duplicate(ground, actor, receipt)
+    return Answer(Accepted(receipt.id, "accepted", False, receipt.merged, receipt.durable), 202)
+
+
+async def _duplicate(ground: Ground, actor: Actor, receipt: Receipt) -> Problem:
+    """The first job, as far as it still exists."""
+    job = (await ground.call(ground.store.get, [receipt.id]))[0]
+    facts: dict[str, Any] = {"job_id": receipt.id, "state": "gone", "duplicate": True, "job": None, "result": None}
+    if job is not None and sees(actor, job):
+        shown = picture(actor, job)
+        facts |= {"state": job.state.value, "job": shown, "result": shown.result}
+    return Problem(409, "duplicate", "The key was seen before", f"the first job is {receipt.id}", extra=facts)
+
+
+@router.get("/jobs/{job_id}", **described(JobView, problems=(404, 410)))
+async def show(
+    request: Request,
+    actor: Annotated[Actor, need(Role.VIEWER, Role.PRODUCER)],
+    job_id: JobId,
+    wait: Annotated[float, Query(ge=0, le=WAIT_MOST)] = 0,
+) -> Response:
+    """The job; with `wait`, once it has ended, or as it is after so many seconds."""
+    ground: Ground = request.app.state.ground
+    job = await seen_job(ground, actor, job_id)
+    ended = await ground.watching.ended(job, wait, partial(gone, request))
+    if ended is None:
+        raise Problem(
+            410, "gone", "The job ended and is gone", "its queue keeps none: give it keep-for to read results"
+        )
+    return Answer(picture(actor, ended))
+
+
+@router.get("/jobs", **described(JobPage))
+async def browse(
+    request: Request,
+    actor: Annotated[Actor, need(Role.VIEWER)],
+    queue: NameFilter = None,
+    state: Annotated[StateName | None, Query()] = None,
+    kind: NameFilter = None,
+    tenant: NameFilter = None,
+    subject: TextFilter = None,
+    after: After = 0,
+    limit: Limit = 100,
+) -> Response:
+    """Jobs that match, in the order of their ids."""
+    ground: Ground = request.app.state.ground
+    query = narrowed(actor, Wanted(queue, None if state is None else State(state), kind, tenant, subject))
+    if query is None:
+        return Answer(JobPage([], None))
+    page = await ground.call(ground.store.browse, query, after, limit)
+    return Answer(JobPage([picture(actor, job) for job in page.jobs if sees(actor, job)], page.next))
+
+
+def narrowed(actor: Actor, query: Wanted) -> Wanted | None:
+    """The query within what this actor sees; None: nothing of it."""
+    if query.queue is not None and not actor.reaches(query.queue):
+        return None
+    if actor.tenant is None:
+        return query
+    return replace(query, tenant=actor.tenant) if query.tenant in (None, actor.tenant) else None
+
+
+@router.post(
+    "/jobs/{job_id}/cancel",
+    **described(Cancelled, example={"job_id": 41, "answer": "cancelled"}, problems=(404,)),
+)
+async def cancel(
+    request: Request, actor: Annotated[Actor, need(Role.PRODUCER, Role.OPERATOR)], job_id: JobId
+) -> Response:
+    """Let it not run, or ask its holder to stop."""
+    ground: Ground = request.app.state.ground
+    job = await seen_job(ground, actor, job_id)
+    answer = (await ground.call(ground.store.cancel, [job_id]))[0]
+    await record_act(ground, actor, "cancel", "jobs", ids=[job_id], queue=job.queue, answer=answer.value)
+    return Answer(Cancelled(job_id, answer.value))
+
+
+@router.get("/jobs/{job_id}/explain", **described(Explained, problems=(404,)))
+async def why(request: Request, actor: Annotated[Actor, need(Role.VIEWER, Role.PRODUCER)], job_id: JobId) -> Response:
+    """Why the job is where it is, in sentences."""
+    ground: Ground = request.app.state.ground
+    await seen_job(ground, actor, job_id)
+    return Answer(Explained(job_id, await ground.call(explain, ground.store, job_id)))

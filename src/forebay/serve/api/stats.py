@@ -1,0 +1,85 @@
+"""Figures for programs: what each queue holds, how many attempts jobs take, how many workers would be kept busy.
+
+Counts are the store's own. What takes history comes from the tail of the ledger (`serve.recent`), and says so.
+"""
+
+from math import ceil
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+
+from forebay.serve.actor import Actor, Role
+from forebay.serve.api.answers import SECOND, Scale, Stats, StatsAll
+from forebay.serve.api.bodies import NAME_PATTERN
+from forebay.serve.api.describe import described
+from forebay.serve.api.exchange import Answer, must_rule, rules
+from forebay.serve.api.jobs import NameFilter
+from forebay.serve.ground import Ground
+from forebay.serve.recent import Recent, p99
+from forebay.serve.security.door import need
+from forebay.store.protocol import Backlog
+
+router = APIRouter(tags=["figures"])
+
+
+_NOTHING: Final = Backlog("", 0, 0, 0, 0, 0, 0, 0, None, 0)
+
+
+@router.get("/stats", **described(StatsAll, problems=(404,)))
+async def stats(request: Request, actor: Annotated[Actor, need(Role.VIEWER)], queue: NameFilter = None) -> Response:
+    """Counts of one queue, or of all that this key reaches, one by one and together."""
+    ground: Ground = request.app.state.ground
+    if queue is not None:
+        must_rule(actor, queue)
+    backlogs, recent = await ground.call(_looked, ground, queue)
+    shown = [backlog for backlog in backlogs if rules(actor, backlog.queue)]
+    if queue is not None:
+        return Answer(_stats(queue, shown, recent))
+    each = [_stats(backlog.queue, [backlog], recent) for backlog in shown]
+    return Answer(StatsAll(_stats(None, shown, recent), each))
+
+
+def _looked(ground: Ground, queue: str | None) -> tuple[list[Backlog], Recent]:
+    return ground.store.backlog(None if queue is None else [queue]), ground.recent.look(ground.store)
+
+
+def _stats(queue: str | None, backlogs: list[Backlog], recent: Recent) -> Stats:
+    known = backlogs or [_NOTHING]
+    return Stats(
+        queue,
+        sum(each.waiting for each in known),
+        sum(each.ready for each in known),
+        sum(each.running for each in known),
+        sum(each.done for each in known),
+        sum(each.dead for each in known),
+        sum(each.cancelled for each in known),
+        sum(each.depth for each in known),
+        max(each.oldest_age for each in known) / SECOND,
+        p99(recent.attempts[each.queue] for each in known if each.queue in recent.attempts),
+        recent.source,
+        queue is not None and known[0].paused_until is not None,
+    )
+
+
+@router.get("/scale", **described(Scale, problems=(404,)))
+async def scale(
+    request: Request,
+    actor: Annotated[Actor, need(Role.VIEWER)],
+    queue: Annotated[str, Query(pattern=NAME_PATTERN)],
+    within: Annotated[float, Query(gt=0, le=86_400)] = 60.0,
+) -> Response:
+    """How many slots would work off what is ready and running `within` seconds: for whoever scales workers.
+
+    Seconds a job are the mean of those that ended lately; null while none has, and then nothing can be said.
+    """
+    ground: Ground = request.app.state.ground
+    must_rule(actor, queue)
+    backlogs, recent = await ground.call(_looked, ground, queue)
+    backlog = backlogs[0] if backlogs else _NOTHING
+    count, total = recent.ran.get(queue, (0, 0))
+    depth = backlog.ready + backlog.running
+    if not count:
+        return Answer(Scale(queue, depth, None, None, within, 0 if depth == 0 else None, 0))
+    mean = total / count / SECOND
+    return Answer(Scale(queue, depth, mean, mean * depth, within, ceil(mean * depth / within), count))

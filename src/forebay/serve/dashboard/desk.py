@@ -1,0 +1,108 @@
+"""The desk of one server's dashboard: what all its pages share, so that many readers cost a store what one does.
+
+Numbers of all queues are asked for at most once a second. On a store where that takes long, a reader gets the last ones
+and the next ones are fetched meanwhile, so that no page waits for a count of everything.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from threading import Lock, Thread
+from time import monotonic
+from typing import Final, Generic, TypeVar
+
+from forebay.core.spec import QueueSpec
+from forebay.serve.actor import Actor
+from forebay.serve.dashboard.moves import Moves
+from forebay.serve.dashboard.views.census import Survey
+from forebay.serve.dashboard.views.pulse import Pulse
+from forebay.serve.ground import Ground
+from forebay.store.protocol import Backlog
+
+T = TypeVar("T")
+
+STREAMS_MOST: Final = 100
+"""Live pages at once; further ones stay as they are until they are loaded again."""
+
+_SURVEYS_MOST: Final = 16
+_FRESH_SECONDS: Final = 1.0
+_STALE_SECONDS: Final = 60.0
+_SLOW_SECONDS: Final = 0.05
+
+
+class Lately(Generic[T]):
+    """An answer that may be a second old; a slow one may be older, and is renewed while it is read."""
+
+    def __init__(self, ask: Callable[[], T]) -> None:
+        self._ask = ask
+        self._guard = Lock()
+        self._answer: T | None = None
+        self._asked_at = float("-inf")
+        self._took = 0.0
+
+    def get(self) -> T:
+        age = monotonic() - self._asked_at
+        known = self._answer
+        if known is not None and age < _FRESH_SECONDS:
+            return known
+        if known is None or self._took < _SLOW_SECONDS or age > _STALE_SECONDS:
+            with self._guard:
+                return self._renewed()
+        if self._guard.acquire(blocking=False):
+            Thread(target=self._renew_aside, name="forebay-desk", daemon=True).start()
+        return known
+
+    def spoil(self) -> None:
+        """Something was changed by this server: the next reader asks anew."""
+        self._asked_at = float("-inf")
+
+    def _renew_aside(self) -> None:
+        try:
+            self._renewed()
+        finally:
+            self._guard.release()
+
+    def _renewed(self) -> T:
+        if self._answer is not None and monotonic() - self._asked_at < _FRESH_SECONDS:
+            return self._answer
+        began = monotonic()
+        answer = self._ask()
+        self._took = monotonic() - began
+        self._answer, self._asked_at = answer, monotonic()
+        return answer
+
+
+class Desk:
+    """Kept at `app.state.desk`."""
+
+    def __init__(self, ground: Ground) -> None:
+        self.ground = ground
+        self.store = ground.store
+        self.pulse = Pulse(ground.store)
+        self.moves = Moves(ground)
+        self.streams = 0
+        self._backlogs: Lately[list[Backlog]] = Lately(self.store.backlog)
+        self._specs: Lately[list[QueueSpec]] = Lately(self.store.specs)
+        self._surveys: OrderedDict[str | None, Survey] = OrderedDict()
+
+    def backlogs(self, actor: Actor) -> list[Backlog]:
+        """The queues that the actor reaches, logs and the server's own aside."""
+        logs = {spec.name for spec in self._specs.get() if spec.is_log}
+        return [each for each in self._backlogs.get() if each.queue not in logs and actor.reaches(each.queue)]
+
+    def specs(self, actor: Actor) -> dict[str, QueueSpec]:
+        return {spec.name: spec for spec in self._specs.get() if actor.reaches(spec.name)}
+
+    def survey(self, actor: Actor) -> Survey:
+        """The dead letters that the actor's tenant has; queues are told apart by whoever shows them."""
+        survey = self._surveys.pop(actor.tenant, None) or Survey(self.store, actor.tenant)
+        self._surveys[actor.tenant] = survey
+        if len(self._surveys) > _SURVEYS_MOST:
+            self._surveys.popitem(last=False)
+        return survey
+
+    def spoil(self) -> None:
+        """After a change by this server: what is shown next is new."""
+        self._backlogs.spoil()
+        self._specs.spoil()
+        for survey in self._surveys.values():
+            survey.spoil()

@@ -1,0 +1,136 @@
+"""Jobs: a list with filters, and one job with its life, its errors and the reason why it is where it is."""
+
+from functools import partial
+from typing import Any, Final
+
+from fastapi import Request
+from fastapi.responses import Response
+
+from forebay.core.errors import Invalid
+from forebay.core.job import Job, State
+from forebay.core.names import check_name, check_text
+from forebay.explain import explain
+from forebay.serve.actor import Actor
+from forebay.serve.dashboard.charts import life
+from forebay.serve.dashboard.desk import Desk
+from forebay.serve.dashboard.live import answer, desk_of
+from forebay.serve.dashboard.pages.route import Operator, Viewer, back, pages
+from forebay.serve.dashboard.render import Sheet, html, link
+from forebay.serve.dashboard.views.finding import Filter, find
+from forebay.serve.dashboard.views.timeline import timeline_of, timeline_of_gone
+from forebay.serve.problems import absent
+from forebay.serve.security.acts import record_act
+from forebay.serve.security.redact import redact_errors, redact_text
+
+router = pages()
+
+_ID_MOST: Final = 2**63 - 1
+FILTERS: Final = ("queue", "state", "kind", "tenant", "text", "cause")
+
+
+def filter_of(given: Any) -> Filter:
+    """From the fields of an address or a form; `Invalid` says which one no job can have."""
+    chosen = {name: given.get(name, "").strip() or None for name in FILTERS}
+    state = chosen.pop("state")
+    for name, value in chosen.items():
+        if value is not None and name != "cause":
+            (check_text if name == "text" else check_name)(name, value)
+    if state is not None and state not in set(State):
+        raise Invalid("state", "it is none", f"use {', '.join(State)}")
+    return Filter(**chosen, state=None if state is None else State(state))
+
+
+@router.get("/ui/jobs")
+async def jobs(request: Request, actor: Viewer) -> Response:
+    desk, given = desk_of(request), request.query_params
+    text = given.get("text", "").strip()
+    if text.isascii() and text.isdigit() and 0 < int(text) <= _ID_MOST:
+        return back(link("jobs", text))
+    after = given.get("after", "0")
+    values: dict[str, Any] = {"given": {name: given.get(name, "") for name in FILTERS}, "wrong": "", "found": None}
+    try:
+        wanted = filter_of(given)
+        start = int(after) if after.isascii() and after.isdigit() and int(after) <= _ID_MOST else 0
+        values["found"] = await desk.ground.call(find, desk.store, actor, wanted, start)
+    except Invalid as error:
+        wanted, values["wrong"] = Filter(), str(error)
+    values |= {"wanted": wanted, "states": list(State), "first": after in ("0", "")}
+    values["queues"] = [each.queue for each in await desk.ground.call(desk.backlogs, actor)][:500]
+    return html(request, actor, Sheet("jobs.html", "Jobs", values, "jobs", status=422 if values["wrong"] else 200))
+
+
+@router.get("/ui/jobs/{job_id}")
+async def job(request: Request, job_id: int, actor: Viewer) -> Response:
+    if not 0 < job_id <= _ID_MOST:
+        raise absent(f"job {job_id}")
+    did = request.query_params.get("did", "")
+    return await answer(request, actor, partial(_sheet, desk_of(request), actor, job_id, did))
+
+
+async def _sheet(desk: Desk, actor: Actor, job_id: int, did: str) -> Sheet:
+    return await desk.ground.call(_made, desk, actor, job_id, did)
+
+
+def _made(desk: Desk, actor: Actor, job_id: int, did: str) -> Sheet:
+    found = desk.store.get([job_id])[0]
+    if found is None:
+        return _gone(desk, actor, job_id)
+    if not actor.sees(found.queue, found.tenant):
+        raise absent(f"job {job_id}")
+    timeline, now = timeline_of(desk.store, found), desk.store.now()
+    sentences = [redact_text(each) for each in explain(desk.store, job_id)]
+    values = {
+        "job": found,
+        "timeline": timeline,
+        "stretches": life(timeline.moments, now, found.state is State.RUNNING),
+        "why": sentences[1 : 2 + (found.state is State.WAITING)] if len(sentences) > 2 else sentences[1:],
+        "errors": redact_errors(found)[::-1],
+        "said": _SAID.get(did, ""),
+    }
+    return Sheet("job.html", f"Job {job_id}", values, "jobs", live=True)
+
+
+_SAID: Final = {
+    "cancelled": "It was cancelled and will not run.",
+    "requested": "It is running; its holder has been asked to stop.",
+    "gone": "Nothing was done: the job had ended, or is gone.",
+    "redriven": "It lives again, with all its lives.",
+    "alive": "Nothing was done: the job is not dead.",
+}
+
+
+def _gone(desk: Desk, actor: Actor, job_id: int) -> Sheet:
+    """What the ledger remembers of a job that was done and removed, or purged."""
+    timeline = timeline_of_gone(desk.store, job_id)
+    if timeline is None or timeline.queue is None or not actor.sees(timeline.queue, timeline.tenant):
+        raise absent(f"job {job_id}")
+    ended = timeline.moments[-1].at if timeline.moments else 0
+    values = {"job_id": job_id, "timeline": timeline, "stretches": life(timeline.moments, ended, running=False)}
+    return Sheet("gone.html", f"Job {job_id}", values, "jobs")
+
+
+async def _job(desk: Desk, actor: Actor, job_id: int) -> Job:
+    found = (await desk.ground.call(desk.store.get, [job_id]))[0] if 0 < job_id <= _ID_MOST else None
+    if found is None or not actor.sees(found.queue, found.tenant):
+        raise absent(f"job {job_id}")
+    return found
+
+
+@router.post("/ui/jobs/{job_id}/cancel")
+async def cancel(request: Request, job_id: int, actor: Operator) -> Response:
+    desk = desk_of(request)
+    found = await _job(desk, actor, job_id)
+    await record_act(desk.ground, actor, "cancel", f"job {job_id}", queue=found.queue)
+    (came,) = await desk.ground.call(desk.store.cancel, [job_id])
+    desk.spoil()
+    return back(link("jobs", job_id, did=came.value))
+
+
+@router.post("/ui/jobs/{job_id}/redrive")
+async def redrive(request: Request, job_id: int, actor: Operator) -> Response:
+    desk = desk_of(request)
+    found = await _job(desk, actor, job_id)
+    await record_act(desk.ground, actor, "redrive", f"job {job_id}", queue=found.queue)
+    moved = await desk.ground.call(desk.store.redrive, [job_id])
+    desk.spoil()
+    return back(link("jobs", job_id, did="redriven" if moved else "alive"))

@@ -1,0 +1,87 @@
+"""The first page: rates first, then what is there, then what is wrong."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from fastapi import Request
+from fastapi.responses import Response
+from msgspec import Struct
+
+from forebay.serve.actor import Actor
+from forebay.serve.dashboard.desk import Desk
+from forebay.serve.dashboard.live import answer, desk_of
+from forebay.serve.dashboard.pages.route import Viewer, back, pages
+from forebay.serve.dashboard.render import Sheet, link
+from forebay.serve.dashboard.views.pulse import Rates
+from forebay.store.protocol import Backlog
+
+router = pages()
+
+QUEUES_SHOWN: Final = 100
+_VERDICT: Final = "verdict.json"
+_VERDICT_BYTES: Final = 4 * 1024 * 1024
+_SURVEY_SECONDS: Final = 0.02
+
+
+class Line(Struct, frozen=True):
+    """One queue."""
+
+    backlog: Backlog
+    rates: Rates
+    dead_since: int | None
+
+
+class LastVerdict(Struct, frozen=True):
+    """What the audit said last, as far as the page shows it."""
+
+    answer: str
+    at: int = 0
+    reasons: list[str] = []
+
+
+@router.get("/ui/")
+async def overview(request: Request, actor: Viewer) -> Response:
+    if actor.tenant is not None:
+        return back(link("jobs"))
+    return await answer(request, actor, partial(_sheet, desk_of(request), actor))
+
+
+async def _sheet(desk: Desk, actor: Actor) -> Sheet:
+    return Sheet("overview.html", "Overview", await desk.ground.call(_values, desk, actor), "overview", live=True)
+
+
+def _values(desk: Desk, actor: Actor) -> dict[str, Any]:
+    desk.pulse.look()
+    backlogs = desk.backlogs(actor)
+    survey = desk.survey(actor)
+    if survey.due and any(each.dead for each in backlogs):
+        survey.step(_SURVEY_SECONDS)
+    census = survey.census()
+    lines = [Line(each, desk.pulse.rates([each.queue]), census.oldest(each.queue)) for each in backlogs]
+    lines.sort(key=lambda line: (-(line.rates.accepted + line.rates.done), -line.backlog.depth, line.backlog.queue))
+    return {
+        "known": desk.pulse.known,
+        "rates": desk.pulse.rates([each.queue for each in backlogs]),
+        "lines": lines[:QUEUES_SHOWN],
+        "more": max(0, len(lines) - QUEUES_SHOWN),
+        "ready": sum(each.ready for each in backlogs),
+        "running": sum(each.running for each in backlogs),
+        "waiting": sum(each.waiting for each in backlogs),
+        "dead": sum(each.dead for each in backlogs),
+        "oldest": max((each.oldest_age for each in backlogs), default=0),
+        "dead_since": min((line.dead_since for line in lines if line.dead_since is not None), default=None),
+        "verdict": _verdict(desk.ground.settings.lake),
+    }
+
+
+def _verdict(lake: str | None) -> LastVerdict | None:
+    """None: no lake, or nothing was judged in it yet."""
+    if lake is None:
+        return None
+    try:
+        with (Path(lake) / _VERDICT).open("rb") as file:
+            return msgspec.json.decode(file.read(_VERDICT_BYTES), type=LastVerdict)
+    except (OSError, msgspec.DecodeError):
+        return None

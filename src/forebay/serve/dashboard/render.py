@@ -1,0 +1,155 @@
+"""From values to pages. Everything is escaped unless a template says otherwise, and none does.
+
+A `Sheet` is a template and its values. Its block `live` is what is sent again and again to a page that is open.
+"""
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+import msgspec
+from fastapi import Request
+from fastapi.responses import HTMLResponse
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from msgspec import Struct
+
+from forebay.core.instant import Instant, to_datetime
+from forebay.core.job import Job
+from forebay.core.limits import INSTANT_MOST
+from forebay.core.payload import Json
+from forebay.core.words import iso, many, number, span, when
+from forebay.serve.actor import Actor, Role
+from forebay.serve.dashboard.charts import spark
+from forebay.serve.security.redact import redact, redact_errors, redact_meta, redact_text
+from forebay.serve.security.sessions import csrf_token
+
+_HERE: Final = Path(__file__).parent
+_TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+STATIC: Final[dict[str, tuple[bytes, str]]] = {
+    path.name: (path.read_bytes(), _TYPES[path.suffix]) for path in sorted((_HERE / "static").iterdir())
+}
+VERSION: Final = blake2b(b"".join(content for content, _ in STATIC.values()), digest_size=6).hexdigest()
+"""Of all static files together: a new one is a new address, so browsers may keep what they have."""
+
+TEXT_MOST: Final = 240
+BODY_MOST: Final = 64 * 1024
+
+NAV: Final = (
+    ("overview", "/ui/", "Overview", Role.VIEWER, True),
+    ("jobs", "/ui/jobs", "Jobs", Role.VIEWER, False),
+    ("dead", "/ui/dead", "Dead letters", Role.VIEWER, False),
+    ("schedules", "/ui/schedules", "Schedules", Role.VIEWER, True),
+    ("workers", "/ui/workers", "Workers", Role.VIEWER, True),
+    ("logs", "/ui/logs", "Logs", Role.VIEWER, True),
+    ("acts", "/ui/acts", "Operators’ log", Role.ADMIN, True),
+    ("keys", "/ui/keys", "Keys", Role.ADMIN, True),
+)
+"""Name, address, title, the role it takes, and whether it shows more than one tenant."""
+
+
+class Sheet(Struct, frozen=True):
+    """What to show. `live`: the page follows by itself while it is open."""
+
+    template: str
+    title: str
+    values: dict[str, Any]
+    nav: str = ""
+    live: bool = False
+    status: int = 200
+
+
+def link(*steps: object, **wanted: object) -> str:
+    """An address below /ui; what is None or empty is left out."""
+    path = "/ui/" + "/".join(quote(str(step), safe="") for step in steps)
+    chosen = {name: str(value) for name, value in wanted.items() if value not in (None, "")}
+    return f"{path}?{urlencode(chosen)}" if chosen else path
+
+
+def rate(value: float) -> str:
+    """So many a second."""
+    return number(value) if value >= 10 or not value else "<0.01" if value < 0.01 else f"{value:.2g}"
+
+
+def cut(text: str, most: int = TEXT_MOST) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def clock(instant: Instant | None) -> str:
+    """The moment itself, to the millisecond."""
+    if instant is None:
+        return "–"
+    return "never" if instant >= INSTANT_MOST else f"{to_datetime(instant):%Y-%m-%d %H:%M:%S.%f}"[:-3]
+
+
+def last_error(job: Job) -> str:
+    """The last failure in a line, without secrets."""
+    errors = redact_errors(job)
+    return f"{errors[-1].kind}: {errors[-1].message}" if errors else ""
+
+
+def payload_text(kind: str, value: Json) -> str:
+    """JSON for reading, without secrets, up to a bound."""
+    return cut(msgspec.json.format(msgspec.json.encode(redact(kind, value)), indent=2).decode(), BODY_MOST)
+
+
+def body_text(body: bytes) -> str:
+    """An entry of a log in a line, without secrets."""
+    return plain(redact("", msgspec.json.decode(body)))
+
+
+def plain(value: Json) -> str:
+    """JSON in a line; what is given has been redacted."""
+    return msgspec.json.encode(value).decode()
+
+
+def _environment() -> Environment:
+    made = Environment(
+        loader=FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    made.filters.update(span=span, when=when, iso=iso, number=number, many=many, cut=cut, clock=clock, rate=rate)
+    made.filters.update(hidden=redact_text, meta=redact_meta)
+    made.globals.update(link=link, spark=spark, last_error=last_error, payload_text=payload_text, version=VERSION)
+    made.globals.update(body_text=body_text, plain=plain)
+    made.globals["m"] = made.get_template("macros.html").module
+    return made
+
+
+_ENVIRONMENT: Final = _environment()
+
+
+def common(request: Request, actor: Actor | None, sheet: Sheet) -> dict[str, Any]:
+    """What every page knows."""
+    ground = request.app.state.ground
+    shown = [each for each in NAV if actor is not None and actor.has(each[3]) and (actor.tenant is None or not each[4])]
+    return {
+        "title": sheet.title,
+        "nav": sheet.nav,
+        "pages": [(name, address, title) for name, address, title, _, _ in shown],
+        "actor": actor,
+        "operates": actor is not None and actor.has(Role.OPERATOR),
+        "rules": actor is not None and actor.has(Role.ADMIN),
+        "csrf": csrf_token(request) if actor is not None else "",
+        "store": ground.store.capabilities,
+        "live": sheet.live,
+        "said": "",
+        "now": ground.store.now(),
+    }
+
+
+def html(request: Request, actor: Actor | None, sheet: Sheet) -> HTMLResponse:
+    values = common(request, actor, sheet) | sheet.values
+    return HTMLResponse(_ENVIRONMENT.get_template(sheet.template).render(values), sheet.status)
+
+
+def live_part(request: Request, actor: Actor, sheet: Sheet) -> str:
+    """The block `live` alone."""
+    template = _ENVIRONMENT.get_template(sheet.template)
+    values: Mapping[str, Any] = common(request, actor, sheet) | sheet.values
+    return "".join(template.blocks["live"](template.new_context(dict(values))))

@@ -1,0 +1,141 @@
+"""The dead letters by their causes: counts, a sample, and since when, for each queue, kind and error.
+
+A store finds dead jobs page by page, and there may be very many, so a census is taken in steps of bounded time while
+somebody wants to see it, and kept for a while: the longer it took, the longer. What is shown says of when it is, and
+whether it is whole.
+"""
+
+from threading import Lock
+from time import monotonic
+from typing import Final
+
+from msgspec import Struct
+
+from forebay.core.fingerprint import fingerprint, normalised
+from forebay.core.instant import Instant
+from forebay.core.job import Job, State
+from forebay.core.limits import BATCH_MOST
+from forebay.store.protocol import Query, Store
+
+GROUPS_MOST: Final = 1_000
+_KEPT_SECONDS: Final = 2.0
+_KEPT_TIMES: Final = 20
+"""A census is good for so many times as long as it took to take."""
+
+_OTHER: Final = "other"
+
+
+class Cause(Struct, frozen=True):
+    """What killed jobs of one kind in one queue. `name` is its fingerprint, `example` the newest of them."""
+
+    name: str
+    queue: str
+    kind: str
+    error: str
+    message: str
+    count: int
+    first: Instant
+    last: Instant
+    example: int
+    said: str
+
+
+class Census(Struct, frozen=True):
+    """All causes that were found, most frequent first. `whole`: every dead letter was looked at."""
+
+    causes: tuple[Cause, ...] = ()
+    dead: int = 0
+    at: Instant = 0
+    whole: bool = False
+
+    def oldest(self, queue: str | None = None) -> Instant | None:
+        """When the longest dead one died."""
+        return min((cause.first for cause in self.causes if queue in (None, cause.queue)), default=None)
+
+
+def cause_of(job: Job) -> tuple[str, str, str, str]:
+    """What the job has in common with others that died alike: queue, kind, error, its text without particulars."""
+    if not job.errors:
+        return job.queue, job.kind, "", ""
+    return job.queue, job.kind, job.errors[-1].kind, normalised(job.errors[-1].message)
+
+
+class Survey:
+    """Takes the census of one store, or of one tenant in it."""
+
+    def __init__(self, store: Store, tenant: str | None = None) -> None:
+        self._store = store
+        self._query = Query(state=State.DEAD, tenant=tenant)
+        self._guard = Lock()
+        self._last = Census()
+        self._taken_at = float("-inf")
+        self._good_for = 0.0
+        self._after = 0
+        self._spent = 0.0
+        self._dead = 0
+        self._found: dict[tuple[str, str, str, str], Cause] = {}
+
+    def census(self) -> Census:
+        """The last whole one, or what is known so far where there is none."""
+        with self._guard:
+            return self._last if self._last.whole else self._so_far(whole=False)
+
+    @property
+    def due(self) -> bool:
+        """Whether it should be taken, or gone on with."""
+        with self._guard:
+            return self._after > 0 or monotonic() - self._taken_at > self._good_for
+
+    def spoil(self) -> None:
+        """Dead letters were moved by this server: the next look is a new census."""
+        with self._guard:
+            self._good_for = 0.0
+            self._forget()
+
+    def step(self, seconds: float) -> None:
+        """Go on with it for so long, and at least by a page."""
+        until = monotonic() + seconds
+        with self._guard:
+            while True:
+                began = monotonic()
+                page = self._store.browse(self._query, self._after, BATCH_MOST)
+                for job in page.jobs:
+                    self._take(job)
+                self._spent += monotonic() - began
+                if page.next is None:
+                    self._last, self._taken_at = self._so_far(whole=True), monotonic()
+                    self._good_for = max(_KEPT_SECONDS, self._spent * _KEPT_TIMES)
+                    self._forget()
+                    return
+                self._after = page.next
+                if monotonic() >= until:
+                    return
+
+    def _forget(self) -> None:
+        self._after, self._spent, self._dead, self._found = 0, 0.0, 0, {}
+
+    def _take(self, job: Job) -> None:
+        self._dead += 1
+        parts = cause_of(job)
+        if parts not in self._found and len(self._found) >= GROUPS_MOST:
+            parts = (job.queue, _OTHER, _OTHER, "")
+        died = job.finished_at or job.enqueued_at
+        known = self._found.get(parts)
+        if known is None:
+            said = job.errors[-1].message if job.errors else ""
+            self._found[parts] = Cause(fingerprint(*parts), *parts, 1, died, died, job.id, said)
+            return
+        newest = died >= known.last
+        self._found[parts] = Cause(
+            known.name,
+            *parts,
+            known.count + 1,
+            min(known.first, died),
+            max(known.last, died),
+            job.id if newest else known.example,
+            (job.errors[-1].message if job.errors else "") if newest else known.said,
+        )
+
+    def _so_far(self, whole: bool) -> Census:
+        causes = sorted(self._found.values(), key=lambda cause: (-cause.count, cause.queue, cause.name))
+        return Census(tuple(causes), self._dead, self._store.now(), whole)

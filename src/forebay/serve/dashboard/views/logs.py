@@ -1,0 +1,66 @@
+"""Retained logs: how much each partition holds, and how far behind its end a group of readers is."""
+
+from typing import Final
+
+from msgspec import Struct
+
+from forebay.core.event import LogEntry
+from forebay.core.policy import Retained
+from forebay.core.spec import QueueSpec
+from forebay.store.protocol import Store
+
+PARTITIONS_SHOWN: Final = 64
+ENTRIES_SHOWN: Final = 20
+
+
+class Extent(Struct, frozen=True):
+    """One log in a line."""
+
+    spec: QueueSpec
+    partitions: int
+    held: int
+    written: int
+
+
+class PartitionRow(Struct, frozen=True):
+    """`place`: what the group committed last, -1 for nothing; `lag`: what it has still to read."""
+
+    number: int
+    first: int
+    end: int
+    place: int | None
+    lag: int | None
+
+
+class LogView(Struct, frozen=True):
+    spec: QueueSpec
+    rows: list[PartitionRow]
+    more: int
+    group: str | None
+    lag: int
+    entries: list[LogEntry]
+    partition: int
+
+
+def logs_view(store: Store, specs: list[QueueSpec]) -> list[Extent]:
+    return [_extent(store, spec) for spec in specs if spec.is_log]
+
+
+def _extent(store: Store, spec: QueueSpec) -> Extent:
+    ends = store.extent(spec.name)
+    return Extent(spec, len(ends), sum(end - first for first, end in ends), sum(end for _, end in ends))
+
+
+def log_view(store: Store, spec: QueueSpec, group: str | None, partition: int) -> LogView:
+    assert isinstance(spec.retention, Retained)
+    ends = store.extent(spec.name)
+    rows = []
+    for number, (first, end) in enumerate(ends[:PARTITIONS_SHOWN]):
+        place = store.position(spec.name, group, number) if group else None
+        lag = None if place is None else end - 1 - max(place, first - 1)
+        rows.append(PartitionRow(number, first, end, place, lag))
+    first, end = ends[partition]
+    after = max(first - 1, end - 1 - ENTRIES_SHOWN)
+    entries = store.read(spec.name, partition, after, ENTRIES_SHOWN) if end > first else []
+    lag = sum(row.lag or 0 for row in rows)
+    return LogView(spec, rows, max(0, len(ends) - PARTITIONS_SHOWN), group, lag, entries[::-1], partition)

@@ -1,0 +1,146 @@
+"""How fast things move: what the end of the ledger says of the last five minutes, queue by queue.
+
+A pulse is read on demand and remembers its place, so a look costs what happened since the last one, up to `LOOK_MOST`
+records. Where more happened than that, the newest are counted and the steps before are unknown: a gap in the line, not
+a zero. A store without a ledger has no pulse.
+"""
+
+from collections.abc import Collection
+from threading import Lock
+from time import monotonic
+from typing import Final
+
+from msgspec import Struct
+
+from forebay.core.instant import Instant
+from forebay.core.ledger import Change, LedgerEntry
+from forebay.core.words import SECOND
+from forebay.serve.dashboard.views.records import place_of, stretch
+from forebay.store.protocol import Ledgered, Store
+
+STEP: Final = 5 * SECOND
+STEPS: Final = 60
+LOOK_MOST: Final = 10_000
+_MINUTE: Final = 60 * SECOND
+_FRESH_SECONDS: Final = 0.5
+_OWNERS_MOST: Final = 1_000
+_SHOWN: Final[dict[str, str]] = {
+    Change.ACCEPTED: "accepted",
+    Change.CLAIMED: "claimed",
+    Change.ACKED: "done",
+    Change.RETRIED: "retried",
+    Change.DIED: "dead",
+    Change.EXPIRED: "dead",
+}
+
+
+class Rates(Struct, frozen=True):
+    """Of some queues: jobs a second in the last minute, and jobs in each step that is over (None: unknown)."""
+
+    accepted: float = 0.0
+    done: float = 0.0
+    retried: float = 0.0
+    dead: float = 0.0
+    coming: tuple[int | None, ...] = ()
+    going: tuple[int | None, ...] = ()
+    failing: tuple[int | None, ...] = ()
+
+
+class Pulse:
+    """The last minutes of one store. Any thread may look; one reads at a time, the others take what is there."""
+
+    def __init__(self, store: Store) -> None:
+        self._ledger = store if isinstance(store, Ledgered) else None
+        self._store = store
+        self._reading = Lock()
+        self._after: int | None = None
+        self._known_from: Instant = 0
+        self._steps: dict[int, dict[tuple[str, str], int]] = {}
+        self._claims: dict[str, tuple[Instant, int]] = {}
+        self._now: Instant = 0
+        self._read_at = float("-inf")
+
+    @property
+    def known(self) -> bool:
+        """Whether there is a ledger to read."""
+        return self._ledger is not None
+
+    def look(self) -> None:
+        """Take in what happened since the last look."""
+        if self._ledger is None or monotonic() - self._read_at < _FRESH_SECONDS or not self._reading.acquire(False):
+            return
+        try:
+            self._read(self._ledger)
+            self._read_at = monotonic()
+        finally:
+            self._reading.release()
+
+    def rates(self, queues: Collection[str] | None = None) -> Rates:
+        """Of these queues together, or of all."""
+        span = range(self._now // STEP - STEPS, self._now // STEP)
+        lines = {name: [self._count(step, queues, name) for step in span] for name in set(_SHOWN.values())}
+        recent = range(span.stop - _MINUTE // STEP, span.stop)
+        seconds = max(1.0, (recent.stop * STEP - max(recent.start * STEP, self._known_from)) / SECOND)
+        per_second = {
+            name: sum(count or 0 for count in counts[-len(recent) :]) / seconds for name, counts in lines.items()
+        }
+        return Rates(
+            per_second["accepted"],
+            per_second["done"],
+            per_second["retried"],
+            per_second["dead"],
+            tuple(lines["accepted"]),
+            tuple(lines["done"]),
+            tuple(
+                None if retried is None or dead is None else retried + dead
+                for retried, dead in zip(lines["retried"], lines["dead"], strict=True)
+            ),
+        )
+
+    def claims(self) -> dict[str, tuple[Instant, int]]:
+        """Who claimed of late: when last, and how many jobs in the time that is known."""
+        return dict(self._claims)
+
+    def _count(self, step: int, queues: Collection[str] | None, name: str) -> int | None:
+        if (step + 1) * STEP <= self._known_from:
+            return None
+        counts = self._steps.get(step, {})
+        if queues is not None:
+            return sum(counts.get((queue, name), 0) for queue in queues)
+        return sum(count for (_, of), count in counts.items() if of == name)
+
+    def _read(self, ledger: Ledgered) -> None:
+        now = self._store.now()
+        since = now - STEPS * STEP
+        _, following = ledger.ledger_extent()
+        if self._after is None or self._now < since:
+            self._after = place_of(ledger, since) - 1
+            self._known_from, self._steps, self._claims = since, {}, {}
+        cut = following - 1 - self._after > LOOK_MOST
+        if cut:
+            self._after = following - 1 - LOOK_MOST
+            self._steps.clear()
+        for place, entry in enumerate(stretch(ledger, self._after + 1, LOOK_MOST)):
+            if cut and not place:
+                self._known_from = entry.record.at
+            self._take(entry)
+        self._now = now
+        for step in [step for step in self._steps if (step + 1) * STEP <= since]:
+            del self._steps[step]
+        self._claims = {owner: seen for owner, seen in self._claims.items() if seen[0] >= since}
+
+    def _take(self, entry: LedgerEntry) -> None:
+        record = entry.record
+        self._after = entry.offset
+        counts = self._steps.setdefault(record.at // STEP, {})
+        for span in record.spans:
+            if (name := _SHOWN.get(span.change)) is not None:
+                counts[span.queue, name] = counts.get((span.queue, name), 0) + span.n
+        if (
+            record.verb == "claim"
+            and record.owner
+            and (record.owner in self._claims or len(self._claims) < _OWNERS_MOST)
+        ):
+            _, before = self._claims.get(record.owner, (0, 0))
+            claimed = sum(span.n for span in record.spans if span.change == Change.CLAIMED)
+            self._claims[record.owner] = (record.at, before + claimed)

@@ -1,0 +1,175 @@
+"""One queue: its five axes, its gates and its shares, as far as a bounded look at its open jobs can tell.
+
+No store tells who is parked where, so the open jobs are looked at, the oldest first, and the gates that each of them
+was stamped with are worked out anew, as `core.gate` does it. Numbers of a look that ended early are of what was seen.
+"""
+
+from collections import Counter
+from time import monotonic
+from typing import Final
+
+from msgspec import Struct
+
+from forebay.core.gate import gates_for
+from forebay.core.instant import Instant
+from forebay.core.job import Draft, Job, State
+from forebay.core.limits import BATCH_MOST
+from forebay.core.policy import Bounded, Fair
+from forebay.core.spec import QueueSpec
+from forebay.core.words import SECOND
+from forebay.store.protocol import Backlog, Query, Store
+
+LOOK_SECONDS: Final = 0.1
+GATES_MOST: Final = 25
+CLASSES_MOST: Final = 25
+STARVED_AFTER: Final = 60 * SECOND
+
+
+class Axis(Struct, frozen=True):
+    """One of the five: what it is called, the question it answers, where the queue stands, and what it could be."""
+
+    name: str
+    question: str
+    answer: str
+    place: int
+    points: tuple[str, ...]
+
+
+class GateRow(Struct, frozen=True):
+    """A gate and who is at it, of the jobs that were seen."""
+
+    name: str
+    limit: int
+    ordered: bool
+    held: int
+    parked: int
+
+
+class ClassRow(Struct, frozen=True):
+    """A tenant or kind: its weight, its share of the turns, and what it has. `oldest`: its longest wait so far."""
+
+    name: str
+    weight: int
+    share: float
+    ready: int
+    running: int
+    waiting: int
+    oldest: int
+    starved: bool
+
+
+class QueueView(Struct, frozen=True):
+    spec: QueueSpec
+    declared: bool
+    backlog: Backlog
+    axes: tuple[Axis, ...]
+    gates: list[GateRow]
+    classes: list[ClassRow]
+    by: str
+    seen: int
+    early: bool
+    capacity: int | None
+    more_gates: int
+    more_classes: int
+
+
+def queue_view(store: Store, spec: QueueSpec, declared: bool, backlog: Backlog) -> QueueView:
+    jobs, early = _open_jobs(store, spec.name, backlog.depth)
+    by = spec.share.by if spec.share else "tenant"
+    gates, classes = _gates(spec, jobs, store.now()), _classes(spec.share, by, jobs, store.now())
+    return QueueView(
+        spec,
+        declared,
+        backlog,
+        axes_of(spec),
+        gates[:GATES_MOST],
+        classes[:CLASSES_MOST],
+        by,
+        len(jobs),
+        early,
+        spec.capacity.limit if isinstance(spec.capacity, Bounded) else None,
+        max(0, len(gates) - GATES_MOST),
+        max(0, len(classes) - CLASSES_MOST),
+    )
+
+
+def axes_of(spec: QueueSpec) -> tuple[Axis, ...]:
+    """The vector as five scales, each with the queue's place on it."""
+    said = list(spec.axes().values())
+    kept = {"RemoveOnAck": 0, "KeepFor": 1, "Retained": 2}[type(spec.retention).__name__]
+    order = {"Fifo": 0, "Priority": 1, "Aging": 2, "Deadline": 3}[type(spec.selection).__name__]
+    gated = {"Immediate": 0, "AtMost": 1, "InOrder": 2, "Until": 3, "All": 4}[type(spec.eligibility).__name__]
+    backoff = {"Fixed": 0, "Exponential": 1, "FullJitter": 2}[type(spec.routing.backoff).__name__]
+    full = {"Unbounded": 0, "Reject": 1, "Block": 2}[
+        type(spec.capacity.when_full).__name__ if isinstance(spec.capacity, Bounded) else "Unbounded"
+    ]
+    return (
+        Axis("retention", "What becomes of a job that is done?", said[0], kept, ("removed", "kept a while", "a log")),
+        Axis("selection", "Who is next?", said[1], order, ("fifo", "priority", "aging", "deadline")),
+        Axis(
+            "eligibility",
+            "When may a job be taken?",
+            said[2],
+            gated,
+            ("at once", "at most n", "in order", "on condition", "several"),
+        ),
+        Axis("position", "Where does a failure go?", said[3], backoff, ("fixed rest", "exponential", "full jitter")),
+        Axis("capacity", "What when there is too much?", said[4], full, ("unbounded", "reject", "block")),
+    )
+
+
+def _open_jobs(store: Store, queue: str, depth: int) -> tuple[list[Job], bool]:
+    """Jobs without an end, the oldest ids first, and whether the look ended before all were seen."""
+    if not depth:
+        return [], False
+    until = monotonic() + LOOK_SECONDS
+    jobs: list[Job] = []
+    after: int | None = 0
+    while after is not None and len(jobs) < depth:
+        page = store.browse(Query(queue=queue), after, BATCH_MOST)
+        jobs += [job for job in page.jobs if not job.state.terminal]
+        after = page.next
+        if monotonic() >= until:
+            break
+    return jobs, len(jobs) < depth
+
+
+def _gates(spec: QueueSpec, jobs: list[Job], now: Instant) -> list[GateRow]:
+    held: Counter[str] = Counter()
+    parked: Counter[str] = Counter()
+    known: dict[str, tuple[int, bool]] = {}
+    for job in jobs:
+        if job.state is State.WAITING and job.due_at > now:
+            continue
+        for gate in gates_for(spec, Draft(job.kind, None, job.queue, tenant=job.tenant, subject=job.subject)):
+            known[gate.name] = (gate.limit, gate.ordered)
+            (parked if job.state is State.WAITING else held)[gate.name] += 1
+    rows = [GateRow(name, limit, ordered, held[name], parked[name]) for name, (limit, ordered) in known.items()]
+    return sorted(rows, key=lambda row: (-row.parked, -row.held, row.name))
+
+
+def _classes(share: Fair | None, by: str, jobs: list[Job], now: Instant) -> list[ClassRow]:
+    """A class is starved when it has had a ready job for a minute and more, and none of its own runs meanwhile."""
+    names = {job.id: (job.kind if by == "kind" else job.tenant) or "" for job in jobs}
+    counts = Counter((names[job.id], job.state) for job in jobs)
+    oldest: dict[str, int] = {}
+    for job in jobs:
+        if job.state is State.READY:
+            oldest[names[job.id]] = max(oldest.get(names[job.id], 0), now - job.due_at)
+    weights = {name: (share.weights.get(name, share.default) if share else 1) for name in set(names.values())}
+    total = sum(weights.values()) or 1
+    others = any(job.state is State.RUNNING for job in jobs)
+    rows = [
+        ClassRow(
+            name,
+            weight,
+            weight / total,
+            counts[name, State.READY],
+            counts[name, State.RUNNING],
+            counts[name, State.WAITING],
+            oldest.get(name, 0),
+            others and not counts[name, State.RUNNING] and oldest.get(name, 0) > STARVED_AFTER,
+        )
+        for name, weight in weights.items()
+    ]
+    return sorted(rows, key=lambda row: (-row.starved, -row.oldest, row.name))

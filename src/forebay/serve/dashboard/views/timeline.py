@@ -1,0 +1,196 @@
+"""The life of one job as the ledger tells it: every acceptance, lease, renewal, failure and end, in order.
+
+While its life fits into `READ_MOST` records, all of them are read. A longer one is looked up around the moments that
+the job itself remembers, and around those that each found record adds; what happened in between is then not shown, and
+that is said. A job that is gone is found by its id: ids grow with the ledger, so its birth can be halved down to.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from msgspec import Struct
+
+from forebay.core.instant import Instant
+from forebay.core.job import Job
+from forebay.core.ledger import Change, LedgerEntry, Span
+from forebay.core.words import span as length
+from forebay.serve.dashboard.views.records import SLACK, place_of, stretch
+from forebay.store.protocol import Ledgered, Store
+
+READ_MOST: Final = 10_000
+AROUND_MOST: Final = 1_000
+"""Records read around one moment."""
+
+SHOWN_MOST: Final = 200
+_ENDS: Final = frozenset((Change.ACKED, Change.DIED, Change.DISMISSED, Change.CANCELLED, Change.EXPIRED, Change.PURGED))
+
+
+class Moment(Struct, frozen=True):
+    """One thing that happened. `change` is a word of `core.ledger`; `note` says more in plain words."""
+
+    at: Instant
+    offset: int
+    change: str
+    delivery: int
+    attempt: int
+    note: str
+    error_kind: str | None = None
+    error: str | None = None
+
+
+class Timeline(Struct, frozen=True):
+    """`cut`: why it may not be all, as a sentence; empty when it is."""
+
+    moments: list[Moment]
+    cut: str = ""
+    queue: str | None = None
+    kind: str | None = None
+    tenant: str | None = None
+
+
+NO_LEDGER: Final = "This store keeps no ledger, so the past of a job is not known."
+OFF: Final = "The ledger of this store is switched off or was trimmed: nothing of this job is in it."
+
+
+def timeline_of(store: Store, job: Job) -> Timeline:
+    """The past of a job that is there."""
+    if not isinstance(store, Ledgered):
+        return Timeline([], NO_LEDGER)
+    first = place_of(store, job.enqueued_at - SLACK)
+    end = place_of(store, (job.finished_at or store.now()) + SLACK)
+    if end - first <= READ_MOST:
+        found = _of_job(stretch(store, first, end - first), job.id)
+        cut = "" if found and found[0].change == Change.ACCEPTED else OFF if not found else _trimmed(store)
+        return _told(found, cut, job.queue, job.kind, job.tenant)
+    moments = [job.enqueued_at, job.claimed_at, job.finished_at, *(error.at for error in job.errors)]
+    found = _around(store, [at for at in moments if at], job.id)
+    cut = (
+        f"The ledger holds {end - first:,} records of that time; shown is what happened at the moments that are known."
+    )
+    return _told(found, cut, job.queue, job.kind, job.tenant)
+
+
+def timeline_of_gone(store: Store, job_id: int) -> Timeline | None:
+    """The past of a job that is no longer there; None when the ledger does not know it either."""
+    if not isinstance(store, Ledgered):
+        return None
+    born = _birth(store, job_id)
+    if born is None:
+        return None
+    entry, span = born
+    found = _of_job(stretch(store, entry.offset, READ_MOST), job_id)
+    ended = any(moment.change in _ENDS for moment in found)
+    cut = "" if ended else f"The next {READ_MOST:,} records of the ledger do not tell how it ended."
+    trait = span.traits[job_id - span.first] if span.traits else None
+    return _told(found, cut, span.queue, (trait and trait.kind) or span.kind, trait.tenant if trait else None)
+
+
+def _told(found: list[Moment], cut: str, queue: str, kind: str, tenant: str | None) -> Timeline:
+    if len(found) > SHOWN_MOST:
+        half = SHOWN_MOST // 2
+        cut = f"Of {len(found):,} records about this job the first and last {half} are shown. {cut}".strip()
+        found = [*found[:half], *found[-half:]]
+    return Timeline(found, cut, queue, kind, tenant)
+
+
+def _trimmed(store: Ledgered) -> str:
+    first, _ = store.ledger_extent()
+    return f"The ledger begins at record {first:,}; what happened before it was trimmed." if first else ""
+
+
+def _around(store: Ledgered, seeds: list[Instant], job_id: int) -> list[Moment]:
+    """What happened to the job at these moments, and at those that it leads to."""
+    found: dict[int, Moment] = {}
+    looked: set[Instant] = set()
+    while seeds and len(looked) < 32:
+        at = seeds.pop()
+        if at in looked:
+            continue
+        looked.add(at)
+        place = place_of(store, at)
+        for entry in stretch(store, max(0, place - AROUND_MOST // 2), AROUND_MOST):
+            if (span := _span_of(entry, job_id)) is not None:
+                found[entry.offset] = _moment(entry, span, job_id)
+                seeds += [moment for moment in (span.claimed_at, span.enqueued_at) if moment]
+    return [found[offset] for offset in sorted(found)]
+
+
+def _birth(store: Ledgered, job_id: int) -> tuple[LedgerEntry, Span] | None:
+    """The record that accepted the job."""
+    low, high = store.ledger_extent()
+    low_bound = low
+    while high - low > AROUND_MOST // 2:
+        middle = (low + high) // 2
+        born = _first_birth(stretch(store, middle, AROUND_MOST))
+        if born is None or born >= job_id:
+            high = middle
+        else:
+            low = middle
+    for entry in stretch(store, max(low_bound, low - AROUND_MOST), 3 * AROUND_MOST):
+        for span in entry.record.spans:
+            if span.change == Change.ACCEPTED and span.first <= job_id < span.first + span.n:
+                return entry, span
+    return None
+
+
+def _first_birth(entries: Iterable[LedgerEntry]) -> int | None:
+    """The smallest id that is born in the first of these records that bears any."""
+    for entry in entries:
+        ids = [span.first for span in entry.record.spans if span.change == Change.ACCEPTED]
+        if ids:
+            return min(ids)
+    return None
+
+
+def _of_job(entries: Iterable[LedgerEntry], job_id: int) -> list[Moment]:
+    spans = ((entry, _span_of(entry, job_id)) for entry in entries)
+    return [_moment(entry, span, job_id) for entry, span in spans if span is not None]
+
+
+def _span_of(entry: LedgerEntry, job_id: int) -> Span | None:
+    return next((span for span in entry.record.spans if span.first <= job_id < span.first + span.n), None)
+
+
+def _moment(entry: LedgerEntry, span: Span, job_id: int) -> Moment:
+    trait = span.traits[job_id - span.first] if span.traits else None
+    return Moment(
+        entry.record.at,
+        entry.offset,
+        span.change,
+        span.delivery,
+        span.attempt,
+        _note(entry, span),
+        trait.error_kind if trait else None,
+        trait.error if trait else None,
+    )
+
+
+def _note(entry: LedgerEntry, span: Span) -> str:
+    record, at = entry.record, entry.record.at
+    match span.change:
+        case Change.ACCEPTED:
+            due = f", due {length(span.due_at - at)} later" if span.due_at > at else ""
+            lives = "1 life" if span.max_attempts == 1 else f"{span.max_attempts:,} lives"
+            return (f"by schedule {record.name}, " if record.name else "") + lives + due
+        case Change.CLAIMED:
+            return f"by {record.owner or 'a worker'}, {length(at - span.due_at)} after it was due"
+        case Change.EXTENDED:
+            return f"the lease lasts {length(span.until - at)} from here"
+        case Change.RETRIED:
+            return f"failed after {length(at - span.claimed_at)}, due again {length(span.until - at)} later"
+        case Change.ACKED | Change.DIED | Change.DISMISSED:
+            return f"after {length(at - span.claimed_at)} of work, {length(at - span.enqueued_at)} in all"
+        case Change.RELEASED:
+            return f"handed back uncharged, due {length(span.until - at)} later"
+        case _:
+            return _NOTES.get(span.change, "")
+
+
+_NOTES: Final[dict[str, str]] = {
+    Change.MERGED: "a newer payload took its place",
+    Change.CANCELLED: "before it ran",
+    Change.ASKED: "its holder will be told to stop",
+    Change.EXPIRED: "nobody claimed it in time",
+    Change.REDRIVEN: "all lives given back",
+    Change.PURGED: "forgotten",
+}

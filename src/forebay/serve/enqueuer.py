@@ -1,0 +1,127 @@
+"""Group commit for producers over HTTP: what arrives while one call of `enqueue` runs goes into the next.
+
+A call is all or nothing, so one bad draft would fail its neighbours; it does not: a call that is refused is taken
+apart until every draft has its own answer. A store that fails is everybody's answer, because nobody knows what it did.
+"""
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from forebay.core.errors import ForebayError, QueueFull, StoreFailed
+from forebay.core.job import Draft
+from forebay.core.limits import BATCH_BYTES, BATCH_MOST
+from forebay.store.protocol import Receipt, Store
+
+if TYPE_CHECKING:
+    from forebay.serve.ground import Ground
+
+Answer: TypeAlias = Receipt | Exception
+Waiting: TypeAlias = tuple[Draft, "asyncio.Future[Receipt]"]
+
+_IN_FLIGHT: Final = 2
+"""Calls at once: while one waits for its commit, the next may be on its way."""
+
+
+class Enqueuer:
+    """Of one event loop. `put` returns when the job is durable, or raises its own error."""
+
+    def __init__(self, ground: "Ground") -> None:
+        self._ground = ground
+        self._waiting: deque[Waiting] = deque()
+        self._in_flight: set[asyncio.Task[None]] = set()
+
+    async def put(self, draft: Draft) -> Receipt:
+        answer: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        self._waiting.append((draft, answer))
+        self._send()
+        return await answer
+
+    def _send(self) -> None:
+        if self._waiting and len(self._in_flight) < _IN_FLIGHT:
+            task = asyncio.create_task(self._carry(self._next_batch()))
+            self._in_flight.add(task)
+            task.add_done_callback(self._sent)
+
+    def _sent(self, task: "asyncio.Task[None]") -> None:
+        self._in_flight.discard(task)
+        self._send()
+
+    def _next_batch(self) -> list[Waiting]:
+        """Bounded as a store's verb is; who left before its turn is left out."""
+        batch: list[Waiting] = []
+        size = 0
+        while self._waiting and len(batch) < BATCH_MOST:
+            draft, answer = self._waiting[0]
+            if batch and size + len(draft.body) > BATCH_BYTES:
+                break
+            self._waiting.popleft()
+            if not answer.done():
+                batch.append((draft, answer))
+                size += len(draft.body)
+        return batch
+
+    async def _carry(self, batch: list[Waiting]) -> None:
+        try:
+            answers: list[Answer] = await self._ground.call(
+                enqueue_each, self._ground.store, [draft for draft, _ in batch]
+            )
+        except Exception as error:
+            answers = [error] * len(batch)
+        for (_, future), answer in zip(batch, answers, strict=True):
+            if future.done():
+                continue
+            if isinstance(answer, Exception):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
+
+
+def enqueue_each(store: Store, drafts: list[Draft]) -> list[Answer]:
+    """An answer a draft, in few calls: refusals cost calls, and a full queue costs one more, not one a draft."""
+    if not drafts:
+        return []
+    try:
+        return list(store.enqueue(drafts))
+    except StoreFailed as error:
+        return [error] * len(drafts)
+    except QueueFull as full:
+        if len(drafts) == 1:
+            return [full]
+        return _without_the_full(store, drafts, full)
+    except ForebayError as error:
+        if len(drafts) == 1:
+            return [error]
+        half = len(drafts) // 2
+        return enqueue_each(store, drafts[:half]) + enqueue_each(store, drafts[half:])
+
+
+def _without_the_full(store: Store, drafts: list[Draft], full: QueueFull) -> list[Answer]:
+    """The others first; then as many of the full queue as there was room for, and those behind them are refused.
+
+    A draft that repeats a key needs no room, so one with a key is asked for by itself.
+    """
+    room = max(0, full.limit - full.depth)
+    tried: list[int] = []
+    refused: list[int] = []
+    for place, draft in enumerate(drafts):
+        if draft.queue != full.queue:
+            tried.append(place)
+        elif draft.key is None and room > 0:
+            room -= 1
+            tried.append(place)
+        else:
+            refused.append(place)
+    if len(tried) == len(drafts):
+        half = len(drafts) // 2
+        return enqueue_each(store, drafts[:half]) + enqueue_each(store, drafts[half:])
+    answers: dict[int, Answer] = dict(zip(tried, enqueue_each(store, [drafts[place] for place in tried]), strict=True))
+    for place in refused:
+        keyed = drafts[place].key is not None
+        answers[place] = enqueue_each(store, [drafts[place]])[0] if keyed else _alone(full)
+    return [answers[place] for place in range(len(drafts))]
+
+
+def _alone(full: QueueFull) -> QueueFull:
+    """The refusal of one draft, out of the refusal of many."""
+    return QueueFull(full.queue, full.limit, full.limit, 1, full.retry_after)

@@ -1,0 +1,66 @@
+"""`Metrics`: everything that is counted in one server, put together, and what of it a caller may see."""
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
+from msgspec.structs import replace
+
+from forebay.serve.actor import Actor
+from forebay.serve.metrics import families
+from forebay.serve.metrics.follower import Follower
+from forebay.serve.metrics.meters import Meters
+from forebay.serve.metrics.names import OTHER, Names
+from forebay.serve.metrics.readiness import Readiness
+from forebay.serve.metrics.tally import Tally
+from forebay.serve.metrics.watch import Watch
+from forebay.store.protocol import Ledgered, Store
+from forebay.work.meter import Family, Labels
+from forebay.work.role import Role
+
+
+class Metrics:
+    """`roles` are to be run (`Ground.add_role`); `meters` are to be told. `whole`: count the ledger from its start."""
+
+    def __init__(self, store: Store, *, names: Names | None = None, whole: bool = False) -> None:
+        self._store = store
+        self._names = names or Names()
+        self.meters = Meters(self._names)
+        self.tally = Tally(self._names)
+        self.follower = Follower(store, self.tally, whole=whole) if isinstance(store, Ledgered) else None
+        self.watch = Watch(store, self.tally if self.follower else None)
+        self.readiness = Readiness(store, self.watch)
+
+    @property
+    def roles(self) -> list[Role]:
+        return [self.watch] if self.follower is None else [self.follower, self.watch]
+
+    def families(self) -> Iterator[Family]:
+        """All of it, without a call of the store."""
+        counted = families.fleet(self.tally) if self.follower else ()
+        return chain(
+            counted,
+            families.following(self.follower),
+            families.queues(self.watch, self._names.queue),
+            families.server(self.watch.vitals),
+            families.own(self.meters, self._store.capabilities),
+        )
+
+
+def seen_by(actor: Actor, told: Iterable[Family]) -> Iterator[Family]:
+    """What an actor may know: one for some queues sees the series of those, one for a tenant sees none."""
+    if actor.tenant is None and actor.queues == ("*",):
+        yield from told
+        return
+    for family in told if actor.tenant is None else ():
+        kept = replace(
+            family,
+            samples=[each for each in family.samples if _reached(actor, each[0])],
+            distributions=[each for each in family.distributions if _reached(actor, each[0])],
+        )
+        if kept.samples or kept.distributions:
+            yield kept
+
+
+def _reached(actor: Actor, labels: Labels) -> bool:
+    queue = dict(labels).get("queue")
+    return queue is not None and queue != OTHER and actor.reaches(queue)

@@ -1,0 +1,126 @@
+"""Counting the records of a ledger: how many jobs went through what, and how long it took them.
+
+The counts of a tally that has seen a whole ledger are those of the audit (`forebay.spark`), change by change. Lengths
+follow from one record each, by the clock of the store. A store may extend all that an owner holds by one heartbeat,
+which names no job: those are counted by themselves.
+
+    wait      due → claimed, of every claim               lateness   the same, of jobs that were to begin later
+    run       claimed → the end of the lease              total      accepted → the end of the job
+"""
+
+from threading import Lock
+from typing import Final
+
+from forebay.core.instant import Instant
+from forebay.core.ledger import Change, LedgerEntry, Span
+from forebay.core.outcome import ABANDONED
+from forebay.serve.metrics.names import Names, Pair
+from forebay.work.meter import Distribution, Histogram
+
+RECLAIMED: Final = "reclaimed"
+"""A retry or a death because the holder fell silent: counted besides the change itself."""
+
+COUNTED: Final = (*(change.value for change in Change), RECLAIMED)
+LEASED: Final = frozenset((Change.ACKED, Change.RETRIED, Change.DIED, Change.RELEASED, Change.DISMISSED))
+"""What ends a lease."""
+
+ENDED: Final = frozenset((Change.ACKED, Change.DIED, Change.DISMISSED, Change.CANCELLED, Change.EXPIRED))
+"""What ends a job."""
+
+_FAILED: Final = frozenset((Change.RETRIED, Change.DIED))
+
+
+class Row:
+    """One queue and kind."""
+
+    __slots__ = ("counts", "run", "wait")
+
+    def __init__(self) -> None:
+        self.counts = dict.fromkeys(COUNTED, 0)
+        self.wait = Histogram()
+        self.run = Histogram()
+
+
+class QueueRow:
+    """What is told of a queue as a whole."""
+
+    __slots__ = ("claimed_at", "lateness", "total")
+
+    def __init__(self) -> None:
+        self.total = Histogram()
+        self.lateness = Histogram()
+        self.claimed_at: Instant = 0
+
+
+class Tally:
+    """`take` is called by one thread, everything else by any; a reader sees whole batches."""
+
+    def __init__(self, names: Names) -> None:
+        self._names = names
+        self._rows: dict[Pair, Row] = {}
+        self._queues: dict[str, QueueRow] = {}
+        self._guard = Lock()
+        self.records = 0
+        self.heartbeats = 0
+
+    def take(self, entries: list[LedgerEntry]) -> None:
+        with self._guard:
+            for entry in entries:
+                self.records += 1
+                self.heartbeats += entry.record.verb == "extend" and not entry.record.spans
+                for span in entry.record.spans:
+                    self._span(span, entry.record.at)
+
+    def counts(self) -> dict[Pair, dict[str, int]]:
+        """By labels: how many jobs, by change."""
+        with self._guard:
+            return {pair: dict(row.counts) for pair, row in self._rows.items()}
+
+    def lengths(self) -> dict[str, list[tuple[tuple[str, ...], Distribution]]]:
+        """By measure: the labels and what was measured."""
+        with self._guard:
+            return {
+                "wait": [(pair, row.wait.look()) for pair, row in self._rows.items()],
+                "run": [(pair, row.run.look()) for pair, row in self._rows.items()],
+                "total": [((queue,), row.total.look()) for queue, row in self._queues.items()],
+                "lateness": [((queue,), row.lateness.look()) for queue, row in self._queues.items()],
+            }
+
+    def claimed_at(self, queue: str) -> Instant:
+        """When a job of the queue was last claimed; 0: not since this began. Queues without a label share one."""
+        with self._guard:
+            row = self._queues.get(self._names.queue(queue))
+        return 0 if row is None else row.claimed_at
+
+    def _span(self, span: Span, at: Instant) -> None:
+        if span.traits is None:
+            self._jobs(span, span.kind, span.n, at)
+            return
+        for trait in span.traits:
+            kind = span.kind if trait is None or trait.kind is None else trait.kind
+            row = self._jobs(span, kind, 1, at)
+            if trait is not None and trait.error_kind == ABANDONED and span.change in _FAILED:
+                row.counts[RECLAIMED] += 1
+
+    def _jobs(self, span: Span, kind: str, n: int, at: Instant) -> Row:
+        """So many jobs of one kind to which the same happened."""
+        queue, kind = self._names.pair(span.queue, kind)
+        row = self._rows.get((queue, kind))
+        if row is None:
+            row = self._rows[queue, kind] = Row()
+        whole = self._queues.get(queue)
+        if whole is None:
+            whole = self._queues[queue] = QueueRow()
+        change = span.change
+        if change in row.counts:
+            row.counts[change] += n
+        if change == Change.CLAIMED:
+            whole.claimed_at = max(whole.claimed_at, at)
+            row.wait.add(at - span.due_at, n)
+            if span.delivery == 1 and span.due_at > span.enqueued_at:
+                whole.lateness.add(at - span.due_at, n)
+        elif change in LEASED:
+            row.run.add(at - span.claimed_at, n)
+        if change in ENDED and span.enqueued_at:
+            whole.total.add(at - span.enqueued_at, n)
+        return row

@@ -1,0 +1,76 @@
+"""What happened lately, by queue: how many attempts jobs took, and how long they ran.
+
+From the tail of the ledger, its last `TAIL` records, read at most every few seconds. A store without a ledger gives a
+bounded sample of the jobs that it holds; `source` says which of the two it was.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from math import ceil
+from threading import Lock
+from time import monotonic
+from typing import Final
+
+from forebay.core.ledger import Change
+from forebay.core.limits import BATCH_MOST
+from forebay.store.protocol import Ledgered, Query, Store
+
+TAIL: Final = BATCH_MOST
+_EVERY: Final = 2.0
+_ENDED: Final = frozenset({Change.ACKED.value, Change.DIED.value})
+
+
+class Recent:
+    """By queue: attempts of jobs that ended; `ran` counts them and adds up their microseconds."""
+
+    def __init__(self) -> None:
+        self._guard = Lock()
+        self._read_at = float("-inf")
+        self.source = ""
+        self.attempts: dict[str, Counter[int]] = {}
+        self.ran: dict[str, tuple[int, int]] = {}
+
+    def look(self, store: Store) -> "Recent":
+        """Anew when the last look is some seconds ago; blocking."""
+        with self._guard:
+            if monotonic() - self._read_at > _EVERY:
+                self.attempts, self.ran = {}, {}
+                if isinstance(store, Ledgered):
+                    self._from_ledger(store)
+                else:
+                    self._from_jobs(store)
+                self._read_at = monotonic()
+        return self
+
+    def _from_ledger(self, store: Ledgered) -> None:
+        first, following = store.ledger_extent()
+        self.source = f"the last {TAIL} records of the ledger"
+        for entry in store.ledger(max(first, following - TAIL) - 1, TAIL):
+            for span in entry.record.spans:
+                if span.change in _ENDED:
+                    self._ended(span.queue, span.attempt, span.n)
+                    if span.claimed_at:
+                        count, total = self.ran.get(span.queue, (0, 0))
+                        self.ran[span.queue] = (count + span.n, total + (entry.record.at - span.claimed_at) * span.n)
+
+    def _from_jobs(self, store: Store) -> None:
+        self.source = f"{BATCH_MOST} jobs that the store holds: it has no ledger"
+        for job in store.browse(Query(), 0, BATCH_MOST).jobs:
+            if job.attempt:
+                self._ended(job.queue, job.attempt, 1)
+
+    def _ended(self, queue: str, attempt: int, count: int) -> None:
+        self.attempts.setdefault(queue, Counter())[attempt] += count
+
+
+def p99(attempts: Iterable[Counter[int]]) -> int | None:
+    """So many attempts are enough for 99 % of the jobs; None without jobs."""
+    total: Counter[int] = Counter()
+    for each in attempts:
+        total.update(each)
+    left = ceil(total.total() * 0.99)
+    for attempt, count in sorted(total.items()):
+        left -= count
+        if left <= 0:
+            return attempt
+    return None

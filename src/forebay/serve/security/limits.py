@@ -1,0 +1,178 @@
+"""How much one caller may ask for: requests a second, requests at once, jobs an hour and a day.
+
+One caller's flood is its own: each has a bucket and a number of requests under way, so what is refused to one leaves
+the others their room. All tables are bounded. A bucket that has filled up again equals a new one, so it can be
+forgotten; only when very many callers are busy at once the longest silent one is forgotten before that.
+
+Quotas are counted by each server for itself and begin anew with it.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import ceil
+from time import monotonic
+from typing import Final
+
+from msgspec import Struct
+
+from forebay.serve.problems import Problem
+
+CALLERS_MOST: Final = 20_000
+HOUR: Final = 3_600
+DAY: Final = 86_400
+
+
+class Allowance(Struct, frozen=True):
+    """What one caller may ask for; None: as much as it likes. `burst` is at least one request."""
+
+    rate: float | None = None
+    burst: int | None = None
+    quota_hour: int | None = None
+    quota_day: int | None = None
+
+
+class Bounds(Struct, frozen=True, kw_only=True):
+    """What the server has room for.
+
+    at_once   requests under way;  each: of one caller
+    waiting   long polls, which hold nothing but a socket;  waiting_each: of one caller
+    """
+
+    at_once: int = 4_096
+    each: int = 512
+    waiting: int = 20_000
+    waiting_each: int = 15_000
+
+
+class Buckets:
+    """Token buckets, one a caller: `rate` tokens a second up to `burst`."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic, most: int = CALLERS_MOST) -> None:
+        self._clock = clock
+        self._most = most
+        self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._levels)
+
+    def take(self, caller: str, rate: float, burst: int) -> float:
+        """0 when a token was there, else the seconds until one is."""
+        now = self._clock()
+        level, at = self._levels.get(caller, (float(burst), now))
+        level = min(float(burst), level + (now - at) * rate)
+        wait = 0.0 if level >= 1 else (1 - level) / rate
+        self._levels[caller] = (level - 1 if level >= 1 else level, now)
+        self._levels.move_to_end(caller)
+        if len(self._levels) > self._most:
+            self._levels.popitem(last=False)
+        return wait
+
+
+class Quotas:
+    """Jobs a caller enqueued in this hour and this day, by the clock's own hours and days (UTC)."""
+
+    def __init__(self, clock: Callable[[], float], most: int = CALLERS_MOST) -> None:
+        self._clock = clock
+        self._most = most
+        self._spent: OrderedDict[tuple[str, int], tuple[int, int]] = OrderedDict()
+
+    def spend(self, caller: str, jobs: int, limits: dict[int, int | None]) -> float:
+        """0 when they fit and are counted, else the seconds until the quota begins anew."""
+        now = self._clock()
+        counted = {}
+        for period, limit in limits.items():
+            if limit is None:
+                continue
+            window = int(now // period)
+            known, used = self._spent.get((caller, period), (window, 0))
+            used = used if known == window else 0
+            if used + jobs > limit:
+                return (window + 1) * period - now
+            counted[caller, period] = (window, used + jobs)
+        self._spent.update(counted)
+        for place in counted:
+            self._spent.move_to_end(place)
+        while len(self._spent) > 2 * self._most:
+            self._spent.popitem(last=False)
+        return 0.0
+
+
+class Limits:
+    """All limits of one server. `turn` holds a place while a request is under way."""
+
+    def __init__(
+        self,
+        bounds: Bounds = Bounds(),  # noqa: B008
+        default: Allowance = Allowance(),  # noqa: B008
+        *,
+        clock: Callable[[], float] = monotonic,
+        wall: Callable[[], float],
+    ) -> None:
+        self.bounds = bounds
+        self._default = default
+        self._buckets = Buckets(clock)
+        self._quotas = Quotas(wall)
+        self._busy: dict[tuple[bool, str], int] = {}
+        self._under_way = {False: 0, True: 0}
+        self.refused: dict[str, int] = {"rate": 0, "quota": 0, "at-once": 0}
+
+    @contextmanager
+    def turn(self, caller: str, allowance: Allowance, waits: bool) -> Iterator[None]:
+        """A place for one request, or a 429 for its caller, or a 503 when the house is full."""
+        self._pace(caller, allowance)
+        self._enter(caller, waits)
+        try:
+            yield
+        finally:
+            self._leave(caller, waits)
+
+    def spend(self, caller: str, allowance: Allowance, jobs: int) -> None:
+        """Count jobs against the caller's quotas, or refuse them all."""
+        hour = self._default.quota_hour if allowance.quota_hour is None else allowance.quota_hour
+        day = self._default.quota_day if allowance.quota_day is None else allowance.quota_day
+        if wait := self._quotas.spend(caller, jobs, {HOUR: hour, DAY: day}):
+            self.refused["quota"] += 1
+            raise _slow_down("quota", "The quota of the key is spent", wait)
+
+    def _pace(self, caller: str, allowance: Allowance) -> None:
+        rate = self._default.rate if allowance.rate is None else allowance.rate
+        if rate is None:
+            return
+        burst = allowance.burst or self._default.burst or max(1, ceil(rate))
+        if wait := self._buckets.take(caller, rate, burst):
+            self.refused["rate"] += 1
+            raise _slow_down("rate", "Too many requests of this key", wait)
+
+    def _enter(self, caller: str, waits: bool) -> None:
+        most, each = (
+            (self.bounds.waiting, self.bounds.waiting_each) if waits else (self.bounds.at_once, self.bounds.each)
+        )
+        own = self._busy.get((waits, caller), 0)
+        if own >= each or self._under_way[waits] >= most:
+            self.refused["at-once"] += 1
+            if own >= each:
+                raise _slow_down("at-once", "Too many requests of this key at once", 1)
+            raise Problem(503, "busy", "The server is busy", "try again in a moment", {"Retry-After": "1"})
+        self._busy[waits, caller] = own + 1
+        self._under_way[waits] += 1
+
+    def _leave(self, caller: str, waits: bool) -> None:
+        self._under_way[waits] -= 1
+        own = self._busy[waits, caller] - 1
+        if own:
+            self._busy[waits, caller] = own
+        else:
+            del self._busy[waits, caller]
+
+
+def _slow_down(slug: str, title: str, wait: float) -> Problem:
+    seconds = max(1, ceil(wait))
+    return Problem(
+        429,
+        slug,
+        title,
+        f"try again in {seconds} s",
+        headers={"Retry-After": str(seconds)},
+        extra={"retry_after": seconds},
+    )

@@ -1,0 +1,212 @@
+"""Long polls for work: any number of workers wait, and hold nothing while they do but their sockets.
+
+Whoever waits stands in the lines of the queues it wants. A few threads sleep for all of them, each for some of the
+queues (`store.wait`); when one wakes, the longest waiting worker of each of its queues gets a claim in its own name,
+and so on until a claim brings nothing. A worker that asks anew while the line is known to be empty costs no claim. A
+hint may get lost: each line is tried once a second anyway.
+
+A worker that is gone before its jobs come is taken out of the lines; jobs that were claimed for it go back unharmed.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import timedelta
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from forebay.core.lease import Lease
+from forebay.core.outcome import Release
+from forebay.serve.problems import Problem
+from forebay.store.protocol import Want
+
+if TYPE_CHECKING:
+    from forebay.serve.ground import Ground
+
+LANES_MOST: Final = 16
+"""Threads that sleep; queues beyond that share them."""
+
+_NAP: Final = timedelta(seconds=1)
+_FRUITLESS_REST: Final = 0.02
+_AWAY_REST: Final = 0.5
+_ABREAST_MOST: Final = 8
+"""Claims at once in one line, while every one of them brings something."""
+
+_CLAIM_MOST: Final = 5.0
+
+
+class Poller:
+    """One worker that waits. `busy`: a claim is being made for it. `left`: it waits no longer than for that claim."""
+
+    __slots__ = ("answer", "busy", "lease_for", "left", "owner", "queues", "wants")
+
+    def __init__(self, wants: Sequence[Want], owner: str, lease_for: timedelta) -> None:
+        self.wants = wants
+        self.queues = [want.queue for want in wants]
+        self.owner = owner
+        self.lease_for = lease_for
+        self.answer: asyncio.Future[list[Lease]] = asyncio.get_running_loop().create_future()
+        self.busy = False
+        self.left = False
+
+
+class Lane:
+    """Some queues, who stands in their lines, and the task that sleeps for them. `handing`: it is awake."""
+
+    def __init__(self) -> None:
+        self.lines: dict[str, OrderedDict[Poller, None]] = {}
+        self.task: asyncio.Task[None] | None = None
+        self.handing = False
+
+    def first(self, queue: str, count: int) -> list[Poller]:
+        """Who has waited longest, and is not being served in another line."""
+        return list(islice((poller for poller in self.lines.get(queue, ()) if not poller.busy), count))
+
+
+class Waiting:
+    """Those who wait for work, of one event loop."""
+
+    def __init__(self, ground: "Ground") -> None:
+        self._ground = ground
+        self._lanes = [Lane() for _ in range(LANES_MOST)]
+        self._home: dict[str, Lane] = {}
+        self._sleepers = ThreadPoolExecutor(LANES_MOST, "forebay-claims")
+        self._closed = False
+        self.pollers = 0
+
+    async def claim(
+        self, wants: Sequence[Want], owner: str, lease_for: timedelta, wait: float, gone: Callable[[], Awaitable[None]]
+    ) -> list[Lease]:
+        """Leases as soon as there are any, none when the time is up. `gone` returns when the caller has left."""
+        if wait <= 0 or not all(self._known_empty(want.queue) for want in wants):
+            leases = await self._ground.call(self._ground.store.claim, wants, owner, lease_for)
+            if leases or wait <= 0:
+                return leases
+        if self._closed:
+            return []
+        if self.pollers >= self._ground.settings.pollers_most:
+            raise Problem(503, "busy", "Too many wait for work already", "try again later", {"Retry-After": "5"})
+        return await self._wait(Poller(wants, owner, lease_for), wait, gone)
+
+    def dismiss(self) -> None:
+        """Everyone is answered at once, empty-handed, and nobody waits any more."""
+        self._closed = True
+        for poller in {poller for lane in self._lanes for line in lane.lines.values() for poller in line}:
+            self._let_go(poller)
+
+    async def close(self) -> None:
+        self.dismiss()
+        tasks = [lane.task for lane in self._lanes if lane.task is not None]
+        # A claim under way may bring something, which is to go back; those who only sleep are not waited for.
+        busy = [lane.task for lane in self._lanes if lane.task is not None and lane.handing]
+        if busy:
+            await asyncio.wait(busy, timeout=_CLAIM_MOST)
+        for task in tasks:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        self._sleepers.shutdown(wait=False, cancel_futures=True)
+
+    def _known_empty(self, queue: str) -> bool:
+        """Somebody waits there whose claim brought nothing, and the lane sleeps."""
+        home = self._home.get(queue)
+        return home is not None and queue in home.lines and not home.handing
+
+    async def _wait(self, poller: Poller, wait: float, gone: Callable[[], Awaitable[None]]) -> list[Lease]:
+        self.pollers += 1
+        self._join(poller)
+        leaving = asyncio.ensure_future(gone())
+        try:
+            either: list[asyncio.Future[Any]] = [poller.answer, leaving]
+            await asyncio.wait(either, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+            self._let_go(poller)
+            leases = await poller.answer
+            if leases and leaving.done():
+                await self._hand_back(leases)
+                return []
+            return leases
+        finally:
+            self.pollers -= 1
+            leaving.cancel()
+            self._let_go(poller)
+
+    def _join(self, poller: Poller) -> None:
+        for queue in poller.queues:
+            lane = self._home.get(queue)
+            if lane is None:
+                lane = self._home[queue] = min(self._lanes, key=lambda each: (len(each.lines), each.task is not None))
+            lane.lines.setdefault(queue, OrderedDict())[poller] = None
+            if lane.task is None:
+                lane.task = asyncio.create_task(self._look_after(lane))
+
+    def _let_go(self, poller: Poller) -> None:
+        """Out of all lines. Without a claim under way it is answered now, else when that comes back."""
+        poller.left = True
+        for queue in poller.queues:
+            lines = self._home[queue].lines if queue in self._home else {}
+            if queue in lines:
+                lines[queue].pop(poller, None)
+                if not lines[queue]:
+                    del lines[queue]
+        if not poller.busy and not poller.answer.done():
+            poller.answer.set_result([])
+
+    async def _look_after(self, lane: Lane) -> None:
+        """Sleep, hand out, and so on while anybody stands in one of the lines."""
+        loop = asyncio.get_running_loop()
+        fruitless = 0
+        try:
+            while lane.lines and not self._closed:
+                queues = list(lane.lines)
+                try:
+                    news = await loop.run_in_executor(self._sleepers, self._ground.store.wait, queues, _NAP)
+                    found = await self._hand_out(lane, queues)
+                except Exception as error:
+                    # A store that is away must not end the lane: those who wait would be forgotten.
+                    self._ground.meters.met(error)
+                    self._ground.voice.warn("claims", error)
+                    await asyncio.sleep(_AWAY_REST)
+                    continue
+                fruitless = fruitless + 1 if news and not found else 0
+                if fruitless > len(queues):
+                    await asyncio.sleep(_FRUITLESS_REST)
+        finally:
+            lane.task = None
+            # Until here a queue kept its lane, so that two threads never slept for one queue.
+            self._home = {queue: home for queue, home in self._home.items() if home is not lane}
+
+    async def _hand_out(self, lane: Lane, queues: Sequence[str]) -> int:
+        """Claims for those who waited longest, queue by queue, until nothing is left or nobody."""
+        lane.handing = True
+        try:
+            found = 0
+            for queue in queues:
+                abreast = 1
+                while (pollers := lane.first(queue, abreast)) and not self._closed:
+                    brought = await asyncio.gather(*map(self._serve, pollers))
+                    found += sum(map(len, brought))
+                    if not all(brought):
+                        break
+                    abreast = min(_ABREAST_MOST, 2 * abreast)
+            return found
+        finally:
+            lane.handing = False
+
+    async def _serve(self, poller: Poller) -> list[Lease]:
+        """One claim in a worker's own name. What nobody waits for any more goes back."""
+        poller.busy = True
+        leases: list[Lease] = []
+        try:
+            leases = await self._ground.call(self._ground.store.claim, poller.wants, poller.owner, poller.lease_for)
+        finally:
+            poller.busy = False
+            if leases or poller.left:
+                poller.answer.set_result(leases)
+                self._let_go(poller)
+        return leases
+
+    async def _hand_back(self, leases: Sequence[Lease]) -> None:
+        """As they were: whoever was to have them is gone."""
+        await self._ground.call(self._ground.store.settle, [(lease, Release()) for lease in leases])

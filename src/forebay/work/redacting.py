@@ -1,0 +1,68 @@
+"""The rules of redaction of this process, and the filter that keeps secrets out of its logs.
+
+The rules are a JSON file named by FOREBAY_REDACTION, so that workers, servers and commands have the same ones before a
+store is open; without it the built-in ones hold. A file that cannot be read is refused at the start, not at the first
+secret.
+"""
+
+import logging
+import os
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from forebay.core.errors import Invalid
+from forebay.core.redaction import DEFAULT, Redaction
+
+VARIABLE: Final = "FOREBAY_REDACTION"
+_LOGGERS: Final = ("", "forebay", "uvicorn", "uvicorn.error", "uvicorn.access")
+
+
+def rules() -> Redaction:
+    """As FOREBAY_REDACTION says; read once a file."""
+    place = os.environ.get(VARIABLE)
+    return _read(place) if place else DEFAULT
+
+
+@cache
+def _read(place: str) -> Redaction:
+    try:
+        return msgspec.json.decode(Path(place).read_bytes(), type=Redaction)
+    except (OSError, msgspec.DecodeError) as error:
+        way_out = 'write {"names": ["passport"], "kinds": {"charge": ["customer.email"]}}'
+        raise Invalid(VARIABLE, str(error), way_out) from None
+
+
+class SecretFilter(logging.Filter):
+    """Every record's words, and its trace, without what looks like a secret."""
+
+    def __init__(self, redaction: Redaction) -> None:
+        super().__init__()
+        self._redaction = redaction
+        self._formatter = logging.Formatter()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        try:
+            said = record.getMessage()
+        except Exception:
+            said = str(record.msg)
+        shown = self._redaction.text(said)
+        if shown != said:
+            record.msg, record.args = shown, None
+        if record.exc_info and not record.exc_text:
+            record.exc_text = self._formatter.formatException(record.exc_info)
+        if record.exc_text:
+            record.exc_text = self._redaction.text(record.exc_text)
+        return True
+
+
+def guard_logs(names: Iterable[str] = _LOGGERS) -> None:
+    """Put the filter on all handlers of these loggers, each once; the root's too, and the last resort."""
+    redaction = rules()
+    handlers = [handler for name in names for handler in logging.getLogger(name).handlers]
+    for handler in [*handlers, *([logging.lastResort] if logging.lastResort else [])]:
+        if not any(isinstance(each, SecretFilter) for each in handler.filters):
+            handler.addFilter(SecretFilter(redaction))

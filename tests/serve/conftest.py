@@ -1,0 +1,44 @@
+"""What tests of the HTTP side start from.
+
+    def test_it(site: Site) -> None:                        # on memory://
+        answer = site.client(Role.PRODUCER).post("/jobs", json={"kind": "hello"})
+
+`serve_on(store)` serves any store, with settings or an app of one's own. All are stopped when their test ends.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+from fastapi import FastAPI
+
+from forebay.serve.settings import ServeSettings
+from forebay.store.open import open_store
+from forebay.store.protocol import Store
+from tests.serve.site import Serving, Site
+
+
+@pytest.fixture
+def serve_on() -> Iterator[Serving]:
+    """Serve a store until the test ends; the store is closed by whoever opened it."""
+    sites: list[Site] = []
+
+    def serve(store: Store, settings: ServeSettings | None = None, app: FastAPI | None = None) -> Site:
+        sites.append(Site(store, settings, app).start())
+        return sites[-1]
+
+    yield serve
+    for site in reversed(sites):
+        site.stop()
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    opened = open_store("memory://")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def site(store: Store, serve_on: Serving) -> Site:
+    """A server on a store in memory."""
+    return serve_on(store)

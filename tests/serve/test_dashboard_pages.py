@@ -1,0 +1,477 @@
+"""The pages over real HTTP: who sees what, what every act does and leaves behind, and what is refused."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+
+from forebay.core.instant import days
+from forebay.core.job import Draft, State
+from forebay.core.outcome import Ack, DeadLetter, Failure
+from forebay.core.policy import KeepFor, Retained, Until
+from forebay.core.schedule import Schedule
+from forebay.core.spec import QueueSpec
+from forebay.serve.actor import Role
+from forebay.serve.security.acts import read_acts
+from forebay.serve.settings import ServeSettings
+from forebay.store.open import open_store
+from forebay.store.protocol import Store, Want
+from forebay.work.cron import Cron, Timetable
+from tests.serve.site import Serving, Site
+from tests.serve.visitor import Visitor, visitor
+
+MINUTE = timedelta(minutes=1)
+PAGES = (
+    "/ui/",
+    "/ui/queues/mail",
+    "/ui/jobs",
+    "/ui/jobs/1",
+    "/ui/dead",
+    "/ui/schedules",
+    "/ui/schedules/night",
+    "/ui/workers",
+    "/ui/logs",
+    "/ui/logs/clicks",
+    "/ui/logs/clicks?group=g",
+)
+OPERATING = ("/ui/moves/new?state=dead", "/ui/moves/new?queue=mail")
+RULING = ("/ui/acts", "/ui/keys")
+ACTS = (
+    ("/ui/queues/mail/pause", {}),
+    ("/ui/queues/mail/resume", {}),
+    ("/ui/queues/mail/gate", {"gate": "until/open", "slots": "1"}),
+    ("/ui/jobs/1/cancel", {}),
+    ("/ui/jobs/1/redrive", {}),
+    ("/ui/moves", {"act": "cancel"}),
+    ("/ui/schedules/night/pause", {}),
+    ("/ui/schedules/night/resume", {}),
+    ("/ui/schedules/night/edit", {"rule": "5 5 * * *", "zone": "UTC"}),
+    ("/ui/logs/clicks/rewind", {"group": "g", "partition": "0", "offset": "-1"}),
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    opened = open_store(f"sqlite:///{tmp_path}/jobs.db")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def shop(store: Store, serve_on: Serving) -> Site:
+    """A few of everything: job 1 waits, 2 runs, 3 is dead, 4 is done, 5 is another tenant's in another queue."""
+    store.put_spec(QueueSpec(name="mail", retention=KeepFor(days(1)), eligibility=Until("open", "subject")))
+    store.put_spec(QueueSpec(name="clicks", retention=Retained(2)))
+    store.append("clicks", [b'{"token": "fb_secret"}', b'"plain"'], ["a", "b"])
+    rule = Timetable(Cron("30 1 * * *", "Europe/Berlin")).rule
+    store.put_schedule(Schedule("night", rule, store.now() + 3_600_000_000, Draft("report", {"n": 1}, "mail")))
+    mail = [Draft("hello", {"to": "ada", "password": "hunter2"}, "mail", tenant="acme") for _ in range(3)]
+    waits = Draft("hello", {"n": 1}, "mail", tenant="acme", delay=3_600_000_000)
+    store.enqueue([waits, *mail, Draft("resize", {"n": 2}, "media", tenant="birch")])
+    runs, dies, ends = store.claim([Want("mail", 3)], "worker-1", timedelta(minutes=30))
+    store.settle([(dies, DeadLetter(Failure("KeyError", "'user'"))), (ends, Ack(b'{"ok": true}'))])
+    assert (runs.job.id, dies.job.id, ends.job.id) == (2, 3, 4)
+    return serve_on(store, ServeSettings(port=0, tend=False))
+
+
+def acts(store: Store) -> list[str]:
+    return [f"{act.act} {act.about}" for act in read_acts(store)[0]]
+
+
+# -- who sees what
+
+
+def test_a_viewer_sees_and_does_nothing(shop: Site, store: Store) -> None:
+    with visitor(shop, Role.VIEWER) as viewer:
+        for path in PAGES:
+            page = viewer.get(path)
+            assert page.values("href").count("/ui/keys") == 0
+            actions = [value for value in page.values("action") if not value.startswith(("/ui/jobs", "/ui/schedules"))]
+            assert {each for each in actions if "/ui/logs" not in each} == {"/ui/logout"}, path
+        for path in (*OPERATING, *RULING):
+            viewer.get(path, 403)
+        before = store.get([1, 2, 3, 4, 5])
+        for path, fields in ACTS:
+            assert viewer.post(path, **fields).status_code == 403, path
+        assert store.get([1, 2, 3, 4, 5]) == before
+    assert acts(store) == []
+
+
+def test_an_operator_acts_and_does_not_rule(shop: Site) -> None:
+    with visitor(shop, Role.OPERATOR) as operator:
+        for path in (*PAGES, *OPERATING):
+            operator.get(path)
+        for path in RULING:
+            operator.get(path, 403)
+
+
+def test_an_admin_sees_all(shop: Site) -> None:
+    with visitor(shop, Role.ADMIN) as admin:
+        for path in (*PAGES, *OPERATING, *RULING):
+            admin.get(path)
+
+
+def test_producers_and_workers_have_no_pages(shop: Site) -> None:
+    with visitor(shop, Role.PRODUCER, Role.WORKER) as other:
+        for path in (*PAGES, *OPERATING, *RULING):
+            other.get(path, 403)
+
+
+def test_nobody_sees_nothing(shop: Site) -> None:
+    with shop.with_key(None) as client:
+        for path in (*PAGES, *OPERATING, *RULING, "/ui/whatever"):
+            answer = client.get(path)
+            assert (answer.status_code, answer.headers["location"]) == (303, "/ui/login"), path
+        for path, fields in ACTS:
+            assert client.post(path, data=fields, headers={"Origin": shop.url}).status_code == 401, path
+        assert client.get("/").headers["location"] == "/ui/"
+        assert client.get("/ui").headers["location"] == "/ui/"
+
+
+def test_an_api_key_in_a_header_opens_no_page(shop: Site) -> None:
+    assert shop.client(Role.ADMIN).get("/ui/").status_code == 303
+
+
+def test_a_tenant_sees_its_own_jobs_and_no_sums(shop: Site) -> None:
+    with visitor(shop, Role.OPERATOR, tenant="birch") as tenant:
+        assert tenant.client.get("/ui/").headers["location"] == "/ui/jobs"
+        assert "resize" in tenant.get("/ui/jobs").text
+        assert "hello" not in tenant.get("/ui/jobs").text
+        tenant.get("/ui/jobs/5")
+        for path in ("/ui/jobs/1", "/ui/queues/mail", "/ui/queues/media", "/ui/workers", "/ui/schedules", "/ui/logs"):
+            tenant.get(path, 404)
+        assert "KeyError" not in tenant.get("/ui/dead").text
+        assert tenant.post("/ui/jobs/1/cancel").status_code == 404
+        assert tenant.post("/ui/queues/media/pause").status_code == 404
+        absent, foreign = tenant.client.get("/ui/jobs/999"), tenant.client.get("/ui/jobs/1")
+        assert absent.text.replace("999", "1") == foreign.text
+
+
+def test_queues_out_of_reach_do_not_exist(shop: Site) -> None:
+    with visitor(shop, Role.OPERATOR, queues=("media",)) as some:
+        assert "mail" not in some.get("/ui/").text.replace("Dead letters", "")
+        assert "media" in some.get("/ui/").text
+        for path in ("/ui/queues/mail", "/ui/jobs/1", "/ui/jobs/3", "/ui/logs/clicks", "/ui/schedules/night"):
+            some.get(path, 404)
+        assert "KeyError" not in some.get("/ui/dead").text
+        assert "worker-1" not in some.get("/ui/workers").text
+        for path, fields in ACTS[:5] + ACTS[6:]:
+            assert some.post(path, **fields).status_code == 404, path
+
+
+def test_the_server_s_own_logs_are_never_shown(shop: Site) -> None:
+    with visitor(shop, Role.ADMIN) as admin:
+        admin.done("/ui/queues/mail/pause")
+        assert "forebay." not in admin.get("/ui/logs").text
+        for name in ("forebay.keys", "forebay.operators"):
+            admin.get(f"/ui/logs/{name}", 404)
+            admin.get(f"/ui/queues/{name}", 404)
+
+
+# -- forged and malformed
+
+
+def test_an_act_needs_the_token_and_the_origin(shop: Site, store: Store) -> None:
+    with visitor(shop, Role.ADMIN) as admin:
+        token = admin.csrf()
+        for path, fields in (*ACTS, ("/ui/keys/0/revoke", {}), ("/ui/logout", {})):
+            assert admin.client.post(path, data={"other": "field", **fields}).status_code == 403, path
+            assert admin.client.post(path, data={**fields, "csrf": "x" * len(token)}).status_code == 403, path
+            elsewhere = admin.client.post(
+                path, data={**fields, "csrf": token}, headers={"Origin": "https://evil.example"}
+            )
+            assert elsewhere.status_code == 403, path
+            assert admin.client.get(path).status_code in (404, 405), path
+    assert acts(store) == []
+
+
+def test_logging_in_from_elsewhere_is_refused(shop: Site) -> None:
+    with shop.with_key(None) as client:
+        answer = client.post("/ui/login", data={"key": shop.key()}, headers={"Origin": "https://evil.example"})
+        assert answer.status_code == 403
+        assert client.post("/ui/login", data={"key": "fb_no"}, headers={"Origin": shop.url}).status_code == 401
+        assert not client.cookies
+
+
+def test_a_one_time_token_opens_one_session(shop: Site) -> None:
+    from forebay.serve.actor import Actor
+
+    token = shop.ground.door.sessions.one_time(Actor("dev", frozenset({Role.ADMIN})))
+    with shop.with_key(None) as client:
+        assert client.get(f"/?token={token}").headers["location"] == f"/ui/login?token={token}"
+        assert client.get(f"/ui/login?token={token}").headers["location"] == "/ui/"
+        assert client.get("/ui/").status_code == 200
+    with shop.with_key(None) as second:
+        assert "too old" in second.get(f"/ui/login?token={token}").text
+        assert not second.cookies
+    with shop.with_key(None) as third:
+        third.get(f"/ui/login?token={shop.key()}")
+        assert not third.cookies
+
+
+ABSENT = (
+    "/ui/jobs/0",
+    "/ui/jobs/-1",
+    "/ui/jobs/99999999999999999999999",
+    "/ui/jobs/abc",
+    "/ui/queues/none",
+    "/ui/logs/none",
+    "/ui/logs/clicks?partition=9",
+    "/ui/logs/mail",
+    "/ui/queues/clicks",
+    "/ui/schedules/none",
+    "/ui/moves/none",
+    "/ui/static/../render.py",
+    "/ui/static/none.css",
+    "/ui/nowhere",
+    "/ui/jobs?state=odd",
+    "/ui/jobs?queue=%3Cb%3E",
+    "/ui/logs/clicks?group=%3Cb%3E",
+    "/ui/moves/new?state=done",
+)
+
+
+def test_what_is_not_there_is_a_page_that_says_so(shop: Site) -> None:
+    with visitor(shop, Role.ADMIN) as admin:
+        for path in ABSENT:
+            answer = admin.client.get(path)
+            assert answer.status_code in (404, 422), (path, answer.status_code)
+            assert answer.headers["content-type"].startswith("text/html"), path
+
+
+def test_odd_pages_of_a_list_are_the_first(shop: Site) -> None:
+    with visitor(shop, Role.VIEWER) as viewer:
+        for after in ("-1", "x", "9" * 40, ""):
+            assert "hello" in viewer.get(f"/ui/jobs?after={after}").text
+
+
+# -- acts
+
+
+def test_a_job_is_cancelled_and_redriven(shop: Site, store: Store) -> None:
+    with visitor(shop, Role.OPERATOR) as operator:
+        assert "did=cancelled" in operator.done("/ui/jobs/1/cancel")
+        assert "did=requested" in operator.done("/ui/jobs/2/cancel")
+        assert "did=gone" in operator.done("/ui/jobs/4/cancel")
+        assert "did=redriven" in operator.done("/ui/jobs/3/redrive")
+        assert "did=alive" in operator.done("/ui/jobs/3/redrive")
+        assert "asked to stop" in operator.get("/ui/jobs/2?did=requested").text
+        assert "It lives again" in operator.get("/ui/jobs/3?did=redriven").text
+        assert "evil" not in operator.get("/ui/jobs/3?did=evil").text
+        assert operator.post("/ui/jobs/999/cancel").status_code == 404
+    one, _, three, *_ = store.get([1, 2, 3])
+    assert one is not None
+    assert three is not None
+    assert (one.state, three.state) == (State.CANCELLED, State.READY)
+    assert acts(store)[::-1] == ["cancel job 1", "cancel job 2", "cancel job 4", "redrive job 3", "redrive job 3"]
+    assert read_acts(store)[0][0].who.startswith("key:")
+
+
+def test_a_queue_is_paused_and_resumed_and_its_gate_opened(shop: Site, store: Store) -> None:
+    with visitor(shop, Role.OPERATOR) as operator:
+        operator.done("/ui/queues/mail/pause", minutes=30)
+        assert "Paused for 29m" in operator.get("/ui/queues/mail").text
+        operator.done("/ui/queues/mail/pause")
+        assert "Paused until it is resumed" in operator.get("/ui/queues/mail").text
+        operator.done("/ui/queues/mail/resume")
+        assert store.backlog(["mail"])[0].paused_until is None
+        for minutes in ("0", "x", "-5", "9" * 20):
+            assert operator.post("/ui/queues/mail/pause", minutes=minutes).status_code == 422
+        operator.done("/ui/queues/mail/gate", gate="until/open/x", slots=3)
+        operator.done("/ui/queues/mail/gate", gate="until/open/x", slots="")
+        for gate in ("until/other", "cap/media", "order/mailbox/subject/x", ""):
+            assert operator.post("/ui/queues/mail/gate", gate=gate, slots=1).status_code == 404, gate
+    assert acts(store)[0] == "gate gate until/open/x"
+
+
+def test_a_schedule_is_paused_resumed_and_edited(shop: Site, store: Store) -> None:
+    def night() -> Schedule:
+        return next(each for each in store.schedules() if each.name == "night")
+
+    with visitor(shop, Role.OPERATOR) as operator:
+        operator.done("/ui/schedules/night/pause")
+        assert night().paused
+        assert "none while it is paused" in operator.get("/ui/schedules").text
+        operator.done("/ui/schedules/night/resume")
+        assert not night().paused
+        fields = {"rule": "15 6 * * 1-5", "zone": "America/New_York", "dst": "skip", "catch_up": "all(3)"}
+        operator.done("/ui/schedules/night/edit", **fields, overlap="skip", jitter=5)
+        assert "at 06:15 Monday to Friday (America/New_York)" in operator.get("/ui/schedules/night").text
+        kept = Timetable.parse(night().rule, night().zone)
+        assert (kept.cron.dst, kept.catch_up.most, kept.overlap, kept.jitter) == ("skip", 3, "skip", 5)
+        assert night().draft.payload == {"n": 1}
+        for wrong in ({"rule": "x"}, {"zone": "Mars/Base"}, {"jitter": "-1"}, {"overlap": "odd"}, {"catch_up": "odd"}):
+            answer = operator.post("/ui/schedules/night/edit", **{**fields, **wrong})
+            assert answer.status_code == 422, wrong
+            assert 'role="alert"' in answer.text
+        assert Timetable.parse(night().rule, night().zone) == kept
+
+
+def test_a_group_is_moved_back(shop: Site, store: Store) -> None:
+    place = next(number for number, (_, end) in enumerate(store.extent("clicks")) if end)
+    store.commit("clicks", "g", place, 0)
+    with visitor(shop, Role.OPERATOR) as operator:
+        operator.done("/ui/logs/clicks/rewind", group="g", partition=place, offset=-1)
+        assert store.position("clicks", "g", place) == -1
+        for wrong in ({"partition": 9}, {"partition": -1}):
+            fields = {"group": "g", "partition": place, "offset": 0, **wrong}
+            assert operator.post("/ui/logs/clicks/rewind", **fields).status_code == 404
+        for wrong in ({"offset": "x"}, {"offset": 99}, {"group": "<b>"}, {"group": ""}):
+            fields = {"group": "g", "partition": place, "offset": 0, **wrong}
+            assert operator.post("/ui/logs/clicks/rewind", **fields).status_code == 422, wrong
+    assert acts(store) == ["rewind log clicks"] * 2
+
+
+def test_a_key_is_revoked_for_everybody(shop: Site, store: Store) -> None:
+    victim = shop.key(Role.VIEWER)
+    key_id = victim.split("_")[1]
+    with visitor(shop, key=victim) as viewer, visitor(shop, Role.ADMIN) as admin:
+        assert key_id in admin.get("/ui/keys").text
+        assert victim.split("_", 2)[2] not in admin.client.get("/ui/keys").text
+        admin.done(f"/ui/keys/{key_id}/revoke")
+        assert viewer.client.get("/ui/").status_code == 303
+        assert admin.post("/ui/keys/000000000000/revoke").status_code == 404
+        assert f"revoke key {key_id}" in f"{acts(store)}"
+        assert "revoke" in admin.get("/ui/acts").text
+
+
+def test_logging_out_ends_the_session(shop: Site) -> None:
+    with visitor(shop, Role.VIEWER) as viewer:
+        kept = dict(viewer.client.cookies)
+        assert viewer.done("/ui/logout") == "/ui/login"
+        with httpx.Client(base_url=shop.url, cookies=kept, trust_env=False) as again:
+            assert again.get("/ui/").status_code == 303
+
+
+# -- what is shown
+
+
+def test_secrets_are_hidden_wherever_they_could_show(shop: Site, store: Store) -> None:
+    secret = "hunter2"
+    with visitor(shop, Role.ADMIN) as admin:
+        for path in ("/ui/jobs/1", "/ui/jobs/2", "/ui/jobs/3", "/ui/logs/clicks", "/ui/dead", "/ui/jobs"):
+            text = admin.client.get(path).text
+            assert secret not in text, path
+            assert "fb_secret" not in text, path
+        assert "ada" in admin.get("/ui/jobs/2").text
+
+
+def test_pages_carry_careful_headers_and_little_script(shop: Site) -> None:
+    with visitor(shop, Role.ADMIN) as admin:
+        for path in PAGES:
+            answer = admin.client.get(path)
+            policy = answer.headers["content-security-policy"]
+            assert "unsafe-inline" not in policy
+            assert "frame-ancestors 'none'" in policy
+            assert answer.headers["cache-control"] == "no-store"
+            page = admin.get(path)
+            assert not page.values("style")
+            assert all(tag != "script" or dict(given).get("src") for tag, given in page.elements)
+        script = admin.client.get("/ui/static/forebay.js")
+        assert len(script.content) < 10_000
+        assert script.headers["content-type"].startswith("text/javascript")
+        assert "immutable" in script.headers["cache-control"]
+
+
+def test_a_gone_job_is_told_by_the_ledger(shop: Site, store: Store) -> None:
+    store.enqueue([Draft("brief", None, "media", tenant="acme")])
+    lease = store.claim([Want("media", 2)], "w", MINUTE)[-1]
+    store.settle([(lease, Ack())])
+    with visitor(shop, Role.VIEWER) as viewer, visitor(shop, Role.VIEWER, tenant="birch") as foreign:
+        page = viewer.get(f"/ui/jobs/{lease.job.id}").text
+        assert "no longer in the store" in page
+        assert "acked" in page
+        foreign.get(f"/ui/jobs/{lease.job.id}", 404)
+
+
+def test_the_last_verdict_is_on_the_first_page(store: Store, serve_on: Serving, tmp_path: Path) -> None:
+    verdict = {"answer": "PASS", "at": store.now() - 60_000_000, "reasons": [], "facts": {}, "results": []}
+    (tmp_path / "verdict.json").write_bytes(msgspec.json.encode(verdict))
+    site = serve_on(store, ServeSettings(port=0, tend=False, lake=str(tmp_path)))
+    with visitor(site, Role.VIEWER) as viewer:
+        assert "PASS 1m" in viewer.get("/ui/").text
+        (tmp_path / "verdict.json").write_bytes(b"{broken")
+        assert "no verdict" in viewer.get("/ui/").text
+
+
+def test_a_store_without_a_ledger_says_so_in_plain_words(serve_on: Serving) -> None:
+    store = open_store("memory://")
+    store.enqueue([Draft("k", {"n": 1})])
+    try:
+        with visitor(serve_on(store, ServeSettings(port=0, tend=False)), Role.ADMIN) as admin:
+            assert "keeps no ledger" in admin.get("/ui/").text
+            assert "keeps no ledger" in admin.get("/ui/jobs/1").text
+            assert "keeps no ledger" in admin.get("/ui/queues/default").text
+            assert "not durable" in admin.get("/ui/").text
+            assert "cannot change" in admin.get("/ui/moves/new?state=dead").text
+            admin.get("/ui/workers")
+            admin.get("/ui/jobs/2", 404)
+    finally:
+        store.close()
+
+
+def test_an_empty_store_has_pages_too(tmp_path: Path, serve_on: Serving) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/empty.db")
+    try:
+        with visitor(serve_on(store, ServeSettings(port=0, tend=False)), Role.ADMIN) as admin:
+            for path in ("/ui/", "/ui/jobs", "/ui/dead", "/ui/schedules", "/ui/workers", "/ui/logs", *RULING):
+                admin.get(path)
+            assert "No queues yet" in admin.get("/ui/").text
+    finally:
+        store.close()
+
+
+# -- live
+
+
+def first_part(viewer: Visitor, path: str) -> str:
+    with viewer.client.stream("GET", path, headers={"Accept": "text/event-stream"}) as answer:
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        for line in answer.iter_lines():
+            if line.startswith("data: "):
+                part: str = msgspec.json.decode(line.removeprefix("data: "))
+                return part
+    raise AssertionError("the stream ended")
+
+
+def test_live_pages_send_what_they_show(shop: Site) -> None:
+    with visitor(shop, Role.VIEWER) as viewer:
+        for path in ("/ui/", "/ui/queues/mail", "/ui/jobs/2", "/ui/dead", "/ui/workers"):
+            page, part = viewer.client.get(path).text, first_part(viewer, path)
+            assert 'id="live"' in page
+            assert "<main" not in part
+            assert 'name="csrf"' not in part, path
+            heads = [line for line in part.splitlines() if "<h2" in line]
+            assert all(line in page for line in heads), path
+        still = viewer.client.get("/ui/schedules", headers={"Accept": "text/event-stream"})
+        assert still.status_code == 200
+        assert still.headers["content-type"].startswith("text/html")
+
+
+def test_a_stream_changes_with_the_store_and_ends_with_the_session(shop: Site, store: Store) -> None:
+    key = shop.key(Role.VIEWER)
+    with (
+        visitor(shop, key=key) as viewer,
+        viewer.client.stream("GET", "/ui/jobs/1", headers={"Accept": "text/event-stream"}) as answer,
+    ):
+        lines = answer.iter_lines()
+        assert "waiting" in next(line for line in lines if line.startswith("data: "))
+        store.cancel([1])
+        assert "cancelled" in next(line for line in lines if line.startswith("data: ") and "cancelled" in line)
+        follower = shop.ground.door.follower
+        assert follower is not None
+        follower.revoke(key.split("_")[1], "test")
+        assert next(line for line in lines if line.startswith("event: ")) == "event: over"
+        assert [line for line in lines if line.startswith("event")] == []
+
+
+def test_streams_are_bounded_and_given_back(shop: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("forebay.serve.dashboard.live.STREAMS_MOST", 0)
+    with visitor(shop, Role.VIEWER) as viewer:
+        assert viewer.client.get("/ui/", headers={"Accept": "text/event-stream"}).status_code == 503
+        assert viewer.client.get("/ui/").status_code == 200
+    assert shop.app.state.desk.streams == 0

@@ -1,0 +1,182 @@
+"""/health and /ready: a real Postgres that is killed, cut off, frozen or read-only, and a queue without workers."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from signal import SIGKILL
+
+import httpx
+import psycopg
+import pytest
+
+from forebay.core.instant import seconds
+from forebay.core.job import Draft
+from forebay.core.outcome import Ack
+from forebay.serve.metrics import readiness
+from forebay.serve.metrics.readiness import PROBE, probe
+from forebay.store.open import open_store
+from forebay.store.protocol import Ledgered, Store, Want
+from forebay.testing.servers.postgres import PostgresServer
+from forebay.testing.servers.proxy import Proxy
+from tests.serve.site import Serving, Site
+
+PATIENCE = 30.0
+
+
+def ready(client: httpx.Client, **parameters: str) -> tuple[int, list[str]]:
+    answer = client.get("/ready", params=parameters)
+    body = answer.json()
+    assert (answer.status_code == 200) == (body["status"] == "ready") == (body["reasons"] == [])
+    return answer.status_code, body["reasons"]
+
+
+def becomes(client: httpx.Client, wanted: Callable[[int, list[str]], bool]) -> list[str]:
+    """Ask until the answer is the one; what the reasons were."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        status, reasons = ready(client)
+        if wanted(status, reasons):
+            return reasons
+        assert time.monotonic() < deadline, (status, reasons)
+
+
+@pytest.fixture
+def durable(tmp_path: Path) -> Iterator[Store]:
+    store = open_store(f"sqlite:///{tmp_path}/jobs.db")
+    yield store
+    store.close()
+
+
+def test_a_store_that_works_is_ready_and_says_how_durable_it_is(durable: Store, serve_on: Serving) -> None:
+    client = serve_on(durable).with_key(None)
+    answer = client.get("/ready")
+    assert answer.status_code == 200
+    assert answer.json() == {"status": "ready", "reasons": [], "store": "sqlite", "durable": True}
+    assert client.get("/health").json() == {"status": "alive"}
+
+
+def test_a_store_in_memory_says_that_it_is_not_durable(site: Site) -> None:
+    assert site.with_key(None).get("/ready").json()["durable"] is False
+
+
+def test_the_probe_writes_and_leaves_nothing(durable: Store) -> None:
+    assert isinstance(durable, Ledgered)
+    probe(durable)
+    before, places = durable.ledger_extent(), []
+    for _ in range(4):
+        probe(durable)
+        places.append(durable.position(PROBE, "probe", 0))
+    assert places == [-1, 0, -1, 0], "every probe moves something"
+    assert durable.ledger_extent() == before
+    assert durable.extent(PROBE) == [(0, 1)]
+    assert durable.backlog([PROBE + ".queue"])[0].depth == 0
+
+
+def test_a_closed_store_is_not_ready_and_the_process_lives_on(durable: Store, serve_on: Serving) -> None:
+    client = serve_on(durable).with_key(None)
+    durable.close()
+    assert ready(client) == (503, ["store-failed"])
+    assert client.get("/health").status_code == 200
+
+
+def test_nobody_learns_names_or_errors_from_it(
+    durable: Store, serve_on: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readiness, "STALLED_SECONDS", 0.0)
+    site = serve_on(durable)
+    durable.enqueue([Draft("secret-kind", None, "secret-queue")])
+    site.ground.metrics.watch.look(slowly=True)
+    answer = site.with_key(None).get("/ready")
+    assert answer.json()["reasons"] == ["no-progress"]
+    assert "secret" not in answer.text
+
+
+def test_work_that_nobody_claims_is_no_progress(
+    durable: Store, serve_on: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its worker died with a job in its hands, and more is ready behind it."""
+    monkeypatch.setattr(readiness, "STALLED_SECONDS", 0.4)
+    site = serve_on(durable)
+    client, metrics = site.with_key(None), site.ground.metrics
+    assert metrics.follower is not None
+    durable.enqueue([Draft("send", n, "mail") for n in range(3)])
+    (lease,) = durable.claim([Want("mail", 1)], "dead", seconds(30))
+    metrics.follower.step()
+    metrics.watch.look(slowly=False)
+    assert ready(client) == (200, [])
+    assert becomes(client, lambda status, _: status == 503) == ["no-progress"]
+    assert ready(client, skip="no-progress") == (200, [])
+    durable.settle([(lease, Ack())])
+    durable.claim([Want("mail", 1)], "living", seconds(30))
+    becomes(client, lambda status, _: status == 200)
+    durable.pause("mail")
+    metrics.watch.look(slowly=False)
+    assert ready(client) == (200, []), "a paused queue waits on purpose"
+
+
+def test_a_reason_that_there_is_not_cannot_be_skipped(site: Site) -> None:
+    assert site.with_key(None).get("/ready", params={"skip": "everything"}).status_code == 422
+
+
+def test_a_server_that_is_cut_off_or_frozen(postgres: PostgresServer, postgres_url: str, serve_on: Serving) -> None:
+    with Proxy(postgres.host, postgres.port) as proxy:
+        store = open_store(proxy.url(postgres_url))
+        site = serve_on(store)
+        client = site.with_key(None)
+        assert becomes(client, lambda status, _: status == 200) == []
+        assert client.get("/ready").json()["settings"].keys() == {"fsync", "full_page_writes", "synchronous_commit"}
+        proxy.refuse()
+        proxy.cut()
+        assert becomes(client, lambda status, _: status == 503) == ["store-failed"]
+        proxy.admit()
+        becomes(client, lambda status, _: status == 200)
+        proxy.freeze()
+        becomes(client, lambda _, reasons: reasons == ["store-silent"])
+        began = time.monotonic()
+        assert ready(client) == (503, ["store-silent"])
+        assert time.monotonic() - began < readiness.PATIENCE, "whoever asks later is told at once"
+        assert client.get("/health").status_code == 200
+        proxy.thaw()
+        becomes(client, lambda status, _: status == 200)
+        site.stop()
+        store.close()
+
+
+def test_a_server_that_takes_no_writes(postgres: PostgresServer, postgres_url: str, serve_on: Serving) -> None:
+    store = open_store(postgres_url)
+    site = serve_on(store)
+    client = site.with_key(None)
+    assert becomes(client, lambda status, _: status == 200) == []
+    name = postgres_url.rpartition("/")[2].partition("?")[0]
+    with psycopg.connect(postgres.url(), autocommit=True) as admin:
+        admin.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+        admin.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()",
+            (name,),
+        )
+        assert "store-failed" in becomes(client, lambda status, _: status == 503)
+        site.ground.metrics.watch.look(slowly=True)
+        assert ready(client) == (503, ["store-failed", "read-only"])
+        admin.execute(f'ALTER DATABASE "{name}" RESET default_transaction_read_only')
+        admin.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()",
+            (name,),
+        )
+    site.ground.metrics.watch.look(slowly=True)
+    becomes(client, lambda status, _: status == 200)
+    site.stop()
+    store.close()
+
+
+def test_a_server_that_is_killed_and_comes_back(serve_on: Serving) -> None:
+    with PostgresServer() as server:
+        store = open_store(server.url())
+        site = serve_on(store)
+        client = site.with_key(None)
+        assert becomes(client, lambda status, _: status == 200) == []
+        server.stop_by(SIGKILL)
+        assert becomes(client, lambda status, _: status == 503) == ["store-failed"]
+        server.start()
+        becomes(client, lambda status, _: status == 200)
+        site.stop()
+        store.close()

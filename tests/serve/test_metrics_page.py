@@ -1,0 +1,253 @@
+"""/metrics as a scraper sees it: it parses, it tells what happened, its series are capped, and nobody sees too much."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse
+
+from forebay.core.instant import seconds
+from forebay.core.job import Draft
+from forebay.core.ledger import Change, LedgerEntry, Record, Span
+from forebay.core.outcome import Ack, DeadLetter, Failure
+from forebay.core.policy import Bounded
+from forebay.core.spec import QueueSpec
+from forebay.serve.actor import Actor, Role
+from forebay.serve.metrics.expose import exposition
+from forebay.serve.metrics.metrics import Metrics, seen_by
+from forebay.serve.metrics.names import PAIRS_MOST, QUEUES_MOST
+from forebay.serve.metrics.tally import COUNTED
+from forebay.serve.metrics.watch import Stalls
+from forebay.store.open import open_store
+from forebay.store.protocol import Backlog, Store, Want
+from forebay.work.meter import BUCKETS, Family, gauge, text_of
+from tests.serve.site import Serving, Site
+
+Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def series(text: str) -> Series:
+    """Every sample of an exposition; twice the same would be an error of ours."""
+    found: Series = {}
+    for family in parse(text):
+        for sample in family.samples:
+            key = (sample.name, tuple(sorted(sample.labels.items())))
+            assert key not in found, f"{key} twice"
+            found[key] = sample.value
+    return found
+
+
+def scraped(client: httpx.Client) -> Series:
+    answer = client.get("/metrics")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/plain; version=")
+    return series(answer.text)
+
+
+def settled(site: Site) -> None:
+    """All roles have looked once after what was done last."""
+    metrics = site.ground.metrics
+    while metrics.follower is not None and metrics.follower.step() < 1.0:
+        pass
+    metrics.watch.look(slowly=True)
+
+
+@pytest.fixture
+def durable(tmp_path: Path) -> Iterator[Store]:
+    store = open_store(f"sqlite:///{tmp_path}/jobs.db")
+    yield store
+    store.close()
+
+
+def test_a_scrape_tells_what_happened(durable: Store, serve_on: Serving) -> None:
+    site = serve_on(durable)
+    settled(site)
+    durable.put_spec(QueueSpec(name="tiny", capacity=Bounded(1)))
+    durable.enqueue([Draft("send", n, "mail") for n in range(5)])
+    leases = durable.claim([Want("mail", 3)], "w", seconds(30))
+    durable.settle([(leases[0], Ack()), (leases[1], DeadLetter(Failure("Oops")))])
+    durable.pause("tiny")
+    producer = site.client(Role.PRODUCER)
+    for _ in range(2):
+        producer.post("/jobs", json={"kind": "x", "queue": "tiny"})
+    settled(site)
+    found = scraped(site.client(Role.VIEWER))
+    mail = (("kind", "send"), ("queue", "mail"))
+    assert found["forebay_jobs_accepted_total", mail] == 5
+    assert found["forebay_jobs_claimed_total", mail] == 3
+    assert found["forebay_jobs_acked_total", mail] == 1
+    assert found["forebay_jobs_died_total", mail] == 1
+    assert found["forebay_job_wait_seconds_count", mail] == 3
+    assert found["forebay_job_run_seconds_bucket", (*mail[:1], ("le", "+Inf"), *mail[1:])] == 2
+    states = {
+        state: found["forebay_queue_jobs", (("queue", "mail"), ("state", state))] for state in ("ready", "running")
+    }
+    assert states == {"ready": 2, "running": 1}
+    assert found["forebay_queue_jobs", (("queue", "mail"), ("state", "dead"))] == 1
+    assert found["forebay_queue_oldest_seconds", (("queue", "mail"),)] > 0
+    assert found["forebay_dead_oldest_seconds", (("queue", "mail"),)] >= 0
+    assert found["forebay_queue_paused", (("queue", "tiny"),)] == 1
+    assert found["forebay_capacity_refusals_total", (("queue", "tiny"),)] == 1
+    posts = {
+        status: found["forebay_http_requests_total", (("method", "POST"), ("route", "/jobs"), ("status", status))]
+        for status in ("202", "503")
+    }
+    assert posts == {"202": 1, "503": 1}
+    assert found["forebay_ledger_followed", ()] == 1
+    assert found["forebay_store_seconds_count", (("verb", "enqueue"),)] >= 2
+    assert any(name == "process_resident_memory_bytes" for name, _ in found)
+
+
+def test_a_store_without_a_ledger_says_so(site: Site) -> None:
+    site.store.enqueue([Draft("send")])
+    settled(site)
+    found = scraped(site.client(Role.VIEWER))
+    assert found["forebay_ledger_followed", ()] == 0
+    assert found["forebay_queue_jobs", (("queue", "default"), ("state", "ready"))] == 1
+    assert not any(name.startswith("forebay_jobs_") for name, _ in found)
+
+
+def test_openmetrics_is_spoken_to_whoever_asks_for_it(site: Site) -> None:
+    settled(site)
+    accept = {"Accept": "application/openmetrics-text; version=1.0.0"}
+    answer = site.client(Role.VIEWER, headers=accept).get("/metrics")
+    assert answer.headers["content-type"].startswith("application/openmetrics-text")
+    told = parse_openmetrics(answer.text)  # type: ignore[no-untyped-call]
+    assert {family.name for family in told} >= {"forebay_queue_jobs", "forebay_server_info"}
+
+
+def test_a_key_is_needed_and_a_viewer_is_enough(site: Site) -> None:
+    assert site.with_key(None).get("/metrics").status_code == 401
+    assert site.client(Role.PRODUCER).get("/metrics").status_code == 403
+    assert site.client(Role.VIEWER).get("/metrics").status_code == 200
+
+
+def test_a_key_for_some_queues_sees_the_series_of_those_alone(durable: Store, serve_on: Serving) -> None:
+    site = serve_on(durable)
+    settled(site)
+    for queue in ("mine", "mine-too", "theirs"):
+        durable.enqueue([Draft("send", None, queue)])
+    settled(site)
+    found = scraped(site.client(Role.VIEWER, queues=("mine*",)))
+    assert {dict(labels).get("queue") for _, labels in found} == {"mine", "mine-too"}
+    assert "theirs" not in site.client(Role.VIEWER, queues=("mine*",)).get("/metrics").text
+    assert scraped(site.client(Role.VIEWER, tenant="acme")) == {}
+
+
+def test_a_hundred_thousand_names_make_no_more_series_than_the_cap(store: Store) -> None:
+    metrics = Metrics(store)
+    spans = [
+        Span(change, n, 1, f"q{n % 50_000}", f"k{n}", 1, 1, 1, 1, 1, 1)
+        for n in range(100_000)
+        for change in (Change.ACCEPTED, Change.CLAIMED, Change.ACKED)
+    ]
+    metrics.tally.take([LedgerEntry(0, Record(1_000_000, "enqueue", spans))])
+    for n in range(1_000):
+        metrics.meters.requested(f"M{n}", "/jobs/{job_id}", 200, 0.1)
+    text = exposition("", [*metrics.families(), *_fleet(metrics)], process=False)[0].decode()
+    found = series(text)
+    pairs = PAIRS_MOST + QUEUES_MOST + 1
+    one_pair = len(COUNTED) + 2 * (len(BUCKETS) + 3)
+    assert len(found) <= pairs * one_pair + (QUEUES_MOST + 1) * 2 * (len(BUCKETS) + 3) + 100
+    assert sum(value for (name, _), value in found.items() if name == "forebay_jobs_accepted_total") == 100_000
+    assert sum(value for (name, _), value in found.items() if name == "forebay_http_requests_total") == 1_000
+    assert len(text) < 8_000_000
+
+
+def _fleet(metrics: Metrics) -> Iterator[Family]:
+    from forebay.serve.metrics.families import fleet
+
+    return fleet(metrics.tally)
+
+
+NASTY = ['a"b', "a\\b", "a\nb", 'x"} 1\nforebay_fake{queue="', "#", "ä€\u2028", "{}", "le", ""]
+
+
+@pytest.mark.parametrize("value", NASTY)
+def test_label_values_are_safe_in_both_writers(value: str) -> None:
+    told = [gauge("forebay_test", 'back\\slash and\nline "quoted"', [((("queue", value), ("kind", "k")), 1.5)])]
+    key = ("forebay_test", (("kind", "k"), ("queue", value)))
+    assert series(text_of(told)) == {key: 1.5}
+    assert series(exposition("", told, process=False)[0].decode()) == {key: 1.5}
+
+
+def test_both_writers_say_the_same(durable: Store) -> None:
+    metrics = Metrics(durable, whole=True)
+    durable.enqueue([Draft("send", n) for n in range(3)])
+    durable.settle([(lease, Ack()) for lease in durable.claim([Want("default", 2)], "w", seconds(30))])
+    for role in metrics.roles:
+        role.step()
+    metrics.meters.requested("GET", "/jobs/{job_id}", 200, 0.0123)
+    told = list(metrics.families())
+    assert series(text_of(told)) == series(exposition("", told, process=False)[0].decode())
+
+
+def test_a_scrape_never_asks_the_store(durable: Store, serve_on: Serving) -> None:
+    """A store that is gone does not make the scrape fail: the last look stays, and grows old."""
+    site = serve_on(durable)
+    durable.enqueue([Draft("send")])
+    settled(site)
+    client = site.client(Role.VIEWER)
+    before = scraped(client)
+    durable.close()
+    after = scraped(client)
+    ready = ("forebay_queue_jobs", (("queue", "default"), ("state", "ready")))
+    assert before[ready] == after[ready] == 1
+    assert after["forebay_look_age_seconds", ()] >= 0
+
+
+def test_a_key_that_was_used_for_another_payload_is_counted(durable: Store, serve_on: Serving) -> None:
+    site = serve_on(durable)
+    producer = site.client(Role.PRODUCER)
+    for payload in (1, 2):
+        producer.post("/jobs", json={"kind": "x", "key": "k", "payload": payload})
+    found = scraped(site.client(Role.VIEWER))
+    assert found["forebay_key_conflicts_total", (("queue", "default"),)] == 1
+
+
+def test_an_unknown_path_is_no_label(site: Site) -> None:
+    client = site.client(Role.VIEWER)
+    for n in range(5):
+        client.get(f"/no/such/{n}")
+    found = scraped(client)
+    routes = {dict(labels)["route"] for name, labels in found if name == "forebay_http_requests_total"}
+    assert not any("such" in route for route in routes)
+    assert "unmatched" in routes
+
+
+def backlog(*, ready: int = 1, running: int = 0, done: int = 0, age: int = 0, until: int | None = None) -> Backlog:
+    return Backlog("q", 0, ready, running, done, 0, 0, age, until, 0)
+
+
+def test_a_queue_is_stalled_while_nobody_claims_what_is_ready() -> None:
+    stalls, second = Stalls(), 1_000_000
+
+    def look(at: int, claimed: int = 0, **facts: int) -> dict[str, float]:
+        return stalls.judge([backlog(age=at * second, **facts)], {"q": claimed}, at * second, at)
+
+    assert look(0) == {"q": 0}
+    assert look(20) == {"q": 20}
+    assert look(21, ready=5) == {"q": 21}, "more work is no progress"
+    assert look(22, claimed=22) == {"q": 0}, "the ledger shows a claim"
+    assert look(30, claimed=22) == {"q": 8}
+    assert look(31, claimed=22, running=1) == {"q": 0}, "one more runs"
+    assert look(40, claimed=22) == {"q": 9}, "fewer run: that is no claim"
+    assert look(41, claimed=22, done=1) == {"q": 0}
+    assert look(42, claimed=22, ready=0) == {}
+    assert look(60, claimed=22) == {"q": 0}, "it begins anew when there is work again"
+    assert stalls.judge([backlog(until=9)], {}, 0, 99) == {}
+
+
+def test_the_head_of_a_queue_that_gets_younger_is_progress() -> None:
+    stalls = Stalls()
+    assert stalls.judge([backlog(age=10_000_000)], {}, 10_000_000, 0) == {"q": 0}
+    assert stalls.judge([backlog(age=19_990_000)], {}, 20_000_000, 10) == {"q": 10}, "a jitter of clocks is none"
+    assert stalls.judge([backlog(age=5_000_000)], {}, 30_000_000, 20) == {"q": 0}
+
+
+def test_an_actor_for_everything_sees_everything(durable: Store) -> None:
+    metrics = Metrics(durable)
+    told = list(metrics.families())
+    assert list(seen_by(Actor("a", frozenset({Role.VIEWER})), told)) == told

@@ -1,0 +1,214 @@
+"""What is counted from the ledger equals a plain count of its records, on every store that keeps one (I15)."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from forebay.core.errors import StoreFailed
+from forebay.core.job import Draft
+from forebay.core.ledger import Change, LedgerEntry, LedgerRule, Record, Span, Trait
+from forebay.core.limits import BATCH_MOST
+from forebay.core.outcome import ABANDONED
+from forebay.serve.metrics.follower import Follower
+from forebay.serve.metrics.names import OTHER, Names
+from forebay.serve.metrics.tally import COUNTED, ENDED, LEASED, RECLAIMED, Tally
+from forebay.store.open import open_store
+from forebay.store.protocol import Ledgered, Store
+from forebay.testing.clock import ManualClock
+from forebay.testing.conformance.ledger import told
+from forebay.testing.servers.postgres import PostgresServer
+from forebay.testing.servers.proxy import Proxy
+from forebay.work.meter import BUCKETS, Distribution
+from tests.serve.lives import live
+
+Counts = dict[tuple[str, str], dict[str, int]]
+
+
+def read(store: Ledgered) -> list[LedgerEntry]:
+    entries: list[LedgerEntry] = []
+    while page := store.ledger(len(entries) - 1, BATCH_MOST):
+        entries += page
+    return entries
+
+
+def plainly(entries: list[LedgerEntry]) -> Counts:
+    """Job by job, as slowly as can be."""
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for entry in entries:
+        for job in told(entry.record):
+            counts[job.span.queue, job.kind, job.change] += 1
+            if job.trait.error_kind == ABANDONED and job.change in (Change.RETRIED, Change.DIED):
+                counts[job.span.queue, job.kind, RECLAIMED] += 1
+    found: Counts = {}
+    for (queue, kind, change), count in counts.items():
+        found.setdefault((queue, kind), dict.fromkeys(COUNTED, 0))[change] = count
+    return found
+
+
+def lengths(entries: list[LedgerEntry]) -> dict[str, list[int]]:
+    """Every length that is to be measured, job by job."""
+    found: dict[str, list[int]] = {"wait": [], "run": [], "total": [], "lateness": []}
+    for entry in entries:
+        at = entry.record.at
+        for job in told(entry.record):
+            span = job.span
+            if job.change == Change.CLAIMED:
+                found["wait"].append(at - span.due_at)
+                if span.delivery == 1 and span.due_at > span.enqueued_at:
+                    found["lateness"].append(at - span.due_at)
+            if job.change in LEASED:
+                found["run"].append(at - span.claimed_at)
+            if job.change in ENDED and span.enqueued_at:
+                found["total"].append(at - span.enqueued_at)
+    return found
+
+
+def followed(store: Ledgered, tally: Tally, *, whole: bool = True) -> Follower:
+    follower = Follower(store, tally, whole=whole)
+    while follower.step() < 1.0:
+        pass
+    return follower
+
+
+@pytest.fixture(params=["sqlite", "journal", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    match request.param:
+        case "sqlite":
+            return f"sqlite:///{tmp_path}/jobs.db"
+        case "journal":
+            return f"memory:///{tmp_path}/journal"
+        case _:
+            url: str = request.getfixturevalue("postgres_url")
+            return url
+
+
+def ledgered(store: Store) -> Ledgered:
+    assert isinstance(store, Ledgered)
+    return store
+
+
+def test_a_story_of_every_change_is_counted_as_a_plain_count_does(url: str) -> None:
+    clock = ManualClock()
+    store = open_store(url, clock=clock)
+    live(store, clock)
+    entries = read(ledgered(store))
+    tally = Tally(Names())
+    followed(ledgered(store), tally)
+    counts = tally.counts()
+    assert counts == plainly(entries)
+    seen = {change for row in counts.values() for change, count in row.items() if count}
+    heartbeats = {Change.EXTENDED.value} if tally.heartbeats else set()
+    assert seen | heartbeats == set(COUNTED), "the story leaves something out"
+    assert tally.records == len(entries)
+    for measure, expected in lengths(entries).items():
+        measured = [each for _, each in tally.lengths()[measure]]
+        assert sum(each.count for each in measured) == len(expected) > 0, measure
+        assert sum(each.micros for each in measured) == sum(expected), measure
+        for place, bound in enumerate(BUCKETS):
+            heights = sum(each.heights[place] for each in measured)
+            assert heights == sum(length <= bound * 1e6 for length in expected), (measure, bound)
+    store.close()
+
+
+def test_what_came_before_is_not_counted_unless_asked_for(tmp_path: Path) -> None:
+    clock = ManualClock()
+    store = open_store(f"sqlite:///{tmp_path}/jobs.db", clock=clock)
+    live(store, clock)
+    before = len(read(ledgered(store)))
+    tally = Tally(Names())
+    follower = followed(ledgered(store), tally, whole=False)
+    assert (tally.records, follower.offset) == (0, before)
+    live(store, clock)
+    while follower.step() < 1.0:
+        pass
+    assert tally.records == follower.offset - before > 0
+    assert tally.counts() == plainly(read(ledgered(store))[before:])
+    store.close()
+
+
+def test_what_was_trimmed_before_it_was_counted_is_a_gap(tmp_path: Path) -> None:
+    clock = ManualClock()
+    store = open_store(f"sqlite:///{tmp_path}/jobs.db", clock=clock)
+    book = ledgered(store)
+    tally = Tally(Names())
+    live(store, clock)
+    follower = followed(book, tally)
+    seen = follower.offset
+    live(store, clock)
+    live(store, clock)
+    book.put_ledger_rule(LedgerRule(keep=0))
+    clock.advance(1)
+    book.trim_ledger(BATCH_MOST)
+    book.put_ledger_rule(LedgerRule())
+    live(store, clock)
+    first, following = book.ledger_extent()
+    assert first > seen
+    while follower.step() < 1.0:
+        pass
+    assert follower.gap == first - seen
+    assert follower.offset == following
+    assert tally.records == following - follower.gap
+    store.close()
+
+
+def test_a_server_that_goes_away_costs_no_record(postgres: PostgresServer, postgres_url: str) -> None:
+    """It goes between two pages; what is counted in the end is each record once."""
+    clock = ManualClock()
+    store = open_store(postgres_url, clock=clock)
+    store.enqueue([Draft("send")])
+    with Proxy(postgres.host, postgres.port) as proxy:
+        through = open_store(proxy.url(postgres_url))
+        tally = Tally(Names())
+        follower = Follower(ledgered(through), tally, whole=True)
+        follower.step()
+        live(store, clock)
+        proxy.refuse()
+        proxy.cut()
+        with pytest.raises(StoreFailed):
+            follower.step()
+        proxy.admit()
+        while follower.step() < 1.0:
+            pass
+        assert tally.counts() == plainly(read(ledgered(store)))
+        through.close()
+    store.close()
+
+
+def one(queue: str, kind: str, n: int = 1, change: Change = Change.ACCEPTED) -> LedgerEntry:
+    return LedgerEntry(0, Record(1, "enqueue", [Span(change, 1, n, queue, kind)]))
+
+
+def test_names_beyond_the_cap_are_counted_together() -> None:
+    tally = Tally(Names(queues=3, pairs=5))
+    tally.take([one(f"q{n % 10}", f"k{n % 4}") for n in range(400)])
+    counts = tally.counts()
+    assert len(counts) <= 5 + 3 + 1
+    assert sum(row[Change.ACCEPTED] for row in counts.values()) == 400
+    assert {queue for queue, _ in counts} == {"q0", "q1", "q2", OTHER}
+    for queue in ("q0", "q1", "q2"):
+        assert sum(row[Change.ACCEPTED] for (own, _), row in counts.items() if own == queue) == 40
+
+
+def test_kinds_that_share_a_span_are_told_apart() -> None:
+    traits = [None, Trait(kind="b"), Trait(kind="b", error_kind=ABANDONED), Trait(error_kind="Oops")]
+    span = Span(Change.RETRIED, 1, 4, "q", "a", 1, 1, 0, 1, 1, 1, 5, traits)
+    tally = Tally(Names())
+    tally.take([LedgerEntry(0, Record(3_000_001, "settle", [span]))])
+    counts = tally.counts()
+    assert {pair: (row[Change.RETRIED], row[RECLAIMED]) for pair, row in counts.items()} == {
+        ("q", "a"): (2, 0),
+        ("q", "b"): (2, 1),
+    }
+
+
+def test_a_change_that_this_version_does_not_know_is_left_out() -> None:
+    tally = Tally(Names())
+    tally.take([LedgerEntry(0, Record(1, "novel", [Span("invented", 1, 3, "q", "a")]))])
+    assert all(not any(row.values()) for row in tally.counts().values())
+
+
+def test_a_length_below_zero_counts_as_none() -> None:
+    tally = Tally(Names())
+    tally.take([LedgerEntry(0, Record(5, "claim", [Span(Change.CLAIMED, 1, 1, "q", "a", due_at=9)]))])
+    assert tally.lengths()["wait"][0][1] == Distribution((1,) * (len(BUCKETS) + 1), 0)

@@ -1,0 +1,157 @@
+"""Limits by caller: buckets, quotas, requests at once; one caller's flood leaves the others their room (S11)."""
+
+import asyncio
+import tracemalloc
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from forebay.serve.actor import Role
+from forebay.serve.problems import Problem
+from forebay.serve.security.door import waits
+from forebay.serve.security.limits import DAY, HOUR, Allowance, Bounds, Buckets, Limits, Quotas
+from tests.serve.site import Site
+
+
+class Hand:
+    """A clock that is turned by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_bucket_gives_its_burst_and_then_its_rate() -> None:
+    clock = Hand()
+    buckets = Buckets(clock)
+    assert [buckets.take("a", 10, 3) for _ in range(3)] == [0, 0, 0]
+    assert buckets.take("a", 10, 3) == pytest.approx(0.1)
+    assert buckets.take("b", 10, 3) == 0
+    clock.now += 0.15
+    assert buckets.take("a", 10, 3) == 0
+    assert buckets.take("a", 10, 3) > 0
+    clock.now += 3_600
+    assert Counter(buckets.take("a", 10, 3) == 0 for _ in range(10)) == {True: 3, False: 7}
+
+
+def test_over_any_time_no_more_passes_than_burst_and_rate() -> None:
+    clock = Hand()
+    buckets = Buckets(clock)
+    passed = 0
+    for _ in range(10_000):
+        passed += buckets.take("a", 50, 20) == 0
+        clock.now += 0.001
+    assert 50 * 10 <= passed <= 20 + 50 * 10 + 1
+
+
+def test_a_hundred_thousand_callers_need_bounded_memory() -> None:
+    clock = Hand()
+    limits = Limits(default=Allowance(rate=10, quota_hour=5), clock=clock, wall=clock)
+    tracemalloc.start()
+    try:
+        for number in range(100_000):
+            with limits.turn(f"key:{number:012x}", Allowance(), waits=False):
+                limits.spend(f"key:{number:012x}", Allowance(), 1)
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert used < 32 * 1024 * 1024
+
+
+def test_quotas_count_by_the_hour_and_the_day_and_all_or_none() -> None:
+    clock = Hand()
+    clock.now = 20 * DAY + 30.0
+    quotas = Quotas(clock)
+    limits: dict[int, int | None] = {HOUR: 10, DAY: 25}
+    assert quotas.spend("a", 8, limits) == 0
+    assert quotas.spend("a", 3, limits) == HOUR - 30
+    assert quotas.spend("a", 2, limits) == 0
+    clock.now += HOUR
+    assert quotas.spend("a", 10, limits) == 0
+    clock.now += HOUR
+    assert quotas.spend("a", 6, limits) == DAY - 2 * HOUR - 30
+    assert quotas.spend("a", 5, limits) == 0
+    clock.now += DAY
+    assert quotas.spend("a", 10, limits) == 0
+
+
+def test_places_are_held_while_a_request_is_under_way_and_given_back() -> None:
+    limits = Limits(Bounds(at_once=3, each=2, waiting=1, waiting_each=1), wall=Hand())
+    none = Allowance()
+    with limits.turn("a", none, waits=False), limits.turn("a", none, waits=False):
+        with pytest.raises(Problem, match="of this key at once") as own, limits.turn("a", none, waits=False):
+            pass
+        assert own.value.status == 429
+        with limits.turn("b", none, waits=False):
+            with pytest.raises(Problem) as full, limits.turn("c", none, waits=False):
+                pass
+            assert full.value.status == 503
+            with limits.turn("c", none, waits=True):
+                pass
+    with pytest.raises(ZeroDivisionError), limits.turn("a", none, waits=False):
+        _ = 1 // 0
+    for _ in range(10):
+        with limits.turn("a", none, waits=False):
+            pass
+    assert limits.refused["at-once"] == 2
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "query", "expected"),
+    [
+        ("POST", "/claim", b"", True),
+        ("POST", "/jobs", b"wait=5", False),
+        ("GET", "/jobs/7", b"wait=5", True),
+        ("GET", "/jobs/7", b"", False),
+        ("DELETE", "/cron/x", b"wait=5", False),
+    ],
+)
+def test_only_long_polls_count_as_waiting(method: str, path: str, query: bytes, expected: bool) -> None:
+    assert waits({"method": method, "path": path, "query_string": query}) is expected
+
+
+def test_a_key_over_its_rate_is_told_when_to_come_again(site: Site) -> None:
+    client = site.client(Role.VIEWER, rate=0.01, burst=2)
+    answers = [client.get("/queues") for _ in range(4)]
+    assert [answer.status_code for answer in answers] == [200, 200, 429, 429]
+    assert 0 < int(answers[2].headers["retry-after"]) <= 100
+    assert answers[2].json()["type"] == "urn:forebay:rate"
+
+
+def test_a_quota_of_jobs_is_kept_by_single_jobs_and_batches(site: Site) -> None:
+    client = site.client(Role.PRODUCER, quota_day=5)
+    for _ in range(3):
+        assert client.post("/jobs", json={"kind": "k"}).status_code == 202
+    lines = b'{"kind": "k"}\n' * 3
+    answer = client.post("/jobs/batch", content=lines, headers={"Content-Type": "application/x-ndjson"})
+    assert answer.status_code in (200, 429)
+    last = [client.post("/jobs", json={"kind": "k"}) for _ in range(4)][-1]
+    assert last.status_code == 429
+    assert last.json()["type"] == "urn:forebay:quota"
+    assert site.store.backlog(["default"])[0].depth <= 5
+
+
+def test_one_tenant_cannot_starve_another(site: Site) -> None:
+    """S11: while one key floods, the other gets every one of its answers."""
+    loud, quiet = site.key(Role.PRODUCER, rate=20, burst=10, tenant="loud"), site.key(Role.PRODUCER, tenant="quiet")
+
+    def posts(key: str, number: int) -> Counter[int]:
+        async def all_of_them() -> Counter[int]:
+            headers = {"Authorization": f"Bearer {key}"}
+            limits = httpx.Limits(max_connections=16)
+            async with httpx.AsyncClient(base_url=site.url, headers=headers, limits=limits, trust_env=False) as client:
+                asked = [client.post("/jobs", json={"kind": "k"}, timeout=60) for _ in range(number)]
+                return Counter([answer.status_code for answer in await asyncio.gather(*asked)])
+
+        return asyncio.run(all_of_them())
+
+    with ThreadPoolExecutor(2) as pool:
+        flood, calm = pool.submit(posts, loud, 1_000), pool.submit(posts, quiet, 200)
+        flooded, calmed = flood.result(), calm.result()
+    assert calmed == {202: 200}
+    assert set(flooded) == {202, 429}
+    assert flooded[429] > flooded[202]
