@@ -9,6 +9,7 @@ PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.ready
 LOCK   := requirements/dev.txt
 POOLER := $(VENV)/pgbouncer
+CHROME := $(VENV)/chromium
 PEERED := .venv-bench
 RIVAL  := graphile-worker@0.17.3
 PIP    := $(PY) -m pip --disable-pip-version-check --quiet
@@ -16,7 +17,7 @@ PYTEST := $(PY) -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup servers demo check test test-nightly cover bench bench-sqlite bench-worker bench-postgres bench-ledger bench-spark bench-audit mutants fmt lock clean
+.PHONY: help setup servers demo check test test-nightly cover bench bench-sqlite bench-worker bench-postgres bench-ledger bench-spark bench-audit bench-http bench-dashboard screenshots mutants fmt lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,7 +27,7 @@ help: ## list the targets
 setup: $(STAMP) ## create .venv and install the pinned dependencies; quick when nothing changed
 	@:
 
-servers: setup $(POOLER) ## get the servers for tests that no wheel carries
+servers: setup $(POOLER) $(CHROME) ## get the servers for tests that no wheel carries
 	@:
 
 demo: setup ## see it work: the guided tour
@@ -69,6 +70,15 @@ bench-spark: setup ## measure Spark reading, seeding and following a store
 bench-audit: setup ## measure the audit of ten million jobs, beside DuckDB
 	@$(PY) -m bench.audit $(ARGS)
 
+bench-http: setup ## measure the HTTP API on Postgres: single jobs, batches, idle workers
+	@$(PY) -m bench.http $(ARGS)
+
+bench-dashboard: setup ## measure the dashboard's pages on a million jobs
+	@$(PY) -m bench.dashboard $(ARGS)
+
+screenshots: servers ## photograph the dashboard's pages for the docs
+	@$(PY) -m tests.browser.screens docs/img
+
 mutants: setup ## break each guard on purpose; a test must notice
 	@$(PY) tests/mutants/run.py $(ARGS)
 
@@ -93,11 +103,18 @@ $(STAMP): $(PY) $(LOCK) pyproject.toml
 	@$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
 
-# No wheel carries PgBouncer: its tests use the one of the machine, or the package of Debian or Ubuntu, unpacked here.
+# No wheel carries these: tests use those of the machine, or the packages of Debian or Ubuntu, unpacked here.
 $(POOLER): | $(PY)
 	@if PATH="$$PATH:/usr/sbin:/usr/local/sbin" command -v pgbouncer >/dev/null; then mkdir -p $@; \
-	elif command -v apt-get >/dev/null && sh requirements/pgbouncer.sh $@; then echo "setup: unpacked pgbouncer"; \
+	elif command -v apt-get >/dev/null && sh requirements/unpack.sh $@ usr/sbin/pgbouncer pgbouncer; then echo "setup: unpacked pgbouncer"; \
 	else echo "setup: no pgbouncer, and none could be unpacked: its tests will be skipped, which fails in CI" >&2; fi
+
+$(CHROME): | $(PY)
+	@if [ -n "$$FOREBAY_CHROMIUM$$(command -v chromium || command -v chromium-browser || command -v google-chrome)" ]; \
+	then mkdir -p $@; \
+	elif command -v apt-get >/dev/null && sh requirements/unpack.sh $@ usr/lib/chromium/chromium chromium fonts-dejavu-core; \
+	then echo "setup: unpacked chromium"; \
+	else echo "setup: no chromium, and none could be unpacked: its tests will be skipped, which fails in CI" >&2; fi
 
 # Peers have an environment of their own, so that nothing of theirs is ever imported by accident.
 $(PEERED)/.ready: requirements/bench.txt | $(PY)

@@ -93,6 +93,7 @@ def events(spark: SparkSession, jobs: int, stride: int = BLOCK) -> DataFrame:
         "error_kind": F.when(failed, "Timeout"),
         "error": F.when(failed, F.concat(F.lit("no answer from 10.0.0."), F.col("id") % 250)),
         "day": F.to_date(at),
+        "places": F.lit(BLOCK),
     }
     return born.select(*(_column(values, field.name, field.dataType.simpleString()) for field in EVENTS))
 

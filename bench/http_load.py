@@ -19,7 +19,14 @@ from urllib.parse import urlsplit
 
 import uvloop
 
-PAYLOAD = {"kind": "send_email", "payload": {"to": "ada@example.com", "subject": "Hello", "number": 42}, "queue": "mail"}
+PAYLOAD = {
+    "kind": "send_email",
+    "payload": {"to": "ada@example.com", "subject": "Hello", "number": 42},
+    "queue": "mail",
+}
+TICK = 0.002
+"""Seconds between two looks at the clock; half of it is in every latency. More looks would take CPU from the server."""
+
 JOB = json.dumps(PAYLOAD).encode()
 
 
@@ -101,7 +108,7 @@ class Load:
                 sent += 1
             while self._due and self._idle:
                 self._idle.popleft().send(self._due.popleft())
-            await asyncio.sleep(0.0005)
+            await asyncio.sleep(TICK)
 
     def answered(self, caller: Caller, status: bytes, took: float) -> None:
         self._took.append(took)
@@ -150,13 +157,16 @@ async def batch(host: str, port: int, key: str, jobs: int) -> dict[str, object]:
 
 
 async def idle(host: str, port: int, key: str, connections: int) -> dict[str, object]:
-    """Long polls, asked for anew whenever one ends; until stdin closes."""
-    body = json.dumps({"wants": [{"queue": "empty"}], "wait": 60}).encode()
-    load = Load(request("POST", "/claim", key, body), 10_000, None)
+    """Long polls of 60 s, asked for anew whenever one ends; until stdin closes. The first ones end evenly spread."""
+
+    def claim(wait: float) -> bytes:
+        return request("POST", "/claim", key, json.dumps({"wants": [{"queue": "empty"}], "wait": wait}).encode())
+
+    load = Load(claim(60), 10_000, None)
     loop = asyncio.get_running_loop()
     for number in range(connections):
         _, caller = await loop.create_connection(lambda: Caller(load), host, port)
-        caller.send(time.perf_counter())
+        caller.transport.write(claim(5 + 55 * number / connections))
         if number % 50 == 0:
             await asyncio.sleep(0.01)
     print(json.dumps({"connections": connections}), flush=True)

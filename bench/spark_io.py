@@ -1,15 +1,22 @@
 """Jobs and events between Forebay and Spark: reading, seeding, streaming.
 
     make setup && .venv/bin/python -m bench.spark_io --quick
+    .venv/bin/python -m bench.spark_io --jobs 5000000 --rounds 1 --only seed
 
     read/postgres      jobs a second from Postgres into Spark, all columns
     seed/postgres      generated jobs a second into Postgres through the sink, all in
-    stream/catch-up    events a second from the ledger into Parquet, AvailableNow
-    stream/steady      seconds a micro-batch, 95th percentile, while 10,000 events a second happen
+    seed/python        MiB of the Python processes of the last seeding at their peak, driver and tasks
+    seed/java          MiB of the JVM, likewise; most of it is heap that Java has not given back
+    stream/catch-up    events a second from the ledger into the events of a lake, as `forebay pipeline run` brings them
+    stream/task        µs of CPU an event of what a task does there: read records, make columns, write files
+    stream/parquet     events a second from the ledger through the data source into Spark's Parquet sink, AvailableNow
+    stream/steady      seconds a micro-batch of that sink, 95th percentile, while 10,000 events a second happen
 
 A session is started and warmed up before; the server is one of our own on this machine.
 """
 
+import argparse
+import os
 import statistics
 import tempfile
 import time
@@ -19,10 +26,15 @@ from threading import Event, Thread
 
 from pyspark.sql import SparkSession
 
-from bench.measure import Figure, arguments, run
+from bench.measure import Figure, run
 from forebay.core.job import Draft
 from forebay.core.outcome import Ack
 from forebay.spark.generate import jobs, seed_store
+from forebay.spark.lake import Lake
+from forebay.spark.landing import counted, land
+from forebay.spark.options import Reading
+from forebay.spark.pipeline import Pipeline, check_ledger
+from forebay.spark.reading import Part
 from forebay.spark.session import spark_session
 from forebay.store.open import open_store
 from forebay.store.protocol import Want
@@ -30,6 +42,54 @@ from forebay.testing.servers.postgres import PostgresServer
 
 STEADY_RATE = 10_000
 STEADY_SECONDS = 20
+LOOK_SECONDS = 0.5
+
+
+class Memory:
+    """How much this process and those that it started hold, looked at now and then: the most of it, in MiB."""
+
+    def __init__(self) -> None:
+        self.python = self.java = 0.0
+        self._over = Event()
+        self._thread = Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> "Memory":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(LOOK_SECONDS):
+            held = {"python": 0.0, "java": 0.0}
+            for process in _family():
+                name = _read(process, "comm").strip()
+                held["java" if name == "java" else "python"] += _proportional(process) if name != "postgres" else 0.0
+            self.python, self.java = max(self.python, held["python"]), max(self.java, held["java"])
+
+
+def _family() -> list[int]:
+    """This process and all below it."""
+    parents = {int(entry): _read(int(entry), "stat") for entry in os.listdir("/proc") if entry.isdigit()}
+    above = {process: int(stat.rpartition(")")[2].split()[1]) for process, stat in parents.items() if stat}
+    found = [os.getpid()]
+    for process in found:
+        found += [child for child, parent in above.items() if parent == process]
+    return found
+
+
+def _proportional(process: int) -> float:
+    lines = _read(process, "smaps_rollup").splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
+
+
+def _read(process: int, name: str) -> str:
+    try:
+        return Path(f"/proc/{process}/{name}").read_text()
+    except OSError:
+        return ""
 
 
 class Ground:
@@ -43,6 +103,7 @@ class Ground:
         self._full: str | None = None
         self._lived: str | None = None
         self._runs = 0
+        self.memory = Memory()
 
     def fresh(self) -> Path:
         self._runs += 1
@@ -74,12 +135,32 @@ class Ground:
 
     def seed(self) -> float:
         url = self.server.create_database()
-        seeded = seed_store(jobs(self.spark, self.count, 7), url)
+        with Memory() as self.memory:
+            seeded = seed_store(jobs(self.spark, self.count, 7), url)
         self.server.drop_database(url)
         assert seeded.jobs == self.count
         return seeded.jobs / seeded.seconds
 
     def catch_up(self) -> float:
+        url = self.lived()
+        lake = Lake.of(self.fresh(), url)
+        began = time.perf_counter()
+        done = Pipeline(self.spark, lake, url).run(tables=False)
+        return done.events / (time.perf_counter() - began)
+
+    def task(self) -> float:
+        url = self.lived()
+        lake = Lake.of(self.fresh(), url)
+        reading = Reading.of({"url": url, "table": "events", "lake": str(lake.path)})
+        first, following = check_ledger(url, lake.contents())
+        began = time.process_time()
+        files = [
+            file for batch in land(reading, Part(0, first, following)) for file in batch.column("file").to_pylist()
+        ]
+        took = time.process_time() - began
+        return 1e6 * took / counted(lake.landed(files), 0).events
+
+    def parquet(self) -> float:
         url, ground = self.lived(), self.fresh()
         events = self.spark.readStream.format("forebay").options(url=url, table="events").load()
         began = time.perf_counter()
@@ -130,21 +211,33 @@ def _produce(url: str, stop: Event) -> int:
 
 
 def main() -> None:
-    given = arguments(__doc__)
-    count = 200_000 if given.quick else 2_000_000
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the work and two rounds: for a first look")
+    parser.add_argument("--json", action="store_true", help="one JSON object a figure instead of the table")
+    parser.add_argument("--only", default="", help="only figures whose name contains this")
+    parser.add_argument(
+        "--jobs", type=int, default=2_000_000, help="to read and to seed; half of them live for streams"
+    )
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    count = given.jobs // (10 if given.quick else 1)
     with PostgresServer() as server, tempfile.TemporaryDirectory(prefix="forebay-bench-") as folder:
         spark = spark_session(conf={"spark.local.dir": folder, "spark.sql.streaming.numRecentProgressUpdates": "10000"})
         ground = Ground(server, spark, Path(folder), count)
         warm = Ground(server, spark, Path(folder, "warm"), 20_000)
-        for work in (warm.seed, warm.read, warm.catch_up):
+        for work in (warm.seed, warm.read, warm.catch_up, warm.task, warm.parquet):
             work()
         figures = [
             Figure("read/postgres", "jobs/s", ground.read, goal=">= 250,000"),
             Figure("seed/postgres", "jobs/s", ground.seed, goal=">= 80,000"),
+            Figure("seed/python", "MiB", lambda: ground.memory.python),
+            Figure("seed/java", "MiB", lambda: ground.memory.java),
             Figure("stream/catch-up", "events/s", ground.catch_up, goal=">= 400,000"),
+            Figure("stream/task", "µs", ground.task),
+            Figure("stream/parquet", "events/s", ground.parquet),
             Figure("stream/steady", "s", ground.steady, goal="<= 1"),
         ]
-        run(figures, rounds=2 if given.quick else 3, only=given.only, as_json=given.json)
+        run(figures, rounds=2 if given.quick else given.rounds, only=given.only, as_json=given.json)
         spark.stop()
 
 

@@ -14,15 +14,12 @@ With `--dist loadgroup` all tests on Spark run in one worker: one Java for all o
 import os
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
-    from xdist.remote import Producer
-    from xdist.scheduler import LoadScopeScheduling
-
     from forebay.testing.servers.pgbouncer import PgBouncer
     from forebay.testing.servers.postgres import PostgresServer
     from forebay.testing.servers.server import Server
@@ -66,17 +63,15 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> "LoadScopeScheduling | None":
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """By the path of a test: xdist 3.8 loses the mark `xdist_group` on its way through pytest 9.2, silently."""
     if config.getvalue("dist") != "loadgroup":
         return None
-    from xdist.scheduler import LoadScopeScheduling
+    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
-    class TogetherOnSpark(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            return "spark" if nodeid.startswith("tests/spark/") else nodeid
-
-    return TogetherOnSpark(config, log)
+    scheduler = LoadScopeScheduling(config, log)
+    scheduler._split_scope = lambda test: "spark" if test.startswith("tests/spark/") else test
+    return scheduler
 
 
 def running(server: "Server", stack: ExitStack) -> None:

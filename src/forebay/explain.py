@@ -1,10 +1,10 @@
 """Why a job is where it is: what holds it, and when that may end."""
 
 from forebay.core.gate import gates_for
-from forebay.core.instant import to_datetime
+from forebay.core.instant import Instant, to_datetime
 from forebay.core.job import Draft, Job, State
 from forebay.core.spec import QueueSpec
-from forebay.store.protocol import Store
+from forebay.store.protocol import Backlog, Store
 
 _SECOND = 1_000_000
 
@@ -15,17 +15,21 @@ def explain(store: Store, job_id: int) -> list[str]:
     if job is None:
         return [f"job {job_id} is unknown: it never existed, or it was done and removed, or purged"]
     spec = next((spec for spec in store.specs() if spec.name == job.queue), QueueSpec(name=job.queue))
-    backlog = store.backlog([job.queue])[0]
+    return [*reasons(job, spec, store.backlog([job.queue])[0], store.now()), spec.vector()]
+
+
+def reasons(job: Job, spec: QueueSpec, backlog: Backlog, now: Instant) -> list[str]:
+    """The same for one who knows the job, its queue and the time."""
     lines = [f"job {job.id} ({job.kind}) of queue {job.queue} is {job.state.value}"]
     if backlog.paused_until is not None and not job.state.terminal:
         lines.append(f"the queue is paused until {to_datetime(backlog.paused_until).isoformat()}")
     match job.state:
         case State.WAITING:
-            lines += _waiting(job, spec, store.now())
+            lines += _waiting(job, spec, now)
         case State.READY:
             lines.append(f"it may be claimed at any time; {backlog.ready - 1} other jobs of the queue are ready too")
         case State.RUNNING:
-            left = ((job.lease_until or 0) - store.now()) / _SECOND
+            left = ((job.lease_until or 0) - now) / _SECOND
             lines.append(
                 f"{job.owner} holds it, delivery {job.delivery}; the lease ends in {left:.1f} s unless renewed"
             )
@@ -33,9 +37,7 @@ def explain(store: Store, job_id: int) -> list[str]:
             lines.append(f"it used {job.attempt} of {job.max_attempts} attempts; redrive it to give them back")
         case State.DONE | State.CANCELLED:
             lines.append("it has ended")
-    lines += [f"attempt {error.attempt} failed: {error.kind}: {error.message}" for error in job.errors]
-    lines.append(spec.vector())
-    return lines
+    return lines + [f"attempt {error.attempt} failed: {error.kind}: {error.message}" for error in job.errors]
 
 
 def _waiting(job: Job, spec: QueueSpec, now: int) -> list[str]:

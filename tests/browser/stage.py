@@ -7,9 +7,8 @@ seed gives the same day. The store is closed again, so that a server can open it
 import random
 from datetime import timedelta
 
-from forebay.core.instant import days, minutes, seconds
+from forebay.core.instant import days, seconds
 from forebay.core.job import Draft, Job
-from forebay.core.ledger import LedgerRule
 from forebay.core.outcome import Ack, DeadLetter, Failure, Retry, Verdict
 from forebay.core.policy import Aging, AtMost, Bounded, Exponential, Fair, InOrder, KeepFor, Reject, Retained, Routing
 from forebay.core.schedule import Schedule
@@ -21,7 +20,6 @@ from forebay.testing.clock import ManualClock
 from forebay.work.cron import NEVER, Cron, Timetable
 
 SECOND = 1_000_000
-MINUTES = 5
 STEP = 5
 TENANTS = ("acme", "birch", "corvid", "delta")
 OWNERS = ("worker-a.1812", "worker-a.1813", "worker-b.904")
@@ -29,10 +27,10 @@ OWNERS = ("worker-a.1812", "worker-a.1813", "worker-b.904")
 SPECS = (
     QueueSpec(
         name="mail",
-        selection=Aging(minutes(1)),
+        selection=Aging(seconds(60)),
         share=Fair("tenant", {"acme": 3}),
         eligibility=AtMost(60, "tenant"),
-        routing=Routing(4, Exponential(seconds(1), minutes(10))),
+        routing=Routing(4, Exponential(seconds(1), seconds(600))),
         retention=KeepFor(days(2)),
     ),
     QueueSpec(name="media", capacity=Bounded(20_000, Reject()), routing=Routing(3)),
@@ -44,26 +42,21 @@ _WORK = (("mail", "welcome-mail"), ("mail", "invoice-mail"), ("media", "resize")
 _TRACE = 'Traceback (most recent call last):\n  File "shop/mail.py", line 88, in send\n    server.login(user, secret)\n'
 
 
-def set_up(url: str, seed: int = 7, pace: int = 40, quiet: bool = False) -> None:
-    """Play the day. `pace`: jobs a second; `quiet`: no jobs are left running or ready at its end."""
+def set_up(url: str, seed: int = 7, minutes: int = 5, pace: int = 40) -> None:
+    """Play the last minutes, at this many jobs a second."""
     rng = random.Random(seed)
-    clock = ManualClock(SystemClock().now() - MINUTES * 60 * SECOND)
+    clock = ManualClock(SystemClock().now() - minutes * 60 * SECOND)
     store = open_store(url, clock=clock)
     try:
-        store.put_ledger_rule(LedgerRule())  # type: ignore[attr-defined] # every store on a disk has a ledger
         for spec in SPECS:
             store.put_spec(spec)
         _schedules(store)
-        for second in range(0, MINUTES * 60, STEP):
+        for second in range(0, minutes * 60, STEP):
             clock.advance(SECOND)
             _arrive(store, rng, pace * STEP, second)
             clock.advance((STEP - 1) * SECOND - len(OWNERS) * SECOND // 20)
             _work(store, rng, clock, pace * STEP, second)
-        if quiet:
-            while _work(store, rng, clock, 1_000, 0):
-                clock.advance(SECOND // 50)
-        else:
-            _leave_open(store, rng)
+        _leave_open(store)
     finally:
         store.close()
 
@@ -117,20 +110,17 @@ def _verdict(rng: random.Random, job: Job) -> Verdict:
     return DeadLetter(error) if job.attempt >= 2 else Retry(rng.randrange(1, 4) * SECOND, error)
 
 
-def _work(store: Store, rng: random.Random, clock: ManualClock, pace: int, second: int) -> int:
+def _work(store: Store, rng: random.Random, clock: ManualClock, pace: int, second: int) -> None:
     slow = 0.55 if 100 < second < 160 else 1.12
-    done = 0
     for owner in OWNERS:
         share = int(pace * slow * 1.25 / len(OWNERS)) + 1
         wants = [Want(queue, max(1, share // 3)) for queue in ("mail", "media", "ledger-sync", "reports")]
         leases = store.claim(wants, owner, timedelta(seconds=60))
         clock.advance(SECOND // 20)
         store.settle([(lease, _verdict(rng, lease.job)) for lease in leases])
-        done += len(leases)
-    return done
 
 
-def _leave_open(store: Store, rng: random.Random) -> None:
+def _leave_open(store: Store) -> None:
     """Something waits, something runs."""
     later = [Draft("digest-mail", {"week": 46}, "mail", tenant=t, delay=3_600 * SECOND) for t in TENANTS]
     store.enqueue([*later, Draft("sales-report", {"region": "north"}, "reports", subject="order-1")])

@@ -128,11 +128,18 @@ POSTGRES_MUTANTS = [
         (OUTAGES, "-k", "half_open"),
     ),
     Mutant(
-        "postgres: who comes second with a key does not look again",
+        "postgres: who comes second with a key does not look who has it",
         f"{STORE}/intake.py",
-        "        if written != len(rows):\n",
-        "        if False:\n",
+        "        if lost := sorted(facts.keys() - won):\n",
+        "        self._reserved = facts\n        if lost := sorted(facts.keys() & set()):\n",
         (KEYS, "-k", "many_processes"),
+    ),
+    Mutant(
+        "postgres: leases that only a beating heart keeps are not looked for again",
+        f"{STORE}/jobs.sql",
+        "SELECT id FROM forebay.holder WHERE until <= %s;",
+        "SELECT id FROM forebay.holder WHERE until <= %s OR true;",
+        ("tests/stores/test_postgres_past.py",),
     ),
     Mutant(
         "a reaper takes what is overdue right after an outage",

@@ -23,7 +23,10 @@ sys.path.insert(0, str(ROOT))
 
 from tests.mutants.guards import MUTANTS, Mutant  # noqa: E402
 from tests.mutants.ledger import LEDGER_MUTANTS  # noqa: E402
+from tests.mutants.metrics import METRICS_MUTANTS  # noqa: E402
 from tests.mutants.postgres import POSTGRES_MUTANTS  # noqa: E402
+from tests.mutants.security import SECURITY_MUTANTS  # noqa: E402
+from tests.mutants.spark import SPARK_MUTANTS  # noqa: E402
 from tests.mutants.transactions import TRANSACTION_MUTANTS  # noqa: E402
 
 PARTS = ("src", "tests", "bench", "examples", "docs", "README.md", "CONTRIBUTING.md", "pyproject.toml")
@@ -84,7 +87,15 @@ def main() -> int:
     args = parser.parse_args()
     mutants = [
         mutant
-        for mutant in (*MUTANTS, *LEDGER_MUTANTS, *POSTGRES_MUTANTS, *TRANSACTION_MUTANTS)
+        for mutant in (
+            *MUTANTS,
+            *LEDGER_MUTANTS,
+            *METRICS_MUTANTS,
+            *POSTGRES_MUTANTS,
+            *SECURITY_MUTANTS,
+            *SPARK_MUTANTS,
+            *TRANSACTION_MUTANTS,
+        )
         if args.only in mutant.name
     ]
     if args.list:

@@ -39,14 +39,14 @@ TRANSACTION_MUTANTS = [
     Mutant(
         "transaction: the pool settles again what its handler has settled",
         "src/forebay/work/pool.py",
-        "if context.settled:\n                    self._settled_itself(run, outcome)\n                elif",
-        "if",
+        "elif run.settled:\n                self._settled_itself(run, outcome)\n            elif",
+        "elif",
         (HANDLERS, "-k", "after_its_block"),
     ),
     Mutant(
         "transaction: a job that is done goes on being renewed",
         "src/forebay/work/pool.py",
-        " if not run.context.settled]",
+        " if not run.settled]",
         "]",
         (HANDLERS, "-k", "renewed_no_more"),
     ),

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -172,6 +173,22 @@ def test_what_a_real_prometheus_makes_of_it(postgres_url: str, tmp_path: Path) -
         assert prometheus.alerts().get("ForebayWorkerDown") in ("pending", "firing")
         assert "ForebayServerDown" not in prometheus.alerts()
     fb.close()
+
+
+def test_every_process_of_a_supervisor_has_its_own_port(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(APP)
+    port = free_port()
+
+    def scraped(at: int) -> str:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{at}/metrics", timeout=5) as answer:
+                return str(answer.read().decode())
+        except OSError:
+            return ""
+
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    with running(tmp_path, url, "worker", "shop:fb", "--processes", "2", "--metrics", str(port)):
+        until(lambda: all("forebay_worker_healthy 1" in scraped(port + n) for n in range(2)), "both answer", tmp_path)
 
 
 RARE = re.compile(

@@ -1,5 +1,6 @@
 """A real server for tests: uvicorn on a free port of this machine, in a thread, and keys of every role."""
 
+import asyncio
 import ssl
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -21,6 +22,15 @@ _CONTEXT = ssl.create_default_context()
 """Made once: every client that makes its own reads all certificates of the machine."""
 
 
+class _Prompt(Server):
+    """Looks more often whether it is to stop: there are many tests."""
+
+    async def main_loop(self) -> None:
+        await self.on_tick(0)
+        while not self.should_exit:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
 class Site:
     """One server in a thread, with its keys: `key(role)` makes one, `client(role)` is a client that carries it."""
 
@@ -29,7 +39,7 @@ class Site:
         chosen = settings or ServeSettings(port=0, drain=1)
         self.app = app or create_app(store, chosen)
         self._stack = ExitStack()
-        self._server = Server(self.app, chosen)
+        self._server = _Prompt(self.app, chosen)
         self._thread = Thread(target=self._server.run, name="test-server", daemon=True)
 
     @property
@@ -47,6 +57,10 @@ class Site:
             self._thread.join(0.005)
             assert self._thread.is_alive(), "the server did not start"
         return self
+
+    def stop_soon(self) -> None:
+        """As a SIGTERM would."""
+        self._server.should_exit = True
 
     def stop(self) -> None:
         self._stack.close()

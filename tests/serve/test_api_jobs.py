@@ -130,30 +130,31 @@ def test_a_full_queue_says_when_to_come_back_and_takes_no_more(site: Site, store
     assert client.post("/jobs", json={"kind": "a", "queue": "small"}).status_code == 202
 
 
-@pytest.mark.parametrize(
-    ("body", "field"),
-    [
-        ({}, "body"),
-        ({"kind": 7}, "kind"),
-        ({"kind": "no spaces"}, "kind"),
-        ({"kind": "a", "queue": ""}, "queue"),
-        ({"kind": "a", "priority": "high"}, "priority"),
-        ({"kind": "a", "priority": 2**40}, "priority"),
-        ({"kind": "a", "delay": -1}, "delay"),
-        ({"kind": "a", "run_at": "2030-01-01T00:00:00"}, "run_at"),
-        ({"kind": "a", "run_at": "2030-01-01T00:00:00Z", "delay": 1}, "run_at"),
-        ({"kind": "a", "run_at": "2300-01-01T00:00:00Z"}, "run_at"),
-        ({"kind": "a", "max_attempts": 0}, "max_attempts"),
-        ({"kind": "a", "meta": {"no name": "x"}}, "meta"),
-        ({"kind": "a", "key": "nul \u0000"}, "key"),
-        ({"kind": "a", "payload": 10**30}, "payload at $"),
-        ({"kind": "a", "paylod": 1}, "body"),
-        ([], "body"),
-    ],
-)
-def test_a_value_that_is_refused_names_its_field(site: Site, store: Store, body: Any, field: str) -> None:
-    told = problem(site.client(Role.PRODUCER).post("/jobs", json=body), 422, "payload" if "$" in field else "invalid")
-    assert told["field"] == field
+REFUSED: list[tuple[Any, str]] = [
+    ({}, "body"),
+    ({"kind": 7}, "kind"),
+    ({"kind": "no spaces"}, "kind"),
+    ({"kind": "a", "queue": ""}, "queue"),
+    ({"kind": "a", "priority": "high"}, "priority"),
+    ({"kind": "a", "priority": 2**40}, "priority"),
+    ({"kind": "a", "delay": -1}, "delay"),
+    ({"kind": "a", "run_at": "2030-01-01T00:00:00"}, "run_at"),
+    ({"kind": "a", "run_at": "2030-01-01T00:00:00Z", "delay": 1}, "run_at"),
+    ({"kind": "a", "run_at": "2300-01-01T00:00:00Z"}, "run_at"),
+    ({"kind": "a", "max_attempts": 0}, "max_attempts"),
+    ({"kind": "a", "meta": {"no name": "x"}}, "meta"),
+    ({"kind": "a", "key": "nul \u0000"}, "key"),
+    ({"kind": "a", "payload": 10**30}, "payload at $"),
+    ({"kind": "a", "paylod": 1}, "body"),
+    ([], "body"),
+]
+
+
+def test_a_value_that_is_refused_names_its_field(site: Site, store: Store) -> None:
+    client = site.client(Role.PRODUCER)
+    for body, field in REFUSED:
+        told = problem(client.post("/jobs", json=body), 422, "payload" if "$" in field else "invalid")
+        assert told["field"] == field, body
     assert not store.browse(Query(), 0, 10).jobs
 
 
@@ -167,7 +168,8 @@ def test_what_is_no_json_is_refused_by_its_kind(site: Site) -> None:
         assert client.post("/jobs", content=deep, headers=sent).status_code in (400, 422)
     for media in ("text/plain", "application/x-www-form-urlencoded", "application/x-ndjson", ""):
         problem(client.post("/jobs", content=b'{"kind": "a"}', headers={"Content-Type": media}), 415, "media-type")
-    assert client.post("/jobs", content=b'{"kind": "a"}', headers={"Content-Type": "Application/JSON; charset=utf-8"})
+    loud = {"Content-Type": "Application/JSON; charset=utf-8"}
+    assert client.post("/jobs", content=b'{"kind": "a"}', headers=loud).status_code == 202
 
 
 def test_sizes_are_bounded(store: Store, serve_on: Serving) -> None:
@@ -210,10 +212,10 @@ def test_pages_go_on_where_the_last_one_ended(site: Site) -> None:
     for number in range(5):
         client.post("/jobs", json={"kind": "odd" if number % 2 else "even", "subject": f"s{number}"})
     seen, after = [], 0
-    while after is not None:
+    while after >= 0:
         page = client.get("/jobs", params={"after": after, "limit": 2}).json()
         seen += [job["id"] for job in page["jobs"]]
-        after = page["next"]
+        after = -1 if page["next"] is None else page["next"]
     assert len(seen) == len(set(seen)) == 5
     assert seen == sorted(seen)
     assert [job["kind"] for job in client.get("/jobs?kind=odd").json()["jobs"]] == ["odd", "odd"]
@@ -239,7 +241,7 @@ def test_waiting_for_a_job_ends_with_it(site: Site, store: Store) -> None:
     with ThreadPoolExecutor(4) as threads:
         answers = [threads.submit(client.get, f"/jobs/{job}?wait=20") for _ in range(3)]
         while site.ground.watching.watchers < 3:
-            answers[0].exception(0.001) if answers[0].done() else None
+            assert not any(answer.done() for answer in answers)
         done(store, "keep", b"7")
         told = [answer.result(10).json() for answer in answers]
     assert [(each["state"], each["result"]) for each in told] == [("done", 7)] * 3

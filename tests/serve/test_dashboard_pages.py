@@ -1,5 +1,6 @@
 """The pages over real HTTP: who sees what, what every act does and leaves behind, and what is refused."""
 
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -39,7 +40,7 @@ PAGES = (
 )
 OPERATING = ("/ui/moves/new?state=dead", "/ui/moves/new?queue=mail")
 RULING = ("/ui/acts", "/ui/keys")
-ACTS = (
+ACTS: tuple[tuple[str, dict[str, str]], ...] = (
     ("/ui/queues/mail/pause", {}),
     ("/ui/queues/mail/resume", {}),
     ("/ui/queues/mail/gate", {"gate": "until/open", "slots": "1"}),
@@ -51,6 +52,12 @@ ACTS = (
     ("/ui/schedules/night/edit", {"rule": "5 5 * * *", "zone": "UTC"}),
     ("/ui/logs/clicks/rewind", {"group": "g", "partition": "0", "offset": "-1"}),
 )
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine must not cut a life short."""
+    monkeypatch.setattr("forebay.serve.dashboard.views.timeline.READ_SECONDS", 60.0)
 
 
 @pytest.fixture
@@ -316,12 +323,16 @@ def test_a_group_is_moved_back(shop: Site, store: Store) -> None:
     with visitor(shop, Role.OPERATOR) as operator:
         operator.done("/ui/logs/clicks/rewind", group="g", partition=place, offset=-1)
         assert store.position("clicks", "g", place) == -1
-        for wrong in ({"partition": 9}, {"partition": -1}):
-            fields = {"group": "g", "partition": place, "offset": 0, **wrong}
-            assert operator.post("/ui/logs/clicks/rewind", **fields).status_code == 404
-        for wrong in ({"offset": "x"}, {"offset": 99}, {"group": "<b>"}, {"group": ""}):
-            fields = {"group": "g", "partition": place, "offset": 0, **wrong}
-            assert operator.post("/ui/logs/clicks/rewind", **fields).status_code == 422, wrong
+        for field, value, status in (
+            ("partition", "9", 404),
+            ("partition", "-1", 404),
+            ("offset", "x", 422),
+            ("offset", "99", 422),
+            ("group", "<b>", 422),
+            ("group", "", 422),
+        ):
+            fields = {"group": "g", "partition": str(place), "offset": "0", field: value}
+            assert operator.post("/ui/logs/clicks/rewind", **fields).status_code == status, (field, value)
     assert acts(store) == ["rewind log clicks"] * 2
 
 
@@ -445,8 +456,9 @@ def test_live_pages_send_what_they_show(shop: Site) -> None:
             assert 'id="live"' in page
             assert "<main" not in part
             assert 'name="csrf"' not in part, path
-            heads = [line for line in part.splitlines() if "<h2" in line]
-            assert all(line in page for line in heads), path
+            heads = re.findall(r"<h2[^>]*>([^<]*)<", part)
+            assert heads or path in ("/ui/dead", "/ui/workers")
+            assert set(heads) <= set(re.findall(r"<h2[^>]*>([^<]*)<", page)), path
         still = viewer.client.get("/ui/schedules", headers={"Accept": "text/event-stream"})
         assert still.status_code == 200
         assert still.headers["content-type"].startswith("text/html")

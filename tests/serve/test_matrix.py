@@ -96,7 +96,7 @@ TABLE: Final = {
     "GET /": Row(who=None, own=303, foreign=303),
     "GET /ui": Row(who=None, own=303, foreign=303),
     "GET /ui/static/{name}": Row(who=None, own=404),
-    "GET /ui/{rest:path}": Row(who=None, own=404),
+    "GET /ui/{rest:path}": Row(who=EVERYBODY, own=404),
     "GET /ui/login": Row(who=None, own=200, foreign=200),
     "POST /ui/login": Row(who=None, own=401, foreign=401, form={"key": "fb_wrong"}),
     "POST /ui/logout": Row(who=EVERYBODY, own=303, foreign=303, form={}),
@@ -228,6 +228,7 @@ class World:
         """Moves belong to who began them."""
         if queue == NONE:
             return "move-none"
+        self.make("job", queue, role)
         mover = self.visitors[role if role in OPERATE else Role.OPERATOR] if queue == OWN else self._stranger
         page = mover.post("/ui/moves", data={"act": "cancel", "queue": queue}).headers["location"]
         for _ in range(1_000):

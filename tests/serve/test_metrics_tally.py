@@ -10,6 +10,7 @@ from forebay.core.job import Draft
 from forebay.core.ledger import Change, LedgerEntry, LedgerRule, Record, Span, Trait
 from forebay.core.limits import BATCH_MOST
 from forebay.core.outcome import ABANDONED
+from forebay.serve.metrics.families import following
 from forebay.serve.metrics.follower import Follower
 from forebay.serve.metrics.names import OTHER, Names
 from forebay.serve.metrics.tally import COUNTED, ENDED, LEASED, RECLAIMED, Tally
@@ -149,6 +150,16 @@ def test_what_was_trimmed_before_it_was_counted_is_a_gap(tmp_path: Path) -> None
     assert follower.gap == first - seen
     assert follower.offset == following
     assert tally.records == following - follower.gap
+    store.close()
+
+
+def test_a_ledger_that_is_off_says_so(tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/jobs.db")
+    ledgered(store).put_ledger_rule(LedgerRule(on=False))
+    follower = followed(ledgered(store), Tally(Names()))
+    assert follower.written is False
+    first, *_ = following(follower)
+    assert [value for _, value in first.samples] == [0.0]
     store.close()
 
 

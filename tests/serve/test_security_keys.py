@@ -1,7 +1,6 @@
 """API keys: how they are made and kept, who gets in, and how soon a revoked one is out, in every process (S2, S4)."""
 
 import asyncio
-import os
 import re
 import subprocess
 import sys
@@ -184,18 +183,21 @@ def test_a_key_made_and_revoked_at_the_terminal(tmp_path: Path, capsys: pytest.C
 
 
 @contextmanager
-def served(url: str) -> Iterator[str]:
-    """`forebay serve` as a process of its own; where it listens."""
+def served(url: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """`forebay serve` as a process of its own."""
     command = [sys.executable, "-m", "forebay", "serve", "--store", url, "--port", "0", "--json"]
-    environment = {**os.environ, "NO_PROXY": "127.0.0.1"}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+            assert process.wait(20) == 0
+
+
+def place_of(process: "subprocess.Popen[bytes]") -> str:
+    """Where it listens, once it does."""
     assert process.stdout is not None
-    try:
-        yield msgspec.json.decode(process.stdout.readline())["url"]
-    finally:
-        process.terminate()
-        assert process.wait(20) == 0
-        process.stdout.close()
+    return str(msgspec.json.decode(process.stdout.readline())["url"])
 
 
 def until(client: httpx.Client, status: int) -> float:
@@ -211,12 +213,13 @@ def test_a_revoked_key_is_out_in_every_process_within_five_seconds(
 ) -> None:
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
     with ExitStack() as stack:
-        places = [stack.enter_context(served(url)) for _ in range(2)]
+        servers = [stack.enter_context(served(url)) for _ in range(2)]
         assert main(["keys", "create", "--role", "viewer", "--store", url, "--json"]) == 0
         made = msgspec.json.decode(capsys.readouterr().out)
         headers = {"Authorization": f"Bearer {made['key']}"}
         clients = [
-            stack.enter_context(httpx.Client(base_url=place, headers=headers, trust_env=False)) for place in places
+            stack.enter_context(httpx.Client(base_url=place, headers=headers, trust_env=False))
+            for place in map(place_of, servers)
         ]
         for client in clients:
             until(client, 200)

@@ -20,10 +20,12 @@ from forebay.core.instant import ms
 from forebay.core.limits import META_ENTRIES
 from forebay.core.policy import Fixed, Routing
 from forebay.core.spec import QueueSpec
+from forebay.serve.actor import Role
 from forebay.tracing import PARENT, STATE, carried, spans
 from forebay.work.errors import Snooze
 from forebay.work.options import Options
 from forebay.work.worker import Worker
+from tests.serve.site import Site
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 GIVEN = f"00-{TRACE}-{SPAN}-01"
@@ -208,6 +210,18 @@ def test_what_is_carried_in_meta(exporter: InMemorySpanExporter) -> None:
 )
 def test_a_header_that_is_none_is_not_carried(parent: str) -> None:
     assert carried(None, {PARENT: parent}) is None
+
+
+def test_a_request_over_http_hands_its_trace_on(site: Site) -> None:
+    producer = site.client(Role.PRODUCER, headers={"Traceparent": GIVEN, "Tracestate": "a=1"})
+    job_id = producer.post("/jobs", json={"kind": "x", "meta": {"mine": "1"}}).json()["job_id"]
+    (job,) = site.store.get([job_id])
+    assert job is not None
+    assert job.meta == {"mine": "1", PARENT: GIVEN, STATE: "a=1"}
+    plain = site.client(Role.PRODUCER).post("/jobs", json={"kind": "x"}).json()["job_id"]
+    (job,) = site.store.get([plain])
+    assert job is not None
+    assert job.meta is None
 
 
 def test_a_state_that_is_too_long_or_odd_is_left_out() -> None:

@@ -5,16 +5,17 @@ as a store would; a test that wants a broken life overrides what it likes. `Stor
 what handlers did besides. Everything follows from the calls: no clock, no randomness of its own.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 from msgspec.structs import replace
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
-from forebay.core.instant import to_datetime
 from forebay.core.ledger import Change, LedgerEntry, Record, Span, Trait
-from forebay.spark.arrow import flatten
+from forebay.spark.arrow import arrow_schema, flatten
 from forebay.spark.schemas import EFFECTS, EVENTS, RECEIPTS
 from tests.spans import joined
 
@@ -79,15 +80,26 @@ class Story:
     def table(self) -> pa.Table:
         return pa.Table.from_batches([flatten(self.entries(), EVENTS)])
 
+    def evidence(self) -> tuple[pa.Table, pa.Table]:
+        """Receipts and effects."""
+        return _table(self.receipts, RECEIPTS), _table(self.effects, EFFECTS)
+
     def frames(self, spark: SparkSession) -> tuple[DataFrame, DataFrame, DataFrame]:
         """Events, receipts and effects."""
-        told = [(seq, job, answer, to_datetime(at)) for seq, job, answer, at in self.receipts]
-        done = [(seq, job, delivery, to_datetime(at), who) for seq, job, delivery, at, who in self.effects]
-        return (
-            spark.createDataFrame(self.table()),
-            spark.createDataFrame(told, RECEIPTS),
-            spark.createDataFrame(done, EFFECTS),
-        )
+        events, receipts, effects = (spark.createDataFrame(each) for each in (self.table(), *self.evidence()))
+        return events, receipts, effects
+
+
+def _table(rows: Sequence[tuple[Any, ...]], schema: StructType) -> pa.Table:
+    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+    wanted = arrow_schema(schema)
+    return pa.table(
+        [
+            pa.array(values, pa.int64() if field.name.endswith("_at") else field.type).cast(field.type)
+            for values, field in zip(columns, wanted, strict=True)
+        ],
+        schema=wanted,
+    )
 
 
 class Life:

@@ -100,7 +100,8 @@ def test_the_answer_does_not_depend_on_how_it_is_read(frames: Frames, verdict: V
     }
 
 
-@pytest.mark.parametrize(("seed", "id_step"), [pytest.param(1, 0, marks=pytest.mark.nightly), (2, 1_000)])
+@pytest.mark.nightly  # every day: tests/spark/test_audit_stores.py, by a real store
+@pytest.mark.parametrize(("seed", "id_step"), [(1, 0), (2, 1_000)])
 def test_no_false_alarm_on_a_clean_history(spark: SparkSession, seed: int, id_step: int) -> None:
     garden = clean(seed, lives=300, id_step=id_step)
     frames = garden.story.frames(spark)

@@ -1,13 +1,14 @@
-"""Real stores, worked at random by a seed: the ledger that they leave passes every check, and DuckDB agrees."""
+"""Real stores, worked at random by a seed: the lake of each passes every check, and DuckDB agrees."""
 
 import random
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
 
 from forebay.core.job import Draft, State
 from forebay.core.lease import Lease, Settled
@@ -17,11 +18,14 @@ from forebay.core.policy import InOrder, KeepFor
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.spark.arrow import flatten
-from forebay.spark.audit import Options, audit
+from forebay.spark.audit import Options
+from forebay.spark.lake import Lake
 from forebay.spark.schemas import EVENTS
 from forebay.store.open import open_store
 from forebay.store.protocol import Ledgered, Store, Want
 from forebay.testing.clock import ManualClock
+from tests.answer import Run
+from tests.spark.lakes import places
 from tests.spark.oracle import oracle
 from tests.spark.story import SECOND, START, Story
 
@@ -38,6 +42,12 @@ OPTIONS = Options(
     schedules={"tick": timedelta(seconds=30)},
     coverage=0.5,
 )
+ASKED = (
+    *("--lake", "lake", "--receipts", "receipts.parquet", "--effects", "effects.parquet", "--json"),
+    *("--every-check", "--drained", "--dropped", GAVE_UP.kind, "--ordered", "lines:subject"),
+    *("--schedule", "tick=30s", "--coverage", "0.5"),
+)
+"""The same, as one says it to the command."""
 
 
 class Town:
@@ -158,20 +168,30 @@ def read_all(store: Ledgered) -> list[LedgerEntry]:
     return entries
 
 
-def test_what_a_store_leaves_passes_every_check(spark: SparkSession, url: str) -> None:
+def test_what_a_store_leaves_passes_every_check(run: Run, url: str, tmp_path: Path) -> None:
+    """By the command, from the store: the ledger goes into a lake, and is there what it was in the store."""
     clock = ManualClock(START)
     store = open_store(url, clock=clock)
-    try:
-        story = Town(store, clock, seed=3).live()
-        assert isinstance(store, Ledgered)
-        read = pa.Table.from_batches([flatten(read_all(store), EVENTS)])
-    finally:
-        store.close()
-    _, receipts, effects = story.frames(spark)
-    verdict = audit(spark.createDataFrame(read), receipts, effects, options=OPTIONS)
-    assert verdict.answer == "PASS", verdict.text()
+    story = Town(store, clock, seed=3).live()
+    assert isinstance(store, Ledgered)
+    read = pa.Table.from_batches([flatten(read_all(store), EVENTS)])
+    receipts, effects = story.evidence()
+    pq.write_table(receipts, tmp_path / "receipts.parquet")
+    pq.write_table(effects, tmp_path / "effects.parquet")
+    # A journal is read beside its owner.
+    answer = run("audit", "--store", url, *ASKED)
+    store.close()
+    assert answer.code == 0, answer.err
+    (verdict,) = answer.json
+    results = {each["check"]: each for each in verdict["results"]}
+    assert verdict["answer"] == "PASS", answer.out
+    assert {name for name, each in results.items() if each["outcome"] == "not asked"} == {"log_gap"}
     changes = set(read["change"].to_pylist())
     assert changes == {*Change} - {Change.MERGED} | {None}
-    found = oracle(read, receipts.toArrow(), effects.toArrow(), OPTIONS)
+    found = oracle(read, receipts, effects, OPTIONS)
     assert {row[0] for row in found} <= {"redelivered"}
-    assert len(found) == verdict.result("redelivered").count
+    assert len(found) == results["redelivered"]["count"]
+    lake = Lake.at("lake")
+    assert sorted(places(lake)) == list(zip(read["offset"].to_pylist(), read["place"].to_pylist(), strict=True))
+    assert lake.contents().tables["jobs"].rows == len(set(read["job_id"].drop_null().to_pylist()))
+    assert (urlsplit(url).password or "no password") not in (lake.path / "lake.json").read_text()

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from forebay.core.errors import Invalid
 from forebay.spark.audit import CHECKS, Options, Tier, Verdict, audit
+from forebay.spark.audit.evidence import conflicts, once, survey, with_sizes
 from forebay.spark.audit.words import job_sums
 from tests.spark.story import SECOND, START, Life, Story
 
@@ -144,7 +145,19 @@ def test_a_torn_record_is_a_gap(frames: Frames) -> None:
     events, receipts, effects = frames
     verdict = audit(events.filter("NOT (change = 'claimed' AND place = 1)"), receipts, effects)
     (gap,) = verdict.result("ledger_gap").offenders
-    assert (gap.offset, gap.note) == (1, "4 jobs of at least 5")
+    assert (gap.offset, gap.note) == (1, "4 jobs of 5")
+
+
+def test_a_record_that_lost_its_last_places_is_a_gap_where_records_tell_their_size(frames: Frames) -> None:
+    events, receipts, effects = frames
+    short = events.filter("NOT (change = 'claimed' AND place >= 3)")
+    (gap,) = audit(short, receipts, effects).result("ledger_gap").offenders
+    assert (gap.offset, gap.note) == (1, "3 jobs of 5")
+    before = with_sizes(short.drop("places"))
+    assert survey(before).ragged == 0, "events from before records told it are read as they were"
+    both = before.unionByName(short)
+    assert once(both).filter("place = 0").count() == survey(both).records
+    assert conflicts(both).isEmpty(), "a copy that does not know the size is a copy"
 
 
 def test_the_text_names_offenders(spark: SparkSession) -> None:

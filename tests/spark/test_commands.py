@@ -37,6 +37,8 @@ def test_from_a_store_to_a_verdict_and_a_page(run: Run, tmp_path: Path) -> None:
     failed = run("audit", "--lake", "lake", *evidence, "--json")
     (verdict,) = failed.json
     assert (failed.code, verdict["answer"]) == (1, "FAIL")
+    kept = json.loads(Path("lake/verdict.json").read_text())
+    assert (kept["answer"], kept["reasons"][0].partition(":")[0]) == ("FAIL", "lost")
     assert "1 files end in the middle of a line" in failed.err
     (lost,) = [result for result in verdict["results"] if result["check"] == "lost"]
     assert (lost["count"], lost["offenders"][0]["seq"]) == (1, JOBS)

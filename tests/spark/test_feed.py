@@ -52,6 +52,14 @@ def test_a_source_that_repeats_itself_adds_nothing(store: Any) -> None:
     assert changes(store) == [("enqueue", "accepted", 3), ("enqueue", "accepted", 2), ("enqueue", "accepted", 1)]
 
 
+def test_a_source_may_move_on_with_nothing(store: Any) -> None:
+    assert store.feed("a", None, ONE, []) == Tally()
+    assert store.feed("a", ONE, TWO, []) == Tally()
+    assert store.feed("a", ONE, TWO, []) is None
+    assert store.fed("a") == TWO
+    assert store.ledger(-1, 10) == []
+
+
 def test_rows_with_keys_gates_and_bounds_go_the_same_way(store: Any) -> None:
     store.put_spec(QueueSpec(name="few", capacity=Bounded(4)))
     store.put_spec(QueueSpec(name="line", eligibility=InOrder()))

@@ -1,8 +1,7 @@
 """Workers as tasks of Spark: they drain a queue, one is killed with -9 among its jobs, and the audit passes."""
 
-import json
 import sys
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -15,27 +14,13 @@ from forebay.spark.audit import audit
 from forebay.spark.fleet import drain
 from forebay.spark.testimony import read_effects, read_receipts
 from forebay.work.options import Options
-from tests.spark.ground import opened
+from tests.spark.fleets import an_app
+from tests.spark.ground import opened, told
 
-APP = """
-import json, os, signal, time
-from datetime import UTC, datetime
-from pathlib import Path
-from forebay import Context, Forebay
-
-fb = Forebay()
-HERE = Path({home!r})
-
-
-@fb.job(queue="burst")
-def work(seq: int, ctx: Context | None = None) -> None:
+KILLED = """
     if seq == 150 and not (HERE / "killed").exists():
         (HERE / "killed").touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    job, delivery = ctx.fence
-    line = dict(seq=seq, job_id=job, delivery=delivery, effect_at=datetime.now(UTC).isoformat())
-    with open(HERE / "effects" / str(os.getpid()), "a") as out:
-        out.write(json.dumps(line) + "\\n")
 """
 JOBS = 300
 
@@ -43,11 +28,8 @@ JOBS = 300
 @pytest.fixture
 def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """An app that Spark's Python processes find as well: they are started with the path of this one."""
-    name = f"burst_{tmp_path.name.replace('-', '_')}"
-    (tmp_path / f"{name}.py").write_text(APP.format(home=str(tmp_path)))
-    (tmp_path / "effects").mkdir()
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    return f"{name}:fb"
+    return an_app(tmp_path, KILLED)
 
 
 def test_a_task_that_is_killed_is_started_anew_and_no_job_is_lost(
@@ -56,15 +38,7 @@ def test_a_task_that_is_killed_is_started_anew_and_no_job_is_lost(
     spark.sparkContext.addPyFile(str(tmp_path / f"{app.partition(':')[0]}.py"))
     url = f"sqlite:///{tmp_path}/jobs.db"
     with opened(url) as store:
-        receipts = store.enqueue([Draft("work", {"seq": seq}, "burst") for seq in range(JOBS)])
-    told = tmp_path / "receipts.ndjson"
-    sent_at = datetime.now(UTC).isoformat()
-    told.write_text(
-        "".join(
-            json.dumps({"seq": seq, "job_id": receipt.id, "answer": "accepted", "sent_at": sent_at}) + "\n"
-            for seq, receipt in enumerate(receipts)
-        )
-    )
+        told(store, [Draft("work", {"seq": seq}, "burst") for seq in range(JOBS)], tmp_path)
     options = Options(queues=("burst",), lease_for=timedelta(seconds=2), concurrency=4, claim_batch=10)
     shifts = drain(spark, app, url, options, tasks=2, limit=60)
     assert (tmp_path / "killed").exists()
@@ -75,7 +49,7 @@ def test_a_task_that_is_killed_is_started_anew_and_no_job_is_lost(
     effects = read_effects(spark, str(tmp_path / "effects"))
     verdict = audit(
         events,
-        read_receipts(spark, str(told)).rows,
+        read_receipts(spark, str(tmp_path / "receipts.ndjson")).rows,
         effects.rows,
         options=Judging(drained=True, every_check=True, least_jobs=JOBS),
     )

@@ -16,13 +16,12 @@ from pyspark.sql import SparkSession
 from forebay.core.job import Draft
 from forebay.core.outcome import Ack, Failure, Retry
 from forebay.demo.proof import SMALL_DATA
-from forebay.spark.frames import read_events, read_table
 from forebay.spark.lake import Lake, holes
 from forebay.spark.pipeline import Pipeline
 from forebay.spark.tables import TABLES
 from forebay.store.protocol import Want
 from tests.spark.ground import opened
-from tests.spark.lakes import plain
+from tests.spark.lakes import places, plain
 
 SRC = Path(__file__).parents[2] / "src"
 PATIENCE = 300.0
@@ -75,12 +74,10 @@ def test_a_stream_that_is_killed_brings_every_event_once(spark: SparkSession, tm
     Pipeline(spark, lake, url).run()
     with opened(url) as store:
         head = store.ledger_extent()[1]
-    events = read_events(spark, lake)
-    places = events.select("offset", "place")
-    assert places.count() == places.distinct().count() == lake.contents().event_count
-    assert places.select("offset").distinct().count() == head
+    found = places(lake)
+    assert len(found) == len(set(found)) == lake.contents().event_count
+    assert {offset for offset, _ in found} == set(range(head))
     clean = Lake.of(tmp_path / "clean", url)
     Pipeline(spark, clean, url).run()
-    assert plain(events) == plain(read_events(spark, clean))
-    for name in TABLES:
-        assert plain(read_table(spark, lake, name)) == plain(read_table(spark, clean, name)), name
+    for name in ("events", *TABLES):
+        assert plain(lake, name) == plain(clean, name), name

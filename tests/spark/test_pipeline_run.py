@@ -2,8 +2,6 @@
 
 import shutil
 from pathlib import Path
-from threading import Event, Thread
-from time import monotonic
 
 import msgspec
 import pytest
@@ -19,7 +17,7 @@ from forebay.spark.pipeline import Pipeline, check_ledger
 from forebay.spark.tables import TABLES
 from forebay.store.protocol import Query
 from tests.spark.ground import busy_day, opened
-from tests.spark.lakes import plain
+from tests.spark.lakes import places, plain
 
 
 @pytest.fixture
@@ -27,12 +25,6 @@ def url(tmp_path: Path) -> str:
     url = f"sqlite:///{tmp_path}/jobs.db"
     busy_day(url)
     return url
-
-
-@pytest.fixture
-def no_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the events alone matter."""
-    monkeypatch.setattr(module, "refresh", lambda spark, lake: {})
 
 
 def extent(url: str) -> tuple[int, int]:
@@ -56,30 +48,25 @@ def test_runs_in_steps_give_what_one_run_gives(spark: SparkSession, url: str, tm
     head = extent(url)[1]
     assert (steps.contents().end, once.contents().end, done.records) == (head, head, head)
     assert len(steps.contents().events) == 2
-    events = [plain(read_events(spark, lake)) for lake in (steps, once)]
-    assert len(events[0]) == done.events
-    assert events[0] == events[1]
-    for name in TABLES:
-        assert plain(read_table(spark, steps, name)) == plain(read_table(spark, once, name)), name
-        assert steps.contents().tables[name].rows == once.contents().tables[name].rows, name
-    assert done.tables["jobs"] > 100
+    for name in ("events", *TABLES):
+        assert plain(steps, name) == plain(once, name), name
+    assert {name: len(plain(steps, name)) for name in TABLES} == done.tables
+    assert read_events(spark, steps).count() == len(plain(steps, "events")) == done.events
+    assert read_table(spark, steps, "jobs").count() == done.tables["jobs"] > 100
 
 
-@pytest.mark.usefixtures("no_tables")
 def test_a_lost_checkpoint_costs_no_event_and_brings_none_twice(spark: SparkSession, url: str, tmp_path: Path) -> None:
     lake = Lake.of(tmp_path / "lake", url)
-    before = Pipeline(spark, lake, url).run()
+    before = Pipeline(spark, lake, url).run(tables=False)
     shutil.rmtree(lake.checkpoint)
     busy_day(url, 20)
-    Pipeline(spark, lake, url).run()
-    events = read_events(spark, lake)
-    offsets = events.select("offset", "place")
-    assert offsets.count() == offsets.distinct().count() > before.events
-    assert offsets.select("offset").distinct().count() == extent(url)[1]
+    Pipeline(spark, lake, url).run(tables=False)
+    found = places(lake)
+    assert len(found) == len(set(found)) > before.events
+    assert {offset for offset, _ in found} == set(range(extent(url)[1]))
     assert holes(lake.contents()) == []
 
 
-@pytest.mark.usefixtures("no_tables")
 def test_a_crash_between_the_write_and_its_name_is_made_good(
     spark: SparkSession, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,40 +78,38 @@ def test_a_crash_between_the_write_and_its_name_is_made_good(
     with monkeypatch.context() as broken:
         broken.setattr(Lake, "replace", crash)
         with pytest.raises(OSError, match="no space left"):
-            Pipeline(spark, lake, url).run()
+            Pipeline(spark, lake, url).run(tables=False)
     assert lake.contents().events == []
     assert list(lake.home("events").iterdir()) != []
-    done = Pipeline(spark, lake, url).run()
-    assert read_events(spark, lake).count() == done.events == lake.contents().event_count
+    done = Pipeline(spark, lake, url).run(tables=False)
+    assert len(places(lake)) == done.events == lake.contents().event_count
 
 
 @pytest.mark.nightly
-@pytest.mark.usefixtures("no_tables")
 def test_many_small_parts_become_one(
     spark: SparkSession, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_FAN", 2)
     lake = Lake.of(tmp_path / "lake", url)
     for count in (21, 22, 23):
-        Pipeline(spark, lake, url).run()
+        Pipeline(spark, lake, url).run(tables=False)
         busy_day(url, count)
-    Pipeline(spark, lake, url).run()
+    Pipeline(spark, lake, url).run(tables=False)
     (part,) = lake.contents().events
     assert (part.first, part.end, part.level) == (0, extent(url)[1], 2)
-    assert read_events(spark, lake).select("offset", "place").distinct().count() == part.events
+    assert len(set(places(lake))) == part.events
 
 
 @pytest.mark.nightly
-@pytest.mark.usefixtures("no_tables")
 def test_a_batch_with_a_hole_is_refused(spark: SparkSession, url: str, tmp_path: Path) -> None:
     lake = Lake.of(tmp_path / "lake", url)
-    Pipeline(spark, lake, url).run()
+    Pipeline(spark, lake, url).run(tables=False)
     busy_day(url, 20)
     contents = lake.contents()
     kept = msgspec.structs.replace(contents.events[0], end=contents.end - 1)
     lake.replace(msgspec.structs.replace(contents, events=[kept], tables={}))
     with pytest.raises(ForebayError, match=r"the batch begins at offset \d+, the lake ends at \d+; nothing was added"):
-        Pipeline(spark, lake, url).run()
+        Pipeline(spark, lake, url).run(tables=False)
     assert lake.contents().events == [kept]
 
 
@@ -139,35 +124,3 @@ def test_a_ledger_that_was_trimmed_or_is_another_is_refused(url: str, tmp_path: 
         store.trim_ledger(100)
     with pytest.raises(Invalid, match=r"offsets 1 … \d+ were trimmed before the pipeline had read them; begin another"):
         check_ledger(url, msgspec.structs.replace(seen, events=[Part(0, 0, 1, 9)]))
-
-
-def test_a_stream_follows_and_ends_when_it_is_told(
-    spark: SparkSession, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lake, stop = Lake.of(tmp_path / "lake", url), Event()
-    refreshed: list[int] = []
-
-    def refresh(spark: SparkSession, lake: Lake) -> dict[str, int]:
-        refreshed.append(lake.contents().end)
-        return {}
-
-    monkeypatch.setattr(module, "refresh", refresh)
-    thread = Thread(target=Pipeline(spark, lake, url).stream, args=(0.2, stop, 0.0))
-    thread.start()
-    heads = []
-    try:
-        for count in (21, 22):
-            heads.append(extent(url)[1])
-            until = monotonic() + 60
-            while lake.contents().end < heads[-1] and monotonic() < until:
-                Event().wait(0.1)
-            busy_day(url, count)
-    finally:
-        stop.set()
-        thread.join(60)
-    assert not thread.is_alive()
-    contents = lake.contents()
-    assert contents.end >= heads[-1] > heads[0]
-    assert set(heads) <= set(refreshed)
-    assert refreshed[-1] == contents.end
-    assert read_events(spark, lake).count() == contents.event_count

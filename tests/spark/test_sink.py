@@ -23,9 +23,12 @@ from forebay.core.policy import Bounded, Retained
 from forebay.core.spec import QueueSpec
 from forebay.spark.options import Writing
 from forebay.spark.sink import Written, write_rows
+from forebay.spark.tries import Share
 from forebay.store.feeding import Place
 from tests.spark.ground import every_job, opened
 from tests.spark.killed_query import start
+
+TRY, AGAIN = b"a" * 16, b"b" * 16
 
 
 @pytest.fixture
@@ -141,7 +144,11 @@ def broken_after(numbers: list[int], batch: int) -> Iterator[pa.RecordBatch]:
 
 
 def task(url: str, rows: Iterator[pa.RecordBatch], batch: int = 0, **options: str) -> Written:
-    return write_rows(rows, Writing.of({"url": url, "chunk": "8", **options}), "source", batch)
+    return share_of(url, rows, Share("source", 0, batch, TRY), **options)
+
+
+def share_of(url: str, rows: Iterator[pa.RecordBatch], share: Share, **options: str) -> Written:
+    return write_rows(rows, Writing.of({"url": url, "chunk": "8", "patience": "0.01", **options}), share)
 
 
 def test_a_task_goes_on_where_the_one_before_stopped(url: str) -> None:
@@ -158,7 +165,7 @@ def test_rows_in_another_order_are_refused_and_nothing_is_added(url: str) -> Non
         task(url, broken_after(list(range(50)), 3))
     before = seqs(url)
     for other in (list(range(49, -1, -1)), list(range(10)), [*range(20), 99, *range(21, 50)]):
-        with pytest.raises(Invalid, match=r"rows of source: they are not those.*sortWithinPartitions"):
+        with pytest.raises(Invalid, match=r"rows of spark:source:0: they are not those.*sortWithinPartitions"):
             task(url, batches(other))
     assert seqs(url) == before
     assert task(url, batches(list(range(50)))).taken == 50 - len(before)
@@ -186,6 +193,37 @@ def test_two_tries_at_once_write_together_what_one_would(url: str) -> None:
     assert seqs(url) == Counter(range(40))
 
 
+def test_a_partition_that_is_missing_in_the_next_try_keeps_the_others_from_putting_its_rows(url: str) -> None:
+    """Four partitions, of which the last has put rows; then two, with the same rows between them."""
+    assert share_of(url, batches([30, 31]), Share("w", 3, 7, TRY)).taken == 2
+    with pytest.raises(Invalid, match=r"earlier try of batch 7 put rows of partition 3, of which .* nothing was added"):
+        share_of(url, batches([0, 1, 30]), Share("w", 0, 7, AGAIN))
+    assert seqs(url) == Counter([30, 31])
+
+
+def test_a_try_in_the_same_partitions_goes_on_once_those_that_had_begun_are_seen(url: str) -> None:
+    for number in (1, 2):
+        with pytest.raises(OSError, match="cut"):
+            share_of(url, broken_after(list(range(number * 100, number * 100 + 30)), 2), Share("w", number, 7, TRY))
+    before = len(seqs(url))
+
+    def rows_of_zero() -> Iterator[pa.RecordBatch]:
+        for number in (1, 2):
+            rows = batches(list(range(number * 100, number * 100 + 30)))
+            if number == 1:
+                with pytest.raises(Invalid, match="partition 2, of which"):
+                    share_of(url, rows, Share("w", number, 7, AGAIN))
+            else:
+                share_of(url, rows, Share("w", number, 7, AGAIN))
+        yield from batches(list(range(5)))
+
+    assert share_of(url, rows_of_zero(), Share("w", 0, 7, AGAIN)).taken == 5
+    assert share_of(url, batches(list(range(100, 130))), Share("w", 1, 7, AGAIN)).taken > 0
+    assert seqs(url) == Counter([*range(5), *range(100, 130), *range(200, 230)])
+    assert before < 60
+    assert share_of(url, batches([1]), Share("w", 0, 8, TRY)).taken == 1, "the next batch asks nobody"
+
+
 def test_a_full_queue_is_waited_for_and_then_told(url: str) -> None:
     with opened(url) as store:
         store.put_spec(QueueSpec(name="few", capacity=Bounded(10)))
@@ -193,7 +231,7 @@ def test_a_full_queue_is_waited_for_and_then_told(url: str) -> None:
         task(url, batches(list(range(20))), queue="few", patience="0.01")
     assert len(seqs(url)) == 8
     with opened(url) as store:
-        place: Any = store.fed("source")
+        place: Any = store.fed("spark:source:0")
         assert isinstance(place, Place)
         assert place.taken == 8
 

@@ -109,7 +109,7 @@ def test_the_bound_counts_events_although_offsets_are_records(url: str) -> None:
     some_work(url, 50, size=1)
     stream = reader(url, max_events="250", max_records="10")
     start = stream.initialOffset()
-    assert start == {"next": [0], "skipped": 0}
+    assert start == {"next": [0], "skipped": 0, "late": 0}
     first = stream.latestOffset(start, stream.getDefaultReadLimit())
     assert first["next"] == [3], "the third record passes 250 events"
     assert stream.latestOffset(first, ReadMaxRows(250))["next"] == [13], "208 more events, but only 10 records"
@@ -121,15 +121,17 @@ def test_the_bound_counts_events_although_offsets_are_records(url: str) -> None:
 def test_a_batch_is_split_among_tasks_and_reads_the_same_twice(url: str) -> None:
     some_work(url, 40)
     stream = reader(url, partitions="4")
-    parts = stream.partitions({"next": [1], "skipped": 0}, {"next": [37], "skipped": 0})
+    parts = stream.partitions({"next": [1], "skipped": 0, "late": 0}, {"next": [37], "skipped": 0, "late": 0})
     assert [(part.start, part.end) for part in parts if isinstance(part, Part)] == [
         (1, 10),
         (10, 19),
         (19, 28),
         (28, 37),
     ]
-    assert stream.partitions({"next": [9], "skipped": 0}, {"next": [9], "skipped": 0}) == []
-    assert len(stream.partitions({"next": [1], "skipped": 0}, {"next": [18], "skipped": 0})) == 2, "not one a record"
+    assert stream.partitions({"next": [9], "skipped": 0, "late": 0}, {"next": [9], "skipped": 0, "late": 0}) == []
+    assert (
+        len(stream.partitions({"next": [1], "skipped": 0, "late": 0}, {"next": [18], "skipped": 0, "late": 0})) == 2
+    ), "not one a record"
     once = [batch.to_pylist() for part in parts for batch in stream.read(part)]
     again = [batch.to_pylist() for part in parts for batch in stream.read(part)]
     assert once == again
@@ -162,6 +164,36 @@ def test_what_was_trimmed_between_plan_and_read_is_told(url: str) -> None:
         list(reader(url).read(Part(0, 0, first + 1)))
     rows = [row for batch in reader(url, on_gap="skip").read(Part(0, 0, first + 1)) for row in batch.to_pylist()]
     assert {row["offset"] for row in rows} == {first}
+
+
+def test_what_was_trimmed_while_a_batch_was_under_way_is_counted(url: str) -> None:
+    some_work(url, 80, size=3)
+    stream = reader(url, on_gap="skip", max_records="70", partitions="2")
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, stream.getDefaultReadLimit())
+    assert end == {"next": [70], "skipped": 0, "late": 0}
+    parts = stream.partitions(start, end)
+    first = trimmed(url)
+    rows = [row for part in parts for batch in stream.read(part) for row in batch.to_pylist()]
+    missed = set(range(70)) - {row["offset"] for row in rows}
+    assert missed == set(range(min(first, 70)))
+    later = stream.latestOffset(end, stream.getDefaultReadLimit())
+    assert later["late"] == len(missed)
+    assert later["skipped"] == max(0, first - 70)
+    assert stream.latestOffset(later, stream.getDefaultReadLimit())["late"] == len(missed), "once"
+    stream.stop()
+
+
+def test_what_was_counted_when_it_was_planned_is_not_counted_again(url: str) -> None:
+    some_work(url, 80, size=3)
+    first = trimmed(url)
+    stream = reader(url, on_gap="skip")
+    start = {"next": [0], "skipped": 2}
+    end = stream.latestOffset(start, ReadAllAvailable())
+    assert (end["skipped"], end["late"]) == (first + 2, 0)
+    stream.partitions(start, end)
+    assert stream.latestOffset(end, ReadAllAvailable()) == end
+    stream.stop()
 
 
 def test_the_ledger_of_a_journal_is_read_beside_its_owner(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def work_off(app: Forebay) -> None:
         app.registry,
         Options(concurrency=1),
         lambda _: ROUTING,
-        lambda lease, verdict: settled.extend(store.settle([(lease, verdict)])),
+        lambda pairs: settled.extend(store.settle(pairs)),
     )
     leases = store.claim([Want("default", 10)], "ada", seconds(30))
     pool.take(leases)

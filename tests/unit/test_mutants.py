@@ -6,11 +6,22 @@ import pytest
 
 from tests.mutants.guards import MUTANTS, Mutant
 from tests.mutants.ledger import LEDGER_MUTANTS
+from tests.mutants.metrics import METRICS_MUTANTS
 from tests.mutants.postgres import POSTGRES_MUTANTS
+from tests.mutants.security import SECURITY_MUTANTS
+from tests.mutants.spark import SPARK_MUTANTS
 from tests.mutants.transactions import TRANSACTION_MUTANTS
 
 ROOT = Path(__file__).parents[2]
-ALL = [*MUTANTS, *LEDGER_MUTANTS, *POSTGRES_MUTANTS, *TRANSACTION_MUTANTS]
+ALL = [
+    *MUTANTS,
+    *LEDGER_MUTANTS,
+    *METRICS_MUTANTS,
+    *POSTGRES_MUTANTS,
+    *SECURITY_MUTANTS,
+    *TRANSACTION_MUTANTS,
+    *SPARK_MUTANTS,
+]
 
 
 @pytest.mark.parametrize("mutant", [pytest.param(mutant, id=mutant.name) for mutant in ALL])

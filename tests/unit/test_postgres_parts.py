@@ -15,7 +15,7 @@ from forebay.core.job import Draft
 from forebay.core.policy import Fair, KeepFor, Priority
 from forebay.core.spec import QueueSpec
 from forebay.store.postgres.connect import masked, without_password
-from forebay.store.postgres.front import Front
+from forebay.store.postgres.front import Front, Past
 from forebay.store.postgres.health import Health, Open, Table
 from forebay.store.postgres.runs import Run, facts_json, group
 from forebay.store.postgres.specs import Known
@@ -224,3 +224,29 @@ def test_a_claim_from_the_front_comes_again_when_it_is_cheap() -> None:
     assert front.floors() == (None, 4_000_000)
     Event().wait(0.06)
     assert front.floors() == (None, None)
+
+
+def test_leases_are_looked_for_from_the_start_while_that_is_quick() -> None:
+    past = Past()
+    assert past.floors() == ([], [], -(2**63))
+    assert not past.worth_knowing(0.0)
+    assert past.worth_knowing(0.1)
+
+
+def test_a_slow_look_that_found_nothing_need_not_be_repeated() -> None:
+    """Of those whose heart was still; a holder whose heart beat then may have older leases that run out later."""
+    past = Past()
+    past.nothing_at(5_000_000, [1, 2])
+    assert past.floors() == ([1, 2], [4_000_000, 4_000_000], 4_000_000)
+    assert past.worth_knowing(0.0), "once it is known it moves on"
+    past.nothing_at(9_000_000, [2])
+    assert past.floors() == ([1, 2], [4_000_000, 8_000_000], 8_000_000)
+
+
+def test_now_and_then_the_past_is_looked_at_as_a_whole() -> None:
+    past = Past()
+    past.nothing_at(5_000_000, [1])
+    past._until = 0.0
+    assert past.floors() == ([], [], -(2**63))
+    past.nothing_at(6_000_000, [2])
+    assert past.floors() == ([2], [5_000_000], 5_000_000), "and nothing of before is believed any more"

@@ -11,6 +11,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from forebay.cli.command import Call, Command
 from forebay.cli.exits import UNREACHABLE, CommandFailed
 from forebay.cli.pipeline import remarks
@@ -18,6 +20,7 @@ from forebay.cli.report import check_place
 from forebay.cli.sparking import everywhere, lake_argument, master_argument, needing_spark, number, spark_of
 from forebay.cli.words import length, share
 from forebay.core.errors import ForebayError, Invalid
+from forebay.store.clock import SystemClock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,6 +86,7 @@ def _audit(call: Call) -> int:
 
                 Pipeline(spark, lake, url, remarks(call)).run()
             verdict = _judged(call, spark, lake, url, options)
+            _keep(lake, verdict)
             if args.report is not None:
                 from forebay.spark.report import write_report
 
@@ -94,6 +98,15 @@ def _audit(call: Call) -> int:
         if args.report is not None:
             call.screen.note(f"the report is in {args.report}")
     return verdict.exit_code
+
+
+def _keep(lake: "Lake", verdict: "Verdict") -> None:
+    """The last verdict stays in its lake, in a few words, for whoever shows it: the dashboard does."""
+    failed = [f"{each.check}: {each.count:,}. {each.what}" for each in verdict.results if each.outcome == "failed"]
+    told = {"answer": verdict.answer, "at": SystemClock().now(), "reasons": [*verdict.reasons, *failed]}
+    draft = lake.path / ".verdict.json.new"
+    draft.write_bytes(msgspec.json.encode(told))
+    draft.replace(lake.path / "verdict.json")
 
 
 @contextmanager

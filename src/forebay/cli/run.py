@@ -17,7 +17,7 @@ from forebay.cli.command import Call, Command
 from forebay.cli.exits import FAILED, OK
 from forebay.cli.place import masked
 from forebay.cli.reload import Reloader
-from forebay.cli.serve import PORT, Beside
+from forebay.cli.serve import PORT, Beside, port
 from forebay.cli.target import load, opened_by, queues_of
 from forebay.cli.words import count, length, share
 from forebay.client import Forebay
@@ -181,7 +181,7 @@ def _banner(call: Call, app: Forebay, options: Options, able: Capabilities) -> N
 def _dev_arguments(parser: ArgumentParser) -> None:
     _shared_arguments(parser)
     parser.add_argument("--processes", type=count, default=1, metavar="M", help="worker processes (default: 1)")
-    parser.add_argument("--port", type=int, default=PORT, metavar="N", help=f"of its server (default: {PORT}; 0: any)")
+    parser.add_argument("--port", type=port, default=PORT, metavar="N", help=f"of its server (default: {PORT}; 0: any)")
     parser.add_argument("--no-server", action="store_true", help="the worker alone, no dashboard")
 
 

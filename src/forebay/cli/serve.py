@@ -8,7 +8,7 @@ import logging
 import os
 import subprocess
 import sys
-from argparse import SUPPRESS, ArgumentParser
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -31,15 +31,15 @@ PORT: Final = 8321
 _STOP_SECONDS: Final = 5.0
 
 
-def _port(text: str) -> int:
+def port(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) > 65_535:
-        raise Invalid("port", f"{text[:20]!r} is not in 0 … 65535", f"give a number, such as {PORT}; 0: any free one")
+        raise ArgumentTypeError(f"{text[:20]!r} is not a number in 0 … 65535; 0 is any that is free")
     return int(text)
 
 
 def _arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="where to listen (default: 127.0.0.1, this machine alone)")
-    parser.add_argument("--port", type=_port, default=PORT, metavar="N", help=f"the port (default: {PORT}; 0: any)")
+    parser.add_argument("--port", type=port, default=PORT, metavar="N", help=f"the port (default: {PORT}; 0: any)")
     parser.add_argument("--app", metavar="MODULE:NAME", help="an app: its kinds find their queues, as app:fb")
     parser.add_argument("--drain-timeout", type=length, metavar="SECONDS", help="for requests under way (default: 10)")
     parser.add_argument("--tls-cert", metavar="FILE", help="the server's certificate, with its chain")

@@ -22,6 +22,9 @@ HIDDEN: Final = "***"
 KNOWN_LENGTH: Final = 5
 """Shorter secrets of a payload are not looked for in texts: they would be found everywhere."""
 
+_SHORTEST: Final = 12
+"""Nothing shorter looks like a secret, unless it says `name=…` or `name: …`."""
+
 _IN_NAME: Final = (
     "password passwd passphrase passcode pwd secret token authorization apikey accesskey privatekey credential cookie "
     "cardnumber creditcard debitcard iban cvv cvc ssn socialsecurity bearer signingkey encryptionkey otp"
@@ -33,22 +36,23 @@ _SIGNS: Final = re.compile(r"[^a-z0-9]+")
 _NAMED: Final = re.compile(
     r"((?:passw(?:or)?d|passphrase|pwd|secret|token(?!s\b)|api[_-]?key|access[_-]?key|private[_-]?key|credential"
     r"|authorization|cookie|iban|cvv|cvc)[\w.-]{0,40}\\?[\"']?\s{0,3}(?:=>|[=:])\s{0,3})"
-    r"(?:(?:bearer|basic)\s+)?(?:\\?\"[^\"]*\"?|'[^']*'?|[^\s,;&)}\]\"']+)"
+    r"(?:(?:bearer|basic)\s+)?(?:\[[^\]]*\]?|\{[^}]*\}?|\\?\"[^\"]*\"?|'[^']*'?|[^\s,;&)}\]\"']+)"
 )
-_IN_URL: Final = re.compile(r"(://[^\s/:@\"']{0,128}:)(?!\d{1,5}(?:[/?#\s\"']|$))(\S{1,512})@(?=[\w.\[-])")
+_IN_URL: Final = re.compile(r"(://[^\s/:@\"']{0,128}:)(?!\d{1,5}(?:[/?#\s\"']|$))(\S{1,128})@(?=[\w.\[-])")
 _SCHEME: Final = re.compile(r"\b((?:bearer|basic)\s+)[a-z0-9._~+/=-]{12,}")
 _PREFIXES: Final = (
     "fb_ eyJ sk_live_ sk_test_ pk_live_ pk_test_ rk_live_ rk_test_ sk- gho_ ghp_ ghu_ ghs_ ghr_ github_pat_ glpat- "
     "xox AKIA ASIA AIza -----BEGIN"
 ).split()
 _SHAPES: Final = re.compile(
-    r"\bfb_[0-9a-f]{12}_[A-Za-z0-9_-]{32}"
-    r"|\beyJ[A-Za-z0-9_-]{5,}\.[A-Za-z0-9_-]{5,}(?:\.[A-Za-z0-9_-]*)?"
-    r"|\b[spr]k_(?:live|test)_[A-Za-z0-9]{10,}|\bsk-[A-Za-z0-9_-]{20,}"
-    r"|\bgh[opusr]_[A-Za-z0-9]{20,}|\bgithub_pat_[A-Za-z0-9_]{20,}|\bglpat-[A-Za-z0-9_-]{16,}"
-    r"|\bxox[abeprs]-[A-Za-z0-9-]{10,}|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bAIza[0-9A-Za-z_-]{35}"
+    r"fb_[0-9a-f]{12}_[A-Za-z0-9_-]{32}"
+    r"|(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{5,}\.[A-Za-z0-9_-]{5,}(?:\.[A-Za-z0-9_-]*)?"
+    r"|[spr]k_(?:live|test)_[A-Za-z0-9]{10,}|\bsk-[A-Za-z0-9_-]{20,}"
+    r"|gh[opusr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}"
+    r"|xox[abeprs]-[A-Za-z0-9-]{10,}|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bAIza[0-9A-Za-z_-]{35}"
     r"|-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)"
 )
+_DIGITS: Final = re.compile(r"\d[ -]?\d")
 _CARD: Final = re.compile(r"[2-6](?<![\w.][2-6])(?:[ -]?\d){12,18}(?![\w.])")
 _IBAN: Final = re.compile(r"[A-Z](?<!\w[A-Z])[A-Z]\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?\b")
 
@@ -72,12 +76,21 @@ class Redaction(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """The text without what looks like a secret, nor the secrets that are known."""
         for secret in sorted(known, key=len, reverse=True):
             text = text.replace(secret, HIDDEN)
-        if any(prefix in text for prefix in _PREFIXES):
-            text = _SHAPES.sub(HIDDEN, text)
-        text = _IN_URL.sub(rf"\1{HIDDEN}@", text)
-        text = _hidden_after(_SCHEME, _hidden_after(_NAMED, text))
-        text = _CARD.sub(lambda found: HIDDEN if passes_luhn(found[0]) else found[0], text)
-        return _IBAN.sub(lambda found: HIDDEN if passes_mod97(found[0]) else found[0], text)
+        says = "=" in text or ":" in text
+        if len(text) < _SHORTEST and not says:
+            return text
+        for prefix in _PREFIXES:
+            if prefix in text:
+                text = _SHAPES.sub(HIDDEN, text)
+                break
+        if says:
+            text = _hidden_after(_NAMED, _IN_URL.sub(rf"\1{HIDDEN}@", text))
+        if " " in text:
+            text = _hidden_after(_SCHEME, text)
+        if _DIGITS.search(text):
+            text = _CARD.sub(lambda found: HIDDEN if passes_luhn(found[0]) else found[0], text)
+            text = _IBAN.sub(lambda found: HIDDEN if passes_mod97(found[0]) else found[0], text)
+        return text
 
     def secrets(self, kind: str, value: Json) -> set[str]:
         """The strings that `payload` would hide, for looking them up in an error's text."""
@@ -87,17 +100,14 @@ class Redaction(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def is_secret(self, name: str) -> bool:
         """Whether a field of this name is hidden."""
-        plain = _SIGNS.sub("", name.lower())
-        if plain in _WHOLE_NAME or (any(part in plain for part in _IN_NAME) and not _COUNTS.search(plain)):
-            return True
-        return any(_fits(name, pattern) for pattern in self.names)
+        return _tells(name) or any(_fits(name, pattern) for pattern in self.names)
 
     def _paths(self, kind: str) -> list[str]:
         return [path for pattern, paths in self.kinds.items() if _fits(kind, pattern) for path in paths]
 
     def _shown(self, value: Json, paths: tuple[list[str], ...]) -> Json:
         if isinstance(value, dict):
-            return {self.text(name): self._field(name, item, paths) for name, item in value.items()}
+            return {_shown_name(name): self._field(name, item, paths) for name, item in value.items()}
         if isinstance(value, list):
             return [self._shown(item, paths) for item in value]
         if isinstance(value, str):
@@ -126,6 +136,18 @@ def _hidden_after(pattern: re.Pattern[str], text: str) -> str:
         parts += [text[at : found.end(1)], HIDDEN]
         at = found.end()
     return "".join([*parts, text[at:]])
+
+
+@lru_cache(maxsize=4_096)
+def _tells(name: str) -> bool:
+    """Whether a field of this name holds a secret, by the built-in names."""
+    plain = _SIGNS.sub("", name.lower())
+    return plain in _WHOLE_NAME or (any(part in plain for part in _IN_NAME) and not _COUNTS.search(plain))
+
+
+@lru_cache(maxsize=4_096)
+def _shown_name(name: str) -> str:
+    return DEFAULT.text(name)
 
 
 @lru_cache(maxsize=1_024)

@@ -99,6 +99,7 @@ def audit(fb: Forebay, accepted: dict[int, str], evidence: Path, killed: int) ->
         "dead though not poison": len(innocent),
     }.items():
         print(f"   {fact:40} {value:6}")
+    print("   what a killed process held runs alone the next time: until its turn it may be handed out and back again")
     return not (lost or both or left or twice or wrong or innocent) and killed > 0
 
 

@@ -16,6 +16,7 @@ from forebay.demo.title import title
 RECEIPTS, EFFECTS = "receipts.ndjson", "effects.ndjson"
 SMALL_DATA = (
     "--conf spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 --conf spark.sql.codegen.wholeStage=false "
+    "--conf spark.sql.codegen.factoryMode=NO_CODEGEN --conf spark.python.sql.dataFrameDebugging.enabled=false "
     "--conf spark.sql.adaptive.enabled=false --conf spark.sql.shuffle.partitions=1 pyspark-shell"
 )
 """Less is planned and compiled: what runs for seconds is over sooner."""

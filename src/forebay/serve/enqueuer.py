@@ -2,15 +2,22 @@
 
 A call is all or nothing, so one bad draft would fail its neighbours; it does not: a call that is refused is taken
 apart until every draft has its own answer. A store that fails is everybody's answer, because nobody knows what it did.
+
+A queue whose capacity says `Block` makes its producers wait; they do that on threads of their own, one draft a call, so
+that they hold up nobody else. Which queues those are is looked up every second or two.
 """
 
 import asyncio
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from forebay.core.errors import ForebayError, QueueFull, StoreFailed
+from forebay.core.errors import Closed, ForebayError, QueueFull, StoreFailed
 from forebay.core.job import Draft
 from forebay.core.limits import BATCH_BYTES, BATCH_MOST
+from forebay.core.policy import Block, Bounded
+from forebay.serve.problems import Problem
 from forebay.store.protocol import Receipt, Store
 
 if TYPE_CHECKING:
@@ -19,8 +26,11 @@ if TYPE_CHECKING:
 Answer: TypeAlias = Receipt | Exception
 Waiting: TypeAlias = tuple[Draft, "asyncio.Future[Receipt]"]
 
-_IN_FLIGHT: Final = 2
-"""Calls at once: while one waits for its commit, the next may be on its way."""
+GATHER: Final = 0.004
+"""Seconds from one call to the next while callers come together: few large calls cost less than many small ones."""
+
+_SPECS_EVERY: Final = 1.5
+_PATIENT_THREADS: Final = 16
 
 
 class Enqueuer:
@@ -29,23 +39,63 @@ class Enqueuer:
     def __init__(self, ground: "Ground") -> None:
         self._ground = ground
         self._waiting: deque[Waiting] = deque()
-        self._in_flight: set[asyncio.Task[None]] = set()
+        self._carrying: asyncio.Task[None] | None = None
+        self._patient = ThreadPoolExecutor(_PATIENT_THREADS, "forebay-patient")
+        self._blocking: frozenset[str] = frozenset()
+        self._looked_at = float("-inf")
+        self.blocked = 0
+
+    @property
+    def waiting(self) -> int:
+        """Drafts for the next call."""
+        return len(self._waiting)
 
     async def put(self, draft: Draft) -> Receipt:
+        if draft.queue in self._blocking:
+            return await self._put_patiently(draft)
         answer: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         self._waiting.append((draft, answer))
         self._send()
         return await answer
 
-    def _send(self) -> None:
-        if self._waiting and len(self._in_flight) < _IN_FLIGHT:
-            task = asyncio.create_task(self._carry(self._next_batch()))
-            self._in_flight.add(task)
-            task.add_done_callback(self._sent)
+    async def look(self) -> None:
+        """Which queues make their producers wait."""
+        self._looked_at = monotonic()
+        specs = await self._ground.call(self._ground.store.specs)
+        self._blocking = frozenset(
+            spec.name
+            for spec in specs
+            if isinstance(spec.capacity, Bounded) and isinstance(spec.capacity.when_full, Block)
+        )
 
-    def _sent(self, task: "asyncio.Task[None]") -> None:
-        self._in_flight.discard(task)
-        self._send()
+    def close(self) -> None:
+        self._patient.shutdown(wait=False, cancel_futures=True)
+
+    async def _put_patiently(self, draft: Draft) -> Receipt:
+        if self.blocked >= self._ground.settings.calls_most:
+            raise Problem(503, "busy", "Too many wait for room already", "try again later", {"Retry-After": "5"})
+        self.blocked += 1
+        try:
+            enqueue = self._ground.store.enqueue
+            return (await asyncio.get_running_loop().run_in_executor(self._patient, enqueue, [draft]))[0]
+        finally:
+            self.blocked -= 1
+
+    def _send(self) -> None:
+        if self._waiting and self._carrying is None:
+            self._carrying = asyncio.create_task(self._carry_all())
+
+    async def _carry_all(self) -> None:
+        """One call after the other while anybody waits. Who comes alone waits for nobody."""
+        clock = asyncio.get_running_loop().time
+        try:
+            while batch := self._next_batch():
+                began = clock()
+                await self._carry(batch)
+                if len(batch) > 1 and (rest := began + GATHER - clock()) > 0:
+                    await asyncio.sleep(rest)
+        finally:
+            self._carrying = None
 
     def _next_batch(self) -> list[Waiting]:
         """Bounded as a store's verb is; who left before its turn is left out."""
@@ -62,10 +112,11 @@ class Enqueuer:
         return batch
 
     async def _carry(self, batch: list[Waiting]) -> None:
+        answers: list[Answer]
         try:
-            answers: list[Answer] = await self._ground.call(
-                enqueue_each, self._ground.store, [draft for draft, _ in batch]
-            )
+            if monotonic() - self._looked_at > _SPECS_EVERY:
+                await self.look()
+            answers = await self._ground.call(enqueue_each, self._ground.store, [draft for draft, _ in batch])
         except Exception as error:
             answers = [error] * len(batch)
         for (_, future), answer in zip(batch, answers, strict=True):
@@ -83,7 +134,7 @@ def enqueue_each(store: Store, drafts: list[Draft]) -> list[Answer]:
         return []
     try:
         return list(store.enqueue(drafts))
-    except StoreFailed as error:
+    except (StoreFailed, Closed) as error:
         return [error] * len(drafts)
     except QueueFull as full:
         if len(drafts) == 1:

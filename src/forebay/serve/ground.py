@@ -8,11 +8,13 @@ the start and run from the start of the app to its end.
 import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Final, ParamSpec, TypeVar
 
 from fastapi import Request
 
+from forebay.core.errors import ForebayError
 from forebay.serve.enqueuer import Enqueuer
 from forebay.serve.leases import Signer, signer_of
 from forebay.serve.metrics import Metrics
@@ -46,6 +48,7 @@ class Ground:
         self.door = door
         self.metrics = Metrics(store, whole=settings.count_whole)
         self.meters = self.metrics.meters
+        self.meters.limited = door.limits.refused
         self.registry: Mapping[str, Handler] = registry or {}
         self.voice = Voice()
         self.routing = Routings(store, self.voice)
@@ -55,6 +58,8 @@ class Ground:
         self._roles: list[Role] = [*self.metrics.roles]
         if door.follower is not None:
             self._roles.append(door.follower)
+        if door.usage is not None:
+            self._roles.append(door.usage)
         if settings.tend:
             self._roles += [Reaper(store, self.routing, wary=True), Promoter(store), Ticker(store)]
         self._beats: list[Beat] = []
@@ -80,6 +85,8 @@ class Ground:
             self._calls -= 1
 
     async def start(self) -> None:
+        with suppress(ForebayError):
+            await self.enqueuer.look()
         self._beats = [Beat(role, self.voice) for role in self._roles]
         for beat in self._beats:
             beat.start()
@@ -94,6 +101,7 @@ class Ground:
         await self.waiting.close()
         await self.watching.close()
         await asyncio.gather(*(asyncio.to_thread(beat.stop, _STOP_SECONDS) for beat in self._beats))
+        self.enqueuer.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 

@@ -19,6 +19,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from forebay.core.errors import (
     BatchTooLarge,
@@ -170,7 +171,30 @@ async def _handle(request: Request, error: Exception) -> Response:
     return answered(request, error)
 
 
+class Unfailing:
+    """ASGI, innermost: what is unexpected is answered here, and the connection lives on for the next request."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = False
+
+        async def told(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, told)
+        except Exception as error:
+            if begun or scope["type"] != "http":
+                raise
+            await answered(Request(scope), error)(scope, receive, send)
+
+
 def install(app: FastAPI) -> None:
     """Nothing leaves the app in another shape."""
+    app.add_middleware(Unfailing)
     for kind in (Problem, ForebayError, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, _handle)

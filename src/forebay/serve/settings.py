@@ -22,7 +22,7 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
 
     body_most      bytes of one request, but for the streams;  line_most: of one line of a stream
     threads        for calls of the store;  calls_most: those that run or wait for a thread, before it is a 503
-    pollers_most   long polls at once
+    pollers_most   long polls at once;  wait_most: seconds for which one is held, whatever it asks for
     drain          seconds in which requests under way may end once the server is told to stop
     tend           fire schedules, promote and take back expired leases here too, as every worker does
     count_whole    counters of /metrics begin with the first record of the ledger, not with this server
@@ -41,6 +41,7 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     threads: int = 16
     calls_most: int = 1_000
     pollers_most: int = 20_000
+    wait_most: float = WAIT_MOST
     drain: float = 10.0
     tend: bool = True
     dashboard: bool = True
@@ -64,6 +65,7 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
             ("threads", 2, 1_000),
             ("calls_most", 1, 1_000_000),
             ("pollers_most", 0, 1_000_000),
+            ("wait_most", 0, WAIT_MOST),
             ("drain", 0, 3_600),
         ):
             value = getattr(self, field)

@@ -60,9 +60,12 @@ class Lane:
         self.task: asyncio.Task[None] | None = None
         self.handing = False
 
-    def first(self, queue: str, count: int) -> list[Poller]:
-        """Who has waited longest, and is not being served in another line."""
-        return list(islice((poller for poller in self.lines.get(queue, ()) if not poller.busy), count))
+    def take(self, queue: str, count: int) -> list[Poller]:
+        """Who has waited longest, and is not being served in another line; from now on they are."""
+        taken = list(islice((poller for poller in self.lines.get(queue, ()) if not poller.busy), count))
+        for poller in taken:
+            poller.busy = True
+        return taken
 
 
 class Waiting:
@@ -80,6 +83,7 @@ class Waiting:
         self, wants: Sequence[Want], owner: str, lease_for: timedelta, wait: float, gone: Callable[[], Awaitable[None]]
     ) -> list[Lease]:
         """Leases as soon as there are any, none when the time is up. `gone` returns when the caller has left."""
+        wait = min(wait, self._ground.settings.wait_most)
         if wait <= 0 or not all(self._known_empty(want.queue) for want in wants):
             leases = await self._ground.call(self._ground.store.claim, wants, owner, lease_for)
             if leases or wait <= 0:
@@ -184,7 +188,7 @@ class Waiting:
             found = 0
             for queue in queues:
                 abreast = 1
-                while (pollers := lane.first(queue, abreast)) and not self._closed:
+                while (pollers := lane.take(queue, abreast)) and not self._closed:
                     brought = await asyncio.gather(*map(self._serve, pollers))
                     found += sum(map(len, brought))
                     if not all(brought):
@@ -195,8 +199,7 @@ class Waiting:
             lane.handing = False
 
     async def _serve(self, poller: Poller) -> list[Lease]:
-        """One claim in a worker's own name. What nobody waits for any more goes back."""
-        poller.busy = True
+        """One claim in a worker's own name; it was marked as busy before."""
         leases: list[Lease] = []
         try:
             leases = await self._ground.call(self._ground.store.claim, poller.wants, poller.owner, poller.lease_for)

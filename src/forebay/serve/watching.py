@@ -34,6 +34,7 @@ class Watching:
 
     async def ended(self, job: Job, wait: float, gone: Callable[[], Awaitable[None]]) -> Job | None:
         """The job once it has ended, or as it was when the time is up; None when it is gone."""
+        wait = min(wait, self._ground.settings.wait_most)
         if job.state.terminal or wait <= 0 or self._closed:
             return job
         if self.watchers >= self._ground.settings.pollers_most:

@@ -5,7 +5,7 @@ columns that are asked for are parsed, and only jobs with facts of their own are
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from io import BytesIO
 from typing import Any, Final
@@ -24,8 +24,7 @@ from forebay.spark.arrow import arrow_schema, instants
 from forebay.store.feeding import Exporting
 from forebay.store.protocol import Query
 
-_RUN_STATES: Final = pa.array([State.WAITING.value, State.READY.value, State.RUNNING.value, State.WAITING.value])
-_ENDED_STATES: Final = pa.array([state.value for state in State])
+_RUN_STATES: Final = (State.WAITING, State.READY, State.RUNNING, State.WAITING)
 _NUMBERS: Final = frozenset(
     "id last_id n size state due_at enqueued_at delivery attempt max_attempts claimed_at lease_until expires_at "
     "finished_at".split()
@@ -77,7 +76,7 @@ def _parsed(columns: list[str], block: bytes) -> pa.Table:
 class _Rows(ABC):
     """Rows of an export, and which of them each job comes from."""
 
-    states: pa.Array
+    states: Sequence[State]
 
     def __init__(self, table: pa.Table, sizes: NDArray[np.int64]) -> None:
         self.table = table.combine_chunks()
@@ -225,7 +224,7 @@ class _Runs(_Rows):
 class _Ended(_Rows):
     """Finished jobs, a row each."""
 
-    states = _ENDED_STATES
+    states = tuple(State)
 
     def __init__(self, table: pa.Table) -> None:
         super().__init__(table, np.ones(table.num_rows, np.int64))
@@ -248,7 +247,7 @@ class _Ended(_Rows):
 
 _SPECIAL: Final[dict[str, Callable[[_Rows], pa.Array]]] = {
     "id": lambda rows: pa.array(rows.ids),
-    "state": lambda rows: rows.states.take(pa.array(rows.repeated("state", 0))),
+    "state": lambda rows: pa.array(map(str, rows.states), pa.string()).take(pa.array(rows.repeated("state", 0))),
     "payload": lambda rows: rows.bodies,
     "cancel_requested": lambda rows: rows.asked,
 }

@@ -49,7 +49,6 @@ def read_days(
     return spark.read.schema(schema).option("basePath", str(lake.home(name))).parquet(*places).select(*schema.names)
 
 
-def write_rows(frame: DataFrame, place: Path) -> bool:
-    """By day and queue; whether there was anything to write."""
+def write_rows(frame: DataFrame, place: Path) -> None:
+    """By day and queue."""
     frame.write.partitionBy(*PARTITIONS).option(_NO_MARK, "false").parquet(str(place))
-    return any(place.glob("day=*"))

@@ -18,8 +18,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from forebay.core.errors import ForebayError
 from forebay.spark.arrow import arrow_schema
 from forebay.spark.lake import Lake
+from forebay.spark.lake import Part as Version
 from forebay.spark.options import Reading
 from forebay.spark.reading import Part, read_part
 from forebay.spark.schemas import EVENTS, schema_of
@@ -85,3 +87,19 @@ def _by_place(table: pa.Table) -> Iterator[tuple[Any, str | None, pa.Table]]:
     for begin, end in pairwise(bounds):
         rows = table.slice(begin, end - begin)
         yield rows["day"][0], rows["queue"][0].as_py(), rows
+
+
+def counted(place: Path, version: int) -> Version:
+    """What these files hold, read back from them: offsets from the first to the last, every record whole."""
+    told = pa.concat_tables([pq.ParquetFile(file).read(["offset", "places"]) for file in place.rglob("*.parquet")])
+    offsets, firsts, counts = np.unique(told["offset"].to_numpy(), return_index=True, return_counts=True)
+    first, last, reason = int(offsets[0]), int(offsets[-1]), ""
+    if last - first + 1 != len(offsets):
+        reason = f"offsets {first} … {last} should be {last - first + 1} records, {len(offsets)} are there"
+    sizes = told["places"].fill_null(0).to_numpy()[firsts]
+    torn = np.flatnonzero((sizes != 0) & (sizes != counts))
+    if len(torn):
+        reason = f"offset {offsets[torn[0]]} should be {sizes[torn[0]]} events, {counts[torn[0]]} are there"
+    if reason:
+        raise ForebayError(f"{place}: {reason}; nothing was added: is the ledger whole?")
+    return Version(version, first, last + 1, len(told))

@@ -16,9 +16,6 @@ from time import monotonic
 from typing import Final
 
 import msgspec
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from msgspec import Struct
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -28,6 +25,7 @@ from forebay.core.errors import ForebayError, Invalid
 from forebay.spark.failures import plain
 from forebay.spark.frames import read_events, write_rows
 from forebay.spark.lake import Contents, Lake, Part, identity
+from forebay.spark.landing import counted
 from forebay.spark.options import Reading
 from forebay.spark.refresh import refresh
 from forebay.spark.tails import open_tail
@@ -155,25 +153,9 @@ class Pipeline:
 
     def _kept(self, draft: Path, contents: Contents) -> Part:
         """What was written, counted from its files, as a new version."""
-        part = self._counted(draft, contents.versions)
+        part = counted(draft, contents.versions)
         self._lake.put(draft, "events", part.version)
         return part
-
-    def _counted(self, place: Path, version: int) -> Part:
-        tables = [pq.ParquetFile(file).read(["offset", "places"]) for file in place.rglob("*.parquet")]
-        table = pa.concat_tables(tables)
-        offsets, firsts, counts = np.unique(table["offset"].to_numpy(), return_index=True, return_counts=True)
-        first, last = int(offsets[0]), int(offsets[-1])
-        reason = ""
-        if last - first + 1 != len(offsets):
-            reason = f"offsets {first} … {last} should be {last - first + 1} records, {len(offsets)} are there"
-        sizes = table["places"].fill_null(0).to_numpy()[firsts]
-        torn = np.flatnonzero((sizes != 0) & (sizes != counts))
-        if len(torn):
-            reason = f"offset {offsets[torn[0]]} should be {sizes[torn[0]]} events, {counts[torn[0]]} are there"
-        if reason:
-            raise ForebayError(f"lake {self._lake.path}: {reason}; nothing was added: is the ledger whole?")
-        return Part(version, first, last + 1, len(table))
 
     def _name(self, contents: Contents, events: list[Part]) -> None:
         self._lake.replace(msgspec.structs.replace(contents, events=events, versions=contents.versions + 1))

@@ -4,8 +4,9 @@ A task is a source of the store (`store.feeding`): its place moves on in the tra
 that is tried again passes over what is in and goes on after it. A stream's source is (query, partition), and its place
 knows the batch; a batch write has its own id, or the option `write_id`, with which a whole program may be run again.
 
-Rows must come in the same order each time; a digest of those that are in tells, and a task that sees other rows fails
-instead of losing or repeating some. Rows with a `key` are held to it as well, within their queue's window.
+Rows must come in the same partitions and the same order each time; a digest of those that are in tells, and a task that
+sees other rows fails instead of losing or repeating some (`tries`). Rows with a `key` are held to it as well, within
+their queue's window.
 """
 
 import hashlib
@@ -29,6 +30,7 @@ from forebay.core.job import Draft
 from forebay.core.limits import BATCH_BYTES
 from forebay.spark.drafts import check_columns, drafts_of
 from forebay.spark.options import Writing
+from forebay.spark.tries import DIGEST_BYTES, Share, begin
 from forebay.store.feeding import Feeding, Place
 from forebay.store.open import open_store
 from forebay.store.protocol import Tally
@@ -61,10 +63,11 @@ class BatchSink(DataSourceArrowWriter):
     def __init__(self, writing: Writing, schema: StructType) -> None:
         check_columns(schema, writing)
         self._writing = writing
+        self._try = uuid4().bytes
         self._id = writing.write_id or uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        return write_rows(iterator, self._writing, source_of(self._id, _task().partitionId()), 0)
+        return write_rows(iterator, self._writing, Share(self._id, _task().partitionId(), 0, self._try))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         report(self._writing, messages)
@@ -80,28 +83,24 @@ class StreamSink(DataSourceStreamArrowWriter):
                 "option write_id", "a stream is known by its query", "leave it out: the checkpoint has the id"
             )
         self._writing = writing
+        self._try = uuid4().bytes
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         task = _task()
         query, batch = task.getLocalProperty(_QUERY), task.getLocalProperty(_BATCH)
         if query is None or batch is None:
             raise ForebayError("Spark did not say for which query and batch this task is; use Spark 4.1 or newer")
-        return write_rows(iterator, self._writing, source_of(query, task.partitionId()), int(batch))
+        return write_rows(iterator, self._writing, Share(query, task.partitionId(), int(batch), self._try))
 
 
-def source_of(write: str, partition: int) -> str:
-    """What the store knows a task by."""
-    return f"spark:{write}:{partition}"
-
-
-def write_rows(batches: Iterable[pa.RecordBatch], writing: Writing, source: str, batch: int) -> Written:
+def write_rows(batches: Iterable[pa.RecordBatch], writing: Writing, share: Share) -> Written:
     """What a task does."""
     store = open_store(writing.url)
     try:
         if not isinstance(store, Feeding):
             reason = f"{store.capabilities.name} does not keep a source's place"
             raise Invalid("option url", reason, "write to sqlite:///… or postgresql://…")
-        return _Task(store, writing, source, batch).run(batches)
+        return _Task(store, writing, share).run(batches)
     finally:
         store.close()
 
@@ -109,20 +108,20 @@ def write_rows(batches: Iterable[pa.RecordBatch], writing: Writing, source: str,
 class _Task:
     """The rows of one partition of one batch, on their way in."""
 
-    def __init__(self, store: Feeding, writing: Writing, source: str, batch: int) -> None:
+    def __init__(self, store: Feeding, writing: Writing, share: Share) -> None:
         self._store = store
         self._writing = writing
-        self._source = source
-        self._batch = batch
-        self._known = store.fed(source)
-        self._digest = hashlib.blake2b(digest_size=16)
+        self._share = share
+        self._known = store.fed(share.source)
+        self._digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
         self._seen = 0
         self._passed = 0
+        self._begun = False
         self._written = Written()
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Written:
         known = self._known
-        if known is not None and known.batch > self._batch:
+        if known is not None and known.batch > self._share.batch:
             return Written(repeated=sum(len(batch) for batch in batches))
         self._passed = self._place()
         ready: list[Draft] = []
@@ -147,10 +146,13 @@ class _Task:
 
     def _place(self) -> int:
         """How many rows of this batch are in."""
-        return self._known.taken if self._known is not None and self._known.batch == self._batch else 0
+        return self._known.taken if self._known is not None and self._known.batch == self._share.batch else 0
 
     def _put(self, drafts: list[Draft]) -> None:
-        after = Place(self._batch, self._seen, self._digest.digest())
+        if not self._begun:
+            begin(self._store, self._share, self._writing.patience)
+            self._begun = True
+        after = self._share.place(self._seen, self._digest.digest())
         tally = self._patiently(after, drafts)
         if tally is None:
             self._follow()
@@ -161,7 +163,7 @@ class _Task:
 
     def _follow(self) -> None:
         """Another try of the same task is at work and ahead: what it has put is passed over."""
-        self._known = self._store.fed(self._source)
+        self._known = self._store.fed(self._share.source)
         self._passed = self._place()
         if self._passed < self._seen:
             raise self._other_rows()
@@ -173,19 +175,25 @@ class _Task:
         give_up_at = monotonic() + self._writing.patience
         while True:
             try:
-                return self._store.feed(self._source, self._known, after, drafts)
+                return self._store.feed(self._share.source, self._known, after, drafts)
             except QueueFull as full:
                 if monotonic() >= give_up_at or len(drafts) > full.limit:
                     raise
                 Event().wait(full.retry_after)
 
     def _compare(self) -> None:
-        if self._known is None or self._digest.digest() != self._known.digest:
+        """The rows up to here are those that are in; whoever waits for this partition may know."""
+        known, digest = self._known, self._digest.digest()
+        if known is None or digest != known.digest[:DIGEST_BYTES]:
             raise self._other_rows()
+        if not self._share.saw(known):
+            seen = self._share.place(known.taken, digest)
+            self._store.feed(self._share.source, known, seen, [])
+            self._known = self._store.fed(self._share.source)
 
     def _other_rows(self) -> Invalid:
         return Invalid(
-            f"rows of {self._source}",
+            f"rows of {self._share.source}",
             "they are not those, or not in the order, of the try before, of which some are in; nothing was added now",
             "make the order the same each time: df.sortWithinPartitions(…), or write a df.checkpoint()",
         )

@@ -1,7 +1,12 @@
 """Streams over the ledger and over logs: dense offsets, a bound a micro-batch, AvailableNow, several tasks a batch.
 
-Spark's checkpoint holds the place: `{"next": [n, …], "skipped": k}`, the next offset of each partition, and how many
-were gone before they could be read where `on_gap` is skip. Reading is repeatable: the same offsets give the same rows.
+Spark's checkpoint holds the place: the next offset of each partition, and what was lost where `on_gap` is skip.
+
+    {"next": [n, …], "skipped": k, "late": m}
+
+`skipped` were gone when a batch was planned. `late` were trimmed while the batch that wanted them was under way: tasks
+may have read some of these just before, so it is at most so many. Reading is repeatable: the same offsets give the same
+rows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,11 +37,12 @@ class TailStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._tail: Tail | None = None
         self._target: list[int] | None = None
+        self._under_way: tuple[list[int], list[int], int] = ([], [], 0)
 
     def initialOffset(self) -> Offset:  # noqa: N802
         extents = self._opened().extents()
         place = 1 if self._reading.start == "latest" else 0
-        return {"next": [extent[place] for extent in extents], "skipped": 0}
+        return {"next": [extent[place] for extent in extents], "skipped": 0, "late": 0}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxRows(self._reading.max_events)
@@ -45,7 +51,7 @@ class TailStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = [following for _, following in self._opened().extents()]
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802
-        return {"next": [following for _, following in self._opened().extents()], "skipped": 0}
+        return {"next": [following for _, following in self._opened().extents()], "skipped": 0, "late": 0}
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         """As far as the bounds let this batch go; each partition has its share of them."""
@@ -62,13 +68,15 @@ class TailStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 end = min(end, begin + max(1, self._reading.max_records // len(extents)))
                 end = tail.within(number, begin, end, max(1, most // len(extents)))
             ends.append(max(begin, end))
-        return {"next": ends, "skipped": skipped}
+        return {"next": ends, "skipped": skipped, "late": start.get("late", 0) + self._late(extents)}
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         extents = self._opened().extents()
         share = -(-self._reading.partitions // len(extents))
         parts: list[InputPartition] = []
-        for number, (begin, upto) in enumerate(zip(_padded(start, extents), _padded(end, extents), strict=True)):
+        begins, ends = _padded(start, extents), _padded(end, extents)
+        self._under_way = (begins, ends, end["skipped"] - start["skipped"])
+        for number, (begin, upto) in enumerate(zip(begins, ends, strict=True)):
             first = extents[number][0]
             held = self._gap(number, begin, first) if begin < first else begin
             parts += split(number, held, upto, share, _PART_LEAST)
@@ -84,6 +92,17 @@ class TailStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._tail is not None:
             self._tail.close()
             self._tail = None
+
+    def _late(self, extents: Sequence[tuple[int, int]]) -> int:
+        """What the batch that was under way may have missed, besides what was counted when it was planned.
+
+        Tasks that may not miss anything have failed if they did.
+        """
+        (begins, ends, known), self._under_way = self._under_way, ([], [], 0)
+        if self._reading.on_gap == "fail":
+            return 0
+        gone = [max(0, min(first, end) - begin) for begin, end, (first, _) in zip(begins, ends, extents, strict=False)]
+        return max(0, sum(gone) - known)
 
     def _gap(self, partition: int, asked: int, first: int) -> int:
         """Where to go on although something is gone, if that is wanted."""

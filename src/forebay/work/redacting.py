@@ -48,10 +48,8 @@ class SecretFilter(logging.Filter):
         try:
             said = record.getMessage()
         except Exception:
-            said = str(record.msg)
-        shown = self._redaction.text(said)
-        if shown != said:
-            record.msg, record.args = shown, None
+            said = f"{record.msg} (its arguments do not fit)"
+        record.msg, record.args = self._redaction.text(said), None
         if record.exc_info and not record.exc_text:
             record.exc_text = self._formatter.formatException(record.exc_info)
         if record.exc_text:

@@ -180,7 +180,10 @@ class Paused(Struct, frozen=True):
 
 
 class Stats(Struct, frozen=True):
-    """Counts right now. `attempts_p99` is of jobs that ended; `attempts_from` says which ones were looked at."""
+    """Counts right now. `attempts_p99` is of jobs that ended; `attempts_from` says which ones were looked at.
+
+    Of one queue, or of all together; then `queues` has them one by one.
+    """
 
     queue: str | None
     waiting: Count
@@ -194,11 +197,7 @@ class Stats(Struct, frozen=True):
     attempts_p99: int | None
     attempts_from: str
     paused: bool
-
-
-class StatsAll(Struct, frozen=True):
-    total: Stats
-    queues: list[Stats]
+    queues: "list[Stats] | None" = None
 
 
 class ScheduleView(Struct, frozen=True):

@@ -176,11 +176,12 @@ class _Batch:
 
     def _drafts(self, part: list[Line]) -> list[Draft | Exception]:
         drafts: list[Draft | Exception] = []
+        headers = self._request.headers
         for _, text in part:
             try:
                 if text is None:
                     raise too_large(self._ground.settings.line_most)
-                drafts.append(draft_of(self._ground, self._actor, decoded(text, _new_job)))
+                drafts.append(draft_of(self._ground, self._actor, decoded(text, _new_job), headers))
             except (Problem, ForebayError) as error:
                 drafts.append(error)
         return drafts

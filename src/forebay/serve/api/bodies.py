@@ -53,7 +53,7 @@ class NewJob(Struct, frozen=True, forbid_unknown_fields=True):
     max_attempts: Lives | None = None
     meta: dict[str, str] | None = None
 
-    def draft(self, handler: Handler | None, key: str | None, tenant: str | None) -> Draft:
+    def draft(self, handler: Handler | None, key: str | None, tenant: str | None, meta: dict[str, str] | None) -> Draft:
         """Held to the same rules as any draft; what the app says of the kind fills in what the caller left out."""
         queue, lives = (handler.queue, handler.max_attempts) if handler else ("default", None)
         return Draft(
@@ -69,7 +69,7 @@ class NewJob(Struct, frozen=True, forbid_unknown_fields=True):
             tenant,
             self.subject,
             lives if self.max_attempts is None else self.max_attempts,
-            self.meta,
+            meta,
             json_of(self.payload),
         )
 

@@ -5,6 +5,7 @@ behind that place, so it is not moved twice.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Annotated, Final
 
 import msgspec
@@ -17,8 +18,9 @@ from forebay.serve.actor import Actor, Role
 from forebay.serve.api.answers import JobPage, JobView, Redriven, Requeued
 from forebay.serve.api.bodies import Redrive
 from forebay.serve.api.describe import described
-from forebay.serve.api.exchange import Answer, body_of, picture, seen_job, sees, sees_plainly
-from forebay.serve.api.jobs import After, JobId, Limit, NameFilter, TextFilter, narrowed
+from forebay.serve.api.exchange import Answer, body_of, picture, seen_job, sees_plainly
+from forebay.serve.api.finding import find
+from forebay.serve.api.jobs import After, JobId, Limit, NameFilter, TextFilter
 from forebay.serve.ground import Ground
 from forebay.serve.problems import Problem, absent
 from forebay.serve.security.acts import record_act
@@ -29,9 +31,6 @@ from forebay.store.protocol import Query as Wanted
 router = APIRouter(tags=["dead letters"])
 
 _redrive: Final = msgspec.json.Decoder(Redrive)
-_LOOKED_MOST: Final = 10_000
-"""Dead letters that one call reads; a filter on errors may pass over most of them."""
-
 _PACED_MOST: Final = 10.0
 """Seconds that one call may take to keep a rate."""
 
@@ -40,10 +39,15 @@ _SENT: Final = {"queue": "mail", "where": "SMTPAuth", "limit": 100, "rate": 20, 
 _REDRIVEN: Final = {"redriven": 2, "ids": [41, 57], "looked_at": 2, "dry_run": False, "next": None}
 
 
-def _last_error(actor: Actor, job: Job) -> str:
-    """As this actor may read it: a search must not find what is not shown."""
-    errors = job.errors if sees_plainly(actor) else redact_errors(job)
-    return f"{errors[-1].kind}: {errors[-1].message}".lower() if errors else ""
+def _fits(actor: Actor, where: str | None) -> Callable[[Job], bool]:
+    """Whose last error holds a text, as this actor may read it: a search must not find what is not shown."""
+    wanted = (where or "").lower()
+
+    def fits(job: Job) -> bool:
+        errors = job.errors if sees_plainly(actor) else redact_errors(job)
+        return bool(errors) and wanted in f"{errors[-1].kind}: {errors[-1].message}".lower()
+
+    return fits if wanted else lambda _: True
 
 
 @router.get("/dlq", **described(JobPage))
@@ -60,11 +64,13 @@ async def browse(
 ) -> Response:
     """Dead letters that match, in the order of their ids; `where` is a text that the last error holds, in any case."""
     ground: Ground = request.app.state.ground
-    query = narrowed(actor, Wanted(queue, State.DEAD, kind, tenant, subject))
-    if query is None:
-        return Answer(JobPage([], None))
-    found, _, place = await _matching(ground, actor, query, where, after, limit)
-    return Answer(JobPage([picture(actor, job) for job in found], place))
+    query = Wanted(queue, State.DEAD, kind, tenant, subject)
+
+    def found() -> JobPage:
+        jobs, _, place = find(ground.store, actor, query, after, limit, _fits(actor, where))
+        return JobPage([picture(actor, job) for job in jobs], place)
+
+    return Answer(await ground.call(found))
 
 
 @router.get("/dlq/{job_id}", **described(JobView, problems=(404,)))
@@ -94,39 +100,16 @@ async def redrive(request: Request, actor: Annotated[Actor, need(Role.OPERATOR)]
     """Give those that match their lives back, at most `limit` in a call; go on with `after` until `next` is null."""
     ground: Ground = request.app.state.ground
     asked = await body_of(request, _redrive, ground.settings.body_most)
-    query = narrowed(actor, Wanted(asked.queue, State.DEAD, asked.kind, asked.tenant, asked.subject))
-    if query is None:
-        return Answer(Redriven(0, [], 0, asked.dry_run, None))
+    query = Wanted(asked.queue, State.DEAD, asked.kind, asked.tenant, asked.subject)
     limit = asked.limit if asked.rate is None else max(1, min(asked.limit, int(asked.rate * _PACED_MOST)))
-    found, looked_at, place = await _matching(ground, actor, query, asked.where, asked.after, limit)
+    fits = _fits(actor, asked.where)
+    found, looked_at, place = await ground.call(find, ground.store, actor, query, asked.after, limit, fits)
     ids = [job.id for job in found]
     if not asked.dry_run and ids:
         ids = await _moved(ground, ids, asked.rate)
         given = {"queue": asked.queue, "kind": asked.kind, "where": asked.where, "rate": asked.rate}
         await record_act(ground, actor, "dlq redrive", "dead letters", moved=len(ids), ids=ids[:100], asked=given)
     return Answer(Redriven(len(ids), ids, looked_at, asked.dry_run, place))
-
-
-async def _matching(
-    ground: Ground, actor: Actor, query: Wanted, where: str | None, after: int, limit: int
-) -> tuple[list[Job], int, int | None]:
-    """Up to `limit` dead letters, how many were looked at, and where to go on; bounded also when few match."""
-    wanted = (where or "").lower()
-    found: list[Job] = []
-    looked_at = 0
-    place: int | None = after
-    while place is not None and len(found) < limit and looked_at < _LOOKED_MOST:
-        page = await ground.call(ground.store.browse, query, place, min(BATCH_MOST, limit))
-        place = page.next
-        for job in page.jobs:
-            looked_at += 1
-            if sees(actor, job) and (not wanted or wanted in _last_error(actor, job)):
-                found.append(job)
-                if len(found) == limit:
-                    # The rest of the page is looked at by the next call.
-                    rest = job.id < page.jobs[-1].id
-                    return found, looked_at, job.id if rest or page.next is not None else None
-    return found, looked_at, place
 
 
 async def _moved(ground: Ground, ids: list[int], rate: float | None) -> list[int]:

@@ -99,6 +99,10 @@ def complete(app: FastAPI) -> dict[str, Any]:
         components["schemas"] = dict(sorted(({**components.get("schemas", {})} | schemas).items()))
         for unused in ("HTTPValidationError", "ValidationError"):
             components["schemas"].pop(unused, None)
+        for methods in told["paths"].values():
+            for about in methods.values():
+                if "422" in about["responses"]:
+                    about["responses"]["422"] = _problem(422)
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer", "description": "an API key"}}
         told["security"] = [{"key": []}]
         app.openapi_schema = told

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
-from msgspec.structs import replace
+from starlette.datastructures import Headers
 
 from forebay.core.errors import Invalid
 from forebay.core.job import Draft, State
@@ -19,6 +19,7 @@ from forebay.serve.api.answers import Accepted, Cancelled, Explained, JobPage, J
 from forebay.serve.api.bodies import NAME_PATTERN, NewJob
 from forebay.serve.api.describe import described
 from forebay.serve.api.exchange import Answer, body_of, gone, picture, seen_job, sees
+from forebay.serve.api.finding import find
 from forebay.serve.ground import Ground
 from forebay.serve.problems import Problem, absent
 from forebay.serve.security.acts import record_act
@@ -26,6 +27,7 @@ from forebay.serve.security.door import need, spend
 from forebay.serve.settings import PAGE_MOST, WAIT_MOST
 from forebay.store.protocol import Query as Wanted
 from forebay.store.protocol import Receipt
+from forebay.tracing import carried
 
 router = APIRouter(tags=["jobs"])
 
@@ -40,16 +42,16 @@ _SENT: Final = {"kind": "send_email", "payload": {"to": "ada@example.com"}, "que
 _ACCEPTED: Final = {"job_id": 41, "status": "accepted", "duplicate": False, "merged": False, "durable": True}
 
 
-def draft_of(ground: Ground, actor: Actor, job: NewJob, header: str | None = None) -> Draft:
-    """The draft of what was sent, in the name of this actor."""
-    key = job.key if header is None else header
+def draft_of(ground: Ground, actor: Actor, job: NewJob, headers: Headers, header_key: str | None = None) -> Draft:
+    """The draft of what was sent, in the name of this actor, with where its request came from."""
+    key = job.key if header_key is None else header_key
     if job.key is not None and key != job.key:
         raise Invalid("key", "the header Idempotency-Key says another one", "give one of the two")
     tenant = actor.stamped(job.tenant)
     if actor.tenant is not None and key is not None:
         # Tenants that share a queue do not share its keys.
         key = f"{actor.tenant}/{key}"
-    draft = job.draft(ground.registry.get(job.kind), key, tenant)
+    draft = job.draft(ground.registry.get(job.kind), key, tenant, carried(job.meta, headers))
     if not actor.reaches(draft.queue):
         raise absent(f"queue {draft.queue}")
     return draft
@@ -63,7 +65,7 @@ async def enqueue(request: Request, actor: Annotated[Actor, need(Role.PRODUCER)]
     """Hand in a job. A key seen within its window is a 409 with the first job, and its result if it has one."""
     ground: Ground = request.app.state.ground
     job = await body_of(request, _new_job, ground.settings.body_most)
-    draft = draft_of(ground, actor, job, request.headers.get("idempotency-key"))
+    draft = draft_of(ground, actor, job, request.headers, request.headers.get("idempotency-key"))
     spend(request, 1)
     receipt = await ground.enqueuer.put(draft)
     if receipt.duplicate:
@@ -113,20 +115,13 @@ async def browse(
 ) -> Response:
     """Jobs that match, in the order of their ids."""
     ground: Ground = request.app.state.ground
-    query = narrowed(actor, Wanted(queue, None if state is None else State(state), kind, tenant, subject))
-    if query is None:
-        return Answer(JobPage([], None))
-    page = await ground.call(ground.store.browse, query, after, limit)
-    return Answer(JobPage([picture(actor, job) for job in page.jobs if sees(actor, job)], page.next))
+    query = Wanted(queue, None if state is None else State(state), kind, tenant, subject)
 
+    def found() -> JobPage:
+        jobs, _, place = find(ground.store, actor, query, after, limit)
+        return JobPage([picture(actor, job) for job in jobs], place)
 
-def narrowed(actor: Actor, query: Wanted) -> Wanted | None:
-    """The query within what this actor sees; None: nothing of it."""
-    if query.queue is not None and not actor.reaches(query.queue):
-        return None
-    if actor.tenant is None:
-        return query
-    return replace(query, tenant=actor.tenant) if query.tenant in (None, actor.tenant) else None
+    return Answer(await ground.call(found))
 
 
 @router.post(

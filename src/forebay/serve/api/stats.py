@@ -8,9 +8,10 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
+from msgspec.structs import replace
 
 from forebay.serve.actor import Actor, Role
-from forebay.serve.api.answers import SECOND, Scale, Stats, StatsAll
+from forebay.serve.api.answers import SECOND, Scale, Stats
 from forebay.serve.api.bodies import NAME_PATTERN
 from forebay.serve.api.describe import described
 from forebay.serve.api.exchange import Answer, must_rule, rules
@@ -26,7 +27,7 @@ router = APIRouter(tags=["figures"])
 _NOTHING: Final = Backlog("", 0, 0, 0, 0, 0, 0, 0, None, 0)
 
 
-@router.get("/stats", **described(StatsAll, problems=(404,)))
+@router.get("/stats", **described(Stats, problems=(404,)))
 async def stats(request: Request, actor: Annotated[Actor, need(Role.VIEWER)], queue: NameFilter = None) -> Response:
     """Counts of one queue, or of all that this key reaches, one by one and together."""
     ground: Ground = request.app.state.ground
@@ -37,7 +38,7 @@ async def stats(request: Request, actor: Annotated[Actor, need(Role.VIEWER)], qu
     if queue is not None:
         return Answer(_stats(queue, shown, recent))
     each = [_stats(backlog.queue, [backlog], recent) for backlog in shown]
-    return Answer(StatsAll(_stats(None, shown, recent), each))
+    return Answer(replace(_stats(None, shown, recent), queues=each))
 
 
 def _looked(ground: Ground, queue: str | None) -> tuple[list[Backlog], Recent]:

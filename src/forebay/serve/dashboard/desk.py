@@ -4,6 +4,7 @@ Numbers of all queues are asked for at most once a second. On a store where that
 and the next ones are fetched meanwhile, so that no page waits for a count of everything.
 """
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from threading import Lock, Thread
@@ -19,6 +20,8 @@ from forebay.serve.ground import Ground
 from forebay.store.protocol import Backlog
 
 T = TypeVar("T")
+
+_log = logging.getLogger("forebay.serve")
 
 STREAMS_MOST: Final = 100
 """Live pages at once; further ones stay as they are until they are loaded again."""
@@ -58,6 +61,8 @@ class Lately(Generic[T]):
     def _renew_aside(self) -> None:
         try:
             self._renewed()
+        except Exception as error:
+            _log.warning("the dashboard's numbers are old: %s: %s", type(error).__name__, error)
         finally:
             self._guard.release()
 

@@ -24,7 +24,10 @@ Make: TypeAlias = Callable[[], Awaitable[Sheet]]
 
 EVERY_SECONDS: Final = 1.0
 SILENT_SECONDS: Final = 15.0
-LONGEST_SECONDS: Final = 600.0
+_RESTS: Final = 10
+"""A stream rests so many times as long as its page takes: what is slow is not made slower by those who watch."""
+
+LONGEST_SECONDS: Final = 3_600.0
 _STREAM: Final = "text/event-stream"
 _AGAIN_MS: Final = 2_000
 
@@ -37,7 +40,7 @@ def desk_of(request: Request) -> Desk:
 async def answer(request: Request, actor: Actor, make: Make) -> Response:
     """The page, or its stream when the browser asks for that."""
     if _STREAM not in request.headers.get("accept", ""):
-        return html(request, actor, await make())
+        return await html(request, actor, await make())
     desk = desk_of(request)
     if desk.streams >= STREAMS_MOST:
         raise Problem(503, "busy", "Too many pages are live", "this one shows what was when it was loaded")
@@ -55,17 +58,19 @@ async def _parts(request: Request, actor: Actor, make: Make) -> AsyncIterator[st
     try:
         yield f"retry: {_AGAIN_MS}\n\n"
         while monotonic() < ends and not await request.is_disconnected():
-            if session_of(request) != actor:
+            if session_of(request, touch=False) != actor:
                 yield "event: over\ndata: the session has ended\n\n"
                 return
+            began = monotonic()
             part = await _part(request, actor, make)
+            rest = max(EVERY_SECONDS, _RESTS * (monotonic() - began))
             if part not in (None, last):
                 last, told_at = part, monotonic()
                 yield f"data: {msgspec.json.encode(part).decode()}\n\n"
             elif monotonic() - told_at > SILENT_SECONDS:
                 told_at = monotonic()
                 yield ": still here\n\n"
-            if await _closing(desk, EVERY_SECONDS):
+            if await _closing(desk, rest):
                 return
     finally:
         desk.streams -= 1
@@ -74,7 +79,7 @@ async def _parts(request: Request, actor: Actor, make: Make) -> AsyncIterator[st
 async def _part(request: Request, actor: Actor, make: Make) -> str | None:
     """None: it could not be read this time."""
     try:
-        return live_part(request, actor, await make())
+        return await live_part(request, actor, await make())
     except (ForebayError, Problem):
         return None
 

@@ -103,10 +103,14 @@ class Moves:
             del self._moves[old]
         move.task = asyncio.create_task(self._guarded(move, self._choose))
 
-    def go(self, move: Move, moved: Callable[[], object]) -> None:
-        """The operator's word; `moved` is called when it ended."""
+    def check_chosen(self, move: Move) -> None:
+        """Whether it waits for the word."""
         if move.phase != "chosen":
             raise Problem(409, "moved", "This move has begun already", "look at its page")
+
+    def go(self, move: Move, moved: Callable[[], object]) -> None:
+        """The operator's word; `moved` is called when it ended."""
+        self.check_chosen(move)
         move.phase = "moving"
 
         async def carry_out(move: Move) -> None:

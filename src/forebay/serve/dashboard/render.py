@@ -3,7 +3,6 @@
 A `Sheet` is a template and its values. Its block `live` is what is sent again and again to a page that is open.
 """
 
-from collections.abc import Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +23,7 @@ from forebay.serve.actor import Actor, Role
 from forebay.serve.dashboard.charts import spark
 from forebay.serve.security.redact import redact, redact_errors, redact_meta, redact_text
 from forebay.serve.security.sessions import csrf_token
+from forebay.store.protocol import Store
 
 _HERE: Final = Path(__file__).parent
 _TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -124,9 +124,8 @@ def _environment() -> Environment:
 _ENVIRONMENT: Final = _environment()
 
 
-def common(request: Request, actor: Actor | None, sheet: Sheet) -> dict[str, Any]:
-    """What every page knows."""
-    ground = request.app.state.ground
+def _common(request: Request, actor: Actor | None, sheet: Sheet) -> dict[str, Any]:
+    """What every page knows; nothing that the store would have to be asked for."""
     shown = [each for each in NAV if actor is not None and actor.has(each[3]) and (actor.tenant is None or not each[4])]
     return {
         "title": sheet.title,
@@ -134,22 +133,36 @@ def common(request: Request, actor: Actor | None, sheet: Sheet) -> dict[str, Any
         "pages": [(name, address, title) for name, address, title, _, _ in shown],
         "actor": actor,
         "operates": actor is not None and actor.has(Role.OPERATOR),
-        "rules": actor is not None and actor.has(Role.ADMIN),
         "csrf": csrf_token(request) if actor is not None else "",
-        "store": ground.store.capabilities,
+        "store": request.app.state.ground.store.capabilities,
         "live": sheet.live,
         "said": "",
-        "now": ground.store.now(),
     }
 
 
-def html(request: Request, actor: Actor | None, sheet: Sheet) -> HTMLResponse:
-    values = common(request, actor, sheet) | sheet.values
+def still(request: Request, actor: Actor | None, sheet: Sheet) -> HTMLResponse:
+    """A page that tells no time, so that it can be shown while the store is away."""
+    values = _common(request, actor, sheet) | sheet.values
     return HTMLResponse(_ENVIRONMENT.get_template(sheet.template).render(values), sheet.status)
 
 
-def live_part(request: Request, actor: Actor, sheet: Sheet) -> str:
+async def html(request: Request, actor: Actor, sheet: Sheet) -> HTMLResponse:
+    """A page; it is put together aside, as the store's clock is asked for."""
+    ground = request.app.state.ground
+    text = await ground.call(_rendered, ground.store, sheet, _common(request, actor, sheet))
+    return HTMLResponse(text, sheet.status)
+
+
+async def live_part(request: Request, actor: Actor, sheet: Sheet) -> str:
     """The block `live` alone."""
+    ground = request.app.state.ground
+    part: str = await ground.call(_rendered, ground.store, sheet, _common(request, actor, sheet), "live")
+    return part
+
+
+def _rendered(store: Store, sheet: Sheet, common: dict[str, Any], block: str | None = None) -> str:
     template = _ENVIRONMENT.get_template(sheet.template)
-    values: Mapping[str, Any] = common(request, actor, sheet) | sheet.values
-    return "".join(template.blocks["live"](template.new_context(dict(values))))
+    values = {**common, "now": store.now(), **sheet.values}
+    if block is None:
+        return template.render(values)
+    return "".join(template.blocks[block](template.new_context(values)))

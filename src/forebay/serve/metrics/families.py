@@ -5,7 +5,7 @@ servers on one store count the same ledger, each for itself: take the `max` over
 `queue`, and the sum of what is a process's own.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import version
 
 from forebay.core.ledger import Change
@@ -60,8 +60,8 @@ def following(follower: Follower | None) -> Iterator[Family]:
     """How far the counting itself is."""
     yield gauge(
         "forebay_ledger_followed",
-        "1: the fleet's counters come from the ledger. 0: this store keeps none, only this process is counted.",
-        [((), float(follower is not None))],
+        "1: the fleet's counters come from the ledger. 0: there is none, or it is off: only this process is counted.",
+        [((), float(follower is not None and follower.written))],
     )
     if follower is not None:
         yield counter("forebay_ledger_gap_records_total", "Trimmed before they were counted.", [((), follower.gap)])
@@ -140,7 +140,7 @@ def _pair(pair: tuple[str, str]) -> Labels:
     return (("queue", pair[0]), ("kind", pair[1]))
 
 
-def _by(label: str, counts: "dict[str, int]") -> list[Sample]:
+def _by(label: str, counts: Mapping[str, int]) -> list[Sample]:
     return [(((label, value),), float(count)) for value, count in list(counts.items())]
 
 

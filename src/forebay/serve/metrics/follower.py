@@ -14,10 +14,15 @@ from forebay.serve.metrics.tally import Tally
 from forebay.store.protocol import Ledgered
 
 _EVERY: Final = 1.0
+_RULE_EVERY: Final = 10.0
 
 
 class Follower:
-    """A role (`forebay.work.role`). A step that fails is made again from where the last one ended."""
+    """A role (`forebay.work.role`). A step that fails is made again from where the last one ended.
+
+    gap      records that were trimmed before they were counted;  behind: those that are still to be counted
+    written  whether the store writes records at all: its ledger may be switched off
+    """
 
     name = "follower"
 
@@ -28,8 +33,10 @@ class Follower:
         self._whole = whole
         self._after: int | None = None
         self._guard = Lock()
+        self._ruled_at = float("-inf")
         self.gap = 0
         self.behind = 0
+        self.written = True
 
     @property
     def offset(self) -> int:
@@ -46,6 +53,9 @@ class Follower:
             first, following = self._store.ledger_extent()
             self._after = (first if self._whole else following) - 1
         started = monotonic()
+        if started - self._ruled_at >= _RULE_EVERY:
+            self.written = self._store.ledger_rule().on
+            self._ruled_at = started
         try:
             page = self._store.ledger(self._after, BATCH_MOST)
         except OffsetGone as gone:

@@ -5,7 +5,7 @@ the code (methods, routes, verbs) or are capped (`names`): no caller can make th
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from threading import Lock
 from time import perf_counter
 from typing import Any, Final, ParamSpec, TypeVar
@@ -24,7 +24,7 @@ UNMATCHED: Final = "unmatched"
 
 
 class Meters:
-    """Safe from any thread; each call costs about a microsecond."""
+    """Safe from any thread; each call costs about a microsecond. `limited`: by limit, who was told to slow down."""
 
     def __init__(self, names: Names) -> None:
         self._names = names
@@ -34,7 +34,7 @@ class Meters:
         self.in_flight = 0
         self.refusals: Counter[str] = Counter()
         self.conflicts: Counter[str] = Counter()
-        self.limited: Counter[str] = Counter()
+        self.limited: Mapping[str, int] = {}
         self.settled: Counter[str] = Counter()
         self.store_seconds: dict[str, Histogram] = {}
         self.store_errors = 0
@@ -63,11 +63,6 @@ class Meters:
                     self.store_errors += 1
                 case _:
                     pass
-
-    def limited_by(self, limit: str) -> None:
-        """A caller was told to slow down, by which of the limits."""
-        with self._guard:
-            self.limited[limit] += 1
 
     def settled_as(self, answers: "list[Settled]") -> None:
         """What workers over HTTP were told of their settlements."""

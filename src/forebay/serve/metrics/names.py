@@ -8,8 +8,9 @@ a known queue are its `other`, further queues are `other` altogether. Sums stay 
 from typing import Final
 
 OTHER: Final = "other"
-QUEUES_MOST: Final = 200
-PAIRS_MOST: Final = 400
+QUEUES_MOST: Final = 100
+PAIRS_MOST: Final = 200
+"""Together about 20,000 series at the most."""
 
 Pair = tuple[str, str]
 

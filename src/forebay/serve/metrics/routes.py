@@ -1,5 +1,6 @@
 """`GET /metrics`, for viewers: the text that Prometheus scrapes."""
 
+import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
@@ -29,7 +30,9 @@ async def metrics(
     """
     counted: Metrics = base.metrics
     everything = actor.tenant is None and actor.queues == ("*",)
-    body, content_type = exposition(
-        request.headers.get("accept", ""), seen_by(actor, counted.families()), process=everything
+    told = seen_by(actor, counted.families())
+    # Tens of thousands of series take a while to write, and nobody should wait for that.
+    body, content_type = await asyncio.to_thread(
+        exposition, request.headers.get("accept", ""), told, process=everything
     )
     return Response(body, media_type=None, headers={"Content-Type": content_type, "Cache-Control": "no-store"})

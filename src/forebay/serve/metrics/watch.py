@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from forebay.core.instant import Instant, Span
 from forebay.core.job import State
+from forebay.core.names import is_reserved
 from forebay.serve.metrics.tally import Tally
 from forebay.store.protocol import Backlog, Inspecting, Query, Store, Vitals
 
@@ -105,7 +106,7 @@ class Watch:
             if slowly and isinstance(self._store, Inspecting):
                 # First: a server that takes no writes may also refuse the rest.
                 self.vitals = self._store.vitals()
-            backlogs = [each for each in self._store.backlog() if not each.queue.startswith("forebay.")]
+            backlogs = [each for each in self._store.backlog() if not is_reserved(each.queue)]
             now = self._store.now()
             tally = self._tally
             claimed = {} if tally is None else {each.queue: tally.claimed_at(each.queue) for each in backlogs}

@@ -24,6 +24,7 @@ from forebay.serve.security.keys import Key, Keyring
 from forebay.serve.security.limits import Allowance, Limits
 from forebay.serve.security.sources import SOURCE
 from forebay.serve.security.tokens import Tokens
+from forebay.serve.security.usage import UsageFollower
 from forebay.store.clock import SystemClock
 from forebay.store.protocol import Store
 
@@ -60,16 +61,20 @@ class Door:
         self.tokens = tokens
         self.certificates = certificates
         self.limits = limits or Limits(wall=lambda: self.clock.now() / 1_000_000)
+        self.usage: UsageFollower | None = None
         self.sessions: Any = None
         """Of the dashboard; put there with the walls."""
 
     @classmethod
     def of(cls, store: Store, **others: Any) -> "Door":
-        """The door of a server on this store: its keys are read now and followed by `follower`, a role to be run."""
+        """The door of a server on this store: keys and quotas are read now, and followed by two roles to be run."""
         keyring = Keyring()
         follower = KeyFollower(store, keyring)
         follower.step()
-        return cls(keyring, follower=follower, **others)
+        door = cls(keyring, follower=follower, **others)
+        door.usage = UsageFollower(store, door.limits.quotas)
+        door.usage.step()
+        return door
 
     async def who(self, scope: Scope) -> Pass | None:
         shown = [value for name, value in scope["headers"] if name == b"authorization"]
@@ -126,7 +131,10 @@ def waits(scope: Scope) -> bool:
     path, method = scope["path"], scope["method"]
     if method == "POST":
         return bool(path == "/claim")
-    return method == "GET" and (b"wait=" in scope["query_string"] or path.endswith("/events"))
+    page = path.startswith("/ui/") and any(
+        name == b"accept" and b"text/event-stream" in value for name, value in scope["headers"]
+    )
+    return method == "GET" and (page or b"wait=" in scope["query_string"])
 
 
 async def caller(request: Request) -> Actor:

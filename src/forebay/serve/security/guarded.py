@@ -26,6 +26,7 @@ class _Guard:
     loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport
     _timer: asyncio.TimerHandle | None = None
+    _under_way = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)  # type: ignore[misc]
@@ -41,6 +42,7 @@ class _Guard:
 
     async def _watched(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Every request of the connection passes here, once its head is whole."""
+        self._under_way += 1
         self._disarm()
         if self._peer is not None:
             scope[PEER] = self._peer
@@ -58,7 +60,9 @@ class _Guard:
         try:
             await self._inner(scope, receive, patient)
         finally:
-            self._arm()
+            self._under_way -= 1
+            if not self._under_way:
+                self._arm()
 
     def _arm(self) -> None:
         self._disarm()

@@ -12,6 +12,7 @@ import logging
 import re
 import secrets
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from hashlib import sha256
 from typing import Final, TypeAlias
 
@@ -145,10 +146,10 @@ def is_over(key: Key, now: Instant) -> bool:
     return key.expires_at is not None and now >= key.expires_at
 
 
-def make_log(store: Store, name: str) -> None:
-    """The reserved log, made when it is first needed and kept for ever."""
+def make_log(store: Store, name: str, window: timedelta | None = None) -> None:
+    """The reserved log, made when it is first needed; without a window it is kept for ever."""
     if name not in {spec.name for spec in store.specs()}:
-        store.put_spec(QueueSpec(name=name, retention=Retained(partitions=1, window=None)))
+        store.put_spec(QueueSpec(name=name, retention=Retained(partitions=1, window=window)))
 
 
 def write_entries(store: Store, entries: Sequence[Entry]) -> None:

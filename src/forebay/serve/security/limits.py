@@ -4,13 +4,14 @@ One caller's flood is its own: each has a bucket and a number of requests under 
 the others their room. All tables are bounded. A bucket that has filled up again equals a new one, so it can be
 forgotten; only when very many callers are busy at once the longest silent one is forgotten before that.
 
-Quotas are counted by each server for itself and begin anew with it.
+Rates and places are each server's own; quotas are counted for all servers together (`usage.py`).
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import ceil
+from threading import Lock
 from time import monotonic
 from typing import Final
 
@@ -70,32 +71,60 @@ class Buckets:
 
 
 class Quotas:
-    """Jobs a caller enqueued in this hour and this day, by the clock's own hours and days (UTC)."""
+    """Jobs a caller enqueued in this hour and this day, by the clock's own hours and days (UTC).
+
+    `news` is what was spent here since it was last asked for; `learn` adds what others spent.
+    """
 
     def __init__(self, clock: Callable[[], float], most: int = CALLERS_MOST) -> None:
         self._clock = clock
         self._most = most
         self._spent: OrderedDict[tuple[str, int], tuple[int, int]] = OrderedDict()
+        self._news: Counter[str] = Counter()
+        self._guard = Lock()
+
+    def __len__(self) -> int:
+        return len(self._spent)
 
     def spend(self, caller: str, jobs: int, limits: dict[int, int | None]) -> float:
         """0 when they fit and are counted, else the seconds until the quota begins anew."""
+        limited = {period: limit for period, limit in limits.items() if limit is not None}
+        if not limited:
+            return 0.0
         now = self._clock()
-        counted = {}
-        for period, limit in limits.items():
-            if limit is None:
-                continue
-            window = int(now // period)
-            known, used = self._spent.get((caller, period), (window, 0))
-            used = used if known == window else 0
-            if used + jobs > limit:
-                return (window + 1) * period - now
-            counted[caller, period] = (window, used + jobs)
-        self._spent.update(counted)
-        for place in counted:
-            self._spent.move_to_end(place)
+        with self._guard:
+            for period, limit in limited.items():
+                window, used = self._used(caller, period, now)
+                if used + jobs > limit:
+                    return (window + 1) * period - now
+            self._add(caller, jobs, now)
+            self._news[caller] += jobs
+        return 0.0
+
+    def news(self) -> dict[str, int]:
+        with self._guard:
+            news, self._news = self._news, Counter()
+        return dict(news)
+
+    def learn(self, spent: dict[str, int], at: float) -> None:
+        """What other servers, or this one before its start, let pass at this time."""
+        with self._guard:
+            for caller, jobs in spent.items():
+                self._add(caller, jobs, at)
+
+    def _used(self, caller: str, period: int, now: float) -> tuple[int, int]:
+        window = int(now // period)
+        known, used = self._spent.get((caller, period), (window, 0))
+        return window, used if known == window else 0
+
+    def _add(self, caller: str, jobs: int, at: float) -> None:
+        for period in (HOUR, DAY):
+            if int(at // period) == int(self._clock() // period):
+                window, used = self._used(caller, period, at)
+                self._spent[caller, period] = (window, used + jobs)
+                self._spent.move_to_end((caller, period))
         while len(self._spent) > 2 * self._most:
             self._spent.popitem(last=False)
-        return 0.0
 
 
 class Limits:
@@ -112,7 +141,7 @@ class Limits:
         self.bounds = bounds
         self._default = default
         self._buckets = Buckets(clock)
-        self._quotas = Quotas(wall)
+        self.quotas = Quotas(wall)
         self._busy: dict[tuple[bool, str], int] = {}
         self._under_way = {False: 0, True: 0}
         self.refused: dict[str, int] = {"rate": 0, "quota": 0, "at-once": 0}
@@ -131,7 +160,7 @@ class Limits:
         """Count jobs against the caller's quotas, or refuse them all."""
         hour = self._default.quota_hour if allowance.quota_hour is None else allowance.quota_hour
         day = self._default.quota_day if allowance.quota_day is None else allowance.quota_day
-        if wait := self._quotas.spend(caller, jobs, {HOUR: hour, DAY: day}):
+        if wait := self.quotas.spend(caller, jobs, {HOUR: hour, DAY: day}):
             self.refused["quota"] += 1
             raise _slow_down("quota", "The quota of the key is spent", wait)
 

@@ -81,7 +81,8 @@ class Sessions:
             self._open.popitem(last=False)
         return cookie
 
-    def find(self, cookie: str) -> Session | None:
+    def find(self, cookie: str, touch: bool = True) -> Session | None:
+        """The session; a look without `touch` does not count as use, so that it still goes idle."""
         session, now = self._open.get(cookie), self._now()
         if session is None:
             return None
@@ -90,8 +91,10 @@ class Sessions:
         if visit is None:
             del self._open[cookie]
             return None
-        session.visit, session.seen = visit, now
-        self._open.move_to_end(cookie)
+        session.visit = visit
+        if touch:
+            session.seen = now
+            self._open.move_to_end(cookie)
         return session
 
     def close(self, cookie: str) -> None:
@@ -142,19 +145,19 @@ def log_out(request: Request, response: Response) -> None:
     response.delete_cookie(name, path="/", secure=request.url.scheme == "https", httponly=True, samesite="strict")
 
 
-def _session(request: Request) -> Session | None:
-    return sessions(request).find(request.cookies.get(cookie_name(request), ""))
+def _session(request: Request, touch: bool = True) -> Session | None:
+    return sessions(request).find(request.cookies.get(cookie_name(request), ""), touch)
 
 
-def session_of(request: Request) -> Actor | None:
-    """Who is logged in with this browser."""
-    session = _session(request)
+def session_of(request: Request, *, touch: bool = True) -> Actor | None:
+    """Who is logged in with this browser. A page that follows by itself does not touch: it is no use by a person."""
+    session = _session(request, touch)
     return None if session is None else session.visit.actor
 
 
 def csrf_token(request: Request) -> str:
     """What a form of this session must carry, in its field `csrf`."""
-    session = _session(request)
+    session = _session(request, touch=False)
     return "" if session is None else session.csrf
 
 

@@ -23,6 +23,9 @@ from msgspec import Struct
 
 from forebay.core.errors import Invalid
 from forebay.core.instant import Instant
+from forebay.core.limits import TEXT_LENGTH
+from forebay.core.names import check_name
+from forebay.core.payload import clean_text
 from forebay.serve.actor import Actor, Role
 
 ALGORITHMS: Final = {"RS256": "RSA", "ES256": "EC", "EdDSA": "OKP"}
@@ -160,10 +163,8 @@ def _actor(rules: TokenRules, claims: Mapping[str, Any]) -> Actor:
     queues = _words(_claim(claims, rules.queues)) if rules.queues else ("*",)
     tenant = None
     if rules.tenant and not roles & {Role.WORKER, Role.ADMIN}:
-        tenant = _claim(claims, rules.tenant)
-        if not isinstance(tenant, str) or not tenant:
-            raise Invalid("token", "its tenant is no text", "see the issuer's claims")
-    return Actor(f"jwt:{claims['sub']}"[:256], roles, queues, tenant)
+        tenant = check_name("tenant", _claim(claims, rules.tenant))
+    return Actor(clean_text(f"jwt:{claims['sub']}", TEXT_LENGTH), roles, queues, tenant)
 
 
 def _claim(claims: Mapping[str, Any], name: str) -> Any:

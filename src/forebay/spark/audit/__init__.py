@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame
 
 from forebay.spark.audit.checks import CHECKS, Check, Options, Tier
+from forebay.spark.audit.evidence import with_sizes
 from forebay.spark.audit.judge import Case
 from forebay.spark.audit.verdict import Offender, Result, Verdict
 from forebay.spark.schemas import EFFECTS, EVENTS, RECEIPTS, conform
@@ -31,7 +32,7 @@ def audit(
 ) -> Verdict:
     """`events`: the whole ledger as EVENTS. `logs`: entries of retained logs by name, with `partition` and `offset`."""
     return Case(
-        conform(events, EVENTS, "events"),
+        conform(with_sizes(events), EVENTS, "events"),
         None if receipts is None else conform(receipts, RECEIPTS, "receipts"),
         None if effects is None else conform(effects, EFFECTS, "effects"),
         dict(logs or {}),

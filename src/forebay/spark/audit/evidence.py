@@ -19,8 +19,8 @@ _PLACE: Final = ["offset", "place"]
 
 
 class Ground(Struct, frozen=True):
-    """`ragged`: records whose places are not 0, 1, … once each. `silences`: how often the ledger was switched off.
-    `fires`: events of schedules."""
+    """`ragged`: records whose places are not 0, 1, … once each, as many as they say. `silences`: how often the ledger
+    was switched off. `fires`: events of schedules."""
 
     records: int
     events: int
@@ -46,6 +46,7 @@ def survey(events: DataFrame) -> Ground:
         F.max(place).alias("most"),
         F.sum(place).alias("total"),
         F.sum(place * place).alias("squares"),
+        F.max("places").alias("size"),
         F.max(off.cast("int")).alias("off"),
         F.count("tick").alias("fires"),
         F.min("event_at").alias("at"),
@@ -53,6 +54,7 @@ def survey(events: DataFrame) -> Ground:
     n = F.col("n")
     even = (F.col("most") + 1 == n) & (F.col("total") * 2 == n * (n - 1))
     even &= F.col("squares") * 6 == n * (n - 1) * (n * 2 - 1)
+    even &= F.coalesce(F.col("size"), n) == n
     found = record.agg(
         F.count("*").alias("records"),
         F.coalesce(F.sum("n"), F.lit(0)).alias("events"),
@@ -69,7 +71,7 @@ def survey(events: DataFrame) -> Ground:
 
 def once(events: DataFrame) -> DataFrame:
     """Each (offset, place) once."""
-    return _contents(events).select("first.*")
+    return _contents(events).select("first.*", "places").select(*EVENTS.names)
 
 
 def conflicts(events: DataFrame) -> DataFrame:
@@ -80,12 +82,13 @@ def conflicts(events: DataFrame) -> DataFrame:
 
 
 def gaps(events: DataFrame, ground: Ground) -> DataFrame:
-    """The first missing offset of each gap, and records whose places are not dense. The events are there once."""
-    record = events.groupBy("offset").agg(F.count("*").alias("n"), F.max("place").alias("most"))
+    """The first missing offset of each gap, and records that are not whole. The events are there once."""
+    size = F.greatest(F.max("place") + 1, F.max("places"))
+    record = events.groupBy("offset").agg(F.count("*").alias("n"), size.alias("size"), F.max("places").alias("said"))
     after = record.select((F.col("offset") + 1).alias("offset")).filter(F.col("offset") <= ground.last)
     missing = after.join(record, "offset", "left_anti")
-    torn = record.filter(F.col("n") != F.col("most") + 1)
-    holes = F.concat(F.col("n"), F.lit(" jobs of at least "), F.col("most") + 1)
+    torn = record.filter(F.col("n") != F.col("size"))
+    holes = F.concat(F.col("n"), F.when(F.col("said").isNull(), " jobs of at least ").otherwise(" jobs of "), "size")
     return finding(missing, "ledger_gap", "records are missing from this offset on").unionAll(
         finding(torn, "ledger_gap", holes)
     )
@@ -101,9 +104,17 @@ def log_gaps(name: str, entries: DataFrame) -> DataFrame:
     return finding(missing.filter(F.col("offset") <= F.col("last")), "log_gap", note)
 
 
+def with_sizes(events: DataFrame) -> DataFrame:
+    """As EVENTS are now; those from before records told their sizes are lacking a column."""
+    return events if "places" in events.columns else events.withColumn("places", F.lit(None).cast("int"))
+
+
 def _contents(events: DataFrame) -> DataFrame:
-    whole = F.struct(*EVENTS.names)
-    return events.groupBy(*_PLACE).agg(F.min(whole).alias("first"), F.max(whole).alias("last"))
+    """Copies of one event may differ in whether they know the size of its record."""
+    whole = F.struct(*(name for name in EVENTS.names if name != "places"))
+    return events.groupBy(*_PLACE).agg(
+        F.min(whole).alias("first"), F.max(whole).alias("last"), F.max("places").alias("places")
+    )
 
 
 def _told(event: Column) -> Column:

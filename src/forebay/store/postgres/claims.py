@@ -8,6 +8,7 @@ extends everything when everything is to be extended, however many jobs that are
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from itertools import islice
 from threading import Lock
 from time import monotonic
 from typing import Any, Final
@@ -22,7 +23,7 @@ from forebay.core.limits import BATCH_MOST, LEASE_LEAST, LEASE_MOST
 from forebay.store.checks import check_batch, check_limit, checked_owner, checked_total
 from forebay.store.postgres.base import Turn
 from forebay.store.postgres.connect import Rows, array_of
-from forebay.store.postgres.front import Front
+from forebay.store.postgres.front import Front, Past
 from forebay.store.postgres.intake import Intake, take_inbox
 from forebay.store.postgres.queries import statement
 from forebay.store.postgres.runs import RUNNING, Held, Ref, jobs_of_run, leases_of
@@ -46,10 +47,12 @@ _ANY_INBOX: Final = "SELECT EXISTS (SELECT FROM forebay.inbox)"
 _HAND_BACK: Final = "SELECT forebay.hand_back(%s::bigint, %s, %s::boolean[], %s::bigint[])"
 _SET_APART: Final = "SELECT forebay.set_apart(%s, %s, %s, %s::integer[])"
 _OVERDUE: Final = statement("overdue")
+_SILENT: Final = statement("silent")
 _FOUND: Final = statement("found")
 
 _CLAIMS_MOST: Final = 20
 _HOLDER_SECONDS: Final = 43_200.0
+_HOLDERS_MOST: Final = 1_000
 _SWEEP_EVERY: Final = 30_000_000
 _TRIM_EVERY: Final = 5_000_000
 _TRIM_LIMIT: Final = 10 * BATCH_MOST
@@ -117,6 +120,7 @@ class Claims(Intake):
         self._holders_guard = Lock()
         self._run_sizes: dict[str, float] = {}
         self._fronts: dict[tuple[str, str | None], Front] = {}
+        self._past = Past()
         self._swept_at: Instant | None = None
         self._trimmed_at: Instant = 0
 
@@ -180,7 +184,11 @@ class Claims(Intake):
     def overdue(self, limit: int) -> list[Lease]:
         check_limit("overdue", limit)
         now = self.now()
-        rows = self._server.query(_OVERDUE, (now, limit, now, now, limit, limit))
+        silent, floors, alone = self._past.floors()
+        began = monotonic()
+        rows = self._server.query(_OVERDUE, (silent, floors, now, limit, now, alone, now, limit, limit))
+        if not rows and self._past.worth_knowing(monotonic() - began):
+            self._past.nothing_at(now, [holder for (holder,) in self._server.query(_SILENT, (now,))])
         leases: list[Lease] = [lease for row in rows for lease in leases_of(row, row[21] or "")]
         return leases[:limit]
 
@@ -275,6 +283,9 @@ class Claims(Intake):
             holder = self._holders.get(owner)
             if holder is None or monotonic() - holder.since >= _HOLDER_SECONDS:
                 holder = Holder(self._server.query(_HOLDER, (owner, self._at), repeatable=True)[0][0])
+                if len(self._holders) >= _HOLDERS_MOST:
+                    # Over HTTP names may be many; leases of one that is forgotten are extended run by run.
+                    self._holders = dict(islice(self._holders.items(), _HOLDERS_MOST // 2, None))
                 self._holders[owner] = holder
         return holder
 

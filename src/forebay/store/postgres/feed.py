@@ -67,7 +67,8 @@ class Feed(Bulk):
     def _feed_plain(self, move: Any, drafts: Sequence[Draft], queues: set[str], connection: Connection) -> Tally | None:
         if not move(connection):
             return None
-        self._copy_on(connection, drafts, queues, uuid4())
+        if drafts:
+            self._copy_on(connection, drafts, queues, uuid4())
         return Tally(len(drafts))
 
     def mend(self, pairs: Sequence[tuple[int, Draft]]) -> list[Receipt | None]:

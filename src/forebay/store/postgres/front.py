@@ -6,9 +6,11 @@ before the last one; a claim from the front comes every 50 ms, or less often whe
 late or came back. Where workers keep up, claims are from the front as long as that is quick: then nobody is missed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from time import monotonic
 from typing import Final
+
+from forebay.core.instant import Instant
 
 _LOOK_EVERY: Final = 0.05
 _LOOK_SHARE: Final = 20
@@ -19,6 +21,13 @@ _LOOK_MOST: Final = 1.0
 
 _SLOW: Final = 0.01
 _SLACK: Final = 1_000_000
+_TRUSTED: Final = 60.0
+"""Seconds for which leases are looked for behind a floor; then from the start, whatever that takes."""
+
+_SLOW_PAST: Final = 0.002
+"""Seconds. Those who wait look as well, and far more often than the reaper, by whose looks this is measured."""
+
+_BEGINNING: Final = -(2**63)
 
 
 class Front:
@@ -55,3 +64,39 @@ class Front:
             self._floor = None
         elif others:
             self._floor = max(0, min(others) - _SLACK)
+
+
+class Past:
+    """Up to where leases were looked through in vain, as one process knows it; the same for those that ran out.
+
+    Whoever claims later has a lease that ends later. So where nothing was overdue at an instant, no lease that ends
+    before it will ever be: not of a holder whose heart did not beat then, and not of a lease that follows no heart.
+    It matters under an old snapshot alone; while looking from the start is quick, every look is from the start.
+    """
+
+    def __init__(self) -> None:
+        self._until = 0.0
+        self._silent: dict[int, Instant] = {}
+        self._alone: Instant = _BEGINNING
+
+    @property
+    def known(self) -> bool:
+        return monotonic() < self._until
+
+    def floors(self) -> tuple[list[int], list[Instant], Instant]:
+        """Holders, from where to look for the leases of each, and for those that follow no heart."""
+        if not self.known:
+            return [], [], _BEGINNING
+        return list(self._silent), list(self._silent.values()), self._alone
+
+    def worth_knowing(self, took: float) -> bool:
+        """Whether a look that took so many seconds should be remembered, if it found nothing."""
+        return self.known or took > _SLOW_PAST
+
+    def nothing_at(self, now: Instant, silent: Iterable[int]) -> None:
+        """Nothing was overdue at this instant, at which the hearts of these did not beat."""
+        if not self.known:
+            self._until = monotonic() + _TRUSTED
+            self._silent = {}
+        self._silent.update(dict.fromkeys(silent, now - _SLACK))
+        self._alone = now - _SLACK

@@ -38,7 +38,8 @@ _DEPTH: Final = statement("depth")
 _DEPTH_MOST: Final = statement("depth_most")
 _INSERT: Final = statement("insert")
 _KEYS: Final = statement("keys")
-_REMEMBER_KEYS: Final = statement("remember_keys")
+_RESERVE_KEYS: Final = statement("reserve_keys")
+_MOVE_KEY: Final = statement("move_key")
 _FRESH: Final = statement("fresh")
 _MERGE: Final = statement("merge")
 _INBOX: Final = statement("inbox")
@@ -107,9 +108,9 @@ def accept(drafts: Sequence[Draft], gated: bool, turn: Turn) -> list[Receipt]:
     if stale or (not gated and any(turn.known(queue).stamper.gated for queue in queues)):
         raise Restart(stale)
     batch = _Batch(turn)
-    batch.find_keys(drafts)
-    for draft in drafts:
-        batch.take(draft)
+    batch.reserve_keys(drafts)
+    for place, draft in enumerate(drafts):
+        batch.take(place, draft)
     batch.check_capacity()
     batch.write()
     if not all(receipt.duplicate for receipt in batch.receipts):
@@ -202,36 +203,51 @@ def check_capacity(turn: Turn, arrivals: Mapping[str, int]) -> None:
 
 
 class _Batch:
-    """What one call brings."""
+    """What one call brings. A draft's place in the call is its place among the ids of the call; some stay unused.
+
+    Keys are taken first of all, in their order: whoever brings the same ones at the same time waits for this call, and
+    then finds them taken. So of many who race, each needs one turn.
+    """
 
     def __init__(self, turn: Turn) -> None:
         self.receipts: list[Receipt] = []
         self._turn = turn
-        self._next_id: int = turn.fetch(_NEXT_ID)[0][0]
+        self._first_id: int = turn.fetch(_NEXT_ID)[0][0]
         self._entries: list[Entry] = []
         self._merged: list[tuple[int, Draft]] = []
         self._arrivals: dict[str, int] = {}
         self._newest: dict[tuple[str, str], int] = {}
         self._keys: dict[tuple[str, str], tuple[int, bytes, Instant]] = {}
+        self._reserved: dict[tuple[str, str], tuple[int, bytes, Instant]] = {}
         self._taken: dict[tuple[str, str], tuple[int, bytes, Instant]] = {}
 
-    def find_keys(self, drafts: Sequence[Draft]) -> None:
-        """The keys of this batch that are known already, and live."""
-        names = sorted({(draft.queue, draft.key) for draft in drafts if draft.key is not None})
-        if names:
-            queues, keys = zip(*names, strict=True)
-            rows = self._turn.fetch(_KEYS, (list(queues), list(keys), self._turn.now))
-            self._taken = {(queue, key): (job_id, digest, until) for queue, key, job_id, digest, until in rows}
+    def reserve_keys(self, drafts: Sequence[Draft]) -> None:
+        """Take the keys of this batch, each for the first draft that has it; and know those that others have."""
+        facts: dict[tuple[str, str], tuple[int, bytes, Instant]] = {}
+        for place, draft in enumerate(drafts):
+            if draft.key is not None and (draft.queue, draft.key) not in facts:
+                stamper = self._turn.known(draft.queue).stamper
+                facts[draft.queue, draft.key] = (self._first_id + place, *stamper.key(draft, self._turn.now))
+        if not facts:
+            return
+        rows = [(*name, *fact) for name, fact in sorted(facts.items())]
+        columns = map(list, zip(*rows, strict=True))
+        won = {(queue, key) for queue, key in self._turn.fetch(_RESERVE_KEYS, (*columns, self._turn.now))}
+        self._reserved = {name: facts[name] for name in won}
+        if lost := sorted(facts.keys() - won):
+            queues, keys = map(list, zip(*lost, strict=True))
+            found = self._turn.fetch(_KEYS, (queues, keys, self._turn.now))
+            self._taken = {(queue, key): (job_id, digest, until) for queue, key, job_id, digest, until in found}
+            if len(found) != len(lost):
+                # The window of one ended just now, and it was forgotten.
+                raise Restart
 
     def take_as(self, job_id: int, draft: Draft) -> None:
         """A draft that has its id, and its key if any, already."""
-        following, self._next_id = self._next_id, job_id
-        self._put(draft, b"", 0)
-        self._next_id = following
+        self._put(job_id, draft, b"", 0)
 
-    def take(self, draft: Draft) -> None:
-        turn, known = self._turn, self._turn.known(draft.queue)
-        stamper = known.stamper
+    def take(self, place: int, draft: Draft) -> None:
+        turn, stamper = self._turn, self._turn.known(draft.queue).stamper
         if stamper.is_log:
             raise WrongQueueKind(draft.queue, is_log=True)
         key_digest, key_until = b"", 0
@@ -245,7 +261,7 @@ class _Batch:
                     raise KeyConflict(draft.queue, draft.key, fact[0])
                 self.receipts.append(Receipt(fact[0], durable=True, duplicate=True))
                 return
-        target = self._put(draft, key_digest, key_until)
+        target = self._put(self._first_id + place, draft, key_digest, key_until)
         if draft.key is not None:
             self._keys[draft.queue, draft.key] = (target, key_digest, key_until)
 
@@ -256,8 +272,9 @@ class _Batch:
         turn, entries = self._turn, self._entries
         if any(entry.gates for entry in entries):
             tend(turn)
-        if self._keys:
-            self._remember()
+        for (queue, key), (target, _, _) in self._keys.items():
+            if self._reserved[queue, key][0] != target:
+                turn.execute(_MOVE_KEY, (target, queue, key))
         with turn.connection.cursor() as cursor:
             cursor.executemany(_INSERT, [self._row(run) for run in _runs(entries)])
         turn.scribe.accepted(entries)
@@ -268,7 +285,7 @@ class _Batch:
         if self._keys:
             sweep_keys(turn, _SWEEP_PER_DRAFT * (len(entries) + 1))
 
-    def _put(self, draft: Draft, key_digest: bytes, key_until: Instant) -> int:
+    def _put(self, job_id: int, draft: Draft, key_digest: bytes, key_until: Instant) -> int:
         """The id of the job that the draft becomes, or that takes it over."""
         turn, stamper = self._turn, self._turn.known(draft.queue).stamper
         target = None if stamper.spec.merge is None or draft.subject is None else self._target(draft)
@@ -276,23 +293,13 @@ class _Batch:
             self._merged.append((target, draft))
             self.receipts.append(Receipt(target, durable=True, merged=True))
             return target
-        target = self._next_id
-        self._next_id += 1
-        entry = stamper.entry(draft, target, turn.now, key_digest, key_until)
+        entry = stamper.entry(draft, job_id, turn.now, key_digest, key_until)
         self._entries.append(entry)
-        self.receipts.append(Receipt(target, True))
+        self.receipts.append(Receipt(job_id, True))
         self._arrivals[draft.queue] = self._arrivals.get(draft.queue, 0) + 1
         if entry.merges:
-            self._newest[draft.queue, draft.subject or ""] = target
-        return target
-
-    def _remember(self) -> None:
-        """Who comes second at the same time finds fewer rows written than keys brought, and starts anew."""
-        rows = [(*name, *fact) for name, fact in sorted(self._keys.items())]
-        queues, keys, ids, digests, untils = map(list, zip(*rows, strict=True))
-        written = self._turn.execute(_REMEMBER_KEYS, (queues, keys, ids, digests, untils, self._turn.now))
-        if written != len(rows):
-            raise Restart
+            self._newest[draft.queue, draft.subject or ""] = job_id
+        return job_id
 
     def _row(self, run: Sequence[Entry]) -> tuple[Any, ...]:
         """The columns of a run; a job with gates takes its slots or parks right here."""
@@ -338,13 +345,13 @@ class _Batch:
 
 
 def _runs(entries: Sequence[Entry]) -> list[list[Entry]]:
-    """Neighbours that are alike in all that a claim looks at; what has gates or may expire is alone."""
+    """Neighbours by their ids that are alike in all that a claim looks at; what has gates or may expire is alone."""
     runs: list[list[Entry]] = []
     last: tuple[Any, ...] | None = None
     for entry in entries:
         alike = (entry.queue, entry.cls, entry.due_at, entry.rank_base, entry.rank_timed, entry.max_attempts)
         alone = entry.gates or entry.merges or entry.expires_at is not None
-        if runs and alike == last and not alone:
+        if runs and alike == last and not alone and entry.id == runs[-1][-1].id + 1:
             runs[-1].append(entry)
         else:
             runs.append([entry])

@@ -42,12 +42,17 @@ FROM unnest(%s::text[], %s::text[]) AS u (queue, key), LATERAL (
 ) AS k
 WHERE k.until > %s;
 
--- name: remember_keys
--- Keys belong to their jobs until their windows end; one that somebody else has taken meanwhile stays theirs.
+-- name: reserve_keys
+-- Keys belong to their jobs until their windows end; those that somebody else has are left out of the answer.
 INSERT INTO forebay.key AS k (queue, key, job_id, digest, until)
 SELECT * FROM unnest(%s::text[], %s::text[], %s::bigint[], %s::bytea[], %s::bigint[])
 ON CONFLICT (queue, key) DO UPDATE SET job_id = excluded.job_id, digest = excluded.digest, until = excluded.until
-WHERE k.until <= %s;
+WHERE k.until <= %s
+RETURNING k.queue, k.key;
+
+-- name: move_key
+-- Another job has taken over what this key came with.
+UPDATE forebay.key SET job_id = %s WHERE queue = %s AND key = %s;
 
 -- name: fresh
 -- The job that newer work of its subject may replace.
@@ -79,19 +84,27 @@ UNION ALL
 SELECT m.id, m.delivery, m.code FROM forebay.remembered(%s::bigint[]) AS m;
 
 -- name: overdue
--- Runs past their time, of holders that are silent or on their own.
+-- Runs past their time, of holders that are silent or on their own; each from where there may be some.
 SELECT {run} FROM (
-    SELECT r.* FROM forebay.holder AS h, LATERAL (
-        SELECT * FROM forebay.run AS r WHERE r.state = 2 AND r.holder = h.id AND r.beat AND r.lease_until <= %s
+    SELECT r.* FROM forebay.holder AS h
+    LEFT JOIN unnest(%s::integer[], %s::bigint[]) AS f (id, floor) ON f.id = h.id, LATERAL (
+        SELECT * FROM forebay.run AS r
+        WHERE r.state = 2 AND r.holder = h.id AND r.beat AND r.lease_until <= %s
+            AND r.lease_until > coalesce(f.floor, -9223372036854775808)
         ORDER BY r.lease_until LIMIT %s
     ) AS r
     WHERE h.until <= %s
     UNION ALL (
-        SELECT * FROM forebay.run AS r WHERE r.state = 2 AND NOT r.beat AND r.lease_until <= %s
+        SELECT * FROM forebay.run AS r
+        WHERE r.state = 2 AND NOT r.beat AND r.lease_until > %s AND r.lease_until <= %s
         ORDER BY r.lease_until LIMIT %s
     )
 ) AS r
 ORDER BY forebay.leased_until(r.beat, r.lease_until, r.holder), r.last_id LIMIT %s;
+
+-- name: silent
+-- Holders whose heart does not beat.
+SELECT id FROM forebay.holder WHERE until <= %s;
 
 -- name: page_runs
 -- Runs of several jobs after an id.
@@ -100,6 +113,26 @@ SELECT {run} FROM forebay.run AS r WHERE NOT r.single AND r.last_id > %s ORDER B
 -- name: page_singles
 -- Jobs on their own after an id.
 SELECT {run} FROM forebay.run AS r WHERE r.single AND r.last_id > %s ORDER BY r.last_id LIMIT %s;
+
+-- name: page_held
+-- Running jobs after an id, on their own or not: few, wherever their ids are, so the index of leases finds them.
+WITH held AS MATERIALIZED (
+    SELECT h.last_id FROM forebay.run AS h WHERE h.state = 2 AND h.single = %s AND h.last_id > %s
+)
+SELECT {run} FROM forebay.run AS r
+WHERE r.single = %s AND r.state = 2 AND r.last_id IN (SELECT last_id FROM held ORDER BY last_id LIMIT %s)
+ORDER BY r.last_id;
+
+-- name: ended_end
+-- How far one page looks for jobs that ended in a certain way.
+SELECT e.id FROM forebay.ended AS e WHERE e.id > %s ORDER BY e.id OFFSET %s LIMIT 1;
+
+-- name: page_ended_so
+-- Jobs that ended in this state, from an id to another one.
+SELECT {ended} FROM forebay.ended AS e
+WHERE e.id > %s AND e.id <= %s AND e.state = %s AND (e.kept_until IS NULL OR e.kept_until > %s)
+    AND (%s::text IS NULL OR e.queue = %s) AND (%s::text IS NULL OR e.kind = %s)
+ORDER BY e.id LIMIT %s;
 
 -- name: page_ended
 -- Finished jobs after an id.

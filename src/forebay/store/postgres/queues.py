@@ -12,13 +12,14 @@ from msgspec.structs import replace
 
 from forebay.core.errors import Invalid, WrongQueueKind
 from forebay.core.instant import Instant, checked_instant, checked_micros, micros
-from forebay.core.job import Draft, Job
+from forebay.core.job import Draft, Job, State
 from forebay.core.limits import BATCH_MOST, INSTANT_MOST, SLOTS_MOST
 from forebay.core.names import check_name
 from forebay.core.policy import Retained, check_between
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.store.checks import check_batch, check_gate, check_ids, check_limit
+from forebay.store.gating import STATES
 from forebay.store.postgres.base import Turn
 from forebay.store.postgres.connect import array_of
 from forebay.store.postgres.intake import accept
@@ -32,7 +33,10 @@ from forebay.store.protocol import Backlog, Page, Query
 _ENDED: Final = statement("ended")
 _PAGE_RUNS: Final = statement("page_runs")
 _PAGE_SINGLES: Final = statement("page_singles")
+_PAGE_HELD: Final = statement("page_held")
 _PAGE_ENDED: Final = statement("page_ended")
+_ENDED_END: Final = statement("ended_end")
+_PAGE_ENDED_SO: Final = statement("page_ended_so")
 _QUEUES: Final = statement("queues")
 _BACKLOG: Final = statement("backlog")
 _LOCK_QUEUE: Final = statement("lock_queue")
@@ -52,6 +56,9 @@ _DROP_SCHEDULE: Final = statement("drop_schedule")
 _TICK: Final = statement("tick")
 
 _ID_MOST: Final = 2**63 - 1
+_PROBES: Final = 20_000
+"""Finished jobs that one page looks at, at most."""
+
 _decode_schedule: Final = msgspec.json.Decoder(Schedule).decode
 
 
@@ -75,17 +82,42 @@ class QueueVerbs(Settling):
             raise Invalid("browse", "it takes a Query and the id to go on after", "start with Query(), after=0")
         after = max(0, min(after, _ID_MOST))
         self._empty_inbox()
-        jobs: list[Job] = []
-        for statement_ in (_PAGE_RUNS, _PAGE_SINGLES):
-            for row in self._server.query(statement_, (after, BATCH_MOST)):
-                jobs += [job for job, _ in jobs_of_run(row) if job.id > after]
-        jobs += [ended_job(row) for row in self._server.query(_PAGE_ENDED, (after, self.now(), BATCH_MOST))]
+        if query.state is not None and query.state.terminal:
+            return self._browse_ended(query, query.state, after, limit)
+        if query.state is State.RUNNING:
+            pages: list[tuple[str, tuple[int, ...]]] = [
+                (_PAGE_HELD, (single, after, single, BATCH_MOST)) for single in (False, True)
+            ]
+        else:
+            pages = [(each, (after, BATCH_MOST)) for each in (_PAGE_RUNS, _PAGE_SINGLES)]
+        jobs = [
+            job
+            for page, values in pages
+            for row in self._server.query(page, values)
+            for job, _ in jobs_of_run(row)
+            if job.id > after
+        ]
+        if query.state is None:
+            jobs += [ended_job(row) for row in self._server.query(_PAGE_ENDED, (after, self.now(), BATCH_MOST))]
         jobs.sort(key=lambda job: job.id)
         seen = jobs[:BATCH_MOST]
         matching = [job for job in seen if _matches(job, query)]
         if len(matching) > limit:
             return Page(matching[:limit], matching[limit - 1].id)
         return Page(matching, seen[-1].id if len(jobs) >= BATCH_MOST else None)
+
+    def _browse_ended(self, query: Query, state: State, after: int, limit: int) -> Page:
+        """Those that do not match are left out by the server, which looks at many more of them in the same time."""
+        end = self._server.query(_ENDED_END, (after, _PROBES - 1))
+        last = end[0][0] if end else _ID_MOST
+        wanted = (STATES.index(state), self.now(), query.queue, query.queue, query.kind, query.kind)
+        rows = self._server.query(_PAGE_ENDED_SO, (after, last, *wanted, BATCH_MOST))
+        matching = [job for job in map(ended_job, rows) if _matches(job, query)]
+        if len(matching) > limit:
+            return Page(matching[:limit], matching[limit - 1].id)
+        if len(rows) == BATCH_MOST:
+            return Page(matching, rows[-1][0])
+        return Page(matching, last if end else None)
 
     def backlog(self, queues: Sequence[str] | None = None) -> list[Backlog]:
         check_batch("backlog", len(queues or ()))
@@ -157,7 +189,7 @@ class QueueVerbs(Settling):
         fronts = [self._fronts.get((queue, None)) for queue in queues]
         floors = [(None, None) if front is None else front.known for front in fronts]
         leads, others = (array_of([each[place] for each in floors]) for place in range(2))
-        *instants, stirs = self._server.query(_WORK_AT, (list(queues), leads, others))[0]
+        *instants, stirs = self._server.query(_WORK_AT, (list(queues), leads, others, *self._past.floors()))[0]
         if stirs:
             return 0
         known = [at for at in instants if at is not None]

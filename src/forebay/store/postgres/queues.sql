@@ -49,7 +49,9 @@ UPDATE forebay.queue SET paused_until = %s WHERE name = %s;
 
 -- name: work_at
 -- When a claim or a reaping may next find something.
-SELECT * FROM forebay.work_at(%s::text[], %s::bigint[], %s::bigint[]);
+SELECT * FROM forebay.work_at(
+    %s::text[], %s::bigint[], %s::bigint[], %s::integer[], %s::bigint[], %s::bigint
+);
 
 -- name: gate
 -- One gate: its slots, holders, waiters, line, and the operator's number.

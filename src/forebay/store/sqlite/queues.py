@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from forebay.core.errors import Invalid, WrongQueueKind
 from forebay.core.instant import Instant, checked_instant, checked_micros
-from forebay.core.job import Draft, Job
+from forebay.core.job import Draft, Job, State
 from forebay.core.limits import INSTANT_MOST, SLOTS_MOST
 from forebay.core.names import check_name
 from forebay.core.policy import Retained, check_between
@@ -35,6 +35,7 @@ _PROBES: Final = 5_000
 _PICTURES: Final = statement("pictures")
 _PAGE: Final = statement("page")
 _PAGE_END: Final = statement("page_end")
+_PAGE_HELD: Final = statement("page_held")
 _ANY_AFTER: Final = statement("any_after")
 _QUEUE: Final = statement("queue")
 _QUEUES: Final = statement("queues")
@@ -73,6 +74,10 @@ class QueueVerbs(Settling):
         state = None if query.state is None else STATES.index(query.state)
         wanted = (query.queue, state, query.kind, query.tenant, query.subject)
         with self._read() as (reader, _):
+            if query.state is State.RUNNING:
+                held = (after, query.queue, query.kind, query.tenant, query.subject, limit)
+                jobs = [picture(columns) for columns in reader.execute(_PAGE_HELD, held)]
+                return Page(jobs, jobs[-1].id if len(jobs) == limit else None)
             end = reader.execute(_PAGE_END, (after, _PROBES - 1)).fetchone()
             last = INSTANT_MOST if end is None else end[0]
             jobs = [picture(columns) for columns in reader.execute(_PAGE, (after, last, *wanted, limit))]

@@ -120,6 +120,16 @@ def a_hundred_alike_jobs_share_one_span(h: Harness) -> None:
 
 
 @case_if(Need.DURABLE)
+def neighbours_that_differ_in_kind_alone_share_a_span_and_keep_their_kinds(h: Harness) -> None:
+    kinds = ["plain", "odd", "plain", "rare"]
+    h.send(*(h.draft(kind=kind) for kind in kinds))
+    leases = h.claim(4)
+    settled = record(h, "settle", lambda: h.store.settle([(lease, Ack()) for lease in leases]))
+    assert [span.n for span in settled.spans] == [4], settled.spans
+    assert [job.kind for job in told(settled)] == kinds
+
+
+@case_if(Need.DURABLE)
 def a_claim_tells_who_holds_what_and_until_when(h: Harness) -> None:
     h.enqueue(3)
     h.advance(SECOND)

@@ -21,14 +21,14 @@ async def acts(request: Request, actor: Admin) -> Response:
     before = int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
     shown, following = await desk.ground.call(read_acts, desk.store, before, _ACTS_SHOWN)
     values = {"acts": shown, "next": following, "first": before is None}
-    return html(request, actor, Sheet("acts.html", "Operators’ log", values, "acts"))
+    return await html(request, actor, Sheet("acts.html", "Operators’ log", values, "acts"))
 
 
 @router.get("/ui/keys")
 async def keys(request: Request, actor: Admin) -> Response:
     known = sorted(desk_of(request).ground.door.keyring.all(), key=lambda key: -key.created_at)
     values = {"keys": known[:_KEYS_SHOWN], "more": max(0, len(known) - _KEYS_SHOWN)}
-    return html(request, actor, Sheet("keys.html", "Keys", values, "keys"))
+    return await html(request, actor, Sheet("keys.html", "Keys", values, "keys"))
 
 
 @router.post("/ui/keys/{key_id}/revoke")

@@ -31,7 +31,7 @@ async def _sheet(desk: Desk, actor: Actor, queue: str) -> Sheet:
 
 def _values(desk: Desk, actor: Actor, queue: str) -> dict[str, Any]:
     survey = desk.survey(actor)
-    if survey.due:
+    if survey.due():
         survey.step(_STEP_SECONDS)
     census = survey.census()
     causes = [each for each in census.causes if actor.reaches(each.queue) and queue in ("", each.queue)]

@@ -5,7 +5,7 @@ from fastapi.responses import RedirectResponse, Response
 
 from forebay.serve.actor import Role
 from forebay.serve.dashboard.pages.route import back, pages
-from forebay.serve.dashboard.render import STATIC, Sheet, html, link
+from forebay.serve.dashboard.render import STATIC, Sheet, link, still
 from forebay.serve.problems import absent
 from forebay.serve.security.sessions import check_origin, form_of, log_in, log_out, seat, session_of
 
@@ -38,10 +38,10 @@ async def login_form(request: Request, token: str = "") -> Response:
         response = back(_HOME)
         if await log_in(request, response, token):
             return response
-        return html(request, None, Sheet("login.html", "Log in", {"wrong": "That token is used, or too old."}))
+        return still(request, None, Sheet("login.html", "Log in", {"wrong": "That token is used, or too old."}))
     if session_of(request) is not None:
         return back(_HOME)
-    return html(request, None, Sheet("login.html", "Log in", {"wrong": ""}))
+    return still(request, None, Sheet("login.html", "Log in", {"wrong": ""}))
 
 
 @router.post("/ui/login")
@@ -52,7 +52,7 @@ async def login(request: Request) -> Response:
     if await log_in(request, response, form.get("key", "")):
         return response
     sheet = Sheet("login.html", "Log in", {"wrong": "That key is unknown, revoked or expired."}, status=401)
-    return html(request, None, sheet)
+    return still(request, None, sheet)
 
 
 async def nowhere(rest: str) -> Response:

@@ -7,9 +7,11 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from forebay.core.errors import Invalid
+from forebay.core.instant import Instant
 from forebay.core.job import Job, State
 from forebay.core.names import check_name, check_text
-from forebay.explain import explain
+from forebay.core.spec import QueueSpec
+from forebay.explain import reasons
 from forebay.serve.actor import Actor
 from forebay.serve.dashboard.charts import life
 from forebay.serve.dashboard.desk import Desk
@@ -56,7 +58,9 @@ async def jobs(request: Request, actor: Viewer) -> Response:
         wanted, values["wrong"] = Filter(), str(error)
     values |= {"wanted": wanted, "states": list(State), "first": after in ("0", "")}
     values["queues"] = [each.queue for each in await desk.ground.call(desk.backlogs, actor)][:500]
-    return html(request, actor, Sheet("jobs.html", "Jobs", values, "jobs", status=422 if values["wrong"] else 200))
+    return await html(
+        request, actor, Sheet("jobs.html", "Jobs", values, "jobs", status=422 if values["wrong"] else 200)
+    )
 
 
 @router.get("/ui/jobs/{job_id}")
@@ -78,16 +82,27 @@ def _made(desk: Desk, actor: Actor, job_id: int, did: str) -> Sheet:
     if not actor.sees(found.queue, found.tenant):
         raise absent(f"job {job_id}")
     timeline, now = timeline_of(desk.store, found), desk.store.now()
-    sentences = [redact_text(each) for each in explain(desk.store, job_id)]
     values = {
         "job": found,
         "timeline": timeline,
         "stretches": life(timeline.moments, now, found.state is State.RUNNING),
-        "why": sentences[1 : 2 + (found.state is State.WAITING)] if len(sentences) > 2 else sentences[1:],
+        "why": _why(desk, actor, found, now),
         "errors": redact_errors(found)[::-1],
         "said": _SAID.get(did, ""),
     }
     return Sheet("job.html", f"Job {job_id}", values, "jobs", live=True)
+
+
+def _why(desk: Desk, actor: Actor, found: Job, now: Instant) -> list[str]:
+    """Why it is where it is; how many other jobs there are is not for a single tenant."""
+    if actor.tenant is not None and found.state is State.READY:
+        return ["it may be claimed at any time"]
+    backlog = next((each for each in desk.backlogs(actor) if each.queue == found.queue), None)
+    if backlog is None:
+        return []
+    spec = desk.specs(actor).get(found.queue) or QueueSpec(name=found.queue)
+    sentences = reasons(found, spec, backlog, now)[1:]
+    return [redact_text(each) for each in sentences if not each.startswith("attempt ")]
 
 
 _SAID: Final = {

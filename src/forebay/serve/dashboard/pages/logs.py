@@ -25,14 +25,14 @@ async def logs(request: Request, actor: Viewer) -> Response:
     desk = desk_of(request)
     specs = list((await desk.ground.call(desk.specs, actor)).values())
     values = {"logs": await desk.ground.call(logs_view, desk.store, specs)}
-    return html(request, actor, Sheet("logs.html", "Logs", values, "logs"))
+    return await html(request, actor, Sheet("logs.html", "Logs", values, "logs"))
 
 
 @router.get("/ui/logs/{name}")
 async def log(request: Request, name: str, actor: Viewer, group: str = "", partition: int = 0) -> Response:
     desk = desk_of(request)
     view = await desk.ground.call(_view, desk, actor, name, group, partition)
-    return html(request, actor, Sheet("log.html", name, {"view": view}, "logs"))
+    return await html(request, actor, Sheet("log.html", name, {"view": view}, "logs"))
 
 
 @router.post("/ui/logs/{name}/rewind")

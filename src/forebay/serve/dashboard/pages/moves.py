@@ -38,7 +38,7 @@ async def new(request: Request, actor: Operator) -> Response:
         raise Invalid("state", f"{wanted.state} jobs have ended for good", "choose jobs that are dead, or not ended")
     values = {"wanted": wanted, "act": act, "rate": RATE, "most": CHOSEN_MOST, "mends": isinstance(desk.store, Mending)}
     nav = "dead" if act == "redrive" else "jobs"
-    return html(request, actor, Sheet("move_new.html", f"{act.capitalize()} many", values, nav))
+    return await html(request, actor, Sheet("move_new.html", f"{act.capitalize()} many", values, nav))
 
 
 @router.post("/ui/moves")
@@ -74,6 +74,7 @@ async def _sheet(found: Move) -> Sheet:
 async def go(request: Request, move_id: str, actor: Operator) -> Response:
     desk = desk_of(request)
     found = _mine(desk, actor, move_id)
+    desk.moves.check_chosen(found)
     await record_act(desk.ground, actor, f"{found.act} many", _about(found), **_facts(found))
     desk.moves.go(found, desk.spoil)
     return back(link("moves", move_id))

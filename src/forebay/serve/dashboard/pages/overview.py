@@ -56,22 +56,24 @@ def _values(desk: Desk, actor: Actor) -> dict[str, Any]:
     desk.pulse.look()
     backlogs = desk.backlogs(actor)
     survey = desk.survey(actor)
-    if survey.due and any(each.dead for each in backlogs):
+    if survey.due() and any(each.dead for each in backlogs):
         survey.step(_SURVEY_SECONDS)
     census = survey.census()
-    lines = [Line(each, desk.pulse.rates([each.queue]), census.oldest(each.queue)) for each in backlogs]
-    lines.sort(key=lambda line: (-(line.rates.accepted + line.rates.done), -line.backlog.depth, line.backlog.queue))
+    busy, since = desk.pulse.busy(), census.since()
+    ranked = sorted(backlogs, key=lambda each: (-busy.get(each.queue, 0), -each.depth, each.queue))
+    shown = ranked[:QUEUES_SHOWN]
+    lines = [Line(each, desk.pulse.rates([each.queue]), since.get(each.queue)) for each in shown]
     return {
         "known": desk.pulse.known,
-        "rates": desk.pulse.rates([each.queue for each in backlogs]),
-        "lines": lines[:QUEUES_SHOWN],
-        "more": max(0, len(lines) - QUEUES_SHOWN),
+        "rates": desk.pulse.rates({each.queue for each in backlogs}),
+        "lines": lines,
+        "more": len(ranked) - len(shown),
         "ready": sum(each.ready for each in backlogs),
         "running": sum(each.running for each in backlogs),
         "waiting": sum(each.waiting for each in backlogs),
         "dead": sum(each.dead for each in backlogs),
         "oldest": max((each.oldest_age for each in backlogs), default=0),
-        "dead_since": min((line.dead_since for line in lines if line.dead_since is not None), default=None),
+        "dead_since": min((since[each.queue] for each in backlogs if each.queue in since), default=None),
         "verdict": _verdict(desk.ground.settings.lake),
     }
 

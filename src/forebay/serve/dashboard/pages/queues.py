@@ -53,7 +53,6 @@ def _made(desk: Desk, actor: Actor, name: str) -> Sheet:
         "known": desk.pulse.known,
         "rates": desk.pulse.rates([name]),
         "forever": INSTANT_MOST,
-        "dead_since": desk.survey(actor).census().oldest(name),
     }
     return Sheet("queue.html", name, values, "overview", live=True)
 
@@ -65,7 +64,7 @@ async def pause(request: Request, name: str, actor: Operator) -> Response:
     if text and not (text.isascii() and text.isdigit() and 0 < int(text) <= _MINUTES_MOST):
         raise Invalid("minutes", "they are not a number of minutes", f"write 1 to {_MINUTES_MOST}, or leave it empty")
     await desk.ground.call(_known, desk, actor, name)
-    until = desk.store.now() + int(text) * 60 * SECOND if text else None
+    until = await desk.ground.call(desk.store.now) + int(text) * 60 * SECOND if text else None
     await record_act(desk.ground, actor, "pause", f"queue {name}", minutes=text or None)
     await desk.ground.call(desk.store.pause, name, until)
     desk.spoil()

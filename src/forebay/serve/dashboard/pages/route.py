@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 
 from forebay.core.names import check_name
 from forebay.serve.actor import Actor, Role
-from forebay.serve.dashboard.render import Sheet, html
+from forebay.serve.dashboard.render import Sheet, still
 from forebay.serve.problems import absent, any_problem
 from forebay.serve.security.sessions import seat, session_of
 
@@ -37,7 +37,7 @@ class PageRoute(APIRoute):
                 problem = any_problem(error)
                 values = {"status": problem.status, "headline": problem.title, "detail": problem.detail}
                 sheet = Sheet("problem.html", problem.title, values, status=problem.status)
-                page = html(request, session_of(request), sheet)
+                page = still(request, session_of(request), sheet)
                 page.headers.update(problem.headers)
                 return page
 

@@ -27,14 +27,14 @@ async def schedules(request: Request, actor: Viewer) -> Response:
     whole(actor)
     desk, wanted = desk_of(request), request.query_params.get("name", "")
     values = {"view": await desk.ground.call(schedules_view, desk.store, actor, wanted), "wanted": wanted}
-    return html(request, actor, Sheet("schedules.html", "Schedules", values, "schedules"))
+    return await html(request, actor, Sheet("schedules.html", "Schedules", values, "schedules"))
 
 
 @router.get("/ui/schedules/{name}")
 async def schedule(request: Request, name: str, actor: Viewer) -> Response:
     desk = desk_of(request)
     values = await desk.ground.call(_values, desk, actor, name)
-    return html(request, actor, Sheet("schedule.html", f"Schedule {name}", values | {"wrong": ""}, "schedules"))
+    return await html(request, actor, Sheet("schedule.html", f"Schedule {name}", values | {"wrong": ""}, "schedules"))
 
 
 @router.post("/ui/schedules/{name}/edit")
@@ -47,8 +47,8 @@ async def edit(request: Request, name: str, actor: Operator) -> Response:
     except Invalid as error:
         values = await desk.ground.call(_values, desk, actor, name)
         sheet = Sheet("schedule.html", f"Schedule {name}", values | {"wrong": str(error)}, "schedules", status=422)
-        return html(request, actor, sheet)
-    first = timetable.cron.next_after(desk.store.now()) or NEVER
+        return await html(request, actor, sheet)
+    first = timetable.cron.next_after(await desk.ground.call(desk.store.now)) or NEVER
     await record_act(desk.ground, actor, "edit schedule", f"schedule {name}", rule=timetable.rule, was=was.rule)
     edited = replace(was, rule=timetable.rule, zone=timetable.cron.zone, next_at=first)
     await desk.ground.call(desk.store.put_schedule, edited)
@@ -79,7 +79,8 @@ async def resume(request: Request, name: str, actor: Operator) -> Response:
     """From now on; what was missed while it was paused stays missed."""
     desk = desk_of(request)
     was = await desk.ground.call(_one, desk, actor, name)
-    following = Timetable.parse(was.rule, was.zone).cron.next_after(desk.store.now()) or NEVER
+    now = await desk.ground.call(desk.store.now)
+    following = Timetable.parse(was.rule, was.zone).cron.next_after(now) or NEVER
     await record_act(desk.ground, actor, "resume schedule", f"schedule {name}")
     await desk.ground.call(desk.store.put_schedule, replace(was, paused=False, next_at=following))
     return back(link("schedules", name))

@@ -48,9 +48,12 @@ class Census(Struct, frozen=True):
     at: Instant = 0
     whole: bool = False
 
-    def oldest(self, queue: str | None = None) -> Instant | None:
-        """When the longest dead one died."""
-        return min((cause.first for cause in self.causes if queue in (None, cause.queue)), default=None)
+    def since(self) -> dict[str, Instant]:
+        """By queue: when the longest dead one died."""
+        found: dict[str, Instant] = {}
+        for cause in self.causes:
+            found[cause.queue] = min(cause.first, found.get(cause.queue, cause.first))
+        return found
 
 
 def cause_of(job: Job) -> tuple[str, str, str, str]:
@@ -80,7 +83,6 @@ class Survey:
         with self._guard:
             return self._last if self._last.whole else self._so_far(whole=False)
 
-    @property
     def due(self) -> bool:
         """Whether it should be taken, or gone on with."""
         with self._guard:

@@ -80,3 +80,17 @@ def find(
         if clock() >= until:
             return Found(jobs, following, early=following is not None)
     return Found(jobs, None)
+
+
+def some(store: Store, query: Query, count: int, seconds: float) -> tuple[list[Job], bool]:
+    """About `count` jobs, or as many as are found in the time of a look, and whether that ended it early."""
+    until = monotonic() + seconds
+    jobs: list[Job] = []
+    following: int | None = 0
+    while following is not None and len(jobs) < count:
+        page = store.browse(query, following, BATCH_MOST)
+        jobs += page.jobs
+        following = page.next
+        if monotonic() >= until:
+            break
+    return jobs, following is not None and len(jobs) < count

@@ -1,8 +1,9 @@
 """How fast things move: what the end of the ledger says of the last five minutes, queue by queue.
 
-A pulse is read on demand and remembers its place, so a look costs what happened since the last one, up to `LOOK_MOST`
-records. Where more happened than that, the newest are counted and the steps before are unknown: a gap in the line, not
-a zero. A store without a ledger has no pulse.
+A pulse is read on demand and remembers its place, so a look costs what happened since the last one. It reads for up to
+`LOOK_SECONDS` and goes on with the next look; until it has caught up it is that much behind. Where more than
+`LOOK_MOST` records are missing, the newest are counted and the steps before are unknown: a gap in the line, not a zero.
+A store without a ledger has no pulse.
 """
 
 from collections.abc import Collection
@@ -21,9 +22,11 @@ from forebay.store.protocol import Ledgered, Store
 STEP: Final = 5 * SECOND
 STEPS: Final = 60
 LOOK_MOST: Final = 10_000
+LOOK_SECONDS: Final = 0.1
 _MINUTE: Final = 60 * SECOND
 _FRESH_SECONDS: Final = 0.5
 _OWNERS_MOST: Final = 1_000
+_FEW: Final = 4
 _SHOWN: Final[dict[str, str]] = {
     Change.ACCEPTED: "accepted",
     Change.CLAIMED: "claimed",
@@ -97,6 +100,15 @@ class Pulse:
             ),
         )
 
+    def busy(self) -> dict[str, int]:
+        """By queue: how many jobs came or went in the last minute."""
+        found: dict[str, int] = {}
+        for step in range((self._now - _MINUTE) // STEP, self._now // STEP + 1):
+            for (queue, name), count in self._steps.get(step, {}).items():
+                if name in ("accepted", "done"):
+                    found[queue] = found.get(queue, 0) + count
+        return found
+
     def claims(self) -> dict[str, tuple[Instant, int]]:
         """Who claimed of late: when last, and how many jobs in the time that is known."""
         return dict(self._claims)
@@ -105,9 +117,9 @@ class Pulse:
         if (step + 1) * STEP <= self._known_from:
             return None
         counts = self._steps.get(step, {})
-        if queues is not None:
+        if queues is not None and len(queues) <= _FEW:
             return sum(counts.get((queue, name), 0) for queue in queues)
-        return sum(count for (_, of), count in counts.items() if of == name)
+        return sum(count for (queue, of), count in counts.items() if of == name and (queues is None or queue in queues))
 
     def _read(self, ledger: Ledgered) -> None:
         now = self._store.now()
@@ -120,14 +132,18 @@ class Pulse:
         if cut:
             self._after = following - 1 - LOOK_MOST
             self._steps.clear()
-        for place, entry in enumerate(stretch(ledger, self._after + 1, LOOK_MOST)):
-            if cut and not place:
-                self._known_from = entry.record.at
+        until, seen = monotonic() + LOOK_SECONDS, now
+        for entry in stretch(ledger, self._after + 1, LOOK_MOST):
+            if cut:
+                self._known_from, cut = entry.record.at, False
             self._take(entry)
-        self._now = now
+            if monotonic() >= until and entry.offset + 1 < following:
+                seen = min(now, entry.record.at)
+                break
+        self._now = seen
         for step in [step for step in self._steps if (step + 1) * STEP <= since]:
             del self._steps[step]
-        self._claims = {owner: seen for owner, seen in self._claims.items() if seen[0] >= since}
+        self._claims = {owner: last for owner, last in self._claims.items() if last[0] >= since}
 
     def _take(self, entry: LedgerEntry) -> None:
         record = entry.record

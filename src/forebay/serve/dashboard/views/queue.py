@@ -5,7 +5,6 @@ was stamped with are worked out anew, as `core.gate` does it. Numbers of a look 
 """
 
 from collections import Counter
-from time import monotonic
 from typing import Final
 
 from msgspec import Struct
@@ -13,13 +12,13 @@ from msgspec import Struct
 from forebay.core.gate import gates_for
 from forebay.core.instant import Instant
 from forebay.core.job import Draft, Job, State
-from forebay.core.limits import BATCH_MOST
 from forebay.core.policy import Bounded, Fair
 from forebay.core.spec import QueueSpec
 from forebay.core.words import SECOND
+from forebay.serve.dashboard.views.finding import some
 from forebay.store.protocol import Backlog, Query, Store
 
-LOOK_SECONDS: Final = 0.1
+LOOK_SECONDS: Final = 0.04
 GATES_MOST: Final = 25
 CLASSES_MOST: Final = 25
 STARVED_AFTER: Final = 60 * SECOND
@@ -74,7 +73,7 @@ class QueueView(Struct, frozen=True):
 
 
 def queue_view(store: Store, spec: QueueSpec, declared: bool, backlog: Backlog) -> QueueView:
-    jobs, early = _open_jobs(store, spec.name, backlog.depth)
+    jobs, early = _open_jobs(store, spec.name, backlog)
     by = spec.share.by if spec.share else "tenant"
     gates, classes = _gates(spec, jobs, store.now()), _classes(spec.share, by, jobs, store.now())
     return QueueView(
@@ -118,20 +117,11 @@ def axes_of(spec: QueueSpec) -> tuple[Axis, ...]:
     )
 
 
-def _open_jobs(store: Store, queue: str, depth: int) -> tuple[list[Job], bool]:
-    """Jobs without an end, the oldest ids first, and whether the look ended before all were seen."""
-    if not depth:
-        return [], False
-    until = monotonic() + LOOK_SECONDS
-    jobs: list[Job] = []
-    after: int | None = 0
-    while after is not None and len(jobs) < depth:
-        page = store.browse(Query(queue=queue), after, BATCH_MOST)
-        jobs += [job for job in page.jobs if not job.state.terminal]
-        after = page.next
-        if monotonic() >= until:
-            break
-    return jobs, len(jobs) < depth
+def _open_jobs(store: Store, queue: str, backlog: Backlog) -> tuple[list[Job], bool]:
+    """Jobs without an end, of each state the smallest ids first, and whether there was no time for all of them."""
+    counts = ((State.RUNNING, backlog.running), (State.READY, backlog.ready), (State.WAITING, backlog.waiting))
+    looks = [some(store, Query(queue=queue, state=state), count, LOOK_SECONDS) for state, count in counts if count]
+    return [job for jobs, _ in looks for job in jobs], any(early for _, early in looks)
 
 
 def _gates(spec: QueueSpec, jobs: list[Job], now: Instant) -> list[GateRow]:

@@ -10,10 +10,11 @@ from typing import Final
 from forebay.core.errors import OffsetGone
 from forebay.core.instant import Instant
 from forebay.core.ledger import LedgerEntry
-from forebay.core.limits import BATCH_MOST
 from forebay.store.protocol import Ledgered
 
 SLACK: Final = 2_000_000
+_PAGE: Final = 128
+"""A record may tell of a thousand jobs: small pages, so that whoever is short of time can stop between them."""
 
 
 def place_of(store: Ledgered, at: Instant) -> int:
@@ -38,7 +39,7 @@ def stretch(store: Ledgered, first: int, most: int) -> Iterator[LedgerEntry]:
     after, left = first - 1, most
     while left > 0:
         try:
-            page = store.ledger(after, min(left, BATCH_MOST))
+            page = store.ledger(after, min(left, _PAGE))
         except OffsetGone as gone:
             left -= gone.first - 1 - after
             after = gone.first - 1

@@ -1,11 +1,13 @@
 """The life of one job as the ledger tells it: every acceptance, lease, renewal, failure and end, in order.
 
-While its life fits into `READ_MOST` records, all of them are read. A longer one is looked up around the moments that
-the job itself remembers, and around those that each found record adds; what happened in between is then not shown, and
-that is said. A job that is gone is found by its id: ids grow with the ledger, so its birth can be halved down to.
+While its life fits into `READ_MOST` records, and they are read in time, all are looked at. A longer one is looked up
+around the moments that the job itself remembers, and around those that each found record adds; what happened in between
+is then not shown, and that is said. A job that is gone is found by its id: ids grow with the ledger, so its birth can
+be halved down to.
 """
 
 from collections.abc import Iterable
+from time import monotonic
 from typing import Final
 
 from msgspec import Struct
@@ -17,12 +19,18 @@ from forebay.core.words import span as length
 from forebay.serve.dashboard.views.records import SLACK, place_of, stretch
 from forebay.store.protocol import Ledgered, Store
 
-READ_MOST: Final = 10_000
-AROUND_MOST: Final = 1_000
+READ_MOST: Final = 5_000
+READ_SECONDS: Final = 0.1
+NEAR_MOST: Final = 32
 """Records read around one moment."""
 
+AROUND_MOST: Final = 128
+"""Records read around the birth of a job that is gone."""
+
 SHOWN_MOST: Final = 200
-_ENDS: Final = frozenset((Change.ACKED, Change.DIED, Change.DISMISSED, Change.CANCELLED, Change.EXPIRED, Change.PURGED))
+_PROBE: Final = 16
+_ENDS: Final = frozenset((Change.ACKED, Change.DISMISSED, Change.CANCELLED, Change.PURGED))
+"""After these a job that is gone has no more to tell."""
 
 
 class Moment(Struct, frozen=True):
@@ -58,16 +66,25 @@ def timeline_of(store: Store, job: Job) -> Timeline:
         return Timeline([], NO_LEDGER)
     first = place_of(store, job.enqueued_at - SLACK)
     end = place_of(store, (job.finished_at or store.now()) + SLACK)
-    if end - first <= READ_MOST:
-        found = _of_job(stretch(store, first, end - first), job.id)
+    found, whole = _within(store, first, end, job.id) if end - first <= READ_MOST else ([], False)
+    if whole:
         cut = "" if found and found[0].change == Change.ACCEPTED else OFF if not found else _trimmed(store)
         return _told(found, cut, job.queue, job.kind, job.tenant)
     moments = [job.enqueued_at, job.claimed_at, job.finished_at, *(error.at for error in job.errors)]
     found = _around(store, [at for at in moments if at], job.id)
-    cut = (
-        f"The ledger holds {end - first:,} records of that time; shown is what happened at the moments that are known."
-    )
+    cut = f"The ledger holds {end - first:,} records of that time; shown is what happened at the known moments."
     return _told(found, cut, job.queue, job.kind, job.tenant)
+
+
+def _within(store: Ledgered, first: int, end: int, job_id: int) -> tuple[list[Moment], bool]:
+    """What happened to the job in a stretch, and whether there was time to read all of it."""
+    until = monotonic() + READ_SECONDS
+    found: list[Moment] = []
+    for entry in stretch(store, first, end - first):
+        found += _of_job([entry], job_id)
+        if monotonic() >= until:
+            return found, entry.offset + 1 >= end
+    return found, True
 
 
 def timeline_of_gone(store: Store, job_id: int) -> Timeline | None:
@@ -78,9 +95,13 @@ def timeline_of_gone(store: Store, job_id: int) -> Timeline | None:
     if born is None:
         return None
     entry, span = born
-    found = _of_job(stretch(store, entry.offset, READ_MOST), job_id)
-    ended = any(moment.change in _ENDS for moment in found)
-    cut = "" if ended else f"The next {READ_MOST:,} records of the ledger do not tell how it ended."
+    found, until = [], monotonic() + READ_SECONDS
+    for later in stretch(store, entry.offset, READ_MOST):
+        found += _of_job([later], job_id)
+        if monotonic() >= until or (found and found[-1].change in _ENDS):
+            break
+    ended = bool(found) and found[-1].change in _ENDS
+    cut = "" if ended else "How it ended is too far away in the ledger to be looked for here."
     trait = span.traits[job_id - span.first] if span.traits else None
     return _told(found, cut, span.queue, (trait and trait.kind) or span.kind, trait.tenant if trait else None)
 
@@ -102,13 +123,13 @@ def _around(store: Ledgered, seeds: list[Instant], job_id: int) -> list[Moment]:
     """What happened to the job at these moments, and at those that it leads to."""
     found: dict[int, Moment] = {}
     looked: set[Instant] = set()
-    while seeds and len(looked) < 32:
+    until = monotonic() + READ_SECONDS
+    while seeds and monotonic() < until:
         at = seeds.pop()
         if at in looked:
             continue
         looked.add(at)
-        place = place_of(store, at)
-        for entry in stretch(store, max(0, place - AROUND_MOST // 2), AROUND_MOST):
+        for entry in stretch(store, max(0, place_of(store, at) - NEAR_MOST // 2), NEAR_MOST):
             if (span := _span_of(entry, job_id)) is not None:
                 found[entry.offset] = _moment(entry, span, job_id)
                 seeds += [moment for moment in (span.claimed_at, span.enqueued_at) if moment]
@@ -121,7 +142,7 @@ def _birth(store: Ledgered, job_id: int) -> tuple[LedgerEntry, Span] | None:
     low_bound = low
     while high - low > AROUND_MOST // 2:
         middle = (low + high) // 2
-        born = _first_birth(stretch(store, middle, AROUND_MOST))
+        born = _first_birth(store, middle)
         if born is None or born >= job_id:
             high = middle
         else:
@@ -133,12 +154,12 @@ def _birth(store: Ledgered, job_id: int) -> tuple[LedgerEntry, Span] | None:
     return None
 
 
-def _first_birth(entries: Iterable[LedgerEntry]) -> int | None:
-    """The smallest id that is born in the first of these records that bears any."""
-    for entry in entries:
-        ids = [span.first for span in entry.record.spans if span.change == Change.ACCEPTED]
-        if ids:
-            return min(ids)
+def _first_birth(store: Ledgered, offset: int) -> int | None:
+    """The smallest id that is born in the first record from here on that bears any; few records are read if few do."""
+    for most in (_PROBE, AROUND_MOST):
+        for entry in stretch(store, offset, most):
+            if ids := [span.first for span in entry.record.spans if span.change == Change.ACCEPTED]:
+                return min(ids)
     return None
 
 

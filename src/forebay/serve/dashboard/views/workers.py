@@ -5,15 +5,14 @@ the last minutes is the ledger's word (`pulse`).
 """
 
 from collections.abc import Mapping
-from time import monotonic
 from typing import Final
 
 from msgspec import Struct
 
 from forebay.core.instant import Instant
 from forebay.core.job import Job, State
-from forebay.core.limits import BATCH_MOST
 from forebay.serve.actor import Actor
+from forebay.serve.dashboard.views.finding import some
 from forebay.store.protocol import Query, Store
 
 LOOK_SECONDS: Final = 0.15
@@ -42,7 +41,7 @@ class Workers(Struct, frozen=True):
 
 
 def workers_view(store: Store, actor: Actor, running: int, claims: Mapping[str, tuple[Instant, int]]) -> Workers:
-    jobs, early = _running(store, running)
+    jobs, early = some(store, Query(state=State.RUNNING), running, LOOK_SECONDS)
     now = store.now()
     held: dict[str, list[Job]] = {}
     for job in jobs:
@@ -51,20 +50,6 @@ def workers_view(store: Store, actor: Actor, running: int, claims: Mapping[str, 
     rows = [_row(owner, held.get(owner, []), claims.get(owner), now) for owner in {*held, *claims}]
     rows.sort(key=lambda row: (-row.held, -(row.claimed_at or 0), row.owner))
     return Workers(rows[:OWNERS_MOST], running, len(jobs), early, max(0, len(rows) - OWNERS_MOST))
-
-
-def _running(store: Store, running: int) -> tuple[list[Job], bool]:
-    """Up to all running jobs."""
-    until = monotonic() + LOOK_SECONDS
-    jobs: list[Job] = []
-    after: int | None = 0
-    while after is not None and len(jobs) < running:
-        page = store.browse(Query(state=State.RUNNING), after, BATCH_MOST)
-        jobs += page.jobs
-        after = page.next
-        if monotonic() >= until:
-            break
-    return jobs, after is not None and len(jobs) < running
 
 
 def _row(owner: str, jobs: list[Job], claim: tuple[Instant, int] | None, now: Instant) -> WorkerRow:

@@ -1,4 +1,8 @@
 -- The hot verbs, one round trip and one commit each. `at` is NULL in production: the server's clock alone decides.
+--
+-- Rows are named by two arrays, and joined to them. The conditions `= ANY (…)` beside the join look superfluous: they make
+-- the primary key be asked for these rows alone, whatever the statistics of a table say that is full one minute and empty
+-- the next. Without them a plan may walk over the whole index, dead entries and all.
 
 CREATE FUNCTION forebay.clock() RETURNS bigint LANGUAGE sql VOLATILE
 AS $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
@@ -117,7 +121,8 @@ CREATE FUNCTION forebay.claim(
     at bigint, tended boolean, me integer, span bigint,
     names text[], versions integer[], classes text[], counts integer[], rows integer[], leads bigint[], floors bigint[]
 ) RETURNS SETOF forebay.claimed
-LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = off
+SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -201,7 +206,8 @@ BEGIN
                 SET state = 2, attempt = r.attempt + 1, delivery = r.delivery + 1, holder = me, beat = v_beat,
                     claimed_at = v_now, lease_until = v_until, merges = false
                 FROM unnest(v_singles[:v_whole], v_lasts[:v_whole]) AS u (single, last_id)
-                WHERE r.single = u.single AND r.last_id = u.last_id
+                WHERE r.single = ANY (v_singles) AND r.last_id = ANY (v_lasts)
+                    AND r.single = u.single AND r.last_id = u.last_id
                 RETURNING 0, v_now, i, r.rank, r.single, r.last_id, r.n, r.size, r.state, r.queue, r.kind, r.due_at,
                     r.enqueued_at, r.delivery, r.attempt, r.max_attempts, r.claimed_at, r.lease_until,
                     r.expires_at, r.gates IS NOT NULL, r.errors, r.facts, r.bodies, NULL::text, r.asked::text,
@@ -234,7 +240,7 @@ BEGIN
         ) ORDER BY u.place)
         FROM forebay.ledger_rule AS l, unnest(v_told_singles, v_told_lasts) WITH ORDINALITY AS u (single, last_id, place)
         JOIN forebay.run AS r ON r.single = u.single AND r.last_id = u.last_id
-        WHERE l.recording
+        WHERE l.recording AND r.single = ANY (v_told_singles) AND r.last_id = ANY (v_told_lasts)
         HAVING count(*) > 0;
     END IF;
 END
@@ -320,7 +326,7 @@ CREATE FUNCTION forebay.settle(
     singles boolean[], lasts bigint[], deliveries integer[], bits text[], renewed bigint[],
     memo_runs integer[], memo_firsts bigint[], memo_sizes integer[], memo_codes text[], outs json, told text
 ) RETURNS integer[]
-LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = off
 SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
@@ -338,12 +344,14 @@ BEGIN
         PERFORM forebay.lock_gates();
         SELECT array_agg(u.place), array_agg(r.gates), array_agg(r.queue) INTO v_gated, v_stamps, v_queues
         FROM unnest(singles, lasts) WITH ORDINALITY AS u (single, last_id, place)
-        JOIN forebay.run AS r ON r.single = u.single AND r.last_id = u.last_id AND r.gates IS NOT NULL;
+        JOIN forebay.run AS r ON r.single = u.single AND r.last_id = u.last_id AND r.gates IS NOT NULL
+        WHERE r.single = ANY (singles) AND r.last_id = ANY (lasts);
     END IF;
     WITH gone AS (
         DELETE FROM forebay.run AS r
         USING unnest(singles, lasts, deliveries, bits) WITH ORDINALITY AS u (single, last_id, delivery, bits, place)
-        WHERE u.bits IS NULL AND r.single = u.single AND r.last_id = u.last_id AND r.delivery = u.delivery
+        WHERE r.single = ANY (singles) AND r.last_id = ANY (lasts)
+            AND u.bits IS NULL AND r.single = u.single AND r.last_id = u.last_id AND r.delivery = u.delivery
             AND r.state + 0 = 2 AND r.gone IS NULL AND (gated OR r.gates IS NULL)
         RETURNING u.place::integer, r.holder
     )
@@ -354,7 +362,8 @@ BEGIN
             SET gone = coalesce(r.gone, repeat('0', r.n)::bit varying) | u.bits::bit varying
             FROM unnest(singles, lasts, deliveries, bits, renewed)
                 WITH ORDINALITY AS u (single, last_id, delivery, bits, renewed, place)
-            WHERE u.bits IS NOT NULL AND r.single = u.single AND r.last_id = u.last_id AND r.delivery = u.delivery
+            WHERE r.single = ANY (singles) AND r.last_id = ANY (lasts)
+                AND u.bits IS NOT NULL AND r.single = u.single AND r.last_id = u.last_id AND r.delivery = u.delivery
                 AND r.state + 0 = 2 AND (gated OR r.gates IS NULL) AND r.n = length(u.bits)
                 AND (r.gone IS NULL OR bit_count(r.gone & u.bits::bit varying) = 0)
                 AND (u.renewed IS NULL OR forebay.leased_until(r.beat, r.lease_until, r.holder) <= u.renewed)
@@ -366,7 +375,8 @@ BEGIN
         END IF;
         DELETE FROM forebay.run AS r
         USING unnest(v_parts) AS p (place)
-        WHERE r.single = singles[p.place] AND r.last_id = lasts[p.place] AND r.state + 0 = 2
+        WHERE r.single = ANY (singles) AND r.last_id = ANY (lasts)
+            AND r.single = singles[p.place] AND r.last_id = lasts[p.place] AND r.state + 0 = 2
             AND bit_count(r.gone) = r.n;
     END IF;
     v_whole := v_whole || v_parts;
@@ -402,7 +412,7 @@ $$;
 -- Jobs leave their runs to be tried again or to be kept. Codes: a done, c cancelled, d dead, r again, l handed back.
 -- `errors` comes without the instant of the last failure, which is now.
 CREATE FUNCTION forebay.break_out(v_now bigint, singles boolean[], lasts bigint[], parts integer[], outs json)
-RETURNS void LANGUAGE plpgsql SET enable_seqscan = off SET enable_hashjoin = on SET enable_mergejoin = off
+RETURNS void LANGUAGE plpgsql SET enable_seqscan = off SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -419,6 +429,7 @@ BEGIN
         FROM (SELECT DISTINCT o.single, o.last_id FROM o) AS k
         JOIN forebay.run AS r ON r.single = k.single AND r.last_id = k.last_id
         CROSS JOIN LATERAL json_array_elements(r.bodies) WITH ORDINALITY AS b (value, place)
+        WHERE r.single = ANY (singles) AND r.last_id = ANY (lasts)
     ), kept AS (
         INSERT INTO forebay.ended
         SELECT o.id, r.due_at, r.enqueued_at, v_now, o.kept_until, r.expires_at, r.rank_base, r.delivery,
@@ -428,7 +439,7 @@ BEGIN
         FROM o
         JOIN forebay.run AS r ON r.single = o.single AND r.last_id = o.last_id
         JOIN body AS b ON b.single = o.single AND b.last_id = o.last_id AND b.place = o.place
-        WHERE o.code IN ('a', 'c', 'd')
+        WHERE r.single = ANY (singles) AND r.last_id = ANY (lasts) AND o.code IN ('a', 'c', 'd')
     ), again AS (
         UPDATE forebay.run AS r
         SET state = CASE WHEN r.gates IS NOT NULL THEN 0 WHEN o.due_at > v_now THEN 3 ELSE 1 END, due_at = o.due_at,
@@ -437,7 +448,7 @@ BEGIN
             errors = coalesce(o.errors, r.errors), settled_delivery = r.delivery, settled_code = o.code, gone = NULL,
             holder = NULL, lease_until = NULL, claimed_at = NULL
         FROM o
-        WHERE r.single AND o.single AND r.last_id = o.last_id AND o.code IN ('r', 'l')
+        WHERE r.single AND r.last_id = ANY (lasts) AND o.single AND r.last_id = o.last_id AND o.code IN ('r', 'l')
     )
     INSERT INTO forebay.run (
         last_id, rank, due_at, enqueued_at, rank_base, n, size, delivery, attempt, max_attempts,
@@ -452,7 +463,7 @@ BEGIN
     FROM o
     JOIN forebay.run AS r ON r.single = o.single AND r.last_id = o.last_id
     JOIN body AS b ON b.single = o.single AND b.last_id = o.last_id AND b.place = o.place
-    WHERE NOT o.single AND o.code IN ('r', 'l');
+    WHERE r.single = ANY (singles) AND r.last_id = ANY (lasts) AND NOT o.single AND o.code IN ('r', 'l');
 END
 $$;
 
@@ -469,7 +480,8 @@ $$;
 -- New time for runs; whoever holds only some of a run's jobs has broken the others out before.
 CREATE FUNCTION forebay.extend(at bigint, span bigint, singles boolean[], lasts bigint[], deliveries integer[])
 RETURNS TABLE (single boolean, last_id bigint, stamp bigint, gone text, asked text)
-LANGUAGE plpgsql SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_nestloop = off SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -479,7 +491,8 @@ BEGIN
     WITH renewed AS (
         UPDATE forebay.run AS r SET lease_until = v_now + span, beat = false
         FROM unnest(singles, lasts, deliveries) AS u (single, last_id, delivery)
-        WHERE r.single = u.single AND r.last_id = u.last_id AND r.delivery = u.delivery AND r.state + 0 = 2
+        WHERE r.single = ANY (singles) AND r.last_id = ANY (lasts)
+            AND r.single = u.single AND r.last_id = u.last_id AND r.delivery = u.delivery AND r.state + 0 = 2
         RETURNING r.*
     ), told AS (
         INSERT INTO forebay.ledger (at, verb, spans)
@@ -715,7 +728,9 @@ $$;
 
 -- When there is work in these queues (0: now; later if they pause), when something falls due, when a lease runs out; and
 -- whether there is something to look after. `leads`, `floors`: as in `claim`.
-CREATE FUNCTION forebay.work_at(queues text[], leads bigint[], floors bigint[])
+CREATE FUNCTION forebay.work_at(
+    queues text[], leads bigint[], floors bigint[], silent integer[], silent_floors bigint[], alone_floor bigint
+)
 RETURNS TABLE (ready_at bigint, due_at bigint, gated_at bigint, lease_until bigint, stirs boolean)
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
@@ -749,14 +764,20 @@ BEGIN
                     SELECT h.until AS first WHERE h.until > forebay.clock()
                     UNION ALL
                     SELECT (
-                        SELECT r.lease_until FROM forebay.run AS r WHERE r.state = 2 AND r.holder = h.id
+                        SELECT r.lease_until FROM forebay.run AS r
+                        WHERE r.state = 2 AND r.holder = h.id AND r.lease_until > coalesce((
+                            SELECT f.floor FROM unnest(silent, silent_floors) AS f (id, floor) WHERE f.id = h.id
+                        ), -9223372036854775808)
                         ORDER BY r.lease_until LIMIT 1
                     )
                     WHERE h.until <= forebay.clock()
                 ) AS l
                 WHERE l.first IS NOT NULL
             ),
-            (SELECT min(r.lease_until) FROM forebay.run AS r WHERE r.state = 2 AND NOT r.beat)
+            (
+                SELECT min(r.lease_until) FROM forebay.run AS r
+                WHERE r.state = 2 AND NOT r.beat AND r.lease_until > alone_floor
+            )
         ),
         EXISTS (SELECT FROM forebay.gate AS g WHERE g.opened) OR EXISTS (SELECT FROM forebay.inbox);
 END

@@ -1,0 +1,56 @@
+"""Screenshots for the docs: `python -m tests.browser.screens [folder]` plays the shop's day and photographs its pages.
+
+WebP where Pillow is at hand would be smaller; PNG with few colours is small enough and needs nothing.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+from forebay.core.job import State
+from forebay.serve.actor import Role
+from forebay.serve.settings import ServeSettings
+from forebay.store.open import open_store
+from forebay.store.protocol import Query
+from tests.browser.chrome import browser, log_in, opened
+from tests.browser.stage import set_up
+from tests.serve.site import Site
+
+SHOTS = (
+    ("overview", "light", "/ui/"),
+    ("overview-dark", "dark", "/ui/"),
+    ("queue", "light", "/ui/queues/mail"),
+    ("job", "light", "/ui/jobs/{dead}"),
+    ("dead-letters", "light", "/ui/dead"),
+)
+_QUALITY = 80
+
+
+def shoot(folder: Path) -> list[Path]:
+    """All of them, anew."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = []
+    with tempfile.TemporaryDirectory(prefix="forebay-") as home:
+        url = f"sqlite:///{home}/shop.db"
+        set_up(url)
+        store = open_store(url)
+        site = Site(store, ServeSettings(port=0, tend=False)).start()
+        try:
+            dead = next(job.id for job in store.browse(Query(queue="mail", state=State.DEAD), 0, 1_000).jobs)
+            with browser() as chrome:
+                for name, scheme, path in SHOTS:
+                    with opened(chrome, scheme) as (page, _):
+                        log_in(page, site, site.key(Role.ADMIN))
+                        page.goto(f"{site.url}{path.format(dead=dead)}")
+                        page.wait_for_selector(".pulse[data-state=on]")
+                        made.append(folder / f"{name}.jpg")
+                        page.screenshot(path=made[-1], type="jpeg", quality=_QUALITY)
+        finally:
+            site.stop()
+            store.close()
+    return made
+
+
+if __name__ == "__main__":
+    for path in shoot(Path(sys.argv[1] if len(sys.argv) > 1 else "docs/img")):
+        sys.stdout.write(f"{path}  {path.stat().st_size // 1024} KiB\n")

@@ -1,0 +1,167 @@
+"""The guards of the dashboard: what is escaped, who sees what, what is written down, what is bounded."""
+
+from tests.mutants.guards import Mutant
+
+HOME = "src/forebay/serve/dashboard"
+TESTS = "tests/serve/test_dashboard"
+
+
+def pages(test: str) -> tuple[str, ...]:
+    return (f"{TESTS}_pages.py::test_{test}",)
+
+
+def moves(test: str) -> tuple[str, ...]:
+    return (f"{TESTS}_moves.py::test_{test}",)
+
+
+def views(test: str) -> tuple[str, ...]:
+    return (f"{TESTS}_views.py::test_{test}",)
+
+
+def xss(test: str) -> tuple[str, ...]:
+    return (f"{TESTS}_xss.py::test_{test}",)
+
+
+DASHBOARD_MUTANTS = [
+    Mutant("pages escape nothing", f"{HOME}/render.py", "autoescape=True", "autoescape=False", xss("a_job_s_own_page")),
+    Mutant(
+        "an address is put together unquoted",
+        f"{HOME}/render.py",
+        'quote(str(step), safe="")',
+        "str(step)",
+        xss("lists_of_hostile_things"),
+    ),
+    Mutant(
+        "errors are shown with their secrets",
+        f"{HOME}/render.py",
+        "redact(kind, value)",
+        "value",
+        pages("secrets_are_hidden_wherever_they_could_show"),
+    ),
+    Mutant(
+        "sums of all tenants are shown to one",
+        f"{HOME}/pages/route.py",
+        "    if actor.tenant is not None:\n        raise absent(what)\n",
+        "",
+        pages("a_tenant_sees_its_own_jobs_and_no_sums"),
+    ),
+    Mutant(
+        "a foreign queue is paused",
+        f"{HOME}/pages/route.py",
+        '    if not actor.sees(check_name("queue", queue), None):\n        raise absent(f"queue {queue}")\n',
+        "",
+        pages("queues_out_of_reach_do_not_exist"),
+    ),
+    Mutant(
+        "a foreign job is shown",
+        f"{HOME}/pages/jobs.py",
+        "    if not actor.sees(found.queue, found.tenant):\n",
+        "    if False:\n",
+        pages("a_tenant_sees_its_own_jobs_and_no_sums"),
+    ),
+    Mutant(
+        "a foreign job is cancelled",
+        f"{HOME}/pages/jobs.py",
+        "    if found is None or not actor.sees(found.queue, found.tenant):\n",
+        "    if found is None:\n",
+        pages("a_tenant_sees_its_own_jobs_and_no_sums"),
+    ),
+    Mutant(
+        "a foreign job that is gone is told of",
+        f"{HOME}/pages/jobs.py",
+        "timeline.queue is None or not actor.sees(timeline.queue, timeline.tenant)",
+        "timeline.queue is None",
+        pages("a_gone_job_is_told_by_the_ledger"),
+    ),
+    Mutant(
+        "foreign jobs are listed",
+        f"{HOME}/views/finding.py",
+        "            actor.sees(job.queue, job.tenant)\n            and ",
+        "            ",
+        views("nobody_finds_what_is_not_theirs"),
+    ),
+    Mutant(
+        "a gate of another queue is set",
+        f"{HOME}/pages/queues.py",
+        "    if not _of_queue(spec, wanted):\n",
+        "    if False:\n",
+        pages("a_queue_is_paused_and_resumed_and_its_gate_opened"),
+    ),
+    Mutant(
+        "a cancel is not written down",
+        f"{HOME}/pages/jobs.py",
+        '    await record_act(desk.ground, actor, "cancel", f"job {job_id}", queue=found.queue)\n',
+        "",
+        pages("a_job_is_cancelled_and_redriven"),
+    ),
+    Mutant(
+        "a move of somebody else is found",
+        f"{HOME}/moves.py",
+        "return move if move is not None and move.actor.name == actor.name else None",
+        "return move",
+        moves("a_move_stays_within_what_its_actor_sees"),
+    ),
+    Mutant(
+        "a dry run moves at once",
+        f"{HOME}/moves.py",
+        '        if move.phase == "choosing":\n            move.phase = "chosen"\n',
+        '        move.phase = "moving"\n        await self._carry(move)\n',
+        moves("a_dry_run_changes_nothing_and_says_how_many"),
+    ),
+    Mutant(
+        "a move does not keep its pace",
+        f"{HOME}/moves.py",
+        "            await asyncio.sleep(max(0.0, began + start / move.rate - monotonic()))\n",
+        "",
+        moves("a_move_keeps_its_pace_and_stops_when_told"),
+    ),
+    Mutant(
+        "a move cannot be stopped",
+        f"{HOME}/moves.py",
+        '            if move.phase != "moving":\n                return\n',
+        "",
+        moves("a_move_keeps_its_pace_and_stops_when_told"),
+    ),
+    Mutant(
+        "a stream outlives its session",
+        f"{HOME}/live.py",
+        "            if session_of(request, touch=False) != actor:\n",
+        "            if False:\n",
+        pages("a_stream_changes_with_the_store_and_ends_with_the_session"),
+    ),
+    Mutant(
+        "live pages without number",
+        f"{HOME}/live.py",
+        "    if desk.streams >= STREAMS_MOST:\n",
+        "    if False:\n",
+        pages("streams_are_bounded_and_given_back"),
+    ),
+    Mutant(
+        "what was not read counts as nothing",
+        f"{HOME}/views/pulse.py",
+        "        if (step + 1) * STEP <= self._known_from:\n            return None\n",
+        "",
+        views("a_pulse_that_cannot_keep_up_has_a_gap_and_not_a_zero"),
+    ),
+    Mutant(
+        "a look never ends early",
+        f"{HOME}/views/finding.py",
+        "        if clock() >= until:\n",
+        "        if False:\n",
+        views("a_look_that_is_ended_says_where_to_go_on"),
+    ),
+    Mutant(
+        "a census in parts is called whole",
+        f"{HOME}/views/census.py",
+        "self._so_far(whole=False)",
+        "self._so_far(whole=True)",
+        views("a_census_in_steps_shows_what_it_has"),
+    ),
+    Mutant(
+        "a life that is cut does not say so",
+        f"{HOME}/views/timeline.py",
+        '    cut = f"The ledger holds',
+        '    cut = "" and f"The ledger holds',
+        views("a_long_life_is_looked_up_at_its_moments_and_says_so"),
+    ),
+]

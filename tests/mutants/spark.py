@@ -1,0 +1,82 @@
+"""The guards of the pipeline: source, sink, lake, audit and report, and how each is broken."""
+
+from tests.mutants.guards import Mutant
+
+SPARK = "src/forebay/spark"
+SINK = ("tests/spark/test_sink.py", "-k", "tries or order or missing or stopped")
+STREAM = ("tests/spark/test_stream.py", "-k", "available_now_ends or under_way or bound_counts")
+LANDING = ("tests/spark/test_landing.py", "-k", "not say_what")
+
+SPARK_MUTANTS = [
+    Mutant(
+        "spark: the sink has no fence",
+        f"{SPARK}/sink.py",
+        "self._store.feed(self._share.source, self._known, after, drafts)",
+        "self._store.feed(self._share.source, self._store.fed(self._share.source), after, drafts)",
+        SINK,
+    ),
+    Mutant(
+        "spark: rows of the try before are not compared",
+        f"{SPARK}/sink.py",
+        "if known is None or digest != known.digest[:DIGEST_BYTES]:",
+        "if known is None:",
+        SINK,
+    ),
+    Mutant(
+        "spark: a partition that vanished is not missed",
+        f"{SPARK}/tries.py",
+        "    if head.digest == share.trial:\n",
+        "    if head is not None:\n",
+        SINK,
+    ),
+    Mutant(
+        "spark: available now follows the head",
+        f"{SPARK}/streaming.py",
+        "end = following if self._target is None else min(following, max(begin, self._target[number]))",
+        "end = following",
+        STREAM,
+    ),
+    Mutant(
+        "spark: what is trimmed under way is not counted",
+        f"{SPARK}/streaming.py",
+        "        return max(0, sum(gone) - known)\n",
+        "        return 0\n",
+        STREAM,
+    ),
+    Mutant(
+        "spark: the lake takes what it has",
+        f"{SPARK}/landing.py",
+        "max(part.start, lake.contents().end)",
+        "part.start",
+        LANDING,
+    ),
+    Mutant(
+        "spark: files of a task that failed count too",
+        f"{SPARK}/lake.py",
+        "        for file in files:\n            target = draft",
+        "        for file in (str(each.relative_to(self.landing)) for each in self.landing.rglob('*.parquet')):\n"
+        "            target = draft",
+        LANDING,
+    ),
+    Mutant(
+        "spark: a torn record is let in",
+        f"{SPARK}/landing.py",
+        "    if len(torn):\n",
+        "    if len(torn) > len(offsets):\n",
+        LANDING,
+    ),
+    Mutant(
+        "spark: published before it is durable in its place",
+        f"{SPARK}/lake.py",
+        "        draft.rename(place)\n        _sync(place.parent)\n        return place\n",
+        "        return place\n",
+        ("tests/spark/test_pipeline_lake.py",),
+    ),
+    Mutant(
+        "spark: a report believes what it shows",
+        f"{SPARK}/report.py",
+        '{escape(shown)}</td>" if figure else f"<td>{escape(shown)}</td>"',
+        '{shown}</td>" if figure else f"<td>{shown}</td>"',
+        ("tests/spark/test_report.py", "-k", "hostile"),
+    ),
+]

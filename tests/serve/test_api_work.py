@@ -1,0 +1,393 @@
+"""Claim, settle and extend over HTTP: the same fenced leases as in Python, at any server of the store."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import httpx
+import pytest
+
+from forebay.core.instant import days, micros, seconds
+from forebay.core.job import Draft, State
+from forebay.core.lease import Lease
+from forebay.core.policy import Fixed, KeepFor, Routing
+from forebay.core.spec import QueueSpec
+from forebay.serve.actor import Role
+from forebay.serve.settings import ServeSettings
+from forebay.store.memory.store import MemoryStore
+from forebay.store.open import open_store
+from forebay.store.protocol import Query, Store, Want
+from forebay.testing.clock import ManualClock
+from tests.serve.site import Serving, Site
+from tests.serve.test_api_jobs import problem
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """Every store has its own idea of a lease."""
+    match request.param:
+        case "memory":
+            url = "memory://"
+        case "sqlite":
+            url = f"sqlite:///{tmp_path}/jobs.db"
+        case _:
+            url = request.getfixturevalue("postgres_url")
+    store = open_store(url)
+    store.put_spec(QueueSpec(name="mail", retention=KeepFor(days(1)), routing=Routing(2, Fixed(seconds(60)))))
+    yield store
+    store.close()
+
+
+def claimed(client: httpx.Client, count: int = 1, queue: str = "mail", **more: Any) -> list[dict[str, Any]]:
+    answer = client.post("/claim", json={"wants": [{"queue": queue, "count": count}], **more})
+    assert answer.status_code == 200, answer.text
+    leases: list[dict[str, Any]] = answer.json()["leases"]
+    return leases
+
+
+def settled(client: httpx.Client, *items: dict[str, Any]) -> list[dict[str, Any]]:
+    answer = client.post("/settle", json={"settlements": list(items)})
+    assert answer.status_code == 200, answer.text
+    told: list[dict[str, Any]] = answer.json()["settled"]
+    return told
+
+
+def state(store: Store, job_id: int) -> State | None:
+    job = store.get([job_id])[0]
+    return None if job is None else job.state
+
+
+def test_a_worker_in_any_language_holds_fenced_leases(any_store: Store, serve_on: Serving) -> None:
+    site = serve_on(any_store)
+    client = site.client(Role.WORKER)
+    ids = [receipt.id for receipt in any_store.enqueue([Draft("a", {"n": n}, "mail") for n in range(5)])]
+    leases = claimed(client, 5, owner="w1", lease=20)
+    assert [lease["job"]["id"] for lease in leases] == ids
+    assert [lease["job"]["payload"]["n"] for lease in leases] == [0, 1, 2, 3, 4]
+    assert {lease["job"]["delivery"] for lease in leases} == {1}
+    assert leases[0]["job"]["owner"].startswith("w1@")
+    error = {"kind": "SMTPError", "message": "greylisted", "trace": "…"}
+    told = settled(
+        client,
+        {"lease": leases[0]["lease"], "outcome": "ack", "result": {"sent": True}},
+        {"lease": leases[1]["lease"], "outcome": "fail", "error": error},
+        {"lease": leases[2]["lease"], "outcome": "drop", "error": error},
+        {"lease": leases[3]["lease"], "outcome": "release"},
+        {"lease": leases[4]["lease"], "outcome": "snooze", "after": 30},
+    )
+    assert [(each["job_id"], each["answer"], each["became"], each["after"]) for each in told] == [
+        (ids[0], "applied", "done", None),
+        (ids[1], "applied", "retry", 60.0),
+        (ids[2], "applied", "dead", None),
+        (ids[3], "applied", "released", 0.0),
+        (ids[4], "applied", "released", 30.0),
+    ]
+    first, second, third, fourth, fifth = (job for job in any_store.get(ids) if job is not None)
+    assert (first.state, first.result) == (State.DONE, {"sent": True})
+    assert (second.state, second.attempt, second.errors[0].kind) == (State.WAITING, 1, "SMTPError")
+    assert (third.state, third.errors[0].message) == (State.DEAD, "greylisted")
+    assert (fourth.state, fourth.attempt) == (State.READY, 0)
+    assert (fifth.state, fifth.attempt) == (State.WAITING, 0)
+
+
+def test_the_server_decides_between_retry_and_dead_letter(any_store: Store, serve_on: Serving) -> None:
+    client = serve_on(any_store).client(Role.WORKER)
+    [job] = [receipt.id for receipt in any_store.enqueue([Draft("a", None, "mail")])]
+    for became in ("retry", "dead"):
+        [lease] = claimed(client, wait=5)
+        [told] = settled(client, {"lease": lease["lease"], "outcome": "fail", "after": 0})
+        assert told["became"] == became
+    assert state(any_store, job) is State.DEAD
+
+
+def test_a_settle_whose_answer_was_lost_may_be_repeated(any_store: Store, serve_on: Serving) -> None:
+    client = serve_on(any_store).client(Role.WORKER)
+    any_store.enqueue([Draft("a", None, "mail")] * 3)
+    leases = claimed(client, 3)
+    items = [
+        {"lease": lease["lease"], "outcome": outcome}
+        for lease, outcome in zip(leases, ("ack", "fail", "drop"), strict=True)
+    ]
+    first = [each["answer"] for each in settled(client, *items)]
+    assert first == [each["answer"] for each in settled(client, *items)] == ["applied"] * 3
+    others = [item | {"outcome": "release"} for item in items]
+    assert [each["answer"] for each in settled(client, *others)] == ["stale"] * 3
+    assert len(any_store.browse(Query(), 0, 10).jobs) == 3
+
+
+def test_leases_are_good_at_every_server_of_the_store_and_after_a_restart(tmp_path: Path, serve_on: Serving) -> None:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    stores = [open_store(url) for _ in range(2)]
+    stores[0].enqueue([Draft("a", None, "mail")] * 3)
+    one, two = (serve_on(store) for store in stores)
+    key = one.key(Role.WORKER)
+    assert two.ground.door.follower is not None
+    two.ground.door.follower.step()
+    [first, second, third] = claimed(one.with_key(key), 3)
+    extended = two.with_key(key).post("/extend", json={"leases": [first["lease"]], "lease": 90}).json()["leases"]
+    assert extended[0]["answer"] == "extended"
+    assert settled(two.with_key(key), {"lease": first["lease"], "outcome": "ack"})[0]["answer"] == "applied"
+    third_site = serve_on(open_store(url))
+    assert settled(third_site.with_key(key), {"lease": second["lease"], "outcome": "ack"})[0]["answer"] == "applied"
+    assert settled(one.with_key(key), {"lease": second["lease"], "outcome": "ack"})[0]["answer"] == "applied"
+    assert settled(one.with_key(key), {"lease": third["lease"], "outcome": "ack"})[0]["answer"] == "applied"
+    for store in stores:
+        assert not store.browse(Query(), 0, 10).jobs
+
+
+def test_a_fence_that_is_not_current_is_stale(site: Site, store: Store) -> None:
+    client = site.client(Role.WORKER)
+    store.enqueue([Draft("a", None, "mail")])
+    [late] = claimed(client)
+    settled(client, {"lease": late["lease"], "outcome": "release"})
+    [current] = claimed(client)
+    assert current["job"]["delivery"] == late["job"]["delivery"] + 1
+    assert settled(client, {"lease": late["lease"], "outcome": "ack"})[0] == {
+        "job_id": late["job"]["id"],
+        "answer": "stale",
+        "became": None,
+        "after": None,
+    }
+    lost = client.post("/extend", json={"leases": [late["lease"]]}).json()["leases"][0]
+    assert lost["answer"] == "lost"
+    assert settled(client, {"lease": current["lease"], "outcome": "ack"})[0]["answer"] == "applied"
+
+
+def test_nobody_settles_what_others_hold_or_what_was_made_up(site: Site, store: Store) -> None:
+    ours, theirs = site.client(Role.WORKER), site.client(Role.WORKER)
+    store.enqueue([Draft("a", None, "mail")])
+    [lease] = claimed(ours)
+    text = lease["lease"]
+    made_up = [text[:-2] + ("AA" if text[-2:] != "AA" else "BB"), "", "x", "é", "A" * 5_000, text + "=", text[1:]]
+    told = settled(ours, *({"lease": each, "outcome": "ack"} for each in made_up))
+    assert [each["answer"] for each in told] == ["stale"] * len(made_up)
+    assert settled(theirs, {"lease": text, "outcome": "ack"}) == [
+        {"job_id": None, "answer": "stale", "became": None, "after": None}
+    ]
+    assert theirs.post("/extend", json={"leases": [text]}).json()["leases"][0]["answer"] == "lost"
+    assert state(store, lease["job"]["id"]) is State.RUNNING
+    assert settled(ours, {"lease": text, "outcome": "ack"})[0]["answer"] == "applied"
+
+
+def test_extend_gives_time_and_tells_of_a_cancellation(any_store: Store, serve_on: Serving) -> None:
+    client = serve_on(any_store).client(Role.WORKER)
+    any_store.enqueue([Draft("a", None, "mail")] * 2)
+    leases = claimed(client, 2, lease=5)
+    texts = [lease["lease"] for lease in leases]
+    for _ in range(2):
+        told = client.post("/extend", json={"leases": texts, "lease": 600}).json()["leases"]
+        assert [each["answer"] for each in told] == ["extended"] * 2
+        assert told[0]["until"] > leases[0]["until"]
+    any_store.cancel([leases[1]["job"]["id"]])
+    for _ in range(3):
+        told = client.post("/extend", json={"leases": texts, "lease": 600}).json()["leases"]
+        assert [each["cancel_requested"] for each in told] == [False, True]
+    [done] = settled(client, {"lease": texts[1], "outcome": "cancel"})
+    assert (done["answer"], done["became"]) == ("applied", "cancelled")
+
+
+def test_bad_words_are_refused_as_a_whole(site: Site, store: Store) -> None:
+    client = site.client(Role.WORKER)
+    store.enqueue([Draft("a", None, "mail")])
+    [lease] = claimed(client)
+    good = {"lease": lease["lease"], "outcome": "ack"}
+    for bad, field in (
+        ({"lease": lease["lease"], "outcome": "lost"}, "settlements[1].outcome"),
+        ({"lease": lease["lease"], "outcome": "snooze"}, "settlements[1].after"),
+        ({"lease": lease["lease"], "outcome": "ack", "result": 10**30}, "settlements[1].result"),
+        ({"lease": lease["lease"], "outcome": "ack", "result": "x" * 300_000}, "settlements[1].result"),
+    ):
+        told = problem(client.post("/settle", json={"settlements": [good, bad]}), 422, "invalid")
+        assert told["field"] in (field, field.replace("[1]", "[...]"))
+    assert state(store, lease["job"]["id"]) is State.RUNNING
+    problem(client.post("/settle", json={"settlements": []}), 422, "invalid")
+    problem(client.post("/claim", json={"wants": [{"queue": "mail", "count": 1001}]}), 422, "invalid")
+    problem(client.post("/claim", json={"wants": [{"queue": "mail"}], "wait": 61}), 422, "invalid")
+    problem(
+        client.post("/claim", json={"wants": [{"queue": "a", "count": 900}, {"queue": "b", "count": 900}]}),
+        413,
+        "batch-too-large",
+    )
+
+
+def test_workers_claim_from_their_queues_alone(site: Site, store: Store) -> None:
+    store.enqueue([Draft("a", None, "theirs")])
+    client = site.client(Role.WORKER, queues=("mine",))
+    problem(client.post("/claim", json={"wants": [{"queue": "theirs"}]}), 404, "absent")
+    problem(client.post("/claim", json={"wants": [{"queue": "mine"}, {"queue": "theirs"}]}), 404, "absent")
+    problem(site.client().post("/claim", json={"wants": [{"queue": "forebay.keys"}]}), 404, "absent")
+
+
+def polled(
+    threads: ThreadPoolExecutor, site: Site, client: httpx.Client, **more: Any
+) -> "Future[list[dict[str, Any]]]":
+    """A long poll that stands in line when this returns."""
+    before = site.ground.waiting.pollers
+    future = threads.submit(claimed, client, **{"wait": 30, **more})
+    while site.ground.waiting.pollers == before:
+        assert not future.done(), future.result()
+    return future
+
+
+def test_a_long_poll_is_answered_by_the_first_job(any_store: Store, serve_on: Serving) -> None:
+    site = serve_on(any_store)
+    client = site.client(Role.WORKER, Role.PRODUCER)
+    assert claimed(client, wait=0.05) == []
+    with ThreadPoolExecutor(1) as threads:
+        waiting = polled(threads, site, client)
+        client.post("/jobs", json={"kind": "a", "queue": "mail"})
+        assert len(waiting.result(10)) == 1
+    assert site.ground.waiting.pollers == 0
+
+
+def test_who_waited_longest_is_served_first_and_everyone_once(site: Site) -> None:
+    client = site.client(Role.WORKER, Role.PRODUCER)
+    with ThreadPoolExecutor(6) as threads:
+        waiting = [polled(threads, site, client, owner=f"w{number}") for number in range(6)]
+        for number in range(6):
+            client.post("/jobs", json={"kind": "a", "queue": "mail", "payload": number})
+            assert waiting[number].result(10)[0]["job"]["payload"] == number
+            assert not any(later.done() for later in waiting[number + 1 :])
+
+
+def test_a_burst_is_shared_by_all_who_wait(site: Site, store: Store) -> None:
+    client = site.client(Role.WORKER)
+    with ThreadPoolExecutor(8) as threads:
+        waiting = [polled(threads, site, client, count=2) for _ in range(8)]
+        store.enqueue([Draft("a", n, "mail") for n in range(16)])
+        got = [lease["job"]["payload"] for future in waiting for lease in future.result(10)]
+    assert sorted(got) == list(range(16))
+
+
+def test_one_poll_may_wait_for_several_queues(site: Site, store: Store) -> None:
+    client = site.client(Role.WORKER)
+    wants = [{"queue": "a"}, {"queue": "b"}]
+    with ThreadPoolExecutor(2) as threads:
+        for queue in ("a", "b"):
+            future = threads.submit(client.post, "/claim", json={"wants": wants, "wait": 30})
+            while not site.ground.waiting.pollers:
+                assert not future.done()
+            store.enqueue([Draft("k", None, queue)])
+            assert [lease["job"]["queue"] for lease in future.result(10).json()["leases"]] == [queue]
+            while site.ground.waiting.pollers:
+                pass
+
+
+def test_who_has_left_gets_no_job(site: Site, store: Store) -> None:
+    client = site.client(Role.WORKER)
+    short = httpx.Client(base_url=site.url, headers=client.headers, timeout=0.2, trust_env=False, verify=False)
+    with short, pytest.raises(httpx.ReadTimeout):
+        short.post("/claim", json={"wants": [{"queue": "mail"}], "wait": 30})
+    while site.ground.waiting.pollers:
+        pass
+    [receipt] = store.enqueue([Draft("a", None, "mail")])
+    assert state(store, receipt.id) is State.READY
+    assert [lease["job"]["delivery"] for lease in claimed(client)] == [1]
+
+
+def test_nothing_is_lost_between_a_poll_and_its_end(site: Site, store: Store) -> None:
+    """Polls that end just when jobs come: what was handed out was answered, the rest is still there."""
+    client = site.client(Role.WORKER)
+    answered: list[int] = []
+
+    def poll(number: int) -> None:
+        for turn in range(40):
+            leases = claimed(client, wait=0.001 + 0.004 * ((number * 7 + turn * 3) % 10) / 10)
+            answered.extend(lease["job"]["id"] for lease in leases)
+
+    with ThreadPoolExecutor(8) as threads:
+        polls = [threads.submit(poll, number) for number in range(8)]
+        while not all(each.done() for each in polls):
+            store.enqueue([Draft("a", None, "mail")])
+    for each in polls:
+        each.result()
+    running = [job.id for job in store.browse(Query(state=State.RUNNING), 0, 1000).jobs]
+    assert sorted(answered) == sorted(set(answered)) == sorted(running)
+    assert len(answered) > 20
+
+
+class Gated(MemoryStore):
+    """Claims after the first one wait until they are let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.claims = 0
+        self.go = Event()
+
+    def claim(self, wants: Sequence[Want], owner: str, lease_for: timedelta) -> list[Lease]:
+        self.claims += 1
+        if self.claims > 1:
+            assert self.go.wait(10)
+        return super().claim(wants, owner, lease_for)
+
+
+def test_a_claim_under_way_when_the_time_is_up_is_still_answered(serve_on: Serving) -> None:
+    store = Gated()
+    site = serve_on(store, ServeSettings(port=0, tend=False, drain=1))
+    with ThreadPoolExecutor(1) as threads:
+        poll = polled(threads, site, site.client(Role.WORKER), wait=0.2)
+        store.enqueue([Draft("a", None, "mail")])
+        while store.claims < 2:
+            assert not poll.done()
+        with pytest.raises(TimeoutError):
+            poll.result(0.4)
+        store.go.set()
+        assert len(poll.result(10)) == 1
+    store.close()
+
+
+def test_long_polls_are_answered_at_once_when_the_server_is_to_stop(site: Site) -> None:
+    client = site.client(Role.WORKER)
+    with ThreadPoolExecutor(3) as threads:
+        waiting = [polled(threads, site, client) for _ in range(3)]
+        site.stop_soon()
+        assert [future.result(5) for future in waiting] == [[], [], []]
+
+
+def test_waiting_is_bounded(store: Store, serve_on: Serving) -> None:
+    site = serve_on(store, ServeSettings(port=0, pollers_most=1, drain=1))
+    client = site.client(Role.WORKER)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = polled(threads, site, client, wait=1)
+        problem(client.post("/claim", json={"wants": [{"queue": "mail"}], "wait": 5}), 503, "busy")
+        assert waiting.result(5) == []
+
+
+def test_the_server_takes_back_what_a_silent_worker_held(serve_on: Serving) -> None:
+    """Workers in other languages may be the only ones: somebody has to tend the store."""
+    clock = ManualClock()
+    store = open_store("memory://", clock=clock)
+    site = serve_on(store)
+    client = site.client(Role.WORKER)
+    store.enqueue([Draft("a", None, "mail")])
+    [lease] = claimed(client, lease=10)
+    clock.advance(micros(seconds(11)))
+    [again] = claimed(client, wait=20)
+    assert again["job"]["id"] == lease["job"]["id"]
+    assert again["job"]["errors"][0]["kind"] == "forebay.Abandoned"
+    assert settled(client, {"lease": lease["lease"], "outcome": "ack"})[0]["answer"] == "stale"
+
+
+def test_a_claim_in_another_name_is_in_the_ledger(tmp_path: Path, serve_on: Serving) -> None:
+    """What is settled over HTTP is told to the ledger as by any worker: attempt, times, error."""
+    store = open_store(f"sqlite:///{tmp_path}/jobs.db")
+    client = serve_on(store, ServeSettings(port=0, tend=False, drain=1)).client(Role.WORKER)
+    store.enqueue([Draft("a", None, "mail")])
+    [lease] = claimed(client, owner="w9")
+    settled(client, {"lease": lease["lease"], "outcome": "fail", "error": {"kind": "E"}})
+    records = [entry.record for entry in store.ledger(-1, 1000)]  # type: ignore[attr-defined]
+    claim = next(record for record in records if record.verb == "claim" and record.spans)
+    assert claim.owner.startswith("w9@key:")
+    [span] = next(record.spans for record in records if record.verb == "settle" and record.spans)
+    assert (span.change, span.delivery, span.attempt) == ("retried", 1, 1)
+    assert min(span.enqueued_at, span.due_at, span.claimed_at) > micros(days(1))
+
+
+def test_jobs_of_a_python_worker_and_of_http_do_not_mix_up(site: Site, store: Store) -> None:
+    store.enqueue([Draft("a", None, "mail")] * 2)
+    [python] = store.claim([Want("mail", 1)], "python", timedelta(seconds=30))
+    [http] = claimed(site.client(Role.WORKER))
+    assert http["job"]["id"] != python.job.id

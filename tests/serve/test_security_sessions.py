@@ -1,0 +1,151 @@
+"""Sessions of the dashboard: cookies, their end, one-time tokens, and headers that make browsers careful (S5, S6)."""
+
+import asyncio
+import re
+
+import httpx
+import pytest
+
+from forebay.serve.actor import Actor, Role
+from forebay.serve.security.door import Door
+from forebay.serve.security.following import KeyFollower
+from forebay.serve.security.keys import Keyring, mint
+from forebay.serve.security.sessions import (
+    IDLE_SECONDS,
+    OLDEST_SECONDS,
+    ONCE_SECONDS,
+    SESSIONS_MOST,
+    Sessions,
+)
+from forebay.store.protocol import Store
+from tests.serve.site import Site
+
+DEV = Actor("dev", frozenset({Role.ADMIN}))
+
+
+class House:
+    """A door, its sessions, and a clock that is turned by hand."""
+
+    def __init__(self, store: Store) -> None:
+        self.now = 1_000.0
+        ring = Keyring()
+        self.follower = KeyFollower(store, ring)
+        self.key, self.text = mint("ada", [Role.OPERATOR], store.now())
+        self.follower.create(self.key, "test")
+        self.sessions = Sessions(Door(ring, follower=self.follower), lambda: self.now)
+
+    def open(self, shown: str | None = None) -> str | None:
+        return asyncio.run(self.sessions.open(shown or self.text))
+
+
+@pytest.fixture
+def house(store: Store) -> House:
+    return House(store)
+
+
+def test_a_session_is_the_key_that_opened_it(house: House) -> None:
+    cookie = house.open()
+    assert cookie is not None
+    assert len(cookie) >= 40
+    assert house.key.digest not in cookie
+    session = house.sessions.find(cookie)
+    assert session is not None
+    assert session.visit.actor == house.key.actor()
+    assert house.sessions.find(cookie[:-1]) is None
+    house.sessions.close(cookie)
+    assert house.sessions.find(cookie) is None
+    assert house.open("fb_wrong") is None
+
+
+def test_a_session_ends_when_it_is_idle_or_old(house: House) -> None:
+    cookie = house.open() or ""
+    house.now += IDLE_SECONDS - 1
+    assert house.sessions.find(cookie) is not None
+    house.now += IDLE_SECONDS + 1
+    assert house.sessions.find(cookie) is None
+    cookie = house.open() or ""
+    for _ in range(int(OLDEST_SECONDS / (IDLE_SECONDS / 2)) - 1):
+        house.now += IDLE_SECONDS / 2
+        assert house.sessions.find(cookie) is not None
+    house.now += IDLE_SECONDS / 2 + 1
+    assert house.sessions.find(cookie) is None
+
+
+def test_a_session_ends_with_its_key(house: House) -> None:
+    cookie = house.open() or ""
+    house.follower.revoke(house.key.id, "test")
+    assert house.sessions.find(cookie) is None
+    assert len(house.sessions) == 0
+
+
+def test_a_one_time_token_opens_once_and_not_for_long(house: House) -> None:
+    token = house.sessions.one_time(DEV)
+    cookie = house.open(token)
+    assert cookie is not None
+    session = house.sessions.find(cookie)
+    assert session is not None
+    assert session.visit.actor == DEV
+    assert house.open(token) is None
+    late = house.sessions.one_time(DEV)
+    house.now += ONCE_SECONDS
+    assert house.open(late) is None
+
+
+def test_sessions_are_bounded_and_the_longest_silent_one_goes(house: House) -> None:
+    first, second = house.open() or "", house.open() or ""
+    assert house.sessions.find(first) is not None
+    for _ in range(SESSIONS_MOST - 1):
+        house.open()
+    assert len(house.sessions) == SESSIONS_MOST
+    assert house.sessions.find(first) is not None
+    assert house.sessions.find(second) is None
+
+
+def test_the_cookie_is_for_this_browser_alone(site: Site) -> None:
+    answer = site.with_key(None, {"Origin": site.url}).post("/ui/login", data={"key": site.key(Role.VIEWER)})
+    (cookie,) = answer.headers.get_list("set-cookie")
+    assert re.match(r"forebay-\d+=[\w-]{40,}; ", cookie)
+    assert {"httponly", "samesite=strict", "path=/"} <= {part.strip().lower() for part in cookie.split(";")}
+    assert "fb_" not in cookie
+
+
+def test_logging_in_from_another_site_is_refused(site: Site) -> None:
+    key = site.key(Role.VIEWER)
+    for origin in ("http://evil.example", "null", site.url + "0"):
+        assert site.with_key(None, {"Origin": origin}).post("/ui/login", data={"key": key}).status_code == 403
+    assert site.with_key(None).post("/ui/login", data={"key": key}).status_code == 403
+
+
+def test_a_one_time_link_opens_the_dashboard_once(site: Site) -> None:
+    token = site.ground.door.sessions.one_time(DEV)
+    client = site.with_key(None)
+    assert client.get(f"/ui/login?token={token}").headers["location"] == "/ui/"
+    assert client.get("/ui/").status_code == 200
+    assert not site.with_key(None).get(f"/ui/login?token={token}").cookies
+    key = site.key(Role.ADMIN)
+    assert not site.with_key(None).get(f"/ui/login?token={key}").cookies
+
+
+def test_logging_out_ends_the_session(site: Site) -> None:
+    client = site.with_key(None, {"Origin": site.url})
+    cookie = dict(client.post("/ui/login", data={"key": site.key(Role.VIEWER)}).cookies)
+    (value,) = cookie.values()
+    session = site.ground.door.sessions.find(value)
+    assert client.post("/ui/logout", headers={"X-CSRF-Token": session.csrf}).status_code == 303
+    with httpx.Client(base_url=site.url, cookies=cookie, trust_env=False) as again:
+        assert again.get("/ui/").status_code == 303
+
+
+def test_every_answer_tells_browsers_to_be_careful(site: Site) -> None:
+    client = site.client(Role.VIEWER)
+    for path in ("/queues", "/health", "/ui/login", "/ui/", "/nowhere", "/openapi.json"):
+        headers = client.get(path).headers
+        policy = headers["content-security-policy"]
+        assert "unsafe" not in policy
+        assert "default-src 'none'" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["referrer-policy"] == "same-origin"
+        assert headers["cache-control"] == "no-store"
+        assert "strict-transport-security" not in headers
+        assert "server" not in headers

@@ -1,0 +1,114 @@
+"""Two tenants on one queue: neither sees, touches nor meets the other, and absent looks like forbidden (S3)."""
+
+from statistics import median
+from time import perf_counter
+
+import httpx
+import pytest
+
+from forebay.core.instant import seconds
+from forebay.core.outcome import DeadLetter, Failure
+from forebay.serve.actor import Role
+from forebay.store.protocol import Query, Want
+from tests.serve.site import Site
+
+NEVER = 10**15
+EVERYTHING = (Role.PRODUCER, Role.OPERATOR)
+
+
+class Tenant:
+    """One tenant's client, with one job that waits and one that is dead."""
+
+    def __init__(self, site: Site, name: str) -> None:
+        self.name = name
+        self.client = site.client(*EVERYTHING, tenant=name)
+        self.dead = self.post("dead")
+        (lease,) = site.store.claim([Want("default", 1)], "test", seconds(60))
+        site.store.settle([(lease, DeadLetter(Failure("E", f"of {name}")))])
+        self.job = self.post("waits", delay=3_600)
+
+    def post(self, kind: str, **more: object) -> int:
+        answer = self.client.post("/jobs", json={"kind": kind, "payload": {"of": self.name}, **more})
+        assert answer.status_code == 202
+        return int(answer.json()["job_id"])
+
+
+@pytest.fixture
+def tenants(site: Site) -> tuple[Tenant, Tenant]:
+    return Tenant(site, "acme"), Tenant(site, "umbrella")
+
+
+def same(answer: httpx.Response, number: int) -> tuple[int, str]:
+    return answer.status_code, answer.text.replace(f"job {number} ", "job # ")
+
+
+def test_what_a_producer_sends_is_stamped_with_its_tenant(site: Site, tenants: tuple[Tenant, Tenant]) -> None:
+    acme, _ = tenants
+    (job,) = site.store.get([acme.job])
+    assert job is not None
+    assert job.tenant == "acme"
+    own = acme.client.post("/jobs", json={"kind": "k", "tenant": "acme"})
+    assert own.status_code == 202
+    foreign = acme.client.post("/jobs", json={"kind": "k", "tenant": "umbrella"})
+    assert foreign.status_code == 422
+    lines = b'{"kind": "k"}\n{"kind": "k", "tenant": "umbrella"}\n'
+    acme.client.post("/jobs/batch", content=lines, headers={"Content-Type": "application/x-ndjson"})
+    assert {job.tenant for job in site.store.browse(Query(kind="k"), 0, 100).jobs} == {"acme"}
+
+
+def test_jobs_of_another_tenant_do_not_exist(tenants: tuple[Tenant, Tenant]) -> None:
+    acme, umbrella = tenants
+    for method, path, thing in (
+        ("GET", "/jobs/{}", umbrella.job),
+        ("GET", "/jobs/{}/explain", umbrella.job),
+        ("POST", "/jobs/{}/cancel", umbrella.job),
+        ("GET", "/dlq/{}", umbrella.dead),
+        ("POST", "/dlq/{}/retry", umbrella.dead),
+        ("POST", "/dlq/{}/requeue", umbrella.dead),
+    ):
+        foreign = acme.client.request(method, path.format(thing))
+        absent = acme.client.request(method, path.format(NEVER))
+        assert foreign.status_code == 404, path
+        assert same(foreign, thing) == same(absent, NEVER)
+    assert umbrella.client.get(f"/jobs/{umbrella.job}").json()["state"] == "waiting"
+    assert umbrella.client.get(f"/dlq/{umbrella.dead}").status_code == 200
+
+
+def test_lists_and_moves_hold_only_ones_own(tenants: tuple[Tenant, Tenant]) -> None:
+    acme, umbrella = tenants
+    for path in ("/jobs", "/dlq", "/jobs?tenant=umbrella", "/dlq?tenant=umbrella", "/jobs?queue=default"):
+        text = acme.client.get(path).text
+        assert "umbrella" not in text, path
+    moved = acme.client.post("/dlq/redrive", json={}).json()
+    assert moved["ids"] == [acme.dead]
+    assert umbrella.client.get(f"/dlq/{umbrella.dead}").status_code == 200
+    for path in ("/queues/default", "/stats?queue=default"):
+        assert acme.client.get(path).status_code == 404
+    for path in ("/queues/default/pause", "/queues/default/resume"):
+        assert acme.client.post(path).status_code == 404
+
+
+def test_idempotency_keys_of_tenants_do_not_meet(tenants: tuple[Tenant, Tenant]) -> None:
+    acme, umbrella = tenants
+    answers = [
+        each.client.post("/jobs", json={"kind": "k", "payload": each.name, "key": "order-7"}) for each in tenants
+    ]
+    assert [answer.status_code for answer in answers] == [202, 202]
+    again = acme.client.post("/jobs", json={"kind": "k", "payload": "acme", "key": "order-7"})
+    assert again.status_code == 409
+    assert "umbrella" not in again.text
+    assert umbrella.name not in acme.client.get("/jobs").text
+
+
+@pytest.mark.nightly
+def test_absent_and_forbidden_take_as_long(tenants: tuple[Tenant, Tenant]) -> None:
+    """S3: medians of 1,000 within 5 ms."""
+    acme, umbrella = tenants
+    took: dict[int, list[float]] = {umbrella.job: [], NEVER: []}
+    for _ in range(1_000):
+        for number, times in took.items():
+            began = perf_counter()
+            assert acme.client.get(f"/jobs/{number}").status_code == 404
+            times.append(perf_counter() - began)
+    foreign, absent = (median(times) for times in took.values())
+    assert abs(foreign - absent) < 0.005

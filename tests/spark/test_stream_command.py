@@ -1,0 +1,107 @@
+"""`forebay pipeline stream`: events and tables follow; a signal ends it with code 0, and a second start goes on."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event, Thread
+from time import monotonic
+
+import pytest
+
+from forebay.demo.proof import SMALL_DATA
+from forebay.spark.lake import Lake, holes
+from tests.answer import Run
+from tests.spark.ground import opened, worked
+from tests.spark.lakes import places
+
+SRC = Path(__file__).parents[2] / "src"
+JOBS = 20
+PATIENCE = 120.0
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/jobs.db"
+
+
+@pytest.fixture
+def missed() -> Iterator[list[int]]:
+    """Signals that the command did not take."""
+    found: list[int] = []
+    numbers = signal.SIGTERM, signal.SIGINT
+    before = {number: signal.signal(number, lambda number, _: found.append(number)) for number in numbers}
+    yield found
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def has_all(lake: Lake, url: str, *, tables: bool = False) -> bool:
+    """Events, or events and tables, within a patient while."""
+    with opened(url) as store:
+        head = store.ledger_extent()[1]
+    until = monotonic() + PATIENCE
+    while ends(lake, tables) != {head} and monotonic() < until:
+        Event().wait(0.05)
+    return ends(lake, tables) == {head}
+
+
+def ends(lake: Lake, tables: bool) -> set[int]:
+    contents = lake.contents()
+    return {contents.end, *(held.end for held in contents.tables.values() if tables)}
+
+
+def test_a_stream_follows_until_a_signal_and_a_second_start_goes_on(
+    run: Run, url: str, tmp_path: Path, missed: list[int]
+) -> None:
+    lake = Lake.of(tmp_path / "lake", url)
+    words = ["pipeline", "stream", "--lake", "lake", "--store", url, "--every", "100ms", "--tables-every"]
+    followed: list[bool] = []
+    jobs = 0
+
+    def watch(batches: int, tables: bool, number: int) -> None:
+        nonlocal jobs
+        for _ in range(batches):
+            worked(url, tmp_path, JOBS, first=jobs)
+            jobs += JOBS
+            followed.append(has_all(lake, url, tables=tables))
+        os.kill(os.getpid(), number)
+
+    for batches, tables_every, number in ((2, "1h", signal.SIGTERM), (1, "1ms", signal.SIGINT)):
+        watcher = Thread(target=watch, args=(batches, tables_every == "1ms", number))
+        watcher.start()
+        answer = run(*words, tables_every)
+        watcher.join()
+        assert {held.end for held in lake.contents().tables.values()} == {lake.contents().end}
+        assert (answer.code, missed) == (0, []), answer.err
+        assert f"{3 * batches} records, {3 * batches * JOBS} events" in answer.out
+    contents = lake.contents()
+    assert followed == [True, True, True]
+    assert (holes(contents), contents.end, contents.event_count) == ([], 9, 9 * JOBS)
+    assert contents.tables["jobs"].rows == 3 * JOBS
+    assert len(set(places(lake))) == 9 * JOBS
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("whole_group", [False, True])
+def test_a_service_that_is_stopped_leaves_a_whole_lake(url: str, tmp_path: Path, whole_group: bool) -> None:
+    """A service manager tells every process of a service to end, Java too; a terminal's ctrl-c likewise."""
+    lake = Lake.of(tmp_path / "lake", url)
+    words = ["pipeline", "stream", "--lake", str(lake.path), "--store", url, "--every", "200ms"]
+    environment = {**os.environ, "PYTHONPATH": str(SRC), "PYSPARK_SUBMIT_ARGS": SMALL_DATA}
+    for turn in range(2):
+        worked(url, tmp_path, JOBS, first=turn * JOBS)
+        command = [sys.executable, "-m", "forebay", *words]
+        process = subprocess.Popen(command, env=environment, start_new_session=True, stderr=subprocess.PIPE, text=True)
+        try:
+            assert has_all(lake, url)
+            (os.killpg if whole_group else os.kill)(process.pid, signal.SIGTERM)
+            said = process.communicate(timeout=PATIENCE)[1]
+        finally:
+            process.kill()
+        assert (process.returncode, "Traceback" in said) == (0, False), said
+    assert holes(lake.contents()) == []
+    assert lake.contents().event_count == 6 * JOBS
