@@ -41,7 +41,7 @@ METRICS_MUTANTS = [
         "if False:",
         (*TALLY[:1], *PAGE),
     ),
-    Mutant("a gap is not counted", f"{METRICS}/follower.py", "self.gap += gone.first", "self.gap = gone.first", TALLY),
+    Mutant("a gap counts as one record", f"{METRICS}/follower.py", "gone.first - self._after - 1\n", "1\n", TALLY),
     Mutant(
         "a page is counted again",
         f"{METRICS}/follower.py",

@@ -69,8 +69,10 @@ def test_compressed_bodies_are_refused_before_they_are_opened(site: Site) -> Non
     bomb = gzip.compress(b" " * 50_000_000)
     client = site.client(Role.PRODUCER)
     for encoding in ("gzip", "GZIP", "deflate", "br", "identity, gzip"):
-        answer = client.post("/jobs", content=bomb, headers={"Content-Encoding": encoding})
+        headers = {"Content-Type": "application/json", "Content-Encoding": encoding}
+        answer = client.post("/jobs", content=bomb, headers=headers)
         assert answer.status_code == 415
+        assert answer.json()["type"] == "urn:forebay:encoding"
 
 
 def test_a_body_without_a_length_is_cut_where_it_grows_too_large(site: Site) -> None:

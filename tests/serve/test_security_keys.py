@@ -7,7 +7,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from time import monotonic
+from statistics import median
+from time import monotonic, perf_counter
 from typing import Any
 
 import httpx
@@ -244,3 +245,23 @@ def test_making_the_log_twice_is_making_it_once() -> None:
     assert [spec.name for spec in store.specs()] == [KEYS_LOG]
     store.claim([], "nobody", seconds(1))
     store.close()
+
+
+@pytest.mark.nightly
+def test_a_wrong_secret_takes_as_long_as_an_unknown_key() -> None:
+    """S4: by the medians of 10,000 tries each, taken in turns."""
+    key, text = mint("ada", [Role.VIEWER], 1)
+    ring = Keyring([key])
+    wrong = {
+        "secret": text[:-4] + "AAAA",
+        "first sign": text[:16] + "A" + text[17:],
+        "id": "fb_000000000000" + text[15:],
+    }
+    took: dict[str, list[float]] = {name: [] for name in wrong}
+    for _ in range(10_000):
+        for name, shown in wrong.items():
+            began = perf_counter()
+            assert ring.find(shown, 5) is None
+            took[name].append(perf_counter() - began)
+    medians = [median(times) for times in took.values()]
+    assert max(medians) < 1.25 * min(medians)

@@ -119,6 +119,12 @@ def test_what_is_nearly_a_token_is_nobodys(keys: str, wrong: str) -> None:
     assert bearer(tokens, confused()[wrong]) is None
 
 
+def test_only_the_algorithms_of_the_rules_count(keys: str) -> None:
+    tokens = Tokens(rules(keys, algorithms=("EdDSA",)))
+    assert bearer(tokens, token()) is not None
+    assert bearer(tokens, token(RSA, "RS256", "rsa")) is None
+
+
 def test_clocks_may_differ_by_the_leeway_and_no_more(keys: str) -> None:
     tokens = Tokens(rules(keys, leeway=30))
     assert bearer(tokens, token(exp=int(time()) - 10)) is not None
@@ -209,6 +215,7 @@ def test_a_flood_of_unknown_kids_asks_the_issuer_once_in_a_while(issuer: Issuer)
         return await asyncio.gather(*(tokens.bearer(token(kid=f"kid-{number}")) for number in range(200)))
 
     assert asyncio.run(flood()) == [None] * 200
+    assert [bearer(tokens, token(kid=f"kid-{number}")) for number in range(20)] == [None] * 20
     assert issuer.asked == tokens.fetches == 1
     assert bearer(tokens, token()) is not None
     now[0] += REFETCH_SECONDS

@@ -6,7 +6,8 @@ servers on one store count the same ledger, each for itself: take the `max` over
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from importlib.metadata import version
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 
 from forebay.core.ledger import Change
 from forebay.serve.metrics.follower import Follower
@@ -113,7 +114,7 @@ def server(vitals: Vitals | None) -> Iterator[Family]:
 
 def own(meters: Meters, able: Capabilities) -> Iterator[Family]:
     """This process."""
-    facts = (("version", version("forebay")), ("store", able.name), ("durable", str(able.durable).lower()))
+    facts = (("version", _release()), ("store", able.name), ("durable", str(able.durable).lower()))
     yield gauge("forebay_server_info", "1, and what serves here.", [(facts, 1.0)])
     requests = [
         ((("method", method), ("route", route), ("status", status)), float(count))
@@ -134,6 +135,14 @@ def own(meters: Meters, able: Capabilities) -> Iterator[Family]:
     yield histogram("forebay_store_seconds", "Calls of the store by this process.", calls)
     told = "Requests that failed because the store did."
     yield counter("forebay_store_errors_total", told, [((), meters.store_errors)])
+
+
+@cache
+def _release() -> str:
+    try:
+        return version("forebay")
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def _pair(pair: tuple[str, str]) -> Labels:

@@ -2,7 +2,8 @@
 --
 -- Rows are named by two arrays, and joined to them. The conditions `= ANY (…)` beside the join look superfluous: they make
 -- the primary key be asked for these rows alone, whatever the statistics of a table say that is full one minute and empty
--- the next. Without them a plan may walk over the whole index, dead entries and all.
+-- the next. Without them a plan may walk over the whole index, dead entries and all. What such a function calls runs under
+-- its settings, unless it says otherwise.
 
 CREATE FUNCTION forebay.clock() RETURNS bigint LANGUAGE sql VOLATILE
 AS $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
@@ -91,7 +92,7 @@ $$;
 
 -- Due runs of one line become ready.
 CREATE FUNCTION forebay.ripen(v_now bigint, v_queue text, v_class text, most integer) RETURNS void
-LANGUAGE plpgsql SET enable_seqscan = off
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_nestloop = on SET enable_hashjoin = off
 AS $$
 BEGIN
     WITH due AS MATERIALIZED (
@@ -480,8 +481,8 @@ $$;
 -- New time for runs; whoever holds only some of a run's jobs has broken the others out before.
 CREATE FUNCTION forebay.extend(at bigint, span bigint, singles boolean[], lasts bigint[], deliveries integer[])
 RETURNS TABLE (single boolean, last_id bigint, stamp bigint, gone text, asked text)
-LANGUAGE plpgsql SET enable_seqscan = off SET enable_nestloop = off SET enable_mergejoin = off
-SET plan_cache_mode = force_generic_plan
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = off
+SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE

@@ -7,7 +7,7 @@ AS $$ SELECT pg_advisory_xact_lock(1178748737) $$;
 
 -- A job takes a slot of each of its gates (NULL), or of none and parks at the first one that is closed (its name).
 CREATE FUNCTION forebay.admit(v_id bigint, v_gates text) RETURNS text
-LANGUAGE plpgsql SET enable_seqscan = off
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_nestloop = on
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -40,7 +40,7 @@ $$;
 -- Who is parked where there is room is let in, then who is due; `most` are tried. Says how many became ready, and in
 -- which queues.
 CREATE FUNCTION forebay.let_in(v_now bigint, most integer) RETURNS TABLE (ready integer, queues text[])
-LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -106,7 +106,7 @@ $$;
 -- Jobs that ran give their slots back, and leave their lines if they ended (codes as in `break_out`); a dead one may
 -- block its line. A gate that nobody is at any more is forgotten.
 CREATE FUNCTION forebay.leave_gates(ids bigint[], stamps text[], codes text[]) RETURNS void
-LANGUAGE plpgsql SET enable_seqscan = off
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_nestloop = on
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -137,7 +137,7 @@ CREATE FUNCTION forebay.settle_gates(
     v_now bigint, own text[], runs integer[], ids bigint[], stamps text[],
     memo_runs integer[], memo_codes text[], outs json
 ) RETURNS void
-LANGUAGE plpgsql
+LANGUAGE plpgsql SET enable_nestloop = on
 AS $$
 #variable_conflict use_column
 DECLARE
