@@ -18,8 +18,8 @@ def explain(store: Store, job_id: int) -> list[str]:
     return [*reasons(job, spec, store.backlog([job.queue])[0], store.now()), spec.vector()]
 
 
-def reasons(job: Job, spec: QueueSpec, backlog: Backlog, now: Instant) -> list[str]:
-    """The same for one who knows the job, its queue and the time."""
+def reasons(job: Job, spec: QueueSpec, backlog: Backlog, now: Instant, *, others: bool = True) -> list[str]:
+    """The same for one who knows the job, its queue and the time; `others`: who may also hear of the others there."""
     lines = [f"job {job.id} ({job.kind}) of queue {job.queue} is {job.state.value}"]
     if backlog.paused_until is not None and not job.state.terminal:
         lines.append(f"the queue is paused until {to_datetime(backlog.paused_until).isoformat()}")
@@ -27,7 +27,8 @@ def reasons(job: Job, spec: QueueSpec, backlog: Backlog, now: Instant) -> list[s
         case State.WAITING:
             lines += _waiting(job, spec, now)
         case State.READY:
-            lines.append(f"it may be claimed at any time; {backlog.ready - 1} other jobs of the queue are ready too")
+            beside = f"; {backlog.ready - 1} other jobs of the queue are ready too" if others else ""
+            lines.append(f"it may be claimed at any time{beside}")
         case State.RUNNING:
             left = ((job.lease_until or 0) - now) / _SECOND
             lines.append(

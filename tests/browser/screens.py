@@ -23,6 +23,8 @@ SHOTS = (
     ("job", "light", "/ui/jobs/{dead}"),
     ("dead-letters", "light", "/ui/dead"),
 )
+_SETTLED_MS = 4_000
+"""Until the page has followed a few times: what it shows first may be behind."""
 
 
 def shoot(folder: Path) -> list[Path]:
@@ -42,6 +44,7 @@ def shoot(folder: Path) -> list[Path]:
                         log_in(page, site, site.key(Role.ADMIN))
                         page.goto(f"{site.url}{path.format(dead=dead)}")
                         page.wait_for_selector(".pulse[data-state=on]")
+                        page.wait_for_timeout(_SETTLED_MS)
                         made.append(folder / f"{name}.png")
                         page.screenshot(path=made[-1])
         finally:

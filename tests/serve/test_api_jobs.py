@@ -10,7 +10,7 @@ import pytest
 
 from forebay.core.instant import days
 from forebay.core.job import Draft, State
-from forebay.core.outcome import Ack
+from forebay.core.outcome import Ack, Failure, Retry
 from forebay.core.policy import Bounded, KeepFor, LatestWins
 from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Role
@@ -269,6 +269,19 @@ def test_cancel_and_explain(site: Site, store: Store) -> None:
     problem(client.post("/jobs/999/cancel"), 404, "absent")
     problem(client.get("/jobs/999/explain"), 404, "absent")
     assert problem(client.get("/jobs/x"), 422, "invalid")["field"] == "job_id"
+
+
+def test_explain_tells_no_secrets_and_nothing_of_other_tenants(site: Site, store: Store) -> None:
+    store.enqueue([Draft("login", {"password": "hunter22"}, tenant="ada"), Draft("a", tenant="bob")])
+    [lease] = store.claim([Want("default", 1)], "test", LEASE)
+    store.settle([(lease, Retry(0, Failure("Denied", "hunter22 is wrong")))])
+    store.promote(10)
+    clients = (site.client(Role.VIEWER), site.client(Role.PRODUCER, tenant="ada"))
+    told = [client.get(f"/jobs/{lease.job.id}/explain").text for client in clients]
+    assert "hunter22" not in told[0]
+    assert "1 other jobs" in told[0]
+    assert "hunter22" in told[1]
+    assert "other jobs" not in told[1]
 
 
 def test_a_merged_job_is_said_to_be_one(site: Site, store: Store) -> None:

@@ -339,6 +339,26 @@ def test_a_claim_under_way_when_the_time_is_up_is_still_answered(serve_on: Servi
     store.close()
 
 
+def test_jobs_claimed_for_somebody_who_left_go_back_unharmed(serve_on: Serving) -> None:
+    store = Gated()
+    site = serve_on(store, ServeSettings(port=0, tend=False, drain=1))
+    headers = site.client(Role.WORKER).headers
+    short = httpx.Client(base_url=site.url, headers=headers, timeout=0.5, trust_env=False, verify=False)
+    with short, ThreadPoolExecutor(1) as threads:
+        poll = polled(threads, site, short)
+        [receipt] = store.enqueue([Draft("a", None, "mail")])
+        with pytest.raises(httpx.ReadTimeout):
+            poll.result(10)
+    assert store.claims == 2
+    store.go.set()
+    while site.ground.waiting.pollers:
+        pass
+    [job] = store.get([receipt.id])
+    assert job is not None
+    assert (job.state, job.attempt, job.delivery) == (State.READY, 0, 1)
+    store.close()
+
+
 def test_long_polls_are_answered_at_once_when_the_server_is_to_stop(site: Site) -> None:
     client = site.client(Role.WORKER)
     with ThreadPoolExecutor(3) as threads:
@@ -371,9 +391,9 @@ def test_the_server_takes_back_what_a_silent_worker_held(serve_on: Serving) -> N
     assert settled(client, {"lease": lease["lease"], "outcome": "ack"})[0]["answer"] == "stale"
 
 
-def test_a_claim_in_another_name_is_in_the_ledger(tmp_path: Path, serve_on: Serving) -> None:
+def test_a_claim_in_another_name_is_in_the_ledger(postgres_url: str, serve_on: Serving) -> None:
     """What is settled over HTTP is told to the ledger as by any worker: attempt, times, error."""
-    store = open_store(f"sqlite:///{tmp_path}/jobs.db")
+    store = open_store(postgres_url)
     client = serve_on(store, ServeSettings(port=0, tend=False, drain=1)).client(Role.WORKER)
     store.enqueue([Draft("a", None, "mail")])
     [lease] = claimed(client, owner="w9")
@@ -384,6 +404,7 @@ def test_a_claim_in_another_name_is_in_the_ledger(tmp_path: Path, serve_on: Serv
     [span] = next(record.spans for record in records if record.verb == "settle" and record.spans)
     assert (span.change, span.delivery, span.attempt) == ("retried", 1, 1)
     assert min(span.enqueued_at, span.due_at, span.claimed_at) > micros(days(1))
+    store.close()
 
 
 def test_jobs_of_a_python_worker_and_of_http_do_not_mix_up(site: Site, store: Store) -> None:

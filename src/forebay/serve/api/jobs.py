@@ -12,21 +12,23 @@ from fastapi.responses import Response
 from starlette.datastructures import Headers
 
 from forebay.core.errors import Invalid
-from forebay.core.job import Draft, State
-from forebay.explain import explain
+from forebay.core.job import Draft, Job, State
+from forebay.core.spec import QueueSpec
+from forebay.explain import reasons
 from forebay.serve.actor import Actor, Role
 from forebay.serve.api.answers import Accepted, Cancelled, Explained, JobPage, JobView, StateName
 from forebay.serve.api.bodies import NAME_PATTERN, NewJob
 from forebay.serve.api.describe import described
-from forebay.serve.api.exchange import Answer, body_of, gone, picture, seen_job, sees
+from forebay.serve.api.exchange import Answer, body_of, gone, picture, seen_job, sees, sees_plainly
 from forebay.serve.api.finding import find
 from forebay.serve.ground import Ground
 from forebay.serve.problems import Problem, absent
 from forebay.serve.security.acts import record_act
 from forebay.serve.security.door import need, spend
+from forebay.serve.security.redact import redact_job
 from forebay.serve.settings import PAGE_MOST, WAIT_MOST
 from forebay.store.protocol import Query as Wanted
-from forebay.store.protocol import Receipt
+from forebay.store.protocol import Receipt, Store
 from forebay.tracing import carried
 
 router = APIRouter(tags=["jobs"])
@@ -143,5 +145,13 @@ async def cancel(
 async def why(request: Request, actor: Annotated[Actor, need(Role.VIEWER, Role.PRODUCER)], job_id: JobId) -> Response:
     """Why the job is where it is, in sentences."""
     ground: Ground = request.app.state.ground
-    await seen_job(ground, actor, job_id)
-    return Answer(Explained(job_id, await ground.call(explain, ground.store, job_id)))
+    job = await seen_job(ground, actor, job_id)
+    return Answer(Explained(job_id, await ground.call(_reasons, ground.store, actor, job)))
+
+
+def _reasons(store: Store, actor: Actor, job: Job) -> list[str]:
+    """Without secrets for those who only look, and without a word of other tenants' jobs."""
+    shown = job if sees_plainly(actor) else redact_job(job)
+    spec = next((spec for spec in store.specs() if spec.name == job.queue), QueueSpec(name=job.queue))
+    backlog = store.backlog([job.queue])[0]
+    return [*reasons(shown, spec, backlog, store.now(), others=actor.tenant is None), spec.vector()]

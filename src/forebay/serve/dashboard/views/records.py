@@ -5,29 +5,47 @@ looks for a moment looks `SLACK` around it.
 """
 
 from collections.abc import Iterator
+from time import monotonic
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from forebay.core.errors import OffsetGone
 from forebay.core.instant import Instant
 from forebay.core.ledger import LedgerEntry
+from forebay.core.limits import BATCH_MOST
 from forebay.store.protocol import Ledgered
 
 SLACK: Final = 2_000_000
-_PAGE: Final = 128
-"""A record may tell of a thousand jobs: small pages, so that whoever is short of time can stop between them."""
+_PAGE_LEAST: Final = 1
+_QUICK_SECONDS: Final = 0.005
+_KNOWN_MOST: Final = 10_000
+_KNOWN: Final[WeakKeyDictionary[Ledgered, dict[int, Instant]]] = WeakKeyDictionary()
+"""By store and offset: when a record was written."""
 
 
 def place_of(store: Ledgered, at: Instant) -> int:
-    """The first offset whose record is of this instant or later, by halving; the ledger's end when there is none."""
+    """The first offset whose record is of this instant or later, by halving; the ledger's end when there is none.
+
+    When the record of an offset was written never changes, so what was asked once is remembered.
+    """
     low, high = store.ledger_extent()
+    known = _KNOWN.setdefault(store, {})
+    if len(known) > _KNOWN_MOST:
+        known.clear()
     while low < high:
         middle = (low + high) // 2
-        try:
-            found = store.ledger(middle - 1, 1)
-        except OffsetGone as gone:
-            low = max(middle + 1, gone.first)
-            continue
-        if not found or found[0].record.at >= at:
+        written = known.get(middle)
+        if written is None:
+            try:
+                found = store.ledger(middle - 1, 1)
+            except OffsetGone as gone:
+                low = max(middle + 1, gone.first)
+                continue
+            if not found:
+                high = middle
+                continue
+            written = known[middle] = found[0].record.at
+        if written >= at:
             high = middle
         else:
             low = middle + 1
@@ -35,16 +53,22 @@ def place_of(store: Ledgered, at: Instant) -> int:
 
 
 def stretch(store: Ledgered, first: int, most: int) -> Iterator[LedgerEntry]:
-    """Up to `most` entries from an offset on; what is trimmed meanwhile is left out."""
-    after, left = first - 1, most
+    """Up to `most` entries from an offset on; what is trimmed meanwhile is left out.
+
+    A record may tell of a thousand jobs or of one, so pages begin small and grow while they are quick: whoever is
+    short of time can stop in time.
+    """
+    after, left, size = first - 1, most, _PAGE_LEAST
     while left > 0:
+        began = monotonic()
         try:
-            page = store.ledger(after, min(left, _PAGE))
+            page = store.ledger(after, min(left, size))
         except OffsetGone as gone:
             left -= gone.first - 1 - after
             after = gone.first - 1
             continue
         if not page:
             return
+        size = min(BATCH_MOST, size * 4) if monotonic() - began < _QUICK_SECONDS else max(_PAGE_LEAST, size // 2)
         yield from page
         after, left = page[-1].offset, left - len(page)

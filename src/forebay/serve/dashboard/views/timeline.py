@@ -129,10 +129,12 @@ def _around(store: Ledgered, seeds: list[Instant], job_id: int) -> list[Moment]:
         if at in looked:
             continue
         looked.add(at)
-        for entry in stretch(store, max(0, place_of(store, at) - NEAR_MOST // 2), NEAR_MOST):
+        for entry in stretch(store, max(0, place_of(store, at) - 1), NEAR_MOST):
             if (span := _span_of(entry, job_id)) is not None:
                 found[entry.offset] = _moment(entry, span, job_id)
                 seeds += [moment for moment in (span.claimed_at, span.enqueued_at) if moment]
+            if monotonic() >= until:
+                break
     return [found[offset] for offset in sorted(found)]
 
 
