@@ -10,6 +10,7 @@ STAMP  := $(VENV)/.ready
 LOCK   := requirements/dev.txt
 POOLER := $(VENV)/pgbouncer
 CHROME := $(VENV)/chromium
+TOOLS  := $(VENV)/tools
 PEERED := .venv-bench
 RIVAL  := graphile-worker@0.17.3
 PIP    := $(PY) -m pip --disable-pip-version-check --quiet
@@ -27,7 +28,7 @@ help: ## list the targets
 setup: $(STAMP) ## create .venv and install the pinned dependencies; quick when nothing changed
 	@:
 
-servers: setup $(POOLER) $(CHROME) ## get the servers for tests that no wheel carries
+servers: setup $(POOLER) $(CHROME) $(TOOLS) ## get the servers for tests that no wheel carries
 	@:
 
 demo: setup ## see it work: the guided tour
@@ -115,6 +116,16 @@ $(CHROME): | $(PY)
 	elif command -v apt-get >/dev/null && sh requirements/unpack.sh $@ usr/lib/chromium/chromium chromium fonts-dejavu-core; \
 	then echo "setup: unpacked chromium"; \
 	else echo "setup: no chromium, and none could be unpacked: its tests will be skipped, which fails in CI" >&2; fi
+
+$(TOOLS): | $(PY)
+	@mkdir -p $@.part
+	@for tool in curl jq; do \
+		if command -v $$tool >/dev/null; then continue; fi; \
+		if command -v apt-get >/dev/null && sh requirements/unpack.sh $(VENV)/$$tool usr/bin/$$tool $$tool; \
+		then ln -sf ../$$tool/run $@.part/$$tool && echo "setup: unpacked $$tool"; \
+		else echo "setup: no $$tool, and none could be unpacked: its tests will be skipped, which fails in CI" >&2; fi; \
+	done
+	@mv $@.part $@
 
 # Peers have an environment of their own, so that nothing of theirs is ever imported by accident.
 $(PEERED)/.ready: requirements/bench.txt | $(PY)

@@ -19,7 +19,7 @@ from timeit import timeit
 
 from bench.measure import Figure, arguments, run
 from bench.memory import BATCH, cycle
-from forebay.client import open_store
+from forebay import open_store
 from forebay.core.ledger import Change, LedgerEntry, Record, Span
 from forebay.serve.metrics import Metrics
 from forebay.serve.metrics.expose import exposition

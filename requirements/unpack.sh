@@ -26,13 +26,13 @@ apt-get -qq update
 apt-get -qq --yes --no-install-recommends --reinstall --download-only install "$@" >/dev/null
 for package in "$work"/cache/archives/*.deb; do dpkg-deb --extract "$package" "$work/root"; done
 [ -x "$work/root/$program" ] || { echo "there is no $program in $*" >&2; exit 1; }
-rm -rf "$work/root/usr/share/doc" "$work/root/usr/share/man" "$work/root/usr/lib/chromium/locales"
+rm -rf "$work/root/usr/share/doc" "$work/root/usr/share/man"
 
 echo "$program" >"$work/root/program"
 cat >"$work/root/run" <<'END'
 #!/bin/sh
-root=$(cd "$(dirname "$0")" && pwd)
-libraries=$(find "$root/usr/lib" "$root/lib" -maxdepth 2 -name '*.so*' -printf '%h\n' 2>/dev/null | sort -u | tr '\n' ':')
+root=$(dirname "$(readlink -f "$0")")
+libraries=$(find "$root/usr/lib" "$root/lib" -maxdepth 3 -name '*.so*' -printf '%h\n' 2>/dev/null | sort -u | tr '\n' ':')
 export LD_LIBRARY_PATH="$libraries${LD_LIBRARY_PATH:-}"
 [ -d /etc/fonts ] || export FONTCONFIG_PATH="$root/etc/fonts"
 exec "$root/$(cat "$root/program")" "$@"

@@ -1,15 +1,14 @@
 """A real browser: the Chromium of this machine, or the one that `make servers` unpacked; and axe for its pages.
 
-`FOREBAY_CHROMIUM` names another one. axe-core is fetched by npm, once, into the environment's own folder.
+`FOREBAY_CHROMIUM` names another one.
 """
 
 import os
 import shutil
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.serve.site import Site
 
-AXE = "axe-core@4.14.0"
 _UNPACKED = Path(sys.prefix) / "chromium" / "run"
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _WIDTH, _HEIGHT = 1360, 900
@@ -72,29 +70,8 @@ def log_in(page: Page, site: Site, key: str) -> None:
 
 
 def axe_source() -> str:
-    """The script itself."""
-    home = Path(sys.prefix) / "axe"
-    script = home / "node_modules" / "axe-core" / "axe.min.js"
-    if not script.exists():
-        _fetch(home)
-    return script.read_text("utf-8")
-
-
-def _fetch(home: Path) -> None:
-    npm = shutil.which("npm")
-    if npm is None:
-        raise Missing("no npm, and axe-core has not been fetched yet")
-    home.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=home.parent) as draft:
-        options = ["--silent", "--no-save", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", draft]
-        subprocess.run([npm, "install", *options, AXE], check=True, timeout=120)
-        if not home.exists():
-            Path(draft, "node_modules").rename(_emptied(home) / "node_modules")
-
-
-def _emptied(home: Path) -> Path:
-    home.mkdir()
-    return home
+    """The script itself, which a wheel carries."""
+    return resources.files("axe_playwright_python").joinpath("axe.min.js").read_text("utf-8")
 
 
 def violations(page: Page, source: str) -> list[str]:

@@ -21,6 +21,7 @@ from queue import SimpleQueue
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
+from tests.mutants.dashboard import DASHBOARD_MUTANTS  # noqa: E402
 from tests.mutants.guards import MUTANTS, Mutant  # noqa: E402
 from tests.mutants.ledger import LEDGER_MUTANTS  # noqa: E402
 from tests.mutants.metrics import METRICS_MUTANTS  # noqa: E402
@@ -89,6 +90,7 @@ def main() -> int:
         mutant
         for mutant in (
             *MUTANTS,
+            *DASHBOARD_MUTANTS,
             *LEDGER_MUTANTS,
             *METRICS_MUTANTS,
             *POSTGRES_MUTANTS,

@@ -32,6 +32,12 @@ def on_disk(tmp_path: Path) -> Iterator[Store]:
     store.close()
 
 
+@pytest.fixture(autouse=True)
+def tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs that `make servers` unpacked, where the machine has none."""
+    monkeypatch.setenv("PATH", f"{ROOT / '.venv' / 'tools'}{os.pathsep}{os.environ['PATH']}")
+
+
 def needs(*programs: str) -> None:
     for program in programs:
         if shutil.which(program) is None:

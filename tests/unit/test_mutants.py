@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutants.dashboard import DASHBOARD_MUTANTS
 from tests.mutants.guards import MUTANTS, Mutant
 from tests.mutants.ledger import LEDGER_MUTANTS
 from tests.mutants.metrics import METRICS_MUTANTS
@@ -15,6 +16,7 @@ from tests.mutants.transactions import TRANSACTION_MUTANTS
 ROOT = Path(__file__).parents[2]
 ALL = [
     *MUTANTS,
+    *DASHBOARD_MUTANTS,
     *LEDGER_MUTANTS,
     *METRICS_MUTANTS,
     *POSTGRES_MUTANTS,
