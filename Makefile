@@ -11,6 +11,7 @@ LOCK   := requirements/dev.txt
 POOLER := $(VENV)/pgbouncer
 CHROME := $(VENV)/chromium
 TOOLS  := $(VENV)/tools
+SCRAPE := $(VENV)/prometheus
 PEERED := .venv-bench
 RIVAL  := graphile-worker@0.17.3
 PIP    := $(PY) -m pip --disable-pip-version-check --quiet
@@ -18,7 +19,7 @@ PYTEST := $(PY) -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup servers demo check test test-nightly cover bench bench-sqlite bench-worker bench-postgres bench-ledger bench-spark bench-audit bench-http bench-dashboard screenshots mutants fmt lock clean
+.PHONY: help setup servers prometheus demo check test test-nightly cover bench bench-sqlite bench-worker bench-postgres bench-ledger bench-spark bench-audit bench-http bench-metrics bench-dashboard screenshots mutants fmt lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +30,9 @@ setup: $(STAMP) ## create .venv and install the pinned dependencies; quick when 
 	@:
 
 servers: setup $(POOLER) $(CHROME) $(TOOLS) ## get the servers for tests that no wheel carries
+	@:
+
+prometheus: setup $(SCRAPE) ## get Prometheus, for the nightly tests of its rules
 	@:
 
 demo: setup ## see it work: the guided tour
@@ -43,7 +47,7 @@ check: setup ## format, lint, types, layers, sizes
 test: check servers ## check, then every test but the nightly ones
 	@$(PYTEST) -q -n $(WORKERS) --dist loadgroup -m "not nightly" $(ARGS)
 
-test-nightly: servers ## every test, nightly ones too, with many more examples
+test-nightly: servers prometheus ## every test, nightly ones too, with many more examples
 	@FOREBAY_HYPOTHESIS_PROFILE=nightly $(PYTEST) -n $(WORKERS) --dist loadgroup --timeout 3600 $(ARGS)
 
 cover: servers ## which lines and branches the tests do not reach
@@ -73,6 +77,9 @@ bench-audit: setup ## measure the audit of ten million jobs, beside DuckDB
 
 bench-http: setup ## measure the HTTP API on Postgres: single jobs, batches, idle workers
 	@$(PY) -m bench.http $(ARGS)
+
+bench-metrics: setup ## measure what counting and watching cost a store
+	@$(PY) -m bench.metrics $(ARGS)
 
 bench-dashboard: setup ## measure the dashboard's pages on a million jobs
 	@$(PY) -m bench.dashboard $(ARGS)
@@ -116,6 +123,12 @@ $(CHROME): | $(PY)
 	elif command -v apt-get >/dev/null && sh requirements/unpack.sh $@ usr/lib/chromium/chromium chromium fonts-dejavu-core; \
 	then echo "setup: unpacked chromium"; \
 	else echo "setup: no chromium, and none could be unpacked: its tests will be skipped, which fails in CI" >&2; fi
+
+$(SCRAPE): | $(PY)
+	@if [ -n "$$(command -v prometheus && command -v promtool)" ]; then mkdir -p $@; \
+	elif command -v apt-get >/dev/null && sh requirements/unpack.sh $@ usr/bin/prometheus prometheus; \
+	then echo "setup: unpacked prometheus"; \
+	else echo "setup: no prometheus, and none could be unpacked: its nightly tests will be skipped" >&2; fi
 
 $(TOOLS): | $(PY)
 	@mkdir -p $@.part
