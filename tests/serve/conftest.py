@@ -7,10 +7,14 @@
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from fastapi import FastAPI
 
+from forebay.core.instant import days, seconds
+from forebay.core.policy import Fixed, KeepFor, Routing
+from forebay.core.spec import QueueSpec
 from forebay.serve.settings import ServeSettings
 from forebay.store.open import open_store
 from forebay.store.protocol import Store
@@ -42,3 +46,19 @@ def store() -> Iterator[Store]:
 def site(store: Store, serve_on: Serving) -> Site:
     """A server on a store in memory."""
     return serve_on(store)
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """Every store has its own idea of a lease."""
+    match request.param:
+        case "memory":
+            url = "memory://"
+        case "sqlite":
+            url = f"sqlite:///{tmp_path}/jobs.db"
+        case _:
+            url = request.getfixturevalue("postgres_url")
+    store = open_store(url)
+    store.put_spec(QueueSpec(name="mail", retention=KeepFor(days(1)), routing=Routing(2, Fixed(seconds(60)))))
+    yield store
+    store.close()

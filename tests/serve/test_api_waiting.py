@@ -1,0 +1,175 @@
+"""Long polls for work: who waits is served in turn, who has left gets nothing, and nothing is lost on the way."""
+
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
+from threading import Event
+from typing import Any
+
+import httpx
+import pytest
+
+from forebay.core.job import Draft, State
+from forebay.core.lease import Lease
+from forebay.serve.actor import Role
+from forebay.serve.settings import ServeSettings
+from forebay.store.memory.store import MemoryStore
+from forebay.store.protocol import Query, Store, Want
+from tests.serve.site import Serving, Site
+from tests.serve.test_api_jobs import problem
+from tests.serve.test_api_work import claimed, state
+
+
+def polled(
+    threads: ThreadPoolExecutor, site: Site, client: httpx.Client, **more: Any
+) -> "Future[list[dict[str, Any]]]":
+    """A long poll that stands in line when this returns."""
+    before = site.ground.waiting.pollers
+    future = threads.submit(claimed, client, **{"wait": 30, **more})
+    while site.ground.waiting.pollers == before:
+        assert not future.done(), future.result()
+    return future
+
+
+def test_a_long_poll_is_answered_by_the_first_job(any_store: Store, serve_on: Serving) -> None:
+    site = serve_on(any_store)
+    client = site.client(Role.WORKER, Role.PRODUCER)
+    assert claimed(client, wait=0.05) == []
+    with ThreadPoolExecutor(1) as threads:
+        waiting = polled(threads, site, client)
+        client.post("/jobs", json={"kind": "a", "queue": "mail"})
+        assert len(waiting.result(10)) == 1
+    assert site.ground.waiting.pollers == 0
+
+
+def test_who_waited_longest_is_served_first_and_everyone_once(site: Site) -> None:
+    client = site.client(Role.WORKER, Role.PRODUCER)
+    with ThreadPoolExecutor(6) as threads:
+        waiting = [polled(threads, site, client, owner=f"w{number}") for number in range(6)]
+        for number in range(6):
+            client.post("/jobs", json={"kind": "a", "queue": "mail", "payload": number})
+            assert waiting[number].result(10)[0]["job"]["payload"] == number
+            assert not any(later.done() for later in waiting[number + 1 :])
+
+
+def test_a_burst_is_shared_by_all_who_wait(site: Site, store: Store) -> None:
+    client = site.client(Role.WORKER)
+    with ThreadPoolExecutor(8) as threads:
+        waiting = [polled(threads, site, client, count=2) for _ in range(8)]
+        store.enqueue([Draft("a", n, "mail") for n in range(16)])
+        got = [lease["job"]["payload"] for future in waiting for lease in future.result(10)]
+    assert sorted(got) == list(range(16))
+
+
+def test_one_poll_may_wait_for_several_queues(site: Site, store: Store) -> None:
+    client = site.client(Role.WORKER)
+    wants = [{"queue": "a"}, {"queue": "b"}]
+    with ThreadPoolExecutor(2) as threads:
+        for queue in ("a", "b"):
+            future = threads.submit(client.post, "/claim", json={"wants": wants, "wait": 30})
+            while not site.ground.waiting.pollers:
+                assert not future.done()
+            store.enqueue([Draft("k", None, queue)])
+            assert [lease["job"]["queue"] for lease in future.result(10).json()["leases"]] == [queue]
+            while site.ground.waiting.pollers:
+                pass
+
+
+def test_who_has_left_gets_no_job(site: Site, store: Store) -> None:
+    client = site.client(Role.WORKER)
+    short = httpx.Client(base_url=site.url, headers=client.headers, timeout=0.2, trust_env=False, verify=False)
+    with short, pytest.raises(httpx.ReadTimeout):
+        short.post("/claim", json={"wants": [{"queue": "mail"}], "wait": 30})
+    while site.ground.waiting.pollers:
+        pass
+    [receipt] = store.enqueue([Draft("a", None, "mail")])
+    assert state(store, receipt.id) is State.READY
+    assert [lease["job"]["delivery"] for lease in claimed(client)] == [1]
+
+
+def test_nothing_is_lost_between_a_poll_and_its_end(site: Site, store: Store) -> None:
+    """Polls that end just when jobs come: what was handed out was answered, the rest is still there."""
+    client = site.client(Role.WORKER)
+    answered: list[int] = []
+
+    def poll(number: int) -> None:
+        for turn in range(40):
+            leases = claimed(client, wait=0.001 + 0.004 * ((number * 7 + turn * 3) % 10) / 10)
+            answered.extend(lease["job"]["id"] for lease in leases)
+
+    with ThreadPoolExecutor(8) as threads:
+        polls = [threads.submit(poll, number) for number in range(8)]
+        while not all(each.done() for each in polls):
+            store.enqueue([Draft("a", None, "mail")])
+    for each in polls:
+        each.result()
+    running = [job.id for job in store.browse(Query(state=State.RUNNING), 0, 1000).jobs]
+    assert sorted(answered) == sorted(set(answered)) == sorted(running)
+    assert len(answered) > 20
+
+
+class Gated(MemoryStore):
+    """Claims after the first one wait until they are let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.claims = 0
+        self.go = Event()
+
+    def claim(self, wants: Sequence[Want], owner: str, lease_for: timedelta) -> list[Lease]:
+        self.claims += 1
+        if self.claims > 1:
+            assert self.go.wait(10)
+        return super().claim(wants, owner, lease_for)
+
+
+def test_a_claim_under_way_when_the_time_is_up_is_still_answered(serve_on: Serving) -> None:
+    store = Gated()
+    site = serve_on(store, ServeSettings(port=0, tend=False, drain=1))
+    with ThreadPoolExecutor(1) as threads:
+        poll = polled(threads, site, site.client(Role.WORKER), wait=0.2)
+        store.enqueue([Draft("a", None, "mail")])
+        while store.claims < 2:
+            assert not poll.done()
+        with pytest.raises(TimeoutError):
+            poll.result(0.4)
+        store.go.set()
+        assert len(poll.result(10)) == 1
+    store.close()
+
+
+def test_jobs_claimed_for_somebody_who_left_go_back_unharmed(serve_on: Serving) -> None:
+    store = Gated()
+    site = serve_on(store, ServeSettings(port=0, tend=False, drain=1))
+    headers = site.client(Role.WORKER).headers
+    short = httpx.Client(base_url=site.url, headers=headers, timeout=0.5, trust_env=False, verify=False)
+    with short, ThreadPoolExecutor(1) as threads:
+        poll = polled(threads, site, short)
+        [receipt] = store.enqueue([Draft("a", None, "mail")])
+        with pytest.raises(httpx.ReadTimeout):
+            poll.result(10)
+    assert store.claims == 2
+    store.go.set()
+    while site.ground.waiting.pollers:
+        pass
+    [job] = store.get([receipt.id])
+    assert job is not None
+    assert (job.state, job.attempt, job.delivery) == (State.READY, 0, 1)
+    store.close()
+
+
+def test_long_polls_are_answered_at_once_when_the_server_is_to_stop(site: Site) -> None:
+    client = site.client(Role.WORKER)
+    with ThreadPoolExecutor(3) as threads:
+        waiting = [polled(threads, site, client) for _ in range(3)]
+        site.stop_soon()
+        assert [future.result(5) for future in waiting] == [[], [], []]
+
+
+def test_waiting_is_bounded(store: Store, serve_on: Serving) -> None:
+    site = serve_on(store, ServeSettings(port=0, pollers_most=1, drain=1))
+    client = site.client(Role.WORKER)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = polled(threads, site, client, wait=1)
+        problem(client.post("/claim", json={"wants": [{"queue": "mail"}], "wait": 5}), 503, "busy")
+        assert waiting.result(5) == []
