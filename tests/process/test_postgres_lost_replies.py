@@ -105,6 +105,7 @@ def test_a_server_that_stays_away_is_an_error(
 ) -> None:
     monkeypatch.setattr(connect, "_CERTAIN_SECONDS", 0.3)
     thread = away_for(proxy, cut(proxy, pattern), 3.0)
+    proxy.refuse()  # from the very moment of the cut: the store has its connection already
     with pytest.raises(StoreFailed):
         fb.enqueue("k", 1, queue=queue)
     thread.join()
