@@ -62,6 +62,10 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     return report
 
 
+TOGETHER = ("tests/spark/", "tests/browser/")
+"""Rooms whose tests share something dear, a JVM or a browser: all of them go to one process."""
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """By the path of a test: xdist 3.8 loses the mark `xdist_group` on its way through pytest 9.2, silently."""
@@ -70,7 +74,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
     scheduler = LoadScopeScheduling(config, log)
-    scheduler._split_scope = lambda test: "spark" if test.startswith("tests/spark/") else test
+    scheduler._split_scope = lambda test: next((room for room in TOGETHER if test.startswith(room)), test)
     return scheduler
 
 

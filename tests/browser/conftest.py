@@ -1,7 +1,10 @@
-"""One shop, one server and one browser for all tests here: they start once."""
+"""One shop, one server and one browser for all tests of a file: they start once.
+
+They end with the file, because the browser's driver keeps an event loop in this thread, which no other test may meet.
+"""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 from playwright.sync_api import Browser
@@ -21,7 +24,7 @@ def skipping() -> Iterator[None]:
         pytest.skip(str(missing))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     url = f"sqlite:///{tmp_path_factory.mktemp('shop')}/shop.db"
     set_up(url, minutes=2)
@@ -32,13 +35,12 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     store.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chrome() -> Iterator[Browser]:
-    with skipping():
-        started = browser()
-        running = started.__enter__()
-    yield running
-    started.__exit__(None, None, None)
+    with ExitStack() as stack:
+        with skipping():
+            running = stack.enter_context(browser())
+        yield running
 
 
 @pytest.fixture(scope="session")

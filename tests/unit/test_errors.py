@@ -17,6 +17,7 @@ from forebay.core.errors import (
     OffsetGone,
     PayloadInvalid,
     QueueFull,
+    SealBroken,
     StoreFailed,
     StoreLocked,
     Unsupported,
@@ -70,6 +71,11 @@ EXAMPLES: list[tuple[ForebayError, dict[str, Any], list[str]]] = [
         LeaseLost(7, 2),
         {"job_id": 7, "delivery": 2},
         ["job 7, delivery 2", "rolled back", "end the handler"],
+    ),
+    (
+        SealBroken("charge", "2026-11", "this process has no key '2026-11', only 2025-01"),
+        {"kind": "charge", "key": "2026-11"},
+        ["charge", "only 2025-01", "give this process the key '2026-11'", "redrive"],
     ),
     (
         Unsupported("sqlite", "order by deadline", "use Fifo"),

@@ -218,7 +218,7 @@ ORDER BY id LIMIT ?8;
 -- name: page_held
 -- Running jobs that match: few, wherever their ids are, so the index of leases finds them.
 SELECT {job} FROM job INDEXED BY job_lease
-WHERE state = 2 AND id > ?1
+WHERE state = 2 AND lease_until > 0 AND id > ?1
     AND (?2 IS NULL OR queue = ?2) AND (?3 IS NULL OR kind = ?3) AND (?4 IS NULL OR tenant = ?4)
     AND (?5 IS NULL OR subject = ?5)
 ORDER BY id LIMIT ?6;
