@@ -44,6 +44,9 @@ SEARCHES = {
 SMALL_TABLES = {"queue", "schedule"}
 """A row a queue and a row a schedule: listing them all is what is asked for."""
 
+SORTED = {"page_held"}
+"""For people, of what runs: as few as workers hold, wherever their ids are."""
+
 
 @pytest.fixture(scope="module")
 def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Connection]:
@@ -76,7 +79,7 @@ def test_every_poll_is_served_by_exactly_one_index(connection: sqlite3.Connectio
 @pytest.mark.parametrize("name", statements())
 def test_no_statement_scans_or_sorts(connection: sqlite3.Connection, name: str) -> None:
     for step in plan(connection, name):
-        assert "TEMP B-TREE" not in step
+        assert "TEMP B-TREE" not in step or name in SORTED
         if step.startswith("SCAN "):
             table = step.split()[1]
             assert table in {"CONSTANT", "json_each"} | SMALL_TABLES or "INDEX gate_opened" in step, step
