@@ -1,5 +1,6 @@
 """Acts on many jobs: the dry run, the word to go, the progress, the brake."""
 
+from copy import copy
 from functools import partial
 from typing import Any, Final
 
@@ -63,7 +64,9 @@ async def move(request: Request, move_id: str, actor: Operator) -> Response:
     return await answer(request, actor, partial(_sheet, _mine(desk, actor, move_id)))
 
 
-async def _sheet(found: Move) -> Sheet:
+async def _sheet(move: Move) -> Sheet:
+    # As it is now: the page is written later, when it may have gone on.
+    found = copy(move)
     previews = [(job, patched(job.payload, found.patch) if found.patch else None) for job in found.sample]
     values = {"move": found, "previews": previews, "chosen_most": CHOSEN_MOST}
     nav = "dead" if found.act == "redrive" else "jobs"
