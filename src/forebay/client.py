@@ -275,10 +275,15 @@ class Forebay:
 
     def jobs(self, query: Query = Query()) -> Iterator[Job]:  # noqa: B008
         """All jobs that match, page by page."""
+        found = self._found(query)
+        return found if self.vault is None else map(self.vault.open_job, found)
+
+    def _found(self, query: Query) -> Iterator[Job]:
+        """As the store keeps them, sealed ones too."""
         after: int | None = 0
         while after is not None:
             page = self.store.browse(query, after, BATCH_MOST)
-            yield from page.jobs if self.vault is None else map(self.vault.open_job, page.jobs)
+            yield from page.jobs
             after = page.next
 
     def cancel(self, job_id: int) -> CancelAnswer:
@@ -287,7 +292,7 @@ class Forebay:
     def redrive(self, job_ids: Iterable[int] | None = None, *, queue: str | None = None) -> int:
         """Dead letters live again: these, or all of a queue; how many."""
         if job_ids is None:
-            job_ids = [job.id for job in self.jobs(Query(queue=queue, state=State.DEAD))]
+            job_ids = [job.id for job in self._found(Query(queue=queue, state=State.DEAD))]
         ids = list(job_ids)
         return sum(len(self.store.redrive(ids[start : start + BATCH_MOST])) for start in range(0, len(ids), BATCH_MOST))
 
