@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from forebay.core.instant import days
 from forebay.core.job import Draft, State
-from forebay.core.ledger import Change, LedgerRule
+from forebay.core.ledger import Change, LedgerEntry, LedgerRule, Record, Span
 from forebay.core.outcome import Ack, DeadLetter, Failure, Release, Retry
 from forebay.core.policy import AtMost, Bounded, Fair, InOrder, KeepFor, Retained, Routing
 from forebay.core.schedule import Schedule
@@ -212,6 +212,13 @@ def test_a_life_is_told_in_full(store: SqliteStore, clock: ManualClock) -> None:
     stretches = life(told.moments, store.now(), running=False)
     assert [each.sort for each in stretches] == ["waited", "failed", "waited", "failed"]
     assert [round(each.width) for each in stretches] == [100, 300, 500, 100]
+
+
+def test_birth_and_death_in_one_record_are_both_told() -> None:
+    """A draft by SQL that no queue can take."""
+    spans = [Span(change, 7, 1, "mail", "k") for change in (Change.ACCEPTED, Change.DIED)]
+    moments = timeline._of_job([LedgerEntry(3, Record(5, "enqueue", spans))], 7)
+    assert [moment.change for moment in moments] == ["accepted", "died"]
 
 
 def test_a_long_life_is_looked_up_at_its_moments_and_says_so(

@@ -165,7 +165,7 @@ def _say(call: Call, served: Any, url: str, ways: list[str]) -> None:
     facts: dict[str, Any] = {
         "url": url,
         "store": f"{masked(call.url)} ({able.name}, {'durable' if able.durable else 'not durable'})",
-        "keys": ", ".join(ways) or "none yet: forebay keys create --role admin",
+        "admits": ", ".join(ways) or "nobody yet: forebay keys create --role admin",
         "dashboard": f"{url}/ui" if ground.settings.dashboard else None,
     }
     if call.args.one_time:

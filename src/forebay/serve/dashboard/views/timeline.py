@@ -121,7 +121,7 @@ def _trimmed(store: Ledgered) -> str:
 
 def _around(store: Ledgered, seeds: list[Instant], job_id: int) -> list[Moment]:
     """What happened to the job at these moments, and at those that it leads to."""
-    found: dict[int, Moment] = {}
+    found: dict[tuple[int, int], Moment] = {}
     looked: set[Instant] = set()
     until = monotonic() + READ_SECONDS
     while seeds and monotonic() < until:
@@ -130,12 +130,12 @@ def _around(store: Ledgered, seeds: list[Instant], job_id: int) -> list[Moment]:
             continue
         looked.add(at)
         for entry in stretch(store, max(0, place_of(store, at) - 1), NEAR_MOST):
-            if (span := _span_of(entry, job_id)) is not None:
-                found[entry.offset] = _moment(entry, span, job_id)
+            for place, span in enumerate(_spans_of(entry, job_id)):
+                found[entry.offset, place] = _moment(entry, span, job_id)
                 seeds += [moment for moment in (span.claimed_at, span.enqueued_at) if moment]
             if monotonic() >= until:
                 break
-    return [found[offset] for offset in sorted(found)]
+    return [found[place] for place in sorted(found)]
 
 
 def _birth(store: Ledgered, job_id: int) -> tuple[LedgerEntry, Span] | None:
@@ -166,12 +166,12 @@ def _first_birth(store: Ledgered, offset: int) -> int | None:
 
 
 def _of_job(entries: Iterable[LedgerEntry], job_id: int) -> list[Moment]:
-    spans = ((entry, _span_of(entry, job_id)) for entry in entries)
-    return [_moment(entry, span, job_id) for entry, span in spans if span is not None]
+    return [_moment(entry, span, job_id) for entry in entries for span in _spans_of(entry, job_id)]
 
 
-def _span_of(entry: LedgerEntry, job_id: int) -> Span | None:
-    return next((span for span in entry.record.spans if span.first <= job_id < span.first + span.n), None)
+def _spans_of(entry: LedgerEntry, job_id: int) -> list[Span]:
+    """Usually one; a job that was refused as it came is born and dies in one record."""
+    return [span for span in entry.record.spans if span.first <= job_id < span.first + span.n]
 
 
 def _moment(entry: LedgerEntry, span: Span, job_id: int) -> Moment:
