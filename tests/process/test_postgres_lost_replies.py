@@ -7,6 +7,7 @@ a server that stays away is an error.
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import Thread
 
 import pytest
@@ -23,12 +24,12 @@ from forebay.testing.servers.wire import Trap
 PUT, COMMIT = b"forebay.put(", b"COMMIT"
 
 
-def before(proxy: Proxy, pattern: bytes) -> Trap:
-    return proxy.cut_before(pattern)
+def before(proxy: Proxy, pattern: bytes, outage: bool) -> Trap:
+    return proxy.cut_before(pattern, outage=outage)
 
 
-def after(proxy: Proxy, pattern: bytes) -> Trap:
-    return proxy.lose_reply(pattern)
+def after(proxy: Proxy, pattern: bytes, outage: bool) -> Trap:
+    return proxy.lose_reply(pattern, outage=outage)
 
 
 both_ways = pytest.mark.parametrize("cut", [before, after])
@@ -50,19 +51,22 @@ def fb(durable_url: str, proxy: Proxy) -> Iterator[Forebay]:
     fb.close()
 
 
-def away_for(proxy: Proxy, trap: Trap, seconds: float) -> Thread:
-    """Nobody gets through from the moment of the cut on."""
+@contextmanager
+def back_after(proxy: Proxy, trap: Trap, seconds: float) -> Iterator[None]:
+    """Admit clients again so long after the trap has struck."""
 
-    def stay_away() -> None:
-        assert trap.wait(20)
-        proxy.refuse()
-        proxy.cut()
+    def wait() -> None:
+        trap.wait(20)
         time.sleep(seconds)
         proxy.admit()
 
-    thread = Thread(target=stay_away)
+    thread = Thread(target=wait)
     thread.start()
-    return thread
+    try:
+        yield
+    finally:
+        thread.join()
+    assert trap.struck
 
 
 @both_ways
@@ -74,22 +78,18 @@ def away_for(proxy: Proxy, trap: Trap, seconds: float) -> Thread:
 def test_a_lost_reply_is_found_out(
     fb: Forebay,
     proxy: Proxy,
-    cut: Callable[[Proxy, bytes], Trap],
+    cut: Callable[[Proxy, bytes, bool], Trap],
     queue: str,
     key: str | None,
     pattern: bytes,
     away: float,
 ) -> None:
-    trap = cut(proxy, pattern)
-    thread = away_for(proxy, trap, away) if away else None
     ids = []
-    try:
-        ids.append(fb.enqueue("k", 1, queue=queue, key=key).id)
-    except StoreFailed:
-        assert cut is before, "it was committed, so there is an answer"
-    assert trap.wait(20)
-    if thread is not None:
-        thread.join()
+    with back_after(proxy, cut(proxy, pattern, away > 0), away):
+        try:
+            ids.append(fb.enqueue("k", 1, queue=queue, key=key).id)
+        except StoreFailed:
+            assert cut is before, "it was committed, so there is an answer"
     assert [job.id for job in fb.jobs()] == ids
 
 
@@ -98,26 +98,21 @@ def test_a_lost_reply_is_found_out(
 def test_a_server_that_stays_away_is_an_error(
     fb: Forebay,
     proxy: Proxy,
-    cut: Callable[[Proxy, bytes], Trap],
+    cut: Callable[[Proxy, bytes, bool], Trap],
     queue: str,
     pattern: bytes,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connect, "_CERTAIN_SECONDS", 0.3)
-    thread = away_for(proxy, cut(proxy, pattern), 3.0)
-    proxy.refuse()  # from the very moment of the cut: the store has its connection already
-    with pytest.raises(StoreFailed):
+    with back_after(proxy, cut(proxy, pattern, True), 3.0), pytest.raises(StoreFailed):
         fb.enqueue("k", 1, queue=queue)
-    thread.join()
     assert len(list(fb.jobs())) <= 1
 
 
 @both_ways
-def test_a_stream_is_in_exactly_once(fb: Forebay, proxy: Proxy, cut: Callable[[Proxy, bytes], Trap]) -> None:
+def test_a_stream_is_in_exactly_once(fb: Forebay, proxy: Proxy, cut: Callable[[Proxy, bytes, bool], Trap]) -> None:
     told: list[int] = []
-    trap = cut(proxy, COMMIT)
-    thread = away_for(proxy, trap, 1.0)
-    assert fb.enqueue_many((Draft("k", number) for number in range(70_000)), told.append) == 70_000
-    thread.join()
+    with back_after(proxy, cut(proxy, COMMIT, True), 1.0):
+        assert fb.enqueue_many((Draft("k", number) for number in range(70_000)), told.append) == 70_000
     assert told[-1] == 70_000
     assert fb.backlog("default")[0].ready == 70_000

@@ -159,6 +159,24 @@ def test_lose_reply_cuts_the_client_when_the_answer_has_come(echo: Echo, proxy: 
     assert proxy.connections == 0
 
 
+@pytest.mark.parametrize("way", ["before", "after"])
+def test_an_outage_takes_everybody_down_in_the_moment_it_strikes(echo: Echo, proxy: Proxy, way: str) -> None:
+    with connect(proxy) as bystander, connect(proxy) as client:
+        bystander.sendall(b"on")
+        assert read(bystander, 2) == b"on"
+        trap = proxy.cut_before(b"x", outage=True) if way == "before" else proxy.lose_reply(b"x", outage=True)
+        client.sendall(b"x")
+        assert read(client, 1) == b""
+        with pytest.raises(ConnectionRefusedError):
+            connect(proxy)
+        assert read(bystander, 1) == b""
+        assert trap.wait(PATIENCE)
+    proxy.admit()
+    with connect(proxy) as client:
+        client.sendall(b"x")
+        assert read(client, 1) == b"x"
+
+
 def test_a_trap_strikes_once_and_can_be_taken_away(echo: Echo, proxy: Proxy) -> None:
     proxy.cut_before(b"x")
     proxy.disarm()

@@ -12,7 +12,9 @@ in one order, and `close` ends it. At most `BUFFER_BYTES` are held for each dire
     refuse(), admit()           new connections are refused, those that exist go on
 
 The three in the middle set a `Trap`: it strikes once, on the first connection that gets there. `lose_reply` cuts the
-client only after the answer has come, so when the client sees the error, the server has done it.
+client only after the answer has come, so when the client sees the error, the server has done it. A pattern with
+`outage=True` takes the whole way down in that same moment: every other connection is reset, and new ones are refused
+until `admit()`.
 
 What can go wrong: it sees bytes, not messages. Under TLS no pattern matches; in a pipeline the first bytes back may
 answer something earlier, and `answer` then says what to wait for.
@@ -100,14 +102,14 @@ class Proxy:
 
         return self._call(arm)
 
-    def cut_before(self, pattern: bytes, *, nth: int = 1) -> Trap:
+    def cut_before(self, pattern: bytes, *, nth: int = 1, outage: bool = False) -> Trap:
         """Cut when these bytes are about to reach the server for the nth time from now."""
-        trap = Pattern(pattern, nth, None)
+        trap = Pattern(pattern, nth, None, outage)
         return self._call(lambda: self._arm(trap))
 
-    def lose_reply(self, pattern: bytes, *, nth: int = 1, answer: bytes = b"") -> Trap:
+    def lose_reply(self, pattern: bytes, *, nth: int = 1, answer: bytes = b"", outage: bool = False) -> Trap:
         """Let these bytes reach the server, and cut when its reply (or `answer` in it) has come, which is swallowed."""
-        trap = Pattern(pattern, nth, answer)
+        trap = Pattern(pattern, nth, answer, outage)
         return self._call(lambda: self._arm(trap))
 
     def disarm(self) -> None:
@@ -262,9 +264,14 @@ class Proxy:
             link.doom = (link.losing, link.up)
         if link.doom is not None and not link.doom[1].waiting:
             trap, flow = link.doom
+            del self._links[link]
+            if trap.outage:
+                others = self._all()
+                self._shut()
+                for other in others:
+                    self._drop(other)
             finish(flow.target)
             abort(flow.source)
-            del self._links[link]
             trap.strike()
         elif link.up.shut and link.down.shut:
             finish(link.server)

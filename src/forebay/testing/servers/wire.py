@@ -23,7 +23,8 @@ _ABORT: Final = struct.pack("ii", 1, 0)
 class Trap:
     """One fault that waits for its moment."""
 
-    def __init__(self) -> None:
+    def __init__(self, outage: bool = False) -> None:
+        self.outage: Final = outage
         self._struck = Event()
 
     @property
@@ -100,9 +101,9 @@ class Count(Trap):
 
 
 class Pattern(Trap):
-    def __init__(self, pattern: bytes, nth: int, answer: bytes | None) -> None:
+    def __init__(self, pattern: bytes, nth: int, answer: bytes | None, outage: bool) -> None:
         """With `answer` the reply is lost, without it the pattern."""
-        super().__init__()
+        super().__init__(outage)
         if not 0 < len(pattern) <= PATTERN_MOST or len(answer or b"") > PATTERN_MOST or nth < 1:
             raise ValueError(f"a pattern has 1 to {PATTERN_MOST} bytes, and nth counts from 1")
         self._pattern = pattern
