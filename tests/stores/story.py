@@ -6,7 +6,7 @@ It keeps what a recovery should find: the image of the facts after every single 
 from collections.abc import Callable
 from typing import get_args
 
-from forebay.core.event import Event, decode_event, decode_written
+from forebay.core.event import Event
 from forebay.core.gate import condition_gate
 from forebay.core.instant import days, micros, minutes, seconds
 from forebay.core.job import Draft, State
@@ -15,6 +15,7 @@ from forebay.core.outcome import Ack, Cancel, DeadLetter, Failure, Release, Retr
 from forebay.core.policy import AtMost, Bounded, Fair, InOrder, KeepFor, LatestWins, Priority, Retained, Until
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
+from forebay.core.written import decode_event, decode_written
 from forebay.store.memory.engine import Recorder
 from forebay.store.memory.facts import Facts
 from forebay.store.memory.image import image

@@ -6,10 +6,11 @@ from threading import Event, Thread
 import pytest
 
 from forebay.core.errors import Closed, StoreFailed
-from forebay.core.event import Purged, encode_event
+from forebay.core.event import Purged
 from forebay.core.instant import seconds
 from forebay.core.job import Draft
 from forebay.core.outcome import Ack
+from forebay.core.written import encode_event
 from forebay.store.memory.facts import Facts
 from forebay.store.memory.image import image
 from forebay.store.memory.journaled import CompactingJournal, open_journaled

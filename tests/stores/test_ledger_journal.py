@@ -9,12 +9,13 @@ import pytest
 from msgspec.msgpack import encode
 
 from forebay.core.errors import Closed, Invalid, JournalDamaged, OffsetGone
-from forebay.core.event import Claimed, Enqueued, Entry, decode_written
+from forebay.core.event import Claimed, Enqueued, Entry
 from forebay.core.instant import seconds
 from forebay.core.job import Draft
 from forebay.core.ledger import LedgerEntry, LedgerRule, decode_record
 from forebay.core.outcome import Ack
 from forebay.core.spec import QueueSpec
+from forebay.core.written import decode_written
 from forebay.store.memory.disk import Disk, RealDisk
 from forebay.store.memory.frame import encode_mark
 from forebay.store.memory.journaled import CompactingJournal, open_journaled

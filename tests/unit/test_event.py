@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.core.event import READABLE, VERSION, Claimed, Enqueued, Entry, Event, Purged, decode_event, encode_event
+from forebay.core.event import Claimed, Enqueued, Entry, Event, Purged
 from forebay.core.job import Draft
 from forebay.core.rank import rank_at
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
+from forebay.core.written import READABLE, VERSION, decode_event, encode_event
 from tests.unit.values import NAMES, NOW, SPECS
 
 KINDS: list[type[msgspec.Struct]] = list(get_args(Event))

@@ -9,18 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from forebay.core.errors import Invalid
-from forebay.core.event import (
-    Claimed,
-    Enqueued,
-    Event,
-    LedgerRuled,
-    LedgerTrimmed,
-    Told,
-    decode_told,
-    decode_written,
-    encode_event,
-    is_of_ledger,
-)
+from forebay.core.event import Claimed, Enqueued, Event, LedgerRuled, LedgerTrimmed
 from forebay.core.ledger import (
     VERSION,
     Change,
@@ -33,6 +22,7 @@ from forebay.core.ledger import (
     encode_record,
 )
 from forebay.core.scribe import Scribe
+from forebay.core.written import Told, decode_told, decode_written, encode_event, is_of_ledger
 from forebay.testing.checkers import ledger
 from tests.spans import expanded, joined
 

@@ -127,6 +127,20 @@ class LeaseLost(ForebayError):
         self.delivery = delivery
 
 
+class PartitionLost(ForebayError):
+    """A reader came too late: the partition is another member's by now, and nothing was committed."""
+
+    def __init__(self, log: str, group: str, partition: int, epoch: int) -> None:
+        super().__init__(
+            f"partition {partition} of log {log!r} is no longer owned in epoch {epoch} by this member of {group!r}: "
+            "stop reading it, and call own again"
+        )
+        self.log = log
+        self.group = group
+        self.partition = partition
+        self.epoch = epoch
+
+
 class StoreLocked(ForebayError):
     """Another process owns the journal directory."""
 

@@ -1,19 +1,12 @@
 """What the in-process store writes into its journal: events, each holding everything that a change did.
 
 An event is batch-shaped (arrays, not one row a job) and complete: replaying events in order rebuilds the store.
-With the event comes, in the same record, what the ledger (`core.ledger`) says of it: one write, one sync, both or
-neither. Records are never edited; a new version adds fields at the end of a record, values of a field or new records,
-and `VERSION` is written in front of each so that an old reader refuses what it cannot know. A record of any older
-version is read, and means what it meant.
-
-    1   the first
-    2   `Entry.rank_timed` is a number of `core.rank`; it was a bool, and nobody led
-    3   a record is an event and, where the ledger is on, its entry; `Purged.outlived`; the ledger's own events
+Records are never edited; a new version adds fields at the end of a record, values of a field or new records
+(`core.written` has the versions). What an older record does not say has its default, and means what it meant.
 """
 
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
-import msgspec
 from msgspec import Struct
 
 from forebay.core.gate import Gate
@@ -22,9 +15,6 @@ from forebay.core.outcome import Failure
 from forebay.core.rank import TIMED
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
-
-VERSION: Final = 3
-READABLE: Final = range(1, VERSION + 1)
 
 
 class Entry(Struct, frozen=True, array_like=True, gc=False):
@@ -51,10 +41,26 @@ class Entry(Struct, frozen=True, array_like=True, gc=False):
     cls: str = ""
     merges: bool = False
     gates: tuple[Gate, ...] = ()
+    cost: int = 1
+
+
+class Newer(Struct, frozen=True, array_like=True):
+    """What a job takes over of a newer draft besides its payload: all that says how urgent it is, and its meta.
+
+    What says where it stands is its own: id, tenant, subject, class, gates, cost, lives, and its time. `due_at` None:
+    the time stays, and the rank moves by as much as `rank_base` does; else both are written anew.
+    """
+
+    priority: int = 0
+    rank_base: int = 0
+    deadline: Instant | None = None
+    expires_at: Instant | None = None
+    meta: dict[str, str] | None = None
+    due_at: Instant | None = None
 
 
 class Merge(Struct, frozen=True, array_like=True):
-    """A waiting job took over a newer payload, and the newer draft's key points at it."""
+    """A waiting job took over a newer draft, and that draft's key points at it. `newer` None: its payload alone."""
 
     id: int
     kind: str
@@ -62,20 +68,44 @@ class Merge(Struct, frozen=True, array_like=True):
     key: str | None = None
     key_digest: bytes = b""
     key_until: Instant = 0
+    newer: Newer | None = None
+
+
+class Grave(Struct, frozen=True, array_like=True):
+    """Where a dead job lies, if not in its own queue, and until when (0: until it is redriven or purged)."""
+
+    queue: str | None = None
+    kept_until: Instant = 0
+
+
+class Fed(Struct, frozen=True, array_like=True):
+    """A source has come so far."""
+
+    source: str
+    batch: int
+    taken: int
+    digest: bytes
 
 
 class Enqueued(Struct, frozen=True, array_like=True, tag="enqueued"):
+    """`shed` died to make room, `mended` dead ones gave way; `graves` of those who died and have one of their own."""
+
     at: Instant
     entries: list[Entry]
     merged: list[Merge] = []
+    shed: list[int] = []
+    graves: dict[int, Grave] = {}
+    mended: list[int] = []
+    fed: Fed | None = None
 
 
 class Promoted(Struct, frozen=True, array_like=True, tag="promoted"):
-    """Waiting jobs became claimable; `expired` ones died instead, unclaimed."""
+    """Waiting jobs became claimable, and took their time of the rates; `expired` ones died instead, unclaimed."""
 
     at: Instant
     ids: list[int]
     expired: list[int] = []
+    graves: dict[int, Grave] = {}
 
 
 class Claimed(Struct, frozen=True, array_like=True, tag="claimed"):
@@ -112,6 +142,7 @@ class Died(Struct, frozen=True, array_like=True, tag="d"):
     id: int
     delivery: int
     error: Failure
+    grave: Grave | None = None
 
 
 class Released(Struct, frozen=True, array_like=True, tag="l"):
@@ -179,6 +210,14 @@ class GateSet(Struct, frozen=True, array_like=True, tag="gate"):
     limit: int | None
 
 
+class LetIn(Struct, frozen=True, array_like=True, tag="let-in"):
+    """These parked jobs passed the gate, and are never held by it again."""
+
+    at: Instant
+    gate: str
+    ids: list[int]
+
+
 class SchedulePut(Struct, frozen=True, array_like=True, tag="schedule"):
     at: Instant
     schedule: Schedule
@@ -198,6 +237,8 @@ class Fired(Struct, frozen=True, array_like=True, tag="fired"):
     next_at: Instant
     entries: list[Entry]
     merged: list[Merge] = []
+    shed: list[int] = []
+    graves: dict[int, Grave] = {}
 
 
 class LogEntry(Struct, frozen=True, array_like=True, gc=False):
@@ -231,6 +272,18 @@ class Trimmed(Struct, frozen=True, array_like=True, tag="trimmed"):
     log: str
     partition: int
     before: int
+
+
+class PartitionsOwned(Struct, frozen=True, array_like=True, tag="owned"):
+    """A member of a group owns these partitions until the instant, each in its epoch, and no others any more."""
+
+    at: Instant
+    log: str
+    group: str
+    member: str
+    until: Instant
+    partitions: list[int]
+    epochs: list[int]
 
 
 class LedgerRuled(Struct, frozen=True, array_like=True, tag="ledger-ruled"):
@@ -270,72 +323,6 @@ Event: TypeAlias = (
     | Trimmed
     | LedgerRuled
     | LedgerTrimmed
+    | LetIn
+    | PartitionsOwned
 )
-
-
-class Told(Struct, frozen=True, array_like=True, gc=False):
-    """What the ledger says of an event: the offset of its record, and the record as `core.ledger` encodes it."""
-
-    offset: int
-    record: bytes
-
-
-class Written(Struct, frozen=True, array_like=True):
-    """One record of the journal."""
-
-    event: Event
-    told: Told | None = None
-
-
-class _Glimpse(Struct, frozen=True, array_like=True):
-    event: msgspec.Raw
-    told: Told | None = None
-
-
-_encoder: Final = msgspec.msgpack.Encoder()
-_decoder: Final[msgspec.msgpack.Decoder[Written]] = msgspec.msgpack.Decoder(Written)
-_bare_decoder: Final[msgspec.msgpack.Decoder[Event]] = msgspec.msgpack.Decoder(Event)
-_glimpser: Final[msgspec.msgpack.Decoder[_Glimpse]] = msgspec.msgpack.Decoder(_Glimpse)
-_VERSION_BYTE: Final = bytes([VERSION])
-_BARE: Final = 2
-"""The last version whose records are events and nothing else."""
-
-
-def encode_event(event: Event, told: Told | None = None) -> bytes:
-    return _VERSION_BYTE + _encoder.encode(Written(event, told))
-
-
-def decode_event(record: bytes | memoryview) -> Event:
-    """The event in a record; `ValueError` when it is of a version unknown here or no event at all."""
-    return decode_written(record).event
-
-
-def decode_written(record: bytes | memoryview) -> Written:
-    """The event and what the ledger says of it; `ValueError` as in `decode_event`."""
-    version = _version(record)
-    try:
-        return Written(_bare_decoder.decode(record[1:])) if version <= _BARE else _decoder.decode(record[1:])
-    except msgspec.DecodeError as error:
-        raise ValueError(str(error)) from None
-
-
-def decode_told(record: bytes | memoryview) -> Told | None:
-    """What the ledger says, without a look at the event."""
-    if _version(record) <= _BARE:
-        return None
-    try:
-        return _glimpser.decode(record[1:]).told
-    except msgspec.DecodeError as error:
-        raise ValueError(str(error)) from None
-
-
-def is_of_ledger(record: bytes | memoryview) -> bool:
-    """Whether the event is one of the ledger's own, by its tag alone."""
-    return record[4:11] == b"ledger-"
-
-
-def _version(record: bytes | memoryview) -> int:
-    if not record or record[0] not in READABLE:
-        version = record[0] if record else "missing"
-        raise ValueError(f"record version {version}, this reader knows versions 1 to {VERSION}")
-    return record[0]

@@ -1,25 +1,52 @@
-"""What may hold a due job back. Core stamps a job with its gates; a store only counts slots.
+"""What may hold a due job back. Core stamps a job with its gates; a store only counts slots, and time.
 
-A slot is taken when a job becomes ready and freed when it is settled. A job that finds a gate closed parks in
-`waiting`: it is never looked at by a claim, so a closed gate costs the others nothing.
+A slot is taken when a job becomes ready and freed when it is settled; a job takes as many as it costs. A job that finds
+a gate closed parks in `waiting`: it is never looked at by a claim, so a closed gate costs the others nothing.
 An ordered gate admits one job at a time, always the one with the smallest id that is not finished.
+
+A gate with a `step` is a rate: nothing is given back, time is. All that is to be known of it is one instant, the gate's
+`tide`: the time up to which its starts are paid for (the "theoretical arrival time" of the cell rate algorithm). Each
+unit moves it on by a step; a job is let in as long as that leaves it no more than `limit` steps ahead of now. A tide
+that has come to pass says nothing any more, and may be forgotten. Only a claim lets a job in at a rate, and only what
+it hands out: otherwise the starts of an idle hour would be saved up as ready jobs, and all start at once.
 """
 
 from msgspec import Struct
 
+from forebay.core.errors import Invalid
+from forebay.core.instant import Instant, Span
 from forebay.core.job import Draft
-from forebay.core.limits import SLOTS_MOST
-from forebay.core.policy import AtMost, Field, InOrder, Until, terms_of
+from forebay.core.limits import INSTANT_MOST, SLOTS_MOST
+from forebay.core.policy import AtMost, Field, InOrder, Rate, Term, Until, terms_of
 from forebay.core.spec import QueueSpec
 
 
 class Gate(Struct, frozen=True, array_like=True):
-    """One gate in front of one job. `blocks`: a dead head keeps the line closed. `limit` 0: closed until `set_gate`."""
+    """One gate in front of one job.
+
+    limit   slots, or of a rate the units that may start at once; 0: closed until `set_gate` or `release`
+    blocks  a dead head keeps the line closed
+    cost    how many slots, or units, the job takes
+    step    the time that one unit of a rate costs; 0: it is no rate
+    """
 
     name: str
     limit: int
     ordered: bool = False
     blocks: bool = False
+    cost: int = 1
+    step: Span = 0
+
+
+def opens_at(tide: Instant, gate: Gate, limit: int | None = None) -> Instant:
+    """When a rate with this tide lets the job in; `limit`: the operator's number, which wins over the stamped one."""
+    most = gate.limit if limit is None else limit
+    return INSTANT_MOST if gate.cost > most else tide - (most - gate.cost) * gate.step
+
+
+def tide_after(tide: Instant, gate: Gate, now: Instant) -> Instant:
+    """The tide once the job was let in."""
+    return max(tide, now) + gate.cost * gate.step
 
 
 def condition_gate(condition: str, value: str | None = None) -> str:
@@ -28,30 +55,43 @@ def condition_gate(condition: str, value: str | None = None) -> str:
 
 
 def gates_for(spec: QueueSpec, draft: Draft) -> tuple[Gate, ...]:
-    """The draft's gates, tightest first: a job should park where it is likeliest to wait longest.
+    """The draft's gates, tightest first: a job should park where it is likeliest to wait longest. Rates come last.
 
-    A job without the field that a term looks at is not held by that term.
+    A job without the field that a term looks at is not held by that term. One that costs more than a gate ever has
+    is refused: it would wait for ever.
     """
     gates = []
     for term in terms_of(spec.eligibility):
         value = None if term.per is None else _value(draft, term.per)
-        if term.per is not None and value is None:
-            continue
-        match term:
-            case InOrder(per, dead_head):
-                gates.append(Gate(f"order/{spec.name}/{per}/{value}", 1, ordered=True, blocks=dead_head == "block"))
-            case AtMost(limit, None):
-                gates.append(Gate(f"cap/{spec.name}", limit))
-            case AtMost(limit, per):
-                gates.append(Gate(f"cap/{spec.name}/{per}/{value}", limit))
-            case Until(condition, _):
-                gates.append(Gate(condition_gate(condition, value), 0))
+        if term.per is None or value is not None:
+            gates.append(_gate(spec.name, term, value, draft.cost))
     if spec.merge is not None and draft.subject is not None:
         # Ordered: a retry of older work must not run after newer work and undo it.
         gates.append(Gate(f"merge/{spec.name}/{draft.subject}", 1, ordered=True))
     if len(gates) > 1:
-        gates.sort(key=lambda gate: (not gate.ordered, gate.limit or SLOTS_MOST))
+        gates.sort(key=lambda gate: (not gate.ordered, gate.step > 0, gate.limit or SLOTS_MOST))
     return tuple(gates)
+
+
+def _gate(queue: str, term: Term, value: str | None, cost: int) -> Gate:
+    match term:
+        case InOrder(per, dead_head):
+            return Gate(f"order/{queue}/{per}/{value}", 1, ordered=True, blocks=dead_head == "block")
+        case AtMost(limit, per, shared):
+            gate = Gate(_named("cap", queue, shared, per, value), limit, cost=cost)
+        case Rate(_, _, per, _, shared):
+            gate = Gate(_named("rate", queue, shared, per, value), term.most, cost=cost, step=term.step)
+        case Until(condition, _):
+            return Gate(condition_gate(condition, value), 0, cost=cost)
+    if cost > gate.limit:
+        raise Invalid("cost", f"{cost} is more than {gate.name} ever lets in: {gate.limit}", "make the job smaller")
+    return gate
+
+
+def _named(sort: str, queue: str, shared: str | None, per: Field | None, value: str | None) -> str:
+    """No queue has a name with an @."""
+    of = queue if shared is None else f"@{shared}"
+    return f"{sort}/{of}" if per is None else f"{sort}/{of}/{per}/{value}"
 
 
 def _value(draft: Draft, per: Field) -> str | None:

@@ -13,7 +13,7 @@ from msgspec.structs import force_setattr
 
 from forebay.core.errors import Invalid
 from forebay.core.instant import Instant, Span, checked_instant, micros
-from forebay.core.limits import ATTEMPTS_MOST, META_BYTES, META_ENTRIES, PRIORITY_MOST, SPAN_MOST
+from forebay.core.limits import ATTEMPTS_MOST, COST_MOST, META_BYTES, META_ENTRIES, PRIORITY_MOST, SPAN_MOST
 from forebay.core.names import check_name, check_text, is_name
 from forebay.core.outcome import Failure
 from forebay.core.payload import Json, check_body, decode_payload, encode_payload
@@ -48,6 +48,7 @@ class Draft(Struct, frozen=True):
     subject     what it is about: per-subject order, caps and coalescing
     meta        small strings that travel along, such as a trace id
     body        the payload as JSON bytes, for callers that have it encoded already; then `payload` is not read
+    cost        how much it takes of each cap, rate and condition, and of its worker's room; heavy jobs cost more
     """
 
     kind: str
@@ -64,6 +65,7 @@ class Draft(Struct, frozen=True):
     max_attempts: int | None = None
     meta: dict[str, str] | None = None
     body: bytes = b""
+    cost: int = 1
 
     def __post_init__(self) -> None:
         kind, queue = self.kind, self.queue
@@ -76,6 +78,8 @@ class Draft(Struct, frozen=True):
             _check_count("priority", self.priority, -PRIORITY_MOST, PRIORITY_MOST)
         if type(self.delay) is not int or self.delay:
             _check_count("delay", self.delay, 0, _DELAY_MOST)
+        if type(self.cost) is not int or self.cost != 1:
+            _check_count("cost", self.cost, 1, COST_MOST)
         if self.run_at is not None:
             checked_instant("run_at", self.run_at)
             if self.delay:
@@ -97,7 +101,10 @@ class Draft(Struct, frozen=True):
 
 
 class Job(Struct, frozen=True):
-    """One job as a caller sees it. `attempt` is lives used; `delivery` counts hand-outs and only ever grows."""
+    """One job as a caller sees it. `attempt` is lives used; `delivery` counts hand-outs and only ever grows.
+
+    `home`: the queue it died in, where its dead letter lies in another one (`queue`); a redrive sends it back there.
+    """
 
     id: int
     queue: str
@@ -123,6 +130,8 @@ class Job(Struct, frozen=True):
     cancel_requested: bool
     errors: tuple[Failure, ...]
     result_body: bytes | None
+    cost: int = 1
+    home: str | None = None
 
     @property
     def payload(self) -> Json:

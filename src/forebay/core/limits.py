@@ -28,6 +28,11 @@ AGING_STEP_MOST: Final = timedelta(hours=1)
 
 WEIGHT_MOST: Final = 1_000
 SLOTS_MOST: Final = 2**31 - 1
+COST_MOST: Final = 1_000_000
+RATE_STEP_LEAST: Final = 100
+"""Microseconds from start to start at the highest rate: what is rounded to whole microseconds is off by 1 % at most."""
+
+ROUTES_MOST: Final = 64
 PARTITIONS_MOST: Final = 1_024
 DEPTH_MOST: Final = 2**31 - 1
 
@@ -45,6 +50,9 @@ ERRORS_KEPT: Final = 5
 LEDGER_KEPT: Final = timedelta(days=7)
 LEDGER_BYTES: Final = 1024 * 1024 * 1024
 """How much of its ledger a store keeps unless it is told otherwise."""
+
+AHEAD_MOST: Final = 10_000
+"""Jobs that are counted to say how many go before one."""
 
 META_ENTRIES: Final = 16
 META_BYTES: Final = 4_096

@@ -30,6 +30,16 @@ def check_name(field: str, name: str) -> str:
     return str.__str__(name)
 
 
+def check_pattern(field: str, pattern: str) -> str:
+    """Words between dots, of which any may be `*` and the last one `**`."""
+    *words, last = pattern.split(".") if isinstance(pattern, str) and len(pattern) <= NAME_LENGTH else ("",)
+    if not all(word == "*" or is_name(word) for word in (*words, "*" if last == "**" else last)):
+        raise Invalid(
+            field, f"{_shown(pattern)} is not a pattern", "use words between dots, * for one, ** for the rest"
+        )
+    return str.__str__(pattern)
+
+
 def check_text(field: str, text: str) -> str:
     """Free text that identifies something, such as an idempotency key or a subject."""
     if not isinstance(text, str) or not 1 <= len(text) <= TEXT_LENGTH or not is_clean(text):

@@ -16,6 +16,7 @@ from forebay.core.payload import check_body, clean_text
 
 ABANDONED = "forebay.Abandoned"
 EXPIRED = "forebay.Expired"
+SHED = "forebay.Shed"
 _AFTER_MOST = micros(SPAN_MOST)
 
 

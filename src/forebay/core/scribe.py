@@ -85,10 +85,11 @@ class Scribe:
             traits = None if told is None else [told] * len(ids)
             self.jobs(Change.ACCEPTED, ids, queue, kind, 0, 0, max_attempts, self._at, due_at, traits=traits)
 
-    def merged(self, job_id: int, draft: Draft) -> None:
-        """A waiting job took over what this draft brings."""
+    def merged(self, job_id: int, draft: Draft, due_at: Instant = 0) -> None:
+        """A waiting job took over what this draft brings; `due_at`: its time moved as well."""
         own = trait(draft.tenant, draft.subject, draft.key, draft.priority)
-        self.job(Change.MERGED, job_id, draft.queue, draft.kind, trait=own)
+        facts = (0, 0, 0, 0, due_at) if due_at else ()
+        self.job(Change.MERGED, job_id, draft.queue, draft.kind, *facts, trait=own)
 
     def spans(self) -> list[Span]:
         """What was told of jobs so far."""

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
+from forebay.core.contradictions import contradiction
 from forebay.core.errors import Invalid
 from forebay.core.instant import checked_micros, in_words, minutes
 from forebay.core.limits import SPAN_MOST
@@ -16,9 +17,11 @@ from forebay.core.policy import (
     Backoff,
     Bounded,
     Capacity,
+    DeadLetters,
     Eligibility,
     Exponential,
     Fair,
+    FanOut,
     Fifo,
     Fixed,
     FullJitter,
@@ -26,13 +29,16 @@ from forebay.core.policy import (
     InOrder,
     KeepFor,
     LatestWins,
+    Rate,
     RemoveOnAck,
     Retained,
     Retention,
     Routing,
     Selection,
+    Shed,
     Unbounded,
     Until,
+    While,
     terms_of,
 )
 
@@ -41,11 +47,12 @@ _AXES: dict[str, Any] = {
     "selection": Selection,
     "share": Fair | None,
     "merge": LatestWins | None,
+    "unique": While | None,
     "eligibility": Eligibility,
     "routing": Routing,
+    "fan_out": FanOut | None,
     "capacity": Capacity,
 }
-_OF_A_LOG = (Fifo(), None, None, Immediate(), Routing(), Unbounded())
 
 
 def _backoff(backoff: Backoff) -> str:
@@ -58,8 +65,32 @@ def _backoff(backoff: Backoff) -> str:
             return f"exponential {in_words(base)} … {in_words(cap)}"
 
 
+def _dead(dead: DeadLetters) -> str:
+    if dead.queue is not None:
+        return f"dead in {dead.queue}"
+    kept = [in_words(dead.keep)] if dead.keep else []
+    return ", ".join(["dead", *kept, *([f"the last {dead.most}"] if dead.most else [])])
+
+
+def _quiet(merge: LatestWins) -> str:
+    if merge.quiet is None:
+        return ""
+    return f", after {in_words(merge.quiet)} of quiet" + (f" or {in_words(merge.at_most)}" if merge.at_most else "")
+
+
+def _per(per: str | None) -> str:
+    return f" per {per}" if per else ""
+
+
+def _shared(shared: str | None) -> str:
+    return f", shared as {shared}" if shared else ""
+
+
 class QueueSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One queue. `key_window` is how long an idempotency key is remembered after its job was accepted."""
+    """One queue. `key_window` is how long an idempotency key is remembered after its job was accepted.
+
+    With `unique` a key is taken while its job is in one of those states instead. With `fan_out` it is a broker.
+    """
 
     name: str
     retention: Retention = RemoveOnAck()
@@ -70,18 +101,15 @@ class QueueSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     routing: Routing = Routing()
     capacity: Capacity = Unbounded()
     key_window: timedelta = minutes(5)
+    unique: While | None = None
+    fan_out: FanOut | None = None
 
     def __post_init__(self) -> None:
         force_setattr(self, "name", check_name("queue", self.name))
         checked_micros("key_window", self.key_window, timedelta(seconds=1), SPAN_MOST)
         self._check_types()
-        axes = (self.selection, self.share, self.merge, self.eligibility, self.routing, self.capacity)
-        if self.is_log and axes != _OF_A_LOG:
-            raise Invalid(
-                self.name, "a retained log has no selection, gates, routing or capacity", "its readers keep their place"
-            )
-        if self.merge and any(isinstance(term, InOrder) for term in terms_of(self.eligibility)):
-            raise Invalid(self.name, "LatestWins replaces work that InOrder promises to run", "choose one of the two")
+        if (found := contradiction(self)) is not None:
+            raise Invalid(self.name, found.reason, found.way_out)
 
     def _check_types(self) -> None:
         """What has a wrong type would be written down and never read back."""
@@ -98,6 +126,10 @@ class QueueSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def is_log(self) -> bool:
         return isinstance(self.retention, Retained)
+
+    @property
+    def is_broker(self) -> bool:
+        return self.fan_out is not None
 
     def to_json(self) -> bytes:
         return msgspec.json.encode(self)
@@ -128,6 +160,8 @@ class QueueSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """When progress is durable, relative to the effect."""
         if self.is_log:
             return "a reader's commit of its offset: before its effect means at most once, after it at least once"
+        if self.is_broker:
+            return "the enqueue, which puts a copy into every queue or into none; then that of each queue for its copy"
         return "settle(Ack) after the effect: at least once; make the effect idempotent by the job's fence"
 
     def _retention(self) -> str:
@@ -136,37 +170,48 @@ class QueueSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 return "remove-on-ack"
             case KeepFor(span):
                 return f"keep {in_words(span)}"
-            case Retained(partitions, window):
-                return f"retained log × {partitions}, window {in_words(window) if window else 'unlimited'}"
+            case Retained(partitions, window, lagging):
+                words = f"retained log × {partitions}, window {in_words(window) if window else 'unlimited'}"
+                return words if lagging == "count" else f"{words}, longer for lagging groups"
 
     def _selection(self) -> str:
         words = [type(self.selection).__name__.lower()]
         if self.share:
             words.append(f"fair by {self.share.by}")
         if self.merge:
-            words.append(f"latest wins by {self.merge.by}")
+            words.append(f"latest wins by {self.merge.by}{_quiet(self.merge)}")
+        if self.unique:
+            words.append(f"unique while {' or '.join(self.unique.states)}")
         return " + ".join(words)
 
     def _eligibility(self) -> str:
         words = []
         for term in terms_of(self.eligibility):
             match term:
-                case AtMost(limit, per):
-                    words.append(f"at most {limit}" + (f" per {per}" if per else ""))
+                case AtMost(limit, per, shared):
+                    words.append(f"at most {limit}{_per(per)}{_shared(shared)}")
+                case Rate(limit, every, per, burst, shared):
+                    at_once = "" if burst is None else f" ({burst} at once)"
+                    words.append(f"{limit} every {in_words(every)}{at_once}{_per(per)}{_shared(shared)}")
                 case InOrder(per, dead_head):
                     words.append(f"in order per {per} (dead head: {dead_head})")
                 case Until(condition, per):
-                    words.append(f"until {condition}" + (f" per {per}" if per else ""))
+                    words.append(f"until {condition}{_per(per)}")
         return " + ".join(words) or "immediate"
 
     def _position(self) -> str:
         if self.is_log:
             return "main"
-        return f"main → retry × {self.routing.max_attempts} ({_backoff(self.routing.backoff)}) → dead"
+        if self.fan_out is not None:
+            return f"broker → {' + '.join(f'{route.queue} ({route.kinds})' for route in self.fan_out.routes)}"
+        dead = _dead(self.routing.dead) if self.routing.dead else "dead"
+        return f"main → retry × {self.routing.max_attempts} ({_backoff(self.routing.backoff)}) → {dead}"
 
     def _capacity(self) -> str:
         match self.capacity:
             case Unbounded():
                 return "unbounded"
+            case Bounded(limit, Shed(who)):
+                return f"bounded {limit}, shed {who}"
             case Bounded(limit, when_full):
                 return f"bounded {limit}, {type(when_full).__name__.lower()}"

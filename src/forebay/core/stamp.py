@@ -4,14 +4,16 @@ The store brings the id and its own now; everything else follows from the draft 
 spec: what does not depend on the draft is worked out once, and a plain FIFO queue pays for nothing it does not use.
 """
 
+from collections.abc import Callable
 from typing import Final
 
-from forebay.core.event import Entry
+from forebay.core.event import Entry, Grave, Newer
 from forebay.core.gate import Gate, gates_for
 from forebay.core.instant import Instant, Span, micros
 from forebay.core.job import Draft
+from forebay.core.limits import INSTANT_MOST
 from forebay.core.payload import digest
-from forebay.core.policy import Fifo, Immediate, KeepFor
+from forebay.core.policy import Fifo, Immediate, KeepFor, LatestWins
 from forebay.core.rank import BY_TIME, rank_rule
 from forebay.core.spec import QueueSpec
 
@@ -21,13 +23,14 @@ _OPEN: Final[tuple[Gate, ...]] = ()
 class Stamper:
     """The stamps of one queue's spec."""
 
-    __slots__ = ("_keep_for", "_key_window", "_ranked", "gated", "is_log", "spec")
+    __slots__ = ("_debounce", "_keep_for", "_key_window", "_ranked", "gated", "is_log", "spec")
 
     def __init__(self, spec: QueueSpec) -> None:
         self.spec = spec
         self.is_log = spec.is_log
         self._ranked = not isinstance(spec.selection, Fifo)
         self.gated = spec.merge is not None or not isinstance(spec.eligibility, Immediate)
+        self._debounce = spec.merge if spec.merge is not None and spec.merge.quiet is not None else None
         self._key_window = micros(spec.key_window)
         self._keep_for: Span = micros(spec.retention.span) if isinstance(spec.retention, KeepFor) else 0
 
@@ -35,13 +38,35 @@ class Stamper:
         """Until when a done or cancelled job stays readable; 0: it goes at once."""
         return finished_at + self._keep_for if self._keep_for else 0
 
+    def grave(self, died_at: Instant, of: Callable[[str], "Stamper"]) -> Grave | None:
+        """Where a job that dies now will lie, and how long; None: here, until it is redriven or purged.
+
+        How long is for the queue to say where it lies: `of` has the other queues' stampers.
+        """
+        dead = self.spec.routing.dead
+        if dead is None:
+            return None
+        rule = dead if dead.queue is None else of(dead.queue).spec.routing.dead
+        keep = None if rule is None else rule.keep
+        return Grave(dead.queue, died_at + micros(keep) if keep else 0) if dead.queue or keep else None
+
     def key(self, draft: Draft, now: Instant) -> tuple[bytes, Instant]:
-        """What the key remembers of the draft, and for how long."""
-        return digest(draft.kind, draft.body), now + self._key_window
+        """What the key remembers of the draft, and for how long; with `While` its job's state says so alone."""
+        return digest(draft.kind, draft.body), now + self._key_window if self.spec.unique is None else INSTANT_MOST
+
+    def newer(self, draft: Draft, enqueued_at: Instant, due_at: Instant, now: Instant) -> Newer:
+        """What the waiting job, accepted and due then, takes over of the draft that comes now."""
+        base, _ = rank_rule(self.spec.selection, draft)
+        moved = None
+        if self._debounce is not None and due_at > now:
+            moved = max(due_at, quiet_until(self._debounce, enqueued_at, now))
+        return Newer(draft.priority, base, draft.deadline, draft.expires_at, draft.meta, moved)
 
     def entry(self, draft: Draft, job_id: int, now: Instant, key_digest: bytes = b"", key_until: Instant = 0) -> Entry:
         spec = self.spec
         due_at = now + draft.delay if draft.run_at is None else max(now, draft.run_at)
+        if self._debounce is not None and draft.subject is not None:
+            due_at = max(due_at, quiet_until(self._debounce, now, now))
         base, timed = rank_rule(spec.selection, draft) if self._ranked else BY_TIME
         gates = gates_for(spec, draft) if self.gated else _OPEN
         return Entry(
@@ -66,6 +91,7 @@ class Stamper:
             self.cls(draft),
             spec.merge is not None and draft.subject is not None,
             gates,
+            draft.cost,
         )
 
     def cls(self, draft: Draft) -> str:
@@ -73,3 +99,10 @@ class Stamper:
         if share is None:
             return ""
         return (draft.tenant if share.by == "tenant" else draft.kind) or ""
+
+
+def quiet_until(merge: LatestWins, first_at: Instant, now: Instant) -> Instant:
+    """When it has been quiet for long enough, if nothing comes any more; not after the end of `at_most`."""
+    assert merge.quiet is not None
+    quiet = now + micros(merge.quiet)
+    return quiet if merge.at_most is None else min(quiet, first_at + micros(merge.at_most))

@@ -4,7 +4,8 @@
 and are durable in the only sense that a test needs: `replay` gives the facts back that a crash would have to keep.
 """
 
-from forebay.core.event import Event, decode_event
+from forebay.core.event import Event
+from forebay.core.written import decode_event
 from forebay.store.memory.facts import Facts
 
 

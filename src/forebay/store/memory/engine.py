@@ -11,10 +11,11 @@ from typing import Final, Protocol
 
 from forebay.core.clock import Clock
 from forebay.core.errors import Closed, StoreFailed
-from forebay.core.event import Event, Promoted, Purged, Told, encode_event
+from forebay.core.event import Event, Promoted, Purged
 from forebay.core.instant import Instant
 from forebay.core.job import State
 from forebay.core.limits import INSTANT_MOST
+from forebay.core.written import Told, encode_event
 from forebay.store.memory.facts import Facts
 from forebay.store.memory.index import Index
 from forebay.store.memory.intake import Intake

@@ -40,7 +40,6 @@ from forebay.core.event import (
     SchedulePut,
     SettledAll,
     SpecPut,
-    Told,
     Trimmed,
 )
 from forebay.core.instant import Instant
@@ -50,6 +49,7 @@ from forebay.core.outcome import EXPIRED, Failure
 from forebay.core.rank import rank_at
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
+from forebay.core.written import Told
 from forebay.store.memory.deadlines import Deadlines
 from forebay.store.memory.ledger_state import LedgerState
 from forebay.store.memory.logs import Logs

@@ -11,10 +11,11 @@ import msgspec
 from msgspec import Struct
 
 from forebay.core.errors import StoreFailed
-from forebay.core.event import READABLE, VERSION, LogEntry
+from forebay.core.event import LogEntry
 from forebay.core.instant import Instant
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
+from forebay.core.written import READABLE, VERSION
 from forebay.store.memory.facts import Facts, KeyFact, KeyName
 from forebay.store.memory.ledger_state import LedgerState
 from forebay.store.memory.logs import Partition

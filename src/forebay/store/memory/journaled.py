@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 
 from forebay.core.clock import Clock
 from forebay.core.errors import ForebayError, JournalDamaged, StoreFailed
-from forebay.core.event import Told, decode_written
+from forebay.core.written import Told, decode_written
 from forebay.store.memory.disk import Disk, RealDisk
 from forebay.store.memory.facts import Facts
 from forebay.store.memory.frame import Scan, decode_header

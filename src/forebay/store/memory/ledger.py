@@ -12,9 +12,10 @@ from typing import Final
 
 from forebay.core.clock import Clock
 from forebay.core.errors import Closed, ForebayError, Invalid, OffsetGone, StoreFailed
-from forebay.core.event import Event, LedgerRuled, LedgerTrimmed, Told
+from forebay.core.event import Event, LedgerRuled, LedgerTrimmed
 from forebay.core.instant import Instant
 from forebay.core.ledger import LedgerEntry, LedgerRule, decode_record, encode_record
+from forebay.core.written import Told
 from forebay.store.checks import check_limit
 from forebay.store.memory.disk import Disk, RealDisk
 from forebay.store.memory.engine import Recorder

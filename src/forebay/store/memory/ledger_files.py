@@ -21,7 +21,8 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, TypeVar
 
 from forebay.core.errors import JournalDamaged
-from forebay.core.event import Event, LedgerRuled, LedgerTrimmed, Told, decode_event, decode_told, is_of_ledger
+from forebay.core.event import Event, LedgerRuled, LedgerTrimmed
+from forebay.core.written import Told, decode_event, decode_told, is_of_ledger
 from forebay.store.memory.disk import Disk
 from forebay.store.memory.frame import HEADER_BYTES, Scan, decode_header, encode_frame, encode_header
 

@@ -5,9 +5,10 @@ Part of the facts: changed by events alone. The records themselves stay in the f
 
 from msgspec import Struct
 
-from forebay.core.event import LedgerRuled, LedgerTrimmed, Told
+from forebay.core.event import LedgerRuled, LedgerTrimmed
 from forebay.core.instant import Span
 from forebay.core.ledger import LedgerRule
+from forebay.core.written import Told
 
 _USUAL = LedgerRule()
 

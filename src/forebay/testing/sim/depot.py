@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from forebay.core.clock import Signal
 from forebay.core.errors import ForebayError
-from forebay.core.event import Event, decode_event
+from forebay.core.event import Event
 from forebay.core.instant import Instant, Span
+from forebay.core.written import decode_event
 from forebay.store.memory.image import restore
 from forebay.store.memory.journaled import CompactingJournal
 from forebay.store.memory.recovery import recover

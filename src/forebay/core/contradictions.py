@@ -1,0 +1,121 @@
+"""Combinations of axes that promise two things which cannot both be kept: each with its reason and a way out.
+
+Only what can be seen in one spec; where its edges lead is for `core.fanout.check_edges`, which knows the other queues.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+from forebay.core.job import State
+from forebay.core.policy import (
+    Bounded,
+    Fifo,
+    Immediate,
+    InOrder,
+    KeepFor,
+    RemoveOnAck,
+    Retained,
+    Routing,
+    Shed,
+    Unbounded,
+    terms_of,
+)
+
+if TYPE_CHECKING:
+    from forebay.core.spec import QueueSpec
+
+
+class Contradiction(Struct, frozen=True):
+    """`holds(spec)`: the spec contradicts itself in this way."""
+
+    holds: Callable[["QueueSpec"], bool]
+    reason: str
+    way_out: str
+
+
+def contradiction(spec: "QueueSpec") -> Contradiction | None:
+    """The first that the spec has."""
+    return next((each for each in CONTRADICTIONS if each.holds(spec)), None)
+
+
+def _holds_jobs(spec: "QueueSpec") -> bool:
+    """Whether the spec says anything that is only for a queue of jobs."""
+    of_jobs = (spec.selection, spec.share, spec.merge, spec.unique, spec.eligibility, spec.routing, spec.capacity)
+    return of_jobs != (Fifo(), None, None, None, Immediate(), Routing(), Unbounded())
+
+
+def _lines(spec: "QueueSpec") -> list[InOrder]:
+    return [term for term in terms_of(spec.eligibility) if isinstance(term, InOrder)]
+
+
+def _blocks(spec: "QueueSpec") -> bool:
+    return any(line.dead_head == "block" for line in _lines(spec))
+
+
+def _sheds(spec: "QueueSpec") -> Shed | None:
+    full = spec.capacity.when_full if isinstance(spec.capacity, Bounded) else None
+    return full if isinstance(full, Shed) else None
+
+
+def _forgets_its_keys(spec: "QueueSpec") -> bool:
+    ended = spec.unique is not None and {State.DONE, State.CANCELLED} & set(spec.unique.states)
+    return bool(ended) and not isinstance(spec.retention, KeepFor)
+
+
+def _leads_to_itself(spec: "QueueSpec") -> bool:
+    targets = [route.queue for route in spec.fan_out.routes] if spec.fan_out else []
+    return spec.name in targets or (spec.routing.dead is not None and spec.routing.dead.queue == spec.name)
+
+
+def _forgets_the_dead(spec: "QueueSpec") -> bool:
+    dead = spec.routing.dead
+    return dead is not None and (dead.keep is not None or dead.most is not None)
+
+
+CONTRADICTIONS: Final = (
+    Contradiction(
+        lambda spec: spec.is_log and (_holds_jobs(spec) or spec.is_broker),
+        "a retained log has no selection, gates, routing or capacity",
+        "its readers keep their place",
+    ),
+    Contradiction(
+        lambda spec: (
+            isinstance(spec.retention, Retained) and not spec.retention.window and spec.retention.lagging == "block"
+        ),
+        "nothing leaves a log without a window, so a lagging group has nothing to hold back",
+        "give it a window, or leave lagging out",
+    ),
+    Contradiction(
+        lambda spec: spec.is_broker and (_holds_jobs(spec) or not isinstance(spec.retention, RemoveOnAck)),
+        "a broker holds nothing that could be kept, selected, held back, retried or counted",
+        "say it of the queues that its routes lead to",
+    ),
+    Contradiction(_leads_to_itself, "an edge of it leads back to it", "lead it to another queue"),
+    Contradiction(
+        lambda spec: spec.merge is not None and bool(_lines(spec)),
+        "LatestWins replaces work that InOrder promises to run",
+        "choose one of the two",
+    ),
+    Contradiction(
+        lambda spec: _blocks(spec) and _forgets_the_dead(spec),
+        "a dead head blocks its line until somebody looks at it, and DeadLetters would forget it unseen",
+        'let it skip (dead_head="skip"), or keep the dead until they are purged',
+    ),
+    Contradiction(
+        lambda spec: _blocks(spec) and _sheds(spec) is not None,
+        "Shed lets jobs of a line die, and each of them would block it",
+        'let it skip (dead_head="skip"), or refuse newcomers with Reject()',
+    ),
+    Contradiction(
+        lambda spec: _sheds(spec) == Shed("lowest") and isinstance(spec.selection, Fifo),
+        "in a Fifo queue the lowest is always the newcomer, so nobody would ever give way",
+        'say Reject(), or Shed("oldest"), or choose another selection',
+    ),
+    Contradiction(
+        _forgets_its_keys,
+        "While names states that RemoveOnAck does not keep: who is done or cancelled is gone at once",
+        "keep them with KeepFor, or name other states",
+    ),
+)
