@@ -17,10 +17,12 @@ import msgspec
 from msgspec import Struct
 
 from forebay.core.errors import ForebayError, Invalid, KeyConflict, Unsupported, WrongQueueKind
+from forebay.core.features import Feature
 from forebay.core.instant import Instant, Span
 from forebay.core.job import Draft
 from forebay.core.payload import digest
 from forebay.store.checks import check_batch, check_bytes
+from forebay.store.unbuilt import unbuilt
 
 SCHEMES: Final = ("postgresql", "postgres")
 
@@ -101,6 +103,8 @@ def _statement(drafts: Sequence[Draft], notify: bool) -> Statement:
 
 
 def _put(draft: Draft) -> _Put:
+    if draft.cost != 1:
+        raise unbuilt("enqueue_in", Feature.COST)
     return _Put(
         draft.kind,
         msgspec.Raw(draft.body),

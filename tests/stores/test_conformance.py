@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from forebay.core.clock import Clock
+from forebay.core.features import Feature
 from forebay.core.instant import Instant
 from forebay.core.job import Draft
 from forebay.core.lease import Lease, Settled, Settlement
@@ -21,6 +22,7 @@ from forebay.store.memory.store import MemoryStore
 from forebay.store.postgres.store import PostgresStore
 from forebay.store.protocol import Capabilities, Promotion, Receipt, Store, Want
 from forebay.store.sqlite.store import SqliteStore
+from forebay.store.unbuilt import MEMORY, POSTGRES, SQLITE
 from forebay.testing.conformance import Case, Harness, Need, Opener, Status, cases, run
 from forebay.testing.servers.pgbouncer import PgBouncer
 from tests.stores.tables import Tables
@@ -72,12 +74,12 @@ def pooled(request: pytest.FixtureRequest) -> Opener:
     return lambda clock: PostgresStore(url, clock=clock)
 
 
-STORES: dict[str, tuple[Make, set[Need]]] = {
-    "memory": (memory, {Need.NOTHING, Need.EXACT_ORDER}),
-    "journaled": (journaled, set(Need)),
-    "sqlite": (sqlite, set(Need)),
-    "postgres": (postgres, set(Need)),
-    "pooled": (pooled, set(Need)),
+STORES: dict[str, tuple[Make, set[Need | Feature]]] = {
+    "memory": (memory, {Need.NOTHING, Need.EXACT_ORDER, *Feature} - MEMORY),
+    "journaled": (journaled, {*Need, *Feature} - MEMORY),
+    "sqlite": (sqlite, {*Need, *Feature} - SQLITE),
+    "postgres": (postgres, {*Need, *Feature} - POSTGRES),
+    "pooled": (pooled, {*Need, *Feature} - POSTGRES),
 }
 CONTRACT = [
     pytest.param(make, case, id=f"{name}-{case.theme}-{case.name}")

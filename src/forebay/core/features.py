@@ -1,9 +1,8 @@
-"""What a store may be unable to do, by name. A spec or a draft that asks for it is refused when it comes in."""
+"""What a store may be unable to do, by name. A spec that asks for it is refused when it comes in, and so is a call."""
 
 from collections.abc import Iterator
 from enum import StrEnum
 
-from forebay.core.job import Draft
 from forebay.core.policy import AtMost, Bounded, Rate, Retained, Shed, terms_of
 from forebay.core.spec import QueueSpec
 
@@ -46,8 +45,3 @@ def features_of(spec: QueueSpec) -> Iterator[Feature]:
         yield Feature.LAGGING
     if spec.routing.dead is not None:
         yield Feature.DEAD_LETTERS
-
-
-def features_of_draft(draft: Draft) -> Iterator[Feature]:
-    if draft.cost != 1:
-        yield Feature.COST

@@ -78,13 +78,17 @@ def _gate(queue: str, term: Term, value: str | None, cost: int) -> Gate:
         case InOrder(per, dead_head):
             return Gate(f"order/{queue}/{per}/{value}", 1, ordered=True, blocks=dead_head == "block")
         case AtMost(limit, per, shared):
-            gate = Gate(_named("cap", queue, shared, per, value), limit, cost=cost)
+            return _checked(Gate(_named("cap", queue, shared, per, value), limit, cost=cost))
         case Rate(_, _, per, _, shared):
-            gate = Gate(_named("rate", queue, shared, per, value), term.most, cost=cost, step=term.step)
+            return _checked(Gate(_named("rate", queue, shared, per, value), term.most, cost=cost, step=term.step))
         case Until(condition, _):
             return Gate(condition_gate(condition, value), 0, cost=cost)
-    if cost > gate.limit:
-        raise Invalid("cost", f"{cost} is more than {gate.name} ever lets in: {gate.limit}", "make the job smaller")
+
+
+def _checked(gate: Gate) -> Gate:
+    if gate.cost > gate.limit:
+        reason = f"{gate.cost} is more than {gate.name} ever lets in at once, which is {gate.limit}"
+        raise Invalid("cost", reason, "split the job, or give the gate more room")
     return gate
 
 

@@ -29,6 +29,7 @@ from forebay.core.errors import (
     KeyConflict,
     LeaseLost,
     OffsetGone,
+    PartitionLost,
     PayloadInvalid,
     QueueFull,
     StoreFailed,
@@ -105,6 +106,9 @@ def problem_of(error: ForebayError) -> Problem:
         case OffsetGone():
             facts_gone = {"asked": error.asked, "first": error.first}
             return Problem(410, "offset-gone", "The log no longer holds this offset", told, extra=facts_gone)
+        case PartitionLost():
+            facts_lost = {"partition": error.partition, "epoch": error.epoch}
+            return Problem(409, "partition-lost", "The partition is another member's", told, extra=facts_lost)
         case LeaseLost():
             return Problem(409, "lease-lost", "The lease is lost", told)
         case StoreFailed() | Closed():

@@ -1,14 +1,21 @@
 """What every store checks of a call before it looks at its state: one decision, taken alike on all of them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from functools import lru_cache
 from typing import Final
 
-from forebay.core.errors import BatchTooLarge, Invalid
-from forebay.core.limits import BATCH_BYTES, BATCH_MOST, PAYLOAD_BYTES
+from forebay.core.errors import BatchTooLarge, Invalid, Unsupported
+from forebay.core.fanout import check_edges
+from forebay.core.features import features_of
+from forebay.core.gate import condition_gate
+from forebay.core.instant import Instant, Span, checked_instant, checked_micros
+from forebay.core.job import State
+from forebay.core.limits import BATCH_BYTES, BATCH_MOST, LEASE_LEAST, LEASE_MOST, PAYLOAD_BYTES
 from forebay.core.names import check_name, check_text, is_name
 from forebay.core.payload import check_body, is_clean
-from forebay.store.protocol import Want
+from forebay.core.spec import QueueSpec
+from forebay.store.protocol import Capabilities, Want
 
 _GATE_NAME_LENGTH: Final = 1_024
 
@@ -61,6 +68,47 @@ def checked_total(wants: Sequence[Want]) -> int:
 def check_gate(name: str) -> None:
     if type(name) is not str or not 1 <= len(name) <= _GATE_NAME_LENGTH or not is_clean(name):
         raise Invalid("gate", "it is no name of a gate", "use condition_gate(condition)")
+
+
+def checked_condition(condition: str, count: int, value: str | None) -> str:
+    """The gate that `release` is to let some pass."""
+    check_limit("release", count)
+    name = check_name("condition", condition)
+    return condition_gate(name, None if value is None else check_text("value", value))
+
+
+def check_spec(capabilities: Capabilities, spec: QueueSpec) -> None:
+    """A spec, and one that the store can keep."""
+    if type(spec) is not QueueSpec:
+        raise Invalid("spec", f"{type(spec).__name__} is not a QueueSpec", "build a QueueSpec(name=…)")
+    for feature in features_of(spec):
+        if feature in capabilities.lacks:
+            raise Unsupported(capabilities.name, feature, "leave it out, or use another store")
+
+
+def check_neighbours(spec: QueueSpec, others: Iterable[QueueSpec]) -> None:
+    """Its edges lead to queues, and so do theirs; called in the step that puts it, with the specs that hold then."""
+    check_edges(spec, others)
+
+
+def check_purge(state: State, before: Instant, limit: int, queue: str | None) -> None:
+    check_limit("purge", limit)
+    checked_instant("before", before)
+    if not isinstance(state, State) or not state.terminal:
+        raise Invalid("purge state", f"{state!r} is not finished", "purge done, dead or cancelled jobs")
+    if queue is not None:
+        check_name("queue", queue)
+
+
+def checked_member(log: str, group: str, member: str, lease_for: timedelta | None = None) -> tuple[str, str, str, Span]:
+    """Who wants to read which log, and for how long; 0 where nothing is said of that."""
+    span = 0 if lease_for is None else checked_micros("lease_for", lease_for, LEASE_LEAST, LEASE_MOST)
+    return check_name("log", log), check_name("group", group), checked_owner(member), span
+
+
+def check_epoch(epoch: int | None) -> None:
+    if epoch is not None and (type(epoch) is not int or epoch < 1):
+        raise Invalid("epoch", f"{epoch!r} is none", "give the epoch that own answered")
 
 
 def checked_entries(bodies: Sequence[bytes], keys: Sequence[str | None] | None) -> list[tuple[bytes, str | None]]:

@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from msgspec import Struct
 
 from forebay.core.errors import Invalid
-from forebay.core.event import LogEntry
+from forebay.core.features import Feature
 from forebay.core.instant import Instant
 from forebay.core.job import Draft, Job, State
 from forebay.core.lease import Lease, Settled, Settlement
@@ -26,6 +26,7 @@ from forebay.core.names import check_name, check_text
 from forebay.core.outcome import Verdict
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
+from forebay.store.log import Log
 
 
 class Receipt(Struct, frozen=True):
@@ -34,12 +35,15 @@ class Receipt(Struct, frozen=True):
     duplicate  the key was seen within its window: this is the first job's id
     merged     a waiting job took over the payload (`LatestWins`): this is its id
     durable    the job outlives a crash of the process and of the machine
+    copies     what became of a draft for a broker: the ids in its queues, in the order of its routes. `id` is the first
+               of them, or 0 where no route matched and the draft was dropped; `duplicate`, `merged`: all of them are
     """
 
     id: int
     durable: bool
     duplicate: bool = False
     merged: bool = False
+    copies: tuple[int, ...] = ()
 
 
 class Tally(Struct, frozen=True):
@@ -107,7 +111,12 @@ class Page(Struct, frozen=True):
 
 
 class Backlog(Struct, frozen=True):
-    """One queue at a glance. `oldest_age` is how long the oldest ready job has been claimable, in microseconds."""
+    """One queue at a glance.
+
+    oldest_age     how long the oldest ready job has been claimable, in microseconds
+    oldest_parked  how long the oldest job that is held by a gate has been due
+    blocked        lines (`InOrder`) whose dead head lets nobody pass
+    """
 
     queue: str
     waiting: int
@@ -119,11 +128,33 @@ class Backlog(Struct, frozen=True):
     oldest_age: int
     paused_until: Instant | None
     keys: int
+    oldest_parked: int = 0
+    blocked: int = 0
 
     @property
     def depth(self) -> int:
         """What counts against the capacity."""
         return self.waiting + self.ready + self.running
+
+
+class Hold(Struct, frozen=True):
+    """What holds a waiting job that is due: the gate where it is parked, and how that stands.
+
+    slots     so many may pass it at once, for now; the operator's number, where there is one
+    held      slots that are taken; a job takes as many as it costs
+    parked    jobs that are parked there
+    before    those of them that go before this one, `limits.AHEAD_MOST` at most
+    head      of a line: the job that everybody there waits for, which may be dead
+    opens_at  of a rate: when it lets the next one in; None: that is for others to decide
+    """
+
+    gate: str
+    slots: int
+    held: int
+    parked: int
+    before: int
+    head: int | None = None
+    opens_at: Instant | None = None
 
 
 class Capabilities(Struct, frozen=True):
@@ -133,6 +164,7 @@ class Capabilities(Struct, frozen=True):
     processes      how many processes may open it at once
     settle_memory  how many removed jobs it remembers in order to answer a repeated settle
     lease_grain    a lease may last this share longer than asked, never shorter
+    lacks          what it cannot do at all; who asks for it, in a spec or in a call, gets `Unsupported`
     """
 
     name: str
@@ -141,28 +173,7 @@ class Capabilities(Struct, frozen=True):
     processes: Literal["one", "many"] = "one"
     settle_memory: int = 65_536
     lease_grain: float = 0.01
-
-
-class Log(Protocol):
-    """Retained logs: dense offsets from 0 per partition, readers in groups, replay."""
-
-    def append(self, log: str, bodies: Sequence[bytes], keys: Sequence[str | None] | None = None) -> list[LogEntry]:
-        """Entries of one key go to one partition, in order; without a key they go round."""
-
-    def read(self, log: str, partition: int, after: int, limit: int) -> list[LogEntry]:
-        """Entries with an offset greater than `after`; -1 reads from the start. `OffsetGone` when trimmed."""
-
-    def commit(self, log: str, group: str, partition: int, offset: int, *, rewind: bool = False) -> int:
-        """The group has done everything up to `offset`; returns its place. It only moves back with `rewind`."""
-
-    def position(self, log: str, group: str, partition: int) -> int:
-        """The last committed offset, -1 for none."""
-
-    def extent(self, log: str) -> list[tuple[int, int]]:
-        """Per partition: the first offset still held, and the next one to be written."""
-
-    def trim(self, log: str, before: Instant, limit: int) -> int:
-        """Drop entries appended before the instant; returns how many."""
+    lacks: frozenset[Feature] = frozenset()
 
 
 class Store(Log, Protocol):
@@ -175,13 +186,24 @@ class Store(Log, Protocol):
         """The store's clock: the only one that decides."""
 
     def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
-        """One receipt per draft, all or nothing. `QueueFull`, `KeyConflict`, `WrongQueueKind` change nothing."""
+        """One receipt per draft, all or nothing. `QueueFull`, `KeyConflict`, `WrongQueueKind` change nothing.
+
+        A draft for a broker becomes its `core.fanout.copies`, all of them or none; with these a call has no more drafts
+        than any other. Where `Shed` makes room, who gives way dies in the same step.
+        """
 
     def promote(self, limit: int) -> Promotion:
-        """waiting → ready, where due and every gate is open. `claim` does this for what it hands out."""
+        """waiting → ready, where due and every gate is open. `claim` does this for what it hands out.
+
+        Nobody becomes ready at a rate before a claim wants him. What outlived its time goes here too: jobs that were
+        kept or expired, dead letters beyond their rule, entries that left the window of their log.
+        """
 
     def claim(self, wants: Sequence[Want], owner: str, lease_for: timedelta) -> list[Lease]:
-        """Smallest (rank, id) first within a class; attempt and delivery grow by one. Never blocks."""
+        """Smallest (rank, id) first within a class; attempt and delivery grow by one. Never blocks.
+
+        Of those held by a rate it lets in what it wants and the rate allows, first in rank first.
+        """
 
     def extend(self, leases: Sequence[Lease], lease_for: timedelta) -> list[Lease]:
         """The survivors, with their new time and what their jobs look like now; the others are lost."""
@@ -198,10 +220,13 @@ class Store(Log, Protocol):
     def cancel(self, ids: Sequence[int]) -> list[CancelAnswer]: ...
 
     def redrive(self, ids: Sequence[int]) -> list[int]:
-        """dead → waiting with all lives back; delivery and past errors stay. Returns the ids that this call moved."""
+        """dead → waiting with all lives back; delivery and past errors stay. Returns the ids that this call moved.
 
-    def purge(self, state: State, before: Instant, limit: int) -> int:
-        """Forget finished jobs that ended before the instant; returns how many."""
+        A dead letter that lies in another queue comes home, where the bound must have room for it.
+        """
+
+    def purge(self, state: State, before: Instant, limit: int, queue: str | None = None) -> int:
+        """Forget finished jobs that ended before the instant, of all queues or those that lie in one; how many."""
 
     def get(self, ids: Sequence[int]) -> list[Job | None]: ...
 
@@ -211,7 +236,11 @@ class Store(Log, Protocol):
         """All queues that exist when none is named."""
 
     def put_spec(self, spec: QueueSpec) -> None:
-        """Jobs already accepted keep what they were stamped with. A queue cannot become a log, nor a log a queue."""
+        """Jobs already accepted keep what they were stamped with. A queue cannot become a log, nor a log a queue.
+
+        `Unsupported`: the store lacks something that the spec asks for. An edge (a route, the way to dead letters) may
+        lead to a queue that nobody has put yet, never to a log or a broker.
+        """
 
     def specs(self) -> list[QueueSpec]: ...
 
@@ -221,7 +250,23 @@ class Store(Log, Protocol):
     def resume(self, queue: str) -> None: ...
 
     def set_gate(self, name: str, limit: int | None) -> None:
-        """Give a gate another number of slots; None goes back to the stamped one. Opens an `Until`."""
+        """Give a gate another number of slots; None goes back to the stamped one. Opens an `Until`.
+
+        Of a rate it is the number that may start at once, and 0 closes it; its pace stays.
+        """
+
+    def release(self, condition: str, count: int, value: str | None = None) -> int:
+        """The first `count` of those that are parked at an `Until` pass it, and are never held by it again; how many.
+
+        First in rank first; who is past its expiry dies instead and counts for nobody. They take no slot of it, and
+        still have to pass their other gates. Nothing is saved up: who comes later waits.
+        """
+
+    def hold(self, job_id: int) -> Hold | None:
+        """What holds this job; None: no gate does, or there is no such job. Changes nothing."""
+
+    def ahead(self, job_id: int) -> int | None:
+        """How many ready jobs of its class go before this one, `limits.AHEAD_MOST` at most; None: it is not ready."""
 
     def put_schedule(self, schedule: Schedule) -> None:
         """Create or edit; `last_at` and, while it exists, `last_job` stay what they were, whatever it says."""
@@ -237,7 +282,10 @@ class Store(Log, Protocol):
         """
 
     def wait(self, queues: Sequence[str], timeout: timedelta) -> bool:
-        """Sleep until a claim or a reaping may find something; a hint. False: the time passed."""
+        """Sleep until a claim or a reaping may find something, or one of them is a log and grew; a hint.
+
+        False: the time passed.
+        """
 
     def close(self) -> None: ...
 

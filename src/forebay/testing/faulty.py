@@ -26,7 +26,19 @@ from forebay.core.job import Draft, Job, State
 from forebay.core.lease import Lease, Settled, Settlement
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
-from forebay.store.protocol import Backlog, CancelAnswer, Capabilities, Page, Promotion, Query, Receipt, Store, Want
+from forebay.store.log import Owned, Standing
+from forebay.store.protocol import (
+    Backlog,
+    CancelAnswer,
+    Capabilities,
+    Hold,
+    Page,
+    Promotion,
+    Query,
+    Receipt,
+    Store,
+    Want,
+)
 
 T = TypeVar("T")
 
@@ -158,8 +170,8 @@ class FaultyStore:
     def redrive(self, ids: Sequence[int]) -> list[int]:
         return self._call("redrive", lambda: self.inner.redrive(ids))
 
-    def purge(self, state: State, before: Instant, limit: int) -> int:
-        return self._call("purge", lambda: self.inner.purge(state, before, limit))
+    def purge(self, state: State, before: Instant, limit: int, queue: str | None = None) -> int:
+        return self._call("purge", lambda: self.inner.purge(state, before, limit, queue))
 
     def get(self, ids: Sequence[int]) -> list[Job | None]:
         return self._call("get", lambda: self.inner.get(ids))
@@ -185,6 +197,15 @@ class FaultyStore:
     def set_gate(self, name: str, limit: int | None) -> None:
         self._call("set_gate", lambda: self.inner.set_gate(name, limit))
 
+    def release(self, condition: str, count: int, value: str | None = None) -> int:
+        return self._call("release", lambda: self.inner.release(condition, count, value))
+
+    def hold(self, job_id: int) -> Hold | None:
+        return self._call("hold", lambda: self.inner.hold(job_id))
+
+    def ahead(self, job_id: int) -> int | None:
+        return self._call("ahead", lambda: self.inner.ahead(job_id))
+
     def put_schedule(self, schedule: Schedule) -> None:
         self._call("put_schedule", lambda: self.inner.put_schedule(schedule))
 
@@ -206,8 +227,11 @@ class FaultyStore:
     def read(self, log: str, partition: int, after: int, limit: int) -> list[LogEntry]:
         return self._call("read", lambda: self.inner.read(log, partition, after, limit))
 
-    def commit(self, log: str, group: str, partition: int, offset: int, *, rewind: bool = False) -> int:
-        return self._call("commit", lambda: self.inner.commit(log, group, partition, offset, rewind=rewind))
+    def commit(
+        self, log: str, group: str, partition: int, offset: int, *, rewind: bool = False, epoch: int | None = None
+    ) -> int:
+        commit = self.inner.commit
+        return self._call("commit", lambda: commit(log, group, partition, offset, rewind=rewind, epoch=epoch))
 
     def position(self, log: str, group: str, partition: int) -> int:
         return self._call("position", lambda: self.inner.position(log, group, partition))
@@ -217,3 +241,15 @@ class FaultyStore:
 
     def trim(self, log: str, before: Instant, limit: int) -> int:
         return self._call("trim", lambda: self.inner.trim(log, before, limit))
+
+    def offset_at(self, log: str, partition: int, instant: Instant) -> int:
+        return self._call("offset_at", lambda: self.inner.offset_at(log, partition, instant))
+
+    def own(self, log: str, group: str, member: str, lease_for: timedelta) -> list[Owned]:
+        return self._call("own", lambda: self.inner.own(log, group, member, lease_for))
+
+    def disown(self, log: str, group: str, member: str) -> int:
+        return self._call("disown", lambda: self.inner.disown(log, group, member))
+
+    def groups(self, log: str, after: str, limit: int) -> list[Standing]:
+        return self._call("groups", lambda: self.inner.groups(log, after, limit))

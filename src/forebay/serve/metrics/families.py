@@ -24,6 +24,7 @@ FLEET = {
     Change.RETRIED: ("forebay_jobs_retried_total", "Runs that failed and are tried again."),
     Change.DIED: ("forebay_jobs_died_total", "Jobs that failed for good."),
     Change.EXPIRED: ("forebay_jobs_expired_total", "Jobs that nobody claimed in time: dead letters as well."),
+    Change.SHED: ("forebay_jobs_shed_total", "Jobs that gave way in a full queue: dead letters as well."),
     Change.RELEASED: ("forebay_jobs_released_total", "Jobs that were handed back uncharged."),
     Change.DISMISSED: ("forebay_jobs_dismissed_total", "Jobs that were ended by request while they ran."),
     Change.CANCELLED: ("forebay_jobs_cancelled_total", "Jobs that were ended by request before they ran."),

@@ -24,7 +24,7 @@ COUNTED: Final = (*(change.value for change in Change), RECLAIMED)
 LEASED: Final = frozenset((Change.ACKED, Change.RETRIED, Change.DIED, Change.RELEASED, Change.DISMISSED))
 """What ends a lease."""
 
-ENDED: Final = frozenset((Change.ACKED, Change.DIED, Change.DISMISSED, Change.CANCELLED, Change.EXPIRED))
+ENDED: Final = frozenset((Change.ACKED, Change.DIED, Change.DISMISSED, Change.CANCELLED, Change.EXPIRED, Change.SHED))
 """What ends a job."""
 
 _FAILED: Final = frozenset((Change.RETRIED, Change.DIED))

@@ -1,8 +1,8 @@
 """Every check of the audit: its name, the invariant it stands for, what exactly it finds, and how much that weighs.
 
 A job's life, as the ledger tells it, is a path through open (accepted, retried, released, redriven), running (claimed,
-extended), ended (acked, died, dismissed, cancelled, expired) and gone (purged); "before" means in the order of the
-ledger. A *failure* breaks a promise. A *note* is worth knowing and breaks none.
+extended), ended (acked, died, dismissed, cancelled, expired, shed) and gone (purged); "before" means in the order of
+the ledger. A *failure* breaks a promise. A *note* is worth knowing and breaks none.
 
 A check of the tier `proof` is decided for all jobs by counting bits (`words`); one of the tier `every` needs each
 job's events side by side and runs when it is asked for, or when the proof is suspicious of what it judges.

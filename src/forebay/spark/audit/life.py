@@ -18,8 +18,8 @@ from forebay.spark.audit.findings import finding
 
 _OPEN: Final = (Change.ACCEPTED, Change.RETRIED, Change.RELEASED, Change.REDRIVEN)
 _RUNNING: Final = (Change.CLAIMED, Change.EXTENDED)
-ENDED: Final = (Change.ACKED, Change.DIED, Change.DISMISSED, Change.CANCELLED, Change.EXPIRED)
-_DEAD: Final = (Change.DIED, Change.EXPIRED)
+ENDED: Final = (Change.ACKED, Change.DIED, Change.DISMISSED, Change.CANCELLED, Change.EXPIRED, Change.SHED)
+_DEAD: Final = (Change.DIED, Change.EXPIRED, Change.SHED)
 _FENCED: Final = (Change.ACKED, Change.RETRIED, Change.DIED, Change.RELEASED, Change.DISMISSED, Change.EXTENDED)
 _MOVES: Final = (*_OPEN, *_RUNNING, *ENDED, Change.PURGED)
 """In an order of its own: a change is its place here while it is shuffled."""
@@ -95,7 +95,7 @@ def _faults(*, whole: bool) -> dict[str, Column]:
         "too_many_lives": (claimed | died) & (attempt > lives),
         "miscounted_lives": claimed & (attempt != expected),
         "died_early": died & (attempt < lives) & ~F.col("gave_up"),
-        "illegal": (_now(Change.CANCELLED, Change.EXPIRED) & was_running)
+        "illegal": (_now(Change.CANCELLED, Change.EXPIRED, Change.SHED) & was_running)
         | (_now(Change.REDRIVEN) & known & ~_was(*_DEAD))
         | (_now(Change.PURGED) & known & ~_was(*ENDED)),
     }

@@ -12,9 +12,10 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from forebay.core.ledger import Change
 
-ENDED: Final = (Change.ACKED, Change.DIED, Change.DISMISSED, Change.CANCELLED, Change.EXPIRED)
+ENDED: Final = (Change.ACKED, Change.DIED, Change.DISMISSED, Change.CANCELLED, Change.EXPIRED, Change.SHED)
 SETTLED: Final = (Change.ACKED, Change.RETRIED, Change.DIED, Change.RELEASED, Change.DISMISSED)
-DEAD: Final = (Change.DIED, Change.EXPIRED)
+UNCLAIMED: Final = (Change.EXPIRED, Change.SHED)
+DEAD: Final = (Change.DIED, *UNCLAIMED)
 PERCENTILES: Final = (50, 95, 99)
 
 

@@ -32,7 +32,7 @@ day date!
 """)
 
 _IN: Final = (Change.ACCEPTED, Change.RETRIED, Change.RELEASED, Change.REDRIVEN)
-_OUT: Final = (Change.CLAIMED, Change.CANCELLED, Change.EXPIRED)
+_OUT: Final = (Change.CLAIMED, Change.CANCELLED, Change.EXPIRED, Change.SHED)
 
 
 def fairness(events: DataFrame) -> DataFrame:

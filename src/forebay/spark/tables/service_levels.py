@@ -5,7 +5,7 @@
     run_*     from claimed to the end of a delivery     total_*   from acceptance to the end of the job
               each: `_sketch`, and `_p50`, `_p95`, `_p99` in seconds
     retry_rate   retried of all deliveries that ended, but for those handed back
-    dead_rate    died or expired of all jobs that ended
+    dead_rate    died, expired or shed of all jobs that ended
     change       by how much the depth changed          depth     jobs that had no end at the end of the minute
     day          of the minute
 
@@ -25,6 +25,7 @@ from forebay.spark.tables.columns import (
     ENDED,
     PERCENTILES,
     SETTLED,
+    UNCLAIMED,
     count_of,
     merged,
     micros_between,
@@ -64,15 +65,20 @@ def service_levels(events: DataFrame, unit: str = "minute") -> DataFrame:
         "total": F.when(was(*ENDED), micros_between("enqueued_at", "event_at")),
     }
     rows = (
-        events.filter(was(*_COUNTED))
+        events.filter(was(*_COUNTED, *UNCLAIMED))
         .groupBy(F.date_trunc(unit, "event_at").alias("minute"), "queue")
         .agg(
-            *(count_of(change).alias(change) for change in _COUNTED),
+            *(count_of(*_told_as(change)).alias(change) for change in _COUNTED),
             *(sketch(length).alias(f"{measure}_sketch") for measure, length in lengths.items()),
             (count_of(Change.ACCEPTED, Change.REDRIVEN) - count_of(*ENDED)).alias("change"),
         )
     )
     return _rated(rows)
+
+
+def _told_as(change: Change) -> tuple[Change, ...]:
+    """Who was shed died unclaimed as well: the column is older than the change, and has both."""
+    return UNCLAIMED if change is Change.EXPIRED else (change,)
 
 
 def merge_service_levels(rows: DataFrame) -> DataFrame:
@@ -90,7 +96,7 @@ def _rated(rows: DataFrame) -> DataFrame:
     tries = (Change.ACKED, Change.RETRIED, Change.DIED, Change.DISMISSED)
     columns |= {
         "retry_rate": _share([Change.RETRIED], tries),
-        "dead_rate": _share([Change.DIED, Change.EXPIRED], ENDED),
+        "dead_rate": _share([Change.DIED, Change.EXPIRED], tuple(each for each in ENDED if each in _COUNTED)),
     }
     for measure in _MEASURES:
         columns |= {f"{measure}_p{each}": percentile(f"{measure}_sketch", each) for each in PERCENTILES}

@@ -5,6 +5,7 @@ moved. Then, outside the lock, it waits until the journal is durable up to every
 that of a read, tells of something a crash could take back.
 """
 
+from abc import abstractmethod
 from threading import Event as Sleeper
 from threading import Lock
 from typing import Final, Protocol
@@ -21,7 +22,7 @@ from forebay.store.memory.index import Index
 from forebay.store.memory.intake import Intake
 from forebay.store.memory.line import Line
 from forebay.store.memory.row import Row
-from forebay.store.protocol import Want
+from forebay.store.protocol import Capabilities, Want
 
 TEND_LIMIT: Final = 256
 """How much of what fell due a verb looks after in passing."""
@@ -55,6 +56,11 @@ class Engine:
         self._intake = Intake(facts, self._index, durable=recorder is not None)
         # A wall clock that was set back while the store was closed must not stretch leases and delays.
         self._shift = max(0, facts.last_at - clock.now())
+
+    @property
+    @abstractmethod
+    def capabilities(self) -> Capabilities:
+        """What the whole store claims."""
 
     def now(self) -> Instant:
         return self._clock.now() + self._shift

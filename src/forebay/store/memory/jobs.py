@@ -21,7 +21,8 @@ from forebay.core.event import (
     Retried,
     SettledAll,
 )
-from forebay.core.instant import Instant, Span, checked_instant, checked_micros, micros
+from forebay.core.features import Feature
+from forebay.core.instant import Instant, Span, checked_micros, micros
 from forebay.core.job import Draft, State
 from forebay.core.lease import Lease, Settled, Settlement, outlived
 from forebay.core.limits import LEASE_LEAST, LEASE_MOST
@@ -33,6 +34,7 @@ from forebay.store.checks import (
     check_bytes,
     check_ids,
     check_limit,
+    check_purge,
     checked_owner,
     checked_total,
 )
@@ -41,6 +43,7 @@ from forebay.store.memory.engine import TEND_LIMIT, Engine
 from forebay.store.memory.facts import ENDING_CODES
 from forebay.store.memory.row import Row
 from forebay.store.protocol import CancelAnswer, Promotion, Receipt, Want
+from forebay.store.unbuilt import unbuilt
 
 _VERDICT_CODES: Final[dict[type, str]] = {
     Ack: ENDING_CODES[Acked],
@@ -205,11 +208,10 @@ class JobVerbs(Engine):
         self._settle_down(lsn)
         return list(dead)
 
-    def purge(self, state: State, before: Instant, limit: int) -> int:
-        check_limit("purge", limit)
-        checked_instant("before", before)
-        if not isinstance(state, State) or not state.terminal:
-            raise Invalid("purge state", f"{state!r} is not finished", "purge done, dead or cancelled jobs")
+    def purge(self, state: State, before: Instant, limit: int, queue: str | None = None) -> int:
+        check_purge(state, before, limit, queue)
+        if queue is not None:
+            raise unbuilt("memory", Feature.PURGE_ONE)
         with self._lock:
             now = self._begin()
             ids = self._index.finished_before(state, before, limit)

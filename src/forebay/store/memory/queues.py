@@ -16,7 +16,7 @@ from forebay.core.names import check_name
 from forebay.core.policy import Retained, check_between
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
-from forebay.store.checks import check_batch, check_gate, check_ids, check_limit
+from forebay.store.checks import check_batch, check_gate, check_ids, check_limit, check_neighbours, check_spec
 from forebay.store.memory.jobs import JobVerbs
 from forebay.store.memory.line import Line
 from forebay.store.memory.row import Row
@@ -81,8 +81,7 @@ class QueueVerbs(JobVerbs):
         return pictures
 
     def put_spec(self, spec: QueueSpec) -> None:
-        if type(spec) is not QueueSpec:
-            raise Invalid("spec", f"{type(spec).__name__} is not a QueueSpec", "build a QueueSpec(name=…)")
+        check_spec(self.capabilities, spec)
         with self._lock:
             now = self._begin()
             known = self._facts.specs.get(spec.name)
@@ -93,6 +92,7 @@ class QueueVerbs(JobVerbs):
                 raise WrongQueueKind(spec.name, is_log=False)
             if known is not None and _partitions(spec) < _partitions(known):
                 raise Invalid(spec.name, "a log cannot lose partitions", "keep them, or start a new log")
+            check_neighbours(spec, self._facts.specs.values())
             self._record(SpecPut(now, spec))
             self._index.line(spec.name).configure(spec)
             lsn = self._lsn

@@ -10,6 +10,7 @@ from zlib import crc32
 from forebay.core.clock import Clock
 from forebay.core.errors import Invalid, OffsetGone, WrongQueueKind
 from forebay.core.event import Appended, Committed, LogEntry, Trimmed
+from forebay.core.features import Feature
 from forebay.core.instant import Instant, checked_instant
 from forebay.core.names import check_name
 from forebay.store.checks import check_limit, checked_entries
@@ -19,9 +20,10 @@ from forebay.store.memory.facts import SETTLE_MEMORY, Facts
 from forebay.store.memory.logs import Partition
 from forebay.store.memory.queues import QueueVerbs
 from forebay.store.protocol import Capabilities
+from forebay.store.unbuilt import MEMORY, Unbuilt, unbuilt
 
 
-class MemoryStore(QueueVerbs):
+class MemoryStore(QueueVerbs, Unbuilt):
     """Every verb of the contract, in this process's memory."""
 
     def __init__(
@@ -31,7 +33,9 @@ class MemoryStore(QueueVerbs):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(name="memory", durable=self._recorder is not None, settle_memory=SETTLE_MEMORY)
+        return Capabilities(
+            name="memory", durable=self._recorder is not None, settle_memory=SETTLE_MEMORY, lacks=MEMORY
+        )
 
     def append(self, log: str, bodies: Sequence[bytes], keys: Sequence[str | None] | None = None) -> list[LogEntry]:
         log = check_name("log", log)
@@ -66,7 +70,11 @@ class MemoryStore(QueueVerbs):
         self._settle_down(lsn)
         return entries
 
-    def commit(self, log: str, group: str, partition: int, offset: int, *, rewind: bool = False) -> int:
+    def commit(
+        self, log: str, group: str, partition: int, offset: int, *, rewind: bool = False, epoch: int | None = None
+    ) -> int:
+        if epoch is not None:
+            raise unbuilt("memory", Feature.GROUPS)
         log = check_name("log", log)
         group = check_name("group", group)
         with self._lock:

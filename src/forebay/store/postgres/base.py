@@ -4,6 +4,7 @@ The hot verbs are one call of one function. A general verb is a `Turn`: a transa
 lock of the gates first if gates may be concerned. Turns without gates, and the hot verbs, never wait for that lock.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any, Final, TypeVar
@@ -23,6 +24,7 @@ from forebay.store.postgres.migrate import prepare
 from forebay.store.postgres.queries import statement
 from forebay.store.postgres.specs import Known, Specs
 from forebay.store.postgres.waiting import Sleepers
+from forebay.store.protocol import Capabilities
 
 _STARTS_MOST: Final = 20
 _BEGIN: Final = "SELECT coalesce(%s::bigint, forebay.clock())"
@@ -128,6 +130,11 @@ class Base:
         """No verb works afterwards; sleepers wake up and find it closed."""
         self._sleepers.close()
         self._server.close()
+
+    @property
+    @abstractmethod
+    def capabilities(self) -> Capabilities:
+        """What the whole store claims."""
 
     def specs(self) -> list[QueueSpec]:
         return [QueueSpec.from_json(text) for (text,) in self._server.query(_SPECS)]

@@ -12,6 +12,7 @@ import msgspec
 
 from forebay.core.errors import Invalid, KeyConflict, QueueFull, WrongQueueKind
 from forebay.core.event import Entry
+from forebay.core.features import Feature
 from forebay.core.instant import Instant, micros
 from forebay.core.job import Draft
 from forebay.core.ledger import Change, Trait
@@ -28,6 +29,7 @@ from forebay.store.postgres.queries import statement
 from forebay.store.postgres.runs import HELD, LATER, READY, facts_json, text_of
 from forebay.store.postgres.tend import sweep_keys, tend
 from forebay.store.protocol import Receipt
+from forebay.store.unbuilt import unbuilt
 
 _RETRY_AFTER_SECONDS: Final = 1.0
 _SWEEP_PER_DRAFT: Final = 2
@@ -58,6 +60,8 @@ class Intake(Base):
         for draft in drafts:
             if type(draft) is not Draft:
                 raise Invalid("draft", f"{type(draft).__name__} is not a Draft", "build a Draft(kind, payload, …)")
+            if draft.cost != 1:
+                raise unbuilt("postgres", Feature.COST)
         check_bytes("enqueue", [draft.body for draft in drafts])
         queues = {draft.queue for draft in drafts}
         if drafts and self._all_plain(drafts, queues):
@@ -287,6 +291,8 @@ class _Batch:
 
     def _put(self, job_id: int, draft: Draft, key_digest: bytes, key_until: Instant) -> int:
         """The id of the job that the draft becomes, or that takes it over."""
+        if draft.cost != 1:
+            raise unbuilt("postgres", Feature.COST)
         turn, stamper = self._turn, self._turn.known(draft.queue).stamper
         target = None if stamper.spec.merge is None or draft.subject is None else self._target(draft)
         if target is not None:

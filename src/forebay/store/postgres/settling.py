@@ -11,13 +11,14 @@ from datetime import timedelta
 from time import monotonic
 from typing import Any, Final
 
-from forebay.core.errors import Invalid, StoreFailed
-from forebay.core.instant import Instant, checked_instant, checked_micros
+from forebay.core.errors import StoreFailed
+from forebay.core.features import Feature
+from forebay.core.instant import Instant, checked_micros
 from forebay.core.job import State
 from forebay.core.lease import Lease, Settled, Settlement, outlived
 from forebay.core.limits import LEASE_LEAST, LEASE_MOST
 from forebay.core.outcome import Release, Retry, Verdict
-from forebay.store.checks import check_ids, check_limit, checked_owner, checked_total
+from forebay.store.checks import check_ids, check_purge, checked_owner, checked_total
 from forebay.store.gating import RUNNING, STATES
 from forebay.store.postgres.claims import CALL, Claims
 from forebay.store.postgres.endings import cancel, purge, redrive
@@ -25,6 +26,7 @@ from forebay.store.postgres.queries import statement
 from forebay.store.postgres.runs import Ref
 from forebay.store.postgres.verdicts import CODES, SETTLE, SETTLE_CALL, Group, Item, SettleCall, grouped
 from forebay.store.protocol import CancelAnswer, Want
+from forebay.store.unbuilt import unbuilt
 
 _EXCHANGE: Final = (
     f"WITH told AS MATERIALIZED (SELECT {SETTLE_CALL} AS applied) "
@@ -96,11 +98,10 @@ class Settling(Claims):
         check_ids("redrive", ids)
         return self._write(lambda turn: redrive(turn, ids), gated=True) if ids else []
 
-    def purge(self, state: State, before: Instant, limit: int) -> int:
-        check_limit("purge", limit)
-        checked_instant("before", before)
-        if not isinstance(state, State) or not state.terminal:
-            raise Invalid("purge state", f"{state!r} is not finished", "purge done, dead or cancelled jobs")
+    def purge(self, state: State, before: Instant, limit: int, queue: str | None = None) -> int:
+        check_purge(state, before, limit, queue)
+        if queue is not None:
+            raise unbuilt("postgres", Feature.PURGE_ONE)
         return self._write(lambda turn: purge(turn, STATES.index(state), before, limit), gated=True)
 
     def _apply(self, groups: Sequence[Group]) -> set[int]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from forebay.core.clock import Clock
 from forebay.core.event import LogEntry
+from forebay.core.features import Feature
 from forebay.core.instant import Instant, checked_instant
 from forebay.core.names import check_name
 from forebay.store.checks import check_limit, checked_entries
@@ -19,9 +20,10 @@ from forebay.store.postgres.queries import statement
 from forebay.store.postgres.tend import SETTLE_MEMORY
 from forebay.store.protocol import Capabilities, Vitals
 from forebay.store.sql_logs import SqlLogs
+from forebay.store.unbuilt import POSTGRES, Unbuilt, unbuilt
 
 
-class PostgresStore(Feed, Export, LedgerVerbs):
+class PostgresStore(Feed, Export, LedgerVerbs, Unbuilt):
     """The production store."""
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
@@ -30,7 +32,12 @@ class PostgresStore(Feed, Export, LedgerVerbs):
     @property
     def capabilities(self) -> Capabilities:
         return Capabilities(
-            name="postgres", durable=True, processes="many", settle_memory=SETTLE_MEMORY, lease_grain=0.0
+            name="postgres",
+            durable=True,
+            processes="many",
+            settle_memory=SETTLE_MEMORY,
+            lease_grain=0.0,
+            lacks=POSTGRES,
         )
 
     def vitals(self) -> Vitals:
@@ -46,7 +53,11 @@ class PostgresStore(Feed, Export, LedgerVerbs):
         log = check_name("log", log)
         return self._write(lambda turn: _logs(turn).read(log, partition, after, limit), gated=False)
 
-    def commit(self, log: str, group: str, partition: int, offset: int, *, rewind: bool = False) -> int:
+    def commit(
+        self, log: str, group: str, partition: int, offset: int, *, rewind: bool = False, epoch: int | None = None
+    ) -> int:
+        if epoch is not None:
+            raise unbuilt("postgres", Feature.GROUPS)
         log, group = check_name("log", log), check_name("group", group)
         return self._write(lambda turn: _logs(turn).commit(log, group, partition, offset, rewind), gated=False)
 

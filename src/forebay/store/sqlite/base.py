@@ -1,6 +1,7 @@
 """What all verbs share: the file, the writer, the clock, who sleeps. A verb is one read or one turn of the writer."""
 
 import sqlite3
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -8,6 +9,7 @@ from typing import TypeVar
 from forebay.core.clock import Clock
 from forebay.core.instant import Instant
 from forebay.core.spec import QueueSpec
+from forebay.store.protocol import Capabilities
 from forebay.store.sqlite.database import Database
 from forebay.store.sqlite.migrate import migrate
 from forebay.store.sqlite.queries import statement
@@ -45,6 +47,11 @@ class Base:
         self._database.close()
         self._sleepers.wake_all()
         self._writer.close()
+
+    @property
+    @abstractmethod
+    def capabilities(self) -> Capabilities:
+        """What the whole store claims."""
 
     def specs(self) -> list[QueueSpec]:
         with self._read() as (reader, _):

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from forebay.core.errors import Invalid, KeyConflict, QueueFull, WrongQueueKind
 from forebay.core.event import Entry
+from forebay.core.features import Feature
 from forebay.core.instant import Instant, micros
 from forebay.core.job import Draft
 from forebay.core.limits import INSTANT_MOST
@@ -26,6 +27,7 @@ from forebay.store.sqlite.row import text_of
 from forebay.store.sqlite.tally import Line
 from forebay.store.sqlite.tend import sweep_keys, tend
 from forebay.store.sqlite.turn import Turn
+from forebay.store.unbuilt import unbuilt
 
 _RETRY_AFTER_SECONDS: Final = 1.0
 _SWEEP_PER_DRAFT: Final = 2
@@ -104,6 +106,8 @@ class _Batch:
     def take(self, draft: Draft) -> None:
         if type(draft) is not Draft:
             raise Invalid("draft", f"{type(draft).__name__} is not a Draft", "build a Draft(kind, payload, …)")
+        if draft.cost != 1:
+            raise unbuilt("sqlite", Feature.COST)
         turn = self._turn
         line = turn.line(draft.queue)
         stamper = line.known.stamper

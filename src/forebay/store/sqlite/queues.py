@@ -19,7 +19,7 @@ from forebay.core.names import check_name
 from forebay.core.policy import Retained, check_between
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
-from forebay.store.checks import check_batch, check_gate, check_ids, check_limit
+from forebay.store.checks import check_batch, check_gate, check_ids, check_limit, check_spec
 from forebay.store.gating import READY, STATES
 from forebay.store.protocol import Backlog, Page, Query
 from forebay.store.sqlite.intake import accept
@@ -97,8 +97,7 @@ class QueueVerbs(Settling):
             return [_backlog(reader, name, now) for name in names]
 
     def put_spec(self, spec: QueueSpec) -> None:
-        if type(spec) is not QueueSpec:
-            raise Invalid("spec", f"{type(spec).__name__} is not a QueueSpec", "build a QueueSpec(name=…)")
+        check_spec(self.capabilities, spec)
         self._write(lambda turn: _put_spec(turn, spec))
 
     def pause(self, queue: str, until: Instant | None = None) -> None:

@@ -10,13 +10,14 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from forebay.core.errors import Invalid
-from forebay.core.instant import Instant, checked_instant
+from forebay.core.features import Feature
+from forebay.core.instant import Instant
 from forebay.core.job import State
 from forebay.core.lease import Lease, Settled, Settlement, outlived
 from forebay.core.ledger import Change, Trait
 from forebay.core.outcome import Ack, Cancel, DeadLetter, Failure, Release, Retry, Verdict
 from forebay.core.rank import rank_at
-from forebay.store.checks import check_batch, check_bytes, check_ids, check_limit
+from forebay.store.checks import check_batch, check_bytes, check_ids, check_purge
 from forebay.store.gating import CANCELLED, DEAD, DONE, READY, RUNNING, STATES, WAITING, Row
 from forebay.store.protocol import CancelAnswer
 from forebay.store.sqlite.claims import Claims
@@ -25,6 +26,7 @@ from forebay.store.sqlite.queries import statement
 from forebay.store.sqlite.row import id_list
 from forebay.store.sqlite.tend import failed, forget, tend
 from forebay.store.sqlite.turn import Turn
+from forebay.store.unbuilt import unbuilt
 
 _CODES: Final[dict[type, str]] = {Ack: "a", Retry: "r", DeadLetter: "d", Release: "l", Cancel: "c"}
 _ACK: Final = statement("ack")
@@ -64,11 +66,10 @@ class Settling(Claims):
         check_ids("redrive", ids)
         return self._write(lambda turn: _redrive(turn, ids))
 
-    def purge(self, state: State, before: Instant, limit: int) -> int:
-        check_limit("purge", limit)
-        checked_instant("before", before)
-        if not isinstance(state, State) or not state.terminal:
-            raise Invalid("purge state", f"{state!r} is not finished", "purge done, dead or cancelled jobs")
+    def purge(self, state: State, before: Instant, limit: int, queue: str | None = None) -> int:
+        check_purge(state, before, limit, queue)
+        if queue is not None:
+            raise unbuilt("sqlite", Feature.PURGE_ONE)
         return self._write(lambda turn: _purge(turn, STATES.index(state), before, limit))
 
 

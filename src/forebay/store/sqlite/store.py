@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from forebay.core.clock import Clock
 from forebay.core.event import LogEntry
+from forebay.core.features import Feature
 from forebay.core.instant import Instant, checked_instant
 from forebay.core.names import check_name
 from forebay.store.checks import check_limit, checked_entries
@@ -17,9 +18,10 @@ from forebay.store.sql_logs import SqlLogs
 from forebay.store.sqlite.feed import Feed
 from forebay.store.sqlite.queries import statement
 from forebay.store.sqlite.turn import SETTLE_MEMORY
+from forebay.store.unbuilt import SQLITE, Unbuilt, unbuilt
 
 
-class SqliteStore(Feed):
+class SqliteStore(Feed, Unbuilt):
     """The embedded store."""
 
     def __init__(self, path: str, *, clock: Clock | None = None) -> None:
@@ -27,7 +29,9 @@ class SqliteStore(Feed):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(name="sqlite", durable=True, processes="many", settle_memory=SETTLE_MEMORY, lease_grain=0.0)
+        return Capabilities(
+            name="sqlite", durable=True, processes="many", settle_memory=SETTLE_MEMORY, lease_grain=0.0, lacks=SQLITE
+        )
 
     def append(self, log: str, bodies: Sequence[bytes], keys: Sequence[str | None] | None = None) -> list[LogEntry]:
         log = check_name("log", log)
@@ -40,7 +44,11 @@ class SqliteStore(Feed):
         with self._read() as (reader, _):
             return _logs(reader).read(log, partition, after, limit)
 
-    def commit(self, log: str, group: str, partition: int, offset: int, *, rewind: bool = False) -> int:
+    def commit(
+        self, log: str, group: str, partition: int, offset: int, *, rewind: bool = False, epoch: int | None = None
+    ) -> int:
+        if epoch is not None:
+            raise unbuilt("sqlite", Feature.GROUPS)
         log, group = check_name("log", log), check_name("group", group)
         return self._write(lambda turn: _logs(turn.connection).commit(log, group, partition, offset, rewind))
 

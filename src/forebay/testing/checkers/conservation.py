@@ -59,6 +59,9 @@ def _moves(event: Event) -> Iterator[Move]:
     match event:
         case Enqueued() | Fired():
             yield from ((merge.id, (_WAITING, _READY), _WAITING) for merge in event.merged)
+            yield from ((job_id, (_WAITING, _READY), State.DEAD) for job_id in event.shed)
+            if isinstance(event, Enqueued):
+                yield from ((job_id, (State.DEAD,), None) for job_id in event.mended)
         case Promoted():
             yield from ((job_id, (_WAITING,), _READY) for job_id in event.ids)
             yield from ((job_id, (_WAITING, _READY), State.DEAD) for job_id in event.expired)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from forebay.core.event import Claimed, Enqueued, Event, Fired, Promoted, Redriven, Released, Retried, SettledAll
 from forebay.core.instant import Instant
+from forebay.core.limits import INSTANT_MOST
 from forebay.testing.checkers.violation import Violation
 
 
@@ -20,6 +21,10 @@ def early(events: Sequence[Event]) -> list[Violation]:
             case Enqueued() | Fired():
                 due.update((entry.id, entry.due_at) for entry in event.entries)
                 expires.update((e.id, e.expires_at) for e in event.entries if e.expires_at is not None)
+                for job_id, newer in ((merge.id, merge.newer) for merge in event.merged):
+                    if newer is not None:
+                        due[job_id] = newer.due_at or due.get(job_id, 0)
+                        expires[job_id] = newer.expires_at or INSTANT_MOST
                 ready = [entry.id for entry in event.entries if entry.ready]
             case Promoted() | Claimed():
                 ready = event.ids

@@ -71,6 +71,8 @@ def key_order(events: Sequence[Event]) -> list[Violation]:
                 for entry in event.entries:
                     lines.gates[entry.id] = tuple(gate for gate in entry.gates if gate.ordered)
                     lines.join(entry.id)
+                for job_id in event.shed:
+                    lines.leave(job_id, died=True)
             case Promoted() | Claimed():
                 for job_id in event.expired if isinstance(event, Promoted) else ():
                     lines.leave(job_id, died=True)

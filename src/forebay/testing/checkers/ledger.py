@@ -27,6 +27,7 @@ from forebay.core.event import (
     Event,
     Extended,
     Merge,
+    Newer,
     Promoted,
     Purged,
     Redriven,
@@ -143,7 +144,8 @@ def _events(record: Record, span: Span, places: list[int]) -> Iterator[Event]:
             born = (span.queue, span.kind, b"", span.due_at, ready, span.max_attempts)
             yield Enqueued(at, [Entry(job_id, *born) for job_id in ids])
         case Change.MERGED:
-            yield Enqueued(at, [], [Merge(job_id, span.kind, b"") for job_id in ids])
+            newer = Newer(due_at=span.due_at) if span.due_at else None
+            yield Enqueued(at, [], [Merge(job_id, span.kind, b"", newer=newer) for job_id in ids])
         case Change.CLAIMED:
             yield Claimed(at, record.owner or "", span.until, ids, [span.delivery] * len(ids))
         case Change.EXTENDED:
@@ -154,6 +156,8 @@ def _events(record: Record, span: Span, places: list[int]) -> Iterator[Event]:
             yield Cancelled(at, [], [], ids)
         case Change.EXPIRED:
             yield Promoted(at, [], ids)
+        case Change.SHED:
+            yield Enqueued(at, [], shed=ids)
         case Change.REDRIVEN:
             yield Redriven(at, ids)
         case Change.PURGED:

@@ -6,7 +6,7 @@ settle would be taken for a current one.
 
 from collections.abc import Sequence
 
-from forebay.core.event import Cancelled, Claimed, Event, Extended, Promoted, SettledAll
+from forebay.core.event import Cancelled, Claimed, Enqueued, Event, Extended, Fired, Promoted, SettledAll
 from forebay.testing.checkers.violation import Violation
 
 
@@ -37,11 +37,21 @@ def owners(events: Sequence[Event]) -> list[Violation]:
                 for job_id in event.ids:
                     if job_id not in held:
                         report(place, job_id, "extended, but nobody holds it")
-            case Cancelled() | Promoted():
-                ended = event.ids if isinstance(event, Cancelled) else [*event.ids, *event.expired]
-                for job_id in ended:
+            case Cancelled() | Promoted() | Enqueued() | Fired():
+                for job_id in _moved(event):
                     if job_id in held:
                         report(place, job_id, f"{type(event).__name__} moved it while delivery {held[job_id]} is out")
             case _:
                 pass
     return found
+
+
+def _moved(event: Cancelled | Promoted | Enqueued | Fired) -> list[int]:
+    """Jobs that nobody may hold while this happens to them."""
+    match event:
+        case Cancelled():
+            return event.ids
+        case Promoted():
+            return [*event.ids, *event.expired]
+        case Enqueued() | Fired():
+            return [*(merge.id for merge in event.merged), *event.shed]

@@ -71,6 +71,8 @@ def shares(events: Sequence[Event], *, tolerance: float = 0.05) -> list[Violatio
             case Enqueued() | Fired():
                 born.update((entry.id, entry) for entry in event.entries)
                 _ready(queues, [entry for entry in event.entries if entry.ready])
+                for queue in queues.values():
+                    queue.remove(event.shed, served=False)
             case Promoted():
                 _ready(queues, [born[job_id] for job_id in event.ids if job_id in born])
                 for queue in queues.values():

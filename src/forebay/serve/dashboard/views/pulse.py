@@ -34,6 +34,7 @@ _SHOWN: Final[dict[str, str]] = {
     Change.RETRIED: "retried",
     Change.DIED: "dead",
     Change.EXPIRED: "dead",
+    Change.SHED: "dead",
 }
 
 

@@ -214,6 +214,7 @@ _NOTES: Final[dict[str, str]] = {
     Change.CANCELLED: "before it ran",
     Change.ASKED: "its holder will be told to stop",
     Change.EXPIRED: "nobody claimed it in time",
+    Change.SHED: "it gave way to newer work in a full queue",
     Change.REDRIVEN: "all lives given back",
     Change.PURGED: "forgotten",
 }
