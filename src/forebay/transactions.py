@@ -22,7 +22,6 @@ from forebay.core.instant import Instant, Span
 from forebay.core.job import Draft
 from forebay.core.payload import digest
 from forebay.store.checks import check_batch, check_bytes
-from forebay.store.unbuilt import unbuilt
 
 SCHEMES: Final = ("postgresql", "postgres")
 
@@ -104,7 +103,7 @@ def _statement(drafts: Sequence[Draft], notify: bool) -> Statement:
 
 def _put(draft: Draft) -> _Put:
     if draft.cost != 1:
-        raise unbuilt("enqueue_in", Feature.COST)
+        raise Unsupported("enqueue_in", Feature.COST, "enqueue it after your commit")
     return _Put(
         draft.kind,
         msgspec.Raw(draft.body),

@@ -24,12 +24,30 @@ from forebay.cli.reload import changes, home_of, snapshot
 from forebay.cli.screen import Progress, Screen, clean, cut, width_of
 from forebay.cli.words import length, moment, rate
 from forebay.core.errors import Invalid, StoreFailed
-from forebay.core.instant import from_datetime, seconds
+from forebay.core.instant import days, from_datetime, minutes, seconds
+from forebay.core.job import State
 from forebay.core.limits import INSTANT_MOST
 from forebay.core.outcome import DeadLetter, Failure
-from forebay.core.policy import AtMost, Exponential, Fair, InOrder, LatestWins, Routing, Until
+from forebay.core.policy import (
+    AtMost,
+    Bounded,
+    DeadLetters,
+    Exponential,
+    Fair,
+    FanOut,
+    InOrder,
+    LatestWins,
+    Rate,
+    Retained,
+    Route,
+    Routing,
+    Shed,
+    Until,
+    While,
+)
 from forebay.core.schedule import Schedule
 from forebay.core.words import iso, many, span, when
+from forebay.serve.dashboard.views.queue import axes_of
 from forebay.store.clock import SystemClock
 from forebay.store.memory.store import MemoryStore
 from forebay.store.protocol import Backlog
@@ -166,9 +184,48 @@ def test_answers_mean_what_they_say() -> None:
     assert parsed("routing", "8 + exponential:1s:10m") == {
         "routing": Routing(8, Exponential(timedelta(seconds=1), timedelta(minutes=10)))
     }
-    for flag, text in (("routing", "many"), ("capacity", "bounded:x"), ("retention", "keep:long"), ("selection", "")):
+    wrong = (
+        *(("routing", "many"), ("routing", "fan-out:a"), ("routing", "unmatched:drop"), ("routing", "dead-most:x")),
+        *(("capacity", "bounded:x"), ("capacity", "bounded:9:shed"), ("retention", "keep:long"), ("selection", "")),
+        *(("selection", "unique:lost"), ("selection", "fair:tenant:gold"), ("eligibility", "rate:5")),
+    )
+    for flag, text in wrong:
         with pytest.raises(Invalid):
             parsed(flag, text)
+
+
+@pytest.mark.parametrize(
+    ("flag", "text", "fields"),
+    [
+        ("retention", "log:4:7d:block", {"retention": Retained(4, days(7), "block")}),
+        ("selection", "fair:tenant:gold=5,silver=3", {"share": Fair("tenant", {"gold": 5, "silver": 3})}),
+        ("selection", "latest-wins:5s", {"merge": LatestWins(quiet=seconds(5))}),
+        ("selection", "latest-wins:5s:1m", {"merge": LatestWins(quiet=seconds(5), at_most=minutes(1))}),
+        ("selection", "unique", {"unique": While()}),
+        ("selection", "unique:ready,waiting", {"unique": While((State.WAITING, State.READY))}),
+        ("eligibility", "rate:100:1m/tenant", {"eligibility": Rate(100, minutes(1), "tenant")}),
+        ("eligibility", "rate:100@api:1m:10", {"eligibility": Rate(100, minutes(1), None, 10, "api")}),
+        ("eligibility", "at-most:8@gpu", {"eligibility": AtMost(8, shared="gpu")}),
+        ("routing", "8 + dead:letters", {"routing": Routing(8, dead=DeadLetters("letters"))}),
+        ("routing", "dead-keep:30d + dead-most:9", {"routing": Routing(dead=DeadLetters(keep=days(30), most=9))}),
+        (
+            "routing",
+            "fan-out:orders.*=billing,**=audit + unmatched:drop",
+            {"routing": Routing(), "fan_out": FanOut((Route("orders.*", "billing"), Route("**", "audit")), "drop")},
+        ),
+        ("capacity", "bounded:9:shed:oldest", {"capacity": Bounded(9, Shed("oldest"))}),
+    ],
+)
+def test_an_answer_is_a_value_and_its_python_makes_it(
+    flag: str, text: str, fields: dict[str, object], tmp_path: Path
+) -> None:
+    assert parsed(flag, text) == fields
+    spec = QueueSpec(name="q", **fields)  # type: ignore[arg-type]
+    script = tmp_path / "spec.py"
+    script.write_text(source(spec))
+    assert runpy.run_path(str(script))["spec"] == spec
+    assert len(axes_of(spec)) == 5
+    assert all(0 <= axis.place < len(axis.points) for axis in axes_of(spec))
 
 
 @pytest.mark.parametrize("name", NAMED)

@@ -18,11 +18,13 @@ SRC = Path(__file__).parents[2] / "src"
 LOADER = "forebay/work/app.py"
 """Loads the user's own application by its name."""
 
-CONTRACT = ["forebay.core", "forebay.store.protocol", "forebay.store.checks", "forebay.store.clock"]
+CONTRACT = [
+    *("forebay.core", "forebay.store.protocol", "forebay.store.log", "forebay.store.checks", "forebay.store.clock"),
+]
 SHARED = [
     *CONTRACT,
     *("forebay.store.gating", "forebay.store.gate_tables", "forebay.store.sql_logs", "forebay.store.statements"),
-    *("forebay.store.together", "forebay.store.migrations", "forebay.store.feeding"),
+    *("forebay.store.together", "forebay.store.migrations", "forebay.store.feeding", "forebay.store.unbuilt"),
 ]
 FACADE = [*CONTRACT, "forebay.store.open"]
 

@@ -3,8 +3,11 @@
 from datetime import timedelta
 from typing import Literal
 
+from hypothesis import reject
 from hypothesis import strategies as st
 
+from forebay.core.contradictions import CONTRADICTIONS
+from forebay.core.errors import Invalid
 from forebay.core.job import Job, State
 from forebay.core.limits import (
     AGING_STEP_MOST,
@@ -22,10 +25,12 @@ from forebay.core.policy import (
     Block,
     Bounded,
     Capacity,
+    DeadLetters,
     Deadline,
     Eligibility,
     Exponential,
     Fair,
+    FanOut,
     Field,
     Fifo,
     Fixed,
@@ -35,13 +40,18 @@ from forebay.core.policy import (
     KeepFor,
     LatestWins,
     Priority,
+    Rate,
     Reject,
     RemoveOnAck,
     Retained,
+    Route,
     Routing,
     Selection,
+    Shed,
+    Term,
     Unbounded,
     Until,
+    While,
 )
 from forebay.core.spec import QueueSpec
 
@@ -95,15 +105,24 @@ SELECTIONS: st.SearchStrategy[Selection] = st.one_of(
 FAIR = st.builds(
     Fair, CLASSES, st.dictionaries(NAMES, st.integers(1, WEIGHT_MOST), max_size=5), st.integers(1, WEIGHT_MOST)
 )
-TERMS: st.SearchStrategy[AtMost | InOrder | Until] = st.one_of(
-    st.builds(AtMost, st.integers(1, SLOTS_MOST), st.none() | FIELDS),
+RATES = st.builds(
+    Rate,
+    st.integers(1, 10_000),
+    spans(timedelta(seconds=1), timedelta(days=1)),
+    st.none() | FIELDS,
+    st.none() | st.integers(1, 1_000),
+    st.none() | NAMES,
+)
+TERMS: st.SearchStrategy[Term] = st.one_of(
+    st.builds(AtMost, st.integers(1, SLOTS_MOST), st.none() | FIELDS, st.none() | NAMES),
+    RATES,
     st.builds(InOrder, FIELDS, DEAD_HEADS),
     st.builds(Until, NAMES, st.none() | FIELDS),
 )
 
 
-def _limits(term: AtMost | InOrder | Until) -> object:
-    return type(term), term.per, getattr(term, "condition", "")
+def _limits(term: Term) -> object:
+    return type(term), term.per, getattr(term, "condition", None), getattr(term, "shared", None)
 
 
 ELIGIBILITIES: st.SearchStrategy[Eligibility] = st.one_of(
@@ -121,40 +140,77 @@ def jitters(draw: st.DrawFn) -> FullJitter | Exponential:
     return FullJitter(base, cap) if spread is None else Exponential(base, cap, spread)
 
 
-ROUTINGS = st.builds(Routing, st.integers(1, ATTEMPTS_MOST), jitters() | st.builds(Fixed, spans(timedelta(0))))
+DEAD_LETTERS = st.builds(DeadLetters, NAMES) | st.builds(
+    DeadLetters, st.none(), st.none() | spans(), st.none() | st.integers(1, DEPTH_MOST)
+)
+ROUTINGS = st.builds(
+    Routing,
+    st.integers(1, ATTEMPTS_MOST),
+    jitters() | st.builds(Fixed, spans(timedelta(0))),
+    st.none() | DEAD_LETTERS,
+)
 CAPACITIES: st.SearchStrategy[Capacity] = st.one_of(
     st.builds(Unbounded),
     st.builds(
         Bounded,
         st.integers(1, DEPTH_MOST),
-        st.builds(Reject) | st.builds(Block, spans(TICK, timedelta(hours=1))),
+        st.builds(Reject)
+        | st.builds(Block, spans(TICK, timedelta(hours=1)))
+        | st.builds(Shed, st.sampled_from(["oldest", "lowest"])),
     ),
 )
 KEY_WINDOWS = spans(timedelta(seconds=1))
+OPEN = [State.WAITING, State.READY, State.RUNNING, State.DEAD]
+
+
+@st.composite
+def merges(draw: st.DrawFn) -> LatestWins:
+    quiet = draw(st.none() | spans())
+    return LatestWins(quiet=quiet, at_most=None if quiet is None else draw(st.none() | spans(quiet)))
 
 
 @st.composite
 def queue_specs(draw: st.DrawFn) -> QueueSpec:
-    """A queue with every axis at random, but for the one contradiction."""
+    """A queue with every axis at random, but for contradictions: the few that are left are drawn again."""
+    retention = draw(st.builds(RemoveOnAck) | st.builds(KeepFor, spans()))
     eligibility = draw(ELIGIBILITIES)
-    in_order = "InOrder" in repr(eligibility)
-    return QueueSpec(
-        name=draw(NAMES),
-        retention=draw(st.builds(RemoveOnAck) | st.builds(KeepFor, spans())),
-        selection=draw(SELECTIONS),
-        share=draw(st.none() | FAIR),
-        merge=None if in_order else draw(st.none() | st.builds(LatestWins)),
-        eligibility=eligibility,
-        routing=draw(ROUTINGS),
-        capacity=draw(CAPACITIES),
-        key_window=draw(KEY_WINDOWS),
-    )
+    states = st.lists(st.sampled_from(OPEN if isinstance(retention, RemoveOnAck) else list(State)), min_size=1)
+    try:
+        return QueueSpec(
+            name=draw(NAMES),
+            retention=retention,
+            selection=draw(SELECTIONS),
+            share=draw(st.none() | FAIR),
+            merge=None if "InOrder" in repr(eligibility) else draw(st.none() | merges()),
+            eligibility=eligibility,
+            routing=draw(ROUTINGS),
+            capacity=draw(CAPACITIES),
+            key_window=draw(KEY_WINDOWS),
+            unique=draw(st.none() | st.builds(While, states.map(lambda some: tuple(set(some))))),
+        )
+    except Invalid as error:
+        if error.reason not in {each.reason for each in CONTRADICTIONS}:
+            raise
+        reject()
 
 
 LOG_SPECS = st.builds(
     QueueSpec,
     name=NAMES,
-    retention=st.builds(Retained, st.integers(1, PARTITIONS_MOST), st.none() | spans()),
+    retention=st.builds(Retained, st.integers(1, PARTITIONS_MOST), st.none() | spans())
+    | st.builds(Retained, st.integers(1, PARTITIONS_MOST), spans(), st.just("block")),
     key_window=KEY_WINDOWS,
 )
-SPECS = queue_specs() | LOG_SPECS
+PATTERNS = st.lists(st.sampled_from(["orders", "paid", "*"]), min_size=1, max_size=3).map(".".join) | st.just("a.**")
+BROKER_SPECS = st.builds(
+    QueueSpec,
+    name=st.just("broker"),
+    fan_out=st.builds(
+        FanOut,
+        st.lists(st.builds(Route, PATTERNS, st.sampled_from(["a", "b", "c"])), min_size=1, max_size=4, unique=True).map(
+            tuple
+        ),
+        st.sampled_from(["refuse", "drop"]),
+    ),
+)
+SPECS = queue_specs() | LOG_SPECS | BROKER_SPECS

@@ -9,14 +9,17 @@ from typing import Any, Final, NamedTuple
 
 from forebay.cli.words import length
 from forebay.core.errors import Invalid
+from forebay.core.job import State
 from forebay.core.policy import (
     Aging,
     AtMost,
     Block,
     Bounded,
+    DeadLetters,
     Deadline,
     Exponential,
     Fair,
+    FanOut,
     Fifo,
     Fixed,
     FullJitter,
@@ -25,12 +28,17 @@ from forebay.core.policy import (
     KeepFor,
     LatestWins,
     Priority,
+    Rate,
     Reject,
     RemoveOnAck,
     Retained,
+    Route,
     Routing,
+    Shed,
+    Term,
     Unbounded,
     Until,
+    While,
 )
 
 Fields = dict[str, Any]
@@ -64,6 +72,27 @@ def _parts(text: str) -> list[list[str]]:
     return [term.strip().split(":") for term in text.split("+")]
 
 
+def _pairs(text: str) -> list[tuple[str, str]]:
+    """ "a=b,c=d" as [("a", "b"), ("c", "d")]."""
+    pairs = [pair.partition("=") for pair in text.split(",")]
+    if not all(name and mark and value for name, mark, value in pairs):
+        raise Invalid("pairs", f"{text[:60]!r} is not understood", "write them as a=b,c=d")
+    return [(name.strip(), value.strip()) for name, _, value in pairs]
+
+
+def _shared(text: str) -> tuple[int, str | None]:
+    """ "8@gpu" as (8, "gpu")."""
+    limit, mark, name = text.partition("@")
+    return _number(limit), name if mark else None
+
+
+def _state(text: str) -> State:
+    try:
+        return State(text.strip())
+    except ValueError:
+        raise Invalid("state", f"{text[:40]!r} is none", f"use {', '.join(State)}") from None
+
+
 def _retention(text: str) -> Fields:
     match _parts(text):
         case [["remove"]]:
@@ -76,6 +105,8 @@ def _retention(text: str) -> Fields:
             return {"retention": Retained(_number(partitions))}
         case [["log", partitions, window]]:
             return {"retention": Retained(_number(partitions), _time(window))}
+        case [["log", partitions, window, ("count" | "block") as lagging]]:
+            return {"retention": Retained(_number(partitions), _time(window), lagging)}
         case _:
             raise _unknown("retention", text)
 
@@ -96,8 +127,18 @@ def _selection(text: str) -> Fields:
                 found = {"selection": Deadline()}
             case ["fair", ("tenant" | "kind") as by]:
                 found = {"share": Fair(by)}
+            case ["fair", ("tenant" | "kind") as by, weights]:
+                found = {"share": Fair(by, {name: _number(weight) for name, weight in _pairs(weights)})}
             case ["latest-wins"]:
                 found = {"merge": LatestWins()}
+            case ["latest-wins", quiet]:
+                found = {"merge": LatestWins(quiet=_time(quiet))}
+            case ["latest-wins", quiet, at_most]:
+                found = {"merge": LatestWins(quiet=_time(quiet), at_most=_time(at_most))}
+            case ["unique"]:
+                found = {"unique": While()}
+            case ["unique", states]:
+                found = {"unique": While(tuple(_state(state) for state in states.split(",")))}
             case _:
                 raise _unknown("selection", text)
         if fields.keys() & found.keys():
@@ -107,7 +148,7 @@ def _selection(text: str) -> Fields:
 
 
 def _eligibility(text: str) -> Fields:
-    terms = []
+    terms: list[Term] = []
     for term in _parts(text):
         *words, last = term
         last, _, per = last.partition("/")
@@ -117,7 +158,12 @@ def _eligibility(text: str) -> Fields:
             case ["immediate"] if not per:
                 continue
             case ["at-most", limit]:
-                terms.append(AtMost(_number(limit), per or None))  # type: ignore[arg-type] # checked above
+                number, shared = _shared(limit)
+                terms.append(AtMost(number, per or None, shared))  # type: ignore[arg-type] # checked above
+            case ["rate", limit, every, *burst] if len(burst) < 2:
+                number, shared = _shared(limit)
+                most = _number(burst[0]) if burst else None
+                terms.append(Rate(number, _time(every), per or None, most, shared))  # type: ignore[arg-type] # checked
             case ["in-order"]:
                 terms.append(InOrder(per or "subject"))  # type: ignore[arg-type] # checked above
             case ["in-order", ("skip" | "block") as dead_head]:
@@ -132,8 +178,20 @@ def _eligibility(text: str) -> Fields:
 def _routing(text: str) -> Fields:
     attempts: int | None = None
     backoff: Any = None
+    dead: dict[str, Any] = {}
+    routes: dict[str, Any] = {}
     for term in _parts(text):
         match term:
+            case ["dead", queue]:
+                dead["queue"] = queue
+            case ["dead-keep", span]:
+                dead["keep"] = _time(span)
+            case ["dead-most", number]:
+                dead["most"] = _number(number)
+            case ["fan-out", pairs]:
+                routes["routes"] = tuple(Route(kinds, queue) for kinds, queue in _pairs(pairs))
+            case ["unmatched", ("refuse" | "drop") as unmatched]:
+                routes["unmatched"] = unmatched
             case [number] if number.isdigit() and attempts is None:
                 attempts = _number(number)
             case ["full-jitter"] if backoff is None:
@@ -148,8 +206,12 @@ def _routing(text: str) -> Fields:
                 backoff = Fixed(_time(span))
             case _:
                 raise _unknown("routing", text)
+    if routes and "routes" not in routes:
+        raise _unknown("routing", text)
     usual = Routing()
-    return {"routing": Routing(usual.max_attempts if attempts is None else attempts, backoff or usual.backoff)}
+    edge = DeadLetters(**dead) if dead else None
+    routing = Routing(usual.max_attempts if attempts is None else attempts, backoff or usual.backoff, edge)
+    return {"routing": routing} | ({"fan_out": FanOut(**routes)} if routes else {})
 
 
 def _capacity(text: str) -> Fields:
@@ -158,6 +220,8 @@ def _capacity(text: str) -> Fields:
             return {"capacity": Unbounded()}
         case [["bounded", limit]] | [["bounded", limit, "reject"]]:
             return {"capacity": Bounded(_number(limit), Reject())}
+        case [["bounded", limit, "shed", ("oldest" | "lowest") as who]]:
+            return {"capacity": Bounded(_number(limit), Shed(who))}
         case [["bounded", limit, "block"]]:
             return {"capacity": Bounded(_number(limit), Block())}
         case [["bounded", limit, "block", timeout]]:
@@ -175,35 +239,38 @@ AXES: Final = (
     Axis(
         "retention",
         "Once a job is done, what becomes of it?",
-        "remove, keep:7d, or log:4:7d (4 partitions, a window of 7 days)",
+        "remove, keep:7d, or log:4:7d (4 partitions, a window of 7 days; :block keeps it for lagging groups)",
         "remove",
         _retention,
     ),
     Axis(
         "selection",
         "Who is next?",
-        "fifo, priority, aging:1m or deadline; add + fair:tenant, + latest-wins",
+        "fifo, priority, aging:1m or deadline; add + fair:tenant or fair:tenant:gold=5,silver=3, + latest-wins or "
+        "latest-wins:5s:1m (after 5 s of quiet, or 1 min), + unique or unique:waiting,ready",
         "fifo",
         _selection,
     ),
     Axis(
         "eligibility",
         "When may a job be taken?",
-        "immediate, at-most:64/tenant, in-order/subject, in-order:block/subject or until:CONDITION; join them by +",
+        "immediate, at-most:64/tenant, rate:100:1m/tenant (or :10, so many at once), in-order/subject, "
+        "in-order:block/subject or until:CONDITION; 8@gpu is shared by queues; join them by +",
         "immediate",
         _eligibility,
     ),
     Axis(
         "routing",
         "How many lives, and how long a rest between them?",
-        "25 + full-jitter:500ms:1m, 8 + exponential:1s:10m or 3 + fixed:10s",
+        "25 + full-jitter:500ms:1m, 8 + exponential:1s:10m or 3 + fixed:10s; add + dead:QUEUE, or + dead-keep:30d and "
+        "+ dead-most:1000; or fan-out:orders.*=billing,**=audit + unmatched:drop",
         "25",
         _routing,
     ),
     Axis(
         "capacity",
         "What happens when there is too much?",
-        "unbounded, bounded:10000:reject or bounded:10000:block:5s",
+        "unbounded, bounded:10000:reject, bounded:10000:block:5s or bounded:10000:shed:oldest",
         "unbounded",
         _capacity,
     ),

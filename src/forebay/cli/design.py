@@ -19,7 +19,7 @@ from forebay.core.named import NAMED
 from forebay.core.policy import All
 from forebay.core.spec import QueueSpec
 
-_FIELDS = ("retention", "selection", "share", "merge", "eligibility", "routing", "capacity")
+_FIELDS = ("retention", "selection", "share", "merge", "unique", "eligibility", "routing", "fan_out", "capacity")
 _UNITS = (("days", days(1)), ("hours", hours(1)), ("minutes", minutes(1)), ("seconds", seconds(1)), ("ms", ms(1)))
 
 
@@ -160,6 +160,8 @@ def _written(value: Any, policies: set[str], units: set[str]) -> str:
         return f"{unit}({value / size:g})"
     if isinstance(value, All):
         return " & ".join(_written(term, policies, units) for term in value.terms)
+    if isinstance(value, tuple):
+        return f"({', '.join(_written(each, policies, units) for each in value)}{',' * (len(value) == 1)})"
     if not isinstance(value, Struct):
         return f'"{value}"' if isinstance(value, str) else repr(value)
     kind = type(value)

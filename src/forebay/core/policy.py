@@ -140,8 +140,8 @@ class While(Struct, frozen=True, forbid_unknown_fields=True):
     states: tuple[State, ...] = (State.WAITING, State.READY, State.RUNNING)
 
     def __post_init__(self) -> None:
-        known = [state for state in self.states if type(state) is State]
-        if not known or len(set(known)) != len(self.states):
+        known = {state for state in State if state in self.states}
+        if not known or len(known) != len(self.states):
             reason = "they are not some states, each of them once"
             raise Invalid("While states", reason, f"use {', '.join(State)}")
         force_setattr(self, "states", tuple(state for state in State if state in known))

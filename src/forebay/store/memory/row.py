@@ -14,7 +14,7 @@ from forebay.core.rank import rank_at
 
 
 class Row(Struct, array_like=True, gc=False):
-    """`settled` remembers the last settle, so that repeating it is answered alike."""
+    """`settled` remembers the last settle, so that repeating it is answered alike. `home` as a `Job` has it."""
 
     entry: Entry
     state: State
@@ -32,6 +32,7 @@ class Row(Struct, array_like=True, gc=False):
     errors: tuple[Failure, ...] = ()
     result: bytes | None = None
     settled: tuple[int, str] = (0, "")
+    home: str | None = None
 
     def restamp(self, due_at: Instant, now: Instant) -> None:
         """A new due time is a new place in the line."""
@@ -67,4 +68,6 @@ class Row(Struct, array_like=True, gc=False):
             self.cancel_requested,
             self.errors,
             self.result,
+            entry.cost,
+            self.home,
         )

@@ -97,9 +97,12 @@ def axes_of(spec: QueueSpec) -> tuple[Axis, ...]:
     said = list(spec.axes().values())
     kept = {"RemoveOnAck": 0, "KeepFor": 1, "Retained": 2}[type(spec.retention).__name__]
     order = {"Fifo": 0, "Priority": 1, "Aging": 2, "Deadline": 3}[type(spec.selection).__name__]
-    gated = {"Immediate": 0, "AtMost": 1, "InOrder": 2, "Until": 3, "All": 4}[type(spec.eligibility).__name__]
+    gated = {"Immediate": 0, "AtMost": 1, "Rate": 2, "InOrder": 3, "Until": 4, "All": 5}[
+        type(spec.eligibility).__name__
+    ]
     backoff = {"Fixed": 0, "Exponential": 1, "FullJitter": 2}[type(spec.routing.backoff).__name__]
-    full = {"Unbounded": 0, "Reject": 1, "Block": 2}[
+    edge = 3 if spec.is_broker else backoff
+    full = {"Unbounded": 0, "Reject": 1, "Block": 2, "Shed": 3}[
         type(spec.capacity.when_full).__name__ if isinstance(spec.capacity, Bounded) else "Unbounded"
     ]
     return (
@@ -110,10 +113,16 @@ def axes_of(spec: QueueSpec) -> tuple[Axis, ...]:
             "When may a job be taken?",
             said[2],
             gated,
-            ("at once", "at most n", "in order", "on condition", "several"),
+            ("at once", "at most n", "at a rate", "in order", "on condition", "several"),
         ),
-        Axis("position", "Where does a failure go?", said[3], backoff, ("fixed rest", "exponential", "full jitter")),
-        Axis("capacity", "What when there is too much?", said[4], full, ("unbounded", "reject", "block")),
+        Axis(
+            "position",
+            "Where does a failure go?",
+            said[3],
+            edge,
+            ("fixed rest", "exponential", "full jitter", "a broker: nowhere"),
+        ),
+        Axis("capacity", "What when there is too much?", said[4], full, ("unbounded", "reject", "block", "shed")),
     )
 
 

@@ -1,0 +1,2 @@
+-- Dead letters that lie elsewhere, and how long: the number is taken, the statements are to come.
+SELECT 1;

@@ -1,0 +1,105 @@
+"""Each contradiction is found where it is written down, with its reason; what comes near to it is not one."""
+
+from typing import Any
+
+import pytest
+
+from forebay.core.contradictions import CONTRADICTIONS
+from forebay.core.errors import Invalid
+from forebay.core.instant import days
+from forebay.core.job import State
+from forebay.core.policy import (
+    Bounded,
+    DeadLetters,
+    FanOut,
+    InOrder,
+    KeepFor,
+    LatestWins,
+    Priority,
+    Rate,
+    Retained,
+    Route,
+    Routing,
+    Shed,
+    While,
+)
+from forebay.core.spec import QueueSpec
+
+ROUTES = FanOut((Route("a", "x"),))
+BLOCK, SKIP = InOrder(dead_head="block"), InOrder()
+KEEP = Routing(dead=DeadLetters(keep=days(1)))
+
+PAIRS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("a retained log has no", {"retention": Retained(), "unique": While()}, {"retention": Retained()}),
+    ("a retained log has no", {"retention": Retained(), "fan_out": ROUTES}, {"fan_out": ROUTES}),
+    (
+        "without a window",
+        {"retention": Retained(lagging="block")},
+        {"retention": Retained(window=days(1), lagging="block")},
+    ),
+    ("a broker holds nothing", {"fan_out": ROUTES, "capacity": Bounded(1)}, {"capacity": Bounded(1)}),
+    ("a broker holds nothing", {"fan_out": ROUTES, "retention": KeepFor(days(1))}, {"fan_out": ROUTES}),
+    ("leads back to it", {"fan_out": FanOut((Route("a", "q"),))}, {"fan_out": ROUTES}),
+    (
+        "leads back to it",
+        {"routing": Routing(dead=DeadLetters("q"))},
+        {"routing": Routing(dead=DeadLetters("dead"))},
+    ),
+    (
+        "LatestWins replaces work",
+        {"merge": LatestWins(), "eligibility": Rate(1) & SKIP},
+        {"merge": LatestWins(), "eligibility": Rate(1)},
+    ),
+    ("would forget it unseen", {"eligibility": BLOCK, "routing": KEEP}, {"eligibility": SKIP, "routing": KEEP}),
+    (
+        "would forget it unseen",
+        {"eligibility": BLOCK, "routing": Routing(dead=DeadLetters(most=9))},
+        {"eligibility": BLOCK, "routing": Routing(dead=DeadLetters("dead"))},
+    ),
+    (
+        "each of them would block it",
+        {"eligibility": BLOCK, "capacity": Bounded(9, Shed())},
+        {"eligibility": SKIP, "capacity": Bounded(9, Shed())},
+    ),
+    (
+        "the lowest is always the newcomer",
+        {"capacity": Bounded(9, Shed("lowest"))},
+        {"capacity": Bounded(9, Shed("lowest")), "selection": Priority()},
+    ),
+    (
+        "RemoveOnAck does not keep",
+        {"unique": While((State.DONE,))},
+        {"unique": While((State.DONE, State.DEAD)), "retention": KeepFor(days(1))},
+    ),
+]
+
+
+@pytest.mark.parametrize(("reason", "wrong", "near"), PAIRS)
+def test_a_contradiction_is_refused_with_its_reason(reason: str, wrong: dict[str, Any], near: dict[str, Any]) -> None:
+    with pytest.raises(Invalid, match=reason) as refused:
+        QueueSpec(name="q", **wrong)
+    assert refused.value.field == "q"
+    assert refused.value.remedy
+    QueueSpec(name="q", **near)
+
+
+def test_every_contradiction_is_shown_here() -> None:
+    for each in CONTRADICTIONS:
+        assert any(reason in each.reason for reason, _, _ in PAIRS), each.reason
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: LatestWins(at_most=days(1)), "no quiet time"),
+        (lambda: LatestWins(quiet=days(2), at_most=days(1)), "outside"),
+        (lambda: DeadLetters("dead", keep=days(1)), "which has its own rule"),
+        (lambda: DeadLetters("dead", most=1), "which has its own rule"),
+        (lambda: While(()), "each of them once"),
+        (lambda: While((State.DEAD, State.DEAD)), "each of them once"),
+        (lambda: While(("lost",)), "each of them once"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_value_that_makes_no_sense_alone_is_refused(make: Any, reason: str) -> None:
+    with pytest.raises(Invalid, match=reason):
+        make()

@@ -1,0 +1,34 @@
+"""Who gives way in a full queue: the oldest, or the lowest of all, newcomers included; never more than needed."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.core.policy import Shed
+from forebay.core.shedding import Place, victims
+
+RANKS = st.lists(st.integers(-3, 3), max_size=8)
+
+
+def places(ranks: list[int], first: int = 1) -> list[Place]:
+    return [(rank, job_id) for job_id, rank in enumerate(ranks, first)]
+
+
+@given(RANKS, st.integers(1, 9))
+def test_the_oldest_give_way(ranks: list[int], excess: int) -> None:
+    resting = places(ranks)
+    found = victims(Shed("oldest"), excess, resting, [(0, 99)])
+    assert found == (list(range(1, excess + 1)) if excess <= len(ranks) else None)
+
+
+@given(RANKS, RANKS, st.integers(1, 9))
+def test_the_lowest_of_all_give_way_unless_they_are_newcomers(ranks: list[int], new: list[int], excess: int) -> None:
+    resting, arriving = places(ranks), places(new, 100)
+    lowest = sorted([*resting, *arriving], reverse=True)[:excess]
+    expected = None if len(resting) < excess or set(lowest) & set(arriving) else [job_id for _, job_id in lowest]
+    assert victims(Shed("lowest"), excess, sorted(resting, reverse=True), arriving) == expected
+
+
+def test_no_more_are_looked_at_than_give_way() -> None:
+    resting = iter([(0, 1), (0, 2), (0, 3)])
+    assert victims(Shed(), 2, resting, []) == [1, 2]
+    assert next(resting) == (0, 3)
