@@ -100,14 +100,14 @@ MUTANTS = [
     ),
     Mutant(
         "jitter lost",
-        "src/forebay/core/policy.py",
+        "src/forebay/core/backoff.py",
         "return int(draw * _doubled(self.base, self.cap, attempt))",
         "return _doubled(self.base, self.cap, attempt)",
         ("tests/unit/test_backoff.py",),
     ),
     Mutant(
         "backoff without a cap",
-        "src/forebay/core/policy.py",
+        "src/forebay/core/backoff.py",
         "return min(micros(cap), micros(base) << min(max(attempt, 0), 48))",
         "return micros(base) << min(max(attempt, 0), 48)",
         ("tests/unit/test_backoff.py",),

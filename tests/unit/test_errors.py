@@ -15,6 +15,7 @@ from forebay.core.errors import (
     KeyConflict,
     LeaseLost,
     OffsetGone,
+    PartitionLost,
     PayloadInvalid,
     QueueFull,
     SealBroken,
@@ -71,6 +72,11 @@ EXAMPLES: list[tuple[ForebayError, dict[str, Any], list[str]]] = [
         LeaseLost(7, 2),
         {"job_id": 7, "delivery": 2},
         ["job 7, delivery 2", "rolled back", "end the handler"],
+    ),
+    (
+        PartitionLost("clicks", "billing", 3, 7),
+        {"log": "clicks", "group": "billing", "partition": 3, "epoch": 7},
+        ["partition 3", "'clicks'", "'billing'", "epoch 7", "call own again"],
     ),
     (
         SealBroken("charge", "2026-11", "this process has no key '2026-11', only 2025-01"),

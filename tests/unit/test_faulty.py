@@ -201,6 +201,9 @@ def test_every_verb_can_fail() -> None:
         lambda: store.pause("q"),
         lambda: store.resume("q"),
         lambda: store.set_gate("g", 1),
+        lambda: store.release("paid", 1),
+        lambda: store.hold(1),
+        lambda: store.ahead(1),
         lambda: store.put_schedule(Schedule("s", "r", 1, draft)),
         lambda: store.drop_schedule("s"),
         store.schedules,
@@ -212,6 +215,10 @@ def test_every_verb_can_fail() -> None:
         lambda: store.position("log", "g", 0),
         lambda: store.extent("log"),
         lambda: store.trim("log", 0, 1),
+        lambda: store.offset_at("log", 0, 1),
+        lambda: store.own("log", "g", "me", seconds(1)),
+        lambda: store.disown("log", "g", "me"),
+        lambda: store.groups("log", "", 1),
     ]
     for call in calls:
         with pytest.raises(ConnectionLost):
