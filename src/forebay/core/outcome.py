@@ -4,7 +4,7 @@ Both are closed sums: `decide()` maps every outcome to a verdict, and the type c
 Verdicts carry lengths of time, never instants: the store adds them to its own clock.
 """
 
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
@@ -39,6 +39,9 @@ class Failure(Struct, frozen=True, array_like=True, omit_defaults=True):
     @property
     def abandoned(self) -> bool:
         return self.kind == ABANDONED
+
+
+OUT_OF_TIME: Final = Failure(EXPIRED, "not claimed before it expired")
 
 
 class Succeeded(Struct, frozen=True):

@@ -28,7 +28,7 @@ _ALL: Final = frozenset(
         Feature.PURGE_ONE,
     }
 )
-MEMORY: Final = _ALL
+MEMORY: Final = _ALL - {Feature.DEAD_LETTERS, Feature.PURGE_ONE}
 SQLITE: Final = _ALL
 POSTGRES: Final = _ALL
 

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from forebay.core.clock import Clock
 from forebay.core.errors import Closed, StoreFailed
-from forebay.core.event import Event, Promoted, Purged
+from forebay.core.event import Event, Grave, Promoted, Purged
 from forebay.core.instant import Instant
 from forebay.core.job import State
 from forebay.core.limits import INSTANT_MOST
@@ -129,6 +129,11 @@ class Engine:
         forget_at = index.kept.next()
         if forget_at is not None and forget_at <= now:
             self._purge(index.kept.due(now, limit), now, outlived=True)
+        while index.crowded and limit > 0:
+            ids = index.too_many(next(iter(index.crowded)), limit)
+            limit -= len(ids)
+            if ids:
+                self._purge(ids, now, outlived=True)
         return len(rows)
 
     def _expire(self, now: Instant, limit: int) -> None:
@@ -138,14 +143,14 @@ class Engine:
             return
         rows = [self._facts.rows[job_id] for job_id in self._index.expiring.due(now, limit)]
         states = [row.state for row in rows]
-        self._record(Promoted(now, [], [row.entry.id for row in rows]))
+        self._record(Promoted(now, [], [row.entry.id for row in rows], self._graves(rows, now)))
         for row, state in zip(rows, states, strict=True):
             self._index.ended(row, state)
 
     def _without_expired(self, line: Line, want: Want, rows: list[Row], now: Instant) -> list[Row]:
         """Popped rows, none of them expired: whoever gets the slot of one that was may belong before the others."""
         while expired := [row for row in rows if row.entry.expires_at is not None and row.entry.expires_at <= now]:
-            self._record(Promoted(now, [], [row.entry.id for row in expired]))
+            self._record(Promoted(now, [], [row.entry.id for row in expired], self._graves(expired, now)))
             for row in rows:
                 if row.state is State.DEAD:
                     self._index.expired(row)
@@ -154,6 +159,15 @@ class Engine:
             self._tend(now)
             rows = line.pop(want.count, want.cls)
         return rows
+
+    def _grave(self, row: Row, now: Instant) -> Grave | None:
+        """Where a job that dies now will lie."""
+        index = self._index
+        return index.lines[row.entry.queue].stamper.grave(now, lambda queue: index.line(queue).stamper)
+
+    def _graves(self, rows: list[Row], now: Instant) -> dict[int, Grave]:
+        """Of those rows that have one of their own."""
+        return {row.entry.id: grave for row in rows if (grave := self._grave(row, now)) is not None}
 
     def _purge(self, ids: list[int], now: Instant, *, outlived: bool = False) -> None:
         rows = [self._facts.rows[job_id] for job_id in ids]

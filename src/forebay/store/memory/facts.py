@@ -27,9 +27,11 @@ from forebay.core.event import (
     Extended,
     Fired,
     GateSet,
+    Grave,
     LedgerRuled,
     LedgerTrimmed,
     Merge,
+    PartitionsOwned,
     Paused,
     Promoted,
     Purged,
@@ -45,7 +47,7 @@ from forebay.core.event import (
 from forebay.core.instant import Instant
 from forebay.core.job import State
 from forebay.core.limits import ERRORS_KEPT
-from forebay.core.outcome import EXPIRED, Failure
+from forebay.core.outcome import OUT_OF_TIME, Failure
 from forebay.core.rank import rank_at
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
@@ -102,6 +104,7 @@ class Facts:
             Appended: self.logs.appended,
             Committed: self.logs.committed,
             Trimmed: self.logs.trimmed,
+            PartitionsOwned: self.logs.owned,
             LedgerRuled: self._ledger_ruled,
             LedgerTrimmed: self._ledger_trimmed,
         }
@@ -174,9 +177,7 @@ class Facts:
         for job_id in event.ids:
             self.rows[job_id].state = State.READY
         for job_id in event.expired:
-            row = self.rows[job_id]
-            self._fail(row, Failure(EXPIRED, "not claimed before it expired"), event.at)
-            self._finish(row, State.DEAD, event.at)
+            self._bury(self.rows[job_id], OUT_OF_TIME, event.at, event.graves.get(job_id))
 
     def _claimed(self, event: Claimed) -> None:
         rows, at, until, owner = self.rows, event.at, event.until, event.owner
@@ -216,8 +217,15 @@ class Facts:
 
     def _died(self, at: Instant, row: Row, ending: Died) -> None:
         self._settle(row, ending)
-        self._fail(row, ending.error, at)
-        self._finish(row, State.DEAD, at)
+        self._bury(row, ending.error, at, ending.grave)
+
+    def _bury(self, row: Row, error: Failure, at: Instant, grave: Grave | None) -> None:
+        """The one way to die: the job lies where its queue sends the dead, for as long as that queue keeps them."""
+        self._fail(row, error, at)
+        self._finish(row, State.DEAD, at, 0 if grave is None else grave.kept_until)
+        if grave is not None and grave.queue is not None:
+            row.home = row.entry.queue
+            row.entry = replace(row.entry, queue=grave.queue)
 
     def _released(self, at: Instant, row: Row, ending: Released) -> None:
         self._settle(row, ending)
@@ -261,9 +269,11 @@ class Facts:
             row.state = State.WAITING
             row.attempt = 0
             row.finished_at = 0
+            row.kept_until = 0
             row.cancel_requested = False
             # Whoever redrives an expired job wants it to run all the same.
-            row.entry = replace(row.entry, expires_at=None)
+            row.entry = replace(row.entry, expires_at=None, queue=row.home or row.entry.queue)
+            row.home = None
             row.restamp(event.at, event.at)
 
     def _purged(self, event: Purged) -> None:

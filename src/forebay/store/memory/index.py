@@ -4,10 +4,13 @@ Verbs change the facts by an event and then tell the index what moved. Every ope
 jobs in flight. `Index(facts)` rebuilds it all, which is how a recovered store gets its index.
 """
 
+from heapq import merge
 from itertools import islice
 
 from forebay.core.instant import Instant
 from forebay.core.job import State
+from forebay.core.limits import INSTANT_MOST
+from forebay.core.spec import QueueSpec
 from forebay.store.memory.deadlines import Deadlines
 from forebay.store.memory.facts import Facts
 from forebay.store.memory.gates import Gates
@@ -29,8 +32,10 @@ class Index:
         self.leases: Deadlines[int] = Deadlines()
         self.kept: Deadlines[int] = Deadlines(_SECOND)
         self.expiring: Deadlines[int] = Deadlines(_SECOND)
-        self._finished: dict[State, Deadlines[int]] = {state: Deadlines(_SECOND) for state in State if state.terminal}
+        self.crowded: dict[str, None] = {}
+        self._finished: dict[State, dict[str, Deadlines[int]]] = {state: {} for state in State if state.terminal}
         self._due = LazyHeap()
+        self.brokers = {spec.name for spec in facts.specs.values() if spec.is_broker}
         for queue in (*facts.specs, *facts.paused):
             self.line(queue)
         for row in facts.rows.values():
@@ -41,6 +46,14 @@ class Index:
         if line is None:
             line = self.lines[queue] = Line(self._facts.spec(queue))
         return line
+
+    def configure(self, spec: QueueSpec) -> None:
+        self.line(spec.name).configure(spec)
+        self.crowd(spec.name)
+        if spec.is_broker:
+            self.brokers.add(spec.name)
+        else:
+            self.brokers.discard(spec.name)
 
     def accept(self, row: Row) -> None:
         """A new row: ready at once, or waiting for its time and its gates."""
@@ -76,7 +89,7 @@ class Index:
         self.leases.remove(row.until, entry.id)
         if entry.gates:
             self.gates.release(row)
-        line = self.lines[entry.queue]
+        line = self._home(row)
         line.counts[_RUNNING] -= 1
         if row.state is _WAITING:
             self._wait(row, line)
@@ -84,8 +97,8 @@ class Index:
             self._end(row, line)
 
     def ended(self, row: Row, was: State) -> None:
-        """A row that nobody held was cancelled, expired or purged."""
-        line = self.lines[row.entry.queue]
+        """A row that nobody held was cancelled, or died."""
+        line = self._home(row)
         line.counts[was] -= 1
         if was is State.READY:
             line.withdraw(row)
@@ -97,7 +110,7 @@ class Index:
 
     def expired(self, row: Row) -> None:
         """A ready row was popped by a claim that found it expired."""
-        line = self.lines[row.entry.queue]
+        line = self._home(row)
         line.counts[State.READY] -= 1
         self.gates.release(row)
         self._forget_merge(row)
@@ -109,12 +122,13 @@ class Index:
         self._unkeep(row, was)
         self.gates.forget(row)
 
-    def redriven(self, row: Row, died_at: Instant) -> None:
-        line = self.lines[row.entry.queue]
-        line.counts[State.DEAD] -= 1
-        self._finished[State.DEAD].remove(died_at, row.entry.id)
+    def redriven(self, row: Row, lay_in: str, died_at: Instant, kept_until: Instant) -> None:
+        """A dead row that lay in that queue is back in its own."""
+        self.lines[lay_in].counts[State.DEAD] -= 1
+        self._finished[State.DEAD][lay_in].remove(died_at, row.entry.id)
+        self.kept.remove(kept_until, row.entry.id)
         self.gates.rejoin(row)
-        self._wait(row, line)
+        self._wait(row, self.lines[row.entry.queue])
 
     def promote(self, now: Instant, limit: int) -> list[Row]:
         """Rows that may become ready now, their slots taken; parked rows first, so that newcomers do not pass them."""
@@ -141,10 +155,32 @@ class Index:
             if line.claimers.sleepers:
                 line.claimers.wake(1)
 
-    def finished_before(self, state: State, before: Instant, limit: int) -> list[int]:
+    def finished_before(self, state: State, before: Instant, limit: int, queue: str | None = None) -> list[int]:
+        """The oldest first, of those that lie in one queue or in all of them."""
         rows = self._facts.rows
-        ids = self._finished[state].walk(before + _SECOND)
+        by_queue = self._finished[state]
+        wanted = by_queue.values() if queue is None else [by_queue[queue]] if queue in by_queue else []
+        walks = [deadlines.walk(before + _SECOND) for deadlines in wanted]
+        ids = walks[0] if len(walks) == 1 else merge(*walks, key=lambda job_id: rows[job_id].finished_at)
         return list(islice((job_id for job_id in ids if rows[job_id].finished_at < before), limit))
+
+    def crowd(self, queue: str) -> None:
+        """Perhaps there lie more dead in the queue than it keeps."""
+        if self._excess(queue) > 0:
+            self.crowded[queue] = None
+
+    def too_many(self, queue: str, limit: int) -> list[int]:
+        """The oldest of the dead that lie here beyond the queue's number; none: they are not too many any more."""
+        excess = min(limit, self._excess(queue))
+        if excess > 0:
+            return self._finished[State.DEAD][queue].due(INSTANT_MOST, excess)
+        self.crowded.pop(queue, None)
+        return []
+
+    def _excess(self, queue: str) -> int:
+        line = self.lines[queue]
+        rule = line.spec.routing.dead
+        return 0 if rule is None or rule.most is None else line.counts[State.DEAD] - rule.most
 
     def next_due(self) -> Instant | None:
         row = self._due.peek()
@@ -153,7 +189,9 @@ class Index:
     @property
     def restless(self) -> bool:
         """Whether anything may have to be promoted, expired or forgotten, now or later."""
-        return bool(self._due.items or self.gates.opened or self.expiring.instants or self.kept.instants)
+        return bool(
+            self._due.items or self.gates.opened or self.expiring.instants or self.kept.instants or self.crowded
+        )
 
     def _enter(self, row: Row) -> None:
         entry = row.entry
@@ -178,24 +216,34 @@ class Index:
         if entry.expires_at is not None:
             self.expiring.remove(entry.expires_at, entry.id)
         if entry.id in self._facts.rows:
-            self._keep(row, line)
+            self._keep(row)
         if line.producers.sleepers:
             line.producers.wake(line.room)
 
-    def _keep(self, row: Row, line: Line) -> None:
-        line.counts[row.state] += 1
-        self._finished[row.state].add(row.finished_at, row.entry.id)
+    def _home(self, row: Row) -> Line:
+        """The queue that a job belongs to, wherever it lies when it is dead."""
+        return self.lines[row.home or row.entry.queue]
+
+    def _keep(self, row: Row) -> None:
+        queue = row.entry.queue
+        self.line(queue).counts[row.state] += 1
+        deadlines = self._finished[row.state].get(queue)
+        if deadlines is None:
+            deadlines = self._finished[row.state][queue] = Deadlines(_SECOND)
+        deadlines.add(row.finished_at, row.entry.id)
         if row.kept_until:
             self.kept.add(row.kept_until, row.entry.id)
+        if row.state is State.DEAD:
+            self.crowd(queue)
 
     def _unkeep(self, row: Row, was: State) -> None:
-        self._finished[was].remove(row.finished_at, row.entry.id)
+        self._finished[was][row.entry.queue].remove(row.finished_at, row.entry.id)
         if row.kept_until:
             self.kept.remove(row.kept_until, row.entry.id)
 
     def _forget_merge(self, row: Row) -> None:
         if row.entry.merges and row.entry.subject is not None:
-            newest = self.lines[row.entry.queue].newest
+            newest = self._home(row).newest
             if newest.get(row.entry.subject) == row.entry.id:
                 del newest[row.entry.subject]
 
@@ -213,7 +261,6 @@ class Index:
                 self.gates.hold(row)
                 self.leases.add(row.until, row.entry.id)
             case State.DONE | State.DEAD | State.CANCELLED:
-                line = self.line(row.entry.queue)
                 if row.state is State.DEAD:
                     self.gates.stand(row)
-                self._keep(row, line)
+                self._keep(row)

@@ -21,7 +21,6 @@ from forebay.core.event import (
     Retried,
     SettledAll,
 )
-from forebay.core.features import Feature
 from forebay.core.instant import Instant, Span, checked_micros, micros
 from forebay.core.job import Draft, State
 from forebay.core.lease import Lease, Settled, Settlement, outlived
@@ -43,7 +42,6 @@ from forebay.store.memory.engine import TEND_LIMIT, Engine
 from forebay.store.memory.facts import ENDING_CODES
 from forebay.store.memory.row import Row
 from forebay.store.protocol import CancelAnswer, Promotion, Receipt, Want
-from forebay.store.unbuilt import unbuilt
 
 _VERDICT_CODES: Final[dict[type, str]] = {
     Ack: ENDING_CODES[Acked],
@@ -196,13 +194,14 @@ class JobVerbs(Engine):
             dead = {job_id: row for job_id in ids if (row := rows.get(job_id)) is not None and row.state is State.DEAD}
             arrivals: dict[str, int] = {}
             for row in dead.values():
-                arrivals[row.entry.queue] = arrivals.get(row.entry.queue, 0) + 1
+                queue = row.home or row.entry.queue
+                arrivals[queue] = arrivals.get(queue, 0) + 1
             self._intake.check_capacity(arrivals)
             if dead:
-                ends = [row.finished_at for row in dead.values()]
+                graves = [(row.entry.queue, row.finished_at, row.kept_until) for row in dead.values()]
                 self._record(Redriven(now, list(dead)))
-                for row, died_at in zip(dead.values(), ends, strict=True):
-                    self._index.redriven(row, died_at)
+                for row, grave in zip(dead.values(), graves, strict=True):
+                    self._index.redriven(row, *grave)
                 self._tend(now)
             lsn = self._lsn
         self._settle_down(lsn)
@@ -210,11 +209,9 @@ class JobVerbs(Engine):
 
     def purge(self, state: State, before: Instant, limit: int, queue: str | None = None) -> int:
         check_purge(state, before, limit, queue)
-        if queue is not None:
-            raise unbuilt("memory", Feature.PURGE_ONE)
         with self._lock:
             now = self._begin()
-            ids = self._index.finished_before(state, before, limit)
+            ids = self._index.finished_before(state, before, limit, queue)
             if ids:
                 self._purge(ids, now)
                 self._tend(now)
@@ -297,7 +294,7 @@ class JobVerbs(Engine):
             case Retry(after, error):
                 return Retried(job_id, delivery, now + after, error)
             case DeadLetter(error):
-                return Died(job_id, delivery, error)
+                return Died(job_id, delivery, error, self._grave(row, now))
             case Release(after):
                 return Released(job_id, delivery, now + after)
             case Cancel():
