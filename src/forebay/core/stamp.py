@@ -23,11 +23,12 @@ _OPEN: Final[tuple[Gate, ...]] = ()
 class Stamper:
     """The stamps of one queue's spec."""
 
-    __slots__ = ("_debounce", "_keep_for", "_key_window", "_ranked", "gated", "is_log", "spec")
+    __slots__ = ("_debounce", "_keep_for", "_key_window", "_ranked", "gated", "is_broker", "is_log", "spec")
 
     def __init__(self, spec: QueueSpec) -> None:
         self.spec = spec
         self.is_log = spec.is_log
+        self.is_broker = spec.is_broker
         self._ranked = not isinstance(spec.selection, Fifo)
         self.gated = spec.merge is not None or not isinstance(spec.eligibility, Immediate)
         self._debounce = spec.merge if spec.merge is not None and spec.merge.quiet is not None else None

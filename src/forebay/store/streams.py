@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from forebay.core.errors import ForebayError
 from forebay.core.job import Draft
 from forebay.core.limits import BATCH_BYTES, BATCH_MOST
+from forebay.store.brokers import in_parts
 from forebay.store.protocol import Store, Streaming, Tally
 
 
@@ -27,7 +28,8 @@ def enqueue_stream(store: Store, drafts: Iterable[Draft], progress: Callable[[Ta
         if isinstance(store, Streaming):
             return store.enqueue_stream(drafts, tell)
         for batch in batches(drafts):
-            tell(latest.plus(Tally.of(store.enqueue(batch))))
+            for receipts in in_parts(store.enqueue, batch):
+                tell(latest.plus(Tally.of(receipts)))
     except Exception as error:
         error.add_note(f"{latest.taken} drafts were accepted before this; go on with those after them")
         if isinstance(error, ForebayError):

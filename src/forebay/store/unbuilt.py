@@ -20,7 +20,6 @@ _ALL: Final = frozenset(
         Feature.QUIET,
         Feature.UNIQUE,
         Feature.SHED,
-        Feature.FAN_OUT,
         Feature.LAGGING,
         Feature.GROUPS,
         Feature.REPLAY,

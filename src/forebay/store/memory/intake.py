@@ -14,6 +14,7 @@ from forebay.core.features import Feature
 from forebay.core.instant import Instant
 from forebay.core.job import Draft
 from forebay.core.policy import Bounded
+from forebay.store.brokers import Spread
 from forebay.store.memory.facts import Facts, KeyFact, KeyName
 from forebay.store.memory.index import Index
 from forebay.store.memory.line import Line
@@ -40,6 +41,15 @@ class Intake:
         self._durable = durable
 
     def plan(self, drafts: Sequence[Draft], now: Instant) -> Plan:
+        brokers = self._index.brokers
+        if not brokers or not any(getattr(draft, "queue", None) in brokers for draft in drafts):
+            return self._plan(drafts, now)
+        spread = Spread(drafts, self._facts.spec)
+        plan = self._plan(spread.drafts, now)
+        plan.receipts = spread.folded(plan.receipts, self._durable)
+        return plan
+
+    def _plan(self, drafts: Sequence[Draft], now: Instant) -> Plan:
         plan = Plan([], [], [])
         lines, first_id = self._index.lines, self._facts.next_id
         keys: dict[KeyName, KeyFact] = {}

@@ -94,7 +94,7 @@ class QueueVerbs(JobVerbs):
                 raise Invalid(spec.name, "a log cannot lose partitions", "keep them, or start a new log")
             check_neighbours(spec, self._facts.specs.values())
             self._record(SpecPut(now, spec))
-            self._index.line(spec.name).configure(spec)
+            self._index.configure(spec)
             lsn = self._lsn
         self._settle_down(lsn)
 

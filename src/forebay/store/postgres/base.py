@@ -33,7 +33,7 @@ TELL: Final = (
     "INSERT INTO forebay.ledger (at, verb, owner, name, tick, spans) "
     "SELECT %s, %s, %s, %s, %s::bigint, %b::json FROM forebay.ledger_rule AS l WHERE l.recording"
 )
-_SPECS: Final = "SELECT spec FROM forebay.queue WHERE spec IS NOT NULL ORDER BY name"
+SPECS: Final = "SELECT spec FROM forebay.queue WHERE spec IS NOT NULL ORDER BY name"
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -41,21 +41,27 @@ T = TypeVar("T")
 
 
 class Restart(Exception):
-    """Something that a turn relied on has changed meanwhile: it starts anew, and leaves nothing."""
+    """Something that a turn relied on has changed meanwhile: it starts anew, and leaves nothing.
 
-    def __init__(self, queues: Iterable[str] = ()) -> None:
+    `gated`: gates are concerned after all.
+    """
+
+    def __init__(self, queues: Iterable[str] = (), *, gated: bool = False) -> None:
         super().__init__()
         self.queues = list(queues)
+        self.gated = gated
 
 
 class Turn:
     """One transaction. `news`: queues that may have work now; `eased`: queues that may have room again.
 
-    `scribe` hears what happens to jobs; whether it is written down is the rule of the ledger.
+    `locked`: it has the lock of the gates. `scribe` hears what happens to jobs; whether it is written down is the rule
+    of the ledger.
     """
 
-    def __init__(self, connection: Connection, now: Instant, specs: Specs) -> None:
+    def __init__(self, connection: Connection, now: Instant, specs: Specs, locked: bool = False) -> None:
         self.connection = connection
+        self.locked = locked
         self.now = now
         self.specs = specs
         self.news: set[str] = set()
@@ -137,19 +143,19 @@ class Base:
         """What the whole store claims."""
 
     def specs(self) -> list[QueueSpec]:
-        return [QueueSpec.from_json(text) for (text,) in self._server.query(_SPECS)]
+        return [QueueSpec.from_json(text) for (text,) in self._server.query(SPECS)]
 
     def _begin_turn(self, connection: Any, gated: bool) -> Turn:
         """A turn in the transaction that the connection is in; with the lock of the gates, if they may be concerned."""
         begin = _BEGIN_GATED if gated else _BEGIN
-        return Turn(connection, connection.execute(begin, (self._at,)).fetchall()[0][0], self._specs)
+        return Turn(connection, connection.execute(begin, (self._at,)).fetchall()[0][0], self._specs, gated)
 
     def _write(self, work: Callable[[Turn], T], *, gated: bool) -> T:
         """The answer of the work, once it is durable."""
         for _ in range(_STARTS_MOST):
             turns: list[Turn] = []
 
-            def transaction(connection: Connection, turns: list[Turn] = turns) -> T:
+            def transaction(connection: Connection, turns: list[Turn] = turns, gated: bool = gated) -> T:
                 turn = self._begin_turn(connection, gated)
                 answer = work(turn)
                 turn.finish()
@@ -160,6 +166,7 @@ class Base:
                 answer = self._server.transact(transaction)
             except Restart as restart:
                 self._specs.reload(restart.queues)
+                gated = gated or restart.gated
                 continue
             self._sleepers.hear(turns[-1].news, turns[-1].eased)
             return answer

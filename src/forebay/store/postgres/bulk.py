@@ -24,6 +24,7 @@ from forebay.core.job import Draft
 from forebay.core.ledger import Change
 from forebay.core.limits import BATCH_BYTES, BATCH_MOST
 from forebay.core.rank import rank_at
+from forebay.store.brokers import in_parts
 from forebay.store.postgres.base import TELL, Restart
 from forebay.store.postgres.connect import Connection, Json
 from forebay.store.postgres.queues import QueueVerbs
@@ -126,9 +127,7 @@ class Bulk(QueueVerbs):
             yield part
 
     def _copies(self, queue: str) -> bool:
-        """Whether its jobs need nothing but their stamps."""
-        known = self._specs.of(queue)
-        return not (known.bounded or known.stamper.gated or known.stamper.is_log)
+        return self._specs.of(queue).direct
 
     def _put_part(self, part: _Part) -> None:
         queues = {draft.queue for draft in part.drafts}
@@ -143,7 +142,8 @@ class Bulk(QueueVerbs):
                 self._sleepers.hear(queues, ())
                 return
         for call in _calls(part.drafts):
-            part.taken = part.taken.plus(Tally.of(self.enqueue(call)))
+            for receipts in in_parts(self.enqueue, call):
+                part.taken = part.taken.plus(Tally.of(receipts))
 
     def _copy(self, drafts: Sequence[Draft], queues: set[str], token: UUID) -> None:
         pause = _PAUSE_FIRST

@@ -13,6 +13,7 @@ from forebay.core.instant import micros
 from forebay.core.job import Draft
 from forebay.core.limits import BATCH_MOST
 from forebay.core.names import check_text
+from forebay.store.brokers import in_parts
 from forebay.store.checks import check_batch
 from forebay.store.feeding import FEED_KEPT, Place, check_feed
 from forebay.store.gating import DEAD
@@ -62,7 +63,7 @@ class Feed(Bulk):
                 self._sleepers.hear(queues, ())
                 return tally
         gated = any(self._specs.of(queue).stamper.gated for queue in queues)
-        return self._write(lambda turn: _feed(turn, move, drafts, gated), gated=gated)
+        return self._write(lambda turn: _feed(turn, move, drafts), gated=gated)
 
     def _feed_plain(self, move: Any, drafts: Sequence[Draft], queues: set[str], connection: Connection) -> Tally | None:
         if not move(connection):
@@ -85,12 +86,13 @@ def _moved(source: str, before: Place | None, after: Place, connection: Any) -> 
     return bool(connection.execute(_MOVE, (*new, before.batch, before.taken, before.digest)).rowcount)
 
 
-def _feed(turn: Turn, move: Any, drafts: Sequence[Draft], gated: bool) -> Tally | None:
+def _feed(turn: Turn, move: Any, drafts: Sequence[Draft]) -> Tally | None:
     if not move(turn.connection):
         return None
     tally = Tally()
     for start in range(0, len(drafts), BATCH_MOST):
-        tally = tally.plus(Tally.of(accept(drafts[start : start + BATCH_MOST], gated, turn)))
+        for receipts in in_parts(lambda some: accept(some, turn), drafts[start : start + BATCH_MOST]):
+            tally = tally.plus(Tally.of(receipts))
     return tally
 
 
@@ -99,7 +101,7 @@ def _mend(pairs: Sequence[tuple[int, Draft]], turn: Turn) -> list[Receipt | None
     dead = turn.fetch(_DEAD, (list(drafts),))
     forget(turn, dead)
     ids = [columns[0] for columns in dead]
-    receipts = dict(zip(ids, accept([drafts[job_id] for job_id in ids], True, turn), strict=True))
+    receipts = dict(zip(ids, accept([drafts[job_id] for job_id in ids], turn), strict=True))
     if ids:
         turn.scribe.tell("mend")
     return [receipts.pop(job_id, None) for job_id, _ in pairs]

@@ -12,6 +12,7 @@ import msgspec
 
 from forebay.core.errors import Invalid, KeyConflict, QueueFull, WrongQueueKind
 from forebay.core.event import Entry
+from forebay.core.fanout import copies
 from forebay.core.features import Feature
 from forebay.core.instant import Instant, micros
 from forebay.core.job import Draft
@@ -21,6 +22,7 @@ from forebay.core.outcome import Failure
 from forebay.core.policy import Block, Bounded
 from forebay.core.rank import rank_at
 from forebay.core.scribe import Scribe
+from forebay.store.brokers import Spread
 from forebay.store.checks import check_batch, check_bytes
 from forebay.store.postgres.base import Base, Restart, Turn
 from forebay.store.postgres.connect import Json
@@ -73,17 +75,14 @@ class Intake(Base):
         return self._take_in(drafts, queues)
 
     def _all_plain(self, drafts: Sequence[Draft], queues: set[str]) -> bool:
-        known = [self._specs.of(queue) for queue in queues]
-        return not any(one.bounded or one.stamper.gated or one.stamper.is_log for one in known) and not any(
-            draft.key is not None for draft in drafts
-        )
+        return all(self._specs.of(queue).direct for queue in queues) and all(draft.key is None for draft in drafts)
 
     def _take_in(self, drafts: Sequence[Draft], queues: set[str]) -> list[Receipt]:
         give_up_at: Instant | None = None
         while True:
             gated = any(self._specs.of(queue).stamper.gated for queue in queues)
             try:
-                return self._write(partial(accept, drafts, gated), gated=gated)
+                return self._write(partial(accept, drafts), gated=gated)
             except QueueFull as full:
                 now = self.now()
                 if give_up_at is None:
@@ -105,12 +104,22 @@ class Intake(Base):
         return 0 if depth + full.asked <= full.limit else INSTANT_MOST
 
 
-def accept(drafts: Sequence[Draft], gated: bool, turn: Turn) -> list[Receipt]:
-    """Put the drafts into their queues; raise, and the turn leaves nothing. `gated`: the turn may touch gates."""
-    queues = sorted({draft.queue for draft in drafts})
+def accept(drafts: Sequence[Draft], turn: Turn) -> list[Receipt]:
+    """Put the drafts into their queues; raise, and the turn leaves nothing."""
+    queues = {draft.queue for draft in drafts}
+    if not any(turn.known(queue).stamper.is_broker for queue in queues):
+        return accept_copies(drafts, queues, turn)
+    spread = Spread(drafts, lambda queue: turn.known(queue).spec)
+    return spread.folded(accept_copies(spread.drafts, queues, turn), durable=True)
+
+
+def accept_copies(drafts: Sequence[Draft], brokers: set[str], turn: Turn) -> list[Receipt]:
+    """The same for drafts that are for no broker any more; one receipt for each."""
+    queues = sorted({draft.queue for draft in drafts} | brokers)
     stale = [name for name, version in turn.fetch(_VERSIONS, (queues,)) if version != turn.known(name).version]
-    if stale or (not gated and any(turn.known(queue).stamper.gated for queue in queues)):
-        raise Restart(stale)
+    gated = not turn.locked and any(turn.known(queue).stamper.gated for queue in queues)
+    if stale or gated:
+        raise Restart(stale, gated=gated)
     batch = _Batch(turn)
     batch.reserve_keys(drafts)
     for place, draft in enumerate(drafts):
@@ -132,7 +141,7 @@ def take_inbox(turn: Turn) -> None:
             if known.stamper.is_log:
                 raise WrongQueueKind(draft.queue, is_log=True)
             batch = _Batch(turn)
-            batch.take_as(job_id, draft)
+            batch.take_as(job_id, copies(known.spec, draft))
             batch.write()
             turn.scribe.tell("enqueue")
         except (Invalid, msgspec.ValidationError) as error:
@@ -246,9 +255,10 @@ class _Batch:
                 # The window of one ended just now, and it was forgotten.
                 raise Restart
 
-    def take_as(self, job_id: int, draft: Draft) -> None:
-        """A draft that has its id, and its key if any, already."""
-        self._put(job_id, draft, b"", 0)
+    def take_as(self, job_id: int, drafts: Sequence[Draft]) -> None:
+        """What became of a draft that has its id, and its key if any, already: the first has that id."""
+        for place, draft in enumerate(drafts):
+            self._put(self._first_id + place if place else job_id, draft, b"", 0)
 
     def take(self, place: int, draft: Draft) -> None:
         turn, stamper = self._turn, self._turn.known(draft.queue).stamper

@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from forebay.core.errors import Invalid, WrongQueueKind
+from forebay.core.fanout import copies
 from forebay.core.instant import Instant, checked_instant, checked_micros, micros
 from forebay.core.job import Draft, Job, State
 from forebay.core.limits import BATCH_MOST, INSTANT_MOST, SLOTS_MOST
@@ -18,17 +19,18 @@ from forebay.core.names import check_name
 from forebay.core.policy import Retained, check_between
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
-from forebay.store.checks import check_batch, check_gate, check_ids, check_limit, check_spec
+from forebay.store.brokers import became
+from forebay.store.checks import check_batch, check_gate, check_ids, check_limit, check_neighbours, check_spec
 from forebay.store.gating import STATES
-from forebay.store.postgres.base import Turn
+from forebay.store.postgres.base import SPECS, Turn
 from forebay.store.postgres.connect import array_of
-from forebay.store.postgres.intake import accept
+from forebay.store.postgres.intake import accept_copies
 from forebay.store.postgres.queries import statement
 from forebay.store.postgres.runs import ended_job, jobs_of_run, text_of
 from forebay.store.postgres.settling import Settling
 from forebay.store.postgres.specs import is_plain
 from forebay.store.postgres.tend import tend
-from forebay.store.protocol import Backlog, Page, Query
+from forebay.store.protocol import Backlog, Page, Query, Receipt
 
 _ENDED: Final = statement("ended")
 _PAGE_RUNS: Final = statement("page_runs")
@@ -55,6 +57,7 @@ _PUT_SCHEDULE: Final = statement("put_schedule")
 _DROP_SCHEDULE: Final = statement("drop_schedule")
 _TICK: Final = statement("tick")
 
+_LOCK_EDGES: Final = "SELECT pg_advisory_xact_lock(1178748738)"
 _ID_MOST: Final = 2**63 - 1
 _PROBES: Final = 20_000
 """Finished jobs that one page looks at, at most."""
@@ -175,7 +178,7 @@ class QueueVerbs(Settling):
         if checked_instant("next_at", next_at) <= tick:
             raise Invalid("next_at", "it is not after the tick", "a schedule only moves forward")
         gated = draft is not None and self._specs.of(draft.queue).stamper.gated
-        return self._write(lambda turn: _fire(turn, name, tick, next_at, draft, gated), gated=gated)
+        return self._write(lambda turn: _fire(turn, name, tick, next_at, draft), gated=gated)
 
     def wait(self, queues: Sequence[str], timeout: timedelta) -> bool:
         check_batch("wait", len(queues))
@@ -217,6 +220,7 @@ def _put_spec(turn: Turn, spec: QueueSpec) -> None:
         raise WrongQueueKind(spec.name, is_log=False)
     if known is not None and _partitions(spec) < _partitions(known):
         raise Invalid(spec.name, "a log cannot lose partitions", "keep them, or start a new log")
+    check_neighbours(spec, _others(turn, spec))
     have = 0 if known is None else _partitions(known)
     for number in range(have, _partitions(spec)):
         turn.execute(_ADD_PARTITION, (spec.name, number))
@@ -226,6 +230,14 @@ def _put_spec(turn: Turn, spec: QueueSpec) -> None:
     if spec.to_json().decode() != text:
         turn.scribe.tell("put_spec", name=spec.name)
     turn.eased.add(spec.name)
+
+
+def _others(turn: Turn, spec: QueueSpec) -> list[QueueSpec]:
+    """All specs, if this one has edges or no edge may lead to it; then nobody else puts such a spec meanwhile."""
+    if not (spec.is_log or spec.is_broker or spec.routing.dead is not None):
+        return []
+    turn.execute(_LOCK_EDGES)
+    return [QueueSpec.from_json(text) for (text,) in turn.fetch(SPECS)]
 
 
 def _pause(turn: Turn, verb: str, queue: str, until: Instant | None) -> None:
@@ -265,18 +277,22 @@ def _drop_schedule(turn: Turn, name: str) -> bool:
     return dropped
 
 
-def _fire(turn: Turn, name: str, tick: Instant, next_at: Instant, draft: Draft | None, gated: bool) -> bool:
+def _fire(turn: Turn, name: str, tick: Instant, next_at: Instant, draft: Draft | None) -> bool:
     body, last_at = next(iter(turn.fetch(_SCHEDULE, (name,))), (None, None))
     if body is None:
         return False
     schedule = _decode_schedule(body)
     if schedule.paused or schedule.next_at != tick or tick <= (-1 if last_at is None else last_at):
         return False
-    receipts = [] if draft is None else accept([draft], gated, turn)
-    last_job = next((receipt.id for receipt in receipts if not receipt.duplicate), schedule.last_job)
+    receipts = [] if draft is None else _copied(turn, draft)
+    last_job = became(receipts) or schedule.last_job
     turn.execute(_TICK, (name, text_of(replace(schedule, next_at=next_at, last_job=last_job)), tick))
     turn.scribe.tell("fire", name=name, tick=tick)
     return True
+
+
+def _copied(turn: Turn, draft: Draft) -> list[Receipt]:
+    return accept_copies(copies(turn.known(draft.queue).spec, draft), {draft.queue}, turn)
 
 
 def _partitions(spec: QueueSpec) -> int:

@@ -20,7 +20,7 @@ _READ = "SELECT name, version, spec FROM forebay.queue WHERE name = ANY (%s)"
 
 
 class Known:
-    """What follows from one version of a spec."""
+    """What follows from one version of a spec. `direct`: its jobs need nothing but their stamps."""
 
     def __init__(self, name: str, version: int, text: str | None) -> None:
         spec = QueueSpec(name=name) if text is None else QueueSpec.from_json(text)
@@ -29,6 +29,7 @@ class Known:
         self.stamper = Stamper(spec)
         self.bounded = isinstance(spec.capacity, Bounded)
         self.share = Share({}) if spec.share is None else Share(spec.share.weights, spec.share.default)
+        self.direct = not (self.bounded or self.stamper.gated or spec.is_log or spec.is_broker)
         self.guard = Lock()
         self.by_time = isinstance(spec.selection, Fifo)
         alike = self.by_time and spec.share is None
@@ -68,7 +69,6 @@ class Specs:
 
 
 def is_plain(spec: QueueSpec) -> bool:
-    """Whether a job of this queue needs nothing but the time: no rank, class, gate, bound or merge."""
+    """Whether a job of this queue needs nothing but the time: no rank, class, gate, bound, merge or route."""
     known = Known(spec.name, 0, spec.to_json().decode())
-    fifo = isinstance(spec.selection, Fifo) and spec.share is None
-    return fifo and not known.bounded and not known.stamper.gated and not spec.is_log
+    return known.direct and isinstance(spec.selection, Fifo) and spec.share is None

@@ -6,6 +6,7 @@ from typing import Final
 from forebay.core.instant import micros
 from forebay.core.job import Draft
 from forebay.core.names import check_text
+from forebay.store.brokers import any_new
 from forebay.store.checks import check_batch
 from forebay.store.feeding import FEED_KEPT, Place, check_feed
 from forebay.store.gating import DEAD
@@ -48,12 +49,12 @@ def _feed(turn: Turn, source: str, before: Place | None, after: Place, drafts: S
     found = turn.connection.execute(_PLACE, (source,)).fetchone()
     if (None if found is None else Place(*found)) != before:
         return None
-    tally = Tally.of(accept(turn, drafts))
-    if turn.scribe is not None and tally.taken > tally.duplicates:
+    receipts = accept(turn, drafts)
+    if turn.scribe is not None and any_new(receipts):
         turn.scribe.tell("enqueue")
     turn.connection.execute(_MOVE, (source, after.batch, after.taken, after.digest, turn.now))
     turn.connection.execute(_SWEEP, (turn.now - micros(FEED_KEPT), _SWEEP_MOST))
-    return tally
+    return Tally.of(receipts)
 
 
 def _mend(turn: Turn, pairs: Sequence[tuple[int, Draft]]) -> list[Receipt | None]:

@@ -12,12 +12,15 @@ from typing import Any, Final
 
 from forebay.core.errors import Invalid, KeyConflict, QueueFull, WrongQueueKind
 from forebay.core.event import Entry
+from forebay.core.fanout import copies
 from forebay.core.features import Feature
 from forebay.core.instant import Instant, micros
 from forebay.core.job import Draft
 from forebay.core.limits import INSTANT_MOST
 from forebay.core.policy import Block, Bounded
 from forebay.core.rank import rank_at
+from forebay.core.spec import QueueSpec
+from forebay.store.brokers import any_new, folded
 from forebay.store.checks import check_batch, check_bytes
 from forebay.store.gating import READY, WAITING
 from forebay.store.protocol import Receipt
@@ -67,7 +70,8 @@ class Intake(Base):
 
 def _enqueue(turn: Turn, drafts: Sequence[Draft]) -> list[Receipt]:
     receipts = accept(turn, drafts)
-    if turn.scribe is not None and not all(receipt.duplicate for receipt in receipts):
+    check_batch("enqueue", sum(len(receipt.copies) or 1 for receipt in receipts))
+    if turn.scribe is not None and any_new(receipts):
         turn.scribe.tell("enqueue")
     return receipts
 
@@ -111,6 +115,9 @@ class _Batch:
         turn = self._turn
         line = turn.line(draft.queue)
         stamper = line.known.stamper
+        if stamper.is_broker:
+            self._fan_out(stamper.spec, draft)
+            return
         if stamper.is_log:
             raise WrongQueueKind(draft.queue, is_log=True)
         key_digest, key_until = b"", 0
@@ -135,6 +142,12 @@ class _Batch:
                 self._newest[draft.queue, draft.subject or ""] = target
         if draft.key is not None:
             self._keys[draft.queue, draft.key] = (target, key_digest, key_until)
+
+    def _fan_out(self, spec: QueueSpec, draft: Draft) -> None:
+        before, self.receipts = self.receipts, []
+        for copy in copies(spec, draft):
+            self.take(copy)
+        self.receipts = [*before, folded(self.receipts, durable=True)]
 
     def write(self) -> None:
         turn, entries = self._turn, self._entries

@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from forebay.core.errors import Invalid, WrongQueueKind
+from forebay.core.fanout import copies
 from forebay.core.instant import Instant, checked_instant, checked_micros
 from forebay.core.job import Draft, Job, State
 from forebay.core.limits import INSTANT_MOST, SLOTS_MOST
@@ -19,7 +20,8 @@ from forebay.core.names import check_name
 from forebay.core.policy import Retained, check_between
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
-from forebay.store.checks import check_batch, check_gate, check_ids, check_limit, check_spec
+from forebay.store.brokers import became
+from forebay.store.checks import check_batch, check_gate, check_ids, check_limit, check_neighbours, check_spec
 from forebay.store.gating import READY, STATES
 from forebay.store.protocol import Backlog, Page, Query
 from forebay.store.sqlite.intake import accept
@@ -39,6 +41,7 @@ _PAGE_HELD: Final = statement("page_held")
 _ANY_AFTER: Final = statement("any_after")
 _QUEUE: Final = statement("queue")
 _QUEUES: Final = statement("queues")
+_SPECS: Final = statement("specs")
 _EXPIRED_KEYS: Final = statement("expired_keys")
 _OLDEST_PLAIN: Final = statement("oldest_plain")
 _OLDEST_ODD: Final = statement("oldest_odd")
@@ -189,6 +192,7 @@ def _put_spec(turn: Turn, spec: QueueSpec) -> None:
         raise WrongQueueKind(spec.name, is_log=False)
     if known is not None and _partitions(spec) < _partitions(known):
         raise Invalid(spec.name, "a log cannot lose partitions", "keep them, or start a new log")
+    check_neighbours(spec, _specs(turn))
     have = 0 if known is None else _partitions(known)
     for number in range(have, _partitions(spec)):
         turn.connection.execute(_ADD_PARTITION, (spec.name, number))
@@ -197,6 +201,10 @@ def _put_spec(turn: Turn, spec: QueueSpec) -> None:
         turn.scribe.tell("put_spec", name=spec.name)
     turn.tally.configure(spec.name, text)
     turn.tally.eased[spec.name] = None
+
+
+def _specs(turn: Turn) -> list[QueueSpec]:
+    return [QueueSpec.from_json(text) for (text,) in turn.connection.execute(_SPECS)]
 
 
 def _pause(turn: Turn, verb: str, queue: str, until: Instant | None) -> None:
@@ -244,8 +252,8 @@ def _fire(turn: Turn, name: str, tick: Instant, next_at: Instant, draft: Draft |
     schedule = _decode_schedule(body)
     if schedule.paused or schedule.next_at != tick or tick <= (-1 if last_at is None else last_at):
         return False
-    receipts = [] if draft is None else accept(turn, [draft])
-    last_job = next((receipt.id for receipt in receipts if not receipt.duplicate), schedule.last_job)
+    receipts = [] if draft is None else accept(turn, copies(turn.line(draft.queue).spec, draft))
+    last_job = became(receipts) or schedule.last_job
     turn.connection.execute(_TICK, (name, text_of(replace(schedule, next_at=next_at, last_job=last_job)), tick))
     if turn.scribe is not None:
         turn.scribe.tell("fire", name=name, tick=tick)
