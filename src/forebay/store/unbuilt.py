@@ -27,7 +27,8 @@ _ALL: Final = frozenset(
         Feature.PURGE_ONE,
     }
 )
-MEMORY: Final = _ALL - {Feature.DEAD_LETTERS, Feature.PURGE_ONE}
+_LOGS: Final = {Feature.LAGGING, Feature.GROUPS, Feature.REPLAY}
+MEMORY: Final = _ALL - {Feature.DEAD_LETTERS, Feature.PURGE_ONE} - _LOGS
 SQLITE: Final = _ALL
 POSTGRES: Final = _ALL
 

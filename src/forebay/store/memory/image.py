@@ -18,7 +18,7 @@ from forebay.core.spec import QueueSpec
 from forebay.core.written import READABLE, VERSION
 from forebay.store.memory.facts import Facts, KeyFact, KeyName
 from forebay.store.memory.ledger_state import LedgerState
-from forebay.store.memory.logs import Partition
+from forebay.store.memory.logs import GroupName, Partition, Place
 from forebay.store.memory.row import Row
 
 _PER_CHUNK: Final = 1_000
@@ -32,9 +32,13 @@ class _Head(Struct, frozen=True, array_like=True, tag="head"):
     gate_limits: dict[str, int]
     schedules: list[Schedule]
     last_ticks: dict[str, Instant]
-    places: list[tuple[tuple[str, str, int], int]]
+    places: list[tuple[Place, int]]
     firsts: list[tuple[str, list[int]]]
     ledger: LedgerState = msgspec.field(default_factory=LedgerState)
+    owners: list[tuple[Place, tuple[str | None, int]]] = []
+    members: list[tuple[GroupName, dict[str, Instant]]] = []
+    seen: dict[str, dict[str, Instant]] = {}
+    lost: list[tuple[Place, int]] = []
 
 
 class _Rows(Struct, frozen=True, array_like=True, tag="rows"):
@@ -94,6 +98,10 @@ def _chunks(facts: Facts) -> Iterator[_Chunk]:
         list(logs.places.items()),
         [(log, [partition.first for partition in partitions]) for log, partitions in logs.partitions.items()],
         facts.ledger,
+        list(logs.owners.items()),
+        list(logs.members.items()),
+        logs.seen,
+        list(logs.lost.items()),
     )
     rows = iter(facts.rows.values())
     while batch := list(islice(rows, _PER_CHUNK)):
@@ -141,3 +149,8 @@ def _take_head(facts: Facts, head: _Head) -> None:
     facts.ledger = head.ledger
     facts.logs.places = dict(head.places)
     facts.logs.partitions = {log: [Partition(first) for first in firsts] for log, firsts in head.firsts}
+    facts.logs.owners, facts.logs.members = dict(head.owners), dict(head.members)
+    facts.logs.seen, facts.logs.lost = head.seen, dict(head.lost)
+    for log, group, _ in facts.logs.places:
+        # An image from before groups were known by name.
+        facts.logs.seen.setdefault(log, {}).setdefault(group, head.last_at)

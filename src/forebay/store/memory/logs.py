@@ -1,11 +1,24 @@
-"""The retained logs of the in-process store: dense offsets per partition, places of groups, trimming from the front.
+"""The retained logs of the in-process store: dense offsets per partition, groups and their members, trimming.
 
 Part of the facts: changed by events alone. A trimmed offset is gone for readers but never used again.
 """
 
-from forebay.core.event import Appended, Committed, LogEntry, Trimmed
+from bisect import bisect_left
+from operator import attrgetter
+from typing import Final
+
+from forebay.core.division import Holding
+from forebay.core.event import Appended, Committed, LogEntry, PartitionsOwned, Trimmed
+from forebay.core.instant import Instant
 from forebay.core.policy import Retained
 from forebay.core.spec import QueueSpec
+
+_AT: Final = attrgetter("at")
+
+GroupName = tuple[str, str]
+"""A log and a group of its readers."""
+Place = tuple[str, str, int]
+"""A log, a group, a partition."""
 
 
 class Partition:
@@ -29,6 +42,10 @@ class Partition:
         start = after + 1 - self.first + self._gone
         return self._entries[start : start + limit]
 
+    def before(self, instant: Instant) -> int:
+        """The last offset that was appended before the instant; the one before the first that is held, if none was."""
+        return bisect_left(self._entries, instant, self._gone, key=_AT) - self._gone + self.first - 1
+
     def trim(self, before: int) -> None:
         """The freed front is given back once it is half of the list: amortised O(1) an entry."""
         self._gone += before - self.first
@@ -39,11 +56,29 @@ class Partition:
 
 
 class Logs:
-    """All logs of a store by name."""
+    """All logs of a store by name.
+
+    places   how far a group has come in a partition; owners: who reads it for the group, and in which epoch
+    members  until when each member of a group lives
+    seen     the groups of a log, and when each last committed or owned
+    lost     what left a partition before the group had it
+    """
 
     def __init__(self) -> None:
         self.partitions: dict[str, list[Partition]] = {}
-        self.places: dict[tuple[str, str, int], int] = {}
+        self.places: dict[Place, int] = {}
+        self.owners: dict[Place, tuple[str | None, int]] = {}
+        self.members: dict[GroupName, dict[str, Instant]] = {}
+        self.seen: dict[str, dict[str, Instant]] = {}
+        self.lost: dict[Place, int] = {}
+
+    def holding(self, log: str, group: str, partition: int) -> Holding:
+        member, epoch = self.owners.get((log, group, partition), (None, 0))
+        until = 0 if member is None else self.members[log, group][member]
+        return Holding(member, epoch, until)
+
+    def holdings(self, log: str, group: str) -> list[Holding]:
+        return [self.holding(log, group, number) for number in range(len(self.partitions[log]))]
 
     def create(self, spec: QueueSpec) -> None:
         """A log with its partitions; more may be added later, never fewer: offsets are for ever."""
@@ -58,6 +93,37 @@ class Logs:
 
     def committed(self, event: Committed) -> None:
         self.places[event.log, event.group, event.partition] = event.offset
+        self.saw(event.log, event.group, event.at)
 
     def trimmed(self, event: Trimmed) -> None:
-        self.partitions[event.log][event.partition].trim(event.before)
+        log, number, before = event.log, event.partition, event.before
+        partition = self.partitions[log][number]
+        for group in self.seen.get(log, ()):
+            missed = before - max(partition.first, self.places.get((log, group, number), -1) + 1)
+            if missed > 0:
+                self.lost[log, group, number] = self.lost.get((log, group, number), 0) + missed
+        partition.trim(before)
+
+    def owned(self, event: PartitionsOwned) -> None:
+        """Members whose time is over are forgotten once they own nothing; there are never more than partitions."""
+        log, group, member = event.log, event.group, event.member
+        if event.until:
+            self.saw(log, group, event.at)
+        epochs = dict(zip(event.partitions, event.epochs, strict=True))
+        busy = set()
+        for number in range(len(self.partitions[log])):
+            owner, epoch = self.owners.get((log, group, number), (None, 0))
+            if number in epochs:
+                owner, epoch = member, epochs[number]
+            elif owner == member:
+                owner = None
+            if epoch:
+                self.owners[log, group, number] = (owner, epoch)
+            busy.add(owner)
+        members = self.members.setdefault((log, group), {})
+        members[member] = event.until
+        for name in [name for name, until in members.items() if until <= event.at and name not in busy]:
+            del members[name]
+
+    def saw(self, log: str, group: str, at: Instant) -> None:
+        self.seen.setdefault(log, {})[group] = at

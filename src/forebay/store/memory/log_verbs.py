@@ -1,0 +1,232 @@
+"""The verbs of retained logs: appending and reading, groups and the partitions that their members own, the window."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from zlib import crc32
+
+from forebay.core.division import divide, next_epoch
+from forebay.core.errors import Invalid, OffsetGone, PartitionLost, WrongQueueKind
+from forebay.core.event import Appended, Committed, LogEntry, PartitionsOwned, Trimmed
+from forebay.core.instant import Instant, Span, checked_instant, micros
+from forebay.core.names import check_name
+from forebay.core.policy import Retained
+from forebay.store.checks import check_epoch, check_limit, checked_entries, checked_member
+from forebay.store.log import Owned, Standing
+from forebay.store.memory.logs import Partition
+from forebay.store.memory.queues import QueueVerbs
+from forebay.store.protocol import Promotion
+
+
+class LogVerbs(QueueVerbs):
+    """Logs beside the queues."""
+
+    def append(self, log: str, bodies: Sequence[bytes], keys: Sequence[str | None] | None = None) -> list[LogEntry]:
+        log = check_name("log", log)
+        pairs = checked_entries(bodies, keys)
+        with self._lock:
+            now = self._begin()
+            partitions = self._partitions_of(log)
+            following = [partition.next for partition in partitions]
+            entries = []
+            for body, key in pairs:
+                number = crc32(key.encode()) % len(partitions) if key else following.index(min(following))
+                entries.append(LogEntry(number, following[number], now, body, key))
+                following[number] += 1
+            if entries:
+                self._record(Appended(now, log, entries))
+                self._index.line(log).claimers.wake_all()
+            lsn = self._lsn
+        self._settle_down(lsn)
+        return entries
+
+    def read(self, log: str, partition: int, after: int, limit: int) -> list[LogEntry]:
+        log = check_name("log", log)
+        check_limit("read", limit)
+        with self._lock:
+            self._begin()
+            place = self._partition(log, partition)
+            if type(after) is not int or after < -1:
+                raise Invalid("after", f"{after!r} is no offset", "-1 reads from the start")
+            if after + 1 < place.first:
+                raise OffsetGone(log, partition, after + 1, place.first)
+            entries = place.read(after, limit)
+            lsn = self._lsn
+        self._settle_down(lsn)
+        return entries
+
+    def commit(
+        self, log: str, group: str, partition: int, offset: int, *, rewind: bool = False, epoch: int | None = None
+    ) -> int:
+        log, group = check_name("log", log), check_name("group", group)
+        check_epoch(epoch)
+        with self._lock:
+            now = self._begin()
+            place = self._partition(log, partition)
+            if type(offset) is not int or not -1 <= offset < place.next:
+                raise Invalid("offset", f"{offset!r} is not in -1 … {place.next - 1}", "commit what was read")
+            holding = self._facts.logs.holding(log, group, partition)
+            if epoch is not None and (holding.member is None or holding.epoch != epoch):
+                raise PartitionLost(log, group, partition, epoch)
+            known = self._facts.logs.places.get((log, group, partition), -1)
+            known = offset if rewind else max(known, offset)
+            self._record(Committed(now, log, group, partition, known))
+            lsn = self._lsn
+        self._settle_down(lsn)
+        return known
+
+    def position(self, log: str, group: str, partition: int) -> int:
+        log = check_name("log", log)
+        with self._lock:
+            self._begin()
+            self._partition(log, partition)
+            offset = self._facts.logs.places.get((log, group, partition), -1)
+            lsn = self._lsn
+        self._settle_down(lsn)
+        return offset
+
+    def extent(self, log: str) -> list[tuple[int, int]]:
+        log = check_name("log", log)
+        with self._lock:
+            self._begin()
+            ranges = [(partition.first, partition.next) for partition in self._partitions_of(log)]
+            lsn = self._lsn
+        self._settle_down(lsn)
+        return ranges
+
+    def offset_at(self, log: str, partition: int, instant: Instant) -> int:
+        log = check_name("log", log)
+        checked_instant("instant", instant)
+        with self._lock:
+            self._begin()
+            offset = self._partition(log, partition).before(instant)
+            lsn = self._lsn
+        self._settle_down(lsn)
+        return offset
+
+    def trim(self, log: str, before: Instant, limit: int) -> int:
+        log = check_name("log", log)
+        check_limit("trim", limit)
+        checked_instant("before", before)
+        with self._lock:
+            now = self._begin()
+            ends = [partition.next for partition in self._partitions_of(log)]
+            dropped = self._drop(log, before, ends, limit, now)
+            lsn = self._lsn
+        self._settle_down(lsn)
+        return dropped
+
+    def promote(self, limit: int) -> Promotion:
+        promotion = super().promote(limit)
+        if self._facts.logs.partitions:
+            self._keep_windows(limit)
+        return promotion
+
+    def own(self, log: str, group: str, member: str, lease_for: timedelta) -> list[Owned]:
+        log, group, member, span = checked_member(log, group, member, lease_for)
+        with self._lock:
+            now = self._begin()
+            self._partitions_of(log)
+            logs = self._facts.logs
+            holdings = logs.holdings(log, group)
+            others = [until for name, until in logs.members.get((log, group), {}).items() if name != member]
+            living = 1 + sum(until > now for until in others)
+            numbers = divide(member, holdings, living, now)
+            epochs = [next_epoch(member, holdings[number]) for number in numbers]
+            until = now + span
+            self._record(PartitionsOwned(now, log, group, member, until, numbers, epochs))
+            places = [logs.places.get((log, group, number), -1) for number in numbers]
+            lsn = self._lsn
+        self._settle_down(lsn)
+        return [Owned(*each, until) for each in zip(numbers, epochs, places, strict=True)]
+
+    def disown(self, log: str, group: str, member: str) -> int:
+        log, group, member, _ = checked_member(log, group, member)
+        with self._lock:
+            now = self._begin()
+            self._partitions_of(log)
+            logs = self._facts.logs
+            freed = sum(holding.member == member for holding in logs.holdings(log, group))
+            if member in logs.members.get((log, group), {}):
+                self._record(PartitionsOwned(now, log, group, member, 0, [], []))
+            lsn = self._lsn
+        self._settle_down(lsn)
+        return freed
+
+    def groups(self, log: str, after: str, limit: int) -> list[Standing]:
+        log = check_name("log", log)
+        check_limit("groups", limit)
+        with self._lock:
+            self._begin()
+            partitions = self._partitions_of(log)
+            names = sorted(name for name in self._facts.logs.seen.get(log, ()) if name > after)[:limit]
+            standings = [self._standing(log, name, number) for name in names for number in range(len(partitions))]
+            lsn = self._lsn
+        self._settle_down(lsn)
+        return standings
+
+    def _standing(self, log: str, group: str, number: int) -> Standing:
+        logs, (window, _) = self._facts.logs, self._rule(log)
+        partition, place = logs.partitions[log][number], (log, group, number)
+        position = logs.places.get(place, -1)
+        ahead = partition.read(max(position, partition.first - 1), 1)
+        holding = logs.holding(log, group, number)
+        owner = (None, 0, None) if holding.member is None else (holding.member, holding.epoch, holding.until)
+        return Standing(
+            group,
+            number,
+            position,
+            partition.next - max(partition.first, position + 1),
+            logs.lost.get(place, 0),
+            ahead[0].at + window if ahead and window is not None else None,
+            logs.seen[log][group],
+            *owner,
+        )
+
+    def _keep_windows(self, limit: int) -> None:
+        """Entries that left their window are gone, but for those that a group still reads towards, if it may."""
+        with self._lock:
+            now = self._begin()
+            for log, partitions in self._facts.logs.partitions.items():
+                window, blocks = self._rule(log)
+                if window is None or limit < 1:
+                    continue
+                ends = [partition.next for partition in partitions]
+                if blocks:
+                    reading = [name for name, at in self._facts.logs.seen.get(log, {}).items() if at >= now - window]
+                    ends = [self._floor(log, reading, number, end) for number, end in enumerate(ends)]
+                limit -= self._drop(log, now - window + 1, ends, limit, now)
+            lsn = self._lsn
+        self._settle_down(lsn)
+
+    def _floor(self, log: str, groups: Sequence[str], number: int, end: int) -> int:
+        """The first offset that one of the groups has not had."""
+        places = self._facts.logs.places
+        return min((places.get((log, group, number), -1) + 1 for group in groups), default=end)
+
+    def _drop(self, log: str, before: Instant, ends: Sequence[int], limit: int, now: Instant) -> int:
+        """Entries appended before the instant, of each partition only up to its end; how many."""
+        left = limit
+        for number, partition in enumerate(self._partitions_of(log)):
+            end = min(partition.before(before) + 1, ends[number], partition.first + left)
+            if end > partition.first:
+                left -= end - partition.first
+                self._record(Trimmed(now, log, number, end))
+        return limit - left
+
+    def _rule(self, log: str) -> tuple[Span | None, bool]:
+        """The window of a log, and whether those who lag behind it hold it open."""
+        retention = self._facts.specs[log].retention
+        assert isinstance(retention, Retained)
+        return None if retention.window is None else micros(retention.window), retention.lagging == "block"
+
+    def _partitions_of(self, log: str) -> list[Partition]:
+        partitions = self._facts.logs.partitions.get(log)
+        if partitions is None:
+            raise WrongQueueKind(log, is_log=False)
+        return partitions
+
+    def _partition(self, log: str, number: int) -> Partition:
+        partitions = self._partitions_of(log)
+        if type(number) is not int or not 0 <= number < len(partitions):
+            raise Invalid("partition", f"{number!r} is not in 0 … {len(partitions) - 1}", f"log {log!r} has no other")
+        return partitions[number]
