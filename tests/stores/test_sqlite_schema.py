@@ -23,6 +23,8 @@ SEARCHES = {
     "expired": ["job USING INDEX job_expiring (expires_at>? AND expires_at<?)"],
     "kept": ["job USING INDEX job_kept (kept_until>? AND kept_until<?)"],
     "finished": ["job USING INDEX job_finished (state=? AND finished_at<?)"],
+    "finished_in": ["job USING INDEX job_ended (state=? AND queue=? AND finished_at<?)"],
+    "oldest_dead": ["job USING INDEX job_ended (state=? AND queue=?)"],
     "overdue": ["job USING INDEX job_lease (lease_until<?)"],
     "next_lease": ["job USING INDEX job_lease"],
     "first_parked": ["job USING INDEX job_parked (gate=?)"],

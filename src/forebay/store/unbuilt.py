@@ -28,8 +28,8 @@ _ALL: Final = frozenset(
     }
 )
 _LOGS: Final = {Feature.LAGGING, Feature.GROUPS, Feature.REPLAY}
-MEMORY: Final = _ALL - {Feature.DEAD_LETTERS, Feature.PURGE_ONE} - _LOGS
-SQLITE: Final = _ALL
+MEMORY: Final = _ALL - {Feature.COST, Feature.RATE, Feature.SHARED, Feature.DEAD_LETTERS, Feature.PURGE_ONE} - _LOGS
+SQLITE: Final = _ALL - {Feature.DEAD_LETTERS, Feature.PURGE_ONE}
 POSTGRES: Final = _ALL
 
 

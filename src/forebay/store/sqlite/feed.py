@@ -22,7 +22,8 @@ _PLACE: Final = "SELECT batch, taken, digest FROM feed WHERE source = ?"
 _MOVE: Final = "INSERT OR REPLACE INTO feed (source, batch, taken, digest, at) VALUES (?, ?, ?, ?, ?)"
 _SWEEP: Final = "DELETE FROM feed WHERE source IN (SELECT source FROM feed WHERE at < ? ORDER BY at LIMIT ?)"
 _DEAD: Final = (
-    "SELECT id, queue, cls, state, rank, due_at, gates, gate, settled_delivery, settled_code, kind FROM job "
+    "SELECT id, queue, cls, state, rank, due_at, gates, gate, settled_delivery, settled_code, kind, "
+    "coalesce(home, queue) FROM job "
     f"WHERE id IN (SELECT value FROM json_each(?)) AND state = {DEAD}"
 )
 

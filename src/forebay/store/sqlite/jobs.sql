@@ -24,12 +24,13 @@ WHERE id IN (
 RETURNING {job}, rank;
 
 -- name: pulse
--- What is next: to fall due, to expire, to be forgotten, a gate that may have room.
+-- What is next: to fall due, to expire, to be forgotten, a gate that may have room, too many dead.
 SELECT
     (SELECT min(due_at) FROM job INDEXED BY job_due WHERE state = 0 AND gate IS NULL),
     (SELECT min(expires_at) FROM job INDEXED BY job_expiring WHERE expires_at IS NOT NULL AND state < 2),
     (SELECT min(kept_until) FROM job INDEXED BY job_kept WHERE kept_until IS NOT NULL),
-    EXISTS (SELECT 1 FROM gate INDEXED BY gate_opened WHERE opened = 1);
+    EXISTS (SELECT 1 FROM gate INDEXED BY gate_opened WHERE opened = 1),
+    EXISTS (SELECT 1 FROM queue INDEXED BY queue_crowded WHERE dead > dead_most);
 
 -- name: due
 -- Waiting jobs whose time has come, oldest first.
@@ -49,17 +50,39 @@ ORDER BY expires_at LIMIT ?2;
 
 -- name: kept
 -- Finished jobs whose time to be readable is over.
-SELECT id, queue, cls, state, rank, due_at, gates, gate, settled_delivery, settled_code, kind
+SELECT id, queue, cls, state, rank, due_at, gates, gate, settled_delivery, settled_code, kind,
+    coalesce(home, queue)
 FROM job INDEXED BY job_kept
 WHERE kept_until IS NOT NULL AND kept_until <= ?1
 ORDER BY kept_until LIMIT ?2;
 
 -- name: finished
 -- Jobs that ended in this state before an instant, oldest first.
-SELECT id, queue, cls, state, rank, due_at, gates, gate, settled_delivery, settled_code, kind
+SELECT id, queue, cls, state, rank, due_at, gates, gate, settled_delivery, settled_code, kind,
+    coalesce(home, queue)
 FROM job INDEXED BY job_finished
 WHERE state > 2 AND state = ?1 AND finished_at < ?2
 ORDER BY finished_at LIMIT ?3;
+
+-- name: finished_in
+-- The same, of those that lie in one queue.
+SELECT id, queue, cls, state, rank, due_at, gates, gate, settled_delivery, settled_code, kind,
+    coalesce(home, queue)
+FROM job INDEXED BY job_ended
+WHERE state > 2 AND queue = ?4 AND state = ?1 AND finished_at < ?2
+ORDER BY finished_at LIMIT ?3;
+
+-- name: crowded
+-- Queues where more dead lie than they keep.
+SELECT name FROM queue INDEXED BY queue_crowded WHERE dead > dead_most;
+
+-- name: oldest_dead
+-- The oldest of the dead that lie in a queue.
+SELECT id, queue, cls, state, rank, due_at, gates, gate, settled_delivery, settled_code, kind,
+    coalesce(home, queue)
+FROM job INDEXED BY job_ended
+WHERE state > 2 AND queue = ?1 AND state = 4
+ORDER BY finished_at, id LIMIT ?2;
 
 -- name: overdue
 -- Leases past their time, oldest first.
@@ -93,7 +116,7 @@ UPDATE job SET kind = ?2, body = ?3 WHERE id = ?1;
 -- name: move
 -- Those of these jobs that exist, as a move from state to state needs them.
 SELECT id, queue, cls, state, rank, due_at, gates, gate, settled_delivery, settled_code, kind, delivery, attempt,
-    enqueued_at, claimed_at, cancel_requested
+    enqueued_at, claimed_at, cancel_requested, coalesce(home, queue)
 FROM job WHERE id IN (SELECT value FROM json_each(?1));
 
 -- name: ack
@@ -140,9 +163,10 @@ SET state = ?2, finished_at = ?3, kept_until = ?4, result = ?5, settled_delivery
 WHERE id = ?1;
 
 -- name: die
--- A job goes to the dead letters.
+-- A job goes to the dead letters, which may lie in another queue, and for a time.
 UPDATE job
-SET state = 4, finished_at = ?2, errors = ?3, settled_delivery = coalesce(?4, settled_delivery),
+SET state = 4, queue = coalesce(?6, queue), home = CASE WHEN ?6 IS NOT NULL THEN queue END, kept_until = ?7,
+    finished_at = ?2, errors = ?3, settled_delivery = coalesce(?4, settled_delivery),
     settled_code = coalesce(?5, settled_code), owner = NULL, claimed_at = NULL, lease_until = NULL, gate = NULL,
     merges = 0
 WHERE id = ?1;
@@ -159,10 +183,11 @@ WHERE id = ?1;
 UPDATE job SET cancel_requested = 1 WHERE id IN (SELECT value FROM json_each(?1));
 
 -- name: redrive
--- A dead job is due now, with all lives back; whoever redrives an expired job wants it to run all the same.
+-- A dead job is home and due now, with all lives back; whoever redrives an expired job wants it to run all the same.
 -- Due now: nobody leads, and the rank needs no more than this.
 UPDATE job
-SET state = 0, attempt = 0, finished_at = NULL, cancel_requested = 0, expires_at = NULL, due_at = ?2,
+SET state = 0, queue = coalesce(home, queue), home = NULL, kept_until = NULL, attempt = 0, finished_at = NULL,
+    cancel_requested = 0, expires_at = NULL, due_at = ?2,
     rank = CASE WHEN rank_timed THEN rank_base + ?2 ELSE rank_base END
 WHERE id = ?1;
 

@@ -148,7 +148,7 @@ class QueueVerbs(Settling):
 
 def _work_at(reader: sqlite3.Connection, queues: Sequence[str]) -> Instant:
     """When a claim or a reaping may next find something, as far as is known."""
-    due_at, _, _, opened = reader.execute(_PULSE).fetchone()
+    due_at, _, _, opened, _ = reader.execute(_PULSE).fetchone()
     lease_until = reader.execute(_NEXT_LEASE).fetchone()[0]
     instants = [INSTANT_MOST, due_at or INSTANT_MOST, lease_until or INSTANT_MOST]
     for queue in queues:

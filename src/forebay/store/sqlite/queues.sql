@@ -46,8 +46,8 @@ ORDER BY name;
 -- name: put_queue
 -- One queue after a call.
 INSERT OR REPLACE INTO queue
-    (name, spec, paused_until, classed, keys, waiting, ready, running, done, dead, cancelled)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+    (name, spec, paused_until, dead_most, classed, keys, waiting, ready, running, done, dead, cancelled)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: specs
 -- Every configuration.

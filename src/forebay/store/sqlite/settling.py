@@ -10,7 +10,6 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from forebay.core.errors import Invalid
-from forebay.core.features import Feature
 from forebay.core.instant import Instant
 from forebay.core.job import State
 from forebay.core.lease import Lease, Settled, Settlement, outlived
@@ -21,12 +20,12 @@ from forebay.store.checks import check_batch, check_bytes, check_ids, check_purg
 from forebay.store.gating import CANCELLED, DEAD, DONE, READY, RUNNING, STATES, WAITING, Row
 from forebay.store.protocol import CancelAnswer
 from forebay.store.sqlite.claims import Claims
+from forebay.store.sqlite.graves import Mark, died, failed, lay_down
 from forebay.store.sqlite.intake import check_capacity
 from forebay.store.sqlite.queries import statement
 from forebay.store.sqlite.row import id_list
-from forebay.store.sqlite.tend import failed, forget, tend
+from forebay.store.sqlite.tend import forget, tend
 from forebay.store.sqlite.turn import Turn
-from forebay.store.unbuilt import unbuilt
 
 _CODES: Final[dict[type, str]] = {Ack: "a", Retry: "r", DeadLetter: "d", Release: "l", Cancel: "c"}
 _ACK: Final = statement("ack")
@@ -35,14 +34,11 @@ _HELD: Final = statement("held")
 _MOVE: Final = statement("move")
 _REMOVED: Final = statement("removed")
 _KEEP: Final = statement("keep")
-_DIE: Final = statement("die")
 _WAIT_AGAIN: Final = statement("wait_again")
 _ASK: Final = statement("ask_to_cancel")
 _REDRIVE: Final = statement("redrive")
 _FINISHED: Final = statement("finished")
-
-Mark = tuple[int, str]
-"""A settle as it is remembered: the delivery, and the letter of the verdict."""
+_FINISHED_IN: Final = statement("finished_in")
 
 
 class Settling(Claims):
@@ -68,9 +64,7 @@ class Settling(Claims):
 
     def purge(self, state: State, before: Instant, limit: int, queue: str | None = None) -> int:
         check_purge(state, before, limit, queue)
-        if queue is not None:
-            raise unbuilt("sqlite", Feature.PURGE_ONE)
-        return self._write(lambda turn: _purge(turn, STATES.index(state), before, limit))
+        return self._write(lambda turn: _purge(turn, STATES.index(state), before, limit, queue))
 
 
 def _settle(turn: Turn, settlements: Sequence[Settlement]) -> list[Settled]:
@@ -117,7 +111,7 @@ class _Settlement:
         self._rows: dict[int, Sequence[Any]] = {}
         self._marks: dict[int, Mark] = {}
         self._gone: list[tuple[int, int, str]] = []
-        self._moves: dict[tuple[str, str, int | None], int] = {}
+        self._moves: dict[tuple[str, str, int | None, str], int] = {}
         self._ended: list[tuple[int, Change, Sequence[Any], Instant, Failure | None]] = []
         self._waiting = False
 
@@ -131,8 +125,11 @@ class _Settlement:
                 if delivery > self._marks.get(job_id, (0, ""))[0]:
                     self._marks[job_id] = (delivery, code)
         answers = [self._one(lease, verdict) for lease, verdict in settlements]
-        for (queue, cls, to), count in self._moves.items():
-            turn.tally.moved(queue, cls, RUNNING, to, count)
+        for (queue, cls, to, lies_in), count in self._moves.items():
+            if to == DEAD:
+                died(turn, queue, cls, RUNNING, lies_in, count)
+            else:
+                turn.tally.moved(queue, cls, RUNNING, to, count)
         if self._gone:
             turn.remove([job_id for job_id, _, _ in self._gone], self._gone)
         self._tell()
@@ -159,6 +156,7 @@ class _Settlement:
         until: Instant = 0
         change: Change
         failure: Failure | None = None
+        lies_in = queue
         match verdict:
             case Ack(result):
                 change, until = Change.ACKED, self._kept_until(queue)
@@ -177,10 +175,11 @@ class _Settlement:
                 turn.connection.execute(_WAIT_AGAIN, again)
             case DeadLetter(error):
                 to, change, failure = DEAD, Change.DIED, error
-                turn.connection.execute(_DIE, (job_id, now, failed(columns[12], error, now, columns[11]), *mark))
+                lies_in = lay_down(turn, job_id, queue, failed(columns[12], error, now, columns[11]), mark)
         self._ended.append((job_id, change, columns, until, failure))
         self._waiting |= to == WAITING
-        self._moves[queue, cls, to] = self._moves.get((queue, cls, to), 0) + 1
+        move = (queue, cls, to, lies_in)
+        self._moves[move] = self._moves.get(move, 0) + 1
         if columns[6]:
             row = Row.of(columns)
             turn.gates.release(row)
@@ -231,6 +230,7 @@ class _Found(NamedTuple):
     enqueued_at: Instant
     claimed_at: Instant
     asked: int
+    home: str
 
 
 def _found(turn: Turn, ids: Sequence[int]) -> Mapping[int, _Found]:
@@ -273,7 +273,7 @@ def _tell_cancelled(
         job = found[job_id]
         turn.scribe.job(Change.CANCELLED, job_id, job.row.queue, job.kind, 0, 0, 0, 0, 0, 0, kept_until)
     for job_id in asked:
-        row, _, kind, delivery, attempt, enqueued_at, claimed_at, _ = found[job_id]
+        row, _, kind, delivery, attempt, enqueued_at, claimed_at, *_ = found[job_id]
         turn.scribe.job(
             Change.ASKED, job_id, row.queue, kind, delivery, attempt, 0, enqueued_at, row.due_at, claimed_at
         )
@@ -299,15 +299,16 @@ def _redrive(turn: Turn, ids: Sequence[int]) -> list[int]:
     dead = {job_id: found[job_id] for job_id in ids if job_id in found and found[job_id].row.state == DEAD}
     arrivals: dict[str, int] = {}
     for job in dead.values():
-        arrivals[job.row.queue] = arrivals.get(job.row.queue, 0) + 1
+        arrivals[job.home] = arrivals.get(job.home, 0) + 1
     check_capacity(turn, arrivals)
-    for row, _, kind, *_ in dead.values():
+    for row, _, kind, *_, home in dead.values():
         turn.connection.execute(_REDRIVE, (row.id, turn.now))
-        turn.tally.moved(row.queue, row.cls, DEAD, WAITING)
+        turn.tally.moved(row.queue, "", DEAD, None)
+        turn.tally.moved(home, row.cls, None, WAITING)
         if row.gates:
             turn.gates.rejoin(row)
         if turn.scribe is not None:
-            turn.scribe.job(Change.REDRIVEN, row.id, row.queue, kind, 0, 0, 0, 0, 0, 0, turn.now)
+            turn.scribe.job(Change.REDRIVEN, row.id, home, kind, 0, 0, 0, 0, 0, 0, turn.now)
     if dead:
         if turn.scribe is not None:
             turn.scribe.tell("redrive")
@@ -315,8 +316,11 @@ def _redrive(turn: Turn, ids: Sequence[int]) -> list[int]:
     return list(dead)
 
 
-def _purge(turn: Turn, state: int, before: Instant, limit: int) -> int:
-    finished = turn.connection.execute(_FINISHED, (state, before, limit)).fetchall()
+def _purge(turn: Turn, state: int, before: Instant, limit: int, queue: str | None) -> int:
+    if queue is None:
+        finished = turn.connection.execute(_FINISHED, (state, before, limit)).fetchall()
+    else:
+        finished = turn.connection.execute(_FINISHED_IN, (state, before, limit, queue)).fetchall()
     if finished:
         forget(turn, finished)
         if turn.scribe is not None:

@@ -36,13 +36,14 @@ class Turns:
 class Known:
     """What follows from one stored spec."""
 
-    __slots__ = ("stamper", "text", "turns")
+    __slots__ = ("dead_most", "stamper", "text", "turns")
 
     def __init__(self, name: str, text: str | None) -> None:
         spec = QueueSpec(name=name) if text is None else QueueSpec.from_json(text)
         self.text = text
         self.stamper = Stamper(spec)
         self.turns = Turns(spec)
+        self.dead_most = None if spec.routing.dead is None else spec.routing.dead.most
 
 
 class Knowledge:
@@ -159,7 +160,7 @@ class Tally:
 
     def write_queues(self) -> None:
         rows = [
-            (line.name, line.known.text, line.paused_until, line.classed, line.keys, *line.counts)
+            (line.name, line.known.text, line.paused_until, line.known.dead_most, line.classed, line.keys, *line.counts)
             for line in self._lines.values()
             if line.changed
         ]

@@ -7,15 +7,12 @@ before newcomers. A job that expired is never handed out, however many there are
 from collections.abc import Sequence
 from typing import Any, Final
 
-from msgspec.structs import replace
-
-from forebay.core.instant import Instant
 from forebay.core.ledger import Change
-from forebay.core.limits import BATCH_MOST, ERRORS_KEPT
-from forebay.core.outcome import EXPIRED, Failure
-from forebay.store.gating import DEAD, READY, Row
+from forebay.core.limits import BATCH_MOST
+from forebay.core.outcome import OUT_OF_TIME
+from forebay.store.gating import Row
+from forebay.store.sqlite.graves import bury, too_many
 from forebay.store.sqlite.queries import statement
-from forebay.store.sqlite.row import errors_of, text_of
 from forebay.store.sqlite.turn import Turn
 
 TEND_LIMIT: Final = 256
@@ -27,20 +24,22 @@ _DUE: Final = statement("due")
 _EXPIRED: Final = statement("expired")
 _KEPT: Final = statement("kept")
 _PARK: Final = statement("park")
-_DIE: Final = statement("die")
 _SWEEP_KEYS: Final = statement("sweep_keys")
 
 
 def tend(turn: Turn, limit: int = TEND_LIMIT) -> tuple[int, bool]:
     """How many became ready, and whether everything that expired is dead."""
     now = turn.now
-    due_at, expires_at, kept_until, opened = turn.connection.execute(_PULSE).fetchone()
+    due_at, expires_at, kept_until, opened, crowded = turn.connection.execute(_PULSE).fetchone()
     through = expires_at is None or expires_at > now or expire(turn)
     ready, tried = open_gates(turn, limit) if opened or turn.gated else (0, 0)
     if due_at is not None and due_at <= now and tried < limit:
         ready += _promote(turn, limit - tried)
     if kept_until is not None and kept_until <= now:
         forget(turn, turn.connection.execute(_KEPT, (now, limit)).fetchall())
+    if crowded:
+        for oldest in too_many(turn, limit):
+            forget(turn, oldest)
     return ready, through
 
 
@@ -59,17 +58,7 @@ def expire(turn: Turn) -> bool:
     """Jobs that nobody claimed in time go to the dead letters; False: there are more than one call looks after."""
     for _ in range(_EXPIRE_ROUNDS):
         columns = turn.connection.execute(_EXPIRED, (turn.now, BATCH_MOST)).fetchall()
-        for column in columns:
-            row = Row.of(column)
-            errors = failed(column[9], Failure(EXPIRED, "not claimed before it expired"), turn.now, column[8])
-            turn.connection.execute(_DIE, (row.id, turn.now, errors, None, None))
-            if row.gates:
-                if row.state == READY:
-                    turn.gates.release(row)
-                turn.gates.end(row, DEAD)
-            turn.tally.moved(row.queue, row.cls, row.state, DEAD)
-            if turn.scribe is not None:
-                turn.scribe.job(Change.EXPIRED, row.id, row.queue, column[10])
+        bury(turn, columns, OUT_OF_TIME, Change.EXPIRED)
         if len(columns) < BATCH_MOST:
             return True
     return False
@@ -83,7 +72,7 @@ def forget(turn: Turn, finished: Sequence[Sequence[Any]]) -> None:
             turn.gates.forget(row)
         turn.tally.moved(row.queue, row.cls, row.state, None)
         if turn.scribe is not None:
-            turn.scribe.job(Change.PURGED, row.id, row.queue, columns[10])
+            turn.scribe.job(Change.PURGED, row.id, columns[11], columns[10])
     settled = [(columns[0], columns[8], columns[9]) for columns in finished if columns[8]]
     turn.remove([columns[0] for columns in finished], settled)
 
@@ -94,11 +83,6 @@ def sweep_keys(turn: Turn, limit: int) -> None:
         line = turn.line(queue)
         line.keys -= 1
         line.changed = True
-
-
-def failed(errors: str | None, error: Failure, at: Instant, attempt: int) -> str:
-    """The last few failures, with this one, as the column holds them."""
-    return text_of((*errors_of(errors), replace(error, at=at, attempt=attempt))[-ERRORS_KEPT:])
 
 
 def _promote(turn: Turn, limit: int) -> int:
