@@ -100,12 +100,13 @@ class Enqueued(Struct, frozen=True, array_like=True, tag="enqueued"):
 
 
 class Promoted(Struct, frozen=True, array_like=True, tag="promoted"):
-    """Waiting jobs became claimable, and took their time of the rates; `expired` ones died instead, unclaimed."""
+    """Waiting jobs became claimable, and the tides of their rates moved; `expired` ones died instead, unclaimed."""
 
     at: Instant
     ids: list[int]
     expired: list[int] = []
     graves: dict[int, Grave] = {}
+    tides: dict[str, Instant] = {}
 
 
 class Claimed(Struct, frozen=True, array_like=True, tag="claimed"):

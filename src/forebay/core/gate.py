@@ -39,14 +39,22 @@ class Gate(Struct, frozen=True, array_like=True):
 
 
 def opens_at(tide: Instant, gate: Gate, limit: int | None = None) -> Instant:
-    """When a rate with this tide lets the job in; `limit`: the operator's number, which wins over the stamped one."""
+    """When a rate with this tide lets the job in; `limit`: the operator's number, which wins over the stamped one.
+
+    Where the numbers were made smaller than the cost of a job that waits, it goes when nobody else is owed for.
+    """
     most = gate.limit if limit is None else limit
-    return INSTANT_MOST if gate.cost > most else tide - (most - gate.cost) * gate.step
+    return tide - (most - min(gate.cost, most)) * gate.step if most else INSTANT_MOST
 
 
 def tide_after(tide: Instant, gate: Gate, now: Instant) -> Instant:
     """The tide once the job was let in."""
     return max(tide, now) + gate.cost * gate.step
+
+
+def has_room(held: int, cost: int, slots: int) -> bool:
+    """Whether slots of which some are held have room for the cost; who costs more than there are goes alone."""
+    return held + min(cost, max(slots, 1)) <= slots
 
 
 def condition_gate(condition: str, value: str | None = None) -> str:

@@ -136,6 +136,14 @@ class Engine:
                 self._purge(ids, now, outlived=True)
         return len(rows)
 
+    def _start(self, line: Line, want: Want, now: Instant) -> None:
+        """Let in at its rates what the claim wants beyond what is ready."""
+        ready = line.counts[State.READY] if want.cls is None else line.ready_of(want.cls)
+        rows = self._index.start(want.queue, now, want.count - ready, want.cls)
+        if rows:
+            self._record(Promoted(now, [row.entry.id for row in rows], tides=dict(self._index.gates.moved)))
+            self._index.promoted(rows)
+
     def _expire(self, now: Instant, limit: int) -> None:
         """Jobs that nobody claimed in time go to the dead letters."""
         expires_at = self._index.expiring.next()

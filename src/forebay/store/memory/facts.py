@@ -8,6 +8,7 @@ A row that leaves the table is given a final state first: heaps may still hold i
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -79,6 +80,7 @@ class Facts:
         self.specs: dict[str, QueueSpec] = {}
         self.paused: dict[str, Instant] = {}
         self.gate_limits: dict[str, int] = {}
+        self.tides: dict[str, Instant] = {}
         self.schedules: dict[str, Schedule] = {}
         self.last_ticks: dict[str, Instant] = {}
         self.logs = Logs()
@@ -176,8 +178,21 @@ class Facts:
     def _promoted(self, event: Promoted) -> None:
         for job_id in event.ids:
             self.rows[job_id].state = State.READY
+        if event.tides:
+            self._move_tides(event)
         for job_id in event.expired:
             self._bury(self.rows[job_id], OUT_OF_TIME, event.at, event.graves.get(job_id))
+
+    def _move_tides(self, event: Promoted) -> None:
+        """Each new one goes to the end; of those at the front, some that say nothing any more are forgotten."""
+        tides = self.tides
+        for name, tide in event.tides.items():
+            tides.pop(name, None)
+            tides[name] = tide
+        for name in list(islice(tides, _SWEEP_PER_ENTRY * len(event.tides))):
+            if tides[name] > event.at:
+                break
+            del tides[name]
 
     def _claimed(self, event: Claimed) -> None:
         rows, at, until, owner = self.rows, event.at, event.until, event.owner

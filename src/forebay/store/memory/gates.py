@@ -1,27 +1,30 @@
 """The gates in front of ready: who holds a slot, who is parked where, which gates may have room again.
 
-Derived from the rows and rebuilt with them. A row holds a slot of each of its gates while it is ready or running.
-It takes all of them or none, so two gates cannot deadlock; a row that finds one closed parks at that one.
-An ordered gate has one slot and gives it only to the smallest unfinished id of its line. A gate that nobody holds,
-waits at or was configured for is forgotten: a million subjects leave nothing behind.
+Derived from the rows and rebuilt with them. A row holds as many slots of each of its gates as it costs, while it is
+ready or running. It takes all of them or none, so two gates cannot deadlock; a row that finds one closed parks at that
+one, and so does one that would pass somebody who is parked there. An ordered gate has one slot and gives it only to the
+smallest unfinished id of its line. Of a rate nothing is held: it has a tide, which is a fact, and lets in only who
+starts. A gate that nobody holds, waits at or was configured for is forgotten: a million subjects leave nothing behind.
 """
 
 from collections.abc import Mapping
 
-from forebay.core.gate import Gate
+from forebay.core.gate import Gate, has_room, opens_at, tide_after
 from forebay.core.instant import Instant
 from forebay.core.job import State
 from forebay.store.memory.heap import LazyHeap
+from forebay.store.memory.paces import Paces
 from forebay.store.memory.row import Row
 
 
 class _Place:
     """One gate's slots. `held` counts them; `parked` are due rows that found it closed; `line` is the order."""
 
-    __slots__ = ("held", "limit", "line", "parked")
+    __slots__ = ("held", "limit", "line", "parked", "step")
 
     def __init__(self, gate: Gate) -> None:
         self.limit = gate.limit
+        self.step = gate.step
         self.held = 0
         self.parked = LazyHeap()
         self.line = LazyHeap() if gate.ordered else None
@@ -34,11 +37,15 @@ class _Place:
 class Gates:
     """All gates of a store; `opened` may have room for someone parked.
 
-    `limits` are the operators' own numbers, which win over the stamped ones.
+    `limits` are the operators' own numbers, which win over the stamped ones. `tides` are those of the rates; `moved`
+    has what is new of them, until it is written down and becomes a fact.
     """
 
-    def __init__(self, limits: Mapping[str, int]) -> None:
+    def __init__(self, limits: Mapping[str, int], tides: Mapping[str, Instant]) -> None:
         self._limits = limits
+        self._tides = tides
+        self.moved: dict[str, Instant] = {}
+        self.paces = Paces(self._opens_at)
         self._places: dict[str, _Place] = {}
         self._parked_at: dict[int, str] = {}
         self.opened: dict[str, None] = {}
@@ -52,9 +59,9 @@ class Gates:
             place = self._place(gate)
             if place.line is not None:
                 place.line.push(row.entry.id, row)
-            if place.limit != gate.limit:
-                place.limit = gate.limit
-                self._may_open(gate.name, place)
+            if place.limit != gate.limit or place.step != gate.step:
+                place.limit, place.step = gate.limit, gate.step
+                self._changed(gate.name, place)
 
     def rejoin(self, row: Row) -> None:
         """A dead row came back to life; where it blocked its line, it never left it."""
@@ -73,25 +80,40 @@ class Gates:
 
     def hold(self, row: Row) -> None:
         for gate in row.entry.gates:
-            self._place(gate).held += 1
+            if not gate.step:
+                self._place(gate).held += gate.cost
 
-    def admit(self, row: Row) -> bool:
-        """Take a slot of every gate, or park at the first one that is closed."""
+    def admit(self, row: Row, now: Instant, *, starts: bool = False) -> bool:
+        """Take the slots of every gate, or park at the first one that is closed. `starts`: a claim hands it out."""
         for gate in row.entry.gates:
             place = self._place(gate)
-            if not self._has_room(gate.name, place) or (place.line is not None and place.line.peek() is not row):
+            if not self._lets_in(gate, place, row, now, starts):
                 self._parked_at[row.entry.id] = gate.name
                 place.parked.push(row.rank, row)
+                if gate.step:
+                    self.paces.park(gate.name, row)
                 return False
         self.hold(row)
+        for gate in row.entry.gates:
+            if gate.step:
+                self.moved[gate.name] = tide_after(self._tide(gate.name), self._newest(gate), now)
+                self.paces.moved(gate.name)
         return True
+
+    def next_start(self, queue: str, now: Instant, cls: str | None) -> Row | None:
+        """The first row of the queue that is parked at a rate which lets it in; the caller tries to admit it."""
+        row = self.paces.next_start(queue, now, cls)
+        if row is not None:
+            self._unpark(row)
+        return row
 
     def release(self, row: Row) -> None:
         """Give the row's slots back."""
         for gate in row.entry.gates:
-            place = self._places[gate.name]
-            place.held -= 1
-            self._may_open(gate.name, place)
+            if not gate.step:
+                place = self._places[gate.name]
+                place.held -= gate.cost
+                self._may_open(gate.name, place)
 
     def end(self, row: Row) -> None:
         """The row ended as its state says: it is parked nowhere, and in no line unless it died and blocks it."""
@@ -110,7 +132,7 @@ class Gates:
         """The gate's number of slots changed."""
         place = self._places.get(name)
         if place is not None:
-            self._may_open(name, place)
+            self._changed(name, place)
 
     def next_candidate(self, now: Instant) -> Row | None:
         """A parked row whose gate has room now; the caller tries to admit it."""
@@ -128,23 +150,48 @@ class Gates:
         return self._parked_at.get(row.entry.id)
 
     def _candidate(self, name: str, place: _Place, now: Instant) -> Row | None:
-        if not self._has_room(name, place):
-            return None
         row = place.parked.peek() if place.line is None else place.line.peek()
         if row is None or self._parked_at.get(row.entry.id) != name or row.due_at > now:
+            return None
+        if not self._has_room(name, place, next(gate.cost for gate in row.entry.gates if gate.name == name)):
             return None
         self._unpark(row)
         return row
 
-    def _has_room(self, name: str, place: _Place) -> bool:
+    def _lets_in(self, gate: Gate, place: _Place, row: Row, now: Instant, starts: bool) -> bool:
+        if place.line is not None:
+            return self._has_room(gate.name, place) and place.line.peek() is row
+        if not gate.step:
+            return self._has_room(gate.name, place, gate.cost) and not _passes(row, place.parked.peek())
+        first = self.paces.first(gate.name, row.entry.queue)
+        return starts and self._opens_at(gate.name, row) <= now and not _passes(row, first)
+
+    def _has_room(self, name: str, place: _Place, cost: int = 1) -> bool:
         """No number of slots lets two in where a line says who is next."""
         slots = self._limits.get(name, place.limit)
-        return place.held < (slots if place.line is None else min(slots, 1))
+        return has_room(place.held, cost, slots if place.line is None else min(slots, 1))
+
+    def _opens_at(self, name: str, row: Row) -> Instant:
+        """When the rate lets the row in."""
+        gate = next(gate for gate in row.entry.gates if gate.name == name)
+        return opens_at(self._tide(name), self._newest(gate), self._limits.get(name))
+
+    def _newest(self, gate: Gate) -> Gate:
+        """The gate with the numbers of the newest stamp; the cost is the row's own."""
+        place = self._places[gate.name]
+        return Gate(gate.name, place.limit, cost=gate.cost, step=place.step)
+
+    def _tide(self, name: str) -> Instant:
+        tide = self.moved.get(name)
+        return self._tides.get(name, 0) if tide is None else tide
 
     def _unpark(self, row: Row) -> None:
         name = self._parked_at.pop(row.entry.id, None)
         if name is not None:
-            self._places[name].parked.forget(row.rank, row)
+            place = self._places[name]
+            place.parked.forget(row.rank, row)
+            if place.step:
+                self.paces.leave(name, row)
 
     def _leave(self, gate: Gate, row: Row) -> None:
         place = self._places.get(gate.name)
@@ -153,11 +200,18 @@ class Gates:
                 place.line.forget(row.entry.id, row)
             self._may_open(gate.name, place)
 
+    def _changed(self, name: str, place: _Place) -> None:
+        """Its numbers are others now."""
+        if place.step:
+            self.paces.moved(name)
+        else:
+            self._may_open(name, place)
+
     def _may_open(self, name: str, place: _Place) -> None:
         if place.unused:
             del self._places[name]
             self.opened.pop(name, None)
-        elif len(place.parked) and self._has_room(name, place):
+        elif len(place.parked) and not place.step and self._has_room(name, place):
             self.opened[name] = None
 
     def _place(self, gate: Gate) -> _Place:
@@ -165,3 +219,8 @@ class Gates:
         if place is None:
             place = self._places[gate.name] = _Place(gate)
         return place
+
+
+def _passes(row: Row, parked: Row | None) -> bool:
+    """Whether it would pass somebody who waits for room."""
+    return parked is not None and (parked.rank, parked.entry.id) < (row.rank, row.entry.id)

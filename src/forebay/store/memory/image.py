@@ -35,6 +35,7 @@ class _Head(Struct, frozen=True, array_like=True, tag="head"):
     places: list[tuple[Place, int]]
     firsts: list[tuple[str, list[int]]]
     ledger: LedgerState = msgspec.field(default_factory=LedgerState)
+    tides: dict[str, Instant] = {}
     owners: list[tuple[Place, tuple[str | None, int]]] = []
     members: list[tuple[GroupName, dict[str, Instant]]] = []
     seen: dict[str, dict[str, Instant]] = {}
@@ -98,6 +99,7 @@ def _chunks(facts: Facts) -> Iterator[_Chunk]:
         list(logs.places.items()),
         [(log, [partition.first for partition in partitions]) for log, partitions in logs.partitions.items()],
         facts.ledger,
+        facts.tides,
         list(logs.owners.items()),
         list(logs.members.items()),
         logs.seen,
@@ -146,7 +148,7 @@ def _take_head(facts: Facts, head: _Head) -> None:
     facts.specs = {spec.name: spec for spec in head.specs}
     facts.paused, facts.gate_limits, facts.last_ticks = head.paused, head.gate_limits, head.last_ticks
     facts.schedules = {schedule.name: schedule for schedule in head.schedules}
-    facts.ledger = head.ledger
+    facts.ledger, facts.tides = head.ledger, head.tides
     facts.logs.places = dict(head.places)
     facts.logs.partitions = {log: [Partition(first) for first in firsts] for log, firsts in head.firsts}
     facts.logs.owners, facts.logs.members = dict(head.owners), dict(head.members)

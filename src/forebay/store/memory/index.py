@@ -19,6 +19,8 @@ from forebay.store.memory.line import Line
 from forebay.store.memory.row import Row
 
 _SECOND = 1_000_000
+_TRIES = 64
+"""How many that a rate lets in, and another gate does not, a claim looks at in passing."""
 _READY, _RUNNING, _WAITING = State.READY, State.RUNNING, State.WAITING
 
 
@@ -28,7 +30,7 @@ class Index:
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
         self.lines: dict[str, Line] = {}
-        self.gates = Gates(facts.gate_limits)
+        self.gates = Gates(facts.gate_limits, facts.tides)
         self.leases: Deadlines[int] = Deadlines()
         self.kept: Deadlines[int] = Deadlines(_SECOND)
         self.expiring: Deadlines[int] = Deadlines(_SECOND)
@@ -141,12 +143,26 @@ class Index:
                     break
                 self._due.pop()
             limit -= 1
-            if not row.entry.gates or self.gates.admit(row):
+            if not row.entry.gates or self.gates.admit(row, now):
+                rows.append(row)
+        if self.gates.paces:
+            for queue in self.gates.paces.ripen(now):
+                self.lines[queue].claimers.wake(1)
+        return rows
+
+    def start(self, queue: str, now: Instant, count: int, cls: str | None) -> list[Row]:
+        """Rows of the queue that their rates let in now, as many as a claim wants; their slots are taken."""
+        rows: list[Row] = []
+        tries = count + _TRIES
+        while len(rows) < count and tries > 0 and (row := self.gates.next_start(queue, now, cls)) is not None:
+            tries -= 1
+            if self.gates.admit(row, now, starts=True):
                 rows.append(row)
         return rows
 
     def promoted(self, rows: list[Row]) -> None:
         """Their state is ready now."""
+        self.gates.moved.clear()
         for row in rows:
             line = self.lines[row.entry.queue]
             line.counts[State.WAITING] -= 1
@@ -183,15 +199,18 @@ class Index:
         return 0 if rule is None or rule.most is None else line.counts[State.DEAD] - rule.most
 
     def next_due(self) -> Instant | None:
+        """When the next row falls due, or the next rate lets one in."""
         row = self._due.peek()
-        return None if row is None else row.due_at
+        due_at = INSTANT_MOST if row is None else row.due_at
+        if self.gates.paces:
+            due_at = min(due_at, self.gates.paces.next())
+        return due_at if due_at < INSTANT_MOST else None
 
     @property
     def restless(self) -> bool:
         """Whether anything may have to be promoted, expired or forgotten, now or later."""
-        return bool(
-            self._due.items or self.gates.opened or self.expiring.instants or self.kept.instants or self.crowded
-        )
+        gates = self.gates.opened or self.gates.paces
+        return bool(self._due.items or gates or self.expiring.instants or self.kept.instants or self.crowded)
 
     def _enter(self, row: Row) -> None:
         entry = row.entry

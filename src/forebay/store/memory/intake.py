@@ -10,7 +10,6 @@ from msgspec import Struct
 
 from forebay.core.errors import Invalid, KeyConflict, QueueFull, WrongQueueKind
 from forebay.core.event import Entry, Merge
-from forebay.core.features import Feature
 from forebay.core.instant import Instant
 from forebay.core.job import Draft
 from forebay.core.policy import Bounded
@@ -19,7 +18,6 @@ from forebay.store.memory.facts import Facts, KeyFact, KeyName
 from forebay.store.memory.index import Index
 from forebay.store.memory.line import Line
 from forebay.store.protocol import Receipt
-from forebay.store.unbuilt import unbuilt
 
 _RETRY_AFTER_SECONDS = 1.0
 
@@ -58,8 +56,6 @@ class Intake:
         for draft in drafts:
             if type(draft) is not Draft:
                 raise Invalid("draft", f"{type(draft).__name__} is not a Draft", "build a Draft(kind, payload, …)")
-            if draft.cost != 1:
-                raise unbuilt("memory", Feature.COST)
             line = lines.get(draft.queue) or self._index.line(draft.queue)
             stamper = line.stamper
             if stamper.is_log:

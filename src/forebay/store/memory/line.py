@@ -110,6 +110,10 @@ class Line:
         rows = (self._ages.peek(), None if plain is None else plain.peek())
         return max((now - row.due_at for row in rows if row is not None and row.due_at < now), default=0)
 
+    def ready_of(self, cls: str) -> int:
+        """How many of the class a claim could take."""
+        return self._size(cls)
+
     def _pop(self, name: str, count: int) -> list[Row]:
         heap = self._classes.get(name)
         if heap is None:

@@ -122,6 +122,7 @@ class QueueVerbs(JobVerbs):
             self._record(GateSet(now, name, limit))
             self._index.gates.reconsider(name)
             self._tend(now)
+            self._rouse()
             lsn = self._lsn
         self._settle_down(lsn)
 
@@ -199,6 +200,8 @@ class QueueVerbs(JobVerbs):
         paused = self._facts.paused
         instants = [INSTANT_MOST, self._index.next_due() or INSTANT_MOST, self._index.leases.next() or INSTANT_MOST]
         instants += [paused.get(line.spec.name, now) for line in lines if line.counts[State.READY]]
+        starts = self._index.gates.paces.start_at
+        instants += [max(paused.get(line.spec.name, 0), starts(line.spec.name)) for line in lines]
         return now if self._index.gates.opened else min(instants)
 
     def _pause(self, queue: str, until: Instant | None) -> None:

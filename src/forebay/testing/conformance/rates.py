@@ -1,0 +1,269 @@
+"""Rates: so many may start in a length of time, and a burst at once. Time lets in, and only who is claimed."""
+
+from datetime import timedelta
+
+from forebay.core.errors import Invalid
+from forebay.core.features import Feature
+from forebay.core.job import State
+from forebay.core.policy import All, AtMost, InOrder, Priority, Rate
+from forebay.testing.conformance.case import case_if, refused
+from forebay.testing.conformance.harness import Harness
+from forebay.testing.conformance.racing import Task, answers, race
+
+
+def one_a_moment(h: Harness, burst: int = 1, **how: str) -> Rate:
+    return Rate(1, h.brief, burst=burst, **how)  # type: ignore[arg-type]
+
+
+@case_if(Feature.RATE)
+def first_the_burst_starts_and_then_one_by_one(h: Harness) -> None:
+    h.spec(eligibility=one_a_moment(h, burst=3))
+    ids = h.enqueue(6)
+    assert [lease.job.id for lease in h.claim(6)] == ids[:3]
+    assert h.claim(6) == []
+    h.advance(h.short)
+    assert [lease.job.id for lease in h.claim(6)] == ids[3:4]
+    assert h.claim(6) == []
+    h.advance(2 * h.short)
+    assert [lease.job.id for lease in h.claim(6)] == ids[4:]
+
+
+@case_if(Feature.RATE)
+def an_acknowledgement_gives_nothing_back(h: Harness) -> None:
+    h.spec(eligibility=one_a_moment(h))
+    first, second = h.enqueue(2)
+    assert h.drain() == [first]
+    assert h.claim() == []
+    h.advance(h.short)
+    assert h.drain() == [second]
+    h.nothing_left()
+
+
+@case_if(Feature.RATE)
+def the_starts_of_an_idle_time_are_not_saved_up_beyond_the_burst(h: Harness) -> None:
+    h.spec(eligibility=one_a_moment(h, burst=2))
+    h.enqueue(8)
+    for _ in range(5):
+        h.advance(h.short)
+        h.store.promote(10)
+    backlog = h.backlog()
+    assert (backlog.ready, backlog.waiting) == (0, 8)
+    assert len(h.claim(8)) == 2
+
+
+@case_if(Feature.RATE)
+def a_claim_lets_in_only_what_it_hands_out(h: Harness) -> None:
+    h.spec(eligibility=one_a_moment(h, burst=5))
+    ids = h.enqueue(5)
+    assert h.take().job.id == ids[0]
+    backlog = h.backlog()
+    assert (backlog.running, backlog.ready, backlog.waiting) == (1, 0, 4)
+    assert [lease.job.id for lease in h.claim(2)] == ids[1:3]
+
+
+@case_if(Feature.RATE)
+def at_a_rate_the_first_in_rank_starts_first(h: Harness) -> None:
+    h.spec(eligibility=one_a_moment(h), selection=Priority())
+    low = h.one()
+    high = h.one(priority=9)
+    assert h.take().job.id == high
+    h.advance(h.short)
+    assert h.take().job.id == low
+
+
+@case_if(Feature.RATE)
+def a_rate_per_tenant_does_not_hold_the_others(h: Harness) -> None:
+    h.spec(eligibility=one_a_moment(h, per="tenant"))
+    ada, bob, free = h.enqueue(2, tenant="ada"), h.enqueue(2, tenant="bob"), h.one()
+    assert sorted(lease.job.id for lease in h.claim(9)) == sorted([ada[0], bob[0], free])
+    assert h.claim(9) == []
+    h.advance(h.short)
+    assert sorted(lease.job.id for lease in h.claim(9)) == sorted([ada[1], bob[1]])
+
+
+@case_if(Feature.RATE)
+def a_retry_costs_a_start_again(h: Harness) -> None:
+    h.spec(eligibility=one_a_moment(h))
+    first = h.one()
+    h.fail(h.take())
+    assert h.claim() == []
+    h.advance(h.short)
+    lease = h.take()
+    assert (lease.job.id, lease.job.attempt) == (first, 2)
+
+
+@case_if(Feature.RATE)
+def promote_tells_when_a_rate_opens(h: Harness) -> None:
+    h.spec(eligibility=one_a_moment(h))
+    h.enqueue(2)
+    started = h.now()
+    h.take()
+    next_due = h.store.promote(10).next_due
+    assert next_due is not None
+    assert started + h.short <= next_due <= h.now() + h.short
+    h.advance(2 * h.short)
+    assert h.store.promote(10).next_due is None
+    h.take()
+
+
+@case_if(Feature.RATE)
+def wait_is_woken_when_a_rate_opens(h: Harness) -> None:
+    h.spec(eligibility=one_a_moment(h))
+    h.enqueue(2)
+    h.take()
+    task = Task(lambda: h.store.wait(["q"], timedelta(minutes=1)))
+    h.until_asleep(1)
+    assert task.running
+    h.advance(2 * h.short)
+    assert task.result() is True
+    h.take()
+
+
+@case_if(Feature.RATE)
+def wait_is_woken_by_a_job_whose_rate_is_open(h: Harness) -> None:
+    h.spec(eligibility=one_a_moment(h))
+    task = Task(lambda: h.store.wait(["q"], timedelta(minutes=1)))
+    h.until_asleep(1)
+    h.one()
+    assert task.result() is True
+    h.take()
+
+
+@case_if(Feature.RATE)
+def an_operator_closes_a_rate_and_opens_it_again(h: Harness) -> None:
+    h.spec(eligibility=one_a_moment(h, burst=2))
+    h.store.set_gate("rate/q", 0)
+    ids = h.enqueue(3)
+    h.advance(5 * h.short)
+    assert h.claim(3) == []
+    assert h.store.promote(10).next_due is None
+    h.store.set_gate("rate/q", None)
+    assert [lease.job.id for lease in h.claim(3)] == ids[:2]
+
+
+@case_if(Feature.RATE)
+def a_paused_queue_takes_nothing_of_its_rate(h: Harness) -> None:
+    h.spec(eligibility=one_a_moment(h))
+    first = h.one()
+    h.store.pause("q")
+    assert h.claim() == []
+    assert h.state(first) is State.WAITING
+    h.store.resume("q")
+    assert h.take().job.id == first
+
+
+@case_if(Feature.RATE)
+def newer_numbers_hold_for_those_who_wait(h: Harness) -> None:
+    h.spec(eligibility=Rate(1, 100 * h.brief, burst=1))
+    h.enqueue(3)
+    h.take()
+    h.spec(eligibility=one_a_moment(h))
+    h.advance(100 * h.short)
+    h.one()
+    assert len(h.claim(4)) == 1
+    h.advance(h.short)
+    assert len(h.claim(4)) == 1
+
+
+@case_if(Feature.RATE)
+def a_job_that_expires_at_a_rate_dies_there(h: Harness) -> None:
+    h.spec(eligibility=one_a_moment(h))
+    h.one()
+    h.take()
+    stale, fresh = h.one(expires_at=h.now() + h.short // 2), h.one()
+    h.advance(2 * h.short)
+    assert h.take().job.id == fresh
+    assert h.state(stale) is State.DEAD
+
+
+@case_if(Feature.RATE)
+def a_cancelled_job_leaves_its_start_to_the_next(h: Harness) -> None:
+    h.spec(eligibility=one_a_moment(h))
+    h.enqueue(1)
+    h.take()
+    first, second = h.enqueue(2)
+    h.store.cancel([first])
+    h.advance(h.short)
+    assert h.take().job.id == second
+    h.advance(h.short)
+    assert h.claim() == []
+
+
+@case_if(Feature.RATE)
+def a_cap_beside_a_rate_holds_too(h: Harness) -> None:
+    h.spec(eligibility=All((AtMost(1), one_a_moment(h, burst=3))))
+    first, second, third = h.enqueue(3)
+    lease = h.take()
+    assert lease.job.id == first
+    assert h.claim(3) == []
+    h.ack(lease)
+    lease = h.take()
+    assert lease.job.id == second
+    h.ack(lease)
+    assert h.drain() == [third]
+    h.nothing_left()
+
+
+@case_if(Feature.RATE)
+def two_rates_hold_together(h: Harness) -> None:
+    h.spec(eligibility=All((one_a_moment(h, burst=2, per="tenant"), one_a_moment(h, burst=3))))
+    ada = h.enqueue(4, tenant="ada")
+    bob = h.enqueue(4, tenant="bob")
+    assert sorted(lease.job.id for lease in h.claim(8)) == sorted([*ada[:2], bob[0]])
+    h.advance(h.short)
+    assert len(h.claim(8)) == 1
+    assert h.claim(8) == []
+
+
+@case_if(Feature.RATE)
+def a_line_beside_a_rate_keeps_its_order(h: Harness) -> None:
+    h.spec(eligibility=All((InOrder(per="subject"), one_a_moment(h, burst=9))))
+    ids = h.enqueue(3, subject="s")
+    assert h.drain() == ids
+    h.nothing_left()
+
+
+@case_if(Feature.COST)
+def a_dear_job_takes_its_cost_of_a_rate(h: Harness) -> None:
+    h.spec(eligibility=one_a_moment(h, burst=3))
+    dear, next_dear, small = h.one(cost=3), h.one(cost=2), h.one()
+    assert [lease.job.id for lease in h.claim(3)] == [dear]
+    h.advance(h.short)
+    assert h.claim(3) == []
+    h.advance(h.short)
+    assert [lease.job.id for lease in h.claim(3)] == [next_dear]
+    h.advance(h.short)
+    assert [lease.job.id for lease in h.claim(3)] == [small]
+    refused(Invalid, lambda: h.one(cost=4))
+
+
+@case_if(Feature.SHARED)
+def a_cap_that_queues_share_holds_them_together(h: Harness) -> None:
+    for queue in ("mail", "media"):
+        h.spec(queue, eligibility=AtMost(2, shared="gpu"))
+    h.enqueue(2, queue="mail")
+    waiting = h.one(queue="media")
+    leases = h.claim(2, "mail")
+    assert (len(leases), h.claim(1, "media")) == (2, [])
+    h.ack(leases[0])
+    assert h.take("media").job.id == waiting
+
+
+@case_if(Feature.SHARED)
+def a_rate_that_queues_share_lets_in_whoever_is_claimed(h: Harness) -> None:
+    for queue in ("mail", "media"):
+        h.spec(queue, eligibility=one_a_moment(h, shared="api"))
+    first = h.enqueue(2, queue="mail")
+    other = h.one(queue="media")
+    assert h.take("media").job.id == other
+    assert h.claim(2, "mail") == []
+    h.advance(h.short)
+    assert [lease.job.id for lease in h.claim(2, "mail")] == first[:1]
+
+
+@case_if(Feature.RATE)
+def racing_claims_start_no_more_than_the_burst(h: Harness) -> None:
+    h.spec(eligibility=Rate(1, timedelta(hours=1), burst=7))
+    h.enqueue(20)
+    came = [lease for leases in answers(race(8, lambda number: h.claim(3, owner=f"w{number}"))) for lease in leases]
+    assert len({lease.job.id for lease in came}) == len(came) == 7
