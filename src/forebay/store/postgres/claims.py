@@ -27,7 +27,7 @@ from forebay.store.postgres.front import Front, Past
 from forebay.store.postgres.intake import Intake, take_inbox
 from forebay.store.postgres.queries import statement
 from forebay.store.postgres.runs import RUNNING, Held, Ref, jobs_of_run, leases_of
-from forebay.store.postgres.tend import sweep, tend
+from forebay.store.postgres.tend import forget_excess, sweep, tend
 from forebay.store.protocol import Promotion, Want
 
 CALL: Final = (
@@ -35,7 +35,8 @@ CALL: Final = (
     "%s::integer[], %s::bigint[], %s::bigint[])"
 )
 _CLAIM: Final = f"SELECT * FROM {CALL}"
-_PROMOTE: Final = "SELECT * FROM forebay.promote(%s::bigint, %s)"
+_PROMOTE: Final = "SELECT p.*, forebay.counts_dead() FROM forebay.promote(%s::bigint, %s) AS p"
+_CROWDED: Final = "SELECT forebay.crowded(%s)"
 _TRIM: Final = "SELECT forebay.trim_ledger(%s, %s) FROM forebay.number_ledger()"
 _CLASSES: Final = "SELECT * FROM forebay.classes(%s::bigint, %s, %s)"
 _HOLDER: Final = (
@@ -126,13 +127,15 @@ class Claims(Intake):
 
     def promote(self, limit: int) -> Promotion:
         check_limit("promote", limit)
-        ready, next_due, stirs, stamp = self._server.query(_PROMOTE, (self._at, limit))[0]
+        ready, next_due, stirs, stamp, counted = self._server.query(_PROMOTE, (self._at, limit))[0]
         if self._swept_at is None:
             self._swept_at = stamp
         if stirs or abs(stamp - self._swept_at) > _SWEEP_EVERY:
             self._swept_at = stamp
             ready += self._write(lambda turn: _sweep(turn, limit), gated=True)
-            _, next_due, _, _ = self._server.query(_PROMOTE, (self._at, 0))[0]
+            _, next_due, *_ = self._server.query(_PROMOTE, (self._at, 0))[0]
+        if counted and self._server.query(_CROWDED, (stamp,))[0][0]:
+            self._write(lambda turn: forget_excess(turn, limit), gated=True)
         if abs(stamp - self._trimmed_at) > _TRIM_EVERY:
             self._trimmed_at = stamp
             self._server.query(_TRIM, (stamp, _TRIM_LIMIT))

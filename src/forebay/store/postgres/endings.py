@@ -7,6 +7,7 @@ from forebay.core.instant import Instant
 from forebay.core.ledger import Change
 from forebay.store.gating import CANCELLED, READY, RUNNING, Row
 from forebay.store.postgres.base import Turn
+from forebay.store.postgres.graves import left
 from forebay.store.postgres.intake import check_capacity
 from forebay.store.postgres.queries import statement
 from forebay.store.postgres.runs import jobs_of_run, span_kept
@@ -24,6 +25,7 @@ _CHANGED: Final = statement("holder_changed")
 _DEAD: Final = statement("dead")
 _REDRIVE: Final = statement("redrive")
 _FINISHED: Final = statement("finished")
+_FINISHED_IN: Final = statement("finished_in")
 
 
 def cancel(turn: Turn, ids: Sequence[int]) -> list[CancelAnswer]:
@@ -76,7 +78,7 @@ def _dismiss(turn: Turn, columns: Sequence[Any]) -> None:
     turn.scribe.tell("cancel")
     turn.scribe.job(Change.CANCELLED, row.id, row.queue, columns[10], 0, 0, 0, 0, 0, 0, kept_until)
     if keep:
-        turn.execute(_BURY, ([row.id], [None], turn.now, kept_until, CANCELLED))
+        turn.execute(_BURY, ([row.id], [None], [None], [kept_until], turn.now, CANCELLED))
     else:
         turn.execute(_DELETE, ([row.id],))
         remember(turn, [(row.id, delivery, code)] if delivery else [])
@@ -88,27 +90,29 @@ def _dismiss(turn: Turn, columns: Sequence[Any]) -> None:
 
 
 def redrive(turn: Turn, ids: Sequence[int]) -> list[int]:
-    found = turn.fetch(_DEAD, (list(ids),))
+    found = turn.fetch(_DEAD, (list(ids), turn.now))
     dead = {columns[0]: Row.of(columns) for columns in found}
     arrivals: dict[str, int] = {}
-    for row in dead.values():
-        arrivals[row.queue] = arrivals.get(row.queue, 0) + 1
+    for *_, home in found:
+        arrivals[home] = arrivals.get(home, 0) + 1
     check_capacity(turn, arrivals)
     if dead:
         turn.execute(_REDRIVE, (list(dead), turn.now))
         turn.scribe.tell("redrive")
         for columns in found:
-            turn.scribe.job(Change.REDRIVEN, columns[0], columns[1], columns[8], 0, 0, 0, 0, 0, 0, turn.now)
+            turn.scribe.job(Change.REDRIVEN, columns[0], columns[9], columns[8], 0, 0, 0, 0, 0, 0, turn.now)
+        turn.news.update(arrivals)
+        left(turn, [row.queue for row in dead.values()])
         for row in dead.values():
-            turn.news.add(row.queue)
             if row.gates:
                 turn.gates.rejoin(row)
         tend(turn)
     return [job_id for job_id in dict.fromkeys(ids) if job_id in dead]
 
 
-def purge(turn: Turn, state: int, before: Instant, limit: int) -> int:
-    finished = turn.fetch(_FINISHED, (state, before, turn.now, limit))
+def purge(turn: Turn, state: int, before: Instant, limit: int, queue: str | None) -> int:
+    which = (state, before, turn.now, limit)
+    finished = turn.fetch(_FINISHED, which) if queue is None else turn.fetch(_FINISHED_IN, (queue, *which))
     forget(turn, finished)
     if finished:
         turn.scribe.tell("purge")

@@ -39,7 +39,8 @@ _SWEEP: Final = (
 )
 _DEAD: Final = (
     f"DELETE FROM forebay.ended WHERE id = ANY (%s::bigint[]) AND state + 0 = {DEAD} "
-    "RETURNING id, queue, cls, state, 0, due_at, gates, NULL, settled_delivery, settled_code, kind"
+    "RETURNING id, queue, cls, state, 0, due_at, gates, NULL, settled_delivery, settled_code, kind, "
+    "coalesce(home, queue)"
 )
 
 

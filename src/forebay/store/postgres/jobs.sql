@@ -150,16 +150,21 @@ SELECT last_id, queue, cls, state, rank, due_at, gates, gate, attempt, errors, k
 WHERE expires_at IS NOT NULL AND state <> 2 AND expires_at <= %s ORDER BY expires_at LIMIT %s FOR UPDATE SKIP LOCKED;
 
 -- name: bury
--- Jobs that nobody holds are finished and kept.
+-- Jobs that nobody holds are finished and kept, each so long; dead ones may lie in another queue.
 WITH gone AS (
-    DELETE FROM forebay.run AS r USING unnest(%s::bigint[], %s::text[]) AS u (id, errors)
+    DELETE FROM forebay.run AS r
+    USING unnest(%s::bigint[], %s::text[], %s::text[], %s::bigint[]) AS u (id, errors, queue, kept_until)
     WHERE r.single AND r.last_id = u.id AND r.state <> 2
-    RETURNING r.*, u.errors AS known
+    RETURNING r.*, u.errors AS known, u.queue AS elsewhere, u.kept_until
 )
-INSERT INTO forebay.ended
-SELECT r.last_id, r.due_at, r.enqueued_at, %s, %s, r.expires_at, r.rank_base, r.delivery, r.attempt, r.max_attempts,
-    r.settled_delivery, %s, r.rank_timed, r.asked IS NOT NULL, r.queue, r.cls, r.kind, r.settled_code, r.gates,
-    coalesce(r.known, r.errors), r.facts -> (r.size - 1), r.bodies -> (r.size - 1), NULL
+INSERT INTO forebay.ended (
+    id, due_at, enqueued_at, finished_at, kept_until, expires_at, rank_base, delivery, attempt, max_attempts,
+    settled_delivery, state, rank_timed, cancel_requested, queue, cls, kind, settled_code, gates, errors, facts, body, home
+)
+SELECT r.last_id, r.due_at, r.enqueued_at, %s, r.kept_until, r.expires_at, r.rank_base, r.delivery, r.attempt, r.max_attempts,
+    r.settled_delivery, %s, r.rank_timed, r.asked IS NOT NULL, coalesce(r.elsewhere, r.queue), r.cls, r.kind,
+    r.settled_code, r.gates, coalesce(r.known, r.errors), r.facts -> (r.size - 1), r.bodies -> (r.size - 1),
+    CASE WHEN r.elsewhere IS NOT NULL THEN r.queue END
 FROM gone AS r;
 
 -- name: delete
@@ -191,11 +196,11 @@ UPDATE forebay.holder SET changes = changes + 1 WHERE id = ANY (%s::integer[]);
 
 -- name: dead
 -- Those of these jobs that are dead.
-SELECT id, queue, cls, 0, rank_base, due_at, gates, NULL, kind FROM forebay.ended
-WHERE id = ANY (%s::bigint[]) AND state + 0 = 4 ORDER BY id FOR UPDATE;
+SELECT id, queue, cls, 0, rank_base, due_at, gates, NULL, kind, coalesce(home, queue) FROM forebay.ended
+WHERE id = ANY (%s::bigint[]) AND state + 0 = 4 AND (kept_until IS NULL OR kept_until > %s) ORDER BY id FOR UPDATE;
 
 -- name: redrive
--- Dead jobs wait again with all lives back; whoever redrives an expired job wants it to run all the same.
+-- Dead jobs are home and wait again with all lives back; whoever redrives an expired job wants it to run all the same.
 WITH back AS (
     DELETE FROM forebay.ended AS e WHERE e.id = ANY (%s::bigint[]) AND e.state + 0 = 4 RETURNING e.*
 ), stamp AS (SELECT %s::bigint AS at)
@@ -204,8 +209,8 @@ INSERT INTO forebay.run (
     single, rank_timed, queue, cls, kind, settled_code, gates, errors, facts, bodies, subject
 )
 SELECT e.id, forebay.rank_at(e.rank_base, e.rank_timed, s.at, s.at), s.at, e.enqueued_at, e.rank_base, 1, 1, e.delivery,
-    0, e.max_attempts, e.settled_delivery, CASE WHEN e.gates IS NULL THEN 1 ELSE 0 END, true, e.rank_timed, e.queue,
-    e.cls, e.kind, e.settled_code, e.gates, e.errors, CASE WHEN e.facts IS NOT NULL THEN json_build_array(e.facts) END,
+    0, e.max_attempts, e.settled_delivery, CASE WHEN e.gates IS NULL THEN 1 ELSE 0 END, true, e.rank_timed,
+    coalesce(e.home, e.queue), e.cls, e.kind, e.settled_code, e.gates, e.errors, CASE WHEN e.facts IS NOT NULL THEN json_build_array(e.facts) END,
     json_build_array(e.body), NULL
 FROM back AS e, stamp AS s;
 
@@ -215,7 +220,24 @@ DELETE FROM forebay.ended WHERE id = ANY (ARRAY(
     SELECT id FROM forebay.ended WHERE state = %s AND finished_at < %s AND (kept_until IS NULL OR kept_until > %s)
     ORDER BY finished_at, id LIMIT %s FOR UPDATE SKIP LOCKED
 ))
-RETURNING id, queue, cls, state, 0, due_at, gates, NULL, settled_delivery, settled_code, kind;
+RETURNING id, queue, cls, state, 0, due_at, gates, NULL, settled_delivery, settled_code, kind, coalesce(home, queue);
+
+-- name: finished_in
+-- Jobs that ended in this state before an instant, oldest first, are gone: those that lie in one queue.
+DELETE FROM forebay.ended WHERE id = ANY (ARRAY(
+    SELECT id FROM forebay.ended WHERE queue = %s AND state = %s AND finished_at < %s AND (kept_until IS NULL OR kept_until > %s)
+    ORDER BY finished_at, id LIMIT %s FOR UPDATE SKIP LOCKED
+))
+RETURNING id, queue, cls, state, 0, due_at, gates, NULL, settled_delivery, settled_code, kind, coalesce(home, queue);
+
+-- name: outgrown
+-- The oldest of the dead are gone wherever more of them lie than the queue keeps.
+SELECT id, queue, cls, state, 0, due_at, gates, NULL, settled_delivery, settled_code, kind, coalesce(home, queue)
+FROM forebay.outgrown(%s, %s);
+
+-- name: count_dead_anew
+-- Somebody took dead letters away: who counts them begins anew.
+UPDATE forebay.queue SET dead_upto = NULL WHERE name = ANY (%s::text[]) AND dead_upto IS NOT NULL;
 
 -- name: outlived
 -- Finished jobs whose time to be readable is over are gone.
@@ -223,7 +245,7 @@ DELETE FROM forebay.ended WHERE id = ANY (ARRAY(
     SELECT id FROM forebay.ended WHERE kept_until IS NOT NULL AND kept_until <= %s ORDER BY kept_until LIMIT %s
     FOR UPDATE SKIP LOCKED
 ))
-RETURNING id, queue, cls, state, 0, due_at, gates, NULL, settled_delivery, settled_code, kind;
+RETURNING id, queue, cls, state, 0, due_at, gates, NULL, settled_delivery, settled_code, kind, coalesce(home, queue);
 
 -- name: sweep_keys
 -- Keys whose window has passed are forgotten, some at a time.

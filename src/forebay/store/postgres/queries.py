@@ -13,7 +13,7 @@ _RUN: Final = (
 )
 _ENDED: Final = (
     "e.id, e.state, e.queue, e.kind, e.due_at, e.enqueued_at, e.delivery, e.attempt, e.max_attempts, e.expires_at, "
-    "e.finished_at, e.cancel_requested, e.errors, e.facts, e.body, e.result"
+    "e.finished_at, e.cancel_requested, e.errors, e.facts, e.body, e.result, e.home"
 )
 
 

@@ -229,7 +229,7 @@ def jobs_of_run(row: Sequence[Any], held_by: str | None = None) -> Iterator[tupl
 def ended_job(row: Sequence[Any]) -> Job:
     """A finished job, from the columns `{ended}`."""
     (job_id, state, queue, kind, due_at, enqueued_at, delivery, attempt, lives, expires_at) = row[:10]
-    finished_at, cancel_requested, errors, facts, body, result = row[10:]
+    finished_at, cancel_requested, errors, facts, body, result, home = row[10:]
     own = (None if facts is None else _one_facts(facts)) or _NONE
     return Job(
         job_id,
@@ -256,6 +256,7 @@ def ended_job(row: Sequence[Any]) -> Job:
         cancel_requested,
         errors_of(errors),
         result,
+        home=home,
     )
 
 

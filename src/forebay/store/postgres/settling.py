@@ -12,7 +12,6 @@ from time import monotonic
 from typing import Any, Final
 
 from forebay.core.errors import StoreFailed
-from forebay.core.features import Feature
 from forebay.core.instant import Instant, checked_micros
 from forebay.core.job import State
 from forebay.core.lease import Lease, Settled, Settlement, outlived
@@ -26,7 +25,6 @@ from forebay.store.postgres.queries import statement
 from forebay.store.postgres.runs import Ref
 from forebay.store.postgres.verdicts import CODES, SETTLE, SETTLE_CALL, Group, Item, SettleCall, grouped
 from forebay.store.protocol import CancelAnswer, Want
-from forebay.store.unbuilt import unbuilt
 
 _EXCHANGE: Final = (
     f"WITH told AS MATERIALIZED (SELECT {SETTLE_CALL} AS applied) "
@@ -100,9 +98,7 @@ class Settling(Claims):
 
     def purge(self, state: State, before: Instant, limit: int, queue: str | None = None) -> int:
         check_purge(state, before, limit, queue)
-        if queue is not None:
-            raise unbuilt("postgres", Feature.PURGE_ONE)
-        return self._write(lambda turn: purge(turn, STATES.index(state), before, limit), gated=True)
+        return self._write(lambda turn: purge(turn, STATES.index(state), before, limit, queue), gated=True)
 
     def _apply(self, groups: Sequence[Group]) -> set[int]:
         """Which of these runs were settled as asked, by number."""

@@ -7,16 +7,13 @@ go before newcomers. Plain jobs that are due need none of this: a claim takes th
 from collections.abc import Sequence
 from typing import Any, Final
 
-from msgspec.structs import replace
-
-from forebay.core.instant import Instant
 from forebay.core.ledger import Change
-from forebay.core.limits import BATCH_MOST, ERRORS_KEPT
-from forebay.core.outcome import EXPIRED, Failure
-from forebay.store.gating import DEAD, READY, Row
+from forebay.core.limits import BATCH_MOST
+from forebay.core.outcome import OUT_OF_TIME
+from forebay.store.gating import DEAD, Row
 from forebay.store.postgres.base import Turn
+from forebay.store.postgres.graves import bury, left
 from forebay.store.postgres.queries import statement
-from forebay.store.postgres.runs import errors_of, text_of
 
 TEND_LIMIT: Final = 256
 """How much of what fell due a verb looks after in passing."""
@@ -29,7 +26,7 @@ _STIRS: Final = "SELECT forebay.stirs(%s)"
 _LET_IN: Final = "SELECT * FROM forebay.let_in(%s, %s)"
 _EXPIRED: Final = statement("expired")
 _OUTLIVED: Final = statement("outlived")
-_BURY: Final = statement("bury")
+_OUTGROWN: Final = statement("outgrown")
 _REMEMBER: Final = statement("remember")
 _SWEEP_KEYS: Final = statement("sweep_keys")
 _SWEEP_CALLS: Final = statement("sweep_calls")
@@ -66,30 +63,29 @@ def expire(turn: Turn) -> None:
     """Jobs that nobody claimed in time go to the dead letters."""
     for _ in range(_EXPIRE_ROUNDS):
         found = turn.fetch(_EXPIRED, (turn.now, BATCH_MOST))
-        errors = []
-        for columns in found:
-            row, attempt, past = Row.of(columns), columns[8], columns[9]
-            errors.append(failed(past, Failure(EXPIRED, "not claimed before it expired"), turn.now, attempt))
-            if row.gates:
-                if row.state == READY:
-                    turn.gates.release(row)
-                turn.gates.end(row, DEAD)
-            turn.eased.add(row.queue)
-            turn.scribe.job(Change.EXPIRED, row.id, row.queue, columns[10])
-        if found:
-            turn.execute(_BURY, ([columns[0] for columns in found], errors, turn.now, None, DEAD))
+        bury(turn, found, OUT_OF_TIME, Change.EXPIRED)
         if len(found) < BATCH_MOST:
             return
 
 
-def forget(turn: Turn, finished: Sequence[Sequence[Any]]) -> None:
-    """Finished jobs are gone; each with its last settle."""
+def forget(turn: Turn, finished: Sequence[Sequence[Any]], *, counted: bool = False) -> None:
+    """Finished jobs are gone; each with its last settle, as `finished` and the others return them.
+
+    `counted`: who counts the dead of a queue has heard of these.
+    """
     for columns in finished:
         row = Row.of(columns)
-        turn.scribe.job(Change.PURGED, row.id, row.queue, columns[10])
+        turn.scribe.job(Change.PURGED, row.id, columns[11], columns[10])
         if row.gates:
             turn.gates.forget(row)
     remember(turn, [(columns[0], columns[8], columns[9]) for columns in finished if columns[8]])
+    if not counted:
+        left(turn, [columns[1] for columns in finished if columns[3] == DEAD])
+
+
+def forget_excess(turn: Turn, limit: int) -> None:
+    """Where more dead lie than a queue keeps, the oldest are forgotten."""
+    forget(turn, turn.fetch(_OUTGROWN, (turn.now, limit)), counted=True)
 
 
 def remember(turn: Turn, settled: Sequence[tuple[int, int, str]]) -> None:
@@ -97,8 +93,3 @@ def remember(turn: Turn, settled: Sequence[tuple[int, int, str]]) -> None:
     if settled:
         ids, deliveries, codes = map(list, zip(*settled, strict=True))
         turn.execute(_REMEMBER, (len(settled), ids, [1] * len(settled), deliveries, codes))
-
-
-def failed(errors: str | None, error: Failure, at: Instant, attempt: int) -> str:
-    """The last few failures, with this one, as the column holds them."""
-    return text_of((*errors_of(errors), replace(error, at=at, attempt=attempt))[-ERRORS_KEPT:])

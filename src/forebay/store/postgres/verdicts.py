@@ -15,6 +15,7 @@ from forebay.core.outcome import Ack, Cancel, DeadLetter, Release, Retry, Verdic
 from forebay.core.scribe import Scribe
 from forebay.store.checks import check_batch, check_bytes
 from forebay.store.postgres.connect import array_of
+from forebay.store.postgres.graves import grave_of
 from forebay.store.postgres.runs import Ref, errors_before, ref_of, span_kept, text_of
 from forebay.store.postgres.specs import Specs
 
@@ -76,6 +77,7 @@ class SettleCall:
         self._outs: list[dict[str, Any]] = []
         self._told: list[bytes] = []
         self._keeps: dict[str, int] = {}
+        self._graves: dict[str, dict[str, Any]] = {}
         self._said = (at, any(ref.gated for ref, _ in groups), array_of(mine))
         self._specs = specs
         for number, (ref, items) in enumerate(groups, 1):
@@ -109,6 +111,8 @@ class SettleCall:
                 self._memorise(number, job.id, code)
             else:
                 self._outs.append(_out(number, ref, lease, verdict, code, keep))
+                if code == "d":
+                    self._outs[-1] |= self._grave(job.queue)
             if isinstance(verdict, Retry | DeadLetter) and verdict.error.abandoned:
                 renewed = lease.until if renewed is None else min(renewed, lease.until)
         whole = len(items) == ref.n and len(self._outs) == outs
@@ -139,6 +143,14 @@ class SettleCall:
                 self._memo[-1] = (run, first, size + 1, code)
                 return
         self._memo.append((number, job_id, 1, code))
+
+    def _grave(self, queue: str) -> dict[str, Any]:
+        """What an out says of where its job will lie, if not in its queue for good."""
+        grave = self._graves.get(queue)
+        if grave is None:
+            found = grave_of(self._specs, queue, 0)
+            grave = self._graves[queue] = {"queue": found.queue, "keep": found.kept_until or None}
+        return grave
 
     def _keep(self, queue: str) -> int:
         keep = self._keeps.get(queue)
