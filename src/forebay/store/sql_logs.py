@@ -1,23 +1,29 @@
-"""Retained logs in SQL: dense offsets from 0 per partition, in the order of commits; readers in groups.
+"""Retained logs in SQL: dense offsets from 0 per partition, in the order of commits; groups, their members, the window.
 
-One `SqlLogs` works inside one transaction or one read. The statements are the store's own, by these names: partitions,
-lock_partitions, partition, append, appended, entries, old_entries, trim, trimmed, reader, lock_reader, commit. Their
-parameters come in the order in which they are given here.
+One `SqlLogs` works inside one transaction or one read. The statements are the store's own, by the names given here, and
+their parameters come in the order in which they are given here. Locks are taken from the partitions of a log, or from
+the group, down to the readers, and those by place.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Final
 from zlib import crc32
 
-from forebay.core.errors import Invalid, OffsetGone, WrongQueueKind
+from forebay.core.division import Holding, divide, next_epoch
+from forebay.core.errors import Invalid, OffsetGone, PartitionLost, WrongQueueKind
 from forebay.core.event import LogEntry
-from forebay.core.instant import Instant
+from forebay.core.instant import Instant, Span, micros
+from forebay.core.policy import Retained
+from forebay.core.spec import QueueSpec
 from forebay.store.gate_tables import Cursor
+from forebay.store.log import Owned, Standing
 
 _OFFSET_MOST: Final = 2**63 - 2
 
-Partition = tuple[int, int, int]
-"""Place, first offset held, next offset."""
+Partition = tuple[int, int, int, Instant]
+"""Place, first offset held, next offset, the instant of the newest entry."""
 
 
 class SqlLogs:
@@ -34,60 +40,165 @@ class SqlLogs:
         self._execute_many = execute_many or self._one_by_one
 
     def append(self, log: str, entries: Sequence[tuple[bytes, str | None]], now: Instant) -> list[LogEntry]:
-        """Entries of one key meet in one partition; the others go where there are fewest."""
+        """Entries of one key meet in one partition; the others go where there are fewest. Instants never fall."""
         partitions = self._partitions("lock_partitions", log)
         following = [partition[2] for partition in partitions]
+        instants = [max(now, partition[3]) for partition in partitions]
         appended = []
         for body, key in entries:
             number = crc32(key.encode()) % len(partitions) if key else following.index(min(following))
-            appended.append(LogEntry(number, following[number], now, body, key))
+            appended.append(LogEntry(number, following[number], instants[number], body, key))
             following[number] += 1
         rows = [(partitions[one.partition][0], one.offset, one.at, one.key, one.body) for one in appended]
         self._execute_many(self._statement("append"), rows)
-        for (place, _, was), new in zip(partitions, following, strict=True):
+        for (place, _, was, _), new, at in zip(partitions, following, instants, strict=True):
             if new != was:
-                self._run("appended", place, new)
+                self._run("appended", place, new, at)
         return appended
 
     def read(self, log: str, partition: int, after: int, limit: int) -> list[LogEntry]:
-        place, first, _ = self._partition(log, partition)
+        place, first, following, _ = self._partition(log, partition)
         if type(after) is not int or after < -1:
             raise Invalid("after", f"{after!r} is no offset", "-1 reads from the start")
         if after + 1 < first:
             raise OffsetGone(log, partition, after + 1, first)
         rows = self._run("entries", place, min(after, _OFFSET_MOST), limit).fetchall()
+        if after + 1 < following and (not rows or rows[0][0] != after + 1):
+            # Trimmed between the two statements: offsets are dense, so a gap at the front is seen.
+            raise OffsetGone(log, partition, after + 1, self._partition(log, partition)[1])
         return [LogEntry(partition, entry, at, body, key) for entry, at, body, key in rows]
 
-    def commit(self, log: str, group: str, partition: int, offset: int, rewind: bool) -> int:
-        place, _, following = self._partition(log, partition)
+    def commit(
+        self, log: str, group: str, partition: int, offset: int, rewind: bool, epoch: int | None, now: Instant
+    ) -> int:
+        place, _, following, _ = self._partition(log, partition)
         if type(offset) is not int or not -1 <= offset < following:
             raise Invalid("offset", f"{offset!r} is not in -1 … {following - 1}", "commit what was read")
-        known = self._place_of("lock_reader", place, group)
-        if offset > known or (rewind and offset != known):
-            self._run("commit", place, group, offset)
-            known = offset
-        return known
+        known = self._run("lock_reader", place, group).fetchone()
+        position, member, current = known or (-1, None, 0)
+        if epoch is not None and (member is None or current != epoch):
+            raise PartitionLost(log, group, partition, epoch)
+        if known is None:
+            self._run("add_group", log, group, now)
+        position = offset if rewind else max(position, offset)
+        self._run("commit", place, group, position, now)
+        return int(position)
 
     def position(self, log: str, group: str, partition: int) -> int:
-        return self._place_of("reader", self._partition(log, partition)[0], group)
+        found = self._run("reader", self._partition(log, partition)[0], group).fetchone()
+        return -1 if found is None else int(found[0])
 
     def extent(self, log: str) -> list[tuple[int, int]]:
-        return [(first, following) for _, first, following in self._partitions("partitions", log)]
+        return [(first, following) for _, first, following, _ in self._partitions("partitions", log)]
+
+    def offset_at(self, log: str, partition: int, instant: Instant) -> int:
+        return self._before(self._partition(log, partition)[0], instant)
 
     def trim(self, log: str, before: Instant, limit: int) -> int:
-        dropped = 0
-        for place, _, _ in self._partitions("lock_partitions", log):
-            front = self._run("old_entries", place, limit - dropped).fetchall()
-            old = [entry for entry, at in front if at < before]
-            if old:
-                self._run("trim", place, old[-1] + 1)
-                self._run("trimmed", place, old[-1] + 1)
-                dropped += len(old)
-        return dropped
+        return self._drop(log, before, {}, limit)
 
-    def _place_of(self, statement: str, place: int, group: str) -> int:
-        found = self._run(statement, place, group).fetchone()
-        return -1 if found is None else int(found[0])
+    def due(self, now: Instant) -> list[str]:
+        """Logs that hold entries which have left their window."""
+        return due_logs(self._run("oldest_entries").fetchall(), lambda: now)
+
+    def keep_windows(self, logs: Sequence[str], now: Instant, limit: int) -> None:
+        """Drop what left the window, but for what a group still reads towards, if it may."""
+        for log in logs:
+            window, blocks = self._rule_of(log)
+            if window is not None and limit > 0:
+                limit -= self._drop(log, now - window + 1, self._floors(log, now - window) if blocks else {}, limit)
+
+    def own(self, log: str, group: str, member: str, span: Span, now: Instant) -> list[Owned]:
+        self._partitions("partitions", log)
+        if self._run("lock_group", log, group).fetchone() is None:
+            self._run("add_group", log, group, now)
+            self._run("lock_group", log, group)
+        self._run("see_group", log, group, now)
+        until = now + span
+        self._run("put_member", log, group, member, until)
+        members = dict(self._run("members", log, group).fetchall())
+        living = sum(end > now for end in members.values())
+        self._run("meet_partitions", log, group)
+        rows = self._run("holdings", log, group).fetchall()
+        holdings = [Holding(owner, epoch, end or 0) for _, _, owner, epoch, end in rows]
+        wanted = set(divide(member, holdings, living, now))
+        owned, busy = [], set()
+        for number, (holding, row) in enumerate(zip(holdings, rows, strict=True)):
+            owner, position = self._hand_over(group, member, holding, row, number in wanted)
+            busy.add(owner)
+            if owner == member:
+                owned.append(Owned(number, next_epoch(member, holding), position, until))
+        for name in [name for name, end in members.items() if end <= now and name not in busy]:
+            self._run("drop_member", log, group, name)
+        return owned
+
+    def disown(self, log: str, group: str, member: str) -> int:
+        self._partitions("partitions", log)
+        self._run("lock_group", log, group)
+        rows = self._run("holdings", log, group).fetchall()
+        held = [(place, epoch) for place, _, owner, epoch, _ in rows if owner == member]
+        for place, epoch in held:
+            self._run("give", place, group, None, epoch)
+        self._run("drop_member", log, group, member)
+        return len(held)
+
+    def groups(self, log: str, after: str, limit: int) -> list[Standing]:
+        self._partitions("partitions", log)
+        window, _ = self._rule_of(log)
+        rows = self._run("standings", log, after, limit).fetchall()
+        seen: dict[str, Instant] = defaultdict(int)
+        for group, *_, seen_at, _, _, _ in rows:
+            seen[group] = max(seen[group], seen_at)
+        return [_standing(row, window, seen[row[0]]) for row in rows]
+
+    def _hand_over(
+        self, group: str, member: str, holding: Holding, row: Sequence[Any], wanted: bool
+    ) -> tuple[str | None, int]:
+        """Who owns a partition after a call of `own`, and its position. One that is being committed stays as it is."""
+        place, position = row[:2]
+        if wanted == (holding.member == member):
+            return holding.member, position
+        found = self._run("hold_reader", place, group).fetchone()
+        if found is None:
+            return holding.member, position
+        epoch = next_epoch(member, holding) if wanted else holding.epoch
+        owner = member if wanted else None
+        self._run("give", place, group, owner, epoch)
+        return owner, found[0]
+
+    def _drop(self, log: str, before: Instant, ends: dict[int, int], limit: int) -> int:
+        """Entries appended before the instant, of a partition only up to its end if it has one; how many."""
+        left = limit
+        for number, (place, first, following, _) in enumerate(self._partitions("lock_partitions", log)):
+            if left < 1 or first == following:
+                continue
+            end = min(self._before(place, before) + 1, ends.get(number, following), first + left)
+            if end > first:
+                left -= end - first
+                self._run("meet_groups", place, log)
+                self._run("count_lost", place, first, end)
+                self._run("trim", place, end)
+                self._run("trimmed", place, end)
+        return limit - left
+
+    def _floors(self, log: str, since: Instant) -> dict[int, int]:
+        """By partition: the first offset that one of the groups that still read has not had."""
+        standings = self.groups(log, "", _OFFSET_MOST)
+        floors: dict[int, int] = {}
+        for one in standings:
+            if one.seen_at >= since:
+                floors[one.partition] = min(floors.get(one.partition, _OFFSET_MOST), one.position + 1)
+        return floors
+
+    def _before(self, place: int, instant: Instant) -> int:
+        found = self._run("entry_before", place, instant).fetchone()
+        assert found is not None
+        return int(found[0])
+
+    def _rule_of(self, log: str) -> tuple[Span | None, bool]:
+        found = self._run("log_spec", log).fetchone()
+        assert found is not None
+        return _rule(found[0])
 
     def _partitions(self, statement: str, log: str) -> Sequence[Partition]:
         partitions: Sequence[Partition] = self._run(statement, log).fetchall()
@@ -110,3 +221,25 @@ class SqlLogs:
     def _one_by_one(self, text: str, rows: Sequence[Sequence[Any]]) -> None:
         for row in rows:
             self._execute(text, row)
+
+
+def due_logs(oldest: Sequence[Sequence[Any]], now: Callable[[], Instant]) -> list[str]:
+    """Of logs with their spec and the instant of their oldest entry, those that hold what has left their window."""
+    windows = [(log, at + window) for log, spec, at in oldest if (window := _rule(spec)[0]) is not None]
+    instant = now() if windows else 0
+    return [log for log, end in windows if end <= instant]
+
+
+def _standing(row: Sequence[Any], window: Span | None, seen_at: Instant) -> Standing:
+    group, number, position, first, following, lost, at, _, member, epoch, until = row
+    owner = (None, 0, None) if member is None else (member, epoch, until)
+    loses_at = None if at is None or window is None else at + window
+    return Standing(group, number, position, following - max(first, position + 1), lost, loses_at, seen_at, *owner)
+
+
+@lru_cache(maxsize=256)
+def _rule(spec: str) -> tuple[Span | None, bool]:
+    """The window of a log, and whether those who lag behind it hold it open."""
+    retention = QueueSpec.from_json(spec).retention
+    assert isinstance(retention, Retained)
+    return None if retention.window is None else micros(retention.window), retention.lagging == "block"

@@ -4,13 +4,16 @@ Durable before every answer. The server's clock alone decides; a clock may be in
 """
 
 from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final
 
 from forebay.core.clock import Clock
+from forebay.core.errors import Invalid, PartitionLost, WrongQueueKind
 from forebay.core.event import LogEntry
-from forebay.core.features import Feature
 from forebay.core.instant import Instant, checked_instant
 from forebay.core.names import check_name
-from forebay.store.checks import check_limit, checked_entries
+from forebay.store.checks import check_epoch, check_limit, checked_entries, checked_member
+from forebay.store.log import Owned, Standing
 from forebay.store.postgres.base import Turn
 from forebay.store.postgres.export import Export
 from forebay.store.postgres.feed import Feed
@@ -18,9 +21,13 @@ from forebay.store.postgres.health import look, vitals_of
 from forebay.store.postgres.ledger import LedgerVerbs
 from forebay.store.postgres.queries import statement
 from forebay.store.postgres.tend import SETTLE_MEMORY
-from forebay.store.protocol import Capabilities, Vitals
-from forebay.store.sql_logs import SqlLogs
-from forebay.store.unbuilt import POSTGRES, Unbuilt, unbuilt
+from forebay.store.protocol import Capabilities, Promotion, Vitals
+from forebay.store.sql_logs import SqlLogs, due_logs
+from forebay.store.unbuilt import POSTGRES, Unbuilt
+
+_COMMIT: Final = statement("commit_offset")
+_OLDEST: Final = statement("oldest_entries")
+_BIGINT_MOST: Final = 2**63 - 1
 
 
 class PostgresStore(Feed, Export, LedgerVerbs, Unbuilt):
@@ -46,7 +53,7 @@ class PostgresStore(Feed, Export, LedgerVerbs, Unbuilt):
     def append(self, log: str, bodies: Sequence[bytes], keys: Sequence[str | None] | None = None) -> list[LogEntry]:
         log = check_name("log", log)
         pairs = checked_entries(bodies, keys)
-        return self._write(lambda turn: _logs(turn).append(log, pairs, turn.now), gated=False)
+        return self._write(lambda turn: _append(turn, log, pairs), gated=False)
 
     def read(self, log: str, partition: int, after: int, limit: int) -> list[LogEntry]:
         check_limit("read", limit)
@@ -56,10 +63,13 @@ class PostgresStore(Feed, Export, LedgerVerbs, Unbuilt):
     def commit(
         self, log: str, group: str, partition: int, offset: int, *, rewind: bool = False, epoch: int | None = None
     ) -> int:
-        if epoch is not None:
-            raise unbuilt("postgres", Feature.GROUPS)
         log, group = check_name("log", log), check_name("group", group)
-        return self._write(lambda turn: _logs(turn).commit(log, group, partition, offset, rewind), gated=False)
+        check_epoch(epoch)
+        numbers = [_bigint(partition), _bigint(offset)]
+        known, flaw = self._server.query(
+            _COMMIT, (log, group, *numbers, bool(rewind), epoch, self._at), repeatable=not rewind, certain=not rewind
+        )[0]
+        return committed(known, flaw, log, group, partition, offset, epoch)
 
     def position(self, log: str, group: str, partition: int) -> int:
         log = check_name("log", log)
@@ -69,11 +79,65 @@ class PostgresStore(Feed, Export, LedgerVerbs, Unbuilt):
         log = check_name("log", log)
         return self._write(lambda turn: _logs(turn).extent(log), gated=False)
 
+    def offset_at(self, log: str, partition: int, instant: Instant) -> int:
+        log = check_name("log", log)
+        checked_instant("instant", instant)
+        return self._write(lambda turn: _logs(turn).offset_at(log, partition, instant), gated=False)
+
     def trim(self, log: str, before: Instant, limit: int) -> int:
         check_limit("trim", limit)
         log = check_name("log", log)
         checked_instant("before", before)
         return self._write(lambda turn: _logs(turn).trim(log, before, limit), gated=False)
+
+    def promote(self, limit: int) -> Promotion:
+        promotion = super().promote(limit)
+        due = due_logs(self._server.query(_OLDEST), self.now)
+        if due:
+            self._write(lambda turn: _logs(turn).keep_windows(due, turn.now, limit), gated=False)
+        return promotion
+
+    def own(self, log: str, group: str, member: str, lease_for: timedelta) -> list[Owned]:
+        log, group, member, span = checked_member(log, group, member, lease_for)
+        return self._write(lambda turn: _logs(turn).own(log, group, member, span, turn.now), gated=False)
+
+    def disown(self, log: str, group: str, member: str) -> int:
+        log, group, member, _ = checked_member(log, group, member)
+        return self._write(lambda turn: _logs(turn).disown(log, group, member), gated=False)
+
+    def groups(self, log: str, after: str, limit: int) -> list[Standing]:
+        log = check_name("log", log)
+        check_limit("groups", limit)
+        return self._write(lambda turn: _logs(turn).groups(log, after, limit), gated=False)
+
+
+def committed(
+    known: int, flaw: str | None, log: str, group: str, partition: int, offset: int, epoch: int | None
+) -> int:
+    """What `forebay.commit_offset` answered, in our words."""
+    match flaw:
+        case None:
+            return known
+        case "log":
+            raise WrongQueueKind(log, is_log=False)
+        case "partition":
+            raise Invalid("partition", f"{partition!r} is not in 0 … {known}", f"log {log!r} has no other")
+        case "offset":
+            raise Invalid("offset", f"{offset!r} is not in -1 … {known}", "commit what was read")
+        case _:
+            raise PartitionLost(log, group, partition, epoch or 0)
+
+
+def _append(turn: Turn, log: str, pairs: Sequence[tuple[bytes, str | None]]) -> list[LogEntry]:
+    entries = _logs(turn).append(log, pairs, turn.now)
+    if entries:
+        turn.news.add(log)
+    return entries
+
+
+def _bigint(number: object) -> int:
+    """What is none is one that never is: the server answers why."""
+    return number if type(number) is int and abs(number) <= _BIGINT_MOST else -2
 
 
 def _logs(turn: Turn) -> SqlLogs:

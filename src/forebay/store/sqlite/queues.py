@@ -57,6 +57,7 @@ _TICK: Final = statement("tick")
 _PULSE: Final = statement("pulse")
 _NEXT_LEASE: Final = statement("next_lease")
 
+_GROWN: Final = statement("grown")
 _decode_schedule: Final = msgspec.json.Decoder(Schedule).decode
 
 
@@ -143,7 +144,23 @@ class QueueVerbs(Settling):
         queues = [check_name("queue", queue) for queue in queues]
         span = checked_micros("timeout", timeout, timedelta(0), timedelta(days=1))
         now = self.now()
-        return self._sleepers.until_work(queues, now + span, lambda reader: _work_at(reader, queues))
+        growth = Growth(queues)
+        return self._sleepers.until_work(
+            queues, now + span, lambda reader: 0 if growth.seen(reader) else _work_at(reader, queues)
+        )
+
+
+class Growth:
+    """Whether one of these is a log that grew since the first look: a process that appends cannot tell another."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = text_of(list(names))
+        self._first: float | None = None
+
+    def seen(self, reader: sqlite3.Connection) -> bool:
+        (total,) = reader.execute(_GROWN, (self._names,)).fetchone()
+        self._first = total if self._first is None else self._first
+        return bool(total > self._first)
 
 
 def _work_at(reader: sqlite3.Connection, queues: Sequence[str]) -> Instant:

@@ -5,20 +5,22 @@ Durable before every answer. Two machines must never share the file: SQLite's lo
 
 import sqlite3
 from collections.abc import Sequence
+from datetime import timedelta
 
 from forebay.core.clock import Clock
 from forebay.core.event import LogEntry
-from forebay.core.features import Feature
 from forebay.core.instant import Instant, checked_instant
+from forebay.core.limits import BATCH_MOST
 from forebay.core.names import check_name
-from forebay.store.checks import check_limit, checked_entries
+from forebay.store.checks import check_epoch, check_limit, checked_entries, checked_member
 from forebay.store.clock import SystemClock
-from forebay.store.protocol import Capabilities
+from forebay.store.log import Owned, Standing
+from forebay.store.protocol import Capabilities, Promotion
 from forebay.store.sql_logs import SqlLogs
 from forebay.store.sqlite.feed import Feed
 from forebay.store.sqlite.queries import statement
-from forebay.store.sqlite.turn import SETTLE_MEMORY
-from forebay.store.unbuilt import SQLITE, Unbuilt, unbuilt
+from forebay.store.sqlite.turn import SETTLE_MEMORY, Turn
+from forebay.store.unbuilt import SQLITE, Unbuilt
 
 
 class SqliteStore(Feed, Unbuilt):
@@ -36,7 +38,7 @@ class SqliteStore(Feed, Unbuilt):
     def append(self, log: str, bodies: Sequence[bytes], keys: Sequence[str | None] | None = None) -> list[LogEntry]:
         log = check_name("log", log)
         pairs = checked_entries(bodies, keys)
-        return self._write(lambda turn: _logs(turn.connection).append(log, pairs, turn.now))
+        return self._write(lambda turn: _append(turn, log, pairs))
 
     def read(self, log: str, partition: int, after: int, limit: int) -> list[LogEntry]:
         check_limit("read", limit)
@@ -47,10 +49,10 @@ class SqliteStore(Feed, Unbuilt):
     def commit(
         self, log: str, group: str, partition: int, offset: int, *, rewind: bool = False, epoch: int | None = None
     ) -> int:
-        if epoch is not None:
-            raise unbuilt("sqlite", Feature.GROUPS)
         log, group = check_name("log", log), check_name("group", group)
-        return self._write(lambda turn: _logs(turn.connection).commit(log, group, partition, offset, rewind))
+        check_epoch(epoch)
+        where = (log, group, partition, offset, rewind, epoch)
+        return self._write(lambda turn: _logs(turn.connection).commit(*where, turn.now))
 
     def position(self, log: str, group: str, partition: int) -> int:
         log = check_name("log", log)
@@ -62,11 +64,46 @@ class SqliteStore(Feed, Unbuilt):
         with self._read() as (reader, _):
             return _logs(reader).extent(log)
 
+    def offset_at(self, log: str, partition: int, instant: Instant) -> int:
+        log = check_name("log", log)
+        checked_instant("instant", instant)
+        with self._read() as (reader, _):
+            return _logs(reader).offset_at(log, partition, instant)
+
     def trim(self, log: str, before: Instant, limit: int) -> int:
         check_limit("trim", limit)
         log = check_name("log", log)
         checked_instant("before", before)
         return self._write(lambda turn: _logs(turn.connection).trim(log, before, limit))
+
+    def promote(self, limit: int) -> Promotion:
+        promotion = super().promote(limit)
+        with self._read() as (reader, now):
+            due = _logs(reader).due(now)
+        if due:
+            self._write(lambda turn: _logs(turn.connection).keep_windows(due, turn.now, limit))
+        return promotion
+
+    def own(self, log: str, group: str, member: str, lease_for: timedelta) -> list[Owned]:
+        log, group, member, span = checked_member(log, group, member, lease_for)
+        return self._write(lambda turn: _logs(turn.connection).own(log, group, member, span, turn.now))
+
+    def disown(self, log: str, group: str, member: str) -> int:
+        log, group, member, _ = checked_member(log, group, member)
+        return self._write(lambda turn: _logs(turn.connection).disown(log, group, member))
+
+    def groups(self, log: str, after: str, limit: int) -> list[Standing]:
+        log = check_name("log", log)
+        check_limit("groups", limit)
+        with self._read() as (reader, _):
+            return _logs(reader).groups(log, after, limit)
+
+
+def _append(turn: Turn, log: str, pairs: Sequence[tuple[bytes, str | None]]) -> list[LogEntry]:
+    entries = _logs(turn.connection).append(log, pairs, turn.now)
+    if entries:
+        turn.tally.news[log] = BATCH_MOST
+    return entries
 
 
 def _logs(connection: sqlite3.Connection) -> SqlLogs:

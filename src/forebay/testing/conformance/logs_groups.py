@@ -6,7 +6,7 @@ from forebay.core.errors import Invalid, PartitionLost, WrongQueueKind
 from forebay.core.features import Feature
 from forebay.core.policy import Retained
 from forebay.store.log import Owned, Standing
-from forebay.testing.conformance.case import Need, case, case_if, claimed, refused
+from forebay.testing.conformance.case import Need, case, case_if, refused
 from forebay.testing.conformance.harness import LONG, Harness
 from forebay.testing.conformance.racing import Task, answers, race
 
@@ -265,8 +265,6 @@ def a_bad_member_lease_or_epoch_is_refused(h: Harness) -> None:
 
 @case_if(Need.DURABLE)
 def owners_and_groups_outlive_a_reopening(h: Harness) -> None:
-    if not claimed(_GROUPS, h.store.capabilities):
-        return
     _log(h, partitions=2, entries=6)
     owned = _own(h, "a")
     h.store.commit("log", "g", 0, 1, epoch=owned[0].epoch)

@@ -1,2 +1,72 @@
--- Owners of partitions and the window of a log: the number is taken, the statements are to come.
-SELECT 1;
+-- Groups of readers by name: who owns which partition in which epoch, when a group was last seen, what it lost.
+-- `last_at`: the instant of the newest entry; instants of a partition never fall.
+
+ALTER TABLE forebay.log_partition ADD COLUMN last_at bigint NOT NULL DEFAULT 0;
+
+ALTER TABLE forebay.log_reader
+    ADD COLUMN lost bigint NOT NULL DEFAULT 0,
+    ADD COLUMN seen_at bigint NOT NULL DEFAULT 0,
+    ADD COLUMN member text,
+    ADD COLUMN epoch bigint NOT NULL DEFAULT 0;
+
+CREATE TABLE forebay.log_group (
+    log text NOT NULL,
+    reader text NOT NULL,
+    seen_at bigint NOT NULL,
+    PRIMARY KEY (log, reader)
+) WITH (fillfactor = 50);
+INSERT INTO forebay.log_group
+SELECT DISTINCT p.log, r.reader, forebay.clock()
+FROM forebay.log_reader AS r JOIN forebay.log_partition AS p ON p.place = r.place;
+
+CREATE TABLE forebay.log_member (
+    log text NOT NULL,
+    reader text NOT NULL,
+    member text NOT NULL,
+    until bigint NOT NULL,
+    PRIMARY KEY (log, reader, member)
+) WITH (fillfactor = 50);
+
+-- A group has done everything up to an offset: in a transaction of its own, or in that of whoever calls it. `flaw` says
+-- why nothing was done: log (there is none), partition or offset (`known` is the largest), epoch (another one owns it).
+CREATE FUNCTION forebay.commit_offset(
+    in_log text, in_reader text, in_number bigint, in_entry bigint, in_rewind boolean DEFAULT false,
+    in_epoch bigint DEFAULT NULL, in_at bigint DEFAULT NULL, OUT known bigint, OUT flaw text
+)
+LANGUAGE plpgsql
+AS $$
+DECLARE
+    here integer;
+    following bigint;
+    owner text;
+    current bigint;
+BEGIN
+    SELECT p.place, p.next INTO here, following
+    FROM forebay.log_partition AS p WHERE p.log = in_log AND p.number = in_number;
+    IF NOT FOUND THEN
+        SELECT max(p.number) INTO known FROM forebay.log_partition AS p WHERE p.log = in_log;
+        flaw := CASE WHEN known IS NULL THEN 'log' ELSE 'partition' END;
+        RETURN;
+    END IF;
+    IF in_entry IS NULL OR in_entry < -1 OR in_entry >= following THEN
+        known := following - 1;
+        flaw := 'offset';
+        RETURN;
+    END IF;
+    in_at := coalesce(in_at, forebay.clock());
+    SELECT r.entry, r.member, r.epoch INTO known, owner, current
+    FROM forebay.log_reader AS r WHERE r.place = here AND r.reader = in_reader FOR UPDATE;
+    IF NOT FOUND AND in_epoch IS NULL THEN
+        INSERT INTO forebay.log_group VALUES (in_log, in_reader, in_at) ON CONFLICT DO NOTHING;
+        INSERT INTO forebay.log_reader (place, reader, entry) VALUES (here, in_reader, -1) ON CONFLICT DO NOTHING;
+        SELECT r.entry INTO known
+        FROM forebay.log_reader AS r WHERE r.place = here AND r.reader = in_reader FOR UPDATE;
+    END IF;
+    IF in_epoch IS NOT NULL AND (owner IS NULL OR current <> in_epoch) THEN
+        flaw := 'epoch';
+        RETURN;
+    END IF;
+    known := CASE WHEN in_rewind THEN in_entry ELSE greatest(known, in_entry) END;
+    UPDATE forebay.log_reader AS r SET entry = known, seen_at = greatest(r.seen_at, in_at)
+    WHERE r.place = here AND r.reader = in_reader;
+END $$;
