@@ -14,7 +14,6 @@ _ALL: Final = frozenset(
         Feature.COST,
         Feature.RELEASE,
         Feature.HOLD,
-        Feature.QUIET,
         Feature.UNIQUE,
         Feature.SHED,
     }

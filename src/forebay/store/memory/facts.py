@@ -167,7 +167,7 @@ class Facts:
                 self.remember_key((entry.queue, entry.key), (entry.id, entry.key_digest, entry.key_until))
         for merge in merged:
             row = rows[merge.id]
-            row.entry = replace(row.entry, kind=merge.kind, body=merge.body)
+            row.take_over(merge, at)
             if merge.key is not None:
                 self.remember_key((row.entry.queue, merge.key), (merge.id, merge.key_digest, merge.key_until))
         if entries:

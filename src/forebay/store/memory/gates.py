@@ -145,6 +145,18 @@ class Gates:
             del self.opened[name]
         return None
 
+    def reranked(self, before: Row, row: Row) -> None:
+        """A row that may be parked has another rank now."""
+        name = self._parked_at.get(row.entry.id)
+        if name is not None:
+            place = self._places[name]
+            place.parked.forget(before.rank, row)
+            place.parked.push(row.rank, row)
+            if place.step:
+                self.paces.leave(name, before)
+                self.paces.park(name, row)
+            self._changed(name, place)
+
     def where(self, row: Row) -> str | None:
         """The gate at which the row is parked."""
         return self._parked_at.get(row.entry.id)

@@ -71,6 +71,23 @@ class Index:
         else:
             self._due.push(row.due_at, row)
 
+    def merged(self, before: Row, row: Row) -> None:
+        """A row that nobody has claimed took over newer work."""
+        entry, expired_at = row.entry, before.entry.expires_at
+        if expired_at != entry.expires_at:
+            if expired_at is not None:
+                self.expiring.remove(expired_at, entry.id)
+            if entry.expires_at is not None:
+                self.expiring.add(entry.expires_at, entry.id)
+        if before.due_at != row.due_at:
+            self._due.forget(before.due_at, row)
+            self._due.push(row.due_at, row)
+        if before.rank != row.rank and row.state is _READY:
+            self.lines[entry.queue].withdraw(before)
+            self.lines[entry.queue].push(row)
+        elif before.rank != row.rank:
+            self.gates.reranked(before, row)
+
     def claimed(self, rows: list[Row], until: Instant) -> None:
         """Rows that were popped are running now."""
         for row in rows:

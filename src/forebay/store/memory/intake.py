@@ -5,6 +5,7 @@ first, a newer payload of the same subject takes the place of an older one, and 
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -20,6 +21,14 @@ from forebay.store.memory.line import Line
 from forebay.store.protocol import Receipt
 
 _RETRY_AFTER_SECONDS = 1.0
+
+
+class Target(NamedTuple):
+    """A job that has not run yet, and takes over newer work of its subject."""
+
+    id: int
+    enqueued_at: Instant
+    due_at: Instant
 
 
 class Plan(Struct):
@@ -51,7 +60,7 @@ class Intake:
         plan = Plan([], [], [])
         lines, first_id = self._index.lines, self._facts.next_id
         keys: dict[KeyName, KeyFact] = {}
-        newest: dict[tuple[str, str], int] = {}
+        newest: dict[tuple[str, str], Target | None] = {}
         arrivals: dict[str, int] = {}
         for draft in drafts:
             if type(draft) is not Draft:
@@ -69,19 +78,23 @@ class Intake:
                     continue
             target = None if line.spec.merge is None else self._merge_target(draft, line, newest, now)
             if target is not None:
-                plan.merged.append(Merge(target, draft.kind, draft.body, draft.key, key_digest, key_until))
-                plan.receipts.append(Receipt(target, self._durable, merged=True))
+                job_id, newer = target.id, stamper.newer(draft, target.enqueued_at, target.due_at, now)
+                plan.merged.append(Merge(job_id, draft.kind, draft.body, draft.key, key_digest, key_until, newer))
+                plan.receipts.append(Receipt(job_id, self._durable, merged=True))
             else:
-                target = first_id + len(plan.entries)
-                entry = stamper.entry(draft, target, now, key_digest, key_until)
+                job_id = first_id + len(plan.entries)
+                entry = stamper.entry(draft, job_id, now, key_digest, key_until)
                 plan.entries.append(entry)
-                plan.receipts.append(Receipt(target, self._durable))
+                plan.receipts.append(Receipt(job_id, self._durable))
                 if line.bounded:
                     arrivals[draft.queue] = arrivals.get(draft.queue, 0) + 1
-                if entry.merges and (draft.expires_at is None or draft.expires_at > now):
-                    newest[draft.queue, draft.subject or ""] = target
+                if entry.merges:
+                    target = Target(job_id, now, entry.due_at)
+            if target is not None:
+                alive = draft.expires_at is None or draft.expires_at > now
+                newest[draft.queue, draft.subject or ""] = target if alive else None
             if draft.key is not None:
-                keys[draft.queue, draft.key] = (target, key_digest, key_until)
+                keys[draft.queue, draft.key] = (job_id, key_digest, key_until)
         self.check_capacity(arrivals)
         return plan
 
@@ -95,16 +108,20 @@ class Intake:
             raise KeyConflict(draft.queue, name[1], fact[0])
         return fact[0]
 
-    def _merge_target(self, draft: Draft, line: Line, newest: dict[tuple[str, str], int], now: Instant) -> int | None:
+    def _merge_target(
+        self, draft: Draft, line: Line, newest: dict[tuple[str, str], Target | None], now: Instant
+    ) -> Target | None:
         """The job of the same subject that has not run yet; one that has expired would take the newer work with it."""
         if draft.subject is None:
             return None
-        target = newest.get((draft.queue, draft.subject))
-        if target is None and (target := line.newest.get(draft.subject)) is not None:
-            expires_at = self._facts.rows[target].entry.expires_at
-            if expires_at is not None and expires_at <= now:
-                return None
-        return target
+        if (draft.queue, draft.subject) in newest:
+            return newest[draft.queue, draft.subject]
+        job_id = line.newest.get(draft.subject)
+        if job_id is None:
+            return None
+        row = self._facts.rows[job_id]
+        expires_at = row.entry.expires_at
+        return None if expires_at is not None and expires_at <= now else Target(job_id, row.enqueued_at, row.due_at)
 
     def check_capacity(self, arrivals: dict[str, int]) -> None:
         for queue, count in arrivals.items():

@@ -1,6 +1,7 @@
 """The verbs of a job's life: enqueue, promote, claim, extend, settle, overdue, cancel, redrive, purge."""
 
 from collections.abc import Sequence
+from copy import copy
 from datetime import timedelta
 from threading import Event as Sleeper
 from typing import Final
@@ -14,8 +15,8 @@ from forebay.core.event import (
     Dismissed,
     Ending,
     Enqueued,
-    Entry,
     Extended,
+    Fired,
     Redriven,
     Released,
     Retried,
@@ -224,18 +225,22 @@ class JobVerbs(Engine):
             now = self._begin()
             plan = self._intake.plan(drafts, now)
             if plan.entries or plan.merged:
-                self._record(Enqueued(now, plan.entries, plan.merged))
-                self._arrived(plan.entries, now)
+                self._take_in(Enqueued(now, plan.entries, plan.merged))
             lsn = self._lsn
         self._settle_down(lsn)
         return plan.receipts
 
-    def _arrived(self, entries: list[Entry], now: Instant) -> None:
-        rows, index = self._facts.rows, self._index
-        for entry in entries:
+    def _take_in(self, event: Enqueued | Fired) -> None:
+        """What came in, as it was planned."""
+        rows, index, merged = self._facts.rows, self._index, event.merged
+        before = [copy(row) for job_id in {merge.id for merge in merged} if (row := rows.get(job_id))] if merged else []
+        self._record(event)
+        for row in before:
+            index.merged(row, rows[row.entry.id])
+        for entry in event.entries:
             index.accept(rows[entry.id])
         if index.restless:
-            self._tend(now, len(entries) + TEND_LIMIT)
+            self._tend(event.at, len(event.entries) + TEND_LIMIT)
             self._rouse()
 
     def _wait_for_room(self, full: QueueFull, span: Span) -> None:

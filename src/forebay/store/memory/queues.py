@@ -169,8 +169,7 @@ class QueueVerbs(JobVerbs):
             won = schedule is not None and schedule.next_at == tick and tick > last and not schedule.paused
             if won:
                 plan = self._intake.plan([] if draft is None else [draft], now)
-                self._record(Fired(now, name, tick, next_at, plan.entries, plan.merged))
-                self._arrived(plan.entries, now)
+                self._take_in(Fired(now, name, tick, next_at, plan.entries, plan.merged))
             lsn = self._lsn
         self._settle_down(lsn)
         return won

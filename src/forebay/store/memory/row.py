@@ -5,8 +5,9 @@ as they are into a snapshot.
 """
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from forebay.core.event import Entry
+from forebay.core.event import Entry, Merge
 from forebay.core.instant import Instant
 from forebay.core.job import Job, State
 from forebay.core.outcome import Failure
@@ -38,6 +39,25 @@ class Row(Struct, array_like=True, gc=False):
         """A new due time is a new place in the line."""
         self.due_at = due_at
         self.rank = rank_at(self.entry.rank_base, self.entry.rank_timed, due_at, now)
+
+    def take_over(self, merge: Merge, now: Instant) -> None:
+        """Newer work, and how urgent it is; where the row stands is its own."""
+        newer, base = merge.newer, self.entry.rank_base
+        self.entry = replace(self.entry, kind=merge.kind, body=merge.body)
+        if newer is None:
+            return
+        self.entry = replace(
+            self.entry,
+            priority=newer.priority,
+            rank_base=newer.rank_base,
+            deadline=newer.deadline,
+            expires_at=newer.expires_at,
+            meta=newer.meta,
+        )
+        if newer.due_at is None:
+            self.rank += newer.rank_base - base
+        else:
+            self.restamp(newer.due_at, now)
 
     def picture(self) -> Job:
         """The immutable `Job` that leaves the store."""

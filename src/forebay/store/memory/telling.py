@@ -21,6 +21,7 @@ from forebay.core.event import (
     Fired,
     GateSet,
     LedgerRuled,
+    Newer,
     Paused,
     Promoted,
     Purged,
@@ -79,8 +80,10 @@ def _accepted(facts: Facts, event: Enqueued | Fired, scribe: Scribe) -> None:
     born = {entry.id: entry for entry in event.entries}
     for merge in event.merged:
         entry = born.get(merge.id) or facts.rows[merge.id].entry
-        told = Trait(subject=entry.subject, key=merge.key)
-        scribe.job(Change.MERGED, merge.id, entry.queue, merge.kind, trait=told)
+        newer = merge.newer or Newer()
+        told = Trait(tenant=entry.tenant, subject=entry.subject, key=merge.key, priority=newer.priority)
+        facts_of_time = (0, 0, 0, 0, newer.due_at) if newer.due_at else ()
+        scribe.job(Change.MERGED, merge.id, entry.queue, merge.kind, *facts_of_time, trait=told)
 
 
 def _promoted(facts: Facts, event: Promoted, scribe: Scribe) -> None:

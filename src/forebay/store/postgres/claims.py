@@ -24,7 +24,8 @@ from forebay.store.checks import check_batch, check_limit, checked_owner, checke
 from forebay.store.postgres.base import Turn
 from forebay.store.postgres.connect import Rows, array_of
 from forebay.store.postgres.front import Front, Past
-from forebay.store.postgres.intake import Intake, take_inbox
+from forebay.store.postgres.inbox import take_inbox
+from forebay.store.postgres.intake import Intake
 from forebay.store.postgres.queries import statement
 from forebay.store.postgres.runs import RUNNING, Held, Ref, jobs_of_run, leases_of
 from forebay.store.postgres.tend import forget_excess, sweep, tend

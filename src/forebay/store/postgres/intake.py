@@ -6,29 +6,33 @@ a newer payload of the same subject takes the place of an older one, and all cou
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Final
-
-import msgspec
+from typing import Any, Final, NamedTuple
 
 from forebay.core.errors import Invalid, KeyConflict, QueueFull, WrongQueueKind
-from forebay.core.event import Entry
-from forebay.core.fanout import copies
+from forebay.core.event import Entry, Newer
 from forebay.core.features import Feature
 from forebay.core.instant import Instant, micros
 from forebay.core.job import Draft
-from forebay.core.ledger import Change, Trait
-from forebay.core.limits import BATCH_MOST, INSTANT_MOST
-from forebay.core.outcome import Failure
+from forebay.core.limits import INSTANT_MOST
 from forebay.core.policy import Block, Bounded
 from forebay.core.rank import rank_at
-from forebay.core.scribe import Scribe
 from forebay.store.brokers import Spread
 from forebay.store.checks import check_batch, check_bytes
 from forebay.store.postgres.base import Base, Restart, Turn
 from forebay.store.postgres.connect import Json
 from forebay.store.postgres.door import Door
 from forebay.store.postgres.queries import statement
-from forebay.store.postgres.runs import HELD, LATER, READY, facts_json, text_of
+from forebay.store.postgres.runs import (
+    HELD,
+    LATER,
+    READY,
+    Facts,
+    facts_json,
+    facts_of,
+    merged_facts,
+    one_facts,
+    text_of,
+)
 from forebay.store.postgres.tend import sweep_keys, tend
 from forebay.store.protocol import Receipt
 from forebay.store.unbuilt import unbuilt
@@ -46,8 +50,6 @@ _RESERVE_KEYS: Final = statement("reserve_keys")
 _MOVE_KEY: Final = statement("move_key")
 _FRESH: Final = statement("fresh")
 _MERGE: Final = statement("merge")
-_INBOX: Final = statement("inbox")
-_REFUSE: Final = statement("refuse")
 
 
 class Intake(Base):
@@ -120,7 +122,7 @@ def accept_copies(drafts: Sequence[Draft], brokers: set[str], turn: Turn) -> lis
     gated = not turn.locked and any(turn.known(queue).stamper.gated for queue in queues)
     if stale or gated:
         raise Restart(stale, gated=gated)
-    batch = _Batch(turn)
+    batch = Batch(turn)
     batch.reserve_keys(drafts)
     for place, draft in enumerate(drafts):
         batch.take(place, draft)
@@ -129,70 +131,6 @@ def accept_copies(drafts: Sequence[Draft], brokers: set[str], turn: Turn) -> lis
     if not all(receipt.duplicate for receipt in batch.receipts):
         turn.scribe.tell("enqueue")
     return batch.receipts
-
-
-def take_inbox(turn: Turn) -> None:
-    """What SQL users put into queues with rules takes its place, whatever the bounds; or it is a dead letter."""
-    rows = turn.fetch(_INBOX, (BATCH_MOST,))
-    for job_id, text in sorted(rows):
-        try:
-            draft = _draft_of(text)
-            known = turn.known(draft.queue)
-            if known.stamper.is_log:
-                raise WrongQueueKind(draft.queue, is_log=True)
-            batch = _Batch(turn)
-            batch.take_as(job_id, copies(known.spec, draft))
-            batch.write()
-            turn.scribe.tell("enqueue")
-        except (Invalid, msgspec.ValidationError) as error:
-            failure = Failure(type(error).__name__, str(error), at=turn.now)
-            turn.execute(_REFUSE, (job_id, turn.now, text_of([failure]), Json(text)))
-            _tell_refused(turn.scribe, job_id, text, failure)
-
-
-def _tell_refused(scribe: Scribe, job_id: int, text: bytes, failure: Failure) -> None:
-    put = msgspec.json.decode(text, type=dict[str, Any])
-    where = (str(put.get("queue") or "default"), str(put.get("kind") or "unknown"))
-    scribe.tell("enqueue")
-    scribe.job(Change.ACCEPTED, job_id, *where, 0, 0, 1, failure.at, failure.at)
-    scribe.job(Change.DIED, job_id, *where, trait=Trait(error_kind=failure.kind, error=failure.message))
-
-
-class _Put(msgspec.Struct):
-    """A draft as `forebay.enqueue_draft` leaves it."""
-
-    kind: str
-    body: msgspec.Raw = msgspec.Raw(b"null")
-    queue: str | None = None
-    delay: int | None = None
-    run_at: int | None = None
-    priority: int | None = None
-    key: str | None = None
-    tenant: str | None = None
-    subject: str | None = None
-    max_attempts: int | None = None
-    expires_at: int | None = None
-    deadline: int | None = None
-    meta: dict[str, str] | None = None
-
-
-def _draft_of(text: bytes) -> Draft:
-    put = msgspec.json.decode(text, type=_Put)
-    return Draft(
-        put.kind,
-        body=bytes(put.body),
-        queue=put.queue or "default",
-        delay=0 if put.run_at is not None else put.delay or 0,
-        run_at=put.run_at,
-        priority=put.priority or 0,
-        key=put.key,
-        tenant=put.tenant,
-        subject=put.subject,
-        max_attempts=put.max_attempts,
-        expires_at=put.expires_at,
-        deadline=put.deadline,
-        meta=put.meta,
-    )
 
 
 def check_capacity(turn: Turn, arrivals: Mapping[str, int]) -> None:
@@ -215,7 +153,17 @@ def check_capacity(turn: Turn, arrivals: Mapping[str, int]) -> None:
         turn.execute(_DEPTH_MOST, (depth + count, queue))
 
 
-class _Batch:
+class _Target(NamedTuple):
+    """A job that has not run yet, and takes over newer work of its subject."""
+
+    id: int
+    enqueued_at: Instant
+    due_at: Instant
+    rank_timed: int
+    facts: Facts | None
+
+
+class Batch:
     """What one call brings. A draft's place in the call is its place among the ids of the call; some stay unused.
 
     Keys are taken first of all, in their order: whoever brings the same ones at the same time waits for this call, and
@@ -227,9 +175,9 @@ class _Batch:
         self._turn = turn
         self._first_id: int = turn.fetch(_NEXT_ID)[0][0]
         self._entries: list[Entry] = []
-        self._merged: list[tuple[int, Draft]] = []
+        self._merged: list[tuple[_Target, Draft, Newer]] = []
         self._arrivals: dict[str, int] = {}
-        self._newest: dict[tuple[str, str], int] = {}
+        self._newest: dict[tuple[str, str], _Target | None] = {}
         self._keys: dict[tuple[str, str], tuple[int, bytes, Instant]] = {}
         self._reserved: dict[tuple[str, str], tuple[int, bytes, Instant]] = {}
         self._taken: dict[tuple[str, str], tuple[int, bytes, Instant]] = {}
@@ -292,9 +240,9 @@ class _Batch:
         with turn.connection.cursor() as cursor:
             cursor.executemany(_INSERT, [self._row(run) for run in _runs(entries)])
         turn.scribe.accepted(entries)
-        for target, draft in self._merged:
-            turn.execute(_MERGE, (draft.kind, Json(b"[" + draft.body + b"]"), target))
-            turn.scribe.merged(target, draft)
+        for target, draft, newer in self._merged:
+            turn.execute(_MERGE, self._merge(target, draft, newer))
+            turn.scribe.merged(target.id, draft, newer.due_at or 0)
         turn.news |= self._arrivals.keys()
         if self._keys:
             sweep_keys(turn, _SWEEP_PER_DRAFT * (len(entries) + 1))
@@ -306,15 +254,20 @@ class _Batch:
         turn, stamper = self._turn, self._turn.known(draft.queue).stamper
         target = None if stamper.spec.merge is None or draft.subject is None else self._target(draft)
         if target is not None:
-            self._merged.append((target, draft))
-            self.receipts.append(Receipt(target, durable=True, merged=True))
-            return target
-        entry = stamper.entry(draft, job_id, turn.now, key_digest, key_until)
-        self._entries.append(entry)
-        self.receipts.append(Receipt(job_id, True))
-        self._arrivals[draft.queue] = self._arrivals.get(draft.queue, 0) + 1
-        if entry.merges:
-            self._newest[draft.queue, draft.subject or ""] = job_id
+            job_id = target.id
+            newer = stamper.newer(draft, target.enqueued_at, target.due_at, turn.now)
+            self._merged.append((target, draft, newer))
+            self.receipts.append(Receipt(job_id, durable=True, merged=True))
+        else:
+            entry = stamper.entry(draft, job_id, turn.now, key_digest, key_until)
+            self._entries.append(entry)
+            self.receipts.append(Receipt(job_id, True))
+            self._arrivals[draft.queue] = self._arrivals.get(draft.queue, 0) + 1
+            if entry.merges:
+                target = _Target(job_id, turn.now, entry.due_at, entry.rank_timed, facts_of(entry, entry.kind))
+        if target is not None:
+            alive = draft.expires_at is None or draft.expires_at > turn.now
+            self._newest[draft.queue, draft.subject or ""] = target if alive else None
         return job_id
 
     def _row(self, run: Sequence[Entry]) -> tuple[Any, ...]:
@@ -351,13 +304,19 @@ class _Batch:
             Json(b"[" + b",".join([each.body for each in run]) + b"]"),
         )
 
-    def _target(self, draft: Draft) -> int | None:
-        """The job that has not run yet and takes over newer work of this subject."""
-        newest = self._newest.get((draft.queue, draft.subject or ""))
-        if newest is not None:
-            return newest
-        found: int | None = self._turn.fetch(_FRESH, (draft.queue, draft.subject, self._turn.now))[0][0]
-        return found
+    def _target(self, draft: Draft) -> "_Target | None":
+        name = (draft.queue, draft.subject or "")
+        if name in self._newest:
+            return self._newest[name]
+        found = self._turn.fetch(_FRESH, (*name, self._turn.now))
+        return _Target(*found[0][:4], one_facts(found[0][4])) if found else None
+
+    def _merge(self, target: "_Target", draft: Draft, newer: Newer) -> tuple[Any, ...]:
+        moved, base = newer.due_at, newer.rank_base
+        rank = None if moved is None else rank_at(base, target.rank_timed, moved, self._turn.now)
+        own = (target.facts or Facts(), newer.priority, newer.deadline, newer.meta)
+        bodies = Json(b"[" + draft.body + b"]")
+        return (draft.kind, bodies, merged_facts(*own), newer.expires_at, moved, rank, base, base, target.id)
 
 
 def _runs(entries: Sequence[Entry]) -> list[list[Entry]]:

@@ -56,12 +56,16 @@ UPDATE forebay.key SET job_id = %s WHERE queue = %s AND key = %s;
 
 -- name: fresh
 -- The job that newer work of its subject may replace.
-SELECT max(last_id) FROM forebay.run
-WHERE merges AND queue = %s AND subject = %s AND (expires_at IS NULL OR expires_at > %s);
+SELECT last_id, enqueued_at, due_at, rank_timed, facts FROM forebay.run
+WHERE merges AND queue = %s AND subject = %s AND (expires_at IS NULL OR expires_at > %s)
+ORDER BY last_id DESC LIMIT 1 FOR UPDATE;
 
 -- name: merge
--- A waiting job takes over newer work.
-UPDATE forebay.run SET kind = %s, bodies = %s WHERE single AND last_id = %s;
+-- A waiting job takes over newer work and its urgency; its time moves if there is another one.
+UPDATE forebay.run AS r
+SET kind = %s, bodies = %s, facts = %s, expires_at = %s, due_at = coalesce(%s::bigint, r.due_at),
+    rank = coalesce(%s::bigint, r.rank + %s - r.rank_base), rank_base = %s
+WHERE r.single AND r.last_id = %s;
 
 -- name: found
 -- The runs that hold these jobs.

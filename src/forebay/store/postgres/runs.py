@@ -125,6 +125,17 @@ def facts_json(drafts: Sequence[Draft | Entry], kind: str) -> Json | None:
     return Json(_encode([facts_of(draft, kind) for draft in drafts]))
 
 
+def one_facts(text: Any) -> Facts | None:
+    """Those of a job that is on its own."""
+    return None if text is None else _facts(text)[-1]
+
+
+def merged_facts(own: Facts, priority: int, deadline: Instant | None, meta: dict[str, str] | None) -> Json | None:
+    """Of a job on its own that took over newer work: whose it is stays, how urgent it is does not."""
+    facts = msgspec.structs.replace(own, kind=None, priority=priority, deadline=deadline, meta=meta)
+    return None if facts == _NONE else Json(_encode([facts]))
+
+
 def _plain(draft: Draft | Entry, kind: str) -> bool:
     return (
         draft.tenant is None

@@ -8,10 +8,10 @@ place of an older one, and all count against the capacity.
 import sqlite3
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from forebay.core.errors import Invalid, KeyConflict, QueueFull, WrongQueueKind
-from forebay.core.event import Entry
+from forebay.core.event import Entry, Newer
 from forebay.core.fanout import copies
 from forebay.core.features import Feature
 from forebay.core.instant import Instant, micros
@@ -94,6 +94,15 @@ def check_capacity(turn: Turn, arrivals: Mapping[str, int]) -> None:
             raise QueueFull(queue, line.depth, capacity.limit, count, _RETRY_AFTER_SECONDS)
 
 
+class _Target(NamedTuple):
+    """A job that has not run yet, and takes over newer work of its subject."""
+
+    id: int
+    enqueued_at: Instant
+    due_at: Instant
+    rank_timed: int
+
+
 class _Batch:
     """What one call brings."""
 
@@ -101,10 +110,10 @@ class _Batch:
         self.receipts: list[Receipt] = []
         self._turn = turn
         self._entries: list[Entry] = []
-        self._merged: list[tuple[int, Draft]] = []
+        self._merged: list[tuple[_Target, Draft, Newer]] = []
         self._arrivals: dict[str, int] = {}
         self._born: dict[tuple[str, str, int], int] = {}
-        self._newest: dict[tuple[str, str], int] = {}
+        self._newest: dict[tuple[str, str], _Target | None] = {}
         self._keys: dict[tuple[str, str], tuple[int, bytes, Instant]] = {}
 
     def take(self, draft: Draft) -> None:
@@ -129,19 +138,24 @@ class _Batch:
                 return
         target = None if stamper.spec.merge is None or draft.subject is None else self._target(draft)
         if target is not None:
-            self._merged.append((target, draft))
-            self.receipts.append(Receipt(target, durable=True, merged=True))
+            job_id = target.id
+            newer = stamper.newer(draft, target.enqueued_at, target.due_at, turn.now)
+            self._merged.append((target, draft, newer))
+            self.receipts.append(Receipt(job_id, durable=True, merged=True))
         else:
-            target = turn.head.next_id
-            turn.head.next_id = target + 1
-            entry = stamper.entry(draft, target, turn.now, key_digest, key_until)
+            job_id = turn.head.next_id
+            turn.head.next_id = job_id + 1
+            entry = stamper.entry(draft, job_id, turn.now, key_digest, key_until)
             self._entries.append(entry)
-            self.receipts.append(Receipt(target, True))
+            self.receipts.append(Receipt(job_id, True))
             self._arrivals[draft.queue] = self._arrivals.get(draft.queue, 0) + 1
             if entry.merges:
-                self._newest[draft.queue, draft.subject or ""] = target
+                target = _Target(job_id, turn.now, entry.due_at, entry.rank_timed)
+        if target is not None:
+            alive = draft.expires_at is None or draft.expires_at > turn.now
+            self._newest[draft.queue, draft.subject or ""] = target if alive else None
         if draft.key is not None:
-            self._keys[draft.queue, draft.key] = (target, key_digest, key_until)
+            self._keys[draft.queue, draft.key] = (job_id, key_digest, key_until)
 
     def _fan_out(self, spec: QueueSpec, draft: Draft) -> None:
         before, self.receipts = self.receipts, []
@@ -151,7 +165,7 @@ class _Batch:
 
     def write(self) -> None:
         turn, entries = self._turn, self._entries
-        check_bytes("enqueue", [entry.body for entry in entries] + [draft.body for _, draft in self._merged])
+        check_bytes("enqueue", [entry.body for entry in entries] + [draft.body for _, draft, _ in self._merged])
         check_capacity(turn, self._arrivals)
         gated = any(entry.gates for entry in entries)
         if gated:
@@ -162,15 +176,15 @@ class _Batch:
         if rows:
             turn.connection.executemany(_INSERT, rows)
         if self._merged:
-            turn.connection.executemany(_MERGE, [(target, draft.kind, draft.body) for target, draft in self._merged])
+            turn.connection.executemany(_MERGE, [self._merge(*each) for each in self._merged])
         if self._keys:
             turn.connection.executemany(_REMEMBER_KEY, [(*name, *fact) for name, fact in self._keys.items()])
         for (queue, cls, state), count in self._born.items():
             turn.tally.moved(queue, cls, None, state, count)
         if turn.scribe is not None:
             turn.scribe.accepted(entries)
-            for target, draft in self._merged:
-                turn.scribe.merged(target, draft)
+            for target, draft, newer in self._merged:
+                turn.scribe.merged(target.id, draft, newer.due_at or 0)
         if entries and any(turn.line(queue).keys for queue in self._arrivals):
             sweep_keys(turn, _SWEEP_PER_DRAFT * (len(entries) + 1))
 
@@ -247,15 +261,19 @@ class _Batch:
             raise KeyConflict(line.name, key, fact[0])
         return fact[0]
 
-    def _target(self, draft: Draft) -> int | None:
-        """The job that has not run yet and takes over newer work of this subject."""
-        newest = self._newest.get((draft.queue, draft.subject or ""))
-        if newest is not None:
-            return newest
-        found: int | None = self._turn.connection.execute(
-            _FRESH, (draft.queue, draft.subject, self._turn.now)
-        ).fetchone()[0]
-        return found
+    def _target(self, draft: Draft) -> "_Target | None":
+        name = (draft.queue, draft.subject or "")
+        if name in self._newest:
+            return self._newest[name]
+        found = self._turn.connection.execute(_FRESH, (*name, self._turn.now)).fetchone()
+        return None if found is None else _Target(*found)
+
+    def _merge(self, target: "_Target", draft: Draft, newer: Newer) -> tuple[Any, ...]:
+        moved = newer.due_at
+        rank = None if moved is None else rank_at(newer.rank_base, target.rank_timed, moved, self._turn.now)
+        meta = None if newer.meta is None else text_of(newer.meta)
+        urgency = (newer.priority, newer.rank_base, newer.deadline, newer.expires_at)
+        return (target.id, draft.kind, draft.body, meta, *urgency, moved, rank)
 
 
 def _is_plain(entry: Entry) -> bool:

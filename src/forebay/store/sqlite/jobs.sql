@@ -106,12 +106,16 @@ SELECT id, queue, cls, state, rank, due_at, gates, gate FROM job WHERE id = ?;
 
 -- name: fresh
 -- The job that newer work of its subject may replace.
-SELECT max(id) FROM job INDEXED BY job_fresh
-WHERE merges = 1 AND queue = ?1 AND subject = ?2 AND (expires_at IS NULL OR expires_at > ?3);
+SELECT id, enqueued_at, due_at, rank_timed FROM job INDEXED BY job_fresh
+WHERE merges = 1 AND queue = ?1 AND subject = ?2 AND (expires_at IS NULL OR expires_at > ?3)
+ORDER BY id DESC LIMIT 1;
 
 -- name: merge
--- A waiting job takes over newer work.
-UPDATE job SET kind = ?2, body = ?3 WHERE id = ?1;
+-- A waiting job takes over newer work and its urgency; its time moves if there is another one.
+UPDATE job
+SET kind = ?2, body = ?3, meta = ?4, priority = ?5, rank_base = ?6, deadline = ?7, expires_at = ?8,
+    due_at = coalesce(?9, due_at), rank = coalesce(?10, rank + ?6 - rank_base)
+WHERE id = ?1;
 
 -- name: move
 -- Those of these jobs that exist, as a move from state to state needs them.
