@@ -67,13 +67,14 @@ def successor(job: Job, body: bytes) -> Draft:
     return Draft(
         job.kind,
         body=body,
-        queue=job.queue,
+        queue=job.home or job.queue,
         priority=job.priority,
         deadline=job.deadline,
         tenant=job.tenant,
         subject=job.subject,
         max_attempts=job.max_attempts,
         meta={**(job.meta or {}), "redriven_from": str(job.id)},
+        cost=job.cost,
     )
 
 

@@ -26,6 +26,7 @@ from forebay.core.event import (
     Entry,
     Event,
     Extended,
+    Fed,
     Fired,
     GateSet,
     Grave,
@@ -45,7 +46,7 @@ from forebay.core.event import (
     SpecPut,
     Trimmed,
 )
-from forebay.core.instant import Instant
+from forebay.core.instant import Instant, micros
 from forebay.core.job import State
 from forebay.core.limits import ERRORS_KEPT
 from forebay.core.outcome import OUT_OF_TIME, Failure
@@ -53,6 +54,7 @@ from forebay.core.rank import rank_at
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.core.written import Told
+from forebay.store.feeding import FEED_KEPT
 from forebay.store.memory.deadlines import Deadlines
 from forebay.store.memory.ledger_state import LedgerState
 from forebay.store.memory.logs import Logs
@@ -63,6 +65,7 @@ ENDING_CODES: Final[dict[type, str]] = {Acked: "a", Retried: "r", Died: "d", Rel
 _ACKED: Final = ENDING_CODES[Acked]
 _WAITING, _READY, _RUNNING, _DONE = State.WAITING, State.READY, State.RUNNING, State.DONE
 _SWEEP_PER_ENTRY: Final = 2
+_FEED_KEPT: Final = micros(FEED_KEPT)
 
 KeyName = tuple[str, str]
 KeyFact = tuple[int, bytes, Instant]
@@ -85,6 +88,7 @@ class Facts:
         self.last_ticks: dict[str, Instant] = {}
         self.logs = Logs()
         self.ledger = LedgerState()
+        self.feeds: dict[str, tuple[Fed, Instant]] = {}
         self.removed: dict[int, tuple[int, str]] = {}
         self._removed_order: deque[int] = deque()
         self._key_ends: Deadlines[KeyName] = Deadlines(1_000_000)
@@ -155,7 +159,18 @@ class Facts:
         return ((job_id, self.removed[job_id]) for job_id in self._removed_order)
 
     def _enqueued(self, event: Enqueued) -> None:
+        for job_id in event.mended:
+            self._remove(job_id)
         self._accept(event.at, event.entries, event.merged)
+        if event.fed is not None:
+            self.remember_feed(event.fed, event.at)
+
+    def remember_feed(self, fed: Fed, at: Instant) -> None:
+        """How far a source has come; those that nobody has heard of for long are forgotten."""
+        self.feeds.pop(fed.source, None)
+        self.feeds[fed.source] = (fed, at)
+        for source in [name for name, (_, last) in islice(self.feeds.items(), 2) if last < at - _FEED_KEPT]:
+            del self.feeds[source]
 
     def _accept(self, at: Instant, entries: list[Entry], merged: list[Merge]) -> None:
         rows = self.rows

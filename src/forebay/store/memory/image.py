@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from forebay.core.errors import StoreFailed
-from forebay.core.event import LogEntry
+from forebay.core.event import Fed, LogEntry
 from forebay.core.instant import Instant
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
@@ -40,6 +40,7 @@ class _Head(Struct, frozen=True, array_like=True, tag="head"):
     members: list[tuple[GroupName, dict[str, Instant]]] = []
     seen: dict[str, dict[str, Instant]] = {}
     lost: list[tuple[Place, int]] = []
+    feeds: list[tuple[Fed, Instant]] = []
 
 
 class _Rows(Struct, frozen=True, array_like=True, tag="rows"):
@@ -104,6 +105,7 @@ def _chunks(facts: Facts) -> Iterator[_Chunk]:
         list(logs.members.items()),
         logs.seen,
         list(logs.lost.items()),
+        list(facts.feeds.values()),
     )
     rows = iter(facts.rows.values())
     while batch := list(islice(rows, _PER_CHUNK)):
@@ -153,6 +155,7 @@ def _take_head(facts: Facts, head: _Head) -> None:
     facts.logs.partitions = {log: [Partition(first) for first in firsts] for log, firsts in head.firsts}
     facts.logs.owners, facts.logs.members = dict(head.owners), dict(head.members)
     facts.logs.seen, facts.logs.lost = head.seen, dict(head.lost)
+    facts.feeds = {fed.source: (fed, at) for fed, at in head.feeds}
     for log, group, _ in facts.logs.places:
         # An image from before groups were known by name.
         facts.logs.seen.setdefault(log, {}).setdefault(group, head.last_at)

@@ -234,7 +234,10 @@ class JobVerbs(Engine):
         """What came in, as it was planned."""
         rows, index, merged = self._facts.rows, self._index, event.merged
         before = [copy(row) for job_id in {merge.id for merge in merged} if (row := rows.get(job_id))] if merged else []
+        mended = [rows[job_id] for job_id in event.mended] if isinstance(event, Enqueued) else []
         self._record(event)
+        for row in mended:
+            index.forgotten(row, State.DEAD)
         for row in before:
             index.merged(row, rows[row.entry.id])
         for entry in event.entries:

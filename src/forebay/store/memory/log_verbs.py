@@ -12,12 +12,12 @@ from forebay.core.names import check_name
 from forebay.core.policy import Retained
 from forebay.store.checks import check_epoch, check_limit, checked_entries, checked_member
 from forebay.store.log import Owned, Standing
+from forebay.store.memory.feed import FeedVerbs
 from forebay.store.memory.logs import Partition
-from forebay.store.memory.queues import QueueVerbs
 from forebay.store.protocol import Promotion
 
 
-class LogVerbs(QueueVerbs):
+class LogVerbs(FeedVerbs):
     """Logs beside the queues."""
 
     def append(self, log: str, bodies: Sequence[bytes], keys: Sequence[str | None] | None = None) -> list[LogEntry]:

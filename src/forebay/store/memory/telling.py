@@ -66,7 +66,10 @@ def record_of(facts: Facts, event: Event) -> Record | None:
 
 
 def _enqueued(facts: Facts, event: Enqueued, scribe: Scribe) -> None:
-    scribe.tell("enqueue")
+    if event.mended or event.entries or event.merged:
+        scribe.tell("mend" if event.mended else "enqueue")
+    for job_id in event.mended:
+        _gone(facts.rows[job_id], Change.PURGED, scribe)
     _accepted(facts, event, scribe)
 
 
