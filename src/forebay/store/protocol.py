@@ -85,13 +85,17 @@ class CancelAnswer(StrEnum):
 
 
 class Query(Struct, frozen=True):
-    """Which jobs to show; every field that is set must match."""
+    """Which jobs to show; every field that is set must match.
+
+    `suspect`: whose last holder died with them, or only the others; dead and suspect is quarantined.
+    """
 
     queue: str | None = None
     state: State | None = None
     kind: str | None = None
     tenant: str | None = None
     subject: str | None = None
+    suspect: bool | None = None
 
     def __post_init__(self) -> None:
         for field, name in (("queue", self.queue), ("kind", self.kind), ("tenant", self.tenant)):
@@ -101,6 +105,8 @@ class Query(Struct, frozen=True):
             check_text("subject", self.subject)
         if self.state is not None and type(self.state) is not State:
             raise Invalid("state", f"{self.state!r} is not a State", f"use {', '.join(State)}")
+        if self.suspect is not None and type(self.suspect) is not bool:
+            raise Invalid("suspect", f"{self.suspect!r} is not a boolean", "say True, False, or nothing")
 
 
 class Page(Struct, frozen=True):

@@ -169,7 +169,7 @@ class QueueVerbs(JobVerbs):
             won = schedule is not None and schedule.next_at == tick and tick > last and not schedule.paused
             if won:
                 plan = self._intake.plan([] if draft is None else [draft], now)
-                self._take_in(Fired(now, name, tick, next_at, plan.entries, plan.merged))
+                self._take_in(Fired(now, name, tick, next_at, plan.entries, plan.merged, plan.shed, self._graves_of(plan.shed, now)))
             lsn = self._lsn
         self._settle_down(lsn)
         return won
@@ -248,6 +248,7 @@ def _matches(query: Query, row: Row) -> bool:
         and (query.kind is None or query.kind == entry.kind)
         and (query.tenant is None or query.tenant == entry.tenant)
         and (query.subject is None or query.subject == entry.subject)
+        and query.suspect in (None, row.suspect)
     )
 
 

@@ -35,6 +35,11 @@ class Row(Struct, array_like=True, gc=False):
     settled: tuple[int, str] = (0, "")
     home: str | None = None
 
+    @property
+    def suspect(self) -> bool:
+        """As a `Job` says it."""
+        return bool(self.errors) and self.errors[-1].abandoned
+
     def restamp(self, due_at: Instant, now: Instant) -> None:
         """A new due time is a new place in the line."""
         self.due_at = due_at

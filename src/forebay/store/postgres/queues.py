@@ -207,6 +207,7 @@ def _matches(job: Job, query: Query) -> bool:
             (query.kind, job.kind),
             (query.tenant, job.tenant),
             (query.subject, job.subject),
+            (query.suspect, job.suspect),
         )
     )
 

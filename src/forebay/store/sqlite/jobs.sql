@@ -4,8 +4,8 @@
 -- name: insert
 -- A job at its birth: ready, waiting for its time, or parked at a gate.
 INSERT INTO job (id, state, queue, cls, rank, due_at, max_attempts, enqueued_at, expires_at, priority, rank_base,
-    rank_timed, merges, gate, gates, kind, tenant, subject, key, deadline, meta, body)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+    rank_timed, merges, gate, gates, kind, tenant, subject, key, deadline, meta, body, cost)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: insert_plain
 -- The same for the common case: what is left out has its default.
@@ -30,7 +30,9 @@ SELECT
     (SELECT min(expires_at) FROM job INDEXED BY job_expiring WHERE expires_at IS NOT NULL AND state < 2),
     (SELECT min(kept_until) FROM job INDEXED BY job_kept WHERE kept_until IS NOT NULL),
     EXISTS (SELECT 1 FROM gate INDEXED BY gate_opened WHERE opened = 1),
-    EXISTS (SELECT 1 FROM queue INDEXED BY queue_crowded WHERE dead > dead_most);
+    EXISTS (SELECT 1 FROM queue INDEXED BY queue_crowded WHERE dead > dead_most),
+    (SELECT min(opens_at) FROM pace INDEXED BY pace_later WHERE open = 0 AND opens_at IS NOT NULL),
+    EXISTS (SELECT 1 FROM pace);
 
 -- name: due
 -- Waiting jobs whose time has come, oldest first.
@@ -39,8 +41,12 @@ WHERE state = 0 AND gate IS NULL AND due_at <= ?1
 ORDER BY due_at LIMIT ?2;
 
 -- name: next_due
--- When the next waiting job falls due.
-SELECT min(due_at) FROM job INDEXED BY job_due WHERE state = 0 AND gate IS NULL;
+-- When the next waiting job falls due, or the next rate lets one in.
+SELECT min(at) FROM (
+    SELECT min(due_at) AS at FROM job INDEXED BY job_due WHERE state = 0 AND gate IS NULL
+    UNION ALL
+    SELECT min(opens_at) FROM pace INDEXED BY pace_later WHERE open = 0 AND opens_at IS NOT NULL
+);
 
 -- name: expired
 -- Jobs that nobody claimed in time.
@@ -242,7 +248,8 @@ SELECT {job} FROM job
 WHERE id > ?1 AND id <= ?2
     AND (?3 IS NULL OR queue = ?3) AND (?4 IS NULL OR state = ?4) AND (?5 IS NULL OR kind = ?5)
     AND (?6 IS NULL OR tenant = ?6) AND (?7 IS NULL OR subject = ?7)
-ORDER BY id LIMIT ?8;
+    AND (?8 IS NULL OR coalesce(json_extract(errors, '$[#-1][0]'), '') = 'forebay.Abandoned' = ?8)
+ORDER BY id LIMIT ?9;
 
 -- name: page_held
 -- Running jobs that match: few, wherever their ids are, so the index of leases finds them.
@@ -250,7 +257,8 @@ SELECT {job} FROM job INDEXED BY job_lease
 WHERE state = 2 AND lease_until > 0 AND id > ?1
     AND (?2 IS NULL OR queue = ?2) AND (?3 IS NULL OR kind = ?3) AND (?4 IS NULL OR tenant = ?4)
     AND (?5 IS NULL OR subject = ?5)
-ORDER BY id LIMIT ?6;
+    AND (?6 IS NULL OR coalesce(json_extract(errors, '$[#-1][0]'), '') = 'forebay.Abandoned' = ?6)
+ORDER BY id LIMIT ?7;
 
 -- name: any_after
 -- Whether there is a job with a larger id.

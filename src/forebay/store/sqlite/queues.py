@@ -55,9 +55,10 @@ _PUT_SCHEDULE: Final = statement("put_schedule")
 _DROP_SCHEDULE: Final = statement("drop_schedule")
 _TICK: Final = statement("tick")
 _PULSE: Final = statement("pulse")
+_START_AT: Final = statement("start_at")
 _NEXT_LEASE: Final = statement("next_lease")
-
 _GROWN: Final = statement("grown")
+
 _decode_schedule: Final = msgspec.json.Decoder(Schedule).decode
 
 
@@ -76,10 +77,10 @@ class QueueVerbs(Settling):
             raise Invalid("browse", "it takes a Query and the id to go on after", "start with Query(), after=0")
         after = max(0, min(after, INSTANT_MOST))
         state = None if query.state is None else STATES.index(query.state)
-        wanted = (query.queue, state, query.kind, query.tenant, query.subject)
+        wanted = (query.queue, state, query.kind, query.tenant, query.subject, query.suspect)
         with self._read() as (reader, _):
             if query.state is State.RUNNING:
-                held = (after, query.queue, query.kind, query.tenant, query.subject, limit)
+                held = (after, query.queue, query.kind, query.tenant, query.subject, query.suspect, limit)
                 jobs = [picture(columns) for columns in reader.execute(_PAGE_HELD, held)]
                 return Page(jobs, jobs[-1].id if len(jobs) == limit else None)
             end = reader.execute(_PAGE_END, (after, _PROBES - 1)).fetchone()
@@ -143,8 +144,8 @@ class QueueVerbs(Settling):
         check_batch("wait", len(queues))
         queues = [check_name("queue", queue) for queue in queues]
         span = checked_micros("timeout", timeout, timedelta(0), timedelta(days=1))
-        now = self.now()
         growth = Growth(queues)
+        now = self.now()
         return self._sleepers.until_work(
             queues, now + span, lambda reader: 0 if growth.seen(reader) else _work_at(reader, queues)
         )
@@ -165,13 +166,16 @@ class Growth:
 
 def _work_at(reader: sqlite3.Connection, queues: Sequence[str]) -> Instant:
     """When a claim or a reaping may next find something, as far as is known."""
-    due_at, _, _, opened, _ = reader.execute(_PULSE).fetchone()
+    due_at, _, _, opened, _, _, paced = reader.execute(_PULSE).fetchone()
     lease_until = reader.execute(_NEXT_LEASE).fetchone()[0]
     instants = [INSTANT_MOST, due_at or INSTANT_MOST, lease_until or INSTANT_MOST]
     for queue in queues:
         found = reader.execute(_QUEUE, (queue,)).fetchone()
         if found is not None and found[4 + READY]:
             instants.append(found[1] or 0)
+        elif found is not None and paced:
+            start_at = reader.execute(_START_AT, (queue,)).fetchone()[0]
+            instants += [] if start_at is None else [max(start_at, found[1] or 0)]
     return 0 if opened else min(instants)
 
 

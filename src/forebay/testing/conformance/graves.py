@@ -12,7 +12,7 @@ from forebay.core.limits import BATCH_MOST
 from forebay.core.outcome import DeadLetter
 from forebay.core.policy import AtMost, Bounded, DeadLetters, InOrder, KeepFor, Reject, Routing
 from forebay.store.protocol import Ledgered
-from forebay.testing.conformance.case import case_if, refused
+from forebay.testing.conformance.case import case, case_if, refused
 from forebay.testing.conformance.harness import ERROR, QUEUE, SECOND, Harness
 from forebay.testing.conformance.racing import answers, race
 
@@ -321,3 +321,18 @@ def the_ledger_tells_of_dead_letters_under_the_queue_that_they_died_in(h: Harnes
     lives = {job_id: [s.change for s in spans if s.first <= job_id < s.first + s.n] for job_id in (first, second)}
     assert Change.REDRIVEN in lives[second]
     assert [Change.PURGED in life for life in lives.values()].count(True) == 1
+
+
+@case
+def who_took_its_holder_along_is_told_from_the_others(h: Harness) -> None:
+    killer, clumsy, both = h.one(max_attempts=1), h.dead(queue="other"), h.one(queue="third", max_attempts=2)
+    h.lapse(h.take(lease_for=h.brief), h.take("third", lease_for=h.brief))
+    h.reap()
+    assert [job.id for job in h.jobs(suspect=True)] == [killer, both]
+    assert [job.id for job in h.jobs(state=State.DEAD, suspect=True)] == [killer]
+    assert [job.id for job in h.jobs(state=State.DEAD, suspect=False)] == [clumsy]
+    running = h.take("third")
+    assert [job.id for job in h.jobs(state=State.RUNNING, suspect=True)] == [both]
+    assert h.jobs(state=State.RUNNING, suspect=False) == []
+    h.bury(running)
+    assert [job.id for job in h.jobs(suspect=False)] == [clumsy, both]
