@@ -11,8 +11,8 @@ import pytest
 from forebay.core.errors import Invalid
 from forebay.core.job import Draft, State
 from forebay.core.outcome import DeadLetter, Failure
+from forebay.core.patch import parse_patch, patched
 from forebay.serve.actor import Role
-from forebay.serve.dashboard.patch import parse_patch, patched
 from forebay.serve.security.acts import read_acts
 from forebay.serve.settings import ServeSettings
 from forebay.store.open import open_store

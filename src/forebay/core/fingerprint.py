@@ -9,6 +9,8 @@ import re
 from hashlib import blake2b
 from typing import Final
 
+from forebay.core.job import Job
+
 SORTS: Final = (
     (r"\"[^\"]*\"|'[^']*'|`[^`]*`", "<text>"),
     (r"(?i)\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", "<uuid>"),
@@ -33,3 +35,19 @@ def normalised(message: str) -> str:
 def fingerprint(*parts: str) -> str:
     """A short name for a group that has these parts in common."""
     return blake2b("\0".join(parts).encode(), digest_size=6).hexdigest()
+
+
+def cause_of(job: Job) -> tuple[str, str, str, str]:
+    """What a dead job has in common with others that died alike: queue, kind, error, its text without particulars.
+
+    The queue is the one that it died in, wherever it lies.
+    """
+    queue = job.home or job.queue
+    if not job.errors:
+        return queue, job.kind, "", ""
+    return queue, job.kind, job.errors[-1].kind, normalised(job.errors[-1].message)
+
+
+def fingerprint_of(job: Job) -> str:
+    """The short name of what killed it."""
+    return fingerprint(*cause_of(job))

@@ -22,8 +22,8 @@ import msgspec
 from forebay.core.errors import ForebayError, Invalid
 from forebay.core.job import Job, State
 from forebay.core.limits import BATCH_MOST
+from forebay.core.patch import patched
 from forebay.serve.actor import Actor
-from forebay.serve.dashboard.patch import patched
 from forebay.serve.dashboard.views.finding import Filter, find
 from forebay.serve.ground import Ground
 from forebay.serve.problems import Problem

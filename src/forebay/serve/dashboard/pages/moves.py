@@ -10,13 +10,13 @@ from fastapi.responses import Response
 
 from forebay.core.errors import Invalid
 from forebay.core.job import State
+from forebay.core.patch import parse_patch, patched
 from forebay.serve.actor import Actor
 from forebay.serve.dashboard.desk import Desk
 from forebay.serve.dashboard.live import answer, desk_of
 from forebay.serve.dashboard.moves import CHOSEN_MOST, RATE_MOST, Act, Move
 from forebay.serve.dashboard.pages.jobs import filter_of
 from forebay.serve.dashboard.pages.route import Operator, back, pages
-from forebay.serve.dashboard.patch import parse_patch, patched
 from forebay.serve.dashboard.render import Sheet, html, link
 from forebay.serve.problems import absent
 from forebay.serve.security.acts import record_act

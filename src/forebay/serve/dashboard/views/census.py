@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from forebay.core.fingerprint import fingerprint, normalised
+from forebay.core.fingerprint import cause_of, fingerprint
 from forebay.core.instant import Instant
 from forebay.core.job import Job, State
 from forebay.core.limits import BATCH_MOST
@@ -54,13 +54,6 @@ class Census(Struct, frozen=True):
         for cause in self.causes:
             found[cause.queue] = min(cause.first, found.get(cause.queue, cause.first))
         return found
-
-
-def cause_of(job: Job) -> tuple[str, str, str, str]:
-    """What the job has in common with others that died alike: queue, kind, error, its text without particulars."""
-    if not job.errors:
-        return job.queue, job.kind, "", ""
-    return job.queue, job.kind, job.errors[-1].kind, normalised(job.errors[-1].message)
 
 
 class Survey:

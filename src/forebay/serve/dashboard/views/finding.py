@@ -10,11 +10,10 @@ from typing import Final
 
 from msgspec import Struct
 
-from forebay.core.fingerprint import fingerprint
+from forebay.core.fingerprint import fingerprint_of
 from forebay.core.job import Job, State
 from forebay.core.limits import BATCH_MOST
 from forebay.serve.actor import Actor
-from forebay.serve.dashboard.views.census import cause_of
 from forebay.store.protocol import Query, Store
 
 PAGE: Final = 50
@@ -40,7 +39,7 @@ class Filter(Struct, frozen=True):
             actor.sees(job.queue, job.tenant)
             and self.tenant in (None, job.tenant)
             and (self.text is None or self.text in (job.key, job.subject))
-            and (self.cause is None or self.cause == fingerprint(*cause_of(job)))
+            and (self.cause is None or self.cause == fingerprint_of(job))
         )
 
     @property
