@@ -13,7 +13,7 @@ from forebay.core.instant import Instant, Span, micros
 from forebay.core.job import Draft
 from forebay.core.limits import INSTANT_MOST
 from forebay.core.payload import digest
-from forebay.core.policy import Fifo, Immediate, KeepFor, LatestWins
+from forebay.core.policy import Bounded, Fifo, Immediate, KeepFor, LatestWins, Shed
 from forebay.core.rank import BY_TIME, rank_rule
 from forebay.core.spec import QueueSpec
 
@@ -23,7 +23,7 @@ _OPEN: Final[tuple[Gate, ...]] = ()
 class Stamper:
     """The stamps of one queue's spec."""
 
-    __slots__ = ("_debounce", "_keep_for", "_key_window", "_ranked", "gated", "is_broker", "is_log", "spec")
+    __slots__ = ("_debounce", "_keep_for", "_key_window", "_ranked", "gated", "is_broker", "is_log", "sheds", "spec")
 
     def __init__(self, spec: QueueSpec) -> None:
         self.spec = spec
@@ -32,6 +32,8 @@ class Stamper:
         self._ranked = not isinstance(spec.selection, Fifo)
         self.gated = spec.merge is not None or not isinstance(spec.eligibility, Immediate)
         self._debounce = spec.merge if spec.merge is not None and spec.merge.quiet is not None else None
+        full = spec.capacity.when_full if isinstance(spec.capacity, Bounded) else None
+        self.sheds = full if isinstance(full, Shed) else None
         self._key_window = micros(spec.key_window)
         self._keep_for: Span = micros(spec.retention.span) if isinstance(spec.retention, KeepFor) else 0
 

@@ -15,12 +15,11 @@ _ALL: Final = frozenset(
         Feature.RELEASE,
         Feature.HOLD,
         Feature.UNIQUE,
-        Feature.SHED,
     }
 )
 _GATES: Final = {Feature.COST, Feature.RATE, Feature.SHARED}
-MEMORY: Final = _ALL - _GATES - {Feature.QUIET}
-SQLITE: Final = _ALL - _GATES - {Feature.QUIET}
+MEMORY: Final = _ALL - _GATES
+SQLITE: Final = _ALL - _GATES
 POSTGRES: Final = _ALL
 
 

@@ -23,7 +23,6 @@ from forebay.core.event import (
     Dismissed,
     Ending,
     Enqueued,
-    Entry,
     Event,
     Extended,
     Fed,
@@ -32,7 +31,6 @@ from forebay.core.event import (
     Grave,
     LedgerRuled,
     LedgerTrimmed,
-    Merge,
     PartitionsOwned,
     Paused,
     Promoted,
@@ -52,6 +50,7 @@ from forebay.core.limits import ERRORS_KEPT
 from forebay.core.outcome import OUT_OF_TIME, Failure
 from forebay.core.rank import rank_at
 from forebay.core.schedule import Schedule
+from forebay.core.shedding import GAVE_WAY
 from forebay.core.spec import QueueSpec
 from forebay.core.written import Told
 from forebay.store.feeding import FEED_KEPT
@@ -161,7 +160,7 @@ class Facts:
     def _enqueued(self, event: Enqueued) -> None:
         for job_id in event.mended:
             self._remove(job_id)
-        self._accept(event.at, event.entries, event.merged)
+        self._accept(event)
         if event.fed is not None:
             self.remember_feed(event.fed, event.at)
 
@@ -172,8 +171,8 @@ class Facts:
         for source in [name for name, (_, last) in islice(self.feeds.items(), 2) if last < at - _FEED_KEPT]:
             del self.feeds[source]
 
-    def _accept(self, at: Instant, entries: list[Entry], merged: list[Merge]) -> None:
-        rows = self.rows
+    def _accept(self, event: Enqueued | Fired) -> None:
+        rows, at, entries, merged = self.rows, event.at, event.entries, event.merged
         for entry in entries:
             due_at = entry.due_at
             rank = rank_at(entry.rank_base, entry.rank_timed, due_at, at)
@@ -185,6 +184,8 @@ class Facts:
             row.take_over(merge, at)
             if merge.key is not None:
                 self.remember_key((row.entry.queue, merge.key), (merge.id, merge.key_digest, merge.key_until))
+        for job_id in event.shed:
+            self._bury(rows[job_id], GAVE_WAY, at, event.graves.get(job_id))
         if entries:
             self.next_id = entries[-1].id + 1
         if self.keys:
@@ -346,7 +347,7 @@ class Facts:
         self.ledger.trimmed(event)
 
     def _fired(self, event: Fired) -> None:
-        self._accept(event.at, event.entries, event.merged)
+        self._accept(event)
         self.last_ticks[event.name] = event.tick
         schedule = self.schedules[event.name]
         jobs = [*(entry.id for entry in event.entries), *(merge.id for merge in event.merged), schedule.last_job]

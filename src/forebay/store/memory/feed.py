@@ -32,7 +32,8 @@ class FeedVerbs(QueueVerbs):
             if self._place(source) == before:
                 plan = self._intake.plan(drafts, now)
                 fed = Fed(source, after.batch, after.taken, after.digest)
-                self._take_in(Enqueued(now, plan.entries, plan.merged, fed=fed))
+                graves = self._graves_of(plan.shed, now)
+                self._take_in(Enqueued(now, plan.entries, plan.merged, plan.shed, graves, fed=fed))
                 tally = Tally.of(plan.receipts)
             lsn = self._lsn
         self._settle_down(lsn)
@@ -50,7 +51,8 @@ class FeedVerbs(QueueVerbs):
             if dead:
                 plan = self._intake.plan([drafts[job_id] for job_id in ids], now)
                 receipts = dict(zip(ids, plan.receipts, strict=True))
-                self._take_in(Enqueued(now, plan.entries, plan.merged, mended=ids))
+                graves = self._graves_of(plan.shed, now)
+                self._take_in(Enqueued(now, plan.entries, plan.merged, plan.shed, graves, mended=ids))
             lsn = self._lsn
         self._settle_down(lsn)
         return [receipts.pop(job_id, None) for job_id, _ in pairs]

@@ -50,7 +50,12 @@ class Index:
         return line
 
     def configure(self, spec: QueueSpec) -> None:
-        self.line(spec.name).configure(spec)
+        line = self.line(spec.name)
+        line.configure(spec)
+        if line.resting is not None:
+            for row in self._facts.rows.values():
+                if row.entry.queue == spec.name and row.state in (_WAITING, _READY):
+                    line.resting.add(row)
         self.crowd(spec.name)
         if spec.is_broker:
             self.brokers.add(spec.name)
@@ -64,6 +69,8 @@ class Index:
             self._enter(row)
         line = self.lines.get(entry.queue) or self.line(entry.queue)
         line.counts[state] += 1
+        if line.resting is not None:
+            line.resting.add(row)
         if state is _READY:
             line.push(row)
             if line.claimers.sleepers:
@@ -82,11 +89,8 @@ class Index:
         if before.due_at != row.due_at:
             self._due.forget(before.due_at, row)
             self._due.push(row.due_at, row)
-        if before.rank != row.rank and row.state is _READY:
-            self.lines[entry.queue].withdraw(before)
-            self.lines[entry.queue].push(row)
-        elif before.rank != row.rank:
-            self.gates.reranked(before, row)
+        if before.rank != row.rank:
+            self._reranked(before, row, self.lines[entry.queue])
 
     def claimed(self, rows: list[Row], until: Instant) -> None:
         """Rows that were popped are running now."""
@@ -97,6 +101,19 @@ class Index:
                 self._forget_merge(row)
             if entry.expires_at is not None:
                 self.expiring.remove(entry.expires_at, entry.id)
+            resting = self.lines[entry.queue].resting
+            if resting is not None:
+                resting.drop(row)
+
+    def _reranked(self, before: Row, row: Row, line: Line) -> None:
+        if line.resting is not None:
+            line.resting.drop(before)
+            line.resting.add(row)
+        if row.state is _READY:
+            line.withdraw(before)
+            line.push(row)
+        else:
+            self.gates.reranked(before, row)
 
     def extended(self, row: Row, was: Instant) -> None:
         self.leases.remove(was, row.entry.id)
@@ -119,6 +136,8 @@ class Index:
         """A row that nobody held was cancelled, or died."""
         line = self._home(row)
         line.counts[was] -= 1
+        if line.resting is not None:
+            line.resting.drop(row)
         if was is State.READY:
             line.withdraw(row)
             self.gates.release(row)
@@ -131,6 +150,8 @@ class Index:
         """A ready row was popped by a claim that found it expired."""
         line = self._home(row)
         line.counts[State.READY] -= 1
+        if line.resting is not None:
+            line.resting.drop(row)
         self.gates.release(row)
         self._forget_merge(row)
         self._end(row, line)
@@ -242,6 +263,8 @@ class Index:
     def _wait(self, row: Row, line: Line) -> None:
         line.counts[State.WAITING] += 1
         self._due.push(row.due_at, row)
+        if line.resting is not None:
+            line.resting.add(row)
         if row.entry.expires_at is not None:
             self.expiring.add(row.entry.expires_at, row.entry.id)
 

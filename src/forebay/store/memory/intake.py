@@ -13,7 +13,8 @@ from forebay.core.errors import Invalid, KeyConflict, QueueFull, WrongQueueKind
 from forebay.core.event import Entry, Merge
 from forebay.core.instant import Instant
 from forebay.core.job import Draft
-from forebay.core.policy import Bounded
+from forebay.core.rank import rank_at
+from forebay.core.shedding import Place, victims
 from forebay.store.brokers import Spread
 from forebay.store.memory.facts import Facts, KeyFact, KeyName
 from forebay.store.memory.index import Index
@@ -32,11 +33,12 @@ class Target(NamedTuple):
 
 
 class Plan(Struct):
-    """What to write and what to answer."""
+    """What to write and what to answer; `shed` give way."""
 
     entries: list[Entry]
     merged: list[Merge]
     receipts: list[Receipt]
+    shed: list[int]
 
 
 class Intake:
@@ -57,7 +59,7 @@ class Intake:
         return plan
 
     def _plan(self, drafts: Sequence[Draft], now: Instant) -> Plan:
-        plan = Plan([], [], [])
+        plan = Plan([], [], [], [])
         lines, first_id = self._index.lines, self._facts.next_id
         keys: dict[KeyName, KeyFact] = {}
         newest: dict[tuple[str, str], Target | None] = {}
@@ -95,7 +97,8 @@ class Intake:
                 newest[draft.queue, draft.subject or ""] = target if alive else None
             if draft.key is not None:
                 keys[draft.queue, draft.key] = (job_id, key_digest, key_until)
-        self.check_capacity(arrivals)
+        for queue, count in arrivals.items():
+            plan.shed += self._give_way(queue, count, plan, now)
         return plan
 
     def _first(self, draft: Draft, key_digest: bytes, keys: dict[KeyName, KeyFact], now: Instant) -> int | None:
@@ -125,7 +128,29 @@ class Intake:
 
     def check_capacity(self, arrivals: dict[str, int]) -> None:
         for queue, count in arrivals.items():
-            line = self._index.line(queue)
-            capacity = line.spec.capacity
-            if isinstance(capacity, Bounded) and line.depth + count > capacity.limit:
-                raise QueueFull(queue, line.depth, capacity.limit, count, _RETRY_AFTER_SECONDS)
+            if self._index.line(queue).room < count:
+                raise self._full(queue, count)
+
+    def _give_way(self, queue: str, count: int, plan: Plan, now: Instant) -> list[int]:
+        """Who dies so that all of these fit in; who takes over newer work of the same call does not."""
+        line = self._index.line(queue)
+        excess = count - line.room
+        if excess <= 0:
+            return []
+        shed = line.stamper.sheds
+        if shed is None or line.resting is None:
+            raise self._full(queue, count)
+        spared = {merge.id for merge in plan.merged}
+        resting = (place for place in line.resting if place[1] not in spared)
+        doomed = victims(shed, excess, resting, [_place(entry, now) for entry in plan.entries if entry.queue == queue])
+        if doomed is None:
+            raise self._full(queue, count)
+        return doomed
+
+    def _full(self, queue: str, count: int) -> QueueFull:
+        line = self._index.line(queue)
+        return QueueFull(queue, line.depth, line.depth + line.room, count, _RETRY_AFTER_SECONDS)
+
+
+def _place(entry: Entry, now: Instant) -> Place:
+    return rank_at(entry.rank_base, entry.rank_timed, entry.due_at, now), entry.id

@@ -17,6 +17,7 @@ from forebay.core.event import (
     Enqueued,
     Extended,
     Fired,
+    Grave,
     Redriven,
     Released,
     Retried,
@@ -225,7 +226,7 @@ class JobVerbs(Engine):
             now = self._begin()
             plan = self._intake.plan(drafts, now)
             if plan.entries or plan.merged:
-                self._take_in(Enqueued(now, plan.entries, plan.merged))
+                self._take_in(Enqueued(now, plan.entries, plan.merged, plan.shed, self._graves_of(plan.shed, now)))
             lsn = self._lsn
         self._settle_down(lsn)
         return plan.receipts
@@ -235,6 +236,7 @@ class JobVerbs(Engine):
         rows, index, merged = self._facts.rows, self._index, event.merged
         before = [copy(row) for job_id in {merge.id for merge in merged} if (row := rows.get(job_id))] if merged else []
         mended = [rows[job_id] for job_id in event.mended] if isinstance(event, Enqueued) else []
+        shed = [(row, row.state) for row in (rows[job_id] for job_id in event.shed)]
         self._record(event)
         for row in mended:
             index.forgotten(row, State.DEAD)
@@ -242,9 +244,14 @@ class JobVerbs(Engine):
             index.merged(row, rows[row.entry.id])
         for entry in event.entries:
             index.accept(rows[entry.id])
+        for row, state in shed:
+            index.ended(row, state)
         if index.restless:
             self._tend(event.at, len(event.entries) + TEND_LIMIT)
             self._rouse()
+
+    def _graves_of(self, ids: list[int], now: Instant) -> dict[int, Grave]:
+        return self._graves([self._facts.rows[job_id] for job_id in ids], now) if ids else {}
 
     def _wait_for_room(self, full: QueueFull, span: Span) -> None:
         sleeper = Sleeper()

@@ -14,6 +14,7 @@ from forebay.core.share import Share
 from forebay.core.spec import QueueSpec
 from forebay.core.stamp import Stamper
 from forebay.store.memory.heap import LazyHeap
+from forebay.store.memory.resting import Resting
 from forebay.store.memory.row import Row
 from forebay.store.memory.waiters import Waiters
 
@@ -37,6 +38,7 @@ class Line:
         "counts",
         "newest",
         "producers",
+        "resting",
         "spec",
         "stamper",
     )
@@ -63,10 +65,11 @@ class Line:
         return capacity.limit - self.depth if isinstance(capacity, Bounded) else DEPTH_MOST
 
     def configure(self, spec: QueueSpec) -> None:
-        """Ready jobs keep their ranks and classes; turns start anew with the new weights."""
+        """Ready jobs keep their ranks and classes; turns start anew with the new weights. Nobody rests yet."""
         self.spec = spec
         self.bounded = isinstance(spec.capacity, Bounded)
         self.stamper = Stamper(spec)
+        self.resting = None if self.stamper.sheds is None else Resting(self.stamper.sheds)
         self._share = Share(spec.share.weights, spec.share.default) if spec.share else Share({})
         for name in self._classes:
             self._share.join(name)

@@ -169,7 +169,8 @@ class QueueVerbs(JobVerbs):
             won = schedule is not None and schedule.next_at == tick and tick > last and not schedule.paused
             if won:
                 plan = self._intake.plan([] if draft is None else [draft], now)
-                self._take_in(Fired(now, name, tick, next_at, plan.entries, plan.merged, plan.shed, self._graves_of(plan.shed, now)))
+                shed, graves = plan.shed, self._graves_of(plan.shed, now)
+                self._take_in(Fired(now, name, tick, next_at, plan.entries, plan.merged, shed, graves))
             lsn = self._lsn
         self._settle_down(lsn)
         return won

@@ -79,6 +79,8 @@ def _fired(facts: Facts, event: Fired, scribe: Scribe) -> None:
 
 
 def _accepted(facts: Facts, event: Enqueued | Fired, scribe: Scribe) -> None:
+    for job_id in event.shed:
+        _gone(facts.rows[job_id], Change.SHED, scribe)
     scribe.accepted(event.entries)
     born = {entry.id: entry for entry in event.entries}
     for merge in event.merged:

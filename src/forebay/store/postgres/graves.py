@@ -3,7 +3,7 @@
 Who dies is rare, and may have been claimed under an older spec or by somebody else: the specs are read anew first.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -15,6 +15,7 @@ from forebay.core.limits import ERRORS_KEPT
 from forebay.core.outcome import Failure
 from forebay.store.gating import DEAD, READY, Row
 from forebay.store.postgres.base import Turn
+from forebay.store.postgres.connect import Rows
 from forebay.store.postgres.queries import statement
 from forebay.store.postgres.runs import errors_of, text_of
 from forebay.store.postgres.specs import Specs
@@ -23,12 +24,12 @@ _BURY: Final = statement("bury")
 _COUNT_ANEW: Final = statement("count_dead_anew")
 
 
-def grave_of(specs: Specs, queue: str, died_at: Instant) -> Grave:
+def grave_of(specs: Specs, queue: str, died_at: Instant, fetch: Callable[..., Rows] | None = None) -> Grave:
     """Where a job of this queue lies that dies then, and until when."""
-    specs.reload([queue])
+    specs.reload([queue], fetch)
     dead = specs.of(queue).spec.routing.dead
     if dead is not None and dead.queue is not None:
-        specs.reload([dead.queue])
+        specs.reload([dead.queue], fetch)
     return specs.of(queue).stamper.grave(died_at, lambda name: specs.of(name).stamper) or Grave()
 
 
@@ -40,7 +41,7 @@ def bury(turn: Turn, found: Sequence[Sequence[Any]], failure: Failure, change: C
         row, attempt, past = Row.of(columns), columns[8], columns[9]
         grave = graves.get(row.queue)
         if grave is None:
-            grave = graves[row.queue] = grave_of(turn.specs, row.queue, turn.now)
+            grave = graves[row.queue] = grave_of(turn.specs, row.queue, turn.now, turn.fetch)
         rows.append((row.id, failed(past, failure, turn.now, attempt), grave.queue, grave.kept_until or None))
         if row.gates:
             if row.state == READY:

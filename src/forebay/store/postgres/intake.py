@@ -4,7 +4,7 @@ A batch is all or nothing. Drafts of one batch see each other: the second of two
 a newer payload of the same subject takes the place of an older one, and all count against the capacity.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -33,6 +33,7 @@ from forebay.store.postgres.runs import (
     one_facts,
     text_of,
 )
+from forebay.store.postgres.shedding import give_way
 from forebay.store.postgres.tend import sweep_keys, tend
 from forebay.store.protocol import Receipt
 from forebay.store.unbuilt import unbuilt
@@ -133,8 +134,8 @@ def accept_copies(drafts: Sequence[Draft], brokers: set[str], turn: Turn) -> lis
     return batch.receipts
 
 
-def check_capacity(turn: Turn, arrivals: Mapping[str, int]) -> None:
-    """Every bounded queue has room for those who come; called before they are counted.
+def check_capacity(turn: Turn, arrivals: Mapping[str, int], make_room: Callable[[str, int], int] | None = None) -> None:
+    """Every bounded queue has room for those who come, or it is made; called before they are counted.
 
     The queue's row is locked, so those who come one after the other count on each other. Its number is an upper bound:
     who leaves is not subtracted, and the jobs are counted again only when the bound would be passed.
@@ -148,6 +149,8 @@ def check_capacity(turn: Turn, arrivals: Mapping[str, int]) -> None:
         count, depth = arrivals[queue], most
         if depth + count > capacity.limit:
             depth = turn.fetch(_DEPTH, (queue,))[0][0]
+        if depth + count > capacity.limit and make_room is not None:
+            depth -= make_room(queue, depth + count - capacity.limit)
         if depth + count > capacity.limit:
             raise QueueFull(queue, depth, capacity.limit, count, _RETRY_AFTER_SECONDS)
         turn.execute(_DEPTH_MOST, (depth + count, queue))
@@ -228,17 +231,27 @@ class Batch:
             self._keys[draft.queue, draft.key] = (target, key_digest, key_until)
 
     def check_capacity(self) -> None:
-        check_capacity(self._turn, self._arrivals)
+        check_capacity(self._turn, self._arrivals, self._make_room)
+
+    def _shedding(self) -> set[str]:
+        return {queue for queue in self._arrivals if self._turn.known(queue).stamper.sheds is not None}
+
+    def _make_room(self, queue: str, excess: int) -> int:
+        shed = self._turn.known(queue).stamper.sheds
+        if shed is None:
+            return 0
+        arriving = [entry for entry in self._entries if entry.queue == queue]
+        return give_way(self._turn, queue, shed, excess, arriving, {target.id for target, _, _ in self._merged})
 
     def write(self) -> None:
         turn, entries = self._turn, self._entries
-        if any(entry.gates for entry in entries):
+        if turn.gated or any(entry.gates for entry in entries):
             tend(turn)
         for (queue, key), (target, _, _) in self._keys.items():
             if self._reserved[queue, key][0] != target:
                 turn.execute(_MOVE_KEY, (target, queue, key))
         with turn.connection.cursor() as cursor:
-            cursor.executemany(_INSERT, [self._row(run) for run in _runs(entries)])
+            cursor.executemany(_INSERT, [self._row(run) for run in _runs(entries, self._shedding())])
         turn.scribe.accepted(entries)
         for target, draft, newer in self._merged:
             turn.execute(_MERGE, self._merge(target, draft, newer))
@@ -319,13 +332,13 @@ class Batch:
         return (draft.kind, bodies, merged_facts(*own), newer.expires_at, moved, rank, base, base, target.id)
 
 
-def _runs(entries: Sequence[Entry]) -> list[list[Entry]]:
-    """Neighbours by their ids that are alike in all that a claim looks at; what has gates or may expire is alone."""
+def _runs(entries: Sequence[Entry], shedding: set[str]) -> list[list[Entry]]:
+    """Neighbours by their ids that are alike in all that a claim looks at; what has gates or may end early is alone."""
     runs: list[list[Entry]] = []
     last: tuple[Any, ...] | None = None
     for entry in entries:
         alike = (entry.queue, entry.cls, entry.due_at, entry.rank_base, entry.rank_timed, entry.max_attempts)
-        alone = entry.gates or entry.merges or entry.expires_at is not None
+        alone = entry.gates or entry.merges or entry.expires_at is not None or entry.queue in shedding
         if runs and alike == last and not alone and entry.id == runs[-1][-1].id + 1:
             runs[-1].append(entry)
         else:

@@ -143,6 +143,37 @@ ORDER BY e.id LIMIT %s;
 SELECT {ended} FROM forebay.ended AS e
 WHERE e.id > %s AND (e.kept_until IS NULL OR e.kept_until > %s) ORDER BY e.id LIMIT %s;
 
+-- name: oldest
+-- Runs of a bounded queue that nobody holds, in the order in which they give way where the oldest do.
+SELECT r.single, r.last_id, r.n, r.rank FROM (
+    SELECT single, last_id, n, rank FROM forebay.run WHERE state = 1 AND queue = %s
+    UNION ALL SELECT single, last_id, n, rank FROM forebay.run WHERE state = 3 AND queue = %s
+    UNION ALL SELECT single, last_id, n, rank FROM forebay.run WHERE state = 0 AND gate IS NULL AND queue = %s
+    UNION ALL SELECT single, last_id, n, rank FROM forebay.run WHERE state = 0 AND gate IS NOT NULL AND queue = %s
+) AS r
+ORDER BY r.last_id LIMIT %s;
+
+-- name: lowest
+-- The same where the last in rank do.
+SELECT r.single, r.last_id, r.n, r.rank FROM (
+    SELECT single, last_id, n, rank FROM forebay.run WHERE state = 1 AND queue = %s
+    UNION ALL SELECT single, last_id, n, rank FROM forebay.run WHERE state = 3 AND queue = %s
+    UNION ALL SELECT single, last_id, n, rank FROM forebay.run WHERE state = 0 AND gate IS NULL AND queue = %s
+    UNION ALL SELECT single, last_id, n, rank FROM forebay.run WHERE state = 0 AND gate IS NOT NULL AND queue = %s
+) AS r
+ORDER BY r.rank DESC, r.last_id DESC LIMIT %s;
+
+-- name: held_still
+-- Those of these runs that nobody claims this moment; from now on nobody does.
+SELECT r.single, r.last_id, r.n, r.rank FROM forebay.run AS r
+JOIN unnest(%s::boolean[], %s::bigint[]) AS u (single, last_id) ON r.single = u.single AND r.last_id = u.last_id
+WHERE r.state <> 2 FOR UPDATE OF r SKIP LOCKED;
+
+-- name: doomed
+-- Jobs on their own, as `expired` has them.
+SELECT last_id, queue, cls, state, rank, due_at, gates, gate, attempt, errors, kind FROM forebay.run
+WHERE single AND last_id = ANY (%s::bigint[]) ORDER BY last_id;
+
 -- name: move
 -- One job that is on its own, as a move from state to state needs it.
 SELECT last_id, queue, cls, state, rank, due_at, gates, gate, settled_delivery, settled_code, kind FROM forebay.run

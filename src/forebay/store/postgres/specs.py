@@ -4,8 +4,9 @@ Every put and claim carries the versions that it relies on; the server refuses i
 reads the specs anew. So all processes follow a new spec at once, without asking for it in every call.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from threading import Lock
+from typing import Any
 
 from forebay.core.job import Draft
 from forebay.core.policy import Bounded, Fifo
@@ -13,7 +14,7 @@ from forebay.core.rank import BY_TIME, rank_rule
 from forebay.core.share import Share
 from forebay.core.spec import QueueSpec
 from forebay.core.stamp import Stamper
-from forebay.store.postgres.connect import Server
+from forebay.store.postgres.connect import Rows, Server
 from forebay.store.postgres.runs import Stamp
 
 _READ = "SELECT name, version, spec FROM forebay.queue WHERE name = ANY (%s)"
@@ -57,10 +58,10 @@ class Specs:
             known = self._known[name]
         return known
 
-    def reload(self, names: Iterable[str]) -> None:
-        """Read these specs again; what has not changed keeps its turns."""
+    def reload(self, names: Iterable[str], fetch: Callable[[str, Iterable[Any]], Rows] | None = None) -> None:
+        """Read these specs again; what has not changed keeps its turns. A turn reads them by its own connection."""
         names = list(names)
-        found = {name: (version, text) for name, version, text in self._server.query(_READ, (names,))}
+        found = {name: (version, text) for name, version, text in (fetch or self._server.query)(_READ, (names,))}
         for name in names:
             version, text = found.get(name, (0, None))
             known = self._known.get(name)

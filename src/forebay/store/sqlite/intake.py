@@ -27,6 +27,7 @@ from forebay.store.protocol import Receipt
 from forebay.store.sqlite.base import Base
 from forebay.store.sqlite.queries import statement
 from forebay.store.sqlite.row import text_of
+from forebay.store.sqlite.shedding import give_way, mark
 from forebay.store.sqlite.tally import Line
 from forebay.store.sqlite.tend import sweep_keys, tend
 from forebay.store.sqlite.turn import Turn
@@ -166,15 +167,15 @@ class _Batch:
     def write(self) -> None:
         turn, entries = self._turn, self._entries
         check_bytes("enqueue", [entry.body for entry in entries] + [draft.body for _, draft, _ in self._merged])
-        check_capacity(turn, self._arrivals)
-        gated = any(entry.gates for entry in entries)
-        if gated:
+        self._make_room()
+        if turn.gated or any(entry.gates for entry in entries):
             tend(turn)
         plain = [self._plain_row(entry) for entry in entries if _is_plain(entry)]
         rows = [self._row(entry) for entry in entries if not _is_plain(entry)] if len(plain) < len(entries) else []
         turn.connection.executemany(_INSERT_PLAIN, plain)
         if rows:
             turn.connection.executemany(_INSERT, rows)
+        mark(turn, [entry for entry in entries if turn.line(entry.queue).known.stamper.sheds])
         if self._merged:
             turn.connection.executemany(_MERGE, [self._merge(*each) for each in self._merged])
         if self._keys:
@@ -187,6 +188,16 @@ class _Batch:
                 turn.scribe.merged(target.id, draft, newer.due_at or 0)
         if entries and any(turn.line(queue).keys for queue in self._arrivals):
             sweep_keys(turn, _SWEEP_PER_DRAFT * (len(entries) + 1))
+
+    def _make_room(self) -> None:
+        spared = {target.id for target, _, _ in self._merged}
+        for queue, count in self._arrivals.items():
+            line = self._turn.line(queue)
+            shed, excess = line.known.stamper.sheds, count - line.room
+            if shed is not None and excess > 0:
+                arriving = [entry for entry in self._entries if entry.queue == queue]
+                give_way(self._turn, queue, shed, excess, arriving, spared)
+        check_capacity(self._turn, self._arrivals)
 
     def _plain_row(self, entry: Entry) -> tuple[Any, ...]:
         now, state = self._turn.now, READY if entry.ready else WAITING

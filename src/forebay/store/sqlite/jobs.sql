@@ -123,6 +123,26 @@ SET kind = ?2, body = ?3, meta = ?4, priority = ?5, rank_base = ?6, deadline = ?
     due_at = coalesce(?9, due_at), rank = coalesce(?10, rank + ?6 - rank_base)
 WHERE id = ?1;
 
+-- name: oldest
+-- Who gives way first where the oldest do; as `expired` has them.
+SELECT id, queue, cls, state, rank, due_at, gates, gate, attempt, errors, kind FROM job INDEXED BY job_oldest
+WHERE sheds = 1 AND state < 2 AND queue = ?1
+ORDER BY id LIMIT ?2;
+
+-- name: lowest
+-- The same where the last in rank do.
+SELECT id, queue, cls, state, rank, due_at, gates, gate, attempt, errors, kind FROM job INDEXED BY job_lowest
+WHERE sheds = 1 AND state < 2 AND queue = ?1
+ORDER BY rank DESC, id DESC LIMIT ?2;
+
+-- name: mark_sheds
+-- New jobs of queues that shed.
+UPDATE job SET sheds = 1 WHERE id IN (SELECT value FROM json_each(?1));
+
+-- name: mark_all_sheds
+-- All jobs of a queue that begins to shed.
+UPDATE job SET sheds = 1 WHERE queue = ?1 AND sheds IS NULL;
+
 -- name: move
 -- Those of these jobs that exist, as a move from state to state needs them.
 SELECT id, queue, cls, state, rank, due_at, gates, gate, settled_delivery, settled_code, kind, delivery, attempt,

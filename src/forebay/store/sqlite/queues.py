@@ -20,6 +20,7 @@ from forebay.core.names import check_name
 from forebay.core.policy import Retained, check_between
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
+from forebay.core.stamp import Stamper
 from forebay.store.brokers import became
 from forebay.store.checks import check_batch, check_gate, check_ids, check_limit, check_neighbours, check_spec
 from forebay.store.gating import READY, STATES
@@ -28,6 +29,7 @@ from forebay.store.sqlite.intake import accept
 from forebay.store.sqlite.queries import statement
 from forebay.store.sqlite.row import id_list, picture, text_of
 from forebay.store.sqlite.settling import Settling
+from forebay.store.sqlite.shedding import mark_all
 from forebay.store.sqlite.tend import tend
 from forebay.store.sqlite.turn import Turn
 
@@ -217,6 +219,8 @@ def _put_spec(turn: Turn, spec: QueueSpec) -> None:
     have = 0 if known is None else _partitions(known)
     for number in range(have, _partitions(spec)):
         turn.connection.execute(_ADD_PARTITION, (spec.name, number))
+    if Stamper(spec).sheds and not line.known.stamper.sheds and any(line.counts):
+        mark_all(turn, spec.name)
     text = spec.to_json().decode()
     if turn.scribe is not None and text != line.known.text:
         turn.scribe.tell("put_spec", name=spec.name)

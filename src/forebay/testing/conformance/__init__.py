@@ -41,6 +41,7 @@ from forebay.testing.conformance import (
     schedules,
     settling,
     shares,
+    sheds,
     threads,
     timing,
 )
@@ -77,6 +78,7 @@ _THEMES = (
     lines,
     shares,
     capacity,
+    sheds,
     merging,
     quiet,
     routing,
