@@ -393,6 +393,10 @@ def test_dead_letters_are_listed_grouped_and_shown(run: Run) -> None:
     assert (first["count"], first["error"], first["place"], first["example"]) == (3, "SmtpError", "mail.py:88", 1)
     assert second["count"] == 1
     assert "SmtpError  mail.py:88" in run("dlq", "ls", "--group").out
+    alike = run("dlq", "ls", "--fingerprint", first["fingerprint"], "--json").json
+    assert [job["id"] for job in alike] == [1, 2, 3]
+    assert run("dlq", "ls", "--died-before", "1h", "--json").json == []
+    assert len(run("dlq", "ls", "--died-within", "1h", "--json").json) == 4
     shown = run("dlq", "show", "4")
     assert "OSError: disk" in shown.out
     assert "line 88" in shown.out
@@ -408,12 +412,44 @@ def test_redrive_moves_what_was_named_and_no_more(run: Run) -> None:
     dry = run("dlq", "redrive", "--where", "smtp", "--dry-run", "--json")
     assert dry.json == [{"would_redrive": 5, "ids": [1, 2, 3, 4, 5]}]
     assert "nothing was moved" in run("dlq", "redrive", "--all", "--dry-run").out
-    assert run("dlq", "redrive", "--kind", "mail", "--limit", "2", "--json").json == [{"redriven": 2, "not_dead": []}]
+    assert run("dlq", "redrive", "--kind", "mail", "--limit", "2", "--json").json == [
+        {"redriven": 2, "not_dead": [], "stopped": None}
+    ]
     assert run("dlq", "redrive", "--queue", "media", "--rate", "1000/s").out == "redriven: 2 dead letters\n"
     mixed = run("dlq", "redrive", "3", "1", "99")
     assert (mixed.code, mixed.out) == (1, "redriven: 1 dead letter\n")
     assert mixed.err == "not dead, or unknown: 1, 99\n"
     assert sorted(job["id"] for job in run("dlq", "ls", "--json").json) == [4, 5]
+
+
+def test_a_redrive_by_sample_and_with_a_patch(run: Run) -> None:
+    bury(20)
+    (dry,) = run("dlq", "redrive", "--all", "--sample", "5", "--dry-run", "--json").json
+    assert len(dry["ids"]) == 5
+    assert dry["ids"] != [1, 2, 3, 4, 5]
+    patch = ["--patch", '{"to": "ada"}']
+    assert run("dlq", "redrive", "--all", "--sample", "5", *patch).out == "redriven: 5 dead letters\n"
+    moved = run("ls", "--state", "ready", "--json").json
+    assert {job["payload"]["to"] for job in moved} == {"ada"}
+    assert {int(job["meta"]["redriven_from"]) for job in moved} == set(dry["ids"])
+    assert "without a rate" in run("dlq", "redrive", "--all", "--stop-at", "0.5").err
+    assert "not a JSON object" in run("dlq", "redrive", "--all", "--patch", "[]").err
+
+
+def test_a_redrive_leaves_the_quarantined_unless_it_is_told(run: Run) -> None:
+    bury(2)
+    bury(1, error="forebay.Abandoned")
+    assert [job["id"] for job in run("dlq", "ls", "--quarantined", "--json").json] == [3]
+    assert run("dlq", "redrive", "--all").out == "redriven: 2 dead letters\n"
+    assert run("dlq", "redrive", "--all", "--quarantined").out == "redriven: 1 dead letter\n"
+
+
+def test_one_queue_is_purged_alone(run: Run) -> None:
+    bury(2)
+    bury(1, queue="media")
+    answer = run("dlq", "purge", "--older-than", "0s", "--queue", "media", "--yes", "--json")
+    assert answer.json == [{"purged": 1}]
+    assert len(run("dlq", "ls", "--json").json) == 2
 
 
 def test_a_purge_wants_an_age_and_a_yes(run: Run) -> None:
