@@ -27,7 +27,7 @@ from forebay.core.payload import Json
 from forebay.store.feeding import Mending, successor
 from forebay.store.protocol import Query, Store
 
-RATE_MOST: Final = 10_000.0
+RATE_MOST: Final = 1_000_000.0
 _STEPS_A_SECOND: Final = 5
 _encode: Final = msgspec.json.Encoder().encode
 

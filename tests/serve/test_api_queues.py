@@ -8,7 +8,7 @@ import pytest
 
 from forebay.core.job import Draft, State
 from forebay.core.outcome import Ack, DeadLetter, Failure, Retry
-from forebay.core.policy import Retained
+from forebay.core.policy import DeadLetters, Retained, Routing
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Role
@@ -170,6 +170,52 @@ def test_a_rate_bounds_what_one_call_moves(site: Site, store: Store, monkeypatch
     told = site.client(Role.OPERATOR).post("/dlq/redrive", json={"limit": 1000, "rate": 20}).json()
     assert (told["ids"], told["next"]) == (ids[:10], ids[9])
     assert store.now() - began >= 300_000
+
+
+def test_causes_are_counted_and_named_to_redrive_by_them(site: Site, store: Store) -> None:
+    ids = died(store, 3) + died(store, 2, error="Timeout")
+    client = site.client(Role.OPERATOR)
+    told = client.get("/dlq/causes?queue=mail").json()
+    assert (told["looked_at"], told["next"]) == (5, None)
+    assert [(cause["count"], cause["error"], cause["example"]) for cause in told["causes"]] == [
+        (3, "SMTPError", ids[2]),
+        (2, "Timeout", ids[4]),
+    ]
+    name = told["causes"][1]["fingerprint"]
+    assert client.post("/dlq/redrive", json={"fingerprint": name}).json()["ids"] == ids[3:]
+    assert site.client(Role.VIEWER, tenant="me").get("/dlq/causes").json()["causes"] == []
+
+
+def test_a_redrive_by_sample_with_a_patch_and_a_brake(site: Site, store: Store) -> None:
+    ids = died(store, 30)
+    client = site.client(Role.OPERATOR)
+    wish = {"sample": 4, "patch": {"to": "ada"}}
+    dry = client.post("/dlq/redrive", json=wish | {"dry_run": True}).json()["ids"]
+    assert len(dry) == 4
+    told = client.post("/dlq/redrive", json=wish).json()
+    jobs = [job for job in store.get(told["ids"]) if job is not None]
+    assert [job.payload for job in jobs] == [{"to": "ada"}] * 4
+    assert {int((job.meta or {})["redriven_from"]) for job in jobs} == set(dry)
+    assert store.get(dry) == [None] * 4
+    problem(client.post("/dlq/redrive", json={"stop_at": 0.1}), 422, "invalid")
+    assert set(dry) < set(ids)
+
+
+def test_a_redrive_leaves_the_quarantined_unless_it_is_told(site: Site, store: Store) -> None:
+    killer, clumsy = died(store, 1, error="forebay.Abandoned"), died(store, 1)
+    client = site.client(Role.OPERATOR)
+    assert client.post("/dlq/redrive", json={}).json()["ids"] == clumsy
+    assert client.post("/dlq/redrive", json={"quarantined": True}).json()["ids"] == killer
+
+
+def test_a_dead_letter_belongs_to_the_queue_that_it_died_in(site: Site, store: Store) -> None:
+    store.put_spec(QueueSpec(name="mail", routing=Routing(dead=DeadLetters("graves"))))
+    [job_id] = died(store, 1)
+    undertaker = site.client(Role.OPERATOR, queues=("graves",))
+    assert undertaker.get("/dlq").json()["jobs"] == []
+    assert undertaker.post("/dlq/redrive", json={}).json()["redriven"] == 0
+    problem(undertaker.post(f"/dlq/{job_id}/requeue"), 404, "absent")
+    assert [job["id"] for job in site.client(Role.OPERATOR, queues=("mail",)).get("/dlq").json()["jobs"]] == [job_id]
 
 
 def test_tenants_redrive_their_own(site: Site, store: Store) -> None:

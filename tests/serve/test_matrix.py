@@ -72,6 +72,7 @@ TABLE: Final = {
     "POST /settle": Row(who=WORK, foreign=200, json={"settlements": [{"lease": "x", "outcome": "ack"}]}),
     "POST /extend": Row(who=WORK, foreign=200, json={"leases": ["x"]}),
     "GET /dlq": Row(who=VIEW, foreign=200, query="?queue={queue}"),
+    "GET /dlq/causes": Row(who=VIEW, foreign=200, query="?queue={queue}"),
     "GET /dlq/{job_id}": Row(who=VIEW, thing="dead"),
     "POST /dlq/{job_id}/retry": Row(who=OPERATE, thing="dead"),
     "POST /dlq/{job_id}/requeue": Row(who=OPERATE, thing="dead"),

@@ -135,12 +135,36 @@ class Requeued(Struct, frozen=True):
 
 
 class Redriven(Struct, frozen=True):
-    """`next` null: there are no more; else go on with `after=next`. `looked_at`: how many dead letters were read."""
+    """`next` null: there are no more; else go on with `after=next`. `looked_at`: how many dead letters were read.
+
+    `ids` are those that live again, with a patch the new ones. `stopped`: why it ended early; `next` is where.
+    """
 
     redriven: Count
     ids: list[int]
     looked_at: Count
     dry_run: bool
+    next: int | None
+    stopped: str | None = None
+
+
+class CauseView(Struct, frozen=True):
+    """What killed jobs of one kind in one queue. `message` is without particulars, `example` the newest of them."""
+
+    fingerprint: str
+    queue: str
+    kind: str
+    error: str
+    message: str
+    count: Count
+    example: int
+
+
+class Causes(Struct, frozen=True):
+    """What the dead letters that were read died of, most frequent first; go on with `after=next` and add up."""
+
+    causes: list[CauseView]
+    looked_at: Count
     next: int | None
 
 

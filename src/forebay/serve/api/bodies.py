@@ -5,7 +5,7 @@ would silently not be granted.
 """
 
 from datetime import datetime, timedelta
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
@@ -128,9 +128,15 @@ class Extend(Struct, frozen=True, forbid_unknown_fields=True):
 class Redrive(Struct, frozen=True, forbid_unknown_fields=True):
     """Which dead letters live again. A call moves at most `limit`; go on with `after`: the answer's `next`.
 
-    where    only whose last error holds this text, in any case
-    rate     so many a second; the call then takes up to some seconds
-    dry_run  say which, move none
+    where        only whose last error holds this text, in any case
+    fingerprint  only what died of this, as `GET /dlq/causes` names it
+    quarantined  also those whose last holder died with them
+    sample       so many, drawn from those that match by `seed`, which is the same draw each time
+    patch        payloads are changed alike by a JSON merge patch; each job gives way to a new one
+    rate         so many a second; the call then takes up to some seconds
+    stop_at      with a rate: stop when more than this share of those that ended again, and at least `stop_after` of
+                 them, have died again
+    dry_run      say which, move none
     """
 
     queue: Name | None = None
@@ -142,6 +148,13 @@ class Redrive(Struct, frozen=True, forbid_unknown_fields=True):
     after: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
     rate: Annotated[float, Meta(gt=0, le=1_000_000)] | None = None
     dry_run: bool = False
+    fingerprint: Annotated[str, Meta(max_length=TEXT_LENGTH)] | None = None
+    quarantined: bool = False
+    sample: Annotated[int, Meta(ge=1, le=BATCH_MOST)] | None = None
+    seed: Annotated[int, Meta(ge=0, le=2**31)] = 0
+    patch: dict[str, Any] | None = None
+    stop_at: Annotated[float, Meta(ge=0, le=1)] | None = None
+    stop_after: Annotated[int, Meta(ge=1, le=BATCH_MOST)] = 20
 
 
 class Pause(Struct, frozen=True, forbid_unknown_fields=True):

@@ -11,15 +11,18 @@ from typing import Annotated, Final
 import msgspec
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
+from msgspec.structs import replace
 
+from forebay.core.fingerprint import cause_of, fingerprint_of
 from forebay.core.job import Job, State
 from forebay.core.limits import BATCH_MOST
+from forebay.redrive import Course, Plan, picked
 from forebay.serve.actor import Actor, Role
-from forebay.serve.api.answers import JobPage, JobView, Redriven, Requeued
+from forebay.serve.api.answers import Causes, CauseView, JobPage, JobView, Redriven, Requeued
 from forebay.serve.api.bodies import Redrive
 from forebay.serve.api.describe import described
 from forebay.serve.api.exchange import Answer, body_of, picture, seen_job, sees_plainly
-from forebay.serve.api.finding import find
+from forebay.serve.api.finding import LOOKED_MOST, find
 from forebay.serve.api.jobs import After, JobId, Limit, NameFilter, TextFilter
 from forebay.serve.ground import Ground
 from forebay.serve.problems import Problem, absent
@@ -34,9 +37,8 @@ _redrive: Final = msgspec.json.Decoder(Redrive)
 _PACED_MOST: Final = 10.0
 """Seconds that one call may take to keep a rate."""
 
-_STEPS_A_SECOND: Final = 5
 _SENT: Final = {"queue": "mail", "where": "SMTPAuth", "limit": 100, "rate": 20, "dry_run": True}
-_REDRIVEN: Final = {"redriven": 2, "ids": [41, 57], "looked_at": 2, "dry_run": False, "next": None}
+_REDRIVEN: Final = {"redriven": 2, "ids": [41, 57], "looked_at": 2, "dry_run": False, "next": None, "stopped": None}
 
 
 def _fits(actor: Actor, where: str | None) -> Callable[[Job], bool]:
@@ -73,6 +75,36 @@ async def browse(
     return Answer(await ground.call(found))
 
 
+@router.get("/dlq/causes", **described(Causes))
+async def causes(
+    request: Request,
+    actor: Annotated[Actor, need(Role.VIEWER)],
+    queue: NameFilter = None,
+    kind: NameFilter = None,
+    tenant: NameFilter = None,
+    after: After = 0,
+) -> Response:
+    """What dead letters died of: those with one fingerprint had the same error, but for its particulars."""
+    ground: Ground = request.app.state.ground
+    query = Wanted(queue, State.DEAD, kind, tenant)
+
+    def counted() -> Causes:
+        jobs, looked_at, place = find(ground.store, actor, query, after, LOOKED_MOST)
+        groups: dict[str, list[Job]] = {}
+        for job in jobs:
+            groups.setdefault(fingerprint_of(job), []).append(job)
+        views = [_cause(actor, name, group) for name, group in groups.items()]
+        return Causes(sorted(views, key=lambda view: -view.count), looked_at, place)
+
+    return Answer(await ground.call(counted))
+
+
+def _cause(actor: Actor, name: str, jobs: list[Job]) -> CauseView:
+    newest = jobs[-1]
+    shown = newest if sees_plainly(actor) else replace(newest, errors=redact_errors(newest))
+    return CauseView(name, *cause_of(shown), len(jobs), newest.id)
+
+
 @router.get("/dlq/{job_id}", **described(JobView, problems=(404,)))
 async def show(request: Request, actor: Annotated[Actor, need(Role.VIEWER)], job_id: JobId) -> Response:
     """One dead letter, with the traces of its errors."""
@@ -100,25 +132,39 @@ async def redrive(request: Request, actor: Annotated[Actor, need(Role.OPERATOR)]
     """Give those that match their lives back, at most `limit` in a call; go on with `after` until `next` is null."""
     ground: Ground = request.app.state.ground
     asked = await body_of(request, _redrive, ground.settings.body_most)
-    query = Wanted(asked.queue, State.DEAD, asked.kind, asked.tenant, asked.subject)
+    plan = _plan(asked)
     limit = asked.limit if asked.rate is None else max(1, min(asked.limit, int(asked.rate * _PACED_MOST)))
-    fits = _fits(actor, asked.where)
-    found, looked_at, place = await ground.call(find, ground.store, actor, query, asked.after, limit, fits)
-    ids = [job.id for job in found]
-    if not asked.dry_run and ids:
-        ids = await _moved(ground, ids, asked.rate)
-        given = {"queue": asked.queue, "kind": asked.kind, "where": asked.where, "rate": asked.rate}
-        await record_act(ground, actor, "dlq redrive", "dead letters", moved=len(ids), ids=ids[:100], asked=given)
-    return Answer(Redriven(len(ids), ids, looked_at, asked.dry_run, place))
+    most = BATCH_MOST if plan.sample else limit
+    readable = _fits(actor, asked.where)
+
+    def fits(job: Job) -> bool:
+        return plan.fits(job) and readable(job)
+
+    found, looked_at, place = await ground.call(find, ground.store, actor, plan.query, asked.after, most, fits)
+    course = Course(plan, [job.id for job in picked(iter(found), replace(plan, limit=limit))])
+    if asked.dry_run or not course.chosen:
+        return Answer(Redriven(len(course.chosen), course.chosen, looked_at, asked.dry_run, place))
+    await _carry(ground, course)
+    if course.stopped:
+        place = course.chosen[course.tried - 1] if course.tried else asked.after
+    # The names of what a patch changes; its values may be nobody else's business.
+    given = {"queue": asked.queue, "kind": asked.kind, "where": asked.where, "rate": asked.rate}
+    ids, names = course.moved, sorted(asked.patch or ())
+    await record_act(
+        ground, actor, "dlq redrive", "dead letters", moved=len(ids), ids=ids[:100], asked=given, patched=names
+    )
+    return Answer(Redriven(len(ids), ids, looked_at, False, place, course.stopped))
 
 
-async def _moved(ground: Ground, ids: list[int], rate: float | None) -> list[int]:
-    """In steps, each in one transaction; slowly where a rate is given."""
-    step = BATCH_MOST if rate is None else max(1, min(BATCH_MOST, int(rate / _STEPS_A_SECOND)))
+def _plan(asked: Redrive) -> Plan:
+    """All but `where`, which is looked for in what the actor may read, and `limit`, which is this call's."""
+    names = ("queue", "kind", "tenant", "subject", "fingerprint", "quarantined", "sample", "seed", "patch", "rate")
+    said = {name: getattr(asked, name) for name in (*names, "stop_at", "stop_after")}
+    return Plan(**said)
+
+
+async def _carry(ground: Ground, course: Course) -> None:
     clock = asyncio.get_running_loop().time
-    started, moved = clock(), list[int]()
-    for start in range(0, len(ids), step):
-        if rate is not None:
-            await asyncio.sleep(max(0.0, started + start / rate - clock()))
-        moved += await ground.call(ground.store.redrive, ids[start : start + step])
-    return moved
+    while not course.over:
+        await asyncio.sleep(course.due_in(clock()))
+        await ground.call(course.step, ground.store)

@@ -88,7 +88,7 @@ def must_rule(actor: Actor, queue: str) -> None:
 
 
 def sees(actor: Actor, job: Job) -> bool:
-    return actor.sees(job.queue, job.tenant)
+    return actor.sees(job.home or job.queue, job.tenant)
 
 
 async def seen_job(ground: Ground, actor: Actor, job_id: int) -> Job:

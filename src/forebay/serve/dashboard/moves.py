@@ -17,17 +17,15 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any, Final, Literal, TypeAlias
 
-import msgspec
-
+from forebay import redrive
 from forebay.core.errors import ForebayError, Invalid
 from forebay.core.job import Job, State
 from forebay.core.limits import BATCH_MOST
-from forebay.core.patch import patched
 from forebay.serve.actor import Actor
 from forebay.serve.dashboard.views.finding import Filter, find
 from forebay.serve.ground import Ground
 from forebay.serve.problems import Problem
-from forebay.store.feeding import Mending, successor
+from forebay.store.feeding import Mending
 from forebay.store.protocol import CancelAnswer, Store
 
 _log = logging.getLogger("forebay.serve")
@@ -144,7 +142,7 @@ class Moves:
             found = await self._ground.call(
                 find, self._ground.store, move.actor, move.wanted, after, room, _LOOK_SECONDS
             )
-            jobs = [job for job in found.jobs if _movable(job, move.act)]
+            jobs = [job for job in found.jobs if _movable(job, move)]
             move.ids += [job.id for job in jobs]
             move.sample += jobs[: SAMPLE - len(move.sample)]
             after = found.next
@@ -166,17 +164,15 @@ class Moves:
         move.phase = "done"
 
 
-def _movable(job: Job, act: Act) -> bool:
-    return job.state is State.DEAD if act == "redrive" else not job.state.terminal
+def _movable(job: Job, move: Move) -> bool:
+    """Who took its holder along stays dead unless the move names what killed it."""
+    if move.act == "cancel":
+        return not job.state.terminal
+    return job.state is State.DEAD and (not job.suspect or move.wanted.cause is not None)
 
 
 def _step(store: Store, move: Move, ids: list[int]) -> int:
     """How many of these were moved; what changed meanwhile is left alone."""
     if move.act == "cancel":
         return sum(answer is not CancelAnswer.GONE for answer in store.cancel(ids))
-    if move.patch is None:
-        return len(store.redrive(ids))
-    assert isinstance(store, Mending)
-    dead = [job for job in store.get(ids) if job is not None and job.state is State.DEAD]
-    pairs = [(job.id, successor(job, msgspec.json.encode(patched(job.payload, move.patch)))) for job in dead]
-    return sum(receipt is not None for receipt in store.mend(pairs))
+    return len(redrive.move(store, redrive.Plan(patch=move.patch), ids))

@@ -79,7 +79,7 @@ def _made(desk: Desk, actor: Actor, job_id: int, did: str) -> Sheet:
     found = desk.store.get([job_id])[0]
     if found is None:
         return _gone(desk, actor, job_id)
-    if not actor.sees(found.queue, found.tenant):
+    if not actor.sees(found.home or found.queue, found.tenant):
         raise absent(f"job {job_id}")
     timeline, now = timeline_of(desk.store, found), desk.store.now()
     values = {
@@ -126,7 +126,7 @@ def _gone(desk: Desk, actor: Actor, job_id: int) -> Sheet:
 
 async def _job(desk: Desk, actor: Actor, job_id: int) -> Job:
     found = (await desk.ground.call(desk.store.get, [job_id]))[0] if 0 < job_id <= _ID_MOST else None
-    if found is None or not actor.sees(found.queue, found.tenant):
+    if found is None or not actor.sees(found.home or found.queue, found.tenant):
         raise absent(f"job {job_id}")
     return found
 

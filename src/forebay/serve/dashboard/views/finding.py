@@ -36,7 +36,7 @@ class Filter(Struct, frozen=True):
 
     def fits(self, job: Job, actor: Actor) -> bool:
         return (
-            actor.sees(job.queue, job.tenant)
+            actor.sees(job.home or job.queue, job.tenant)
             and self.tenant in (None, job.tenant)
             and (self.text is None or self.text in (job.key, job.subject))
             and (self.cause is None or self.cause == fingerprint_of(job))
