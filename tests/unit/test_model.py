@@ -192,5 +192,5 @@ def test_logs_are_dense_and_keys_stay_together() -> None:
     with pytest.raises(OffsetGone):
         model.read("log", 0, -1, 9)
     assert [entry.offset for entry in model.read("log", 0, 0, 9)] == [1]
-    assert model.commit("log", "g", 0, 1) == model.commit("log", "g", 0, 0) == 1
-    assert model.commit("log", "g", 0, 0, rewind=True) == model.position("log", "g", 0) == 0
+    assert model.commit(5, "log", "g", 0, 1) == model.commit(5, "log", "g", 0, 0) == 1
+    assert model.commit(5, "log", "g", 0, 0, rewind=True) == model.position("log", "g", 0) == 0

@@ -21,9 +21,9 @@ from forebay.core.instant import seconds
 from forebay.core.job import Draft, State
 from forebay.core.schedule import Schedule
 from forebay.store.protocol import Query, Want
-from forebay.testing.machine_ground import Ground, plays
+from forebay.testing.machine_ground import plays
+from forebay.testing.machine_logs import LogRules
 from forebay.testing.machine_parts import (
-    BACK,
     DELAY,
     FEW,
     GATED,
@@ -46,7 +46,7 @@ from forebay.testing.machine_parts import (
 )
 
 
-class StoreMachine(Ground):
+class StoreMachine(LogRules):
     """The rules are verbs with arguments that matter."""
 
     @plays(JOBS)
@@ -143,7 +143,7 @@ class StoreMachine(Ground):
         draft = Draft("k", 1, queue=self._queue(pick), subject=subject, delay=delay, expires_at=expires_at)
         self._begin().enqueue([draft])
 
-    @plays(JOBS)
+    @plays(JOBS, LOG)
     @rule(limit=st.sampled_from([1, 2, 1000]))
     def promote(self, limit: int) -> None:
         self._begin().promote(limit)
@@ -322,29 +322,6 @@ class StoreMachine(Ground):
         tick = (known.next_at if known else self.clock.now()) + off
         job = draft and replace(draft, queue=self._queue(pick))
         self._begin().fire(name, tick, tick + SECOND, job)
-
-    @plays(LOG)
-    @rule(keys=st.lists(st.sampled_from([None, "u", "v", "w"]), max_size=4))
-    def append(self, keys: list[str | None]) -> None:
-        bodies = [b'{"n":%d}' % number for number in range(len(keys))]
-        self._begin().append(LOG, bodies, keys)
-
-    @plays(LOG)
-    @rule(partition=st.integers(0, 1), pick=PICK, limit=FEW)
-    def read(self, partition: int, pick: int, limit: int) -> None:
-        self._begin().read(LOG, partition, self._offset(partition, pick), limit)
-
-    @plays(LOG)
-    @rule(group=st.sampled_from("ggh"), partition=st.integers(0, 1), picks=st.lists(PICK, max_size=3), rewind=BACK)
-    def commit(self, group: str, partition: int, picks: list[int], rewind: bool) -> None:
-        """A reader that goes on, is late, or goes back on purpose."""
-        for pick in picks:
-            self._begin().commit(LOG, group, partition, self._offset(partition, pick), rewind=rewind)
-
-    @plays(LOG)
-    @rule(age=st.sampled_from([-1, 0, SECOND]), limit=st.sampled_from([1, 2, 1000]))
-    def trim(self, age: int, limit: int) -> None:
-        self._begin().trim(LOG, self.clock.now() - age, limit)
 
     @plays(JOBS)
     @rule(pick=st.one_of(st.none(), PICK), state=st.one_of(st.none(), st.sampled_from(State)), limit=FEW)

@@ -74,6 +74,8 @@ VARIANTS = [
     QueueSpec(name="merge"),
     QueueSpec(name="merge", merge=LatestWins(), retention=KeepFor(seconds(5))),
     QueueSpec(name=LOG, retention=Retained(3)),
+    QueueSpec(name=LOG, retention=Retained(3, window=seconds(3))),
+    QueueSpec(name=LOG, retention=Retained(3, window=seconds(3), lagging="block")),
     QueueSpec(name=LOG),
 ]
 

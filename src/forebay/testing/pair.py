@@ -13,7 +13,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from forebay.core.decide import decide
-from forebay.core.errors import ForebayError, KeyConflict, OffsetGone, QueueFull, WrongQueueKind
+from forebay.core.errors import ForebayError, KeyConflict, OffsetGone, PartitionLost, QueueFull, WrongQueueKind
 from forebay.core.event import Event, LogEntry
 from forebay.core.instant import Instant, days, micros, minutes, seconds
 from forebay.core.job import Draft, Job, State
@@ -33,6 +33,7 @@ _FIELDS: dict[type, tuple[str, ...]] = {
     KeyConflict: ("queue", "key", "job_id"),
     WrongQueueKind: ("name", "is_log"),
     OffsetGone: ("log", "partition", "asked", "first"),
+    PartitionLost: ("log", "group", "partition", "epoch"),
 }
 _ROUNDS = 40
 
@@ -103,6 +104,8 @@ class Pair:
     def promote(self, limit: int = BATCH_MOST) -> None:
         answer = self.store.promote(limit)
         self.model.promoted(self.now, limit, self.look(), answer)
+        for log in self.model.logs:
+            self.model.windowed(self.now, log, limit, self.store.extent(log))
 
     def claim(self, wants: Sequence[Want], owner: str, lease_for: timedelta) -> list[Lease]:
         leases = self.store.claim(wants, owner, lease_for)
@@ -195,9 +198,24 @@ class Pair:
         answer = _outcome(lambda: self.store.read(log, partition, after, limit))
         self._same(answer, _outcome(lambda: self.model.read(log, partition, after, limit)))
 
-    def commit(self, log: str, group: str, partition: int, offset: int, *, rewind: bool) -> None:
-        answer = _outcome(lambda: self.store.commit(log, group, partition, offset, rewind=rewind))
-        self._same(answer, _outcome(lambda: self.model.commit(log, group, partition, offset, rewind=rewind)))
+    def commit(
+        self, log: str, group: str, partition: int, offset: int, *, rewind: bool, epoch: int | None = None
+    ) -> None:
+        place = (log, group, partition, offset)
+        answer = _outcome(lambda: self.store.commit(*place, rewind=rewind, epoch=epoch))
+        self._same(answer, _outcome(lambda: self.model.commit(self.now, *place, rewind=rewind, epoch=epoch)))
+
+    def own(self, log: str, group: str, member: str, lease_for: timedelta) -> None:
+        answer = self.store.own(log, group, member, lease_for)
+        _equal("answer", answer, self.model.own(self.now, log, group, member, micros(lease_for)))
+
+    def disown(self, log: str, group: str, member: str) -> None:
+        answer = self.store.disown(log, group, member)
+        _equal("answer", answer, self.model.disown(self.now, log, group, member))
+
+    def offset_at(self, log: str, partition: int, instant: Instant) -> None:
+        answer = self.store.offset_at(log, partition, instant)
+        _equal("answer", answer, self.model.offset_at(log, partition, instant))
 
     def trim(self, log: str, before: Instant, limit: int) -> None:
         answer = self.store.trim(log, before, limit)
@@ -211,6 +229,7 @@ class Pair:
             _equal(f"extent of {log}", self.store.extent(log), self.model.extent(log))
             for number, (first, _) in enumerate(self.model.extent(log)):
                 self.read(log, number, first - 1, BATCH_MOST)
+            _equal(f"groups of {log}", self.store.groups(log, "", BATCH_MOST), self.model.groups(log))
         for place, offset in self.model.places.items():
             _equal(f"place of {place}", self.store.position(*place), offset)
 
