@@ -17,7 +17,6 @@ import msgspec
 from msgspec import Struct
 
 from forebay.core.errors import ForebayError, Invalid, KeyConflict, Unsupported, WrongQueueKind
-from forebay.core.features import Feature
 from forebay.core.instant import Instant, Span
 from forebay.core.job import Draft
 from forebay.core.payload import digest
@@ -58,6 +57,7 @@ class _Put(Struct, omit_defaults=True):
     max_attempts: int | None = None
     meta: dict[str, str] | None = None
     digest: str | None = None
+    cost: int = 1
 
 
 def check_url(url: str) -> None:
@@ -102,8 +102,6 @@ def _statement(drafts: Sequence[Draft], notify: bool) -> Statement:
 
 
 def _put(draft: Draft) -> _Put:
-    if draft.cost != 1:
-        raise Unsupported("enqueue_in", Feature.COST, "enqueue it after your commit")
     return _Put(
         draft.kind,
         msgspec.Raw(draft.body),
@@ -119,6 +117,7 @@ def _put(draft: Draft) -> _Put:
         draft.max_attempts,
         draft.meta,
         None if draft.key is None else digest(draft.kind, draft.body).hex(),
+        draft.cost,
     )
 
 

@@ -1,13 +1,15 @@
 """`GateTables` in SQL: slots, operators' numbers, lines, and who is parked. What they mean is `store.gating`'s.
 
 The statements are the store's own, by these names: gate, gate_limit, put_gate, drop_gate, opened, enter_line,
-leave_line, head_of_line, first_parked, one. Their parameters come in the order in which the methods name them. A store
-that lets parked jobs in by itself, and not by `Gates.next_candidate`, has no opened, first_parked and one.
+leave_line, head_of_line, first_parked, one, first_of, paced, put_pace, drop_pace, next_start, next_start_of. Their
+parameters come in the order in which the methods name them. A store that lets parked jobs in by itself, and not by
+`Gates.next_candidate` and `Gates.next_start`, has no opened, one, next_start and next_start_of.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
+from forebay.core.instant import Instant
 from forebay.store.gating import Place, Row
 
 
@@ -40,7 +42,8 @@ class SqlTables:
     def put(self, places: Sequence[Place]) -> None:
         statement = self._statement("put_gate")
         for each in places:
-            self._execute(statement, (each.name, each.slots, each.held, each.parked, each.standing, bool(each.opened)))
+            numbers = (each.slots, each.held, each.parked, each.standing, bool(each.opened), each.step, each.tide)
+            self._execute(statement, (each.name, *numbers))
 
     def drop(self, names: Sequence[str]) -> None:
         statement = self._statement("drop_gate")
@@ -66,6 +69,27 @@ class SqlTables:
 
     def one(self, job_id: int) -> Row | None:
         found = self._first("one", job_id)
+        return None if found is None else Row.of(found)
+
+    def first_of(self, name: str, queue: str) -> Row | None:
+        found = self._execute(self._statement("first_of"), (name, queue)).fetchone()
+        return None if found is None else Row.of(found)
+
+    def paced(self, name: str) -> list[str]:
+        return [queue for (queue,) in self._execute(self._statement("paced"), (name,)).fetchall()]
+
+    def put_pace(self, queue: str, first: Row, opens_at: Instant | None, now: Instant) -> None:
+        values = (queue, first.gate, opens_at, first.rank, first.id, opens_at is not None and opens_at <= now)
+        self._execute(self._statement("put_pace"), values)
+
+    def drop_pace(self, queue: str, name: str) -> None:
+        self._execute(self._statement("drop_pace"), (queue, name))
+
+    def next_start(self, queue: str, cls: str | None) -> Row | None:
+        if cls is None:
+            found = self._first("next_start", queue)
+        else:
+            found = self._execute(self._statement("next_start_of"), (queue, cls)).fetchone()
         return None if found is None else Row.of(found)
 
     def _first(self, statement: str, value: object) -> Any:

@@ -9,17 +9,12 @@ from forebay.store.protocol import Capabilities, Hold
 
 _ALL: Final = frozenset(
     {
-        Feature.RATE,
-        Feature.SHARED,
-        Feature.COST,
         Feature.RELEASE,
         Feature.HOLD,
-        Feature.UNIQUE,
     }
 )
-_GATES: Final = {Feature.COST, Feature.RATE, Feature.SHARED}
-MEMORY: Final = _ALL - _GATES
-SQLITE: Final = _ALL - _GATES
+MEMORY: Final = _ALL
+SQLITE: Final = _ALL
 POSTGRES: Final = _ALL
 
 

@@ -70,7 +70,8 @@ class Paces:
     def leave(self, name: str, row: Row) -> None:
         queue = self._queues[row.entry.queue]
         heap = queue.parked[name]
-        was_first = heap.peek() is row
+        first = heap.peek()
+        was_first = first is not None and first.entry.id == row.entry.id
         heap.forget(row.rank, row)
         if was_first:
             self._look(queue, name)

@@ -70,7 +70,7 @@ class Turn:
 
     @cached_property
     def gates(self) -> Gates:
-        return Gates(SqlTables(self.connection.execute, statement))
+        return Gates(SqlTables(self.connection.execute, statement), self.now)
 
     @property
     def gated(self) -> bool:
@@ -90,7 +90,7 @@ class Turn:
     def write_gates(self) -> None:
         """Put the gates back; whoever touches them again reads them anew."""
         if self.gated:
-            self.gates.write()
+            self.news.update(self.gates.write())
             del self.gates
 
     def finish(self) -> None:

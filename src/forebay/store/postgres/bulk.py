@@ -18,7 +18,6 @@ import msgspec
 import psycopg
 
 from forebay.core.errors import Invalid, StoreFailed
-from forebay.core.features import Feature
 from forebay.core.instant import Instant
 from forebay.core.job import Draft
 from forebay.core.ledger import Change
@@ -30,7 +29,6 @@ from forebay.store.postgres.connect import Connection, Json
 from forebay.store.postgres.queues import QueueVerbs
 from forebay.store.postgres.runs import LATER, READY, Run, group
 from forebay.store.protocol import Tally
-from forebay.store.unbuilt import unbuilt
 
 _PART_MOST: Final = 32 * BATCH_MOST
 _TRIES_MOST: Final = 8
@@ -115,8 +113,6 @@ class Bulk(QueueVerbs):
         for draft in drafts:
             if type(draft) is not Draft:
                 raise Invalid("draft", f"{type(draft).__name__} is not a Draft", "build a Draft(kind, payload, …)")
-            if draft.cost != 1:
-                raise unbuilt("postgres", Feature.COST)
             copied = draft.key is None and self._copies(draft.queue)
             if part.copied != copied or not part.has_room(draft):
                 if part.drafts:

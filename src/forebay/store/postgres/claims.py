@@ -8,6 +8,7 @@ extends everything when everything is to be extended, however many jobs that are
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from itertools import islice
 from threading import Lock
 from time import monotonic
@@ -28,7 +29,7 @@ from forebay.store.postgres.inbox import take_inbox
 from forebay.store.postgres.intake import Intake
 from forebay.store.postgres.queries import statement
 from forebay.store.postgres.runs import RUNNING, Held, Ref, jobs_of_run, leases_of
-from forebay.store.postgres.tend import forget_excess, sweep, tend
+from forebay.store.postgres.tend import forget_excess, start, sweep, tend
 from forebay.store.protocol import Promotion, Want
 
 CALL: Final = (
@@ -148,12 +149,14 @@ class Claims(Intake):
         checked_total(wants)
         if not wants:
             return []
-        tended = broken = False
+        broken = False
         for _ in range(_CLAIMS_MOST):
             holder = self._holder(owner)
             try:
                 with holder.claiming():
-                    rows = self._claim(wants, holder, span, tended)
+                    rows = self._claim(wants, holder, span)
+                    if rows and rows[0][0] == _TEND:
+                        rows = self._write(partial(self._claim_tended, wants, holder, span), gated=True)
                     flag = rows[0][0] if rows else 0
                     leases = [] if flag else self._leases(rows, owner, holder)
             except StoreFailed:
@@ -163,10 +166,7 @@ class Claims(Intake):
                     raise
                 broken = True
                 continue
-            if flag == _TEND:
-                self._write(lambda turn: _look_after(turn, BATCH_MOST), gated=True)
-                tended = True
-            elif flag == _STALE:
+            if flag == _STALE:
                 self._specs.reload({want.queue for want in wants})
             elif flag == _CLASSED:
                 return self._claim_dealt(wants, owner, lease_for)
@@ -196,10 +196,16 @@ class Claims(Intake):
         leases: list[Lease] = [lease for row in rows for lease in leases_of(row, row[21] or "")]
         return leases[:limit]
 
-    def _claim(self, wants: Sequence[Want], holder: Holder, span: Span, tended: bool) -> Rows:
+    def _claim_tended(self, wants: Sequence[Want], holder: Holder, span: Span, turn: Turn) -> Rows:
+        """The same, once what fell due was looked after and who starts was let in; in one transaction with that."""
+        _look_after(turn, BATCH_MOST)
+        start(turn, wants)
+        return turn.fetch(_CLAIM, self._asked(wants, [None] * len(wants), holder, span, tended=True))
+
+    def _claim(self, wants: Sequence[Want], holder: Holder, span: Span) -> Rows:
         fronts = [self._front(want) for want in wants]
         began = monotonic()
-        rows = self._server.query(_CLAIM, self._asked(wants, fronts, holder, span, tended), repeatable=False)
+        rows = self._server.query(_CLAIM, self._asked(wants, fronts, holder, span, tended=False), repeatable=False)
         self._moved(monotonic() - began, wants, fronts, rows)
         return rows
 

@@ -64,6 +64,7 @@ class _Put(msgspec.Struct):
     expires_at: int | None = None
     deadline: int | None = None
     meta: dict[str, str] | None = None
+    cost: int | None = None
 
 
 def _draft_of(text: bytes) -> Draft:
@@ -82,4 +83,5 @@ def _draft_of(text: bytes) -> Draft:
         expires_at=put.expires_at,
         deadline=put.deadline,
         meta=put.meta,
+        cost=put.cost or 1,
     )

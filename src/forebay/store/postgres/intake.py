@@ -10,7 +10,6 @@ from typing import Any, Final, NamedTuple
 
 from forebay.core.errors import Invalid, KeyConflict, QueueFull, WrongQueueKind
 from forebay.core.event import Entry, Newer
-from forebay.core.features import Feature
 from forebay.core.instant import Instant, micros
 from forebay.core.job import Draft
 from forebay.core.limits import INSTANT_MOST
@@ -18,6 +17,7 @@ from forebay.core.policy import Block, Bounded
 from forebay.core.rank import rank_at
 from forebay.store.brokers import Spread
 from forebay.store.checks import check_batch, check_bytes
+from forebay.store.gating import Row
 from forebay.store.postgres.base import Base, Restart, Turn
 from forebay.store.postgres.connect import Json
 from forebay.store.postgres.door import Door
@@ -36,7 +36,6 @@ from forebay.store.postgres.runs import (
 from forebay.store.postgres.shedding import give_way
 from forebay.store.postgres.tend import sweep_keys, tend
 from forebay.store.protocol import Receipt
-from forebay.store.unbuilt import unbuilt
 
 _RETRY_AFTER_SECONDS: Final = 1.0
 _SWEEP_PER_DRAFT: Final = 2
@@ -65,8 +64,6 @@ class Intake(Base):
         for draft in drafts:
             if type(draft) is not Draft:
                 raise Invalid("draft", f"{type(draft).__name__} is not a Draft", "build a Draft(kind, payload, …)")
-            if draft.cost != 1:
-                raise unbuilt("postgres", Feature.COST)
         check_bytes("enqueue", [draft.body for draft in drafts])
         queues = {draft.queue for draft in drafts}
         if drafts and self._all_plain(drafts, queues):
@@ -262,8 +259,6 @@ class Batch:
 
     def _put(self, job_id: int, draft: Draft, key_digest: bytes, key_until: Instant) -> int:
         """The id of the job that the draft becomes, or that takes it over."""
-        if draft.cost != 1:
-            raise unbuilt("postgres", Feature.COST)
         turn, stamper = self._turn, self._turn.known(draft.queue).stamper
         target = None if stamper.spec.merge is None or draft.subject is None else self._target(draft)
         if target is not None:
@@ -287,15 +282,17 @@ class Batch:
         """The columns of a run; a job with gates takes its slots or parks right here."""
         turn, entry, now = self._turn, run[-1], self._turn.now
         state, gate = READY if entry.due_at <= now else LATER, None
+        rank = rank_at(entry.rank_base, entry.rank_timed, entry.due_at, now)
         if entry.gates:
             state = HELD
             turn.gates.enter(entry.id, entry.gates)
             if entry.due_at <= now:
-                gate = turn.gates.admit(entry.id, entry.gates)
+                row = Row(entry.id, entry.queue, entry.cls, HELD, rank, entry.due_at, entry.gates, None)
+                gate = turn.gates.admit(row)
                 state = READY if gate is None else HELD
         return (
             entry.id,
-            rank_at(entry.rank_base, entry.rank_timed, entry.due_at, now),
+            rank,
             entry.due_at,
             now,
             entry.rank_base,

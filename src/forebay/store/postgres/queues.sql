@@ -18,7 +18,12 @@ LEFT JOIN (
     FROM forebay.ended WHERE queue = ANY (%s::text[]) AND (kept_until IS NULL OR kept_until > %s) GROUP BY queue
 ) AS e ON e.queue = u.name
 LEFT JOIN (
-    SELECT queue, count(*) AS keys FROM forebay.key WHERE queue = ANY (%s::text[]) AND until > %s GROUP BY queue
+    SELECT queue, count(*) AS keys FROM forebay.key AS k WHERE k.queue = ANY (%s::text[]) AND k.until > %s AND (
+        k.until < 7258118400000000 OR forebay.in_states(
+            k.job_id, coalesce((SELECT q.unique_states FROM forebay.queue AS q WHERE q.name = k.queue), 7)
+        )
+    )
+    GROUP BY queue
 ) AS k ON k.queue = u.name;
 
 -- name: queues
@@ -40,7 +45,8 @@ SELECT EXISTS (SELECT FROM forebay.run WHERE queue = %s) OR EXISTS (SELECT FROM 
 -- name: put_spec
 -- A queue has another spec; everybody's picture of it is old.
 UPDATE forebay.queue
-SET spec = %s, version = version + 1, depth_most = %s, is_log = %s, plain = %s, lives = %s, key_window = %s
+SET spec = %s, version = version + 1, depth_most = %s, is_log = %s, plain = %s, lives = %s, key_window = %s,
+    unique_states = %s
 WHERE name = %s;
 
 -- name: pause
@@ -54,8 +60,9 @@ SELECT * FROM forebay.work_at(
 );
 
 -- name: gate
--- One gate: its slots, holders, waiters, line, and the operator's number.
-SELECT g.slots, g.held, g.parked, g.standing, g.opened, (SELECT l.slots FROM forebay.gate_limit AS l WHERE l.name = g.name)
+-- One gate: its slots, holders, waiters, line, the operator's number, and what a rate has.
+SELECT g.slots, g.held, g.parked, g.standing, g.opened,
+    (SELECT l.slots FROM forebay.gate_limit AS l WHERE l.name = g.name), g.step, g.tide
 FROM forebay.gate AS g WHERE g.name = %s;
 
 -- name: gate_limit
@@ -72,13 +79,44 @@ DELETE FROM forebay.gate_limit WHERE name = %s;
 
 -- name: put_gate
 -- One gate after a turn.
-INSERT INTO forebay.gate VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT (name) DO UPDATE
+INSERT INTO forebay.gate (name, slots, held, parked, standing, opened, step, tide)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT (name) DO UPDATE
 SET slots = excluded.slots, held = excluded.held, parked = excluded.parked, standing = excluded.standing,
-    opened = excluded.opened;
+    opened = excluded.opened, step = excluded.step, tide = excluded.tide;
 
 -- name: drop_gate
 -- Nobody holds it, waits at it or stands in line: a million subjects leave nothing behind.
 DELETE FROM forebay.gate WHERE name = %s;
+
+-- name: drop_ebbed
+-- Rates that owe nothing any more and that nobody waits at.
+DELETE FROM forebay.gate WHERE name = ANY (ARRAY(
+    SELECT name FROM forebay.gate WHERE step > 0 AND parked = 0 AND tide <= %s ORDER BY tide LIMIT %s
+));
+
+-- name: first_parked
+-- Who gets the next slot of a gate without an order.
+SELECT last_id, queue, cls, 0, rank, due_at, gates, gate FROM forebay.run
+WHERE gate = %s ORDER BY rank, last_id LIMIT 1;
+
+-- name: first_of
+-- Who of a queue is the first at a rate.
+SELECT last_id, queue, cls, 0, rank, due_at, gates, gate FROM forebay.run
+WHERE left(gate, 5) = 'rate/' AND gate = %s AND queue = %s ORDER BY rank, last_id LIMIT 1;
+
+-- name: paced
+-- The queues of those who are parked at a rate.
+SELECT queue FROM forebay.pace WHERE gate = %s;
+
+-- name: put_pace
+-- Who of a queue is the first at a rate, and when it is let in.
+INSERT INTO forebay.pace (queue, gate, opens_at, rank, id, open) VALUES (%s, %s, %s, %s, %s, %s)
+ON CONFLICT (queue, gate) DO UPDATE
+SET opens_at = excluded.opens_at, rank = excluded.rank, id = excluded.id, open = excluded.open;
+
+-- name: drop_pace
+-- Nobody of the queue is parked there.
+DELETE FROM forebay.pace WHERE queue = %s AND gate = %s;
 
 -- name: enter_line
 -- A job stands in the line of an ordered gate.

@@ -38,6 +38,7 @@ class Facts(Struct, omit_defaults=True):
     priority: int = 0
     deadline: Instant | None = None
     meta: dict[str, str] | None = None
+    cost: int = 1
 
 
 _NONE: Final = Facts()
@@ -114,6 +115,7 @@ def facts_of(draft: Draft | Entry, kind: str) -> Facts | None:
         draft.priority,
         draft.deadline,
         draft.meta,
+        draft.cost,
     )
     return None if facts == _NONE else facts
 
@@ -144,6 +146,7 @@ def _plain(draft: Draft | Entry, kind: str) -> bool:
         and draft.meta is None
         and draft.key is None
         and draft.deadline is None
+        and draft.cost == 1
         and draft.kind == kind
     )
 
@@ -233,6 +236,7 @@ def jobs_of_run(row: Sequence[Any], held_by: str | None = None) -> Iterator[tupl
             asked is not None and asked[place] == "1",
             past,
             None,
+            own.cost,
         )
         yield job, ref
 
@@ -267,7 +271,8 @@ def ended_job(row: Sequence[Any]) -> Job:
         cancel_requested,
         errors_of(errors),
         result,
-        home=home,
+        own.cost,
+        home,
     )
 
 

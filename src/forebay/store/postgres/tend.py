@@ -14,6 +14,7 @@ from forebay.store.gating import DEAD, Row
 from forebay.store.postgres.base import Turn
 from forebay.store.postgres.graves import bury, left
 from forebay.store.postgres.queries import statement
+from forebay.store.protocol import Want
 
 TEND_LIMIT: Final = 256
 """How much of what fell due a verb looks after in passing."""
@@ -23,12 +24,16 @@ _CALL_MEMORY: Final = 600_000_000
 _HOLDER_MEMORY: Final = 3 * 86_400_000_000
 _EXPIRE_ROUNDS: Final = 4
 _STIRS: Final = "SELECT forebay.stirs(%s)"
+_LET_START: Final = "SELECT forebay.let_start(%s, %s, %s, %s)"
 _LET_IN: Final = "SELECT * FROM forebay.let_in(%s, %s)"
 _EXPIRED: Final = statement("expired")
 _OUTLIVED: Final = statement("outlived")
 _OUTGROWN: Final = statement("outgrown")
 _REMEMBER: Final = statement("remember")
 _SWEEP_KEYS: Final = statement("sweep_keys")
+_KEYS_BY_STATE: Final = statement("keys_by_state")
+_DROP_KEYS: Final = statement("drop_keys")
+_DROP_EBBED: Final = statement("drop_ebbed")
 _SWEEP_CALLS: Final = statement("sweep_calls")
 _SWEEP_SETTLED: Final = statement("sweep_settled")
 _SWEEP_HOLDERS: Final = statement("sweep_holders")
@@ -45,18 +50,29 @@ def tend(turn: Turn, limit: int = TEND_LIMIT) -> int:
     return int(ready)
 
 
+def start(turn: Turn, wants: Sequence[Want]) -> None:
+    """Let in at their rates what a claim wants beyond what is ready."""
+    for want in wants:
+        turn.execute(_LET_START, (turn.now, want.queue, want.cls, want.count))
+
+
 def sweep(turn: Turn, limit: int) -> None:
     """What nobody needs any more is forgotten."""
     forget(turn, turn.fetch(_OUTLIVED, (turn.now, limit)))
     sweep_keys(turn, limit)
+    turn.execute(_DROP_EBBED, (turn.now, limit))
     turn.execute(_SWEEP_CALLS, (turn.now - _CALL_MEMORY, limit))
     turn.execute(_SWEEP_SETTLED, (SETTLE_MEMORY,))
     turn.execute(_SWEEP_HOLDERS, (turn.now - _HOLDER_MEMORY,))
 
 
 def sweep_keys(turn: Turn, limit: int) -> None:
-    """Keys whose window has passed are forgotten."""
+    """Keys whose window has passed are forgotten, and some of those whose job is gone: a walk through all of them."""
     turn.execute(_SWEEP_KEYS, (turn.now, limit))
+    walked = turn.fetch(_KEYS_BY_STATE, (*turn.specs.walked, limit))
+    turn.specs.walked = walked[-1] if len(walked) == limit else ("", "")
+    if walked:
+        turn.execute(_DROP_KEYS, [list(column) for column in zip(*walked, strict=True)])
 
 
 def expire(turn: Turn) -> None:

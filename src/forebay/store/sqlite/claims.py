@@ -21,7 +21,7 @@ from forebay.store.sqlite.intake import Intake
 from forebay.store.sqlite.queries import statement
 from forebay.store.sqlite.row import id_list, lease_of, picture
 from forebay.store.sqlite.tally import Line
-from forebay.store.sqlite.tend import TEND_LIMIT, sweep_keys, tend
+from forebay.store.sqlite.tend import TEND_LIMIT, start, sweep_keys, sweep_rates, tend
 from forebay.store.sqlite.turn import Turn
 
 _CLAIM: Final = statement("claim")
@@ -64,6 +64,7 @@ class Claims(Intake):
 def _promote(turn: Turn, limit: int) -> Promotion:
     ready, _ = tend(turn, limit)
     sweep_keys(turn, limit)
+    sweep_rates(turn, limit)
     turn.trim_ledger(limit)
     return Promotion(ready, turn.connection.execute(_NEXT_DUE).fetchone()[0])
 
@@ -75,7 +76,11 @@ def _claim(turn: Turn, wants: Sequence[Want], owner: str, until: Instant, total:
     leases: list[Lease] = []
     for want in wants:
         line = turn.line(want.queue)
-        if line.counts[READY] and (line.paused_until or 0) <= turn.now:
+        if (line.paused_until or 0) > turn.now:
+            continue
+        if turn.paced or turn.gated:
+            start(turn, line, want.count, want.cls)
+        if line.counts[READY]:
             rows = _pop(turn, line, want, owner, until)
             leases += [Lease(picture(columns), owner, until) for columns in rows]
     if leases and turn.scribe is not None:

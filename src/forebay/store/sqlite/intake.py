@@ -13,16 +13,15 @@ from typing import Any, Final, NamedTuple
 from forebay.core.errors import Invalid, KeyConflict, QueueFull, WrongQueueKind
 from forebay.core.event import Entry, Newer
 from forebay.core.fanout import copies
-from forebay.core.features import Feature
 from forebay.core.instant import Instant, micros
-from forebay.core.job import Draft
+from forebay.core.job import Draft, State
 from forebay.core.limits import INSTANT_MOST
 from forebay.core.policy import Block, Bounded
 from forebay.core.rank import rank_at
 from forebay.core.spec import QueueSpec
 from forebay.store.brokers import any_new, folded
 from forebay.store.checks import check_batch, check_bytes
-from forebay.store.gating import READY, WAITING
+from forebay.store.gating import READY, STATES, WAITING, Row
 from forebay.store.protocol import Receipt
 from forebay.store.sqlite.base import Base
 from forebay.store.sqlite.queries import statement
@@ -31,7 +30,6 @@ from forebay.store.sqlite.shedding import give_way, mark
 from forebay.store.sqlite.tally import Line
 from forebay.store.sqlite.tend import sweep_keys, tend
 from forebay.store.sqlite.turn import Turn
-from forebay.store.unbuilt import unbuilt
 
 _RETRY_AFTER_SECONDS: Final = 1.0
 _SWEEP_PER_DRAFT: Final = 2
@@ -39,6 +37,7 @@ _INSERT: Final = statement("insert")
 _INSERT_PLAIN: Final = statement("insert_plain")
 _KEY: Final = statement("key")
 _REMEMBER_KEY: Final = statement("remember_key")
+_ONE: Final = statement("one")
 _FRESH: Final = statement("fresh")
 _MERGE: Final = statement("merge")
 _QUEUE: Final = statement("queue")
@@ -120,8 +119,6 @@ class _Batch:
     def take(self, draft: Draft) -> None:
         if type(draft) is not Draft:
             raise Invalid("draft", f"{type(draft).__name__} is not a Draft", "build a Draft(kind, payload, …)")
-        if draft.cost != 1:
-            raise unbuilt("sqlite", Feature.COST)
         turn = self._turn
         line = turn.line(draft.queue)
         stamper = line.known.stamper
@@ -221,10 +218,11 @@ class _Batch:
         """The columns of a new job; one with gates takes its slots or parks right here."""
         turn, gates, now = self._turn, entry.gates, self._turn.now
         state, gate = READY if entry.ready else WAITING, None
+        rank = rank_at(entry.rank_base, entry.rank_timed, entry.due_at, now)
         if gates:
             turn.gates.enter(entry.id, gates)
             if entry.due_at <= now:
-                gate = turn.gates.admit(entry.id, gates)
+                gate = turn.gates.admit(Row(entry.id, entry.queue, entry.cls, WAITING, rank, entry.due_at, gates, None))
                 state = READY if gate is None else WAITING
         self._count(entry, state)
         return (
@@ -232,7 +230,7 @@ class _Batch:
             state,
             entry.queue,
             entry.cls,
-            rank_at(entry.rank_base, entry.rank_timed, entry.due_at, now),
+            rank,
             entry.due_at,
             entry.max_attempts,
             now,
@@ -250,6 +248,7 @@ class _Batch:
             entry.deadline,
             None if entry.meta is None else text_of(entry.meta),
             entry.body,
+            entry.cost,
         )
 
     def _count(self, entry: Entry, state: int) -> None:
@@ -257,7 +256,7 @@ class _Batch:
         self._born[name] = self._born.get(name, 0) + 1
 
     def _first(self, line: Line, key: str, key_digest: bytes) -> int | None:
-        """The job that has this key already. A key that is new, or that nobody swept yet, is counted here."""
+        """The job that has this key already. A key that is new is counted here; one that nobody swept yet is."""
         name = (line.name, key)
         fact = self._keys.get(name)
         if fact is None:
@@ -266,11 +265,16 @@ class _Batch:
                 line.keys += 1
                 line.changed = True
                 return None
-            if fact[2] <= self._turn.now:
+            state = self._state(fact[0]) if fact[2] >= INSTANT_MOST else None
+            if not line.known.stamper.key_counts(fact[2], state, self._turn.now):
                 return None
         if fact[1] != key_digest:
             raise KeyConflict(line.name, key, fact[0])
         return fact[0]
+
+    def _state(self, job_id: int) -> State | None:
+        found = self._turn.connection.execute(_ONE, (job_id,)).fetchone()
+        return None if found is None else STATES[found[3]]
 
     def _target(self, draft: Draft) -> "_Target | None":
         name = (draft.queue, draft.subject or "")
@@ -299,6 +303,7 @@ def _is_plain(entry: Entry) -> bool:
         or entry.subject is not None
         or entry.key is not None
         or entry.meta is not None
+        or entry.cost != 1
     )
 
 

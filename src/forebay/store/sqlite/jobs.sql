@@ -251,6 +251,15 @@ SELECT job_id, digest, until FROM key WHERE queue = ?1 AND key = ?2;
 -- A key belongs to a job until its window ends.
 INSERT OR REPLACE INTO key (queue, key, job_id, digest, until) VALUES (?, ?, ?, ?, ?);
 
+-- name: keys_by_state
+-- Keys that are taken by the state of their job, from one on; whether the job is there at all.
+SELECT queue, key, EXISTS (SELECT 1 FROM job WHERE id = key.job_id) FROM key INDEXED BY key_until
+WHERE until = ?1 AND (queue, key) > (?2, ?3) ORDER BY queue, key LIMIT ?4;
+
+-- name: drop_key
+-- A key is forgotten.
+DELETE FROM key WHERE queue = ?1 AND key = ?2 RETURNING queue;
+
 -- name: sweep_keys
 -- Keys whose window has passed are forgotten, some at a time.
 DELETE FROM key WHERE (queue, key) IN (

@@ -8,7 +8,7 @@ from forebay.store.statements import read_statements
 _PICTURE: Final = (
     "id, queue, kind, body, state, priority, enqueued_at, due_at, attempt, max_attempts, delivery, key, tenant, "
     "subject, deadline, expires_at, meta, owner, claimed_at, lease_until, finished_at, cancel_requested, errors, "
-    "result, 1 AS cost, home"
+    "result, cost, home"
 )
 
 

@@ -17,7 +17,7 @@ from forebay.core.instant import Instant, checked_instant, checked_micros
 from forebay.core.job import Draft, Job, State
 from forebay.core.limits import INSTANT_MOST, SLOTS_MOST
 from forebay.core.names import check_name
-from forebay.core.policy import Retained, check_between
+from forebay.core.policy import Retained, While, check_between
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.core.stamp import Stamper
@@ -45,6 +45,7 @@ _QUEUE: Final = statement("queue")
 _QUEUES: Final = statement("queues")
 _SPECS: Final = statement("specs")
 _EXPIRED_KEYS: Final = statement("expired_keys")
+_FREE_KEYS: Final = statement("free_keys")
 _OLDEST_PLAIN: Final = statement("oldest_plain")
 _OLDEST_ODD: Final = statement("oldest_odd")
 _ADD_PARTITION: Final = statement("add_partition")
@@ -185,7 +186,7 @@ def _backlog(reader: sqlite3.Connection, queue: str, now: Instant) -> Backlog:
     found = reader.execute(_QUEUE, (queue,)).fetchone()
     if found is None:
         return Backlog(queue, 0, 0, 0, 0, 0, 0, 0, None, 0)
-    _, paused_until, _, keys, waiting, ready, running, done, dead, cancelled = found
+    spec, paused_until, _, keys, waiting, ready, running, done, dead, cancelled = found
     oldest = now
     if ready:
         odd = reader.execute(_OLDEST_ODD, (queue,)).fetchone()[0]
@@ -202,8 +203,16 @@ def _backlog(reader: sqlite3.Connection, queue: str, now: Instant) -> Backlog:
         cancelled,
         oldest_age=now - oldest,
         paused_until=paused_until if paused_until is not None and paused_until > now else None,
-        keys=keys - reader.execute(_EXPIRED_KEYS, (now, queue)).fetchone()[0] if keys else 0,
+        keys=keys - _free_keys(reader, queue, spec, now) if keys else 0,
     )
+
+
+def _free_keys(reader: sqlite3.Connection, queue: str, spec: str | None, now: Instant) -> int:
+    """Keys that are still remembered and no longer taken."""
+    unique = (None if spec is None else QueueSpec.from_json(spec).unique) or While()
+    expired: int = reader.execute(_EXPIRED_KEYS, (now, queue)).fetchone()[0]
+    free: int = reader.execute(_FREE_KEYS, (INSTANT_MOST, queue, unique.mask)).fetchone()[0]
+    return expired + free
 
 
 def _put_spec(turn: Turn, spec: QueueSpec) -> None:

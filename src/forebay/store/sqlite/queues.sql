@@ -57,6 +57,11 @@ SELECT spec FROM queue WHERE spec IS NOT NULL ORDER BY name;
 -- Keys of a queue whose window has passed and that are not swept yet.
 SELECT count(*) FROM key INDEXED BY key_until WHERE until <= ?1 AND queue = ?2;
 
+-- name: free_keys
+-- Keys of a queue that were taken by the state of their job, and are not any more; states as bits.
+SELECT count(*) FROM key INDEXED BY key_until WHERE until = ?1 AND queue = ?2
+    AND NOT EXISTS (SELECT 1 FROM job WHERE id = key.job_id AND (?3 >> state) & 1);
+
 -- name: class_ready
 -- How many jobs a class could give.
 SELECT ready FROM class WHERE queue = ?1 AND name = ?2;
@@ -75,8 +80,8 @@ DELETE FROM class WHERE queue = ?1 AND name = ?2 AND ready <= 0;
 SELECT name, joined FROM class INDEXED BY class_joined WHERE queue = ?1 AND joined > ?2 ORDER BY joined;
 
 -- name: gate
--- One gate: its slots, holders, waiters, line, and the operator's number.
-SELECT g.slots, g.held, g.parked, g.standing, g.opened, (SELECT slots FROM gate_limit WHERE name = ?1)
+-- One gate: its slots, holders, waiters, line, the operator's number, and what a rate has.
+SELECT g.slots, g.held, g.parked, g.standing, g.opened, (SELECT slots FROM gate_limit WHERE name = ?1), g.step, g.tide
 FROM gate AS g WHERE g.name = ?1;
 
 -- name: gate_limit
@@ -93,7 +98,7 @@ DELETE FROM gate_limit WHERE name = ?;
 
 -- name: put_gate
 -- One gate after a call.
-INSERT OR REPLACE INTO gate VALUES (?, ?, ?, ?, ?, ?);
+INSERT OR REPLACE INTO gate (name, slots, held, parked, standing, opened, step, tide) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: drop_gate
 -- Nobody holds it, waits at it or stands in line: a million subjects leave nothing behind.
@@ -102,6 +107,59 @@ DELETE FROM gate WHERE name = ?;
 -- name: opened
 -- Gates that may have room for someone parked.
 SELECT name FROM gate INDEXED BY gate_opened WHERE opened = 1 ORDER BY name LIMIT ?;
+
+-- name: drop_ebbed
+-- Rates that owe nothing any more and that nobody waits at.
+DELETE FROM gate WHERE name IN (
+    SELECT name FROM gate INDEXED BY gate_ebbed WHERE step > 0 AND parked = 0 AND tide <= ?1 LIMIT ?2
+);
+
+-- name: first_of
+-- Who of a queue is the first at a rate.
+SELECT id, queue, cls, state, rank, due_at, gates, gate FROM job INDEXED BY job_paced
+WHERE gate >= 'rate/' AND gate < 'rate0' AND gate = ?1 AND queue = ?2
+ORDER BY rank, id LIMIT 1;
+
+-- name: paced
+-- The queues of those who are parked at a rate.
+SELECT queue FROM pace INDEXED BY pace_gate WHERE gate = ?;
+
+-- name: put_pace
+-- Who of a queue is the first at a rate, and when it is let in.
+INSERT OR REPLACE INTO pace (queue, gate, opens_at, rank, id, open) VALUES (?, ?, ?, ?, ?, ?);
+
+-- name: drop_pace
+-- Nobody of the queue is parked there.
+DELETE FROM pace WHERE queue = ?1 AND gate = ?2;
+
+-- name: opening
+-- Rates whose time has come are open; where they are.
+UPDATE pace SET open = 1 WHERE (queue, gate) IN (
+    SELECT queue, gate FROM pace INDEXED BY pace_later WHERE open = 0 AND opens_at IS NOT NULL AND opens_at <= ?1
+    ORDER BY opens_at LIMIT ?2
+) RETURNING queue;
+
+-- name: next_start
+-- The first of those whom the rates of a queue let in.
+SELECT j.id, j.queue, j.cls, j.state, j.rank, j.due_at, j.gates, j.gate
+FROM pace AS p INDEXED BY pace_open JOIN job AS j ON j.id = p.id
+WHERE p.open = 1 AND p.queue = ?1
+ORDER BY p.rank, p.id LIMIT 1;
+
+-- name: next_start_of
+-- The same, of one class.
+SELECT j.id, j.queue, j.cls, j.state, j.rank, j.due_at, j.gates, j.gate
+FROM pace AS p INDEXED BY pace_open JOIN job AS j ON j.id = p.id
+WHERE p.open = 1 AND p.queue = ?1 AND j.cls = ?2
+ORDER BY p.rank, p.id LIMIT 1;
+
+-- name: start_at
+-- When a claim of a queue finds somebody whom a rate lets in; 0: at once.
+SELECT min(at) FROM (
+    SELECT 0 AS at WHERE EXISTS (SELECT 1 FROM pace INDEXED BY pace_open WHERE open = 1 AND queue = ?1)
+    UNION ALL
+    SELECT min(opens_at) FROM pace INDEXED BY pace_next WHERE open = 0 AND opens_at IS NOT NULL AND queue = ?1
+);
 
 -- name: enter_line
 -- A job stands in the line of an ordered gate.

@@ -6,6 +6,7 @@ with the stored spec at every use, and the turns of fair shares. It starts anew 
 """
 
 import sqlite3
+from collections.abc import Iterable
 from typing import Final
 
 from forebay.core.instant import Instant
@@ -52,6 +53,7 @@ class Knowledge:
     def __init__(self) -> None:
         self._known: dict[str, Known] = {}
         self.dealt = False
+        self.walked = ("", "")
 
     def of(self, name: str, text: str | None) -> Known:
         known = self._known.get(name)
@@ -112,6 +114,15 @@ class Tally:
         self.news: dict[str, int] = {}
         self.eased: dict[str, None] = {}
 
+    @property
+    def walked(self) -> tuple[str, str]:
+        """How far the keys that are taken by state were looked through."""
+        return self._knowledge.walked
+
+    @walked.setter
+    def walked(self, key: tuple[str, str]) -> None:
+        self._knowledge.walked = key
+
     def line(self, name: str) -> Line:
         line = self._lines.get(name)
         if line is None:
@@ -146,6 +157,11 @@ class Tally:
                 self.news[queue] = self.news.get(queue, 0) + count
                 if cls:
                     self._class(line, cls, count)
+
+    def starting(self, queues: Iterable[str]) -> None:
+        """A claim of these may find somebody at a rate."""
+        for queue in queues:
+            self.news[queue] = self.news.get(queue, 0) + 1
 
     def write_classes(self, next_join: int) -> int:
         """Write the numbers of the classes; returns the next number for one that joins."""

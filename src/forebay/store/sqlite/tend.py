@@ -8,33 +8,47 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from forebay.core.ledger import Change
-from forebay.core.limits import BATCH_MOST
+from forebay.core.limits import BATCH_MOST, INSTANT_MOST
 from forebay.core.outcome import OUT_OF_TIME
-from forebay.store.gating import Row
+from forebay.store.gating import READY, Row
 from forebay.store.sqlite.graves import bury, too_many
 from forebay.store.sqlite.queries import statement
+from forebay.store.sqlite.tally import Line
 from forebay.store.sqlite.turn import Turn
 
 TEND_LIMIT: Final = 256
 """How much of what fell due a verb looks after in passing."""
 
 _EXPIRE_ROUNDS: Final = 4
+_TRIES: Final = 64
+"""How many that a rate lets in, and another gate does not, a claim looks at in passing."""
+
 _PULSE: Final = statement("pulse")
 _DUE: Final = statement("due")
 _EXPIRED: Final = statement("expired")
 _KEPT: Final = statement("kept")
 _PARK: Final = statement("park")
+_OPENING: Final = statement("opening")
+_CLASS_READY: Final = statement("class_ready")
+_DROP_EBBED: Final = statement("drop_ebbed")
 _SWEEP_KEYS: Final = statement("sweep_keys")
+_KEYS_BY_STATE: Final = statement("keys_by_state")
+_DROP_KEY: Final = statement("drop_key")
 
 
 def tend(turn: Turn, limit: int = TEND_LIMIT) -> tuple[int, bool]:
     """How many became ready, and whether everything that expired is dead."""
     now = turn.now
-    due_at, expires_at, kept_until, opened, crowded = turn.connection.execute(_PULSE).fetchone()
+    due_at, expires_at, kept_until, opened, crowded, *rates = turn.connection.execute(_PULSE).fetchone()
+    opens_at, turn.paced = rates
     through = expires_at is None or expires_at > now or expire(turn)
     ready, tried = open_gates(turn, limit) if opened or turn.gated else (0, 0)
     if due_at is not None and due_at <= now and tried < limit:
         ready += _promote(turn, limit - tried)
+    if opens_at is not None and opens_at <= now:
+        turn.tally.starting([queue for (queue,) in turn.connection.execute(_OPENING, (now, limit)).fetchall()])
+    if turn.gated:
+        turn.tally.starting(turn.gates.write_paces())
     if kept_until is not None and kept_until <= now:
         forget(turn, turn.connection.execute(_KEPT, (now, limit)).fetchall())
     if crowded:
@@ -52,6 +66,17 @@ def open_gates(turn: Turn, limit: int = TEND_LIMIT) -> tuple[int, int]:
             turn.make_ready([row])
             ready += 1
     return ready, tried
+
+
+def start(turn: Turn, line: Line, count: int, cls: str | None) -> None:
+    """Let in at the rates of a queue what a claim wants beyond what is ready."""
+    wanted = count - (line.counts[READY] if cls is None else _ready_of(turn, line, cls))
+    tries = wanted + _TRIES
+    while wanted > 0 and tries > 0 and (row := turn.gates.next_start(line.name, cls)) is not None:
+        tries -= 1
+        if _admit(turn, row, starts=True):
+            turn.make_ready([row])
+            wanted -= 1
 
 
 def expire(turn: Turn) -> bool:
@@ -77,12 +102,31 @@ def forget(turn: Turn, finished: Sequence[Sequence[Any]]) -> None:
     turn.remove([columns[0] for columns in finished], settled)
 
 
+def sweep_rates(turn: Turn, limit: int) -> None:
+    """Rates whose starts are all paid for, and that nobody waits at, are forgotten."""
+    turn.connection.execute(_DROP_EBBED, (turn.now, limit))
+
+
 def sweep_keys(turn: Turn, limit: int) -> None:
-    """Keys whose window has passed are forgotten."""
-    for (queue,) in turn.connection.execute(_SWEEP_KEYS, (turn.now, limit)).fetchall():
+    """Keys whose window has passed are forgotten, and some of those whose job is gone: a walk through all of them."""
+    gone = turn.connection.execute(_SWEEP_KEYS, (turn.now, limit)).fetchall()
+    walked = turn.connection.execute(_KEYS_BY_STATE, (INSTANT_MOST, *turn.tally.walked, limit)).fetchall()
+    turn.tally.walked = walked[-1][:2] if len(walked) == limit else ("", "")
+    for queue, key, alive in walked:
+        if not alive:
+            gone += turn.connection.execute(_DROP_KEY, (queue, key)).fetchall()
+    for (queue,) in gone:
         line = turn.line(queue)
         line.keys -= 1
         line.changed = True
+
+
+def _ready_of(turn: Turn, line: Line, cls: str) -> int:
+    if not cls:
+        return line.counts[READY] - line.classed
+    turn.write_classes()
+    found = turn.connection.execute(_CLASS_READY, (line.name, cls)).fetchone()
+    return 0 if found is None else int(found[0])
 
 
 def _promote(turn: Turn, limit: int) -> int:
@@ -92,8 +136,8 @@ def _promote(turn: Turn, limit: int) -> int:
     return len(ready)
 
 
-def _admit(turn: Turn, row: Row) -> bool:
-    parked_at = turn.gates.admit(row.id, row.gates)
+def _admit(turn: Turn, row: Row, *, starts: bool = False) -> bool:
+    parked_at = turn.gates.admit(row, starts=starts)
     if parked_at is not None and parked_at != row.gate:
         turn.connection.execute(_PARK, (row.id, parked_at))
     return parked_at is None

@@ -59,12 +59,13 @@ class Turn:
         self.tally = Tally(connection, knowledge)
         self.scribe = Scribe(now) if head.ledger_on else None
         self._gates: Gates | None = None
+        self.paced = False
         self._changes = connection.total_changes
 
     @property
     def gates(self) -> Gates:
         if self._gates is None:
-            self._gates = Gates(SqlTables(self.connection.execute, statement))
+            self._gates = Gates(SqlTables(self.connection.execute, statement), self.now)
         return self._gates
 
     @property
@@ -81,7 +82,7 @@ class Turn:
     def finish(self) -> None:
         """Write what the turn has counted; a turn that changed nothing costs no sync. The writer writes the head."""
         if self._gates is not None:
-            self._gates.write()
+            self.tally.starting(self._gates.write())
         self.write_classes()
         self.tally.write_queues()
         self._keep_record()
