@@ -10,14 +10,15 @@ from typing import Final
 from forebay.core.event import Entry, Grave, Newer
 from forebay.core.gate import Gate, gates_for
 from forebay.core.instant import Instant, Span, micros
-from forebay.core.job import Draft
+from forebay.core.job import Draft, State
 from forebay.core.limits import INSTANT_MOST
 from forebay.core.payload import digest
-from forebay.core.policy import Bounded, Fifo, Immediate, KeepFor, LatestWins, Shed
+from forebay.core.policy import Bounded, Fifo, Immediate, KeepFor, LatestWins, Shed, While
 from forebay.core.rank import BY_TIME, rank_rule
 from forebay.core.spec import QueueSpec
 
 _OPEN: Final[tuple[Gate, ...]] = ()
+_WHILE_UNFINISHED: Final = While()
 
 
 class Stamper:
@@ -56,6 +57,10 @@ class Stamper:
     def key(self, draft: Draft, now: Instant) -> tuple[bytes, Instant]:
         """What the key remembers of the draft, and for how long; with `While` its job's state says so alone."""
         return digest(draft.kind, draft.body), now + self._key_window if self.spec.unique is None else INSTANT_MOST
+
+    def key_counts(self, until: Instant, state: State | None, now: Instant) -> bool:
+        """Whether a key is taken that was remembered until then, and whose job is there now; None: it is gone."""
+        return (self.spec.unique or _WHILE_UNFINISHED).holds(state) if until >= INSTANT_MOST else until > now
 
     def newer(self, draft: Draft, enqueued_at: Instant, due_at: Instant, now: Instant) -> Newer:
         """What the waiting job, accepted and due then, takes over of the draft that comes now."""

@@ -46,7 +46,7 @@ from forebay.core.event import (
 )
 from forebay.core.instant import Instant, micros
 from forebay.core.job import State
-from forebay.core.limits import ERRORS_KEPT
+from forebay.core.limits import ERRORS_KEPT, INSTANT_MOST
 from forebay.core.outcome import OUT_OF_TIME, Failure
 from forebay.core.rank import rank_at
 from forebay.core.schedule import Schedule
@@ -91,6 +91,7 @@ class Facts:
         self.removed: dict[int, tuple[int, str]] = {}
         self._removed_order: deque[int] = deque()
         self._key_ends: Deadlines[KeyName] = Deadlines(1_000_000)
+        self._keys_by_state: dict[KeyName, None] = {}
         self._appliers: dict[type, Callable[[Any], None]] = {
             Enqueued: self._enqueued,
             Promoted: self._promoted,
@@ -132,21 +133,32 @@ class Facts:
         spec = self.specs.get(queue)
         return QueueSpec(name=queue) if spec is None else spec
 
-    def key(self, name: KeyName, now: Instant) -> KeyFact | None:
-        fact = self.keys.get(name)
-        return fact if fact is not None and fact[2] > now else None
+    def state(self, job_id: int) -> State | None:
+        """Where a job is; None: it is gone."""
+        row = self.rows.get(job_id)
+        return None if row is None else row.state
 
     def sweep_keys(self, now: Instant, limit: int) -> None:
-        """Forget keys whose window has passed; not an event, because an expired key already means nothing."""
+        """Forget keys whose window has passed, and some whose job is gone; not an event, because they mean nothing."""
         for name in self._key_ends.due(now, limit):
             self._key_ends.remove(self.keys.pop(name)[2], name)
+        for name in list(islice(self._keys_by_state, limit)):
+            del self._keys_by_state[name]
+            if self.keys[name][0] in self.rows:
+                self._keys_by_state[name] = None
+            else:
+                del self.keys[name]
 
     def remember_key(self, name: KeyName, fact: KeyFact) -> None:
         known = self.keys.get(name)
         if known is not None:
             self._key_ends.remove(known[2], name)
+            self._keys_by_state.pop(name, None)
         self.keys[name] = fact
-        self._key_ends.add(fact[2], name)
+        if fact[2] < INSTANT_MOST:
+            self._key_ends.add(fact[2], name)
+        else:
+            self._keys_by_state[name] = None
 
     def remember_removed(self, job_id: int, settled: tuple[int, str]) -> None:
         self.removed[job_id] = settled

@@ -74,7 +74,7 @@ class Intake:
             key_digest, key_until = b"", 0
             if draft.key is not None:
                 key_digest, key_until = stamper.key(draft, now)
-                first = self._first(draft, key_digest, keys, now)
+                first = self._first(draft, line, key_digest, keys, now)
                 if first is not None:
                     plan.receipts.append(Receipt(first, self._durable, duplicate=True))
                     continue
@@ -101,12 +101,16 @@ class Intake:
             plan.shed += self._give_way(queue, count, plan, now)
         return plan
 
-    def _first(self, draft: Draft, key_digest: bytes, keys: dict[KeyName, KeyFact], now: Instant) -> int | None:
-        """The job that has this key already."""
+    def _first(
+        self, draft: Draft, line: Line, key_digest: bytes, keys: dict[KeyName, KeyFact], now: Instant
+    ) -> int | None:
+        """The job that has this key already; one of the same batch has it in any case."""
         name = (draft.queue, draft.key or "")
-        fact = keys.get(name) or self._facts.key(name, now)
+        fact = keys.get(name)
         if fact is None:
-            return None
+            fact = self._facts.keys.get(name)
+            if fact is None or not line.stamper.key_counts(fact[2], self._facts.state(fact[0]), now):
+                return None
         if fact[1] != key_digest:
             raise KeyConflict(draft.queue, name[1], fact[0])
         return fact[0]

@@ -17,6 +17,7 @@ from forebay.core.policy import Retained, check_between
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.store.checks import check_batch, check_gate, check_ids, check_limit, check_neighbours, check_spec
+from forebay.store.memory.facts import KeyFact
 from forebay.store.memory.jobs import JobVerbs
 from forebay.store.memory.line import Line
 from forebay.store.memory.row import Row
@@ -72,8 +73,8 @@ class QueueVerbs(JobVerbs):
             self._facts.sweep_keys(now, len(self._facts.keys))
             names = self._queues() if queues is None else queues
             keys: dict[str, int] = dict.fromkeys(names, 0)
-            for queue, _ in self._facts.keys:
-                if queue in keys:
+            for (queue, _), fact in self._facts.keys.items():
+                if queue in keys and self._key_counts(queue, fact, now):
                     keys[queue] += 1
             pictures = [self._backlog(name, now, keys[name]) for name in names]
             lsn = self._lsn
@@ -213,6 +214,9 @@ class QueueVerbs(JobVerbs):
                 line.claimers.wake(line.counts[State.READY])
             lsn = self._lsn
         self._settle_down(lsn)
+
+    def _key_counts(self, queue: str, fact: KeyFact, now: Instant) -> bool:
+        return self._index.line(queue).stamper.key_counts(fact[2], self._facts.state(fact[0]), now)
 
     def _backlog(self, queue: str, now: Instant, keys: int) -> Backlog:
         line = self._index.lines.get(queue) or Line(self._facts.spec(queue))

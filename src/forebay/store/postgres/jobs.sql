@@ -288,6 +288,16 @@ DELETE FROM forebay.key WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM forebay.key WHERE until <= %s ORDER BY until LIMIT %s FOR UPDATE SKIP LOCKED
 ));
 
+-- name: keys_by_state
+-- Keys that are taken by the state of their job, from one on.
+SELECT k.queue, k.key FROM forebay.key AS k
+WHERE k.until >= 7258118400000000 AND (k.queue, k.key) > (%s, %s) ORDER BY k.queue, k.key LIMIT %s;
+
+-- name: drop_keys
+-- Those of these whose job is gone are forgotten.
+DELETE FROM forebay.key AS k USING unnest(%s::text[], %s::text[]) AS u (queue, key)
+WHERE k.queue = u.queue AND k.key = u.key AND k.until >= 7258118400000000 AND NOT forebay.in_states(k.job_id, 63);
+
 -- name: sweep_calls
 -- Calls that nobody repeats any more are forgotten.
 DELETE FROM forebay.call WHERE token = ANY (ARRAY(

@@ -226,7 +226,8 @@ def _put_spec(turn: Turn, spec: QueueSpec) -> None:
     for number in range(have, _partitions(spec)):
         turn.execute(_ADD_PARTITION, (spec.name, number))
     depth = turn.fetch(_DEPTH, (spec.name,))[0][0]
-    known_to_sql = (spec.is_log, is_plain(spec), spec.routing.max_attempts, micros(spec.key_window))
+    unique = (micros(spec.key_window), None) if spec.unique is None else (INSTANT_MOST, spec.unique.mask)
+    known_to_sql = (spec.is_log, is_plain(spec), spec.routing.max_attempts, *unique)
     turn.execute(_PUT_SPEC, (spec.to_json().decode(), depth, *known_to_sql, spec.name))
     if spec.to_json().decode() != text:
         turn.scribe.tell("put_spec", name=spec.name)

@@ -45,11 +45,12 @@ class Known:
 
 
 class Specs:
-    """Specs by the name of their queue."""
+    """Specs by the name of their queue. `walked`: how far the keys that are taken by state were looked through."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self._known: dict[str, Known] = {}
+        self.walked = ("", "")
 
     def of(self, name: str) -> Known:
         known = self._known.get(name)

@@ -44,6 +44,7 @@ from forebay.testing.conformance import (
     sheds,
     threads,
     timing,
+    unique,
 )
 from forebay.testing.conformance.case import Case, Need, case, case_if, refused
 from forebay.testing.conformance.harness import Harness, Opener
@@ -68,6 +69,7 @@ _THEMES = (
     bad_input,
     bad_calls,
     keys,
+    unique,
     order,
     timing,
     leases,
