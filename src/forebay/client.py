@@ -27,7 +27,7 @@ from forebay.core.clock import Clock
 from forebay.core.errors import Invalid
 from forebay.core.instant import Instant, Span, from_datetime, from_seconds, micros
 from forebay.core.job import Draft, Job, State
-from forebay.core.limits import ATTEMPTS_MOST, BATCH_MOST
+from forebay.core.limits import ATTEMPTS_MOST, BATCH_MOST, COST_MOST
 from forebay.core.names import check_name
 from forebay.core.payload import Json
 from forebay.core.policy import check_between
@@ -64,10 +64,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     subject: str | None = None
     max_attempts: int | None = None
     meta: dict[str, str] | None = None
+    cost: int | None = None
     notify: bool = True
     """Of an enqueue in a transaction: workers hear of the commit, and need not look. False costs less, for many."""
 
-    def draft(self, kind: str, payload: Json, queue: str, max_attempts: int | None) -> Draft:
+    def draft(self, kind: str, payload: Json, queue: str, max_attempts: int | None, cost: int = 1) -> Draft:
         return Draft(
             kind,
             payload,
@@ -82,6 +83,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             self.subject,
             max_attempts if self.max_attempts is None else self.max_attempts,
             carried(self.meta),
+            cost=cost if self.cost is None else self.cost,
         )
 
 
@@ -97,7 +99,7 @@ class Bound(Generic[P]):
         """The call as a draft, for `enqueue_many` or a store's own `enqueue`."""
         payload = self._handler.signature.pack(args, kwargs)
         handler, vault = self._handler, self._app.vault
-        draft = self._settings.draft(handler.kind, payload, handler.queue, handler.max_attempts)
+        draft = self._settings.draft(handler.kind, payload, handler.queue, handler.max_attempts, handler.cost)
         return draft if vault is None else vault.seal_draft(draft)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Receipt:
@@ -184,6 +186,7 @@ class Forebay:
         kind: str | None = None,
         queue: str = "default",
         max_attempts: int | None = None,
+        cost: int = 1,
         timeout: float | timedelta | None = None,
         retry_on: type[BaseException] | Sequence[type[BaseException]] | None = None,
         drop_on: type[BaseException] | Sequence[type[BaseException]] = (),
@@ -195,6 +198,7 @@ class Forebay:
     def job(self, *functions: Callable[..., Any], **options: Any) -> Any:
         """Make a function a kind of job.
 
+        cost       what it takes of each cap, rate and condition of its queue
         timeout    seconds after which it is stopped and counts as failed
         retry_on   only these exceptions are worth another try;  drop_on: these never are
         breaker    stop asking a dependency that is down
@@ -306,7 +310,7 @@ class Forebay:
     def _draft(self, kind: str, payload: Json, settings: Settings) -> Draft:
         handler = self.registry.get(kind)
         queue, lives = (handler.queue, handler.max_attempts) if handler else ("default", None)
-        draft = settings.draft(kind, payload, queue, lives)
+        draft = settings.draft(kind, payload, queue, lives, handler.cost if handler else 1)
         return draft if self.vault is None else self.vault.seal_draft(draft)
 
     def _register(self, function: Callable[..., Any], options: dict[str, Any]) -> JobType[..., Any]:
@@ -319,6 +323,7 @@ class Forebay:
         retry_on = options.pop("retry_on", None)
         if (lives := options.get("max_attempts")) is not None:
             check_between("max_attempts", lives, 1, ATTEMPTS_MOST)
+        check_between("cost", options.get("cost", 1), 1, COST_MOST)
         if not isinstance(options.get("breaker"), Breaker | None):
             raise Invalid(kind, "its breaker is not a Breaker", "build a Breaker(failures=…, rest=…)")
         isolate = options.pop("isolate", False)

@@ -39,6 +39,9 @@ SEARCHES = {
     "sweep_keys": ["key USING PRIMARY KEY (queue=? AND key=?)", "key USING COVERING INDEX key_until (until<?)"],
     "expired_keys": ["key USING COVERING INDEX key_until (until<?)"],
     "joined": ["class USING COVERING INDEX class_joined (queue=? AND joined>?)"],
+    "first_of": ["job USING INDEX job_paced (gate=? AND queue=?)"],
+    "next_opening": ["pace USING INDEX pace_later (opens_at>?)"],
+    "next_start": ["p USING INDEX pace_open (queue=?)", "j USING INTEGER PRIMARY KEY (rowid=?)"],
     "head_of_line": ["line USING PRIMARY KEY (gate=?)"],
     "page": ["job USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"],
     "entries": ["log_entry USING PRIMARY KEY (place=? AND entry>?)"],
@@ -84,12 +87,16 @@ def test_no_statement_scans_or_sorts(connection: sqlite3.Connection, name: str) 
         assert "TEMP B-TREE" not in step or name in SORTED
         if step.startswith("SCAN "):
             table = step.split()[1]
-            assert table in {"CONSTANT", "json_each"} | SMALL_TABLES or "INDEX gate_opened" in step, step
+            assert (
+                table in {"CONSTANT", "json_each"} | SMALL_TABLES | FOUND
+                or "INDEX gate_opened" in step
+                or "INDEX pace_open" in step
+            ), step
 
 
 def test_the_pulse_looks_at_the_front_of_each_index(connection: sqlite3.Connection) -> None:
     steps = " ".join(plan(connection, "pulse"))
-    for index in ("job_due", "job_expiring", "job_kept", "gate_opened"):
+    for index in ("job_due", "job_expiring", "job_kept", "gate_opened", "pace_later", "pace_open"):
         assert f"INDEX {index}" in steps
 
 

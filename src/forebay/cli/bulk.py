@@ -45,6 +45,7 @@ class Line(Struct, frozen=True, forbid_unknown_fields=True):
     subject: str | None = None
     max_attempts: int | None = None
     meta: dict[str, str] | None = None
+    cost: int | None = None
 
     def draft(self, kind: str | None, queue: str | None, now: Callable[[], Instant]) -> Draft:
         chosen = self.kind or kind
@@ -64,6 +65,7 @@ class Line(Struct, frozen=True, forbid_unknown_fields=True):
             self.subject,
             self.max_attempts,
             self.meta,
+            cost=1 if self.cost is None else self.cost,
         )
 
 
@@ -162,7 +164,7 @@ def _parsed(line: bytes, number: int, call: Call, now: Callable[[], Instant]) ->
         given = msgspec.json.decode(line, type=Line)
         defaults = {
             name: getattr(args, name)
-            for name in ("priority", "tenant", "subject", "max_attempts")
+            for name in ("priority", "tenant", "subject", "max_attempts", "cost")
             if getattr(args, name) is not None and not getattr(given, name)
         }
         return msgspec.structs.replace(given, **defaults).draft(args.kind, args.queue, now)

@@ -32,6 +32,7 @@ def _enqueue_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--key", help="idempotency key: the same key is the same job")
     parser.add_argument("--tenant", help="whose it is: the class of fair shares")
     parser.add_argument("--subject", help="what it is about: order, caps and coalescing")
+    parser.add_argument("--cost", type=count, metavar="N", help="how much it takes of caps, rates and conditions")
     parser.add_argument("--max-attempts", type=count, metavar="N", help="how many lives it has")
     parser.add_argument("--app", metavar="MODULE:NAME", help="check kind and payload against this app, use its store")
     parser.add_argument(
@@ -78,6 +79,7 @@ def _draft(args: Any, payload: Json, handler: Handler | None, now: Instant) -> D
         tenant=args.tenant,
         subject=args.subject,
         max_attempts=args.max_attempts or (handler.max_attempts if handler else None),
+        cost=args.cost or (handler.cost if handler else 1),
     )
 
 

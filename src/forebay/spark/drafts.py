@@ -6,6 +6,7 @@ run_at        timestamp                                         delay       a nu
 deadline      timestamp                                         expires_at  timestamp
 priority      integer                                           tenant, subject   strings
 max_attempts  integer                                           meta        map of strings
+cost          integer
 """
 
 from collections.abc import Callable, Iterator
@@ -46,6 +47,7 @@ _COLUMNS: Final[dict[str, Kinds]] = {
     "tenant": _TEXT,
     "subject": _TEXT,
     "max_attempts": _NUMBER,
+    "cost": _NUMBER,
     "meta": (MapType,),
 }
 _WORDS: Final[dict[Kinds, str]] = {
@@ -124,5 +126,6 @@ _VALUES: Final[dict[str, Callable[[pa.Array], list[Any]]]] = {
     "delay": _spans,
     "priority": _counts,
     "max_attempts": _counts,
+    "cost": _counts,
     "meta": lambda column: list(column.to_pylist(maps_as_pydicts="strict")),
 }

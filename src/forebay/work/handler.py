@@ -43,6 +43,7 @@ class Handler(Struct, frozen=True):
     drop_on: tuple[type[BaseException], ...] = ()
     breaker: Breaker | None = None
     keep_result: bool = False
+    cost: int = 1
 
     def encode_result(self, value: object) -> bytes | None:
         """The result as it is kept; one that is not JSON is not worth a second run of what was done."""

@@ -14,6 +14,7 @@ from forebay.core.job import Draft
 from forebay.core.limits import (
     ATTEMPTS_MOST,
     BATCH_MOST,
+    COST_MOST,
     ERROR_MESSAGE_LENGTH,
     ERROR_TRACE_LENGTH,
     LEASE_MOST,
@@ -52,6 +53,7 @@ class NewJob(Struct, frozen=True, forbid_unknown_fields=True):
     subject: Text | None = None
     max_attempts: Lives | None = None
     meta: dict[str, str] | None = None
+    cost: Annotated[int, Meta(ge=1, le=COST_MOST, description="what it takes of caps and rates")] | None = None
 
     def draft(self, handler: Handler | None, key: str | None, tenant: str | None, meta: dict[str, str] | None) -> Draft:
         """Held to the same rules as any draft; what the app says of the kind fills in what the caller left out."""
@@ -71,6 +73,7 @@ class NewJob(Struct, frozen=True, forbid_unknown_fields=True):
             lives if self.max_attempts is None else self.max_attempts,
             meta,
             json_of(self.payload),
+            cost=self.cost or (handler.cost if handler else 1),
         )
 
 

@@ -26,6 +26,7 @@ from forebay.store.sqlite.turn import Turn
 
 _CLAIM: Final = statement("claim")
 _NEXT_DUE: Final = statement("next_due")
+_NEXT_OPENING: Final = statement("next_opening")
 _OVERDUE: Final = statement("overdue")
 _FENCES: Final = statement("fences")
 _EXTEND: Final = statement("extend")
@@ -66,7 +67,8 @@ def _promote(turn: Turn, limit: int) -> Promotion:
     sweep_keys(turn, limit)
     sweep_rates(turn, limit)
     turn.trim_ledger(limit)
-    return Promotion(ready, turn.connection.execute(_NEXT_DUE).fetchone()[0])
+    instants = [turn.connection.execute(each).fetchone()[0] for each in (_NEXT_DUE, _NEXT_OPENING)]
+    return Promotion(ready, min((at for at in instants if at is not None), default=None))
 
 
 def _claim(turn: Turn, wants: Sequence[Want], owner: str, until: Instant, total: int) -> list[Lease]:

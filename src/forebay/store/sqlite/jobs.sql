@@ -32,7 +32,7 @@ SELECT
     EXISTS (SELECT 1 FROM gate INDEXED BY gate_opened WHERE opened = 1),
     EXISTS (SELECT 1 FROM queue INDEXED BY queue_crowded WHERE dead > dead_most),
     (SELECT min(opens_at) FROM pace INDEXED BY pace_later WHERE open = 0 AND opens_at IS NOT NULL),
-    EXISTS (SELECT 1 FROM pace);
+    EXISTS (SELECT 1 FROM pace INDEXED BY pace_open WHERE open = 1);
 
 -- name: due
 -- Waiting jobs whose time has come, oldest first.
@@ -41,12 +41,8 @@ WHERE state = 0 AND gate IS NULL AND due_at <= ?1
 ORDER BY due_at LIMIT ?2;
 
 -- name: next_due
--- When the next waiting job falls due, or the next rate lets one in.
-SELECT min(at) FROM (
-    SELECT min(due_at) AS at FROM job INDEXED BY job_due WHERE state = 0 AND gate IS NULL
-    UNION ALL
-    SELECT min(opens_at) FROM pace INDEXED BY pace_later WHERE open = 0 AND opens_at IS NOT NULL
-);
+-- When the next waiting job falls due.
+SELECT min(due_at) FROM job INDEXED BY job_due WHERE state = 0 AND gate IS NULL;
 
 -- name: expired
 -- Jobs that nobody claimed in time.

@@ -169,16 +169,16 @@ class Growth:
 
 def _work_at(reader: sqlite3.Connection, queues: Sequence[str]) -> Instant:
     """When a claim or a reaping may next find something, as far as is known."""
-    due_at, _, _, opened, _, _, paced = reader.execute(_PULSE).fetchone()
+    due_at, _, _, opened, _, *rates = reader.execute(_PULSE).fetchone()
     lease_until = reader.execute(_NEXT_LEASE).fetchone()[0]
     instants = [INSTANT_MOST, due_at or INSTANT_MOST, lease_until or INSTANT_MOST]
     for queue in queues:
         found = reader.execute(_QUEUE, (queue,)).fetchone()
         if found is not None and found[4 + READY]:
             instants.append(found[1] or 0)
-        elif found is not None and paced:
-            start_at = reader.execute(_START_AT, (queue,)).fetchone()[0]
-            instants += [] if start_at is None else [max(start_at, found[1] or 0)]
+        elif found is not None and any(rates):
+            starts, opens_at = reader.execute(_START_AT, (queue,)).fetchone()
+            instants.append(max(0 if starts else opens_at or INSTANT_MOST, found[1] or 0))
     return 0 if opened else min(instants)
 
 

@@ -154,12 +154,13 @@ WHERE p.open = 1 AND p.queue = ?1 AND j.cls = ?2
 ORDER BY p.rank, p.id LIMIT 1;
 
 -- name: start_at
--- When a claim of a queue finds somebody whom a rate lets in; 0: at once.
-SELECT min(at) FROM (
-    SELECT 0 AS at WHERE EXISTS (SELECT 1 FROM pace INDEXED BY pace_open WHERE open = 1 AND queue = ?1)
-    UNION ALL
-    SELECT min(opens_at) FROM pace INDEXED BY pace_next WHERE open = 0 AND opens_at IS NOT NULL AND queue = ?1
-);
+-- Whether a claim of a queue finds somebody whom a rate lets in, and when it will.
+SELECT EXISTS (SELECT 1 FROM pace INDEXED BY pace_open WHERE open = 1 AND queue = ?1),
+    (SELECT min(opens_at) FROM pace INDEXED BY pace_next WHERE open = 0 AND opens_at IS NOT NULL AND queue = ?1);
+
+-- name: next_opening
+-- When the next rate lets somebody in.
+SELECT min(opens_at) FROM pace INDEXED BY pace_later WHERE open = 0 AND opens_at IS NOT NULL;
 
 -- name: enter_line
 -- A job stands in the line of an ordered gate.

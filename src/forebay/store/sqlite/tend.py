@@ -40,7 +40,8 @@ def tend(turn: Turn, limit: int = TEND_LIMIT) -> tuple[int, bool]:
     """How many became ready, and whether everything that expired is dead."""
     now = turn.now
     due_at, expires_at, kept_until, opened, crowded, *rates = turn.connection.execute(_PULSE).fetchone()
-    opens_at, turn.paced = rates
+    opens_at, starts = rates
+    turn.paced = bool(starts) or (opens_at is not None and opens_at <= now)
     through = expires_at is None or expires_at > now or expire(turn)
     ready, tried = open_gates(turn, limit) if opened or turn.gated else (0, 0)
     if due_at is not None and due_at <= now and tried < limit:
