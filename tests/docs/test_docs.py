@@ -42,16 +42,22 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def named_table() -> str:
-    rows = ["| name | vector | classically fails by | contained by |\n", "|---|---|---|---|\n"]
+    rows = ["| name | vector | classically fails by | contained by | test |\n", "|---|---|---|---|---|\n"]
     for name, named in NAMED.items():
         vector = named("q").vector().removeprefix("q = ").strip("{}")
-        rows.append(f"| `{name}` | {vector} | {named.fails_by} | {named.contained_by} |\n")
+        rows.append(f"| `{name}` | {vector} | {named.fails_by} | {named.contained_by} | `{named.test}` |\n")
     return "".join(rows)
 
 
 def test_the_table_of_named_queues_matches_the_code() -> None:
     written = QUEUES.read_text().split(BEGIN)[1].split(END)[0]
     assert written == named_table(), "run python tests/docs/test_docs.py"
+
+
+def test_every_named_queue_has_its_story() -> None:
+    stories = (ROOT / "tests" / "stores" / "test_named.py").read_text()
+    for named in NAMED.values():
+        assert f"def {named.test}(" in stories
 
 
 if __name__ == "__main__":

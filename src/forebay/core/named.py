@@ -15,15 +15,17 @@ from forebay.core.policy import (
     AtMost,
     Block,
     Bounded,
+    DeadLetters,
     Deadline,
     Exponential,
     Fair,
+    FanOut,
     FullJitter,
     InOrder,
-    KeepFor,
     LatestWins,
     Reject,
     Retained,
+    Route,
     Routing,
     Until,
 )
@@ -31,11 +33,12 @@ from forebay.core.spec import QueueSpec
 
 
 class Named(Struct, frozen=True):
-    """One named configuration: how to make it, how it fails, what contains the failure."""
+    """One named configuration: how to make it, how it fails, what contains it, and the test that shows both."""
 
     make: Callable[[str], QueueSpec]
     fails_by: str
     contained_by: str
+    test: str
 
     def __call__(self, queue: str) -> QueueSpec:
         return self.make(queue)
@@ -45,31 +48,37 @@ FIFO: Final = Named(
     lambda queue: QueueSpec(name=queue, eligibility=InOrder(per="subject")),
     "head-of-line blocking; order breaks under parallelism",
     "order per subject: a slow head holds back its own subject alone, through retries and crashes",
+    "test_fifo_head_of_line_blocking_and_order_under_parallelism",
 )
 WORK: Final = Named(
     lambda queue: QueueSpec(name=queue),
     "a crash after the effect and before the ack; stuck in flight",
     "leases that end by themselves, a fence for the effect, lives counted at the claim",
+    "test_work_crash_after_the_effect_and_stuck_in_flight",
 )
 BROKER: Final = Named(
-    lambda queue: QueueSpec(name=queue, capacity=Bounded(100_000, Reject()), retention=KeepFor(days(1))),
+    lambda queue: QueueSpec(name=queue, fan_out=FanOut((Route("**", f"{queue}.all"),))),
     "loss by a wrong ack or persistence setting; a slow subscriber's backlog",
-    "durable before the answer, one queue a subscriber, each with its own bound",
+    "durable before the answer, all copies or none, one queue a subscriber, each with its own bound",
+    "test_broker_loss_by_a_wrong_ack_and_a_slow_subscribers_backlog",
 )
 DURABLE_LOG: Final = Named(
-    lambda queue: QueueSpec(name=queue, retention=Retained(partitions=4, window=days(7))),
+    lambda queue: QueueSpec(name=queue, retention=Retained(partitions=4, window=days(7), lagging="block")),
     "lag; a bad offset commit; retention deletes history that someone needed",
-    "commits only move forward, replay is explicit, a trimmed offset is an error with the first one left",
+    "commits only move forward, replay is explicit, nothing goes that a group still reads, a lost offset is an error",
+    "test_durable_log_a_bad_commit_and_a_trim_that_somebody_needed",
 )
 DELAY: Final = Named(
     lambda queue: QueueSpec(name=queue, routing=Routing(backoff=FullJitter(base=seconds(1), cap=minutes(5)))),
     "clock skew; a storm of timers; timers missed in a crash",
     "one clock decides, due times are stored, what is due goes before the backlog, in due order",
+    "test_delay_clock_skew_a_storm_of_timers_and_timers_missed_in_a_crash",
 )
 PRIORITY: Final = Named(
     lambda queue: QueueSpec(name=queue, selection=Aging(step=minutes(1))),
     "starvation; inversion; everything becomes urgent",
     "aging: a point of priority is worth a minute of waiting, no more",
+    "test_priority_starvation",
 )
 RETRY: Final = Named(
     lambda queue: QueueSpec(
@@ -77,28 +86,33 @@ RETRY: Final = Named(
     ),
     "a retry storm; retrying what cannot succeed; effects twice",
     "full jitter, a fixed number of lives, Drop for the hopeless, a fence for the effect",
+    "test_retry_a_storm_of_retries",
 )
 DEAD_LETTER: Final = Named(
     lambda queue: QueueSpec(
-        name=queue, retention=KeepFor(days(30)), routing=Routing(max_attempts=1), capacity=Bounded(1_000_000, Reject())
+        name=queue, routing=Routing(max_attempts=1, dead=DeadLetters(keep=days(30), most=1_000_000))
     ),
     "nobody looks; a second unbounded backlog; secrets in payloads",
-    "bounded, counted in every backlog, redriven by id, purged by age",
+    "where other queues' dead lie: bounded in number and age, counted in every backlog, redriven home by a plan",
+    "test_dead_letter_nobody_looks_a_second_backlog_and_no_way_back",
 )
 BOUNDED: Final = Named(
     lambda queue: QueueSpec(name=queue, capacity=Bounded(10_000, Block(timeout=seconds(5)))),
     "too large: latency; too small: refusals; a stalled producer",
     "the bound is exact, the wait is bounded, a refusal says when to come back",
+    "test_bounded_latency_without_a_bound_and_a_stalled_producer_with_one",
 )
 FAIR: Final = Named(
     lambda queue: QueueSpec(name=queue, share=Fair(by="tenant"), eligibility=AtMost(64, per="tenant")),
     "wrong weights; starvation; idle tenants waste capacity",
     "deficit round robin: shares follow the weights, an idle class gives its turn away",
+    "test_fair_a_loud_tenant_and_idle_ones",
 )
 COALESCING: Final = Named(
     lambda queue: QueueSpec(name=queue, merge=LatestWins(by="subject")),
     "a lost event that mattered; a wrong key; a hot key starves the rest",
     "one runs and one waits per subject, the newest payload is always the last to run",
+    "test_coalescing_repeated_work_a_lost_event_and_a_hot_key",
 )
 WAITLIST: Final = Named(
     lambda queue: QueueSpec(
@@ -110,6 +124,7 @@ WAITLIST: Final = Named(
     ),
     "stale promotion; overbooking; waiting for ever",
     "slots are counted, expired entries are never promoted, the list is bounded",
+    "test_waitlist_overbooking_stale_promotion_and_waiting_for_ever",
 )
 
 NAMED: Final[dict[str, Named]] = {
