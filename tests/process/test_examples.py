@@ -77,6 +77,22 @@ def test_the_simple_queue_ends_empty() -> None:
 
 
 @pytest.mark.parametrize(
+    ("example", "last"),
+    [
+        ("idempotent_consumer", "two deliveries, one payment: 500 cents"),
+        ("outbox", "receipts to send: [{'order': 1}, {'order': 2}, {'order': 3}]"),
+        ("transactional_ack", "each receipt is there once: [0, 1, 2]; 0 jobs left"),
+        ("log_offset", "each payment once: 127 cents; the log knows it too: 3"),
+    ],
+)
+def test_a_recipe_for_the_commit_point_keeps_its_word(example: str, last: str) -> None:
+    told = run(f"examples/{example}.py")
+    assert (told.returncode, told.stderr) == (0, ""), told.stdout + told.stderr
+    assert told.stdout.splitlines()[-1].endswith(last)
+    assert f"examples/{example}.py" in (ROOT / "docs" / "commit-point.md").read_text()
+
+
+@pytest.mark.parametrize(
     ("example", "option"),
     [
         (["-m", "forebay.demo"], "--seed"),
