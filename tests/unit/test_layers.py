@@ -33,6 +33,7 @@ FACADE = [*CONTRACT, "forebay.store.open"]
 ROOMS = {
     "forebay": [*FACADE, "forebay.client", "forebay.queue", "forebay.work"],
     "forebay.__main__": ["forebay.cli"],
+    "forebay.bench": CONTRACT,
     "forebay.cli": ["forebay", "forebay.*"],
     "forebay.core": [],
     "forebay.client": [

@@ -23,6 +23,7 @@ def commands() -> tuple[Command | Group, ...]:
     from forebay.cli import (
         about,
         audit,
+        bench,
         cron,
         design,
         dlq,
@@ -59,6 +60,7 @@ def commands() -> tuple[Command | Group, ...]:
         *audit.COMMANDS,
         *report.COMMANDS,
         *gen.COMMANDS,
+        *bench.COMMANDS,
         *about.COMMANDS,
     )
 

@@ -1,0 +1,15 @@
+"""What a guarantee costs: the same jobs through a plain queue and through one that promises more, in the same run.
+
+    for price in prices(store, [GUARANTEES["order"]], Load(jobs=2_000)):
+        print(price.guarantee, price.ratio)
+
+Rounds alternate, so whatever else the machine does falls on both alike; the answer is the median of the ratios, with
+their spread. Only ratios of one run mean anything: the numbers of jobs a second are this machine's, at this moment.
+"""
+
+from forebay.bench.guarantees import GUARANTEES as GUARANTEES
+from forebay.bench.guarantees import Guarantee as Guarantee
+from forebay.bench.prices import Load as Load
+from forebay.bench.prices import Price as Price
+from forebay.bench.prices import parked_price as parked_price
+from forebay.bench.prices import prices as prices

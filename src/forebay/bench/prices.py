@@ -1,0 +1,108 @@
+"""Measuring: rounds of enqueue, claim and settle, a plain one beside each one that promises more."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from secrets import token_hex
+from statistics import median
+from time import perf_counter
+from typing import Final
+
+from msgspec import Struct
+
+from forebay.bench.guarantees import PLAIN, Guarantee
+from forebay.core.errors import Unsupported
+from forebay.core.instant import minutes
+from forebay.core.job import Draft
+from forebay.core.limits import BATCH_MOST
+from forebay.core.outcome import Ack
+from forebay.core.policy import Until
+from forebay.core.spec import QueueSpec
+from forebay.store.protocol import Store, Want
+
+_LEASE: Final = minutes(10)
+
+
+class Load(Struct, frozen=True):
+    """`jobs` in each of `rounds` pairs of rounds, `batch` of them in a call."""
+
+    jobs: int = 2_000
+    rounds: int = 5
+    batch: int = 100
+
+
+class Price(Struct, frozen=True):
+    """How much longer the same jobs take with the guarantee than without: the median of the rounds, least and most.
+
+    `missing`: why this store has no price for it.
+    """
+
+    store: str
+    guarantee: str
+    ratio: float = 0.0
+    least: float = 0.0
+    most: float = 0.0
+    plain_rate: float = 0.0
+    rate: float = 0.0
+    missing: str = ""
+
+
+def prices(store: Store, guarantees: Iterable[Guarantee], load: Load) -> Iterator[Price]:
+    """One after the other. The store's own queues are left alone; those of the bench are empty afterwards."""
+    for guarantee in guarantees:
+        yield _price(store, guarantee, load)
+
+
+def _price(store: Store, guarantee: Guarantee, load: Load) -> Price:
+    name, run = store.capabilities.name, token_hex(4)
+    plain, other = f"bench.{run}.plain", f"bench.{run}.{guarantee.name}"
+    try:
+        store.put_spec(guarantee.spec(other))
+    except Unsupported as error:
+        return Price(name, guarantee.name, missing=str(error))
+    pairs = []
+    # The first pair warms up: caches, statements, connections.
+    for number in range(load.rounds + 1):
+        first = number * load.jobs
+        pair = (
+            _round(store, plain, PLAIN, load, first),
+            _round(store, other, guarantee, load, first),
+        )
+        pairs += [pair] if number else []
+    return _told(name, guarantee.name, pairs, load)
+
+
+def parked_price(store: Store, parked: int, load: Load) -> Price:
+    """What so many jobs behind a closed gate of another queue cost those that are claimed beside them."""
+    name, run = store.capabilities.name, token_hex(4)
+    plain, closed = f"bench.{run}.plain", f"bench.{run}.parked"
+    store.put_spec(QueueSpec(name=closed, eligibility=Until(f"bench.{run}")))
+    alone = [_round(store, plain, PLAIN, load, 0) for _ in range(load.rounds + 1)][1:]
+    ids: list[int] = []
+    for start in range(0, parked, BATCH_MOST):
+        count = min(BATCH_MOST, parked - start)
+        ids += [receipt.id for receipt in store.enqueue([Draft("bench", queue=closed)] * count)]
+    beside = [_round(store, plain, PLAIN, load, 0) for _ in range(load.rounds + 1)][1:]
+    for start in range(0, len(ids), BATCH_MOST):
+        store.cancel(ids[start : start + BATCH_MOST])
+    return _told(name, f"{parked} parked", list(zip(alone, beside, strict=True)), load)
+
+
+def _told(store: str, guarantee: str, pairs: Sequence[tuple[float, float]], load: Load) -> Price:
+    ratios = [with_it / without for without, with_it in pairs]
+    rates = [load.jobs / median(each) for each in zip(*pairs, strict=True)]
+    return Price(store, guarantee, median(ratios), min(ratios), max(ratios), *rates)
+
+
+def _round(store: Store, queue: str, guarantee: Guarantee, load: Load, first: int) -> float:
+    """Seconds from the first enqueue to the last settle."""
+    drafts = [Draft("bench", queue=queue, **guarantee.fields(first + number)) for number in range(load.jobs)]
+    began = perf_counter()
+    for start in range(0, len(drafts), load.batch):
+        store.enqueue(drafts[start : start + load.batch])
+    left = len(drafts)
+    while left:
+        leases = store.claim([Want(queue, load.batch)], "bench", _LEASE)
+        store.settle([(lease, Ack()) for lease in leases])
+        left -= len(leases)
+        if not leases:
+            store.promote(BATCH_MOST)
+    return perf_counter() - began

@@ -1,0 +1,42 @@
+"""The bench runs what it says it runs, and leaves nothing behind."""
+
+import pytest
+
+from forebay.bench import GUARANTEES, Load, parked_price, prices
+from forebay.cli import main
+from forebay.core.features import features_of
+from forebay.store.memory.store import MemoryStore
+
+LOAD = Load(jobs=40, rounds=2, batch=20)
+
+
+def test_every_guarantee_has_a_price_or_a_reason() -> None:
+    store = MemoryStore()
+    found = list(prices(store, GUARANTEES.values(), LOAD))
+    assert [price.guarantee for price in found] == list(GUARANTEES)
+    for price in found:
+        lacking = set(features_of(GUARANTEES[price.guarantee].spec("q"))) & store.capabilities.lacks
+        assert bool(price.missing) == bool(lacking)
+        assert price.missing or 0 < price.least <= price.ratio <= price.most
+    assert {backlog.depth for backlog in store.backlog()} == {0}
+
+
+def test_parked_jobs_are_put_there_and_taken_away() -> None:
+    store = MemoryStore()
+    price = parked_price(store, 1_500, LOAD)
+    assert price.guarantee == "1500 parked"
+    assert price.ratio > 0
+    assert {backlog.depth for backlog in store.backlog()} == {0}
+
+
+def test_the_command_prints_a_table_and_knows_its_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--with", "key,cap", "--jobs", "20", "--rounds", "1", "--batch", "10"]) == 0
+    told = capsys.readouterr()
+    assert [line.split()[:2] for line in told.out.splitlines()[1:]] == [
+        ["memory", "key"],
+        ["memory", "cap"],
+        ["sqlite", "key"],
+        ["sqlite", "cap"],
+    ]
+    assert main(["bench", "--with", "magic"]) == 2
+    assert "there is no such guarantee" in capsys.readouterr().err
