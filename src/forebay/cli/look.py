@@ -128,6 +128,7 @@ def show_job(screen: Screen, job: Job, now: Instant, trace: bool) -> None:
         [
             ("id", job.id),
             ("queue", job.queue),
+            ("died in", job.home),
             ("kind", job.kind),
             ("state", job.state.value),
             ("attempt", f"{job.attempt} of {job.max_attempts}, delivery {job.delivery}"),

@@ -35,6 +35,7 @@ def job_json(job: Job) -> dict[str, Any]:
         "meta": job.meta,
         "errors": [failure_json(failure) for failure in job.errors],
         "result": job.result,
+        "home": job.home,
     }
 
 

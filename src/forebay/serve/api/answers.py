@@ -40,7 +40,10 @@ class FailureView(Struct, frozen=True):
 
 
 class JobView(Struct, frozen=True):
-    """One job as it was at that moment; `delivery` counts hand-outs and only ever grows."""
+    """One job as it was at that moment; `delivery` counts hand-outs and only ever grows.
+
+    `home`: the queue that a dead job died in, where it lies in another one (`queue`).
+    """
 
     id: int
     queue: str
@@ -66,6 +69,7 @@ class JobView(Struct, frozen=True):
     meta: dict[str, str] | None
     errors: list[FailureView]
     result: Raw
+    home: str | None = None
 
 
 class JobPage(Struct, frozen=True):
@@ -334,6 +338,7 @@ def job_view(job: Job, payload: Raw, result: Raw, errors: list[FailureView], met
         meta,
         errors,
         result,
+        job.home,
     )
 
 
