@@ -417,7 +417,7 @@ def test_a_store_without_a_ledger_says_so_in_plain_words(serve_on: Serving) -> N
             assert "keeps no ledger" in admin.get("/ui/jobs/1").text
             assert "keeps no ledger" in admin.get("/ui/queues/default").text
             assert "not durable" in admin.get("/ui/").text
-            assert "cannot change" in admin.get("/ui/moves/new?state=dead").text
+            assert "a JSON merge patch" in admin.get("/ui/moves/new?state=dead").text
             admin.get("/ui/workers")
             admin.get("/ui/jobs/2", 404)
     finally:
