@@ -55,14 +55,14 @@ DASHBOARD_MUTANTS = [
     Mutant(
         "a foreign job is shown",
         f"{HOME}/pages/jobs.py",
-        "    if not actor.sees(found.queue, found.tenant):\n",
+        "    if not actor.sees(found.home or found.queue, found.tenant):\n",
         "    if False:\n",
         pages("a_tenant_sees_its_own_jobs_and_no_sums"),
     ),
     Mutant(
         "a foreign job is cancelled",
         f"{HOME}/pages/jobs.py",
-        "    if found is None or not actor.sees(found.queue, found.tenant):\n",
+        "    if found is None or not actor.sees(found.home or found.queue, found.tenant):\n",
         "    if found is None:\n",
         pages("a_tenant_sees_its_own_jobs_and_no_sums"),
     ),
@@ -76,7 +76,7 @@ DASHBOARD_MUTANTS = [
     Mutant(
         "foreign jobs are listed",
         f"{HOME}/views/finding.py",
-        "            actor.sees(job.queue, job.tenant)\n            and ",
+        "            actor.sees(job.home or job.queue, job.tenant)\n            and ",
         "            ",
         views("nobody_finds_what_is_not_theirs"),
     ),

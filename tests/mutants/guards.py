@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 CONFORMANCE = ("tests/stores/test_conformance.py", "-k", "memory and not journaled and not sqlite")
 CRASH = ("tests/stores/test_crash_points.py",)
+GRAVES = ("tests/stores/test_conformance.py", "-k", "memory-graves")
 SQLITE = ("tests/stores/test_conformance.py", "-k", "sqlite and (lines or gates)")
 MEMORY = "src/forebay/store/memory"
 GATING = "src/forebay/store/gating.py"
@@ -185,9 +186,9 @@ MUTANTS = [
     Mutant(
         "a slot leaks at a dead letter",
         f"{MEMORY}/index.py",
-        "        if entry.gates:\n            self.gates.release(row)\n        line = self.lines[entry.queue]",
+        "        if entry.gates:\n            self.gates.release(row)\n        line = self._home(row)",
         "        if entry.gates and row.state is not State.DEAD:\n            self.gates.release(row)\n"
-        "        line = self.lines[entry.queue]",
+        "        line = self._home(row)",
         CONFORMANCE,
     ),
     Mutant(
@@ -266,6 +267,55 @@ MUTANTS = [
         "if offset > known or (rewind and offset != known):",
         "if offset != known:",
         CONFORMANCE,
+    ),
+    Mutant(
+        "the dead stay where they died",
+        f"{MEMORY}/facts.py",
+        "        if grave is not None and grave.queue is not None:\n",
+        "        if False:\n",
+        GRAVES,
+    ),
+    Mutant(
+        "a redrive does not send them home",
+        f"{MEMORY}/facts.py",
+        "queue=row.home or row.entry.queue)",
+        "queue=row.entry.queue)",
+        GRAVES,
+    ),
+    Mutant(
+        "dead letters are kept for ever",
+        f"{MEMORY}/facts.py",
+        "0 if grave is None else grave.kept_until",
+        "0",
+        GRAVES,
+    ),
+    Mutant(
+        "nobody counts the dead",
+        f"{MEMORY}/engine.py",
+        "        while index.crowded and limit > 0:\n",
+        "        while False:\n",
+        GRAVES,
+    ),
+    Mutant(
+        "a redriven one is forgotten all the same",
+        f"{MEMORY}/index.py",
+        "        self.kept.remove(kept_until, row.entry.id)\n",
+        "",
+        GRAVES,
+    ),
+    Mutant(
+        "a dead letter elsewhere still takes room at home, in tables",
+        "src/forebay/store/sqlite/graves.py",
+        "        turn.tally.moved(queue, cls, was, None, count)\n",
+        "",
+        ("tests/stores/test_conformance.py", "-k", "sqlite-graves"),
+    ),
+    Mutant(
+        "a redrive goes on though all die again",
+        "src/forebay/redrive.py",
+        "if self.ended >= self.plan.stop_after and",
+        "if False and",
+        ("tests/unit/test_redrive.py",),
     ),
     Mutant(
         "NaN in a payload",
