@@ -30,6 +30,7 @@ from forebay.store.protocol import Query, Store
 RATE_MOST: Final = 1_000_000.0
 _STEPS_A_SECOND: Final = 5
 _encode: Final = msgspec.json.Encoder().encode
+_in_order: Final = msgspec.json.Encoder(order="deterministic").encode
 
 
 class Plan(Struct, frozen=True, forbid_unknown_fields=True):
@@ -214,16 +215,21 @@ def move(store: Store, plan: Plan, ids: list[int]) -> list[int]:
     return mend(store, [(job, patched(job.payload, plan.patch)) for job in dead])
 
 
-def mend(store: Store, payloads: Iterable[tuple[Job, Json]]) -> list[int]:
-    """Dead jobs give way to new ones with these payloads; who has that payload already lives again as it is."""
+def divided(payloads: Iterable[tuple[Job, Json]]) -> tuple[list[int], list[tuple[int, Draft]]]:
+    """Dead jobs with the payloads that they should have: who has it already, and who has to give way to a new job."""
     alike: list[int] = []
     others: list[tuple[int, Draft]] = []
     for job, payload in payloads:
-        body = _encode(payload)
-        if body == _encode(job.payload):
+        if _in_order(payload) == _in_order(job.payload):
             alike.append(job.id)
         else:
-            others.append((job.id, successor(job, body)))
+            others.append((job.id, successor(job, _encode(payload))))
+    return alike, others
+
+
+def mend(store: Store, payloads: Iterable[tuple[Job, Json]]) -> list[int]:
+    """Dead jobs live again with these payloads; the ids under which they do."""
+    alike, others = divided(payloads)
     ids = store.redrive(alike) if alike else []
     if others:
         if not isinstance(store, Mending):

@@ -86,8 +86,8 @@ def test_a_patch_changes_payloads_alike_and_leaves_those_that_need_no_change() -
     jobs = [job for job in yard.store.get(course.moved) if job is not None]
     assert [(job.payload, job.state) for job in jobs] == [({"to": "ada", "n": 1}, State.READY)] * 2
     assert yard.store.get([right]) == [None], "true is not 1"
-    unchanged = yard.dead({"to": "ada"}, queue="mail")
-    assert yard.run(patch={"to": "ada"}).moved == [unchanged]
+    unchanged = yard.dead({"to": "ada", "n": 1}, queue="mail")
+    assert yard.run(patch={"n": 1, "to": "ada"}).moved == [unchanged]
 
 
 def test_dead_letters_that_lie_elsewhere_are_found_there_and_go_home() -> None:

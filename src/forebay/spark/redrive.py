@@ -12,7 +12,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event
 from time import monotonic
-from typing import Final
 
 import msgspec
 import pyarrow as pa
@@ -22,17 +21,14 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import LongType, StringType, StructType
 
 from forebay.core.errors import Invalid
-from forebay.core.job import Draft, State
-from forebay.core.limits import BATCH_MOST
+from forebay.core.job import State
 from forebay.core.payload import check_body, decode_payload
+from forebay.redrive import Plan, divided
 from forebay.spark.options import Writing
 from forebay.spark.sink import report
-from forebay.store.feeding import Mending, successor
+from forebay.store.feeding import Mending
 from forebay.store.open import open_store
 from forebay.store.protocol import Store
-
-_STEPS: Final = 5
-"""How many times a second a rate is looked at."""
 
 
 @dataclass
@@ -91,8 +87,7 @@ class RedriveSink(DataSourceArrowWriter):
 def _put_back(store: Store, batches: Iterable[pa.RecordBatch], writing: Writing) -> Redriven:
     total = Redriven()
     due = monotonic()
-    most = BATCH_MOST if writing.rate is None else max(1, min(BATCH_MOST, int(writing.rate / _STEPS)))
-    for letters in _some(batches, most):
+    for letters in _some(batches, Plan(rate=writing.rate).step):
         if writing.rate is not None:
             Event().wait(max(0.0, due - monotonic()))
             due = max(due, monotonic()) + len(letters) / writing.rate
@@ -116,17 +111,13 @@ def _some(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[list[tuple[i
 def _step(store: Store, letters: Sequence[tuple[int, str | None]], dry_run: bool) -> Redriven:
     """A few dead letters."""
     assert isinstance(store, Mending)
-    alike: list[int] = []
-    others: list[tuple[int, Draft]] = []
     jobs = store.get([job_id for job_id, _ in letters])
-    for job, (_, payload) in zip(jobs, letters, strict=True):
-        if job is None or job.state is not State.DEAD:
-            continue
-        body = None if payload is None else check_body(payload.encode())
-        if body is None or decode_payload(body) == job.payload:
-            alike.append(job.id)
-        else:
-            others.append((job.id, successor(job, body)))
+    dead = [
+        (job, job.payload if payload is None else decode_payload(check_body(payload.encode())))
+        for job, (_, payload) in zip(jobs, letters, strict=True)
+        if job is not None and job.state is State.DEAD
+    ]
+    alike, others = divided(dead)
     redriven = len(alike) if dry_run else len(store.redrive(alike))
     mended = len(others) if dry_run else sum(receipt is not None for receipt in store.mend(others))
     return Redriven(redriven, mended, len(letters) - redriven - mended)

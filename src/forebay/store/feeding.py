@@ -42,7 +42,10 @@ class Feeding(Protocol):
         """How far the source has come; None: nothing of it is known."""
 
     def feed(self, source: str, before: Place | None, after: Place, drafts: Sequence[Draft]) -> Tally | None:
-        """Take up to `FEED_MOST` drafts and move the source on, both or neither. None: its place is not `before`."""
+        """Take up to `FEED_MOST` drafts and move the source on, both or neither. None: its place is not `before`.
+
+        `BatchTooLarge`: their bytes are more than one record of a journal holds, where the store has one.
+        """
 
 
 def check_feed(source: str, drafts: Sequence[Draft]) -> str:
