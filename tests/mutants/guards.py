@@ -298,16 +298,16 @@ MUTANTS = [
     ),
     Mutant(
         "a log reader skips trimmed entries silently",
-        f"{MEMORY}/store.py",
+        f"{MEMORY}/log_verbs.py",
         "            if after + 1 < place.first:\n",
         "            if False:\n",
         CONFORMANCE,
     ),
     Mutant(
         "commits move back",
-        f"{MEMORY}/store.py",
-        "if offset > known or (rewind and offset != known):",
-        "if offset != known:",
+        f"{MEMORY}/log_verbs.py",
+        "known = offset if rewind else max(known, offset)",
+        "known = offset",
         CONFORMANCE,
     ),
     Mutant(

@@ -45,9 +45,13 @@ SEARCHES = {
     "head_of_line": ["line USING PRIMARY KEY (gate=?)"],
     "page": ["job USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"],
     "entries": ["log_entry USING PRIMARY KEY (place=? AND entry>?)"],
+    "oldest_entries": ["e USING PRIMARY KEY (place=? AND entry=?)", "q USING PRIMARY KEY (name=?)"],
 }
-SMALL_TABLES = {"queue", "schedule"}
-"""A row a queue and a row a schedule: listing them all is what is asked for."""
+SMALL_TABLES = {"queue", "schedule", "log_partition"}
+"""A row a queue, a schedule or a partition of a log: listing them all is what is asked for."""
+
+FOUND = {"half", "page"}
+"""What another part of the statement has found."""
 
 SORTED = {"page_held"}
 """For people, of what runs: as few as workers hold, wherever their ids are."""

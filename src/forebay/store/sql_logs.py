@@ -145,7 +145,7 @@ class SqlLogs:
     def groups(self, log: str, after: str, limit: int) -> list[Standing]:
         self._partitions("partitions", log)
         window, _ = self._rule_of(log)
-        rows = self._run("standings", log, after, limit).fetchall()
+        rows = sorted(self._run("standings", log, after, limit).fetchall(), key=lambda row: (row[0], row[1]))
         seen: dict[str, Instant] = defaultdict(int)
         for group, *_, seen_at, _, _, _ in rows:
             seen[group] = max(seen[group], seen_at)
@@ -224,10 +224,10 @@ class SqlLogs:
 
 
 def due_logs(oldest: Sequence[Sequence[Any]], now: Callable[[], Instant]) -> list[str]:
-    """Of logs with their spec and the instant of their oldest entry, those that hold what has left their window."""
+    """Of partitions, each with its log's spec and the oldest instant: logs that hold what has left their window."""
     windows = [(log, at + window) for log, spec, at in oldest if (window := _rule(spec)[0]) is not None]
     instant = now() if windows else 0
-    return [log for log, end in windows if end <= instant]
+    return list(dict.fromkeys(log for log, end in windows if end <= instant))
 
 
 def _standing(row: Sequence[Any], window: Span | None, seen_at: Instant) -> Standing:

@@ -49,12 +49,11 @@ WITH RECURSIVE half (place, at, low, high) AS (
 SELECT max(low) - 1 FROM half;
 
 -- name: oldest_entries
--- Logs that hold something: their specs, and the instant of the oldest entry.
-SELECT p.log, q.spec, min(e.at)
+-- Partitions that hold something: their log, its spec, and the instant of the oldest entry.
+SELECT p.log, q.spec, e.at
 FROM forebay.log_partition AS p
 JOIN forebay.log_entry AS e ON e.place = p.place AND e.entry = p.first
-JOIN forebay.queue AS q ON q.name = p.log
-GROUP BY p.log, q.spec;
+JOIN forebay.queue AS q ON q.name = p.log;
 
 -- name: trim
 -- Entries before an offset are gone.
@@ -140,7 +139,7 @@ ON CONFLICT (log, reader, member) DO UPDATE SET until = excluded.until;
 DELETE FROM forebay.log_member WHERE log = %s AND reader = %s AND member = %s;
 
 -- name: standings
--- Groups by name, each with every partition: where it stands, what it lost, the first entry it has not had, its owner.
+-- Some groups, each with every partition: where it stands, what it lost, the first entry it has not had, its owner.
 SELECT g.reader, p.number, coalesce(r.entry, -1), p.first, p.next, coalesce(r.lost, 0), e.at,
     greatest(g.seen_at, r.seen_at), r.member, r.epoch, m.until
 FROM (
@@ -149,5 +148,4 @@ FROM (
 JOIN forebay.log_partition AS p ON p.log = g.log
 LEFT JOIN forebay.log_reader AS r ON r.place = p.place AND r.reader = g.reader
 LEFT JOIN forebay.log_entry AS e ON e.place = p.place AND e.entry = greatest(p.first, coalesce(r.entry, -1) + 1)
-LEFT JOIN forebay.log_member AS m ON m.log = g.log AND m.reader = g.reader AND m.member = r.member
-ORDER BY g.reader COLLATE "C", p.number;
+LEFT JOIN forebay.log_member AS m ON m.log = g.log AND m.reader = g.reader AND m.member = r.member;

@@ -38,19 +38,18 @@ SELECT entry, at, body, key FROM log_entry WHERE place = ?1 AND entry > ?2 ORDER
 WITH RECURSIVE half (low, high) AS (
     SELECT first, next FROM log_partition WHERE place = ?1
     UNION ALL
-    SELECT CASE WHEN e.at < ?2 THEN e.entry + 1 ELSE h.low END, CASE WHEN e.at < ?2 THEN h.high ELSE e.entry END
-    FROM half AS h JOIN log_entry AS e ON e.place = ?1 AND e.entry = (h.low + h.high) / 2
-    WHERE h.low < h.high
+    SELECT CASE WHEN e.at < ?2 THEN e.entry + 1 ELSE low END, CASE WHEN e.at < ?2 THEN high ELSE e.entry END
+    FROM half JOIN log_entry AS e ON e.place = ?1 AND e.entry = (low + high) / 2
+    WHERE low < high
 )
 SELECT max(low) - 1 FROM half;
 
 -- name: oldest_entries
--- Logs that hold something: their specs, and the instant of the oldest entry.
-SELECT p.log, q.spec, min(e.at)
-FROM log_partition AS p
-JOIN log_entry AS e ON e.place = p.place AND e.entry = p.first
-JOIN queue AS q ON q.name = p.log
-GROUP BY p.log, q.spec;
+-- Partitions that hold something: their log, its spec, and the instant of the oldest entry.
+SELECT log_partition.log, q.spec, e.at
+FROM log_partition
+CROSS JOIN log_entry AS e ON e.place = log_partition.place AND e.entry = log_partition.first
+CROSS JOIN queue AS q ON q.name = log_partition.log;
 
 -- name: trim
 -- Entries before an offset are gone.
@@ -102,7 +101,7 @@ UPDATE log_group SET seen_at = ?3 WHERE log = ?1 AND reader = ?2;
 -- name: meet_partitions
 -- The group has a row for every partition of the log.
 INSERT INTO log_reader (place, reader, entry)
-SELECT p.place, ?2, -1 FROM log_partition AS p WHERE p.log = ?1 ORDER BY p.place
+SELECT p.place, ?2, -1 FROM log_partition AS p WHERE p.log = ?1 ORDER BY p.number
 ON CONFLICT DO NOTHING;
 
 -- name: holdings
@@ -131,15 +130,14 @@ ON CONFLICT DO UPDATE SET until = excluded.until;
 DELETE FROM log_member WHERE log = ? AND reader = ? AND member = ?;
 
 -- name: standings
--- Groups by name, each with every partition: where it stands, what it lost, the first entry it has not had, its owner.
-SELECT g.reader, p.number, coalesce(r.entry, -1), p.first, p.next, coalesce(r.lost, 0), e.at,
-    max(g.seen_at, coalesce(r.seen_at, 0)), r.member, r.epoch, m.until
-FROM (SELECT * FROM log_group WHERE log = ?1 AND reader > ?2 ORDER BY reader LIMIT ?3) AS g
-JOIN log_partition AS p ON p.log = g.log
-LEFT JOIN log_reader AS r ON r.place = p.place AND r.reader = g.reader
+-- Some groups, each with every partition: where it stands, what it lost, the first entry it has not had, its owner.
+SELECT page.reader, p.number, coalesce(r.entry, -1), p.first, p.next, coalesce(r.lost, 0), e.at,
+    max(page.seen_at, coalesce(r.seen_at, 0)), r.member, r.epoch, m.until
+FROM (SELECT * FROM log_group WHERE log = ?1 AND reader > ?2 ORDER BY reader LIMIT ?3) AS page
+JOIN log_partition AS p ON p.log = page.log
+LEFT JOIN log_reader AS r ON r.place = p.place AND r.reader = page.reader
 LEFT JOIN log_entry AS e ON e.place = p.place AND e.entry = max(p.first, coalesce(r.entry, -1) + 1)
-LEFT JOIN log_member AS m ON m.log = g.log AND m.reader = g.reader AND m.member = r.member
-ORDER BY g.reader, p.number;
+LEFT JOIN log_member AS m ON m.log = page.log AND m.reader = page.reader AND m.member = r.member;
 
 -- name: grown
 -- How much was ever appended to some logs.

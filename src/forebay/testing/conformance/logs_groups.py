@@ -171,10 +171,8 @@ def a_partition_has_one_owner_however_many_race_for_it(h: Harness) -> None:
     _log(h, partitions=8, entries=8)
     owned = answers(race(16, lambda number: _own(h, f"m{number}")))
     assert sum(len(each) for each in owned) >= 8
-    holders: dict[int, str] = {}
-    for one in _standings(h):
-        assert one.member is not None
-        holders[one.partition] = one.member
+    holders = {stood.partition: stood.member for stood in _standings(h)}
+    assert None not in holders.values()
     refusals = 0
     for number, each in enumerate(owned):
         for one in each:
