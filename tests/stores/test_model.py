@@ -62,13 +62,16 @@ class _Journaled:
 
 def _residue(store: MemoryStore) -> Mapping[str, int]:
     facts, index = store._facts, store._index
-    timers = [index.leases, index.expiring, index.kept, *index._finished.values()]
+    finished = [timer for queues in index._finished.values() for timer in queues.values()]
+    timers = [index.leases, index.expiring, index.kept, *finished]
+    resting = [line.resting for line in index.lines.values() if line.resting is not None]
     return {
         "rows": len(facts.rows),
         "keys": len(facts.keys),
         "gates": len(index.gates),
         "timers": sum(timer.next() is not None for timer in timers),
         "merge targets": sum(len(line.newest) for line in index.lines.values()),
+        "resting": sum(len(list(each)) for each in resting),
     }
 
 

@@ -7,24 +7,29 @@ from hypothesis import strategies as st
 
 from forebay.core.gate import condition_gate
 from forebay.core.instant import micros, minutes, ms, seconds
-from forebay.core.job import Draft
+from forebay.core.job import Draft, State
 from forebay.core.outcome import Dropped, Failed, Failure, Interrupted, Outcome, Snoozed, Succeeded, Withdrawn
 from forebay.core.policy import (
     Aging,
     AtMost,
     Bounded,
+    DeadLetters,
     Deadline,
     Exponential,
     Fair,
+    FanOut,
     Fifo,
     InOrder,
     KeepFor,
     LatestWins,
     Priority,
     Retained,
+    Route,
     Routing,
+    Shed,
     Unbounded,
     Until,
+    While,
 )
 from forebay.core.spec import QueueSpec
 
@@ -32,6 +37,7 @@ LOG = "log"
 SCHEDULES = "schedules"
 JOBS = "jobs"
 _TWICE = Routing(max_attempts=2, backoff=Exponential(ms(500), seconds(2)))
+_BURIED = Routing(max_attempts=2, backoff=Exponential(ms(500), seconds(2)), dead=DeadLetters("graves"))
 
 SPECS = [
     QueueSpec(name="keep", retention=KeepFor(seconds(30)), routing=_TWICE),
@@ -45,6 +51,12 @@ SPECS = [
     QueueSpec(name="cap", eligibility=AtMost(3) & AtMost(1, "subject") & AtMost(2, "tenant"), routing=_TWICE),
     QueueSpec(name="until", eligibility=Until("go") & Until("ok", "tenant") & InOrder()),
     QueueSpec(name="merge", merge=LatestWins(), routing=_TWICE, key_window=minutes(1)),
+    QueueSpec(name="buried", routing=_BURIED),
+    QueueSpec(name="graves", routing=Routing(max_attempts=1, dead=DeadLetters(keep=seconds(20), most=2))),
+    QueueSpec(name="quiet", merge=LatestWins(quiet=seconds(1), at_most=seconds(3)), selection=Priority()),
+    QueueSpec(name="unique", unique=While(), routing=_TWICE),
+    QueueSpec(name="shed", selection=Priority(), capacity=Bounded(3, Shed("lowest")), routing=_TWICE),
+    QueueSpec(name="broker", fan_out=FanOut((Route("k", "tight"), Route("*", "shed"), Route("**", "keep")))),
     QueueSpec(name=LOG, retention=Retained(2)),
 ]
 QUEUES = ["plain", *(spec.name for spec in SPECS if not spec.is_log)]
@@ -71,8 +83,20 @@ VARIANTS = [
     QueueSpec(name="order", eligibility=InOrder(dead_head="block")),
     QueueSpec(name="block", eligibility=InOrder()),
     QueueSpec(name="cap", eligibility=AtMost(1) & AtMost(2, "subject")),
+    QueueSpec(name="buried"),
+    QueueSpec(name="buried", routing=Routing(max_attempts=1, dead=DeadLetters("tight"))),
+    QueueSpec(name="graves", routing=Routing(dead=DeadLetters(most=1))),
+    QueueSpec(name="order", eligibility=InOrder(dead_head="block"), routing=_BURIED),
     QueueSpec(name="merge"),
     QueueSpec(name="merge", merge=LatestWins(), retention=KeepFor(seconds(5))),
+    QueueSpec(name="quiet", merge=LatestWins()),
+    QueueSpec(name="quiet", merge=LatestWins(quiet=seconds(2)), capacity=Bounded(2, Shed())),
+    QueueSpec(name="unique", unique=While((State.WAITING, State.RUNNING, State.DEAD))),
+    QueueSpec(name="unique", key_window=seconds(2)),
+    QueueSpec(name="shed", capacity=Bounded(2, Shed("oldest")), eligibility=AtMost(1, "subject")),
+    QueueSpec(name="shed", selection=Priority()),
+    QueueSpec(name="broker", fan_out=FanOut((Route("l", "merge"),), "drop")),
+    QueueSpec(name="broker"),
     QueueSpec(name=LOG, retention=Retained(3)),
     QueueSpec(name=LOG, retention=Retained(3, window=seconds(3))),
     QueueSpec(name=LOG, retention=Retained(3, window=seconds(3), lagging="block")),

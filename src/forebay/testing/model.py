@@ -7,8 +7,8 @@ model takes over the store's, once it has checked that the choice is a legal one
                 the smallest unfinished id. After a full `promote` none that could be ready may still wait. Who gets
                 the last slot of a cap is free; so is the number of slots while its jobs bear stamps of two specs.
     expired     a job may die of it from `expires_at` on, must be dead a second later, and is never claimed in between
-    kept        a finished job may be forgotten from the end of its `KeepFor` on, not before; a key counts for at most
-                a second after its window
+    kept        a finished job may be forgotten from the end of its time on, not before; `model_graves` for the dead;
+                a key counts for at most a second after its window
     claim       within a class exact: smallest (rank, id) first, nothing that was claimable left out. Shares are free.
     leases      the end is the store's, within [asked, asked · 1.01 + 1 ms]; `overdue` is free among equal ends
     purge, trim which ones, if `limit` cuts; how many is exact.  `append` without a key: which partition
@@ -17,82 +17,36 @@ Everything else is exact. A settle is remembered for ever here: a store's `settl
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import count
 from typing import Any
 
 from msgspec.structs import replace
 
-from forebay.core.errors import KeyConflict, QueueFull, WrongQueueKind
-from forebay.core.event import Entry
 from forebay.core.instant import Instant, Span
 from forebay.core.job import Draft, Job, State
 from forebay.core.lease import Lease, Settled, Settlement, outlived
-from forebay.core.limits import ERRORS_KEPT, INSTANT_MOST
-from forebay.core.outcome import EXPIRED, Ack, Cancel, DeadLetter, Failure, Release, Retry, Verdict
-from forebay.core.policy import Bounded
-from forebay.core.rank import rank_at
+from forebay.core.limits import INSTANT_MOST
+from forebay.core.outcome import OUT_OF_TIME, Ack, Cancel, DeadLetter, Release, Retry, Verdict
 from forebay.core.schedule import Schedule
-from forebay.core.spec import QueueSpec
 from forebay.core.stamp import Stamper
-from forebay.store.protocol import Backlog, CancelAnswer, Promotion, Receipt, Want
-from forebay.testing.model_gates import OPEN, GateModel, Item
+from forebay.store.protocol import Backlog, CancelAnswer, Promotion, Want
+from forebay.testing.model_door import DoorModel, rank_of
+from forebay.testing.model_gates import OPEN, Item
+from forebay.testing.model_graves import UNHELD, errors_of
 from forebay.testing.model_logs import require
 
 _SECOND = 1_000_000
 
 
-class Model(GateModel):
+class Model(DoorModel):
     """All that a store knows. `now` is the store's, passed by whoever drives the two."""
 
     def __init__(self, durable: bool = False) -> None:
-        super().__init__()
-        self.durable = durable
-        self.accepted: list[int] = []
-        self.keys: dict[tuple[str, str], tuple[int, bytes, Instant]] = {}
+        super().__init__(durable)
         self.paused: dict[str, Instant] = {}
         self.schedules: dict[str, Schedule] = {}
         self.ticks: dict[str, Instant] = {}
         self._settled: dict[int, tuple[int, type[Verdict]]] = {}
         self._admitted: set[int] = set()
-
-    def spec(self, queue: str) -> QueueSpec:
-        return self.specs.get(queue) or QueueSpec(name=queue)
-
-    def enqueue(self, now: Instant, drafts: Sequence[Draft], fresh: Iterable[int] | None = None) -> list[Receipt]:
-        """`fresh` are the ids a store gave to new jobs; without it they count up from 1."""
-        ids = iter(count(max(self.accepted, default=0) + 1) if fresh is None else fresh)
-        items, keys, born, receipts = dict(self.items), dict(self.keys), dict[int, str](), list[Receipt]()
-        for draft in drafts:
-            stamper = Stamper(self.spec(draft.queue))
-            if stamper.is_log:
-                raise WrongQueueKind(draft.queue, is_log=True)
-            name, (key_digest, key_until) = (draft.queue, draft.key or ""), stamper.key(draft, now)
-            first = keys.get(name)
-            if draft.key and first and first[2] > now:
-                if first[1] != key_digest:
-                    raise KeyConflict(*name, first[0])
-                receipts.append(Receipt(first[0], self.durable, duplicate=True))
-                continue
-            target = self._merge_target(now, draft, items)
-            if target is not None:
-                job_id = target.job.id
-                items[job_id] = replace(target, job=replace(target.job, kind=draft.kind, body=draft.body))
-            else:
-                job_id = next(ids, 0)
-                entry = stamper.entry(draft, job_id, now)
-                items[job_id] = Item(entry, _born(entry, now), _rank(entry, entry.due_at, now))
-                born[job_id] = draft.queue
-            receipts.append(Receipt(job_id, self.durable, merged=target is not None))
-            if draft.key:
-                keys[name] = (job_id, key_digest, key_until)
-        self._check_room(list(born.values()))
-        accepted = [*self.accepted, *born]
-        require(accepted == sorted(set(accepted)), "ids grow", self.accepted, list(born))
-        self.items, self.keys, self.accepted = items, keys, accepted
-        for job_id in born:
-            for gate in items[job_id].entry.gates:
-                self._stamped.setdefault(gate.name, set()).add(gate.limit)
-        return receipts
 
     def observe(self, now: Instant, pictures: Mapping[int, Job | None]) -> list[int]:
         """All accepted jobs as the store shows them; returns those that became ready since the last look."""
@@ -102,13 +56,13 @@ class Model(GateModel):
             if item is None:
                 continue
             was = item.job.state
-            if shown is None and item.kept_until and item.kept_until <= now:
+            if shown is None and self._forgotten(now, item, pictures):
                 del self.items[job_id]
             elif shown and shown.state is State.READY and was is State.WAITING and item.job.due_at <= now:
                 self._change(item, state=State.READY)
                 ready.append(job_id)
             elif shown and shown.state is State.DEAD and was in OPEN[:2] and item.expired(now):
-                self._die(item, Failure(EXPIRED, "not claimed before it expired"), now)
+                self._die(item, OUT_OF_TIME, now)
         for job_id, shown in pictures.items():
             item = self.items.get(job_id)
             require(shown == (item and item.job), f"job {job_id} is", item and item.job, shown)
@@ -128,6 +82,8 @@ class Model(GateModel):
             require(answer.next_due == due, "promote tells the next due time", due, answer.next_due)
             stale = [item.job.id for item in self.jobs(*OPEN[:2]) if item.expired(now - _SECOND)]
             require(not stale, "expired a second ago and not dead", stale)
+            if len(self.items) < limit:
+                require(not self.crowded(), "promote left more dead than these queues keep", self.crowded())
 
     def claimed(self, now: Instant, wants: Sequence[Want], owner: str, span: Span, leases: Sequence[Lease]) -> None:
         """What was handed out was there to be had. The wants name different queues or different classes."""
@@ -192,16 +148,20 @@ class Model(GateModel):
 
     def redrive(self, now: Instant, ids: Sequence[int]) -> list[int]:
         dead = {job_id: item for job_id in ids if (item := self.items.get(job_id)) and item.job.state is State.DEAD}
-        self._check_room([item.job.queue for item in dead.values()])
+        self._check_room([item.job.home or item.job.queue for item in dead.values()])
         for item in dead.values():
             lives = {"attempt": 0, "cancel_requested": False, "finished_at": None, "expires_at": None}
-            self._wait(replace(item, rank=_rank(item.entry, now, now)), now, **lives)
+            home = {"queue": item.job.home or item.job.queue, "home": None}
+            self._wait(replace(item, rank=rank_of(item.entry, now, now), kept_until=0), now, **lives, **home)
         return list(dead)
 
     def purged(self, now: Instant, state: State, before: Instant, limit: int, answer: int, gone: set[int]) -> None:
         """`gone` are the accepted jobs that the store no longer shows. Those that left by themselves may be counted."""
         old = {item.job.id for item in self.jobs(state) if (item.job.finished_at or 0) < before}
-        left_by_themselves = {i.job.id for i in self.jobs(state) if i.kept_until and i.kept_until <= now}
+        crowded = self.crowded() if state is State.DEAD else []
+        left_by_themselves = {
+            i.job.id for i in self.jobs(state) if i.job.queue in crowded or (i.kept_until and i.kept_until <= now)
+        }
         least, most = min(limit, len(old - left_by_themselves)), min(limit, len(old))
         require(least <= answer <= most, "purge says how many were old: at least, at most, shown", least, most, answer)
         require(len(old & gone - left_by_themselves) <= answer <= len(old & gone), "purge removes them", old & gone)
@@ -212,8 +172,8 @@ class Model(GateModel):
         queue, until = shown.queue, self.paused.get(shown.queue, 0)
         states = [item.job.state for item in self.jobs(*State, queue=queue)]
         due = [item.job.due_at for item in self.jobs(State.READY, queue=queue)]
-        ends = [fact[2] for name, fact in self.keys.items() if name[0] == queue]
-        live, lately = (len([end for end in ends if end > least]) for least in (now, now - _SECOND))
+        facts = [fact for name, fact in self.keys.items() if name[0] == queue]
+        live, lately = (len([f for f in facts if self.key_counts(queue, f, at)]) for at in (now, now - _SECOND))
         require(live <= shown.keys <= lately, f"keys of {queue}: live, at most, shown", live, lately, shown.keys)
         expected = Backlog(
             queue=queue,
@@ -268,19 +228,6 @@ class Model(GateModel):
         self.schedules[name] = replace(known, next_at=next_at, last_at=tick, last_job=became)
         return True
 
-    def _merge_target(self, now: Instant, draft: Draft, items: dict[int, Item]) -> Item | None:
-        if self.spec(draft.queue).merge is None or draft.subject is None:
-            return None
-        line = [i for i in items.values() if (i.job.queue, i.job.subject) == (draft.queue, draft.subject)]
-        able = [item for item in line if item.fresh and item.entry.merges and not item.expired(now)]
-        return max(able, key=lambda item: item.job.id, default=None)
-
-    def _check_room(self, queues: list[str]) -> None:
-        for queue in dict.fromkeys(queues):
-            capacity, depth = self.spec(queue).capacity, len(self.jobs(*OPEN, queue=queue))
-            if isinstance(capacity, Bounded) and depth + queues.count(queue) > capacity.limit:
-                raise QueueFull(queue, depth, capacity.limit, queues.count(queue), 0)
-
     def _claimable(self, item: Item, now: Instant) -> bool:
         return not item.expired(now) and (item.job.state is State.READY or self._admissible(item, now))
 
@@ -306,8 +253,8 @@ class Model(GateModel):
             case Ack(result):
                 self._end(item, State.DONE, now, result)
             case Retry(after, error):
-                again = replace(item, rank=_rank(item.entry, now + after, now))
-                self._wait(again, now + after, errors=_errors(item.job, error, now))
+                again = replace(item, rank=rank_of(item.entry, now + after, now))
+                self._wait(again, now + after, errors=errors_of(item.job, error, now))
             case DeadLetter(error):
                 self._die(item, error, now)
             case Release(after):
@@ -326,39 +273,15 @@ class Model(GateModel):
         return CancelAnswer.CANCELLED
 
     def _wait(self, item: Item, due_at: Instant, **changes: Any) -> None:
-        self._change(item, state=State.WAITING, due_at=due_at, **_UNHELD, **changes)
-
-    def _die(self, item: Item, error: Failure, now: Instant) -> None:
-        errors = _errors(item.job, error, now)
-        self._change(replace(item, fresh=False), state=State.DEAD, finished_at=now, errors=errors, **_UNHELD)
+        self._change(item, state=State.WAITING, due_at=due_at, **UNHELD, **changes)
 
     def _end(self, item: Item, state: State, now: Instant, result: bytes | None = None) -> None:
         kept_until = Stamper(self.spec(item.job.queue)).kept_until(now)
         if kept_until:
             kept = replace(item, fresh=False, kept_until=kept_until)
-            self._change(kept, state=state, finished_at=now, result_body=result, **_UNHELD)
+            self._change(kept, state=state, finished_at=now, result_body=result, **UNHELD)
         else:
             del self.items[item.job.id]
-
-    def _change(self, item: Item, **changes: Any) -> None:
-        self.items[item.job.id] = replace(item, job=replace(item.job, **changes))
-
-
-_UNHELD: dict[str, Any] = {"owner": None, "claimed_at": None, "lease_until": None}
-
-
-def _born(entry: Entry, now: Instant) -> Job:
-    shared = {name: getattr(entry, name) for name in Job.__struct_fields__ if name in Entry.__struct_fields__}
-    life: dict[str, Any] = {"state": State.WAITING, "enqueued_at": now, "attempt": 0, "delivery": 0, "errors": ()}
-    return Job(**shared, **life, **_UNHELD, finished_at=None, cancel_requested=False, result_body=None)
-
-
-def _rank(entry: Entry, due_at: Instant, now: Instant) -> int:
-    return rank_at(entry.rank_base, entry.rank_timed, due_at, now)
-
-
-def _errors(job: Job, error: Failure, now: Instant) -> tuple[Failure, ...]:
-    return (*job.errors, replace(error, at=now, attempt=job.attempt))[-ERRORS_KEPT:]
 
 
 def _wanted(item: Item, want: Want) -> bool:

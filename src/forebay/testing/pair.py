@@ -97,9 +97,14 @@ class Pair:
 
     def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt] | ForebayError:
         answer = _outcome(lambda: self.store.enqueue(drafts))
-        fresh = None if isinstance(answer, ForebayError) else _fresh(answer)
+        fresh = None if isinstance(answer, ForebayError) else self._fresh(answer)
         self._same(answer, _outcome(lambda: self.model.enqueue(self.now, drafts, fresh)))
         return answer
+
+    def _fresh(self, receipts: Sequence[Receipt]) -> list[int]:
+        """Ids that nobody had before, in their order."""
+        last = max(self.model.accepted, default=0)
+        return sorted({job_id for told in receipts for job_id in told.copies or (told.id,) if job_id > last})
 
     def promote(self, limit: int = BATCH_MOST) -> None:
         answer = self.store.promote(limit)
@@ -299,10 +304,6 @@ def _outcome(call: Callable[[], T]) -> T | ForebayError:
         return call()
     except ForebayError as error:
         return error
-
-
-def _fresh(receipts: Sequence[Receipt]) -> list[int]:
-    return [receipt.id for receipt in receipts if not receipt.duplicate and not receipt.merged]
 
 
 def _equal(what: str, shown: object, expected: object) -> None:

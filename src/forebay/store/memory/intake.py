@@ -97,7 +97,7 @@ class Intake:
                 newest[draft.queue, draft.subject or ""] = target if alive else None
             if draft.key is not None:
                 keys[draft.queue, draft.key] = (job_id, key_digest, key_until)
-        for queue, count in arrivals.items():
+        for queue, count in sorted(arrivals.items()):
             plan.shed += self._give_way(queue, count, plan, now)
         return plan
 
@@ -131,7 +131,7 @@ class Intake:
         return None if expires_at is not None and expires_at <= now else Target(job_id, row.enqueued_at, row.due_at)
 
     def check_capacity(self, arrivals: dict[str, int]) -> None:
-        for queue, count in arrivals.items():
+        for queue, count in sorted(arrivals.items()):
             if self._index.line(queue).room < count:
                 raise self._full(queue, count)
 

@@ -250,12 +250,13 @@ class Batch:
         with turn.connection.cursor() as cursor:
             cursor.executemany(_INSERT, [self._row(run) for run in _runs(entries, self._shedding())])
         turn.scribe.accepted(entries)
-        for target, draft, newer in self._merged:
-            turn.execute(_MERGE, self._merge(target, draft, newer))
-            turn.scribe.merged(target.id, draft, newer.due_at or 0)
+        for taker, draft, newer in self._merged:
+            turn.execute(_MERGE, self._merge(taker, draft, newer))
+            turn.scribe.merged(taker.id, draft, newer.due_at or 0)
         turn.news |= self._arrivals.keys()
         if self._keys:
-            sweep_keys(turn, _SWEEP_PER_DRAFT * (len(entries) + 1))
+            by_state = any(turn.known(queue).spec.unique for queue, _ in self._keys)
+            sweep_keys(turn, _SWEEP_PER_DRAFT * (len(entries) + 1), by_state=by_state)
 
     def _put(self, job_id: int, draft: Draft, key_digest: bytes, key_until: Instant) -> int:
         """The id of the job that the draft becomes, or that takes it over."""
@@ -319,7 +320,10 @@ class Batch:
         if name in self._newest:
             return self._newest[name]
         found = self._turn.fetch(_FRESH, (*name, self._turn.now))
-        return _Target(*found[0][:4], one_facts(found[0][4])) if found else None
+        if not found:
+            return None
+        job_id, enqueued_at, due_at, timed, facts = found[0]
+        return _Target(job_id, enqueued_at, due_at, timed, one_facts(facts))
 
     def _merge(self, target: "_Target", draft: Draft, newer: Newer) -> tuple[Any, ...]:
         moved, base = newer.due_at, newer.rank_base

@@ -12,6 +12,7 @@ from forebay.core.limits import BATCH_MOST
 from forebay.core.outcome import OUT_OF_TIME
 from forebay.store.gating import DEAD, Row
 from forebay.store.postgres.base import Turn
+from forebay.store.postgres.connect import Rows
 from forebay.store.postgres.graves import bury, left
 from forebay.store.postgres.queries import statement
 from forebay.store.protocol import Want
@@ -66,12 +67,15 @@ def sweep(turn: Turn, limit: int) -> None:
     turn.execute(_SWEEP_HOLDERS, (turn.now - _HOLDER_MEMORY,))
 
 
-def sweep_keys(turn: Turn, limit: int) -> None:
-    """Keys whose window has passed are forgotten, and some of those whose job is gone: a walk through all of them."""
+def sweep_keys(turn: Turn, limit: int, *, by_state: bool = True) -> None:
+    """Keys whose window has passed are forgotten; `by_state`: and some of those whose job is gone, round and round."""
     turn.execute(_SWEEP_KEYS, (turn.now, limit))
-    walked = turn.fetch(_KEYS_BY_STATE, (*turn.specs.walked, limit))
-    turn.specs.walked = walked[-1] if len(walked) == limit else ("", "")
+    walked: Rows = []
+    for start in dict.fromkeys((turn.specs.walked, ("", ""))) if by_state else ():
+        if len(walked) < limit:
+            walked += turn.fetch(_KEYS_BY_STATE, (*start, limit - len(walked)))
     if walked:
+        turn.specs.walked = walked[-1]
         turn.execute(_DROP_KEYS, [list(column) for column in zip(*walked, strict=True)])
 
 

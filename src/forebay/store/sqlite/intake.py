@@ -87,7 +87,7 @@ def accept(turn: Turn, drafts: Sequence[Draft]) -> list[Receipt]:
 
 def check_capacity(turn: Turn, arrivals: Mapping[str, int]) -> None:
     """Every bounded queue has room for those who come; called before they are counted."""
-    for queue, count in arrivals.items():
+    for queue, count in sorted(arrivals.items()):
         line = turn.line(queue)
         capacity = line.spec.capacity
         if isinstance(capacity, Bounded) and line.depth + count > capacity.limit:
@@ -184,7 +184,8 @@ class _Batch:
             for target, draft, newer in self._merged:
                 turn.scribe.merged(target.id, draft, newer.due_at or 0)
         if entries and any(turn.line(queue).keys for queue in self._arrivals):
-            sweep_keys(turn, _SWEEP_PER_DRAFT * (len(entries) + 1))
+            by_state = any(turn.line(queue).spec.unique for queue in self._arrivals)
+            sweep_keys(turn, _SWEEP_PER_DRAFT * (len(entries) + 1), by_state=by_state)
 
     def _make_room(self) -> None:
         spared = {target.id for target, _, _ in self._merged}

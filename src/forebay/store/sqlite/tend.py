@@ -108,12 +108,20 @@ def sweep_rates(turn: Turn, limit: int) -> None:
     turn.connection.execute(_DROP_EBBED, (turn.now, limit))
 
 
-def sweep_keys(turn: Turn, limit: int) -> None:
-    """Keys whose window has passed are forgotten, and some of those whose job is gone: a walk through all of them."""
+def _walk(turn: Turn, limit: int) -> list[tuple[str, str, int]]:
+    """The next of the keys that are taken by state, round and round."""
+    walked: list[tuple[str, str, int]] = []
+    for start in dict.fromkeys((turn.tally.walked, ("", ""))):
+        if len(walked) < limit:
+            walked += turn.connection.execute(_KEYS_BY_STATE, (INSTANT_MOST, *start, limit - len(walked))).fetchall()
+    turn.tally.walked = walked[-1][:2] if walked else ("", "")
+    return walked
+
+
+def sweep_keys(turn: Turn, limit: int, *, by_state: bool = True) -> None:
+    """Keys whose window has passed are forgotten; `by_state`: and some of those whose job is gone."""
     gone = turn.connection.execute(_SWEEP_KEYS, (turn.now, limit)).fetchall()
-    walked = turn.connection.execute(_KEYS_BY_STATE, (INSTANT_MOST, *turn.tally.walked, limit)).fetchall()
-    turn.tally.walked = walked[-1][:2] if len(walked) == limit else ("", "")
-    for queue, key, alive in walked:
+    for queue, key, alive in _walk(turn, limit) if by_state else ():
         if not alive:
             gone += turn.connection.execute(_DROP_KEY, (queue, key)).fetchall()
     for (queue,) in gone:
