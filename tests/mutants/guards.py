@@ -73,16 +73,16 @@ MUTANTS = [
     ),
     Mutant(
         "dedup window ignored",
-        f"{MEMORY}/facts.py",
-        "return fact if fact is not None and fact[2] > now else None",
-        "return fact",
+        "src/forebay/core/stamp.py",
+        "if until >= INSTANT_MOST else until > now",
+        "if until >= INSTANT_MOST else True",
         CONFORMANCE,
     ),
     Mutant(
         "duplicates inside one batch",
         f"{MEMORY}/intake.py",
-        "fact = keys.get(name) or self._facts.key(name, now)",
-        "fact = self._facts.key(name, now)",
+        "fact = keys.get(name)\n",
+        "fact: KeyFact | None = None\n",
         CONFORMANCE,
     ),
     Mutant(
@@ -95,8 +95,8 @@ MUTANTS = [
     Mutant(
         "capacity off by one",
         f"{MEMORY}/intake.py",
-        "line.depth + count > capacity.limit:",
-        "line.depth + count > capacity.limit + 1:",
+        "excess = count - line.room",
+        "excess = count - line.room - 1",
         CONFORMANCE,
     ),
     Mutant(

@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tests.mutants.dashboard import DASHBOARD_MUTANTS  # noqa: E402
+from tests.mutants.door import DOOR_MUTANTS  # noqa: E402
 from tests.mutants.guards import MUTANTS, Mutant  # noqa: E402
 from tests.mutants.ledger import LEDGER_MUTANTS  # noqa: E402
 from tests.mutants.metrics import METRICS_MUTANTS  # noqa: E402
@@ -91,6 +92,7 @@ def main() -> int:
         for mutant in (
             *MUTANTS,
             *DASHBOARD_MUTANTS,
+            *DOOR_MUTANTS,
             *LEDGER_MUTANTS,
             *METRICS_MUTANTS,
             *POSTGRES_MUTANTS,

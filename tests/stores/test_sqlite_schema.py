@@ -29,6 +29,8 @@ SEARCHES = {
     "next_lease": ["job USING INDEX job_lease"],
     "first_parked": ["job USING INDEX job_parked (gate=?)"],
     "fresh": ["job USING INDEX job_fresh (queue=? AND subject=?)"],
+    "oldest": ["job USING INDEX job_oldest (queue=?)"],
+    "lowest": ["job USING INDEX job_lowest (queue=?)"],
     "oldest_plain": [
         "job USING INDEX job_ready (queue=? AND cls=? AND rank>? AND rank<?)",
         "job USING INTEGER PRIMARY KEY (rowid=?)",
@@ -37,6 +39,10 @@ SEARCHES = {
     "oldest_odd": ["job USING INDEX job_odd (queue=?)"],
     "key": ["key USING PRIMARY KEY (queue=? AND key=?)"],
     "sweep_keys": ["key USING PRIMARY KEY (queue=? AND key=?)", "key USING COVERING INDEX key_until (until<?)"],
+    "keys_by_state": [
+        "key USING INDEX key_until (until=? AND (queue,key)>(?,?))",
+        "job USING INTEGER PRIMARY KEY (rowid=?)",
+    ],
     "expired_keys": ["key USING COVERING INDEX key_until (until<?)"],
     "joined": ["class USING COVERING INDEX class_joined (queue=? AND joined>?)"],
     "first_of": ["job USING INDEX job_paced (gate=? AND queue=?)"],
@@ -55,6 +61,10 @@ FOUND = {"half", "page"}
 
 SORTED = {"page_held"}
 """For people, of what runs: as few as workers hold, wherever their ids are."""
+
+
+SCANNING = {"mark_all_sheds"}
+"""Once, when a queue that has jobs begins to shed."""
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +99,7 @@ def test_every_poll_is_served_by_exactly_one_index(connection: sqlite3.Connectio
 def test_no_statement_scans_or_sorts(connection: sqlite3.Connection, name: str) -> None:
     for step in plan(connection, name):
         assert "TEMP B-TREE" not in step or name in SORTED
-        if step.startswith("SCAN "):
+        if step.startswith("SCAN ") and name not in SCANNING:
             table = step.split()[1]
             assert (
                 table in {"CONSTANT", "json_each"} | SMALL_TABLES | FOUND

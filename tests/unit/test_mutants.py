@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutants.dashboard import DASHBOARD_MUTANTS
+from tests.mutants.door import DOOR_MUTANTS
 from tests.mutants.guards import MUTANTS, Mutant
 from tests.mutants.ledger import LEDGER_MUTANTS
 from tests.mutants.metrics import METRICS_MUTANTS
@@ -17,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 ALL = [
     *MUTANTS,
     *DASHBOARD_MUTANTS,
+    *DOOR_MUTANTS,
     *LEDGER_MUTANTS,
     *METRICS_MUTANTS,
     *POSTGRES_MUTANTS,

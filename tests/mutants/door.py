@@ -1,0 +1,147 @@
+"""The guards of the door: brokers, merges and quiet times, keys by state, who gives way; and how each is broken."""
+
+from tests.mutants.guards import MEMORY, Mutant
+
+_MEMORY = ("tests/stores/test_conformance.py", "-k", "memory and (routing or quiet or unique or sheds)")
+_SQLITE = ("tests/stores/test_conformance.py", "-k", "sqlite and (quiet or unique or sheds)")
+_POSTGRES = ("tests/stores/test_conformance.py", "-k", "postgres and (quiet or unique or sheds)")
+_STAMP = "src/forebay/core/stamp.py"
+_SHEDDING = "src/forebay/core/shedding.py"
+_SQLITE_STORE = "src/forebay/store/sqlite"
+_POSTGRES_STORE = "src/forebay/store/postgres"
+
+DOOR_MUTANTS = [
+    Mutant(
+        "a broker serves its first queue alone",
+        "src/forebay/core/fanout.py",
+        "for queue in queues]",
+        "for queue in list(queues)[:1]]",
+        _MEMORY,
+    ),
+    Mutant(
+        "one new copy makes a duplicate",
+        "src/forebay/store/brokers.py",
+        "bool(ids) and all(told)",
+        "bool(ids) and any(told)",
+        _MEMORY,
+    ),
+    Mutant(
+        "a merge leaves the rank",
+        f"{MEMORY}/row.py",
+        "            self.rank += newer.rank_base - base\n",
+        "            pass\n",
+        _MEMORY,
+    ),
+    Mutant(
+        "a merge leaves the rank, in SQLite",
+        f"{_SQLITE_STORE}/jobs.sql",
+        "rank = coalesce(?10, rank + ?6 - rank_base)",
+        "rank = coalesce(?10, rank)",
+        _SQLITE,
+    ),
+    Mutant(
+        "a merge leaves the rank, in Postgres",
+        f"{_POSTGRES_STORE}/jobs.sql",
+        "rank = coalesce(%s::bigint, r.rank + %s - r.rank_base)",
+        "rank = coalesce(%s::bigint, r.rank + 0 * %s)",
+        _POSTGRES,
+    ),
+    Mutant(
+        "a merge leaves the expiry",
+        f"{MEMORY}/row.py",
+        "            expires_at=newer.expires_at,\n",
+        "",
+        _MEMORY,
+    ),
+    Mutant(
+        "newer work into a job that it lets expire",
+        f"{MEMORY}/intake.py",
+        'newest[draft.queue, draft.subject or ""] = target if alive else None',
+        'newest[draft.queue, draft.subject or ""] = target',
+        _MEMORY,
+    ),
+    Mutant(
+        "newer work puts nothing off",
+        _STAMP,
+        "moved = max(due_at, quiet_until(self._debounce, enqueued_at, now))",
+        "moved = due_at",
+        _MEMORY,
+    ),
+    Mutant(
+        "newer work puts it off for ever",
+        _STAMP,
+        "return quiet if merge.at_most is None else min(quiet, first_at + micros(merge.at_most))",
+        "return quiet",
+        _MEMORY,
+    ),
+    Mutant(
+        "a key outlives the states of its job",
+        _STAMP,
+        "(self.spec.unique or _WHILE_UNFINISHED).holds(state)",
+        "True",
+        _MEMORY,
+    ),
+    Mutant(
+        "a key outlives the states of its job, in Postgres",
+        f"{_POSTGRES_STORE}/migrations/0008_door.pre.sql",
+        "RETURN coalesce((v_states >> v_state) & 1 = 1, false);",
+        "RETURN v_state IS NOT NULL;",
+        _POSTGRES,
+    ),
+    Mutant(
+        "keys stay when their jobs are gone",
+        f"{MEMORY}/facts.py",
+        "            if self.keys[name][0] in self.rows:\n",
+        "            if True:\n",
+        ("tests/stores/test_model.py", "-k", "TestMemory"),
+    ),
+    Mutant(
+        "who runs gives way",
+        f"{MEMORY}/index.py",
+        "                resting.drop(row)\n",
+        "                pass\n",
+        _MEMORY,
+    ),
+    Mutant(
+        "a newcomer that is the lowest comes in",
+        _SHEDDING,
+        'if shed.who == "lowest" and arriving and max(arriving) > offered[-1]:',
+        "if False:",
+        _MEMORY,
+    ),
+    Mutant(
+        "fewer give way than are needed",
+        _SHEDDING,
+        "if len(offered) < excess:",
+        "if not offered:",
+        _MEMORY,
+    ),
+    Mutant(
+        "who takes over newer work gives way to it",
+        f"{MEMORY}/intake.py",
+        "if place[1] not in spared",
+        "if place",
+        _MEMORY,
+    ),
+    Mutant(
+        "who takes over newer work gives way to it, in SQLite",
+        f"{_SQLITE_STORE}/shedding.py",
+        "if columns[0] not in spared",
+        "if columns",
+        _SQLITE,
+    ),
+    Mutant(
+        "who came before the rule stays, in SQLite",
+        f"{_SQLITE_STORE}/queues.py",
+        "        mark_all(turn, spec.name)\n",
+        "        pass\n",
+        _SQLITE,
+    ),
+    Mutant(
+        "the newest of a run gives way, in Postgres",
+        f"{_POSTGRES_STORE}/shedding.py",
+        "else range(last_id - n + 1, last_id + 1)",
+        "else range(last_id, last_id - n, -1)",
+        _POSTGRES,
+    ),
+]
