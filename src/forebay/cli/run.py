@@ -30,7 +30,11 @@ from forebay.work.redacting import guard_logs
 
 def _shared_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("app", metavar="MODULE:NAME", help="the app object, such as app:fb")
-    parser.add_argument("--queues", metavar="A,B", help="the queues to serve (default: those of the app's jobs)")
+    parser.add_argument(
+        "--queues",
+        metavar="A[=N],B",
+        help="the queues to serve, with weights if given (default: those of the app's jobs)",
+    )
     parser.add_argument("--concurrency", type=count, metavar="N", help="jobs at once in each process (default: 64)")
     parser.add_argument(
         "--visibility-timeout",
@@ -62,7 +66,7 @@ def _worker_arguments(parser: ArgumentParser) -> None:
 
 
 def _options(args: Any, app: Forebay) -> Options:
-    queues = tuple(name.strip() for name in args.queues.split(",")) if args.queues else queues_of(app)
+    weights = weighted(args.queues) if args.queues else dict.fromkeys(queues_of(app), None)
     given = {
         "concurrency": args.concurrency,
         "claim_batch": args.claim_batch,
@@ -71,7 +75,22 @@ def _options(args: Any, app: Forebay) -> Options:
         "retry_budget": args.retry_budget,
         "metrics": args.metrics,
     }
-    return Options(queues=queues, **{name: value for name, value in given.items() if value is not None})
+    return Options(
+        queues=tuple(weights),
+        weights={queue: weight for queue, weight in weights.items() if weight is not None},
+        **{name: value for name, value in given.items() if value is not None},
+    )
+
+
+def weighted(words: str) -> dict[str, int | None]:
+    """Queues and their weights, of `mail=3,media`."""
+    weights: dict[str, int | None] = {}
+    for word in words.split(","):
+        name, equals, number = (part.strip() for part in word.partition("="))
+        if equals and not (number.isascii() and number.isdigit()):
+            raise Invalid("--queues", f"{number!r} is no weight of {name}", "write mail=3,media")
+        weights[name] = int(number) if equals else None
+    return weights
 
 
 def _worker(call: Call) -> int:
@@ -165,7 +184,7 @@ def _banner(call: Call, app: Forebay, options: Options, able: Capabilities) -> N
     facts = {
         "store": f"{masked(app.url)} ({able.name}, {durable})",
         "jobs": ", ".join(sorted(app.registry)) or "none yet: decorate a function with @fb.job",
-        "queues": ", ".join(options.queues),
+        "queues": ", ".join(f"{q} ({options.weights[q]})" if q in options.weights else q for q in options.queues),
         "cron": ", ".join(f"{name} ({table.rule})" for name, (table, _) in sorted(app.timetables.items())) or None,
     }
     if call.screen.as_json:

@@ -21,6 +21,7 @@ from forebay.core.outcome import Release
 from forebay.store.protocol import Store, Want
 from forebay.work.meter import Histogram
 from forebay.work.options import Options
+from forebay.work.turns import Turns
 
 _IDLE: Final = seconds(1)
 _STARTING_MOST: Final = 0.05
@@ -49,7 +50,7 @@ class Slots(Protocol):
 
 
 class Claimer:
-    """Fills the pool. Claims rotate over the queues, so that the first one cannot starve the others."""
+    """Fills the pool. Claims rotate over the queues, or follow their weights, so that none starves the others."""
 
     name = "claimer"
 
@@ -75,7 +76,7 @@ class Claimer:
         self._busy_for = 0
         self._sent_back = False
         self._closing = Event()
-        self._turn = 0
+        self._turns = Turns(options.queues, options.weights)
         self._fruitless = 0
         self.claims = 0
         self.claimed = 0
@@ -96,11 +97,10 @@ class Claimer:
         if room <= 0:
             self._slots.wait_for_room(_STARTING_MOST)
             return 0.0
-        claim = self._claim or self._store.claim
-        started = perf_counter()
-        leases = claim(self._wants(room), self._owner, self._options.lease_for)
-        self.took.add(int((perf_counter() - started) * 1_000_000))
-        self.claims += 1
+        wants = self._turns.wants(room)
+        leases = self._ask(wants)
+        if more := self._turns.more(room, wants, leases):
+            leases += self._ask(more)
         if not leases:
             return self._idle()
         self._fruitless = 0
@@ -140,12 +140,10 @@ class Claimer:
         self._fruitless += 1
         return 0.0 if self._fruitless <= len(self._options.queues) else _FRUITLESS_REST
 
-    def _wants(self, room: int) -> list[Want]:
-        """All the room goes to the queue whose turn it is; what it leaves is taken next time round."""
-        queues = self._options.queues
-        if len(queues) == 1:
-            return [Want(queues[0], room)]
-        self._turn = (self._turn + 1) % len(queues)
-        order = (*queues[self._turn :], *queues[: self._turn])
-        each, rest = divmod(room, len(order))
-        return [Want(queue, each + (n < rest)) for n, queue in enumerate(order) if each + (n < rest) > 0]
+    def _ask(self, wants: Sequence[Want]) -> list[Lease]:
+        claim = self._claim or self._store.claim
+        started = perf_counter()
+        leases = claim(wants, self._owner, self._options.lease_for)
+        self.took.add(int((perf_counter() - started) * 1_000_000))
+        self.claims += 1
+        return leases

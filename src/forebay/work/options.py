@@ -7,7 +7,7 @@ from msgspec import Struct
 from forebay.core.breaker import Budget
 from forebay.core.errors import Invalid
 from forebay.core.instant import checked_micros, seconds
-from forebay.core.limits import BATCH_MOST, LEASE_MOST
+from forebay.core.limits import BATCH_MOST, LEASE_MOST, WEIGHT_MOST
 from forebay.core.names import check_name
 from forebay.core.policy import check_between
 
@@ -15,10 +15,13 @@ from forebay.core.policy import check_between
 class Options(Struct, frozen=True, kw_only=True):
     """lease_for is the visibility timeout: how long a job outlives its worker's last heartbeat.
 
+    weights say how the worker's room is divided while several of its queues have work; a queue without one has 1. None
+    at all: evenly.
     metrics is where to be scraped, a port or host:port; processes under a supervisor take the next free ports.
     """
 
     queues: tuple[str, ...] = ("default",)
+    weights: dict[str, int] = {}
     concurrency: int = 64
     claim_batch: int = 100
     lease_for: timedelta = seconds(30)
@@ -32,6 +35,10 @@ class Options(Struct, frozen=True, kw_only=True):
             raise Invalid("queues", "none is named", "give at least one, such as default")
         for queue in self.queues:
             check_name("queue", queue)
+        for queue, weight in self.weights.items():
+            if queue not in self.queues:
+                raise Invalid("weights", f"{queue} is not one of the queues", f"use {', '.join(self.queues)}")
+            check_between(f"weight of {queue}", weight, 1, WEIGHT_MOST)
         check_between("concurrency", self.concurrency, 1, 10_000)
         check_between("claim_batch", self.claim_batch, 1, BATCH_MOST)
         check_between("wedged_most", self.wedged_most, 0, 10_000)
