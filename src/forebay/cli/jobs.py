@@ -87,7 +87,9 @@ def _told(call: Call, receipt: Receipt) -> int:
     if call.screen.as_json:
         call.screen.emit(receipt)
         return OK
-    call.screen.say(str(receipt.id))
+    call.screen.say(" ".join(map(str, receipt.copies or [receipt.id])))
+    if not receipt.id:
+        call.screen.note("dropped: the broker has no route for this kind")
     if receipt.duplicate:
         call.screen.note("a duplicate: the key was known, this is the id of the first job")
     if receipt.merged:

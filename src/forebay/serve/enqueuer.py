@@ -59,14 +59,16 @@ class Enqueuer:
         return await answer
 
     async def look(self) -> None:
-        """Which queues make their producers wait."""
+        """Which queues make their producers wait, and which brokers lead to one of them."""
         self._looked_at = monotonic()
         specs = await self._ground.call(self._ground.store.specs)
-        self._blocking = frozenset(
+        blocking = {
             spec.name
             for spec in specs
             if isinstance(spec.capacity, Bounded) and isinstance(spec.capacity.when_full, Block)
-        )
+        }
+        routes = [(spec.name, route.queue) for spec in specs if spec.fan_out for route in spec.fan_out.routes]
+        self._blocking = frozenset(blocking | {name for name, queue in routes if queue in blocking})
 
     def close(self) -> None:
         self._patient.shutdown(wait=False, cancel_futures=True)

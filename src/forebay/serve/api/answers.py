@@ -17,11 +17,12 @@ StateName: TypeAlias = Literal["waiting", "ready", "running", "done", "dead", "c
 SECOND = 1_000_000
 
 
-class Accepted(Struct, frozen=True):
+class Accepted(Struct, frozen=True, omit_defaults=True):
     """The job is in, and durable where the store is.
 
     merged   a job that still waited took over the payload (`LatestWins`): this is its id
     durable  it outlives a crash of the process and of the machine
+    copies   of a job for a broker: the ids in its queues. `job_id` is the first of them, or 0: no route was for it
     """
 
     job_id: int
@@ -29,6 +30,7 @@ class Accepted(Struct, frozen=True):
     duplicate: bool
     merged: bool
     durable: bool
+    copies: tuple[int, ...] = ()
 
 
 class FailureView(Struct, frozen=True):

@@ -50,13 +50,14 @@ Line = tuple[int, bytes | None]
 """Its number, and its text; None when it was longer than a line may be."""
 
 
-class LineTaken(Struct, frozen=True):
-    """The job is in; `duplicate`: its key was seen before, and this is the first job's id."""
+class LineTaken(Struct, frozen=True, omit_defaults=True):
+    """The job is in; `duplicate`: its key was seen before, and this is the first job's id. `copies` as `Accepted`."""
 
     line: int
     job_id: int
     duplicate: bool
     merged: bool
+    copies: tuple[int, ...] = ()
 
 
 class LineRefused(Struct, frozen=True):
@@ -188,7 +189,7 @@ class _Batch:
 
     def _told(self, number: int, answer: Answer) -> LineTaken | LineRefused:
         if isinstance(answer, Receipt):
-            return LineTaken(number, answer.id, answer.duplicate, answer.merged)
+            return LineTaken(number, answer.id, answer.duplicate, answer.merged, answer.copies)
         self._ground.meters.met(answer)
         return LineRefused(number, any_problem(answer).body())
 

@@ -72,7 +72,7 @@ async def enqueue(request: Request, actor: Annotated[Actor, need(Role.PRODUCER)]
     receipt = await ground.enqueuer.put(draft)
     if receipt.duplicate:
         raise await _duplicate(ground, actor, receipt)
-    return Answer(Accepted(receipt.id, "accepted", False, receipt.merged, receipt.durable), 202)
+    return Answer(Accepted(receipt.id, "accepted", False, receipt.merged, receipt.durable, receipt.copies), 202)
 
 
 async def _duplicate(ground: Ground, actor: Actor, receipt: Receipt) -> Problem:
