@@ -1,5 +1,7 @@
 """Enqueue inside the caller's own transaction: committed means it will run, rolled back means it was never there.
 
+The place of a group in a log moves on in the same way: what an entry caused and that it was handled, both or neither.
+
 The caller brings a connection of its own driver to the database of a `postgresql://` store. One statement is executed
 on it, in that driver's style, and nothing else: no commit, no setting, no connection of ours. A driver is recognised by
 the class of the connection, so none of them is a dependency.
@@ -19,13 +21,22 @@ from msgspec import Struct
 from forebay.core.errors import ForebayError, Invalid, KeyConflict, Unsupported, WrongQueueKind
 from forebay.core.instant import Instant, Span
 from forebay.core.job import Draft
+from forebay.core.names import check_name
 from forebay.core.payload import digest
-from forebay.store.checks import check_batch, check_bytes
+from forebay.core.policy import check_between
+from forebay.store.checks import check_batch, check_bytes, check_epoch
+from forebay.store.log import committed
 
 SCHEMES: Final = ("postgresql", "postgres")
 
 _PUT: Final = "SELECT forebay.enqueue_draft(d.value) FROM json_array_elements(CAST(CAST({} AS text) AS json)) AS d"
 _PUT_AND_TELL: Final = f"{_PUT}, (SELECT pg_notify('forebay', CAST({{}} AS text))) AS told"
+
+_COMMIT: Final = (
+    "SELECT coalesce(CAST(c.known AS text), '') || '/' || coalesce(c.flaw, '') FROM forebay.commit_offset("
+    "CAST({} AS text), CAST({} AS text), CAST(CAST({} AS text) AS bigint), CAST(CAST({} AS text) AS bigint), "
+    "in_epoch => CAST(nullif(CAST({} AS text), '') AS bigint)) AS c"
+)
 
 _KNOWN: Final = (
     "enqueue_in takes a Connection or Cursor of psycopg, a Connection or Session of SQLAlchemy, or a connection of "
@@ -35,6 +46,7 @@ _KNOWN: Final = (
 _CONFLICT: Final = re.compile(r"forebay: key E?'(.*)' of queue (\S+) belongs to job (\d+)")
 _LOG: Final = re.compile(r"forebay: (\S+) is a log")
 _MISSING: Final = ("3F000", "42883", "42P01")
+_BIGINT_MOST: Final = 2**63 - 1
 
 Statement = Callable[[str], tuple[str, tuple[str, ...]]]
 """The statement and its parameters, for a driver that marks them with `%s` or with `$1`."""
@@ -87,13 +99,50 @@ async def aenqueue_in(connection: object, drafts: Sequence[Draft], *, notify: bo
         return list(await execute(connection, statement)) if drafts else []
 
 
+def commit_in(
+    connection: object, log: str, group: str, partition: int, offset: int, *, epoch: int | None = None
+) -> int:
+    """As `commit` of the store does, in this transaction; until it ends the partition changes hands for nobody."""
+    execute = _found(connection, _SYNC, _ASYNC, "it is asynchronous", "await acommit_in(…)")
+    statement = _commit(log, group, partition, offset, epoch)
+    with _in_our_words([]):
+        (answer,) = execute(connection, statement)
+    return _committed(answer, log, group, partition, offset, epoch)
+
+
+async def acommit_in(
+    connection: object, log: str, group: str, partition: int, offset: int, *, epoch: int | None = None
+) -> int:
+    """The same for drivers that are awaited."""
+    execute = _found(connection, _ASYNC, _SYNC, "it is not asynchronous", "call commit_in(…)")
+    statement = _commit(log, group, partition, offset, epoch)
+    with _in_our_words([]):
+        (answer,) = await execute(connection, statement)
+    return _committed(answer, log, group, partition, offset, epoch)
+
+
+def _commit(log: str, group: str, partition: int, offset: int, epoch: int | None) -> Statement:
+    check_epoch(epoch)
+    for name, number in (("partition", partition), ("offset", offset)):
+        check_between(name, number, -1, _BIGINT_MOST)
+    numbers = (str(partition), str(offset), "" if epoch is None else str(epoch))
+    return _styled(_COMMIT, check_name("log", log), check_name("group", group), *numbers)
+
+
+def _committed(answer: str, log: str, group: str, partition: int, offset: int, epoch: int | None) -> int:
+    known, _, flaw = answer.partition("/")
+    return committed(int(known or -1), flaw or None, log, group, partition, offset, epoch)
+
+
 def _statement(drafts: Sequence[Draft], notify: bool) -> Statement:
     check_batch("enqueue_in", len(drafts))
     check_bytes("enqueue_in", [draft.body for draft in drafts])
     puts = msgspec.json.encode([_put(draft) for draft in drafts]).decode()
     queues = ",".join(sorted({draft.queue for draft in drafts}))
-    text, parameters = (_PUT_AND_TELL, (puts, queues)) if notify else (_PUT, (puts,))
+    return _styled(_PUT_AND_TELL, puts, queues) if notify else _styled(_PUT, puts)
 
+
+def _styled(text: str, *parameters: str) -> Statement:
     def styled(mark: str) -> tuple[str, tuple[str, ...]]:
         marks = [mark if mark == "%s" else f"${number}" for number in range(1, len(parameters) + 1)]
         return text.format(*marks), parameters

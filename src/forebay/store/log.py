@@ -11,6 +11,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from forebay.core.errors import Invalid, PartitionLost, WrongQueueKind
 from forebay.core.event import LogEntry
 from forebay.core.instant import Instant
 
@@ -100,3 +101,20 @@ class Log(Protocol):
 
     def groups(self, log: str, after: str, limit: int) -> list[Standing]:
         """How up to `limit` groups stand with each partition, by name and number; go on with the last name."""
+
+
+def committed(
+    known: int, flaw: str | None, log: str, group: str, partition: int, offset: int, epoch: int | None
+) -> int:
+    """What a commit by one statement answered, in our words: the place, or why there is none."""
+    match flaw:
+        case None:
+            return known
+        case "log":
+            raise WrongQueueKind(log, is_log=False)
+        case "partition":
+            raise Invalid("partition", f"{partition!r} is not in 0 … {known}", f"log {log!r} has no other")
+        case "offset":
+            raise Invalid("offset", f"{offset!r} is not in -1 … {known}", "commit what was read")
+        case _:
+            raise PartitionLost(log, group, partition, epoch or 0)

@@ -8,12 +8,11 @@ from datetime import timedelta
 from typing import Final
 
 from forebay.core.clock import Clock
-from forebay.core.errors import Invalid, PartitionLost, WrongQueueKind
 from forebay.core.event import LogEntry
 from forebay.core.instant import Instant, checked_instant
 from forebay.core.names import check_name
 from forebay.store.checks import check_epoch, check_limit, checked_entries, checked_member
-from forebay.store.log import Owned, Standing
+from forebay.store.log import Owned, Standing, committed
 from forebay.store.postgres.base import Turn
 from forebay.store.postgres.export import Export
 from forebay.store.postgres.feed import Feed
@@ -109,23 +108,6 @@ class PostgresStore(Feed, Export, LedgerVerbs, Unbuilt):
         log = check_name("log", log)
         check_limit("groups", limit)
         return self._write(lambda turn: _logs(turn).groups(log, after, limit), gated=False)
-
-
-def committed(
-    known: int, flaw: str | None, log: str, group: str, partition: int, offset: int, epoch: int | None
-) -> int:
-    """What `forebay.commit_offset` answered, in our words."""
-    match flaw:
-        case None:
-            return known
-        case "log":
-            raise WrongQueueKind(log, is_log=False)
-        case "partition":
-            raise Invalid("partition", f"{partition!r} is not in 0 … {known}", f"log {log!r} has no other")
-        case "offset":
-            raise Invalid("offset", f"{offset!r} is not in -1 … {known}", "commit what was read")
-        case _:
-            raise PartitionLost(log, group, partition, epoch or 0)
 
 
 def _append(turn: Turn, log: str, pairs: Sequence[tuple[bytes, str | None]]) -> list[LogEntry]:
