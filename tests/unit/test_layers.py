@@ -74,7 +74,7 @@ ROOMS = {
     "forebay.store.open": ["forebay.core", "forebay.store.*"],
     "forebay.store.*": SHARED,
     "forebay.vault": ["forebay.core"],
-    "forebay.work": [*CONTRACT, "forebay.tracing"],
+    "forebay.work": [*CONTRACT, "forebay.store.feeding", "forebay.tracing"],
 }
 
 PURE = set(
