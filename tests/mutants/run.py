@@ -25,6 +25,7 @@ from tests.mutants.dashboard import DASHBOARD_MUTANTS  # noqa: E402
 from tests.mutants.door import DOOR_MUTANTS  # noqa: E402
 from tests.mutants.guards import MUTANTS, Mutant  # noqa: E402
 from tests.mutants.ledger import LEDGER_MUTANTS  # noqa: E402
+from tests.mutants.logs import LOG_MUTANTS  # noqa: E402
 from tests.mutants.metrics import METRICS_MUTANTS  # noqa: E402
 from tests.mutants.postgres import POSTGRES_MUTANTS  # noqa: E402
 from tests.mutants.security import SECURITY_MUTANTS  # noqa: E402
@@ -94,6 +95,7 @@ def main() -> int:
             *DASHBOARD_MUTANTS,
             *DOOR_MUTANTS,
             *LEDGER_MUTANTS,
+            *LOG_MUTANTS,
             *METRICS_MUTANTS,
             *POSTGRES_MUTANTS,
             *SECURITY_MUTANTS,

@@ -157,6 +157,9 @@ def _log(store: MemoryStore, clock: ManualClock) -> None:
     for partition, (_, following) in enumerate(store.extent("log")):
         store.commit("log", "readers", partition, following - 1)
     store.commit("log", "readers", 0, -1, rewind=True)
+    store.own("log", "readers", "one", seconds(30))
+    store.own("log", "readers", "two", seconds(30))
+    store.disown("log", "readers", "two")
     clock.advance(1_000_000)
     store.append("log", [b"4"], ["a"])
     store.trim("log", clock.now(), 2)

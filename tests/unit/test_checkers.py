@@ -13,6 +13,7 @@ from forebay.core.event import (
     Entry,
     Event,
     Extended,
+    PartitionsOwned,
     Promoted,
     Purged,
     Redriven,
@@ -37,6 +38,7 @@ from forebay.testing.checkers import (
     early,
     key_order,
     owners,
+    readers,
     shares,
 )
 from forebay.testing.clock import ManualClock
@@ -55,6 +57,10 @@ def born(job_id: int, *, due_at: int = 0, lives: int = 2, expires_at: int | None
 
 def lined(job_id: int, gates: tuple[Gate, ...] = LINE) -> Entry:
     return Entry(job_id, "q", "k", b"1", 0, False, 2, gates=gates)
+
+
+def own(member: str, until: int, epochs: dict[int, int], at: int = 0) -> PartitionsOwned:
+    return PartitionsOwned(at, "log", "g", member, until, list(epochs), list(epochs.values()))
 
 
 def claim(job_id: int, delivery: int = 1, at: int = 0) -> Claimed:
@@ -125,6 +131,10 @@ PLANTED: list[tuple[Checker, list[Event], str]] = [
     (early, [Enqueued(0, [born(1, due_at=5)]), Promoted(3, [1])], "Promoted 2 µs before"),
     (early, [Enqueued(0, [born(1)]), claim(1), retry(1, due_at=7), claim(1, 2, at=6)], "Claimed 1 µs before"),
     (early, [Enqueued(0, [born(1, expires_at=5)]), claim(1, at=5)], "claimed 0 µs after it expired"),
+    (readers, [own("a", 9, {0: 1}), own("b", 15, {0: 2}, at=5)], "b takes it while a owns it for 4 µs more"),
+    (readers, [own("a", 9, {0: 1}), own("b", 19, {0: 1}, at=9)], "changes hands in epoch 1 after 1"),
+    (readers, [own("a", 9, {0: 1}), own("a", 12, {0: 2}, at=3)], "a keeps it in epoch 2, not 1"),
+    (readers, [own("a", 9, {0: 1}), own("a", 0, {}, at=1), own("a", 9, {0: 1}, at=2)], "epoch 1 after 1"),
 ]
 
 CLEAN: list[tuple[Checker, list[Event]]] = [
@@ -136,6 +146,8 @@ CLEAN: list[tuple[Checker, list[Event]]] = [
     (key_order, [Enqueued(0, [lined(1, BLOCKING), lined(2)]), claim(1), die(1), Purged(0, [1]), claim(2)]),
     (key_order, [Enqueued(0, [lined(1), lined(2)]), Cancelled(0, [1], [0], []), claim(2)]),
     (early, [Enqueued(0, [born(1, due_at=5)]), claim(1, at=5)]),
+    (readers, [own("a", 9, {0: 1, 1: 1}), own("a", 12, {0: 1}, at=3), own("b", 15, {1: 2}, at=3)]),
+    (readers, [own("a", 9, {0: 1}), own("b", 19, {0: 2}, at=9), own("b", 0, {}, at=10), own("a", 30, {0: 3}, at=11)]),
     (early, [Enqueued(0, [born(1, expires_at=5)]), Promoted(6, [], [1]), Redriven(7, [1]), claim(1, at=8)]),
 ]
 

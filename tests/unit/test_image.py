@@ -42,6 +42,10 @@ def pictures(facts: Facts) -> dict[str, object]:
         "schedules": facts.schedules,
         "last_ticks": facts.last_ticks,
         "places": facts.logs.places,
+        "owners": facts.logs.owners,
+        "members": facts.logs.members,
+        "seen": facts.logs.seen,
+        "lost": facts.logs.lost,
         "logs": {
             log: [(part.first, part.next, part.read(part.first - 1, 10**6)) for part in partitions]
             for log, partitions in facts.logs.partitions.items()

@@ -8,6 +8,7 @@ from tests.mutants.dashboard import DASHBOARD_MUTANTS
 from tests.mutants.door import DOOR_MUTANTS
 from tests.mutants.guards import MUTANTS, Mutant
 from tests.mutants.ledger import LEDGER_MUTANTS
+from tests.mutants.logs import LOG_MUTANTS
 from tests.mutants.metrics import METRICS_MUTANTS
 from tests.mutants.postgres import POSTGRES_MUTANTS
 from tests.mutants.security import SECURITY_MUTANTS
@@ -20,6 +21,7 @@ ALL = [
     *DASHBOARD_MUTANTS,
     *DOOR_MUTANTS,
     *LEDGER_MUTANTS,
+    *LOG_MUTANTS,
     *METRICS_MUTANTS,
     *POSTGRES_MUTANTS,
     *SECURITY_MUTANTS,

@@ -6,6 +6,7 @@
     key_order     at an ordered gate one at a time, smallest unfinished id first
     shares        while all classes have work, each gets its weight within 5 %
     early         nothing is handed out before it is due, nor after it has expired
+    readers       a partition of a log has one owner a group at a time, and a new epoch with each
 
 `check_all` runs them in this order. An empty list is a clean history. These read the events of the in-process store;
 `ledger` judges the records that every durable store keeps.
@@ -20,10 +21,22 @@ from forebay.testing.checkers.early import early
 from forebay.testing.checkers.key_order import key_order
 from forebay.testing.checkers.ledger import ledger
 from forebay.testing.checkers.owners import owners
+from forebay.testing.checkers.readers import readers
 from forebay.testing.checkers.shares import shares
 from forebay.testing.checkers.violation import Violation
 
-__all__ = ["Violation", "attempts", "check_all", "conservation", "early", "key_order", "ledger", "owners", "shares"]
+__all__ = [
+    "Violation",
+    "attempts",
+    "check_all",
+    "conservation",
+    "early",
+    "key_order",
+    "ledger",
+    "owners",
+    "readers",
+    "shares",
+]
 
 
 def check_all(events: Sequence[Event], *, drained: bool = False, dropped: Collection[str] = ()) -> list[Violation]:
@@ -35,4 +48,5 @@ def check_all(events: Sequence[Event], *, drained: bool = False, dropped: Collec
         *key_order(events),
         *shares(events),
         *early(events),
+        *readers(events),
     ]
