@@ -14,10 +14,14 @@ from collections.abc import Callable, Iterator
 from forebay.cli.command import Call, Command
 from forebay.cli.exits import FAILED, OK, CommandFailed
 from forebay.cli.finding import Finding
+from forebay.cli.logs import standings_of
 from forebay.cli.place import file_of, is_postgres, masked, reaching, said
 from forebay.cli.schema import schema_of
 from forebay.core.errors import ForebayError
+from forebay.core.instant import micros
 from forebay.core.limits import BATCH_MOST, INSTANT_MOST
+from forebay.core.names import is_reserved
+from forebay.core.policy import Retained
 from forebay.core.words import SECOND, many, span, when
 from forebay.store.protocol import Backlog, Store
 from forebay.work.cron import NEVER, words_of
@@ -28,6 +32,8 @@ _LATE_SECONDS = 60
 _SKEW_WARN, _SKEW_FAIL = 1.0, 60.0
 _SLOW_WRITE = 0.25
 _ROOM_LEAST = 256 * 1024 * 1024
+_LAST_PART = 4
+"""A group that loses an entry within this part of its window is told."""
 
 
 def examine(url: str, open_store: Callable[[], Store]) -> Iterator[Finding]:
@@ -46,7 +52,7 @@ def examine(url: str, open_store: Callable[[], Store]) -> Iterator[Finding]:
         yield from _disk(url)
         if not is_postgres(url):
             yield from _durable(store)
-        for check in (_writable, _clock, _ages, _dead, _leases, _pauses, _schedules):
+        for check in (_writable, _clock, _ages, _dead, _leases, _pauses, _schedules, _logs):
             yield from check(store)
         yield _schema(url)
     except (ForebayError, CommandFailed) as error:
@@ -129,6 +135,21 @@ def _dead(store: Store) -> Iterator[Finding]:
     most = sorted(dead, key=lambda queue: -dead[queue])[:5]
     fact = f"{many(sum(dead.values()), 'dead letter')}: " + ", ".join(f"{queue} {dead[queue]:,}" for queue in most)
     yield Finding("warn", "dead", fact, "forebay dlq ls --group shows the causes, forebay dlq redrive retries them")
+
+
+def _logs(store: Store) -> Iterator[Finding]:
+    """Groups that lost something, or will within the last part of the window."""
+    for spec in store.specs():
+        retention = spec.retention
+        if not isinstance(retention, Retained) or retention.window is None or is_reserved(spec.name):
+            continue
+        near = store.now() + micros(retention.window) // _LAST_PART
+        behind = [one for one in standings_of(store, spec.name) if one.loses_at is not None and one.loses_at <= near]
+        for group in dict.fromkeys(one.group for one in behind):
+            lag = sum(one.lag for one in behind if one.group == group)
+            soonest = min(one.loses_at for one in behind if one.group == group and one.loses_at is not None)
+            fact = f"{spec.name}: group {group} is {lag:,} behind and loses the next {when(soonest, store.now())}"
+            yield Finding("warn", "log", fact, "run more of its readers, or let the log keep longer")
 
 
 def _leases(store: Store) -> Iterator[Finding]:

@@ -1,0 +1,83 @@
+"""`forebay logs`: what a log holds, who reads it, and moving a group's place."""
+
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from forebay.cli import main
+from forebay.core.instant import days, seconds
+from forebay.core.policy import Retained
+from forebay.core.spec import QueueSpec
+from forebay.store.sqlite.store import SqliteStore
+from tests.answer import Answer, Run
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FOREBAY_URL", raising=False)
+    store = SqliteStore("forebay.db")
+    store.put_spec(QueueSpec(name="clicks", retention=Retained(2, window=days(7))))
+    store.close()
+
+    def call(*arguments: str) -> Answer:
+        capsys.readouterr()
+        code = main(arguments)
+        said = capsys.readouterr()
+        assert "Traceback (most" not in said.err
+        return Answer(code, said.out, said.err)
+
+    return call
+
+
+def test_entries_go_in_and_come_out(run: Run) -> None:
+    for number in range(3):
+        assert "offset" in run("logs", "append", "clicks", f"n={number}", "password=x", "--key", "ada").out
+    assert "holds 3 of 3" in run("logs", "ls").out
+    shown = run("logs", "read", "clicks", "--limit", "2")
+    assert shown.out.count("ada") == 2
+    assert '"n":0' in shown.out
+    assert '"x"' not in shown.out
+    assert '"x"' in run("logs", "read", "clicks", "--raw").out
+    assert [entry["body"]["n"] for entry in run("logs", "read", "clicks", "--after", "1", "--json").json] == [2]
+    assert run("logs", "read", "clicks", "--since", "+1h").out == ""
+    assert run("logs", "read", "clicks", "--partition", "2").code == 1
+
+
+def test_a_group_is_shown_and_moved(run: Run) -> None:
+    assert "no group" in run("logs", "groups", "clicks").err
+    for number in range(4):
+        run("logs", "append", "clicks", f"n={number}")
+    store = SqliteStore("forebay.db")
+    store.own("clicks", "billing", "reader-1", seconds(30))
+    store.commit("clicks", "billing", 0, 1)
+    store.close()
+    shown = run("logs", "groups", "clicks").out
+    assert "billing: 2 behind, 0 lost" in shown
+    assert "reader-1" in shown
+    assert "in 6d 23h" in shown
+    lags = [stood["lag"] for stood in run("logs", "groups", "clicks", "--json").json]
+    assert lags == [0, 2]
+    assert "billing goes on with 0/0" in run("logs", "seek", "clicks", "billing", "start").out
+    assert "billing: 4 behind" in run("logs", "groups", "clicks").out
+    run("logs", "seek", "clicks", "billing", "end")
+    assert "billing: 0 behind" in run("logs", "groups", "clicks").out
+    run("logs", "seek", "clicks", "billing", "1", "--partition", "1")
+    run("logs", "seek", "clicks", "billing", "+1h", "--partition", "0")
+    assert "billing: 1 behind" in run("logs", "groups", "clicks").out
+    assert run("logs", "seek", "clicks", "billing", "9").code == 2
+    assert run("logs", "groups", "unknown").code != 0
+
+
+def test_the_doctor_warns_before_a_group_loses_something(run: Run) -> None:
+    run("logs", "append", "clicks", "n=1")
+    store = SqliteStore("forebay.db")
+    store.commit("clicks", "billing", 0, -1)
+    store.close()
+    assert "billing" not in run("doctor").out
+    store = SqliteStore("forebay.db")
+    store.put_spec(QueueSpec(name="clicks", retention=Retained(2, window=seconds(0.2))))
+    store.close()
+    Event().wait(0.16)
+    assert "group billing is 1 behind and loses the next" in run("doctor").out
