@@ -98,8 +98,8 @@ DOOR_MUTANTS = [
     Mutant(
         "who runs gives way",
         f"{MEMORY}/index.py",
-        "                resting.drop(row)\n",
-        "                pass\n",
+        "                    resting.drop(row)\n",
+        "                    pass\n",
         _MEMORY,
     ),
     Mutant(

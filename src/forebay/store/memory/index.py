@@ -38,6 +38,7 @@ class Index:
         self._finished: dict[State, dict[str, Deadlines[int]]] = {state: {} for state in State if state.terminal}
         self._due = LazyHeap()
         self.brokers = {spec.name for spec in facts.specs.values() if spec.is_broker}
+        self.shedding: set[str] = set()
         for queue in (*facts.specs, *facts.paused):
             self.line(queue)
         for row in facts.rows.values():
@@ -47,12 +48,16 @@ class Index:
         line = self.lines.get(queue)
         if line is None:
             line = self.lines[queue] = Line(self._facts.spec(queue))
+            if line.resting is not None:
+                self.shedding.add(queue)
         return line
 
     def configure(self, spec: QueueSpec) -> None:
         line = self.line(spec.name)
         line.configure(spec)
+        self.shedding.discard(spec.name)
         if line.resting is not None:
+            self.shedding.add(spec.name)
             for row in self._facts.rows.values():
                 if row.entry.queue == spec.name and row.state in (_WAITING, _READY):
                     line.resting.add(row)
@@ -101,9 +106,11 @@ class Index:
                 self._forget_merge(row)
             if entry.expires_at is not None:
                 self.expiring.remove(entry.expires_at, entry.id)
-            resting = self.lines[entry.queue].resting
-            if resting is not None:
-                resting.drop(row)
+        if self.shedding:
+            for row in rows:
+                resting = self.lines[row.entry.queue].resting
+                if resting is not None:
+                    resting.drop(row)
 
     def _reranked(self, before: Row, row: Row, line: Line) -> None:
         if line.resting is not None:

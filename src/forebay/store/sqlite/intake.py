@@ -172,7 +172,9 @@ class _Batch:
         turn.connection.executemany(_INSERT_PLAIN, plain)
         if rows:
             turn.connection.executemany(_INSERT, rows)
-        mark(turn, [entry for entry in entries if turn.line(entry.queue).known.stamper.sheds])
+        shedding = [queue for queue in self._arrivals if turn.line(queue).known.stamper.sheds is not None]
+        if shedding:
+            mark(turn, [entry for entry in entries if entry.queue in shedding])
         if self._merged:
             turn.connection.executemany(_MERGE, [self._merge(*each) for each in self._merged])
         if self._keys:

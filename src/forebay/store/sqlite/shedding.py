@@ -33,8 +33,7 @@ def give_way(
 
 def mark(turn: Turn, entries: Sequence[Entry]) -> None:
     """New jobs of queues that shed are known as such."""
-    if entries:
-        turn.connection.execute(_MARK, (id_list(entry.id for entry in entries),))
+    turn.connection.execute(_MARK, (id_list(entry.id for entry in entries),))
 
 
 def mark_all(turn: Turn, queue: str) -> None:
