@@ -8,11 +8,11 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from forebay.core.instant import seconds
+from forebay.core.instant import days, seconds
 from forebay.core.job import Draft
 from forebay.core.ledger import Change, LedgerEntry, Record, Span
 from forebay.core.outcome import Ack, DeadLetter, Failure
-from forebay.core.policy import Bounded
+from forebay.core.policy import Bounded, Retained
 from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Actor, Role
 from forebay.serve.metrics.expose import exposition
@@ -70,6 +70,9 @@ def test_a_scrape_tells_what_happened(durable: Store, serve_on: Serving) -> None
     leases = durable.claim([Want("mail", 3)], "w", seconds(30))
     durable.settle([(leases[0], Ack()), (leases[1], DeadLetter(Failure("Oops")))])
     durable.pause("tiny")
+    durable.put_spec(QueueSpec(name="clicks", retention=Retained(2, window=days(1))))
+    durable.append("clicks", [b"1"] * 4)
+    durable.commit("clicks", "g", 0, 0)
     producer = site.client(Role.PRODUCER)
     for _ in range(2):
         producer.post("/jobs", json={"kind": "x", "queue": "tiny"})
@@ -90,6 +93,9 @@ def test_a_scrape_tells_what_happened(durable: Store, serve_on: Serving) -> None
     assert found["forebay_queue_oldest_seconds", (("queue", "mail"),)] > 0
     assert found["forebay_dead_oldest_seconds", (("queue", "mail"),)] >= 0
     assert found["forebay_queue_paused", (("queue", "tiny"),)] == 1
+    reading = (("group", "g"), ("queue", "clicks"))
+    assert (found["forebay_log_lag_entries", reading], found["forebay_log_lost_entries_total", reading]) == (3, 0)
+    assert 86_000 < found["forebay_log_loses_in_seconds", reading] <= 86_400
     assert found["forebay_capacity_refusals_total", (("queue", "tiny"),)] == 1
     posts = {
         status: found["forebay_http_requests_total", (("method", "POST"), ("route", "/jobs"), ("status", status))]

@@ -297,6 +297,47 @@ class Committed(Struct, frozen=True):
     position: int
 
 
+class StandingView(Struct, frozen=True):
+    """`lag`: entries it has still to read; `lost`: entries that went before it had them; `loses_at`: when the next."""
+
+    group: str
+    partition: int
+    position: int
+    lag: int
+    lost: int
+    loses_at: datetime | None
+    seen_at: datetime
+    member: str | None
+    epoch: int
+    until: datetime | None
+
+
+class Standings(Struct, frozen=True):
+    """Go on with `after=next`; null: there are no more."""
+
+    groups: list[StandingView]
+    next: str | None = None
+
+
+class OwnedView(Struct, frozen=True):
+    """Read after `position`, commit with `epoch`, own again before `until`."""
+
+    partition: int
+    epoch: int
+    position: int
+    until: datetime
+
+
+class Ownership(Struct, frozen=True):
+    group: str
+    member: str
+    partitions: list[OwnedView]
+
+
+class Freed(Struct, frozen=True):
+    freed: int
+
+
 class Scale(Struct, frozen=True):
     """How much work waits, in seconds of one worker: `workers` is how many would have it done in `within` seconds."""
 

@@ -197,11 +197,28 @@ class Append(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Commit(Struct, frozen=True, forbid_unknown_fields=True):
-    """The group has done everything up to `offset`; its place only moves back with `rewind`."""
+    """The group has done everything up to `offset`; its place only moves back with `rewind`.
+
+    With `epoch` only the member that owns the partition in it may say so.
+    """
 
     group: Name
     offset: Offset
     rewind: bool = False
+    epoch: Annotated[int, Meta(ge=1, le=2**63 - 1)] | None = None
+
+
+class Own(Struct, frozen=True, forbid_unknown_fields=True):
+    """A member of the group wants its share of the partitions, for so many seconds."""
+
+    group: Name
+    member: Annotated[str, Meta(min_length=1, max_length=256)]
+    lease_seconds: Annotated[float, Meta(ge=0.001, le=86_400)] = 30.0
+
+
+class Disown(Struct, frozen=True, forbid_unknown_fields=True):
+    group: Name
+    member: Annotated[str, Meta(min_length=1, max_length=256)]
 
 
 def span_of(field: str, seconds: float) -> Span:

@@ -1,8 +1,11 @@
-"""Retained logs: append, read from any offset, and keep a group's place. A log belongs to all who reach its name.
+"""Retained logs: append, read from any offset or instant, keep a group's place and share its partitions.
+
+A log belongs to all who reach its name.
 
 Entries have no tenant, so logs are only for actors who see every tenant.
 """
 
+from datetime import datetime
 from typing import Annotated, Final
 
 import msgspec
@@ -11,13 +14,27 @@ from fastapi.responses import Response
 from msgspec import Raw
 
 from forebay.core.event import LogEntry
-from forebay.core.instant import to_datetime
+from forebay.core.instant import Instant, from_datetime, seconds, to_datetime
 from forebay.core.limits import PARTITIONS_MOST
 from forebay.core.payload import encode_payload
 from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Actor, Role
-from forebay.serve.api.answers import Appended, Committed, Entries, EntryPlace, EntryView, Extent, Logs, LogView
-from forebay.serve.api.bodies import NAME_PATTERN, Append, Commit
+from forebay.serve.api.answers import (
+    Appended,
+    Committed,
+    Entries,
+    EntryPlace,
+    EntryView,
+    Extent,
+    Freed,
+    Logs,
+    LogView,
+    OwnedView,
+    Ownership,
+    Standings,
+    StandingView,
+)
+from forebay.serve.api.bodies import NAME_PATTERN, Append, Commit, Disown, Own
 from forebay.serve.api.describe import described
 from forebay.serve.api.exchange import Answer, body_of, rules, sees_plainly
 from forebay.serve.api.jobs import Limit, NameFilter
@@ -25,6 +42,7 @@ from forebay.serve.ground import Ground
 from forebay.serve.problems import absent
 from forebay.serve.security.door import need, spend
 from forebay.serve.security.redact import redact
+from forebay.store.log import Standing
 
 router = APIRouter(tags=["logs"])
 
@@ -32,6 +50,8 @@ LogName = Annotated[str, Path(pattern=NAME_PATTERN)]
 Partition = Annotated[int, Path(ge=0, lt=PARTITIONS_MOST)]
 _append: Final = msgspec.json.Decoder(Append)
 _commit: Final = msgspec.json.Decoder(Commit)
+_own: Final = msgspec.json.Decoder(Own)
+_disown: Final = msgspec.json.Decoder(Disown)
 
 
 @router.get("/logs", **described(Logs))
@@ -61,6 +81,48 @@ async def append(request: Request, actor: Annotated[Actor, need(Role.PRODUCER)],
     return Answer(Appended([EntryPlace(entry.partition, entry.offset) for entry in entries]), 201)
 
 
+@router.get("/logs/{name}/groups", **described(Standings, problems=(404,)))
+async def groups(
+    request: Request,
+    actor: Annotated[Actor, need(Role.VIEWER, Role.WORKER)],
+    name: LogName,
+    after: NameFilter = None,
+    limit: Limit = 100,
+) -> Response:
+    """Who reads the log: each group with each partition, what it has still to read, and when it will lose something."""
+    ground: Ground = request.app.state.ground
+    await _must_be(ground, actor, name)
+    found = await ground.call(ground.store.groups, name, after or "", limit)
+    names = {one.group for one in found}
+    return Answer(Standings([_standing(one) for one in found], found[-1].group if len(names) == limit else None))
+
+
+@router.post(
+    "/logs/{name}/own",
+    **described(Ownership, body=Own, sent={"group": "billing", "member": "reader-1"}, problems=(404,)),
+)
+async def own(request: Request, actor: Annotated[Actor, need(Role.WORKER)], name: LogName) -> Response:
+    """The partitions that this member of the group reads from now on; ask again before `until`."""
+    ground: Ground = request.app.state.ground
+    asked = await body_of(request, _own, ground.settings.body_most)
+    await _must_be(ground, actor, name)
+    owned = await ground.call(ground.store.own, name, asked.group, asked.member, seconds(asked.lease_seconds))
+    views = [OwnedView(one.partition, one.epoch, one.position, to_datetime(one.until)) for one in owned]
+    return Answer(Ownership(asked.group, asked.member, views))
+
+
+@router.post(
+    "/logs/{name}/disown",
+    **described(Freed, body=Disown, sent={"group": "billing", "member": "reader-1"}, problems=(404,)),
+)
+async def disown(request: Request, actor: Annotated[Actor, need(Role.WORKER)], name: LogName) -> Response:
+    """The member leaves the group; what it owned is free at once."""
+    ground: Ground = request.app.state.ground
+    asked = await body_of(request, _disown, ground.settings.body_most)
+    await _must_be(ground, actor, name)
+    return Answer(Freed(await ground.call(ground.store.disown, name, asked.group, asked.member)))
+
+
 @router.get("/logs/{name}/{partition}", **described(Entries, problems=(404, 410)))
 async def read(
     request: Request,
@@ -69,15 +131,19 @@ async def read(
     partition: Partition,
     after: Annotated[int | None, Query(ge=-1, le=2**63 - 1)] = None,
     group: NameFilter = None,
+    since: datetime | None = None,
     limit: Limit = 100,
 ) -> Response:
-    """Entries behind `after`; without it behind the group's place, or from the start."""
+    """Entries behind `after`, or appended `since` an instant; else behind the group's place, or from the start."""
     ground: Ground = request.app.state.ground
     await _must_be(ground, actor, name, partition)
+    instant: Instant | None = None if since is None else from_datetime(since)
 
     def found() -> tuple[list[LogEntry], int | None, int]:
         position = None if group is None else ground.store.position(name, group, partition)
         start = after if after is not None else -1 if position is None else position
+        if instant is not None and after is None:
+            start = ground.store.offset_at(name, partition, instant)
         return ground.store.read(name, partition, start, limit), position, start
 
     entries, position, start = await ground.call(found)
@@ -87,7 +153,7 @@ async def read(
 
 @router.post(
     "/logs/{name}/{partition}/commit",
-    **described(Committed, body=Commit, sent={"group": "billing", "offset": 41}, problems=(404,)),
+    **described(Committed, body=Commit, sent={"group": "billing", "offset": 41}, problems=(404, 409)),
 )
 async def commit(
     request: Request, actor: Annotated[Actor, need(Role.WORKER)], name: LogName, partition: Partition
@@ -96,7 +162,8 @@ async def commit(
     ground: Ground = request.app.state.ground
     asked = await body_of(request, _commit, ground.settings.body_most)
     await _must_be(ground, actor, name, partition)
-    place = await ground.call(ground.store.commit, name, asked.group, partition, asked.offset, rewind=asked.rewind)
+    where = (name, asked.group, partition, asked.offset)
+    place = await ground.call(ground.store.commit, *where, rewind=asked.rewind, epoch=asked.epoch)
     return Answer(Committed(asked.group, place))
 
 
@@ -112,6 +179,21 @@ def _view(ground: Ground, spec: QueueSpec) -> LogView:
     extents = ground.store.extent(spec.name)
     return LogView(
         spec.name, spec.vector(), [Extent(number, first, after) for number, (first, after) in enumerate(extents)]
+    )
+
+
+def _standing(one: Standing) -> StandingView:
+    return StandingView(
+        one.group,
+        one.partition,
+        one.position,
+        one.lag,
+        one.lost,
+        None if one.loses_at is None else to_datetime(one.loses_at),
+        to_datetime(one.seen_at),
+        one.member,
+        one.epoch,
+        None if one.until is None else to_datetime(one.until),
     )
 
 

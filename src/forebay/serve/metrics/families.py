@@ -97,6 +97,23 @@ def queues(watch: Watch, label: Callable[[str], str]) -> Iterator[Family]:
     yield gauge("forebay_look_seconds", "How long the last look took.", [((), seen.took)])
 
 
+def logs(watch: Watch, label: Callable[[str], str]) -> Iterator[Family]:
+    """How far behind the groups of a log are, and what they lost or are about to lose."""
+    seen = watch.seen
+    rows = [] if seen is None else [(label(log), one) for log, some in watch.standings.items() for one in some]
+    if seen is None or not rows:
+        return
+    named = [((("group", one.group), ("queue", log)), one) for log, one in rows]
+    yield gauge("forebay_log_lag_entries", "Not yet committed.", _added((pair, one.lag) for pair, one in named))
+    lost = "Trimmed before the group had them."
+    yield counter("forebay_log_lost_entries_total", lost, _added((pair, one.lost) for pair, one in named))
+    near: dict[Labels, float] = {}
+    for pair, one in named:
+        if one.loses_at is not None:
+            near[pair] = min(near.get(pair, float("inf")), (one.loses_at - seen.now) / 1e6)
+    yield gauge("forebay_log_loses_in_seconds", "Until the next entry leaves the window.", list(near.items()))
+
+
 def server(vitals: Vitals | None) -> Iterator[Family]:
     """The facts of a Postgres server; nothing for other stores."""
     if vitals is None:

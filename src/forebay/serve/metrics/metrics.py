@@ -41,6 +41,7 @@ class Metrics:
             counted,
             families.following(self.follower),
             families.queues(self.watch, self._names.queue),
+            families.logs(self.watch, self._names.queue),
             families.server(self.watch.vitals),
             families.own(self.meters, self._store.capabilities),
         )

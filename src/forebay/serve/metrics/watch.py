@@ -2,7 +2,8 @@
 
 A scrape never asks the store: it tells what was seen last, and how long ago that was. A look that takes long, as the
 backlog of millions of rows may, is made less often, so that looking is at most a twentieth of what the store does.
-What costs more and changes slowly (dead letters by age, the server's own facts) is looked at every ten seconds.
+What costs more and changes slowly (dead letters by age, the readers of logs, the server's own facts) is looked at every
+ten seconds.
 
 A queue is stalled while jobs are ready in it and none is claimed, though it is not paused. A claim shows in the ledger,
 or in more jobs running, more done, a younger head; one of them is enough.
@@ -19,6 +20,7 @@ from forebay.core.instant import Instant, Span
 from forebay.core.job import State
 from forebay.core.names import is_reserved
 from forebay.serve.metrics.tally import Tally
+from forebay.store.log import Standing
 from forebay.store.protocol import Backlog, Inspecting, Query, Store, Vitals
 
 _EVERY: Final = 1.0
@@ -27,6 +29,7 @@ _SHARE: Final = 20
 _SHARE_MOST: Final = 300.0
 _DEAD_QUEUES_MOST: Final = 20
 _DEAD_PAGES_MOST: Final = 3
+_GROUPS_MOST: Final = 50
 _HEAD_MOVED: Final[Span] = 50_000
 
 
@@ -74,6 +77,7 @@ class Watch:
     """A role (`forebay.work.role`). `seen` is the last look, None before the first one; `every` how often it looks.
 
     dead_age  by queue: microseconds since its first dead letter died
+    standings by log: how its first groups stand with its partitions
     vitals    of the server behind the store, where there is one
     """
 
@@ -88,6 +92,7 @@ class Watch:
         self.every = _EVERY
         self.seen: Seen | None = None
         self.dead_age: dict[str, Span] = {}
+        self.standings: dict[str, list[Standing]] = {}
         self.vitals: Vitals | None = None
 
     def step(self) -> float:
@@ -114,6 +119,8 @@ class Watch:
             self.seen = Seen(at, at - started, now, backlogs, self._stalls.judge(backlogs, claimed, now, at))
             if slowly:
                 self.dead_age = self._dead_ages(backlogs, now)
+                logs = [spec.name for spec in self._store.specs() if spec.is_log and not is_reserved(spec.name)]
+                self.standings = {log: self._store.groups(log, "", _GROUPS_MOST) for log in logs}
 
     def _dead_ages(self, backlogs: Sequence[Backlog], now: Instant) -> dict[str, Span]:
         """Of the queues with most dead letters; by the one with the smallest id, which is found without a sort."""

@@ -1,16 +1,19 @@
-"""Retained logs: how much each partition holds, and how far behind its end a group of readers is."""
+"""Retained logs: how much each partition holds, who reads it, and how far behind its end a group of readers is."""
 
+from itertools import groupby
 from typing import Final
 
 from msgspec import Struct
 
 from forebay.core.event import LogEntry
+from forebay.core.instant import Instant
 from forebay.core.policy import Retained
 from forebay.core.spec import QueueSpec
 from forebay.store.protocol import Store
 
 PARTITIONS_SHOWN: Final = 64
 ENTRIES_SHOWN: Final = 20
+GROUPS_SHOWN: Final = 50
 
 
 class Extent(Struct, frozen=True):
@@ -32,6 +35,17 @@ class PartitionRow(Struct, frozen=True):
     lag: int | None
 
 
+class GroupRow(Struct, frozen=True):
+    """`members`: how many own a partition; `loses_at`: when the next entry goes that the group has not had."""
+
+    name: str
+    lag: int
+    lost: int
+    members: int
+    loses_at: Instant | None
+    seen_at: Instant
+
+
 class LogView(Struct, frozen=True):
     spec: QueueSpec
     rows: list[PartitionRow]
@@ -40,6 +54,7 @@ class LogView(Struct, frozen=True):
     lag: int
     entries: list[LogEntry]
     partition: int
+    groups: list[GroupRow]
 
 
 def logs_view(store: Store, specs: list[QueueSpec]) -> list[Extent]:
@@ -63,4 +78,16 @@ def log_view(store: Store, spec: QueueSpec, group: str | None, partition: int) -
     after = max(first - 1, end - 1 - ENTRIES_SHOWN)
     entries = store.read(spec.name, partition, after, ENTRIES_SHOWN) if end > first else []
     lag = sum(row.lag or 0 for row in rows)
-    return LogView(spec, rows, max(0, len(ends) - PARTITIONS_SHOWN), group, lag, entries[::-1], partition)
+    more = max(0, len(ends) - PARTITIONS_SHOWN)
+    return LogView(spec, rows, more, group, lag, entries[::-1], partition, _groups(store, spec.name))
+
+
+def _groups(store: Store, log: str) -> list[GroupRow]:
+    rows = []
+    for name, some in groupby(store.groups(log, "", GROUPS_SHOWN), key=lambda one: one.group):
+        stood = list(some)
+        losses = [one.loses_at for one in stood if one.loses_at is not None]
+        members = len({one.member for one in stood if one.member is not None})
+        lag, lost = sum(one.lag for one in stood), sum(one.lost for one in stood)
+        rows.append(GroupRow(name, lag, lost, members, min(losses, default=None), stood[0].seen_at))
+    return rows
