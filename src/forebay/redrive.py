@@ -23,7 +23,7 @@ from forebay.core.instant import Instant, checked_instant
 from forebay.core.job import Draft, Job, State
 from forebay.core.limits import BATCH_MOST
 from forebay.core.patch import patched
-from forebay.core.payload import Json
+from forebay.core.payload import Json, encode_payload
 from forebay.store.feeding import Mending, successor
 from forebay.store.protocol import Query, Store
 
@@ -81,8 +81,10 @@ class Plan(Struct, frozen=True, forbid_unknown_fields=True):
                 raise Invalid("stop_at", f"{self.stop_at!r} is not a share", "give 0.1 for a tenth")
             if self.rate is None:
                 raise Invalid("stop_at", "without a rate all have moved before the first one ends", "give a rate too")
-        if self.patch is not None and not self.patch:
-            raise Invalid("patch", "it changes nothing", 'write it like {"to": "ada@example.org"}')
+        if self.patch is not None:
+            encode_payload(self.patch)
+            if not self.patch:
+                raise Invalid("patch", "it changes nothing", 'write it like {"to": "ada@example.org"}')
 
     @property
     def query(self) -> Query:

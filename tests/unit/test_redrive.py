@@ -157,6 +157,7 @@ def test_who_is_still_about_counts_for_nothing_yet() -> None:
         {"stop_at": 2.0, "rate": 1.0},
         {"stop_after": 0},
         {"patch": {}},
+        {"patch": {"a": float("nan")}},
         {"died_from": -1},
     ],
 )
