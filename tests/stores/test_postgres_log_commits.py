@@ -111,3 +111,15 @@ def test_with_drivers_that_are_awaited(url: str, store: Store) -> None:
 
     asyncio.run(both())
     assert (totals(url), store.position("log", "g", 0), store.position("log", "g", 1)) == (1, 2, 3)
+
+
+def test_an_open_transaction_holds_up_nobody_who_appends_or_trims(url: str, store: Store) -> None:
+    """What its group has not had stays until it has ended; everything else goes."""
+    store.commit("log", "g", 0, -1)
+    with psycopg.connect(url) as connection:
+        commit_in(connection, "log", "g", 0, 0)
+        assert store.trim("log", store.now() + 1, 100) == 4
+        store.append("log", [b"9"])
+        assert store.extent("log") == [(0, 5), (4, 4)]
+    assert store.trim("log", store.now() + 1, 100) == 5
+    assert [one.lost for one in store.groups("log", "", 1)] == [4, 4]

@@ -109,7 +109,7 @@ class SqlLogs:
                 limit -= self._drop(log, now - window + 1, self._floors(log, now - window) if blocks else {}, limit)
 
     def own(self, log: str, group: str, member: str, span: Span, now: Instant) -> list[Owned]:
-        self._partitions("partitions", log)
+        partitions = self._partitions("partitions", log)
         if self._run("lock_group", log, group).fetchone() is None:
             self._run("add_group", log, group, now)
             self._run("lock_group", log, group)
@@ -118,8 +118,10 @@ class SqlLogs:
         self._run("put_member", log, group, member, until)
         members = dict(self._run("members", log, group).fetchall())
         living = sum(end > now for end in members.values())
-        self._run("meet_partitions", log, group)
         rows = self._run("holdings", log, group).fetchall()
+        if len(rows) < len(partitions):
+            self._run("meet_partitions", log, group)
+            rows = self._run("holdings", log, group).fetchall()
         holdings = [Holding(owner, epoch, end or 0) for _, _, owner, epoch, end in rows]
         wanted = set(divide(member, holdings, living, now))
         owned, busy = [], set()
@@ -173,13 +175,22 @@ class SqlLogs:
             if left < 1 or first == following:
                 continue
             end = min(self._before(place, before) + 1, ends.get(number, following), first + left)
-            if end > first:
+            if end > first and self._hold_readers(log, place, end):
                 left -= end - first
-                self._run("meet_groups", place, log)
                 self._run("count_lost", place, first, end)
                 self._run("trim", place, end)
                 self._run("trimmed", place, end)
         return limit - left
+
+    def _hold_readers(self, log: str, place: int, end: int) -> bool:
+        """Groups that have not had what is to go, held so that they can be counted.
+
+        False: one of them is being committed, perhaps in somebody's long transaction. Who waited for that would make
+        all who append wait, so the entries go another time.
+        """
+        self._run("meet_groups", place, log)
+        behind = self._run("behind", place, end).fetchall()
+        return len(self._run("hold_behind", place, end).fetchall()) == len(behind)
 
     def _floors(self, log: str, since: Instant) -> dict[int, int]:
         """By partition: the first offset that one of the groups that still read has not had."""

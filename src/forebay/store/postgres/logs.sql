@@ -67,8 +67,19 @@ FROM (SELECT %s::integer AS place, %s::bigint AS first) AS v WHERE p.place = v.p
 -- name: meet_groups
 -- Every group of the log has a row for this partition.
 INSERT INTO forebay.log_reader (place, reader, entry)
-SELECT %s, g.reader, -1 FROM forebay.log_group AS g WHERE g.log = %s
+SELECT v.place, g.reader, -1
+FROM (SELECT %s::integer AS place, %s::text AS log) AS v
+JOIN forebay.log_group AS g ON g.log = v.log
+WHERE NOT EXISTS (SELECT FROM forebay.log_reader AS r WHERE r.place = v.place AND r.reader = g.reader)
 ON CONFLICT DO NOTHING;
+
+-- name: behind
+-- Groups that have not had everything before an offset.
+SELECT reader FROM forebay.log_reader WHERE place = %s AND entry + 1 < %s;
+
+-- name: hold_behind
+-- The same, each held for the end of the turn; who is being committed is left out.
+SELECT reader FROM forebay.log_reader WHERE place = %s AND entry + 1 < %s FOR UPDATE SKIP LOCKED;
 
 -- name: count_lost
 -- From one offset to another the entries go: groups that have not had them lose them.

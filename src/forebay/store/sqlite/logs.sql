@@ -65,6 +65,14 @@ INSERT INTO log_reader (place, reader, entry)
 SELECT ?1, g.reader, -1 FROM log_group AS g WHERE g.log = ?2
 ON CONFLICT DO NOTHING;
 
+-- name: behind
+-- Groups that have not had everything before an offset.
+SELECT reader FROM log_reader WHERE place = ?1 AND entry + 1 < ?2;
+
+-- name: hold_behind
+-- The same: there is one writer, and it holds them all.
+SELECT reader FROM log_reader WHERE place = ?1 AND entry + 1 < ?2;
+
 -- name: count_lost
 -- From one offset to another the entries go: groups that have not had them lose them.
 UPDATE log_reader SET lost = lost + ?3 - max(?2, entry + 1) WHERE place = ?1 AND entry + 1 < ?3;
