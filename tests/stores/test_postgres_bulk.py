@@ -306,3 +306,17 @@ def test_a_file_by_the_command_line(
     store = open_store(cleared_url)
     assert store.backlog(["default"])[0].ready == 9_001
     store.close()
+
+
+def test_records_of_a_stream_are_small_unless_all_is_alike(store: PostgresStore) -> None:
+    def records(drafts: list[Draft]) -> list[tuple[int, int]]:
+        _, after = store.ledger_extent()
+        store.enqueue_stream(iter(drafts), lambda tally: None)
+        return [(entry.record.jobs, len(entry.record.spans)) for entry in store.ledger(after - 1, 100)]
+
+    alike = [Draft("k", number) for number in range(3_000)]
+    assert records(alike) == [(3_000, 3)]
+    unlike = [Draft("k", number, queue="ab"[number % 2]) for number in range(2_500)]
+    assert records(unlike) == [(1_000, 1_000), (1_000, 1_000), (500, 500)]
+    named = [Draft("k", number, tenant=f"t{number}") for number in range(2_500)]
+    assert records(named) == [(1_000, 1), (1_000, 1), (500, 1)]

@@ -39,6 +39,7 @@ SEARCHES = {
     "joined": ["class USING COVERING INDEX class_joined (queue=? AND joined>?)"],
     "head_of_line": ["line USING PRIMARY KEY (gate=?)"],
     "page": ["job USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"],
+    "page_dead": ["job USING INDEX job_dead (state=? AND rowid>? AND rowid<?)"],
     "entries": ["log_entry USING PRIMARY KEY (place=? AND entry>?)"],
 }
 SMALL_TABLES = {"queue", "schedule"}

@@ -7,12 +7,14 @@ waits at or was configured for is forgotten: a million subjects leave nothing be
 """
 
 from collections.abc import Mapping
+from heapq import nsmallest
 
 from forebay.core.gate import Gate
 from forebay.core.instant import Instant
 from forebay.core.job import State
 from forebay.store.memory.heap import LazyHeap
 from forebay.store.memory.row import Row
+from forebay.store.protocol import GateUse
 
 
 class _Place:
@@ -123,6 +125,11 @@ class Gates:
             del self.opened[name]
         return None
 
+    def used(self, after: str, limit: int) -> list[GateUse]:
+        """Up to `limit` gates whose names come after this one."""
+        names = nsmallest(limit, (name for name in self._places if name > after))
+        return [self._use(name, self._places[name]) for name in names]
+
     def where(self, row: Row) -> str | None:
         """The gate at which the row is parked."""
         return self._parked_at.get(row.entry.id)
@@ -138,8 +145,14 @@ class Gates:
 
     def _has_room(self, name: str, place: _Place) -> bool:
         """No number of slots lets two in where a line says who is next."""
+        return place.held < self._slots(name, place)
+
+    def _slots(self, name: str, place: _Place) -> int:
         slots = self._limits.get(name, place.limit)
-        return place.held < (slots if place.line is None else min(slots, 1))
+        return slots if place.line is None else min(slots, 1)
+
+    def _use(self, name: str, place: _Place) -> GateUse:
+        return GateUse(name, self._slots(name, place), place.held, len(place.parked))
 
     def _unpark(self, row: Row) -> None:
         name = self._parked_at.pop(row.entry.id, None)
