@@ -110,7 +110,9 @@ def test_the_stream_makes_what_enqueue_makes(cleared_url: str, postgres: Postgre
         with psycopg.connect(cleared_url) as connection:
             rows.append(connection.execute("SELECT to_jsonb(r) FROM forebay.run AS r ORDER BY last_id").fetchall())
         wants = [Want(queue, 50) for queue in ("default", "a", "b", "ranked", "aged", "fair")]
-        leases.append([lease.job for lease in store.claim(wants, "me", seconds(60))])
+        claimed = [lease.job for lease in store.claim(wants, "me", seconds(60))]
+        # Which class begins is each process's own affair.
+        leases.append(sorted(claimed, key=lambda job: (job.queue == "fair", job.id if job.queue == "fair" else 0)))
         store.close()
         with psycopg.connect(cleared_url) as connection:
             connection.execute("DELETE FROM forebay.run; SELECT setval('forebay.job_id', 1, false)")

@@ -75,14 +75,14 @@ async def read(
     ground: Ground = request.app.state.ground
     await _must_be(ground, actor, name, partition)
 
-    def found() -> tuple[list[LogEntry], int | None, int]:
+    def found() -> Entries:
         position = None if group is None else ground.store.position(name, group, partition)
         start = after if after is not None else -1 if position is None else position
-        return ground.store.read(name, partition, start, limit), position, start
+        entries = ground.store.read(name, partition, start, limit)
+        shown = [_entry(actor, name, entry) for entry in entries]
+        return Entries(shown, entries[-1].offset if entries else start, position)
 
-    entries, position, start = await ground.call(found)
-    shown = [_entry(actor, name, entry) for entry in entries]
-    return Answer(Entries(shown, entries[-1].offset if entries else start, position))
+    return Answer(await ground.call(found))
 
 
 @router.post(
