@@ -1,6 +1,7 @@
 """The load for `bench.http`, in a process of its own: raw sockets and prepared bytes, so that it is not the bound.
 
 python -m bench.http_load post URL KEY CONNECTIONS SECONDS [RATE]     as fast as answers come, or at a rate
+python -m bench.http_load refused URL KEY CONNECTIONS SECONDS [RATE]  the same with jobs that never reach the store
 python -m bench.http_load batch URL KEY JOBS                          one stream of lines, read while it is written
 python -m bench.http_load idle URL KEY CONNECTIONS                    long polls, held until stdin closes
 
@@ -178,9 +179,9 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     what, url, key, *rest = sys.argv[1:]
     host, port = urlsplit(url).hostname or "", urlsplit(url).port or 0
-    if what == "post":
+    if what in ("post", "refused"):
         connections, seconds, rate = int(rest[0]), float(rest[1]), float(rest[2]) if rest[2:] else None
-        load = Load(request("POST", "/jobs", key, JOB), seconds, rate)
+        load = Load(request("POST", "/jobs", key, JOB if what == "post" else b"{}"), seconds, rate)
         told = uvloop.run(load.run(host, port, connections, seconds))
     elif what == "batch":
         told = uvloop.run(batch(host, port, key, int(rest[0])))

@@ -1,5 +1,6 @@
 """What watching costs: the store's own pace with a server that follows its ledger and looks at its queues, beside it
-alone; how fast a ledger is counted; how long a scrape takes; what a trace costs that nobody wants.
+alone; how fast a ledger is counted; how long a scrape takes; what a trace costs that nobody wants; what it costs to
+hide secrets: in what is kept of a failure, and in a large payload that is shown.
 
 python -m bench.metrics            SQLite, and Postgres if one can be started here
 python -m bench.metrics --quick    a first look
@@ -21,15 +22,20 @@ from bench.measure import Figure, arguments, run
 from bench.memory import BATCH, cycle
 from forebay import open_store
 from forebay.core.ledger import Change, LedgerEntry, Record, Span
+from forebay.core.payload import encode_payload
 from forebay.serve.metrics import Metrics
 from forebay.serve.metrics.expose import exposition
 from forebay.serve.metrics.follower import Follower
 from forebay.serve.metrics.names import PAIRS_MOST, QUEUES_MOST, Names
 from forebay.serve.metrics.tally import Tally
+from forebay.serve.security.redact import redact
 from forebay.store.protocol import Ledgered
 from forebay.testing.servers.postgres import PostgresServer
 from forebay.testing.servers.process import ServerUnavailable
 from forebay.tracing import carried, spans
+from forebay.work.handler import Handler
+from forebay.work.signature import Signature
+from forebay.work.trace import trace_of
 
 ROUNDS = 5
 WATCHER = """
@@ -109,6 +115,42 @@ def scrape() -> float:
     return spent * 1_000
 
 
+class Broken(Exception):
+    """A failure with a trace of some depth."""
+
+
+def failing(depth: int) -> None:
+    if depth:
+        failing(depth - 1)
+    raise Broken("host 10.0.0.7 said no to token=abcdefgh12345678 after 3 tries")
+
+
+def failed() -> Broken:
+    try:
+        failing(10)
+    except Broken as error:
+        return error
+    raise AssertionError
+
+
+def hiding(number: int) -> list[Figure]:
+    """µs for a failure as it is kept, beside its trace alone; ms for a payload of 256 KiB of short strings."""
+    error, handler = failed(), Handler("send", failing, Signature("send", failing))
+    body = encode_payload({"depth": 1, "to": "ada@example.com", "password": "hunter2-and-more", "note": "x" * 100})
+    large = [f"item {place}: a short text" for place in range(9_000)]
+    micros = partial(timeit, number=number)
+    return [
+        Figure("hide/trace-alone", "µs", lambda: micros(lambda: trace_of(error)) / number * 1e6),
+        Figure(
+            "hide/failure",
+            "µs",
+            lambda: micros(lambda: handler.outcome_of(error, body)) / number * 1e6,
+            "hide/trace-alone",
+        ),
+        Figure("hide/256-KiB", "ms", lambda: timeit(lambda: redact("send", large), number=3) / 3 * 1e3),
+    ]
+
+
 def figures(scale: int, postgres: PostgresServer | None, directory: Path) -> list[Figure]:
     number = iter(range(1_000_000))
     places: dict[str, Callable[[], str]] = {"sqlite": lambda: f"sqlite:///{directory}/{next(number)}.db"}
@@ -125,6 +167,7 @@ def figures(scale: int, postgres: PostgresServer | None, directory: Path) -> lis
     found.append(Figure("count/batch-100", "records/s", partial(counted, 200_000 // scale)))
     found.append(Figure("scrape/full", "ms", scrape, goal="< 250"))
     found.append(Figure("trace/enqueue", "ns", lambda: timeit(lambda: carried(None), number=200_000) / 200_000 * 1e9))
+    found += hiding(20_000 // scale)
     found.append(Figure("trace/claim", "ns", lambda: timeit(spans, number=200_000) / 200_000 * 1e9))
     return found
 

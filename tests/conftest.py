@@ -12,6 +12,7 @@ With `--dist loadgroup` all tests on Spark run in one worker: one Java for all o
 """
 
 import os
+import signal
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,10 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile(os.environ.get("FOREBAY_HYPOTHESIS_PROFILE") or ("ci" if IN_CI else "dev"))
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts what runs in its background deaf to ctrl-c, and every child inherits that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:

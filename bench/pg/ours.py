@@ -73,7 +73,7 @@ def seed(database: Database, jobs: int, batch: int = BATCH) -> None:
     (first, *_) = store.enqueue(drafts(batch))
     store.close()
     columns = [name for (name,) in database.fetch(_COLUMNS)]
-    values = ["r.last_id + 1000 * g" if name == "last_id" else f"r.{name}" for name in columns]
+    values = ["r.last_id + 1000::bigint * g" if name == "last_id" else f"r.{name}" for name in columns]
     copies = jobs // batch - 1
     database.fetch(
         f"INSERT INTO forebay.run ({', '.join(columns)}) SELECT {', '.join(values)} "

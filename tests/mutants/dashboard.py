@@ -18,6 +18,10 @@ def views(test: str) -> tuple[str, ...]:
     return (f"{TESTS}_views.py::test_{test}",)
 
 
+def desk(test: str) -> tuple[str, ...]:
+    return (f"{TESTS}_desk.py::test_{test}",)
+
+
 def xss(test: str) -> tuple[str, ...]:
     return (f"{TESTS}_xss.py::test_{test}",)
 
@@ -29,7 +33,7 @@ DASHBOARD_MUTANTS = [
         f"{HOME}/render.py",
         'quote(str(step), safe="")',
         "str(step)",
-        xss("lists_of_hostile_things"),
+        xss("steps_of_an_address_stay_steps"),
     ),
     Mutant(
         "errors are shown with their secrets",
@@ -47,9 +51,16 @@ DASHBOARD_MUTANTS = [
     ),
     Mutant(
         "a foreign queue is paused",
-        f"{HOME}/pages/route.py",
-        '    if not actor.sees(check_name("queue", queue), None):\n        raise absent(f"queue {queue}")\n',
-        "",
+        f"{HOME}/desk.py",
+        "for spec in self._specs.get() if actor.reaches(spec.name)}",
+        "for spec in self._specs.get()}",
+        pages("queues_out_of_reach_do_not_exist"),
+    ),
+    Mutant(
+        "a foreign queue is listed",
+        f"{HOME}/desk.py",
+        "if each.queue not in logs and actor.reaches(each.queue)]",
+        "if each.queue not in logs]",
         pages("queues_out_of_reach_do_not_exist"),
     ),
     Mutant(
@@ -163,5 +174,19 @@ DASHBOARD_MUTANTS = [
         '    cut = f"The ledger holds',
         '    cut = "" and f"The ledger holds',
         views("a_long_life_is_looked_up_at_its_moments_and_says_so"),
+    ),
+    Mutant(
+        "numbers of before a change are shown",
+        f"{HOME}/desk.py",
+        " and heard.at - heard.took > self._spoilt_at:",
+        ":",
+        desk("what_others_were_told_is_not_asked_again"),
+    ),
+    Mutant(
+        "an answer under way during a change is kept",
+        f"{HOME}/desk.py",
+        'monotonic() if began >= self._spoilt_at else float("-inf")',
+        "monotonic()",
+        desk("an_answer_that_was_under_way_during_a_change_is_no_answer"),
     ),
 ]

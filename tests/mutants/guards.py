@@ -158,8 +158,8 @@ MUTANTS = [
     Mutant(
         "an operator's number lets two of a line run",
         f"{MEMORY}/gates.py",
-        "return has_room(place.held, cost, slots if place.line is None else min(slots, 1))",
-        "return has_room(place.held, cost, slots)",
+        "return slots if place.line is None else min(slots, 1)",
+        "return slots",
         CONFORMANCE,
     ),
     Mutant(
@@ -271,9 +271,23 @@ MUTANTS = [
     Mutant(
         "shares ignore weights",
         "src/forebay/core/share.py",
-        "self._deficit[name] = self._weights.get(name, self._default)",
-        "self._deficit[name] = self._default",
+        "return self._weights.get(name, self._default)",
+        "return self._default",
         ("tests/unit/test_share.py",),
+    ),
+    Mutant(
+        "whoever deals begins with the same class",
+        "src/forebay/core/share.py",
+        "skipped = int(self._start * sum(map(self._weight, self._ring)))",
+        "skipped = 0",
+        ("tests/unit/test_share.py",),
+    ),
+    Mutant(
+        "sqlite: two processes that deal have the same number",
+        "src/forebay/store/sqlite/turn.py",
+        "self.head.dealers += 1",
+        "self.head.dealers += 0",
+        ("tests/stores/test_conformance.py", "-k", "sqlite-shares and (eight or hundred)"),
     ),
     Mutant(
         "a torn tail is cut although it was acknowledged",

@@ -135,4 +135,20 @@ METRICS_MUTANTS = [
         "",
         TRACES,
     ),
+    Mutant(
+        "a gate is told of by its value",
+        f"{METRICS}/gates.py",
+        'return queue, f"{sort}/{per}"',
+        "return queue, name",
+        PAGE,
+    ),
+    Mutant("a look at gates without end", f"{METRICS}/gates.py", "while read < GATES_MOST:", "while True:", PAGE),
+    Mutant("conditions without a cap", f"{METRICS}/gates.py", "if not queue)[:CONDITIONS_MOST]", "if not queue)", PAGE),
+    Mutant(
+        "lines of a batch have no trace",
+        "src/forebay/serve/api/batch.py",
+        "decoded(text, _new_job), headers)",
+        "decoded(text, _new_job), type(headers)())",
+        TRACES,
+    ),
 ]

@@ -4,6 +4,8 @@ from tests.mutants.guards import Mutant
 
 STORE = "src/forebay/store/postgres"
 FUNCTIONS = f"{STORE}/migrations/0002_functions.pre.sql"
+RATES = f"{STORE}/migrations/0007_rates.pre.sql"
+CONFORMANCE = "tests/stores/test_conformance.py"
 CUTS = "tests/process/test_postgres_cuts.py"
 EXCHANGE = "tests/stores/test_postgres_exchange.py"
 LEDGER = "tests/stores/test_postgres_ledger.py"
@@ -11,21 +13,64 @@ FAULTS = "tests/process/test_postgres_faults.py"
 KEYS = "tests/process/test_postgres_keys.py"
 OUTAGES = "tests/process/test_postgres_outages.py"
 ROLES = ("tests/unit/test_roles.py",)
+SHARES = "tests/stores/test_postgres_shares.py"
 
 POSTGRES_MUTANTS = [
     Mutant(
         "postgres: a settle gives no slot back",
-        f"{STORE}/migrations/0004_gates.pre.sql",
+        RATES,
         "SET held = t.held - c.slots,",
         "SET held = t.held,",
         (EXCHANGE, "-k", "slots_change_hands"),
     ),
     Mutant(
         "postgres: whoever waits at a gate is not let in by a settle",
-        f"{STORE}/migrations/0004_gates.pre.sql",
+        RATES,
         "opened = t.opened OR t.parked > 0",
         "opened = t.opened",
         (EXCHANGE, "-k", "slots_change_hands"),
+    ),
+    Mutant(
+        "postgres: a freed slot goes to a job that has expired",
+        RATES,
+        "WHERE r.expires_at IS NULL OR r.expires_at > v_now ORDER BY r.rank, r.last_id LIMIT 1",
+        "ORDER BY r.rank, r.last_id LIMIT 1",
+        (CONFORMANCE, "-k", "postgres-gates and has_expired"),
+    ),
+    Mutant(
+        "postgres: the head of a line is let in though it has expired",
+        RATES,
+        "                AND (r.expires_at IS NULL OR r.expires_at > v_now)\n                AND r.last_id = (",
+        "                AND r.last_id = (",
+        (CONFORMANCE, "-k", "postgres-gates and has_expired"),
+    ),
+    Mutant(
+        "postgres: a class that gives all that was counted counts as empty",
+        RATES,
+        "ORDER BY r.rank, r.last_id LIMIT mosts[i] + 1",
+        "ORDER BY r.rank, r.last_id LIMIT mosts[i]",
+        (CONFORMANCE, "-k", "postgres-shares and one_by_one"),
+    ),
+    Mutant(
+        "postgres: processes that deal begin with the same class",
+        f"{STORE}/specs.py",
+        "Share(fair.weights, fair.default, start_of(number))",
+        "Share(fair.weights, fair.default, start_of(0))",
+        (CONFORMANCE, "-k", "postgres-shares and (eight or hundred)"),
+    ),
+    Mutant(
+        "postgres: what classes do not have is not dealt again",
+        f"{STORE}/claims.py",
+        "_DEALS_MOST: Final = 3",
+        "_DEALS_MOST: Final = 1",
+        (SHARES, "-k", "gets_the_next_one or from_the_others"),
+    ),
+    Mutant(
+        "postgres: classes are dealt before verdicts free their slots",
+        f"{STORE}/settling.py",
+        "freeing = any(ref.gated for ref, _ in groups) and self._turns.are_taken(wants)",
+        "freeing = False",
+        (SHARES, "-k", "a_slot_that_a_verdict_frees"),
     ),
     Mutant(
         "postgres: a reader of the ledger does not wait for open transactions",

@@ -121,6 +121,20 @@ SECURITY_MUTANTS = [
         tests("limits", "places_are_held_while_a_request_is_under_way_and_given_back"),
     ),
     Mutant(
+        "pages count with strangers",
+        f"{HOME}/door.py",
+        "visit or self._door.seated(scope)",
+        "visit",
+        tests("limits", "pages_of_a_session_count_for_its_key_and_not_with_strangers"),
+    ),
+    Mutant(
+        "a cookie opens the API",
+        f"{HOME}/door.py",
+        "counted = visit or self._door.seated(scope)",
+        "counted = scope[PASS] = visit or self._door.sessions.visit(Request(scope))",
+        tests("limits", "pages_of_a_session_count_for_its_key_and_not_with_strangers"),
+    ),
+    Mutant(
         "a bucket without a bottom",
         f"{HOME}/limits.py",
         "wait = 0.0 if level >= 1 else (1 - level) / rate",
@@ -214,6 +228,13 @@ SECURITY_MUTANTS = [
         "script-src 'self'",
         "script-src 'self' 'unsafe-inline'",
         tests("sessions", "every_answer_tells_browsers_to_be_careful"),
+    ),
+    Mutant(
+        "a large job is redacted on the loop",
+        "src/forebay/serve/api/exchange.py",
+        "else await ground.call(picture, actor, job)",
+        "else picture(actor, job)",
+        tests("aside", "whatever_is_large_or_many_is_redacted_aside"),
     ),
     Mutant(
         "acts keep secrets",

@@ -154,37 +154,37 @@ def read_until(terminal: int, phrase: bytes) -> bytes:
     return seen
 
 
+@contextmanager
+def on_a_terminal(place: Path, *words: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """The command on a terminal of its own, and our end of that terminal."""
+    ours, theirs = pty.openpty()
+    child = subprocess.Popen(command(*words), cwd=place, env=environment(), stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    try:
+        yield child, ours
+    finally:
+        os.close(ours)
+        child.kill()
+        child.wait()
+
+
 def test_top_draws_on_a_terminal_and_q_leaves_it_as_it_was(place: Path) -> None:
     enqueue(place, "a", "mail")
-    ours, theirs = pty.openpty()
-    try:
-        child = subprocess.Popen(
-            command("top", "--every", "0.2"), cwd=place, env=environment(), stdin=theirs, stdout=theirs, stderr=theirs
-        )
-        os.close(theirs)
+    with on_a_terminal(place, "top", "--every", "0.2") as (child, ours):
         seen = read_until(ours, b"mail")
         assert b"\033[?1049h" in seen
         os.write(ours, b"q")
         assert b"\033[?25h" in read_until(ours, b"\033[?1049l")
         assert child.wait(PATIENCE) == 0
-    finally:
-        os.close(ours)
 
 
 def test_ctrl_c_is_130_and_leaves_the_terminal_as_it_was(place: Path) -> None:
     run(place, "migrate")
-    ours, theirs = pty.openpty()
-    try:
-        child = subprocess.Popen(
-            command("stats", "--watch", "0.2"), cwd=place, env=environment(), stdin=theirs, stdout=theirs, stderr=theirs
-        )
-        os.close(theirs)
+    with on_a_terminal(place, "stats", "--watch", "0.2") as (child, ours):
         read_until(ours, b"no queues yet")
         child.send_signal(signal.SIGINT)
         read_until(ours, b"interrupted")
         assert child.wait(PATIENCE) == 130
-    finally:
-        os.close(ours)
 
 
 def test_a_reader_that_goes_away_is_no_traceback(place: Path) -> None:

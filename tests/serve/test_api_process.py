@@ -1,5 +1,6 @@
 """`forebay serve` as a process of its own: how it starts, drains and ends, and what outlives a kill -9."""
 
+import gc
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ import pytest
 from forebay.cli import main
 from forebay.core.job import Draft
 from forebay.serve.actor import Role
+from forebay.serve.run import calm_collector
 from forebay.serve.security.keys import Created, mint, write_entries
 from forebay.store.open import open_store
 from forebay.store.protocol import Query
@@ -186,6 +188,17 @@ def test_a_caller_that_does_not_read_holds_up_nobody(tmp_path: Path) -> None:
         for wire in slow:
             wire.close()
         assert served.end(signal.SIGTERM) == 0
+
+
+def test_the_collector_looks_past_what_the_process_is_made_of() -> None:
+    before = gc.get_threshold()
+    try:
+        calm_collector()
+        assert gc.get_freeze_count() > 10_000
+        assert gc.get_threshold()[0] > before[0]
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)
 
 
 def test_what_keeps_it_from_serving_is_one_line(

@@ -1,5 +1,6 @@
 """Long polls for work: who waits is served in turn, who has left gets nothing, and nothing is lost on the way."""
 
+import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
@@ -8,11 +9,16 @@ from typing import Any
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from forebay.core.job import Draft, State
+from forebay.core.job import Draft, Job, State
 from forebay.core.lease import Lease
 from forebay.serve.actor import Role
+from forebay.serve.ground import Ground
+from forebay.serve.security.door import Door
 from forebay.serve.settings import ServeSettings
+from forebay.serve.waiting import end_of
 from forebay.store.memory.store import MemoryStore
 from forebay.store.protocol import Query, Store, Want
 from tests.serve.site import Serving, Site
@@ -158,6 +164,33 @@ def test_jobs_claimed_for_somebody_who_left_go_back_unharmed(serve_on: Serving) 
     store.close()
 
 
+def test_jobs_claimed_for_a_request_that_was_cut_off_go_back_unharmed() -> None:
+    store = Gated()
+
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    async def cut_off() -> Job | None:
+        ground = Ground(store, ServeSettings(tend=False), Door.of(store))
+        wants = [Want("mail", 1)]
+        poll = asyncio.create_task(ground.waiting.claim(wants, "w", timedelta(seconds=30), 30, never))
+        while not ground.waiting.pollers:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        [receipt] = store.enqueue([Draft("a", None, "mail")])
+        while store.claims < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        poll.cancel()
+        await asyncio.wait([poll])
+        store.go.set()
+        await ground.stop()
+        return store.get([receipt.id])[0]
+
+    job = asyncio.run(cut_off())
+    assert job is not None
+    assert (job.state, job.attempt, job.delivery) == (State.READY, 0, 1)
+    store.close()
+
+
 def test_long_polls_are_answered_at_once_when_the_server_is_to_stop(site: Site) -> None:
     client = site.client(Role.WORKER)
     with ThreadPoolExecutor(3) as threads:
@@ -173,3 +206,14 @@ def test_waiting_is_bounded(store: Store, serve_on: Serving) -> None:
         waiting = polled(threads, site, client, wait=1)
         problem(client.post("/claim", json={"wants": [{"queue": "mail"}], "wait": 5}), 503, "busy")
         assert waiting.result(5) == []
+
+
+@given(st.floats(0, 1e8), st.floats(0.001, 60))
+def test_a_poll_is_over_in_time_and_hardly_early(now: float, wait: float) -> None:
+    assert now < end_of(now, wait) <= now + wait
+    assert now + wait - end_of(now, wait) <= wait / 128 + 1e-6
+
+
+def test_polls_that_are_over_at_nearly_the_same_time_end_together() -> None:
+    assert len({end_of(1_000 + number / 1_000, 60) for number in range(1_000)}) <= 5
+    assert end_of(1_000.2, 60) == end_of(1_030, 30.05) == end_of(1_059.005, 1) == 1_060

@@ -135,6 +135,8 @@ def test_a_move_keeps_its_pace_and_stops_when_told(shop: Site, store: Store) -> 
         assert 0.4 < monotonic() - began < 5
         operator.done(f"{place}/stop")
         until(lambda: "stopped" in operator.get(place).text)
+        (task,) = [move.task for move in shop.app.state.desk.moves._moves.values()]
+        until(task.done)
         left = states(store)[State.DEAD]
         assert 11 <= left <= 13
         place = dry_run(operator, act="redrive")

@@ -311,7 +311,7 @@ def test_dead_letters_are_grouped_by_what_they_have_in_common(store: SqliteStore
 
 
 def test_a_census_in_steps_shows_what_it_has(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forebay.serve.dashboard.views.census.BATCH_MOST", 10)
+    monkeypatch.setattr("forebay.serve.dashboard.views.census.PAGE", 10)
     enqueued(store, *[Draft("k")] * 35)
     run(store, count=35, failing="x")
     survey = Survey(store)

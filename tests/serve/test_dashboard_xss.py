@@ -22,6 +22,7 @@ from forebay.core.policy import InOrder, KeepFor, Retained, Routing
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Role
+from forebay.serve.dashboard.render import link
 from forebay.serve.security.acts import write_act
 from forebay.serve.security.keys import mint
 from forebay.serve.settings import ServeSettings
@@ -282,3 +283,9 @@ def test_results_are_text_too(store: Store, serve_on: Serving) -> None:
         check(page, text)
         assert page.shape == pages[0].shape
         assert shown(page, msgspec.json.encode(text).decode())
+
+
+def test_steps_of_an_address_stay_steps() -> None:
+    """No name of today needs it: names are plain. An address must not rely on that."""
+    assert link("queues", "a/../b?c=1#d") == "/ui/queues/a%2F..%2Fb%3Fc%3D1%23d"
+    assert link("jobs", text='"><script>', cause=None, kind="") == "/ui/jobs?text=%22%3E%3Cscript%3E"

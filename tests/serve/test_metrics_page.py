@@ -8,13 +8,15 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
+from forebay.core.gate import gates_for
 from forebay.core.instant import days, seconds
 from forebay.core.job import Draft
 from forebay.core.ledger import Change, LedgerEntry, Record, Span
 from forebay.core.outcome import Ack, DeadLetter, Failure
-from forebay.core.policy import Bounded, Retained
+from forebay.core.policy import AtMost, Bounded, InOrder, LatestWins, Rate, Retained, Until
 from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Actor, Role
+from forebay.serve.metrics import gates
 from forebay.serve.metrics.expose import exposition
 from forebay.serve.metrics.families import fleet
 from forebay.serve.metrics.metrics import Metrics, seen_by
@@ -22,7 +24,7 @@ from forebay.serve.metrics.names import PAIRS_MOST, QUEUES_MOST
 from forebay.serve.metrics.tally import COUNTED
 from forebay.serve.metrics.watch import Stalls
 from forebay.store.open import open_store
-from forebay.store.protocol import Backlog, Store, Want
+from forebay.store.protocol import Backlog, GateUse, Store, Want
 from forebay.work.meter import BUCKETS, gauge, text_of
 from tests.serve.site import Serving, Site
 
@@ -105,6 +107,77 @@ def test_a_scrape_tells_what_happened(durable: Store, serve_on: Serving) -> None
     assert found["forebay_ledger_followed", ()] == 1
     assert found["forebay_store_seconds_count", (("verb", "enqueue"),)] >= 2
     assert any(name == "process_resident_memory_bytes" for name, _ in found)
+
+
+def test_gates_are_told_of_by_queue_and_sort_and_never_by_a_value(store: Store, serve_on: Serving) -> None:
+    site = serve_on(store)
+    store.put_spec(QueueSpec(name="mail", eligibility=AtMost(2) & AtMost(1, per="tenant")))
+    store.put_spec(QueueSpec(name="shut", eligibility=Until("go", per="subject")))
+    store.enqueue([Draft("k", None, "mail", tenant=f"tenant-{n % 3}") for n in range(6)])
+    store.enqueue([Draft("k", None, "shut", subject=f"person/{n}") for n in range(4)])
+    settled(site)
+    text = site.client(Role.VIEWER).get("/metrics").text
+    found = series(text)
+    plain, each = (("gate", "cap"), ("queue", "mail")), (("gate", "cap/tenant"), ("queue", "mail"))
+    until = (("gate", "until/go"), ("queue", ""))
+    for field, wanted in {"slots": (2, 3, 0), "held": (2, 2, 0), "parked": (2, 2, 4)}.items():
+        assert tuple(found[f"forebay_gate_{field}", labels] for labels in (plain, each, until)) == wanted, field
+    states = {state: found["forebay_gates", (*each, ("state", state))] for state in ("open", "full")}
+    assert states == {"open": 1, "full": 2}
+    assert found["forebay_gates_uncounted", ()] == 0
+    assert "tenant-1" not in text
+    assert "person" not in text
+    mine = scraped(site.client(Role.VIEWER, queues=("mail",)))
+    assert ("forebay_gate_held", plain) in mine
+    assert ("forebay_gate_held", until) not in mine, "a condition holds back other queues too"
+
+
+def test_a_look_at_gates_is_bounded_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gates, "GATES_MOST", 2_000)
+
+    class Many:
+        def __init__(self, count: int) -> None:
+            self.names = [f"order/q/subject/{n:05}" for n in range(count)]
+
+        def gates(self, after: str, limit: int) -> list[GateUse]:
+            return [GateUse(name, 1, 1, 2) for name in self.names if name > after][:limit]
+
+    whole, cut = gates.gates_of(Many(2_000)), gates.gates_of(Many(2_001))
+    assert (whole.more, cut.more) == (False, True)
+    for seen in (whole, cut):
+        assert seen.sums == {("q", "order/subject"): gates.GateSum(2_000, 2_000, 2_000, 2_000, 4_000)}
+
+
+def test_a_thousand_queues_and_conditions_make_no_more_series_than_the_cap(store: Store) -> None:
+    names = [f"cap/q{n}/tenant/t" for n in range(1_000)] + [f"until/c{n}" for n in range(1_000)]
+    sums = {gates.sort_of(name): gates.GateSum(1, 1, 1, 1, 1) for name in names}
+    metrics = Metrics(store)
+    metrics.watch.gates = gates.GatesSeen(sums)
+    told = {family.name: family for family in metrics.families()}
+    held = told["forebay_gate_held"].samples
+    assert len(held) == QUEUES_MOST + 1 + gates.CONDITIONS_MOST + 1
+    assert sum(value for _, value in held) == 2_000
+
+
+def test_every_name_of_a_gate_has_its_sort() -> None:
+    spec = QueueSpec(name="q", eligibility=AtMost(3) & InOrder(per="subject") & Until("go", per="tenant") & Until("up"))
+    names = [gate.name for gate in gates_for(spec, Draft("k", None, "q", tenant="a", subject="x/y/../z"))]
+    names += [gate.name for gate in gates_for(QueueSpec(name="m", merge=LatestWins()), Draft("k", subject="a/b"))]
+    paced = (
+        AtMost(3, per="tenant", shared="gpu") & Rate(3, seconds(1)) & Rate(3, seconds(1), per="tenant", shared="api")
+    )
+    names += [gate.name for gate in gates_for(QueueSpec(name="p", eligibility=paced), Draft("k", tenant="a/b"))]
+    assert sorted(map(gates.sort_of, names)) == [
+        ("", "cap/@gpu/tenant"),
+        ("", "rate/@api/tenant"),
+        ("", "until/go"),
+        ("", "until/up"),
+        ("m", "merge"),
+        ("p", "rate"),
+        ("q", "cap"),
+        ("q", "order/subject"),
+    ]
+    assert gates.sort_of("something else") == ("", "other")
 
 
 def test_a_store_without_a_ledger_says_so(site: Site) -> None:

@@ -6,6 +6,7 @@ import resource
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from time import monotonic
 
 import httpx
@@ -17,6 +18,7 @@ from forebay.serve.security.body import Bodies
 from forebay.serve.settings import ServeSettings
 from forebay.store.protocol import Store
 from tests.serve.site import Serving, Site
+from tests.serve.test_api_process import serving
 
 HASTY = ServeSettings(port=0, body_seconds=0.5, idle_seconds=0.5)
 PATIENCE = 20.0
@@ -57,6 +59,41 @@ def test_payload_bombs_are_refused_with_a_4xx(site: Site, bomb: str) -> None:
     assert 400 <= answer.status_code < 500
     assert answer.headers["content-type"] == "application/problem+json"
     assert client.post("/jobs", json={"kind": "k"}).status_code == 202
+
+
+def kilobytes(process: int, what: str) -> int:
+    """Of memory: VmRSS now, or VmHWM at the most since the last `forget_peak`."""
+    (line,) = [line for line in Path(f"/proc/{process}/status").read_text().splitlines() if line.startswith(what)]
+    return int(line.split()[1])
+
+
+def forget_peak(process: int) -> None:
+    Path(f"/proc/{process}/clear_refs").write_text("5")
+
+
+@pytest.mark.nightly
+def test_bombs_cost_a_server_little_time_and_memory(tmp_path: Path) -> None:
+    """S9 as it is written, on a server of its own: each within 50 ms (of three, the middle one) and 16 MiB."""
+    found: dict[str, tuple[float, int]] = {}
+    json_sent = {"Content-Type": "application/json"}
+    zipped = json_sent | {"Content-Encoding": "gzip"}
+    sent = [(name, bomb, json_sent) for name, bomb in BOMBS.items()]
+    sent.append(("gzip 1000:1", gzip.compress(b" " * 50_000_000), zipped))
+    with serving(tmp_path) as served, served.client() as client:
+        number = served.process.pid
+        for _ in range(20):
+            assert client.post("/jobs", json={"kind": "k"}).status_code == 202
+            assert client.post("/jobs", content=b"{", headers=json_sent).status_code == 400
+        for name, bomb, headers in sent:
+            took, before = [], kilobytes(number, "VmRSS")
+            forget_peak(number)
+            for _ in range(3):
+                began = monotonic()
+                assert 400 <= client.post("/jobs", content=bomb, headers=headers).status_code < 500, name
+                took.append((monotonic() - began) * 1_000)
+            found[name] = (sorted(took)[1], max(0, kilobytes(number, "VmHWM") - before))
+    assert {name: took for name, (took, _) in found.items() if took > 50} == {}
+    assert {name: more for name, (_, more) in found.items() if more > 16 * 1_024} == {}
 
 
 def test_equal_keys_in_an_object_are_one_value_everywhere(site: Site) -> None:

@@ -3,17 +3,18 @@
 import asyncio
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import httpx
 import pytest
 
 from forebay.serve.actor import Role
 from forebay.serve.problems import Problem
-from forebay.serve.security.door import waits
+from forebay.serve.security.door import ANYBODY, waits
 from forebay.serve.security.limits import CALLERS_MOST, DAY, HOUR, Allowance, Bounds, Buckets, Limits, Quotas
 from forebay.serve.security.usage import USAGE_LOG, UsageFollower
 from forebay.store.protocol import Store
-from tests.serve.site import Site
+from tests.serve.site import Serving, Site
 
 
 class Hand:
@@ -117,6 +118,25 @@ def test_a_key_over_its_rate_is_told_when_to_come_again(site: Site) -> None:
     assert [answer.status_code for answer in answers] == [200, 200, 429, 429]
     assert 0 < int(answers[2].headers["retry-after"]) <= 100
     assert answers[2].json()["type"] == "urn:forebay:rate"
+
+
+def test_pages_of_a_session_count_for_its_key_and_not_with_strangers(serve_on: Serving, store: Store) -> None:
+    """A flood that takes every place of those who are unknown leaves somebody who is logged in her page."""
+    site = serve_on(store)
+    limits = site.ground.door.limits
+    text = site.key(Role.VIEWER, rate=0.01, burst=3)
+    browser = site.with_key(None, {"Origin": site.url})
+    assert browser.post("/ui/login", data={"key": text}).status_code == 303
+    with ExitStack() as flood:
+        for _ in range(limits.bounds.each):
+            flood.enter_context(limits.turn(ANYBODY, Allowance(), waits=False))
+        assert site.with_key(None).get("/ui/login").status_code == 429
+        assert browser.get("/ui/jobs").status_code == 200
+        assert browser.get("/ui/static/mark.svg").status_code == 200
+        assert site.with_key(text).get("/queues").status_code == 200
+        assert browser.get("/ui/jobs").status_code == 429, "the key's own rate is spent, by pages and by calls"
+        assert browser.get("/queues").status_code == 429, "a cookie is nobody to the API"
+    assert browser.get("/queues").status_code == 401
 
 
 def test_a_quota_of_jobs_is_kept_by_single_jobs_and_batches(site: Site) -> None:

@@ -224,6 +224,15 @@ def test_a_request_over_http_hands_its_trace_on(site: Site) -> None:
     assert job.meta is None
 
 
+def test_every_line_of_a_batch_has_the_trace_of_its_request(site: Site) -> None:
+    headers = {"Traceparent": GIVEN, "Tracestate": "a=1", "Content-Type": "application/x-ndjson"}
+    lines = b'{"kind": "x"}\n{"kind": "x", "meta": {"mine": "1"}}\n{"kind": "x", "meta": {"traceparent": "own"}}\n'
+    answer = site.client(Role.PRODUCER, headers=headers).post("/jobs/batch", content=lines)
+    ids = [json.loads(line)["job_id"] for line in answer.text.splitlines()[:3]]
+    metas = [job.meta for job in site.store.get(ids) if job is not None]
+    assert metas == [{PARENT: GIVEN, STATE: "a=1"}, {"mine": "1", PARENT: GIVEN, STATE: "a=1"}, {PARENT: "own"}]
+
+
 def test_a_state_that_is_too_long_or_odd_is_left_out() -> None:
     assert carried(None, {PARENT: GIVEN, STATE: "a=1"}) == {PARENT: GIVEN, STATE: "a=1"}
     assert carried(None, {PARENT: GIVEN, STATE: "ä=1"}) == {PARENT: GIVEN}

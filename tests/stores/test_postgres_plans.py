@@ -15,7 +15,7 @@ import pytest
 from forebay.core.instant import minutes, seconds
 from forebay.core.job import Draft, State
 from forebay.core.outcome import Ack, Failure, Release, Retry, Verdict
-from forebay.core.policy import AtMost, Bounded, InOrder
+from forebay.core.policy import AtMost, Bounded, Fair, InOrder
 from forebay.core.spec import QueueSpec
 from forebay.store.postgres.store import PostgresStore
 from forebay.store.protocol import Query, Want
@@ -85,6 +85,11 @@ def stale(store: PostgresStore) -> None:
         store.settle([(lease, verdict)])
 
 
+def by_turns(store: PostgresStore) -> None:
+    store.enqueue([Draft("k", queue="fair", tenant=f"t{n % 5}") for n in range(20)])
+    assert len(store.claim([Want("fair", 10)], "me", minutes(1))) == 10
+
+
 def pause(store: PostgresStore) -> None:
     store.pause("other")
     store.resume("other")
@@ -99,6 +104,7 @@ VERBS: Mapping[str, Callable[[PostgresStore], object]] = {
     ),
     "claim": lambda store: store.claim([Want("q", 20)], "me", minutes(1)),
     "claim one": one,
+    "claim by turns": by_turns,
     "claim nothing": lambda store: store.claim([Want("empty", 20)], "me", minutes(1)),
     "settle": settle,
     "settle again, and late": stale,
@@ -115,9 +121,14 @@ VERBS: Mapping[str, Callable[[PostgresStore], object]] = {
     "wait": lambda store: store.wait(["empty"], seconds(0)),
     "wait for work": lambda store: store.wait(["q"], seconds(1)),
     "browse": lambda store: store.browse(Query(queue="q"), 4 * ROWS, 20),
+    "browse all": lambda store: store.browse(Query(), 0, 20),
+    "browse what is ready": lambda store: store.browse(Query(queue="gated", state=State.READY), 0, 20),
+    "browse the dead": lambda store: store.browse(Query(queue="q", state=State.DEAD), 0, 20),
+    "browse a kind": lambda store: store.browse(Query(kind="other"), 0, 20),
+    "gates": lambda store: store.gates("", 20),
 }
 
-NEEDS_STATISTICS = {"purge"}
+NEEDS_STATISTICS = {"purge", "browse the dead"}
 """Of `forebay.ended`, which the server analyses by itself."""
 
 
@@ -126,6 +137,7 @@ def full(postgres: PostgresServer) -> Iterator[str]:
     """A database with many rows of every kind, as nobody has analysed it yet."""
     url = postgres.create_database()
     store = PostgresStore(url)
+    store.put_spec(QueueSpec(name="fair", share=Fair()))
     store.put_spec(QueueSpec(name="gated", eligibility=AtMost(5)))
     store.put_spec(QueueSpec(name="ordered", eligibility=InOrder(), capacity=Bounded(10**6)))
     store.close()

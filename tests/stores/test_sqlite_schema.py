@@ -50,6 +50,7 @@ SEARCHES = {
     "next_start": ["p USING INDEX pace_open (queue=?)", "j USING INTEGER PRIMARY KEY (rowid=?)"],
     "head_of_line": ["line USING PRIMARY KEY (gate=?)"],
     "page": ["job USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"],
+    "page_dead": ["job USING INDEX job_dead (state=? AND rowid>? AND rowid<?)"],
     "entries": ["log_entry USING PRIMARY KEY (place=? AND entry>?)"],
     "oldest_entries": ["e USING PRIMARY KEY (place=? AND entry=?)", "q USING PRIMARY KEY (name=?)"],
 }

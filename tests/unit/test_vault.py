@@ -35,8 +35,10 @@ def test_whatever_is_sealed_comes_back(payload: object) -> None:
 
 def test_an_envelope_says_nothing_and_belongs_to_its_kind_and_key() -> None:
     vault = Vault({"a": NEW})
-    sealed = vault.seal("pay", msgspec.json.encode({"card": CANARY}))
+    body = msgspec.json.encode({"card": CANARY})
+    sealed = vault.seal("pay", body)
     assert CANARY.encode() not in sealed
+    assert vault.open("pay", sealed) == body
     with pytest.raises(SealBroken, match="cannot be opened"):
         vault.open("refund", sealed)
     with pytest.raises(SealBroken, match="no key 'a', only b"):

@@ -2,7 +2,8 @@
 
 import signal
 from argparse import ArgumentParser
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -54,7 +55,9 @@ def _stream(call: Call) -> int:
             url = everywhere(call.url)
             lake = Lake.of(call.args.lake, url)
             check_ledger(url, lake.contents())
-            with spark_of(call) as spark:
+            with ExitStack() as stack:
+                with _children_deaf_to(signal.SIGTERM):
+                    spark = stack.enter_context(spark_of(call))
                 pipeline = Pipeline(spark, lake, url, remarks(call))
                 call.screen.note(f"following {masked(call.url)}; ctrl-c or SIGTERM ends it")
                 every, tables = call.args.every.total_seconds(), call.args.tables_every.total_seconds()
@@ -63,6 +66,20 @@ def _stream(call: Call) -> int:
         for number, handler in before.items():
             signal.signal(number, handler)
     return OK
+
+
+@contextmanager
+def _children_deaf_to(number: signal.Signals) -> Iterator[None]:
+    """What is started meanwhile never hears this signal.
+
+    A service manager ends all processes of a service at once. Java is still needed then, for what is under way and for
+    the tables; it ends when this process does. A signal that comes meanwhile is not heard here either.
+    """
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
 
 
 def _status(call: Call) -> int:

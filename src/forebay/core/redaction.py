@@ -38,6 +38,9 @@ _NAMED: Final = re.compile(
     r"|authorization|cookie|iban|cvv|cvc)[\w.-]{0,40}\\?[\"']?\s{0,3}(?:=>|[=:])\s{0,3})"
     r"(?:(?:bearer|basic)\s+)?(?:\[[^\]]*\]?|\{[^}]*\}?|\\?\"[^\"]*\"?|'[^']*'?|[^\s,;&)}\]\"']+)"
 )
+_IN_NAMED: Final = "passw passphrase pwd secret token key credential authorization cookie iban cvv cvc".split()
+"""One of these is in every text that `_NAMED` finds anything in: looking for them costs a tenth of looking for it."""
+
 _IN_URL: Final = re.compile(r"(://[^\s/:@\"']{0,128}:)(?!\d{1,5}(?:[/?#\s\"']|$))(\S{1,128})@(?=[\w.\[-])")
 _SCHEME: Final = re.compile(r"\b((?:bearer|basic)\s+)[a-z0-9._~+/=-]{12,}")
 _PREFIXES: Final = (
@@ -53,6 +56,7 @@ _SHAPES: Final = re.compile(
     r"|-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----(?s:.*?)(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)"
 )
 _DIGITS: Final = re.compile(r"\d[ -]?\d")
+_LONG_NUMBER: Final = re.compile(r"\d(?:[ -]?\d){7}")
 _CARD: Final = re.compile(r"[2-6](?<![\w.][2-6])(?:[ -]?\d){12,18}(?![\w.])")
 _IBAN: Final = re.compile(r"[A-Z](?<!\w[A-Z])[A-Z]\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?\b")
 
@@ -83,12 +87,16 @@ class Redaction(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             if prefix in text:
                 text = _SHAPES.sub(HIDDEN, text)
                 break
-        if says:
-            text = _hidden_after(_NAMED, _IN_URL.sub(rf"\1{HIDDEN}@", text))
-        if " " in text:
+        small = text.lower()
+        if says and "://" in text:
+            text = _IN_URL.sub(rf"\1{HIDDEN}@", text)
+        if says and any(part in small for part in _IN_NAMED):
+            text = _hidden_after(_NAMED, text)
+        if "bearer" in small or "basic" in small:
             text = _hidden_after(_SCHEME, text)
         if _DIGITS.search(text):
-            text = _CARD.sub(lambda found: HIDDEN if passes_luhn(found[0]) else found[0], text)
+            if _LONG_NUMBER.search(text):
+                text = _CARD.sub(lambda found: HIDDEN if passes_luhn(found[0]) else found[0], text)
             text = _IBAN.sub(lambda found: HIDDEN if passes_mod97(found[0]) else found[0], text)
         return text
 

@@ -50,6 +50,8 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         openapi_url="/openapi.json",
+        # Spans of requests stay FastAPI's; asking for the rest costs every request a look at the environment.
+        telemetry={"metrics": False, "logs": False},
         lifespan=lifespan,
     )
     app.state.ground = ground

@@ -6,6 +6,7 @@ drain, and the process ends with code 0. A second signal does not wait.
 
 import asyncio
 import contextlib
+import gc
 import signal
 import ssl
 import sys
@@ -24,6 +25,12 @@ from forebay.serve.settings import ServeSettings
 BACKLOG: Final = 4_096
 _SWITCH_EVERY: Final = 0.001
 """Seconds after which a thread that works for the store lets the loop have its turn."""
+
+_YOUNG_MOST: Final = 10_000
+"""New objects after which the collector looks for garbage; a hundred requests under way are about so many."""
+
+_TURNS: Final = 2
+"""Such looks before one at those who survived them too: it takes some ten milliseconds."""
 
 
 class Server(uvicorn.Server):
@@ -102,7 +109,19 @@ def listener(settings: ServeSettings) -> socket:
 def run(app: FastAPI, settings: ServeSettings, ready: Callable[[str], None]) -> int:
     """Serve until a signal comes; the exit code."""
     sys.setswitchinterval(_SWITCH_EVERY)
+    calm_collector()
     server = Server(app, settings, ready)
     with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
         runner.run(server.serve())
     return 0 if server.started else 1
+
+
+def calm_collector() -> None:
+    """What the app is made of lives as long as the process: the collector looks at it now, and never again.
+
+    Else requests under way, which look like more and more survivors, make it walk over everything about once a second,
+    and everybody waits meanwhile.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_YOUNG_MOST, _TURNS)

@@ -362,6 +362,23 @@ class Inspecting(Protocol):
     def vitals(self) -> Vitals: ...
 
 
+class GateUse(Struct, frozen=True):
+    """A gate that somebody holds, is parked at or stands in line for. `slots`: so many may pass it at once, for now."""
+
+    name: str
+    slots: int
+    held: int
+    parked: int
+
+
+@runtime_checkable
+class Gated(Protocol):
+    """What a store may have besides: a look at its gates, which changes nothing."""
+
+    def gates(self, after: str, limit: int) -> list[GateUse]:
+        """Those in use, in the store's own order of names; go on with the last name, begin with an empty one."""
+
+
 @runtime_checkable
 class Transacting(Protocol):
     """What a store may have besides: a handler's transaction, which commits with the end of its job or not at all.

@@ -29,7 +29,8 @@ _SUSPECT_AGAIN: Final = 60_000
 _SUSPECT_MUCH_LATER: Final = 3_000_000
 _EMPTYING_MOST: Final = 200
 _BUSY_CLAIMS: Final = 50
-_FRUITLESS_REST: Final = 0.02
+_FRUITLESS_REST: Final = 0.01
+_FRUITLESS_MOST: Final = 0.08
 _CLOSED_REST: Final = 1.0
 
 
@@ -138,7 +139,8 @@ class Claimer:
             self._fruitless = 0
             return 0.0
         self._fruitless += 1
-        return 0.0 if self._fruitless <= len(self._options.queues) else _FRUITLESS_REST
+        beyond = self._fruitless - len(self._options.queues)
+        return 0.0 if beyond <= 0 else min(_FRUITLESS_REST * 2.0**beyond, _FRUITLESS_MOST) * (0.5 + self._draw())
 
     def _ask(self, wants: Sequence[Want]) -> list[Lease]:
         claim = self._claim or self._store.claim

@@ -2,7 +2,6 @@
 
 import inspect
 import logging
-import traceback
 from collections.abc import Callable, Collection
 from typing import Any, Final, Literal
 
@@ -20,6 +19,7 @@ from forebay.tracing import Spans
 from forebay.work.errors import Drop, Snooze
 from forebay.work.redacting import rules
 from forebay.work.signature import PayloadMismatch, Signature
+from forebay.work.trace import trace_of
 
 _log = logging.getLogger("forebay.work")
 
@@ -78,7 +78,7 @@ def describe(error: BaseException, secrets: Collection[str] = ()) -> Failure:
     kind = type(error).__qualname__
     module = type(error).__module__
     try:
-        trace = "".join(traceback.format_exception(error))
+        trace = trace_of(error)
     except BaseException:
         trace = ""
     shown = rules()

@@ -34,7 +34,7 @@ _log = logging.getLogger("forebay.work")
 NO_HANDLER: Final = "forebay.NoHandler"
 _SWEEP_EVERY: Final = 0.05
 _SWEEP_IDLE: Final = 0.25
-_AHEAD: Final = 0.05
+_AHEAD: Final = 0.1
 """Seconds for which a claimed job may wait for a slot."""
 
 _AHEAD_MOST: Final = 2_000
@@ -76,6 +76,7 @@ class Pool:
         self._sentinel = sentinel
         self._draw = draw
         self._size = options.concurrency
+        self._claim_batch = options.claim_batch
         self._wedged_most = options.wedged_most
         self._runs: dict[Fence, Run] = {}
         self._guard = Lock()
@@ -198,8 +199,8 @@ class Pool:
 
     @property
     def _enough(self) -> int:
-        """So much room is worth a claim: one for every single slot would cost more than it brings."""
-        return max(1, (self._size + self._ahead) // 4)
+        """So much room is worth a claim: each costs the store about the same, however little it brings."""
+        return max(1, min(self._claim_batch, (self._size + self._ahead) // 2))
 
     def _look_ahead(self, now: float) -> None:
         """As many jobs as end within a moment, at the pace of the last one, may wait here for a slot."""

@@ -38,9 +38,13 @@ _SENT: Final = {"rule": "30 1 * * *", "kind": "report", "tz": "Europe/Berlin", "
 async def browse(request: Request, actor: Annotated[Actor, need(Role.VIEWER)]) -> Response:
     """All schedules of the queues that this key reaches, with their next fires in words."""
     ground: Ground = request.app.state.ground
-    schedules, now = await ground.call(_known, ground)
-    shown = sorted((each for each in schedules if _sees(actor, each)), key=lambda each: each.name)
-    return Answer(Schedules([_view(actor, schedule, now) for schedule in shown]))
+
+    def found() -> Schedules:
+        schedules, now = _known(ground)
+        shown = sorted((each for each in schedules if _sees(actor, each)), key=lambda each: each.name)
+        return Schedules([_view(actor, schedule, now) for schedule in shown])
+
+    return Answer(await ground.call(found))
 
 
 @router.get("/cron/{name}", **described(ScheduleView, problems=(404,)))

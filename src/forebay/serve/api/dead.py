@@ -21,7 +21,7 @@ from forebay.serve.actor import Actor, Role
 from forebay.serve.api.answers import Causes, CauseView, JobPage, JobView, Redriven, Requeued
 from forebay.serve.api.bodies import Redrive
 from forebay.serve.api.describe import described
-from forebay.serve.api.exchange import Answer, body_of, picture, seen_job, sees_plainly
+from forebay.serve.api.exchange import Answer, body_of, picture, pictured, seen_job, sees_plainly
 from forebay.serve.api.finding import LOOKED_MOST, find
 from forebay.serve.api.jobs import After, JobId, Limit, NameFilter, TextFilter
 from forebay.serve.ground import Ground
@@ -108,10 +108,11 @@ def _cause(actor: Actor, name: str, jobs: list[Job]) -> CauseView:
 @router.get("/dlq/{job_id}", **described(JobView, problems=(404,)))
 async def show(request: Request, actor: Annotated[Actor, need(Role.VIEWER)], job_id: JobId) -> Response:
     """One dead letter, with the traces of its errors."""
-    job = await seen_job(request.app.state.ground, actor, job_id)
+    ground: Ground = request.app.state.ground
+    job = await seen_job(ground, actor, job_id)
     if job.state is not State.DEAD:
         raise absent(f"dead letter {job_id}")
-    return Answer(picture(actor, job))
+    return Answer(await pictured(ground, actor, job))
 
 
 @router.post("/dlq/{job_id}/requeue", **described(Requeued, problems=(404, 409)))

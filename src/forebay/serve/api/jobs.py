@@ -19,7 +19,7 @@ from forebay.serve.actor import Actor, Role
 from forebay.serve.api.answers import Accepted, Cancelled, Explained, JobPage, JobView, StateName
 from forebay.serve.api.bodies import NAME_PATTERN, NewJob
 from forebay.serve.api.describe import described
-from forebay.serve.api.exchange import Answer, body_of, gone, picture, seen_job, sees, sees_plainly
+from forebay.serve.api.exchange import Answer, body_of, gone, picture, pictured, seen_job, sees, sees_plainly
 from forebay.serve.api.finding import find
 from forebay.serve.ground import Ground
 from forebay.serve.problems import Problem, absent
@@ -100,7 +100,7 @@ async def show(
         raise Problem(
             410, "gone", "The job ended and is gone", "its queue keeps none: give it keep-for to read results"
         )
-    return Answer(picture(actor, ended))
+    return Answer(await pictured(ground, actor, ended))
 
 
 @router.get("/jobs", **described(JobPage))

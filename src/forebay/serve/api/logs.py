@@ -139,16 +139,16 @@ async def read(
     await _must_be(ground, actor, name, partition)
     instant: Instant | None = None if since is None else from_datetime(since)
 
-    def found() -> tuple[list[LogEntry], int | None, int]:
+    def found() -> Entries:
         position = None if group is None else ground.store.position(name, group, partition)
         start = after if after is not None else -1 if position is None else position
         if instant is not None and after is None:
             start = ground.store.offset_at(name, partition, instant)
-        return ground.store.read(name, partition, start, limit), position, start
+        entries = ground.store.read(name, partition, start, limit)
+        shown = [_entry(actor, name, entry) for entry in entries]
+        return Entries(shown, entries[-1].offset if entries else start, position)
 
-    entries, position, start = await ground.call(found)
-    shown = [_entry(actor, name, entry) for entry in entries]
-    return Answer(Entries(shown, entries[-1].offset if entries else start, position))
+    return Answer(await ground.call(found))
 
 
 @router.post(

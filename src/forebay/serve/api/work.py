@@ -38,6 +38,7 @@ router = APIRouter(tags=["work"])
 _claim: Final = msgspec.json.Decoder(Claim)
 _settle: Final = msgspec.json.Decoder(Settlements)
 _extend: Final = msgspec.json.Decoder(Extend)
+_NOTHING: Final = Answer(Leases([]))
 _LEASE: Final = "q83vEjRW…"
 _CLAIMED: Final = {"wants": [{"queue": "mail", "count": 10}], "owner": "worker-1", "lease": 30, "wait": 20}
 _SETTLED: Final = {
@@ -58,7 +59,7 @@ async def claim(request: Request, actor: Annotated[Actor, need(Role.WORKER)]) ->
     wants = [Want(want.queue, want.count) for want in asked.wants]
     owner = f"{asked.owner}@{actor.name}" if asked.owner else actor.name
     leases = await ground.waiting.claim(wants, owner, length_of(asked.lease), asked.wait, partial(gone, request))
-    return Answer(Leases([_lease_view(ground, actor, lease) for lease in leases]))
+    return Answer(Leases([_lease_view(ground, actor, lease) for lease in leases])) if leases else _NOTHING
 
 
 def _lease_view(ground: Ground, actor: Actor, lease: Lease) -> LeaseView:

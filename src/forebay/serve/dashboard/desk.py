@@ -1,15 +1,18 @@
 """The desk of one server's dashboard: what all its pages share, so that many readers cost a store what one does.
 
 Numbers of all queues are asked for at most once a second. On a store where that takes long, a reader gets the last ones
-and the next ones are fetched meanwhile, so that no page waits for a count of everything.
+and the next ones are fetched meanwhile, so that no page waits for a count of everything. What the server's metrics have
+just counted is not counted again; a first page that comes before anything was counted says so instead of waiting.
 """
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import Lock, Thread
 from time import monotonic
 from typing import Final, Generic, TypeVar
+
+from msgspec import Struct
 
 from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Actor
@@ -30,19 +33,34 @@ _SURVEYS_MOST: Final = 16
 _FRESH_SECONDS: Final = 1.0
 _STALE_SECONDS: Final = 60.0
 _SLOW_SECONDS: Final = 0.05
+_PATIENCE_SECONDS: Final = 0.05
+
+
+class Heard(Struct, Generic[T], frozen=True):
+    """An answer that somebody else got: when they had it, and how long it took them."""
+
+    answer: T
+    at: float
+    took: float
 
 
 class Lately(Generic[T]):
-    """An answer that may be a second old; a slow one may be older, and is renewed while it is read."""
+    """An answer that may be a second old; a slow one may be older, and is renewed while it is read.
 
-    def __init__(self, ask: Callable[[], T]) -> None:
+    `overhear`: what others were told, if they asked the same; it counts as an answer to us.
+    """
+
+    def __init__(self, ask: Callable[[], T], overhear: Callable[[], Heard[T] | None] = lambda: None) -> None:
         self._ask = ask
+        self._overhear = overhear
         self._guard = Lock()
         self._answer: T | None = None
         self._asked_at = float("-inf")
+        self._spoilt_at = float("-inf")
         self._took = 0.0
 
     def get(self) -> T:
+        self._listen()
         age = monotonic() - self._asked_at
         known = self._answer
         if known is not None and age < _FRESH_SECONDS:
@@ -54,9 +72,26 @@ class Lately(Generic[T]):
             Thread(target=self._renew_aside, name="forebay-desk", daemon=True).start()
         return known
 
+    def soon(self, seconds: float) -> T | None:
+        """As `get`; None when there was never an answer and none comes in this time. It is fetched meanwhile."""
+        self._listen()
+        if self._answer is None:
+            if self._guard.acquire(blocking=False):
+                Thread(target=self._renew_aside, name="forebay-desk", daemon=True).start()
+            if not self._guard.acquire(timeout=seconds):
+                return None
+            self._guard.release()
+        return self.get()
+
     def spoil(self) -> None:
         """Something was changed by this server: the next reader asks anew."""
+        self._spoilt_at = monotonic()
         self._asked_at = float("-inf")
+
+    def _listen(self) -> None:
+        heard = self._overhear()
+        if heard is not None and heard.at > self._asked_at and heard.at - heard.took > self._spoilt_at:
+            self._answer, self._asked_at, self._took = heard.answer, heard.at, heard.took
 
     def _renew_aside(self) -> None:
         try:
@@ -72,7 +107,7 @@ class Lately(Generic[T]):
         began = monotonic()
         answer = self._ask()
         self._took = monotonic() - began
-        self._answer, self._asked_at = answer, monotonic()
+        self._answer, self._asked_at = answer, monotonic() if began >= self._spoilt_at else float("-inf")
         return answer
 
 
@@ -85,14 +120,18 @@ class Desk:
         self.pulse = Pulse(ground.store)
         self.moves = Moves(ground)
         self.streams = 0
-        self._backlogs: Lately[list[Backlog]] = Lately(self.store.backlog)
+        self._backlogs: Lately[Sequence[Backlog]] = Lately(self.store.backlog, self._counted)
         self._specs: Lately[list[QueueSpec]] = Lately(self.store.specs)
         self._surveys: OrderedDict[str | None, Survey] = OrderedDict()
 
     def backlogs(self, actor: Actor) -> list[Backlog]:
         """The queues that the actor reaches, logs and the server's own aside."""
-        logs = {spec.name for spec in self._specs.get() if spec.is_log}
-        return [each for each in self._backlogs.get() if each.queue not in logs and actor.reaches(each.queue)]
+        return self._reached(actor, self._backlogs.get())
+
+    def backlogs_soon(self, actor: Actor) -> list[Backlog] | None:
+        """None: this server has just started, and the first count takes a while."""
+        counted = self._backlogs.soon(_PATIENCE_SECONDS)
+        return None if counted is None else self._reached(actor, counted)
 
     def specs(self, actor: Actor) -> dict[str, QueueSpec]:
         return {spec.name: spec for spec in self._specs.get() if actor.reaches(spec.name)}
@@ -104,6 +143,14 @@ class Desk:
         if len(self._surveys) > _SURVEYS_MOST:
             self._surveys.popitem(last=False)
         return survey
+
+    def _reached(self, actor: Actor, backlogs: Sequence[Backlog]) -> list[Backlog]:
+        logs = {spec.name for spec in self._specs.get() if spec.is_log}
+        return [each for each in backlogs if each.queue not in logs and actor.reaches(each.queue)]
+
+    def _counted(self) -> Heard[Sequence[Backlog]] | None:
+        seen = self.ground.metrics.watch.seen
+        return None if seen is None else Heard(seen.backlogs, seen.at, seen.took)
 
     def spoil(self) -> None:
         """After a change by this server: what is shown next is new."""

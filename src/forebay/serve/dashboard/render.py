@@ -118,6 +118,9 @@ def _environment() -> Environment:
     made.globals.update(link=link, spark=spark, last_error=last_error, payload_text=payload_text, version=VERSION)
     made.globals.update(body_text=body_text, plain=plain)
     made.globals["m"] = made.get_template("macros.html").module
+    for name in made.list_templates():
+        # Compiled before the first reader comes.
+        made.get_template(name)
     return made
 
 

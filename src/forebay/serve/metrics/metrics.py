@@ -6,7 +6,7 @@ from itertools import chain
 from msgspec.structs import replace
 
 from forebay.serve.actor import Actor
-from forebay.serve.metrics import families
+from forebay.serve.metrics import families, gates
 from forebay.serve.metrics.follower import Follower
 from forebay.serve.metrics.meters import Meters
 from forebay.serve.metrics.names import OTHER, Names
@@ -42,6 +42,7 @@ class Metrics:
             families.following(self.follower),
             families.queues(self.watch, self._names.queue),
             families.logs(self.watch, self._names.queue),
+            gates.families(self.watch.gates, self._names.queue),
             families.server(self.watch.vitals),
             families.own(self.meters, self._store.capabilities),
         )

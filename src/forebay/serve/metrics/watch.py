@@ -2,8 +2,8 @@
 
 A scrape never asks the store: it tells what was seen last, and how long ago that was. A look that takes long, as the
 backlog of millions of rows may, is made less often, so that looking is at most a twentieth of what the store does.
-What costs more and changes slowly (dead letters by age, the readers of logs, the server's own facts) is looked at every
-ten seconds.
+What costs more or changes slowly (dead letters by age, the readers of logs, gates, the server's own facts) is looked at
+every ten seconds.
 
 A queue is stalled while jobs are ready in it and none is claimed, though it is not paused. A claim shows in the ledger,
 or in more jobs running, more done, a younger head; one of them is enough.
@@ -19,9 +19,10 @@ from msgspec import Struct
 from forebay.core.instant import Instant, Span
 from forebay.core.job import State
 from forebay.core.names import is_reserved
+from forebay.serve.metrics.gates import GatesSeen, gates_of
 from forebay.serve.metrics.tally import Tally
 from forebay.store.log import Standing
-from forebay.store.protocol import Backlog, Inspecting, Query, Store, Vitals
+from forebay.store.protocol import Backlog, Gated, Inspecting, Query, Store, Vitals
 
 _EVERY: Final = 1.0
 _SLOWLY: Final = 10.0
@@ -78,6 +79,7 @@ class Watch:
 
     dead_age  by queue: microseconds since its first dead letter died
     standings by log: how its first groups stand with its partitions
+    gates     those in use, summed up
     vitals    of the server behind the store, where there is one
     """
 
@@ -94,6 +96,7 @@ class Watch:
         self.dead_age: dict[str, Span] = {}
         self.standings: dict[str, list[Standing]] = {}
         self.vitals: Vitals | None = None
+        self.gates = GatesSeen()
 
     def step(self) -> float:
         started = monotonic()
@@ -121,6 +124,7 @@ class Watch:
                 self.dead_age = self._dead_ages(backlogs, now)
                 logs = [spec.name for spec in self._store.specs() if spec.is_log and not is_reserved(spec.name)]
                 self.standings = {log: self._store.groups(log, "", _GROUPS_MOST) for log in logs}
+                self.gates = gates_of(self._store) if isinstance(self._store, Gated) else GatesSeen()
 
     def _dead_ages(self, backlogs: Sequence[Backlog], now: Instant) -> dict[str, Span]:
         """Of the queues with most dead letters; by the one with the smallest id, which is found without a sort."""

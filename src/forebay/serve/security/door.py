@@ -4,9 +4,10 @@
     async def queues(actor: Annotated[Actor, need(Role.VIEWER)]) -> ...
 
 `Doorkeeper` stands before every route: it finds out who asks (a key, a token, a client's certificate), holds the caller
-to its limits and leaves a `Pass`. `need` reads the pass: 401 when nobody known asks, 403 when the caller has none of
-the route's roles. That says something about the route, never about a thing. Things are the route's business: what
-`actor.sees` denies is a 404, as if it had never been.
+to its limits and leaves a `Pass`. Pages of a session count for its key, so that a flood of strangers is theirs alone.
+`need` reads the pass: 401 when nobody known asks, 403 when the caller has none of its roles. That says something
+about the route, never about a thing. Things are the route's business: what `actor.sees` denies is a 404, as if it had
+never been.
 """
 
 from typing import Any, Final
@@ -86,6 +87,13 @@ class Door:
             return None if actor is None else Pass(actor, actor.name)
         return None
 
+    def seated(self, scope: Scope) -> Pass | None:
+        """Whose session a page is asked for with. Only limits know it here: what a cookie opens is the page's word."""
+        if self.sessions is None or not scope["path"].startswith("/ui/"):
+            return None
+        found: Pass | None = self.sessions.visit(Request(scope))
+        return found
+
     async def holder(self, text: str) -> Pass | None:
         """Whose key or token this is."""
         if text.startswith("fb_"):
@@ -119,7 +127,8 @@ class Doorkeeper:
         SOURCE.set(client[0] if client else "")
         try:
             visit = scope[PASS] = await self._door.who(scope)
-            caller, allowance = (visit.caller, visit.allowance) if visit else (ANYBODY, Allowance())
+            counted = visit or self._door.seated(scope)
+            caller, allowance = (counted.caller, counted.allowance) if counted else (ANYBODY, Allowance())
             with self._door.limits.turn(caller, allowance, waits(scope)):
                 await self._app(scope, receive, send)
         except Problem as refused:

@@ -97,6 +97,11 @@ class Sessions:
             self._open.move_to_end(cookie)
         return session
 
+    def visit(self, request: Request) -> Pass | None:
+        """Whose limits hold for a page that is asked for; no use of the session yet."""
+        session = self.find(request.cookies.get(cookie_name(request), ""), touch=False)
+        return None if session is None else session.visit
+
     def close(self, cookie: str) -> None:
         self._open.pop(cookie, None)
 

@@ -8,6 +8,7 @@ starts. A gate that nobody holds, waits at or was configured for is forgotten: a
 """
 
 from collections.abc import Mapping
+from heapq import nsmallest
 
 from forebay.core.gate import Gate, has_room, opens_at, tide_after
 from forebay.core.instant import Instant
@@ -15,6 +16,7 @@ from forebay.core.job import State
 from forebay.store.memory.heap import LazyHeap
 from forebay.store.memory.paces import Paces
 from forebay.store.memory.row import Row
+from forebay.store.protocol import GateUse
 
 
 class _Place:
@@ -157,6 +159,11 @@ class Gates:
                 self.paces.park(name, row)
             self._changed(name, place)
 
+    def used(self, after: str, limit: int) -> list[GateUse]:
+        """Up to `limit` gates whose names come after this one."""
+        names = nsmallest(limit, (name for name in self._places if name > after))
+        return [self._use(name, self._places[name]) for name in names]
+
     def where(self, row: Row) -> str | None:
         """The gate at which the row is parked."""
         return self._parked_at.get(row.entry.id)
@@ -180,8 +187,14 @@ class Gates:
 
     def _has_room(self, name: str, place: _Place, cost: int = 1) -> bool:
         """No number of slots lets two in where a line says who is next."""
+        return has_room(place.held, cost, self._slots(name, place))
+
+    def _slots(self, name: str, place: _Place) -> int:
         slots = self._limits.get(name, place.limit)
-        return has_room(place.held, cost, slots if place.line is None else min(slots, 1))
+        return slots if place.line is None else min(slots, 1)
+
+    def _use(self, name: str, place: _Place) -> GateUse:
+        return GateUse(name, self._slots(name, place), place.held, len(place.parked))
 
     def _opens_at(self, name: str, row: Row) -> Instant:
         """When the rate lets the row in."""

@@ -21,7 +21,7 @@ from forebay.store.memory.facts import KeyFact
 from forebay.store.memory.jobs import JobVerbs
 from forebay.store.memory.line import Line
 from forebay.store.memory.row import Row
-from forebay.store.protocol import Backlog, Page, Query
+from forebay.store.protocol import Backlog, GateUse, Page, Query
 
 _PROBES: Final = 5_000
 """How many ids one page looks at, found or not: a page never holds the lock for long."""
@@ -126,6 +126,17 @@ class QueueVerbs(JobVerbs):
             self._rouse()
             lsn = self._lsn
         self._settle_down(lsn)
+
+    def gates(self, after: str, limit: int) -> list[GateUse]:
+        check_limit("gates", limit)
+        if after != "":
+            check_gate(after)
+        with self._lock:
+            self._begin()
+            gates = self._index.gates.used(after, limit)
+            lsn = self._lsn
+        self._settle_down(lsn)
+        return gates
 
     def put_schedule(self, schedule: Schedule) -> None:
         if type(schedule) is not Schedule:

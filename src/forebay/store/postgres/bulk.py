@@ -60,6 +60,8 @@ _COLUMNS: Final = {
     "facts": "json",
     "bodies": "json",
 }
+_N: Final = list(_COLUMNS).index("n")
+_FACTS: Final = list(_COLUMNS).index("facts")
 _COPY: Final = f"COPY forebay.run ({', '.join(_COLUMNS)}) FROM STDIN (FORMAT BINARY)"
 
 
@@ -162,19 +164,39 @@ class Bulk(QueueVerbs):
         if any(versions.get(name, 0) != self._specs.of(name).version or not self._copies(name) for name in queues):
             raise Restart(queues)
         now, firsts = begun[0]
-        born: list[tuple[Any, ...]] = []
+        told = _Told()
         with connection.cursor() as cursor, cursor.copy(_COPY) as copy:
             copy.set_types(list(_COLUMNS.values()))
             for first, call in zip(firsts, calls, strict=True):
                 for row in self._rows(call, first, now):
                     copy.write_row(row)
-                    born.append(_born(row))
-        connection.execute(TELL, (now, "enqueue", None, None, None, Json(msgspec.json.encode(born))))
+                    told.add(row)
+        for born in told.records:
+            connection.execute(TELL, (now, "enqueue", None, None, None, Json(msgspec.json.encode(born))))
 
     def _rows(self, drafts: Sequence[Draft], first: int, now: Instant) -> Iterator[tuple[Any, ...]]:
         runs = group(drafts, lambda draft: self._specs.of(draft.queue).stamp(draft))
         for run, upto in zip(runs, accumulate(len(run.drafts) for run in runs), strict=True):
             yield _row(run, first + upto - 1, now)
+
+
+class _Told:
+    """What the ledger is told of a part: one record for all that is alike, else one for about a thousand jobs.
+
+    Whoever reads the ledger has whole records in memory, many at a time.
+    """
+
+    def __init__(self) -> None:
+        self.records: list[list[tuple[Any, ...]]] = []
+        self._room = 0
+
+    def add(self, row: Sequence[Any]) -> None:
+        weight = 1 if row[_FACTS] is None else row[_N]
+        if weight > self._room:
+            self.records.append([])
+            self._room = BATCH_MOST
+        self.records[-1].append(_born(row))
+        self._room -= weight
 
 
 def _row(run: Run, last_id: int, now: Instant) -> tuple[Any, ...]:

@@ -1,8 +1,9 @@
 """Handing out: promote, claim, extend, overdue.
 
 A claim is one call of one function. It takes whole runs while they fit and splits the last one. Where a queue has
-classes, this process deals turns among them first. What this process holds is remembered by run, so that one heartbeat
-extends everything when everything is to be extended, however many jobs that are.
+classes, a call before tells which of them have work, and this process deals turns among them. What this process holds
+is remembered by run, so that one heartbeat extends everything when everything is to be extended, however many jobs that
+are.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -30,6 +31,7 @@ from forebay.store.postgres.intake import Intake
 from forebay.store.postgres.queries import statement
 from forebay.store.postgres.runs import RUNNING, Held, Ref, jobs_of_run, leases_of
 from forebay.store.postgres.tend import forget_excess, start, sweep, tend
+from forebay.store.postgres.turns import Deal, Taken, Turns
 from forebay.store.protocol import Promotion, Want
 
 CALL: Final = (
@@ -40,7 +42,6 @@ _CLAIM: Final = f"SELECT * FROM {CALL}"
 _PROMOTE: Final = "SELECT p.*, forebay.counts_dead() FROM forebay.promote(%s::bigint, %s) AS p"
 _CROWDED: Final = "SELECT forebay.crowded(%s)"
 _TRIM: Final = "SELECT forebay.trim_ledger(%s, %s) FROM forebay.number_ledger()"
-_CLASSES: Final = "SELECT * FROM forebay.classes(%s::bigint, %s, %s)"
 _HOLDER: Final = (
     "INSERT INTO forebay.holder (owner, seen_at) VALUES (%s, coalesce(%s::bigint, forebay.clock())) RETURNING id"
 )
@@ -54,6 +55,7 @@ _SILENT: Final = statement("silent")
 _FOUND: Final = statement("found")
 
 _CLAIMS_MOST: Final = 20
+_DEALS_MOST: Final = 3
 _HOLDER_SECONDS: Final = 43_200.0
 _HOLDERS_MOST: Final = 1_000
 _SWEEP_EVERY: Final = 30_000_000
@@ -122,7 +124,8 @@ class Claims(Intake):
         self._holders: dict[str, Holder] = {}
         self._holders_guard = Lock()
         self._run_sizes: dict[str, float] = {}
-        self._fronts: dict[tuple[str, str | None], Front] = {}
+        self._fronts: dict[str, Front] = {}
+        self._turns = Turns(self._specs)
         self._past = Past()
         self._swept_at: Instant | None = None
         self._trimmed_at: Instant = 0
@@ -147,18 +150,34 @@ class Claims(Intake):
         owner = checked_owner(owner)
         span = checked_micros("lease_for", lease_for, LEASE_LEAST, LEASE_MOST)
         checked_total(wants)
-        if not wants:
-            return []
-        broken = False
+        leases: list[Lease] = []
+        for _ in range(_DEALS_MOST):
+            if not wants:
+                break
+            try:
+                taken, wants = self._take(wants, owner, span)
+            except StoreFailed:
+                if not leases:
+                    raise
+                break
+            leases += taken
+        return leases
+
+    def _take(self, wants: Sequence[Want], owner: str, span: Span) -> tuple[list[Lease], list[Want]]:
+        """What comes now, and what is still wanted of classes that had less than was known."""
+        broken = classed = False
         for _ in range(_CLAIMS_MOST):
             holder = self._holder(owner)
+            flag, deal = self._turns.deal(self._server.query, self._at, wants, holder.id, classed=classed)
+            rows: Rows = []
             try:
                 with holder.claiming():
-                    rows = self._claim(wants, holder, span)
-                    if rows and rows[0][0] == _TEND:
-                        rows = self._write(partial(self._claim_tended, wants, holder, span), gated=True)
-                    flag = rows[0][0] if rows else 0
-                    leases = [] if flag else self._leases(rows, owner, holder)
+                    if not flag and deal.asked:
+                        flag, rows = self._claim(deal, holder, span)
+                    if flag == _TEND:
+                        work = partial(self._claim_tended, wants, classed, holder, span)
+                        flag, deal, rows = self._write(work, gated=True)
+                    taken = {} if flag else self._leases(rows, owner, holder)
             except StoreFailed:
                 # What was taken, if anything was, is unknown: a new holder must not keep it alive.
                 self._retire(owner, holder)
@@ -169,9 +188,9 @@ class Claims(Intake):
             if flag == _STALE:
                 self._specs.reload({want.queue for want in wants})
             elif flag == _CLASSED:
-                return self._claim_dealt(wants, owner, lease_for)
+                classed = True
             else:
-                return leases
+                return deal.in_turn(taken), deal.left(taken)
         raise StoreFailed(self._server.name, f"{_CLAIMS_MOST} claims in a row found their queues changed by others")
 
     def extend(self, leases: Sequence[Lease], lease_for: timedelta) -> list[Lease]:
@@ -196,18 +215,27 @@ class Claims(Intake):
         leases: list[Lease] = [lease for row in rows for lease in leases_of(row, row[21] or "")]
         return leases[:limit]
 
-    def _claim_tended(self, wants: Sequence[Want], holder: Holder, span: Span, turn: Turn) -> Rows:
+    def _claim(self, deal: Deal, holder: Holder, span: Span) -> tuple[int, Rows]:
+        """What came; or why nothing could come."""
+        fronts = [self._front(want) for want in deal.asked]
+        began = monotonic()
+        asked = self._asked(deal.asked, fronts, holder, span, tended=deal.looked)
+        rows = self._server.query(_CLAIM, asked, repeatable=False)
+        self._moved(monotonic() - began, deal.asked, fronts, rows)
+        return _flag(rows), rows
+
+    def _claim_tended(
+        self, wants: Sequence[Want], classed: bool, holder: Holder, span: Span, turn: Turn
+    ) -> tuple[int, Deal, Rows]:
         """The same, once what fell due was looked after and who starts was let in; in one transaction with that."""
         _look_after(turn, BATCH_MOST)
         start(turn, wants)
-        return turn.fetch(_CLAIM, self._asked(wants, [None] * len(wants), holder, span, tended=True))
-
-    def _claim(self, wants: Sequence[Want], holder: Holder, span: Span) -> Rows:
-        fronts = [self._front(want) for want in wants]
-        began = monotonic()
-        rows = self._server.query(_CLAIM, self._asked(wants, fronts, holder, span, tended=False), repeatable=False)
-        self._moved(monotonic() - began, wants, fronts, rows)
-        return rows
+        flag, deal = self._turns.deal(turn.fetch, self._at, wants, holder.id, tended=True, classed=classed)
+        if flag or not deal.asked:
+            return flag, deal, []
+        fronts = [None] * len(deal.asked)
+        rows = turn.fetch(_CLAIM, self._asked(deal.asked, fronts, holder, span, tended=True))
+        return _flag(rows), deal, rows
 
     def _asked(
         self, wants: Sequence[Want], fronts: Sequence[Front | None], holder: Holder, span: Span, tended: bool
@@ -235,54 +263,26 @@ class Claims(Intake):
 
     def _front(self, want: Want) -> Front | None:
         """Only where newcomers stand behind the others, by the server's own clock, can a claim begin further on."""
-        if self._clock is not None or not self._specs.of(want.queue).by_time:
+        if self._clock is not None or want.cls is not None or not self._specs.of(want.queue).by_time:
             return None
-        return self._fronts.setdefault((want.queue, want.cls), Front())
+        return self._fronts.setdefault(want.queue, Front())
 
     def _rows_for(self, want: Want) -> int:
         """How many runs will probably be enough."""
         return max(1, round(want.count / self._run_sizes.get(want.queue, 1.0)))
 
-    def _leases(self, rows: Rows, owner: str, holder: Holder) -> list[Lease]:
+    def _leases(self, rows: Rows, owner: str, holder: Holder) -> Taken:
         rows.sort(key=lambda row: (*row[2:4], row[_RUN + 1]))
-        leases: list[Lease] = []
+        taken: Taken = {}
         sizes: dict[str, list[int]] = {}
         for row in rows:
             found = leases_of(row[_RUN:], owner)
             holder.hold(found)
-            leases += found
+            taken.setdefault(row[2], []).extend(found)
             sizes.setdefault(row[_RUN + 5], []).append(row[_RUN + 2])
         for queue, known in sizes.items():
             self._run_sizes[queue] = sum(known) / len(known)
-        return leases
-
-    def _claim_dealt(self, wants: Sequence[Want], owner: str, lease_for: timedelta) -> list[Lease]:
-        """Classes take turns: who gives how many is dealt first, then each gives its own, in the order of the deal."""
-        leases: list[Lease] = []
-        for want in wants:
-            if want.cls is not None:
-                leases += self.claim([want], owner, lease_for)
-                continue
-            dealt = self._deal(want)
-            totals: dict[str, int] = {}
-            for name, count in dealt:
-                totals[name] = totals.get(name, 0) + count
-            asked = [Want(want.queue, count, name) for name, count in totals.items()]
-            taken: dict[str, list[Lease]] = {name: [] for name in totals}
-            for one in asked:
-                taken[one.cls or ""] = self.claim([one], owner, lease_for)
-            parts = {name: iter(found) for name, found in taken.items()}
-            turns = [next(parts[name], None) for name, count in dealt for _ in range(count)]
-            leases += [lease for lease in turns if lease is not None]
-        return leases
-
-    def _deal(self, want: Want) -> list[tuple[str, int]]:
-        found: dict[str, int] = dict(self._server.query(_CLASSES, (self._at, want.queue, want.count)))
-        known = self._specs.of(want.queue)
-        with known.guard:
-            for name in found:
-                known.share.join(name)
-            return known.share.deal(want.count, lambda name: int(found.get(name, 0)))
+        return taken
 
     def _holder(self, owner: str) -> Holder:
         """This process under that name; known anew twice a day, so that the store can forget who is gone."""
@@ -378,6 +378,10 @@ class Claims(Intake):
 
 def _extended(lease: Lease, until: Instant) -> Lease:
     return replace(lease, job=replace(lease.job, lease_until=until), until=until)
+
+
+def _flag(rows: Rows) -> int:
+    return rows[0][0] if rows else 0
 
 
 def _look_after(turn: Turn, limit: int) -> int:

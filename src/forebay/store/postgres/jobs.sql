@@ -110,38 +110,61 @@ ORDER BY forebay.leased_until(r.beat, r.lease_until, r.holder), r.last_id LIMIT 
 -- Holders whose heart does not beat.
 SELECT id FROM forebay.holder WHERE until <= %s;
 
--- name: page_runs
--- Runs of several jobs after an id.
-SELECT {run} FROM forebay.run AS r WHERE NOT r.single AND r.last_id > %s ORDER BY r.last_id LIMIT %s;
+-- name: runs_end
+-- How far one page looks for open jobs, on their own or not.
+SELECT r.last_id FROM forebay.run AS r WHERE r.single = %s AND r.last_id > %s ORDER BY r.last_id OFFSET %s LIMIT 1;
 
--- name: page_singles
--- Jobs on their own after an id.
-SELECT {run} FROM forebay.run AS r WHERE r.single AND r.last_id > %s ORDER BY r.last_id LIMIT %s;
+-- name: page_runs
+-- Runs from an id to another one, until they hold as many jobs as are wanted.
+SELECT {run} FROM (
+    SELECT p.*, sum(p.n) OVER (ORDER BY p.last_id) - p.n AS before FROM (
+        SELECT * FROM (
+            SELECT * FROM forebay.run AS r
+            WHERE r.single = %s AND r.last_id > %s AND r.last_id <= %s ORDER BY r.last_id LIMIT %s
+        ) AS r
+        WHERE (%s::smallint[] IS NULL OR r.state = ANY (%s::smallint[])) AND (%s::text IS NULL OR r.queue = %s)
+        ORDER BY r.last_id LIMIT %s
+    ) AS p
+) AS r
+WHERE r.before < %s ORDER BY r.last_id;
 
 -- name: page_held
--- Running jobs after an id, on their own or not: few, wherever their ids are, so the index of leases finds them.
-WITH held AS MATERIALIZED (
-    SELECT h.last_id FROM forebay.run AS h WHERE h.state = 2 AND h.single = %s AND h.last_id > %s
-)
-SELECT {run} FROM forebay.run AS r
-WHERE r.single = %s AND r.state = 2 AND r.last_id IN (SELECT last_id FROM held ORDER BY last_id LIMIT %s)
-ORDER BY r.last_id;
+-- Running jobs after an id: few, wherever their ids are, so the index of leases finds them, and not the key.
+SELECT {run} FROM (
+    SELECT h.last_id, sum(h.n) OVER (ORDER BY h.last_id) - h.n AS before FROM (
+        SELECT h.last_id, h.n FROM forebay.run AS h
+        WHERE h.state = 2 AND h.single::integer = %s::integer AND h.last_id + 0 > %s AND (%s::text IS NULL OR h.queue = %s)
+        ORDER BY h.last_id + 0 LIMIT %s
+    ) AS h
+) AS k, LATERAL (SELECT * FROM forebay.run AS r WHERE r.single = %s AND r.last_id = k.last_id OFFSET 0) AS r
+WHERE k.before < %s AND r.state = 2 ORDER BY r.last_id;
 
 -- name: ended_end
 -- How far one page looks for jobs that ended in a certain way.
 SELECT e.id FROM forebay.ended AS e WHERE e.id > %s ORDER BY e.id OFFSET %s LIMIT 1;
 
--- name: page_ended_so
--- Jobs that ended in this state, from an id to another one.
-SELECT {ended} FROM forebay.ended AS e
-WHERE e.id > %s AND e.id <= %s AND e.state = %s AND (e.kept_until IS NULL OR e.kept_until > %s)
-    AND (%s::text IS NULL OR e.queue = %s) AND (%s::text IS NULL OR e.kind = %s)
+-- name: dead_end
+-- How far one page looks among dead letters.
+SELECT e.id FROM forebay.ended AS e WHERE e.state = 4 AND e.id > %s ORDER BY e.id OFFSET %s LIMIT 1;
+
+-- name: page_dead
+-- Dead letters from an id to another one, however far apart they are.
+SELECT {ended} FROM (
+    SELECT * FROM forebay.ended AS e WHERE e.state = 4 AND e.id > %s AND e.id <= %s ORDER BY e.id LIMIT %s
+) AS e
+WHERE (e.kept_until IS NULL OR e.kept_until > %s) AND (%s::smallint IS NULL OR e.state = %s)
+    AND (%s::text IS NULL OR e.queue = %s) AND (%s::text IS NULL OR coalesce(e.facts ->> 'kind', e.kind) = %s)
 ORDER BY e.id LIMIT %s;
 
 -- name: page_ended
--- Finished jobs after an id.
-SELECT {ended} FROM forebay.ended AS e
-WHERE e.id > %s AND (e.kept_until IS NULL OR e.kept_until > %s) ORDER BY e.id LIMIT %s;
+-- Finished jobs from an id to another one.
+SELECT {ended} FROM (
+    SELECT * FROM forebay.ended AS e WHERE e.id > %s AND e.id <= %s ORDER BY e.id LIMIT %s
+) AS e
+WHERE (e.kept_until IS NULL OR e.kept_until > %s)
+    AND (%s::smallint IS NULL OR e.state = %s) AND (%s::text IS NULL OR e.queue = %s)
+    AND (%s::text IS NULL OR coalesce(e.facts ->> 'kind', e.kind) = %s)
+ORDER BY e.id LIMIT %s;
 
 -- name: oldest
 -- Runs of a bounded queue that nobody holds, in the order in which they give way where the oldest do.

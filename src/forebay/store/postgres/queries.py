@@ -1,4 +1,8 @@
-"""The statements of `*.sql` by name, read once. `{run}` and `{ended}` stand for what makes a picture of a job."""
+"""The statements of `*.sql` by name, read once. `{run}` and `{ended}` stand for what makes a picture of a job.
+
+`{open}`, `{gone}` and `{backlog}` stand for what makes a picture of a queue: what is counted of runs, of finished jobs,
+and both put together. `{taken}`: the key `k` is taken, if by the state of its job.
+"""
 
 from functools import cache
 from typing import Final
@@ -7,7 +11,8 @@ from forebay.store.statements import read_statements
 
 _RUN: Final = (
     "r.single, r.last_id, r.n, r.size, r.state, r.queue, r.kind, r.due_at, r.enqueued_at, r.delivery, r.attempt, "
-    "r.max_attempts, r.claimed_at, forebay.leased_until(r.beat, r.lease_until, r.holder), r.expires_at, "
+    "r.max_attempts, r.claimed_at, "
+    "CASE WHEN r.state = 2 THEN forebay.leased_until(r.beat, r.lease_until, r.holder) END, r.expires_at, "
     "r.gates IS NOT NULL, r.errors, r.facts, r.bodies, r.gone::text, r.asked::text, "
     "(SELECT h.owner FROM forebay.holder AS h WHERE h.id = r.holder), r.beat"
 )
@@ -15,13 +20,38 @@ _ENDED: Final = (
     "e.id, e.state, e.queue, e.kind, e.due_at, e.enqueued_at, e.delivery, e.attempt, e.max_attempts, e.expires_at, "
     "e.finished_at, e.cancel_requested, e.errors, e.facts, e.body, e.result, e.home"
 )
+_OPEN: Final = (
+    "queue, sum(n) FILTER (WHERE state IN (0, 3)) AS waiting, sum(n) FILTER (WHERE state = 1) AS ready, "
+    "sum(n - coalesce(bit_count(gone), 0)) FILTER (WHERE state = 2) AS running, "
+    "min(due_at) FILTER (WHERE state = 1) AS oldest"
+)
+_GONE: Final = (
+    "queue, count(*) FILTER (WHERE state = 3) AS done, count(*) FILTER (WHERE state = 4) AS dead, "
+    "count(*) FILTER (WHERE state = 5) AS cancelled"
+)
+_BACKLOG: Final = (
+    "u.name, coalesce(r.waiting, 0), coalesce(r.ready, 0), coalesce(r.running, 0), coalesce(e.done, 0), "
+    "coalesce(e.dead, 0), coalesce(e.cancelled, 0), r.oldest, q.paused_until, coalesce(k.keys, 0)"
+)
+_TAKEN: Final = (
+    "(k.until < 7258118400000000 OR forebay.in_states(k.job_id, "
+    "coalesce((SELECT q.unique_states FROM forebay.queue AS q WHERE q.name = k.queue), 7)))"
+)
+_WORDS: Final = {
+    "run": _RUN,
+    "ended": _ENDED,
+    "open": _OPEN,
+    "gone": _GONE,
+    "backlog": _BACKLOG,
+    "taken": _TAKEN,
+}
 
 
 @cache
 def statements() -> dict[str, str]:
     """Every statement by its name."""
     names = ("jobs.sql", "queues.sql", "logs.sql")
-    return read_statements("forebay.store.postgres", names, {"run": _RUN, "ended": _ENDED})
+    return read_statements("forebay.store.postgres", names, _WORDS)
 
 
 def statement(name: str) -> str:

@@ -13,34 +13,28 @@ from msgspec.structs import replace
 from forebay.core.errors import Invalid, WrongQueueKind
 from forebay.core.fanout import copies
 from forebay.core.instant import Instant, checked_instant, checked_micros, micros
-from forebay.core.job import Draft, Job, State
-from forebay.core.limits import BATCH_MOST, INSTANT_MOST, SLOTS_MOST
+from forebay.core.job import Draft, Job
+from forebay.core.limits import INSTANT_MOST, SLOTS_MOST
 from forebay.core.names import check_name
 from forebay.core.policy import Retained, check_between
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.store.brokers import became
 from forebay.store.checks import check_batch, check_gate, check_ids, check_limit, check_neighbours, check_spec
-from forebay.store.gating import STATES
 from forebay.store.postgres.base import SPECS, Turn
+from forebay.store.postgres.browsing import ID_MOST, browse
 from forebay.store.postgres.connect import array_of
 from forebay.store.postgres.intake import accept_copies
 from forebay.store.postgres.queries import statement
-from forebay.store.postgres.runs import ended_job, jobs_of_run, text_of
+from forebay.store.postgres.runs import ended_job, text_of
 from forebay.store.postgres.settling import Settling
 from forebay.store.postgres.specs import is_plain
 from forebay.store.postgres.tend import tend
-from forebay.store.protocol import Backlog, Page, Query, Receipt
+from forebay.store.protocol import Backlog, GateUse, Page, Query, Receipt
 
 _ENDED: Final = statement("ended")
-_PAGE_RUNS: Final = statement("page_runs")
-_PAGE_SINGLES: Final = statement("page_singles")
-_PAGE_HELD: Final = statement("page_held")
-_PAGE_ENDED: Final = statement("page_ended")
-_ENDED_END: Final = statement("ended_end")
-_PAGE_ENDED_SO: Final = statement("page_ended_so")
-_QUEUES: Final = statement("queues")
 _BACKLOG: Final = statement("backlog")
+_BACKLOGS: Final = statement("backlogs")
 _LOCK_QUEUE: Final = statement("lock_queue")
 _ANY_JOBS: Final = statement("any_jobs")
 _PUT_SPEC: Final = statement("put_spec")
@@ -49,6 +43,7 @@ _PAUSE: Final = statement("pause")
 _WORK_AT: Final = statement("work_at")
 _ADD_PARTITION: Final = statement("add_partition")
 _LIMIT: Final = statement("gate_limit")
+_GATES: Final = statement("gates")
 _SET_LIMIT: Final = statement("set_gate_limit")
 _DROP_LIMIT: Final = statement("drop_gate_limit")
 _SCHEDULES: Final = statement("schedules")
@@ -58,9 +53,6 @@ _DROP_SCHEDULE: Final = statement("drop_schedule")
 _TICK: Final = statement("tick")
 
 _LOCK_EDGES: Final = "SELECT pg_advisory_xact_lock(1178748738)"
-_ID_MOST: Final = 2**63 - 1
-_PROBES: Final = 20_000
-"""Finished jobs that one page looks at, at most."""
 
 _decode_schedule: Final = msgspec.json.Decoder(Schedule).decode
 
@@ -70,7 +62,7 @@ class QueueVerbs(Settling):
 
     def get(self, ids: Sequence[int]) -> list[Job | None]:
         check_ids("get", ids)
-        known = [job_id for job_id in ids if 0 < job_id <= _ID_MOST]
+        known = [job_id for job_id in ids if 0 < job_id <= ID_MOST]
         self._empty_inbox()
         found = self._pictures(known)
         missing = [job_id for job_id in known if job_id not in found]
@@ -83,55 +75,20 @@ class QueueVerbs(Settling):
         check_limit("browse", limit)
         if type(query) is not Query or type(after) is not int:
             raise Invalid("browse", "it takes a Query and the id to go on after", "start with Query(), after=0")
-        after = max(0, min(after, _ID_MOST))
         self._empty_inbox()
-        if query.state is not None and query.state.terminal:
-            return self._browse_ended(query, query.state, after, limit)
-        if query.state is State.RUNNING:
-            pages: list[tuple[str, tuple[int, ...]]] = [
-                (_PAGE_HELD, (single, after, single, BATCH_MOST)) for single in (False, True)
-            ]
-        else:
-            pages = [(each, (after, BATCH_MOST)) for each in (_PAGE_RUNS, _PAGE_SINGLES)]
-        jobs = [
-            job
-            for page, values in pages
-            for row in self._server.query(page, values)
-            for job, _ in jobs_of_run(row)
-            if job.id > after
-        ]
-        if query.state is None:
-            jobs += [ended_job(row) for row in self._server.query(_PAGE_ENDED, (after, self.now(), BATCH_MOST))]
-        jobs.sort(key=lambda job: job.id)
-        seen = jobs[:BATCH_MOST]
-        matching = [job for job in seen if _matches(job, query)]
-        if len(matching) > limit:
-            return Page(matching[:limit], matching[limit - 1].id)
-        return Page(matching, seen[-1].id if len(jobs) >= BATCH_MOST else None)
-
-    def _browse_ended(self, query: Query, state: State, after: int, limit: int) -> Page:
-        """Those that do not match are left out by the server, which looks at many more of them in the same time."""
-        end = self._server.query(_ENDED_END, (after, _PROBES - 1))
-        last = end[0][0] if end else _ID_MOST
-        wanted = (STATES.index(state), self.now(), query.queue, query.queue, query.kind, query.kind)
-        rows = self._server.query(_PAGE_ENDED_SO, (after, last, *wanted, BATCH_MOST))
-        matching = [job for job in map(ended_job, rows) if _matches(job, query)]
-        if len(matching) > limit:
-            return Page(matching[:limit], matching[limit - 1].id)
-        if len(rows) == BATCH_MOST:
-            return Page(matching, rows[-1][0])
-        return Page(matching, last if end else None)
+        return browse(self._server, query, after, limit, self.now())
 
     def backlog(self, queues: Sequence[str] | None = None) -> list[Backlog]:
         check_batch("backlog", len(queues or ()))
         for queue in queues or ():
             check_name("queue", queue)
         self._empty_inbox()
-        names = [name for (name,) in self._server.query(_QUEUES)] if queues is None else list(queues)
         now = self.now()
-        found = {row[0]: row for row in self._server.query(_BACKLOG, (names, names, names, now, names, now))}
+        names = None if queues is None else list(queues)
+        which = (_BACKLOGS, (now, now)) if names is None else (_BACKLOG, (names, names, names, now, names, now))
+        found = {row[0]: row for row in self._server.query(*which)}
         backlogs = []
-        for name in names:
+        for name in found if names is None else names:
             _, waiting, ready, running, done, dead, cancelled, oldest, paused_until, keys = found[name]
             age = 0 if oldest is None else max(0, now - oldest)
             paused = paused_until if paused_until is not None and paused_until > now else None
@@ -158,6 +115,12 @@ class QueueVerbs(Settling):
         if limit is not None:
             check_between("gate limit", limit, 0, SLOTS_MOST)
         self._write(lambda turn: _set_gate(turn, name, limit), gated=True)
+
+    def gates(self, after: str, limit: int) -> list[GateUse]:
+        check_limit("gates", limit)
+        if after != "":
+            check_gate(after)
+        return [GateUse(*columns) for columns in self._server.query(_GATES, (after, limit))]
 
     def put_schedule(self, schedule: Schedule) -> None:
         if type(schedule) is not Schedule:
@@ -188,7 +151,7 @@ class QueueVerbs(Settling):
 
     def _work_at(self, queues: Sequence[str]) -> Instant:
         """When a claim or a reaping may next find something, as far as is known."""
-        fronts = [self._fronts.get((queue, None)) for queue in queues]
+        fronts = [self._fronts.get(queue) for queue in queues]
         floors = [(None, None) if front is None else front.known for front in fronts]
         leads, others = (array_of([each[place] for each in floors]) for place in range(2))
         *instants, stirs = self._server.query(_WORK_AT, (list(queues), leads, others, *self._past.floors()))[0]
@@ -196,20 +159,6 @@ class QueueVerbs(Settling):
             return 0
         known = [at for at in instants if at is not None]
         return min(known, default=INSTANT_MOST)
-
-
-def _matches(job: Job, query: Query) -> bool:
-    return all(
-        wanted is None or wanted == found
-        for wanted, found in (
-            (query.queue, job.queue),
-            (query.state, job.state),
-            (query.kind, job.kind),
-            (query.tenant, job.tenant),
-            (query.subject, job.subject),
-            (query.suspect, job.suspect),
-        )
-    )
 
 
 def _put_spec(turn: Turn, spec: QueueSpec) -> None:

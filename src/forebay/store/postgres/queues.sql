@@ -1,37 +1,38 @@
 -- Statements about queues, gates and schedules.
 
 -- name: backlog
--- Queues at a glance: waiting, ready, running, when the oldest ready job became ready; done, dead, cancelled; keys.
-SELECT u.name, coalesce(r.waiting, 0), coalesce(r.ready, 0), coalesce(r.running, 0), coalesce(e.done, 0),
-    coalesce(e.dead, 0), coalesce(e.cancelled, 0), r.oldest, q.paused_until, coalesce(k.keys, 0)
-FROM unnest(%s::text[]) AS u (name)
+-- These queues at a glance.
+SELECT {backlog} FROM unnest(%s::text[]) AS u (name)
 LEFT JOIN forebay.queue AS q ON q.name = u.name
 LEFT JOIN (
-    SELECT queue, sum(n) FILTER (WHERE state IN (0, 3)) AS waiting, sum(n) FILTER (WHERE state = 1) AS ready,
-        sum(n - coalesce(bit_count(gone), 0)) FILTER (WHERE state = 2) AS running,
-        min(due_at) FILTER (WHERE state = 1) AS oldest
-    FROM forebay.run WHERE queue = ANY (%s::text[]) GROUP BY queue
+    SELECT {open} FROM forebay.run WHERE queue = ANY (%s::text[]) GROUP BY queue
 ) AS r ON r.queue = u.name
 LEFT JOIN (
-    SELECT queue, count(*) FILTER (WHERE state = 3) AS done, count(*) FILTER (WHERE state = 4) AS dead,
-        count(*) FILTER (WHERE state = 5) AS cancelled
-    FROM forebay.ended WHERE queue = ANY (%s::text[]) AND (kept_until IS NULL OR kept_until > %s) GROUP BY queue
+    SELECT {gone} FROM forebay.ended
+    WHERE queue = ANY (%s::text[]) AND (kept_until IS NULL OR kept_until > %s) GROUP BY queue
 ) AS e ON e.queue = u.name
 LEFT JOIN (
-    SELECT queue, count(*) AS keys FROM forebay.key AS k WHERE k.queue = ANY (%s::text[]) AND k.until > %s AND (
-        k.until < 7258118400000000 OR forebay.in_states(
-            k.job_id, coalesce((SELECT q.unique_states FROM forebay.queue AS q WHERE q.name = k.queue), 7)
-        )
-    )
-    GROUP BY queue
+    SELECT k.queue, count(*) AS keys FROM forebay.key AS k
+    WHERE k.queue = ANY (%s::text[]) AND k.until > %s AND {taken} GROUP BY k.queue
 ) AS k ON k.queue = u.name;
 
--- name: queues
--- Queues that are configured, paused, or hold jobs.
-SELECT name FROM forebay.queue WHERE spec IS NOT NULL OR paused_until IS NOT NULL
-UNION SELECT queue FROM forebay.run
-UNION SELECT queue FROM forebay.ended
-ORDER BY 1;
+-- name: backlogs
+-- All queues that are configured, paused, or hold jobs: every row is counted, once.
+WITH r AS MATERIALIZED (
+    SELECT {open} FROM forebay.run GROUP BY queue
+), e AS MATERIALIZED (
+    SELECT {gone} FROM forebay.ended WHERE kept_until IS NULL OR kept_until > %s GROUP BY queue
+), k AS (
+    SELECT k.queue, count(*) AS keys FROM forebay.key AS k WHERE k.until > %s AND {taken} GROUP BY k.queue
+)
+SELECT {backlog} FROM (
+    SELECT name FROM forebay.queue WHERE spec IS NOT NULL OR paused_until IS NOT NULL
+    UNION SELECT queue FROM r
+    UNION SELECT queue FROM e
+) AS u
+LEFT JOIN forebay.queue AS q ON q.name = u.name
+LEFT JOIN r ON r.queue = u.name LEFT JOIN e ON e.queue = u.name LEFT JOIN k ON k.queue = u.name
+ORDER BY u.name;
 
 -- name: lock_queue
 -- One queue, for a turn that configures it.
@@ -64,6 +65,12 @@ SELECT * FROM forebay.work_at(
 SELECT g.slots, g.held, g.parked, g.standing, g.opened,
     (SELECT l.slots FROM forebay.gate_limit AS l WHERE l.name = g.name), g.step, g.tide
 FROM forebay.gate AS g WHERE g.name = %s;
+
+-- name: gates
+-- Gates that are in use: the slots that hold now, holders, waiters. No number lets two in where a line says who is next.
+SELECT g.name, least(coalesce(l.slots, g.slots), CASE WHEN g.standing > 0 THEN 1 END), g.held, g.parked
+FROM forebay.gate AS g LEFT JOIN forebay.gate_limit AS l ON l.name = g.name
+WHERE g.name > %s AND (g.held > 0 OR g.parked > 0 OR g.standing > 0) ORDER BY g.name LIMIT %s;
 
 -- name: gate_limit
 -- The operator's own number of slots.

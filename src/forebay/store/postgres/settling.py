@@ -48,16 +48,24 @@ class Settling(Claims):
     def exchange(
         self, settlements: Sequence[Settlement], wants: Sequence[Want], owner: str, lease_for: timedelta
     ) -> tuple[list[Settled], list[Lease]]:
-        """Settle, and claim what comes next, in one round trip and one commit. What is not plain takes two."""
+        """Settle, and claim what comes next, in one round trip and one commit. What is not plain takes two.
+
+        Where classes take turns they are dealt before, by what was ready then.
+        """
         owner = checked_owner(owner)
         span = checked_micros("lease_for", lease_for, LEASE_LEAST, LEASE_MOST)
         checked_total(wants)
         groups, later = grouped(settlements)
-        if later or not groups or not wants:
+        # Slots that these verdicts free may be for classes that have nothing now.
+        freeing = any(ref.gated for ref, _ in groups) and self._turns.are_taken(wants)
+        if later or not groups or not wants or freeing:
             return self.settle(settlements), self.claim(wants, owner, lease_for)
         holder = self._holder(owner)
-        fronts = [self._front(want) for want in wants]
-        asked = self._asked(wants, fronts, holder, span, tended=False)
+        _, deal = self._turns.deal(self._server.query, self._at, wants, holder.id)
+        if not deal.asked:
+            return self.settle(settlements), self.claim(wants, owner, lease_for)
+        fronts = [self._front(want) for want in deal.asked]
+        asked = self._asked(deal.asked, fronts, holder, span, tended=deal.looked)
         told = self._settle_call(groups)
         began = monotonic()
         try:
@@ -65,15 +73,16 @@ class Settling(Claims):
                 rows = self._server.query(_EXCHANGE, (*told, *asked), repeatable=False)
                 found = [row[1:] for row in rows if row[1] is not None]
                 flag = found[0][0] if found else 0
-                leases = [] if flag else self._leases(found, owner, holder)
+                taken = {} if flag else self._leases(found, owner, holder)
         except StoreFailed:
             self._retire(owner, holder)
             raise
-        self._moved(monotonic() - began, wants, fronts, found)
+        self._moved(monotonic() - began, deal.asked, fronts, found)
         applied = set(rows[0][0])
         self._settled([group for place, group in enumerate(groups, 1) if place in applied])
         answers = self._answers(settlements, groups, later, applied)
-        return answers, self.claim(wants, owner, lease_for) if flag else leases
+        wanted = wants if flag else [] if taken else deal.left(taken)
+        return answers, self.claim(wanted, owner, lease_for) if wanted else deal.in_turn(taken)
 
     def _answers(
         self, settlements: Sequence[Settlement], groups: Sequence[Group], later: list[Item], applied: set[int]

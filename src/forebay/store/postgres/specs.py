@@ -4,14 +4,14 @@ Every put and claim carries the versions that it relies on; the server refuses i
 reads the specs anew. So all processes follow a new spec at once, without asking for it in every call.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from threading import Lock
 from typing import Any
 
 from forebay.core.job import Draft
-from forebay.core.policy import Bounded, Fifo
+from forebay.core.policy import Bounded, Fair, Fifo
 from forebay.core.rank import BY_TIME, rank_rule
-from forebay.core.share import Share
+from forebay.core.share import Share, start_of
 from forebay.core.spec import QueueSpec
 from forebay.core.stamp import Stamper
 from forebay.store.postgres.connect import Rows, Server
@@ -29,12 +29,24 @@ class Known:
         self.spec = spec
         self.stamper = Stamper(spec)
         self.bounded = isinstance(spec.capacity, Bounded)
-        self.share = Share({}) if spec.share is None else Share(spec.share.weights, spec.share.default)
         self.direct = not (self.bounded or self.stamper.gated or spec.is_log or spec.is_broker)
-        self.guard = Lock()
+        self.shared = spec.share is not None
+        self.turn_most = 1 if spec.share is None else max([spec.share.default, *spec.share.weights.values()])
+        self._share: Share | None = None
+        self._guard = Lock()
         self.by_time = isinstance(spec.selection, Fifo)
         alike = self.by_time and spec.share is None
         self._only = Stamp(BY_TIME, spec.routing.max_attempts, "") if alike else None
+
+    def deal(self, number: int, count: int, ready: Mapping[str, int]) -> list[tuple[str, int]]:
+        """Which classes give how many, of those that have so many. Processes differ in `number`, so in who is first."""
+        with self._guard:
+            if self._share is None:
+                fair = self.spec.share or Fair()
+                self._share = Share(fair.weights, fair.default, start_of(number))
+            for name in ready:
+                self._share.join(name)
+            return self._share.deal(count, lambda name: ready.get(name, 0))
 
     def stamp(self, draft: Draft) -> Stamp:
         """For a draft without gates."""

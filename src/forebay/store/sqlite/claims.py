@@ -117,7 +117,7 @@ def _pop_class(turn: Turn, line: Line, cls: str, count: int, owner: str, until: 
 def _deal(turn: Turn, line: Line, count: int) -> list[tuple[str, int]]:
     """Who gives how many. Classes that joined since this process last looked take their places first."""
     turn.write_classes()
-    turns = turn.tally.turns(line)
+    turns = turn.turns(line)
     plain = line.counts[READY] - line.classed
 
     def waiting(name: str) -> int:

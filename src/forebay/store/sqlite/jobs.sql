@@ -285,6 +285,19 @@ WHERE state = 2 AND lease_until > 0 AND id > ?1
     AND (?6 IS NULL OR coalesce(json_extract(errors, '$[#-1][0]'), '') = 'forebay.Abandoned' = ?6)
 ORDER BY id LIMIT ?7;
 
+-- name: dead_end
+-- How far one page looks among dead letters.
+SELECT id FROM job INDEXED BY job_dead WHERE state = 4 AND id > ?1 ORDER BY id LIMIT 1 OFFSET ?2;
+
+-- name: page_dead
+-- Dead letters that match, however far apart they are.
+SELECT {job} FROM job INDEXED BY job_dead
+WHERE state = 4 AND id > ?1 AND id <= ?2
+    AND (?3 IS NULL OR queue = ?3) AND state = ?4 AND (?5 IS NULL OR kind = ?5) AND (?6 IS NULL OR tenant = ?6)
+    AND (?7 IS NULL OR subject = ?7)
+    AND (?8 IS NULL OR coalesce(json_extract(errors, '$[#-1][0]'), '') = 'forebay.Abandoned' = ?8)
+ORDER BY id LIMIT ?9;
+
 -- name: any_after
 -- Whether there is a job with a larger id.
 SELECT EXISTS (SELECT 1 FROM job WHERE id > ?1);

@@ -24,7 +24,7 @@ from forebay.core.stamp import Stamper
 from forebay.store.brokers import became
 from forebay.store.checks import check_batch, check_gate, check_ids, check_limit, check_neighbours, check_spec
 from forebay.store.gating import READY, STATES
-from forebay.store.protocol import Backlog, Page, Query
+from forebay.store.protocol import Backlog, GateUse, Page, Query
 from forebay.store.sqlite.intake import accept
 from forebay.store.sqlite.queries import statement
 from forebay.store.sqlite.row import id_list, picture, text_of
@@ -40,6 +40,8 @@ _PICTURES: Final = statement("pictures")
 _PAGE: Final = statement("page")
 _PAGE_END: Final = statement("page_end")
 _PAGE_HELD: Final = statement("page_held")
+_DEAD_END: Final = statement("dead_end")
+_PAGE_DEAD: Final = statement("page_dead")
 _ANY_AFTER: Final = statement("any_after")
 _QUEUE: Final = statement("queue")
 _QUEUES: Final = statement("queues")
@@ -52,6 +54,7 @@ _ADD_PARTITION: Final = statement("add_partition")
 _SET_LIMIT: Final = statement("set_gate_limit")
 _DROP_LIMIT: Final = statement("drop_gate_limit")
 _LIMIT: Final = statement("gate_limit")
+_GATES: Final = statement("gates")
 _SCHEDULES: Final = statement("schedules")
 _SCHEDULE: Final = statement("schedule")
 _PUT_SCHEDULE: Final = statement("put_schedule")
@@ -86,9 +89,10 @@ class QueueVerbs(Settling):
                 held = (after, query.queue, query.kind, query.tenant, query.subject, query.suspect, limit)
                 jobs = [picture(columns) for columns in reader.execute(_PAGE_HELD, held)]
                 return Page(jobs, jobs[-1].id if len(jobs) == limit else None)
-            end = reader.execute(_PAGE_END, (after, _PROBES - 1)).fetchone()
+            until, page = (_DEAD_END, _PAGE_DEAD) if query.state is State.DEAD else (_PAGE_END, _PAGE)
+            end = reader.execute(until, (after, _PROBES - 1)).fetchone()
             last = INSTANT_MOST if end is None else end[0]
-            jobs = [picture(columns) for columns in reader.execute(_PAGE, (after, last, *wanted, limit))]
+            jobs = [picture(columns) for columns in reader.execute(page, (after, last, *wanted, limit))]
             if len(jobs) == limit:
                 last = jobs[-1].id
             elif end is None:
@@ -122,6 +126,13 @@ class QueueVerbs(Settling):
         if limit is not None:
             check_between("gate limit", limit, 0, SLOTS_MOST)
         self._write(lambda turn: _set_gate(turn, name, limit))
+
+    def gates(self, after: str, limit: int) -> list[GateUse]:
+        check_limit("gates", limit)
+        if after != "":
+            check_gate(after)
+        with self._read() as (reader, _):
+            return [GateUse(*columns) for columns in reader.execute(_GATES, (after, limit))]
 
     def put_schedule(self, schedule: Schedule) -> None:
         if type(schedule) is not Schedule:

@@ -2,15 +2,15 @@
 
 -- name: head
 -- The counters of the whole store.
-SELECT next_id, next_join, last_at, half, filled, ledger_first, ledger_next, ledger_bytes, ledger_on, ledger_keep,
-    ledger_keep_bytes
+SELECT next_id, next_join, dealers, last_at, half, filled, ledger_first, ledger_next, ledger_bytes, ledger_on,
+    ledger_keep, ledger_keep_bytes
 FROM head WHERE one = 1;
 
 -- name: put_head
 -- The counters after a call.
 UPDATE head
-SET next_id = ?, next_join = ?, last_at = ?, half = ?, filled = ?, ledger_first = ?, ledger_next = ?, ledger_bytes = ?,
-    ledger_on = ?, ledger_keep = ?, ledger_keep_bytes = ?
+SET next_id = ?, next_join = ?, dealers = ?, last_at = ?, half = ?, filled = ?, ledger_first = ?, ledger_next = ?,
+    ledger_bytes = ?, ledger_on = ?, ledger_keep = ?, ledger_keep_bytes = ?
 WHERE one = 1;
 
 -- name: keep_record
@@ -83,6 +83,13 @@ SELECT name, joined FROM class INDEXED BY class_joined WHERE queue = ?1 AND join
 -- One gate: its slots, holders, waiters, line, the operator's number, and what a rate has.
 SELECT g.slots, g.held, g.parked, g.standing, g.opened, (SELECT slots FROM gate_limit WHERE name = ?1), g.step, g.tide
 FROM gate AS g WHERE g.name = ?1;
+
+-- name: gates
+-- Gates that are in use: the slots that hold now, holders, waiters. No number lets two in where a line says who is next.
+SELECT g.name, CASE WHEN g.standing > 0 THEN min(1, coalesce(l.slots, g.slots)) ELSE coalesce(l.slots, g.slots) END,
+    g.held, g.parked
+FROM gate AS g LEFT JOIN gate_limit AS l ON l.name = g.name
+WHERE g.name > ?1 AND (g.held > 0 OR g.parked > 0 OR g.standing > 0) ORDER BY g.name LIMIT ?2;
 
 -- name: gate_limit
 -- The operator's own number of slots.

@@ -6,13 +6,13 @@ with the stored spec at every use, and the turns of fair shares. It starts anew 
 """
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from forebay.core.instant import Instant
 from forebay.core.limits import DEPTH_MOST
 from forebay.core.policy import Bounded
-from forebay.core.share import Share
+from forebay.core.share import Share, start_of
 from forebay.core.spec import QueueSpec
 from forebay.core.stamp import Stamper
 from forebay.store.gating import READY, RUNNING, WAITING
@@ -29,8 +29,9 @@ class Turns:
 
     __slots__ = ("seen", "share")
 
-    def __init__(self, spec: QueueSpec) -> None:
-        self.share = Share(spec.share.weights, spec.share.default) if spec.share else Share({})
+    def __init__(self, spec: QueueSpec, number: int) -> None:
+        start = start_of(number)
+        self.share = Share(spec.share.weights, spec.share.default, start) if spec.share else Share({}, start=start)
         self.seen = 0
 
 
@@ -43,7 +44,7 @@ class Known:
         spec = QueueSpec(name=name) if text is None else QueueSpec.from_json(text)
         self.text = text
         self.stamper = Stamper(spec)
-        self.turns = Turns(spec)
+        self.turns: Turns | None = None
         self.dead_most = None if spec.routing.dead is None else spec.routing.dead.most
 
 
@@ -131,9 +132,11 @@ class Tally:
             line = self._lines[name] = Line(name, self._knowledge.of(name, spec), paused_until, classed, keys, counts)
         return line
 
-    def turns(self, line: Line) -> Turns:
-        """Whose turn it is in this queue; from now on they count as taken."""
+    def turns(self, line: Line, number: Callable[[], int]) -> Turns:
+        """Whose turn it is in this queue; now they count as taken. Who deals for the first time has a number."""
         self._knowledge.dealt = True
+        if line.known.turns is None:
+            line.known.turns = Turns(line.spec, number())
         return line.known.turns
 
     def configure(self, name: str, text: str) -> None:

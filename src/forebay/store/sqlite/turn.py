@@ -18,7 +18,7 @@ from forebay.store.gate_tables import SqlTables
 from forebay.store.gating import READY, Gates, Row
 from forebay.store.sqlite.queries import statement
 from forebay.store.sqlite.row import id_list
-from forebay.store.sqlite.tally import Knowledge, Line, Tally
+from forebay.store.sqlite.tally import Knowledge, Line, Tally, Turns
 
 SETTLE_MEMORY: Final = 65_536
 _RECORDS_PER_TRIM: Final = 64
@@ -38,6 +38,7 @@ class Head(Struct):
 
     next_id: int
     next_join: int
+    dealers: int
     last_at: Instant
     half: int
     filled: int
@@ -79,6 +80,10 @@ class Turn:
     def write_classes(self) -> None:
         self.head.next_join = self.tally.write_classes(self.head.next_join)
 
+    def turns(self, line: Line) -> Turns:
+        """Whose turn it is in a queue."""
+        return self.tally.turns(line, self._begin_to_deal)
+
     def finish(self) -> None:
         """Write what the turn has counted; a turn that changed nothing costs no sync. The writer writes the head."""
         if self._gates is not None:
@@ -88,6 +93,11 @@ class Turn:
         self._keep_record()
         if self.connection.total_changes != self._changes:
             self.head.last_at = self.now
+
+    def _begin_to_deal(self) -> int:
+        """The number of a process that has no turns yet."""
+        self.head.dealers += 1
+        return self.head.dealers
 
     def _keep_record(self) -> None:
         record = None if self.scribe is None else self.scribe.record()

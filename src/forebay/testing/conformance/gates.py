@@ -3,7 +3,7 @@
 from forebay.core.gate import condition_gate
 from forebay.core.job import State
 from forebay.core.outcome import Ack, Cancel, DeadLetter, Release, Retry, Verdict
-from forebay.core.policy import AtMost, Priority, Until
+from forebay.core.policy import AtMost, InOrder, Priority, Until
 from forebay.store.protocol import CancelAnswer
 from forebay.testing.conformance.case import Need, case, case_if
 from forebay.testing.conformance.harness import ERROR, SECOND, Harness
@@ -70,6 +70,38 @@ def an_expired_job_frees_its_slot(h: Harness) -> None:
     h.advance(h.short + SECOND)
     came = [lease.job.id for _ in range(2) for lease in h.claim()]
     assert came == [second]
+
+
+@case
+def a_freed_slot_is_not_given_to_a_job_that_has_expired(h: Harness) -> None:
+    h.spec(eligibility=AtMost(1) & AtMost(1, per="subject"))
+    h.one(subject="a")
+    lease = h.take()
+    late = h.enqueue(2, subject="b", expires_at=h.now() + h.short)
+    later = h.one(subject="c")
+    h.advance(h.short + 1)
+    h.ack(lease)
+    assert all(job is not None and job.state is not State.READY for job in h.store.get(late))
+    assert h.drain() == [later]
+    assert [h.state(job_id) for job_id in late] == [State.DEAD] * 2
+    h.nothing_left()
+
+
+@case
+def the_head_of_a_line_that_has_expired_is_not_let_in(h: Harness) -> None:
+    h.spec(eligibility=InOrder())
+    h.one(subject="s")
+    lease = h.take()
+    late = h.one(subject="s", expires_at=h.now() + h.short)
+    later = h.one(subject="s")
+    h.advance(h.short + 1)
+    h.ack(lease)
+    (job,) = h.store.get([late])
+    assert job is not None
+    assert job.state is not State.READY
+    assert h.drain() == [later]
+    assert h.state(late) is State.DEAD
+    h.nothing_left()
 
 
 @case

@@ -6,7 +6,7 @@ count in `short` spans. Every helper works on the queue `q` unless told otherwis
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from datetime import timedelta
 from threading import Event
 from types import TracebackType
@@ -58,6 +58,15 @@ class Harness:
         assert self.store.capabilities.durable, "only a durable store can be opened again: mark the case with Need"
         self.store.close()
         self.store = self._opener(self.clock)
+
+    @contextmanager
+    def handles(self, count: int) -> Iterator[list[Store]]:
+        """So many processes at one state, each with a store of its own; where only one may open it, they share it."""
+        if self.store.capabilities.processes == "one":
+            yield [self.store] * count
+            return
+        with ExitStack() as opened:
+            yield [opened.enter_context(closing(self._opener(self.clock))) for _ in range(count)]
 
     @property
     def brief(self) -> timedelta:

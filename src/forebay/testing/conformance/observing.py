@@ -1,4 +1,4 @@
-"""Looking: pictures of jobs, pages to the end, counts in every state, ages, pauses and configurations."""
+"""Looking: pictures of jobs, counts in every state, ages, pauses and configurations."""
 
 from msgspec.structs import replace
 
@@ -8,7 +8,6 @@ from forebay.core.job import State
 from forebay.core.lease import Settled
 from forebay.core.policy import Aging, AtMost, Bounded, Fair, InOrder, KeepFor, Priority, Retained, Routing
 from forebay.core.spec import QueueSpec
-from forebay.store.protocol import Query
 from forebay.testing.conformance.case import Need, case, case_if
 from forebay.testing.conformance.harness import SECOND, Harness
 
@@ -38,74 +37,6 @@ def a_picture_stays_as_it_was_taken(h: Harness) -> None:
     before = h.get(job_id)
     h.take()
     assert (before.state, before.attempt) == (State.READY, 0)
-
-
-@case
-def pages_lead_through_everything_in_the_order_of_the_ids(h: Harness) -> None:
-    ids = h.enqueue(11)
-    for limit in (1, 3, 11, 50):
-        pages = list(h.pages(Query(), limit))
-        assert [job.id for page in pages for job in page.jobs] == ids
-        assert all(len(page.jobs) <= limit for page in pages)
-
-
-@case
-def pages_lead_over_gaps(h: Harness) -> None:
-    ids = h.enqueue(30)
-    h.store.cancel(ids[:5] + ids[8:27])
-    assert [job.id for page in h.pages(Query(), 2) for job in page.jobs] == ids[5:8] + ids[27:]
-
-
-@case
-def pages_lead_over_a_very_large_gap(h: Harness) -> None:
-    first = h.one(delay=3_600 * SECOND)
-    for _ in range(7):
-        h.enqueue(1_000)
-        h.drain(batch=1_000)
-    last = h.one()
-    assert [job.id for job in h.jobs()] == [first, last]
-    h.store.cancel([first])
-    assert [job.id for job in h.jobs()] == [last]
-
-
-@case
-def an_empty_store_has_one_empty_page(h: Harness) -> None:
-    page = h.store.browse(Query(), 0, 10)
-    assert (page.jobs, page.next) == ([], None)
-
-
-@case
-def a_page_after_the_end_is_empty_and_the_last(h: Harness) -> None:
-    (job_id,) = h.enqueue(1)
-    page = h.store.browse(Query(), job_id + 1_000, 10)
-    assert (page.jobs, page.next) == ([], None)
-
-
-@case
-def browsing_shows_what_matches_every_field(h: Harness) -> None:
-    h.spec("kept", retention=KeepFor(hours(1)))
-    one = h.one(kind="a", tenant="t1", subject="s1")
-    two = h.one(kind="b", tenant="t1", subject="s2")
-    three = h.one(kind="a", tenant="t2", subject="s1", queue="kept")
-    h.ack(h.take("kept"))
-    shown = {
-        "queue": [job.id for job in h.jobs(queue="q")],
-        "state": [job.id for job in h.jobs(state=State.DONE)],
-        "kind": [job.id for job in h.jobs(kind="a")],
-        "tenant": [job.id for job in h.jobs(tenant="t1")],
-        "subject": [job.id for job in h.jobs(subject="s1")],
-        "several": [job.id for job in h.jobs(kind="a", tenant="t1", subject="s1", queue="q")],
-        "none": [job.id for job in h.jobs(kind="a", tenant="nobody")],
-    }
-    assert shown == {
-        "queue": [one, two],
-        "state": [three],
-        "kind": [one, three],
-        "tenant": [one, two],
-        "subject": [one, three],
-        "several": [one],
-        "none": [],
-    }
 
 
 @case

@@ -1,10 +1,15 @@
 """Shares: classes take turns as their weights say, a flood starves nobody, and idle time is not saved up."""
 
 from collections import Counter
+from collections.abc import Iterator
+from itertools import cycle, islice
 
+from forebay.core.lease import Lease
+from forebay.core.outcome import Ack
 from forebay.core.policy import AtMost, Fair, Priority
+from forebay.store.protocol import Store, Want
 from forebay.testing.conformance.case import Need, case, case_if
-from forebay.testing.conformance.harness import Harness
+from forebay.testing.conformance.harness import LONG, QUEUE, Harness
 
 
 def _served(h: Harness, count: int, batch: int = 1) -> Counter[str | None]:
@@ -17,6 +22,21 @@ def _served(h: Harness, count: int, batch: int = 1) -> Counter[str | None]:
         for lease in leases:
             h.ack(lease)
     return served
+
+
+def _by_turns(handles: list[Store], batch: int) -> Iterator[Lease]:
+    """Claimers with handles of their own take turns, each claiming as many; every job is done before the next claim."""
+    for number, store in cycle(enumerate(handles)):
+        leases = store.claim([Want(QUEUE, batch)], f"claimer-{number}", LONG)
+        assert leases, f"nothing more came to claimer {number}"
+        store.settle([(lease, Ack()) for lease in leases])
+        yield from leases
+
+
+def _served_by_turns(handles: list[Store], claims: int, batch: int) -> Counter[str | None]:
+    """Whose jobs came when each claimer has claimed so often."""
+    count = len(handles) * claims * batch
+    return Counter(lease.job.tenant for lease in islice(_by_turns(handles, batch), count))
 
 
 @case
@@ -47,6 +67,56 @@ def shares_hold_whatever_the_size_of_a_claim(h: Harness) -> None:
         served = _served(h, 400, batch)
         assert abs(served["a"] / 400 - 0.75) <= 0.0375, (batch, served)
         h.drain(batch=100)
+
+
+@case
+def shares_hold_for_jobs_that_came_one_by_one(h: Harness) -> None:
+    for batch in (1, 2):
+        h.spec(share=Fair(weights={"a": 3}))
+        for number in range(80):
+            h.one(tenant="ab"[number % 2])
+        served = _served(h, 40, batch)
+        assert abs(served["a"] - 30) <= 1.5, (batch, served)
+        h.drain(batch=100)
+
+
+@case
+def eight_claimers_share_by_weight(h: Harness) -> None:
+    """Each ends in the middle of a round: if all had begun it alike, the class that comes last would get too little."""
+    shares = {"a": 0.5, "b": 0.3, "c": 0.2}
+    h.spec(share=Fair(weights={"a": 5, "b": 3, "c": 2}))
+    for tenant, share in shares.items():
+        h.enqueue(int(900 * share), tenant=tenant)
+    with h.handles(8) as handles:
+        served = _served_by_turns(handles, claims=11, batch=8)
+    for tenant, share in shares.items():
+        assert abs(served[tenant] / served.total() - share) <= 0.05 * share, served
+
+
+@case
+def a_hundred_tenants_are_served_evenly(h: Harness) -> None:
+    """By eight claimers, each of whom begins a round that it does not end; evenly as Jain's index has it."""
+    h.spec(share=Fair())
+    tenants = [f"t{number}" for number in range(100)]
+    for _ in range(2):
+        h.send(*[h.draft(tenant=tenant) for tenant in tenants * 9])
+    with h.handles(8) as handles:
+        served = _served_by_turns(handles, claims=8, batch=14)
+    counts = [served[tenant] for tenant in tenants]
+    assert sum(counts) ** 2 / (len(counts) * sum(count**2 for count in counts)) >= 0.95, served
+
+
+@case
+def light_tenants_wait_no_longer_under_a_flood(h: Harness) -> None:
+    """However much one tenant has sent: of its jobs each of eight claimers hands out one, then it is others' turn."""
+    h.spec(share=Fair())
+    h.enqueue(1_000, tenant="flood")
+    with h.handles(8) as handles:
+        coming = _by_turns(handles, 1)
+        for number in range(10):
+            h.one(tenant=f"light-{number % 3}")
+            before = sum(1 for _ in iter(lambda: next(coming).job.tenant, f"light-{number % 3}"))
+            assert before <= len(handles), (number, before)
 
 
 @case

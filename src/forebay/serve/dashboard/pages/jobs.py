@@ -57,7 +57,7 @@ async def jobs(request: Request, actor: Viewer) -> Response:
     except Invalid as error:
         wanted, values["wrong"] = Filter(), str(error)
     values |= {"wanted": wanted, "states": list(State), "first": after in ("0", "")}
-    values["queues"] = [each.queue for each in await desk.ground.call(desk.backlogs, actor)][:500]
+    values["queues"] = [each.queue for each in await desk.ground.call(desk.backlogs_soon, actor) or []][:500]
     return await html(
         request, actor, Sheet("jobs.html", "Jobs", values, "jobs", status=422 if values["wrong"] else 200)
     )

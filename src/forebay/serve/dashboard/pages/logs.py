@@ -9,7 +9,7 @@ from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Actor
 from forebay.serve.dashboard.desk import Desk
 from forebay.serve.dashboard.live import desk_of
-from forebay.serve.dashboard.pages.route import Operator, Viewer, back, pages, reached, whole
+from forebay.serve.dashboard.pages.route import Operator, Viewer, back, pages, whole
 from forebay.serve.dashboard.render import Sheet, html, link
 from forebay.serve.dashboard.views.logs import LogView, log_view, logs_view
 from forebay.serve.problems import absent
@@ -57,7 +57,6 @@ def _whole(field: str, text: str) -> int:
 
 def _known(desk: Desk, actor: Actor, name: str) -> QueueSpec:
     whole(actor)
-    reached(actor, name)
     spec = desk.specs(actor).get(name)
     if spec is None or not spec.is_log:
         raise absent(f"log {name}")

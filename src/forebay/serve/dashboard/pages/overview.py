@@ -54,7 +54,8 @@ async def _sheet(desk: Desk, actor: Actor) -> Sheet:
 
 def _values(desk: Desk, actor: Actor) -> dict[str, Any]:
     desk.pulse.look()
-    backlogs = desk.backlogs(actor)
+    counted = desk.backlogs_soon(actor)
+    backlogs = counted or []
     survey = desk.survey(actor)
     if survey.due() and any(each.dead for each in backlogs):
         survey.step(_SURVEY_SECONDS)
@@ -65,6 +66,7 @@ def _values(desk: Desk, actor: Actor) -> dict[str, Any]:
     lines = [Line(each, desk.pulse.rates([each.queue]), since.get(each.queue)) for each in shown]
     return {
         "known": desk.pulse.known,
+        "counting": counted is None,
         "rates": desk.pulse.rates({each.queue for each in backlogs}),
         "lines": lines,
         "more": len(ranked) - len(shown),

@@ -15,7 +15,7 @@ from forebay.serve.actor import Actor
 from forebay.serve.dashboard.charts import star
 from forebay.serve.dashboard.desk import Desk
 from forebay.serve.dashboard.live import answer, desk_of
-from forebay.serve.dashboard.pages.route import Operator, Viewer, back, pages, reached, whole
+from forebay.serve.dashboard.pages.route import Operator, Viewer, back, pages, whole
 from forebay.serve.dashboard.render import Sheet, link
 from forebay.serve.dashboard.views.queue import queue_view
 from forebay.serve.problems import absent
@@ -30,7 +30,6 @@ _MINUTES_MOST: Final = 60 * 24 * 365
 @router.get("/ui/queues/{name}")
 async def queue(request: Request, name: str, actor: Viewer) -> Response:
     whole(actor)
-    reached(actor, name)
     return await answer(request, actor, partial(_sheet, desk_of(request), actor, name))
 
 
@@ -102,7 +101,6 @@ async def gate(request: Request, name: str, actor: Operator) -> Response:
 def _known(desk: Desk, actor: Actor, name: str) -> QueueSpec:
     """The queue's spec, when the queue is there for this actor."""
     whole(actor)
-    reached(actor, name)
     spec = desk.specs(actor).get(name)
     if (spec is not None and spec.is_log) or (
         spec is None and all(each.queue != name for each in desk.backlogs(actor))

@@ -11,7 +11,6 @@ from fastapi.responses import RedirectResponse, Response
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
-from forebay.core.names import check_name
 from forebay.serve.actor import Actor, Role
 from forebay.serve.dashboard.render import Sheet, still
 from forebay.serve.problems import absent, any_problem
@@ -53,13 +52,6 @@ def whole(actor: Actor, what: str = "this page") -> None:
     """A key of one tenant sees that tenant's jobs, not what all tenants do together."""
     if actor.tenant is not None:
         raise absent(what)
-
-
-def reached(actor: Actor, queue: str) -> str:
-    """The queue's name, when it is there for this actor as a whole."""
-    if not actor.sees(check_name("queue", queue), None):
-        raise absent(f"queue {queue}")
-    return queue
 
 
 def back(address: str) -> RedirectResponse:

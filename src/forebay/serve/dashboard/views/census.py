@@ -14,10 +14,10 @@ from msgspec import Struct
 from forebay.core.fingerprint import cause_of, fingerprint
 from forebay.core.instant import Instant
 from forebay.core.job import Job, State
-from forebay.core.limits import BATCH_MOST
 from forebay.store.protocol import Query, Store
 
 GROUPS_MOST: Final = 1_000
+PAGE: Final = 250
 _KEPT_SECONDS: Final = 2.0
 _KEPT_TIMES: Final = 20
 """A census is good for so many times as long as it took to take."""
@@ -93,7 +93,7 @@ class Survey:
         with self._guard:
             while True:
                 began = monotonic()
-                page = self._store.browse(self._query, self._after, BATCH_MOST)
+                page = self._store.browse(self._query, self._after, PAGE)
                 for job in page.jobs:
                     self._take(job)
                 self._spent += monotonic() - began

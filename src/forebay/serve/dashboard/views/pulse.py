@@ -22,7 +22,7 @@ from forebay.store.protocol import Ledgered, Store
 STEP: Final = 5 * SECOND
 STEPS: Final = 60
 LOOK_MOST: Final = 10_000
-LOOK_SECONDS: Final = 0.1
+LOOK_SECONDS: Final = 0.06
 _MINUTE: Final = 60 * SECOND
 _FRESH_SECONDS: Final = 0.5
 _OWNERS_MOST: Final = 1_000

@@ -18,7 +18,7 @@ from forebay.core.words import SECOND
 from forebay.serve.dashboard.views.finding import some
 from forebay.store.protocol import Backlog, Query, Store
 
-LOOK_SECONDS: Final = 0.04
+LOOK_SECONDS: Final = 0.03
 GATES_MOST: Final = 25
 CLASSES_MOST: Final = 25
 STARVED_AFTER: Final = 60 * SECOND

@@ -23,12 +23,12 @@ _KNOWN: Final[WeakKeyDictionary[Ledgered, dict[int, Instant]]] = WeakKeyDictiona
 """By store and offset: when a record was written."""
 
 
-def place_of(store: Ledgered, at: Instant) -> int:
+def place_of(store: Ledgered, at: Instant, extent: tuple[int, int] | None = None) -> int:
     """The first offset whose record is of this instant or later, by halving; the ledger's end when there is none.
 
     When the record of an offset was written never changes, so what was asked once is remembered.
     """
-    low, high = store.ledger_extent()
+    low, high = extent or store.ledger_extent()
     known = _KNOWN.setdefault(store, {})
     if len(known) > _KNOWN_MOST:
         known.clear()
@@ -55,8 +55,8 @@ def place_of(store: Ledgered, at: Instant) -> int:
 def stretch(store: Ledgered, first: int, most: int) -> Iterator[LedgerEntry]:
     """Up to `most` entries from an offset on; what is trimmed meanwhile is left out.
 
-    A record may tell of a thousand jobs or of one, so pages begin small and grow while they are quick: whoever is
-    short of time can stop in time.
+    A record may tell of one job or of tens of thousands, so pages begin small, grow while they are quick and are single
+    records again as soon as one was slow: whoever is short of time can stop in time.
     """
     after, left, size = first - 1, most, _PAGE_LEAST
     while left > 0:
@@ -69,6 +69,6 @@ def stretch(store: Ledgered, first: int, most: int) -> Iterator[LedgerEntry]:
             continue
         if not page:
             return
-        size = min(BATCH_MOST, size * 4) if monotonic() - began < _QUICK_SECONDS else max(_PAGE_LEAST, size // 2)
+        size = min(BATCH_MOST, size * 2) if monotonic() - began < _QUICK_SECONDS else _PAGE_LEAST
         yield from page
         after, left = page[-1].offset, left - len(page)

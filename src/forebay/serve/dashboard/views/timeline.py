@@ -20,7 +20,9 @@ from forebay.serve.dashboard.views.records import SLACK, place_of, stretch
 from forebay.store.protocol import Ledgered, Store
 
 READ_MOST: Final = 5_000
-READ_SECONDS: Final = 0.1
+READ_SECONDS: Final = 0.05
+"""For the whole of a life; and once more for its moments, where that was not enough."""
+
 NEAR_MOST: Final = 32
 """Records read around one moment."""
 
@@ -64,21 +66,21 @@ def timeline_of(store: Store, job: Job) -> Timeline:
     """The past of a job that is there."""
     if not isinstance(store, Ledgered):
         return Timeline([], NO_LEDGER)
-    first = place_of(store, job.enqueued_at - SLACK)
-    end = place_of(store, (job.finished_at or store.now()) + SLACK)
-    found, whole = _within(store, first, end, job.id) if end - first <= READ_MOST else ([], False)
+    extent, until = store.ledger_extent(), monotonic() + READ_SECONDS
+    first = place_of(store, job.enqueued_at - SLACK, extent)
+    end = place_of(store, job.finished_at + SLACK, extent) if job.finished_at else extent[1]
+    found, whole = _within(store, first, end, job.id, until) if end - first <= READ_MOST else ([], False)
     if whole:
         cut = "" if found and found[0].change == Change.ACCEPTED else OFF if not found else _trimmed(store)
         return _told(found, cut, job.queue, job.kind, job.tenant)
     moments = [job.enqueued_at, job.claimed_at, job.finished_at, *(error.at for error in job.errors)]
-    found = _around(store, [at for at in moments if at], job.id)
+    found = _around(store, [at for at in moments if at], job.id, extent)
     cut = f"The ledger holds {end - first:,} records of that time; shown is what happened at the known moments."
     return _told(found, cut, job.queue, job.kind, job.tenant)
 
 
-def _within(store: Ledgered, first: int, end: int, job_id: int) -> tuple[list[Moment], bool]:
+def _within(store: Ledgered, first: int, end: int, job_id: int, until: float) -> tuple[list[Moment], bool]:
     """What happened to the job in a stretch, and whether there was time to read all of it."""
-    until = monotonic() + READ_SECONDS
     found: list[Moment] = []
     for entry in stretch(store, first, end - first):
         found += _of_job([entry], job_id)
@@ -119,7 +121,7 @@ def _trimmed(store: Ledgered) -> str:
     return f"The ledger begins at record {first:,}; what happened before it was trimmed." if first else ""
 
 
-def _around(store: Ledgered, seeds: list[Instant], job_id: int) -> list[Moment]:
+def _around(store: Ledgered, seeds: list[Instant], job_id: int, extent: tuple[int, int]) -> list[Moment]:
     """What happened to the job at these moments, and at those that it leads to."""
     found: dict[tuple[int, int], Moment] = {}
     looked: set[Instant] = set()
@@ -129,11 +131,13 @@ def _around(store: Ledgered, seeds: list[Instant], job_id: int) -> list[Moment]:
         if at in looked:
             continue
         looked.add(at)
-        for entry in stretch(store, max(0, place_of(store, at) - 1), NEAR_MOST):
+        seen = False
+        for entry in stretch(store, max(0, place_of(store, at, extent) - 1), NEAR_MOST):
             for place, span in enumerate(_spans_of(entry, job_id)):
                 found[entry.offset, place] = _moment(entry, span, job_id)
                 seeds += [moment for moment in (span.claimed_at, span.enqueued_at) if moment]
-            if monotonic() >= until:
+                seen = seen or entry.record.at >= at
+            if monotonic() >= until or (seen and entry.record.at > at):
                 break
     return [found[place] for place in sorted(found)]
 

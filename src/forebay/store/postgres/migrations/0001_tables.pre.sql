@@ -125,6 +125,7 @@ CREATE TABLE forebay.ended (
 CREATE INDEX ended_finished ON forebay.ended (state, finished_at, id);
 CREATE INDEX ended_kept ON forebay.ended (kept_until) WHERE kept_until IS NOT NULL;
 CREATE INDEX ended_queue ON forebay.ended (queue, state);
+CREATE INDEX ended_dead ON forebay.ended (id) WHERE state = 4;
 
 -- One row for each process that claims, under each of its names. `until` is its heartbeat; `changes` counts what others
 -- did to its leases, so that a heartbeat need not look at them one by one.

@@ -105,6 +105,26 @@ BEGIN
 END
 $$;
 
+-- The same for all classes of these queues. (`queue || ''`, and no sorting: the planner might else walk over all that is
+-- due later.)
+CREATE FUNCTION forebay.ripen_classes(v_now bigint, names text[]) RETURNS void
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+AS $$
+DECLARE
+    v_due record;
+BEGIN
+    FOR v_due IN
+        SELECT DISTINCT d.queue, d.cls
+        FROM (
+            SELECT r.queue, r.cls FROM forebay.run AS r
+            WHERE r.state = 3 AND r.due_at <= v_now AND r.queue || '' = ANY (names) ORDER BY r.due_at LIMIT 1000
+        ) AS d
+    LOOP
+        PERFORM forebay.ripen(v_now, v_due.queue, v_due.cls, 1000);
+    END LOOP;
+END
+$$;
+
 -- A run with its jobs, as callers read it.
 CREATE TYPE forebay.claimed AS (
     flag integer, stamp bigint, want integer, rank bigint, single boolean, last_id bigint, n integer, size integer, state smallint,
@@ -173,7 +193,18 @@ BEGIN
     -- A heartbeat that reaches beyond the new leases must not make them last longer than they say.
     SELECT h.until <= v_until INTO v_beat FROM forebay.holder AS h WHERE h.id = me;
     v_beat := coalesce(v_beat, false);
+    IF cardinality(array_remove(classes, NULL)) > 1 THEN
+        FOR v_part IN
+            SELECT * FROM forebay.take_whole(v_now, v_until, me, v_beat, names, classes, counts, rows)
+        LOOP
+            RETURN NEXT v_part;
+            v_told_singles := v_told_singles || v_part.single;
+            v_told_lasts := v_told_lasts || v_part.last_id;
+            counts[v_part.want] := counts[v_part.want] - v_part.n;
+        END LOOP;
+    END IF;
     FOR i IN 1 .. cardinality(names) LOOP
+        CONTINUE WHEN counts[i] = 0;
         PERFORM 1 FROM forebay.queue AS q WHERE q.name = names[i] AND q.paused_until > v_now;
         CONTINUE WHEN FOUND;
         v_need := counts[i];
@@ -244,6 +275,39 @@ BEGIN
         WHERE l.recording AND r.single = ANY (v_told_singles) AND r.last_id = ANY (v_told_lasts)
         HAVING count(*) > 0;
     END IF;
+END
+$$;
+
+-- Of many classes the first runs, as many as are expected to be needed, those that fit whole: in one step, however many
+-- classes there are. A run that two wants have in view goes to one of them.
+CREATE FUNCTION forebay.take_whole(
+    v_now bigint, v_until bigint, me integer, v_beat boolean, names text[], classes text[], counts integer[], rows integer[]
+) RETURNS SETOF forebay.claimed
+LANGUAGE plpgsql SET enable_nestloop = on SET enable_hashjoin = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM forebay.ripen_classes(v_now, names);
+    RETURN QUERY
+    WITH front AS MATERIALIZED (
+        SELECT u.want::integer, u.count, r.single, r.last_id,
+            sum(r.n) OVER (PARTITION BY u.want ORDER BY r.rank, r.last_id) AS upto
+        FROM unnest(names, classes, counts, rows) WITH ORDINALITY AS u (name, class, count, rows, want), LATERAL (
+            SELECT r.single, r.last_id, r.n, r.rank FROM forebay.run AS r
+            WHERE r.state = 1 AND r.queue = u.name AND r.cls = u.class
+                AND (r.expires_at IS NULL OR r.expires_at > v_now)
+            ORDER BY r.rank, r.last_id LIMIT least(u.rows, u.count) FOR UPDATE SKIP LOCKED
+        ) AS r
+        WHERE NOT EXISTS (SELECT FROM forebay.queue AS q WHERE q.name = u.name AND q.paused_until > v_now)
+    )
+    UPDATE forebay.run AS r
+    SET state = 2, attempt = r.attempt + 1, delivery = r.delivery + 1, holder = me, beat = v_beat,
+        claimed_at = v_now, lease_until = v_until, merges = false
+    FROM front AS f
+    WHERE f.upto <= f.count AND r.single = f.single AND r.last_id = f.last_id
+    RETURNING 0, v_now, f.want, r.rank, r.single, r.last_id, r.n, r.size, r.state, r.queue, r.kind, r.due_at,
+        r.enqueued_at, r.delivery, r.attempt, r.max_attempts, r.claimed_at, r.lease_until, r.expires_at,
+        r.gates IS NOT NULL, r.errors, r.facts, r.bodies, NULL::text, r.asked::text, NULL::text, r.beat;
 END
 $$;
 
@@ -595,7 +659,7 @@ $$;
 
 -- Which rows hold these jobs.
 CREATE FUNCTION forebay.find(ids bigint[]) RETURNS TABLE (id bigint, single boolean, last_id bigint)
-LANGUAGE sql STABLE SET enable_seqscan = off SET enable_bitmapscan = off
+LANGUAGE sql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
 AS $$
     SELECT i.id, r.single, r.last_id
     FROM unnest(ids) AS i (id), LATERAL (
@@ -687,43 +751,53 @@ BEGIN
 END
 $$;
 
--- Classes of a queue that have ready jobs, with how many up to a number, in the order of their first ones.
-CREATE FUNCTION forebay.classes(at bigint, v_queue text, most integer) RETURNS TABLE (cls text, ready bigint)
-LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off
+-- Classes of queues that have ready jobs, in the order of their first ones. Of each as many runs are counted as is said
+-- in `mosts`; `more`: there are others. A row may say instead, as in `claim`: 1 or 2.
+CREATE FUNCTION forebay.classes(at bigint, tended boolean, names text[], versions integer[], mosts integer[])
+RETURNS TABLE (flag integer, want integer, cls text, ready bigint, more boolean)
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
     v_now bigint := coalesce(at, forebay.clock());
-    v_class text;
 BEGIN
-    FOR v_class IN
-        SELECT DISTINCT r.cls FROM forebay.run AS r WHERE r.state = 3 AND r.queue = v_queue AND r.due_at <= v_now
-    LOOP
-        PERFORM forebay.ripen(v_now, v_queue, v_class, 1000);
-    END LOOP;
-    RETURN QUERY
-    WITH RECURSIVE names AS (
-        (SELECT r.cls FROM forebay.run AS r WHERE r.state = 1 AND r.queue = v_queue ORDER BY r.cls LIMIT 1)
-        UNION ALL
-        SELECT (
-            SELECT r.cls FROM forebay.run AS r WHERE r.state = 1 AND r.queue = v_queue AND r.cls > names.cls
-            ORDER BY r.cls LIMIT 1
+    IF NOT tended AND forebay.stirs(v_now) THEN
+        RETURN QUERY SELECT 1, 0, NULL::text, 0::bigint, false;
+        RETURN;
+    END IF;
+    PERFORM 1 FROM unnest(names, versions) AS u (name, version) LEFT JOIN forebay.queue AS q ON q.name = u.name
+    WHERE coalesce(q.version, 0) <> u.version;
+    IF FOUND THEN
+        RETURN QUERY SELECT 2, 0, NULL::text, 0::bigint, false;
+        RETURN;
+    END IF;
+    PERFORM forebay.ripen_classes(v_now, names);
+    FOR i IN 1 .. cardinality(names) LOOP
+        PERFORM 1 FROM forebay.queue AS q WHERE q.name = names[i] AND q.paused_until > v_now;
+        CONTINUE WHEN FOUND;
+        RETURN QUERY
+        WITH RECURSIVE found AS (
+            (SELECT r.cls FROM forebay.run AS r WHERE r.state = 1 AND r.queue = names[i] ORDER BY r.cls LIMIT 1)
+            UNION ALL
+            SELECT (
+                SELECT r.cls FROM forebay.run AS r WHERE r.state = 1 AND r.queue = names[i] AND r.cls > found.cls
+                ORDER BY r.cls LIMIT 1
+            )
+            FROM found WHERE found.cls IS NOT NULL
         )
-        FROM names WHERE names.cls IS NOT NULL
-    ), counted AS (
-        SELECT names.cls, front.ready, front.rank, front.last_id
-        FROM names, LATERAL (
-            SELECT sum(f.n) AS ready, min(f.rank) AS rank, min(f.last_id) AS last_id
+        SELECT 0, i, found.cls, front.ready, front.runs > mosts[i]
+        FROM found, LATERAL (
+            SELECT sum(f.n) AS ready, count(*) AS runs, min(f.last_id) AS first
             FROM (
-                SELECT r.n, r.rank, r.last_id FROM forebay.run AS r
-                WHERE r.state = 1 AND r.queue = v_queue AND r.cls = names.cls
+                SELECT r.n, r.last_id FROM forebay.run AS r
+                WHERE r.state = 1 AND r.queue = names[i] AND r.cls = found.cls
                     AND (r.expires_at IS NULL OR r.expires_at > v_now)
-                ORDER BY r.rank, r.last_id LIMIT most
+                ORDER BY r.rank, r.last_id LIMIT mosts[i] + 1
             ) AS f
         ) AS front
-        WHERE names.cls IS NOT NULL AND front.ready > 0
-    )
-    SELECT c.cls, c.ready FROM counted AS c ORDER BY c.last_id;
+        WHERE found.cls IS NOT NULL AND front.ready > 0
+        ORDER BY front.first;
+    END LOOP;
 END
 $$;
 
@@ -734,6 +808,8 @@ CREATE FUNCTION forebay.work_at(
 )
 RETURNS TABLE (ready_at bigint, due_at bigint, gated_at bigint, lease_until bigint, stirs boolean)
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off
+-- Planned anew in every call otherwise, which takes six times as long as the answer.
+SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 BEGIN

@@ -38,7 +38,7 @@ END
 $$;
 
 -- Who is parked where there is room is let in, then who is due; `most` are tried. Says how many became ready, and in
--- which queues.
+-- which queues. Who has expired is passed over: it is buried before the next claim, which opens its gate again.
 CREATE FUNCTION forebay.let_in(v_now bigint, most integer) RETURNS TABLE (ready integer, queues text[])
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on
 AS $$
@@ -65,12 +65,14 @@ BEGIN
         IF v_gate.has_room AND v_gate.standing > 0 THEN
             SELECT r.last_id, r.queue, r.gates INTO v_id, v_queue, v_gates FROM forebay.run AS r
             WHERE r.single AND r.gate = v_gate.name AND r.due_at <= v_now
+                AND (r.expires_at IS NULL OR r.expires_at > v_now)
                 AND r.last_id = (SELECT min(l.id) FROM forebay.line AS l WHERE l.gate = v_gate.name);
         ELSIF v_gate.has_room THEN
             SELECT r.last_id, r.queue, r.gates INTO v_id, v_queue, v_gates FROM (
-                SELECT * FROM forebay.run AS r WHERE r.gate = v_gate.name ORDER BY r.rank, r.last_id LIMIT 1
+                SELECT * FROM forebay.run AS r WHERE r.gate = v_gate.name ORDER BY r.rank, r.last_id LIMIT 100
             ) AS r
-            WHERE r.due_at <= v_now;
+            WHERE r.due_at <= v_now AND (r.expires_at IS NULL OR r.expires_at > v_now)
+            ORDER BY r.rank, r.last_id LIMIT 1;
         END IF;
         IF v_id IS NULL THEN
             UPDATE forebay.gate AS g SET opened = false WHERE g.name = v_gate.name;
@@ -89,7 +91,8 @@ BEGIN
     END LOOP;
     FOR v_job IN
         SELECT r.last_id, r.queue, r.gates FROM forebay.run AS r
-        WHERE r.state = 0 AND r.gate IS NULL AND r.due_at <= v_now ORDER BY r.due_at, r.last_id LIMIT most - v_tried
+        WHERE r.state = 0 AND r.gate IS NULL AND r.due_at <= v_now AND (r.expires_at IS NULL OR r.expires_at > v_now)
+        ORDER BY r.due_at, r.last_id LIMIT most - v_tried
     LOOP
         v_at := forebay.admit(v_job.last_id, v_job.gates);
         UPDATE forebay.run AS r SET gate = v_at, state = CASE WHEN v_at IS NULL THEN 1 ELSE 0 END

@@ -54,7 +54,7 @@ $$;
 
 -- Records of transactions that are over get their offsets. The next free one.
 CREATE FUNCTION forebay.number_ledger() RETURNS bigint
-LANGUAGE plpgsql SET enable_seqscan = off
+LANGUAGE plpgsql SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     v_mark forebay.ledger_mark;

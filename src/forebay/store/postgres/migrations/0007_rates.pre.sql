@@ -133,7 +133,7 @@ END
 $$;
 
 -- Who is parked where there is room is let in, then who is due; `most` are tried. Rates whose time has come are open.
--- Says how many became ready, and in which queues there may be work.
+-- Says how many became ready, and in which queues there may be work. Who has expired is passed over, as in 0004.
 CREATE OR REPLACE FUNCTION forebay.let_in(v_now bigint, most integer) RETURNS TABLE (ready integer, queues text[])
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on
 AS $$
@@ -162,9 +162,10 @@ BEGIN
                 AND r.last_id = (SELECT min(l.id) FROM forebay.line AS l WHERE l.gate = v_gate.name);
         ELSIF v_gate.parked AND v_gate.standing = 0 AND v_gate.held < v_gate.slots THEN
             SELECT r.last_id, r.queue, r.gates INTO v_id, v_queue, v_gates FROM (
-                SELECT * FROM forebay.run AS r
-                WHERE r.gate = v_gate.name AND (r.expires_at IS NULL OR r.expires_at > v_now)
-                ORDER BY r.rank, r.last_id LIMIT 1
+                SELECT * FROM (
+                    SELECT * FROM forebay.run AS r WHERE r.gate = v_gate.name ORDER BY r.rank, r.last_id LIMIT 100
+                ) AS r
+                WHERE r.expires_at IS NULL OR r.expires_at > v_now ORDER BY r.rank, r.last_id LIMIT 1
             ) AS r
             WHERE r.due_at <= v_now
                 AND forebay.has_room(v_gate.held, forebay.cost_at(r.gates, v_gate.name), v_gate.slots);
@@ -359,7 +360,18 @@ BEGIN
     -- A heartbeat that reaches beyond the new leases must not make them last longer than they say.
     SELECT h.until <= v_until INTO v_beat FROM forebay.holder AS h WHERE h.id = me;
     v_beat := coalesce(v_beat, false);
+    IF cardinality(array_remove(classes, NULL)) > 1 THEN
+        FOR v_part IN
+            SELECT * FROM forebay.take_whole(v_now, v_until, me, v_beat, names, classes, counts, rows)
+        LOOP
+            RETURN NEXT v_part;
+            v_told_singles := v_told_singles || v_part.single;
+            v_told_lasts := v_told_lasts || v_part.last_id;
+            counts[v_part.want] := counts[v_part.want] - v_part.n;
+        END LOOP;
+    END IF;
     FOR i IN 1 .. cardinality(names) LOOP
+        CONTINUE WHEN counts[i] = 0;
         PERFORM 1 FROM forebay.queue AS q WHERE q.name = names[i] AND q.paused_until > v_now;
         CONTINUE WHEN FOUND;
         v_need := counts[i];
@@ -498,12 +510,65 @@ BEGIN
 END
 $$;
 
+-- As in 0002, and there is something to be looked after where a rate lets somebody in.
+CREATE OR REPLACE FUNCTION forebay.classes(at bigint, tended boolean, names text[], versions integer[], mosts integer[])
+RETURNS TABLE (flag integer, want integer, cls text, ready bigint, more boolean)
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now bigint := coalesce(at, forebay.clock());
+BEGIN
+    IF NOT tended AND (
+        forebay.stirs(v_now) OR EXISTS (SELECT FROM forebay.pace AS p WHERE p.open AND p.queue = ANY (names))
+    ) THEN
+        RETURN QUERY SELECT 1, 0, NULL::text, 0::bigint, false;
+        RETURN;
+    END IF;
+    PERFORM 1 FROM unnest(names, versions) AS u (name, version) LEFT JOIN forebay.queue AS q ON q.name = u.name
+    WHERE coalesce(q.version, 0) <> u.version;
+    IF FOUND THEN
+        RETURN QUERY SELECT 2, 0, NULL::text, 0::bigint, false;
+        RETURN;
+    END IF;
+    PERFORM forebay.ripen_classes(v_now, names);
+    FOR i IN 1 .. cardinality(names) LOOP
+        PERFORM 1 FROM forebay.queue AS q WHERE q.name = names[i] AND q.paused_until > v_now;
+        CONTINUE WHEN FOUND;
+        RETURN QUERY
+        WITH RECURSIVE found AS (
+            (SELECT r.cls FROM forebay.run AS r WHERE r.state = 1 AND r.queue = names[i] ORDER BY r.cls LIMIT 1)
+            UNION ALL
+            SELECT (
+                SELECT r.cls FROM forebay.run AS r WHERE r.state = 1 AND r.queue = names[i] AND r.cls > found.cls
+                ORDER BY r.cls LIMIT 1
+            )
+            FROM found WHERE found.cls IS NOT NULL
+        )
+        SELECT 0, i, found.cls, front.ready, front.runs > mosts[i]
+        FROM found, LATERAL (
+            SELECT sum(f.n) AS ready, count(*) AS runs, min(f.last_id) AS first
+            FROM (
+                SELECT r.n, r.last_id FROM forebay.run AS r
+                WHERE r.state = 1 AND r.queue = names[i] AND r.cls = found.cls
+                    AND (r.expires_at IS NULL OR r.expires_at > v_now)
+                ORDER BY r.rank, r.last_id LIMIT mosts[i] + 1
+            ) AS f
+        ) AS front
+        WHERE found.cls IS NOT NULL AND front.ready > 0
+        ORDER BY front.first;
+    END LOOP;
+END
+$$;
+
 -- As in 0002, and when a rate lets somebody of these queues in.
 CREATE OR REPLACE FUNCTION forebay.work_at(
     queues text[], leads bigint[], floors bigint[], silent integer[], silent_floors bigint[], alone_floor bigint
 )
 RETURNS TABLE (ready_at bigint, due_at bigint, gated_at bigint, lease_until bigint, stirs boolean)
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off
+-- Planned anew in every call otherwise, which takes six times as long as the answer.
+SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 BEGIN

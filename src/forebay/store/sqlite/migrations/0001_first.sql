@@ -1,16 +1,18 @@
 -- The whole state of a store. Instants are microseconds since 1970. States: 0 waiting, 1 ready, 2 running, 3 done,
 -- 4 dead, 5 cancelled. Every poll has one partial index, which holds nothing but the rows that the poll may return.
 
--- One row. `half` and `filled`: which of the two tables of removed jobs is being filled, and how far.
+-- One row. `dealers`: how many processes have begun to deal turns among classes, each by its number.
+-- `half` and `filled`: which of the two tables of removed jobs is being filled, and how far.
 CREATE TABLE head (
     one INTEGER PRIMARY KEY CHECK (one = 1),
     next_id INTEGER NOT NULL,
     next_join INTEGER NOT NULL,
+    dealers INTEGER NOT NULL,
     last_at INTEGER NOT NULL,
     half INTEGER NOT NULL,
     filled INTEGER NOT NULL
 );
-INSERT INTO head VALUES (1, 1, 1, 0, 0, 0);
+INSERT INTO head VALUES (1, 1, 1, 0, 0, 0, 0);
 
 -- Small columns first: reading them of a row with a large payload then needs no further page.
 -- `gate`: where it is parked. `merges`: newer work may still take its place.
@@ -58,6 +60,7 @@ CREATE INDEX job_lease ON job (lease_until) WHERE state = 2;
 CREATE INDEX job_expiring ON job (expires_at) WHERE expires_at IS NOT NULL AND state < 2;
 CREATE INDEX job_kept ON job (kept_until) WHERE kept_until IS NOT NULL;
 CREATE INDEX job_finished ON job (state, finished_at) WHERE state > 2;
+CREATE INDEX job_dead ON job (state) WHERE state = 4;
 CREATE INDEX job_fresh ON job (queue, subject) WHERE merges = 1;
 
 -- A queue and how many jobs it has in each state. `classed`: ready jobs that belong to a class with a name.

@@ -1,0 +1,108 @@
+"""The trace of a failure reads as Python's own does, whatever was raised, and is bounded."""
+
+import re
+import traceback
+from collections.abc import Callable
+
+import pytest
+
+from forebay.work.trace import CHAIN_MOST, FRAMES_MOST, trace_of
+
+
+def plainly() -> None:
+    raise ValueError("what\nwent wrong")
+
+
+def with_a_note() -> None:
+    error = KeyError("k")
+    error.add_note("look at the ledger")
+    raise error
+
+
+def by_a_cause() -> None:
+    try:
+        plainly()
+    except ValueError as error:
+        raise RuntimeError("on top") from error
+
+
+def in_a_handler() -> None:
+    try:
+        by_a_cause()
+    except RuntimeError:
+        raise LookupError  # noqa: B904
+
+
+def from_nothing() -> None:
+    try:
+        plainly()
+    except ValueError:
+        raise RuntimeError("alone") from None
+
+
+def of_no_file() -> None:
+    exec(compile("1 / 0", "<made up>", "exec"))  # noqa: S102
+
+
+def of_bad_syntax() -> None:
+    compile("a b", "<made up>", "exec")
+
+
+def a_group() -> None:
+    raise ExceptionGroup("several", [ValueError("one"), OSError("two")])
+
+
+def of_a_group() -> None:
+    try:
+        a_group()
+    except ExceptionGroup as group:
+        raise RuntimeError("after a group") from group
+
+
+def caught(act: Callable[[], None]) -> BaseException:
+    try:
+        act()
+    except BaseException as error:
+        return error
+    raise AssertionError("it did not raise")
+
+
+def unmarked(text: str) -> str:
+    """Without the lines that only point at the line above."""
+    return re.sub(r"(?m)^[ |]*[~^]+\n", "", text)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [plainly, with_a_note, by_a_cause, in_a_handler, from_nothing, of_no_file, of_bad_syntax, a_group, of_a_group],
+)
+def test_it_reads_as_python_s_own(act: Callable[[], None]) -> None:
+    error = caught(act)
+    assert unmarked(trace_of(error)) == unmarked("".join(traceback.format_exception(error)))
+
+
+def test_an_exception_that_was_never_raised_has_no_calls() -> None:
+    assert trace_of(ValueError("x")) == "ValueError: x\n"
+
+
+def test_a_deep_one_tells_its_last_calls() -> None:
+    def down(left: int) -> None:
+        if left:
+            down(left - 1)
+        raise ValueError("the bottom")
+
+    told = trace_of(caught(lambda: down(500)))
+    assert told.count("in down") == FRAMES_MOST
+    assert re.search(r"\[\d+ earlier calls\]", told)
+    assert told.endswith("ValueError: the bottom\n")
+
+
+def test_a_long_chain_and_a_ring_end() -> None:
+    first = last = ValueError(0)
+    for number in range(1, 100):
+        error = ValueError(number)
+        error.__cause__, last = last, error
+    assert trace_of(last).count("ValueError") == CHAIN_MOST
+    assert trace_of(last).endswith("ValueError: 99\n")
+    first.__cause__ = last
+    assert trace_of(first).count("direct cause") == CHAIN_MOST - 1
