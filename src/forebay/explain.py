@@ -1,12 +1,26 @@
-"""Why a job is where it is: what holds it, and when that may end."""
+"""Why a job is where it is: what holds it, who goes before it, and when that may end."""
 
-from forebay.core.gate import gates_for
+from msgspec import Struct
+
+from forebay.core.features import Feature
 from forebay.core.instant import Instant, to_datetime
-from forebay.core.job import Draft, Job, State
+from forebay.core.job import Job, State
+from forebay.core.limits import AHEAD_MOST
 from forebay.core.spec import QueueSpec
-from forebay.store.protocol import Backlog, Store
+from forebay.store.protocol import Backlog, Hold, Store
 
 _SECOND = 1_000_000
+
+
+class Place(Struct, frozen=True):
+    """Where a job stands among others: the gate that holds it, the head of its line, who goes before it."""
+
+    hold: Hold | None = None
+    head: Job | None = None
+    ahead: int | None = None
+
+
+_NOWHERE = Place()
 
 
 def explain(store: Store, job_id: int) -> list[str]:
@@ -15,19 +29,32 @@ def explain(store: Store, job_id: int) -> list[str]:
     if job is None:
         return [f"job {job_id} is unknown: it never existed, or it was done and removed, or purged"]
     spec = next((spec for spec in store.specs() if spec.name == job.queue), QueueSpec(name=job.queue))
-    return [*reasons(job, spec, store.backlog([job.queue])[0], store.now()), spec.vector()]
+    return [*reasons(job, store.backlog([job.queue])[0], store.now(), place_of(store, job)), spec.vector()]
 
 
-def reasons(job: Job, spec: QueueSpec, backlog: Backlog, now: Instant, *, others: bool = True) -> list[str]:
+def place_of(store: Store, job: Job) -> Place:
+    """What the store tells of the job's place; a store that cannot tell says nothing."""
+    if Feature.HOLD in store.capabilities.lacks or job.state not in (State.WAITING, State.READY):
+        return _NOWHERE
+    if job.state is State.READY:
+        return Place(ahead=store.ahead(job.id))
+    hold = store.hold(job.id)
+    head = None if hold is None or hold.head is None else store.get([hold.head])[0]
+    return Place(hold, head)
+
+
+def reasons(job: Job, backlog: Backlog, now: Instant, place: Place = _NOWHERE, *, others: bool = True) -> list[str]:
     """The same for one who knows the job, its queue and the time; `others`: who may also hear of the others there."""
     lines = [f"job {job.id} ({job.kind}) of queue {job.queue} is {job.state.value}"]
     if backlog.paused_until is not None and not job.state.terminal:
         lines.append(f"the queue is paused until {to_datetime(backlog.paused_until).isoformat()}")
     match job.state:
         case State.WAITING:
-            lines += _waiting(job, spec, now)
+            lines += _waiting(job, place, now, others)
         case State.READY:
             beside = f"; {backlog.ready - 1} other jobs of the queue are ready too" if others else ""
+            if others and place.ahead is not None:
+                beside += f", {_counted(place.ahead)} of its class go before it"
             lines.append(f"it may be claimed at any time{beside}")
         case State.RUNNING:
             left = ((job.lease_until or 0) - now) / _SECOND
@@ -41,15 +68,40 @@ def reasons(job: Job, spec: QueueSpec, backlog: Backlog, now: Instant, *, others
     return lines + [f"attempt {error.attempt} failed: {error.kind}: {error.message}" for error in job.errors]
 
 
-def _waiting(job: Job, spec: QueueSpec, now: int) -> list[str]:
+def _waiting(job: Job, place: Place, now: Instant, others: bool) -> list[str]:
     if job.due_at > now:
         why = "its retry" if job.errors else "it"
         return [f"{why} is due in {(job.due_at - now) / _SECOND:.1f} s, at {to_datetime(job.due_at).isoformat()}"]
-    stamp = Draft(job.kind, None, job.queue, tenant=job.tenant, subject=job.subject)
-    gates = [
-        f"{gate.name} ({'in order, one at a time' if gate.ordered else f'{gate.limit} slots'})"
-        for gate in gates_for(spec, stamp)
-    ]
-    if gates:
-        return [f"it is due and one of its gates is closed: {', '.join(gates)}"]
-    return ["it is due and becomes ready with the next claim or promotion"]
+    hold = place.hold
+    if hold is None:
+        return ["it is due and becomes ready with the next claim or promotion"]
+    lines = [f"it is due and held at the gate {hold.gate}: {_state_of(hold, now)}"]
+    if others and hold.head is not None:
+        lines.append(_head(hold.head, place.head))
+    if others:
+        lines.append(f"{_counted(hold.before)} of the {hold.parked} jobs that are parked there go before it")
+    return lines
+
+
+def _state_of(hold: Hold, now: Instant) -> str:
+    """How the gate stands, and when it opens."""
+    if hold.head is not None:
+        return "in order, one at a time"
+    if hold.opens_at is not None:
+        if hold.opens_at <= now:
+            return "it lets the next one in as soon as one is claimed"
+        wait = (hold.opens_at - now) / _SECOND
+        return f"it lets the next one in in {wait:.1f} s, at {to_datetime(hold.opens_at).isoformat()}"
+    if hold.slots == 0:
+        return "it is closed until it is set or released"
+    return f"{hold.held} of its {hold.slots} slots are taken"
+
+
+def _head(job_id: int, head: Job | None) -> str:
+    if head is not None and head.state is State.DEAD:
+        return f"job {job_id} is first in line and dead: it blocks the line until it is redriven or purged"
+    return f"job {job_id} is first in line{'' if head is None else f', {head.state.value}'}"
+
+
+def _counted(number: int | None) -> str:
+    return f"{number} or more" if number == AHEAD_MOST else str(number)

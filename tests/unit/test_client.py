@@ -20,7 +20,7 @@ from forebay.core.instant import seconds
 from forebay.core.job import Draft, State
 from forebay.core.limits import BATCH_MOST, PAYLOAD_BYTES
 from forebay.core.outcome import Ack, DeadLetter, Failure, Retry
-from forebay.core.policy import Fixed, InOrder, KeepFor, Routing
+from forebay.core.policy import AtMost, Fixed, InOrder, KeepFor, Rate, Routing, Until
 from forebay.core.spec import QueueSpec
 from forebay.store.memory.store import MemoryStore
 from forebay.store.protocol import CancelAnswer, Query, Receipt, Store, Want
@@ -472,7 +472,9 @@ def test_every_state_is_explained(fb: Forebay, clock: ManualClock) -> None:
     assert "it is due in 60.0 s" in explained(fb, job_id)
     clock.advance(61 * SECOND)
     fb.store.promote(10)
-    assert "may be claimed at any time; 0 other jobs" in explained(fb, job_id)
+    assert "may be claimed at any time; 0 other jobs of the queue are ready too, 0 of its class" in explained(
+        fb, job_id
+    )
     (lease,) = fb.store.claim([Want("default", 1)], "ada", seconds(30))
     assert "ada holds it, delivery 1; the lease ends in 30.0 s" in explained(fb, job_id)
     fb.store.settle([(lease, Retry(90 * SECOND, Failure("OSError", "no route")))])
@@ -489,11 +491,32 @@ def test_every_state_is_explained(fb: Forebay, clock: ManualClock) -> None:
 
 def test_a_pause_and_a_closed_gate_are_explained(fb: Forebay) -> None:
     fb.queue(QueueSpec(name="default", eligibility=InOrder()))
-    first, second = (fb.enqueue("k", subject="s").id for _ in range(2))
-    assert "one of its gates is closed" in explained(fb, second)
-    assert "in order, one at a time" in explained(fb, second)
+    first, second, third = (fb.enqueue("k", subject="s").id for _ in range(3))
+    told = explained(fb, third)
+    assert "it is due and held at the gate order/default/subject/s: in order, one at a time" in told
+    assert f"job {first} is first in line, ready" in told
+    assert "1 of the 2 jobs that are parked there go before it" in told
+    assert f"job {first} is first in line, ready" in explained(fb, second)
     fb.store.pause("default")
     assert "the queue is paused until" in explained(fb, first)
+
+
+def test_the_gate_that_holds_a_job_is_named_with_when_it_opens(fb: Forebay, clock: ManualClock) -> None:
+    fb.queue(QueueSpec(name="cap", eligibility=AtMost(1)))
+    fb.queue(QueueSpec(name="rate", eligibility=Rate(1, seconds(60))))
+    fb.queue(QueueSpec(name="until", eligibility=Until("stock")))
+    fb.queue(QueueSpec(name="line", eligibility=InOrder(dead_head="block")))
+    names = ("cap", "rate", "until", "line")
+    jobs = {name: [fb.enqueue("k", queue=name, subject="s").id for _ in range(2)][-1] for name in names}
+    assert "held at the gate cap/cap: 1 of its 1 slots are taken" in explained(fb, jobs["cap"])
+    assert "rate/rate: it lets the next one in as soon as one is claimed" in explained(fb, jobs["rate"])
+    fb.store.claim([Want("rate", 1)], "ada", seconds(30))
+    clock.advance(20 * SECOND)
+    assert "rate/rate: it lets the next one in in 40.0 s, at " in explained(fb, jobs["rate"])
+    assert "until/stock: it is closed until it is set or released" in explained(fb, jobs["until"])
+    (lease,) = fb.store.claim([Want("line", 1)], "ada", seconds(30))
+    fb.store.settle([(lease, DeadLetter(Failure("OSError", "no route")))])
+    assert "is first in line and dead: it blocks the line until it is redriven or purged" in explained(fb, jobs["line"])
 
 
 # The store

@@ -51,6 +51,8 @@ LEDGER_KEPT: Final = timedelta(days=7)
 LEDGER_BYTES: Final = 1024 * 1024 * 1024
 """How much of its ledger a store keeps unless it is told otherwise."""
 
+ID_MOST: Final = 2**63 - 1
+
 AHEAD_MOST: Final = 10_000
 """Jobs that are counted to say how many go before one."""
 

@@ -228,6 +228,13 @@ class Gates:
             if gate.blocks:
                 self._leave(gate, row.id)
 
+    def let_go(self, row: Row) -> None:
+        """The job is not held any more by the gate where it is parked."""
+        place = None if row.gate is None else self._find(row.gate)
+        self._unpark(row)
+        if place is not None:
+            self._may_open(place)
+
     def limited(self, name: str, limit: int | None) -> None:
         """An operator gave the gate another number."""
         place = self._find(name)

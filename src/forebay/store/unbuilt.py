@@ -7,15 +7,9 @@ from forebay.core.errors import Unsupported
 from forebay.core.features import Feature
 from forebay.store.protocol import Capabilities, Hold
 
-_ALL: Final = frozenset(
-    {
-        Feature.RELEASE,
-        Feature.HOLD,
-    }
-)
-MEMORY: Final = _ALL
-SQLITE: Final = _ALL
-POSTGRES: Final = _ALL
+MEMORY: Final[frozenset[Feature]] = frozenset()
+SQLITE: Final[frozenset[Feature]] = frozenset()
+POSTGRES: Final[frozenset[Feature]] = frozenset()
 
 
 def unbuilt(store: str, feature: Feature) -> Unsupported:

@@ -14,7 +14,7 @@ from starlette.datastructures import Headers
 from forebay.core.errors import Invalid
 from forebay.core.job import Draft, Job, State
 from forebay.core.spec import QueueSpec
-from forebay.explain import reasons
+from forebay.explain import place_of, reasons
 from forebay.serve.actor import Actor, Role
 from forebay.serve.api.answers import Accepted, Cancelled, Explained, JobPage, JobView, StateName
 from forebay.serve.api.bodies import NAME_PATTERN, NewJob
@@ -154,4 +154,5 @@ def _reasons(store: Store, actor: Actor, job: Job) -> list[str]:
     shown = job if sees_plainly(actor) else redact_job(job)
     spec = next((spec for spec in store.specs() if spec.name == job.queue), QueueSpec(name=job.queue))
     backlog = store.backlog([job.queue])[0]
-    return [*reasons(shown, spec, backlog, store.now(), others=actor.tenant is None), spec.vector()]
+    place = place_of(store, job)
+    return [*reasons(shown, backlog, store.now(), place, others=actor.tenant is None), spec.vector()]

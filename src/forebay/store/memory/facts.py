@@ -31,6 +31,7 @@ from forebay.core.event import (
     Grave,
     LedgerRuled,
     LedgerTrimmed,
+    LetIn,
     PartitionsOwned,
     Paused,
     Promoted,
@@ -104,6 +105,7 @@ class Facts:
             SpecPut: self._spec_put,
             Paused: self._paused,
             GateSet: self._gate_set,
+            LetIn: self._let_in,
             SchedulePut: self._schedule_put,
             ScheduleDropped: self._schedule_dropped,
             Fired: self._fired,
@@ -345,6 +347,11 @@ class Facts:
             self.gate_limits.pop(event.name, None)
         else:
             self.gate_limits[event.name] = event.limit
+
+    def _let_in(self, event: LetIn) -> None:
+        for job_id in event.ids:
+            row = self.rows[job_id]
+            row.entry = replace(row.entry, gates=tuple(gate for gate in row.entry.gates if gate.name != event.gate))
 
     def _schedule_put(self, event: SchedulePut) -> None:
         self.schedules[event.schedule.name] = event.schedule

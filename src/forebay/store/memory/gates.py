@@ -13,10 +13,11 @@ from heapq import nsmallest
 from forebay.core.gate import Gate, has_room, opens_at, tide_after
 from forebay.core.instant import Instant
 from forebay.core.job import State
+from forebay.core.limits import AHEAD_MOST, INSTANT_MOST
 from forebay.store.memory.heap import LazyHeap
 from forebay.store.memory.paces import Paces
 from forebay.store.memory.row import Row
-from forebay.store.protocol import GateUse
+from forebay.store.protocol import GateUse, Hold
 
 
 class _Place:
@@ -163,6 +164,40 @@ class Gates:
         """Up to `limit` gates whose names come after this one."""
         names = nsmallest(limit, (name for name in self._places if name > after))
         return [self._use(name, self._places[name]) for name in names]
+
+    def let_go(self, name: str, count: int) -> list[Row]:
+        """The first of those that are parked at a gate without an order; they are parked no longer."""
+        place = self._places.get(name)
+        rows: list[Row] = []
+        while place is not None and len(rows) < count and (row := place.parked.peek()) is not None:
+            self._unpark(row)
+            rows.append(row)
+        return rows
+
+    def left(self, name: str) -> None:
+        """Some have left the gate for good."""
+        place = self._places.get(name)
+        if place is not None:
+            self._may_open(name, place)
+
+    def holding(self, row: Row, now: Instant) -> Hold | None:
+        """The gate at which the row is parked, and how that stands."""
+        name = self._parked_at.get(row.entry.id)
+        if name is None:
+            return None
+        place = self._places[name]
+        head, opens = None, None
+        if place.line is not None:
+            first = place.line.peek()
+            head = None if first is None else first.entry.id
+            before = place.line.before(row.entry.id, row, AHEAD_MOST, lambda each: self.where(each) == name)
+        else:
+            before = place.parked.before(row.rank, row, AHEAD_MOST)
+        if place.step:
+            first = self.paces.first(name, row.entry.queue)
+            at = INSTANT_MOST if first is None else self._opens_at(name, first)
+            opens = max(at, now) if at < INSTANT_MOST else None
+        return Hold(name, self._slots(name, place), place.held, len(place.parked), before, head, opens)
 
     def where(self, row: Row) -> str | None:
         """The gate at which the row is parked."""

@@ -5,6 +5,7 @@ same key while its old entry is still inside. Once more than half of a large hea
 a forgotten entry, and the memory stays within twice what is alive.
 """
 
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import Final, TypeAlias
 
@@ -54,6 +55,19 @@ class LazyHeap:
             if not self._dead or not self._bury(item):
                 rows.append(item[2])
         return rows
+
+    def before(self, key: int, row: Row, most: int, counts: Callable[[Row], bool] = lambda _: True) -> int:
+        """How many rows go before this one, `most` at most. Only what does, and what hangs below it, is looked at."""
+        items, mine = self.items, (key, row.entry.id)
+        found: dict[tuple[int, int], int] = {}
+        places = [0]
+        while places and len(found) < most + self._dead_count:
+            place = places.pop()
+            if place < len(items) and items[place][:2] < mine:
+                places += (2 * place + 1, 2 * place + 2)
+                if counts(items[place][2]):
+                    found[items[place][:2]] = found.get(items[place][:2], 0) + 1
+        return min(most, sum(times > self._dead.get(name, 0) for name, times in found.items()))
 
     def forget(self, key: int, row: Row) -> None:
         """The row's entry under this key, wherever it is, is dead."""

@@ -195,6 +195,12 @@ class Index:
                 self.lines[queue].claimers.wake(1)
         return rows
 
+    def passed(self, name: str, rows: list[Row]) -> None:
+        """They left the gate for good, and wait for what else may hold them."""
+        for row in rows:
+            self._due.push(row.due_at, row)
+        self.gates.left(name)
+
     def start(self, queue: str, now: Instant, count: int, cls: str | None) -> list[Row]:
         """Rows of the queue that their rates let in now, as many as a claim wants; their slots are taken."""
         rows: list[Row] = []

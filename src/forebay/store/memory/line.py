@@ -113,6 +113,11 @@ class Line:
         rows = (self._ages.peek(), None if plain is None else plain.peek())
         return max((now - row.due_at for row in rows if row is not None and row.due_at < now), default=0)
 
+    def ahead(self, row: Row, most: int) -> int:
+        """How many of its class go before this ready row, so many at most."""
+        heaps = [self._classes.get(row.entry.cls)] if row.entry.cls else [self._classes.get(""), self._odd]
+        return min(most, sum(heap.before(row.rank, row, most) for heap in heaps if heap is not None))
+
     def ready_of(self, cls: str) -> int:
         """How many of the class a claim could take."""
         return self._size(cls)

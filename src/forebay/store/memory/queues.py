@@ -18,7 +18,7 @@ from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.store.checks import check_batch, check_gate, check_ids, check_limit, check_neighbours, check_spec
 from forebay.store.memory.facts import KeyFact
-from forebay.store.memory.jobs import JobVerbs
+from forebay.store.memory.gate_verbs import GateVerbs
 from forebay.store.memory.line import Line
 from forebay.store.memory.row import Row
 from forebay.store.protocol import Backlog, GateUse, Page, Query
@@ -27,7 +27,7 @@ _PROBES: Final = 5_000
 """How many ids one page looks at, found or not: a page never holds the lock for long."""
 
 
-class QueueVerbs(JobVerbs):
+class QueueVerbs(GateVerbs):
     """Observation and configuration."""
 
     _low = 1

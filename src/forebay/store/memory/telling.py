@@ -21,6 +21,7 @@ from forebay.core.event import (
     Fired,
     GateSet,
     LedgerRuled,
+    LetIn,
     Newer,
     Paused,
     Promoted,
@@ -179,6 +180,10 @@ def _gate_set(facts: Facts, event: GateSet, scribe: Scribe) -> None:
         scribe.tell("set_gate", name=event.name)
 
 
+def _let_in(_: Facts, event: LetIn, scribe: Scribe) -> None:
+    scribe.tell("release", name=event.gate)
+
+
 def _schedule_put(facts: Facts, event: SchedulePut, scribe: Scribe) -> None:
     if facts.schedules.get(event.schedule.name) != event.schedule:
         scribe.tell("put_schedule", name=event.schedule.name)
@@ -206,6 +211,7 @@ _TELLERS: Final[Mapping[type, Callable[[Facts, Any, Scribe], None]]] = {
     SpecPut: _spec_put,
     Paused: _paused,
     GateSet: _gate_set,
+    LetIn: _let_in,
     SchedulePut: _schedule_put,
     ScheduleDropped: _schedule_dropped,
     Fired: _fired,

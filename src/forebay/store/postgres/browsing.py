@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from forebay.core.instant import Instant
 from forebay.core.job import Job, State
-from forebay.core.limits import BATCH_MOST
+from forebay.core.limits import BATCH_MOST, ID_MOST
 from forebay.store.gating import STATES
 from forebay.store.postgres.connect import Server
 from forebay.store.postgres.queries import statement
@@ -25,7 +25,6 @@ _PAGE_ENDED: Final = statement("page_ended")
 _DEAD_END: Final = statement("dead_end")
 _PAGE_DEAD: Final = statement("page_dead")
 
-ID_MOST: Final = 2**63 - 1
 _PROBES: Final = 2_000
 """Rows that one page looks at in each place, at most."""
 

@@ -14,7 +14,7 @@ from forebay.core.errors import Invalid, WrongQueueKind
 from forebay.core.fanout import copies
 from forebay.core.instant import Instant, checked_instant, checked_micros, micros
 from forebay.core.job import Draft, Job
-from forebay.core.limits import INSTANT_MOST, SLOTS_MOST
+from forebay.core.limits import ID_MOST, INSTANT_MOST, SLOTS_MOST
 from forebay.core.names import check_name
 from forebay.core.policy import Retained, check_between
 from forebay.core.schedule import Schedule
@@ -22,12 +22,12 @@ from forebay.core.spec import QueueSpec
 from forebay.store.brokers import became
 from forebay.store.checks import check_batch, check_gate, check_ids, check_limit, check_neighbours, check_spec
 from forebay.store.postgres.base import SPECS, Turn
-from forebay.store.postgres.browsing import ID_MOST, browse
+from forebay.store.postgres.browsing import browse
 from forebay.store.postgres.connect import array_of
+from forebay.store.postgres.gate_verbs import GateVerbs
 from forebay.store.postgres.intake import accept_copies
 from forebay.store.postgres.queries import statement
 from forebay.store.postgres.runs import ended_job, text_of
-from forebay.store.postgres.settling import Settling
 from forebay.store.postgres.specs import is_plain
 from forebay.store.postgres.tend import tend
 from forebay.store.protocol import Backlog, GateUse, Page, Query, Receipt
@@ -57,7 +57,7 @@ _LOCK_EDGES: Final = "SELECT pg_advisory_xact_lock(1178748738)"
 _decode_schedule: Final = msgspec.json.Decoder(Schedule).decode
 
 
-class QueueVerbs(Settling):
+class QueueVerbs(GateVerbs):
     """Observation and configuration."""
 
     def get(self, ids: Sequence[int]) -> list[Job | None]:

@@ -111,6 +111,50 @@ WHERE gate = %s ORDER BY rank, last_id LIMIT 1;
 SELECT last_id, queue, cls, 0, rank, due_at, gates, gate FROM forebay.run
 WHERE left(gate, 5) = 'rate/' AND gate = %s AND queue = %s ORDER BY rank, last_id LIMIT 1;
 
+-- name: parked
+-- One job, if it is parked at a gate.
+SELECT last_id, queue, cls, 0, rank, due_at, gates, gate FROM forebay.run
+WHERE single AND last_id = %s AND gate IS NOT NULL;
+
+-- name: parked_at
+-- The first of those that are parked at a gate without an order; who has expired is left out.
+SELECT last_id, queue, cls, 0, rank, due_at, gates, gate FROM forebay.run
+WHERE gate = %s AND (expires_at IS NULL OR expires_at > %s) ORDER BY rank, last_id LIMIT %s;
+
+-- name: pass
+-- Jobs leave the gate where they are parked, with the stamps of the others.
+UPDATE forebay.run AS r SET gates = u.gates, gate = NULL
+FROM unnest(%s::bigint[], %s::text[]) AS u (id, gates) WHERE r.single AND r.last_id = u.id;
+
+-- name: parked_before
+-- How many are parked at a gate before a job, so many at most.
+SELECT count(*) FROM (
+    SELECT FROM forebay.run WHERE gate = %s AND (rank, last_id) < (%s, %s) LIMIT %s
+) AS b;
+
+-- name: standing_before
+-- How many are parked before a job in its line, so many at most.
+SELECT count(*) FROM (
+    SELECT FROM forebay.line AS l JOIN forebay.run AS r ON r.single AND r.last_id = l.id AND r.gate = l.gate
+    WHERE l.gate = %s AND l.id < %s LIMIT %s
+) AS b;
+
+-- name: ahead
+-- How many of its class go before a ready job, so many at most.
+SELECT least(%s, coalesce((
+    SELECT sum(b.n) FROM (
+        SELECT r.n FROM forebay.run AS r
+        WHERE r.state = 1 AND r.queue = j.queue AND r.cls = j.cls AND (r.rank, r.last_id) < (j.rank, j.last_id)
+        ORDER BY r.rank, r.last_id LIMIT %s
+    ) AS b
+), 0) + %s - (j.last_id - j.n + 1))
+FROM forebay.find(ARRAY[%s::bigint]) AS f JOIN forebay.run AS j ON j.single = f.single AND j.last_id = f.last_id
+WHERE j.state = 1;
+
+-- name: pace
+-- When a rate lets the first of a queue in.
+SELECT opens_at FROM forebay.pace WHERE queue = %s AND gate = %s;
+
 -- name: paced
 -- The queues of those who are parked at a rate.
 SELECT queue FROM forebay.pace WHERE gate = %s;

@@ -25,10 +25,10 @@ from forebay.store.brokers import became
 from forebay.store.checks import check_batch, check_gate, check_ids, check_limit, check_neighbours, check_spec
 from forebay.store.gating import READY, STATES
 from forebay.store.protocol import Backlog, GateUse, Page, Query
+from forebay.store.sqlite.gate_verbs import GateVerbs
 from forebay.store.sqlite.intake import accept
 from forebay.store.sqlite.queries import statement
 from forebay.store.sqlite.row import id_list, picture, text_of
-from forebay.store.sqlite.settling import Settling
 from forebay.store.sqlite.shedding import mark_all
 from forebay.store.sqlite.tend import tend
 from forebay.store.sqlite.turn import Turn
@@ -68,7 +68,7 @@ _GROWN: Final = statement("grown")
 _decode_schedule: Final = msgspec.json.Decoder(Schedule).decode
 
 
-class QueueVerbs(Settling):
+class QueueVerbs(GateVerbs):
     """Observation and configuration."""
 
     def get(self, ids: Sequence[int]) -> list[Job | None]:

@@ -127,6 +127,34 @@ SELECT id, queue, cls, state, rank, due_at, gates, gate FROM job INDEXED BY job_
 WHERE gate >= 'rate/' AND gate < 'rate0' AND gate = ?1 AND queue = ?2
 ORDER BY rank, id LIMIT 1;
 
+-- name: parked_at
+-- The first of those that are parked at a gate without an order; who has expired is left out.
+SELECT id, queue, cls, state, rank, due_at, gates, gate FROM job INDEXED BY job_parked
+WHERE gate IS NOT NULL AND gate = ?1 AND (expires_at IS NULL OR expires_at > ?2)
+ORDER BY rank, id LIMIT ?3;
+
+-- name: pass
+-- A job leaves the gate where it is parked, with the stamps of the others.
+UPDATE job SET gates = ?2, gate = NULL WHERE id = ?1;
+
+-- name: parked_before
+-- Who is parked at a gate before a job, so many at most.
+SELECT id FROM job INDEXED BY job_parked
+WHERE gate IS NOT NULL AND gate = ?1 AND rank <= ?2 AND (rank, id) < (?2, ?3) LIMIT ?4;
+
+-- name: standing_before
+-- Who is parked before a job in its line, so many at most.
+SELECT l.id FROM line AS l CROSS JOIN job AS j ON j.id = l.id WHERE l.gate = ?1 AND l.id < ?2 AND j.gate = ?1 LIMIT ?3;
+
+-- name: ready_before
+-- Who of a class is ready before a job, so many at most.
+SELECT id FROM job INDEXED BY job_ready
+WHERE state = 1 AND queue = ?1 AND cls = ?2 AND rank <= ?3 AND (rank, id) < (?3, ?4) LIMIT ?5;
+
+-- name: pace
+-- When a rate lets the first of a queue in.
+SELECT opens_at FROM pace WHERE queue = ?1 AND gate = ?2;
+
 -- name: paced
 -- The queues of those who are parked at a rate.
 SELECT queue FROM pace INDEXED BY pace_gate WHERE gate = ?;

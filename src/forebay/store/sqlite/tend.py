@@ -80,6 +80,12 @@ def start(turn: Turn, line: Line, count: int, cls: str | None) -> None:
             wanted -= 1
 
 
+def readmit(turn: Turn, row: Row) -> None:
+    """A due job that is parked nowhere becomes ready, or parks at another gate."""
+    if not row.gates or _admit(turn, row):
+        turn.make_ready([row])
+
+
 def expire(turn: Turn) -> bool:
     """Jobs that nobody claimed in time go to the dead letters; False: there are more than one call looks after."""
     for _ in range(_EXPIRE_ROUNDS):

@@ -10,8 +10,7 @@ from forebay.core.errors import Invalid
 from forebay.core.instant import Instant
 from forebay.core.job import Job, State
 from forebay.core.names import check_name, check_text
-from forebay.core.spec import QueueSpec
-from forebay.explain import reasons
+from forebay.explain import Place, place_of, reasons
 from forebay.serve.actor import Actor
 from forebay.serve.dashboard.charts import life
 from forebay.serve.dashboard.desk import Desk
@@ -100,8 +99,8 @@ def _why(desk: Desk, actor: Actor, found: Job, now: Instant) -> list[str]:
     backlog = next((each for each in desk.backlogs(actor) if each.queue == found.queue), None)
     if backlog is None:
         return []
-    spec = desk.specs(actor).get(found.queue) or QueueSpec(name=found.queue)
-    sentences = reasons(found, spec, backlog, now)[1:]
+    place = place_of(desk.store, found) if actor.tenant is None else Place()
+    sentences = reasons(found, backlog, now, place, others=actor.tenant is None)[1:]
     return [redact_text(each) for each in sentences if not each.startswith("attempt ")]
 
 
