@@ -39,7 +39,7 @@ AS $$
 $$;
 
 -- A job takes the slots of each of its gates (NULL), or of none and parks at the first one that is closed, or where it
--- would pass somebody (its name). `starts`: a claim hands it out, so rates may let it in.
+-- would pass somebody (its name); who has expired is nobody. `starts`: a claim hands it out, so rates may let it in.
 DROP FUNCTION forebay.admit(bigint, text);
 CREATE FUNCTION forebay.admit(v_now bigint, v_id bigint, v_gates text, starts boolean) RETURNS text
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_nestloop = on
@@ -80,7 +80,8 @@ BEGIN
             IF v_open AND v_gate.parked > 0 THEN
                 v_open := coalesce((
                     SELECT (r.rank, r.last_id) >= (v_rank, v_id) FROM forebay.run AS r
-                    WHERE r.gate = v_gate.name ORDER BY r.rank, r.last_id LIMIT 1
+                    WHERE r.gate = v_gate.name AND (r.expires_at IS NULL OR r.expires_at > v_now)
+                    ORDER BY r.rank, r.last_id LIMIT 1
                 ), true);
             END IF;
         END IF;
