@@ -94,7 +94,8 @@ class Supervisor:
         return [place.process.pid for place in self.places if place.process is not None]
 
     def _on_signal(self, number: int, frame: object) -> None:
-        self.ask_to_stop()
+        # Only counted: the thread that is interrupted may hold the lock of the event it waits for.
+        self._signals += 1
 
     def _tend(self, place: Place) -> None:
         if place.process is None:
