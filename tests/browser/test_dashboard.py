@@ -138,6 +138,12 @@ def test_dead_letters_go_from_dry_run_to_redriven(shop: Site, chrome: Browser) -
     assert shop.store.backlog(["media"])[0].dead < dead
 
 
+def arrived(page: Page, title: str) -> None:
+    """The page is there, and its script listens to keys."""
+    expect(page.get_by_role("heading", level=1)).to_have_text(title)
+    page.wait_for_load_state()
+
+
 def test_everything_is_reached_by_keyboard(shop: Site, chrome: Browser) -> None:
     with opened(chrome) as (page, complaints):
         log_in(page, shop, shop.key(Role.VIEWER))
@@ -154,14 +160,14 @@ def test_everything_is_reached_by_keyboard(shop: Site, chrome: Browser) -> None:
         ):
             page.keyboard.press("g")
             page.keyboard.press(letter)
-            expect(page.get_by_role("heading", level=1)).to_have_text(title)
+            arrived(page, title)
         page.keyboard.press("?")
         expect(page.get_by_role("dialog")).to_be_visible()
         page.keyboard.press("Escape")
         expect(page.get_by_role("dialog")).to_be_hidden()
         page.keyboard.press("g")
         page.keyboard.press("j")
-        expect(page.get_by_role("heading", level=1)).to_have_text("Jobs")
+        arrived(page, "Jobs")
         page.keyboard.press("/")
         assert page.evaluate("document.activeElement.name") == "text"
         page.keyboard.type("j?g")

@@ -192,7 +192,7 @@ def test_tenants_that_share_a_queue_share_neither_keys_nor_sight(site: Site) -> 
     assert problem(ada.post("/jobs", json=body | {"tenant": "bob"}), 422, "invalid")["field"] == "tenant"
     foreign, never = bob.get(f"/jobs/{mine}"), bob.get("/jobs/999999")
     assert foreign.status_code == never.status_code == 404
-    assert foreign.text.replace(str(mine), "#") == never.text.replace("999999", "#")
+    assert foreign.text == never.text.replace("999999", str(mine))
     assert bob.post(f"/jobs/{mine}/cancel").status_code == 404
 
 

@@ -217,3 +217,8 @@ def test_a_poll_is_over_in_time_and_hardly_early(now: float, wait: float) -> Non
 def test_polls_that_are_over_at_nearly_the_same_time_end_together() -> None:
     assert len({end_of(1_000 + number / 1_000, 60) for number in range(1_000)}) <= 5
     assert end_of(1_000.2, 60) == end_of(1_030, 30.05) == end_of(1_059.005, 1) == 1_060
+
+
+@pytest.mark.parametrize("wait", [5e-324, 1e-9, 0.0004])
+def test_a_poll_of_no_time_at_all_is_over_at_once(wait: float) -> None:
+    assert 999.9 < end_of(1_000, wait) <= 1_000 + wait

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from threading import Event
-from time import monotonic
+from time import monotonic, sleep
 from typing import Final, TypeAlias
 
 from forebay.cli.exits import UNREACHABLE, USAGE, CommandFailed
 
 LOOK_SECONDS: Final = 0.5
+_HEAR_SECONDS: Final = 0.05
 FILES_MOST: Final = 10_000
 _STOP_SECONDS: Final = 8.0
 _INTERRUPT_SECONDS: Final = 1.0
@@ -92,7 +92,6 @@ class Reloader:
         self._on_change = on_change
         self._child: subprocess.Popen[bytes] | None = None
         self._signal = 0
-        self._news = Event()
         self._start_at = 0.0
 
     def run(self) -> int:
@@ -102,7 +101,7 @@ class Reloader:
         self._say(f"watching {len(seen)} files of {self._home.name}; ctrl-c leaves")
         while not self._signal:
             self._tend()
-            self._news.wait(LOOK_SECONDS)
+            self._rest()
             now = snapshot(self._home)
             if (names := changes(seen, now)) and not self._signal:
                 more = f" and {len(names) - 3} more" if len(names) > 3 else ""
@@ -115,9 +114,13 @@ class Reloader:
         self._say("stopped")
         return 0
 
+    def _rest(self) -> None:
+        until = monotonic() + LOOK_SECONDS
+        while not self._signal and monotonic() < until:
+            sleep(_HEAR_SECONDS)
+
     def _on_signal(self, number: int, frame: object) -> None:
         self._signal = number
-        self._news.set()
 
     def _tend(self) -> None:
         if self._child is None:

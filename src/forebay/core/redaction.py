@@ -39,7 +39,7 @@ _NAMED: Final = re.compile(
     r"(?:(?:bearer|basic)\s+)?(?:\[[^\]]*\]?|\{[^}]*\}?|\\?\"[^\"]*\"?|'[^']*'?|[^\s,;&)}\]\"']+)"
 )
 _IN_NAMED: Final = "passw passphrase pwd secret token key credential authorization cookie iban cvv cvc".split()
-"""One of these is in every text that `_NAMED` finds anything in: looking for them costs a tenth of looking for it."""
+"""One of these is in every text that `_NAMED` finds anything in: they are much cheaper to look for."""
 
 _IN_URL: Final = re.compile(r"(://[^\s/:@\"']{0,128}:)(?!\d{1,5}(?:[/?#\s\"']|$))(\S{1,128})@(?=[\w.\[-])")
 _SCHEME: Final = re.compile(r"\b((?:bearer|basic)\s+)[a-z0-9._~+/=-]{12,}")

@@ -42,6 +42,9 @@ _ABREAST_MOST: Final = 8
 """Claims at once in one line, while every one of them brings something."""
 
 _CLAIM_MOST: Final = 5.0
+_BEAT_LEAST: Final = 0.001
+"""Seconds of the shortest poll that has a beat of its own."""
+
 _EARLY: Final = 7
 """A poll may end early by one part in two to the power of this."""
 
@@ -247,5 +250,5 @@ def end_of(now: float, wait: float) -> float:
 
     Beats are powers of two, so that short polls end on those of the long ones too.
     """
-    beat: float = 2.0 ** (frexp(wait)[1] - 1 - _EARLY)
+    beat: float = 2.0 ** (frexp(max(wait, _BEAT_LEAST))[1] - 1 - _EARLY)
     return (now + wait) // beat * beat

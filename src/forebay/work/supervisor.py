@@ -14,8 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from threading import Event
-from time import monotonic
+from time import monotonic, sleep
 from typing import Final
 
 import msgspec
@@ -69,7 +68,6 @@ class Supervisor:
         self._processes = processes
         self._on_death = on_death
         self._signals = 0
-        self._news = Event()
         self._departed: list[tuple[float, str]] = []
         self.deaths = 0
 
@@ -83,18 +81,15 @@ class Supervisor:
                 for place in self.places:
                     self._tend(place)
                 self._look_again()
-                self._news.wait(_LOOK_EVERY)
+                sleep(_LOOK_EVERY)
             return self._drain()
-
-    def ask_to_stop(self) -> None:
-        self._signals += 1
-        self._news.set()
 
     def pids(self) -> list[int]:
         return [place.process.pid for place in self.places if place.process is not None]
 
     def _on_signal(self, number: int, frame: object) -> None:
-        self.ask_to_stop()
+        # Only counted: a handler must not wait for a lock, which the code that it interrupts may hold.
+        self._signals += 1
 
     def _tend(self, place: Place) -> None:
         if place.process is None:
@@ -157,8 +152,7 @@ class Supervisor:
                 for place in running:
                     if place.process is not None and place.process.poll() is None:
                         place.process.kill()
-            self._news.clear()
-            self._news.wait(_LOOK_EVERY)
+            sleep(_LOOK_EVERY)
         codes = [place.process.wait() for place in running if place.process is not None]
         for place, code in zip(running, codes, strict=True):
             self._close_pipe(place)

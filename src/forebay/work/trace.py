@@ -1,4 +1,4 @@
-"""The trace of an exception as text: what `traceback` prints, without marks under the lines, at a tenth of its price.
+"""The trace of an exception as text: what `traceback` prints, without marks under the lines, and much cheaper.
 
 A handler that fails fails at the same few lines again and again, so a line is looked up in its file once. `traceback`
 looks at the file's date for every frame and parses every line to place its marks, which costs more than most jobs do.

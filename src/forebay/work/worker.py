@@ -45,6 +45,7 @@ _log = logging.getLogger("forebay.work")
 
 _SPECS_EVERY: Final = 5.0
 _LOOK_EVERY: Final = 0.2
+_HEAR_EVERY: Final = 0.05
 _CARRIED: Final = 0.005
 """Seconds in which a verdict waits for a claim to ride on."""
 
@@ -196,7 +197,7 @@ class Worker:
             window.open()
         _log.info("worker %s: queues %s", self.owner, ", ".join(self.options.queues))
         while not self._signals and self.healthy:
-            self._signalled.wait(_LOOK_EVERY)
+            self._rest()
             if self._supervised:
                 self._sentinel.check()
         if not self._signals:
@@ -213,13 +214,20 @@ class Worker:
 
         return Window(self, self.options.metrics, _WINDOWS if self._supervised else 1)
 
+    def _rest(self) -> None:
+        """Until the next look, or somebody wants it to end."""
+        until = monotonic() + _LOOK_EVERY
+        while not self._signals and monotonic() < until:
+            self._signalled.wait(_HEAR_EVERY)
+
     def ask_to_stop(self) -> None:
         """As a SIGTERM would."""
         self._signals += 1
         self._signalled.set()
 
     def _on_signal(self, number: int, frame: object) -> None:
-        self.ask_to_stop()
+        # Only counted: the thread that is interrupted may hold the lock of the event it waits for.
+        self._signals += 1
 
 
 def wait_for_store(app: App) -> bool:
