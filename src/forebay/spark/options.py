@@ -157,8 +157,13 @@ class _Given:
                 "option state", f"{state!r} cannot be chosen of {table}", f"read jobs, with {', '.join(State)}"
             )
         wanted = State.DEAD if table == "dead" else None if state is None else State(state)
-        names = {name: self.name(name) for name in ("queue", "kind", "tenant")}
-        return Query(state=wanted, subject=self.text("subject"), **names)
+        return Query(
+            state=wanted,
+            subject=self.text("subject"),
+            queue=self.name("queue"),
+            kind=self.name("kind"),
+            tenant=self.name("tenant"),
+        )
 
     def table(self) -> tuple[str, str]:
         table = self.text("table") or "jobs"

@@ -568,7 +568,7 @@ CREATE OR REPLACE FUNCTION forebay.work_at(
 )
 RETURNS TABLE (ready_at bigint, due_at bigint, gated_at bigint, lease_until bigint, stirs boolean)
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off
--- Planned anew in every call otherwise, which takes six times as long as the answer.
+-- Planned anew in every call otherwise, which takes longer than the answer.
 SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
