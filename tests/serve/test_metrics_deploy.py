@@ -30,6 +30,9 @@ RECORDED = re.compile(r"\bforebay:[a-z0-9_:]+\b")
 def exposed(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """Every name that a server on Postgres and a worker may show."""
     store = open_store(f"sqlite:///{tmp_path_factory.mktemp('names')}/jobs.db")
+    store.put_spec(QueueSpec(name="log", retention=Retained(window=hours(1))))
+    store.append("log", [LogDraft(b"1")])
+    store.commit("log", "group", 0, 0)
     metrics = Metrics(store)
     metrics.watch.look(slowly=True)
     told = [*metrics.families(), *families.server(Vitals({}, True, 0.0, {}, 0, 0, True))]

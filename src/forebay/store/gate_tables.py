@@ -42,8 +42,8 @@ class SqlTables:
     def put(self, places: Sequence[Place]) -> None:
         statement = self._statement("put_gate")
         for each in places:
-            numbers = (each.slots, each.held, each.parked, each.standing, bool(each.opened), each.step, each.tide)
-            self._execute(statement, (each.name, *numbers))
+            counts = (each.slots, each.held, each.parked, each.standing)
+            self._execute(statement, (each.name, *counts, bool(each.opened), each.step, each.tide, each.fallen))
 
     def drop(self, names: Sequence[str]) -> None:
         statement = self._statement("drop_gate")

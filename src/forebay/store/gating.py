@@ -50,11 +50,13 @@ class Place:
     """One gate. `limit` is the operator's number of slots, which wins over the stamped `slots`.
 
     `held` slots are taken, so many jobs are `parked` and `standing` in its line; `opened`: a parked one may have room.
+    `fallen` of those in line are dead, and block it once they are its head.
     `step` and `tide` are those of a rate. `first`: who of those that parked in this transaction goes before the others;
     `queues`: where somebody came to the rate, or left it.
     """
 
     __slots__ = (
+        "fallen",
         "first",
         "held",
         "limit",
@@ -81,6 +83,7 @@ class Place:
         limit: int | None = None,
         step: Span = 0,
         tide: Instant = 0,
+        fallen: int = 0,
     ) -> None:
         self.name = name
         self.slots = slots
@@ -91,6 +94,7 @@ class Place:
         self.limit = limit
         self.step = step
         self.tide = tide
+        self.fallen = fallen
         self.stored = False
         self.first: tuple[int, int] | None = None
         self.queues: dict[str, None] = {}
@@ -185,7 +189,10 @@ class Gates:
         """A dead job came back to life; where it blocked its line, it never left it."""
         for gate in row.gates:
             if gate.ordered:
-                self._place(gate).standing += self._tables.join(gate.name, row.id)
+                joined = self._tables.join(gate.name, row.id)
+                place = self._place(gate)
+                place.standing += joined
+                place.fallen -= not joined
 
     def admit(self, row: Row, *, starts: bool = False) -> str | None:
         """Take the slots of every gate; or park at the first one that is closed, and return its name.
@@ -219,14 +226,16 @@ class Gates:
         """The job ended: it is parked nowhere, and in no line unless it died and blocks it."""
         self._unpark(row)
         for gate in row.gates:
-            if not (gate.blocks and state == DEAD):
+            if gate.blocks and state == DEAD:
+                self._place(gate).fallen += 1
+            else:
                 self._leave(gate, row.id)
 
     def forget(self, row: Row) -> None:
         """A dead job that blocked its lines is gone for good."""
         for gate in row.gates:
             if gate.blocks:
-                self._leave(gate, row.id)
+                self._place(gate).fallen -= self._leave(gate, row.id)
 
     def let_go(self, row: Row) -> None:
         """The job is not held any more by the gate where it is parked."""
@@ -330,11 +339,13 @@ class Gates:
             place.queues[row.queue] = None
             place.first = None
 
-    def _leave(self, gate: Gate, job_id: int) -> None:
+    def _leave(self, gate: Gate, job_id: int) -> bool:
+        """Whether it stood in the gate's line."""
         place = self._place(gate)
-        if gate.ordered:
-            place.standing -= self._tables.leave(gate.name, job_id)
+        stood = gate.ordered and self._tables.leave(gate.name, job_id)
+        place.standing -= stood
         self._may_open(place)
+        return stood
 
     def _changed(self, place: Place) -> None:
         """Its numbers are others now."""

@@ -121,7 +121,8 @@ class Backlog(Struct, frozen=True):
 
     oldest_age     how long the oldest ready job has been claimable, in microseconds
     oldest_parked  how long the oldest job that is held by a gate has been due
-    blocked        lines (`InOrder`) whose dead head lets nobody pass
+    blocked        lines (`InOrder`) whose dead head lets nobody pass; of the lines in which some dead stand,
+                   `limits.BLOCKED_MOST` are looked at
     """
 
     queue: str

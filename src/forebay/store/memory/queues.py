@@ -238,6 +238,8 @@ class QueueVerbs(GateVerbs):
             oldest_age=line.oldest(now),
             paused_until=until if until > now else None,
             keys=keys,
+            oldest_parked=self._index.gates.oldest_parked(queue, now),
+            blocked=self._index.gates.blocked(queue),
         )
 
     def _queues(self) -> list[str]:

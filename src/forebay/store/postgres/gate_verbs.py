@@ -47,7 +47,7 @@ class GateVerbs(Settling):
         found = self._server.query(_GATE, (name,))
         if not found:
             return None
-        stamped, held, parked, standing, _, limit, step, _ = found[0]
+        stamped, held, parked, standing, _, limit, step, *_ = found[0]
         slots = stamped if limit is None else limit
         if standing:
             before = self._server.query(_STANDING_BEFORE, (name, row.id, AHEAD_MOST))[0][0]

@@ -89,11 +89,11 @@ class QueueVerbs(GateVerbs):
         found = {row[0]: row for row in self._server.query(*which)}
         backlogs = []
         for name in found if names is None else names:
-            _, waiting, ready, running, done, dead, cancelled, oldest, paused_until, keys = found[name]
-            age = 0 if oldest is None else max(0, now - oldest)
+            _, waiting, ready, running, done, dead, cancelled, oldest, paused_until, keys, parked, blocked = found[name]
+            age, parked_for = (0 if since is None else max(0, now - since) for since in (oldest, parked))
             paused = paused_until if paused_until is not None and paused_until > now else None
             counts = (int(waiting), int(ready), int(running), done, dead, cancelled)
-            backlogs.append(Backlog(name, *counts, age, paused, keys))
+            backlogs.append(Backlog(name, *counts, age, paused, keys, parked_for, blocked))
         return backlogs
 
     def put_spec(self, spec: QueueSpec) -> None:

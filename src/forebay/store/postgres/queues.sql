@@ -61,9 +61,9 @@ SELECT * FROM forebay.work_at(
 );
 
 -- name: gate
--- One gate: its slots, holders, waiters, line, the operator's number, and what a rate has.
+-- One gate: its slots, holders, waiters, line, the operator's number, what a rate has, and the dead in its line.
 SELECT g.slots, g.held, g.parked, g.standing, g.opened,
-    (SELECT l.slots FROM forebay.gate_limit AS l WHERE l.name = g.name), g.step, g.tide
+    (SELECT l.slots FROM forebay.gate_limit AS l WHERE l.name = g.name), g.step, g.tide, g.fallen
 FROM forebay.gate AS g WHERE g.name = %s;
 
 -- name: gates
@@ -86,10 +86,10 @@ DELETE FROM forebay.gate_limit WHERE name = %s;
 
 -- name: put_gate
 -- One gate after a turn.
-INSERT INTO forebay.gate (name, slots, held, parked, standing, opened, step, tide)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT (name) DO UPDATE
+INSERT INTO forebay.gate (name, slots, held, parked, standing, opened, step, tide, fallen)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT (name) DO UPDATE
 SET slots = excluded.slots, held = excluded.held, parked = excluded.parked, standing = excluded.standing,
-    opened = excluded.opened, step = excluded.step, tide = excluded.tide;
+    opened = excluded.opened, step = excluded.step, tide = excluded.tide, fallen = excluded.fallen;
 
 -- name: drop_gate
 -- Nobody holds it, waits at it or stands in line: a million subjects leave nothing behind.

@@ -56,7 +56,7 @@ def _hold(reader: sqlite3.Connection, now: Instant, row: Row, name: str) -> Hold
     found = reader.execute(_GATE, (name,)).fetchone()
     if found is None or row.state != WAITING:
         return None
-    stamped, held, parked, standing, _, limit, step, _ = found
+    stamped, held, parked, standing, _, limit, step, *_ = found
     slots = stamped if limit is None else limit
     if standing:
         before = len(reader.execute(_STANDING_BEFORE, (name, row.id, AHEAD_MOST)).fetchall())

@@ -15,7 +15,7 @@ from forebay.core.errors import Invalid, WrongQueueKind
 from forebay.core.fanout import copies
 from forebay.core.instant import Instant, checked_instant, checked_micros
 from forebay.core.job import Draft, Job, State
-from forebay.core.limits import INSTANT_MOST, SLOTS_MOST
+from forebay.core.limits import BLOCKED_MOST, INSTANT_MOST, SLOTS_MOST
 from forebay.core.names import check_name
 from forebay.core.policy import Retained, While, check_between
 from forebay.core.schedule import Schedule
@@ -50,6 +50,8 @@ _EXPIRED_KEYS: Final = statement("expired_keys")
 _FREE_KEYS: Final = statement("free_keys")
 _OLDEST_PLAIN: Final = statement("oldest_plain")
 _OLDEST_ODD: Final = statement("oldest_odd")
+_OLDEST_PARKED: Final = statement("oldest_parked")
+_BLOCKED_LINES: Final = statement("blocked_lines")
 _ADD_PARTITION: Final = statement("add_partition")
 _SET_LIMIT: Final = statement("set_gate_limit")
 _DROP_LIMIT: Final = statement("drop_gate_limit")
@@ -204,6 +206,8 @@ def _backlog(reader: sqlite3.Connection, queue: str, now: Instant) -> Backlog:
         oldest = now if odd is None else min(now, odd)
         plain = reader.execute(_OLDEST_PLAIN, (queue, oldest)).fetchone()
         oldest = oldest if plain is None else plain[0]
+    (parked,) = reader.execute(_OLDEST_PARKED, (queue,)).fetchone() if waiting else (None,)
+    (blocked,) = reader.execute(_BLOCKED_LINES, (queue, BLOCKED_MOST)).fetchone()
     return Backlog(
         queue,
         waiting,
@@ -215,6 +219,8 @@ def _backlog(reader: sqlite3.Connection, queue: str, now: Instant) -> Backlog:
         oldest_age=now - oldest,
         paused_until=paused_until if paused_until is not None and paused_until > now else None,
         keys=keys - _free_keys(reader, queue, spec, now) if keys else 0,
+        oldest_parked=0 if parked is None else max(0, now - parked),
+        blocked=blocked,
     )
 
 

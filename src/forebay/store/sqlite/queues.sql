@@ -80,8 +80,9 @@ DELETE FROM class WHERE queue = ?1 AND name = ?2 AND ready <= 0;
 SELECT name, joined FROM class INDEXED BY class_joined WHERE queue = ?1 AND joined > ?2 ORDER BY joined;
 
 -- name: gate
--- One gate: its slots, holders, waiters, line, the operator's number, and what a rate has.
-SELECT g.slots, g.held, g.parked, g.standing, g.opened, (SELECT slots FROM gate_limit WHERE name = ?1), g.step, g.tide
+-- One gate: its slots, holders, waiters, line, the operator's number, what a rate has, and the dead in its line.
+SELECT g.slots, g.held, g.parked, g.standing, g.opened, (SELECT slots FROM gate_limit WHERE name = ?1), g.step, g.tide,
+    g.fallen
 FROM gate AS g WHERE g.name = ?1;
 
 -- name: gates
@@ -105,7 +106,8 @@ DELETE FROM gate_limit WHERE name = ?;
 
 -- name: put_gate
 -- One gate after a call.
-INSERT OR REPLACE INTO gate (name, slots, held, parked, standing, opened, step, tide) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+INSERT OR REPLACE INTO gate (name, slots, held, parked, standing, opened, step, tide, fallen)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: drop_gate
 -- Nobody holds it, waits at it or stands in line: a million subjects leave nothing behind.
@@ -150,6 +152,18 @@ SELECT l.id FROM line AS l CROSS JOIN job AS j ON j.id = l.id WHERE l.gate = ?1 
 -- Who of a class is ready before a job, so many at most.
 SELECT id FROM job INDEXED BY job_ready
 WHERE state = 1 AND queue = ?1 AND cls = ?2 AND rank <= ?3 AND (rank, id) < (?3, ?4) LIMIT ?5;
+
+-- name: oldest_parked
+-- Since when the one who has waited longest at a gate of a queue has been due.
+SELECT min(due_at) FROM job INDEXED BY job_held_up WHERE gate IS NOT NULL AND queue = ?;
+
+-- name: blocked_lines
+-- Lines of a queue whose head is dead; of those in which some dead stand, so many are looked at.
+SELECT count(*) FROM (
+    SELECT name FROM gate INDEXED BY gate_fallen
+    WHERE fallen > 0 AND name >= 'order/' || ?1 || '/' AND name < 'order/' || ?1 || '0' LIMIT ?2
+) AS fell
+WHERE (SELECT state FROM job WHERE id = (SELECT min(id) FROM line WHERE gate = fell.name)) = 4;
 
 -- name: pace
 -- When a rate lets the first of a queue in.
