@@ -60,11 +60,17 @@ SELECT * FROM forebay.work_at(
     %s::text[], %s::bigint[], %s::bigint[], %s::integer[], %s::bigint[], %s::bigint
 );
 
--- name: gate
--- One gate: its slots, holders, waiters, line, the operator's number, what a rate has, and the dead in its line.
-SELECT g.slots, g.held, g.parked, g.standing, g.opened,
-    (SELECT l.slots FROM forebay.gate_limit AS l WHERE l.name = g.name), g.step, g.tide, g.fallen
-FROM forebay.gate AS g WHERE g.name = %s;
+-- name: look
+-- Gates: their slots, holders, waiters, lines, the operator's numbers, what a rate has, the heads of their lines,
+-- and how many of those in it are dead.
+SELECT n.name, coalesce(g.slots, 0), coalesce(g.held, 0), coalesce(g.parked, 0), coalesce(g.standing, 0),
+    coalesce(g.opened, false), (SELECT l.slots FROM forebay.gate_limit AS l WHERE l.name = n.name),
+    coalesce(g.step, 0), coalesce(g.tide, 0),
+    CASE WHEN g.standing > 0 THEN (SELECT min(l.id) FROM forebay.line AS l WHERE l.gate = n.name) END,
+    g.name IS NOT NULL, coalesce(g.fallen, 0)
+FROM unnest(%s::text[]) AS n (name) LEFT JOIN LATERAL (
+    SELECT * FROM forebay.gate AS g WHERE g.name = n.name OFFSET 0
+) AS g ON true;
 
 -- name: gates
 -- Gates that are in use: the slots that hold now, holders, waiters. No number lets two in where a line says who is next.
@@ -85,15 +91,18 @@ INSERT INTO forebay.gate_limit VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET 
 DELETE FROM forebay.gate_limit WHERE name = %s;
 
 -- name: put_gate
--- One gate after a turn.
+-- Gates after a turn.
 INSERT INTO forebay.gate (name, slots, held, parked, standing, opened, step, tide, fallen)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT (name) DO UPDATE
+SELECT * FROM unnest(
+    %s::text[], %s::integer[], %s::integer[], %s::integer[], %s::integer[], %s::boolean[], %s::bigint[], %s::bigint[],
+    %s::integer[]
+) ON CONFLICT (name) DO UPDATE
 SET slots = excluded.slots, held = excluded.held, parked = excluded.parked, standing = excluded.standing,
     opened = excluded.opened, step = excluded.step, tide = excluded.tide, fallen = excluded.fallen;
 
 -- name: drop_gate
 -- Nobody holds it, waits at it or stands in line: a million subjects leave nothing behind.
-DELETE FROM forebay.gate WHERE name = %s;
+DELETE FROM forebay.gate WHERE name = ANY (%s);
 
 -- name: drop_ebbed
 -- Rates that owe nothing any more and that nobody waits at.
@@ -172,6 +181,10 @@ DELETE FROM forebay.pace WHERE queue = %s AND gate = %s;
 -- name: enter_line
 -- A job stands in the line of an ordered gate.
 INSERT INTO forebay.line VALUES (%s, %s) ON CONFLICT DO NOTHING;
+
+-- name: line_up
+-- New jobs stand in their lines.
+INSERT INTO forebay.line SELECT * FROM unnest(%s::text[], %s::bigint[]);
 
 -- name: leave_line
 -- A job leaves it.
