@@ -14,7 +14,7 @@ from forebay.cli import main
 from forebay.cli.reference import BEGIN, END, renewed
 from forebay.core.instant import seconds
 from forebay.core.outcome import DeadLetter, Failure
-from forebay.core.policy import Bounded, InOrder, KeepFor
+from forebay.core.policy import Bounded, InOrder, KeepFor, Until
 from forebay.store.protocol import Query, Store
 from tests.answer import Answer, Run
 
@@ -357,11 +357,31 @@ def test_what_a_stranger_wrote_cannot_move_the_cursor(run: Run) -> None:
         assert "\x07" not in out
 
 
+def test_what_holds_a_queue_up_is_told(run: Run) -> None:
+    store = opened()
+    store.put_spec(QueueSpec(name="line", eligibility=InOrder(dead_head="block")))
+    store.put_spec(QueueSpec(name="list", eligibility=Until("room")))
+    store.enqueue([Draft("a", queue="line", subject="s")] * 2 + [Draft("a", queue="list")])
+    (lease,) = store.claim([Want("line", 1)], "me", seconds(30))
+    store.settle([(lease, DeadLetter(Failure("E")))])
+    store.close()
+    told = run("stats").out
+    assert "line: 1 line is blocked by a dead head\n" in told
+    assert [(line["blocked_lines"], line["oldest_parked_seconds"] > 0) for line in run("stats", "--json").json] == [
+        (1, True),
+        (0, True),
+    ]
+    assert "line: 1 line is blocked by a dead head" in run("top", "--once", "--every", "0.1").out
+    assert "line: 1 line is blocked by a dead head" in run("queues", "show", "line").out
+    findings = {(each["check"], each["status"]) for each in run("doctor", "--json").json}
+    assert {("lines", "warn"), ("parked", "ok")} <= findings
+
+
 def test_stats_and_top_show_the_same_numbers(run: Run) -> None:
     fill(Draft("a"), Draft("a", queue="mail"), Draft("a", queue="mail", delay=9_000_000))
     run("pause", "mail")
     out = run("stats").out.splitlines()
-    assert out[0].split() == "queue waiting ready running done dead cancelled oldest".split()
+    assert out[0].split() == "queue waiting ready running done dead cancelled oldest parked".split()
     assert out[3].split() == ["(all)", "1", "2", "0", "0", "0", "0"]
     assert out[4] == "mail is paused until `forebay resume`"
     assert [line["queue"] for line in run("stats", "mail", "--json").json] == ["mail"]

@@ -168,9 +168,9 @@ class Gates:
                 self.paces.park(name, row)
             self._changed(name, place)
 
-    def used(self, after: str, limit: int) -> list[GateUse]:
-        """Up to `limit` gates whose names come after this one."""
-        names = nsmallest(limit, (name for name in self._places if name > after))
+    def used(self, after: str, limit: int, prefix: str) -> list[GateUse]:
+        """Up to `limit` gates whose names begin so and come after this one."""
+        names = nsmallest(limit, (name for name in self._places if name > after and name.startswith(prefix)))
         return [self._use(name, self._places[name]) for name in names]
 
     def let_go(self, name: str, count: int) -> list[Row]:
@@ -249,7 +249,7 @@ class Gates:
         return slots if place.line is None else min(slots, 1)
 
     def _use(self, name: str, place: _Place) -> GateUse:
-        return GateUse(name, self._slots(name, place), place.held, len(place.parked))
+        return GateUse(name, self._slots(name, place), place.held, len(place.parked), self._limits.get(name))
 
     def _opens_at(self, name: str, row: Row) -> Instant:
         """When the rate lets the row in."""

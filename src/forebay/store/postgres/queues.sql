@@ -74,9 +74,12 @@ FROM unnest(%s::text[]) AS n (name) LEFT JOIN LATERAL (
 
 -- name: gates
 -- Gates that are in use: the slots that hold now, holders, waiters. No number lets two in where a line says who is next.
-SELECT g.name, least(coalesce(l.slots, g.slots), CASE WHEN g.standing > 0 THEN 1 END), g.held, g.parked
+SELECT g.name, least(coalesce(l.slots, g.slots), CASE WHEN g.standing > 0 THEN 1 END), g.held, g.parked,
+    l.slots
 FROM forebay.gate AS g LEFT JOIN forebay.gate_limit AS l ON l.name = g.name
-WHERE g.name > %s AND (g.held > 0 OR g.parked > 0 OR g.standing > 0) ORDER BY g.name LIMIT %s;
+WHERE g.name COLLATE "C" > %s AND g.name COLLATE "C" >= %s AND g.name COLLATE "C" < %s
+    AND (g.held > 0 OR g.parked > 0 OR g.standing > 0)
+ORDER BY g.name COLLATE "C" LIMIT %s;
 
 -- name: gate_limit
 -- The operator's own number of slots.

@@ -22,7 +22,16 @@ from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.core.stamp import Stamper
 from forebay.store.brokers import became
-from forebay.store.checks import check_batch, check_gate, check_ids, check_limit, check_neighbours, check_spec
+from forebay.store.checks import (
+    LAST,
+    check_batch,
+    check_gate,
+    check_gates_page,
+    check_ids,
+    check_limit,
+    check_neighbours,
+    check_spec,
+)
 from forebay.store.places import READY, STATES
 from forebay.store.protocol import Backlog, GateUse, Page, Query
 from forebay.store.sqlite.gate_verbs import GateVerbs
@@ -129,12 +138,10 @@ class QueueVerbs(GateVerbs):
             check_between("gate limit", limit, 0, SLOTS_MOST)
         self._write(lambda turn: _set_gate(turn, name, limit))
 
-    def gates(self, after: str, limit: int) -> list[GateUse]:
-        check_limit("gates", limit)
-        if after != "":
-            check_gate(after)
+    def gates(self, after: str, limit: int, prefix: str = "") -> list[GateUse]:
+        check_gates_page(after, limit, prefix)
         with self._read() as (reader, _):
-            return [GateUse(*columns) for columns in reader.execute(_GATES, (after, limit))]
+            return [GateUse(*columns) for columns in reader.execute(_GATES, (after, prefix, prefix + LAST, limit))]
 
     def put_schedule(self, schedule: Schedule) -> None:
         if type(schedule) is not Schedule:

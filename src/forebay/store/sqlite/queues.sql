@@ -91,9 +91,10 @@ FROM json_each(?1) AS n LEFT JOIN gate AS g ON g.name = n.value;
 -- name: gates
 -- Gates that are in use: the slots that hold now, holders, waiters. No number lets two in where a line says who is next.
 SELECT g.name, CASE WHEN g.standing > 0 THEN min(1, coalesce(l.slots, g.slots)) ELSE coalesce(l.slots, g.slots) END,
-    g.held, g.parked
+    g.held, g.parked, l.slots
 FROM gate AS g LEFT JOIN gate_limit AS l ON l.name = g.name
-WHERE g.name > ?1 AND (g.held > 0 OR g.parked > 0 OR g.standing > 0) ORDER BY g.name LIMIT ?2;
+WHERE g.name >= max(?1, ?2) AND g.name < ?3 AND g.name <> ?1 AND (g.held > 0 OR g.parked > 0 OR g.standing > 0)
+ORDER BY g.name LIMIT ?4;
 
 -- name: gate_limit
 -- The operator's own number of slots.

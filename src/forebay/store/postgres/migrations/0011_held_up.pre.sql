@@ -5,8 +5,9 @@ UPDATE forebay.gate AS g SET fallen = f.fallen FROM (
     JOIN forebay.ended AS e ON e.id = l.id WHERE e.state = 4 GROUP BY l.gate
 ) AS f
 WHERE g.name = f.gate;
--- Byte by byte, whatever the database's order of words: the lines of a queue are found by how their names begin.
+-- Byte by byte, whatever the database's order of words: the gates of a queue are found by how their names begin.
 CREATE INDEX gate_fallen ON forebay.gate (name COLLATE "C") WHERE fallen > 0;
+CREATE INDEX gate_named ON forebay.gate (name COLLATE "C");
 
 -- As in 0007, and who died and blocks is counted.
 CREATE OR REPLACE FUNCTION forebay.leave_gates(ids bigint[], stamps text[], codes text[]) RETURNS void
