@@ -33,6 +33,10 @@ DELETE FROM ledger WHERE entry < ?;
 -- The last instant that any process has written.
 SELECT last_at FROM head WHERE one = 1;
 
+-- name: pass_time
+-- A transaction of somebody else's writes at this instant.
+UPDATE head SET last_at = max(last_at, ?) WHERE one = 1;
+
 -- name: queue
 -- One queue: its spec, its pause, its counts.
 SELECT spec, paused_until, classed, keys, waiting, ready, running, done, dead, cancelled FROM queue WHERE name = ?;
