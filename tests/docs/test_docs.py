@@ -55,9 +55,9 @@ def test_the_table_of_named_queues_matches_the_code() -> None:
 
 
 def test_every_named_queue_has_its_story() -> None:
-    stories = (ROOT / "tests" / "stores" / "test_named.py").read_text()
+    stories = "".join(page.read_text() for page in (ROOT / "tests" / "stores").glob("test_named_*.py"))
     for named in NAMED.values():
-        assert f"def {named.test}(" in stories
+        assert f"def {named.test}(begin: Begin)" in stories, "told on every store that `begin` knows"
 
 
 if __name__ == "__main__":
