@@ -35,11 +35,11 @@ FULL = Bounded(9)
 
 BROUGHT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("strict priority", {"selection": Priority()}, {"selection": Aging()}),
-    ("a gate of the whole queue", {"share": Fair(), "eligibility": AtMost(2)}, {"eligibility": AtMost(2)}),
+    ("chosen by rank", {"share": Fair(), "eligibility": AtMost(2)}, {"eligibility": AtMost(2)}),
     (
-        "a gate of the whole queue",
-        {"share": Fair(), "eligibility": Rate(2, per="kind")},
-        {"share": Fair("kind"), "eligibility": Rate(2, per="kind")},
+        "chosen by rank",
+        {"share": Fair(), "eligibility": Rate(2, per="tenant")},
+        {"share": Fair(), "eligibility": AtMost(2, per="tenant")},
     ),
     (
         "who never pauses",

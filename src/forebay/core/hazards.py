@@ -56,9 +56,10 @@ def _dead_head(spec: QueueSpec, what: str) -> bool:
     return any(isinstance(term, InOrder) and term.dead_head == what for term in terms_of(spec.eligibility))
 
 
-def _one_gate_for_all_classes(spec: QueueSpec) -> bool:
-    gates = (term for term in terms_of(spec.eligibility) if isinstance(term, AtMost | Rate | Until))
-    return spec.share is not None and any(gate.per != spec.share.by for gate in gates)
+def _lets_in_by_rank(spec: QueueSpec) -> bool:
+    """Of a rate somebody is let in before classes take turns; of other gates, unless each class has its own."""
+    gates = [term for term in terms_of(spec.eligibility) if isinstance(term, AtMost | Rate | Until)]
+    return spec.share is not None and any(isinstance(gate, Rate) or gate.per != spec.share.by for gate in gates)
 
 
 def _lagging(spec: QueueSpec) -> str | None:
@@ -72,9 +73,10 @@ HAZARDS: Final = (
         "oldest_age; Aging bounds their wait",
     ),
     Hazard(
-        _one_gate_for_all_classes,
-        "who passes a gate of the whole queue is chosen by rank, so a flood takes its slots; shares hold behind it",
-        "oldest_parked; give each class a gate of its own with per=",
+        _lets_in_by_rank,
+        "who passes a gate is chosen by rank, so a flood takes the starts of a rate, and the slots of a gate that "
+        "all classes share; they take turns behind it",
+        "oldest_parked; a cap per class, or a queue for the flood",
     ),
     Hazard(
         lambda spec: spec.merge is not None and spec.merge.quiet is not None and spec.merge.at_most is None,
