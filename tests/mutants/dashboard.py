@@ -94,7 +94,7 @@ DASHBOARD_MUTANTS = [
     Mutant(
         "a gate of another queue is set",
         f"{HOME}/pages/queues.py",
-        "    if not _of_queue(spec, wanted):\n",
+        "    if not has_gate(spec, wanted) or not touches(actor, wanted, await desk.ground.call(desk.store.specs)):\n",
         "    if False:\n",
         pages("a_queue_is_paused_and_resumed_and_its_gate_opened"),
     ),

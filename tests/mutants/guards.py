@@ -6,6 +6,8 @@ CONFORMANCE = ("tests/stores/test_conformance.py", "-k", "memory and not journal
 CRASH = ("tests/stores/test_crash_points.py",)
 GRAVES = ("tests/stores/test_conformance.py", "-k", "memory-graves")
 SQLITE = ("tests/stores/test_conformance.py", "-k", "sqlite and (lines or gates)")
+HOLDUPS = ("tests/stores/test_conformance.py", "-k", "holdups and (memory or sqlite)")
+HEAVY = ("tests/unit/test_roles.py", "-k", "costs or heavy")
 MEMORY = "src/forebay/store/memory"
 GATING = "src/forebay/store/gating.py"
 
@@ -22,6 +24,41 @@ class Mutant:
 
 
 MUTANTS = [
+    Mutant(
+        "the dead in a line are counted when they live again",
+        GATING,
+        "                else:\n                    place.fallen -= 1\n",
+        "",
+        ("tests/stores/test_sqlite.py", "-k", "dead_that_stand"),
+    ),
+    Mutant(
+        "who dies in line is not counted",
+        GATING,
+        "self._place(gate).fallen += 1",
+        "pass",
+        HOLDUPS,
+    ),
+    Mutant(
+        "a parked job that dies elsewhere is looked for there",
+        f"{MEMORY}/paces.py",
+        "queue = self._queues[row.queue]",
+        "queue = self._queues[row.entry.queue]",
+        HOLDUPS,
+    ),
+    Mutant(
+        "light jobs pass a heavy one",
+        "src/forebay/work/claimer.py",
+        "            self._owed = weight(leases[count].job, size)\n",
+        "            pass\n",
+        HEAVY,
+    ),
+    Mutant(
+        "a heavy job gives one slot back",
+        "src/forebay/work/pool.py",
+        "self._extra -= self._heavy.pop(fence, 0)",
+        "self._heavy.pop(fence, 0)",
+        ("tests/unit/test_pool.py::test_a_heavy_job_takes_as_many_slots_as_it_costs",),
+    ),
     Mutant(
         "no fence",
         f"{MEMORY}/jobs.py",
@@ -334,7 +371,7 @@ MUTANTS = [
     Mutant(
         "a redrive does not send them home",
         f"{MEMORY}/facts.py",
-        "queue=row.home or row.entry.queue)",
+        "queue=row.queue)",
         "queue=row.entry.queue)",
         GRAVES,
     ),
