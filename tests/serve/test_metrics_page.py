@@ -139,7 +139,7 @@ def test_a_look_at_gates_is_bounded_and_says_so(monkeypatch: pytest.MonkeyPatch)
         def __init__(self, count: int) -> None:
             self.names = [f"order/q/subject/{n:05}" for n in range(count)]
 
-        def gates(self, after: str, limit: int) -> list[GateUse]:
+        def gates(self, after: str, limit: int, prefix: str = "") -> list[GateUse]:
             return [GateUse(name, 1, 1, 2) for name in self.names if name > after][:limit]
 
     whole, cut = gates.gates_of(Many(2_000)), gates.gates_of(Many(2_001))
@@ -166,7 +166,7 @@ def test_every_name_of_a_gate_has_its_sort() -> None:
     paced = (
         AtMost(3, per="tenant", shared="gpu") & Rate(3, seconds(1)) & Rate(3, seconds(1), per="tenant", shared="api")
     )
-    names += [gate.name for gate in gates_for(QueueSpec(name="p", eligibility=paced), Draft("k", tenant="a/b"))]
+    names += [gate.name for gate in gates_for(QueueSpec(name="p", eligibility=paced), Draft("k", tenant="a.b"))]
     assert sorted(map(gates.sort_of, names)) == [
         ("", "cap/@gpu/tenant"),
         ("", "rate/@api/tenant"),

@@ -175,12 +175,16 @@ class Model(DoorModel):
         facts = [fact for name, fact in self.keys.items() if name[0] == queue]
         live, lately = (len([f for f in facts if self.key_counts(queue, f, at)]) for at in (now, now - _SECOND))
         require(live <= shown.keys <= lately, f"keys of {queue}: live, at most, shown", live, lately, shown.keys)
+        parked = {0} | {now - i.job.due_at for i in self.jobs(State.WAITING, queue=queue) if i.job.due_at <= now}
+        require(shown.oldest_parked in parked, f"parked in {queue}: ages, shown", parked, shown.oldest_parked)
         expected = Backlog(
             queue=queue,
             **{state.value: states.count(state) for state in State},
             oldest_age=now - min(due, default=now),
             paused_until=until if until > now else None,
             keys=shown.keys,
+            oldest_parked=shown.oldest_parked,
+            blocked=len(self.blocked(queue)),
         )
         require(shown == expected, "backlog: expected and shown", expected, shown)
 

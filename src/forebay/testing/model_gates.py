@@ -65,6 +65,12 @@ class GateModel(LogModel):
                 return item.job.id
         return None
 
+    def blocked(self, queue: str) -> set[str]:
+        """Lines of the queue whose head is dead."""
+        heads = [gate.name for item in self.jobs(State.DEAD) for gate in item.entry.gates if gate.blocks]
+        dead = {name for name in heads if self.items[self._first_in_line(name) or 0].job.state is State.DEAD}
+        return {name for name in dead if name.startswith(f"order/{queue}/")}
+
     def _check_admission(self, item: Item) -> None:
         for gate in item.entry.gates:
             taken, most = self._taken(gate.name), self._slots(gate)[1]

@@ -294,7 +294,7 @@ class Index:
 
     def _home(self, row: Row) -> Line:
         """The queue that a job belongs to, wherever it lies when it is dead."""
-        return self.lines[row.home or row.entry.queue]
+        return self.lines[row.queue]
 
     def _keep(self, row: Row) -> None:
         queue = row.entry.queue

@@ -196,7 +196,7 @@ class JobVerbs(Engine):
             dead = {job_id: row for job_id in ids if (row := rows.get(job_id)) is not None and row.state is State.DEAD}
             arrivals: dict[str, int] = {}
             for row in dead.values():
-                queue = row.home or row.entry.queue
+                queue = row.queue
                 arrivals[queue] = arrivals.get(queue, 0) + 1
             self._intake.check_capacity(arrivals)
             if dead:
