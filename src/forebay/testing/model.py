@@ -56,14 +56,16 @@ class Model(DoorModel):
             if item is None:
                 continue
             was = item.job.state
-            if shown is None and self._forgotten(now, item, pictures):
-                del self.items[job_id]
-            elif shown and shown.state is State.READY and was is State.WAITING and item.job.due_at <= now:
+            if shown and shown.state is State.READY and was is State.WAITING and item.job.due_at <= now:
                 self._start(item, now)
                 self._change(item, state=State.READY)
                 ready.append(job_id)
-            elif shown and shown.state is State.DEAD and was in OPEN[:2] and item.expired(now):
+            elif (shown is None or shown.state is State.DEAD) and was in OPEN[:2] and item.expired(now):
                 self._die(item, OUT_OF_TIME, now)
+        gone = [item for job_id, shown in pictures.items() if shown is None and (item := self.items.get(job_id))]
+        for item in gone:
+            if self._forgotten(now, item, pictures):
+                del self.items[item.job.id]
         for job_id, shown in pictures.items():
             item = self.items.get(job_id)
             require(shown == (item and item.job), f"job {job_id} is", item and item.job, shown)

@@ -177,6 +177,24 @@ def a_job_that_expires_at_a_rate_dies_there(h: Harness) -> None:
 
 
 @case_if(Feature.RATE)
+def no_start_is_spent_on_who_has_just_expired(h: Harness) -> None:
+    h.spec(eligibility=one_a_moment(h))
+    stale, fresh = h.one(expires_at=h.now() + h.short // 4), h.one()
+    h.advance(h.short // 2)
+    assert h.take().job.id == fresh
+    assert h.state(stale) is State.DEAD
+
+
+@case_if(Feature.RATE)
+def a_claim_that_finds_the_ready_expired_starts_others(h: Harness) -> None:
+    h.spec(eligibility=one_a_moment(h, per="tenant"))
+    stale, paced = h.one(expires_at=h.now() + h.short // 4), h.one(tenant="ada")
+    h.advance(h.short // 2)
+    assert h.take().job.id == paced
+    assert h.state(stale) is State.DEAD
+
+
+@case_if(Feature.RATE)
 def a_cancelled_job_leaves_its_start_to_the_next(h: Harness) -> None:
     h.spec(eligibility=one_a_moment(h))
     h.enqueue(1)
