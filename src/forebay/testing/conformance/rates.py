@@ -52,6 +52,17 @@ def the_starts_of_an_idle_time_are_not_saved_up_beyond_the_burst(h: Harness) -> 
 
 
 @case_if(Feature.RATE)
+def what_falls_due_is_not_saved_up_either(h: Harness) -> None:
+    h.spec(eligibility=one_a_moment(h, burst=2))
+    h.enqueue(3, delay=h.short)
+    h.advance(2 * h.short)
+    h.store.promote(10)
+    backlog = h.backlog()
+    assert (backlog.ready, backlog.waiting) == (0, 3)
+    assert len(h.claim(3)) == 2
+
+
+@case_if(Feature.RATE)
 def a_claim_lets_in_only_what_it_hands_out(h: Harness) -> None:
     h.spec(eligibility=one_a_moment(h, burst=5))
     ids = h.enqueue(5)
