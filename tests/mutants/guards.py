@@ -6,6 +6,8 @@ CONFORMANCE = ("tests/stores/test_conformance.py", "-k", "memory and not journal
 CRASH = ("tests/stores/test_crash_points.py",)
 GRAVES = ("tests/stores/test_conformance.py", "-k", "memory-graves")
 SQLITE = ("tests/stores/test_conformance.py", "-k", "sqlite and (lines or gates)")
+SQLITE_PACED = ("tests/stores/test_conformance.py", "-k", "sqlite-costs or sqlite-rates")
+PACED = ("tests/stores/test_conformance.py", "-k", "memory-costs or memory-rates")
 MEMORY = "src/forebay/store/memory"
 GATING = "src/forebay/store/gating.py"
 
@@ -181,42 +183,42 @@ MUTANTS = [
         f"{MEMORY}/gates.py",
         "gate.cost) and not _passes(row, place.parked.peek())",
         "gate.cost)",
-        CONFORMANCE,
+        PACED,
     ),
     Mutant(
         "a small job passes a dear one, in tables",
         GATING,
         " and not self._passes(row, gate, place)",
         "",
-        SQLITE,
+        SQLITE_PACED,
     ),
     Mutant(
         "an idle rate saves up ready jobs",
         f"{MEMORY}/gates.py",
         "return starts and self._opens_at",
         "return self._opens_at",
-        CONFORMANCE,
+        PACED,
     ),
     Mutant(
         "an idle rate saves up ready jobs, in tables",
         GATING,
         "if gate.step and not (starts and place.opens_at",
         "if gate.step and not (place.opens_at",
-        SQLITE,
+        SQLITE_PACED,
     ),
     Mutant(
         "a start of a rate is free",
         "src/forebay/core/gate.py",
         "return max(tide, now) + gate.cost * gate.step",
         "return max(tide, now)",
-        CONFORMANCE,
+        PACED,
     ),
     Mutant(
         "a dear job gives one slot back",
         f"{MEMORY}/gates.py",
         "place.held -= gate.cost",
         "place.held -= 1",
-        CONFORMANCE,
+        PACED,
     ),
     Mutant(
         "a gate is not written back",
