@@ -1,6 +1,6 @@
 """The guards of what holds jobs back: rates, costs, released conditions, what is told of it; and how each is broken."""
 
-from tests.mutants.guards import GATING, MEMORY, Mutant
+from tests.mutants.guards import GATING, MEMORY, PLACES, Mutant
 
 _SUITE = "tests/stores/test_conformance.py"
 _SQLITE = "src/forebay/store/sqlite"
@@ -100,7 +100,7 @@ GATE_MUTANTS = [
     ),
     Mutant(
         "a rate that owes is forgotten, in tables",
-        GATING,
+        PLACES,
         "return not (self.held or self.parked or self.standing) and self.tide <= now",
         "return not (self.held or self.parked or self.standing)",
         _cases("sqlite", "rates"),

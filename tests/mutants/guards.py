@@ -10,6 +10,7 @@ SQLITE_PACED = ("tests/stores/test_conformance.py", "-k", "sqlite-costs or sqlit
 PACED = ("tests/stores/test_conformance.py", "-k", "memory-costs or memory-rates")
 MEMORY = "src/forebay/store/memory"
 GATING = "src/forebay/store/gating.py"
+PLACES = "src/forebay/store/places.py"
 
 
 @dataclass(frozen=True)
@@ -166,15 +167,15 @@ MUTANTS = [
     ),
     Mutant(
         "an operator's number lets two of a line run, in tables",
-        GATING,
-        "return has_room(self.held, cost, min(slots, 1) if self.standing else slots)",
-        "return has_room(self.held, cost, slots)",
+        PLACES,
+        "return min(slots, 1) if self.standing else slots",
+        "return slots",
         SQLITE,
     ),
     Mutant(
         "order broken by a retry, in tables",
         GATING,
-        "return place.has_room() and self._tables.head(gate.name) == row.id",
+        "return place.has_room() and self._head(place) == row.id",
         "return place.has_room()",
         SQLITE,
     ),
@@ -336,8 +337,8 @@ MUTANTS = [
     Mutant(
         "a redrive does not send them home",
         f"{MEMORY}/facts.py",
-        "queue=row.home or row.entry.queue)",
-        "queue=row.entry.queue)",
+        "expires_at=None, queue=row.queue)",
+        "expires_at=None, queue=row.entry.queue)",
         GRAVES,
     ),
     Mutant(

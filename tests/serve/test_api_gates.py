@@ -34,7 +34,8 @@ def test_gates_are_shown_page_by_page(site: Site) -> None:
     assert [gate["name"] for gate in whole["gates"]] == sorted(gate["name"] for gate in whole["gates"])
     named = {gate.pop("name"): gate for gate in whole["gates"]}
     assert named["until/mine"] == {"slots": 0, "held": 0, "parked": 2, "given": None}
-    pages, after = [], ""
+    pages: list[str] = []
+    after: str | None = ""
     while after is not None:
         page = client.get("/gates", params={"limit": 2, "after": after}).json()
         pages += [gate["name"] for gate in page["gates"]]

@@ -64,9 +64,9 @@ def test_counters_equal_the_tables(
         assert sum(each.micros for each in seen) == sum(round(length * 1e6) for length in lengths)
 
     outcomes = Counter(row["outcome"] for row in jobs(events).collect())
-    told = Counter({change: sum(row[change] for row in counts.values()) for change in (*LEVELS, Change.SHED)})
-    assert outcomes["shed"] == told[Change.SHED] > 0
-    assert all(outcomes[change] == told[change] for change in ENDS if change not in ("died", "expired"))
-    assert sum(outcomes.values()) == told[Change.ACCEPTED]
-    assert sum(outcomes[change] for change in ENDS) == sum(told[change] for change in ENDS) - told[Change.REDRIVEN]
-    assert told[Change.ACCEPTED] == sum(outcomes[change] for change in ENDS) + outcomes["open"]
+    sums: dict[str, int] = {change: sum(row[change] for row in counts.values()) for change in (*LEVELS, Change.SHED)}
+    assert outcomes["shed"] == sums[Change.SHED] > 0
+    assert all(outcomes[change] == sums[change] for change in ENDS if change not in ("died", "expired"))
+    assert sum(outcomes.values()) == sums[Change.ACCEPTED]
+    assert sum(outcomes[change] for change in ENDS) == sum(sums[change] for change in ENDS) - sums[Change.REDRIVEN]
+    assert sums[Change.ACCEPTED] == sum(outcomes[change] for change in ENDS) + outcomes["open"]
