@@ -275,9 +275,7 @@ class JobVerbs(Engine):
         line = self._index.lines.get(want.queue)
         if line is None or self._facts.paused.get(want.queue, 0) > now:
             return []
-        if self._index.gates.paces:
-            self._start(line, want, now)
-        rows = line.pop(want.count, want.cls)
+        rows = self._next(line, want, now)
         if self._index.expiring.instants:
             rows = self._without_expired(line, want, rows, now)
         line.counts[State.READY] -= len(rows)
