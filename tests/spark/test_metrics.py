@@ -50,13 +50,13 @@ def test_counters_equal_the_tables(
     levels = service_levels(events).groupBy("queue").sum(*LEVELS).collect()
     assert {(row["queue"], change): row[f"sum({change})"] for row in levels for change in LEVELS} == counted
 
-    by_kind = Counter((row["queue"], row["kind"], row["ending"]) for row in attempts(events).collect())
+    rows = attempts(events).collect()
+    by_kind = Counter((row["queue"], row["kind"], row["ending"]) for row in rows)
     counts = tally.counts()
     for change in (Change.ACKED, Change.RETRIED, Change.DIED, Change.RELEASED, Change.DISMISSED):
         told = {pair: row[change] for pair, row in counts.items() if row[change]}
         assert {(queue, kind): n for (queue, kind, ending), n in by_kind.items() if ending == change} == told, change
 
-    rows = attempts(events).collect()
     for measure, column in (("wait", "waited"), ("run", "ran")):
         lengths = [row[column] for row in rows if row[column] is not None]
         seen = [each for _, each in tally.lengths()[measure]]
