@@ -21,6 +21,7 @@ from forebay.store.memory.journaled import open_journaled
 from forebay.store.memory.store import MemoryStore
 from forebay.store.postgres.store import PostgresStore
 from forebay.store.protocol import Capabilities, Promotion, Receipt, Store, Want
+from forebay.store.redis.store import RedisStore
 from forebay.store.sqlite.store import SqliteStore
 from forebay.store.unbuilt import MEMORY, POSTGRES, SQLITE
 from forebay.testing.conformance import Case, Harness, Need, Opener, Status, cases, run
@@ -74,12 +75,18 @@ def pooled(request: pytest.FixtureRequest) -> Opener:
     return lambda clock: PostgresStore(url, clock=clock)
 
 
+def redis(request: pytest.FixtureRequest) -> Opener:
+    url: str = request.getfixturevalue("redis_url")
+    return lambda clock: RedisStore(url, clock=clock)
+
+
 STORES: dict[str, tuple[Make, set[Need | Feature]]] = {
     "memory": (memory, {Need.NOTHING, Need.EXACT_ORDER, *Feature} - MEMORY),
     "journaled": (journaled, {*Need, *Feature} - MEMORY),
     "sqlite": (sqlite, {*Need, *Feature} - SQLITE),
     "postgres": (postgres, {*Need, *Feature} - POSTGRES),
     "pooled": (pooled, {*Need, *Feature} - POSTGRES),
+    "redis": (redis, {*Need, *Feature}),
 }
 CONTRACT = [
     pytest.param(make, case, id=f"{name}-{case.theme}-{case.name}")

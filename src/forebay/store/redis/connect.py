@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from itertools import count
 from threading import BoundedSemaphore, Event, Lock
 from time import monotonic
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar, cast
 from uuid import uuid4
 
 import redis
@@ -23,7 +23,6 @@ from forebay.core.instant import Instant
 from forebay.store.redis.address import Address
 from forebay.store.redis.scripts import Script, script
 
-Connection = redis.Connection
 Argument = bytes | str | int
 
 CONNECTIONS_MOST: Final = 16
@@ -44,6 +43,23 @@ _REMEDY: Final = "try again: it reconnects by itself, and a call that has a key 
 T = TypeVar("T")
 
 
+class Connection(Protocol):
+    """What is used of the driver's connections."""
+
+    @property
+    def is_connected(self) -> bool: ...
+
+    def connect(self) -> None: ...
+
+    def disconnect(self) -> None: ...
+
+    def send_command(self, *arguments: Argument) -> None: ...
+
+    def read_response(self) -> Any: ...
+
+    def can_read(self, timeout: float) -> bool: ...
+
+
 class Server:
     """One server, as one process uses it."""
 
@@ -57,6 +73,7 @@ class Server:
             socket_timeout=_ANSWER_SECONDS,
             socket_connect_timeout=_CONNECT_SECONDS,
             client_name="forebay",
+            driver_info=None,
             retry=None,
         )
         self._room = BoundedSemaphore(CONNECTIONS_MOST)
@@ -68,7 +85,7 @@ class Server:
 
     def connect(self) -> Connection:
         """A new connection; closing it is up to the caller."""
-        connection: Connection = self._pool.make_connection()
+        connection = cast(Connection, self._pool.make_connection())
         try:
             connection.connect()
         except (redis.RedisError, OSError) as error:

@@ -35,7 +35,7 @@ class Health(Struct, frozen=True):
 
 
 def look(server: Server) -> Health:
-    info = _info(server.command("INFO"))
+    info = _info(server.command("INFO", "server", "clients", "memory", "persistence", "replication"))
     kind = "valkey" if "valkey_version" in info else "redis"
     return Health(
         kind,

@@ -44,7 +44,9 @@ class Intake(Base):
             some = drafts if spread[0] is None else spread[0].drafts
             also = [] if spread[0] is None else list({draft.queue for draft in drafts})
             batch = self._specs.batch(some, also)
-            return self._call(verb, *before, packed(batch), *(draft.body for draft in some), tokened=True)
+            bodies = (draft.body for draft in some)
+            reply: Sequence[Any] = self._call(verb, *before, packed(batch), *bodies, tokened=True)
+            return reply
 
         reply = self._on_specs(attempt)
         if reply[0] != b"ok":

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from forebay.core.errors import Invalid, OffsetGone
 from forebay.core.ledger import LedgerEntry, LedgerRule, Record, Span, Trait
@@ -54,8 +55,9 @@ def _record(kept: bytes) -> Record:
 
 
 def _span(told: Sequence[Any]) -> Span:
-    *facts, traits = told
-    return Span(*facts, traits=[Trait(**each) if each else None for each in traits] if traits else None)
+    facts: Any = told[:12]
+    span = Span(*facts)
+    return replace(span, traits=[Trait(**each) if each else None for each in told[12]]) if told[12] else span
 
 
 def _number(told: int | bool) -> int | None:

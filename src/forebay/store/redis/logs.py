@@ -27,8 +27,8 @@ class Logs(Feed):
         for body, key in pairs:
             arguments += (crc32(key.encode()) if key else -1, key or "", body)
         reply = _of_log(log, self._call("append", log, *arguments, tokened=True))
-        numbers = (reply[place : place + 3] for place in range(0, len(reply), 3))
-        return [LogEntry(*told, body, key) for told, (body, key) in zip(numbers, pairs, strict=True)]
+        places = zip(reply[::3], reply[1::3], reply[2::3], strict=True)
+        return [LogEntry(*place, body, key) for place, (body, key) in zip(places, pairs, strict=True)]
 
     def read(self, log: str, partition: int, after: int, limit: int) -> list[LogEntry]:
         check_limit("read", limit)
@@ -77,7 +77,8 @@ class Logs(Feed):
     def own(self, log: str, group: str, member: str, lease_for: timedelta) -> list[Owned]:
         log, group, member, span = checked_member(log, group, member, lease_for)
         until, *told = _of_log(log, self._call("own", log, group, member, span))
-        return [Owned(*told[place : place + 3], until) for place in range(0, len(told), 3)]
+        owned = zip(told[::3], told[1::3], told[2::3], strict=True)
+        return [Owned(partition, epoch, position, until) for partition, epoch, position in owned]
 
     def disown(self, log: str, group: str, member: str) -> int:
         log, group, member, _ = checked_member(log, group, member)

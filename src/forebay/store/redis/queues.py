@@ -54,10 +54,9 @@ class QueueVerbs(GateVerbs):
 
     def backlog(self, queues: Sequence[str] | None = None) -> list[Backlog]:
         check_batch("backlog", len(queues or ()))
-        for queue in queues or ():
-            check_name("queue", queue)
+        names = [check_name("queue", queue) for queue in queues or ()]
         now = self.now()
-        told = self._call("backlog", packed(list(queues or ())), "all" if queues is None else "")
+        told = self._call("backlog", packed(names), "all" if queues is None else "")
         return [_backlog(each, now) for each in told]
 
     def put_spec(self, spec: QueueSpec) -> None:
@@ -76,7 +75,8 @@ class QueueVerbs(GateVerbs):
                 raise WrongQueueKind(name, is_log=bool(was_log))
             case [b"fewer"]:
                 raise Invalid(name, "a log cannot lose partitions", "keep them, or start a new log")
-        self._specs.reload()
+            case _:
+                self._specs.reload()
 
     def pause(self, queue: str, until: Instant | None = None) -> None:
         queue = check_name("queue", queue)
@@ -92,7 +92,7 @@ class QueueVerbs(GateVerbs):
         self._call("put_schedule", schedule.name, body, schedule.next_at, int(schedule.paused))
 
     def drop_schedule(self, name: str) -> bool:
-        return self._call("drop_schedule", check_name("schedule", name), tokened=True) == 1
+        return bool(self._call("drop_schedule", check_name("schedule", name), tokened=True))
 
     def schedules(self) -> list[Schedule]:
         found = [
@@ -122,16 +122,16 @@ class QueueVerbs(GateVerbs):
 
     def wait(self, queues: Sequence[str], timeout: timedelta) -> bool:
         check_batch("wait", len(queues))
-        names = packed([check_name("queue", queue) for queue in queues])
+        names = [check_name("queue", queue) for queue in queues]
         span = checked_micros("timeout", timeout, timedelta(0), timedelta(days=1))
         first: list[int] = []
 
         def ready() -> Instant:
-            work_at, grown = self._call("pulse", names)
+            work_at, grown = self._call("pulse", packed(names))
             first.append(grown)
             return 0 if grown > first[0] else int(work_at)
 
-        return self._sleepers.until_work(list(queues), self.now() + span, ready)
+        return self._sleepers.until_work(names, self.now() + span, ready)
 
 
 def _backlog(told: Sequence[Any], now: Instant) -> Backlog:

@@ -67,9 +67,10 @@ def jobs_of(reply: Sequence[bytes], *, results: bool = False) -> Iterator[Job]:
         fields = known.get(record)
         if fields is None:
             fields = known[record] = _fields(_decode(record))
-        queue, kind, *rest, errors, cost, home = fields
+        queue, kind, middle, cost, home = fields
         result = reply[place + 3] or None if results else None
-        yield Job(int(reply[place]), queue, kind, reply[place + 2], *rest, errors, result, cost, home)
+        facts: Any = (int(reply[place]), queue, kind, reply[place + 2], *middle, result, cost, home)
+        yield Job(*facts)
 
 
 def leases_of(reply: Sequence[bytes]) -> list[Lease]:
@@ -80,9 +81,7 @@ def _fields(record: _Record) -> tuple[Any, ...]:
     """The fields of a `Job` but for id, payload and result."""
     more = record.more if isinstance(record.more, dict) else {}
     meta = more.get("meta")
-    return (
-        record.queue,
-        record.kind,
+    middle: Any = (
         STATES[record.state],
         more.get("priority", 0),
         record.born_at,
@@ -102,6 +101,5 @@ def _fields(record: _Record) -> tuple[Any, ...]:
         more.get("finished"),
         more.get("asked", False),
         tuple(Failure(*error) for error in more.get("errors", ())),
-        more.get("cost", 1),
-        more.get("home"),
     )
+    return record.queue, record.kind, middle, more.get("cost", 1), more.get("home")

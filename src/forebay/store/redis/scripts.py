@@ -60,7 +60,8 @@ _NEEDS: Final[dict[str, tuple[str, ...]]] = {
 }
 _ENTERING: Final = frozenset(("append", "enqueue", "feed", "fire", "mend", "put_schedule", "put_spec"))
 _LOOKING: Final = frozenset(
-    "ahead backlog browse extent gates get groups hold ledger offset_at overdue position pulse read rule schedules".split()
+    "ahead backlog browse extent gates get groups hold ledger offset_at overdue position pulse read rule "
+    "schedules".split()
 )
 NAMES: Final = tuple(_NEEDS)
 

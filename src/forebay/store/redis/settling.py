@@ -86,19 +86,12 @@ def _grouped(settlements: Sequence[Settlement], first_result: int) -> tuple[list
             groups[-1][6].append(sid(job.id))
             continue
         last = (verdict, job.delivery) if plain else None
-        after, error, place = 0, None, 0
-        match verdict:
-            case Ack(bytes() as result):
-                place = first_result + len(results)
-                results.append(result)
-            case Retry(after, error):
-                pass
-            case Release(after):
-                pass
-            case DeadLetter(error):
-                pass
-            case _:
-                pass
+        place = 0
+        if type(verdict) is Ack and verdict.result is not None:
+            place = first_result + len(results)
+            results.append(verdict.result)
+        after = verdict.after if isinstance(verdict, Retry | Release) else 0
+        error = verdict.error if isinstance(verdict, Retry | DeadLetter) else None
         code = _CODES[type(verdict)]
         groups.append((code, job.delivery, lease.until, after, _error(error), place, [sid(job.id)]))
     return groups, results

@@ -140,6 +140,8 @@ class Sleepers:
                 case [b"subscribe", _, 2]:
                     self._deaf = False
                     self._look_again()
+                case _:
+                    pass
 
     def _hear(self, work: bool, queues: Iterable[str]) -> None:
         with self._guard:
