@@ -19,7 +19,7 @@ PYTEST := $(PY) -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup servers prometheus demo check test test-nightly cover bench bench-sqlite bench-worker bench-postgres bench-ledger bench-spark bench-audit bench-http bench-metrics bench-dashboard screenshots mutants fmt lock clean
+.PHONY: help setup servers prometheus demo check test test-nightly cover bench bench-sqlite bench-worker bench-postgres bench-ledger bench-spark bench-audit bench-http bench-metrics bench-dashboard bench-prices screenshots mutants fmt lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,6 +80,9 @@ bench-http: setup ## measure the HTTP API on Postgres: single jobs, batches, idl
 
 bench-metrics: setup ## measure what counting and watching cost a store
 	@$(PY) -m bench.metrics $(ARGS)
+
+bench-prices: setup ## measure what each guarantee costs on each store, beside a plain queue
+	@$(PY) -m bench.prices $(ARGS)
 
 bench-dashboard: setup ## measure the dashboard's pages on a million jobs
 	@$(PY) -m bench.dashboard $(ARGS)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from forebay import NAMED
+from forebay.testing.conformance import cases
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -55,9 +56,15 @@ def test_the_table_of_named_queues_matches_the_code() -> None:
 
 
 def test_every_named_queue_has_its_story() -> None:
-    stories = (ROOT / "tests" / "stores" / "test_named.py").read_text()
+    stories = "".join(page.read_text() for page in (ROOT / "tests" / "stores").glob("test_named_*.py"))
     for named in NAMED.values():
-        assert f"def {named.test}(" in stories
+        assert f"def {named.test}(begin: Begin)" in stories, "told on every store that `begin` knows"
+
+
+def test_every_case_that_the_page_of_queues_names_is_in_the_suite() -> None:
+    named = set(re.findall(r"`([a-z_]+/[a-z_]+)`", QUEUES.read_text()))
+    assert len(named) > 30
+    assert named <= {f"{case.theme}/{case.name}" for case in cases()}
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 `tables` is that database. `cleared_url` is its URL when every table is empty and ids start anew, which takes a
 millisecond: a fresh copy of a database takes a hundred, a TRUNCATE thirty. Whoever changes the schema itself takes
 `postgres_url` instead.
+
+`begin(spec)` begins a world for a story, on each store in turn; see `tests/stores/world.py`.
 """
 
 from collections.abc import Iterator
@@ -13,6 +15,7 @@ import pytest
 if TYPE_CHECKING:
     from forebay.testing.servers.postgres import PostgresServer
     from tests.stores.tables import Tables
+    from tests.stores.world import Begin
 
 
 @pytest.fixture(scope="session")
@@ -27,3 +30,11 @@ def tables(postgres: "PostgresServer") -> "Iterator[Tables]":
 def cleared_url(tables: "Tables") -> str:
     tables.clear()
     return tables.url
+
+
+@pytest.fixture(params=("memory", "sqlite", "postgres"))
+def begin(request: pytest.FixtureRequest) -> "Iterator[Begin]":
+    from tests.stores.world import Worlds
+
+    with Worlds(request.param, request) as worlds:
+        yield worlds

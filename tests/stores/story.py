@@ -125,6 +125,8 @@ def _gates(store: MemoryStore, clock: ManualClock) -> None:
     steps = store.claim([Want("order", 10)], "worker-3", seconds(30))
     store.settle([(step, DeadLetter(ERROR)) for step in steps[:1]])
     store.settle([(step, Ack()) for step in steps[1:]])
+    store.enqueue([Draft("seat", 2, "list")])
+    assert store.release("room", 1) == 1
     store.set_gate(condition_gate("room"), 1)
     seats = store.claim([Want("list", 5)], "usher", seconds(30))
     store.settle([(seat, Ack()) for seat in seats])

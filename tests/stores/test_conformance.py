@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from pathlib import Path
 from threading import Barrier
 
 import pytest
@@ -16,28 +15,14 @@ from forebay.core.lease import Lease, Settled, Settlement
 from forebay.core.outcome import Release, Verdict
 from forebay.core.policy import Unbounded
 from forebay.core.spec import QueueSpec
-from forebay.store.memory.disk import RealDisk
-from forebay.store.memory.journaled import open_journaled
 from forebay.store.memory.store import MemoryStore
 from forebay.store.postgres.store import PostgresStore
 from forebay.store.protocol import Capabilities, Promotion, Receipt, Store, Want
-from forebay.store.redis.store import RedisStore
-from forebay.store.sqlite.store import SqliteStore
-from forebay.store.unbuilt import MEMORY, POSTGRES, SQLITE
 from forebay.testing.conformance import Case, Harness, Need, Opener, Status, cases, run
+from forebay.testing.conformance.case import claimed
 from forebay.testing.servers.pgbouncer import PgBouncer
+from tests.stores import openers
 from tests.stores.tables import Tables
-
-
-class UnsyncedDisk(RealDisk):
-    """Real files without the flushes: no case cuts the power, and a thousand flushes take half a minute."""
-
-    def sync(self, handle: int) -> None:
-        pass
-
-    def sync_directory(self, path: str) -> None:
-        pass
-
 
 Make = Callable[[pytest.FixtureRequest], Opener]
 """An opener for one test, from the fixtures that its store needs."""
@@ -48,31 +33,21 @@ def memory(_: pytest.FixtureRequest) -> Opener:
 
 
 def journaled(request: pytest.FixtureRequest) -> Opener:
-    directory: Path = request.getfixturevalue("tmp_path")
-    return lambda clock: open_journaled(str(directory / "journal"), clock=clock, disk=UnsyncedDisk())
+    return openers.journaled(request.getfixturevalue("tmp_path"))
 
 
 def sqlite(request: pytest.FixtureRequest) -> Opener:
-    directory: Path = request.getfixturevalue("tmp_path")
-
-    def opener(clock: Clock | None) -> Store:
-        store = SqliteStore(str(directory / "jobs.db"), clock=clock)
-        store._writer._connection.execute("PRAGMA synchronous = OFF")
-        return store
-
-    return opener
+    return openers.sqlite(request.getfixturevalue("tmp_path"))
 
 
 def postgres(request: pytest.FixtureRequest) -> Opener:
-    url: str = request.getfixturevalue("cleared_url")
-    return lambda clock: PostgresStore(url, clock=clock)
+    return openers.postgres(request.getfixturevalue("cleared_url"))
 
 
 def pooled(request: pytest.FixtureRequest) -> Opener:
     """Through a pooler, where every statement may meet another session."""
     pooler: PgBouncer = request.getfixturevalue("pgbouncer")
-    url = pooler.url(request.getfixturevalue("cleared_url"))
-    return lambda clock: PostgresStore(url, clock=clock)
+    return openers.postgres(pooler.url(request.getfixturevalue("cleared_url")))
 
 
 def redis(request: pytest.FixtureRequest) -> Opener:
@@ -81,11 +56,11 @@ def redis(request: pytest.FixtureRequest) -> Opener:
 
 
 STORES: dict[str, tuple[Make, set[Need | Feature]]] = {
-    "memory": (memory, {Need.NOTHING, Need.EXACT_ORDER, *Feature} - MEMORY),
-    "journaled": (journaled, {*Need, *Feature} - MEMORY),
-    "sqlite": (sqlite, {*Need, *Feature} - SQLITE),
-    "postgres": (postgres, {*Need, *Feature} - POSTGRES),
-    "pooled": (pooled, {*Need, *Feature} - POSTGRES),
+    "memory": (memory, {Need.NOTHING, Need.EXACT_ORDER, *Feature}),
+    "journaled": (journaled, {*Need, *Feature}),
+    "sqlite": (sqlite, {*Need, *Feature}),
+    "postgres": (postgres, {*Need, *Feature}),
+    "pooled": (pooled, {*Need, *Feature}),
     "redis": (redis, {*Need, *Feature}),
 }
 CONTRACT = [
@@ -129,7 +104,8 @@ def test_contract(make: Make, case: Case, request: pytest.FixtureRequest) -> Non
 def test_what_is_run_is_what_the_store_claims(name: str, request: pytest.FixtureRequest) -> None:
     make, claims = STORES[name]
     with Harness(make(request)) as harness:
-        assert {need for need in Need if need.claimed(harness.store.capabilities)} == claims
+        capabilities = harness.store.capabilities
+    assert {need for need in (*Need, *Feature) if claimed(need, capabilities)} == claims
 
 
 def test_the_suite_is_large_and_its_names_are_its_own() -> None:

@@ -277,6 +277,30 @@ def test_another_process_reads_while_the_owner_writes_and_compacts(tmp_path: Pat
         reader.ledger(-1, 1)
 
 
+class LateCompaction(RealDisk):
+    """Once it is told to, somebody compacts just after the reader has looked at the directory."""
+
+    def __init__(self) -> None:
+        self.stores: list[LedgeredStore] = []
+
+    def entries(self, path: str) -> list[str]:
+        names = super().entries(path)
+        while self.stores:
+            compact(self.stores.pop())
+        return names
+
+
+def test_a_compaction_in_the_middle_of_a_look_hides_nothing(tmp_path: Path) -> None:
+    directory = str(tmp_path / "j")
+    store, disk = open_journaled(directory, segment_bytes=512), LateCompaction()
+    reader = LedgerReader(directory, disk)
+    work(store, 20)
+    disk.stores.append(store)
+    assert reader.ledger_extent() == store.ledger_extent()
+    assert disk.stores == []
+    store.close()
+
+
 def test_a_reader_changes_nothing(tmp_path: Path) -> None:
     directory = tmp_path / "j"
     store = open_journaled(str(directory))

@@ -75,11 +75,9 @@ def test_every_command_has_help_with_examples(run: Run) -> None:
     ]
     assert {"dev", "worker", "enqueue", "ls", "top", "doctor", "design", "conformance"} <= set(commands)
     for command in commands:
-        if command in ("COMMAND", "dlq", "cron", "keys", "ledger", "pipeline", "queues"):
-            continue
         answer = run(command, "--help")
         assert answer.code == 0
-        assert "examples:\n  " in answer.out
+        assert "examples:\n  " in answer.out or f"forebay {command} [-h] COMMAND" in answer.out, command
     groups = (("dlq", "redrive"), ("cron", "put"), ("queues", "put"), ("ledger", "read"), ("pipeline", "run"))
     for group, command in groups:
         assert f"  forebay {group} {command}" in run(group, command, "--help").out

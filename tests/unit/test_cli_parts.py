@@ -255,10 +255,21 @@ def test_a_design_by_flags_and_by_questions(
     assert asked.err.count("?") == 6
     assert main(["design", *flags]) == 0
     out = capsys.readouterr().out
-    for phrase in ("vector\n  mail = {", "commit point", "starvation", "    selection=Aging(),", '"name":"mail"'):
+    for phrase in (
+        "vector\n  mail = {",
+        "commit point",
+        "starvation",
+        "    selection=Aging(),",
+        '"name":"mail"',
+        "waits for itself",
+    ):
         assert phrase in out
     assert main(["design", "--like", "waitlist", "--name", "w", "--capacity", "unbounded", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["spec"]["eligibility"]["type"] == "until"
+    waitlist = json.loads(capsys.readouterr().out)
+    assert waitlist["spec"]["eligibility"]["type"] == "until"
+    assert {"nobody opens the gate: they wait for ever", "nothing bounds what is held back"} <= {
+        each["fails_by"] for each in waitlist["watch"]
+    }
 
 
 def statuses(findings: list[Finding]) -> dict[str, str]:

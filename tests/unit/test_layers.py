@@ -23,8 +23,14 @@ CONTRACT = [
 ]
 SHARED = [
     *CONTRACT,
-    *("forebay.store.gating", "forebay.store.gate_tables", "forebay.store.sql_logs", "forebay.store.statements"),
-    *("forebay.store.together", "forebay.store.migrations", "forebay.store.feeding", "forebay.store.unbuilt"),
+    *(
+        "forebay.store.places",
+        "forebay.store.gating",
+        "forebay.store.gate_tables",
+        "forebay.store.sql_logs",
+        "forebay.store.statements",
+    ),
+    *("forebay.store.together", "forebay.store.migrations", "forebay.store.feeding"),
     "forebay.store.brokers",
 ]
 FACADE = [*CONTRACT, "forebay.store.open"]

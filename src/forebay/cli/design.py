@@ -1,5 +1,6 @@
 """`design`: five questions, or five flags, become a queue: its vector, its commit point, the Python and the JSON to
-paste, and how queues like it classically fail. A combination that contradicts itself is refused with the reason.
+paste, how queues like it classically fail, and what of this one is to be watched. A combination that contradicts itself
+is refused with the reason.
 """
 
 import sys
@@ -14,6 +15,7 @@ from forebay.cli.axes import AXES, Fields
 from forebay.cli.command import Call, Command
 from forebay.cli.exits import OK
 from forebay.core.errors import Invalid
+from forebay.core.hazards import hazards
 from forebay.core.instant import days, hours, minutes, ms, seconds
 from forebay.core.named import NAMED
 from forebay.core.policy import All
@@ -54,6 +56,7 @@ def _design(call: Call) -> int:
                 "spec": msgspec.to_builtins(spec),
                 "python": source(spec),
                 "failures": failures,
+                "watch": [{"fails_by": each.fails_by, "watch": each.watch} for each in hazards(spec)],
             }
         )
     else:
@@ -107,6 +110,11 @@ def _show(call: Call, spec: QueueSpec, likes: list[str]) -> None:
     for like in likes:
         screen.say(f"  {like}: {NAMED[like].fails_by}\n    → {NAMED[like].contained_by}")
     screen.say()
+    if found := hazards(spec):
+        title("what to watch in this one")
+        for each in found:
+            screen.say(f"  {each.fails_by}\n    → {each.watch}")
+        screen.say()
     title("Python")
     screen.say("".join(f"  {line}\n" if line else "\n" for line in source(spec).splitlines()))
     title("JSON, for forebay queues put")

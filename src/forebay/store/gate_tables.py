@@ -1,16 +1,17 @@
 """`GateTables` in SQL: slots, operators' numbers, lines, and who is parked. What they mean is `store.gating`'s.
 
-The statements are the store's own, by these names: gate, gate_limit, put_gate, drop_gate, opened, enter_line,
-leave_line, head_of_line, first_parked, one, first_of, paced, put_pace, drop_pace, next_start, next_start_of. Their
-parameters come in the order in which the methods name them. A store that lets parked jobs in by itself, and not by
-`Gates.next_candidate` and `Gates.next_start`, has no opened, one, next_start and next_start_of.
+The statements are the store's own, by these names: look, put_gate, drop_gate, opened, enter_line, line_up, leave_line,
+head_of_line, first_parked, one, first_of, paced, put_pace, drop_pace, next_start, next_start_of. Their parameters come
+in the order in which the methods name them; how a list is given to look, and many rows to put_gate, drop_gate and
+line_up, is the store's own way too. A store that lets parked jobs in by itself, and not by `Gates.next_candidate` and
+`Gates.next_start`, has no opened, one, next_start and next_start_of.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from forebay.core.instant import Instant
-from forebay.store.gating import Place, Row
+from forebay.store.places import Place, Row
 
 
 class Cursor(Protocol):
@@ -25,33 +26,38 @@ class Cursor(Protocol):
 
 
 class SqlTables:
-    """The tables of the gates inside one transaction."""
+    """The tables of the gates inside one transaction. `many`: a statement for many rows; `names`: a list of names."""
 
-    def __init__(self, execute: Callable[[str, Sequence[Any]], Cursor], statement: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        execute: Callable[[str, Sequence[Any]], Cursor],
+        many: Callable[[str, Sequence[Sequence[Any]]], object],
+        names: Callable[[Sequence[str]], Any],
+        statement: Callable[[str], str],
+    ) -> None:
         self._execute = execute
+        self._many = many
+        self._names = names
         self._statement = statement
 
-    def gate(self, name: str) -> Place | None:
-        found = self._first("gate", name)
-        return None if found is None else Place(name, *found)
-
-    def limit(self, name: str) -> int | None:
-        found = self._first("gate_limit", name)
-        return None if found is None else found[0]
+    def look(self, names: Sequence[str]) -> Iterator[Place]:
+        return (Place(*found) for found in self._execute(self._statement("look"), (self._names(names),)).fetchall())
 
     def put(self, places: Sequence[Place]) -> None:
-        statement = self._statement("put_gate")
-        for each in places:
-            numbers = (each.slots, each.held, each.parked, each.standing, bool(each.opened), each.step, each.tide)
-            self._execute(statement, (each.name, *numbers))
+        rows = [
+            (each.name, each.slots, each.held, each.parked, each.standing, bool(each.opened), each.step, each.tide)
+            for each in places
+        ]
+        self._many(self._statement("put_gate"), rows)
 
     def drop(self, names: Sequence[str]) -> None:
-        statement = self._statement("drop_gate")
-        for name in names:
-            self._execute(statement, (name,))
+        self._many(self._statement("drop_gate"), [(name,) for name in names])
 
     def opened(self, most: int) -> Iterator[str]:
         return (name for (name,) in self._execute(self._statement("opened"), (most,)).fetchall())
+
+    def line_up(self, places: Sequence[tuple[str, int]]) -> None:
+        self._many(self._statement("line_up"), places)
 
     def join(self, name: str, job_id: int) -> bool:
         return self._execute(self._statement("enter_line"), (name, job_id)).rowcount > 0

@@ -10,156 +10,11 @@ tables look is the store's own business: `GateTables` is all that is asked of it
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple, Protocol
 
-import msgspec
-
-from forebay.core.gate import Gate, has_room, opens_at, tide_after
-from forebay.core.instant import Instant, Span
-from forebay.core.job import State
+from forebay.core.gate import Gate
+from forebay.core.instant import Instant
 from forebay.core.limits import BATCH_MOST, INSTANT_MOST
-
-STATES: Final = tuple(State)
-"""By their number in the tables; the numbers are part of the schemas."""
-
-WAITING, READY, RUNNING, DONE, DEAD, CANCELLED = range(len(STATES))
-
-_decode_gates: Final = msgspec.json.Decoder(tuple[Gate, ...]).decode
-
-
-class Row(NamedTuple):
-    """What a move from state to state needs to know of a job. `gate`: where a waiting job is parked."""
-
-    id: int
-    queue: str
-    cls: str
-    state: int
-    rank: int
-    due_at: Instant
-    gates: tuple[Gate, ...]
-    gate: str | None
-
-    @classmethod
-    def of(cls, columns: Sequence[Any]) -> "Row":
-        """From the first eight columns of a statement; the gates are JSON, or NULL."""
-        job_id, queue, group, state, rank, due_at, gates, gate = columns[:8]
-        return cls(job_id, queue, group, state, rank, due_at, _decode_gates(gates) if gates else (), gate)
-
-
-class Place:
-    """One gate. `limit` is the operator's number of slots, which wins over the stamped `slots`.
-
-    `held` slots are taken, so many jobs are `parked` and `standing` in its line; `opened`: a parked one may have room.
-    `step` and `tide` are those of a rate. `first`: who of those that parked in this transaction goes before the others;
-    `queues`: where somebody came to the rate, or left it.
-    """
-
-    __slots__ = (
-        "first",
-        "held",
-        "limit",
-        "moved",
-        "name",
-        "opened",
-        "parked",
-        "queues",
-        "slots",
-        "standing",
-        "step",
-        "stored",
-        "tide",
-    )
-
-    def __init__(
-        self,
-        name: str,
-        slots: int,
-        held: int = 0,
-        parked: int = 0,
-        standing: int = 0,
-        opened: bool = False,
-        limit: int | None = None,
-        step: Span = 0,
-        tide: Instant = 0,
-    ) -> None:
-        self.name = name
-        self.slots = slots
-        self.held = held
-        self.parked = parked
-        self.standing = standing
-        self.opened = opened
-        self.limit = limit
-        self.step = step
-        self.tide = tide
-        self.stored = False
-        self.first: tuple[int, int] | None = None
-        self.queues: dict[str, None] = {}
-        self.moved = False
-
-    def has_room(self, cost: int = 1) -> bool:
-        """No number of slots lets two in where a line says who is next."""
-        slots = self.slots if self.limit is None else self.limit
-        return has_room(self.held, cost, min(slots, 1) if self.standing else slots)
-
-    def opens_at(self, cost: int) -> Instant:
-        """When the rate lets in a job of this cost."""
-        return opens_at(self.tide, Gate(self.name, self.slots, cost=cost, step=self.step), self.limit)
-
-    def start(self, cost: int, now: Instant) -> None:
-        self.tide = tide_after(self.tide, Gate(self.name, self.slots, cost=cost, step=self.step), now)
-        self.moved = True
-
-    def unused(self, now: Instant) -> bool:
-        return not (self.held or self.parked or self.standing) and self.tide <= now
-
-
-class GateTables(Protocol):
-    """What a store keeps of its gates."""
-
-    def gate(self, name: str) -> Place | None:
-        """The gate with the operator's number, if anybody is at it."""
-
-    def limit(self, name: str) -> int | None:
-        """The operator's number of a gate that nobody is at."""
-
-    def put(self, places: Sequence[Place]) -> None:
-        """These gates look like this from now on; they may be new. The operators' numbers are not theirs to write."""
-
-    def drop(self, names: Sequence[str]) -> None:
-        """Nobody holds them, waits at them or stands in line."""
-
-    def opened(self, most: int) -> Iterable[str]:
-        """Names of gates that may have room for someone parked."""
-
-    def join(self, name: str, job_id: int) -> bool:
-        """The job stands in the line of an ordered gate; False: it did so already."""
-
-    def leave(self, name: str, job_id: int) -> bool:
-        """The job leaves the line; False: it was not there."""
-
-    def head(self, name: str) -> int | None:
-        """The smallest id in the line."""
-
-    def first_parked(self, name: str) -> Row | None:
-        """Of the jobs that are parked at the gate, the one with the smallest (rank, id)."""
-
-    def one(self, job_id: int) -> Row | None:
-        """The job."""
-
-    def first_of(self, name: str, queue: str) -> Row | None:
-        """The same of one queue's jobs, which are parked at a rate."""
-
-    def paced(self, name: str) -> list[str]:
-        """The queues whose paces at this rate are known."""
-
-    def put_pace(self, queue: str, first: Row, opens_at: Instant | None, now: Instant) -> None:
-        """The job is the first of its queue at the rate where it is parked, which lets it in then; None: never."""
-
-    def drop_pace(self, queue: str, name: str) -> None:
-        """Nobody of the queue is parked at the rate."""
-
-    def next_start(self, queue: str, cls: str | None) -> Row | None:
-        """The first of those who are let in by now at the rates of the queue; with `cls`, of that class."""
+from forebay.store.places import DEAD, GateTables, Place, Row
 
 
 class Gates:
@@ -169,14 +24,22 @@ class Gates:
         self._tables = tables
         self._now = now
         self._places: dict[str, Place] = {}
+        self._empty: dict[str, int | None] = {}
+        self._joining: list[tuple[str, int]] = []
         self._opened: dict[str, None] | None = None
+
+    def meet(self, gates: Iterable[Gate]) -> None:
+        """Many jobs are about to come to these gates: all are looked at together."""
+        names = dict.fromkeys(gate.name for gate in gates)
+        self._look([name for name in names if name not in self._places and name not in self._empty])
 
     def enter(self, job_id: int, gates: tuple[Gate, ...]) -> None:
         """A new job joins the lines of its ordered gates; its stamps are the newest, so their numbers hold."""
         for gate in gates:
             place = self._place(gate)
             if gate.ordered:
-                place.standing += self._tables.join(gate.name, job_id)
+                self._joining.append((gate.name, job_id))
+                _joined(place, job_id)
             if place.slots != gate.limit or place.step != gate.step:
                 place.slots, place.step = gate.limit, gate.step
                 self._changed(place)
@@ -185,7 +48,10 @@ class Gates:
         """A dead job came back to life; where it blocked its line, it never left it."""
         for gate in row.gates:
             if gate.ordered:
-                self._place(gate).standing += self._tables.join(gate.name, row.id)
+                place = self._place(gate)
+                self._line_up()
+                if self._tables.join(gate.name, row.id):
+                    _joined(place, row.id)
 
     def admit(self, row: Row, *, starts: bool = False) -> str | None:
         """Take the slots of every gate; or park at the first one that is closed, and return its name.
@@ -279,6 +145,7 @@ class Gates:
     def write(self) -> set[str]:
         """Put back what was touched; a gate that nobody is at any more is forgotten. Returns as `write_paces` does."""
         starting = self.write_paces()
+        self._line_up()
         used = [place for place in self._places.values() if not place.unused(self._now)]
         unused = [place.name for place in self._places.values() if place.stored and place.unused(self._now)]
         if used:
@@ -299,7 +166,7 @@ class Gates:
     def _candidate(self, place: Place, now: Instant) -> Row | None:
         if not place.has_room() or not place.parked:
             return None
-        head = self._tables.head(place.name) if place.standing else None
+        head = self._head(place) if place.standing else None
         row = self._tables.first_parked(place.name) if head is None else self._tables.one(head)
         if row is None or row.gate != place.name or row.due_at > now or not place.has_room(_cost(row, place.name)):
             return None
@@ -308,7 +175,7 @@ class Gates:
 
     def _lets_in(self, gate: Gate, place: Place, row: Row, starts: bool) -> bool:
         if gate.ordered:
-            return place.has_room() and self._tables.head(gate.name) == row.id
+            return place.has_room() and self._head(place) == row.id
         if gate.step and not (starts and place.opens_at(gate.cost) <= self._now):
             return False
         return (gate.step > 0 or place.has_room(gate.cost)) and not self._passes(row, gate, place)
@@ -333,8 +200,21 @@ class Gates:
     def _leave(self, gate: Gate, job_id: int) -> None:
         place = self._place(gate)
         if gate.ordered:
+            self._line_up()
             place.standing -= self._tables.leave(gate.name, job_id)
+            place.head = None if place.head == job_id else place.head
         self._may_open(place)
+
+    def _head(self, place: Place) -> int | None:
+        if place.head is None:
+            self._line_up()
+            place.head = self._tables.head(place.name)
+        return place.head
+
+    def _line_up(self) -> None:
+        if self._joining:
+            self._tables.line_up(self._joining)
+            self._joining = []
 
     def _changed(self, place: Place) -> None:
         """Its numbers are others now."""
@@ -357,20 +237,31 @@ class Gates:
 
     def _find(self, name: str) -> Place | None:
         """The gate, if anybody is at it."""
-        place = self._places.get(name)
-        if place is None:
-            place = self._tables.gate(name)
-            if place is not None:
-                place.stored = True
-                self._places[name] = place
-        return place
+        if name not in self._places and name not in self._empty:
+            self._look([name])
+        return self._places.get(name)
 
     def _place(self, gate: Gate) -> Place:
         place = self._find(gate.name)
         if place is None:
-            limit = self._tables.limit(gate.name)
+            limit = self._empty.pop(gate.name)
             place = self._places[gate.name] = Place(gate.name, gate.limit, limit=limit, step=gate.step)
         return place
+
+    def _look(self, names: Sequence[str]) -> None:
+        for place in self._tables.look(names) if names else ():
+            if place.stored:
+                self._places[place.name] = place
+            else:
+                self._empty[place.name] = place.limit
+
+
+def _joined(place: Place, job_id: int) -> None:
+    if not place.standing:
+        place.head = job_id
+    elif place.head is not None:
+        place.head = min(place.head, job_id)
+    place.standing += 1
 
 
 def _cost(row: Row, name: str) -> int:

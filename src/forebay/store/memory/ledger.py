@@ -6,7 +6,7 @@ another process owns them or nobody does.
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from threading import Lock
 from typing import Final
 
@@ -207,22 +207,24 @@ class LedgerReader:
         """The last record that is known to be durable, the ledger up to there, and as the last snapshot knew it."""
         if self._closed:
             raise Closed("the ledger")
-        upto, state = self._snapshot()
-        self._files.look(upto)
-        return upto, (max(state.first, self._files.first), max(state.next, self._files.next)), state
-
-    def _snapshot(self) -> tuple[int, LedgerState]:
         for _ in range(_TRIES):
             names = self._disk.entries(self._directory)
             mark = self._disk.read(os.path.join(self._directory, "synced"), 0, MARK_BYTES) if "synced" in names else b""
-            newest = max((lsn for name in names if (lsn := snapshot_lsn(name)) is not None), default=0)
+            newest = _newest_snapshot(names)
             upto = max(decode_mark(mark) or 0, newest)
             try:
                 state = ledger_state([first_chunk(self._disk, self._directory, newest)]) if newest else LedgerState()
             except FileNotFoundError:
                 continue
-            return upto, state
+            self._files.look(upto)
+            # Where there is a newer one, segments went that this one does not know of.
+            if _newest_snapshot(self._disk.entries(self._directory)) == newest:
+                return upto, (max(state.first, self._files.first), max(state.next, self._files.next)), state
         raise StoreFailed(f"ledger in {self._directory}", "its snapshots go away as fast as they are read")
+
+
+def _newest_snapshot(names: Iterable[str]) -> int:
+    return max((lsn for name in names if (lsn := snapshot_lsn(name)) is not None), default=0)
 
 
 def _check_read(after: int, limit: int) -> None:

@@ -10,10 +10,9 @@ from forebay.store.memory.engine import Recorder
 from forebay.store.memory.facts import SETTLE_MEMORY, Facts
 from forebay.store.memory.log_verbs import LogVerbs
 from forebay.store.protocol import Capabilities
-from forebay.store.unbuilt import MEMORY, Unbuilt
 
 
-class MemoryStore(LogVerbs, Unbuilt):
+class MemoryStore(LogVerbs):
     """Every verb of the contract, in this process's memory."""
 
     def __init__(
@@ -23,6 +22,4 @@ class MemoryStore(LogVerbs, Unbuilt):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(
-            name="memory", durable=self._recorder is not None, settle_memory=SETTLE_MEMORY, lacks=MEMORY
-        )
+        return Capabilities(name="memory", durable=self._recorder is not None, settle_memory=SETTLE_MEMORY)

@@ -5,7 +5,7 @@ lock of the gates first if gates may be concerned. Turns without gates, and the 
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
@@ -70,7 +70,7 @@ class Turn:
 
     @cached_property
     def gates(self) -> Gates:
-        return Gates(SqlTables(self.connection.execute, statement), self.now)
+        return Gates(SqlTables(self.connection.execute, self.write_rows, list, statement), self.now)
 
     @property
     def gated(self) -> bool:
@@ -86,6 +86,10 @@ class Turn:
     def execute(self, statement: str, parameters: Iterable[Any] = ()) -> int:
         """How many rows it changed."""
         return self.connection.execute(statement, tuple(parameters)).rowcount
+
+    def write_rows(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
+        """A statement that takes an array a column."""
+        self.connection.execute(statement, [list(column) for column in zip(*rows, strict=True)])
 
     def write_gates(self) -> None:
         """Put the gates back; whoever touches them again reads them anew."""

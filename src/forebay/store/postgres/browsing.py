@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from forebay.core.instant import Instant
 from forebay.core.job import Job, State
 from forebay.core.limits import BATCH_MOST, ID_MOST
-from forebay.store.gating import STATES
+from forebay.store.places import STATES
 from forebay.store.postgres.connect import Server
 from forebay.store.postgres.queries import statement
 from forebay.store.postgres.runs import HELD, LATER, READY, ended_job, jobs_of_run

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from forebay.core.instant import Instant
 from forebay.core.ledger import Change
-from forebay.store.gating import CANCELLED, READY, RUNNING, Row
+from forebay.store.places import CANCELLED, READY, RUNNING, Row
 from forebay.store.postgres.base import Turn
 from forebay.store.postgres.graves import left
 from forebay.store.postgres.intake import check_capacity

@@ -10,7 +10,7 @@ from typing import Final
 from psycopg import Error, sql
 
 from forebay.core.job import State
-from forebay.store.gating import STATES
+from forebay.store.places import STATES
 from forebay.store.postgres.bulk import Bulk
 from forebay.store.postgres.connect import Connection
 from forebay.store.protocol import Query

@@ -16,7 +16,7 @@ from forebay.core.names import check_text
 from forebay.store.brokers import in_parts
 from forebay.store.checks import check_batch
 from forebay.store.feeding import FEED_KEPT, Place, check_feed
-from forebay.store.gating import DEAD
+from forebay.store.places import DEAD
 from forebay.store.postgres.base import Restart, Turn
 from forebay.store.postgres.bulk import Bulk
 from forebay.store.postgres.connect import Connection

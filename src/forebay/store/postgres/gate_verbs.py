@@ -4,7 +4,7 @@ from typing import Final
 
 from forebay.core.limits import AHEAD_MOST, BATCH_MOST, ID_MOST
 from forebay.store.checks import check_ids, checked_condition
-from forebay.store.gating import Row
+from forebay.store.places import Place, Row
 from forebay.store.postgres.base import Turn
 from forebay.store.postgres.queries import statement
 from forebay.store.postgres.runs import text_of
@@ -13,10 +13,9 @@ from forebay.store.postgres.tend import TEND_LIMIT, tend
 from forebay.store.protocol import Hold
 
 _PARKED: Final = statement("parked")
-_GATE: Final = statement("gate")
+_LOOK: Final = statement("look")
 _PARKED_AT: Final = statement("parked_at")
 _PASS: Final = statement("pass")
-_HEAD: Final = statement("head_of_line")
 _PACE: Final = statement("pace")
 _PARKED_BEFORE: Final = statement("parked_before")
 _STANDING_BEFORE: Final = statement("standing_before")
@@ -44,18 +43,16 @@ class GateVerbs(Settling):
 
     def _hold(self, row: Row) -> Hold | None:
         name = row.gate or ""
-        found = self._server.query(_GATE, (name,))
-        if not found:
+        place = Place(*self._server.query(_LOOK, ([name],))[0])
+        if not place.stored:
             return None
-        stamped, held, parked, standing, _, limit, step, _ = found[0]
-        slots = stamped if limit is None else limit
-        if standing:
+        if place.standing:
             before = self._server.query(_STANDING_BEFORE, (name, row.id, AHEAD_MOST))[0][0]
-            return Hold(name, min(slots, 1), held, parked, before, self._server.query(_HEAD, (name,))[0][0])
+            return Hold(name, place.room, place.held, place.parked, before, place.head)
         before = self._server.query(_PARKED_BEFORE, (name, row.rank, row.id, AHEAD_MOST))[0][0]
-        pace = self._server.query(_PACE, (row.queue, name)) if step else []
+        pace = self._server.query(_PACE, (row.queue, name)) if place.step else []
         opens_at = max(pace[0][0], self.now()) if pace and pace[0][0] is not None else None
-        return Hold(name, slots, held, parked, before, opens_at=opens_at)
+        return Hold(name, place.room, place.held, place.parked, before, opens_at=opens_at)
 
 
 def _release(turn: Turn, name: str, count: int) -> int:

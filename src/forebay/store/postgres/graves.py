@@ -13,7 +13,7 @@ from forebay.core.instant import Instant
 from forebay.core.ledger import Change
 from forebay.core.limits import ERRORS_KEPT
 from forebay.core.outcome import Failure
-from forebay.store.gating import DEAD, READY, Row
+from forebay.store.places import DEAD, READY, Row
 from forebay.store.postgres.base import Turn
 from forebay.store.postgres.connect import Rows
 from forebay.store.postgres.queries import statement

@@ -17,7 +17,7 @@ from forebay.core.policy import Block, Bounded
 from forebay.core.rank import rank_at
 from forebay.store.brokers import Spread
 from forebay.store.checks import check_batch, check_bytes
-from forebay.store.gating import Row
+from forebay.store.places import Row
 from forebay.store.postgres.base import Base, Restart, Turn
 from forebay.store.postgres.connect import Json
 from forebay.store.postgres.door import Door
@@ -247,8 +247,10 @@ class Batch:
         for (queue, key), (target, _, _) in self._keys.items():
             if self._reserved[queue, key][0] != target:
                 turn.execute(_MOVE_KEY, (target, queue, key))
-        with turn.connection.cursor() as cursor:
-            cursor.executemany(_INSERT, [self._row(run) for run in _runs(entries, self._shedding())])
+        if gates := [gate for entry in entries for gate in entry.gates]:
+            turn.gates.meet(gates)
+        if entries:
+            turn.write_rows(_INSERT, [self._row(run) for run in _runs(entries, self._shedding())])
         turn.scribe.accepted(entries)
         for taker, draft, newer in self._merged:
             turn.execute(_MERGE, self._merge(taker, draft, newer))

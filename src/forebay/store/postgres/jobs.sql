@@ -27,12 +27,16 @@ WHERE r.queue = %s;
 UPDATE forebay.queue SET depth_most = %s WHERE name = %s;
 
 -- name: insert
--- A run at its birth: ready, waiting for its time, or held by a gate.
+-- Runs at their birth: ready, waiting for their time, or held by a gate.
 INSERT INTO forebay.run (
     last_id, rank, due_at, enqueued_at, rank_base, expires_at, n, size, max_attempts, state, single, rank_timed, merges,
     queue, cls, kind, subject, gate, gates, facts, bodies
 )
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s);
+SELECT * FROM unnest(
+    %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::integer[], %s::integer[],
+    %s::integer[], %s::smallint[], %s::boolean[], %s::smallint[], %s::boolean[], %s::text[], %s::text[], %s::text[],
+    %s::text[], %s::text[], %s::text[], %b::json[], %b::json[]
+);
 
 -- name: keys
 -- Which of these keys are known, and live.

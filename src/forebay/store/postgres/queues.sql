@@ -60,11 +60,16 @@ SELECT * FROM forebay.work_at(
     %s::text[], %s::bigint[], %s::bigint[], %s::integer[], %s::bigint[], %s::bigint
 );
 
--- name: gate
--- One gate: its slots, holders, waiters, line, the operator's number, and what a rate has.
-SELECT g.slots, g.held, g.parked, g.standing, g.opened,
-    (SELECT l.slots FROM forebay.gate_limit AS l WHERE l.name = g.name), g.step, g.tide
-FROM forebay.gate AS g WHERE g.name = %s;
+-- name: look
+-- Gates: their slots, holders, waiters, lines, the operator's numbers, what a rate has, the heads of their lines.
+SELECT n.name, coalesce(g.slots, 0), coalesce(g.held, 0), coalesce(g.parked, 0), coalesce(g.standing, 0),
+    coalesce(g.opened, false), (SELECT l.slots FROM forebay.gate_limit AS l WHERE l.name = n.name),
+    coalesce(g.step, 0), coalesce(g.tide, 0),
+    CASE WHEN g.standing > 0 THEN (SELECT min(l.id) FROM forebay.line AS l WHERE l.gate = n.name) END,
+    g.name IS NOT NULL
+FROM unnest(%s::text[]) AS n (name) LEFT JOIN LATERAL (
+    SELECT * FROM forebay.gate AS g WHERE g.name = n.name OFFSET 0
+) AS g ON true;
 
 -- name: gates
 -- Gates that are in use: the slots that hold now, holders, waiters. No number lets two in where a line says who is next.
@@ -85,15 +90,17 @@ INSERT INTO forebay.gate_limit VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET 
 DELETE FROM forebay.gate_limit WHERE name = %s;
 
 -- name: put_gate
--- One gate after a turn.
+-- Gates after a turn.
 INSERT INTO forebay.gate (name, slots, held, parked, standing, opened, step, tide)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT (name) DO UPDATE
+SELECT * FROM unnest(
+    %s::text[], %s::integer[], %s::integer[], %s::integer[], %s::integer[], %s::boolean[], %s::bigint[], %s::bigint[]
+) ON CONFLICT (name) DO UPDATE
 SET slots = excluded.slots, held = excluded.held, parked = excluded.parked, standing = excluded.standing,
     opened = excluded.opened, step = excluded.step, tide = excluded.tide;
 
 -- name: drop_gate
 -- Nobody holds it, waits at it or stands in line: a million subjects leave nothing behind.
-DELETE FROM forebay.gate WHERE name = %s;
+DELETE FROM forebay.gate WHERE name = ANY (%s);
 
 -- name: drop_ebbed
 -- Rates that owe nothing any more and that nobody waits at.
@@ -172,6 +179,10 @@ DELETE FROM forebay.pace WHERE queue = %s AND gate = %s;
 -- name: enter_line
 -- A job stands in the line of an ordered gate.
 INSERT INTO forebay.line VALUES (%s, %s) ON CONFLICT DO NOTHING;
+
+-- name: line_up
+-- New jobs stand in their lines.
+INSERT INTO forebay.line SELECT * FROM unnest(%s::text[], %s::bigint[]);
 
 -- name: leave_line
 -- A job leaves it.

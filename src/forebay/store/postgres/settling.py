@@ -18,7 +18,7 @@ from forebay.core.lease import Lease, Settled, Settlement, outlived
 from forebay.core.limits import LEASE_LEAST, LEASE_MOST
 from forebay.core.outcome import Release, Retry, Verdict
 from forebay.store.checks import check_ids, check_purge, checked_owner, checked_total
-from forebay.store.gating import RUNNING, STATES
+from forebay.store.places import RUNNING, STATES
 from forebay.store.postgres.claims import CALL, Claims
 from forebay.store.postgres.endings import cancel, purge, redrive
 from forebay.store.postgres.queries import statement

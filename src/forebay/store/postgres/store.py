@@ -22,14 +22,13 @@ from forebay.store.postgres.queries import statement
 from forebay.store.postgres.tend import SETTLE_MEMORY
 from forebay.store.protocol import Capabilities, Promotion, Vitals
 from forebay.store.sql_logs import SqlLogs, due_logs
-from forebay.store.unbuilt import POSTGRES, Unbuilt
 
 _COMMIT: Final = statement("commit_offset")
 _OLDEST: Final = statement("oldest_entries")
 _BIGINT_MOST: Final = 2**63 - 1
 
 
-class PostgresStore(Feed, Export, LedgerVerbs, Unbuilt):
+class PostgresStore(Feed, Export, LedgerVerbs):
     """The production store."""
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
@@ -43,7 +42,6 @@ class PostgresStore(Feed, Export, LedgerVerbs, Unbuilt):
             processes="many",
             settle_memory=SETTLE_MEMORY,
             lease_grain=0.0,
-            lacks=POSTGRES,
         )
 
     def vitals(self) -> Vitals:

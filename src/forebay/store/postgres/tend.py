@@ -10,7 +10,7 @@ from typing import Any, Final
 from forebay.core.ledger import Change
 from forebay.core.limits import BATCH_MOST
 from forebay.core.outcome import OUT_OF_TIME
-from forebay.store.gating import DEAD, Row
+from forebay.store.places import DEAD, Row
 from forebay.store.postgres.base import Turn
 from forebay.store.postgres.connect import Rows
 from forebay.store.postgres.graves import bury, left

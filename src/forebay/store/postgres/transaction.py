@@ -26,7 +26,7 @@ from psycopg.rows import tuple_row
 from forebay.core.errors import Closed, Invalid, LeaseLost, StoreFailed
 from forebay.core.lease import Lease
 from forebay.core.outcome import Verdict
-from forebay.store.gating import RUNNING
+from forebay.store.places import RUNNING
 from forebay.store.postgres.base import Turn
 from forebay.store.postgres.bulk import Bulk
 from forebay.store.postgres.runs import Ref

@@ -15,7 +15,7 @@ from forebay.core.lease import Lease
 from forebay.core.ledger import Change
 from forebay.core.limits import LEASE_LEAST, LEASE_MOST
 from forebay.store.checks import check_batch, check_limit, checked_owner, checked_total
-from forebay.store.gating import READY, RUNNING
+from forebay.store.places import READY, RUNNING
 from forebay.store.protocol import Promotion, Want
 from forebay.store.sqlite.intake import Intake
 from forebay.store.sqlite.queries import statement

@@ -9,7 +9,7 @@ from forebay.core.names import check_text
 from forebay.store.brokers import any_new
 from forebay.store.checks import check_batch
 from forebay.store.feeding import FEED_KEPT, Place, check_feed
-from forebay.store.gating import DEAD
+from forebay.store.places import DEAD
 from forebay.store.protocol import Receipt, Tally
 from forebay.store.sqlite.intake import accept
 from forebay.store.sqlite.ledger import LedgerVerbs

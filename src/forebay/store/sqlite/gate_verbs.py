@@ -1,12 +1,13 @@
 """The verbs about gates that are not about one queue: letting some pass a condition, and telling what holds a job."""
 
+import json
 import sqlite3
 from typing import Final
 
 from forebay.core.instant import Instant
 from forebay.core.limits import AHEAD_MOST, ID_MOST
 from forebay.store.checks import check_ids, checked_condition
-from forebay.store.gating import READY, WAITING, Row
+from forebay.store.places import READY, WAITING, Place, Row
 from forebay.store.protocol import Hold
 from forebay.store.sqlite.queries import statement
 from forebay.store.sqlite.row import text_of
@@ -15,10 +16,9 @@ from forebay.store.sqlite.tend import open_gates, readmit, tend
 from forebay.store.sqlite.turn import Turn
 
 _ONE: Final = statement("one")
-_GATE: Final = statement("gate")
+_LOOK: Final = statement("look")
 _PARKED_AT: Final = statement("parked_at")
 _PASS: Final = statement("pass")
-_HEAD: Final = statement("head_of_line")
 _PACE: Final = statement("pace")
 _PARKED_BEFORE: Final = statement("parked_before")
 _STANDING_BEFORE: Final = statement("standing_before")
@@ -53,18 +53,16 @@ def _row(reader: sqlite3.Connection, job_id: int) -> Row | None:
 
 
 def _hold(reader: sqlite3.Connection, now: Instant, row: Row, name: str) -> Hold | None:
-    found = reader.execute(_GATE, (name,)).fetchone()
-    if found is None or row.state != WAITING:
+    place = Place(*reader.execute(_LOOK, (json.dumps([name]),)).fetchone())
+    if not place.stored or row.state != WAITING:
         return None
-    stamped, held, parked, standing, _, limit, step, _ = found
-    slots = stamped if limit is None else limit
-    if standing:
+    if place.standing:
         before = len(reader.execute(_STANDING_BEFORE, (name, row.id, AHEAD_MOST)).fetchall())
-        return Hold(name, min(slots, 1), held, parked, before, reader.execute(_HEAD, (name,)).fetchone()[0])
+        return Hold(name, place.room, place.held, place.parked, before, place.head)
     before = len(reader.execute(_PARKED_BEFORE, (name, row.rank, row.id, AHEAD_MOST)).fetchall())
-    pace = reader.execute(_PACE, (row.queue, name)).fetchone() if step else None
+    pace = reader.execute(_PACE, (row.queue, name)).fetchone() if place.step else None
     opens_at = None if pace is None or pace[0] is None else max(pace[0], now)
-    return Hold(name, slots, held, parked, before, opens_at=opens_at)
+    return Hold(name, place.room, place.held, place.parked, before, opens_at=opens_at)
 
 
 def _release(turn: Turn, name: str, count: int) -> int:

@@ -21,7 +21,7 @@ from forebay.core.rank import rank_at
 from forebay.core.spec import QueueSpec
 from forebay.store.brokers import any_new, folded
 from forebay.store.checks import check_batch, check_bytes
-from forebay.store.gating import READY, STATES, WAITING, Row
+from forebay.store.places import READY, STATES, WAITING, Row
 from forebay.store.protocol import Receipt
 from forebay.store.sqlite.base import Base
 from forebay.store.sqlite.queries import statement
@@ -167,6 +167,8 @@ class _Batch:
         self._make_room()
         if turn.gated or any(entry.gates for entry in entries):
             tend(turn)
+        if gates := [gate for entry in entries for gate in entry.gates]:
+            turn.gates.meet(gates)
         plain = [self._plain_row(entry) for entry in entries if _is_plain(entry)]
         rows = [self._row(entry) for entry in entries if not _is_plain(entry)] if len(plain) < len(entries) else []
         turn.connection.executemany(_INSERT_PLAIN, plain)

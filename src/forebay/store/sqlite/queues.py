@@ -23,7 +23,7 @@ from forebay.core.spec import QueueSpec
 from forebay.core.stamp import Stamper
 from forebay.store.brokers import became
 from forebay.store.checks import check_batch, check_gate, check_ids, check_limit, check_neighbours, check_spec
-from forebay.store.gating import READY, STATES
+from forebay.store.places import READY, STATES
 from forebay.store.protocol import Backlog, GateUse, Page, Query
 from forebay.store.sqlite.gate_verbs import GateVerbs
 from forebay.store.sqlite.intake import accept

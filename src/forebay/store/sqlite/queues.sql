@@ -79,10 +79,12 @@ DELETE FROM class WHERE queue = ?1 AND name = ?2 AND ready <= 0;
 -- Classes that joined after the last one seen, in the order of arrival.
 SELECT name, joined FROM class INDEXED BY class_joined WHERE queue = ?1 AND joined > ?2 ORDER BY joined;
 
--- name: gate
--- One gate: its slots, holders, waiters, line, the operator's number, and what a rate has.
-SELECT g.slots, g.held, g.parked, g.standing, g.opened, (SELECT slots FROM gate_limit WHERE name = ?1), g.step, g.tide
-FROM gate AS g WHERE g.name = ?1;
+-- name: look
+-- Gates: their slots, holders, waiters, lines, the operator's numbers, what a rate has, the heads of their lines.
+SELECT n.value, coalesce(g.slots, 0), coalesce(g.held, 0), coalesce(g.parked, 0), coalesce(g.standing, 0),
+    coalesce(g.opened, 0), (SELECT slots FROM gate_limit WHERE name = n.value), coalesce(g.step, 0), coalesce(g.tide, 0),
+    CASE WHEN g.standing > 0 THEN (SELECT min(id) FROM line WHERE gate = n.value) END, g.name IS NOT NULL
+FROM json_each(?1) AS n LEFT JOIN gate AS g ON g.name = n.value;
 
 -- name: gates
 -- Gates that are in use: the slots that hold now, holders, waiters. No number lets two in where a line says who is next.
@@ -104,7 +106,7 @@ INSERT OR REPLACE INTO gate_limit VALUES (?, ?);
 DELETE FROM gate_limit WHERE name = ?;
 
 -- name: put_gate
--- One gate after a call.
+-- Gates after a call.
 INSERT OR REPLACE INTO gate (name, slots, held, parked, standing, opened, step, tide) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: drop_gate
@@ -200,6 +202,10 @@ SELECT min(opens_at) FROM pace INDEXED BY pace_later WHERE open = 0 AND opens_at
 -- name: enter_line
 -- A job stands in the line of an ordered gate.
 INSERT OR IGNORE INTO line VALUES (?, ?);
+
+-- name: line_up
+-- New jobs stand in their lines.
+INSERT INTO line VALUES (?, ?);
 
 -- name: leave_line
 -- A job leaves it.

@@ -8,7 +8,7 @@ import msgspec
 from forebay.core.job import Job
 from forebay.core.lease import Lease
 from forebay.core.outcome import Failure
-from forebay.store.gating import STATES
+from forebay.store.places import STATES
 
 _FIELDS: Final = len(Job.__struct_fields__)
 _INTEGER_MOST: Final = 2**63 - 1

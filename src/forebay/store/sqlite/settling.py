@@ -17,7 +17,7 @@ from forebay.core.ledger import Change, Trait
 from forebay.core.outcome import Ack, Cancel, DeadLetter, Failure, Release, Retry, Verdict
 from forebay.core.rank import rank_at
 from forebay.store.checks import check_batch, check_bytes, check_ids, check_purge
-from forebay.store.gating import CANCELLED, DEAD, DONE, READY, RUNNING, STATES, WAITING, Row
+from forebay.store.places import CANCELLED, DEAD, DONE, READY, RUNNING, STATES, WAITING, Row
 from forebay.store.protocol import CancelAnswer
 from forebay.store.sqlite.claims import Claims
 from forebay.store.sqlite.graves import Mark, died, failed, lay_down

@@ -20,10 +20,9 @@ from forebay.store.sql_logs import SqlLogs
 from forebay.store.sqlite.feed import Feed
 from forebay.store.sqlite.queries import statement
 from forebay.store.sqlite.turn import SETTLE_MEMORY, Turn
-from forebay.store.unbuilt import SQLITE, Unbuilt
 
 
-class SqliteStore(Feed, Unbuilt):
+class SqliteStore(Feed):
     """The embedded store."""
 
     def __init__(self, path: str, *, clock: Clock | None = None) -> None:
@@ -31,9 +30,7 @@ class SqliteStore(Feed, Unbuilt):
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(
-            name="sqlite", durable=True, processes="many", settle_memory=SETTLE_MEMORY, lease_grain=0.0, lacks=SQLITE
-        )
+        return Capabilities(name="sqlite", durable=True, processes="many", settle_memory=SETTLE_MEMORY, lease_grain=0.0)
 
     def append(self, log: str, bodies: Sequence[bytes], keys: Sequence[str | None] | None = None) -> list[LogEntry]:
         log = check_name("log", log)

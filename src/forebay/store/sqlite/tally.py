@@ -15,7 +15,7 @@ from forebay.core.policy import Bounded
 from forebay.core.share import Share, start_of
 from forebay.core.spec import QueueSpec
 from forebay.core.stamp import Stamper
-from forebay.store.gating import READY, RUNNING, WAITING
+from forebay.store.places import READY, RUNNING, WAITING
 from forebay.store.sqlite.queries import statement
 
 _QUEUE: Final = statement("queue")

@@ -10,7 +10,7 @@ from typing import Any, Final
 from forebay.core.ledger import Change
 from forebay.core.limits import BATCH_MOST, INSTANT_MOST
 from forebay.core.outcome import OUT_OF_TIME
-from forebay.store.gating import READY, Row
+from forebay.store.places import READY, Row
 from forebay.store.sqlite.graves import bury, too_many
 from forebay.store.sqlite.queries import statement
 from forebay.store.sqlite.tally import Line

@@ -5,6 +5,7 @@ raises is rolled back by the writer and leaves nothing. Jobs move only by the me
 counters, gates and lines always change together.
 """
 
+import json
 import sqlite3
 from collections.abc import Sequence
 from typing import Final
@@ -15,7 +16,8 @@ from forebay.core.instant import Instant, Span
 from forebay.core.ledger import encode_record
 from forebay.core.scribe import Scribe
 from forebay.store.gate_tables import SqlTables
-from forebay.store.gating import READY, Gates, Row
+from forebay.store.gating import Gates
+from forebay.store.places import READY, Row
 from forebay.store.sqlite.queries import statement
 from forebay.store.sqlite.row import id_list
 from forebay.store.sqlite.tally import Knowledge, Line, Tally, Turns
@@ -66,7 +68,9 @@ class Turn:
     @property
     def gates(self) -> Gates:
         if self._gates is None:
-            self._gates = Gates(SqlTables(self.connection.execute, statement), self.now)
+            connection = self.connection
+            tables = SqlTables(connection.execute, connection.executemany, json.dumps, statement)
+            self._gates = Gates(tables, self.now)
         return self._gates
 
     @property

@@ -4,9 +4,10 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import cycle, islice
 
+from forebay.core.features import Feature
 from forebay.core.lease import Lease
 from forebay.core.outcome import Ack
-from forebay.core.policy import AtMost, Fair, Priority
+from forebay.core.policy import AtMost, Fair, Priority, Rate
 from forebay.store.protocol import Store, Want
 from forebay.testing.conformance.case import Need, case, case_if
 from forebay.testing.conformance.harness import LONG, QUEUE, Harness
@@ -212,6 +213,51 @@ def a_tenant_at_its_cap_does_not_take_the_turns_of_others(h: Harness) -> None:
     assert len(h.claim(1, cls="a")) == 1
     served = _served(h, 20)
     assert served == Counter(b=20)
+
+
+@case
+def shares_hold_among_tenants_with_caps_of_their_own(h: Harness) -> None:
+    h.spec(share=Fair(weights={"a": 3}), eligibility=AtMost(4, per="tenant"))
+    h.enqueue(60, tenant="a")
+    h.enqueue(60, tenant="b")
+    served = _served(h, 40, 4)
+    assert abs(served["a"] - 30) <= 1.5, served
+
+
+@case_if(Feature.RATE)
+def a_flood_at_the_end_of_its_own_rate_leaves_the_turns_to_others(h: Harness) -> None:
+    h.spec(share=Fair(weights={"flood": 9}), eligibility=Rate(2, h.brief, per="tenant"))
+    h.enqueue(40, tenant="flood")
+    h.enqueue(6, tenant="light")
+    for _ in range(3):
+        assert _served(h, 4, 4) == Counter(flood=2, light=2)
+        assert h.claim(4) == []
+        h.advance(h.short)
+
+
+@case
+def claims_of_one_class_cost_the_others_no_turn(h: Harness) -> None:
+    h.spec(share=Fair())
+    for tenant in "abc":
+        h.enqueue(40, tenant=tenant)
+    served: Counter[str | None] = Counter()
+    for _ in range(10):
+        assert [lease.job.tenant for lease in h.claim(1, cls="b")] == ["b"]
+        served += _served(h, 3, 3)
+    assert served == Counter(a=10, b=10, c=10)
+
+
+@case
+def one_call_may_want_a_class_and_whoever_is_next(h: Harness) -> None:
+    h.spec(share=Fair())
+    for tenant in "abc":
+        h.enqueue(40, tenant=tenant)
+    served: Counter[str | None] = Counter()
+    for _ in range(12):
+        leases = h.store.claim([Want(QUEUE, 1, "a"), Want(QUEUE, 2)], "worker", LONG)
+        assert [lease.job.tenant for lease in leases[:1]] == ["a"]
+        served.update(lease.job.tenant for lease in leases[1:])
+    assert all(abs(served[tenant] - 8) <= 1 for tenant in "abc"), served
 
 
 @case

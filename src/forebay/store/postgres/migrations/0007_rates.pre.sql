@@ -133,6 +133,93 @@ BEGIN
 END
 $$;
 
+-- The heads of lines whose turn has come are ready, all at once where the line is all that they wait for.
+CREATE FUNCTION forebay.let_heads_in(v_now bigint, most integer) RETURNS TABLE (ready integer, queues text[])
+LANGUAGE sql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on
+AS $$
+    WITH opened AS (
+        SELECT g.name FROM forebay.gate AS g
+        WHERE g.opened AND g.standing > 0 AND g.parked > 0 AND g.held = 0
+            AND coalesce((SELECT l.slots FROM forebay.gate_limit AS l WHERE l.name = g.name), g.slots) > 0
+        ORDER BY g.name LIMIT most
+    ), head AS MATERIALIZED (
+        SELECT o.name, r.last_id, r.queue, coalesce((r.gates::json -> 0 ->> 4)::integer, 1) AS cost
+        FROM opened AS o, LATERAL (
+            SELECT r.* FROM forebay.run AS r
+            WHERE r.single AND r.last_id = (SELECT min(l.id) FROM forebay.line AS l WHERE l.gate = o.name) OFFSET 0
+        ) AS r
+        WHERE r.gate = o.name AND r.due_at <= v_now AND (r.expires_at IS NULL OR r.expires_at > v_now)
+            AND json_array_length(r.gates::json) = 1
+    ), passed AS (
+        UPDATE forebay.gate AS g SET parked = g.parked - 1, held = h.cost, opened = false FROM head AS h WHERE g.name = h.name
+    ), let AS (
+        UPDATE forebay.run AS r SET gate = NULL, state = 1 FROM head AS h WHERE r.single AND r.last_id = h.last_id
+        RETURNING r.queue
+    )
+    SELECT count(*)::integer, coalesce(array_agg(DISTINCT t.queue), '{}') FROM let AS t
+$$;
+
+-- The first of those parked at a gate for whom there is room are ready, all at once as far as it is all they wait for.
+CREATE FUNCTION forebay.let_some_in(v_now bigint, v_gate text, v_held integer, v_slots integer, most integer)
+RETURNS TABLE (ready integer, queues text[])
+LANGUAGE sql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on
+AS $$
+    WITH first AS (
+        SELECT r.last_id, r.rank, r.due_at, r.expires_at, r.gates::json AS gates FROM forebay.run AS r
+        WHERE r.gate = v_gate ORDER BY r.rank, r.last_id LIMIT least(most, v_slots - v_held)
+    ), costing AS (
+        SELECT f.*, coalesce((f.gates -> 0 ->> 4)::integer, 1) AS cost FROM first AS f
+    ), fitting AS (
+        SELECT c.last_id, c.cost, bool_and(
+            json_array_length(c.gates) = 1 AND c.due_at <= v_now AND (c.expires_at IS NULL OR c.expires_at > v_now)
+            AND c.held_then + least(c.cost, greatest(v_slots, 1)) <= v_slots
+        ) OVER (ORDER BY c.rank, c.last_id) AS fits
+        FROM (
+            SELECT c.*, v_held + sum(c.cost) OVER (ORDER BY c.rank, c.last_id) - c.cost AS held_then FROM costing AS c
+        ) AS c
+    ), head AS MATERIALIZED (
+        SELECT f.last_id, f.cost FROM fitting AS f WHERE f.fits
+    ), passed AS (
+        UPDATE forebay.gate AS g SET parked = g.parked - h.n, held = g.held + h.cost
+        FROM (SELECT count(*) AS n, sum(cost) AS cost FROM head) AS h WHERE g.name = v_gate AND h.n > 0
+    ), let AS (
+        UPDATE forebay.run AS r SET gate = NULL, state = 1 FROM head AS h WHERE r.single AND r.last_id = h.last_id
+        RETURNING r.queue
+    )
+    SELECT count(*)::integer, coalesce(array_agg(DISTINCT t.queue), '{}') FROM let AS t
+$$;
+
+-- The same of those parked at the one rate of a queue that lets somebody in, for a claim that starts them.
+CREATE FUNCTION forebay.let_some_start(v_now bigint, v_gate text, v_queue text, most integer) RETURNS integer
+LANGUAGE sql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on
+AS $$
+    WITH rate AS MATERIALIZED (
+        SELECT g.tide, g.step, coalesce(l.slots, g.slots) AS slots
+        FROM forebay.gate AS g LEFT JOIN forebay.gate_limit AS l ON l.name = g.name WHERE g.name = v_gate
+    ), first AS (
+        SELECT r.last_id, r.rank, r.gates::json AS gates FROM forebay.run AS r
+        WHERE left(r.gate, 5) = 'rate/' AND r.gate = v_gate AND r.queue = v_queue ORDER BY r.rank, r.last_id LIMIT most
+    ), costing AS (
+        SELECT f.*, coalesce((f.gates -> 0 ->> 4)::integer, 1) AS cost FROM first AS f
+    ), fitting AS (
+        SELECT c.last_id, c.cost, bool_and(json_array_length(c.gates) = 1 AND coalesce(forebay.opens_at(
+            CASE WHEN c.spent = 0 THEN t.tide ELSE greatest(t.tide, v_now) + c.spent * t.step END, t.slots, c.cost, t.step
+        ) <= v_now, false)) OVER (ORDER BY c.rank, c.last_id) AS fits
+        FROM rate AS t, (
+            SELECT c.*, sum(c.cost) OVER (ORDER BY c.rank, c.last_id) - c.cost AS spent FROM costing AS c
+        ) AS c
+    ), head AS MATERIALIZED (
+        SELECT f.last_id, f.cost FROM fitting AS f WHERE f.fits
+    ), passed AS (
+        UPDATE forebay.gate AS g SET parked = g.parked - h.n, tide = greatest(g.tide, v_now) + h.cost * g.step
+        FROM (SELECT count(*) AS n, sum(cost) AS cost FROM head) AS h WHERE g.name = v_gate AND h.n > 0
+    ), let AS (
+        UPDATE forebay.run AS r SET gate = NULL, state = 1 FROM head AS h WHERE r.single AND r.last_id = h.last_id
+        RETURNING r.queue
+    )
+    SELECT count(*)::integer FROM let AS t
+$$;
+
 -- Who is parked where there is room is let in, then who is due; `most` are tried. Rates whose time has come are open.
 -- Says how many became ready, and in which queues there may be work. Who has expired is passed over, as in 0004.
 CREATE OR REPLACE FUNCTION forebay.let_in(v_now bigint, most integer) RETURNS TABLE (ready integer, queues text[])
@@ -148,8 +235,14 @@ DECLARE
     v_at text;
     v_tried integer := 0;
     v_ready integer := 0;
+    v_some integer;
     v_queues text[] := '{}';
+    v_told text[];
 BEGIN
+    IF EXISTS (SELECT FROM forebay.gate AS g WHERE g.opened) THEN
+        SELECT h.ready, h.queues INTO v_ready, v_queues FROM forebay.let_heads_in(v_now, most) AS h;
+        v_tried := v_ready;
+    END IF;
     WHILE v_tried < most LOOP
         SELECT g.name, g.standing, g.held, coalesce(l.slots, g.slots) AS slots, g.parked > 0 AS parked INTO v_gate
         FROM forebay.gate AS g LEFT JOIN forebay.gate_limit AS l ON l.name = g.name
@@ -162,6 +255,14 @@ BEGIN
                 AND (r.expires_at IS NULL OR r.expires_at > v_now)
                 AND r.last_id = (SELECT min(l.id) FROM forebay.line AS l WHERE l.gate = v_gate.name);
         ELSIF v_gate.parked AND v_gate.standing = 0 AND v_gate.held < v_gate.slots THEN
+            SELECT f.ready, f.queues INTO v_some, v_told
+            FROM forebay.let_some_in(v_now, v_gate.name, v_gate.held, v_gate.slots, most - v_tried) AS f;
+            IF v_some > 0 THEN
+                v_tried := v_tried + v_some;
+                v_ready := v_ready + v_some;
+                v_queues := ARRAY(SELECT DISTINCT unnest(v_queues || v_told));
+                CONTINUE;
+            END IF;
             SELECT r.last_id, r.queue, r.gates INTO v_id, v_queue, v_gates FROM (
                 SELECT * FROM (
                     SELECT * FROM forebay.run AS r WHERE r.gate = v_gate.name ORDER BY r.rank, r.last_id LIMIT 100
@@ -237,6 +338,12 @@ BEGIN
         SELECT wanted - coalesce(sum(f.n), 0) INTO v_need FROM (
             SELECT r.n FROM forebay.run AS r WHERE r.state = 1 AND r.queue = v_queue AND r.cls = v_class LIMIT wanted
         ) AS f;
+    END IF;
+    -- One rate, as most queues have it.
+    SELECT min(p.gate) INTO v_gate FROM forebay.pace AS p WHERE p.open AND p.queue = v_queue HAVING count(*) = 1;
+    IF FOUND AND v_need > 0 AND v_class IS NULL THEN
+        v_need := v_need - forebay.let_some_start(v_now, v_gate, v_queue, v_need);
+        PERFORM forebay.repace(v_now, p.gate, p.queue) FROM forebay.pace AS p WHERE p.gate = v_gate;
     END IF;
     WHILE v_need > 0 AND v_tries > 0 LOOP
         v_tries := v_tries - 1;

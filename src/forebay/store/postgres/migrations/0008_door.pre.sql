@@ -26,8 +26,9 @@ END
 $$;
 
 -- Before a key is taken by state: whoever had it loses it, unless his job is in one of the states.
+-- With its owner's rights: who may only enqueue need not be allowed to look at jobs, or to take keys away.
 CREATE FUNCTION forebay.free_key() RETURNS trigger
-LANGUAGE plpgsql SET enable_seqscan = off
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
 AS $$
 BEGIN
     DELETE FROM forebay.key AS k

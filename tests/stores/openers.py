@@ -1,0 +1,41 @@
+"""How tests open the stores of the project: on a clock that they turn themselves, and without waiting for a disk.
+
+An opener that is called again opens the same state. Each is given a place of its own: a directory, or a database.
+"""
+
+from pathlib import Path
+
+from forebay.core.clock import Clock
+from forebay.store.memory.disk import RealDisk
+from forebay.store.memory.journaled import open_journaled
+from forebay.store.postgres.store import PostgresStore
+from forebay.store.protocol import Store
+from forebay.store.sqlite.store import SqliteStore
+from forebay.testing.conformance import Opener
+
+
+class UnsyncedDisk(RealDisk):
+    """Real files without the flushes: no case cuts the power, and a thousand flushes take half a minute."""
+
+    def sync(self, handle: int) -> None:
+        pass
+
+    def sync_directory(self, path: str) -> None:
+        pass
+
+
+def journaled(directory: Path) -> Opener:
+    return lambda clock: open_journaled(str(directory / "journal"), clock=clock, disk=UnsyncedDisk())
+
+
+def sqlite(directory: Path) -> Opener:
+    def opener(clock: Clock | None) -> Store:
+        store = SqliteStore(str(directory / "jobs.db"), clock=clock)
+        store._writer._connection.execute("PRAGMA synchronous = OFF")
+        return store
+
+    return opener
+
+
+def postgres(url: str) -> Opener:
+    return lambda clock: PostgresStore(url, clock=clock)

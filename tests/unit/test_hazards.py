@@ -1,0 +1,90 @@
+"""Every hazard is brought by the value that it is about, a plain queue has none, and what is to be watched exists."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forebay.core.hazards import HAZARDS, hazards
+from forebay.core.instant import days, seconds
+from forebay.core.policy import (
+    Aging,
+    AtMost,
+    Block,
+    Bounded,
+    DeadLetters,
+    Fair,
+    FanOut,
+    InOrder,
+    KeepFor,
+    LatestWins,
+    Priority,
+    Rate,
+    Retained,
+    Route,
+    Routing,
+    Shed,
+    Until,
+    While,
+)
+from forebay.core.spec import QueueSpec
+
+ROUTES = (Route("a", "x"),)
+FULL = Bounded(9)
+
+BROUGHT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("strict priority", {"selection": Priority()}, {"selection": Aging()}),
+    ("chosen by rank", {"share": Fair(), "eligibility": AtMost(2)}, {"eligibility": AtMost(2)}),
+    (
+        "chosen by rank",
+        {"share": Fair(), "eligibility": Rate(2, per="tenant")},
+        {"share": Fair(), "eligibility": AtMost(2, per="tenant")},
+    ),
+    (
+        "who never pauses",
+        {"merge": LatestWins(quiet=seconds(1))},
+        {"merge": LatestWins(quiet=seconds(1), at_most=seconds(9))},
+    ),
+    ("the same key comes again", {"unique": While()}, {}),
+    ("more comes than may start", {"eligibility": Rate(1), "capacity": FULL}, {"eligibility": AtMost(1)}),
+    ("takes all that it shares", {"eligibility": AtMost(1, shared="gpu")}, {"eligibility": AtMost(1)}),
+    ("a dead head holds its line", {"eligibility": InOrder(dead_head="block")}, {"eligibility": InOrder()}),
+    ("runs without it", {"eligibility": InOrder()}, {"eligibility": InOrder(dead_head="block")}),
+    ("nobody opens the gate", {"eligibility": Until("x"), "capacity": FULL}, {"capacity": FULL}),
+    ("nothing bounds", {"eligibility": Until("x")}, {"eligibility": Until("x"), "capacity": FULL}),
+    ("waits for itself", {"capacity": Bounded(9, Block())}, {"capacity": FULL}),
+    ("dies unrun", {"capacity": Bounded(9, Shed())}, {"capacity": FULL}),
+    ("where nobody looks", {"routing": Routing(dead=DeadLetters("graves"))}, {"routing": Routing(3)}),
+    ("forgotten before", {"routing": Routing(dead=DeadLetters(most=9))}, {"routing": Routing(3)}),
+    ("one subscriber that is full", {"fan_out": FanOut(ROUTES)}, {"fan_out": FanOut(ROUTES, "drop")}),
+    ("no route knows is dropped", {"fan_out": FanOut(ROUTES, "drop")}, {"fan_out": FanOut(ROUTES)}),
+    ("loses entries", {"retention": Retained(window=days(1))}, {"retention": Retained()}),
+    ("keeps everything behind it", {"retention": Retained(1, days(1), "block")}, {"retention": KeepFor(days(1))}),
+]
+
+
+def told(axes: dict[str, Any]) -> str:
+    return " | ".join(each.fails_by for each in hazards(QueueSpec(name="q", **axes)))
+
+
+@pytest.mark.parametrize(("words", "axes", "near"), BROUGHT, ids=[words for words, _, _ in BROUGHT])
+def test_a_hazard_is_told_of_what_brings_it_and_of_nothing_near(
+    words: str, axes: dict[str, Any], near: dict[str, Any]
+) -> None:
+    assert words in told(axes)
+    assert words not in told(near)
+
+
+def test_a_plain_queue_has_none_and_every_hazard_is_brought_by_something() -> None:
+    assert hazards(QueueSpec(name="q")) == []
+    brought = {each.fails_by for _, axes, _ in BROUGHT for each in hazards(QueueSpec(name="q", **axes))}
+    assert brought == {each.fails_by for each in HAZARDS}
+
+
+def test_the_metrics_to_watch_exist() -> None:
+    metrics = Path(__file__).parents[2] / "src" / "forebay" / "serve" / "metrics"
+    known = "".join(file.read_text() for file in metrics.glob("*.py"))
+    named = {name for each in HAZARDS for name in re.findall(r"forebay_\w+", each.watch)}
+    assert named
+    assert {name for name in named if f'"{name}"' not in known} == set()
