@@ -12,7 +12,7 @@ from forebay.client import Forebay
 from forebay.serve.metrics import families
 from forebay.serve.metrics.metrics import Metrics
 from forebay.store.open import open_store
-from forebay.store.protocol import Vitals
+from forebay.store.protocol import Capabilities, Vitals
 from forebay.work.options import Options
 from forebay.work.window import families as worker_families
 from forebay.work.worker import Worker
@@ -32,7 +32,8 @@ def exposed(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     store = open_store(f"sqlite:///{tmp_path_factory.mktemp('names')}/jobs.db")
     metrics = Metrics(store)
     metrics.watch.look(slowly=True)
-    told = [*metrics.families(), *families.server(Vitals({}, True, 0.0, {}, 0, 0, True))]
+    vitals = Vitals({}, True, 0.0, {}, 0, 0, True)
+    told = [*metrics.families(), *families.server(vitals, Capabilities("postgres", durable=True))]
     fb = Forebay("memory://")
     worker = Worker(fb, Options())
     worker.pool.start()

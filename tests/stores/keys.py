@@ -16,7 +16,7 @@ COUNTERS: Final = (b"waiting", b"ready", b"running", b"done", b"dead", b"cancell
 def left_behind(client: "redis.Redis") -> dict[str, int]:
     """By key; an empty dict is what a drained store should give."""
     left: dict[str, int] = {}
-    for key in client.keys("*"):
+    for key in client.execute_command("KEYS", "*"):
         name = key.decode().partition(":")[2]
         if name.startswith("q:"):
             counts = client.hmget(key, list(COUNTERS))

@@ -51,8 +51,7 @@ def pooled(request: pytest.FixtureRequest) -> Opener:
 
 
 def redis(request: pytest.FixtureRequest) -> Opener:
-    url: str = request.getfixturevalue("redis_url")
-    return lambda clock: RedisStore(url, clock=clock)
+    return openers.redis(request.getfixturevalue("redis_url"))
 
 
 STORES: dict[str, tuple[Make, set[Need | Feature]]] = {

@@ -17,7 +17,7 @@ from forebay.core.policy import Retained
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.store.checks import check_batch, check_bytes, check_ids, check_limit, check_neighbours, check_spec
-from forebay.store.gating import STATES
+from forebay.store.places import STATES
 from forebay.store.protocol import Backlog, Page, Query
 from forebay.store.redis.base import refuse
 from forebay.store.redis.gate_verbs import GateVerbs

@@ -11,7 +11,7 @@ from forebay.core.lease import Lease, Settled, Settlement
 from forebay.core.limits import LEASE_LEAST, LEASE_MOST
 from forebay.core.outcome import Ack, Cancel, DeadLetter, Failure, Release, Retry, Verdict
 from forebay.store.checks import check_batch, check_bytes, check_ids, check_purge, checked_owner, checked_total
-from forebay.store.gating import STATES
+from forebay.store.places import STATES
 from forebay.store.protocol import CancelAnswer, Want
 from forebay.store.redis.base import refuse
 from forebay.store.redis.claims import Claims, wanted
