@@ -16,8 +16,8 @@ COUNTERS: Final = (b"waiting", b"ready", b"running", b"done", b"dead", b"cancell
 def left_behind(client: "redis.Redis") -> dict[str, int]:
     """By key; an empty dict is what a drained store should give."""
     left: dict[str, int] = {}
-    for key in client.execute_command("KEYS", "*"):
-        name = key.decode().partition(":")[2]
+    for key in client.scan_iter(count=1_000):
+        name = str(key, "utf-8").partition(":")[2]
         if name.startswith("q:"):
             counts = client.hmget(key, list(COUNTERS))
             left |= {f"counters of {name}": 1} if any(int(count or 0) for count in counts) else {}

@@ -37,7 +37,16 @@ _CERTAIN_SECONDS: Final = 15.0
 
 _ASK_FIRST: Final = 0.01
 _ASK_MOST: Final = 0.5
-_FOR_NOW: Final = ("BUSY", "READONLY", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN", "NOREPLICAS", "UNBLOCKED", "LOADING")
+_FOR_NOW: Final = (
+    redis.exceptions.BusyLoadingError,
+    redis.exceptions.ClusterDownError,
+    redis.exceptions.MasterDownError,
+    redis.exceptions.ReadOnlyError,
+    redis.exceptions.TryAgainError,
+)
+_FOR_NOW_TOO: Final = ("BUSY", "NOREPLICAS", "UNBLOCKED")
+"""Errors that have no class of their own in the driver begin so."""
+
 _REMEDY: Final = "try again: it reconnects by itself, and a call that has a key adds nothing twice"
 
 T = TypeVar("T")
@@ -195,11 +204,10 @@ def _asking(error: Exception) -> _Asking | None:
     """How long to ask again after this error; None: it would not help."""
     if isinstance(error, redis.AuthenticationError | redis.exceptions.AuthorizationError):
         return None
-    if isinstance(error, redis.exceptions.BusyLoadingError | redis.exceptions.ReadOnlyError):
+    if isinstance(error, _FOR_NOW) or str(error).startswith(_FOR_NOW_TOO):
         return _Asking(_REFUSED_SECONDS)
-    if isinstance(error, redis.ConnectionError | redis.TimeoutError | OSError):
-        return _Asking(_CERTAIN_SECONDS)
-    return _Asking(_REFUSED_SECONDS) if str(error).startswith(_FOR_NOW) else None
+    unknown = isinstance(error, redis.ConnectionError | redis.TimeoutError | OSError)
+    return _Asking(_CERTAIN_SECONDS) if unknown else None
 
 
 def _evaluate(connection: Connection, one: Script, given: tuple[Argument, ...]) -> Any:
