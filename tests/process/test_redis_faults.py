@@ -224,12 +224,7 @@ def test_a_server_that_became_a_replica_is_waited_for_and_then_an_error(
 def test_a_server_that_loads_is_waited_for(server: RedisServer, store: Store) -> None:
     store.enqueue([Draft("k")])
     with server.client() as client:
-        client.execute_command("DEBUG", "POPULATE", 1_000_000, "filler", 64)  # type: ignore[no-untyped-call]
-        client.bgrewriteaof()
-        while (
-            client.info("persistence")["aof_rewrite_in_progress"] or client.info("persistence")["aof_rewrite_scheduled"]
-        ):
-            time.sleep(0.05)
+        client.eval(FILL, 0)
     server.kill()
     during(server.start, lambda: store.enqueue([Draft("k")]))
     assert store.backlog(["default"])[0].ready == 2
