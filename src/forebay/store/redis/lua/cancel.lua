@@ -47,7 +47,7 @@ for i, sid in ipairs(decode(ARGV[3])) do
   end
 end
 for _, each in ipairs(ends) do
-  told_held('asked', each[1], each[2], 0)
+  told_held('asked', tonumber(each[1]), 1, each[2], 0)
 end
 if #book.spans > 0 then
   tell('cancel')

@@ -7,7 +7,7 @@ if before then
   sids, blobs = claimed_before(before)
 else
   sids, blobs = claim(decode(ARGV[6]), ARGV[4], tonumber(ARGV[5]))
+  answer({ now, unpack(sids) })
 end
 finish()
-answer(fences(sids, blobs))
 return { replies, pictures(sids, blobs) }

@@ -1,4 +1,4 @@
--- Put a spec: name, the spec as text, what scripts know of it, the count of changes that the caller has seen, partitions.
+-- Put a spec: name, the spec as text, what scripts know of it, the count of changes that the caller knows, partitions.
 local name, body, rule, partitions = ARGV[3], ARGV[4], decode(ARGV[5]), tonumber(ARGV[7])
 local l, count_ = line(name), tonumber(call('HGET', P .. 'head', 'specs') or 0)
 if count_ ~= tonumber(ARGV[6]) then
@@ -34,6 +34,7 @@ if call('GET', P .. 'spec:' .. name) ~= body then
   l.version, l.rule = call('HINCRBY', P .. 'head', 'specs', 1), rule
   call('HSET', P .. 'q:' .. name, 'version', l.version, 'rule', ARGV[5])
   call('SET', P .. 'spec:' .. name, body)
+  call('ZREM', P .. 'crowded', name)
   if rule.shed and not shed_before then
     mark_all()
   end

@@ -9,7 +9,7 @@
 local NEW, DUPLICATE, MERGED = 0, 1, 2
 local planned, accept, receipts_of
 
-do
+(function()
   -- When it has been quiet for long enough, if nothing comes any more.
   local function quiet_until(shape, first)
     local quiet = now + shape.quiet
@@ -99,7 +99,8 @@ do
       plan.newest[shape.queue .. '|' .. shape.more.subject] = alive and sid or false
     end
     if key then
-      plan.keys[shape.queue .. '|' .. key] = { sid, shape.digest, shape.window and now + shape.window or MOST, shape.queue, key }
+      local till = shape.window and now + shape.window or MOST
+      plan.keys[shape.queue .. '|' .. key] = { sid, shape.digest, till, shape.queue, key }
     end
     return nil
   end
@@ -167,9 +168,10 @@ do
     extra.sheds = line(shape.queue).rule.shed and true or nil
     extra.keyed = extra.key and not shape.window and { extra.key } or nil
     local state = due <= now and not extra.gates and READY or WAITING
+    local rank = rank_at(shape.base or ZERO, shape.timed, due)
     return {
-      state, shape.queue, shape.cls or '', shape.kind, rank_at(shape.base or ZERO, shape.timed, due), due, now, shape.lives,
-      0, 0, shape.timed, false, false, false, extra,
+      state, shape.queue, shape.cls or '', shape.kind, rank, due, now, shape.lives, 0, 0, shape.timed,
+      false, false, false, extra,
     }
   end
 
@@ -197,10 +199,10 @@ do
   local function give_birth(birth)
     local shape = birth.shape
     local r = newborn(shape)
-    local m, sids, blobs, bodies = r[MORE], {}, {}, {}
+    local m, sids, blobs, bodies = r[MORE], sids_from(birth.first, birth.n), {}, {}
     local blob = encoded(r)
     for i = 1, birth.n do
-      sids[i], blobs[i], bodies[i] = sid_of(birth.first + i - 1), blob, ARGV[birth.body + i - 1]
+      blobs[i], bodies[i] = blob, ARGV[birth.body + i - 1]
     end
     store('b', sids, bodies)
     if m.gates then
@@ -349,4 +351,4 @@ do
     end
     return reply
   end
-end
+end)()

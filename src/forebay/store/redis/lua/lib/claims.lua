@@ -1,22 +1,19 @@
 -- Handing out: the smallest places of a class, straight from its set; classes take turns by deficit round robin, and all
 -- processes share the turns.
 
-local claim, claimed_before, fences
+local claim, claimed_before
 
-do
+(function()
   -- What a job is once it is claimed; alike jobs are worked out once a call.
   local function handed_out(known, blob, owner, till)
-    local c = known[blob]
-    if not c then
-      local r = record(blob)
-      local is = edited(r)
-      is[STATE], is[ATTEMPT], is[DELIVERY] = RUNNING, r[ATTEMPT] + 1, r[DELIVERY] + 1
-      is[OWNER], is[CLAIMED], is[UNTIL], is[MORE].merges = owner, now, till, nil
-      local m = more(r)
-      c = { r = r, is = is, n = 0, odd = is_odd(r), rests = m.expires or m.sheds, merges = m.merges and m.subject }
-      c.blob = encoded(is)
-      known[blob] = c
-    end
+    local r = record(blob)
+    local is, m = edited(r), more(r)
+    is[STATE], is[ATTEMPT], is[DELIVERY] = RUNNING, r[ATTEMPT] + 1, r[DELIVERY] + 1
+    is[OWNER], is[CLAIMED], is[UNTIL], is[MORE].merges = owner, now, till, nil
+    local c = { r = r, is = is, n = 0, odd = is_odd(r), rests = m.expires or m.sheds, merges = m.merges and m.subject }
+    c.plain = not (c.odd or c.rests or c.merges)
+    c.blob = encoded(is)
+    known[blob] = c
     return c
   end
 
@@ -35,7 +32,7 @@ do
   -- The next jobs of one class become running; lists of their ids and records.
   local function take_class(queue, cls, most, owner, till)
     local popped = call('ZPOPMIN', P .. 'r:' .. queue .. '|' .. cls, most)
-    local sids, known, leases = {}, {}, {}
+    local sids, known, leases, records = {}, {}, {}, {}
     if #popped == 0 then
       return sids, leases
     end
@@ -43,14 +40,16 @@ do
       sids[#sids + 1] = sub(popped[i], 21)
     end
     local blobs = fetch(sids)
-    for i, sid in ipairs(sids) do
-      local c = handed_out(known, blobs[i], owner, till)
+    for i = 1, #sids do
+      local sid, c = sids[i], known[blobs[i]] or handed_out(known, blobs[i], owner, till)
       c.n = c.n + 1
-      leave_rest(sid, c)
-      blobs[i] = c.blob
+      if not c.plain then
+        leave_rest(sid, c)
+      end
+      blobs[i], records[i] = c.blob, c.is
       leases[2 * i - 1], leases[2 * i] = till, sid
-      told_held('claimed', sid, c.is, till)
     end
+    told_runs('claimed', sids, records, till)
     for _, c in pairs(known) do
       count(c.r, -c.n)
       count(c.is, c.n)
@@ -170,23 +169,15 @@ do
     return all, records
   end
 
-  -- What a call with this token claimed before, as far as it is still held so.
+  -- What a call with this token claimed before, as far as it is still held so: the instant of the claim, and ids.
   function claimed_before(kept)
     local sids, blobs = {}, {}
-    for i = 1, #kept, 2 do
+    for i = 2, #kept do
       local r = fetch_one(kept[i])
-      if r and r[STATE] == RUNNING and r[DELIVERY] == kept[i + 1] then
+      if r and r[STATE] == RUNNING and r[CLAIMED] == kept[1] then
         sids[#sids + 1], blobs[#blobs + 1] = kept[i], call('HGET', P .. 'j:' .. sub(kept[i], 1, 14), kept[i])
       end
     end
     return sids, blobs
   end
-
-  function fences(sids, blobs)
-    local kept = {}
-    for i, sid in ipairs(sids) do
-      kept[2 * i - 1], kept[2 * i] = sid, record(blobs[i])[DELIVERY]
-    end
-    return kept
-  end
-end
+end)()

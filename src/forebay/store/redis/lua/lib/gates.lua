@@ -8,7 +8,7 @@ local gates_of_call, touched, opened = {}, {}, nil
 local find_gate, slots_of, open_again, renumbered, head_of_line, enter_gates, rejoin_lines, admit, free_slots,
   unpark, end_gates, forget_gates, next_candidate, write_paces, open_rates, next_start, write_gates, sweep_rates
 
-do
+(function()
   local function touch(g)
     gates_of_call[g.name] = g
     touched[#touched + 1] = g
@@ -361,4 +361,4 @@ do
       end
     end
   end
-end
+end)()

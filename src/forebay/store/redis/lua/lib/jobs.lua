@@ -15,6 +15,16 @@ local ERRORS_KEPT = 5
 
 local decoded = {}
 
+-- The last place of those that lie in one bucket from a place on; ids mostly come in order, so these are the next ones.
+local function end_of_bucket(sids, i)
+  local first = sub(sids[i], 1, 14)
+  local last, n = first .. ':', #sids
+  while i < n and sids[i + 1] > first and sids[i + 1] < last do
+    i = i + 1
+  end
+  return i, first
+end
+
 local function record(blob)
   local r = decoded[blob]
   if not r then
@@ -101,17 +111,14 @@ end
 
 -- The records of many jobs, false where there is none; `kind` is the letter of the hash.
 local function fetch(sids, kind)
-  local found, i, n = {}, 1, #sids
-  while i <= n do
-    local bucket, j = sub(sids[i], 1, 14), i + 1
-    while j <= n and sub(sids[j], 1, 14) == bucket do
-      j = j + 1
-    end
-    local some = call('HMGET', P .. (kind or 'j') .. ':' .. bucket, unpack(sids, i, j - 1))
+  local found, i = {}, 1
+  while i <= #sids do
+    local last, bucket = end_of_bucket(sids, i)
+    local some = call('HMGET', P .. (kind or 'j') .. ':' .. bucket, unpack(sids, i, last))
     for k = 1, #some do
       found[i + k - 1] = some[k]
     end
-    i = j
+    i = last + 1
   end
   return found
 end
@@ -121,54 +128,51 @@ local function fetch_one(sid)
   return blob and record(blob) or nil
 end
 
--- Many values at once; a new job's bucket is made known by whoever makes it.
+-- Many values at once.
 local function store(kind, sids, values)
-  local i, n = 1, #sids
-  while i <= n do
-    local bucket, pairs_, j = sub(sids[i], 1, 14), {}, i
-    while j <= n and sub(sids[j], 1, 14) == bucket do
-      pairs_[#pairs_ + 1] = sids[j]
-      pairs_[#pairs_ + 1] = values[j]
-      j = j + 1
+  local i = 1
+  while i <= #sids do
+    local last, bucket = end_of_bucket(sids, i)
+    local both, size = {}, 0
+    for k = i, last do
+      both[size + 1], both[size + 2] = sids[k], values[k]
+      size = size + 2
     end
-    call('HSET', P .. kind .. ':' .. bucket, unpack(pairs_))
-    if kind == 'b' then
+    if kind == 'b' and call('EXISTS', P .. 'b:' .. bucket) == 0 then
       call('ZADD', P .. 'buckets', 0, bucket)
     end
-    i = j
+    call('HSET', P .. kind .. ':' .. bucket, unpack(both))
+    i = last + 1
   end
 end
 
 -- Records and payloads are gone; `results`: there may be results as well.
 local function erase(sids, results)
-  local i, n = 1, #sids
-  while i <= n do
-    local bucket, j = sub(sids[i], 1, 14), i + 1
-    while j <= n and sub(sids[j], 1, 14) == bucket do
-      j = j + 1
-    end
-    call('HDEL', P .. 'j:' .. bucket, unpack(sids, i, j - 1))
-    call('HDEL', P .. 'b:' .. bucket, unpack(sids, i, j - 1))
+  local i = 1
+  while i <= #sids do
+    local last, bucket = end_of_bucket(sids, i)
+    call('HDEL', P .. 'j:' .. bucket, unpack(sids, i, last))
+    call('HDEL', P .. 'b:' .. bucket, unpack(sids, i, last))
     if results then
-      call('HDEL', P .. 'x:' .. bucket, unpack(sids, i, j - 1))
+      call('HDEL', P .. 'x:' .. bucket, unpack(sids, i, last))
     end
     if call('EXISTS', P .. 'j:' .. bucket) == 0 then
       call('ZREM', P .. 'buckets', bucket)
     end
-    i = j
+    i = last + 1
   end
 end
 
 -- Jobs for a reply: id, record, payload; `results`: and the result, or an empty text.
 local function pictures(sids, blobs, results)
-  local bodies, ends, reply = fetch(sids, 'b'), results and fetch(sids, 'x'), {}
+  local bodies, ends, reply, size = fetch(sids, 'b'), results and fetch(sids, 'x'), {}, 0
   for i = 1, #sids do
     if blobs[i] then
-      reply[#reply + 1] = sids[i]
-      reply[#reply + 1] = blobs[i]
-      reply[#reply + 1] = bodies[i] or ''
+      reply[size + 1], reply[size + 2], reply[size + 3] = sids[i], blobs[i], bodies[i] or ''
+      size = size + 3
       if results then
-        reply[#reply + 1] = ends[i] or ''
+        reply[size + 1] = ends[i] or ''
+        size = size + 1
       end
     end
   end

@@ -76,6 +76,21 @@ local function sid_of(id)
   return format('%016.0f', id)
 end
 
+-- So many ids in a row.
+local function sids_from(first, n)
+  local sids, bucket, place = {}, floor(first / 100), first % 100
+  local digits = format('%014.0f', bucket)
+  for i = 1, n do
+    sids[i] = digits .. (place < 10 and '0' .. place or place)
+    place = place + 1
+    if place == 100 then
+      bucket, place = bucket + 1, 0
+      digits = format('%014.0f', bucket)
+    end
+  end
+  return sids
+end
+
 local function first_score(key)
   return tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
 end

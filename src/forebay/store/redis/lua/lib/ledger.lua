@@ -6,11 +6,11 @@
 
 local TEND = 'tend'
 local book = { verb = TEND, spans = {} }
-local tell, told, told_alike, told_held, told_plain, trait_of, trait_of_error, read_rule, trim_ledger, write_ledger,
-  next_record
+local tell, told, told_alike, told_held, told_runs, told_plain, trait_of, trait_of_error, read_rule, trim_ledger,
+  write_ledger, next_record
 
-do
-  local span, span_of
+(function()
+  local span
 
   local RECORDS_PER_TRIM, TRIMMED_AT_ONCE, LOOKED_AT = 64, 256, 16
 
@@ -56,7 +56,7 @@ do
   function told(facts, trait)
     if not is_next(facts[1], facts[2], facts) then
       facts[13] = trait and { trait } or false
-      span, span_of = facts, nil
+      span = facts
       book.spans[#book.spans + 1] = facts
     else
       add_trait(facts[5] == span[5] and trait or with_kind(facts[5], trait))
@@ -75,15 +75,30 @@ do
     end
   end
 
-  -- The same of a job that a lease says all of; `till` is what the change says.
-  function told_held(change, sid, r, till, trait)
-    local id = tonumber(sid)
-    if span_of == r and span[1] == change and span[2] + span[3] == id and span[12] == till and span[5] == r[KIND] then
-      add_trait(trait)
-      return
+  -- The same of neighbours that a lease says all of, from an id on; `till` is what the change says.
+  function told_held(change, id, n, r, till, trait)
+    local claimed = r[CLAIMED] or 0
+    local facts = { change, id, 1, r[QUEUE], r[KIND], r[DELIVERY], r[ATTEMPT], 0, r[BORN], r[DUE], claimed, till }
+    told_alike(facts, n, trait)
+  end
+
+  -- The same of many jobs with their records; those that have the same one are told at once.
+  function told_runs(change, sids, records, till)
+    local first, n, r = 0, 0, nil
+    for i = 1, #sids do
+      local id = tonumber(sids[i])
+      if records[i] == r and id == first + n then
+        n = n + 1
+      else
+        if n > 0 then
+          told_held(change, first, n, r, till)
+        end
+        first, n, r = id, 1, records[i]
+      end
     end
-    told({ change, id, 1, r[QUEUE], r[KIND], r[DELIVERY], r[ATTEMPT], 0, r[BORN], r[DUE], r[CLAIMED] or 0, till }, trait)
-    span_of = r
+    if n > 0 then
+      told_held(change, first, n, r, till)
+    end
   end
 
   function told_plain(change, sid, queue, r, till)
@@ -150,6 +165,6 @@ do
   -- What comes now is another call's, in the same script.
   function next_record()
     write_ledger()
-    book, span, span_of = { verb = TEND, spans = {} }, nil, nil
+    book, span = { verb = TEND, spans = {} }, nil
   end
-end
+end)()

@@ -5,17 +5,16 @@
 local lines, news, eased = {}, {}, {}
 local line, depth, join_ring, leave_ring, count, count_resting, add_to_sets, move, remember, publish, write_lines
 
-do
-  local STATES = { [0] = 'waiting', 'ready', 'running', 'done', 'dead', 'cancelled' }
+(function()
+  local STATES = { 'waiting', 'ready', 'running', 'done', 'dead', 'cancelled' }
 
   function line(name)
     local l = lines[name]
     if not l then
-      local key = P .. 'q:' .. name
-      local f = call('HMGET', key, 'version', 'paused', 'rule', 'keyed', 'waiting', 'ready', 'running', 'done', 'dead', 'cancelled')
-      l = { name = name, version = tonumber(f[1] or 0), paused = tonumber(f[2] or 0), rule = f[3] and decode(f[3]) or NOTHING }
-      l.keyed = f[4] and decode(f[4]) or nil
-      for state = 0, 5 do
+      local f = call('HMGET', P .. 'q:' .. name, 'version', 'paused', 'rule', 'keyed', unpack(STATES))
+      l = { name = name, version = tonumber(f[1] or 0), paused = tonumber(f[2] or 0), stored = f[5] }
+      l.rule, l.keyed = f[3] and decode(f[3]) or NOTHING, f[4] and decode(f[4]) or nil
+      for state = WAITING, CANCELLED do
         l[state] = tonumber(f[5 + state] or 0)
       end
       lines[name] = l
@@ -214,10 +213,13 @@ do
     if l.keyed then
       call('HSET', key, 'keyed', pack(l.keyed))
     end
-    call('ZADD', P .. 'queues', 0, l.name)
-    if rule.dead and rule.dead.most and l[DEAD] > rule.dead.most then
+    if not l.stored then
+      call('ZADD', P .. 'queues', 0, l.name)
+    end
+    local most = rule.dead and rule.dead.most
+    if most and l[DEAD] > most then
       call('ZADD', P .. 'crowded', 0, l.name)
-    else
+    elseif most then
       call('ZREM', P .. 'crowded', l.name)
     end
   end
@@ -241,4 +243,4 @@ do
     publish('work', news)
     publish('room', eased)
   end
-end
+end)()

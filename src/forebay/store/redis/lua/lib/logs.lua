@@ -3,7 +3,7 @@
 
 local log_state, stream, appended, entry_at, first_since, group_key, drop_before, keep_windows, sweep_feed
 
-do
+(function()
   function log_state(name)
     local n = tonumber(call('HGET', P .. 'log:' .. name, 'partitions') or 0)
     local parts = {}
@@ -125,9 +125,10 @@ do
 
   -- Sources that were fed long ago are forgotten.
   function sweep_feed(limit)
-    for _, source in ipairs(call('ZRANGE', P .. 'feed_at', '-inf', '(' .. text(now - FEED_KEPT), 'BYSCORE', 'LIMIT', 0, limit)) do
+    local before = '(' .. text(now - FEED_KEPT)
+    for _, source in ipairs(call('ZRANGE', P .. 'feed_at', '-inf', before, 'BYSCORE', 'LIMIT', 0, limit)) do
       call('HDEL', P .. 'feed', source)
       call('ZREM', P .. 'feed_at', source)
     end
   end
-end
+end)()

@@ -5,10 +5,10 @@
 -- Settlements come in groups of one verdict: code, delivery, until, after, error, result (its place in ARGV), ids.
 -- Codes: a acknowledged, r retried, d dead, l released, c cancelled.
 
-local settled, ended, marks_left, waits = {}, {}, {}, false
+local settled, ended, acked, marks_left, waits = {}, {}, {}, {}, false
 local settle
 
-do
+(function()
   local ABANDONED = 'forebay.Abandoned'
   local CHANGES = { a = 'acked', r = 'retried', d = 'died', l = 'released', c = 'dismissed' }
 
@@ -57,22 +57,27 @@ do
     ended[#ended + 1] = { sid, CHANGES[group[1]], r, till, group[5] and trait_of_error(group[5]) or nil }
   end
 
-  -- Whether a job that is held so is simply gone when it is acknowledged.
-  local function is_plain(r)
-    local m = more(r)
-    return not m.gates and not m.keyed and not line(r[QUEUE]).rule.keep
+  -- Whether a job that is acknowledged is simply gone, if it is held so; known by its record for this group.
+  local function is_plain(known, blob, delivery)
+    local plain = known[blob]
+    if plain == nil then
+      local r = record(blob)
+      local m = more(r)
+      local held = r[STATE] == RUNNING and r[DELIVERY] == delivery
+      plain = held and not m.gates and not m.keyed and not line(r[QUEUE]).rule.keep
+      known[blob] = plain
+    end
+    return plain
   end
 
   -- Plain jobs that are done, all at once.
-  local function acknowledge(gone, mark)
-    local sids, counts = {}, {}
-    for i, each in ipairs(gone) do
-      local sid, r = each[1], each[2]
-      sids[i] = sid
+  local function acknowledge(sids, records, mark)
+    local counts, size = {}, #marks_left
+    for i = 1, #sids do
+      local r = records[i]
       counts[r] = (counts[r] or 0) + 1
-      marks_left[#marks_left + 1] = sid
-      marks_left[#marks_left + 1] = mark
-      ended[#ended + 1] = { sid, 'acked', r, 0 }
+      marks_left[size + 1], marks_left[size + 2] = sids[i], mark
+      size = size + 2
     end
     for r, n in pairs(counts) do
       count(r, -n)
@@ -80,48 +85,78 @@ do
     end
     call('ZREM', P .. 'lease', unpack(sids))
     erase(sids)
+    acked[#acked + 1] = { sids, records }
   end
 
   local function last_mark(sid)
     return call('HGET', P .. 'gone0', sid) or call('HGET', P .. 'gone1', sid)
   end
 
-  local function settle_group(group, replies)
-    local code, delivery, sids = group[1], group[2], group[7]
-    local mark, blobs, gone = text(delivery) .. code, fetch(sids), {}
-    local simple = code == 'a' and group[6] == 0
-    local abandoned = group[5] and group[5][1] == ABANDONED
-    for i, sid in ipairs(sids) do
-      local last = settled[sid]
-      if not last and blobs[i] then
-        local r = record(blobs[i])
-        local held = r[STATE] == RUNNING and r[DELIVERY] == delivery
-        if held and not (abandoned and r[UNTIL] > group[3]) then
-          settled[sid], last = mark, mark
-          if simple and is_plain(r) then
-            gone[#gone + 1] = { sid, r }
-          else
-            apply(sid, r, group, mark)
-          end
-        else
-          last = more(r).mark
-        end
+  -- One settlement: whether it counts, now or before.
+  local function settle_one(group, sid, blob, mark)
+    local last = settled[sid]
+    if not last and blob then
+      local r = record(blob)
+      local outlived = group[5] and group[5][1] == ABANDONED and r[STATE] == RUNNING and r[UNTIL] > group[3]
+      if r[STATE] == RUNNING and r[DELIVERY] == group[2] and not outlived then
+        settled[sid] = mark
+        apply(sid, r, group, mark)
+        return true
       end
-      last = last or not blobs[i] and last_mark(sid)
-      replies[#replies + 1] = last == mark and 1 or 0
+      last = more(r).mark
+    end
+    return (last or not blob and last_mark(sid)) == mark
+  end
+
+  local function settle_group(group, replies)
+    local sids, known, gone, records, size = group[7], {}, {}, {}, #replies
+    local mark, blobs, simple = text(group[2]) .. group[1], fetch(sids), group[1] == 'a' and group[6] == 0
+    for i = 1, #sids do
+      local sid, blob = sids[i], blobs[i]
+      if simple and blob and not settled[sid] and is_plain(known, blob, group[2]) then
+        settled[sid] = mark
+        gone[#gone + 1], records[#gone + 1] = sid, record(blob)
+        replies[size + i] = 1
+      else
+        replies[size + i] = settle_one(group, sid, blob, mark) and 1 or 0
+      end
     end
     if #gone > 0 then
-      acknowledge(gone, mark)
+      acknowledge(gone, records, mark)
     end
   end
 
-  -- Jobs that were settled together are mostly neighbours.
+  -- Ids and records in the order of the ids: jobs that were settled together are mostly neighbours.
+  local function in_order(sids, records)
+    local order = {}
+    for i = 1, #sids do
+      order[i] = { sids[i], records[i] }
+    end
+    table.sort(order, function(one, other) return one[1] < other[1] end)
+    for i = 1, #order do
+      sids[i], records[i] = order[i][1], order[i][2]
+    end
+  end
+
+  local function tell_acked(sids, records)
+    for i = 2, #sids do
+      if sids[i] < sids[i - 1] then
+        in_order(sids, records)
+        break
+      end
+    end
+    told_runs('acked', sids, records, 0)
+  end
+
   local function tell_ended()
+    for _, each in ipairs(acked) do
+      tell_acked(each[1], each[2])
+    end
     table.sort(ended, function(one, other) return one[1] < other[1] end)
     for _, each in ipairs(ended) do
-      told_held(each[2], each[1], each[3], each[4], each[5])
+      told_held(each[2], tonumber(each[1]), 1, each[3], each[4], each[5])
     end
-    if #ended > 0 then
+    if #ended + #acked > 0 then
       tell('settle')
     end
   end
@@ -138,4 +173,4 @@ do
     end
     return replies
   end
-end
+end)()

@@ -6,7 +6,7 @@ local TEND_LIMIT, EXPIRE_ROUNDS, TRIES = 256, 4, 64
 local GAVE_WAY = { 'forebay.Shed', 'it gave way to newer work in a full queue', '' }
 local kept_until, dead, bury, forget_all, expire, readmit, open_gates, tend, tend_gates, sweep_keys, finish
 
-do
+(function()
   local OUT_OF_TIME = { 'forebay.Expired', 'not claimed before it expired', '' }
 
   -- How long a job that ends now in this queue stays readable; nil: it goes at once.
@@ -195,4 +195,4 @@ do
     write_lines()
     write_ledger()
   end
-end
+end)()
