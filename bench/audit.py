@@ -32,7 +32,7 @@ SPARSE = 1_000
 
 _DUCK_PROOF = """
 WITH born AS (SELECT job_id FROM events WHERE change = 'accepted'),
-  over AS (SELECT job_id FROM events WHERE change IN ('acked', 'died', 'dismissed', 'cancelled', 'expired')),
+  over AS (SELECT job_id FROM events WHERE change IN ('acked', 'died', 'dismissed', 'cancelled', 'expired', 'shed')),
   told AS (SELECT job_id FROM receipts WHERE answer IN ('accepted', 'duplicate', 'merged'))
 SELECT (SELECT count(*) FROM told ANTI JOIN born USING (job_id)),
   (SELECT count(*) FROM born ANTI JOIN over USING (job_id)),

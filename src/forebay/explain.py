@@ -1,13 +1,14 @@
-"""Why a job is where it is: what holds it, who goes before it, and when that may end."""
+"""Why a job is where it is: what holds it, who goes before it, and when that may end; and the gates of a queue."""
 
 from msgspec import Struct
 
 from forebay.core.features import Feature
+from forebay.core.gate import gate_names
 from forebay.core.instant import Instant, to_datetime
 from forebay.core.job import Job, State
-from forebay.core.limits import AHEAD_MOST
+from forebay.core.limits import AHEAD_MOST, BATCH_MOST
 from forebay.core.spec import QueueSpec
-from forebay.store.protocol import Backlog, Hold, Store
+from forebay.store.protocol import Backlog, Gated, GateUse, Hold, Store
 
 _SECOND = 1_000_000
 
@@ -30,6 +31,16 @@ def explain(store: Store, job_id: int) -> list[str]:
         return [f"job {job_id} is unknown: it never existed, or it was done and removed, or purged"]
     spec = next((spec for spec in store.specs() if spec.name == job.queue), QueueSpec(name=job.queue))
     return [*reasons(job, store.backlog([job.queue])[0], store.now(), place_of(store, job)), spec.vector()]
+
+
+def gates_of(store: Gated, spec: QueueSpec, most: int) -> list[GateUse]:
+    """The gates in use that jobs of the queue may be stamped with, `most` of them at most."""
+    found: dict[str, GateUse] = {}
+    for name in gate_names(spec):
+        found |= {each.name: each for each in store.gates("", 1, name) if each.name == name}
+        if len(found) < most:
+            found |= {each.name: each for each in store.gates("", min(most - len(found), BATCH_MOST), f"{name}/")}
+    return list(found.values())[:most]
 
 
 def place_of(store: Store, job: Job) -> Place:

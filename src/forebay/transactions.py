@@ -2,7 +2,8 @@
 
 The place of a group in a log moves on in the same way: what an entry caused and that it was handled, both or neither.
 
-The caller brings a connection of its own driver to the database of a `postgresql://` store. One statement is executed
+The caller brings a connection of its own driver to the database of a `postgresql://` store; for the place in a log, it
+may also be one to the file of a `sqlite:///` store (`store.sqlite.commits`). On Postgres one statement is executed
 on it, in that driver's style, and nothing else: no commit, no setting, no connection of ours. A driver is recognised by
 the class of the connection, so none of them is a dependency.
 
@@ -25,6 +26,7 @@ from forebay.core.names import check_name
 from forebay.core.payload import digest
 from forebay.core.policy import check_between
 from forebay.store.checks import check_batch, check_bytes, check_epoch
+from forebay.store.clock import SystemClock
 from forebay.store.log import committed
 
 SCHEMES: Final = ("postgresql", "postgres")
@@ -102,7 +104,13 @@ async def aenqueue_in(connection: object, drafts: Sequence[Draft], *, notify: bo
 def commit_in(
     connection: object, log: str, group: str, partition: int, offset: int, *, epoch: int | None = None
 ) -> int:
-    """As `commit` of the store does, in this transaction; until it ends the partition changes hands for nobody."""
+    """As `commit` of the store does, in this transaction; until it ends the partition changes hands for nobody.
+
+    Also on a `sqlite3.Connection` to the file of a `sqlite:///` store: there is one writer, so until it ends nobody
+    else writes at all.
+    """
+    if any((kind.__module__, kind.__name__) == ("sqlite3", "Connection") for kind in type(connection).__mro__):
+        return _commit_on_sqlite(connection, log, group, partition, offset, epoch)
     execute = _found(connection, _SYNC, _ASYNC, "it is asynchronous", "await acommit_in(…)")
     statement = _commit(log, group, partition, offset, epoch)
     with _in_our_words([]):
@@ -119,6 +127,14 @@ async def acommit_in(
     with _in_our_words([]):
         (answer,) = await execute(connection, statement)
     return _committed(answer, log, group, partition, offset, epoch)
+
+
+def _commit_on_sqlite(connection: Any, log: str, group: str, partition: int, offset: int, epoch: int | None) -> int:
+    from forebay.store.sqlite.commits import commit_on
+
+    check_epoch(epoch)
+    names = check_name("log", log), check_name("group", group)
+    return commit_on(connection, *names, partition, offset, epoch, SystemClock().now())
 
 
 def _commit(log: str, group: str, partition: int, offset: int, epoch: int | None) -> Statement:

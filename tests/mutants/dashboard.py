@@ -94,8 +94,8 @@ DASHBOARD_MUTANTS = [
     Mutant(
         "a gate of another queue is set",
         f"{HOME}/pages/queues.py",
-        "    if not _of_queue(spec, wanted):\n",
-        "    if False:\n",
+        "    if not has_gate(spec, wanted) or not touches(",
+        "    if not touches(",
         pages("a_queue_is_paused_and_resumed_and_its_gate_opened"),
     ),
     Mutant(

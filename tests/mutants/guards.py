@@ -6,8 +6,13 @@ CONFORMANCE = ("tests/stores/test_conformance.py", "-k", "memory and not journal
 CRASH = ("tests/stores/test_crash_points.py",)
 GRAVES = ("tests/stores/test_conformance.py", "-k", "memory-graves")
 SQLITE = ("tests/stores/test_conformance.py", "-k", "sqlite and (lines or gates)")
+HOLDUPS = ("tests/stores/test_conformance.py", "-k", "holdups and (memory or sqlite)")
+HEAVY = ("tests/unit/test_roles.py", "-k", "costs or heavy")
+SQLITE_PACED = ("tests/stores/test_conformance.py", "-k", "sqlite-costs or sqlite-rates")
+PACED = ("tests/stores/test_conformance.py", "-k", "memory-costs or memory-rates")
 MEMORY = "src/forebay/store/memory"
 GATING = "src/forebay/store/gating.py"
+PLACES = "src/forebay/store/places.py"
 
 
 @dataclass(frozen=True)
@@ -22,6 +27,41 @@ class Mutant:
 
 
 MUTANTS = [
+    Mutant(
+        "the dead in a line are counted when they live again",
+        GATING,
+        "                else:\n                    place.fallen -= 1\n",
+        "",
+        ("tests/stores/test_sqlite.py", "-k", "dead_that_stand"),
+    ),
+    Mutant(
+        "who dies in line is not counted",
+        GATING,
+        "self._place(gate).fallen += 1",
+        "pass",
+        HOLDUPS,
+    ),
+    Mutant(
+        "a parked job that dies elsewhere is looked for there",
+        f"{MEMORY}/paces.py",
+        "queue = self._queues[row.queue]",
+        "queue = self._queues[row.entry.queue]",
+        HOLDUPS,
+    ),
+    Mutant(
+        "light jobs pass a heavy one",
+        "src/forebay/work/claimer.py",
+        "            self._owed = weight(leases[count].job, size)\n",
+        "            pass\n",
+        HEAVY,
+    ),
+    Mutant(
+        "a heavy job gives one slot back",
+        "src/forebay/work/pool.py",
+        "self._extra -= self._heavy.pop(fence, 0)",
+        "self._heavy.pop(fence, 0)",
+        ("tests/unit/test_pool.py::test_a_heavy_job_takes_as_many_slots_as_it_costs",),
+    ),
     Mutant(
         "no fence",
         f"{MEMORY}/jobs.py",
@@ -164,15 +204,15 @@ MUTANTS = [
     ),
     Mutant(
         "an operator's number lets two of a line run, in tables",
-        GATING,
-        "return has_room(self.held, cost, min(slots, 1) if self.standing else slots)",
-        "return has_room(self.held, cost, slots)",
+        PLACES,
+        "return min(slots, 1) if self.standing else slots",
+        "return slots",
         SQLITE,
     ),
     Mutant(
         "order broken by a retry, in tables",
         GATING,
-        "return place.has_room() and self._tables.head(gate.name) == row.id",
+        "return place.has_room() and self._head(place) == row.id",
         "return place.has_room()",
         SQLITE,
     ),
@@ -181,42 +221,42 @@ MUTANTS = [
         f"{MEMORY}/gates.py",
         "gate.cost) and not _passes(row, place.parked.peek())",
         "gate.cost)",
-        CONFORMANCE,
+        PACED,
     ),
     Mutant(
         "a small job passes a dear one, in tables",
         GATING,
         " and not self._passes(row, gate, place)",
         "",
-        SQLITE,
+        SQLITE_PACED,
     ),
     Mutant(
         "an idle rate saves up ready jobs",
         f"{MEMORY}/gates.py",
         "return starts and self._opens_at",
         "return self._opens_at",
-        CONFORMANCE,
+        PACED,
     ),
     Mutant(
         "an idle rate saves up ready jobs, in tables",
         GATING,
         "if gate.step and not (starts and place.opens_at",
         "if gate.step and not (place.opens_at",
-        SQLITE,
+        SQLITE_PACED,
     ),
     Mutant(
         "a start of a rate is free",
         "src/forebay/core/gate.py",
         "return max(tide, now) + gate.cost * gate.step",
         "return max(tide, now)",
-        CONFORMANCE,
+        PACED,
     ),
     Mutant(
         "a dear job gives one slot back",
         f"{MEMORY}/gates.py",
         "place.held -= gate.cost",
         "place.held -= 1",
-        CONFORMANCE,
+        PACED,
     ),
     Mutant(
         "a gate is not written back",
@@ -334,8 +374,8 @@ MUTANTS = [
     Mutant(
         "a redrive does not send them home",
         f"{MEMORY}/facts.py",
-        "queue=row.home or row.entry.queue)",
-        "queue=row.entry.queue)",
+        "expires_at=None, queue=row.queue)",
+        "expires_at=None, queue=row.entry.queue)",
         GRAVES,
     ),
     Mutant(

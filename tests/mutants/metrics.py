@@ -142,6 +142,13 @@ METRICS_MUTANTS = [
         "return queue, name",
         PAGE,
     ),
+    Mutant(
+        "who gave way is not told",
+        f"{METRICS}/families.py",
+        '    Change.SHED: ("forebay_jobs_shed_total", "Jobs that gave way in a full queue: dead letters as well."),\n',
+        "",
+        PAGE,
+    ),
     Mutant("a look at gates without end", f"{METRICS}/gates.py", "while read < GATES_MOST:", "while True:", PAGE),
     Mutant("conditions without a cap", f"{METRICS}/gates.py", "if not queue)[:CONDITIONS_MOST]", "if not queue)", PAGE),
     Mutant(

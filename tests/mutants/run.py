@@ -23,6 +23,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests.mutants.dashboard import DASHBOARD_MUTANTS  # noqa: E402
 from tests.mutants.door import DOOR_MUTANTS  # noqa: E402
+from tests.mutants.gates import GATE_MUTANTS  # noqa: E402
 from tests.mutants.guards import MUTANTS, Mutant  # noqa: E402
 from tests.mutants.ledger import LEDGER_MUTANTS  # noqa: E402
 from tests.mutants.logs import LOG_MUTANTS  # noqa: E402
@@ -94,6 +95,7 @@ def main() -> int:
             *MUTANTS,
             *DASHBOARD_MUTANTS,
             *DOOR_MUTANTS,
+            *GATE_MUTANTS,
             *LEDGER_MUTANTS,
             *LOG_MUTANTS,
             *METRICS_MUTANTS,

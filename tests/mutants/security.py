@@ -15,6 +15,20 @@ def tests(room: str, test: str) -> tuple[str, ...]:
 
 SECURITY_MUTANTS = [
     Mutant(
+        "one of the queues that share a gate is enough",
+        f"{HOME}/reach.py",
+        "return all(actor.sees(queue, None) for queue in queues)",
+        "return any(actor.sees(queue, None) for queue in queues)",
+        ("tests/serve/test_api_gates.py",),
+    ),
+    Mutant(
+        "a gate of nobody is everybody's",
+        f"{HOME}/reach.py",
+        "    if not queues:\n        return sees_all(actor)\n",
+        "",
+        ("tests/serve/test_api_gates.py",),
+    ),
+    Mutant(
         "nobody is refused",
         f"{HOME}/door.py",
         "    if visit is None:\n        raise",

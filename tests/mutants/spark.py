@@ -5,6 +5,7 @@ from tests.mutants.guards import Mutant
 SPARK = "src/forebay/spark"
 SINK = ("tests/spark/test_sink.py", "-k", "tries or order or missing or stopped")
 STREAM = ("tests/spark/test_stream.py", "-k", "available_now_ends or under_way or bound_counts")
+PLANTED = ("tests/spark/test_audit_planted.py", "-k", "every_anomaly")
 LANDING = ("tests/spark/test_landing.py", "-k", "not say_what")
 
 SPARK_MUTANTS = [
@@ -57,6 +58,20 @@ SPARK_MUTANTS = [
         "        for file in (str(each.relative_to(self.landing)) for each in self.landing.rglob('*.parquet')):\n"
         "            target = draft",
         LANDING,
+    ),
+    Mutant(
+        "spark: a job that gave way may run",
+        f"{SPARK}/audit/life.py",
+        "ENDED: Final = (Change.ACKED, Change.DIED, Change.DISMISSED, Change.CANCELLED, Change.EXPIRED, Change.SHED)",
+        "ENDED: Final = (Change.ACKED, Change.DIED, Change.DISMISSED, Change.CANCELLED, Change.EXPIRED)",
+        PLANTED,
+    ),
+    Mutant(
+        "spark: copies of a broker are duplicates",
+        f"{SPARK}/audit/told.py",
+        'placed.groupBy("seq", "queue").agg(',
+        'placed.groupBy("seq").agg(',
+        PLANTED,
     ),
     Mutant(
         "spark: a torn record is let in",

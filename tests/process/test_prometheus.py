@@ -85,6 +85,12 @@ MUTANTS = [
         "forebay:lease_reclaims:rate5m > 0.05 and forebay:lease_reclaims:rate5m /",
         "forebay:lease_reclaims:rate5m < 0.05 and forebay:lease_reclaims:rate5m /",
     ),
+    (
+        "a group that catches up",
+        " and forebay:log_lag_entries >= forebay:log_lag_entries offset 10m",
+        "",
+    ),
+    ("a line that is free", "(forebay_queue_blocked_lines) > 0", "(forebay_queue_blocked_lines) >= 0"),
 ]
 
 

@@ -4,7 +4,7 @@ from forebay.core.instant import micros, minutes, seconds
 from forebay.core.job import Draft, State
 from forebay.core.lease import Lease
 from forebay.core.outcome import ABANDONED, Ack, Cancel, DeadLetter, Failure, Release, Retry
-from forebay.core.policy import KeepFor, LatestWins
+from forebay.core.policy import Bounded, FanOut, KeepFor, LatestWins, Route, Shed
 from forebay.core.spec import QueueSpec
 from forebay.store.protocol import Query, Store, Want
 from forebay.testing.clock import ManualClock
@@ -16,7 +16,7 @@ SILENT = Failure(ABANDONED, "its worker fell silent")
 
 def live(store: Store, clock: ManualClock) -> None:
     """Accepted, merged, claimed, extended, acked, retried, died, released, dismissed, cancelled, asked, expired,
-    redriven, purged; jobs taken back from silent holders; two queues, three kinds, delays."""
+    redriven, purged, shed; jobs taken back from silent holders; queues, kinds, delays, copies of a broker."""
     store.put_spec(QueueSpec(name="mail", retention=KeepFor(minutes(5))))
     store.put_spec(QueueSpec(name="draw", merge=LatestWins()))
     kinds = ("send", "send", "render", "send")
@@ -35,6 +35,7 @@ def live(store: Store, clock: ManualClock) -> None:
     store.promote(100)
     _silence(store, clock)
     _requests(store, clock)
+    _crowd(store)
     clock.advance(micros(minutes(10)))
     store.promote(100)
     store.purge(State.DEAD, clock.now() + 1, 1)
@@ -59,6 +60,16 @@ def _requests(store: Store, clock: ManualClock) -> None:
     clock.advance(SECOND)
     again = _claim(store, "mail", 5)
     store.settle([(lease, Ack()) for lease in again])
+
+
+def _crowd(store: Store) -> None:
+    """More comes than there is room for: the oldest give way. A broker brings copies of the last one."""
+    store.put_spec(QueueSpec(name="feed", capacity=Bounded(2, Shed())))
+    store.put_spec(QueueSpec(name="news", fan_out=FanOut((Route("**", "feed"), Route("**", "mail")))))
+    for number in range(3):
+        store.enqueue([Draft("item", number, "feed")])
+    store.enqueue([Draft("item", 3, "news")])
+    store.settle([(lease, Ack()) for lease in _claim(store, "feed", 1)])
 
 
 def _claim(store: Store, queue: str, count: int) -> list[Lease]:

@@ -52,5 +52,5 @@ def test_reading_begins_at_an_instant(site: Site, store: Store) -> None:
     since = to_datetime(entry.at).isoformat().replace("+00:00", "Z")
     shown = client.get("/logs/events/0", params={"since": since}).json()
     assert shown["entries"][-1]["offset"] == 1
-    later = client.get("/logs/events/0", params={"since": "2999-01-01T00:00:00Z"}).json()
+    later = client.get("/logs/events/0", params={"since": "2150-01-01T00:00:00Z"}).json()
     assert (later["entries"], later["next"]) == ([], 1)

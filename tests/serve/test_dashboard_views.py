@@ -387,6 +387,8 @@ def test_gates_are_those_that_jobs_wait_at(store: SqliteStore, clock: ManualCloc
     gates = {gate.name: (gate.held, gate.parked) for gate in view.gates}
     assert gates["order/q/subject/x"] == (1, 3)
     assert gates["cap/q/tenant/b"] == (2, 3)
+    hidden = queue_view(store, spec, True, store.backlog(["q"])[0], lambda name: not name.startswith("order/"))
+    assert {gate.name for gate in hidden.gates} == {name for name in gates if name.startswith("cap/")}
     classes = {each.name: each for each in view.classes}
     assert (classes["a"].share, classes["a"].running, classes["a"].starved) == (0.75, 1, False)
     assert (classes["b"].ready, classes["b"].waiting, classes["b"].starved) == (2, 3, True)

@@ -16,7 +16,7 @@ from msgspec import Struct
 from forebay.core.instant import seconds
 from forebay.core.job import Draft
 from forebay.core.outcome import DeadLetter, Failure
-from forebay.core.policy import Retained
+from forebay.core.policy import Retained, Until
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Role
@@ -82,6 +82,9 @@ TABLE: Final = {
     "PUT /queues/{name}": Row(who=RULE, thing="queue", json=PUT_SPEC),
     "POST /queues/{name}/pause": Row(who=OPERATE, thing="queue"),
     "POST /queues/{name}/resume": Row(who=OPERATE, thing="queue"),
+    "GET /gates": Row(who=VIEW, query="?queue={queue}"),
+    "POST /gates/{name:path}": Row(who=OPERATE, thing="gate", json={"slots": 2}),
+    "POST /conditions/{name}/release": Row(who=OPERATE, thing="condition", json={}),
     "GET /cron": Row(who=VIEW, foreign=200),
     "GET /cron/{name}": Row(who=VIEW, thing="cron"),
     "PUT /cron/{name}": Row(who=OPERATE, thing="cron", json=CRON),
@@ -206,6 +209,10 @@ class World:
                 return queue
             case "key":
                 return self.site.key(Role.VIEWER).split("_")[1]
+            case "gate":
+                return f"cap/{queue}"
+            case "condition":
+                return f"{queue}.room"
             case "move":
                 return self._move(queue, role)
             case _ if queue == NONE:
@@ -246,7 +253,9 @@ class World:
         method, _, path = name.partition(" ")
         thing = self.make(row.thing, queue, role)
         asked = path.replace("{job_id}", thing).replace("{name}", thing).replace("{partition}", "0")
-        asked = asked.replace("{move_id}", thing).replace("{key_id}", thing) + row.query.replace("{queue}", queue)
+        asked = asked.replace("{name:path}", thing).replace("{move_id}", thing).replace(
+            "{key_id}", thing
+        ) + row.query.replace("{queue}", queue)
         client = (self.visitors if is_page else self.callers)[role]
         sent: dict[str, Any] = {}
         if row.json is not None:
@@ -276,6 +285,7 @@ def world() -> Iterator[World]:
         store.enqueue([Draft("k", queue=queue, delay=10**12)])
         store.put_spec(QueueSpec(name=f"{queue}.log", retention=Retained()))
         store.append(f"{queue}.log", [b"1"])
+        store.put_spec(QueueSpec(name=f"{queue}.waitlist", eligibility=Until(f"{queue}.room")))
     site = Site(store).start()
     try:
         yield World(site)

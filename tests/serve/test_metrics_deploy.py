@@ -9,6 +9,9 @@ import pytest
 
 from forebay.cli.parser import build, commands
 from forebay.client import Forebay
+from forebay.core.instant import hours
+from forebay.core.policy import Retained
+from forebay.core.spec import QueueSpec
 from forebay.serve.metrics import families
 from forebay.serve.metrics.metrics import Metrics
 from forebay.store.open import open_store
@@ -30,6 +33,9 @@ RECORDED = re.compile(r"\bforebay:[a-z0-9_:]+\b")
 def exposed(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     """Every name that a server on Postgres and a worker may show."""
     store = open_store(f"sqlite:///{tmp_path_factory.mktemp('names')}/jobs.db")
+    store.put_spec(QueueSpec(name="log", retention=Retained(window=hours(1))))
+    store.append("log", [b"1"])
+    store.commit("log", "group", 0, -1)
     metrics = Metrics(store)
     metrics.watch.look(slowly=True)
     vitals = Vitals({}, True, 0.0, {}, 0, 0, True)

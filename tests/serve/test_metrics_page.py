@@ -13,7 +13,7 @@ from forebay.core.instant import days, seconds
 from forebay.core.job import Draft
 from forebay.core.ledger import Change, LedgerEntry, Record, Span
 from forebay.core.outcome import Ack, DeadLetter, Failure
-from forebay.core.policy import AtMost, Bounded, InOrder, LatestWins, Rate, Retained, Until
+from forebay.core.policy import AtMost, Bounded, InOrder, LatestWins, Rate, Retained, Shed, Until
 from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Actor, Role
 from forebay.serve.metrics import gates
@@ -72,6 +72,9 @@ def test_a_scrape_tells_what_happened(durable: Store, serve_on: Serving) -> None
     leases = durable.claim([Want("mail", 3)], "w", seconds(30))
     durable.settle([(leases[0], Ack()), (leases[1], DeadLetter(Failure("Oops")))])
     durable.pause("tiny")
+    durable.put_spec(QueueSpec(name="few", capacity=Bounded(1, Shed())))
+    for number in range(3):
+        durable.enqueue([Draft("send", number, "few")])
     durable.put_spec(QueueSpec(name="clicks", retention=Retained(2, window=days(1))))
     durable.append("clicks", [b"1"] * 4)
     durable.commit("clicks", "g", 0, 0)
@@ -85,6 +88,7 @@ def test_a_scrape_tells_what_happened(durable: Store, serve_on: Serving) -> None
     assert found["forebay_jobs_claimed_total", mail] == 3
     assert found["forebay_jobs_acked_total", mail] == 1
     assert found["forebay_jobs_died_total", mail] == 1
+    assert found["forebay_jobs_shed_total", (("kind", "send"), ("queue", "few"))] == 2
     assert found["forebay_job_wait_seconds_count", mail] == 3
     assert found["forebay_job_run_seconds_bucket", (*mail[:1], ("le", "+Inf"), *mail[1:])] == 2
     states = {
@@ -139,7 +143,7 @@ def test_a_look_at_gates_is_bounded_and_says_so(monkeypatch: pytest.MonkeyPatch)
         def __init__(self, count: int) -> None:
             self.names = [f"order/q/subject/{n:05}" for n in range(count)]
 
-        def gates(self, after: str, limit: int) -> list[GateUse]:
+        def gates(self, after: str, limit: int, prefix: str = "") -> list[GateUse]:
             return [GateUse(name, 1, 1, 2) for name in self.names if name > after][:limit]
 
     whole, cut = gates.gates_of(Many(2_000)), gates.gates_of(Many(2_001))
@@ -166,7 +170,7 @@ def test_every_name_of_a_gate_has_its_sort() -> None:
     paced = (
         AtMost(3, per="tenant", shared="gpu") & Rate(3, seconds(1)) & Rate(3, seconds(1), per="tenant", shared="api")
     )
-    names += [gate.name for gate in gates_for(QueueSpec(name="p", eligibility=paced), Draft("k", tenant="a/b"))]
+    names += [gate.name for gate in gates_for(QueueSpec(name="p", eligibility=paced), Draft("k", tenant="a.b"))]
     assert sorted(map(gates.sort_of, names)) == [
         ("", "cap/@gpu/tenant"),
         ("", "rate/@api/tenant"),

@@ -3,13 +3,24 @@
 Commands run in it, too: `run("audit", …)` is what `forebay audit …` is, but for the start of Java.
 """
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 from pyspark.sql import SparkSession
 
 from tests.answer import Answer, Run
+
+ROOT: Final = Path(__file__).parents[2]
+CHEAP: Final = {
+    "spark.python.daemon.module": "tests.spark.daemon",
+    # The one that Spark would choose starts a `readlink` or a `chmod` for most of what it does: forty a query.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
 
 
 @pytest.fixture(scope="session")
@@ -20,11 +31,10 @@ def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     if request.config.getoption("loadgroup", default=False):
         # Fails in a second worker that would start a Java of its own.
         (tmp_path_factory.getbasetemp().parent / "spark-has-started").touch(exist_ok=False)
-    session = spark_session(
-        "local[2,3]",
-        conf={"spark.sql.warehouse.dir": str(ground / "warehouse"), "spark.local.dir": str(ground)},
-        quick=True,
-    )
+    own = {"spark.sql.warehouse.dir": str(ground / "warehouse"), "spark.local.dir": str(ground)}
+    with pytest.MonkeyPatch.context() as start:
+        start.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+        session = spark_session("local[2,3]", conf=CHEAP | own, quick=True)
     yield session
     session.stop()
 

@@ -26,13 +26,13 @@ CREATE TABLE f AS SELECT DISTINCT * FROM raw_effects;
 CREATE TABLE life AS
   SELECT row_number() OVER (ORDER BY "offset", place) AS n, * FROM e
   WHERE change IN ('accepted', 'claimed', 'extended', 'acked', 'retried', 'died', 'released', 'dismissed', 'cancelled',
-                   'expired', 'redriven', 'purged');
+                   'expired', 'shed', 'redriven', 'purged');
 CREATE TABLE previous AS
   SELECT l.n, max(p.n) AS before FROM life l JOIN life p ON p.job_id = l.job_id AND p.n < l.n GROUP BY l.n;
 CREATE TABLE beside AS
   SELECT l.*, p.change AS was, p.delivery AS was_delivery, p.attempt AS was_attempt, p.lease_until AS was_until,
     CASE p.change WHEN 'accepted' THEN p.due_at ELSE p.next_at END AS was_due,
-    p.change IN ('acked', 'died', 'dismissed', 'cancelled', 'expired', 'purged') AS was_over,
+    p.change IN ('acked', 'died', 'dismissed', 'cancelled', 'expired', 'shed', 'purged') AS was_over,
     (SELECT max(b.max_attempts) FROM life b WHERE b.job_id = l.job_id AND b.n < l.n) AS lives,
     coalesce((SELECT max(b.delivery) FROM life b WHERE b.job_id = l.job_id AND b.n < l.n), 0) AS top
   FROM life l LEFT JOIN previous v ON v.n = l.n LEFT JOIN life p ON p.n = v.before;
@@ -41,7 +41,7 @@ CREATE TABLE beside AS
 _LIFE = {
     "unborn": "was IS NULL AND change <> 'accepted'",
     "born_twice": "was IS NOT NULL AND change = 'accepted'",
-    "ended_twice": "was_over AND change IN ('acked', 'died', 'dismissed', 'cancelled', 'expired')",
+    "ended_twice": "was_over AND change IN ('acked', 'died', 'dismissed', 'cancelled', 'expired', 'shed')",
     "resurrected": "was_over AND change = 'claimed'",
     "stale_settle": """was IS NOT NULL
         AND (change IN ('retried', 'released', 'extended')
@@ -56,8 +56,8 @@ _LIFE = {
         WHEN was IN ('accepted', 'redriven') THEN 1 WHEN was = 'released' THEN was_attempt
         WHEN was IN ('retried', 'claimed', 'extended') THEN was_attempt + 1 END""",
     "died_early": "change = 'died' AND attempt < lives AND NOT list_contains($dropped, coalesce(error_kind, ''))",
-    "illegal": """(change IN ('cancelled', 'expired') AND was IN ('claimed', 'extended'))
-        OR (change = 'redriven' AND was IS NOT NULL AND was NOT IN ('died', 'expired'))
+    "illegal": """(change IN ('cancelled', 'expired', 'shed') AND was IN ('claimed', 'extended'))
+        OR (change = 'redriven' AND was IS NOT NULL AND was NOT IN ('died', 'expired', 'shed'))
         OR (change = 'purged' AND was IS NOT NULL AND (was = 'purged' OR NOT was_over))""",
 }
 
@@ -68,7 +68,7 @@ SELECT 'lost', min(seq), job_id, NULL, NULL, NULL FROM r
 UNION ALL
 SELECT 'unfinished', NULL, job_id, NULL, NULL, NULL FROM e WHERE job_id IS NOT NULL GROUP BY job_id
   HAVING count(*) FILTER (change = 'accepted') > 0 AND count(*) FILTER (change = 'purged') = 0
-    AND count(*) FILTER (change IN ('acked', 'died', 'dismissed', 'cancelled', 'expired'))
+    AND count(*) FILTER (change IN ('acked', 'died', 'dismissed', 'cancelled', 'expired', 'shed'))
         <= count(*) FILTER (change = 'redriven')
 UNION ALL
 SELECT 'undone', min(seq), job_id, NULL, NULL, NULL FROM r
@@ -81,7 +81,8 @@ SELECT DISTINCT 'unexpected', seq, job_id, NULL, NULL, NULL FROM f
 UNION ALL
 SELECT 'duplicated', seq, max(job_id), NULL, NULL, NULL
   FROM (SELECT seq, job_id FROM f UNION SELECT seq, job_id FROM r WHERE answer IN ('accepted', 'duplicate'))
-  GROUP BY seq HAVING min(job_id) <> max(job_id)
+  LEFT JOIN (SELECT DISTINCT job_id, queue FROM e WHERE change = 'accepted') USING (job_id)
+  GROUP BY seq, queue HAVING min(job_id) <> max(job_id)
 UNION ALL
 SELECT 'recovered', seq, min(job_id), NULL, NULL, NULL FROM f
   WHERE seq IN (SELECT seq FROM r WHERE answer = 'unknown')
@@ -111,7 +112,7 @@ WITH own AS (SELECT n, l.*, b.subject AS line FROM life l
     JOIN (SELECT job_id, subject FROM life WHERE change = 'accepted' AND queue = $queue) b USING (job_id)),
   job AS (SELECT job_id, line,
       min(n) FILTER (change = 'accepted') AS born, min(n) FILTER (change = 'claimed') AS claimed,
-      coalesce(min(n) FILTER (change IN ('acked', 'died', 'dismissed', 'cancelled', 'expired')), 1e18) AS ended
+      coalesce(min(n) FILTER (change IN ('acked', 'died', 'dismissed', 'cancelled', 'expired', 'shed')), 1e18) AS ended
     FROM own GROUP BY ALL),
   turn AS (SELECT c.job_id, c.line, c.n AS claimed, coalesce(
       (SELECT min(s.n) FROM own s WHERE s.job_id = c.job_id AND s.delivery = c.delivery

@@ -62,6 +62,8 @@ def clean(seed: int, lives: int, *, id_step: int = 0, redrives: bool = True) -> 
             life.accept(traits=[Trait(subject=f"s{subject}")])
             life.claim(at=at + SECOND).after(SECOND).ack()
             at = life.at + SECOND
+    for _ in range(5):
+        _copies(garden)
     for minute in range(60):
         tick = START + minute * 60 * SECOND
         if minute % 7 == 3:
@@ -86,6 +88,11 @@ def _random_life(garden: Garden, redrives: bool) -> None:
     if fate < 0.07:
         life.after(60 * SECOND).expire()
         return
+    if fate < 0.1:
+        life.after(SECOND).shed()
+        if not redrives or rng.random() < 0.5:
+            return
+        life.after(SECOND).redrive()
     while True:
         life.claim().after(rng.randrange(1, 2 * SECOND))
         step = rng.random()
@@ -106,6 +113,15 @@ def _random_life(garden: Garden, redrives: bool) -> None:
         else:
             life.ack()
             return
+
+
+def _copies(g: Garden) -> None:
+    """What a broker makes of one draft: a job in each of its queues."""
+    first, second = g.life().accept(), g.life(queue="copies").accept(told=False)
+    second.seqs = first.seqs
+    g.story.told(first.seqs[0], second.first)
+    for life in (first, second):
+        life.claim().ack()
 
 
 def _lost(g: Garden) -> None:
@@ -272,6 +288,29 @@ def _cancelled_running(g: Garden) -> None:
     g.expect("illegal", g.life().accept().claim().after(1).cancel())
 
 
+def _shed_and_run(g: Garden) -> None:
+    g.expect("resurrected", g.life().accept().after(1).shed().after(1).claim())
+
+
+def _shed_running(g: Garden) -> None:
+    g.expect("illegal", g.life().accept().claim().after(1).shed())
+
+
+def _shed_twice(g: Garden) -> None:
+    g.expect("ended_twice", g.life().accept().after(1).shed().after(1).shed())
+
+
+def _copied_twice(g: Garden) -> None:
+    """A broker's draft that became two jobs in one of its queues."""
+    lives = [g.life(queue=queue).accept(told=False) for queue in ("mail", "copies", "copies")]
+    seq = g.story.seq()
+    for life in lives:
+        life.seqs = [seq]
+        g.story.told(seq, life.first)
+        life.claim().ack()
+    g.expect("duplicated", lives[2])
+
+
 def _purged_alive(g: Garden) -> None:
     g.expect("illegal", g.life().accept().after(1).purge())
 
@@ -310,7 +349,7 @@ KINDS: list[Callable[[Garden], None]] = [
     *(_repeated_effect, _redelivered, _unborn, _born_twice, _ended_twice, _cancelled_when_done, _unfenced),
     *(_resurrected, _stale_settle, _settled_open, _lease_overlap, _overlap_of_an_extended, _early_claim, _early_retry),
     *(_delivery_step, _delivery_again, _too_many_lives, _miscounted, _died_early, _cancelled_running, _purged_alive),
-    *(_out_of_turn, _slot_twice, _ledger_gap, _conflict),
+    *(_out_of_turn, _slot_twice, _ledger_gap, _conflict, _shed_and_run, _shed_running, _shed_twice, _copied_twice),
 ]
 
 

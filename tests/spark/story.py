@@ -184,6 +184,9 @@ class Life:
     def expire(self) -> "Life":
         return self._bare(Change.EXPIRED, "tend")
 
+    def shed(self) -> "Life":
+        return self._bare(Change.SHED, "enqueue")
+
     def purge(self) -> "Life":
         return self._bare(Change.PURGED, "purge")
 

@@ -12,13 +12,13 @@ from tests.spark.oracle import oracle
 from tests.spark.planted import KINDS, OPTIONS, Found, Garden, clean, events_of, planted
 
 pytestmark = pytest.mark.timeout(300)
-EACH = 7
+EACH = 6
 Frames = tuple[DataFrame, DataFrame, DataFrame]
 
 
 @pytest.fixture(scope="module")
 def garden() -> Garden:
-    return planted(seed=11, lives=400, each=EACH)
+    return planted(seed=11, lives=150, each=EACH)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from forebay.core.errors import Invalid
 from forebay.spark.audit import CHECKS, Options, Tier, Verdict, audit
-from forebay.spark.audit.evidence import conflicts, once, survey, with_sizes
+from forebay.spark.audit.evidence import conflicts, gaps, once, survey, with_sizes
 from forebay.spark.audit.words import job_sums
 from tests.spark.story import SECOND, START, Life, Story
 
@@ -142,10 +142,10 @@ def test_gaps_of_a_log_are_found(spark: SparkSession, frames: Frames) -> None:
 
 
 def test_a_torn_record_is_a_gap(frames: Frames) -> None:
-    events, receipts, effects = frames
-    verdict = audit(events.filter("NOT (change = 'claimed' AND place = 1)"), receipts, effects)
-    (gap,) = verdict.result("ledger_gap").offenders
-    assert (gap.offset, gap.note) == (1, "4 jobs of 5")
+    torn = frames[0].filter("NOT (change = 'claimed' AND place = 1)")
+    ground = survey(torn)
+    (gap,) = gaps(torn, ground).collect()
+    assert (ground.ragged, gap.check, gap.offset, gap.note) == (1, "ledger_gap", 1, "4 jobs of 5")
 
 
 def test_a_record_that_lost_its_last_places_is_a_gap_where_records_tell_their_size(frames: Frames) -> None:

@@ -18,11 +18,11 @@ from tests.spark.fleets import an_app
 from tests.spark.ground import opened, told
 
 KILLED = """
-    if seq == 150 and not (HERE / "killed").exists():
+    if seq == 60 and not (HERE / "killed").exists():
         (HERE / "killed").touch()
         os.kill(os.getpid(), signal.SIGKILL)
 """
-JOBS = 300
+JOBS = 120
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec import Struct
 from pyspark.sql import SparkSession
 
 from forebay.core.errors import ForebayError, Invalid
@@ -13,7 +14,7 @@ from forebay.core.ledger import LedgerRule
 from forebay.spark import pipeline as module
 from forebay.spark.frames import read_events, read_table
 from forebay.spark.lake import Contents, Lake, Part, holes
-from forebay.spark.pipeline import Pipeline, check_ledger
+from forebay.spark.pipeline import Done, Pipeline, check_ledger
 from forebay.spark.tables import TABLES
 from forebay.store.protocol import Query
 from tests.spark.ground import busy_day, opened
@@ -27,17 +28,37 @@ def url(tmp_path: Path) -> str:
     return url
 
 
+class Begun(Struct):
+    """A store, and a lake after two runs. Tests go on with a copy of the lake; the store only grows."""
+
+    url: str
+    lake: Path
+    first: Done
+    again: Done
+
+    def copied(self, place: Path) -> Lake:
+        shutil.copytree(self.lake, place)
+        return Lake.of(place, self.url)
+
+
+@pytest.fixture(scope="module")
+def begun(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Begun:
+    ground = tmp_path_factory.mktemp("begun")
+    url = f"sqlite:///{ground}/jobs.db"
+    busy_day(url)
+    pipeline = Pipeline(spark, Lake.of(ground / "lake", url), url)
+    return Begun(url, ground / "lake", pipeline.run(), pipeline.run())
+
+
 def extent(url: str) -> tuple[int, int]:
     with opened(url) as store:
         found: tuple[int, int] = store.ledger_extent()
     return found
 
 
-def test_runs_in_steps_give_what_one_run_gives(spark: SparkSession, url: str, tmp_path: Path) -> None:
-    steps = Lake.of(tmp_path / "steps", url)
-    first = Pipeline(spark, steps, url).run()
-    again = Pipeline(spark, steps, url).run()
-    assert (again.records, again.events, again.tables) == (0, 0, first.tables)
+def test_runs_in_steps_give_what_one_run_gives(spark: SparkSession, begun: Begun, tmp_path: Path) -> None:
+    url, steps, again = begun.url, begun.copied(tmp_path / "steps"), begun.again
+    assert (again.records, again.events, again.tables) == (0, 0, begun.first.tables)
     busy_day(url, 60)
     with opened(url) as store:
         dead = [job.id for job in store.browse(Query(state=State.DEAD), 0, 10).jobs]
@@ -55,14 +76,15 @@ def test_runs_in_steps_give_what_one_run_gives(spark: SparkSession, url: str, tm
     assert read_table(spark, steps, "jobs").count() == done.tables["jobs"] > 100
 
 
-def test_a_lost_checkpoint_costs_no_event_and_brings_none_twice(spark: SparkSession, url: str, tmp_path: Path) -> None:
-    lake = Lake.of(tmp_path / "lake", url)
-    before = Pipeline(spark, lake, url).run(tables=False)
+def test_a_lost_checkpoint_costs_no_event_and_brings_none_twice(
+    spark: SparkSession, begun: Begun, tmp_path: Path
+) -> None:
+    url, lake = begun.url, begun.copied(tmp_path / "lake")
     shutil.rmtree(lake.checkpoint)
     busy_day(url, 20)
     Pipeline(spark, lake, url).run(tables=False)
     found = places(lake)
-    assert len(found) == len(set(found)) > before.events
+    assert len(found) == len(set(found)) > begun.first.events
     assert {offset for offset, _ in found} == set(range(extent(url)[1]))
     assert holes(lake.contents()) == []
 

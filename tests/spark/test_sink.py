@@ -239,7 +239,7 @@ def test_a_full_queue_is_waited_for_and_then_told(url: str) -> None:
 @pytest.mark.timeout(400)
 def test_a_killed_query_starts_again_and_adds_each_row_once(spark: SparkSession, url: str, tmp_path: Path) -> None:
     source, checkpoint = f"sqlite:///{tmp_path}/log.db", str(tmp_path / "checkpoint")
-    count = 4_000
+    count = 2_000
     with opened(source) as store:
         store.put_spec(QueueSpec(name="orders", retention=Retained(partitions=2)))
         for begin in range(0, count, 1_000):

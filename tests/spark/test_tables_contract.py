@@ -17,7 +17,7 @@ MERGED = [table for table in TABLES.values() if table.how == "merge"]
 
 @pytest.fixture(scope="module")
 def events(spark: SparkSession) -> Iterator[DataFrame]:
-    frame, _, _ = clean(seed=5, lives=250).story.frames(spark)
+    frame, _, _ = clean(seed=5, lives=120).story.frames(spark)
     yield frame.cache()
     frame.unpersist()
 
@@ -41,7 +41,7 @@ def test_a_table_keeps_its_schema(table: Table, events: DataFrame) -> None:
 @pytest.mark.parametrize("table", MERGED, ids=lambda table: table.name)
 def test_parts_of_a_history_merge_to_the_whole(table: Table, events: DataFrame) -> None:
     """Cut twice, the later part first: what was half done at a cut is finished by the merge."""
-    cuts = events.filter("offset < 300"), events.filter("offset BETWEEN 300 AND 900"), events.filter("offset > 900")
+    cuts = events.filter("offset < 200"), events.filter("offset BETWEEN 200 AND 550"), events.filter("offset > 550")
     merged = table.updated(table.updated(table.build(cuts[1]), cuts[0]), cuts[2])
     sketches = [name for name in table.schema.names if name.endswith("_sketch")]
     assertDataFrameEqual(merged.drop(*sketches), built(table, events).drop(*sketches))

@@ -25,14 +25,14 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     store.close()
 
 
-def seen(store: Store, limit: int = 100) -> dict[str, tuple[int, int, int]]:
+def seen(store: Store, limit: int = 100, prefix: str = "") -> dict[str, tuple[int, int, int]]:
     """By name: slots, held, parked; put together from pages."""
     assert isinstance(store, Gated)
     found: list[GateUse] = []
-    while page := store.gates(found[-1].name if found else "", limit):
+    while page := store.gates(found[-1].name if found else "", limit, prefix):
         assert len(page) <= limit
         found += page
-    assert len({each.name for each in found}) == len(found)
+    assert [each.name for each in found] == sorted({each.name for each in found})
     return {each.name: (each.slots, each.held, each.parked) for each in found}
 
 
@@ -53,6 +53,9 @@ def test_gates_are_seen_while_somebody_is_at_them(store: Store) -> None:
     }
     assert seen(store) == whole
     assert seen(store, limit=1) == whole
+    for prefix in ("cap/capped", "cap/", "order/lined/subject/s0", "order/lined", "until/none", "o"):
+        begun = {name: use for name, use in whole.items() if name.startswith(prefix)}
+        assert seen(store, 1, prefix) == seen(store, 9, prefix) == begun
     store.settle([(lease, Ack()) for lease in leases])
     assert seen(store)["cap/capped"] == (2, 2, 2)
 
@@ -65,6 +68,11 @@ def test_an_operators_number_shows_and_a_line_stays_a_line(store: Store) -> None
     store.set_gate("cap/capped", 4)
     store.set_gate("order/lined/subject/s", 7)
     assert seen(store) == {"cap/capped": (4, 4, 1), "order/lined/subject/s": (1, 1, 2)}
+    assert isinstance(store, Gated)
+    assert [each.given for each in store.gates("", 9)] == [4, 7]
+    store.set_gate("cap/capped", None)
+    assert [each.given for each in store.gates("", 9)] == [None, 7]
+    store.set_gate("cap/capped", 4)
     store.set_gate("order/lined/subject/s", 0)
     assert seen(store)["order/lined/subject/s"] == (0, 1, 2)
     while leases := store.claim([Want("capped", 10)], "w", LONG):
@@ -77,3 +85,12 @@ def test_what_is_no_page_is_refused(store: Store, after: str, limit: int) -> Non
     assert isinstance(store, Gated)
     with pytest.raises(Invalid):
         store.gates(after, limit)
+    with pytest.raises(Invalid):
+        store.gates("", 1, "a\0")
+
+
+def test_names_are_in_the_order_of_their_code_points(store: Store) -> None:
+    subjects = ["a", "B", "a-b", "a b", "é", "z", "_", "\U0001f600", "~"]
+    store.put_spec(QueueSpec(name="lined", eligibility=InOrder(per="subject")))
+    store.enqueue([Draft("k", None, "lined", subject=subject) for subject in subjects])
+    assert len(seen(store, limit=2)) == len(subjects)

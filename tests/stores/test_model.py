@@ -69,6 +69,7 @@ def _residue(store: MemoryStore) -> Mapping[str, int]:
         "rows": len(facts.rows),
         "keys": len(facts.keys),
         "gates": len(index.gates),
+        "rates": bool(index.gates.paces),
         "timers": sum(timer.next() is not None for timer in timers),
         "merge targets": sum(len(line.newest) for line in index.lines.values()),
         "resting": sum(len(list(each)) for each in resting),

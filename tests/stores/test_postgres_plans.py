@@ -14,6 +14,7 @@ import pytest
 
 from forebay.core.instant import minutes, seconds
 from forebay.core.job import Draft, State
+from forebay.core.limits import BLOCKED_MOST
 from forebay.core.outcome import Ack, Failure, Release, Retry, Verdict
 from forebay.core.policy import AtMost, Bounded, Fair, InOrder
 from forebay.core.spec import QueueSpec
@@ -45,6 +46,8 @@ FROM generate_series(0, 5) AS k, generate_series(k * {ROWS} + 1, (k + 1) * {ROWS
 
 INSERT INTO forebay.gate VALUES ('cap/gated', 5, 5, {ROWS}, 0, false);
 INSERT INTO forebay.gate SELECT 'cap/' || i, 1, 1, 0, 0, false FROM generate_series(1, {ROWS}) AS i;
+INSERT INTO forebay.gate (name, slots, held, parked, standing, opened, fallen)
+SELECT 'order/far/subject/' || i, 1, 0, 0, 1, false, 1 FROM generate_series(1, {ROWS}) AS i;
 INSERT INTO forebay.line SELECT 'order/' || i % 1000, i FROM generate_series(1, {ROWS}) AS i;
 
 INSERT INTO forebay.ended
@@ -56,6 +59,10 @@ INSERT INTO forebay.key SELECT 'q', 'key-' || i, i, {2 * NOW} + i, '\\x00' FROM 
 INSERT INTO forebay.call SELECT gen_random_uuid(), i, {2 * NOW} FROM generate_series(1, {ROWS}) AS i;
 SELECT setval('forebay.job_id', {100 * ROWS} + 1, false);
 """
+
+
+BLOCKED = f"SELECT forebay.blocked_lines(%s, {BLOCKED_MOST})"
+"""The part of a backlog that is not a count of rows."""
 
 
 def one(store: PostgresStore, queue: str = "q") -> Any:
@@ -125,6 +132,7 @@ VERBS: Mapping[str, Callable[[PostgresStore], object]] = {
     "browse what is ready": lambda store: store.browse(Query(queue="gated", state=State.READY), 0, 20),
     "browse the dead": lambda store: store.browse(Query(queue="q", state=State.DEAD), 0, 20),
     "browse a kind": lambda store: store.browse(Query(kind="other"), 0, 20),
+    "blocked lines": lambda store: [store._server.query(BLOCKED, (queue,)) for queue in ("q", "far", "gated")],
     "gates": lambda store: store.gates("", 20),
 }
 

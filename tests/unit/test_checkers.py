@@ -13,6 +13,7 @@ from forebay.core.event import (
     Entry,
     Event,
     Extended,
+    GateSet,
     PartitionsOwned,
     Promoted,
     Purged,
@@ -38,6 +39,7 @@ from forebay.testing.checkers import (
     early,
     key_order,
     owners,
+    rates,
     readers,
     shares,
 )
@@ -53,6 +55,10 @@ BLOCKING = (Gate("order/q/subject/s", 1, ordered=True, blocks=True),)
 
 def born(job_id: int, *, due_at: int = 0, lives: int = 2, expires_at: int | None = None, cls: str = "") -> Entry:
     return Entry(job_id, "q", "k", b"1", due_at, due_at == 0, lives, expires_at=expires_at, cls=cls)
+
+
+def paced(job_id: int, cost: int = 1) -> Entry:
+    return Entry(job_id, "q", "k", b"1", 0, False, 2, gates=(Gate("rate/q", 2, cost=cost, step=10),), cost=cost)
 
 
 def lined(job_id: int, gates: tuple[Gate, ...] = LINE) -> Entry:
@@ -131,6 +137,10 @@ PLANTED: list[tuple[Checker, list[Event], str]] = [
     (early, [Enqueued(0, [born(1, due_at=5)]), Promoted(3, [1])], "Promoted 2 µs before"),
     (early, [Enqueued(0, [born(1)]), claim(1), retry(1, due_at=7), claim(1, 2, at=6)], "Claimed 1 µs before"),
     (early, [Enqueued(0, [born(1, expires_at=5)]), claim(1, at=5)], "claimed 0 µs after it expired"),
+    (rates, [Enqueued(0, [paced(1), paced(2), paced(3)]), claim(1), claim(2), claim(3, at=9)], "3 started within 9 µs"),
+    (rates, [Enqueued(0, [paced(1, 2), paced(2)]), claim(1), claim(2, at=9)], "rate/q: 3 started within 9 µs, 2 may"),
+    (rates, [Enqueued(0, [paced(1)]), claim(1), claim(1, 2), claim(1, 3)], "3 started within 0 µs"),
+    (rates, [GateSet(0, "rate/q", 3), Enqueued(0, [paced(1, 2), paced(2, 2)]), claim(1), claim(2)], "4 started"),
     (readers, [own("a", 9, {0: 1}), own("b", 15, {0: 2}, at=5)], "b takes it while a owns it for 4 µs more"),
     (readers, [own("a", 9, {0: 1}), own("b", 19, {0: 1}, at=9)], "changes hands in epoch 1 after 1"),
     (readers, [own("a", 9, {0: 1}), own("a", 12, {0: 2}, at=3)], "a keeps it in epoch 2, not 1"),
@@ -146,6 +156,10 @@ CLEAN: list[tuple[Checker, list[Event]]] = [
     (key_order, [Enqueued(0, [lined(1, BLOCKING), lined(2)]), claim(1), die(1), Purged(0, [1]), claim(2)]),
     (key_order, [Enqueued(0, [lined(1), lined(2)]), Cancelled(0, [1], [0], []), claim(2)]),
     (early, [Enqueued(0, [born(1, due_at=5)]), claim(1, at=5)]),
+    (rates, [Enqueued(0, [paced(1), paced(2), paced(3)]), claim(1), claim(2), claim(3, at=10)]),
+    (rates, [Enqueued(0, [paced(1, 2), paced(2, 2)]), claim(1), claim(2, at=20)]),
+    (rates, [GateSet(0, "rate/q", 4), Enqueued(0, [paced(1, 2), paced(2, 2)]), claim(1), claim(2)]),
+    (rates, [Enqueued(0, [paced(1, 5), paced(2)]), claim(1), claim(2, at=40)]),
     (readers, [own("a", 9, {0: 1, 1: 1}), own("a", 12, {0: 1}, at=3), own("b", 15, {1: 2}, at=3)]),
     (readers, [own("a", 9, {0: 1}), own("b", 19, {0: 2}, at=9), own("b", 0, {}, at=10), own("a", 30, {0: 3}, at=11)]),
     (early, [Enqueued(0, [born(1, expires_at=5)]), Promoted(6, [], [1]), Redriven(7, [1]), claim(1, at=8)]),

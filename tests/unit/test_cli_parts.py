@@ -302,6 +302,7 @@ def test_the_doctor_finds_what_is_wrong() -> None:
         "writable": "ok",
         "clock": "fail",
         "ready": "warn",
+        "parked": "ok",
         "dead": "warn",
         "leases": "warn",
         "paused": "warn",

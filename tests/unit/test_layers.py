@@ -75,7 +75,7 @@ ROOMS = {
     "forebay.testing": ["forebay", "forebay.*"],
     "forebay.testing.servers": ["forebay.core"],
     "forebay.tracing": ["forebay.core"],
-    "forebay.transactions": CONTRACT,
+    "forebay.transactions": [*CONTRACT, "forebay.store.sqlite"],
     "forebay.store": FACADE,
     "forebay.store.open": ["forebay.core", "forebay.store.*"],
     "forebay.store.*": SHARED,

@@ -11,10 +11,10 @@ from forebay.core.instant import micros, seconds
 from forebay.core.job import Draft, Job, State
 from forebay.core.lease import Lease, Settled
 from forebay.core.outcome import Ack, DeadLetter, Failure, Release, Retry
-from forebay.core.policy import AtMost, Bounded, InOrder, LatestWins, Retained
+from forebay.core.policy import AtMost, Bounded, InOrder, LatestWins, Rate, Retained, Until
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
-from forebay.store.protocol import CancelAnswer, Promotion, Want
+from forebay.store.protocol import CancelAnswer, Hold, Promotion, Want
 from forebay.testing.model import Model
 
 SPAN = micros(seconds(5))
@@ -142,6 +142,71 @@ def test_a_gate_that_lets_too_many_in_is_noticed(eligibility: InOrder | AtMost, 
     ready = show(model, state=State.READY)
     with pytest.raises(AssertionError, match=complaint):
         model.observe(0, {**show(model), **{job_id: ready[job_id] for job_id in ids}})
+
+
+def test_a_start_that_its_rate_does_not_allow_is_noticed() -> None:
+    model = Model()
+    model.put_spec(QueueSpec(name="q", eligibility=Rate(1, seconds(1), burst=1)))
+    model.enqueue(0, [Draft("k", queue="q")] * 3)
+    with pytest.raises(AssertionError, match="nobody claims"):
+        model.observe(0, {**show(model), 1: replace(model.items[1].job, state=State.READY)})
+    claim(model, 1, 0)
+    with pytest.raises(AssertionError, match="before it opened"):
+        model.claimed(999_999, [Want("q", 1)], "w", SPAN, [lease_of(model, 2, 999_999)])
+    with pytest.raises(AssertionError, match="fewer came"):
+        model.claimed_in_order(1_000_000, [Want("q", 1)], [])
+    with pytest.raises(AssertionError, match="in time"):
+        model.next_due(999_999, None)
+    claim(model, 2, 1_000_000)
+
+
+def test_who_passes_one_that_waits_for_room_is_noticed() -> None:
+    model = _at_a_cap()
+    model.held_by(0, _HELD)
+    with pytest.raises(AssertionError, match=r"let job 3 pass; \[2\]"):
+        model.observe(0, {**show(model), 3: replace(model.items[3].job, state=State.READY)})
+
+
+@pytest.mark.parametrize(
+    ("lie", "complaint"),
+    [
+        (None, "is due, and held"),
+        (Hold("cap/q", 3, 1, 2, 1), "slots of cap/q"),
+        (Hold("cap/q", 2, 2, 2, 1), "what holds job 3"),
+        (Hold("cap/q", 2, 1, 1, 1), "what holds job 3"),
+        (Hold("cap/q", 2, 1, 2, 0), "what holds job 3"),
+        (Hold("cap/q", 2, 1, 2, 1, head=2), "what holds job 3"),
+        (Hold("cap/q", 2, 1, 2, 1, opens_at=5), "is no rate"),
+    ],
+)
+def test_a_lie_about_what_holds_a_job_is_noticed(lie: Hold | None, complaint: str) -> None:
+    model = _at_a_cap()
+    with pytest.raises(AssertionError, match=complaint):
+        model.held_by(0, {**_HELD, 3: lie})
+
+
+def test_a_release_of_others_than_the_first_is_noticed() -> None:
+    model = Model()
+    model.put_spec(QueueSpec(name="q", eligibility=Until("go")))
+    model.enqueue(0, [Draft("k", queue="q")] * 2)
+    model.held_by(0, {job_id: Hold("until/go", 0, 0, 2, job_id - 1) for job_id in (1, 2)})
+    with pytest.raises(AssertionError, match="how many passed until/go; 1; 2"):
+        model.released(0, "until/go", 1, 2)
+    model.released(0, "until/go", 1, 1)
+    with pytest.raises(AssertionError, match="slots and holders; 0; 1"):
+        model.observe(0, {**show(model), 2: replace(model.items[2].job, state=State.READY)})
+
+
+_HELD = {2: Hold("cap/q", 2, 1, 2, 0), 3: Hold("cap/q", 2, 1, 2, 1)}
+
+
+def _at_a_cap() -> Model:
+    """One holds a slot of two, one waits for both, and one behind it for one."""
+    model = Model()
+    model.put_spec(QueueSpec(name="q", eligibility=AtMost(2)))
+    model.enqueue(0, [Draft("k", queue="q", cost=cost) for cost in (1, 2, 1)])
+    claim(model, 1, 0)
+    return model
 
 
 def test_a_promotion_that_forgets_someone_is_noticed() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from tests.mutants.dashboard import DASHBOARD_MUTANTS
 from tests.mutants.door import DOOR_MUTANTS
+from tests.mutants.gates import GATE_MUTANTS
 from tests.mutants.guards import MUTANTS, Mutant
 from tests.mutants.ledger import LEDGER_MUTANTS
 from tests.mutants.logs import LOG_MUTANTS
@@ -20,6 +21,7 @@ ALL = [
     *MUTANTS,
     *DASHBOARD_MUTANTS,
     *DOOR_MUTANTS,
+    *GATE_MUTANTS,
     *LEDGER_MUTANTS,
     *LOG_MUTANTS,
     *METRICS_MUTANTS,

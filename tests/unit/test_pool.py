@@ -749,6 +749,29 @@ def test_waiting_for_room_ends_when_there_is_some(fb: Forebay, hold: Event) -> N
         assert rig.pool.wait_until_idle(PATIENCE)
 
 
+def test_a_heavy_job_takes_as_many_slots_as_it_costs(fb: Forebay, hold: Event) -> None:
+    @fb.job
+    def slow() -> None:
+        hold.wait(PATIENCE)
+
+    with at_work(fb, Options(concurrency=4)) as rig:
+        light, heavy, giant = rig.leased(Draft("slow"), Draft("slow", cost=3), Draft("slow", cost=50))
+        assert rig.pool.fits([light, heavy, giant]) == 2
+        assert rig.pool.fits([giant, light]) == 1, "alone, everybody fits"
+        rig.pool.take([light, heavy])
+        assert rig.pool.free == 0
+        assert rig.pool.fits([giant]) == rig.pool.fits([light]) == 0
+        rig.pool.wait_for_room(SHORT, 1)
+        assert rig.pool.free == 0
+        hold.set()
+        rig.pool.wait_for_room(PATIENCE, 4)
+        assert rig.pool.wait_until_idle(PATIENCE)
+        assert rig.pool.free >= 4, "all is given back"
+        rig.pool.take([giant])
+        assert [type(verdict) for _, verdict in rig.verdicts(3)] == [Ack] * 3
+        rig.nothing_more()
+
+
 def test_an_isolated_handler_needs_an_app_that_can_be_imported(fb: Forebay) -> None:
     @fb.job(isolate=True)
     def alone() -> None: ...

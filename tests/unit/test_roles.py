@@ -26,13 +26,14 @@ from forebay.store.memory.store import MemoryStore
 from forebay.store.protocol import Promotion, Want
 from forebay.testing.clock import ManualClock
 from forebay.testing.faulty import ConnectionLost, Fault, FaultyStore, ReplyLost, scripted
-from forebay.work.claimer import Claimer
+from forebay.work.claimer import _EMPTYING_MOST, Claimer
 from forebay.work.marks import Marks, read_marks
 from forebay.work.options import Options
 from forebay.work.pool import Pool
 from forebay.work.reaper import Promoter, Reaper
 from forebay.work.renewer import Renewer
 from forebay.work.role import Beat, Role, Voice
+from forebay.work.room import fitting, weight
 from forebay.work.settler import Settler
 from forebay.work.ticker import Ticker
 from forebay.work.worker import Worker
@@ -365,17 +366,20 @@ class Slots:
 
     @property
     def free(self) -> int:
-        return self.size - len(self.running)
+        return self.size - sum(weight(lease.job, self.size) for lease in self.running)
 
     @property
     def idle(self) -> bool:
         return not self.running
 
+    def fits(self, leases: Sequence[Lease]) -> int:
+        return fitting(leases, self.free, self.size)
+
     def take(self, leases: Sequence[Lease]) -> None:
         self.running += leases
         self.most = max(self.most, len(self.running))
 
-    def wait_for_room(self, timeout: float) -> None:
+    def wait_for_room(self, timeout: float, least: int = 0) -> None:
         self.waits += 1
 
     def wait_until_idle(self, timeout: float) -> bool:
@@ -403,6 +407,11 @@ class Crew:
         self.returned += verdicts
         self._store.settle(verdicts)
 
+    def end(self, job_id: int) -> None:
+        (lease,) = [lease for lease in self.slots.running if lease.job.id == job_id]
+        self.slots.running.remove(lease)
+        self._store.settle([(lease, Ack())])
+
     @property
     def started(self) -> list[int]:
         return [lease.job.id for lease in self.slots.running]
@@ -412,6 +421,52 @@ def suspects(store: MemoryStore, count: int) -> None:
     """Jobs whose last holder died."""
     leases = leased(store, count)
     store.settle([(lease, Retry(0, Failure(ABANDONED, "gone"))) for lease in leases])
+
+
+def test_a_job_takes_as_many_slots_as_it_costs(store: MemoryStore) -> None:
+    store.enqueue([Draft("k", cost=3), Draft("k", cost=3), Draft("k"), Draft("k", cost=99)])
+    crew = Crew(store, size=4)
+    crew.claimer.step()
+    assert crew.started == [1]
+    assert [lease.job.id for lease, _ in crew.returned] == [2, 3, 4]
+    assert {verdict for _, verdict in crew.returned} == {Release()}
+    for _ in range(3):
+        crew.claimer.step()
+    assert (crew.started, crew.slots.waits) == ([1], 3), "the light one does not pass the heavy one"
+    crew.end(1)
+    while crew.started != [2, 3]:
+        crew.claimer.step()
+    for job_id in (2, 3):
+        crew.end(job_id)
+    while crew.started != [4]:
+        crew.claimer.step()
+    assert crew.slots.free == 0, "who costs more than there is takes all of it"
+
+
+def test_a_heavy_job_that_finds_no_room_for_long_lets_others_go_on(store: MemoryStore) -> None:
+    store.enqueue([Draft("k"), Draft("k", cost=4), *[Draft("k")] * 9])
+    crew = Crew(store, size=4, batch=2)
+    for _ in range(_EMPTYING_MOST + 20):
+        crew.claimer.step()
+    assert crew.started[0] == 1
+    assert len(crew.started) == 4, "light ones fill what is left"
+    heavy = [verdict for lease, verdict in crew.returned if lease.job.id == 2]
+    assert heavy[0] == Release()
+    assert heavy[-1] == Release(3_000_000), "it comes by later"
+
+
+def test_claims_follow_what_the_last_jobs_cost(store: MemoryStore) -> None:
+    store.enqueue([Draft("k", cost=2)] * 40)
+    crew = Crew(store, size=8)
+    crew.claimer.step()
+    assert len(crew.started) == 4
+    before = len(crew.returned)
+    for _ in range(5):
+        for job_id in list(crew.started):
+            crew.end(job_id)
+        crew.claimer.step()
+        assert len(crew.started) == 4
+    assert len(crew.returned) == before, "what comes fits"
 
 
 def test_a_claimer_never_claims_more_than_there_is_room_for(store: MemoryStore) -> None:

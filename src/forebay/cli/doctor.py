@@ -15,6 +15,7 @@ from forebay.cli.command import Call, Command
 from forebay.cli.exits import FAILED, OK, CommandFailed
 from forebay.cli.finding import Finding
 from forebay.cli.logs import standings_of
+from forebay.cli.numbers import blocked_words
 from forebay.cli.place import file_of, is_postgres, is_redis, masked, reaching, said
 from forebay.cli.schema import schema_of
 from forebay.core.errors import ForebayError
@@ -28,6 +29,7 @@ from forebay.work.cron import NEVER, words_of
 
 _GATE = "forebay.doctor"
 _OLD_SECONDS = 300
+_PARKED_SECONDS = 3600
 _LATE_SECONDS = 60
 _SKEW_WARN, _SKEW_FAIL = 1.0, 60.0
 _SLOW_WRITE = 0.25
@@ -52,7 +54,7 @@ def examine(url: str, open_store: Callable[[], Store]) -> Iterator[Finding]:
         yield from _disk(url)
         if not (is_postgres(url) or is_redis(url)):
             yield from _durable(store)
-        for check in (_writable, _clock, _ages, _dead, _leases, _pauses, _schedules, _logs):
+        for check in (_writable, _clock, _ages, _parked, _lines, _dead, _leases, _pauses, _schedules, _logs):
             yield from check(store)
         yield _schema(url)
     except (ForebayError, CommandFailed) as error:
@@ -128,6 +130,23 @@ def _ages(store: Store) -> Iterator[Finding]:
         yield Finding("warn", "ready", fact, f"start workers: forebay worker app:fb --queues {backlog.queue}")
     if not old:
         yield Finding("ok", "ready", f"no job has been ready for more than {span(_OLD_SECONDS * SECOND)}")
+
+
+def _parked(store: Store) -> Iterator[Finding]:
+    held = [backlog for backlog in store.backlog() if backlog.oldest_parked > _PARKED_SECONDS * SECOND]
+    for backlog in held:
+        fact = f"{backlog.queue}: a gate has held a due job for {span(backlog.oldest_parked)}"
+        yield Finding("warn", "parked", fact, "forebay gates ls shows which are full, forebay gates set opens one")
+    if not held:
+        yield Finding("ok", "parked", f"no gate has held a job for more than {span(_PARKED_SECONDS * SECOND)}")
+
+
+def _lines(store: Store) -> Iterator[Finding]:
+    """Only said when there is something to say: few queues have lines."""
+    for backlog in store.backlog():
+        if backlog.blocked:
+            remedy = f"forebay dlq ls --queue {backlog.queue}, then redrive or purge: the next in line goes on"
+            yield Finding("warn", "lines", blocked_words(backlog), remedy)
 
 
 def _dead(store: Store) -> Iterator[Finding]:

@@ -1,5 +1,7 @@
 """`stats` and `top`: every queue in one line, once or live.
 
+`oldest` is how long the oldest ready job has been claimable, `parked` how long a gate has held the oldest due one.
+
 Rates are differences between two looks: `net/s` is how fast the depth changes, `dead/s` how fast jobs die, `done/s` how
 fast they end where the queue keeps what is done. A store keeps no totals, so what came and went between two looks is
 not seen.
@@ -21,13 +23,13 @@ from forebay.cli.place import masked
 from forebay.cli.screen import Screen
 from forebay.cli.words import count, length
 from forebay.core.instant import Instant
-from forebay.core.limits import INSTANT_MOST
+from forebay.core.limits import BLOCKED_MOST, INSTANT_MOST
 from forebay.core.names import is_reserved
 from forebay.core.words import SECOND, iso, many, span
 from forebay.store.protocol import Backlog, Store
 
-_HEADS = "queue waiting ready running done dead cancelled oldest".split()
-_TOP_HEADS = "queue depth net/s ready running waiting oldest done/s dead dead/s".split()
+_HEADS = "queue waiting ready running done dead cancelled oldest parked".split()
+_TOP_HEADS = "queue depth net/s ready running waiting oldest parked done/s dead dead/s".split()
 
 
 def backlogs_of(store: Store, queues: list[str] | None = None) -> list[Backlog]:
@@ -63,9 +65,9 @@ def _stats_frame(call: Call, store: Store) -> list[str]:
         return ["no queues yet; forebay enqueue makes one"]
     rows = [_stats_row(backlog) for backlog in backlogs]
     if len(rows) > 1:
-        rows.append(["(all)", *(sum(int(row[place]) for row in rows) for place in range(1, 7)), ""])
+        rows.append(["(all)", *(sum(int(row[place]) for row in rows) for place in range(1, 7)), "", ""])
     lines = call.screen.table_lines(_HEADS, rows, " ".join(_HEADS[1:]))
-    return lines + _paused(call.screen, backlogs, store.now())
+    return lines + _warnings(call.screen, backlogs, store.now())
 
 
 def _stats_row(backlog: Backlog) -> list[Any]:
@@ -78,17 +80,27 @@ def _stats_row(backlog: Backlog) -> list[Any]:
         backlog.dead,
         backlog.cancelled,
         span(backlog.oldest_age) if backlog.ready else "",
+        span(backlog.oldest_parked) if backlog.oldest_parked else "",
     ]
 
 
-def _paused(screen: Screen, backlogs: list[Backlog], now: Instant) -> list[str]:
+def _warnings(screen: Screen, backlogs: list[Backlog], now: Instant) -> list[str]:
+    """What moves no further by itself."""
     lines = []
     for backlog in backlogs:
+        if backlog.blocked:
+            lines.append(screen.paint(blocked_words(backlog), "yellow"))
         if backlog.paused_until is not None:
             until = backlog.paused_until
             how_long = "until `forebay resume`" if until >= INSTANT_MOST else f"for {span(until - now)}"
             lines.append(screen.paint(f"{backlog.queue} is paused {how_long}", "yellow"))
     return lines
+
+
+def blocked_words(backlog: Backlog) -> str:
+    more = " or more" if backlog.blocked >= BLOCKED_MOST else ""
+    verb = "is" if backlog.blocked == 1 else "are"
+    return f"{backlog.queue}: {many(backlog.blocked, 'line')}{more} {verb} blocked by a dead head"
 
 
 class Look(Struct, frozen=True):
@@ -148,7 +160,7 @@ class Top:
         shown = busiest[: self._call.args.rows]
         rows = [_top_row(backlog, rates(backlog, before, now.at)) for backlog in shown]
         table = self._call.screen.table_lines(_TOP_HEADS, rows, " ".join(_TOP_HEADS[1:])) if rows else []
-        return list(chain([head], table, _paused(self._call.screen, shown, now.at)))
+        return list(chain([head], table, _warnings(self._call.screen, shown, now.at)))
 
     def _emit(self, backlog: Backlog, before: Look | None, at: Instant) -> None:
         found = rates(backlog, before, at)
@@ -168,6 +180,7 @@ def _top_row(backlog: Backlog, found: tuple[float, float, float] | None) -> list
         backlog.running,
         backlog.waiting,
         span(backlog.oldest_age) if backlog.ready else "",
+        span(backlog.oldest_parked) if backlog.oldest_parked else "",
         done,
         backlog.dead,
         dead,

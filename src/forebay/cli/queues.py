@@ -12,14 +12,14 @@ import msgspec
 from forebay.cli.acts import noted
 from forebay.cli.command import Call, Command, Group
 from forebay.cli.exits import FAILED, OK, CommandFailed
-from forebay.cli.numbers import backlogs_of
+from forebay.cli.numbers import backlogs_of, blocked_words
 from forebay.cli.picture import backlog_json
 from forebay.cli.words import length, moment
 from forebay.core.errors import Invalid
 from forebay.core.limits import BATCH_MOST, INSTANT_MOST
 from forebay.core.names import check_name, is_reserved
 from forebay.core.spec import QueueSpec
-from forebay.core.words import iso, when
+from forebay.core.words import iso, span, when
 from forebay.store.protocol import Backlog, Store
 
 _LOOK_EVERY = 0.1
@@ -68,6 +68,8 @@ def _show(call: Call) -> int:
     if backlog is not None:
         counts = f"{backlog.waiting} waiting, {backlog.ready} ready, {backlog.running} running, {backlog.dead} dead"
         pairs += [("now", counts), ("paused until", _pause_words(backlog, now))]
+        pairs += [("parked", f"the oldest for {span(backlog.oldest_parked)}" if backlog.oldest_parked else None)]
+        pairs += [("blocked", blocked_words(backlog) if backlog.blocked else None)]
     call.screen.facts(pairs)
     call.screen.say(msgspec.json.format(spec.to_json(), indent=2).decode())
     return OK

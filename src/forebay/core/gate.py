@@ -62,6 +62,36 @@ def condition_gate(condition: str, value: str | None = None) -> str:
     return f"until/{condition}" if value is None else f"until/{condition}/{value}"
 
 
+def gate_names(spec: QueueSpec) -> list[str]:
+    """What the gates of this queue's jobs are called: so, or so with a slash and more behind it."""
+    names = [f"{sort}/{spec.name}" for sort in ("cap", "rate", "order", "merge")]
+    for term in terms_of(spec.eligibility):
+        match term:
+            case AtMost(_, _, str(shared)):
+                names.append(f"cap/@{shared}")
+            case Rate(shared=str(shared)):
+                names.append(f"rate/@{shared}")
+            case Until(condition, _):
+                names.append(condition_gate(condition))
+            case AtMost() | Rate() | InOrder():
+                pass
+    return list(dict.fromkeys(names))
+
+
+def checked_gate(name: str) -> str:
+    """A name as gates have them, for people who type it."""
+    sort, _, of = name.partition("/")
+    if sort not in ("cap", "rate", "order", "merge", "until") or not of:
+        way = "write cap/QUEUE, rate/QUEUE, order/QUEUE/FIELD/VALUE, merge/QUEUE/SUBJECT or until/CONDITION"
+        raise Invalid("gate", "no gate has such a name", way)
+    return name
+
+
+def has_gate(spec: QueueSpec, name: str) -> bool:
+    """Whether jobs of this queue may be stamped with a gate of this name."""
+    return any(name == each or name.startswith(f"{each}/") for each in gate_names(spec))
+
+
 def gates_for(spec: QueueSpec, draft: Draft) -> tuple[Gate, ...]:
     """The draft's gates, tightest first: a job should park where it is likeliest to wait longest. Rates come last.
 

@@ -56,5 +56,8 @@ ID_MOST: Final = 2**63 - 1
 AHEAD_MOST: Final = 10_000
 """Jobs that are counted to say how many go before one."""
 
+BLOCKED_MOST: Final = 1_000
+"""Lines of a queue that are looked at to say how many are blocked."""
+
 META_ENTRIES: Final = 16
 META_BYTES: Final = 4_096

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from forebay.serve.api import batch, cron, dead, jobs, logs, queues, stats, work
+from forebay.serve.api import batch, cron, dead, gates, jobs, logs, queues, stats, work
 from forebay.serve.api.describe import complete
 from forebay.serve.dashboard import mount
 from forebay.serve.ground import Ground
@@ -59,7 +59,7 @@ def create_app(
     app.add_middleware(Quick)
     put_up(app, ground.door, chosen)
     app.add_middleware(Metered, meters=ground.meters)
-    for room in (batch, jobs, work, dead, queues, cron, stats, logs):
+    for room in (batch, jobs, work, dead, queues, gates, cron, stats, logs):
         app.include_router(room.router)
     app.include_router(health)
     if chosen.metrics:

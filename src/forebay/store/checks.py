@@ -70,6 +70,17 @@ def check_gate(name: str) -> None:
         raise Invalid("gate", "it is no name of a gate", "use condition_gate(condition)")
 
 
+LAST: Final = "\U0010ffff"
+"""What begins with a text comes before the text with this behind it."""
+
+
+def check_gates_page(after: str, limit: int, prefix: str) -> None:
+    check_limit("gates", limit)
+    for name in (after, prefix):
+        if name != "":
+            check_gate(name)
+
+
 def checked_condition(condition: str, count: int, value: str | None) -> str:
     """The gate that `release` is to let some pass."""
     check_limit("release", count)

@@ -45,7 +45,17 @@ class SqlTables:
 
     def put(self, places: Sequence[Place]) -> None:
         rows = [
-            (each.name, each.slots, each.held, each.parked, each.standing, bool(each.opened), each.step, each.tide)
+            (
+                each.name,
+                each.slots,
+                each.held,
+                each.parked,
+                each.standing,
+                bool(each.opened),
+                each.step,
+                each.tide,
+                each.fallen,
+            )
             for each in places
         ]
         self._many(self._statement("put_gate"), rows)

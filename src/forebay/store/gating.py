@@ -52,6 +52,8 @@ class Gates:
                 self._line_up()
                 if self._tables.join(gate.name, row.id):
                     _joined(place, row.id)
+                else:
+                    place.fallen -= 1
 
     def admit(self, row: Row, *, starts: bool = False) -> str | None:
         """Take the slots of every gate; or park at the first one that is closed, and return its name.
@@ -85,14 +87,16 @@ class Gates:
         """The job ended: it is parked nowhere, and in no line unless it died and blocks it."""
         self._unpark(row)
         for gate in row.gates:
-            if not (gate.blocks and state == DEAD):
+            if gate.blocks and state == DEAD:
+                self._place(gate).fallen += 1
+            else:
                 self._leave(gate, row.id)
 
     def forget(self, row: Row) -> None:
         """A dead job that blocked its lines is gone for good."""
         for gate in row.gates:
             if gate.blocks:
-                self._leave(gate, row.id)
+                self._place(gate).fallen -= self._leave(gate, row.id)
 
     def let_go(self, row: Row) -> None:
         """The job is not held any more by the gate where it is parked."""
@@ -197,13 +201,17 @@ class Gates:
             place.queues[row.queue] = None
             place.first = None
 
-    def _leave(self, gate: Gate, job_id: int) -> None:
+    def _leave(self, gate: Gate, job_id: int) -> bool:
+        """Whether it stood in the gate's line."""
         place = self._place(gate)
+        stood = False
         if gate.ordered:
             self._line_up()
-            place.standing -= self._tables.leave(gate.name, job_id)
+            stood = self._tables.leave(gate.name, job_id)
+            place.standing -= stood
             place.head = None if place.head == job_id else place.head
         self._may_open(place)
+        return stood
 
     def _head(self, place: Place) -> int | None:
         if place.head is None:

@@ -40,11 +40,13 @@ class Place:
     """One gate. `limit` is the operator's number of slots, which wins over the stamped `slots`.
 
     `held` slots are taken, so many jobs are `parked` and `standing` in its line; `opened`: a parked one may have room.
-    `step` and `tide` are those of a rate. `head`: the smallest id in its line, where it is known. `first`: who of those
-    that parked in this transaction goes before the others; `queues`: where somebody came to the rate, or left it.
+    `step` and `tide` are those of a rate. `head`: the smallest id in its line, where it is known; `fallen`: so many in
+    its line are dead, and block it once they are its head. `first`: who of those that parked in this transaction goes
+    before the others; `queues`: where somebody came to the rate, or left it.
     """
 
     __slots__ = (
+        "fallen",
         "first",
         "head",
         "held",
@@ -74,6 +76,7 @@ class Place:
         tide: Instant = 0,
         head: int | None = None,
         stored: bool = False,
+        fallen: int = 0,
     ) -> None:
         self.name = name
         self.slots = slots
@@ -86,6 +89,7 @@ class Place:
         self.tide = tide
         self.head = head
         self.stored = stored
+        self.fallen = fallen
         self.first: tuple[int, int] | None = None
         self.queues: dict[str, None] = {}
         self.moved = False

@@ -121,7 +121,8 @@ class Backlog(Struct, frozen=True):
 
     oldest_age     how long the oldest ready job has been claimable, in microseconds
     oldest_parked  how long the oldest job that is held by a gate has been due
-    blocked        lines (`InOrder`) whose dead head lets nobody pass
+    blocked        lines (`InOrder`) whose dead head lets nobody pass; of the lines in which some dead stand,
+                   `limits.BLOCKED_MOST` are looked at
     """
 
     queue: str
@@ -363,20 +364,24 @@ class Inspecting(Protocol):
 
 
 class GateUse(Struct, frozen=True):
-    """A gate that somebody holds, is parked at or stands in line for. `slots`: so many may pass it at once, for now."""
+    """A gate that somebody holds, is parked at or stands in line for. `slots`: so many may pass it at once, for now.
+
+    `given`: the operator's number, where there is one.
+    """
 
     name: str
     slots: int
     held: int
     parked: int
+    given: int | None = None
 
 
 @runtime_checkable
 class Gated(Protocol):
     """What a store may have besides: a look at its gates, which changes nothing."""
 
-    def gates(self, after: str, limit: int) -> list[GateUse]:
-        """Those in use, in the store's own order of names; go on with the last name, begin with an empty one."""
+    def gates(self, after: str, limit: int, prefix: str = "") -> list[GateUse]:
+        """Those in use whose names begin so, by name; go on with the last name, begin with an empty one."""
 
 
 @runtime_checkable

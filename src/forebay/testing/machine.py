@@ -21,13 +21,11 @@ from forebay.core.instant import seconds
 from forebay.core.job import Draft, State
 from forebay.core.schedule import Schedule
 from forebay.store.protocol import Query, Want
+from forebay.testing.machine_gates import GateRules
 from forebay.testing.machine_ground import plays
-from forebay.testing.machine_logs import LogRules
 from forebay.testing.machine_parts import (
     DELAY,
     FEW,
-    GATED,
-    GATES,
     JOBS,
     KEY,
     LASTS,
@@ -46,7 +44,7 @@ from forebay.testing.machine_parts import (
 )
 
 
-class StoreMachine(LogRules):
+class StoreMachine(GateRules):
     """The rules are verbs with arguments that matter."""
 
     @plays(JOBS)
@@ -90,19 +88,6 @@ class StoreMachine(LogRules):
         ends = [None if lasts is None else now + lasts for _, lasts, _ in batch]
         placed = [replace(draft, queue=self._queue(pick)) for pick, _, draft in batch]
         self._begin().enqueue([replace(draft, expires_at=end) for draft, end in zip(placed, ends, strict=True)])
-
-    @plays("order", "block", "until")
-    @rule(pick=PICK, subject=SUBJECT, attempts=st.sampled_from([1, 2]), count=FEW)
-    def enqueue_ordered(self, pick: int, subject: str, attempts: int, count: int) -> None:
-        queue = self._queue(pick, "order", "block", "until")
-        draft = Draft("k", count, queue=queue, subject=subject, max_attempts=attempts)
-        self._begin().enqueue([draft] * count)
-
-    @plays("cap", "until")
-    @rule(pick=PICK, subject=SUBJECT, tenant=TENANT, count=FEW)
-    def enqueue_gated(self, pick: int, subject: str, tenant: str | None, count: int) -> None:
-        queue = self._queue(pick, "cap", "until")
-        self._begin().enqueue([Draft("k", count, queue=queue, subject=subject, tenant=tenant)] * count)
 
     @plays("merge")
     @rule(subject=SUBJECT, count=FEW, delay=DELAY, attempts=st.sampled_from([1, 3]))
@@ -277,11 +262,6 @@ class StoreMachine(LogRules):
     @rule()
     def resume(self) -> None:
         self._begin().resume(next(iter(self.pair.model.paused)))
-
-    @plays(*GATED)
-    @rule(name=st.sampled_from(GATES), limit=st.sampled_from([None, 0, 1, 2]))
-    def set_gate(self, name: str, limit: int | None) -> None:
-        self._begin().set_gate(name, limit)
 
     @rule(pick=PICK)
     def put_spec(self, pick: int) -> None:

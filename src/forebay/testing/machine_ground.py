@@ -15,10 +15,11 @@ from forebay.core.spec import QueueSpec
 from forebay.store.protocol import Ledgered
 from forebay.testing.checkers import check_all, ledger
 from forebay.testing.clock import ManualClock
-from forebay.testing.machine_parts import GAVE_UP, JOBS, LOG, OUTCOMES, QUEUES, SCHEDULES, SPECS, START
+from forebay.testing.machine_parts import GAVE_UP, HOLDING, JOBS, LOG, OUTCOMES, QUEUES, SCHEDULES, SPECS, START
 from forebay.testing.pair import Opened, Pair
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])
+_COMPANY = (QUEUES, QUEUES, HOLDING)
 Opener = Callable[[ManualClock], Opened]
 
 
@@ -48,7 +49,7 @@ class Ground(RuleBasedStateMachine):
         self._untended = False
 
     @initialize(
-        queues=st.lists(st.sampled_from(QUEUES), min_size=1, max_size=3, unique=True),
+        queues=st.one_of([st.lists(st.sampled_from(some), min_size=1, max_size=3, unique=True) for some in _COMPANY]),
         theme=st.sampled_from([JOBS, JOBS, JOBS, JOBS, LOG, SCHEDULES]),
     )
     def configure(self, queues: list[str], theme: str) -> None:

@@ -23,6 +23,7 @@ from forebay.core.policy import (
     KeepFor,
     LatestWins,
     Priority,
+    Rate,
     Retained,
     Route,
     Routing,
@@ -37,6 +38,7 @@ LOG = "log"
 SCHEDULES = "schedules"
 JOBS = "jobs"
 _TWICE = Routing(max_attempts=2, backoff=Exponential(ms(500), seconds(2)))
+_RATES = Rate(1, seconds(1), "tenant", burst=3) & Rate(4, seconds(3), shared="api")
 _BURIED = Routing(max_attempts=2, backoff=Exponential(ms(500), seconds(2)), dead=DeadLetters("graves"))
 
 SPECS = [
@@ -57,10 +59,16 @@ SPECS = [
     QueueSpec(name="unique", unique=While(), routing=_TWICE),
     QueueSpec(name="shed", selection=Priority(), capacity=Bounded(3, Shed("lowest")), routing=_TWICE),
     QueueSpec(name="broker", fan_out=FanOut((Route("k", "tight"), Route("*", "shed"), Route("**", "keep")))),
+    QueueSpec(name="dear", selection=Priority(), eligibility=AtMost(4, shared="gpu"), routing=_TWICE),
+    QueueSpec(name="stock", eligibility=Until("go") & AtMost(4, shared="gpu"), routing=_TWICE),
+    QueueSpec(name="pace", selection=Priority(), eligibility=Rate(2, seconds(1), burst=3), routing=_TWICE),
+    QueueSpec(name="paces", share=Fair(), eligibility=_RATES & AtMost(4, shared="gpu"), routing=_TWICE),
     QueueSpec(name=LOG, retention=Retained(2)),
 ]
 QUEUES = ["plain", *(spec.name for spec in SPECS if not spec.is_log)]
-GATED = ["cap", "block", "until", "order", "merge"]
+HOLDING = ["cap", "until", "dear", "stock", "pace", "paces"]
+"""Queues that hold jobs by what they share, or by time."""
+GATED = [*HOLDING, "block", "order", "merge"]
 GATES = [
     condition_gate("go"),
     condition_gate("ok", "a"),
@@ -70,6 +78,10 @@ GATES = [
     "cap/block",
     "order/order/subject/s",
     "merge/merge/t",
+    "cap/@gpu",
+    "rate/@api",
+    "rate/pace",
+    "rate/paces/tenant/a",
 ]
 VARIANTS = [
     QueueSpec(name="plain", selection=Priority(), key_window=seconds(1)),
@@ -83,6 +95,11 @@ VARIANTS = [
     QueueSpec(name="order", eligibility=InOrder(dead_head="block")),
     QueueSpec(name="block", eligibility=InOrder()),
     QueueSpec(name="cap", eligibility=AtMost(1) & AtMost(2, "subject")),
+    QueueSpec(name="dear", eligibility=AtMost(3, shared="gpu") & AtMost(2, "tenant")),
+    QueueSpec(name="stock", eligibility=AtMost(3) & Until("ok", "tenant"), selection=Priority()),
+    QueueSpec(name="pace", eligibility=Rate(1, seconds(2), burst=4) & InOrder()),
+    QueueSpec(name="pace", eligibility=Rate(4, seconds(1), shared="api")),
+    QueueSpec(name="paces", eligibility=Rate(3, seconds(1), "tenant")),
     QueueSpec(name="buried"),
     QueueSpec(name="buried", routing=Routing(max_attempts=1, dead=DeadLetters("tight"))),
     QueueSpec(name="graves", routing=Routing(dead=DeadLetters(most=1))),
@@ -128,6 +145,7 @@ NAME = st.sampled_from(["hourly", "daily"])
 BACK = st.sampled_from([False, False, True])
 KEY = st.sampled_from("xy")
 SUBJECT = st.sampled_from(["s", "t"])
+COST = st.sampled_from([1, 1, 2, 3])
 TENANT = st.sampled_from(["a", "b", None])
 PAYLOAD = st.integers(0, 2)
 DELAY = st.sampled_from([0, 0, 1, SECOND, 90 * SECOND])
@@ -148,4 +166,5 @@ def drafts(draw: st.DrawFn) -> Draft:
         tenant=draw(TENANT),
         subject=draw(st.one_of(st.none(), SUBJECT)),
         max_attempts=draw(st.sampled_from([None, None, 1])),
+        cost=draw(st.sampled_from([1, 1, 1, 2, 4])),
     )

@@ -56,18 +56,21 @@ class Model(DoorModel):
             if item is None:
                 continue
             was = item.job.state
-            if shown is None and self._forgotten(now, item, pictures):
-                del self.items[job_id]
-            elif shown and shown.state is State.READY and was is State.WAITING and item.job.due_at <= now:
+            if shown and shown.state is State.READY and was is State.WAITING and item.job.due_at <= now:
+                self._start(item, now)
                 self._change(item, state=State.READY)
                 ready.append(job_id)
-            elif shown and shown.state is State.DEAD and was in OPEN[:2] and item.expired(now):
+            elif (shown is None or shown.state is State.DEAD) and was in OPEN[:2] and item.expired(now):
                 self._die(item, OUT_OF_TIME, now)
+        gone = [item for job_id, shown in pictures.items() if shown is None and (item := self.items.get(job_id))]
+        for item in gone:
+            if self._forgotten(now, item, pictures):
+                del self.items[item.job.id]
         for job_id, shown in pictures.items():
             item = self.items.get(job_id)
             require(shown == (item and item.job), f"job {job_id} is", item and item.job, shown)
         for job_id in {*ready, *self._admitted} & self.items.keys():
-            self._check_admission(self.items[job_id])
+            self._check_admission(self.items[job_id], now)
         self._admitted.clear()
         return ready
 
@@ -76,10 +79,9 @@ class Model(DoorModel):
         require(answer.ready == len(ready) <= limit, "promote says how many became ready", len(ready), answer)
         waiting = self.jobs(State.WAITING)
         if len(waiting) + len(ready) < limit:
-            late = [item.job.id for item in waiting if self._claimable(item, now)]
+            late = [i.job.id for i in waiting if not i.expired(now) and self._surely_let_in(i, now)]
             require(not late, "promote left behind what could be ready", late)
-            due = min((item.job.due_at for item in waiting if item.job.due_at > now), default=None)
-            require(answer.next_due == due, "promote tells the next due time", due, answer.next_due)
+            self.next_due(now, answer.next_due)
             stale = [item.job.id for item in self.jobs(*OPEN[:2]) if item.expired(now - _SECOND)]
             require(not stale, "expired a second ago and not dead", stale)
             if len(self.items) < limit:
@@ -87,6 +89,7 @@ class Model(DoorModel):
 
     def claimed(self, now: Instant, wants: Sequence[Want], owner: str, span: Span, leases: Sequence[Lease]) -> None:
         """What was handed out was there to be had. The wants name different queues or different classes."""
+        self.claiming = True
         for lease in leases:
             item = self.items.get(lease.job.id)
             assert item is not None, f"claimed {lease.job.id}, which is not there"
@@ -96,7 +99,9 @@ class Model(DoorModel):
             require(job.state in OPEN[:2], f"claimed job {job.id}, which is {job.state}")
             require(job.due_at <= now, f"claimed job {job.id} before it was due", job.due_at, now)
             require(not item.expired(now), f"claimed job {job.id} after it had expired", job.expires_at, now)
-            self._admitted |= {job.id} if job.state is State.WAITING else set()
+            if job.state is State.WAITING:
+                self._admitted.add(job.id)
+                self._start(item, now)
             self._check_until(now, span, lease.until)
             self._change(
                 replace(item, fresh=False),
@@ -112,6 +117,7 @@ class Model(DoorModel):
     def claimed_in_order(self, now: Instant, wants: Sequence[Want], leases: Sequence[Lease]) -> None:
         """Called after `observe`: nothing that could be had was passed over."""
         paused = [queue for queue, until in self.paused.items() if until > now]
+        self.claiming = False
         for want in wants:
             got = [item for lease in leases if _wanted(item := self.items[lease.job.id], want)]
             items = [] if want.queue in paused else self.jobs(*OPEN[:2], queue=want.queue)
@@ -119,9 +125,13 @@ class Model(DoorModel):
             require(len(got) <= want.count, "more than was asked for", want, len(got))
             require(len(got) == want.count or not left, "jobs were there, fewer came", want, [i.job.id for i in left])
             for cls in {item.entry.cls for item in got}:
-                places = [(item.rank, item.job.id) for item in got if item.entry.cls == cls]
+                places = [item.place for item in got if item.entry.cls == cls]
                 require(places == sorted(places), "claims follow (rank, id)", sorted(places), places)
-                passed = [i.job.id for i in left if i.entry.cls == cls and (i.rank, i.job.id) < places[-1]]
+                last = {
+                    False: places[-1],
+                    True: max((i.place for i in got if i.entry.cls == cls and i.paced), default=()),
+                }
+                passed = [i.job.id for i in left if i.entry.cls == cls and i.place < last[i.paced]]
                 require(not passed, f"jobs were passed over by {places[-1]}", passed)
 
     def extended(self, now: Instant, leases: Sequence[Lease], span: Span, survivors: Sequence[Lease]) -> None:
@@ -175,12 +185,16 @@ class Model(DoorModel):
         facts = [fact for name, fact in self.keys.items() if name[0] == queue]
         live, lately = (len([f for f in facts if self.key_counts(queue, f, at)]) for at in (now, now - _SECOND))
         require(live <= shown.keys <= lately, f"keys of {queue}: live, at most, shown", live, lately, shown.keys)
+        parked = {0} | {now - i.job.due_at for i in self.jobs(State.WAITING, queue=queue) if i.job.due_at <= now}
+        require(shown.oldest_parked in parked, f"parked in {queue}: ages, shown", parked, shown.oldest_parked)
         expected = Backlog(
             queue=queue,
             **{state.value: states.count(state) for state in State},
             oldest_age=now - min(due, default=now),
             paused_until=until if until > now else None,
             keys=shown.keys,
+            oldest_parked=shown.oldest_parked,
+            blocked=len(self.blocked(queue)),
         )
         require(shown == expected, "backlog: expected and shown", expected, shown)
 
@@ -189,6 +203,7 @@ class Model(DoorModel):
         jobs = [item.job for item in self.items.values()]
         instants = [at for job in jobs for at in (job.due_at, job.lease_until, job.expires_at) if at is not None]
         instants += [item.kept_until for item in self.items.values()] + [fact[2] for fact in self.keys.values()]
+        instants += [least for least, _ in self.openings(now)]
         return sorted({at for at in [*instants, *self.paused.values()] if now < at < INSTANT_MOST})
 
     def pause(self, queue: str, until: Instant | None) -> None:
@@ -229,7 +244,7 @@ class Model(DoorModel):
         return True
 
     def _claimable(self, item: Item, now: Instant) -> bool:
-        return not item.expired(now) and (item.job.state is State.READY or self._admissible(item, now))
+        return not item.expired(now) and (item.job.state is State.READY or self._surely_started(item, now))
 
     def _held(self, fence: tuple[int, int]) -> Item | None:
         item = self.items.get(fence[0])

@@ -59,8 +59,7 @@ class DoorModel(GraveModel):
         self.accepted += born
         self.keys |= batch.keys
         for item in batch.born:
-            for gate in item.entry.gates:
-                self._stamped.setdefault(gate.name, set()).add(gate.limit)
+            self._stamp(item)
         return receipts
 
     def key_counts(self, queue: str, fact: Fact, now: Instant) -> bool:
@@ -91,6 +90,7 @@ class DoorModel(GraveModel):
             job_id = target.job.id
             self.items[job_id] = _taken_over(target, draft, stamper, now)
             batch.merged.add(job_id)
+            self.parked.pop(job_id, None)
         else:
             job_id = next(batch.ids, 0)
             entry = stamper.entry(draft, job_id, now)

@@ -1,14 +1,16 @@
 """The reference model of gates: who holds a slot and who is next in line, found by looking at every job.
 
-A slot is held by every ready or running job that is stamped with the gate. The number of slots is the operator's, or
-the stamped one; while jobs with stamps of two specs are about, any number between the two is legal.
+Every ready or running job that is stamped with the gate holds as many slots as it costs. The number of slots is the
+operator's, or the stamped one; while jobs with stamps of two specs are about, any number between the two is legal.
+Where a job with several gates is parked is the store's choice: `model_holds` takes it over, and knows from then on whom
+nobody may pass.
 """
 
 from msgspec import Struct
 
 from forebay.core.event import Entry
-from forebay.core.gate import Gate
-from forebay.core.instant import Instant
+from forebay.core.gate import Gate, has_room
+from forebay.core.instant import Instant, Span
 from forebay.core.job import Job, State
 from forebay.testing.model_logs import LogModel, require
 
@@ -24,6 +26,14 @@ class Item(Struct, frozen=True):
     fresh: bool = True
     kept_until: Instant = 0
 
+    @property
+    def place(self) -> tuple[int, int]:
+        return self.rank, self.job.id
+
+    @property
+    def paced(self) -> bool:
+        return any(gate.step for gate in self.entry.gates)
+
     def expired(self, now: Instant) -> bool:
         return self.job.expires_at is not None and self.job.expires_at <= now
 
@@ -32,13 +42,14 @@ class Item(Struct, frozen=True):
 
 
 class GateModel(LogModel):
-    """Jobs and the gates in front of them."""
+    """Jobs and the gates in front of them. `parked`: where the store says that they are, since the last look."""
 
     def __init__(self) -> None:
         super().__init__()
         self.items: dict[int, Item] = {}
+        self.parked: dict[int, str] = {}
         self.gate_limits: dict[str, int] = {}
-        self._stamped: dict[str, set[int]] = {}
+        self._stamps: dict[str, set[tuple[int, Span]]] = {}
 
     def jobs(self, *states: State, queue: str | None = None) -> list[Item]:
         """In the order of their ids."""
@@ -48,14 +59,24 @@ class GateModel(LogModel):
             if self.items[job_id].job.state in states and queue in (None, self.items[job_id].job.queue)
         ]
 
+    def parked_at(self, name: str) -> list[Item]:
+        """Those that are known to be, first in rank first."""
+        items = [self.items[job_id] for job_id, gate in self.parked.items() if gate == name and job_id in self.items]
+        return sorted(items, key=lambda item: item.place)
+
+    def _stamp(self, item: Item) -> None:
+        for gate in item.entry.gates:
+            self._stamps.setdefault(gate.name, set()).add((gate.limit, gate.step))
+
     def _slots(self, gate: Gate) -> tuple[int, int]:
         """At least and at most so many, as long as jobs of two specs stand at the gate; never two in order."""
-        stamps = {self.gate_limits[gate.name]} if gate.name in self.gate_limits else self._stamped[gate.name]
-        slots = {min(stamp, 1) for stamp in stamps} if gate.ordered else stamps
+        stamped = {limit for limit, _ in self._stamps[gate.name]}
+        limits = {self.gate_limits[gate.name]} if gate.name in self.gate_limits else stamped
+        slots = {min(limit, 1) for limit in limits} if gate.ordered else limits
         return min(slots), max(slots)
 
     def _taken(self, name: str) -> int:
-        return len([item for item in self.jobs(State.READY, State.RUNNING) if item.gate(name)])
+        return sum(gate.cost for item in self.jobs(State.READY, State.RUNNING) if (gate := item.gate(name)))
 
     def _first_in_line(self, name: str) -> int | None:
         """The smallest id that is not finished, or that died where a dead head blocks."""
@@ -65,16 +86,43 @@ class GateModel(LogModel):
                 return item.job.id
         return None
 
-    def _check_admission(self, item: Item) -> None:
+    def blocked(self, queue: str) -> set[str]:
+        """Lines of the queue whose head is dead."""
+        heads = [gate.name for item in self.jobs(State.DEAD) for gate in item.entry.gates if gate.blocks]
+        dead = {name for name in heads if self.items[self._first_in_line(name) or 0].job.state is State.DEAD}
+        return {name for name in dead if name.startswith(f"order/{queue}/")}
+
+    def _check_admission(self, item: Item, now: Instant) -> None:
         for gate in item.entry.gates:
+            self._check_nobody_passed(item, gate, now)
+            if gate.step:
+                continue
             taken, most = self._taken(gate.name), self._slots(gate)[1]
-            require(taken <= most, f"gate {gate.name} let job {item.job.id} in: slots and holders", most, taken)
+            room = has_room(taken - gate.cost, gate.cost, most)
+            require(room, f"gate {gate.name} let job {item.job.id} in: slots and holders", most, taken)
             first = self._first_in_line(gate.name) if gate.ordered else item.job.id
             require(first == item.job.id, f"gate {gate.name} let job {item.job.id} in before", first)
 
-    def _admissible(self, item: Item, now: Instant) -> bool:
-        return item.job.due_at <= now and all(
-            self._taken(gate.name) < self._slots(gate)[0]
-            and (not gate.ordered or self._first_in_line(gate.name) == item.job.id)
-            for gate in item.entry.gates
-        )
+    def _check_nobody_passed(self, item: Item, gate: Gate, now: Instant) -> None:
+        """Who is held by several gates may have gone from this one to another in the same step: he does not count."""
+        waiting = [each for each in self.parked_at(gate.name) if len(each.entry.gates) == 1 and not each.expired(now)]
+        mine = [each for each in waiting if not gate.step or each.job.queue == item.job.queue]
+        passed = [each.job.id for each in mine if not gate.ordered and each.place < item.place]
+        require(not passed, f"gate {gate.name} let job {item.job.id} pass", passed)
+
+    def _surely_let_in(self, item: Item, now: Instant) -> bool:
+        """A rate lets nobody in by itself; `model_paces` says whom a claim starts."""
+        return item.job.due_at <= now and all(self._surely_open(gate, item, now) for gate in item.entry.gates)
+
+    def _surely_open(self, gate: Gate, item: Item, now: Instant) -> bool:
+        if gate.step:
+            return False
+        taken, least = self._taken(gate.name), self._slots(gate)[0]
+        if gate.ordered:
+            return has_room(taken, gate.cost, least) and self._first_in_line(gate.name) == item.job.id
+        ahead = [other for each in self._waiting_before(item, now) if (other := each.gate(gate.name))]
+        return all(has_room(taken, each.cost, least) for each in (gate, *ahead))
+
+    def _waiting_before(self, item: Item, now: Instant) -> list[Item]:
+        waiting = [each for each in self.jobs(State.WAITING) if each.job.due_at <= now]
+        return [each for each in waiting if each.place < item.place]

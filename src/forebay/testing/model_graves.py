@@ -16,13 +16,14 @@ from forebay.core.limits import ERRORS_KEPT
 from forebay.core.outcome import Failure
 from forebay.core.spec import QueueSpec
 from forebay.core.stamp import Stamper
-from forebay.testing.model_gates import GateModel, Item
+from forebay.testing.model_gates import Item
+from forebay.testing.model_holds import HoldModel
 
 _SECOND = 1_000_000
 UNHELD: dict[str, Any] = {"owner": None, "claimed_at": None, "lease_until": None}
 
 
-class GraveModel(GateModel):
+class GraveModel(HoldModel):
     """Jobs, and what becomes of those that die."""
 
     def spec(self, queue: str) -> QueueSpec:
@@ -61,6 +62,7 @@ class GraveModel(GateModel):
 
     def _change(self, item: Item, **changes: Any) -> None:
         self.items[item.job.id] = replace(item, job=replace(item.job, **changes))
+        self.parked.pop(item.job.id, None)
 
 
 def errors_of(job: Job, error: Failure, now: Instant) -> tuple[Failure, ...]:

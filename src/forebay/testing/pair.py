@@ -15,6 +15,7 @@ from msgspec import Struct
 from forebay.core.decide import decide
 from forebay.core.errors import ForebayError, KeyConflict, OffsetGone, PartitionLost, QueueFull, WrongQueueKind
 from forebay.core.event import Event, LogEntry
+from forebay.core.gate import condition_gate
 from forebay.core.instant import Instant, days, micros, minutes, seconds
 from forebay.core.job import Draft, Job, State
 from forebay.core.lease import Lease, Settled, Settlement
@@ -178,6 +179,22 @@ class Pair:
         self.model.set_gate(name, limit)
         self.look()
 
+    def holds(self) -> None:
+        """What holds each job, and how many go before it, once everything that can be ready is."""
+        self.promote()
+        ids = [item.job.id for item in self.model.jobs(*State)]
+        waiting = [item.job.id for item in self.model.jobs(State.WAITING)]
+        self.model.held_by(self.now, {job_id: self.store.hold(job_id) for job_id in waiting})
+        self.model.ahead(self.now, {job_id: self.store.ahead(job_id) for job_id in ids})
+        self.look()
+
+    def release(self, condition: str, count: int, value: str | None) -> None:
+        """Who is parked at the condition is known before, so who passes it is known too."""
+        self.holds()
+        answer = self.store.release(condition, count, value)
+        self.model.released(self.now, condition_gate(condition, value), count, answer)
+        self.look()
+
     def put_schedule(self, schedule: Schedule) -> None:
         self.store.put_schedule(schedule)
         self.model.put_schedule(schedule)
@@ -242,6 +259,7 @@ class Pair:
         """A crash and a recovery change nothing that anyone can see."""
         if self.opened.reopen is not None:
             self.store = self.opened.reopen()
+            self.model.parked.clear()
             self.look()
             self.configuration()
 
@@ -250,7 +268,7 @@ class Pair:
         for queue in list(self.model.paused):
             self.resume(queue)
         for name in {gate.name for item in self.model.items.values() for gate in item.entry.gates}:
-            self.set_gate(name, BATCH_MOST if name.startswith("until/") else None)
+            self.set_gate(name, BATCH_MOST if name.startswith(("until/", "rate/")) else None)
         for _ in range(_ROUNDS):
             self.clock.advance(micros(minutes(10)))
             self.reap()

@@ -1,5 +1,10 @@
 """The claimer asks for no more than can start now, so whatever it holds is really running.
 
+A job takes as many of the pool's slots as it costs, which is known once it is claimed. One that does not fit goes back
+unharmed, and what came behind it; the pool makes room before the next claim, so that light jobs do not pass a heavy one
+for ever. Where long jobs keep it from that, the claimer goes on with others after some seconds. It asks for as many as
+fit if they cost what the last ones did.
+
 A job whose last holder died is a suspect: it runs alone in its process, so that a killer is found without innocents
 dying beside it. Nothing is held while a suspect runs or waits: it would be charged too if the process died or stood
 still past the lease. Others that came with it go back then, but not twice in a row: they take turns with suspects, or
@@ -11,6 +16,7 @@ suspects come by later.
 import random
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from math import ceil
 from threading import Event
 from time import perf_counter
 from typing import Final, Protocol
@@ -21,12 +27,14 @@ from forebay.core.outcome import Release
 from forebay.store.protocol import Store, Want
 from forebay.work.meter import Histogram
 from forebay.work.options import Options
+from forebay.work.room import weight
 from forebay.work.turns import Turns
 
 _IDLE: Final = seconds(1)
 _STARTING_MOST: Final = 0.05
 _SUSPECT_AGAIN: Final = 60_000
 _SUSPECT_MUCH_LATER: Final = 3_000_000
+_TOO_HEAVY: Final = 3_000_000
 _EMPTYING_MOST: Final = 200
 _BUSY_CLAIMS: Final = 50
 _FRUITLESS_REST: Final = 0.01
@@ -43,9 +51,11 @@ class Slots(Protocol):
     @property
     def idle(self) -> bool: ...
 
+    def fits(self, leases: Sequence[Lease]) -> int: ...
+
     def take(self, leases: Sequence[Lease]) -> None: ...
 
-    def wait_for_room(self, timeout: float) -> None: ...
+    def wait_for_room(self, timeout: float, least: int = 0) -> None: ...
 
     def wait_until_idle(self, timeout: float) -> bool: ...
 
@@ -76,6 +86,9 @@ class Claimer:
         self._emptied_for = 0
         self._busy_for = 0
         self._sent_back = False
+        self._owed = 0
+        self._owed_for = 0
+        self._cost = 1
         self._closing = Event()
         self._turns = Turns(options.queues, options.weights)
         self._fruitless = 0
@@ -91,7 +104,14 @@ class Claimer:
             self._slots.wait_until_idle(_STARTING_MOST)
             self._emptied_for += 1
             return 0.0
-        room = 1 if self._emptying and self._slots.idle else min(self._slots.free, self._options.claim_batch)
+        if self._owed > self._slots.free and self._owed_for < _EMPTYING_MOST:
+            self._slots.wait_for_room(_STARTING_MOST, self._owed)
+            self._owed_for += 1
+            return 0.0
+        if self._owed > self._slots.free:
+            self._busy_for = _BUSY_CLAIMS
+        self._owed, self._owed_for = 0, 0
+        room = 1 if self._emptying and self._slots.idle else self._room()
         if self._emptying and not self._slots.idle:
             self._busy_for = _BUSY_CLAIMS
         self._emptying, self._emptied_for, self._busy_for = False, 0, max(0, self._busy_for - 1)
@@ -119,7 +139,7 @@ class Claimer:
     def _sort_out(self, leases: list[Lease]) -> None:
         suspects = [lease for lease in leases if lease.job.suspect]
         if not suspects:
-            self._slots.take(leases)
+            self._begin(leases)
             return
         self._emptying = self._busy_for == 0
         others = [lease for lease in leases if not lease.job.suspect]
@@ -131,7 +151,26 @@ class Claimer:
             self._sent_back = bool(alone)
         if alone:
             self._hand_back([(lease, Release()) for lease in others])
-        self._slots.take(alone or others)
+        self._begin(alone or others)
+
+    def _room(self) -> int:
+        """How many jobs to ask for."""
+        free = self._slots.free
+        return min(free if self._cost == 1 else max(min(free, 1), free // self._cost), self._options.claim_batch)
+
+    def _begin(self, leases: list[Lease]) -> None:
+        """Start what fits. The others go back, at once or, where room will not come soon, for later."""
+        size = self._options.concurrency
+        self._cost = ceil(sum(weight(lease.job, size) for lease in leases) / len(leases)) if leases else 1
+        count = self._slots.fits(leases)
+        self._slots.take(leases[:count])
+        if count == len(leases):
+            return
+        if self._busy_for == 0:
+            self._owed = weight(leases[count].job, size)
+        later = 0 if self._owed else _TOO_HEAVY
+        waits = [0 if lease.job.cost == 1 else int(later * (0.5 + self._draw())) for lease in leases[count:]]
+        self._hand_back([(lease, Release(wait)) for lease, wait in zip(leases[count:], waits, strict=True)])
 
     def _idle(self) -> float:
         """Sleep until there may be something. A hint that is wrong again and again (a lease to reap) is not chased."""

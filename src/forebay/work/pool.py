@@ -25,6 +25,7 @@ from forebay.work.isolate import Child
 from forebay.work.loop import LoopSlots
 from forebay.work.marks import Marks
 from forebay.work.options import Options
+from forebay.work.room import fitting, weight
 from forebay.work.run import Run, Stop
 from forebay.work.sentinel import Sentinel
 from forebay.work.threads import ThreadSlots
@@ -50,7 +51,7 @@ _GRACE: Final = 2.0
 
 
 class Pool:
-    """Runs jobs. `settle` takes the verdicts; `sweep` must be called often."""
+    """Runs jobs; each takes as many slots as it costs (`room`). `settle` takes the verdicts; `step` is called often."""
 
     name = "pool"
 
@@ -84,6 +85,8 @@ class Pool:
         # Loop, threads and processes each hold back what is too much for them, but only together they are the pool.
         self._ahead_most = _AHEAD_MOST if len({handler.where for handler in registry.values()}) == 1 else 0
         self._ahead = 0
+        self._heavy: dict[Fence, int] = {}
+        self._extra = 0
         self._ended = 0
         self._counted = (0, time.monotonic())
         self._waiting = 0
@@ -102,7 +105,13 @@ class Pool:
     @property
     def free(self) -> int:
         """How many more jobs would begin at once, or within a moment: quick ones are fetched a little ahead."""
-        return self._size + self._ahead - len(self._runs)
+        ahead = 0 if self._extra else self._ahead
+        return self._size + ahead - len(self._runs) - self._extra
+
+    def fits(self, leases: Sequence[Lease]) -> int:
+        """How many of these, from the first on, may begin; light ones may wait here, heavy ones may not."""
+        light = not self._extra and all(lease.job.cost == 1 for lease in leases)
+        return len(leases) if light else fitting(leases, self._size - len(self._runs) - self._extra, self._size)
 
     @property
     def running(self) -> int:
@@ -142,8 +151,11 @@ class Pool:
                 run = Run(lease, seen, self._store)
                 fresh[run.fence] = run
                 started[handler.where].append(run)
+        extra = {fence: more for fence, run in fresh.items() if (more := weight(run.lease.job, self._size) - 1)}
         with self._guard:
             self._runs.update(fresh)
+            self._heavy.update(extra)
+            self._extra += sum(extra.values())
         for where, slots in (("loop", self._loop), ("thread", self._threads), ("process", self._processes)):
             if started[where]:
                 slots.feed(started[where])
@@ -210,11 +222,11 @@ class Pool:
             self._ahead = min(self._ahead_most, int(pace * _AHEAD))
             self._counted = (self._ended, now)
 
-    def wait_for_room(self, timeout: float) -> None:
-        """Until a good part is free, or the time is up."""
+    def wait_for_room(self, timeout: float, least: int = 0) -> None:
+        """Until a good part is free and so much at least, or the time is up."""
         with self._room:
             self._waiting += 1
-            self._room.wait_for(lambda: self.free >= self._enough or not self._runs, timeout)
+            self._room.wait_for(lambda: self.free >= max(self._enough, least) or not self._runs, timeout)
             self._waiting -= 1
 
     def wait_until_idle(self, timeout: float) -> bool:
@@ -327,6 +339,8 @@ class Pool:
         with self._guard:
             for fence in fences:
                 self._runs.pop(fence, None)
+                if self._extra:
+                    self._extra -= self._heavy.pop(fence, 0)
             self._ended += len(fences)
             if self._waiting and (not self._runs or self.free >= self._enough):
                 self._room.notify_all()

@@ -175,7 +175,11 @@ class Causes(Struct, frozen=True):
 
 
 class BacklogView(Struct, frozen=True):
-    """One queue at a glance; `oldest_age_s` is how long the oldest ready job has been claimable."""
+    """One queue at a glance.
+
+    `oldest_age_s` is how long the oldest ready job has been claimable, `oldest_parked_s` how long a gate has held the
+    oldest due one; `blocked_lines` have a dead head that lets nobody pass.
+    """
 
     waiting: Count
     ready: Count
@@ -184,6 +188,8 @@ class BacklogView(Struct, frozen=True):
     dead: Count
     cancelled: Count
     oldest_age_s: float
+    oldest_parked_s: float
+    blocked_lines: Count
     paused: bool
     paused_until: datetime | None
 
@@ -224,6 +230,8 @@ class Stats(Struct, frozen=True):
     cancelled: Count
     depth: Count
     oldest_age_s: float
+    oldest_parked_s: float
+    blocked_lines: Count
     attempts_p99: int | None
     attempts_from: str
     paused: bool

@@ -19,6 +19,7 @@ from forebay.core.limits import (
     ERROR_TRACE_LENGTH,
     LEASE_MOST,
     PRIORITY_MOST,
+    SLOTS_MOST,
     SPAN_MOST,
     TEXT_LENGTH,
 )
@@ -158,6 +159,19 @@ class Redrive(Struct, frozen=True, forbid_unknown_fields=True):
     patch: dict[str, Any] | None = None
     stop_at: Annotated[float, Meta(ge=0, le=1)] | None = None
     stop_after: Annotated[int, Meta(ge=1, le=BATCH_MOST)] = 20
+
+
+class SetGate(Struct, frozen=True, forbid_unknown_fields=True):
+    """`slots`: 0 closes the gate, null goes back to what its jobs are stamped with."""
+
+    slots: Annotated[int, Meta(ge=0, le=SLOTS_MOST)] | None
+
+
+class Release(Struct, frozen=True, forbid_unknown_fields=True):
+    """`value`: of a condition per tenant, kind or subject, which one."""
+
+    count: Annotated[int, Meta(ge=1, le=BATCH_MOST)] = 1
+    value: Text | None = None
 
 
 class Pause(Struct, frozen=True, forbid_unknown_fields=True):

@@ -128,6 +128,8 @@ def backlog_view(backlog: Backlog) -> BacklogView:
         backlog.dead,
         backlog.cancelled,
         backlog.oldest_age / SECOND,
+        backlog.oldest_parked / SECOND,
+        backlog.blocked,
         backlog.paused_until is not None,
         moment(backlog.paused_until),
     )

@@ -57,6 +57,8 @@ def _stats(queue: str | None, backlogs: list[Backlog], recent: Recent) -> Stats:
         sum(each.cancelled for each in known),
         sum(each.depth for each in known),
         max(each.oldest_age for each in known) / SECOND,
+        max(each.oldest_parked for each in known) / SECOND,
+        sum(each.blocked for each in known),
         p99(recent.attempts[each.queue] for each in known if each.queue in recent.attempts),
         recent.source,
         queue is not None and known[0].paused_until is not None,

@@ -10,6 +10,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from forebay.core.ledger import Change
+from forebay.core.limits import BLOCKED_MOST
 from forebay.serve.metrics.follower import Follower
 from forebay.serve.metrics.meters import Meters
 from forebay.serve.metrics.tally import RECLAIMED, Tally
@@ -86,6 +87,11 @@ def queues(watch: Watch, label: Callable[[str], str]) -> Iterator[Family]:
     )
     ages: list[Sample] = [((("queue", queue),), each.oldest_age / 1e6) for queue, each in by_queue]
     yield gauge("forebay_queue_oldest_seconds", "How long the oldest ready job has been claimable.", _most(ages))
+    parked: list[Sample] = [((("queue", queue),), each.oldest_parked / 1e6) for queue, each in by_queue]
+    yield gauge("forebay_queue_oldest_parked_seconds", "How long a gate has held the oldest due job.", _most(parked))
+    blocked: list[Sample] = [((("queue", queue),), each.blocked) for queue, each in by_queue]
+    told = f"Lines whose dead head lets nobody pass; up to {BLOCKED_MOST:,} are looked at."
+    yield gauge("forebay_queue_blocked_lines", told, _added(blocked))
     paused = [((("queue", queue),), float(each.paused_until is not None)) for queue, each in by_queue]
     yield gauge("forebay_queue_paused", "1: nobody claims from it.", _most(paused))
     stalled = [((("queue", label(queue)),), seconds) for queue, seconds in seen.stalled.items()]

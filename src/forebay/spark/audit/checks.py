@@ -51,7 +51,7 @@ _ALL: Final = (
     Check("unfinished", "I1", "a job has no end although everything is said to be drained", ("drained",)),
     Check("undone", "I1", "the ledger says acked, and no handler left an effect", _BOTH),
     Check("unexpected", "I1", "an effect of a seq that nobody sent, or of a job that nobody accepted", _DONE),
-    Check("duplicated", "I11", "one seq became two jobs", _TOLD),
+    Check("duplicated", "I11", "one seq became two jobs of one queue", _TOLD),
     _note("recovered", "I1", "the reply was lost, and the job is there all the same", _BOTH),
     Check("repeated_effect", "I3", "one fence left more than one effect", _DONE),
     _note("redelivered", "I2", "several deliveries of one job left an effect", _DONE),

@@ -98,7 +98,7 @@ class Case:
         if receipts is not None and seqs is not None:
             since = self._ground.since
             yield sums.lost > 0, lambda: receipt_faults(known, receipts, whole=whole, since=since)
-            yield seqs.duplicated + seqs.again + sums.untold > 0, lambda: duplicated(receipts, effects)
+            yield seqs.duplicated + seqs.again + sums.untold > 0, lambda: duplicated(known, receipts, effects)
         if effects is not None:
             odd = seqs is None or seqs.again + seqs.unexpected + seqs.recovered + sums.undone + sums.stray > 0
             yield odd, lambda: effect_faults(known, receipts, effects, whole=whole)

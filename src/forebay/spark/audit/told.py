@@ -16,13 +16,14 @@ from forebay.spark.audit.words import NAMED
 
 
 def known_jobs(events: DataFrame) -> DataFrame:
-    """One row a job of the ledger: whether its birth is in it, whether it is over, whether it was acked."""
+    """One row a job of the ledger: its queue, whether its birth is in it, whether it is over, whether it was acked."""
     change = F.col("change")
     ends, redrives = F.count_if(change.isin(*ENDED)), F.count_if(change == Change.REDRIVEN)
     return (
         events.filter(F.col("job_id").isNotNull())
         .groupBy("job_id")
         .agg(
+            F.coalesce(F.min(F.when(change == Change.ACCEPTED, F.col("queue"))), F.min("queue")).alias("queue"),
             (F.count_if(change == Change.ACCEPTED) > 0).alias("born"),
             ((ends > redrives) | (F.count_if(change == Change.PURGED) > 0)).alias("over"),
             (F.count_if(change == Change.ACKED) > 0).alias("acked"),
@@ -45,15 +46,14 @@ def receipt_faults(jobs: DataFrame, receipts: DataFrame, *, whole: bool, since: 
     return finding(lost, "lost", "a producer was told of it, and it is not in the ledger")
 
 
-def duplicated(receipts: DataFrame, effects: DataFrame | None) -> DataFrame:
-    """By what producers were told and by what handlers found in the payload."""
+def duplicated(jobs: DataFrame, receipts: DataFrame, effects: DataFrame | None) -> DataFrame:
+    """By what producers were told and by what handlers found in the payload. A broker makes a copy in each queue."""
     pairs = receipts.filter(F.col("answer").isin("accepted", "duplicate")).select("seq", "job_id")
     if effects is not None:
         pairs = pairs.unionAll(effects.select("seq", "job_id"))
-    jobs = (
-        pairs.filter(F.col("job_id").isNotNull()).groupBy("seq").agg(F.array_sort(F.collect_set("job_id")).alias("j"))
-    )
-    twice = jobs.filter(F.size("j") > 1).withColumn("job_id", F.get("j", F.size("j") - 1))
+    placed = pairs.filter(F.col("job_id").isNotNull()).join(jobs.select("job_id", "queue"), "job_id", "left")
+    alike = placed.groupBy("seq", "queue").agg(F.array_sort(F.collect_set("job_id")).alias("j"))
+    twice = alike.filter(F.size("j") > 1).withColumn("job_id", F.get("j", F.size("j") - 1))
     return finding(twice, "duplicated", F.concat(F.lit("jobs "), F.array_join("j", ", ")))
 
 

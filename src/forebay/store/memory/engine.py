@@ -139,7 +139,9 @@ class Engine:
     def _start(self, line: Line, want: Want, now: Instant) -> None:
         """Let in at its rates what the claim wants beyond what is ready."""
         ready = line.counts[State.READY] if want.cls is None else line.ready_of(want.cls)
-        rows = self._index.start(want.queue, now, want.count - ready, want.cls)
+        rows, late = self._index.start(want.queue, now, want.count - ready, want.cls)
+        if late:
+            self._let_expire(late, now)
         if rows:
             self._record(Promoted(now, [row.entry.id for row in rows], tides=dict(self._index.gates.moved)))
             self._index.promoted(rows)
@@ -149,7 +151,9 @@ class Engine:
         expires_at = self._index.expiring.next()
         if expires_at is None or expires_at > now:
             return
-        rows = [self._facts.rows[job_id] for job_id in self._index.expiring.due(now, limit)]
+        self._let_expire([self._facts.rows[job_id] for job_id in self._index.expiring.due(now, limit)], now)
+
+    def _let_expire(self, rows: list[Row], now: Instant) -> None:
         states = [row.state for row in rows]
         self._record(Promoted(now, [], [row.entry.id for row in rows], self._graves(rows, now)))
         for row, state in zip(rows, states, strict=True):
@@ -165,8 +169,14 @@ class Engine:
                 else:
                     line.push(row)
             self._tend(now)
-            rows = line.pop(want.count, want.cls)
+            rows = self._next(line, want, now)
         return rows
+
+    def _next(self, line: Line, want: Want, now: Instant) -> list[Row]:
+        """What is ready, and what its rates let in now."""
+        if self._index.gates.paces:
+            self._start(line, want, now)
+        return line.pop(want.count, want.cls)
 
     def _grave(self, row: Row, now: Instant) -> Grave | None:
         """Where a job that dies now will lie."""

@@ -317,7 +317,7 @@ class Facts:
             row.kept_until = 0
             row.cancel_requested = False
             # Whoever redrives an expired job wants it to run all the same.
-            row.entry = replace(row.entry, expires_at=None, queue=row.home or row.entry.queue)
+            row.entry = replace(row.entry, expires_at=None, queue=row.queue)
             row.home = None
             row.restamp(event.at, event.at)
 

@@ -1,6 +1,6 @@
 """The verbs about gates that are not about one queue: letting some pass a condition, and telling what holds a job."""
 
-from forebay.core.event import LetIn, Promoted
+from forebay.core.event import LetIn
 from forebay.core.instant import Instant
 from forebay.core.job import State
 from forebay.core.limits import AHEAD_MOST
@@ -57,8 +57,6 @@ class GateVerbs(JobVerbs):
             late = [row for row in some if row.entry.expires_at is not None and row.entry.expires_at <= now]
             if late:
                 self._index.passed(name, late)
-                self._record(Promoted(now, [], [row.entry.id for row in late], self._graves(late, now)))
-                for row in late:
-                    self._index.ended(row, State.WAITING)
+                self._let_expire(late, now)
             rows += [row for row in some if row.state is State.WAITING]
         return rows

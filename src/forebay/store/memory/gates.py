@@ -15,6 +15,7 @@ from forebay.core.instant import Instant
 from forebay.core.job import State
 from forebay.core.limits import AHEAD_MOST, INSTANT_MOST
 from forebay.store.memory.heap import LazyHeap
+from forebay.store.memory.holdups import HoldUps
 from forebay.store.memory.paces import Paces
 from forebay.store.memory.row import Row
 from forebay.store.protocol import GateUse, Hold
@@ -51,6 +52,7 @@ class Gates:
         self.paces = Paces(self._opens_at)
         self._places: dict[str, _Place] = {}
         self._parked_at: dict[int, str] = {}
+        self._holdups = HoldUps()
         self.opened: dict[str, None] = {}
 
     def __len__(self) -> int:
@@ -72,6 +74,7 @@ class Gates:
             place = self._place(gate)
             if place.line is not None and not gate.blocks:
                 place.line.push(row.entry.id, row)
+            self._holdups.rise(gate.name, row)
 
     def stand(self, row: Row) -> None:
         """A dead row of a recovered store stands in the lines that it blocks."""
@@ -80,6 +83,7 @@ class Gates:
                 line = self._place(gate).line
                 assert line is not None
                 line.push(row.entry.id, row)
+                self._holdups.fall(gate.name, row)
 
     def hold(self, row: Row) -> None:
         for gate in row.entry.gates:
@@ -93,6 +97,7 @@ class Gates:
             if not self._lets_in(gate, place, row, now, starts):
                 self._parked_at[row.entry.id] = gate.name
                 place.parked.push(row.rank, row)
+                self._holdups.park(row)
                 if gate.step:
                     self.paces.park(gate.name, row)
                 return False
@@ -122,13 +127,16 @@ class Gates:
         """The row ended as its state says: it is parked nowhere, and in no line unless it died and blocks it."""
         self._unpark(row)
         for gate in row.entry.gates:
-            if not (gate.blocks and row.state is State.DEAD):
+            if gate.blocks and row.state is State.DEAD:
+                self._holdups.fall(gate.name, row)
+            else:
                 self._leave(gate, row)
 
     def forget(self, row: Row) -> None:
         """A dead row that blocked its lines is gone for good."""
         for gate in row.entry.gates:
             if gate.blocks:
+                self._holdups.rise(gate.name, row)
                 self._leave(gate, row)
 
     def reconsider(self, name: str) -> None:
@@ -160,9 +168,9 @@ class Gates:
                 self.paces.park(name, row)
             self._changed(name, place)
 
-    def used(self, after: str, limit: int) -> list[GateUse]:
-        """Up to `limit` gates whose names come after this one."""
-        names = nsmallest(limit, (name for name in self._places if name > after))
+    def used(self, after: str, limit: int, prefix: str) -> list[GateUse]:
+        """Up to `limit` gates whose names begin so and come after this one."""
+        names = nsmallest(limit, (name for name in self._places if name > after and name.startswith(prefix)))
         return [self._use(name, self._places[name]) for name in names]
 
     def let_go(self, name: str, count: int) -> list[Row]:
@@ -188,7 +196,7 @@ class Gates:
         place = self._places[name]
         head, opens = None, None
         if place.line is not None:
-            first = place.line.peek()
+            first = self._head(name)
             head = None if first is None else first.entry.id
             before = place.line.before(row.entry.id, row, AHEAD_MOST, lambda each: self.where(each) == name)
         else:
@@ -202,6 +210,18 @@ class Gates:
     def where(self, row: Row) -> str | None:
         """The gate at which the row is parked."""
         return self._parked_at.get(row.entry.id)
+
+    def oldest_parked(self, queue: str, now: Instant) -> int:
+        """How long the one of the queue that has been due longest is parked."""
+        return self._holdups.oldest(queue, now)
+
+    def blocked(self, queue: str) -> int:
+        """How many lines of the queue have a dead head."""
+        return self._holdups.blocked(queue, self._head)
+
+    def _head(self, name: str) -> Row | None:
+        place = self._places.get(name)
+        return None if place is None or place.line is None else place.line.peek()
 
     def _candidate(self, name: str, place: _Place, now: Instant) -> Row | None:
         row = place.parked.peek() if place.line is None else place.line.peek()
@@ -229,7 +249,7 @@ class Gates:
         return slots if place.line is None else min(slots, 1)
 
     def _use(self, name: str, place: _Place) -> GateUse:
-        return GateUse(name, self._slots(name, place), place.held, len(place.parked))
+        return GateUse(name, self._slots(name, place), place.held, len(place.parked), self._limits.get(name))
 
     def _opens_at(self, name: str, row: Row) -> Instant:
         """When the rate lets the row in."""
@@ -250,6 +270,7 @@ class Gates:
         if name is not None:
             place = self._places[name]
             place.parked.forget(row.rank, row)
+            self._holdups.leave(row)
             if place.step:
                 self.paces.leave(name, row)
 

@@ -201,15 +201,22 @@ class Index:
             self._due.push(row.due_at, row)
         self.gates.left(name)
 
-    def start(self, queue: str, now: Instant, count: int, cls: str | None) -> list[Row]:
-        """Rows of the queue that their rates let in now, as many as a claim wants; their slots are taken."""
+    def start(self, queue: str, now: Instant, count: int, cls: str | None) -> tuple[list[Row], list[Row]]:
+        """Rows of the queue that their rates let in now, as many as a claim wants; their slots are taken.
+
+        And those that have expired meanwhile: no start is spent on them.
+        """
         rows: list[Row] = []
+        late: list[Row] = []
         tries = count + _TRIES
         while len(rows) < count and tries > 0 and (row := self.gates.next_start(queue, now, cls)) is not None:
             tries -= 1
-            if self.gates.admit(row, now, starts=True):
+            if row.entry.expires_at is not None and row.entry.expires_at <= now:
+                self._due.push(row.due_at, row)
+                late.append(row)
+            elif self.gates.admit(row, now, starts=True):
                 rows.append(row)
-        return rows
+        return rows, late
 
     def promoted(self, rows: list[Row]) -> None:
         """Their state is ready now."""
@@ -294,7 +301,7 @@ class Index:
 
     def _home(self, row: Row) -> Line:
         """The queue that a job belongs to, wherever it lies when it is dead."""
-        return self.lines[row.home or row.entry.queue]
+        return self.lines[row.queue]
 
     def _keep(self, row: Row) -> None:
         queue = row.entry.queue

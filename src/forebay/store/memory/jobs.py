@@ -196,7 +196,7 @@ class JobVerbs(Engine):
             dead = {job_id: row for job_id in ids if (row := rows.get(job_id)) is not None and row.state is State.DEAD}
             arrivals: dict[str, int] = {}
             for row in dead.values():
-                queue = row.home or row.entry.queue
+                queue = row.queue
                 arrivals[queue] = arrivals.get(queue, 0) + 1
             self._intake.check_capacity(arrivals)
             if dead:
@@ -275,9 +275,7 @@ class JobVerbs(Engine):
         line = self._index.lines.get(want.queue)
         if line is None or self._facts.paused.get(want.queue, 0) > now:
             return []
-        if self._index.gates.paces:
-            self._start(line, want, now)
-        rows = line.pop(want.count, want.cls)
+        rows = self._next(line, want, now)
         if self._index.expiring.instants:
             rows = self._without_expired(line, want, rows, now)
         line.counts[State.READY] -= len(rows)

@@ -68,7 +68,7 @@ class Paces:
             self._look(queue, name)
 
     def leave(self, name: str, row: Row) -> None:
-        queue = self._queues[row.entry.queue]
+        queue = self._queues[row.queue]
         heap = queue.parked[name]
         first = heap.peek()
         was_first = first is not None and first.entry.id == row.entry.id
@@ -77,11 +77,11 @@ class Paces:
             self._look(queue, name)
         if not len(heap):
             del queue.parked[name]
-            del self._at[name][row.entry.queue]
+            del self._at[name][row.queue]
             if not self._at[name]:
                 del self._at[name]
         if not queue.parked:
-            del self._queues[row.entry.queue]
+            del self._queues[row.queue]
 
     def moved(self, name: str) -> None:
         """The rate's tide or numbers are others now."""

@@ -16,7 +16,15 @@ from forebay.core.names import check_name
 from forebay.core.policy import Retained, check_between
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
-from forebay.store.checks import check_batch, check_gate, check_ids, check_limit, check_neighbours, check_spec
+from forebay.store.checks import (
+    check_batch,
+    check_gate,
+    check_gates_page,
+    check_ids,
+    check_limit,
+    check_neighbours,
+    check_spec,
+)
 from forebay.store.memory.facts import KeyFact
 from forebay.store.memory.gate_verbs import GateVerbs
 from forebay.store.memory.line import Line
@@ -127,13 +135,11 @@ class QueueVerbs(GateVerbs):
             lsn = self._lsn
         self._settle_down(lsn)
 
-    def gates(self, after: str, limit: int) -> list[GateUse]:
-        check_limit("gates", limit)
-        if after != "":
-            check_gate(after)
+    def gates(self, after: str, limit: int, prefix: str = "") -> list[GateUse]:
+        check_gates_page(after, limit, prefix)
         with self._lock:
             self._begin()
-            gates = self._index.gates.used(after, limit)
+            gates = self._index.gates.used(after, limit, prefix)
             lsn = self._lsn
         self._settle_down(lsn)
         return gates
@@ -238,6 +244,8 @@ class QueueVerbs(GateVerbs):
             oldest_age=line.oldest(now),
             paused_until=until if until > now else None,
             keys=keys,
+            oldest_parked=self._index.gates.oldest_parked(queue, now),
+            blocked=self._index.gates.blocked(queue),
         )
 
     def _queues(self) -> list[str]:

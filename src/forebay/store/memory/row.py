@@ -36,6 +36,11 @@ class Row(Struct, array_like=True, gc=False):
     home: str | None = None
 
     @property
+    def queue(self) -> str:
+        """Where it belongs, wherever it lies when it is dead."""
+        return self.home or self.entry.queue
+
+    @property
     def suspect(self) -> bool:
         """As a `Job` says it."""
         return bool(self.errors) and self.errors[-1].abandoned

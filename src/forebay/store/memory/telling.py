@@ -162,7 +162,7 @@ def _purged(facts: Facts, event: Purged, scribe: Scribe) -> None:
 
 def _gone(row: Row, change: Change, scribe: Scribe, until: Instant = 0) -> None:
     """A job that nobody holds; a dead one belongs to the queue that it died in, wherever it lies."""
-    scribe.job(change, row.entry.id, row.home or row.entry.queue, row.entry.kind, 0, 0, 0, 0, 0, 0, until)
+    scribe.job(change, row.entry.id, row.queue, row.entry.kind, 0, 0, 0, 0, 0, 0, until)
 
 
 def _spec_put(facts: Facts, event: SpecPut, scribe: Scribe) -> None:

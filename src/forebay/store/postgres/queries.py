@@ -7,6 +7,7 @@ and both put together. `{taken}`: the key `k` is taken, if by the state of its j
 from functools import cache
 from typing import Final
 
+from forebay.core.limits import BLOCKED_MOST
 from forebay.store.statements import read_statements
 
 _RUN: Final = (
@@ -23,7 +24,7 @@ _ENDED: Final = (
 _OPEN: Final = (
     "queue, sum(n) FILTER (WHERE state IN (0, 3)) AS waiting, sum(n) FILTER (WHERE state = 1) AS ready, "
     "sum(n - coalesce(bit_count(gone), 0)) FILTER (WHERE state = 2) AS running, "
-    "min(due_at) FILTER (WHERE state = 1) AS oldest"
+    "min(due_at) FILTER (WHERE state = 1) AS oldest, min(due_at) FILTER (WHERE gate IS NOT NULL) AS parked"
 )
 _GONE: Final = (
     "queue, count(*) FILTER (WHERE state = 3) AS done, count(*) FILTER (WHERE state = 4) AS dead, "
@@ -31,7 +32,8 @@ _GONE: Final = (
 )
 _BACKLOG: Final = (
     "u.name, coalesce(r.waiting, 0), coalesce(r.ready, 0), coalesce(r.running, 0), coalesce(e.done, 0), "
-    "coalesce(e.dead, 0), coalesce(e.cancelled, 0), r.oldest, q.paused_until, coalesce(k.keys, 0)"
+    "coalesce(e.dead, 0), coalesce(e.cancelled, 0), r.oldest, q.paused_until, coalesce(k.keys, 0), "
+    f"r.parked, forebay.blocked_lines(u.name, {BLOCKED_MOST})"
 )
 _TAKEN: Final = (
     "(k.until < 7258118400000000 OR forebay.in_states(k.job_id, "

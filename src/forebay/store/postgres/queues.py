@@ -20,7 +20,16 @@ from forebay.core.policy import Retained, check_between
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.store.brokers import became
-from forebay.store.checks import check_batch, check_gate, check_ids, check_limit, check_neighbours, check_spec
+from forebay.store.checks import (
+    LAST,
+    check_batch,
+    check_gate,
+    check_gates_page,
+    check_ids,
+    check_limit,
+    check_neighbours,
+    check_spec,
+)
 from forebay.store.postgres.base import SPECS, Turn
 from forebay.store.postgres.browsing import browse
 from forebay.store.postgres.connect import array_of
@@ -89,11 +98,11 @@ class QueueVerbs(GateVerbs):
         found = {row[0]: row for row in self._server.query(*which)}
         backlogs = []
         for name in found if names is None else names:
-            _, waiting, ready, running, done, dead, cancelled, oldest, paused_until, keys = found[name]
-            age = 0 if oldest is None else max(0, now - oldest)
+            _, waiting, ready, running, done, dead, cancelled, oldest, paused_until, keys, parked, blocked = found[name]
+            age, parked_for = (0 if since is None else max(0, now - since) for since in (oldest, parked))
             paused = paused_until if paused_until is not None and paused_until > now else None
             counts = (int(waiting), int(ready), int(running), done, dead, cancelled)
-            backlogs.append(Backlog(name, *counts, age, paused, keys))
+            backlogs.append(Backlog(name, *counts, age, paused, keys, parked_for, blocked))
         return backlogs
 
     def put_spec(self, spec: QueueSpec) -> None:
@@ -116,11 +125,9 @@ class QueueVerbs(GateVerbs):
             check_between("gate limit", limit, 0, SLOTS_MOST)
         self._write(lambda turn: _set_gate(turn, name, limit), gated=True)
 
-    def gates(self, after: str, limit: int) -> list[GateUse]:
-        check_limit("gates", limit)
-        if after != "":
-            check_gate(after)
-        return [GateUse(*columns) for columns in self._server.query(_GATES, (after, limit))]
+    def gates(self, after: str, limit: int, prefix: str = "") -> list[GateUse]:
+        check_gates_page(after, limit, prefix)
+        return [GateUse(*columns) for columns in self._server.query(_GATES, (after, prefix, prefix + LAST, limit))]
 
     def put_schedule(self, schedule: Schedule) -> None:
         if type(schedule) is not Schedule:

@@ -61,21 +61,25 @@ SELECT * FROM forebay.work_at(
 );
 
 -- name: look
--- Gates: their slots, holders, waiters, lines, the operator's numbers, what a rate has, the heads of their lines.
+-- Gates: their slots, holders, waiters, lines, the operator's numbers, what a rate has, the heads of their lines,
+-- and how many of those in it are dead.
 SELECT n.name, coalesce(g.slots, 0), coalesce(g.held, 0), coalesce(g.parked, 0), coalesce(g.standing, 0),
     coalesce(g.opened, false), (SELECT l.slots FROM forebay.gate_limit AS l WHERE l.name = n.name),
     coalesce(g.step, 0), coalesce(g.tide, 0),
     CASE WHEN g.standing > 0 THEN (SELECT min(l.id) FROM forebay.line AS l WHERE l.gate = n.name) END,
-    g.name IS NOT NULL
+    g.name IS NOT NULL, coalesce(g.fallen, 0)
 FROM unnest(%s::text[]) AS n (name) LEFT JOIN LATERAL (
     SELECT * FROM forebay.gate AS g WHERE g.name = n.name OFFSET 0
 ) AS g ON true;
 
 -- name: gates
 -- Gates that are in use: the slots that hold now, holders, waiters. No number lets two in where a line says who is next.
-SELECT g.name, least(coalesce(l.slots, g.slots), CASE WHEN g.standing > 0 THEN 1 END), g.held, g.parked
+SELECT g.name, least(coalesce(l.slots, g.slots), CASE WHEN g.standing > 0 THEN 1 END), g.held, g.parked,
+    l.slots
 FROM forebay.gate AS g LEFT JOIN forebay.gate_limit AS l ON l.name = g.name
-WHERE g.name > %s AND (g.held > 0 OR g.parked > 0 OR g.standing > 0) ORDER BY g.name LIMIT %s;
+WHERE g.name COLLATE "C" > %s AND g.name COLLATE "C" >= %s AND g.name COLLATE "C" < %s
+    AND (g.held > 0 OR g.parked > 0 OR g.standing > 0)
+ORDER BY g.name COLLATE "C" LIMIT %s;
 
 -- name: gate_limit
 -- The operator's own number of slots.
@@ -91,12 +95,13 @@ DELETE FROM forebay.gate_limit WHERE name = %s;
 
 -- name: put_gate
 -- Gates after a turn.
-INSERT INTO forebay.gate (name, slots, held, parked, standing, opened, step, tide)
+INSERT INTO forebay.gate (name, slots, held, parked, standing, opened, step, tide, fallen)
 SELECT * FROM unnest(
-    %s::text[], %s::integer[], %s::integer[], %s::integer[], %s::integer[], %s::boolean[], %s::bigint[], %s::bigint[]
+    %s::text[], %s::integer[], %s::integer[], %s::integer[], %s::integer[], %s::boolean[], %s::bigint[], %s::bigint[],
+    %s::integer[]
 ) ON CONFLICT (name) DO UPDATE
 SET slots = excluded.slots, held = excluded.held, parked = excluded.parked, standing = excluded.standing,
-    opened = excluded.opened, step = excluded.step, tide = excluded.tide;
+    opened = excluded.opened, step = excluded.step, tide = excluded.tide, fallen = excluded.fallen;
 
 -- name: drop_gate
 -- Nobody holds it, waits at it or stands in line: a million subjects leave nothing behind.

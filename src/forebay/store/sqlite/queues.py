@@ -15,14 +15,23 @@ from forebay.core.errors import Invalid, WrongQueueKind
 from forebay.core.fanout import copies
 from forebay.core.instant import Instant, checked_instant, checked_micros
 from forebay.core.job import Draft, Job, State
-from forebay.core.limits import INSTANT_MOST, SLOTS_MOST
+from forebay.core.limits import BLOCKED_MOST, INSTANT_MOST, SLOTS_MOST
 from forebay.core.names import check_name
 from forebay.core.policy import Retained, While, check_between
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.core.stamp import Stamper
 from forebay.store.brokers import became
-from forebay.store.checks import check_batch, check_gate, check_ids, check_limit, check_neighbours, check_spec
+from forebay.store.checks import (
+    LAST,
+    check_batch,
+    check_gate,
+    check_gates_page,
+    check_ids,
+    check_limit,
+    check_neighbours,
+    check_spec,
+)
 from forebay.store.places import READY, STATES
 from forebay.store.protocol import Backlog, GateUse, Page, Query
 from forebay.store.sqlite.gate_verbs import GateVerbs
@@ -50,6 +59,8 @@ _EXPIRED_KEYS: Final = statement("expired_keys")
 _FREE_KEYS: Final = statement("free_keys")
 _OLDEST_PLAIN: Final = statement("oldest_plain")
 _OLDEST_ODD: Final = statement("oldest_odd")
+_OLDEST_PARKED: Final = statement("oldest_parked")
+_BLOCKED_LINES: Final = statement("blocked_lines")
 _ADD_PARTITION: Final = statement("add_partition")
 _SET_LIMIT: Final = statement("set_gate_limit")
 _DROP_LIMIT: Final = statement("drop_gate_limit")
@@ -127,12 +138,10 @@ class QueueVerbs(GateVerbs):
             check_between("gate limit", limit, 0, SLOTS_MOST)
         self._write(lambda turn: _set_gate(turn, name, limit))
 
-    def gates(self, after: str, limit: int) -> list[GateUse]:
-        check_limit("gates", limit)
-        if after != "":
-            check_gate(after)
+    def gates(self, after: str, limit: int, prefix: str = "") -> list[GateUse]:
+        check_gates_page(after, limit, prefix)
         with self._read() as (reader, _):
-            return [GateUse(*columns) for columns in reader.execute(_GATES, (after, limit))]
+            return [GateUse(*columns) for columns in reader.execute(_GATES, (after, prefix, prefix + LAST, limit))]
 
     def put_schedule(self, schedule: Schedule) -> None:
         if type(schedule) is not Schedule:
@@ -204,6 +213,8 @@ def _backlog(reader: sqlite3.Connection, queue: str, now: Instant) -> Backlog:
         oldest = now if odd is None else min(now, odd)
         plain = reader.execute(_OLDEST_PLAIN, (queue, oldest)).fetchone()
         oldest = oldest if plain is None else plain[0]
+    (parked,) = reader.execute(_OLDEST_PARKED, (queue,)).fetchone() if waiting else (None,)
+    (blocked,) = reader.execute(_BLOCKED_LINES, (queue, BLOCKED_MOST)).fetchone()
     return Backlog(
         queue,
         waiting,
@@ -215,6 +226,8 @@ def _backlog(reader: sqlite3.Connection, queue: str, now: Instant) -> Backlog:
         oldest_age=now - oldest,
         paused_until=paused_until if paused_until is not None and paused_until > now else None,
         keys=keys - _free_keys(reader, queue, spec, now) if keys else 0,
+        oldest_parked=0 if parked is None else max(0, now - parked),
+        blocked=blocked,
     )
 
 

@@ -33,6 +33,10 @@ DELETE FROM ledger WHERE entry < ?;
 -- The last instant that any process has written.
 SELECT last_at FROM head WHERE one = 1;
 
+-- name: pass_time
+-- A transaction of somebody else's writes at this instant.
+UPDATE head SET last_at = max(last_at, ?) WHERE one = 1;
+
 -- name: queue
 -- One queue: its spec, its pause, its counts.
 SELECT spec, paused_until, classed, keys, waiting, ready, running, done, dead, cancelled FROM queue WHERE name = ?;
@@ -80,18 +84,21 @@ DELETE FROM class WHERE queue = ?1 AND name = ?2 AND ready <= 0;
 SELECT name, joined FROM class INDEXED BY class_joined WHERE queue = ?1 AND joined > ?2 ORDER BY joined;
 
 -- name: look
--- Gates: their slots, holders, waiters, lines, the operator's numbers, what a rate has, the heads of their lines.
+-- Gates: their slots, holders, waiters, lines, the operator's numbers, what a rate has, the heads of their lines,
+-- and how many of those in it are dead.
 SELECT n.value, coalesce(g.slots, 0), coalesce(g.held, 0), coalesce(g.parked, 0), coalesce(g.standing, 0),
     coalesce(g.opened, 0), (SELECT slots FROM gate_limit WHERE name = n.value), coalesce(g.step, 0), coalesce(g.tide, 0),
-    CASE WHEN g.standing > 0 THEN (SELECT min(id) FROM line WHERE gate = n.value) END, g.name IS NOT NULL
+    CASE WHEN g.standing > 0 THEN (SELECT min(id) FROM line WHERE gate = n.value) END, g.name IS NOT NULL,
+    coalesce(g.fallen, 0)
 FROM json_each(?1) AS n LEFT JOIN gate AS g ON g.name = n.value;
 
 -- name: gates
 -- Gates that are in use: the slots that hold now, holders, waiters. No number lets two in where a line says who is next.
 SELECT g.name, CASE WHEN g.standing > 0 THEN min(1, coalesce(l.slots, g.slots)) ELSE coalesce(l.slots, g.slots) END,
-    g.held, g.parked
+    g.held, g.parked, l.slots
 FROM gate AS g LEFT JOIN gate_limit AS l ON l.name = g.name
-WHERE g.name > ?1 AND (g.held > 0 OR g.parked > 0 OR g.standing > 0) ORDER BY g.name LIMIT ?2;
+WHERE g.name >= max(?1, ?2) AND g.name < ?3 AND g.name <> ?1 AND (g.held > 0 OR g.parked > 0 OR g.standing > 0)
+ORDER BY g.name LIMIT ?4;
 
 -- name: gate_limit
 -- The operator's own number of slots.
@@ -107,7 +114,8 @@ DELETE FROM gate_limit WHERE name = ?;
 
 -- name: put_gate
 -- Gates after a call.
-INSERT OR REPLACE INTO gate (name, slots, held, parked, standing, opened, step, tide) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+INSERT OR REPLACE INTO gate (name, slots, held, parked, standing, opened, step, tide, fallen)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: drop_gate
 -- Nobody holds it, waits at it or stands in line: a million subjects leave nothing behind.
@@ -152,6 +160,18 @@ SELECT l.id FROM line AS l CROSS JOIN job AS j ON j.id = l.id WHERE l.gate = ?1 
 -- Who of a class is ready before a job, so many at most.
 SELECT id FROM job INDEXED BY job_ready
 WHERE state = 1 AND queue = ?1 AND cls = ?2 AND rank <= ?3 AND (rank, id) < (?3, ?4) LIMIT ?5;
+
+-- name: oldest_parked
+-- Since when the one who has waited longest at a gate of a queue has been due.
+SELECT min(due_at) FROM job INDEXED BY job_held_up WHERE gate IS NOT NULL AND queue = ?;
+
+-- name: blocked_lines
+-- Lines of a queue whose head is dead; of those in which some dead stand, so many are looked at.
+SELECT count(*) FROM (
+    SELECT name FROM gate INDEXED BY gate_fallen
+    WHERE fallen > 0 AND name >= 'order/' || ?1 || '/' AND name < 'order/' || ?1 || '0' LIMIT ?2
+) AS fell
+WHERE (SELECT state FROM job WHERE id = (SELECT min(id) FROM line WHERE gate = fell.name)) = 4;
 
 -- name: pace
 -- When a rate lets the first of a queue in.

@@ -6,6 +6,7 @@
     key_order     at an ordered gate one at a time, smallest unfinished id first
     shares        while all classes have work, each gets its weight within 5 %
     early         nothing is handed out before it is due, nor after it has expired
+    rates         in no stretch of time do more start than the burst and what it earned
     readers       a partition of a log has one owner a group at a time, and a new epoch with each
 
 `check_all` runs them in this order. An empty list is a clean history. These read the events of the in-process store;
@@ -21,6 +22,7 @@ from forebay.testing.checkers.early import early
 from forebay.testing.checkers.key_order import key_order
 from forebay.testing.checkers.ledger import ledger
 from forebay.testing.checkers.owners import owners
+from forebay.testing.checkers.rates import rates
 from forebay.testing.checkers.readers import readers
 from forebay.testing.checkers.shares import shares
 from forebay.testing.checkers.violation import Violation
@@ -34,6 +36,7 @@ __all__ = [
     "key_order",
     "ledger",
     "owners",
+    "rates",
     "readers",
     "shares",
 ]
@@ -48,5 +51,6 @@ def check_all(events: Sequence[Event], *, drained: bool = False, dropped: Collec
         *key_order(events),
         *shares(events),
         *early(events),
+        *rates(events),
         *readers(events),
     ]

@@ -52,6 +52,17 @@ def the_starts_of_an_idle_time_are_not_saved_up_beyond_the_burst(h: Harness) -> 
 
 
 @case_if(Feature.RATE)
+def what_falls_due_is_not_saved_up_either(h: Harness) -> None:
+    h.spec(eligibility=one_a_moment(h, burst=2))
+    h.enqueue(3, delay=h.short)
+    h.advance(2 * h.short)
+    h.store.promote(10)
+    backlog = h.backlog()
+    assert (backlog.ready, backlog.waiting) == (0, 3)
+    assert len(h.claim(3)) == 2
+
+
+@case_if(Feature.RATE)
 def a_claim_lets_in_only_what_it_hands_out(h: Harness) -> None:
     h.spec(eligibility=one_a_moment(h, burst=5))
     ids = h.enqueue(5)
@@ -173,6 +184,24 @@ def a_job_that_expires_at_a_rate_dies_there(h: Harness) -> None:
     stale, fresh = h.one(expires_at=h.now() + h.short // 2), h.one()
     h.advance(2 * h.short)
     assert h.take().job.id == fresh
+    assert h.state(stale) is State.DEAD
+
+
+@case_if(Feature.RATE)
+def no_start_is_spent_on_who_has_just_expired(h: Harness) -> None:
+    h.spec(eligibility=one_a_moment(h))
+    stale, fresh = h.one(expires_at=h.now() + h.short // 4), h.one()
+    h.advance(h.short // 2)
+    assert h.take().job.id == fresh
+    assert h.state(stale) is State.DEAD
+
+
+@case_if(Feature.RATE)
+def a_claim_that_finds_the_ready_expired_starts_others(h: Harness) -> None:
+    h.spec(eligibility=one_a_moment(h, per="tenant"))
+    stale, paced = h.one(expires_at=h.now() + h.short // 4), h.one(tenant="ada")
+    h.advance(h.short // 2)
+    assert h.take().job.id == paced
     assert h.state(stale) is State.DEAD
 
 

@@ -77,6 +77,8 @@ class Book:
         match event:
             case Enqueued() | Fired():
                 self._born(event.at, event.entries, event.merged)
+                for job_id in event.shed:
+                    self.lives[job_id].ends.append("dead")
                 if isinstance(event, Fired):
                     slot = (event.name, event.tick)
                     self.fired[slot] = self.fired.get(slot, 0) + 1

@@ -13,7 +13,6 @@ from forebay.testing.checkers import check_all
 from forebay.testing.sim.case import Case
 from forebay.testing.sim.depot import Depot
 from forebay.testing.sim.evidence import Evidence
-from forebay.testing.sim.people import SLOTS
 from forebay.testing.sim.pool import DROPPED
 from forebay.testing.sim.rules_jobs import (
     capacity,
@@ -51,7 +50,7 @@ CHECKS: Final[dict[str, Callable[[Case], Iterator[str]]]] = {
     "I4 hand-backs are free": releases_free,
     "I5 each tick once": each_tick_once,
     "I6 capacity": capacity,
-    "I6 slots": lambda case: slots(case, SLOTS),
+    "I6 slots": slots,
     "I7 order per subject": subject_order,
     "I7 the latest wins": latest_wins,
     "I10 drain": drains,

@@ -12,7 +12,7 @@ from forebay.core.lease import Fence
 
 
 class Wish(Struct):
-    """One draft that a producer sent. `sent` counts how often the store may have performed it."""
+    """One draft that a producer sent: `sent` so often, as far as the store may know, to become `copies` jobs."""
 
     serial: int
     queue: str
@@ -20,6 +20,7 @@ class Wish(Struct):
     keyed: bool
     delay: int
     begun_at: int
+    copies: int = 1
     sent: int = 0
     ids: list[int] = []
     merged: bool = False

@@ -5,6 +5,7 @@ not hear an answer sends again if its drafts have keys, and otherwise leaves the
 noted as such: nothing of it may be found later.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from forebay.core.errors import QueueFull
@@ -15,12 +16,16 @@ from forebay.core.policy import (
     Bounded,
     Exponential,
     Fair,
+    FanOut,
     FullJitter,
     InOrder,
     KeepFor,
     LatestWins,
     Priority,
+    Rate,
+    Route,
     Routing,
+    Shed,
 )
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
@@ -34,7 +39,7 @@ from forebay.testing.sim.world import EPOCH, SECOND, Actor, Process
 _QUICK: Final = FullJitter(ms(200), seconds(2))
 _KEYS: Final = hours(4)
 CAPACITY: Final = 5
-SLOTS: Final = 2
+SLOTS: Final = {"cap": 2, "dear": 4}
 
 QUEUES: Final = (
     QueueSpec(name="plain", routing=Routing(3, _QUICK), key_window=_KEYS),
@@ -42,12 +47,18 @@ QUEUES: Final = (
     QueueSpec(
         name="order", eligibility=InOrder(), routing=Routing(3, Exponential(ms(100), seconds(1))), key_window=_KEYS
     ),
-    QueueSpec(name="cap", eligibility=AtMost(SLOTS), routing=Routing(4, _QUICK), key_window=_KEYS),
+    QueueSpec(name="cap", eligibility=AtMost(SLOTS["cap"]), routing=Routing(4, _QUICK), key_window=_KEYS),
     QueueSpec(name="small", capacity=Bounded(CAPACITY), routing=Routing(3, _QUICK), key_window=_KEYS),
     QueueSpec(name="latest", merge=LatestWins(), routing=Routing(3, _QUICK), key_window=_KEYS),
     QueueSpec(name="fair", share=Fair(weights={"big": 3}), routing=Routing(3, _QUICK), key_window=_KEYS),
+    QueueSpec(name="dear", eligibility=AtMost(SLOTS["dear"]), routing=Routing(3, _QUICK), key_window=_KEYS),
+    QueueSpec(name="paced", eligibility=Rate(2, seconds(1), burst=3), routing=Routing(3, _QUICK), key_window=_KEYS),
+    QueueSpec(name="shed", capacity=Bounded(CAPACITY, Shed()), routing=Routing(3, _QUICK), key_window=_KEYS),
+    QueueSpec(name="broker", fan_out=FanOut((Route("**", "plain"), Route("**", "paced")))),
     QueueSpec(name="cron", routing=Routing(4, _QUICK)),
 )
+
+_COPIES: Final = {spec.name: len(spec.fan_out.routes) for spec in QUEUES if spec.fan_out is not None}
 
 SCHEDULES: Final = (
     ("every15", "@every 15s ; catch_up=all(1000)"),
@@ -66,6 +77,13 @@ _DOES: Final = (
 )
 _KIND_OF: Final = {does: kind for does, _, kind in _DOES}
 _ALWAYS: Final = 1_000
+
+
+def chosen_queues(chosen: Sequence[QueueSpec]) -> list[QueueSpec]:
+    """These, those that a broker among them leads to, and the last of all, which the schedules use."""
+    routes = [route.queue for spec in chosen if spec.fan_out is not None for route in spec.fan_out.routes]
+    others = [spec for spec in QUEUES if spec.name in routes and spec not in chosen]
+    return [*chosen, *others, QUEUES[-1]]
 
 
 def schedule(name: str, rule: str, next_at: int) -> Schedule:
@@ -117,10 +135,10 @@ class Producer(Process):
         self._sent(wishes, before)
         self._pending = None
         for wish, receipt in zip(wishes, receipts, strict=True):
-            wish.ids = [*wish.ids, receipt.id]
+            wish.ids = [*wish.ids, *(receipt.copies or (receipt.id,))]
             wish.merged = receipt.merged
             wish.answered_at = self._world.now
-        self._world.tell(f"accepted {[receipt.id for receipt in receipts]}")
+        self._world.tell(f"accepted {[wish.ids for wish in wishes]}")
         return self.pause * 2 * self._world.random.random()
 
     def _sent(self, wishes: list[Wish], before: int) -> None:
@@ -135,7 +153,8 @@ class Producer(Process):
         for _ in range(world.random.choice((1, 1, 2, 4))):
             self._serial += 1
             draft = self._draft(queue, keyed)
-            wish = Wish(self._serial, queue, draft.subject, keyed, draft.delay, world.now)
+            copies = _COPIES.get(queue, 1)
+            wish = Wish(self._serial, queue, draft.subject, keyed, draft.delay, world.now, copies)
             self._around.evidence.wishes[self._serial] = wish
             drafts.append(draft)
             wishes.append(wish)
@@ -169,6 +188,7 @@ class Producer(Process):
             tenant=draw.choice(("big", "small")),
             # Each producer has its own subjects: then the order of its calls is the order of the line.
             subject=f"s{self._number}.{world.between(0, 1)}" if queue in ("order", "latest") else None,
+            cost=world.between(1, 3) if queue in ("dear", "paced") else 1,
         )
 
 

@@ -32,6 +32,7 @@ from forebay.testing.sim.evidence import Evidence, Start
 from forebay.testing.sim.faults import Faults, Kind
 from forebay.testing.sim.world import SECOND, Actor, Process, Task, World
 from forebay.work.options import Options
+from forebay.work.room import fitting, weight
 from forebay.work.run import TIMEOUT, Stop
 
 RAISED: Final = "sim.Raised"
@@ -83,11 +84,14 @@ class SimPool:
 
     @property
     def free(self) -> int:
-        return self._size - len(self._runs)
+        return self._size - sum(weight(run.lease.job, self._size) for run in self._runs.values())
 
     @property
     def idle(self) -> bool:
         return not self._runs
+
+    def fits(self, leases: Sequence[Lease]) -> int:
+        return fitting(leases, self.free, self._size)
 
     def take(self, leases: Sequence[Lease]) -> None:
         for lease in leases:
@@ -116,8 +120,8 @@ class SimPool:
         for fence in list(self._runs):
             self._interrupt(fence, Stop.DRAIN)
 
-    def wait_for_room(self, timeout: float) -> None:
-        if self.free <= 0:
+    def wait_for_room(self, timeout: float, least: int = 0) -> None:
+        if self.free <= max(0, least - 1):
             self._rest()
 
     def wait_until_idle(self, timeout: float) -> bool:

@@ -18,7 +18,7 @@ from forebay.core.event import (
 from forebay.core.job import State
 from forebay.store.protocol import Query
 from forebay.testing.sim.case import Case
-from forebay.testing.sim.people import CAPACITY, SCHEDULES
+from forebay.testing.sim.people import CAPACITY, SCHEDULES, SLOTS
 from forebay.work.cron import Timetable
 
 
@@ -37,7 +37,7 @@ def no_loss(case: Case) -> Iterator[str]:
                 yield f"job {job_id} is another one than was accepted"
         if wish.refused and made:
             yield f"draft {wish.serial} was refused and became job {made}"
-        if len(made) > (1 if wish.keyed else wish.sent):
+        if len(made) > wish.copies * (1 if wish.keyed else wish.sent):
             yield f"draft {wish.serial}, sent {wish.sent} times, became jobs {made}"
     known = set(case.evidence.wishes)
     for serial in (*book.by_serial, *book.merges):
@@ -62,10 +62,10 @@ def _all(case: Case, state: State) -> list[int]:
 
 
 def one_job_a_key(case: Case) -> Iterator[str]:
-    """All receipts of one key name one job."""
+    """All receipts of one key name one job, or one in each queue of a broker."""
     for wish in case.evidence.wishes.values():
         made = case.book.by_serial.get(wish.serial, [])
-        if wish.keyed and len(set(wish.ids)) + (len(made) > 1) > 1:
+        if wish.keyed and (len(set(wish.ids)) > wish.copies or len(made) > wish.copies):
             yield f"key of draft {wish.serial} stands for jobs {sorted({*wish.ids, *made})}"
 
 
@@ -129,13 +129,19 @@ def one_redrive(case: Case) -> Iterator[str]:
 
 
 def capacity(case: Case) -> Iterator[str]:
-    """A bounded queue never holds more than its bound."""
+    """A bounded queue never holds more than its bound, whether it refuses or sheds."""
+    for queue in ("small", "shed"):
+        yield from _capacity(case, queue)
+
+
+def _capacity(case: Case, queue: str) -> Iterator[str]:
     inside: set[int] = set()
     lives = case.book.lives
     for place, event in enumerate(case.book.events):
         match event:
             case Enqueued() | Fired():
-                inside.update(entry.id for entry in event.entries if entry.queue == "small")
+                inside.update(entry.id for entry in event.entries if entry.queue == queue)
+                inside.difference_update(event.shed)
             case SettledAll():
                 for ending in event.endings:
                     if not isinstance(ending, Retried | Released):
@@ -143,27 +149,34 @@ def capacity(case: Case) -> Iterator[str]:
             case Cancelled() | Promoted():
                 inside.difference_update(event.ids if isinstance(event, Cancelled) else event.expired)
             case Redriven():
-                inside.update(job_id for job_id in event.ids if lives[job_id].entry.queue == "small")
+                inside.update(job_id for job_id in event.ids if lives[job_id].entry.queue == queue)
             case _:
                 continue
         if len(inside) > CAPACITY:
-            yield f"{len(inside)} jobs in a queue of {CAPACITY} at record {place}"
+            yield f"{len(inside)} jobs in {queue}, which has room for {CAPACITY}, at record {place}"
 
 
-def slots(case: Case, limit: int) -> Iterator[str]:
-    """At most so many of a capped queue are handed out at once."""
-    running: set[int] = set()
+def slots(case: Case) -> Iterator[str]:
+    """No more of a capped queue is handed out at once than it has slots, by what the jobs cost."""
+    for queue, limit in SLOTS.items():
+        yield from _slots(case, queue, limit)
+
+
+def _slots(case: Case, queue: str, limit: int) -> Iterator[str]:
+    running: dict[int, int] = {}
     lives = case.book.lives
     for place, event in enumerate(case.book.events):
         match event:
             case Claimed():
-                running.update(job_id for job_id in event.ids if lives[job_id].entry.queue == "cap")
+                entries = [lives[job_id].entry for job_id in event.ids]
+                running.update({entry.id: entry.cost for entry in entries if entry.queue == queue})
             case SettledAll():
-                running.difference_update(ending.id for ending in event.endings)
+                for ending in event.endings:
+                    running.pop(ending.id, None)
             case _:
                 continue
-        if len(running) > limit:
-            yield f"{len(running)} jobs of a queue with {limit} slots run at record {place}"
+        if sum(running.values()) > limit:
+            yield f"jobs that cost {running} run at record {place}, {queue} has {limit} slots"
 
 
 def each_tick_once(case: Case) -> Iterator[str]:

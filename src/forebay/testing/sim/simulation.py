@@ -17,7 +17,7 @@ from forebay.testing.sim.checks import check_run
 from forebay.testing.sim.depot import Depot
 from forebay.testing.sim.evidence import Evidence
 from forebay.testing.sim.faults import Faults, Kind
-from forebay.testing.sim.people import QUEUES, SCHEDULES, Operator, Producer, schedule
+from forebay.testing.sim.people import QUEUES, SCHEDULES, Operator, Producer, chosen_queues, schedule
 from forebay.testing.sim.worker import Place, SimWorker, Surroundings
 from forebay.testing.sim.world import EPOCH, SECOND, Hopeless, Process, World
 
@@ -73,7 +73,7 @@ class Simulation:
         self.depot = Depot(world, self.faults.slow_sync)
         self.evidence = Evidence()
         # Few queues a seed: what one of them can do then happens often.
-        specs = [*world.random.sample(QUEUES[:-1], world.between(2, 4)), QUEUES[-1]]
+        specs = chosen_queues(world.random.sample(QUEUES[:-1], world.between(2, 4)))
         around = Surroundings(world, self.depot, self.faults, self.evidence, tuple(spec.name for spec in specs))
         for spec in specs:
             self.depot.store.put_spec(spec)

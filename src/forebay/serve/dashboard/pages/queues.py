@@ -7,8 +7,8 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from forebay.core.errors import Invalid
+from forebay.core.gate import has_gate
 from forebay.core.limits import INSTANT_MOST
-from forebay.core.policy import Until, terms_of
 from forebay.core.spec import QueueSpec
 from forebay.core.words import SECOND
 from forebay.serve.actor import Actor
@@ -20,6 +20,7 @@ from forebay.serve.dashboard.render import Sheet, link
 from forebay.serve.dashboard.views.queue import queue_view
 from forebay.serve.problems import absent
 from forebay.serve.security.acts import record_act
+from forebay.serve.security.reach import touches
 from forebay.serve.security.sessions import form_of
 
 router = pages()
@@ -45,7 +46,9 @@ def _made(desk: Desk, actor: Actor, name: str) -> Sheet:
     if backlog is None:
         raise absent(f"queue {name}")
     desk.pulse.look()
-    view = queue_view(desk.store, declared or QueueSpec(name=name), declared is not None, backlog)
+    specs = desk.store.specs()
+    spec = declared or QueueSpec(name=name)
+    view = queue_view(desk.store, spec, declared is not None, backlog, lambda gate: touches(actor, gate, specs))
     values = {
         "view": view,
         "star": star(view.axes),
@@ -87,7 +90,7 @@ async def gate(request: Request, name: str, actor: Operator) -> Response:
     form = await form_of(request)
     wanted, slots = form.get("gate", ""), form.get("slots", "").strip()
     spec = await desk.ground.call(_known, desk, actor, name)
-    if not _of_queue(spec, wanted):
+    if not has_gate(spec, wanted) or not touches(actor, wanted, await desk.ground.call(desk.store.specs)):
         raise absent(f"gate {wanted}")
     if slots and not (slots.isascii() and slots.isdigit() and len(slots) < 10):
         raise Invalid("slots", "they are not a number", "write a number of slots, or leave it empty")
@@ -107,10 +110,3 @@ def _known(desk: Desk, actor: Actor, name: str) -> QueueSpec:
     ):
         raise absent(f"queue {name}")
     return spec or QueueSpec(name=name)
-
-
-def _of_queue(spec: QueueSpec, gate_name: str) -> bool:
-    """Whether jobs of this queue may be stamped with such a gate."""
-    own = [f"{sort}/{spec.name}" for sort in ("cap", "order", "merge")]
-    own += [f"until/{term.condition}" for term in terms_of(spec.eligibility) if isinstance(term, Until)]
-    return any(gate_name == each or gate_name.startswith(f"{each}/") for each in own)

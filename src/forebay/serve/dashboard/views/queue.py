@@ -1,25 +1,27 @@
-"""One queue: its five axes, its gates and its shares, as far as a bounded look at its open jobs can tell.
+"""One queue: its five axes, its gates as the store counts them, and its shares.
 
-No store tells who is parked where, so the open jobs are looked at, the oldest first, and the gates that each of them
-was stamped with are worked out anew, as `core.gate` does it. Numbers of a look that ended early are of what was seen.
+Shares are told as far as a bounded look at the open jobs goes, the oldest first. Numbers of a look that ended early are
+of what was seen. A gate that queues share has the numbers of all of them; only who sees them all is told of it.
 """
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Final
 
 from msgspec import Struct
 
-from forebay.core.gate import gates_for
 from forebay.core.instant import Instant
-from forebay.core.job import Draft, Job, State
+from forebay.core.job import Job, State
 from forebay.core.policy import Bounded, Fair
 from forebay.core.spec import QueueSpec
 from forebay.core.words import SECOND
+from forebay.explain import gates_of
 from forebay.serve.dashboard.views.finding import some
-from forebay.store.protocol import Backlog, Query, Store
+from forebay.store.protocol import Backlog, Gated, GateUse, Query, Store
 
 LOOK_SECONDS: Final = 0.03
 GATES_MOST: Final = 25
+GATES_LOOKED_AT: Final = 200
 CLASSES_MOST: Final = 25
 STARVED_AFTER: Final = 60 * SECOND
 
@@ -32,16 +34,6 @@ class Axis(Struct, frozen=True):
     answer: str
     place: int
     points: tuple[str, ...]
-
-
-class GateRow(Struct, frozen=True):
-    """A gate and who is at it, of the jobs that were seen."""
-
-    name: str
-    limit: int
-    ordered: bool
-    held: int
-    parked: int
 
 
 class ClassRow(Struct, frozen=True):
@@ -62,20 +54,25 @@ class QueueView(Struct, frozen=True):
     declared: bool
     backlog: Backlog
     axes: tuple[Axis, ...]
-    gates: list[GateRow]
+    gates: list[GateUse]
     classes: list[ClassRow]
     by: str
     seen: int
     early: bool
     capacity: int | None
-    more_gates: int
+    more_gates: bool
     more_classes: int
 
 
-def queue_view(store: Store, spec: QueueSpec, declared: bool, backlog: Backlog) -> QueueView:
+def queue_view(
+    store: Store, spec: QueueSpec, declared: bool, backlog: Backlog, seen: Callable[[str], bool] = lambda _: True
+) -> QueueView:
+    """`seen`: whether a gate of this name is to be shown."""
     jobs, early = _open_jobs(store, spec.name, backlog)
     by = spec.share.by if spec.share else "tenant"
-    gates, classes = _gates(spec, jobs, store.now()), _classes(spec.share, by, jobs, store.now())
+    classes = _classes(spec.share, by, jobs, store.now())
+    uses = gates_of(store, spec, GATES_LOOKED_AT) if isinstance(store, Gated) else []
+    gates = sorted((use for use in uses if seen(use.name)), key=lambda use: (-use.parked, -use.held, use.name))
     return QueueView(
         spec,
         declared,
@@ -87,7 +84,7 @@ def queue_view(store: Store, spec: QueueSpec, declared: bool, backlog: Backlog) 
         len(jobs),
         early,
         spec.capacity.limit if isinstance(spec.capacity, Bounded) else None,
-        max(0, len(gates) - GATES_MOST),
+        len(gates) > GATES_MOST,
         max(0, len(classes) - CLASSES_MOST),
     )
 
@@ -131,20 +128,6 @@ def _open_jobs(store: Store, queue: str, backlog: Backlog) -> tuple[list[Job], b
     counts = ((State.RUNNING, backlog.running), (State.READY, backlog.ready), (State.WAITING, backlog.waiting))
     looks = [some(store, Query(queue=queue, state=state), count, LOOK_SECONDS) for state, count in counts if count]
     return [job for jobs, _ in looks for job in jobs], any(early for _, early in looks)
-
-
-def _gates(spec: QueueSpec, jobs: list[Job], now: Instant) -> list[GateRow]:
-    held: Counter[str] = Counter()
-    parked: Counter[str] = Counter()
-    known: dict[str, tuple[int, bool]] = {}
-    for job in jobs:
-        if job.state is State.WAITING and job.due_at > now:
-            continue
-        for gate in gates_for(spec, Draft(job.kind, None, job.queue, tenant=job.tenant, subject=job.subject)):
-            known[gate.name] = (gate.limit, gate.ordered)
-            (parked if job.state is State.WAITING else held)[gate.name] += 1
-    rows = [GateRow(name, limit, ordered, held[name], parked[name]) for name, (limit, ordered) in known.items()]
-    return sorted(rows, key=lambda row: (-row.parked, -row.held, row.name))
 
 
 def _classes(share: Fair | None, by: str, jobs: list[Job], now: Instant) -> list[ClassRow]:

@@ -1,0 +1,24 @@
+"""Whose a gate is: a key for some queues does not move what others wait at."""
+
+from collections.abc import Iterable
+
+from forebay.core.gate import has_gate
+from forebay.core.spec import QueueSpec
+from forebay.serve.actor import Actor
+from forebay.serve.metrics.gates import sort_of
+
+
+def sees_all(actor: Actor) -> bool:
+    return actor.tenant is None and "*" in actor.queues
+
+
+def touches(actor: Actor, gate: str, specs: Iterable[QueueSpec]) -> bool:
+    """Whether all whom the gate may hold back are this actor's: every queue whose jobs may be stamped with it.
+
+    What no queue is known for (a condition of nobody, a shared word of jobs of an older spec) is only for those who
+    see everything.
+    """
+    queues = {spec.name for spec in specs if has_gate(spec, gate)} | {sort_of(gate)[0]} - {""}
+    if not queues:
+        return sees_all(actor)
+    return all(actor.sees(queue, None) for queue in queues)

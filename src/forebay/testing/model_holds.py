@@ -1,0 +1,94 @@
+"""The reference model of what holds a job: told by the store, found to be legal, and exact in its numbers.
+
+Where a job with several gates is parked is the store's choice, as long as that gate is closed for the first who is
+parked there. All numbers follow from who is parked where. While somebody at the gate is past his expiry, stores may
+count him or not.
+"""
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from forebay.core.gate import Gate, has_room
+from forebay.core.instant import Instant
+from forebay.core.job import State
+from forebay.core.limits import INSTANT_MOST
+from forebay.store.protocol import Hold
+from forebay.testing.model_gates import Item
+from forebay.testing.model_logs import require
+from forebay.testing.model_paces import PaceModel
+
+
+class HoldModel(PaceModel):
+    """Who is parked where, and who goes before whom."""
+
+    def held_by(self, now: Instant, holds: Mapping[int, Hold | None]) -> None:
+        """What the store says of all waiting jobs, once everything that could be ready is."""
+        waiting = self.jobs(State.WAITING)
+        for item in waiting:
+            hold, due = holds[item.job.id], item.job.due_at <= now
+            require((hold is not None) == due, f"job {item.job.id} is due, and held", due, hold)
+        self.parked = {job_id: hold.gate for job_id, hold in holds.items() if hold is not None}
+        for item in waiting:
+            hold = holds[item.job.id]
+            if hold is not None and not any(each.expired(now) for each in self.parked_at(hold.gate)):
+                gate = item.gate(hold.gate)
+                assert gate is not None, f"job {item.job.id} is held by {hold.gate}, which it never had"
+                self._check_hold(now, item, gate, hold)
+
+    def ahead(self, now: Instant, shown: Mapping[int, int | None]) -> None:
+        """What the store says of all jobs."""
+        ready = self.jobs(State.READY)
+        for job_id, before in shown.items():
+            item = self.items.get(job_id)
+            if item is None or item.job.state is not State.READY:
+                require(before is None, f"job {job_id} is not ready, ahead of it are", before)
+                continue
+            alike = [i for i in ready if (i.job.queue, i.entry.cls) == (item.job.queue, item.entry.cls)]
+            if not any(each.expired(now) for each in alike):
+                expected = len([each for each in alike if each.place < item.place])
+                require(before == expected, f"ahead of job {job_id} are", expected, before)
+
+    def released(self, now: Instant, name: str, count: int, answer: int) -> None:
+        """The first of those that were parked there when `held_by` looked are not held by it any more."""
+        first = [item for item in self.parked_at(name) if not item.expired(now)][:count]
+        require(answer == len(first), f"release says how many passed {name}", len(first), answer)
+        for item in first:
+            gates = tuple(gate for gate in item.entry.gates if gate.name != name)
+            self.items[item.job.id] = replace(item, entry=replace(item.entry, gates=gates))
+            del self.parked[item.job.id]
+
+    def _check_hold(self, now: Instant, item: Item, gate: Gate, hold: Hold) -> None:
+        there, (least, most) = self.parked_at(gate.name), self._slots(gate)
+        require(least <= hold.slots <= most, f"slots of {gate.name}: at least, at most, shown", least, most, hold)
+        before = [each for each in there if (each.job.id < item.job.id if gate.ordered else each.place < item.place)]
+        expected = Hold(
+            gate.name,
+            hold.slots,
+            0 if gate.step else self._taken(gate.name),
+            len(there),
+            len(before),
+            self._first_in_line(gate.name) if gate.ordered else None,
+            hold.opens_at,
+        )
+        require(hold == expected, f"what holds job {item.job.id}: expected and shown", expected, hold)
+        self._check_closed(now, item, gate, hold, there)
+
+    def _check_closed(self, now: Instant, item: Item, gate: Gate, hold: Hold, there: list[Item]) -> None:
+        if gate.step:
+            first = next(each.gate(gate.name) for each in there if each.job.queue == item.job.queue)
+            assert first is not None
+            least, most = self._opens(first)
+            shown = INSTANT_MOST if hold.opens_at is None else hold.opens_at
+            require(max(least, now) <= shown <= max(most, now), f"{gate.name} opens", least, most, shown)
+            return
+        require(hold.opens_at is None, f"{gate.name} is no rate", hold)
+        if gate.ordered:
+            first_id, cost = self._first_in_line(gate.name), gate.cost
+        else:
+            front = there[0].gate(gate.name)
+            assert front is not None
+            first_id, cost = there[0].job.id, front.cost
+        room = first_id in self.parked and self.parked[first_id] == gate.name
+        room = room and has_room(hold.held, cost, hold.slots)
+        require(not room, f"{gate.name} has room for job {first_id}", hold)

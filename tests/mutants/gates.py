@@ -1,0 +1,143 @@
+"""The guards of what holds jobs back: rates, costs, released conditions, what is told of it; and how each is broken."""
+
+from tests.mutants.guards import GATING, MEMORY, PLACES, Mutant
+
+_SUITE = "tests/stores/test_conformance.py"
+_SQLITE = "src/forebay/store/sqlite"
+_POSTGRES = "src/forebay/store/postgres"
+_RATES = f"{_POSTGRES}/migrations/0007_rates.pre.sql"
+
+
+def _cases(store: str, file: str) -> tuple[str, ...]:
+    """The conformance cases of one file on one store."""
+    return (_SUITE, "-k", f"{store}-{file}")
+
+
+GATE_MUTANTS = [
+    Mutant(
+        "a released job is held again",
+        f"{MEMORY}/facts.py",
+        "row.entry = replace(row.entry, gates=tuple(gate for gate in row.entry.gates if gate.name != event.gate))",
+        "row.entry = replace(row.entry)",
+        _cases("memory", "releasing"),
+    ),
+    Mutant(
+        "a release counts who is past its expiry",
+        f"{MEMORY}/gate_verbs.py",
+        "            rows += [row for row in some if row.state is State.WAITING]\n",
+        "            rows += some\n",
+        _cases("memory", "releasing"),
+    ),
+    Mutant(
+        "a released job is held again, in SQLite",
+        f"{_SQLITE}/queues.sql",
+        "UPDATE job SET gates = ?2, gate = NULL WHERE id = ?1;",
+        "UPDATE job SET gates = coalesce(gates, ?2), gate = NULL WHERE id = ?1;",
+        _cases("sqlite", "releasing"),
+    ),
+    Mutant(
+        "a released job is held again, in Postgres",
+        f"{_POSTGRES}/queues.sql",
+        "SET gates = u.gates, gate = NULL",
+        "SET gates = coalesce(r.gates, u.gates), gate = NULL",
+        _cases("postgres", "releasing"),
+    ),
+    Mutant(
+        "a release goes by age, in Postgres",
+        f"{_POSTGRES}/queues.sql",
+        "(expires_at IS NULL OR expires_at > %s) ORDER BY rank, last_id LIMIT %s;",
+        "(expires_at IS NULL OR expires_at > %s) ORDER BY last_id LIMIT %s;",
+        _cases("postgres", "releasing"),
+    ),
+    Mutant(
+        "everybody at a gate is before you",
+        f"{MEMORY}/gates.py",
+        "before = place.parked.before(row.rank, row, AHEAD_MOST)",
+        "before = len(place.parked)",
+        _cases("memory", "explaining"),
+    ),
+    Mutant(
+        "other classes are ahead of you too, in SQLite",
+        f"{_SQLITE}/queues.sql",
+        "WHERE state = 1 AND queue = ?1 AND cls = ?2 AND rank <= ?3",
+        "WHERE state = 1 AND queue = ?1 AND ?2 IS NOT NULL AND rank <= ?3",
+        _cases("sqlite", "explaining"),
+    ),
+    Mutant(
+        "those of your own run are not ahead of you, in Postgres",
+        f"{_POSTGRES}/queues.sql",
+        "), 0) + %s - (j.last_id - j.n + 1))",
+        "), 0) + 0 * %s)",
+        _cases("postgres", "explaining"),
+    ),
+    Mutant(
+        "a closed rate has a time at which it opens",
+        "src/forebay/core/gate.py",
+        "(most - min(gate.cost, most)) * gate.step if most else INSTANT_MOST",
+        "(most - min(gate.cost, most)) * gate.step",
+        _cases("memory", "rates"),
+    ),
+    Mutant(
+        "a dear job counts for one start",
+        "src/forebay/core/gate.py",
+        "return tide - (most - min(gate.cost, most)) * gate.step",
+        "return tide - (most - min(1, most)) * gate.step",
+        _cases("memory", "rates"),
+    ),
+    Mutant(
+        "who costs more than there is waits for ever",
+        "src/forebay/core/gate.py",
+        "return held + min(cost, max(slots, 1)) <= slots",
+        "return held + cost <= slots",
+        _cases("memory", "costs"),
+    ),
+    Mutant(
+        "a tide is lost with its claim, in tables",
+        GATING,
+        "                self._place(gate).start(gate.cost, self._now)\n",
+        "                pass\n",
+        _cases("sqlite", "rates"),
+    ),
+    Mutant(
+        "a rate that owes is forgotten, in tables",
+        PLACES,
+        "return not (self.held or self.parked or self.standing) and self.tide <= now",
+        "return not (self.held or self.parked or self.standing)",
+        _cases("sqlite", "rates"),
+    ),
+    Mutant(
+        "an idle rate saves up ready jobs, in Postgres",
+        _RATES,
+        "v_open := starts AND forebay.opens_at(",
+        "v_open := forebay.opens_at(",
+        _cases("postgres", "rates"),
+    ),
+    Mutant(
+        "a start of a rate is free, in Postgres",
+        _RATES,
+        "(excluded.tide - v_now) / excluded.step * g.step END;",
+        "0 END;",
+        _cases("postgres", "rates"),
+    ),
+    Mutant(
+        "a dear job takes one slot, in Postgres",
+        _RATES,
+        "SELECT s.name, s.slots, CASE WHEN s.step = 0 THEN s.cost ELSE 0 END,",
+        "SELECT s.name, s.slots, CASE WHEN s.step = 0 THEN 1 ELSE 0 END,",
+        _cases("postgres", "costs"),
+    ),
+    Mutant(
+        "the checker of rates lets one more start",
+        "src/forebay/testing/checkers/rates.py",
+        "            if total > most:\n",
+        "            if total > most + 1:\n",
+        ("tests/unit/test_checkers.py",),
+    ),
+    Mutant(
+        "a full broker's queue takes the others' copies all the same",
+        f"{MEMORY}/intake.py",
+        "excess = count - line.room",
+        "excess = 0 * count - 0 * line.room",
+        _cases("memory", "routing"),
+    ),
+]
