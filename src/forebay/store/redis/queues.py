@@ -55,8 +55,7 @@ class QueueVerbs(GateVerbs):
     def backlog(self, queues: Sequence[str] | None = None) -> list[Backlog]:
         check_batch("backlog", len(queues or ()))
         names = [check_name("queue", queue) for queue in queues or ()]
-        now = self.now()
-        told = self._call("backlog", packed(names), "all" if queues is None else "")
+        now, *told = self._call("backlog", packed(names), "all" if queues is None else "")
         return [_backlog(each, now) for each in told]
 
     def put_spec(self, spec: QueueSpec) -> None:
@@ -135,7 +134,7 @@ class QueueVerbs(GateVerbs):
 
 
 def _backlog(told: Sequence[Any], now: Instant) -> Backlog:
-    name, waiting, ready, running, done, dead, cancelled, oldest, paused, keys = told
+    name, waiting, ready, running, done, dead, cancelled, oldest, paused, keys, parked, blocked = told
     return Backlog(
         name.decode(),
         waiting,
@@ -147,6 +146,8 @@ def _backlog(told: Sequence[Any], now: Instant) -> Backlog:
         oldest_age=max(0, now - oldest) if ready else 0,
         paused_until=paused if paused > now else None,
         keys=keys,
+        oldest_parked=max(0, now - parked),
+        blocked=blocked,
     )
 
 

@@ -1,6 +1,6 @@
--- Backlog: names, or none for all. For each: the name, jobs by state, the due time of the oldest that is ready, the end
--- of a pause or 0, and keys that are taken.
-local names, reply = decode(ARGV[3]), {}
+-- Backlog: names, or none for all. Now, and for each: the name, jobs by state, the due time of the oldest that is ready, the end
+-- of a pause or 0, keys that are taken, the due time of the oldest that is parked, and lines whose head is dead.
+local names, reply = decode(ARGV[3]), { now }
 if ARGV[4] == 'all' then
   names = call('ZRANGE', P .. 'queues', 0, -1)
 end
@@ -30,6 +30,7 @@ end
 
 for _, name in ipairs(names) do
   local l = line(name)
-  reply[#reply + 1] = { name, l[0], l[1], l[2], l[3], l[4], l[5], oldest(l), l.paused, taken_keys(l) }
+  local parked, blocked = min(now, first_score(P .. 'held:' .. name) or now), call('SCARD', P .. 'blocked:' .. name)
+  reply[#reply + 1] = { name, l[0], l[1], l[2], l[3], l[4], l[5], oldest(l), l.paused, taken_keys(l), parked, blocked }
 end
 return reply

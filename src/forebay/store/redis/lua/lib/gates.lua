@@ -33,10 +33,12 @@ local find_gate, slots_of, open_again, renumbered, head_of_line, enter_gates, re
   end
 
   local function gate_of(stamp)
-    return find_gate(stamp[NAME]) or touch({
+    local g = find_gate(stamp[NAME]) or touch({
       name = stamp[NAME], slots = stamp[LIMIT], held = 0, parked = 0, standing = 0, step = stamp[STEP], tide = 0,
       limit = tonumber(call('HGET', P .. 'limits', stamp[NAME])), queues = {},
     })
+    g.blocks = g.blocks or stamp[BLOCKS]
+    return g
   end
 
   -- No number of slots lets two in where a line says who is next.
@@ -187,7 +189,9 @@ local find_gate, slots_of, open_again, renumbered, head_of_line, enter_gates, re
   function end_gates(sid, r, state)
     unpark(r)
     for _, stamp in ipairs(more(r).gates or NOTHING) do
-      if not (stamp[BLOCKS] and state == DEAD) then
+      if stamp[BLOCKS] and state == DEAD then
+        gate_of(stamp)
+      else
         leave_line(sid, stamp)
       end
     end
@@ -327,7 +331,18 @@ local find_gate, slots_of, open_again, renumbered, head_of_line, enter_gates, re
     end
   end
 
+  -- Lines that nobody passes because their head is dead are known by queue.
+  local function write_blocked(g)
+    local head = head_of_line(g.name)
+    local r = head and fetch_one(head)
+    local key = P .. 'blocked:' .. string.match(g.name, '^order/([^/]+)/')
+    call(r and r[STATE] == DEAD and 'SADD' or 'SREM', key, g.name)
+  end
+
   local function write_gate(g)
+    if g.blocks then
+      write_blocked(g)
+    end
     local used = g.held > 0 or g.parked > 0 or g.standing > 0
     if used or g.tide > now then
       call('HSET', P .. 'g:' .. g.name, 'slots', g.slots, 'held', g.held, 'parked', g.parked, 'standing', g.standing,

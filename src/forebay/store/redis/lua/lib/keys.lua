@@ -31,7 +31,8 @@
 --   g:<gate>           hash    slots, held, parked, standing, step, tide (see gates.lua);  gates: zset of their names
 --   limits             hash    operators' own numbers of slots, by gate
 --   gp:<gate>          zset    jobs that are parked at a gate, by place;  gr:<queue>|<gate>: those of a queue at a rate
---   line:<gate>        zset    jobs that stand in line, by id
+--   held:<queue>       zset    parked jobs of a queue, by due time
+--   line:<gate>        zset    jobs that stand in line, by id;  blocked:<queue>: set of lines whose head is dead
 --   opened             zset    gates that may have room for somebody parked
 --   ebb                zset    rates that nobody is parked at, by tide
 --   pace:<queue>       hash    by rate: the place of the queue's first there, and when it is let in

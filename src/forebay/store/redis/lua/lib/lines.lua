@@ -97,6 +97,7 @@ local line, depth, join_ring, leave_ring, count, count_resting, add_to_sets, mov
     local state, m = r[STATE], more(r)
     if state == WAITING and m.gate then
       call('ZADD', P .. 'gp:' .. m.gate, 0, r[RANK] .. sid)
+      call('ZADD', P .. 'held:' .. r[QUEUE], r[DUE], sid)
       if is_rate(m.gate) then
         call('ZADD', P .. 'gr:' .. r[QUEUE] .. '|' .. m.gate, 0, r[RANK] .. sid)
       end
@@ -128,6 +129,7 @@ local line, depth, join_ring, leave_ring, count, count_resting, add_to_sets, mov
     local state, m = r[STATE], more(r)
     if state == WAITING and m.gate then
       call('ZREM', P .. 'gp:' .. m.gate, r[RANK] .. sid)
+      call('ZREM', P .. 'held:' .. r[QUEUE], sid)
       if is_rate(m.gate) then
         call('ZREM', P .. 'gr:' .. r[QUEUE] .. '|' .. m.gate, r[RANK] .. sid)
       end
