@@ -19,7 +19,7 @@ PYTEST := $(PY) -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup servers prometheus demo check test test-nightly cover bench bench-sqlite bench-worker bench-postgres bench-ledger bench-spark bench-audit bench-http bench-metrics bench-dashboard bench-prices screenshots mutants fmt lock clean
+.PHONY: help setup servers prometheus demo check test test-nightly cover bench bench-sqlite bench-worker bench-postgres bench-redis bench-ledger bench-spark bench-audit bench-http bench-metrics bench-dashboard bench-prices screenshots mutants fmt lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,6 +65,9 @@ bench-worker: setup ## measure the worker: cost a job, idle, recovery after kill
 
 bench-postgres: setup $(if $(PEERS),$(PEERED)/.ready) ## measure the Postgres store; PEERS=1 gets the peers beside it
 	@$(PY) -m bench.postgres $(ARGS)
+
+bench-redis: setup ## measure the Redis store beside bare designs and bare commands
+	@$(PY) -m bench.redis $(ARGS)
 
 bench-ledger: setup ## measure what the ledger costs the embedded stores
 	@$(PY) -m bench.ledger $(ARGS)

@@ -5,8 +5,9 @@ A skip hides a missing server or a wrong platform, and nobody reads the count. O
 with its reason (`-ra`); on a build machine it is red. Expected failures (`xfail`) are strict and are not skips.
 `FOREBAY_HYPOTHESIS_PROFILE` chooses `dev`, `ci` or `nightly`; a failing example prints the blob that replays it.
 
-`postgres` and `pgbouncer` are real servers, one of each for a worker of xdist, started by the first test that names
-them. `postgres_url` and `pgbouncer_url` are one fresh, empty database for one test, straight and through the pooler.
+`postgres`, `pgbouncer` and `redis` are real servers, one of each for a worker of xdist, started by the first test that
+names them. `postgres_url` and `pgbouncer_url` are one fresh, empty database for one test, straight and through the
+pooler; `redis_url` is the Redis server, emptied.
 
 With `--dist loadgroup` all tests on Spark run in one worker: one Java for all of them, and no table is made twice.
 """
@@ -23,6 +24,7 @@ from hypothesis import HealthCheck, settings
 if TYPE_CHECKING:
     from forebay.testing.servers.pgbouncer import PgBouncer
     from forebay.testing.servers.postgres import PostgresServer
+    from forebay.testing.servers.redis import RedisServer
     from forebay.testing.servers.server import Server
 
 IN_CI = bool(os.environ.get("CI"))
@@ -123,3 +125,19 @@ def pgbouncer(postgres: "PostgresServer") -> "Iterator[PgBouncer]":
 @pytest.fixture
 def pgbouncer_url(pgbouncer: "PgBouncer", postgres_url: str) -> str:
     return pgbouncer.url(postgres_url)
+
+
+@pytest.fixture(scope="session")
+def redis() -> "Iterator[RedisServer]":
+    from forebay.testing.servers.redis import RedisServer
+
+    server = RedisServer()
+    with ExitStack() as stack:
+        running(server, stack)
+        yield server
+
+
+@pytest.fixture
+def redis_url(redis: "RedisServer") -> str:
+    redis.clear()
+    return redis.url()

@@ -29,6 +29,7 @@ from tests.mutants.ledger import LEDGER_MUTANTS  # noqa: E402
 from tests.mutants.logs import LOG_MUTANTS  # noqa: E402
 from tests.mutants.metrics import METRICS_MUTANTS  # noqa: E402
 from tests.mutants.postgres import POSTGRES_MUTANTS  # noqa: E402
+from tests.mutants.redis import REDIS_MUTANTS  # noqa: E402
 from tests.mutants.security import SECURITY_MUTANTS  # noqa: E402
 from tests.mutants.spark import SPARK_MUTANTS  # noqa: E402
 from tests.mutants.transactions import TRANSACTION_MUTANTS  # noqa: E402
@@ -100,6 +101,7 @@ def main() -> int:
             *LOG_MUTANTS,
             *METRICS_MUTANTS,
             *POSTGRES_MUTANTS,
+            *REDIS_MUTANTS,
             *SECURITY_MUTANTS,
             *SPARK_MUTANTS,
             *TRANSACTION_MUTANTS,

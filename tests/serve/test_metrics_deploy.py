@@ -15,7 +15,7 @@ from forebay.core.spec import QueueSpec
 from forebay.serve.metrics import families
 from forebay.serve.metrics.metrics import Metrics
 from forebay.store.open import open_store
-from forebay.store.protocol import Vitals
+from forebay.store.protocol import Capabilities, Vitals
 from forebay.work.options import Options
 from forebay.work.window import families as worker_families
 from forebay.work.worker import Worker
@@ -38,7 +38,8 @@ def exposed(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     store.commit("log", "group", 0, -1)
     metrics = Metrics(store)
     metrics.watch.look(slowly=True)
-    told = [*metrics.families(), *families.server(Vitals({}, True, 0.0, {}, 0, 0, True))]
+    vitals = Vitals({}, True, 0.0, {}, 0, 0, True)
+    told = [*metrics.families(), *families.server(vitals, Capabilities("postgres", durable=True))]
     fb = Forebay("memory://")
     worker = Worker(fb, Options())
     worker.pool.start()

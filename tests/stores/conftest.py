@@ -32,7 +32,7 @@ def cleared_url(tables: "Tables") -> str:
     return tables.url
 
 
-@pytest.fixture(params=("memory", "sqlite", "postgres"))
+@pytest.fixture(params=("memory", "sqlite", "postgres", "redis"))
 def begin(request: pytest.FixtureRequest) -> "Iterator[Begin]":
     from tests.stores.world import Worlds
 

@@ -10,6 +10,7 @@ from forebay.store.memory.disk import RealDisk
 from forebay.store.memory.journaled import open_journaled
 from forebay.store.postgres.store import PostgresStore
 from forebay.store.protocol import Store
+from forebay.store.redis.store import RedisStore
 from forebay.store.sqlite.store import SqliteStore
 from forebay.testing.conformance import Opener
 
@@ -39,3 +40,7 @@ def sqlite(directory: Path) -> Opener:
 
 def postgres(url: str) -> Opener:
     return lambda clock: PostgresStore(url, clock=clock)
+
+
+def redis(url: str) -> Opener:
+    return lambda clock: RedisStore(url, clock=clock)

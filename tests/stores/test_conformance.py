@@ -50,12 +50,17 @@ def pooled(request: pytest.FixtureRequest) -> Opener:
     return openers.postgres(pooler.url(request.getfixturevalue("cleared_url")))
 
 
+def redis(request: pytest.FixtureRequest) -> Opener:
+    return openers.redis(request.getfixturevalue("redis_url"))
+
+
 STORES: dict[str, tuple[Make, set[Need | Feature]]] = {
     "memory": (memory, {Need.NOTHING, Need.EXACT_ORDER, *Feature}),
     "journaled": (journaled, {*Need, *Feature}),
     "sqlite": (sqlite, {*Need, *Feature}),
     "postgres": (postgres, {*Need, *Feature}),
     "pooled": (pooled, {*Need, *Feature}),
+    "redis": (redis, {*Need, *Feature}),
 }
 CONTRACT = [
     pytest.param(make, case, id=f"{name}-{case.theme}-{case.name}")

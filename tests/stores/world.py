@@ -22,6 +22,7 @@ from forebay.core.spec import QueueSpec
 from forebay.store.protocol import Backlog, Want
 from forebay.testing.clock import ManualClock
 from forebay.testing.conformance import Opener
+from forebay.testing.servers.redis import RedisServer
 from tests.stores import openers
 from tests.stores.tables import Tables
 
@@ -79,7 +80,7 @@ class World:
 
 
 class Worlds:
-    """Begins worlds on the store of that name: `memory` (with its journal), `sqlite` or `postgres`."""
+    """Begins worlds on the store of that name: `memory` (with its journal), `sqlite`, `postgres` or `redis`."""
 
     def __init__(self, store: str, request: pytest.FixtureRequest) -> None:
         self._store = store
@@ -107,6 +108,10 @@ class Worlds:
             tables: Tables = self._request.getfixturevalue("tables")
             tables.clear()
             return openers.postgres(tables.url)
+        if self._store == "redis":
+            server: RedisServer = self._request.getfixturevalue("redis")
+            server.clear()
+            return openers.redis(server.url())
         parent: Path = self._request.getfixturevalue("tmp_path")
         directory = parent / str(next(self._number))
         directory.mkdir()

@@ -12,6 +12,7 @@ from tests.mutants.ledger import LEDGER_MUTANTS
 from tests.mutants.logs import LOG_MUTANTS
 from tests.mutants.metrics import METRICS_MUTANTS
 from tests.mutants.postgres import POSTGRES_MUTANTS
+from tests.mutants.redis import REDIS_MUTANTS
 from tests.mutants.security import SECURITY_MUTANTS
 from tests.mutants.spark import SPARK_MUTANTS
 from tests.mutants.transactions import TRANSACTION_MUTANTS
@@ -26,6 +27,7 @@ ALL = [
     *LOG_MUTANTS,
     *METRICS_MUTANTS,
     *POSTGRES_MUTANTS,
+    *REDIS_MUTANTS,
     *SECURITY_MUTANTS,
     *TRANSACTION_MUTANTS,
     *SPARK_MUTANTS,

@@ -16,7 +16,7 @@ from forebay.cli.exits import FAILED, OK, CommandFailed
 from forebay.cli.finding import Finding
 from forebay.cli.logs import standings_of
 from forebay.cli.numbers import blocked_words
-from forebay.cli.place import file_of, is_postgres, masked, reaching, said
+from forebay.cli.place import file_of, is_postgres, is_redis, masked, reaching, said
 from forebay.cli.schema import schema_of
 from forebay.core.errors import ForebayError
 from forebay.core.instant import micros
@@ -43,7 +43,7 @@ def examine(url: str, open_store: Callable[[], Store]) -> Iterator[Finding]:
     versions = f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}"
     yield Finding("ok", "versions", versions)
     try:
-        if is_postgres(url):
+        if is_postgres(url) or is_redis(url):
             yield from _server(url)
         store = open_store()
     except CommandFailed as error:
@@ -52,7 +52,7 @@ def examine(url: str, open_store: Callable[[], Store]) -> Iterator[Finding]:
     try:
         yield Finding("ok", "opens", f"{masked(url)} ({store.capabilities.name})")
         yield from _disk(url)
-        if not is_postgres(url):
+        if not (is_postgres(url) or is_redis(url)):
             yield from _durable(store)
         for check in (_writable, _clock, _ages, _parked, _lines, _dead, _leases, _pauses, _schedules, _logs):
             yield from check(store)
@@ -66,7 +66,10 @@ def examine(url: str, open_store: Callable[[], Store]) -> Iterator[Finding]:
 def _server(url: str) -> Iterator[Finding]:
     """How the server is, whether its schema fits or not."""
     with reaching(url):
-        from forebay.cli.postgres import findings
+        if is_redis(url):
+            from forebay.cli.redis import findings
+        else:
+            from forebay.cli.postgres import findings
 
         yield from findings(url)
 

@@ -31,6 +31,10 @@ def is_postgres(url: str) -> bool:
     return urlsplit(url).scheme in ("postgresql", "postgres")
 
 
+def is_redis(url: str) -> bool:
+    return urlsplit(url).scheme in ("redis", "rediss", "unix")
+
+
 def masked(url: str) -> str:
     """The URL without its password, however badly it is written."""
     url = re.sub(r"(?<=://)([^/@:]*):.*@", r"\1:***@", url)
@@ -82,9 +86,10 @@ def reaching(url: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name != "psycopg":
+        extra = {"psycopg": "postgres", "redis": "redis"}.get(error.name or "")
+        if extra is None:
             raise
-        reason = "psycopg is not installed; pip install 'forebay[postgres]'"
+        reason = f"{error.name} is not installed; pip install 'forebay[{extra}]'"
         raise CommandFailed(f"cannot open {masked(url)}: {reason}", UNREACHABLE) from error
     except (ForebayError, OSError) as error:
         raise CommandFailed(f"cannot open {masked(url)}: {said(error, url)}", UNREACHABLE) from error

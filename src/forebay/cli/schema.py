@@ -5,7 +5,7 @@ from urllib.parse import quote, urlsplit
 
 from msgspec import Struct
 
-from forebay.cli.place import file_of, is_postgres, reaching
+from forebay.cli.place import file_of, is_postgres, is_redis, reaching
 from forebay.store.sqlite.migrate import migrations
 
 
@@ -25,6 +25,8 @@ class Schema(Struct, frozen=True):
 def schema_of(url: str) -> Schema:
     if is_postgres(url):
         return _schema_of_server(url)
+    if is_redis(url):
+        return Schema(None, None, "keys, which need no schema")
     file = file_of(url)
     if urlsplit(url).scheme != "sqlite" or file is None:
         return Schema(None, None, "a journal, which needs no schema")

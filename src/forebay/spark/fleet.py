@@ -50,7 +50,9 @@ def drain(
     the executors, and the store reachable from them.
     """
     if url.startswith("memory:"):
-        raise Invalid("store", "a memory store lives in one process, Spark runs in many", "use sqlite or postgresql")
+        raise Invalid(
+            "store", "a memory store lives in one process, Spark runs in many", "use sqlite, postgresql or redis"
+        )
     tasks = spark.sparkContext.defaultParallelism if tasks is None else tasks
     places = spark.sparkContext.parallelize(range(tasks), tasks)
     told = places.mapPartitions(partial(_work, target, url, options, limit)).collect()

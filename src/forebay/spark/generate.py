@@ -77,7 +77,7 @@ def seed_store(
     def seen() -> Seeded:
         if not isinstance(store, Feeding):
             raise Invalid(
-                "url", f"{store.capabilities.name} does not keep a source's place", "use sqlite or postgresql"
+                "url", f"{store.capabilities.name} does not keep a source's place", "use sqlite, postgresql or redis"
             )
         places = [store.fed(source) for source in sources]
         return Seeded(sum(place.taken for place in places if place is not None), monotonic() - began)

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 from msgspec import Struct
@@ -94,7 +94,9 @@ def identity(url: str) -> str:
     if parts.scheme in ("sqlite", "memory"):
         path = unquote(parts.path)
         return f"{parts.scheme}:{Path(path.removeprefix('/') if parts.scheme == 'sqlite' else path).resolve()}"
-    return f"postgresql://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    scheme = parts.scheme if parts.scheme.startswith(("redis", "unix")) else "postgresql"
+    prefix = dict(parse_qsl(parts.query)).get("prefix") if scheme != "postgresql" else None
+    return f"{scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}{f'?prefix={prefix}' if prefix else ''}"
 
 
 class Lake:

@@ -143,7 +143,7 @@ class _Given:
             raise Invalid(
                 "option url",
                 "a memory store lives in one process, Spark runs in many",
-                "use sqlite:///… or postgresql://…; of memory:///directory the table events can be read",
+                "use sqlite:///…, postgresql://… or redis://…; of memory:///directory the table events can be read",
             )
         if there and url.startswith("sqlite:///") and not Path(unquote(url.removeprefix("sqlite:///"))).is_file():
             path = unquote(url.removeprefix("sqlite:///"))

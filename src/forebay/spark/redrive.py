@@ -75,7 +75,7 @@ class RedriveSink(DataSourceArrowWriter):
         try:
             if not isinstance(store, Mending):
                 reason = f"{store.capabilities.name} cannot replace a dead job"
-                raise Invalid("option url", reason, "use sqlite:///… or postgresql://…")
+                raise Invalid("option url", reason, "use sqlite:///…, postgresql://… or redis://…")
             return _put_back(store, iterator, self._writing)
         finally:
             store.close()

@@ -99,7 +99,7 @@ def write_rows(batches: Iterable[pa.RecordBatch], writing: Writing, share: Share
     try:
         if not isinstance(store, Feeding):
             reason = f"{store.capabilities.name} does not keep a source's place"
-            raise Invalid("option url", reason, "write to sqlite:///… or postgresql://…")
+            raise Invalid("option url", reason, "write to sqlite:///…, postgresql://… or redis://…")
         return _Task(store, writing, share).run(batches)
     finally:
         store.close()

@@ -30,6 +30,8 @@ def open_store(url: str, *, clock: Clock | None = None) -> Store:
 
     postgresql://user@host/db  a Postgres database, with the extra forebay[postgres]
 
+    redis://host:6379/0        a Redis or Valkey server, with the extra forebay[redis]; also rediss:// and unix://
+
     A clock may be injected where the store keeps time itself.
     """
     parts = urlsplit(url)
@@ -42,11 +44,13 @@ def open_store(url: str, *, clock: Clock | None = None) -> Store:
             return _open_sqlite(url, parts.netloc, unquote(parts.path), clock)
         case "postgresql" | "postgres":
             return _open_postgres(url, clock)
+        case "redis" | "rediss" | "unix":
+            return _open_redis(url, clock)
         case _:
             raise Invalid(
                 "store URL",
                 f"no store has the scheme {parts.scheme!r}",
-                "use sqlite:///jobs.db, postgresql://host/db or memory://",
+                "use sqlite:///jobs.db, postgresql://host/db, redis://host or memory://",
             )
 
 
@@ -105,3 +109,13 @@ def _open_postgres(url: str, clock: Clock | None) -> Store:
             raise
         raise Invalid("store URL", "psycopg is not installed", "pip install 'forebay[postgres]'") from error
     return PostgresStore(url, clock=clock)
+
+
+def _open_redis(url: str, clock: Clock | None) -> Store:
+    try:
+        from forebay.store.redis.store import RedisStore
+    except ModuleNotFoundError as error:
+        if error.name != "redis":
+            raise
+        raise Invalid("store URL", "redis is not installed", "pip install 'forebay[redis]'") from error
+    return RedisStore(url, clock=clock)

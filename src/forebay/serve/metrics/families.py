@@ -120,9 +120,9 @@ def logs(watch: Watch, label: Callable[[str], str]) -> Iterator[Family]:
     yield gauge("forebay_log_loses_in_seconds", "Until the next entry leaves the window.", list(near.items()))
 
 
-def server(vitals: Vitals | None) -> Iterator[Family]:
+def server(vitals: Vitals | None, able: Capabilities) -> Iterator[Family]:
     """The facts of a Postgres server; nothing for other stores."""
-    if vitals is None:
+    if vitals is None or able.name != "postgres":
         return
     yield gauge("forebay_postgres_writable", "0: a standby, or read-only.", [((), float(vitals.writable))])
     held = "Age of the oldest transaction that has been open for more than a minute: dead rows stay while it is."

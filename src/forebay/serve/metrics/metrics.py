@@ -43,7 +43,7 @@ class Metrics:
             families.queues(self.watch, self._names.queue),
             families.logs(self.watch, self._names.queue),
             gates.families(self.watch.gates, self._names.queue),
-            families.server(self.watch.vitals),
+            families.server(self.watch.vitals, self._store.capabilities),
             families.own(self.meters, self._store.capabilities),
         )
 

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from secrets import token_hex
+from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
@@ -29,6 +30,7 @@ examples:
   python -m forebay.testing.conformance memory://
   python -m forebay.testing.conformance memory:///var/tmp/trial --only 'leases/*'
   python -m forebay.testing.conformance postgresql://localhost/trial --only leases
+  python -m forebay.testing.conformance redis://localhost --only settling
   python -m forebay.testing.conformance --list --only stale
 
 a store of your own is checked from Python:
@@ -113,13 +115,44 @@ class Databases(Place):
         self.reset()
 
 
+class Prefixes(Place):
+    """The same on a Redis server: a prefix of its own for each case, whose keys are deleted afterwards."""
+
+    def __init__(self, url: str) -> None:
+        from forebay.testing.servers.scratch_keys import ScratchKeys
+
+        super().__init__("memory://")
+        self._keys = ScratchKeys(url)
+        self.shown = self._keys.shown
+
+    def open(self, clock: Clock | None) -> Store:
+        return open_store(self._keys.url, clock=clock)
+
+    def reset(self) -> None:
+        self._keys.renew()
+
+    def tidy(self, failed: bool) -> None:
+        """Keys are of no use to look at once their test is over."""
+
+    def close(self) -> None:
+        self._keys.renew()
+
+
+_SERVERS: Final[dict[str, tuple[type[Databases] | type[Prefixes], str, str]]] = {
+    **dict.fromkeys(("postgresql", "postgres"), (Databases, "psycopg", "postgres")),
+    **dict.fromkeys(("redis", "rediss", "unix"), (Prefixes, "redis", "redis")),
+}
+
+
 def place_of(url: str) -> Place:
-    if urlsplit(url).scheme not in ("postgresql", "postgres"):
+    server = _SERVERS.get(urlsplit(url).scheme)
+    if server is None:
         return Place(url)
+    place, driver, extra = server
     try:
-        return Databases(url)
+        return place(url)
     except ModuleNotFoundError as error:
-        raise Invalid("store URL", "psycopg is not installed", "pip install 'forebay[postgres]'") from error
+        raise Invalid("store URL", f"{driver} is not installed", f"pip install 'forebay[{extra}]'") from error
 
 
 class Printer:

@@ -1,0 +1,65 @@
+"""What `doctor` says of a Redis or Valkey server. It only looks.
+
+It needs the driver: whoever imports it does so inside `place.reaching`, which tells where there is none. The facts come
+from `forebay.store.redis.health`; here is what they mean to people, and the way out.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from forebay.cli.finding import Finding
+from forebay.store.redis.address import Address
+from forebay.store.redis.connect import Server
+from forebay.store.redis.health import Health, flaws, look
+
+_CONNECTIONS_SHARE: Final = 0.9
+_MEMORY_SHARE: Final = 0.8
+_WEAKER: Final = {
+    "everysec": "a power cut loses up to a second of what was acknowledged; the receipts say so",
+    "none": "a crash of the server loses what was acknowledged; the receipts say so",
+    "trusted": "the operator vouches for it, and the server was not asked",
+}
+
+
+def findings(url: str) -> Iterator[Finding]:
+    """How the server is."""
+    server = Server(Address.of(url))
+    try:
+        health = look(server)
+        yield Finding("ok", "server", f"{health.kind.capitalize()} {health.version}")
+        yield from _durable(health, server.address.durability)
+        if not health.writable:
+            yield Finding("fail", "writable", "it is a replica, or still loading", "connect to the primary")
+        yield _memory(health)
+        yield _connections(health)
+    finally:
+        server.close()
+
+
+def _durable(health: Health, durability: str) -> Iterator[Finding]:
+    found = flaws(health, durability)
+    for fact, way_out in found:
+        yield Finding("fail", "durable", fact, way_out)
+    if durability in _WEAKER:
+        remedy = "set appendfsync always on the server, and leave durability out of the URL"
+        yield Finding("warn", "durable", f"durability={durability}: {_WEAKER[durability]}", remedy)
+    elif not found:
+        yield Finding("ok", "durable", "every write is synced before it is answered, and nothing is evicted")
+
+
+def _memory(health: Health) -> Finding:
+    if not health.memory_most:
+        remedy = "set maxmemory: what takes jobs in is then refused before the machine runs out"
+        return Finding("warn", "memory", f"{health.memory / 2**20:.0f} MiB in use, and no bound", remedy)
+    share = health.memory / health.memory_most
+    fact = f"{health.memory / 2**20:.0f} of {health.memory_most / 2**20:.0f} MiB in use"
+    if share > _MEMORY_SHARE:
+        return Finding("warn", "memory", fact, "drain or bound the queues, or give it more: full, it takes nothing in")
+    return Finding("ok", "memory", fact)
+
+
+def _connections(health: Health) -> Finding:
+    fact = f"{health.clients} of {health.clients_most} connections in use"
+    if health.clients > _CONNECTIONS_SHARE * health.clients_most:
+        return Finding("warn", "connections", fact, "raise maxclients: who comes beyond it is refused")
+    return Finding("ok", "connections", fact)

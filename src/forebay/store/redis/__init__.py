@@ -1,0 +1,1 @@
+"""The Redis store: every verb one atomic script on a Redis or Valkey server. See docs/redis.md."""

@@ -1,0 +1,43 @@
+"""The verbs about gates: another number of slots, letting some pass a condition, telling what holds a job."""
+
+from forebay.core.limits import AHEAD_MOST, SLOTS_MOST
+from forebay.core.policy import check_between
+from forebay.store.checks import check_gate, check_ids, check_limit, checked_condition
+from forebay.store.protocol import GateUse, Hold
+from forebay.store.redis.row import sids
+from forebay.store.redis.settling import Settling
+
+
+class GateVerbs(Settling):
+    """Set, list, release, hold, ahead."""
+
+    def set_gate(self, name: str, limit: int | None) -> None:
+        check_gate(name)
+        if limit is not None:
+            check_between("gate limit", limit, 0, SLOTS_MOST)
+        self._call("set_gate", name, "" if limit is None else limit)
+
+    def gates(self, after: str, limit: int) -> list[GateUse]:
+        check_limit("gates", limit)
+        if after != "":
+            check_gate(after)
+        return [GateUse(name.decode(), *numbers) for name, *numbers in self._call("gates", after, limit)]
+
+    def release(self, condition: str, count: int, value: str | None = None) -> int:
+        name = checked_condition(condition, count, value)
+        released: int = self._call("release", name, count, tokened=True)
+        return released
+
+    def hold(self, job_id: int) -> Hold | None:
+        check_ids("hold", [job_id])
+        found = self._call("hold", *sids([job_id]), AHEAD_MOST) if sids([job_id]) else ()
+        if not found:
+            return None
+        gate, slots, held, parked, before, head, opens_at = found
+        at = opens_at if isinstance(opens_at, int) else None
+        return Hold(gate.decode(), slots, held, parked, before, int(head) if head else None, at)
+
+    def ahead(self, job_id: int) -> int | None:
+        check_ids("ahead", [job_id])
+        place = self._call("ahead", *sids([job_id])) if sids([job_id]) else -1
+        return None if place < 0 else min(place, AHEAD_MOST)

@@ -1,0 +1,105 @@
+"""How a server is, and whether it may be trusted with jobs: looked at when a store is opened, and told to `doctor`.
+
+A server that evicts keys, or that answers before a write is safe, is refused unless the operator has said by the URL
+that less is enough. What CONFIG does not tell cannot be checked: `durability=trusted` is the operator's word for it.
+"""
+
+from typing import Final
+
+import redis
+from msgspec import Struct
+
+from forebay.core.errors import Invalid, StoreFailed
+from forebay.store.protocol import Vitals
+from forebay.store.redis.connect import Server
+
+VERSION_LEAST: Final = 7
+_SETTINGS: Final = ("appendonly", "appendfsync", "no-appendfsync-on-rewrite", "maxmemory", "maxmemory-policy")
+
+
+class Health(Struct, frozen=True):
+    """One look at a server. `settings` is empty where it does not tell them."""
+
+    kind: str
+    version: str
+    settings: dict[str, str]
+    writable: bool
+    clients: int
+    clients_most: int
+    memory: int
+    memory_most: int
+
+    @property
+    def major(self) -> int:
+        return int(self.version.partition(".")[0])
+
+
+def look(server: Server) -> Health:
+    info = _info(server.command("INFO", "server", "clients", "memory", "persistence", "replication"))
+    kind = "valkey" if "valkey_version" in info else "redis"
+    return Health(
+        kind,
+        info.get(f"{kind}_version", info.get("redis_version", "0")),
+        _settings(server),
+        info.get("role") == "master" and info.get("loading", "0") == "0",
+        int(info.get("connected_clients", 0)),
+        int(info.get("maxclients", 0)),
+        int(info.get("used_memory", 0)),
+        int(info.get("maxmemory", 0)),
+    )
+
+
+def flaws(health: Health, durability: str) -> list[tuple[str, str]]:
+    """What makes a server unfit for what its operator promises: the fact, and the way out."""
+    found = []
+    if health.major < VERSION_LEAST:
+        found.append((f"it is version {health.version}", f"use Redis {VERSION_LEAST} or newer, or Valkey"))
+    if durability == "trusted":
+        return found
+    settings = health.settings
+    if not settings:
+        way_out = "allow CONFIG GET, or vouch for it with ?durability=trusted"
+        return [*found, ("it does not tell how it keeps what it acknowledges", way_out)]
+    if settings["maxmemory-policy"] != "noeviction":
+        fact = f"maxmemory-policy is {settings['maxmemory-policy']}: it would drop jobs when memory is short"
+        found.append((fact, "set maxmemory-policy noeviction"))
+    if durability == "none":
+        return found
+    if settings["appendonly"] != "yes":
+        found.append(("appendonly is off: a restart loses jobs", "set appendonly yes, or say ?durability=none"))
+    elif durability == "always" and settings["appendfsync"] != "always":
+        fact = f"appendfsync is {settings['appendfsync']}: a power cut loses what was acknowledged last"
+        found.append((fact, "set appendfsync always, or say ?durability=everysec"))
+    elif durability == "everysec" and settings["appendfsync"] == "no":
+        found.append(("appendfsync is no", "set appendfsync everysec, or say ?durability=none"))
+    elif settings["no-appendfsync-on-rewrite"] == "yes" and durability == "always":
+        fact = "no-appendfsync-on-rewrite is yes: nothing is safe while the file is rewritten"
+        found.append((fact, "set no-appendfsync-on-rewrite no"))
+    return found
+
+
+def check(server: Server) -> None:
+    """Refuse a server that cannot keep what its operator promises."""
+    for fact, way_out in flaws(look(server), server.address.durability):
+        raise Invalid(server.name, fact, way_out)
+
+
+def vitals_of(health: Health, durability: str, hears: bool | None) -> Vitals:
+    """What of a look is worth telling again and again."""
+    settings = {"durability": durability} | health.settings
+    return Vitals(settings, health.writable, 0.0, {}, health.clients, health.clients_most, hears)
+
+
+def _settings(server: Server) -> dict[str, str]:
+    try:
+        flat = [text.decode() for text in server.command("CONFIG", "GET", *_SETTINGS)]
+    except StoreFailed as error:
+        if isinstance(error.__cause__, redis.ResponseError):
+            return {}
+        raise
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _info(text: bytes) -> dict[str, str]:
+    pairs = (line.partition(":") for line in text.decode().splitlines())
+    return {name: value for name, colon, value in pairs if colon}

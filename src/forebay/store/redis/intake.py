@@ -1,0 +1,91 @@
+"""The door: enqueue. A batch is one script: capacity, keys and merges are checked where the jobs are made."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from forebay.core.errors import QueueFull
+from forebay.core.instant import Instant, micros
+from forebay.core.job import Draft
+from forebay.core.limits import INSTANT_MOST
+from forebay.core.policy import Block, Bounded
+from forebay.store.brokers import Spread
+from forebay.store.checks import check_batch, check_bytes
+from forebay.store.protocol import Receipt
+from forebay.store.redis.base import Base, refuse
+from forebay.store.redis.connect import Argument
+from forebay.store.redis.row import packed
+
+_NEW, _DUPLICATE, _MERGED = range(3)
+
+
+class Intake(Base):
+    """Enqueue."""
+
+    def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
+        check_batch("enqueue", len(drafts))
+        give_up_at: Instant | None = None
+        while True:
+            try:
+                return self._put("enqueue", (), drafts)
+            except QueueFull as full:
+                now = self.now()
+                if give_up_at is None:
+                    give_up_at = now + self._patience(full)
+                if now >= give_up_at:
+                    raise
+                self._sleepers.until_room(full.queue, give_up_at, lambda full=full: self._room_at(full))  # type: ignore[misc]
+
+    def _put(self, verb: str, before: Sequence[Argument], drafts: Sequence[Draft]) -> list[Receipt]:
+        """Put drafts into their queues by a verb that takes a batch; `before` are its other arguments."""
+        spread: list[Spread | None] = [None]
+
+        def attempt() -> Sequence[Any]:
+            spread[0] = self._spread(drafts)
+            some = drafts if spread[0] is None else spread[0].drafts
+            also = [] if spread[0] is None else list({draft.queue for draft in drafts})
+            batch = self._specs.batch(some, also)
+            bodies = (draft.body for draft in some)
+            reply: Sequence[Any] = self._call(verb, *before, packed(batch), *bodies, tokened=True)
+            return reply
+
+        reply = self._on_specs(attempt)
+        if reply[0] != b"ok":
+            refuse(reply)
+        receipts = self._receipts(reply[1:])
+        return receipts if spread[0] is None else spread[0].folded(receipts, self._durable)
+
+    def _spread(self, drafts: Sequence[Draft]) -> Spread | None:
+        """Drafts of which some are for brokers."""
+        queues = {draft.queue for draft in drafts if type(draft) is Draft}
+        if any(self._specs.of(queue).spec.is_broker for queue in queues):
+            return Spread(drafts, lambda queue: self._specs.of(queue).spec)
+        check_bytes("enqueue", [draft.body for draft in drafts if type(draft) is Draft])
+        return None
+
+    def _receipts(self, told: Sequence[int]) -> list[Receipt]:
+        """From runs: the first id, how many, and what became of them."""
+        durable = self._durable
+        receipts: list[Receipt] = []
+        for place in range(0, len(told), 3):
+            first, count, flag = told[place : place + 3]
+            if flag == _NEW:
+                receipts += [Receipt(job_id, durable) for job_id in range(first, first + count)]
+            else:
+                receipts.append(Receipt(first, durable, duplicate=flag == _DUPLICATE, merged=flag == _MERGED))
+        return receipts
+
+    def _patience(self, full: QueueFull) -> int:
+        """How long the full queue lets its producers wait; a batch that can never fit does not wait at all."""
+        capacity = self._specs.of(full.queue).spec.capacity
+        if isinstance(capacity, Bounded) and isinstance(capacity.when_full, Block) and full.asked <= full.limit:
+            return micros(capacity.when_full.timeout)
+        return 0
+
+    def _room_at(self, full: QueueFull) -> Instant:
+        """At once if there is room by now, or another bound."""
+        fields = ("version", "waiting", "ready", "running")
+        version, *counts = (
+            int(each or 0) for each in self._server.command("HMGET", self._key("q", full.queue), *fields)
+        )
+        changed = version != self._specs.of(full.queue).version
+        return 0 if changed or sum(counts) + full.asked <= full.limit else INSTANT_MOST

@@ -1,0 +1,19 @@
+-- Take drafts and move their source on: the source, its place before or empty, its place after, a batch, its payloads.
+local before = answered()
+if before then
+  return before
+end
+if (call('HGET', P .. 'feed', ARGV[3]) or '') ~= ARGV[4] then
+  return { 'moved' }
+end
+local plan, refusal = planned(decode(ARGV[6]), 7)
+if not plan then
+  return refusal
+end
+if accept(plan) then
+  tell('enqueue')
+end
+call('HSET', P .. 'feed', ARGV[3], ARGV[5])
+call('ZADD', P .. 'feed_at', now, ARGV[3])
+finish()
+return answer(receipts_of(plan))

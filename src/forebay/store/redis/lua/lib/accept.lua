@@ -1,0 +1,354 @@
+-- The door: what a batch of drafts changes. All is looked at first and nothing written; a batch that is refused leaves
+-- nothing. Drafts of one batch see each other: the second of two equal keys is a duplicate of the first, newer work of
+-- the same subject takes the place of older, and all count against the capacity.
+--
+-- A batch is: versions of the specs it relies on, by queue; shapes, each what alike drafts have in common; and runs of
+-- them: a shape and how many. A shape is: queue cls kind lives delay run_at base timed more · digest, window: of its key
+-- (no window: its job's state decides) · quiet, at_most: of its merge.
+
+local NEW, DUPLICATE, MERGED = 0, 1, 2
+local planned, accept, receipts_of
+
+(function()
+  -- When it has been quiet for long enough, if nothing comes any more.
+  local function quiet_until(shape, first)
+    local quiet = now + shape.quiet
+    return shape.at_most and min(quiet, first + shape.at_most) or quiet
+  end
+
+  local function due_of(shape)
+    local due = shape.run_at and max(now, shape.run_at) or now + shape.delay
+    return shape.quiet and max(due, quiet_until(shape, now)) or due
+  end
+
+  local function receive(plan, id, n, flag)
+    local told_last = plan.receipts[#plan.receipts]
+    if told_last and told_last[3] == flag and told_last[1] + told_last[2] == id and flag == NEW then
+      told_last[2] = told_last[2] + n
+    else
+      plan.receipts[#plan.receipts + 1] = { id, n, flag }
+    end
+  end
+
+  -- The job that has the key of this shape already; `conflict`: with another payload.
+  local function known_key(plan, shape)
+    local name = shape.queue .. '|' .. shape.more.key
+    local fact = plan.keys[name]
+    if not fact then
+      local kept = call('HGET', P .. 'k:' .. shape.queue, shape.more.key)
+      fact = kept and decode(kept)
+      if not fact then
+        return nil
+      end
+      if fact[3] >= MOST then
+        local r = fetch_one(fact[1])
+        local mask = line(shape.queue).rule.unique or 7
+        if not r or floor(mask / 2 ^ r[STATE]) % 2 == 0 then
+          plan.stale[#plan.stale + 1] = { shape.queue, shape.more.key, fact[1] }
+          return nil
+        end
+      elseif fact[3] <= now then
+        return nil
+      end
+    end
+    return fact[1], fact[2] ~= shape.digest
+  end
+
+  -- A job that has not run yet, and takes over newer work of its subject.
+  local function merge_target(plan, shape)
+    local name = shape.queue .. '|' .. shape.more.subject
+    if plan.newest[name] ~= nil then
+      return plan.newest[name]
+    end
+    local sid = call('HGET', P .. 'fresh:' .. shape.queue, shape.more.subject)
+    local r = sid and fetch_one(sid)
+    return r and (more(r).expires or MOST) > now and sid
+  end
+
+  local function born(plan, shape, n, body)
+    local first = plan.last + 1
+    plan.last = plan.last + n
+    plan.births[#plan.births + 1] = { shape = shape, first = first, n = n, body = body }
+    plan.arrivals[shape.queue] = (plan.arrivals[shape.queue] or 0) + n
+    plan.gated = plan.gated or (shape.more and shape.more.gates)
+    receive(plan, first, n, NEW)
+    return first
+  end
+
+  -- One draft that has a key or merges; false and why: the batch is refused.
+  local function take(plan, shape, body)
+    local key = shape.more.key
+    if key then
+      local sid, conflict = known_key(plan, shape)
+      if conflict then
+        return { 'conflict', shape.queue, key, tonumber(sid) }
+      elseif sid then
+        receive(plan, tonumber(sid), 1, DUPLICATE)
+        return nil
+      end
+    end
+    local target = shape.merges and merge_target(plan, shape)
+    if target then
+      plan.merged[#plan.merged + 1] = { target, shape, body }
+      plan.spared[target] = true
+      receive(plan, tonumber(target), 1, MERGED)
+    end
+    local sid = target or sid_of(born(plan, shape, 1, body))
+    if shape.merges then
+      local alive = (shape.more.expires or MOST) > now
+      plan.newest[shape.queue .. '|' .. shape.more.subject] = alive and sid or false
+    end
+    if key then
+      local till = shape.window and now + shape.window or MOST
+      plan.keys[shape.queue .. '|' .. key] = { sid, shape.digest, till, shape.queue, key }
+    end
+    return nil
+  end
+
+  local function rank_of(shape)
+    return rank_at(shape.base or ZERO, shape.timed, due_of(shape))
+  end
+
+  -- Who of a queue dies to make room for so many; nil: nobody does.
+  local function victims(plan, queue, who, excess)
+    local most = excess
+    for _ in pairs(plan.spared) do
+      most = most + 1
+    end
+    local found = who == 'oldest' and call('ZRANGE', P .. 'old:' .. queue, 0, most - 1)
+      or call('ZRANGE', P .. 'low:' .. queue, 0, most - 1, 'REV')
+    local doomed, last = {}, nil
+    for _, member in ipairs(found) do
+      local sid = sub(member, -16)
+      if not plan.spared[sid] and #doomed < excess then
+        doomed[#doomed + 1], last = sid, member
+      end
+    end
+    if #doomed < excess then
+      return nil
+    end
+    for _, birth in ipairs(who == 'lowest' and plan.births or NOTHING) do
+      if birth.shape.queue == queue and rank_of(birth.shape) .. sid_of(birth.first + birth.n - 1) > last then
+        return nil
+      end
+    end
+    return doomed
+  end
+
+  -- Whether every queue has room for those who come, or can make it; `doomed` are who dies of it.
+  local function make_room(plan)
+    local names, doomed = {}, {}
+    for name in pairs(plan.arrivals) do
+      names[#names + 1] = name
+    end
+    table.sort(names)
+    for _, name in ipairs(names) do
+      local l, count_ = line(name), plan.arrivals[name]
+      local limit = l.rule.limit
+      local excess = limit and count_ - (limit - depth(l)) or 0
+      if excess > 0 then
+        local some = l.rule.shed and victims(plan, name, l.rule.shed, excess)
+        if not some then
+          return { 'full', name, depth(l), limit, count_ }
+        end
+        for _, sid in ipairs(some) do
+          doomed[#doomed + 1] = sid
+        end
+      end
+    end
+    return nil, doomed
+  end
+
+  local function newborn(shape)
+    local due, extra = due_of(shape), {}
+    for name, value in pairs(shape.more or NOTHING) do
+      extra[name] = value
+    end
+    extra.base, extra.merges = shape.base, shape.merges
+    extra.sheds = line(shape.queue).rule.shed and true or nil
+    extra.keyed = extra.key and not shape.window and { extra.key } or nil
+    local state = due <= now and not extra.gates and READY or WAITING
+    local rank = rank_at(shape.base or ZERO, shape.timed, due)
+    return {
+      state, shape.queue, shape.cls or '', shape.kind, rank, due, now, shape.lives, 0, 0, shape.timed,
+      false, false, false, extra,
+    }
+  end
+
+  -- Many alike jobs that stand in no other sets than those of their state.
+  local function add_many(sids, r)
+    local members = {}
+    if r[STATE] == READY then
+      for i = 1, #sids do
+        members[2 * i - 1], members[2 * i] = 0, r[RANK] .. sids[i]
+      end
+      call('ZADD', P .. 'r:' .. r[QUEUE] .. '|' .. r[CLS], unpack(members))
+      if r[CLS] ~= '' then
+        join_ring(r[QUEUE], r[CLS])
+      end
+    end
+    if r[STATE] == WAITING or is_odd(r) then
+      for i = 1, #sids do
+        members[2 * i - 1], members[2 * i] = r[DUE], sids[i]
+      end
+      call('ZADD', P .. (r[STATE] == WAITING and 'due' or 'odd:' .. r[QUEUE]), unpack(members))
+    end
+    count(r, #sids)
+  end
+
+  local function give_birth(birth)
+    local shape = birth.shape
+    local r = newborn(shape)
+    local m, sids, blobs, bodies = r[MORE], sids_from(birth.first, birth.n), {}, {}
+    local blob = encoded(r)
+    for i = 1, birth.n do
+      blobs[i], bodies[i] = blob, ARGV[birth.body + i - 1]
+    end
+    store('b', sids, bodies)
+    if m.gates then
+      for i, sid in ipairs(sids) do
+        enter_gates(sid, m.gates)
+        local is = edited(r)
+        if r[DUE] <= now then
+          is[MORE].gate = admit(sid, r)
+          is[STATE] = is[MORE].gate and WAITING or READY
+        end
+        add_to_sets(sid, is)
+        blobs[i] = encoded(is)
+        call('HSET', P .. 'j:' .. sub(sid, 1, 14), sid, blobs[i])
+      end
+    elseif m.expires or m.sheds or m.merges or m.keyed then
+      for _, sid in ipairs(sids) do
+        add_to_sets(sid, r)
+      end
+      store('j', sids, blobs)
+    else
+      store('j', sids, blobs)
+      add_many(sids, r)
+    end
+    local facts = { 'accepted', birth.first, 1, r[QUEUE], r[KIND], 0, 0, r[LIVES], now, r[DUE], 0, 0 }
+    told_alike(facts, birth.n, trait_of(m))
+  end
+
+  -- A waiting job takes over newer work and its urgency; its time moves only where quiet is waited for.
+  local function merge(sid, shape, body)
+    local r = fetch_one(sid)
+    local is, base, moved = edited(r), shape.base or ZERO, nil
+    local m = is[MORE]
+    is[KIND] = shape.kind
+    if shape.quiet and r[DUE] > now then
+      moved = max(r[DUE], quiet_until(shape, r[BORN]))
+      is[DUE], is[RANK] = moved, rank_at(base, r[TIMED], moved)
+    else
+      is[RANK] = rebased(r[RANK], m.base or ZERO, base)
+    end
+    m.base, m.priority, m.deadline, m.expires, m.meta =
+      shape.base, shape.more.priority, shape.more.deadline, shape.more.expires, shape.more.meta
+    if shape.more.key and not shape.window then
+      local keyed = { unpack(m.keyed or NOTHING) }
+      keyed[#keyed + 1] = shape.more.key
+      m.keyed = keyed
+    end
+    move(sid, r, is)
+    call('HSET', P .. 'b:' .. sub(sid, 1, 14), sid, ARGV[body])
+    local facts = { 'merged', tonumber(sid), 1, r[QUEUE], shape.kind, 0, 0, 0, 0, moved or 0, 0, 0 }
+    told(facts, trait_of(shape.more))
+  end
+
+  -- A key that its former job holds no longer.
+  local function disown_key(queue, key, sid)
+    local r = fetch_one(sid)
+    if r and more(r).keyed then
+      local is, keyed = edited(r), {}
+      for _, each in ipairs(more(r).keyed) do
+        if each ~= key then
+          keyed[#keyed + 1] = each
+        end
+      end
+      is[MORE].keyed = #keyed > 0 and keyed or nil
+      move(sid, r, is)
+    end
+  end
+
+  local function remember_keys(plan)
+    for _, old in ipairs(plan.stale) do
+      disown_key(old[1], old[2], old[3])
+    end
+    for _, fact in pairs(plan.keys) do
+      local sid, digest, till, queue, key = unpack(fact)
+      call('HSET', P .. 'k:' .. queue, key, pack({ sid, digest, till }))
+      call('ZADD', P .. 'ku:' .. queue, till, key)
+      if till < MOST then
+        call('ZADD', P .. 'windows', 'LT', till, queue)
+      end
+    end
+  end
+
+  -- Look at every draft; the plan, or nil and why the batch is refused. Payloads are in ARGV from `body` on; `only`: of
+  -- the drafts, which come one by one, those at these places.
+  function planned(batch, body, only)
+    local plan = {
+      last = tonumber(call('HGET', P .. 'head', 'last') or 0), births = {}, merged = {}, receipts = {}, arrivals = {},
+      keys = {}, newest = {}, spared = {}, stale = {},
+    }
+    for queue, version in pairs(batch.versions) do
+      if line(queue).version ~= version then
+        return nil, { 'stale' }
+      end
+    end
+    for i = 1, #batch.runs, 2 do
+      local shape, n = batch.shapes[batch.runs[i]], batch.runs[i + 1]
+      if only and not only[(i + 1) / 2] then
+        body = body + n
+        n = 0
+      elseif shape.merges or shape.more and shape.more.key then
+        for k = 0, n - 1 do
+          local refusal = take(plan, shape, body + k)
+          if refusal then
+            return nil, refusal
+          end
+        end
+      else
+        for k = 0, n - 1, BATCH do
+          born(plan, shape, min(BATCH, n - k), body + k)
+        end
+      end
+      body = body + n
+    end
+    local refusal, doomed = make_room(plan)
+    plan.doomed = doomed
+    return not refusal and plan or nil, refusal
+  end
+
+  -- Do what was planned; whether anything came of it that was not there before.
+  function accept(plan)
+    for _, sid in ipairs(plan.doomed) do
+      bury(sid, fetch_one(sid), GAVE_WAY, 'shed')
+    end
+    if plan.gated or #touched > 0 then
+      tend(TEND_LIMIT)
+    end
+    for _, birth in ipairs(plan.births) do
+      give_birth(birth)
+    end
+    for _, each in ipairs(plan.merged) do
+      merge(each[1], each[2], each[3])
+    end
+    remember_keys(plan)
+    if #plan.births > 0 then
+      call('HSET', P .. 'head', 'last', plan.last)
+      sweep_keys(2 * (#plan.births + 1))
+    end
+    return #plan.births + #plan.merged > 0
+  end
+
+  function receipts_of(plan)
+    local reply = { 'ok' }
+    for _, receipt in ipairs(plan.receipts) do
+      for _, number in ipairs(receipt) do
+        reply[#reply + 1] = number
+      end
+    end
+    return reply
+  end
+end)()

@@ -1,0 +1,183 @@
+-- Handing out: the smallest places of a class, straight from its set; classes take turns by deficit round robin, and all
+-- processes share the turns.
+
+local claim, claimed_before
+
+(function()
+  -- What a job is once it is claimed; alike jobs are worked out once a call.
+  local function handed_out(known, blob, owner, till)
+    local r = record(blob)
+    local is, m = edited(r), more(r)
+    is[STATE], is[ATTEMPT], is[DELIVERY] = RUNNING, r[ATTEMPT] + 1, r[DELIVERY] + 1
+    is[OWNER], is[CLAIMED], is[UNTIL], is[MORE].merges = owner, now, till, nil
+    local c = { r = r, is = is, n = 0, odd = is_odd(r), rests = m.expires or m.sheds, merges = m.merges and m.subject }
+    c.plain = not (c.odd or c.rests or c.merges)
+    c.blob = encoded(is)
+    known[blob] = c
+    return c
+  end
+
+  local function leave_rest(sid, c)
+    if c.odd then
+      call('ZREM', P .. 'odd:' .. c.r[QUEUE], sid)
+    end
+    if c.rests then
+      count_resting(sid, c.r, 'ZREM')
+    end
+    if c.merges and call('HGET', P .. 'fresh:' .. c.r[QUEUE], c.merges) == sid then
+      call('HDEL', P .. 'fresh:' .. c.r[QUEUE], c.merges)
+    end
+  end
+
+  -- The next jobs of one class become running; lists of their ids and records.
+  local function take_class(queue, cls, most, owner, till)
+    local popped = call('ZPOPMIN', P .. 'r:' .. queue .. '|' .. cls, most)
+    local sids, known, leases, records = {}, {}, {}, {}
+    if #popped == 0 then
+      return sids, leases
+    end
+    for i = 1, #popped, 2 do
+      sids[#sids + 1] = sub(popped[i], 21)
+    end
+    local blobs = fetch(sids)
+    for i = 1, #sids do
+      local sid, c = sids[i], known[blobs[i]] or handed_out(known, blobs[i], owner, till)
+      c.n = c.n + 1
+      if not c.plain then
+        leave_rest(sid, c)
+      end
+      blobs[i], records[i] = c.blob, c.is
+      leases[2 * i - 1], leases[2 * i] = till, sid
+    end
+    told_runs('claimed', sids, records, till)
+    for _, c in pairs(known) do
+      count(c.r, -c.n)
+      count(c.is, c.n)
+    end
+    call('ZADD', P .. 'lease', unpack(leases))
+    store('j', sids, blobs)
+    return sids, blobs
+  end
+
+  -- Who gives how many of the next jobs, in this order.
+  local function deal(l, wanted)
+    local ring, deficits, plain = P .. 'ring:' .. l.name, P .. 'deficit:' .. l.name, P .. 'r:' .. l.name .. '|'
+    local weights, default, turns, given = l.rule.weights or NOTHING, l.rule.default or 1, {}, {}
+    if call('EXISTS', plain) == 1 then
+      join_ring(l.name, '')
+    end
+    while wanted > 0 do
+      local cls = call('LINDEX', ring, 0)
+      if not cls then
+        break
+      end
+      local left = call('ZCARD', plain .. cls) - (given[cls] or 0)
+      local deficit = tonumber(call('HGET', deficits, cls))
+      deficit = deficit > 0 and deficit or weights[cls] or default
+      local part = max(0, min(wanted, left, deficit))
+      wanted, given[cls] = wanted - part, (given[cls] or 0) + part
+      if part > 0 then
+        turns[#turns + 1] = { cls, part }
+      end
+      if part == max(left, 0) then
+        leave_ring(l.name, cls)
+      else
+        call('HSET', deficits, cls, deficit - part)
+        if deficit == part then
+          call('LMOVE', ring, ring, 'LEFT', 'RIGHT')
+        end
+      end
+    end
+    return turns, given
+  end
+
+  -- The next jobs of a queue, smallest place first within a class, classes by their shares.
+  local function take_queue(l, want, owner, till)
+    local cls = want[3]
+    if cls then
+      local sids, blobs = take_class(l.name, cls, want[2], owner, till)
+      if cls ~= '' and call('EXISTS', P .. 'r:' .. l.name .. '|' .. cls) == 0 then
+        leave_ring(l.name, cls)
+      end
+      return sids, blobs
+    end
+    if call('EXISTS', P .. 'ring:' .. l.name) == 0 then
+      return take_class(l.name, '', want[2], owner, till)
+    end
+    local turns, given = deal(l, want[2])
+    local taken, sids, blobs = {}, {}, {}
+    for name, part in pairs(given) do
+      if part > 0 then
+        local some, records = take_class(l.name, name, part, owner, till)
+        taken[name] = { some, records, 0 }
+      end
+    end
+    for _, turn in ipairs(turns) do
+      local class = taken[turn[1]]
+      for _ = 1, turn[2] do
+        class[3] = class[3] + 1
+        sids[#sids + 1], blobs[#blobs + 1] = class[1][class[3]], class[2][class[3]]
+      end
+    end
+    return sids, blobs
+  end
+
+  -- Let in at the rates of a queue what a claim wants beyond what is ready.
+  local function start(l, want)
+    local ready = want[3] and call('ZCARD', P .. 'r:' .. l.name .. '|' .. want[3]) or l[READY]
+    local wanted = want[2] - ready
+    local tries = wanted + TRIES
+    while wanted > 0 and tries > 0 do
+      local sid, r = next_start(l.name, want[3])
+      if not sid then
+        return
+      end
+      tries = tries - 1
+      if readmit(sid, r, true) then
+        wanted = wanted - 1
+      end
+    end
+  end
+
+  -- Claim what is wanted; ids and records of all that was handed out.
+  function claim(wants, owner, span_)
+    local total, all, records = 0, {}, {}
+    for _, want in ipairs(wants) do
+      total = total + want[2]
+    end
+    local _, through = tend(total + TEND_LIMIT)
+    if not through then
+      return all, records
+    end
+    for _, want in ipairs(wants) do
+      local l = line(want[1])
+      if l.paused <= now then
+        if #touched > 0 or call('EXISTS', P .. 'po:' .. l.name) == 1 then
+          start(l, want)
+        end
+        if l[READY] > 0 then
+          local sids, blobs = take_queue(l, want, owner, now + span_)
+          for i = 1, #sids do
+            all[#all + 1], records[#records + 1] = sids[i], blobs[i]
+          end
+        end
+      end
+    end
+    if #all > 0 then
+      tell('claim', owner)
+    end
+    return all, records
+  end
+
+  -- What a call with this token claimed before, as far as it is still held so: the instant of the claim, and ids.
+  function claimed_before(kept)
+    local sids, blobs = {}, {}
+    for i = 2, #kept do
+      local r = fetch_one(kept[i])
+      if r and r[STATE] == RUNNING and r[CLAIMED] == kept[1] then
+        sids[#sids + 1], blobs[#blobs + 1] = kept[i], call('HGET', P .. 'j:' .. sub(kept[i], 1, 14), kept[i])
+      end
+    end
+    return sids, blobs
+  end
+end)()

@@ -1,0 +1,379 @@
+-- The gates in front of ready: who holds a slot, who is parked where, who is next. What they mean is told in
+-- `store.gating`, of which this is the form in Lua: all of a job's gates or none; nobody passes who is parked before
+-- him; an ordered gate lets in the smallest id of its line; of a rate nothing is held, it has a tide, and lets in only
+-- who starts. A call reads a gate once; `write_gates` puts back what was touched, and forgets what nobody is at.
+
+local NAME, LIMIT, ORDERED, BLOCKS, COST, STEP = 1, 2, 3, 4, 5, 6
+local gates_of_call, touched, opened = {}, {}, nil
+local find_gate, slots_of, open_again, renumbered, head_of_line, enter_gates, rejoin_lines, admit, free_slots,
+  unpark, end_gates, forget_gates, next_candidate, write_paces, open_rates, next_start, write_gates, sweep_rates
+
+(function()
+  local function touch(g)
+    gates_of_call[g.name] = g
+    touched[#touched + 1] = g
+    return g
+  end
+
+  -- The gate, if anybody is at it.
+  function find_gate(name)
+    local g = gates_of_call[name]
+    if g then
+      return g
+    end
+    local f = call('HMGET', P .. 'g:' .. name, 'slots', 'held', 'parked', 'standing', 'step', 'tide')
+    if not f[1] then
+      return nil
+    end
+    return touch({
+      name = name, slots = tonumber(f[1]), held = tonumber(f[2]), parked = tonumber(f[3]), standing = tonumber(f[4]),
+      step = tonumber(f[5]), tide = tonumber(f[6]), limit = tonumber(call('HGET', P .. 'limits', name)), queues = {},
+      stored = true,
+    })
+  end
+
+  local function gate_of(stamp)
+    local g = find_gate(stamp[NAME]) or touch({
+      name = stamp[NAME], slots = stamp[LIMIT], held = 0, parked = 0, standing = 0, step = stamp[STEP], tide = 0,
+      limit = tonumber(call('HGET', P .. 'limits', stamp[NAME])), queues = {},
+    })
+    g.blocks = g.blocks or stamp[BLOCKS]
+    return g
+  end
+
+  -- No number of slots lets two in where a line says who is next.
+  function slots_of(g)
+    local slots = g.limit or g.slots
+    return g.standing > 0 and min(slots, 1) or slots
+  end
+
+  local function has_room(g, cost)
+    local slots = slots_of(g)
+    return g.held + min(cost or 1, max(slots, 1)) <= slots
+  end
+
+  -- When a rate lets in a job of this cost.
+  local function opens_at(g, cost)
+    local most = g.limit or g.slots
+    return most > 0 and g.tide - (most - min(cost, most)) * g.step or MOST
+  end
+
+  function open_again(g)
+    if g.parked > 0 and g.step == 0 and has_room(g) then
+      call('ZADD', P .. 'opened', 0, g.name)
+      if opened then
+        opened[#opened + 1] = g.name
+      end
+    end
+  end
+
+  function renumbered(g)
+    if g.step > 0 then
+      g.moved = true
+    else
+      open_again(g)
+    end
+  end
+
+  function head_of_line(name)
+    return call('ZRANGE', P .. 'line:' .. name, 0, 0)[1]
+  end
+
+  local function cost_at(r, name)
+    for _, stamp in ipairs(more(r).gates or NOTHING) do
+      if stamp[NAME] == name then
+        return stamp[COST]
+      end
+    end
+    return 1
+  end
+
+  -- A new job joins the lines of its ordered gates; its stamps are the newest, so their numbers hold.
+  function enter_gates(sid, stamps)
+    for _, stamp in ipairs(stamps) do
+      local g = gate_of(stamp)
+      if stamp[ORDERED] then
+        g.standing = g.standing + call('ZADD', P .. 'line:' .. g.name, sid, sid)
+      end
+      if g.slots ~= stamp[LIMIT] or g.step ~= stamp[STEP] then
+        g.slots, g.step = stamp[LIMIT], stamp[STEP]
+        renumbered(g)
+      end
+    end
+  end
+
+  -- A dead job came back to life; where it blocked its line, it never left it.
+  function rejoin_lines(sid, r)
+    for _, stamp in ipairs(more(r).gates or NOTHING) do
+      if stamp[ORDERED] then
+        local g = gate_of(stamp)
+        g.standing = g.standing + call('ZADD', P .. 'line:' .. g.name, sid, sid)
+      end
+    end
+  end
+
+  -- Whether a job would pass somebody who waits for room.
+  local function passes(sid, r, stamp, g)
+    if g.parked == 0 then
+      return false
+    end
+    local key = stamp[STEP] > 0 and 'gr:' .. r[QUEUE] .. '|' .. g.name or 'gp:' .. g.name
+    local first = call('ZRANGE', P .. key, 0, 0)[1]
+    return first and first < r[RANK] .. sid
+  end
+
+  local function lets_in(sid, r, stamp, g, starts)
+    if stamp[ORDERED] then
+      return has_room(g) and head_of_line(g.name) == sid
+    end
+    if stamp[STEP] > 0 and not (starts and opens_at(g, stamp[COST]) <= now) then
+      return false
+    end
+    return (stamp[STEP] > 0 or has_room(g, stamp[COST])) and not passes(sid, r, stamp, g)
+  end
+
+  -- Take the slots of every gate; or the name of the first one that is closed, where the job is counted as parked.
+  -- `starts`: a claim hands the job out, so rates may let it in.
+  function admit(sid, r, starts)
+    local stamps = more(r).gates or NOTHING
+    for _, stamp in ipairs(stamps) do
+      local g = gate_of(stamp)
+      if not lets_in(sid, r, stamp, g, starts) then
+        g.parked = g.parked + 1
+        g.queues[r[QUEUE]] = true
+        return g.name
+      end
+    end
+    for _, stamp in ipairs(stamps) do
+      local g = gate_of(stamp)
+      if stamp[STEP] > 0 then
+        g.tide = max(g.tide, now) + stamp[COST] * g.step
+        g.moved = true
+      else
+        g.held = g.held + stamp[COST]
+      end
+    end
+    return nil
+  end
+
+  -- Give the job's slots back.
+  function free_slots(r)
+    for _, stamp in ipairs(more(r).gates or NOTHING) do
+      if stamp[STEP] == 0 then
+        local g = gate_of(stamp)
+        g.held = g.held - stamp[COST]
+        open_again(g)
+      end
+    end
+  end
+
+  function unpark(r)
+    local name = more(r).gate
+    local g = name and find_gate(name)
+    if g then
+      g.parked = g.parked - 1
+      g.queues[r[QUEUE]] = true
+    end
+    return g
+  end
+
+  local function leave_line(sid, stamp)
+    local g = gate_of(stamp)
+    if stamp[ORDERED] then
+      g.standing = g.standing - call('ZREM', P .. 'line:' .. g.name, sid)
+    end
+    open_again(g)
+  end
+
+  -- The job ended in a state: it is parked nowhere, and in no line unless it died and blocks it.
+  function end_gates(sid, r, state)
+    unpark(r)
+    for _, stamp in ipairs(more(r).gates or NOTHING) do
+      if stamp[BLOCKS] and state == DEAD then
+        gate_of(stamp)
+      else
+        leave_line(sid, stamp)
+      end
+    end
+  end
+
+  -- A dead job that blocked its lines is gone for good.
+  function forget_gates(sid, r)
+    for _, stamp in ipairs(more(r).gates or NOTHING) do
+      if stamp[BLOCKS] then
+        leave_line(sid, stamp)
+      end
+    end
+  end
+
+  local function candidate(g)
+    if not has_room(g) or g.parked == 0 then
+      return nil
+    end
+    local place = g.standing == 0 and call('ZRANGE', P .. 'gp:' .. g.name, 0, 0)[1]
+    local sid = place and sub(place, 21) or g.standing > 0 and head_of_line(g.name)
+    local r = sid and fetch_one(sid)
+    if not r or more(r).gate ~= g.name or r[DUE] > now or not has_room(g, cost_at(r, g.name)) then
+      return nil
+    end
+    unpark(r)
+    return sid, r
+  end
+
+  -- A parked job whose gate has room now; it counts as parked no longer, and the caller tries to admit it.
+  function next_candidate()
+    opened = opened or call('ZRANGE', P .. 'opened', 0, BATCH - 1)
+    while #opened > 0 do
+      local g = find_gate(opened[1])
+      if g then
+        local sid, r = candidate(g)
+        if sid then
+          return sid, r
+        end
+      end
+      call('ZREM', P .. 'opened', table.remove(opened, 1))
+    end
+    return nil
+  end
+
+  -- Paces: who of a queue is first at a rate, and when it is let in.
+  local function refresh_openings(queue)
+    local first = first_score(P .. 'pn:' .. queue)
+    if first then
+      call('ZADD', P .. 'openings', first, queue)
+    else
+      call('ZREM', P .. 'openings', queue)
+    end
+  end
+
+  local function drop_pace(queue, name)
+    local known = call('HGET', P .. 'pace:' .. queue, name)
+    if known then
+      call('HDEL', P .. 'pace:' .. queue, name)
+      call('SREM', P .. 'pg:' .. name, queue)
+      call('ZREM', P .. 'pn:' .. queue, name)
+      call('ZREM', P .. 'po:' .. queue, sub(known, 1, 36) .. name)
+      refresh_openings(queue)
+    end
+  end
+
+  local function put_pace(queue, name, place, opens)
+    drop_pace(queue, name)
+    call('HSET', P .. 'pace:' .. queue, name, place .. (opens < MOST and text(opens) or ''))
+    call('SADD', P .. 'pg:' .. name, queue)
+    if opens <= now then
+      call('ZADD', P .. 'po:' .. queue, 0, place .. name)
+    elseif opens < MOST then
+      call('ZADD', P .. 'pn:' .. queue, opens, name)
+      refresh_openings(queue)
+    end
+  end
+
+  local function write_pace(g, queue)
+    local place = call('ZRANGE', P .. 'gr:' .. queue .. '|' .. g.name, 0, 0)[1]
+    if not place then
+      drop_pace(queue, g.name)
+      return
+    end
+    local opens = opens_at(g, cost_at(fetch_one(sub(place, 21)), g.name))
+    put_pace(queue, g.name, place, opens)
+    if opens <= now then
+      news[queue] = true
+    end
+  end
+
+  function write_paces()
+    for _, g in ipairs(touched) do
+      if g.step > 0 and (next(g.queues) or g.moved) then
+        if g.moved then
+          for _, queue in ipairs(call('SMEMBERS', P .. 'pg:' .. g.name)) do
+            g.queues[queue] = true
+          end
+        end
+        for queue in pairs(g.queues) do
+          write_pace(g, queue)
+        end
+        g.queues, g.moved = {}, false
+      end
+    end
+  end
+
+  -- Rates whose time has come are open.
+  function open_rates(limit)
+    for _, queue in ipairs(call('ZRANGE', P .. 'openings', '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)) do
+      for _, name in ipairs(call('ZRANGE', P .. 'pn:' .. queue, '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)) do
+        call('ZREM', P .. 'pn:' .. queue, name)
+        call('ZADD', P .. 'po:' .. queue, 0, sub(call('HGET', P .. 'pace:' .. queue, name), 1, 36) .. name)
+      end
+      refresh_openings(queue)
+      news[queue] = true
+    end
+  end
+
+  -- A job of the queue whose rate lets it in now; it counts as parked no longer, and the caller tries to admit it.
+  function next_start(queue, cls)
+    write_paces()
+    local from = 0
+    while true do
+      local some = call('ZRANGE', P .. 'po:' .. queue, from, from + 63)
+      for _, member in ipairs(some) do
+        local sid = sub(member, 21, 36)
+        local r = fetch_one(sid)
+        if r and (not cls or r[CLS] == cls) then
+          unpark(r)
+          return sid, r
+        end
+      end
+      if #some < 64 then
+        return nil
+      end
+      from = from + 64
+    end
+  end
+
+  -- Lines that nobody passes because their head is dead are known by queue.
+  local function write_blocked(g)
+    local head = head_of_line(g.name)
+    local r = head and fetch_one(head)
+    local key = P .. 'blocked:' .. string.match(g.name, '^order/([^/]+)/')
+    call(r and r[STATE] == DEAD and 'SADD' or 'SREM', key, g.name)
+  end
+
+  local function write_gate(g)
+    if g.blocks then
+      write_blocked(g)
+    end
+    local used = g.held > 0 or g.parked > 0 or g.standing > 0
+    if used or g.tide > now then
+      call('HSET', P .. 'g:' .. g.name, 'slots', g.slots, 'held', g.held, 'parked', g.parked, 'standing', g.standing,
+        'step', g.step, 'tide', g.tide)
+      call('ZADD', P .. 'gates', 0, g.name)
+    elseif g.stored then
+      call('DEL', P .. 'g:' .. g.name)
+      call('ZREM', P .. 'gates', g.name)
+      call('ZREM', P .. 'opened', g.name)
+    end
+    if g.step > 0 and not used and g.tide > now then
+      call('ZADD', P .. 'ebb', g.tide, g.name)
+    elseif g.step > 0 then
+      call('ZREM', P .. 'ebb', g.name)
+    end
+  end
+
+  function write_gates()
+    write_paces()
+    for _, g in ipairs(touched) do
+      write_gate(g)
+    end
+  end
+
+  -- Rates whose starts are all paid for, and that nobody waits at, are forgotten.
+  function sweep_rates(limit)
+    for _, name in ipairs(call('ZRANGE', P .. 'ebb', '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)) do
+      local g = find_gate(name)
+      if not g then
+        call('ZREM', P .. 'ebb', name)
+      end
+    end
+  end
+end)()

@@ -1,0 +1,110 @@
+-- The legend of every key, the clock, and what a lost reply is answered by. Every script begins with this file.
+--
+-- All keys begin with the prefix, whose hash tag keeps them in one slot of a cluster. In a key and in a member an id is
+-- 16 digits (a `sid`), a rank 20, and a `place` is a rank and an id: places sort as (rank, id) do, as text. Instants are
+-- microseconds. Where a set is empty Redis has no key, so what nobody needs any more leaves none behind.
+--
+--   head               hash    last: the id given last · specs: counts changes of specs · half, filled: see `gone0`
+--   queues             zset    names of queues that are configured, paused or hold jobs
+--   q:<queue>          hash    version · paused · rule: what scripts know of the spec · how many jobs, by state · keyed
+--   spec:<queue>       string  the spec as JSON, for the clients
+--
+--   j:<14 digits>      hash    up to 100 jobs by id: the record, see jobs.lua;  b: their payloads;  x: their results
+--   buckets            zset    the 14 digits of those hashes
+--   due                zset    waiting jobs that no gate holds, by due time
+--   r:<queue>|<class>  zset    ready jobs, by place
+--   odd:<queue>        zset    those of them whose rank is not their due time or that have a class, by due time
+--   ring:<queue>       list    classes that have ready jobs, in their turn;  deficit:<queue>: hash of what each may take
+--   lease              zset    running jobs, by the end of their lease
+--   expire             zset    waiting and ready jobs that expire, by when
+--   kept               zset    finished jobs that are forgotten at an instant, by that
+--   e:<state>          zset    finished jobs by when they ended;  e:<state>|<queue>: those that lie in one queue
+--   dead               zset    dead jobs by id
+--   crowded            zset    queues in which more dead lie than they keep
+--   old:<queue>        zset    waiting and ready jobs of a queue that sheds, by id;  low:<queue>: the same by place
+--   fresh:<queue>      hash    subject: the job that takes over newer work of it
+--   gone0, gone1       hash    the last settle of jobs that are gone; the older half is dropped when the newer is full
+--
+--   k:<queue>          hash    idempotency keys: job, digest, until;  ku:<queue>: zset of the keys by until
+--   windows            zset    queues by the first of their keys to leave its window
+--
+--   g:<gate>           hash    slots, held, parked, standing, step, tide (see gates.lua);  gates: zset of their names
+--   limits             hash    operators' own numbers of slots, by gate
+--   gp:<gate>          zset    jobs that are parked at a gate, by place;  gr:<queue>|<gate>: those of a queue at a rate
+--   held:<queue>       zset    parked jobs of a queue, by due time
+--   line:<gate>        zset    jobs that stand in line, by id;  blocked:<queue>: set of lines whose head is dead
+--   opened             zset    gates that may have room for somebody parked
+--   ebb                zset    rates that nobody is parked at, by tide
+--   pace:<queue>       hash    by rate: the place of the queue's first there, and when it is let in
+--   pg:<gate>          set     queues that have a pace at this rate
+--   pn:<queue>         zset    rates that open later, by when;  po:<queue>: zset of place and rate where they are open
+--   openings           zset    queues by the first of their rates to open
+--
+--   schedules          hash    name: body, next, paused, last job;  ticks: hash of their last slots, also of dropped ones
+--   feed               hash    source: its place;  feed_at: zset of sources by when they were fed last
+--   ledger             stream  one entry a call, its id is the offset + 1;  book: hash of its rule, extent and size
+--   logs               zset    names of logs
+--   log:<log>          hash    partitions, and of each: first, next, at
+--   l:<log>|<number>   stream  a partition: the id of an entry is its offset + 1
+--   groups:<log>       zset    names of groups;  lg:<log>|<group>: hash of how one stands;  lm: zset of members by lease
+--   t:<token>          string  what a call answered, for its repetition; it expires
+--   work, room         channels: queues that may have work, or room
+
+local P, TOKEN = KEYS[1], ARGV[2]
+local call, pack, decode = redis.call, cmsgpack.pack, cmsgpack.unpack
+local sub, format, floor, min, max = string.sub, string.format, math.floor, math.min, math.max
+
+local MOST = 7258118400000000
+local BATCH = 1000
+local ANSWER_KEPT = 60000
+
+local function clock()
+  if ARGV[1] ~= '' then
+    return tonumber(ARGV[1])
+  end
+  local time = call('TIME')
+  return time[1] * 1000000 + time[2]
+end
+
+local now = clock()
+
+-- Numbers beyond 14 digits are never joined to text by Lua's own dots, which round them.
+local function text(number)
+  return format('%.0f', number)
+end
+
+local function sid_of(id)
+  return format('%016.0f', id)
+end
+
+-- So many ids in a row.
+local function sids_from(first, n)
+  local sids, bucket, place = {}, floor(first / 100), first % 100
+  local digits = format('%014.0f', bucket)
+  for i = 1, n do
+    sids[i] = digits .. (place < 10 and '0' .. place or place)
+    place = place + 1
+    if place == 100 then
+      bucket, place = bucket + 1, 0
+      digits = format('%014.0f', bucket)
+    end
+  end
+  return sids
+end
+
+local function first_score(key)
+  return tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
+end
+
+-- What a call with this token answered before, if it did.
+local function answered()
+  local kept = TOKEN ~= '' and call('GET', P .. 't:' .. TOKEN)
+  return kept and decode(kept) or nil
+end
+
+local function answer(reply)
+  if TOKEN ~= '' then
+    call('SET', P .. 't:' .. TOKEN, pack(reply), 'PX', ANSWER_KEPT)
+  end
+  return reply
+end

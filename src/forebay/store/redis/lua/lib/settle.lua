@@ -1,0 +1,176 @@
+-- The commit point. The fence decides, not the time: a settle counts if the job runs and its delivery is the lease's.
+-- The last settle is remembered as a mark, the delivery and the letter of the verdict, on the record or, once the job is
+-- gone, beside it: a repeated one is answered alike.
+--
+-- Settlements come in groups of one verdict: code, delivery, until, after, error, result (its place in ARGV), ids.
+-- Codes: a acknowledged, r retried, d dead, l released, c cancelled.
+
+local settled, ended, acked, marks_left, waits = {}, {}, {}, {}, false
+local settle
+
+(function()
+  local ABANDONED = 'forebay.Abandoned'
+  local CHANGES = { a = 'acked', r = 'retried', d = 'died', l = 'released', c = 'dismissed' }
+
+  -- What a job is after a verdict; nil: it is gone. And until when, as the ledger tells it.
+  local function after_verdict(r, group, mark)
+    local code, error = group[1], group[5]
+    if code == 'd' then
+      return dead(r, error, mark), 0
+    end
+    local keep = (code == 'a' or code == 'c') and kept_until(r[QUEUE])
+    if (code == 'a' or code == 'c') and not keep then
+      return nil, 0
+    end
+    local is = edited(r)
+    local m = is[MORE]
+    m.mark, is[OWNER], is[CLAIMED], is[UNTIL] = mark, false, false, false
+    if keep then
+      is[STATE], m.finished, m.kept, m.gate, m.merges = code == 'a' and DONE or CANCELLED, now, keep, nil, nil
+      return is, keep
+    end
+    is[STATE], is[DUE] = WAITING, now + group[4]
+    if code == 'r' then
+      is[RANK], m.errors = rank_at(m.base or ZERO, r[TIMED], is[DUE]), failures(r, error)
+    else
+      is[ATTEMPT] = r[ATTEMPT] - 1
+    end
+    return is, is[DUE]
+  end
+
+  local function apply(sid, r, group, mark)
+    local is, till = after_verdict(r, group, mark)
+    if more(r).gates then
+      free_slots(r)
+      if not is or is[STATE] ~= WAITING then
+        end_gates(sid, r, is and is[STATE] or DONE)
+      end
+    end
+    move(sid, r, is)
+    if not is then
+      marks_left[#marks_left + 1] = sid
+      marks_left[#marks_left + 1] = mark
+    elseif is[STATE] == DONE and group[6] > 0 then
+      call('HSET', P .. 'x:' .. sub(sid, 1, 14), sid, ARGV[group[6]])
+    end
+    waits = waits or (is and is[STATE] == WAITING)
+    ended[#ended + 1] = { sid, CHANGES[group[1]], r, till, group[5] and trait_of_error(group[5]) or nil }
+  end
+
+  -- Whether a job that is acknowledged is simply gone, if it is held so; known by its record for this group.
+  local function is_plain(known, blob, delivery)
+    local plain = known[blob]
+    if plain == nil then
+      local r = record(blob)
+      local m = more(r)
+      local held = r[STATE] == RUNNING and r[DELIVERY] == delivery
+      plain = held and not m.gates and not m.keyed and not line(r[QUEUE]).rule.keep
+      known[blob] = plain
+    end
+    return plain
+  end
+
+  -- Plain jobs that are done, all at once.
+  local function acknowledge(sids, records, mark)
+    local counts, size = {}, #marks_left
+    for i = 1, #sids do
+      local r = records[i]
+      counts[r] = (counts[r] or 0) + 1
+      marks_left[size + 1], marks_left[size + 2] = sids[i], mark
+      size = size + 2
+    end
+    for r, n in pairs(counts) do
+      count(r, -n)
+      eased[r[QUEUE]] = true
+    end
+    call('ZREM', P .. 'lease', unpack(sids))
+    erase(sids)
+    acked[#acked + 1] = { sids, records }
+  end
+
+  local function last_mark(sid)
+    return call('HGET', P .. 'gone0', sid) or call('HGET', P .. 'gone1', sid)
+  end
+
+  -- One settlement: whether it counts, now or before.
+  local function settle_one(group, sid, blob, mark)
+    local last = settled[sid]
+    if not last and blob then
+      local r = record(blob)
+      local outlived = group[5] and group[5][1] == ABANDONED and r[STATE] == RUNNING and r[UNTIL] > group[3]
+      if r[STATE] == RUNNING and r[DELIVERY] == group[2] and not outlived then
+        settled[sid] = mark
+        apply(sid, r, group, mark)
+        return true
+      end
+      last = more(r).mark
+    end
+    return (last or not blob and last_mark(sid)) == mark
+  end
+
+  local function settle_group(group, replies)
+    local sids, known, gone, records, size = group[7], {}, {}, {}, #replies
+    local mark, blobs, simple = text(group[2]) .. group[1], fetch(sids), group[1] == 'a' and group[6] == 0
+    for i = 1, #sids do
+      local sid, blob = sids[i], blobs[i]
+      if simple and blob and not settled[sid] and is_plain(known, blob, group[2]) then
+        settled[sid] = mark
+        gone[#gone + 1], records[#gone + 1] = sid, record(blob)
+        replies[size + i] = 1
+      else
+        replies[size + i] = settle_one(group, sid, blob, mark) and 1 or 0
+      end
+    end
+    if #gone > 0 then
+      acknowledge(gone, records, mark)
+    end
+  end
+
+  -- Ids and records in the order of the ids: jobs that were settled together are mostly neighbours.
+  local function in_order(sids, records)
+    local order = {}
+    for i = 1, #sids do
+      order[i] = { sids[i], records[i] }
+    end
+    table.sort(order, function(one, other) return one[1] < other[1] end)
+    for i = 1, #order do
+      sids[i], records[i] = order[i][1], order[i][2]
+    end
+  end
+
+  local function tell_acked(sids, records)
+    for i = 2, #sids do
+      if sids[i] < sids[i - 1] then
+        in_order(sids, records)
+        break
+      end
+    end
+    told_runs('acked', sids, records, 0)
+  end
+
+  local function tell_ended()
+    for _, each in ipairs(acked) do
+      tell_acked(each[1], each[2])
+    end
+    table.sort(ended, function(one, other) return one[1] < other[1] end)
+    for _, each in ipairs(ended) do
+      told_held(each[2], tonumber(each[1]), 1, each[3], each[4], each[5])
+    end
+    if #ended + #acked > 0 then
+      tell('settle')
+    end
+  end
+
+  function settle(groups)
+    local replies = {}
+    for _, group in ipairs(groups) do
+      settle_group(group, replies)
+    end
+    remember(marks_left)
+    tell_ended()
+    if waits or #touched > 0 then
+      tend(TEND_LIMIT)
+    end
+    return replies
+  end
+end)()

@@ -1,0 +1,198 @@
+-- Looking after what fell due: expire, promote, forget. Bounded, and done in passing by the verbs.
+-- Parked jobs go before newcomers. A job that expired is never handed out, however many there are: `expire` says whether
+-- it is through.
+
+local TEND_LIMIT, EXPIRE_ROUNDS, TRIES = 256, 4, 64
+local GAVE_WAY = { 'forebay.Shed', 'it gave way to newer work in a full queue', '' }
+local kept_until, dead, bury, forget_all, expire, readmit, open_gates, tend, tend_gates, sweep_keys, finish
+
+(function()
+  local OUT_OF_TIME = { 'forebay.Expired', 'not claimed before it expired', '' }
+
+  -- How long a job that ends now in this queue stays readable; nil: it goes at once.
+  function kept_until(queue)
+    local keep = line(queue).rule.keep
+    return keep and now + keep or nil
+  end
+
+  -- What a job is once it is dead: where its queue sends the dead, for as long as they are kept there.
+  function dead(r, error, mark)
+    local is, m = edited(r), nil
+    m = is[MORE]
+    m.errors = failures(r, error)
+    m.finished, m.gate, m.merges, m.mark = now, nil, nil, mark or m.mark
+    is[STATE], is[OWNER], is[CLAIMED], is[UNTIL] = DEAD, false, false, false
+    local rule = line(r[QUEUE]).rule.dead
+    if rule then
+      local there = rule.queue and line(rule.queue).rule.dead or not rule.queue and rule
+      m.kept = there and there.keep and now + there.keep or nil
+      if rule.queue then
+        m.home, is[QUEUE] = r[QUEUE], rule.queue
+      end
+    end
+    return is
+  end
+
+  -- A job that nobody holds dies of this.
+  function bury(sid, r, error, change)
+    if more(r).gates then
+      if r[STATE] == READY then
+        free_slots(r)
+      end
+      end_gates(sid, r, DEAD)
+    end
+    move(sid, r, dead(r, error))
+    told_plain(change, sid, r[QUEUE], r)
+  end
+
+  -- A finished job is gone, but for its last settle.
+  local function forget(sid, r, marks)
+    if more(r).gates then
+      forget_gates(sid, r)
+    end
+    move(sid, r, nil)
+    told_plain('purged', sid, more(r).home or r[QUEUE], r)
+    if more(r).mark then
+      marks[#marks + 1] = sid
+      marks[#marks + 1] = more(r).mark
+    end
+  end
+
+  function forget_all(sids)
+    local marks = {}
+    for _, sid in ipairs(sids) do
+      local r = fetch_one(sid)
+      if r then
+        forget(sid, r, marks)
+      end
+    end
+    remember(marks)
+  end
+
+  function expire()
+    for _ = 1, EXPIRE_ROUNDS do
+      local late = call('ZRANGE', P .. 'expire', '-inf', now, 'BYSCORE', 'LIMIT', 0, BATCH)
+      for _, sid in ipairs(late) do
+        bury(sid, fetch_one(sid), OUT_OF_TIME, 'expired')
+      end
+      if #late < BATCH then
+        return true
+      end
+    end
+    return false
+  end
+
+  -- A due job becomes ready, or parks; true: it is ready. It may be parked somewhere already, uncounted.
+  function readmit(sid, r, starts)
+    local gate = more(r).gates and admit(sid, r, starts) or nil
+    if gate and gate == more(r).gate then
+      return false
+    end
+    local is = edited(r)
+    is[MORE].gate = gate
+    is[STATE] = gate and WAITING or READY
+    move(sid, r, is)
+    return not gate
+  end
+
+  -- Let in who is parked where there is room; how many became ready, and how many were tried.
+  function open_gates(limit)
+    local ready, tried = 0, 0
+    while tried < limit do
+      local sid, r = next_candidate()
+      if not sid then
+        break
+      end
+      tried = tried + 1
+      if readmit(sid, r) then
+        ready = ready + 1
+      end
+    end
+    return ready, tried
+  end
+
+  local function promote_due(limit)
+    local ready = 0
+    for _, sid in ipairs(call('ZRANGE', P .. 'due', '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)) do
+      if readmit(sid, fetch_one(sid)) then
+        ready = ready + 1
+      end
+    end
+    return ready
+  end
+
+  -- The oldest dead go wherever more lie than the queue keeps.
+  local function thin_out(limit)
+    for _, name in ipairs(call('ZRANGE', P .. 'crowded', 0, -1)) do
+      local l = line(name)
+      local most = l.rule.dead and l.rule.dead.most
+      local excess = most and min(limit, l[DEAD] - most) or 0
+      if excess > 0 then
+        limit = limit - excess
+        forget_all(call('ZRANGE', P .. 'e:' .. DEAD .. '|' .. name, 0, excess - 1))
+      end
+    end
+  end
+
+  -- How many became ready, and whether everything that expired is dead.
+  function tend(limit)
+    local due, expires = first_score(P .. 'due'), first_score(P .. 'expire')
+    local through = not expires or expires > now or expire()
+    local ready, tried = 0, 0
+    if #touched > 0 or call('EXISTS', P .. 'opened') == 1 then
+      ready, tried = open_gates(limit)
+    end
+    if due and due <= now and tried < limit then
+      ready = ready + promote_due(limit - tried)
+    end
+    local opens = first_score(P .. 'openings')
+    if opens and opens <= now then
+      open_rates(limit)
+    end
+    if #touched > 0 then
+      write_paces()
+    end
+    local kept = first_score(P .. 'kept')
+    if kept and kept <= now then
+      forget_all(call('ZRANGE', P .. 'kept', '-inf', now, 'BYSCORE', 'LIMIT', 0, limit))
+    end
+    if call('EXISTS', P .. 'crowded') == 1 then
+      thin_out(limit)
+    end
+    return ready, through
+  end
+
+  -- After a verb that may have freed slots.
+  function tend_gates()
+    if #touched > 0 then
+      tend(TEND_LIMIT)
+    end
+  end
+
+  -- Keys whose window has passed are forgotten.
+  function sweep_keys(limit)
+    for _, queue in ipairs(call('ZRANGE', P .. 'windows', '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)) do
+      local gone = call('ZRANGE', P .. 'ku:' .. queue, '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)
+      if #gone > 0 then
+        call('HDEL', P .. 'k:' .. queue, unpack(gone))
+        call('ZREM', P .. 'ku:' .. queue, unpack(gone))
+      end
+      local first = first_score(P .. 'ku:' .. queue)
+      if first and first < MOST then
+        call('ZADD', P .. 'windows', first, queue)
+      else
+        call('ZREM', P .. 'windows', queue)
+      end
+      limit = limit - #gone
+      if limit < 1 then
+        return
+      end
+    end
+  end
+
+  function finish()
+    write_gates()
+    write_lines()
+    write_ledger()
+  end
+end)()

@@ -1,0 +1,159 @@
+"""The verbs around jobs: looking at them, configuring queues and schedules, and sleeping until there is work."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from forebay.core.errors import Invalid, WrongQueueKind
+from forebay.core.fanout import copies
+from forebay.core.instant import Instant, checked_instant, checked_micros
+from forebay.core.job import Draft, Job
+from forebay.core.limits import INSTANT_MOST
+from forebay.core.names import check_name
+from forebay.core.policy import Retained
+from forebay.core.schedule import Schedule
+from forebay.core.spec import QueueSpec
+from forebay.store.checks import check_batch, check_bytes, check_ids, check_limit, check_neighbours, check_spec
+from forebay.store.places import STATES
+from forebay.store.protocol import Backlog, Page, Query
+from forebay.store.redis.base import refuse
+from forebay.store.redis.gate_verbs import GateVerbs
+from forebay.store.redis.row import jobs_of, packed, sid, sids
+from forebay.store.redis.specs import rule_of
+
+_PROBES: Final = 5_000
+"""How many jobs one page looks at, found or not: a page is never a long read."""
+
+_ID_MOST: Final = 10**16 - 1
+_encode: Final = msgspec.json.Encoder().encode
+_decode_schedule: Final = msgspec.json.Decoder(Schedule).decode
+
+
+class QueueVerbs(GateVerbs):
+    """Observation and configuration."""
+
+    def get(self, ids: Sequence[int]) -> list[Job | None]:
+        check_ids("get", ids)
+        known = sids(ids)
+        found = {job.id: job for job in jobs_of(self._call("get", packed(known)), results=True)} if known else {}
+        return [found.get(job_id) for job_id in ids]
+
+    def browse(self, query: Query, after: int, limit: int) -> Page:
+        check_limit("browse", limit)
+        if type(query) is not Query or type(after) is not int:
+            raise Invalid("browse", "it takes a Query and the id to go on after", "start with Query(), after=0")
+        wanted = {name: getattr(query, name) for name in ("queue", "kind", "tenant", "subject", "suspect")}
+        wanted["state"] = None if query.state is None else STATES.index(query.state)
+        given = {name: value for name, value in wanted.items() if value is not None}
+        start = sid(max(0, min(after, _ID_MOST)))
+        last, *found = self._call("browse", start, limit, _PROBES, packed(given))
+        return Page(list(jobs_of(found, results=True)), int(last) if last else None)
+
+    def backlog(self, queues: Sequence[str] | None = None) -> list[Backlog]:
+        check_batch("backlog", len(queues or ()))
+        names = [check_name("queue", queue) for queue in queues or ()]
+        now, *told = self._call("backlog", packed(names), "all" if queues is None else "")
+        return [_backlog(each, now) for each in told]
+
+    def put_spec(self, spec: QueueSpec) -> None:
+        check_spec(self.capabilities, spec)
+        name = spec.name
+        facts = (spec.to_json(), packed(rule_of(spec)))
+
+        def attempt() -> Sequence[Any]:
+            seen = self._server.command("HGET", self._key("head"), "specs") or 0
+            check_neighbours(spec, self.specs())
+            reply: Sequence[Any] = self._call("put_spec", name, *facts, seen, _partitions(spec))
+            return reply
+
+        match self._on_specs(attempt):
+            case [b"kind", was_log]:
+                raise WrongQueueKind(name, is_log=bool(was_log))
+            case [b"fewer"]:
+                raise Invalid(name, "a log cannot lose partitions", "keep them, or start a new log")
+            case _:
+                self._specs.reload()
+
+    def pause(self, queue: str, until: Instant | None = None) -> None:
+        queue = check_name("queue", queue)
+        self._call("pause", "pause", queue, INSTANT_MOST if until is None else checked_instant("until", until))
+
+    def resume(self, queue: str) -> None:
+        self._call("pause", "resume", check_name("queue", queue), 0)
+
+    def put_schedule(self, schedule: Schedule) -> None:
+        if type(schedule) is not Schedule:
+            raise Invalid("schedule", f"{type(schedule).__name__} is not a Schedule", "build a Schedule(…)")
+        body = _encode(replace(schedule, last_at=None, last_job=None))
+        self._call("put_schedule", schedule.name, body, schedule.next_at, int(schedule.paused))
+
+    def drop_schedule(self, name: str) -> bool:
+        return bool(self._call("drop_schedule", check_name("schedule", name), tokened=True))
+
+    def schedules(self) -> list[Schedule]:
+        found = [
+            replace(_decode_schedule(body), next_at=next_at, last_at=_or_none(last_at), last_job=_or_none(job))
+            for body, next_at, last_at, job in self._call("schedules")
+        ]
+        return sorted(found, key=lambda schedule: schedule.name)
+
+    def fire(self, name: str, tick: Instant, next_at: Instant, draft: Draft | None) -> bool:
+        name = check_name("schedule", name)
+        checked_instant("tick", tick)
+        if checked_instant("next_at", next_at) <= tick:
+            raise Invalid("next_at", "it is not after the tick", "a schedule only moves forward")
+
+        def attempt() -> Sequence[Any]:
+            drafts = [] if draft is None else copies(self._specs.of(draft.queue).spec, draft)
+            check_bytes("enqueue", [each.body for each in drafts])
+            batch = b"" if draft is None else packed(self._specs.batch(drafts, [draft.queue]))
+            bodies = [each.body for each in drafts]
+            reply: Sequence[Any] = self._call("fire", name, tick, next_at, batch, *bodies, tokened=True)
+            return reply
+
+        reply = self._on_specs(attempt)
+        if reply[0] not in (b"ok", b"taken"):
+            refuse(reply)
+        return bool(reply[0] == b"ok")
+
+    def wait(self, queues: Sequence[str], timeout: timedelta) -> bool:
+        check_batch("wait", len(queues))
+        names = [check_name("queue", queue) for queue in queues]
+        span = checked_micros("timeout", timeout, timedelta(0), timedelta(days=1))
+        first: list[int] = []
+
+        def ready() -> Instant:
+            work_at, grown = self._call("pulse", packed(names))
+            first.append(grown)
+            return 0 if grown > first[0] else int(work_at)
+
+        return self._sleepers.until_work(names, self.now() + span, ready)
+
+
+def _backlog(told: Sequence[Any], now: Instant) -> Backlog:
+    name, waiting, ready, running, done, dead, cancelled, oldest, paused, keys, parked, blocked = told
+    return Backlog(
+        name.decode(),
+        waiting,
+        ready,
+        running,
+        done,
+        dead,
+        cancelled,
+        oldest_age=max(0, now - oldest) if ready else 0,
+        paused_until=paused if paused > now else None,
+        keys=keys,
+        oldest_parked=max(0, now - parked),
+        blocked=blocked,
+    )
+
+
+def _or_none(text: bytes | int) -> int | None:
+    return int(text) if text != b"" else None
+
+
+def _partitions(spec: QueueSpec) -> int:
+    return spec.retention.partitions if isinstance(spec.retention, Retained) else 0

@@ -1,0 +1,89 @@
+"""The scripts of the store: each verb is a `.lua` file, made whole by the parts of the library that it needs.
+
+A script is known to the server by its digest. `FLAGS` says what a verb may do where the server is short of memory or
+read-only: what takes jobs in is refused by a server without memory, what lets them out is not.
+"""
+
+from functools import cache
+from hashlib import sha1
+from importlib.resources import files
+from typing import Final
+
+from msgspec import Struct
+
+_READING: Final = ("keys", "jobs", "lines")
+_MOVING: Final = (*_READING, "ledger", "gates", "tend")
+_ACCEPTING: Final = (*_MOVING, "accept")
+_LOGS: Final = (*_READING, "logs")
+_NEEDS: Final[dict[str, tuple[str, ...]]] = {
+    "ahead": _READING,
+    "append": _LOGS,
+    "backlog": _READING,
+    "browse": _READING,
+    "cancel": _MOVING,
+    "claim": (*_MOVING, "claims"),
+    "commit": _LOGS,
+    "disown": _LOGS,
+    "drop_schedule": _MOVING,
+    "enqueue": _ACCEPTING,
+    "exchange": (*_MOVING, "claims", "settle"),
+    "extend": _MOVING,
+    "extent": _LOGS,
+    "feed": _ACCEPTING,
+    "fire": _ACCEPTING,
+    "gates": _MOVING,
+    "get": _READING,
+    "groups": _LOGS,
+    "hold": _MOVING,
+    "ledger": (*_READING, "ledger"),
+    "mend": _ACCEPTING,
+    "offset_at": _LOGS,
+    "overdue": _READING,
+    "own": _LOGS,
+    "pause": _MOVING,
+    "position": _LOGS,
+    "promote": (*_MOVING, "logs"),
+    "pulse": _LOGS,
+    "purge": _MOVING,
+    "put_rule": _MOVING,
+    "put_schedule": _MOVING,
+    "put_spec": _MOVING,
+    "read": _LOGS,
+    "redrive": _MOVING,
+    "release": _MOVING,
+    "rule": (*_READING, "ledger"),
+    "schedules": _READING,
+    "set_gate": _MOVING,
+    "settle": (*_MOVING, "settle"),
+    "trim": _LOGS,
+    "trim_ledger": (*_READING, "ledger"),
+}
+_ENTERING: Final = frozenset(("append", "enqueue", "feed", "fire", "mend", "put_schedule", "put_spec"))
+_LOOKING: Final = frozenset(
+    "ahead backlog browse extent gates get groups hold ledger offset_at overdue position pulse read rule "
+    "schedules".split()
+)
+NAMES: Final = tuple(_NEEDS)
+
+
+class Script(Struct, frozen=True):
+    """One verb. `looks`: it changes nothing."""
+
+    name: str
+    text: bytes
+    digest: bytes
+    looks: bool
+
+
+@cache
+def script(name: str) -> Script:
+    parts = [f"lib/{part}.lua" for part in _NEEDS[name]] + [f"{name}.lua"]
+    body = "\n".join((files("forebay.store.redis") / "lua" / part).read_text("utf-8") for part in parts)
+    text = f"#!lua{_flags(name)}\n{body}".encode()
+    return Script(name, text, sha1(text, usedforsecurity=False).hexdigest().encode(), name in _LOOKING)
+
+
+def _flags(name: str) -> str:
+    if name in _LOOKING:
+        return " flags=no-writes"
+    return "" if name in _ENTERING else " flags=allow-oom"

@@ -1,0 +1,101 @@
+"""The commit point and the other endings: settle, exchange, cancel, redrive, purge."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from forebay.core.errors import Invalid
+from forebay.core.instant import Instant, checked_micros
+from forebay.core.job import State
+from forebay.core.lease import Lease, Settled, Settlement
+from forebay.core.limits import LEASE_LEAST, LEASE_MOST
+from forebay.core.outcome import Ack, Cancel, DeadLetter, Failure, Release, Retry, Verdict
+from forebay.store.checks import check_batch, check_bytes, check_ids, check_purge, checked_owner, checked_total
+from forebay.store.places import STATES
+from forebay.store.protocol import CancelAnswer, Want
+from forebay.store.redis.base import refuse
+from forebay.store.redis.claims import Claims, wanted
+from forebay.store.redis.row import leases_of, packed, sid, sids
+
+_CODES: Final[dict[type, str]] = {Ack: "a", Retry: "r", DeadLetter: "d", Release: "l", Cancel: "c"}
+_SETTLED: Final = (Settled.STALE, Settled.APPLIED)
+_CANCELLED: Final = (CancelAnswer.GONE, CancelAnswer.CANCELLED, CancelAnswer.REQUESTED)
+_RESULTS_OF_SETTLE: Final = 4
+_RESULTS_OF_EXCHANGE: Final = 7
+
+Group = tuple[str, int, Instant, int, "list[str] | bool", int, list[str]]
+"""Settlements with one verdict: code, delivery, until, after, error, where the result is, ids."""
+
+
+class Settling(Claims):
+    """How jobs end."""
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        check_settlements(settlements)
+        if not settlements:
+            return []
+        groups, results = _grouped(settlements, _RESULTS_OF_SETTLE)
+        return [_SETTLED[told] for told in self._call("settle", packed(groups), *results)]
+
+    def exchange(
+        self, settlements: Sequence[Settlement], wants: Sequence[Want], owner: str, lease_for: timedelta
+    ) -> tuple[list[Settled], list[Lease]]:
+        check_settlements(settlements)
+        owner = checked_owner(owner)
+        span = checked_micros("lease_for", lease_for, LEASE_LEAST, LEASE_MOST)
+        checked_total(wants)
+        groups, results = _grouped(settlements, _RESULTS_OF_EXCHANGE)
+        told, leases = self._call("exchange", packed(groups), owner, span, wanted(wants), *results, tokened=True)
+        return [_SETTLED[each] for each in told], leases_of(leases)
+
+    def cancel(self, ids: Sequence[int]) -> list[CancelAnswer]:
+        check_ids("cancel", ids)
+        known = sids(ids)
+        told = iter(self._call("cancel", packed(known), tokened=True) if known else ())
+        return [_CANCELLED[next(told)] if sids([job_id]) else CancelAnswer.GONE for job_id in ids]
+
+    def redrive(self, ids: Sequence[int]) -> list[int]:
+        check_ids("redrive", ids)
+        reply: Sequence[Any] = self._call("redrive", packed(sids(ids)), tokened=True)
+        if reply[0] != b"ok":
+            refuse(reply)
+        return [int(each) for each in reply[1:]]
+
+    def purge(self, state: State, before: Instant, limit: int, queue: str | None = None) -> int:
+        check_purge(state, before, limit, queue)
+        purged: int = self._call("purge", STATES.index(state), before, limit, queue or "", tokened=True)
+        return purged
+
+
+def check_settlements(settlements: Sequence[Settlement]) -> None:
+    check_batch("settle", len(settlements))
+    check_bytes("settle", [verdict.result if type(verdict) is Ack else None for _, verdict in settlements])
+    for _, verdict in settlements:
+        if type(verdict) not in _CODES:
+            raise Invalid("verdict", f"{type(verdict).__name__} is not one", "use what decide() returns")
+
+
+def _grouped(settlements: Sequence[Settlement], first_result: int) -> tuple[list[Group], list[bytes]]:
+    """Runs of equal verdicts on equal deliveries; and the results, which come from an argument on."""
+    groups: list[Group] = []
+    results: list[bytes] = []
+    last: tuple[Verdict, int] | None = None
+    for lease, verdict in settlements:
+        job, plain = lease.job, type(verdict) is Ack and verdict.result is None
+        if plain and last == (verdict, job.delivery):
+            groups[-1][6].append(sid(job.id))
+            continue
+        last = (verdict, job.delivery) if plain else None
+        place = 0
+        if type(verdict) is Ack and verdict.result is not None:
+            place = first_result + len(results)
+            results.append(verdict.result)
+        after = verdict.after if isinstance(verdict, Retry | Release) else 0
+        error = verdict.error if isinstance(verdict, Retry | DeadLetter) else None
+        code = _CODES[type(verdict)]
+        groups.append((code, job.delivery, lease.until, after, _error(error), place, [sid(job.id)]))
+    return groups, results
+
+
+def _error(error: Failure | None) -> list[str] | bool:
+    return False if error is None else [error.kind, error.message, error.trace]

@@ -1,0 +1,168 @@
+"""What this process knows of the queues' specs, by version, and what it makes of drafts by them.
+
+A batch carries the versions that it relies on; the server refuses it when one has changed, and the caller reads the
+specs anew. So all processes follow a new spec at once, without asking for it in every call.
+"""
+
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from forebay.core.errors import Invalid, WrongQueueKind
+from forebay.core.gate import gates_for
+from forebay.core.instant import micros
+from forebay.core.job import Draft
+from forebay.core.policy import Bounded, Fifo, KeepFor, Retained, Shed
+from forebay.core.rank import BY_TIME, rank_rule
+from forebay.core.spec import QueueSpec
+from forebay.core.stamp import Stamper
+
+_TRAITS: Final = attrgetter(
+    *"queue kind priority run_at delay deadline expires_at key tenant subject max_attempts cost".split()
+)
+_RANK_ZERO: Final = 2**63
+
+
+class Known:
+    """What follows from one version of a spec."""
+
+    __slots__ = ("_ranked", "spec", "stamper", "version")
+
+    def __init__(self, name: str, version: int, text: bytes | None) -> None:
+        self.version = version
+        self.spec = QueueSpec(name=name) if text is None else QueueSpec.from_json(text)
+        self.stamper = Stamper(self.spec)
+        self._ranked = not isinstance(self.spec.selection, Fifo)
+
+    def shape(self, draft: Draft) -> dict[str, Any]:
+        """What alike drafts have in common, for lua/lib/accept.lua."""
+        spec = self.spec
+        base, timed = rank_rule(spec.selection, draft) if self._ranked else BY_TIME
+        shape: dict[str, Any] = {
+            "queue": draft.queue,
+            "cls": self.stamper.cls(draft),
+            "kind": draft.kind,
+            "lives": draft.max_attempts or spec.routing.max_attempts,
+            "delay": draft.delay,
+            "timed": int(timed),
+        }
+        if draft.run_at is not None:
+            shape["run_at"] = draft.run_at
+        if base:
+            shape["base"] = f"{base + _RANK_ZERO:020d}"
+        more = self._more(draft)
+        if draft.key is not None:
+            digest, window = self.stamper.key(draft, 0)
+            shape["digest"] = digest.hex()
+            if spec.unique is None:
+                shape["window"] = window
+        if spec.merge is not None and draft.subject is not None:
+            shape["merges"] = True
+            if spec.merge.quiet is not None:
+                shape["quiet"] = micros(spec.merge.quiet)
+            if spec.merge.at_most is not None:
+                shape["at_most"] = micros(spec.merge.at_most)
+        if more:
+            shape["more"] = more
+        return shape
+
+    def _more(self, draft: Draft) -> dict[str, Any]:
+        more = {
+            "priority": draft.priority or None,
+            "tenant": draft.tenant,
+            "subject": draft.subject,
+            "key": draft.key,
+            "deadline": draft.deadline,
+            "expires": draft.expires_at,
+            "meta": None if draft.meta is None else msgspec.json.encode(draft.meta).decode(),
+            "cost": draft.cost if draft.cost != 1 else None,
+            "gates": (gates_for(self.spec, draft) or None) if self.stamper.gated else None,
+        }
+        return {name: value for name, value in more.items() if value is not None}
+
+
+class Batch(Struct, frozen=True):
+    """Drafts as a script takes them. `runs`: the number of a shape and how many of it, again and again."""
+
+    versions: dict[str, int]
+    shapes: list[dict[str, Any]]
+    runs: list[int]
+
+
+class Specs:
+    """Specs by the name of their queue."""
+
+    def __init__(self, read: Callable[[str], tuple[int, bytes | None]]) -> None:
+        self._read = read
+        self._known: dict[str, Known] = {}
+
+    def of(self, name: str) -> Known:
+        known = self._known.get(name)
+        if known is None:
+            known = self._known[name] = Known(name, *self._read(name))
+        return known
+
+    def reload(self) -> None:
+        self._known.clear()
+
+    def batch(self, drafts: Sequence[Draft], also: Sequence[str] = (), *, single: bool = False) -> Batch:
+        """`also`: other queues whose specs were looked at; `single`: every draft is a run of its own."""
+        versions = {name: self.of(name).version for name in also}
+        shapes: list[dict[str, Any]] = []
+        runs: list[int] = []
+        numbers: dict[tuple[Any, ...], int] = {}
+        last: int | None = None
+        for draft in drafts:
+            if type(draft) is not Draft:
+                raise Invalid("draft", f"{type(draft).__name__} is not a Draft", "build a Draft(kind, payload, …)")
+            alike = draft.meta is None and draft.key is None
+            traits = _TRAITS(draft) if alike else None
+            number = numbers.get(traits) if traits is not None else None
+            if number is None:
+                shapes.append(self._shape(draft, versions))
+                number = len(shapes)
+                if traits is not None:
+                    numbers[traits] = number
+            if number == last and not single:
+                runs[-1] += 1
+            else:
+                runs += (number, 1)
+                last = number
+        return Batch(versions, shapes, runs)
+
+    def _shape(self, draft: Draft, versions: dict[str, int]) -> dict[str, Any]:
+        known = self.of(draft.queue)
+        if known.stamper.is_log:
+            raise WrongQueueKind(draft.queue, is_log=True)
+        versions[draft.queue] = known.version
+        return known.shape(draft)
+
+
+def rule_of(spec: QueueSpec) -> dict[str, Any]:
+    """What the scripts know of a spec."""
+    rule: dict[str, Any] = {}
+    if isinstance(spec.capacity, Bounded):
+        rule["limit"] = spec.capacity.limit
+        if isinstance(spec.capacity.when_full, Shed):
+            rule["shed"] = spec.capacity.when_full.who
+    if isinstance(spec.retention, KeepFor):
+        rule["keep"] = micros(spec.retention.span)
+    if isinstance(spec.retention, Retained):
+        window = spec.retention.window
+        rule["log"] = {"block": spec.retention.lagging == "block"}
+        if window is not None:
+            rule["log"]["window"] = micros(window)
+    if spec.routing.dead is not None:
+        dead = spec.routing.dead
+        keep = None if dead.keep is None else micros(dead.keep)
+        facts = {"queue": dead.queue, "keep": keep, "most": dead.most}
+        rule["dead"] = {name: value for name, value in facts.items() if value is not None}
+    if spec.unique is not None:
+        rule["unique"] = spec.unique.mask
+    if spec.share is not None:
+        rule["weights"] = spec.share.weights
+        rule["default"] = spec.share.default
+    return rule

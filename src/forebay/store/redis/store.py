@@ -1,0 +1,37 @@
+"""`RedisStore`: every verb of the contract on a Redis or Valkey server, for the processes of many machines.
+
+Durable before every answer where the server syncs every write (`appendfsync always`), which is what it is held to;
+weaker only by the operator's word in the URL. The server's clock alone decides; a clock may be injected by tests.
+"""
+
+from typing import Final
+
+from forebay.core.clock import Clock
+from forebay.core.features import Feature
+from forebay.store.protocol import Capabilities, Vitals
+from forebay.store.redis.health import look, vitals_of
+from forebay.store.redis.logs import Logs
+
+_SETTLE_MEMORY: Final = 65_536
+LACKS: Final[frozenset[Feature]] = frozenset()
+
+
+class RedisStore(Logs):
+    """The store in memory that several machines share."""
+
+    def __init__(self, url: str, *, clock: Clock | None = None) -> None:
+        super().__init__(url, clock)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            name="redis",
+            durable=self._durable,
+            processes="many",
+            settle_memory=_SETTLE_MEMORY,
+            lease_grain=0.0,
+            lacks=LACKS,
+        )
+
+    def vitals(self) -> Vitals:
+        return vitals_of(look(self._server), self._server.address.durability, self._sleepers.hears)

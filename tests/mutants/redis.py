@@ -1,0 +1,89 @@
+"""The guards of the Redis store, and how each is broken."""
+
+from tests.mutants.guards import Mutant
+
+_LUA = "src/forebay/store/redis/lua"
+_STORE = "src/forebay/store/redis"
+_CONFORMANCE = ("tests/stores/test_conformance.py", "-k")
+_REDIS = ("tests/stores/test_redis.py",)
+_FAULTS = ("tests/process/test_redis_faults.py", "-k", "lost_reply or forgotten or memory")
+
+REDIS_MUTANTS = [
+    Mutant(
+        "a settle without a fence, in Redis",
+        f"{_LUA}/lib/settle.lua",
+        "if r[STATE] == RUNNING and r[DELIVERY] == group[2] and not outlived then",
+        "if r[STATE] == RUNNING and not outlived then",
+        (*_CONFORMANCE, "redis-settling or redis-leases"),
+    ),
+    Mutant(
+        "a plain ack without a fence, in Redis",
+        f"{_LUA}/lib/settle.lua",
+        "local held = r[STATE] == RUNNING and r[DELIVERY] == delivery",
+        "local held = r[STATE] == RUNNING",
+        (*_CONFORMANCE, "redis-settling or redis-leases"),
+    ),
+    Mutant(
+        "a renewed lease is reaped, in Redis",
+        f"{_LUA}/lib/settle.lua",
+        "r[STATE] == RUNNING and r[UNTIL] > group[3]",
+        "false",
+        (*_CONFORMANCE, "redis-leases or redis-settling"),
+    ),
+    Mutant(
+        "a repeated call is made again, in Redis",
+        f"{_LUA}/lib/keys.lua",
+        "return kept and decode(kept) or nil",
+        "return nil",
+        _FAULTS,
+    ),
+    Mutant(
+        "a spec that has changed is relied on, in Redis",
+        f"{_LUA}/lib/accept.lua",
+        "if line(queue).version ~= version then",
+        "if false then",
+        (*_CONFORMANCE, "redis-capacity or redis-routing or redis-observing or redis-threads or redis-order"),
+    ),
+    Mutant(
+        "an unsafe server is let in",
+        f"{_STORE}/health.py",
+        'elif durability == "always" and settings["appendfsync"] != "always":',
+        'elif durability == "always" and settings["appendfsync"] == "no":',
+        _REDIS,
+    ),
+    Mutant(
+        "a server that evicts is let in",
+        f"{_STORE}/health.py",
+        'if settings["maxmemory-policy"] != "noeviction":',
+        'if settings["maxmemory-policy"] == "allkeys-random":',
+        _REDIS,
+    ),
+    Mutant(
+        "a bucket that is empty stays known, in Redis",
+        f"{_LUA}/lib/jobs.lua",
+        "call('ZREM', P .. 'buckets', bucket)",
+        "local _ = bucket",
+        _REDIS,
+    ),
+    Mutant(
+        "ranks are rounded, in Redis",
+        f"{_LUA}/lib/jobs.lua",
+        "return format('%010.0f%010.0f', high, low)",
+        "return format('%020.0f', high * HALF + low)",
+        _REDIS,
+    ),
+    Mutant(
+        "a server that forgot its scripts is given up",
+        f"{_STORE}/connect.py",
+        '_ask(connection, ("SCRIPT", "LOAD", one.text))',
+        "raise",
+        _FAULTS,
+    ),
+    Mutant(
+        "what lets jobs out needs memory",
+        f"{_STORE}/scripts.py",
+        'return "" if name in _ENTERING else " flags=allow-oom"',
+        'return ""',
+        _FAULTS,
+    ),
+]

@@ -1,0 +1,195 @@
+"""What only the Redis store has: a server held to what its operator promises, keys that go, ranks beyond 2^53."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from forebay import Draft, QueueSpec, State, open_store
+from forebay.core.errors import Invalid, StoreFailed
+from forebay.core.instant import hours, minutes
+from forebay.core.limits import PRIORITY_MOST
+from forebay.core.outcome import Ack, DeadLetter, Failure, Retry, Verdict
+from forebay.core.policy import Aging, AtMost, Bounded, Fair, InOrder, KeepFor, LatestWins, Rate, Shed, While
+from forebay.store.open import open_ledger
+from forebay.store.protocol import Inspecting, Want
+from forebay.store.redis.address import Address
+from forebay.store.redis.health import Health, flaws
+from forebay.store.redis.scripts import NAMES, script
+from forebay.store.redis.store import RedisStore
+from forebay.testing.clock import ManualClock
+from forebay.testing.servers.redis import RedisServer
+from tests.stores.keys import left_behind
+
+FIT = {
+    "appendonly": "yes",
+    "appendfsync": "always",
+    "no-appendfsync-on-rewrite": "no",
+    "maxmemory": "0",
+    "maxmemory-policy": "noeviction",
+}
+
+
+def health(version: str = "7.2.4", **settings: str) -> Health:
+    return Health(
+        "redis", version, FIT | {name.replace("_", "-"): text for name, text in settings.items()}, True, 1, 10, 1, 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("looked", "durability", "word"),
+    [
+        (health("6.2.14"), "always", "version"),
+        (health(maxmemory_policy="allkeys-lru"), "always", "maxmemory-policy"),
+        (health(maxmemory_policy="volatile-ttl"), "none", "maxmemory-policy"),
+        (health(appendonly="no"), "always", "appendonly"),
+        (health(appendonly="no"), "everysec", "appendonly"),
+        (health(appendfsync="everysec"), "always", "appendfsync is everysec"),
+        (health(appendfsync="no"), "everysec", "appendfsync is no"),
+        (health(no_appendfsync_on_rewrite="yes"), "always", "rewrite"),
+        (Health("redis", "7.0.0", {}, True, 1, 1, 1, 0), "everysec", "does not tell"),
+    ],
+)
+def test_a_server_that_cannot_keep_the_promise_is_known_by_its_settings(
+    looked: Health, durability: str, word: str
+) -> None:
+    ((fact, way_out),) = flaws(looked, durability)
+    assert word in fact
+    assert way_out
+
+
+@pytest.mark.parametrize(
+    ("looked", "durability"),
+    [
+        (health(), "always"),
+        (health(appendfsync="everysec"), "everysec"),
+        (health(appendonly="no", appendfsync="no"), "none"),
+        (Health("valkey", "9.1.2", {}, True, 1, 1, 1, 0), "trusted"),
+    ],
+)
+def test_a_server_that_keeps_it_is_let_in(looked: Health, durability: str) -> None:
+    assert flaws(looked, durability) == []
+
+
+@pytest.fixture(scope="module")
+def relaxed() -> Iterator[RedisServer]:
+    with RedisServer(durable=True, private=True, settings={"appendfsync": "everysec"}) as server:
+        yield server
+
+
+def test_less_than_durable_is_refused_unless_the_operator_says_so_and_then_it_shows(relaxed: RedisServer) -> None:
+    with pytest.raises(Invalid, match=r"appendfsync is everysec.*\?durability=everysec"):
+        open_store(relaxed.url())
+    store = open_store(relaxed.url(durability="everysec"))
+    assert [receipt.durable for receipt in store.enqueue([Draft("k")])] == [False]
+    assert not store.capabilities.durable
+    assert isinstance(store, Inspecting)
+    vitals = store.vitals()
+    assert (vitals.settings["durability"], vitals.settings["appendfsync"]) == ("everysec", "everysec")
+    assert vitals.writable
+    store.close()
+
+
+def test_a_server_that_tells_nothing_must_be_vouched_for(relaxed: RedisServer) -> None:
+    with relaxed.client() as client:
+        rights = {"categories": ["+@all"], "commands": ["-config"], "keys": ["*"], "channels": ["*"]}
+        client.acl_setuser("app", enabled=True, nopass=True, **rights)
+    place = f"redis://app:any@{relaxed.host}:{relaxed.port}/1"
+    with pytest.raises(Invalid, match="does not tell"):
+        open_store(place)
+    store = open_store(f"{place}?durability=trusted")
+    assert store.enqueue([Draft("k")])[0].durable
+    store.close()
+
+
+@pytest.mark.parametrize("options", ["durability=maybe", "prefix=a%20b"])
+def test_an_option_that_is_none_is_refused(options: str) -> None:
+    with pytest.raises(Invalid):
+        open_store(f"redis://localhost/0?{options}")
+
+
+def test_no_error_shows_the_password() -> None:
+    with pytest.raises(StoreFailed) as error:
+        open_store("redis://user:s3cr3t@127.0.0.1:1/0")
+    assert "s3cr3t" not in str(error.value)
+    address = Address.of("redis://user:s3%20cr3t@host/0?prefix=a&socket_timeout=3")
+    assert (address.name, address.prefix) == ("redis://user@host/0", "{a}:")
+    assert address.hidden("no s3 cr3t here") == "no *** here"
+
+
+def test_stores_with_different_prefixes_do_not_meet(redis: RedisServer, redis_url: str) -> None:
+    one, other = open_store(redis.url(prefix="one")), open_store(redis.url(prefix="other"))
+    assert one.enqueue([Draft("k")])[0].id == other.enqueue([Draft("k")])[0].id == 1
+    assert len(one.claim([Want("default", 5)], "w", minutes(1))) == 1
+    one.close()
+    other.close()
+
+
+def test_every_script_is_one_that_the_server_takes(redis: RedisServer) -> None:
+    with redis.client() as client:
+        for name in NAMES:
+            assert client.script_load(script(name).text.decode()) == script(name).digest.decode()
+
+
+def test_ranks_beyond_what_a_number_of_lua_holds_are_exact(redis_url: str) -> None:
+    clock = ManualClock()
+    store = RedisStore(redis_url, clock=clock)
+    store.put_spec(QueueSpec(name="q", selection=Aging(timedelta(hours=1))))
+    ids = {}
+    for priority in (PRIORITY_MOST, PRIORITY_MOST - 1, 0, -PRIORITY_MOST):
+        ids[priority] = [store.enqueue([Draft("k", queue="q", priority=priority)])[0].id]
+        clock.advance(1)
+        ids[priority] += [store.enqueue([Draft("k", queue="q", priority=priority)])[0].id]
+    leases = store.claim([Want("q", 100)], "w", minutes(1))
+    assert [lease.job.id for lease in leases] == [job_id for pair in ids.values() for job_id in pair]
+    store.close()
+
+
+SPECS = [
+    QueueSpec(name="plain"),
+    QueueSpec(name="fair", share=Fair(), capacity=Bounded(100)),
+    QueueSpec(name="capped", eligibility=AtMost(2) & InOrder()),
+    QueueSpec(name="paced", eligibility=Rate(5, timedelta(seconds=1))),
+    QueueSpec(name="merged", merge=LatestWins(quiet=timedelta(seconds=1))),
+    QueueSpec(name="unique", unique=While(), retention=KeepFor(hours(1))),
+    QueueSpec(name="shedding", capacity=Bounded(5, Shed("oldest"))),
+]
+
+
+def test_a_drained_store_leaves_no_key_behind(redis: RedisServer, redis_url: str) -> None:
+    clock = ManualClock()
+    store = RedisStore(redis_url, clock=clock)
+    for spec in SPECS:
+        store.put_spec(spec)
+    for spec in SPECS:
+        for number in range(7):
+            tenant, subject, key = f"t{number % 2}", f"s{number % 2}", f"{spec.name}-{number}"
+            late = clock.now() + 10**10
+            draft = Draft("k", queue=spec.name, tenant=tenant, subject=subject, key=key, expires_at=late)
+            store.enqueue([draft])
+    store.enqueue([Draft("k", queue="bare", delay=1)])
+    verdicts: list[Verdict] = [Ack(), Retry(1_000_000, Failure("E")), DeadLetter(Failure("E")), Ack()]
+    ran = 0
+    for _ in range(200):
+        clock.advance(1_000_000)
+        leases = store.claim([Want(spec.name, 3) for spec in SPECS] + [Want("bare", 1)], "w", minutes(1))
+        store.settle([(lease, verdicts[(ran + place) % 4]) for place, lease in enumerate(leases)])
+        ran += len(leases)
+    assert store.purge(State.DEAD, clock.now() + 1, 1_000) > 5
+    clock.advance(2 * 3_600_000_000)
+    store.promote(1_000)
+    store.promote(1_000)
+    assert [backlog.depth for backlog in store.backlog()] == [0] * len(SPECS)
+    with redis.client() as client:
+        assert left_behind(client) == {}
+    store.close()
+
+
+def test_the_ledger_is_read_by_its_url(redis_url: str) -> None:
+    store = open_store(redis_url)
+    store.enqueue([Draft("k"), Draft("k")])
+    reader = open_ledger(redis_url)
+    (entry,) = reader.ledger(-1, 10)
+    assert (entry.offset, entry.record.verb, entry.record.jobs) == (0, "enqueue", 2)
+    reader.close()
+    store.close()

@@ -1,0 +1,55 @@
+"""The Redis store against the reference model. A crash is a second opener: what it reads is all that survives.
+
+How long it runs is the Hypothesis profile's say; see `tests/conftest.py`. Every history starts with an empty server.
+"""
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from forebay.store.redis.store import RedisStore
+from forebay.testing.clock import ManualClock
+from forebay.testing.machine import StoreMachine
+from forebay.testing.pair import Opened
+from forebay.testing.servers.redis import RedisServer
+from tests.stores.keys import left_behind
+
+HISTORIES = settings(
+    settings(), max_examples=max(10, settings().max_examples // 5), stateful_step_count=50, print_blob=True
+)
+
+
+class _Redis:
+    def __init__(self, server: RedisServer, clock: ManualClock) -> None:
+        self.server = server
+        self.clock = clock
+        self.store = RedisStore(server.url(), clock=clock)
+
+    def reopen(self) -> RedisStore:
+        self.store.close()
+        self.store = RedisStore(self.server.url(), clock=self.clock)
+        return self.store
+
+    def residue(self) -> Mapping[str, int]:
+        """Keys that are left, and counters that do not say so."""
+        # What nobody needs any more is swept by whoever promotes.
+        self.store.promote(1_000)
+        self.store.close()
+        with self.server.client() as client:
+            return left_behind(client)
+
+
+@pytest.mark.timeout(3_600)
+def test_redis_answers_as_the_model_does(redis: RedisServer) -> None:
+    last: list[_Redis] = []
+
+    def opener(clock: ManualClock) -> Opened:
+        for left in last:
+            left.store.close()
+        redis.clear()
+        last[:] = [_Redis(redis, clock)]
+        return Opened(last[0].store, last[0].reopen, None, last[0].residue)
+
+    run_state_machine_as_test(StoreMachine.for_store(opener), settings=HISTORIES)
