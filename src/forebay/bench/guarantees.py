@@ -32,6 +32,7 @@ PLAIN: Final = Guarantee("plain", "fifo, at least once", {}, lambda _: {})
 GUARANTEES: Final[dict[str, Guarantee]] = {
     each.name: each
     for each in (
+        Guarantee("unlike", "none, and no two neighbours alike", {}, lambda n: {"max_attempts": 24 + n % 2}),
         Guarantee("fair", "tenants take turns", {"share": Fair()}, lambda n: {"tenant": f"t{n % _TENANTS}"}),
         Guarantee(
             "rate",
