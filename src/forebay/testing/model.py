@@ -82,9 +82,9 @@ class Model(DoorModel):
             late = [i.job.id for i in waiting if not i.expired(now) and self._surely_let_in(i, now)]
             require(not late, "promote left behind what could be ready", late)
             self.next_due(now, answer.next_due)
-            stale = [item.job.id for item in self.jobs(*OPEN[:2]) if item.expired(now - _SECOND)]
-            require(not stale, "expired a second ago and not dead", stale)
             if len(self.items) < limit:
+                stale = [item.job.id for item in self.jobs(*OPEN[:2]) if item.expired(now - _SECOND)]
+                require(not stale, "expired a second ago and not dead", stale)
                 require(not self.crowded(), "promote left more dead than these queues keep", self.crowded())
 
     def claimed(self, now: Instant, wants: Sequence[Want], owner: str, span: Span, leases: Sequence[Lease]) -> None:
