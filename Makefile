@@ -2,7 +2,7 @@
 
 PYTHON  ?=
 ARGS    ?=
-WORKERS ?= 2
+WORKERS ?= 3
 
 VENV   := .venv
 PY     := $(VENV)/bin/python

@@ -85,6 +85,20 @@ GATE_MUTANTS = [
         _cases("memory", "rates"),
     ),
     Mutant(
+        "a start is spent on who has just expired",
+        f"{MEMORY}/index.py",
+        "            if row.entry.expires_at is not None and row.entry.expires_at <= now:\n",
+        "            if False:\n",
+        _cases("memory", "rates"),
+    ),
+    Mutant(
+        "a claim does not write down what it took of a rate",
+        f"{MEMORY}/jobs.py",
+        "dict(self._index.gates.moved)",
+        "dict[str, Instant]()",
+        _cases("memory", "rates"),
+    ),
+    Mutant(
         "who costs more than there is waits for ever",
         "src/forebay/core/gate.py",
         "return held + min(cost, max(slots, 1)) <= slots",

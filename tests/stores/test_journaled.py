@@ -10,6 +10,8 @@ from forebay.core.event import Purged
 from forebay.core.instant import seconds
 from forebay.core.job import Draft
 from forebay.core.outcome import Ack
+from forebay.core.policy import Rate
+from forebay.core.spec import QueueSpec
 from forebay.core.written import encode_event
 from forebay.store.memory.facts import Facts
 from forebay.store.memory.image import image
@@ -18,6 +20,7 @@ from forebay.store.memory.store import MemoryStore
 from forebay.store.protocol import Query, Want
 from forebay.testing.clock import ManualClock
 from forebay.testing.disk import FaultyDisk, MemoryDisk
+from forebay.testing.history import History
 from tests.stores.story import DIRECTORY
 
 
@@ -64,6 +67,20 @@ def test_a_read_does_not_tell_what_a_crash_could_take_back() -> None:
         assert journal.synced < store._lsn
         read()
         assert journal.synced >= store._lsn
+
+
+def test_a_start_is_never_left_over_for_later() -> None:
+    """Found by the simulation: a fall between start and claim left a job ready whose time was over when it ran."""
+    history, clock = History(), ManualClock()
+    store = MemoryStore(clock=clock, recorder=history)
+    store.put_spec(QueueSpec(name="q", eligibility=Rate(1, seconds(1), burst=1)))
+    store.enqueue([Draft("k", queue="q")] * 2)
+    assert len(store.claim([Want("q", 2)], "w", seconds(5))) == 1
+    whole = history.events[:]
+    for records in range(len(whole)):
+        history.events = whole[:records]
+        fallen = MemoryStore(clock=clock, facts=history.replay())
+        assert all(line.ready == 0 for line in fallen.backlog())
 
 
 def test_nothing_is_acknowledged_after_a_failed_sync() -> None:

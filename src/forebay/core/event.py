@@ -100,21 +100,23 @@ class Enqueued(Struct, frozen=True, array_like=True, tag="enqueued"):
 
 
 class Promoted(Struct, frozen=True, array_like=True, tag="promoted"):
-    """Waiting jobs became claimable, and the tides of their rates moved; `expired` ones died instead, unclaimed."""
+    """Waiting jobs became claimable; `expired` ones died instead, unclaimed."""
 
     at: Instant
     ids: list[int]
     expired: list[int] = []
     graves: dict[int, Grave] = {}
-    tides: dict[str, Instant] = {}
 
 
 class Claimed(Struct, frozen=True, array_like=True, tag="claimed"):
+    """Jobs were handed out; with those that a rate let in, its tide moved."""
+
     at: Instant
     owner: str
     until: Instant
     ids: list[int]
     deliveries: list[int]
+    tides: dict[str, Instant] = {}
 
 
 class Extended(Struct, frozen=True, array_like=True, tag="extended"):

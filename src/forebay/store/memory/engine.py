@@ -136,16 +136,6 @@ class Engine:
                 self._purge(ids, now, outlived=True)
         return len(rows)
 
-    def _start(self, line: Line, want: Want, now: Instant) -> None:
-        """Let in at its rates what the claim wants beyond what is ready."""
-        ready = line.counts[State.READY] if want.cls is None else line.ready_of(want.cls)
-        rows, late = self._index.start(want.queue, now, want.count - ready, want.cls)
-        if late:
-            self._let_expire(late, now)
-        if rows:
-            self._record(Promoted(now, [row.entry.id for row in rows], tides=dict(self._index.gates.moved)))
-            self._index.promoted(rows)
-
     def _expire(self, now: Instant, limit: int) -> None:
         """Jobs that nobody claimed in time go to the dead letters."""
         expires_at = self._index.expiring.next()
@@ -169,14 +159,8 @@ class Engine:
                 else:
                     line.push(row)
             self._tend(now)
-            rows = self._next(line, want, now)
+            rows = line.pop(want.count, want.cls)
         return rows
-
-    def _next(self, line: Line, want: Want, now: Instant) -> list[Row]:
-        """What is ready, and what its rates let in now."""
-        if self._index.gates.paces:
-            self._start(line, want, now)
-        return line.pop(want.count, want.cls)
 
     def _grave(self, row: Row, now: Instant) -> Grave | None:
         """Where a job that dies now will lie."""

@@ -208,12 +208,10 @@ class Facts:
     def _promoted(self, event: Promoted) -> None:
         for job_id in event.ids:
             self.rows[job_id].state = State.READY
-        if event.tides:
-            self._move_tides(event)
         for job_id in event.expired:
             self._bury(self.rows[job_id], OUT_OF_TIME, event.at, event.graves.get(job_id))
 
-    def _move_tides(self, event: Promoted) -> None:
+    def _move_tides(self, event: Claimed) -> None:
         """Each new one goes to the end; of those at the front, some that say nothing any more are forgotten."""
         tides = self.tides
         for name, tide in event.tides.items():
@@ -225,6 +223,8 @@ class Facts:
             del tides[name]
 
     def _claimed(self, event: Claimed) -> None:
+        if event.tides:
+            self._move_tides(event)
         rows, at, until, owner = self.rows, event.at, event.until, event.owner
         for job_id, delivery in zip(event.ids, event.deliveries, strict=True):
             row = rows[job_id]

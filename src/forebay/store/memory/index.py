@@ -98,7 +98,8 @@ class Index:
             self._reranked(before, row, self.lines[entry.queue])
 
     def claimed(self, rows: list[Row], until: Instant) -> None:
-        """Rows that were popped are running now."""
+        """Rows that were popped, or started, are running now."""
+        self.gates.moved.clear()
         for row in rows:
             entry = row.entry
             self.leases.add(until, entry.id)
@@ -220,7 +221,6 @@ class Index:
 
     def promoted(self, rows: list[Row]) -> None:
         """Their state is ready now."""
-        self.gates.moved.clear()
         for row in rows:
             line = self.lines[row.entry.queue]
             line.counts[State.WAITING] -= 1

@@ -42,6 +42,7 @@ from forebay.store.checks import (
 from forebay.store.memory.deadlines import rounded_up
 from forebay.store.memory.engine import TEND_LIMIT, Engine
 from forebay.store.memory.facts import ENDING_CODES
+from forebay.store.memory.line import Line
 from forebay.store.memory.row import Row
 from forebay.store.protocol import CancelAnswer, Promotion, Receipt, Want
 
@@ -97,7 +98,8 @@ class JobVerbs(Engine):
             if rows:
                 until = rounded_up(now + span, span)
                 ids = [row.entry.id for row in rows]
-                self._record(Claimed(now, owner, until, ids, [row.delivery + 1 for row in rows]))
+                deliveries, tides = [row.delivery + 1 for row in rows], dict(self._index.gates.moved)
+                self._record(Claimed(now, owner, until, ids, deliveries, tides))
                 self._index.claimed(rows, until)
                 leases = [Lease(row.picture(), owner, until) for row in rows]
                 if self._asleep:
@@ -275,12 +277,35 @@ class JobVerbs(Engine):
         line = self._index.lines.get(want.queue)
         if line is None or self._facts.paused.get(want.queue, 0) > now:
             return []
-        rows = self._next(line, want, now)
+        rows = self._ready(line, want, now)
+        return self._started(line, want, rows, now) if self._index.gates.paces else rows
+
+    def _ready(self, line: Line, want: Want, now: Instant) -> list[Row]:
+        rows = line.pop(want.count, want.cls)
         if self._index.expiring.instants:
             rows = self._without_expired(line, want, rows, now)
         line.counts[State.READY] -= len(rows)
         line.counts[State.RUNNING] += len(rows)
         return rows
+
+    def _started(self, line: Line, want: Want, rows: list[Row], now: Instant) -> list[Row]:
+        """With what the claim wants beyond what is ready, as far as rates let it in.
+
+        It is paid for by the record that hands it out: a start that a crash took back would be handed out later, when
+        its time is no longer free.
+        """
+        started: list[Row] = []
+        while (missing := want.count - len(rows) - len(started)) > 0:
+            some, late = self._index.start(want.queue, now, missing, want.cls)
+            started += some
+            if not late:
+                break
+            self._let_expire(late, now)
+            self._tend(now)
+            rows += self._ready(line, Want(want.queue, missing - len(some), want.cls), now)
+        line.counts[State.WAITING] -= len(started)
+        line.counts[State.RUNNING] += len(started)
+        return sorted([*rows, *started], key=lambda row: (row.rank, row.entry.id)) if started else rows
 
     def _held(self, lease: Lease) -> Row | None:
         """The row, if the lease is its current one; the fence decides, not the time."""

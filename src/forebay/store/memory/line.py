@@ -118,10 +118,6 @@ class Line:
         heaps = [self._classes.get(row.entry.cls)] if row.entry.cls else [self._classes.get(""), self._odd]
         return min(most, sum(heap.before(row.rank, row, most) for heap in heaps if heap is not None))
 
-    def ready_of(self, cls: str) -> int:
-        """How many of the class a claim could take."""
-        return self._size(cls)
-
     def _pop(self, name: str, count: int) -> list[Row]:
         heap = self._classes.get(name)
         if heap is None:

@@ -78,7 +78,7 @@ class Turn:
         return "gates" in self.__dict__
 
     def known(self, queue: str) -> Known:
-        return self.specs.of(queue)
+        return self.specs.of(queue, self.fetch)
 
     def fetch(self, statement: str, parameters: Iterable[Any] = ()) -> Rows:
         return self.connection.execute(statement, tuple(parameters)).fetchall()

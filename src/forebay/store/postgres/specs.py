@@ -17,6 +17,8 @@ from forebay.core.stamp import Stamper
 from forebay.store.postgres.connect import Rows, Server
 from forebay.store.postgres.runs import Stamp
 
+Fetch = Callable[[str, Iterable[Any]], Rows]
+
 _READ = "SELECT name, version, spec FROM forebay.queue WHERE name = ANY (%s)"
 
 
@@ -64,15 +66,16 @@ class Specs:
         self._known: dict[str, Known] = {}
         self.walked = ("", "")
 
-    def of(self, name: str) -> Known:
+    def of(self, name: str, fetch: Fetch | None = None) -> Known:
         known = self._known.get(name)
         if known is None:
-            self.reload([name])
+            self.reload([name], fetch)
             known = self._known[name]
         return known
 
-    def reload(self, names: Iterable[str], fetch: Callable[[str, Iterable[Any]], Rows] | None = None) -> None:
-        """Read these specs again; what has not changed keeps its turns. A turn reads them by its own connection."""
+    def reload(self, names: Iterable[str], fetch: Fetch | None = None) -> None:
+        """Read these specs again; what has not changed keeps its turns. A turn reads them by its own connection:
+        many who each had one, and waited for one more, would wait for each other."""
         names = list(names)
         found = {name: (version, text) for name, version, text in (fetch or self._server.query)(_READ, (names,))}
         for name in names:

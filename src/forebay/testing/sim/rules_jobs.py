@@ -86,18 +86,18 @@ def latest_wins(case: Case) -> Iterator[str]:
 
 
 def never_early(case: Case) -> Iterator[str]:
-    """Not before the delay that its producer gave, nor before the pause that the verdict gave."""
+    """Not before the delay that its producer gave, nor before the pause that the verdict gave; a redrive ends both."""
     book, evidence = case.book, case.evidence
     for job_id, life in book.lives.items():
         previous = None
         for turn in life.turns:
             due = life.at if previous is None else previous.ended_at
-            if previous is None:
+            if previous is None and not turn.epoch:
                 serials = (
                     [serial for serial, ids in book.by_serial.items() if job_id in ids] if life.due_at > life.at else []
                 )
                 due += evidence.wishes[serials[0]].delay if serials and serials[0] in evidence.wishes else 0
-            elif turn.epoch == previous.epoch:
+            elif previous is not None and turn.epoch == previous.epoch:
                 word = case.verdict(previous)
                 spans = [sent.after for sent in evidence.sent.get(previous.fence, []) if sent.verdict == word]
                 due += min(spans, default=0)
