@@ -42,7 +42,7 @@ REDIS_MUTANTS = [
         f"{_LUA}/lib/accept.lua",
         "if line(queue).version ~= version then",
         "if false then",
-        (*_CONFORMANCE, "redis-capacity or redis-routing or redis-observing or redis-threads or redis-order"),
+        _REDIS,
     ),
     Mutant(
         "an unsafe server is let in",

@@ -174,6 +174,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
             yield f"sqlite:///{tmp_path}/jobs.db"
         case "journal":
             yield f"memory:///{tmp_path}/journal"
+        case "redis":
+            yield request.getfixturevalue("redis_url")
         case _:
             yield request.getfixturevalue("postgres_url")
 
@@ -188,7 +190,7 @@ def read_all(store: Ledgered) -> list[LedgerEntry]:
 @pytest.mark.parametrize(
     ("url", "turns"),
     [
-        *(pytest.param(store, 800, marks=pytest.mark.nightly) for store in ("sqlite", "journal", "postgres")),
+        *(pytest.param(store, 800, marks=pytest.mark.nightly) for store in ("sqlite", "journal", "postgres", "redis")),
         ("postgres", 300),
     ],
     indirect=["url"],

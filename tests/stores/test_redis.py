@@ -10,9 +10,9 @@ from forebay.core.errors import Invalid, StoreFailed
 from forebay.core.instant import hours, minutes
 from forebay.core.limits import PRIORITY_MOST
 from forebay.core.outcome import Ack, DeadLetter, Failure, Retry, Verdict
-from forebay.core.policy import Aging, AtMost, Bounded, Fair, InOrder, KeepFor, LatestWins, Rate, Shed, While
+from forebay.core.policy import Aging, AtMost, Bounded, Fair, InOrder, KeepFor, LatestWins, Rate, Routing, Shed, While
 from forebay.store.open import open_ledger
-from forebay.store.protocol import Inspecting, Want
+from forebay.store.protocol import Inspecting, Query, Want
 from forebay.store.redis.address import Address
 from forebay.store.redis.health import Health, flaws
 from forebay.store.redis.scripts import NAMES, script
@@ -135,14 +135,28 @@ def test_ranks_beyond_what_a_number_of_lua_holds_are_exact(redis_url: str) -> No
     clock = ManualClock()
     store = RedisStore(redis_url, clock=clock)
     store.put_spec(QueueSpec(name="q", selection=Aging(timedelta(hours=1))))
-    ids = {}
+    ids = []
     for priority in (PRIORITY_MOST, PRIORITY_MOST - 1, 0, -PRIORITY_MOST):
-        ids[priority] = [store.enqueue([Draft("k", queue="q", priority=priority)])[0].id]
-        clock.advance(1)
-        ids[priority] += [store.enqueue([Draft("k", queue="q", priority=priority)])[0].id]
+        drafts = [Draft("k", queue="q", priority=priority, delay=delay) for delay in (3, 2, 1)]
+        ids += [receipt.id for receipt in reversed(store.enqueue(drafts))]
+    clock.advance(5)
     leases = store.claim([Want("q", 100)], "w", minutes(1))
-    assert [lease.job.id for lease in leases] == [job_id for pair in ids.values() for job_id in pair]
+    assert [lease.job.id for lease in leases] == ids, "a microsecond counts, at any priority"
     store.close()
+
+
+def test_another_process_follows_a_new_spec_at_once(redis_url: str) -> None:
+    one, other = open_store(redis_url), open_store(redis_url)
+    other.enqueue([Draft("k", queue="q", tenant="t")])
+    one.put_spec(QueueSpec(name="q", retention=KeepFor(hours(1)), capacity=Bounded(3), routing=Routing(max_attempts=7)))
+    other.enqueue([Draft("k", queue="q")])
+    jobs = other.browse(Query(queue="q"), 0, 10).jobs
+    assert [job.max_attempts for job in jobs] == [25, 7]
+    one.put_spec(QueueSpec(name="q", eligibility=AtMost(1)))
+    other.enqueue([Draft("k", queue="q"), Draft("k", queue="q")])
+    assert len(other.claim([Want("q", 9)], "w", minutes(1))) == 3, "two without a gate, one at it"
+    one.close()
+    other.close()
 
 
 SPECS = [

@@ -94,7 +94,7 @@ class RedisServer(Server):
         base = self._elsewhere or f"redis://:{self._password}@{LOOPBACK}:{self._port}/0"
         quick = {} if self._durable or self._elsewhere else {"durability": "trusted"}
         query = "&".join(f"{name}={value}" for name, value in {**quick, **options}.items())
-        return f"{base}?{query}" if query else base
+        return f"{base}{'&' if '?' in base else '?'}{query}" if query else base
 
     def start(self) -> None:
         """Start it and wait until it answers."""

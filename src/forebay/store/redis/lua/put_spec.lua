@@ -1,7 +1,7 @@
 -- Put a spec: name, the spec as text, what scripts know of it, the count of changes that the caller knows, partitions.
 local name, body, rule, partitions = ARGV[3], ARGV[4], decode(ARGV[5]), tonumber(ARGV[7])
-local l, count_ = line(name), tonumber(call('HGET', P .. 'head', 'specs') or 0)
-if count_ ~= tonumber(ARGV[6]) then
+local l, changes = line(name), tonumber(call('HGET', P .. 'head', 'specs') or 0)
+if changes ~= tonumber(ARGV[6]) then
   return { 'stale' }
 end
 if l.version > 0 and (l.rule.log and 1 or 0) ~= (rule.log and 1 or 0) then

@@ -3,7 +3,7 @@ local before = answered()
 if before then
   return before[1]
 end
-local name, count_ = ARGV[3], tonumber(ARGV[4])
+local name, most = ARGV[3], tonumber(ARGV[4])
 tend(TEND_LIMIT)
 
 local function without(stamps)
@@ -17,7 +17,7 @@ local function without(stamps)
 end
 
 local released = 0
-for _, place in ipairs(call('ZRANGE', P .. 'gp:' .. name, 0, count_ - 1)) do
+for _, place in ipairs(call('ZRANGE', P .. 'gp:' .. name, 0, most - 1)) do
   local sid = sub(place, 21)
   local r = fetch_one(sid)
   if (more(r).expires or MOST) > now then

@@ -143,13 +143,13 @@ local planned, accept, receipts_of
     end
     table.sort(names)
     for _, name in ipairs(names) do
-      local l, count_ = line(name), plan.arrivals[name]
+      local l, arriving = line(name), plan.arrivals[name]
       local limit = l.rule.limit
-      local excess = limit and count_ - (limit - depth(l)) or 0
+      local excess = limit and arriving - (limit - depth(l)) or 0
       if excess > 0 then
         local some = l.rule.shed and victims(plan, name, l.rule.shed, excess)
         if not some then
-          return { 'full', name, depth(l), limit, count_ }
+          return { 'full', name, depth(l), limit, arriving }
         end
         for _, sid in ipairs(some) do
           doomed[#doomed + 1] = sid

@@ -22,7 +22,7 @@ local claim, claimed_before
       call('ZREM', P .. 'odd:' .. c.r[QUEUE], sid)
     end
     if c.rests then
-      count_resting(sid, c.r, 'ZREM')
+      end_rest(sid, c.r)
     end
     if c.merges and call('HGET', P .. 'fresh:' .. c.r[QUEUE], c.merges) == sid then
       call('HDEL', P .. 'fresh:' .. c.r[QUEUE], c.merges)
@@ -140,7 +140,7 @@ local claim, claimed_before
   end
 
   -- Claim what is wanted; ids and records of all that was handed out.
-  function claim(wants, owner, span_)
+  function claim(wants, owner, length)
     local total, all, records = 0, {}, {}
     for _, want in ipairs(wants) do
       total = total + want[2]
@@ -156,7 +156,7 @@ local claim, claimed_before
           start(l, want)
         end
         if l[READY] > 0 then
-          local sids, blobs = take_queue(l, want, owner, now + span_)
+          local sids, blobs = take_queue(l, want, owner, now + length)
           for i = 1, #sids do
             all[#all + 1], records[#records + 1] = sids[i], blobs[i]
           end

@@ -1,5 +1,8 @@
 -- The legend of every key, the clock, and what a lost reply is answered by. Every script begins with this file.
 --
+-- The larger files of the library name what they give and are functions of their own, called at once: Lua allows 200
+-- names in a function, and a closure finds what it captures the sooner the fewer there are.
+--
 -- All keys begin with the prefix, whose hash tag keeps them in one slot of a cluster. In a key and in a member an id is
 -- 16 digits (a `sid`), a rank 20, and a `place` is a rank and an id: places sort as (rank, id) do, as text. Instants are
 -- microseconds. Where a set is empty Redis has no key, so what nobody needs any more leaves none behind.

@@ -3,7 +3,7 @@
 -- its new one. Who moves many alike jobs does the same in bulk, and counts by `count`.
 
 local lines, news, eased = {}, {}, {}
-local line, depth, join_ring, leave_ring, count, count_resting, add_to_sets, move, remember, publish, write_lines
+local line, depth, join_ring, leave_ring, count, end_rest, add_to_sets, move, remember, publish, write_lines
 
 (function()
   local STATES = { 'waiting', 'ready', 'running', 'done', 'dead', 'cancelled' }
@@ -54,14 +54,26 @@ local line, depth, join_ring, leave_ring, count, count_resting, add_to_sets, mov
     end
   end
 
-  function count_resting(sid, r, command)
+  -- A job that nobody has claimed yet may expire, or have to give way.
+  local function begin_rest(sid, r)
     local m = more(r)
     if m.expires then
-      call(command, P .. 'expire', unpack(command == 'ZADD' and { m.expires, sid } or { sid }))
+      call('ZADD', P .. 'expire', m.expires, sid)
     end
     if m.sheds then
-      call(command, P .. 'old:' .. r[QUEUE], unpack(command == 'ZADD' and { sid, sid } or { sid }))
-      call(command, P .. 'low:' .. r[QUEUE], unpack(command == 'ZADD' and { 0, r[RANK] .. sid } or { r[RANK] .. sid }))
+      call('ZADD', P .. 'old:' .. r[QUEUE], sid, sid)
+      call('ZADD', P .. 'low:' .. r[QUEUE], 0, r[RANK] .. sid)
+    end
+  end
+
+  function end_rest(sid, r)
+    local m = more(r)
+    if m.expires then
+      call('ZREM', P .. 'expire', sid)
+    end
+    if m.sheds then
+      call('ZREM', P .. 'old:' .. r[QUEUE], sid)
+      call('ZREM', P .. 'low:' .. r[QUEUE], r[RANK] .. sid)
     end
   end
 
@@ -117,7 +129,7 @@ local line, depth, join_ring, leave_ring, count, count_resting, add_to_sets, mov
       add_finished(sid, r)
     end
     if state < RUNNING then
-      count_resting(sid, r, 'ZADD')
+      begin_rest(sid, r)
       if m.merges then
         call('HSET', P .. 'fresh:' .. r[QUEUE], m.subject, sid)
       end
@@ -150,7 +162,7 @@ local line, depth, join_ring, leave_ring, count, count_resting, add_to_sets, mov
       remove_finished(sid, r)
     end
     if state < RUNNING then
-      count_resting(sid, r, 'ZREM')
+      end_rest(sid, r)
       if m.merges and call('HGET', P .. 'fresh:' .. r[QUEUE], m.subject) == sid then
         call('HDEL', P .. 'fresh:' .. r[QUEUE], m.subject)
       end

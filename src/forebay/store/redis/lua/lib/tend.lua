@@ -17,8 +17,8 @@ local kept_until, dead, bury, forget_all, expire, readmit, open_gates, tend, ten
 
   -- What a job is once it is dead: where its queue sends the dead, for as long as they are kept there.
   function dead(r, error, mark)
-    local is, m = edited(r), nil
-    m = is[MORE]
+    local is = edited(r)
+    local m = is[MORE]
     m.errors = failures(r, error)
     m.finished, m.gate, m.merges, m.mark = now, nil, nil, mark or m.mark
     is[STATE], is[OWNER], is[CLAIMED], is[UNTIL] = DEAD, false, false, false
