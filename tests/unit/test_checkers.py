@@ -57,8 +57,8 @@ def born(job_id: int, *, due_at: int = 0, lives: int = 2, expires_at: int | None
     return Entry(job_id, "q", "k", b"1", due_at, due_at == 0, lives, expires_at=expires_at, cls=cls)
 
 
-def paced(job_id: int, cost: int = 1) -> Entry:
-    return Entry(job_id, "q", "k", b"1", 0, False, 2, gates=(Gate("rate/q", 2, cost=cost, step=10),), cost=cost)
+def paced(job_id: int, cost: int = 1, burst: int = 2, step: int = 10) -> Entry:
+    return Entry(job_id, "q", "k", b"1", 0, False, 2, gates=(Gate("rate/q", burst, cost=cost, step=step),), cost=cost)
 
 
 def lined(job_id: int, gates: tuple[Gate, ...] = LINE) -> Entry:
@@ -160,6 +160,8 @@ CLEAN: list[tuple[Checker, list[Event]]] = [
     (rates, [Enqueued(0, [paced(1, 2), paced(2, 2)]), claim(1), claim(2, at=20)]),
     (rates, [GateSet(0, "rate/q", 4), Enqueued(0, [paced(1, 2), paced(2, 2)]), claim(1), claim(2)]),
     (rates, [Enqueued(0, [paced(1, 5), paced(2)]), claim(1), claim(2, at=40)]),
+    (rates, [Enqueued(0, [paced(1, 2)]), claim(1), Enqueued(0, [paced(2, 2, burst=4)]), claim(2)]),
+    (rates, [Enqueued(0, [paced(1, 2)]), claim(1), Enqueued(0, [paced(2, 2, step=90)]), claim(2)]),
     (readers, [own("a", 9, {0: 1, 1: 1}), own("a", 12, {0: 1}, at=3), own("b", 15, {1: 2}, at=3)]),
     (readers, [own("a", 9, {0: 1}), own("b", 19, {0: 2}, at=9), own("b", 0, {}, at=10), own("a", 30, {0: 3}, at=11)]),
     (early, [Enqueued(0, [born(1, expires_at=5)]), Promoted(6, [], [1]), Redriven(7, [1]), claim(1, at=8)]),

@@ -1,8 +1,9 @@
 """Rates: in no stretch of time did more start than the burst and what the stretch had earned.
 
 A start is a claim, and counts for as much as the job costs. Said of every stretch between two starts, however long: so
-of every window too. Where a rate got other numbers, by a newer stamp or an operator, the most generous of all that it
-ever had are taken; who costs more than the burst may go alone.
+of every window too. Where the burst became another, by a newer stamp or an operator, the greatest that it ever was is
+taken; who costs more than the burst may go alone. Starts are owed for in time: once a unit costs another length of it,
+what was owed before is worth another number of starts, and the rate is not judged any more.
 """
 
 from collections.abc import Sequence
@@ -18,12 +19,12 @@ class _Rate:
 
     def __init__(self) -> None:
         self._burst = 0
-        self._step: Span | None = None
+        self._steps: set[Span] = set()
         self._starts: list[tuple[Instant, int]] = []
 
     def stamped(self, gate: Gate) -> None:
         self._burst = max(self._burst, gate.limit)
-        self._step = gate.step if self._step is None else min(self._step, gate.step)
+        self._steps.add(gate.step)
 
     def allowed(self, limit: int) -> None:
         self._burst = max(self._burst, limit)
@@ -31,7 +32,9 @@ class _Rate:
     def start(self, at: Instant, cost: int) -> str | None:
         """What is wrong with it, if anything."""
         self._starts.append((at, cost))
-        step, total = self._step or 1, 0
+        if len(self._steps) > 1:
+            return None
+        (step,), total = self._steps, 0
         for began, each in reversed(self._starts):
             total += each
             most = max(self._burst, cost) + (at - began) // step
