@@ -145,6 +145,16 @@ def test_ranks_beyond_what_a_number_of_lua_holds_are_exact(redis_url: str) -> No
     store.close()
 
 
+def test_a_store_outlasts_any_number_of_lost_connections(redis: RedisServer, redis_url: str) -> None:
+    """The driver's pool makes a hundred connections in its life, and no more."""
+    store = open_store(redis_url)
+    with redis.client() as client:
+        for number in range(130):
+            client.client_kill_filter(_type="normal", skipme=True)
+            assert store.enqueue([Draft("k", number)])[0].id == number + 1
+    store.close()
+
+
 def test_another_process_follows_a_new_spec_at_once(redis_url: str) -> None:
     one, other = open_store(redis_url), open_store(redis_url)
     other.enqueue([Draft("k", queue="q", tenant="t")])

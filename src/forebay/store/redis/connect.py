@@ -94,7 +94,8 @@ class Server:
 
     def connect(self) -> Connection:
         """A new connection; closing it is up to the caller."""
-        connection = cast(Connection, self._pool.make_connection())
+        # Not the pool's own way: it counts those that it made, for ever, and makes no more after a hundred.
+        connection = cast(Connection, self._pool.connection_class(**self._pool.connection_kwargs))
         try:
             connection.connect()
         except (redis.RedisError, OSError) as error:
