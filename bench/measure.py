@@ -6,8 +6,10 @@ The machine is shared and noisy, so a figure alone says little; what was measure
 import argparse
 import json
 import statistics
+import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 
@@ -56,6 +58,28 @@ def run(figures: Sequence[Figure], *, rounds: int, only: str, as_json: bool) -> 
             print(json.dumps(_object(figure, ratio)))
         else:
             print(_line(figure, ratio))
+
+
+@contextmanager
+def race(count: int, module: str, *arguments: str) -> Iterator[Callable[[], None]]:
+    """Several processes of a benchmark, started and ready: what is given lets all go and waits for the last."""
+    command = [sys.executable, "-m", module, *arguments]
+    with ExitStack() as stack:
+        opened = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(count)]
+        workers = [stack.enter_context(worker) for worker in opened]
+        for worker in workers:
+            assert worker.stdout is not None
+            worker.stdout.readline()
+
+        def go() -> None:
+            for worker in workers:
+                assert worker.stdin is not None
+                worker.stdin.write(b"go\n")
+                worker.stdin.flush()
+            if any(worker.wait() for worker in workers):
+                raise RuntimeError(f"a process of {module} failed")
+
+        yield go
 
 
 def _progress(text: str) -> None:

@@ -10,12 +10,11 @@ that keeps nothing else; that of the server is XADD in pipelines of 100.
 """
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from bench.measure import Figure, arguments, run
+from bench.measure import Figure, arguments, race, run
 from bench.memory import BATCH, LEASE, cycle, drafts, fill, rate
 from bench.redis_designs import LISTS, SETS, STREAMS, live
 from forebay import Store, Want, open_store
@@ -56,17 +55,8 @@ class Ground:
         """Whole cycles by several processes at one server; the clock runs from the first start to the last end."""
         self.servers[mode].clear()
         url = self.servers[mode].url(durability=mode)
-        command = [sys.executable, "-m", "bench.redis", "--cycles", url, str(jobs // count)]
-        workers = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(count)]
-        for worker in workers:
-            assert worker.stdout is not None
-            worker.stdout.readline()
-
-        def race() -> None:
-            for worker in workers:
-                worker.communicate(b"go\n")
-
-        return rate(jobs // count * count, race)
+        with race(count, "bench.redis", "--cycles", url, str(jobs // count)) as run:
+            return rate(jobs // count * count, run)
 
     def bytes_of_a_job(self, jobs: int) -> float:
         def grown(store: Store) -> float:

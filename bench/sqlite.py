@@ -11,7 +11,6 @@ table, one index, no keys, gates, counters or memory of settles); the bound of s
 import importlib.util
 import os
 import sqlite3
-import subprocess
 import sys
 import tempfile
 import threading
@@ -20,7 +19,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from bench.measure import Figure, arguments, run
+from bench.measure import Figure, arguments, race, run
 from bench.memory import BATCH, LEASE, PAYLOAD, cycle, drafts, drain, fill, rate, raw_syncs
 from forebay import Store, Want, open_store
 from forebay.core.outcome import Ack
@@ -87,17 +86,8 @@ def processes(jobs: int, count: int) -> float:
     with tempfile.TemporaryDirectory(prefix="forebay-bench-") as directory:
         url = f"sqlite:///{directory}/jobs.db"
         open_store(url).close()
-        command = [sys.executable, "-m", "bench.sqlite", "--cycles", url, str(jobs // count)]
-        workers = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(count)]
-        for worker in workers:
-            assert worker.stdout is not None
-            worker.stdout.readline()
-
-        def race() -> None:
-            for worker in workers:
-                worker.communicate(b"go\n")
-
-        return rate(jobs // count * count, race)
+        with race(count, "bench.sqlite", "--cycles", url, str(jobs // count)) as run:
+            return rate(jobs // count * count, run)
 
 
 def cycle_when_told(url: str, jobs: int) -> None:

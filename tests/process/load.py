@@ -7,9 +7,10 @@ abandoned; nothing runs.
 """
 
 import logging
+import random
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -89,6 +90,24 @@ class Load(Site):
     def until_quiet(self, patience: float = PATIENCE) -> None:
         """Nothing is waiting, ready or running."""
         self.until(lambda: sum(backlog.depth for backlog in self.store.backlog()) == 0, "all ended", patience)
+
+    def survive(self, kills: int, kill: Callable[[], None], start: Callable[[], None]) -> None:
+        """The server is killed again and again under load, and nothing is lost."""
+        rng = random.Random(kills)
+        fleet = self.workers(2)
+        self.produce()
+        self.produce(threads=1, keyed=True)
+        self.until_busy(50)
+        for _ in range(kills):
+            time.sleep(rng.uniform(0.2, 1.0))
+            kill()
+            time.sleep(rng.uniform(0, 0.5))
+            start()
+            self.until_consumed(now(), 2)
+        self.stop_producing()
+        self.until_quiet(60)
+        assert self.end(fleet) == 0
+        self.audit_load()
 
     def audit_load(self) -> list[Job]:
         jobs = self.jobs()

@@ -51,32 +51,14 @@ def test_many_kills_of_workers(load: Load) -> None:
     kill_workers(load, 100, 5_000)
 
 
-def kill_the_server(load: Load, server: PostgresServer, kills: int) -> None:
-    rng = random.Random(kills)
-    fleet = load.workers(2)
-    load.produce()
-    load.produce(threads=1, keyed=True)
-    load.until_busy(50)
-    for _ in range(kills):
-        time.sleep(rng.uniform(0.2, 1.0))
-        server.stop(Stop.KILL)
-        time.sleep(rng.uniform(0, 0.5))
-        server.start()
-        load.until_consumed(now(), 2)
-    load.stop_producing()
-    load.until_quiet(60)
-    assert load.end(fleet) == 0
-    load.audit_load()
-
-
 def test_a_server_that_is_killed_comes_back_with_everything(load: Load, durable: PostgresServer) -> None:
-    kill_the_server(load, durable, 1)
+    load.survive(1, lambda: durable.stop(Stop.KILL), durable.start)
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1_200)
 def test_many_kills_of_the_server(load: Load, durable: PostgresServer) -> None:
-    kill_the_server(load, durable, 40)
+    load.survive(40, lambda: durable.stop(Stop.KILL), durable.start)
 
 
 def terminate_sessions(load: Load, rounds: int) -> None:

@@ -18,6 +18,7 @@ from forebay.core.instant import minutes
 from forebay.core.lease import Settled
 from forebay.core.outcome import Ack, Release
 from forebay.core.policy import AtMost
+from forebay.store import lending
 from forebay.store.protocol import Exchanging, Store, Want
 from forebay.store.redis import connect
 from forebay.store.redis.scripts import script
@@ -63,32 +64,14 @@ def store(server: RedisServer) -> Iterator[Store]:
     store.close()
 
 
-def kill_the_server(load: Load, server: RedisServer, kills: int) -> None:
-    rng = random.Random(kills)
-    fleet = load.workers(2)
-    load.produce()
-    load.produce(threads=1, keyed=True)
-    load.until_busy(50)
-    for _ in range(kills):
-        time.sleep(rng.uniform(0.2, 1.0))
-        server.kill()
-        time.sleep(rng.uniform(0, 0.5))
-        server.start()
-        load.until_consumed(now(), 2)
-    load.stop_producing()
-    load.until_quiet(60)
-    assert load.end(fleet) == 0
-    load.audit_load()
-
-
 def test_a_server_that_is_killed_comes_back_with_everything(load: Load, server: RedisServer) -> None:
-    kill_the_server(load, server, 2)
+    load.survive(2, server.kill, server.start)
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1_200)
 def test_many_kills_of_the_server(load: Load, server: RedisServer) -> None:
-    kill_the_server(load, server, 20)
+    load.survive(20, server.kill, server.start)
 
 
 @pytest.mark.nightly
@@ -154,7 +137,7 @@ def test_a_lost_reply_is_answered_alike_when_the_call_is_repeated(
 def test_a_server_that_stays_away_is_an_error_and_then_all_goes_on(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connect, "_CERTAIN_SECONDS", 0.3)
+    monkeypatch.setattr(lending, "CERTAIN_SECONDS", 0.3)
     with Proxy(server.host, server.port) as proxy:
         store = open_store(proxy.url(server.url()))
         proxy.lose_reply(script("enqueue").digest, outage=True)

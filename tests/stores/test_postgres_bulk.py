@@ -20,7 +20,8 @@ from forebay.client import Forebay
 from forebay.core.errors import KeyConflict, QueueFull, StoreFailed, WrongQueueKind
 from forebay.core.instant import seconds
 from forebay.core.policy import Aging, AtMost, Bounded, Fair, LatestWins, Priority, Retained
-from forebay.store.postgres import bulk, connect
+from forebay.store import lending
+from forebay.store.postgres import bulk
 from forebay.store.postgres.store import PostgresStore
 from forebay.store.protocol import Query, Tally
 from forebay.store.streams import enqueue_stream
@@ -251,7 +252,7 @@ def test_a_commit_that_stays_open_for_long_is_found_out_by_its_token(
     cleared_url: str, postgres: PostgresServer, small: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server has committed and is out of reach, for longer than one call asks what became of it."""
-    monkeypatch.setattr(connect, "_CERTAIN_SECONDS", 0.0)
+    monkeypatch.setattr(lending, "CERTAIN_SECONDS", 0.0)
     monkeypatch.setattr(bulk, "_PAUSE_FIRST", 0.4)
     with Proxy(postgres.host, postgres.port) as proxy, ThreadPoolExecutor(1) as threads:
         store = PostgresStore(proxy.url(cleared_url))

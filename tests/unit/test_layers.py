@@ -30,7 +30,13 @@ SHARED = [
         "forebay.store.sql_logs",
         "forebay.store.statements",
     ),
-    *("forebay.store.together", "forebay.store.migrations", "forebay.store.feeding"),
+    *(
+        "forebay.store.together",
+        "forebay.store.migrations",
+        "forebay.store.feeding",
+        "forebay.store.lending",
+        "forebay.store.sleeping",
+    ),
     "forebay.store.brokers",
 ]
 FACADE = [*CONTRACT, "forebay.store.open"]

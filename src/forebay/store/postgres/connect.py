@@ -7,12 +7,9 @@ serialisation failure changed nothing and is tried again, a bounded number of ti
 commit leaves open whether it happened: the server is asked, as soon as it answers again, what became of it.
 """
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from threading import BoundedSemaphore, Event, Lock
-from time import monotonic
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import unquote, urlsplit
 
@@ -22,20 +19,14 @@ from psycopg.abc import Buffer
 from psycopg.adapt import AdaptersMap, Dumper, Loader
 from psycopg.types import TypeInfo
 
-from forebay.core.errors import Closed, StoreFailed
+from forebay.core.errors import StoreFailed
+from forebay.store.lending import REMEDY, Asking, Lending
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 Rows = list[tuple[Any, ...]]
 
-CONNECTIONS_MOST: Final = 16
-_WAIT_SECONDS: Final = 30.0
 _CONNECT_SECONDS: Final = 10
 _CLASHES_MOST: Final = 20
-_CERTAIN_SECONDS: Final = 15.0
-"""How long a call whose outcome is open goes on asking; then it is `StoreFailed`."""
-
-_ASK_FIRST: Final = 0.02
-_ASK_MOST: Final = 1.0
 _XID: Final = "SELECT pg_current_xact_id_if_assigned()::text"
 _STATUS: Final = "SELECT pg_xact_status(%s::text::xid8)"
 _CLASHES: Final = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
@@ -49,8 +40,6 @@ _KEEPALIVE: Final[dict[str, Any]] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
-
-_REMEDY: Final = "try again: it reconnects by itself, and a call that has a key adds nothing twice"
 
 T = TypeVar("T")
 
@@ -107,18 +96,13 @@ class Line:
         return self.connection.pgconn.transaction_status == pq.TransactionStatus.IDLE
 
 
-class Server:
+class Server(Lending[Line]):
     """One database, as one process uses it."""
 
     def __init__(self, url: str) -> None:
+        super().__init__(masked(url))
         self.url = url
-        self.name = masked(url)
-        self._process = os.getpid()
         self._context = _adapters()
-        self._room = BoundedSemaphore(CONNECTIONS_MOST)
-        self._guard = Lock()
-        self._idle: list[Line] = []
-        self._closed = False
 
     def connect(self) -> Connection:
         """A new connection in autocommit; closing it is up to the caller."""
@@ -164,31 +148,23 @@ class Server:
                     return progress.answers[0]
         raise self._clashed()
 
-    def close(self) -> None:
-        with self._guard:
-            self._closed = True
-            idle, self._idle = self._idle, []
-        if os.getpid() == self._process:
-            for line in idle:
-                line.connection.close()
-
     def failure(self, error: psycopg.Error) -> StoreFailed:
         text = without_password(str(error).strip(), self.url).splitlines()
-        return StoreFailed(self.name, text[0] if text else type(error).__name__, _REMEDY)
+        return StoreFailed(self.name, text[0] if text else type(error).__name__, REMEDY)
 
     def _clashed(self) -> StoreFailed:
-        return StoreFailed(self.name, f"{_CLASHES_MOST} transactions in a row clashed with others", _REMEDY)
+        return StoreFailed(self.name, f"{_CLASHES_MOST} transactions in a row clashed with others", REMEDY)
 
     def _has_committed(self, xid: str | None) -> bool:
         """What became of a transaction whose connection was lost. One without an id has written nothing."""
-        ask = _Asking()
+        ask = Asking()
         while xid is not None:
             try:
                 status = self.query(_STATUS, (xid,))[0][0]
                 if status != "in progress":
                     return bool(status == "committed")
                 if ask.over:
-                    raise StoreFailed(self.name, "a commit is under way for too long", _REMEDY)
+                    raise StoreFailed(self.name, "a commit is under way for too long", REMEDY)
             except StoreFailed:
                 if ask.over:
                     raise
@@ -197,10 +173,9 @@ class Server:
 
     def _attempt(self, action: Callable[[Line], T], repeatable: "bool | _Progress[Any]", certain: bool = False) -> T:
         """The action on a connection that works; an idle one may have died meanwhile, so a second one is tried."""
-        ask: _Asking | None = None
+        ask: Asking | None = None
         last = False
         while True:
-            self._enter()
             line: Line | None = None
             try:
                 line = self._take(fresh=last)
@@ -213,43 +188,24 @@ class Server:
             except psycopg.Error as error:
                 safe = repeatable if isinstance(repeatable, bool) else not repeatable.answers
                 unknown = not isinstance(error, psycopg.errors.ReadOnlySqlTransaction)
-                ask = ask or (_Asking() if certain and unknown else None)
+                ask = ask or (Asking() if certain and unknown else None)
                 if (last if ask is None else ask.over) or not safe or not isinstance(error, _ELSEWHERE):
                     raise self.failure(error) from error
             finally:
                 if line is not None:
                     self._give_back(line)
-                self._room.release()
             last = True
             if ask is not None:
                 ask.rest()
 
-    def _enter(self) -> None:
-        if os.getpid() != self._process:
-            reason = f"it was opened by process {self._process} and is used by process {os.getpid()} after a fork"
-            raise StoreFailed(self.name, reason)
-        if not self._room.acquire(timeout=_WAIT_SECONDS):
-            reason = f"all {CONNECTIONS_MOST} connections of this process were busy for {_WAIT_SECONDS:g} s"
-            raise StoreFailed(self.name, reason, _REMEDY)
+    def _open(self) -> Line:
+        return Line(self.connect())
 
-    def _take(self, fresh: bool) -> Line:
-        with self._guard:
-            if self._closed:
-                raise Closed("the store")
-            # One dead connection means that its siblings of the same age are probably dead as well.
-            stale, self._idle = (self._idle, []) if fresh else ([], self._idle)
-            line = self._idle.pop() if self._idle else None
-        for each in stale:
-            each.connection.close()
-        return line or Line(self.connect())
-
-    def _give_back(self, line: Line) -> None:
-        if line.idle:
-            with self._guard:
-                if not self._closed:
-                    self._idle.append(line)
-                    return
+    def _end(self, line: Line) -> None:
         line.connection.close()
+
+    def _works(self, line: Line) -> bool:
+        return line.idle
 
 
 class _Context:
@@ -258,23 +214,6 @@ class _Context:
     def __init__(self, adapters: AdaptersMap) -> None:
         self.adapters = adapters
         self.connection = None
-
-
-class _Asking:
-    """Until when to ask on, and how often."""
-
-    def __init__(self) -> None:
-        self._end = monotonic() + _CERTAIN_SECONDS
-        self._pause = 0.0
-
-    @property
-    def over(self) -> bool:
-        return monotonic() >= self._end
-
-    def rest(self) -> None:
-        """Not at all before the second time: what broke is mostly an old connection."""
-        Event().wait(self._pause)
-        self._pause = min(_ASK_MOST, max(_ASK_FIRST, self._pause * 2))
 
 
 class _Progress(Generic[T]):

@@ -89,7 +89,7 @@ class Intake(Base):
                     give_up_at = now + self._patience(full)
                 if now >= give_up_at:
                     raise
-                self._sleepers.until_room(full, give_up_at, partial(self._room_at, full))
+                self._sleepers.until_room(full.queue, give_up_at, partial(self._room_at, full))
 
     def _patience(self, full: QueueFull) -> int:
         """How long the full queue lets its producers wait; a batch that can never fit does not wait at all."""

@@ -8,8 +8,8 @@ second while nothing is heard, as behind a pooler that does not pass notificatio
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from threading import Event, Lock, Thread
+from collections.abc import Callable, Iterable
+from threading import Event
 from time import monotonic
 from typing import Final
 from uuid import uuid4
@@ -17,14 +17,14 @@ from uuid import uuid4
 import psycopg
 
 from forebay.core.clock import Clock
-from forebay.core.errors import Closed, ForebayError, QueueFull
+from forebay.core.errors import ForebayError
 from forebay.core.instant import Instant, Span
 from forebay.store.postgres.connect import Connection, Server
+from forebay.store.sleeping import Sleeping
 
 _log = logging.getLogger("forebay.store")
 
 _CHANNEL: Final = "forebay"
-_LOOK_EVERY: Final[Span] = 1_000_000
 _SEND_EVERY: Final = 0.02
 _LOOK_DEAF: Final[Span] = 100_000
 _PING_EVERY: Final = 5.0
@@ -34,47 +34,21 @@ _RETRY_FIRST: Final = 0.1
 _RETRY_MOST: Final = 5.0
 _NAMES_MOST: Final = 64
 
-Ready = Callable[[], Instant]
-"""When there may be something, as the tables say now."""
 
-
-class _Sleeper:
-    """`news`: there may be something. Without it the signal only means to look at the tables again."""
-
-    def __init__(self) -> None:
-        self.signal = Event()
-        self.news = False
-
-
-class Sleepers:
-    """Who sleeps in this process, by queue: claimers for work, producers for room."""
+class Sleepers(Sleeping):
+    """The sleepers of this process, and what it tells the others."""
 
     def __init__(self, server: Server, clock: Clock, now: Callable[[], Instant]) -> None:
+        super().__init__(clock, now, _LOOK_DEAF)
         self._server = server
-        self._clock = clock
-        self._now = now
-        self._guard = Lock()
-        self._claimers: dict[str, set[_Sleeper]] = {}
-        self._producers: dict[str, set[_Sleeper]] = {}
-        self._closing = Event()
         self._untold: set[str] = set()
         self._told = Event()
         self._me = f"@{uuid4().hex}"
-        self._deaf = True
-        self._threads: dict[str, Thread] = {}
-
-    @property
-    def hears(self) -> bool | None:
-        """Whether notifications arrive; None while nobody here has waited for one."""
-        return not self._deaf if "listen" in self._threads else None
 
     def hear(self, news: Iterable[str], eased: Iterable[str]) -> None:
         """Something was committed: queues that may have work, and queues that may have room."""
         with self._guard:
-            for queue in news:
-                _wake(self._claimers.get(queue, ()))
-            for queue in eased:
-                _wake(self._producers.get(queue, ()))
+            self._wake(news, eased)
             self._untold.update(news, eased)
         if self._untold:
             self._told.set()
@@ -83,56 +57,7 @@ class Sleepers:
     def close(self) -> None:
         self._closing.set()
         self._told.set()
-        self.look_again()
-        for thread in list(self._threads.values()):
-            thread.join(_LISTEN_FOR * 5)
-
-    def look_again(self) -> None:
-        """News may have been missed."""
-        with self._guard:
-            for sleepers in (*self._claimers.values(), *self._producers.values()):
-                for sleeper in sleepers:
-                    sleeper.signal.set()
-
-    def until_work(self, queues: Sequence[str], end: Instant, ready: Ready) -> bool:
-        return self._sleep(self._claimers, queues, end, ready)
-
-    def until_room(self, full: QueueFull, end: Instant, ready: Ready) -> bool:
-        return self._sleep(self._producers, [full.queue], end, ready)
-
-    def _sleep(self, rooms: dict[str, set[_Sleeper]], queues: Sequence[str], end: Instant, ready: Ready) -> bool:
-        """True: there may be something. Whoever sleeps is known before the tables are asked, so no news is missed."""
-        self._start("listen", self._listen)
-        sleeper = _Sleeper()
-        with self._guard:
-            for queue in queues:
-                rooms.setdefault(queue, set()).add(sleeper)
-        try:
-            while not sleeper.news:
-                if self._closing.is_set():
-                    raise Closed("the store")
-                sleeper.signal.clear()
-                wake_at, now = ready(), self._now()
-                if wake_at <= now or end <= now:
-                    return wake_at <= now
-                look = _LOOK_DEAF if self._deaf else _LOOK_EVERY
-                self._clock.wait(sleeper.signal, min(wake_at - now, end - now, look))
-            return True
-        finally:
-            with self._guard:
-                for queue in queues:
-                    rooms[queue].discard(sleeper)
-                    if not rooms[queue]:
-                        del rooms[queue]
-
-    def _start(self, name: str, target: Callable[[], None]) -> None:
-        if name in self._threads:
-            return
-        with self._guard:
-            if name in self._threads or self._closing.is_set():
-                return
-            thread = self._threads[name] = Thread(target=target, name=f"forebay-{name}", daemon=True)
-        thread.start()
+        super().close()
 
     def _tell(self) -> None:
         """Send what others should hear, now and then; a failure only delays them."""
@@ -175,13 +100,5 @@ class Sleepers:
                 if self._me in names:
                     continue
                 with self._guard:
-                    for queue in names:
-                        _wake(self._claimers.get(queue, ()))
-                        _wake(self._producers.get(queue, ()))
+                    self._wake(names, names)
         self._deaf = True
-
-
-def _wake(sleepers: Iterable[_Sleeper]) -> None:
-    for sleeper in sleepers:
-        sleeper.news = True
-        sleeper.signal.set()

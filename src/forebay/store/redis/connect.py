@@ -6,37 +6,27 @@ time. A connection that is lost after a call was sent leaves open whether it hap
 same token, until the server has answered, for a bounded time; it then answers what it answered before.
 """
 
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import count
-from threading import BoundedSemaphore, Event, Lock
-from time import monotonic
 from typing import Any, Final, Protocol, TypeVar, cast
 from uuid import uuid4
 
 import redis
 from redis.connection import ConnectionPool
 
-from forebay.core.errors import Closed, StoreFailed
+from forebay.core.errors import StoreFailed
 from forebay.core.instant import Instant
+from forebay.store.lending import REMEDY, Asking, Lending
 from forebay.store.redis.address import Address
 from forebay.store.redis.scripts import Script, script
 
 Argument = bytes | str | int
 
-CONNECTIONS_MOST: Final = 16
-_WAIT_SECONDS: Final = 30.0
 _CONNECT_SECONDS: Final = 10.0
 _ANSWER_SECONDS: Final = 30.0
 _REFUSED_SECONDS: Final = 5.0
 """How long a server that refuses, and says so, is asked again."""
 
-_CERTAIN_SECONDS: Final = 15.0
-"""How long a call whose outcome is open goes on asking; then it is `StoreFailed`."""
-
-_ASK_FIRST: Final = 0.01
-_ASK_MOST: Final = 0.5
 _FOR_NOW: Final = (
     redis.exceptions.BusyLoadingError,
     redis.exceptions.ClusterDownError,
@@ -46,8 +36,6 @@ _FOR_NOW: Final = (
 )
 _FOR_NOW_TOO: Final = ("BUSY", "NOREPLICAS", "UNBLOCKED")
 """Errors that have no class of their own in the driver begin so."""
-
-_REMEDY: Final = "try again: it reconnects by itself, and a call that has a key adds nothing twice"
 
 T = TypeVar("T")
 
@@ -69,13 +57,12 @@ class Connection(Protocol):
     def can_read(self, timeout: float) -> bool: ...
 
 
-class Server:
+class Server(Lending[Connection]):
     """One server, as one process uses it."""
 
     def __init__(self, address: Address) -> None:
+        super().__init__(address.name)
         self.address = address
-        self.name = address.name
-        self._process = os.getpid()
         self._pool = ConnectionPool.from_url(
             address.url,
             protocol=2,
@@ -85,10 +72,6 @@ class Server:
             driver_info=None,
             retry=None,
         )
-        self._room = BoundedSemaphore(CONNECTIONS_MOST)
-        self._guard = Lock()
-        self._idle: list[Connection] = []
-        self._closed = False
         self._tokens = count()
         self._me = uuid4().hex
 
@@ -114,26 +97,19 @@ class Server:
         """One command that may be repeated."""
         return self._attempt(lambda connection: _ask(connection, arguments))
 
-    def close(self) -> None:
-        with self._guard:
-            self._closed = True
-            idle, self._idle = self._idle, []
-        if os.getpid() == self._process:
-            for connection in idle:
-                connection.disconnect()
-
     def failure(self, error: Exception) -> StoreFailed:
         text = self.address.hidden(str(error).strip()).splitlines()
-        return StoreFailed(self.name, text[0] if text else type(error).__name__, _REMEDY)
+        return StoreFailed(self.name, text[0] if text else type(error).__name__, REMEDY)
 
     def _attempt(self, action: Callable[[Connection], T]) -> T:
         """The action on a connection that works; an idle one may have died meanwhile, so a second one is tried."""
-        asking: _Asking | None = None
+        asking: Asking | None = None
         fresh = False
         while True:
+            connection: Connection | None = None
             try:
-                with self._lent(fresh) as connection:
-                    return action(connection)
+                connection = self._take(fresh)
+                return action(connection)
             except StoreFailed:
                 if asking is None or asking.over:
                     raise
@@ -141,74 +117,30 @@ class Server:
                 asking = asking or _asking(error)
                 if asking is None or asking.over:
                     raise self.failure(error) from error
+            finally:
+                if connection is not None:
+                    self._give_back(connection)
             fresh = True
             asking.rest()
 
-    @contextmanager
-    def _lent(self, fresh: bool) -> Iterator[Connection]:
-        self._enter()
-        try:
-            connection = self._take(fresh)
-            try:
-                yield connection
-            finally:
-                self._give_back(connection)
-        finally:
-            self._room.release()
+    def _open(self) -> Connection:
+        return self.connect()
 
-    def _enter(self) -> None:
-        if os.getpid() != self._process:
-            reason = f"it was opened by process {self._process} and is used by process {os.getpid()} after a fork"
-            raise StoreFailed(self.name, reason)
-        if not self._room.acquire(timeout=_WAIT_SECONDS):
-            reason = f"all {CONNECTIONS_MOST} connections of this process were busy for {_WAIT_SECONDS:g} s"
-            raise StoreFailed(self.name, reason, _REMEDY)
+    def _end(self, line: Connection) -> None:
+        line.disconnect()
 
-    def _take(self, fresh: bool) -> Connection:
-        with self._guard:
-            if self._closed:
-                raise Closed("the store")
-            # One dead connection means that its siblings of the same age are probably dead as well.
-            stale, self._idle = (self._idle, []) if fresh else ([], self._idle)
-            connection = self._idle.pop() if self._idle else None
-        for each in stale:
-            each.disconnect()
-        return connection or self.connect()
-
-    def _give_back(self, connection: Connection) -> None:
-        if connection.is_connected:
-            with self._guard:
-                if not self._closed:
-                    self._idle.append(connection)
-                    return
-        connection.disconnect()
+    def _works(self, line: Connection) -> bool:
+        return line.is_connected
 
 
-class _Asking:
-    """Until when to ask on, and how often."""
-
-    def __init__(self, seconds: float) -> None:
-        self._end = monotonic() + seconds
-        self._pause = 0.0
-
-    @property
-    def over(self) -> bool:
-        return monotonic() >= self._end
-
-    def rest(self) -> None:
-        """Not at all before the second time: what broke is mostly an old connection."""
-        Event().wait(self._pause)
-        self._pause = min(_ASK_MOST, max(_ASK_FIRST, self._pause * 2))
-
-
-def _asking(error: Exception) -> _Asking | None:
+def _asking(error: Exception) -> Asking | None:
     """How long to ask again after this error; None: it would not help."""
     if isinstance(error, redis.AuthenticationError | redis.exceptions.AuthorizationError):
         return None
     if isinstance(error, _FOR_NOW) or str(error).startswith(_FOR_NOW_TOO):
-        return _Asking(_REFUSED_SECONDS)
+        return Asking(_REFUSED_SECONDS)
     unknown = isinstance(error, redis.ConnectionError | redis.TimeoutError | OSError)
-    return _Asking(_CERTAIN_SECONDS) if unknown else None
+    return Asking() if unknown else None
 
 
 def _evaluate(connection: Connection, one: Script, given: tuple[Argument, ...]) -> Any:
