@@ -70,7 +70,9 @@ def lab() -> Iterator[None]:
         name = (error.name or "").partition(".")[0]
         if name not in {"psycopg", "redis", "pyarrow", "hiredis"}:
             raise
-        raise CommandFailed(f"{name} is not installed; pip install 'forebay[postgres,redis,spark]'", UNREACHABLE) from None
+        raise CommandFailed(
+            f"{name} is not installed; pip install 'forebay[postgres,redis,spark]'", UNREACHABLE
+        ) from None
 
 
 def _list(call: Call) -> int:
@@ -176,7 +178,9 @@ def _page(call: Call, given: str | None) -> Path:
 def _write(call: Call, out: Path) -> None:
     folder = Path(call.args.results) / call.args.scale
     if not folder.is_dir():
-        raise Invalid("results", f"there are none in {folder}", f"measure first: forebay lab all --scale {call.args.scale}")
+        raise Invalid(
+            "results", f"there are none in {folder}", f"measure first: forebay lab all --scale {call.args.scale}"
+        )
     with needing_spark(), spark_of(call, quick=True) as spark:
         from forebay.lab.report import judged, read, write_report
 

@@ -68,7 +68,7 @@ class Drive:
         results: Results,
         seed: int,
         say: Callable[[str], None],
-        begin: Callable[[Step, Left], None] = lambda step, left: None,
+        begin: Callable[[Step, Left], None] | None = None,
     ) -> None:
         self._results = results
         self._seed = seed
@@ -85,7 +85,8 @@ class Drive:
         for place, step in enumerate(todo):
             pace = (spent + 5) / (planned + 5)
             left = pace * sum(each.case.seconds for each in todo[place:])
-            self._begin(step, Left(len(steps) - len(todo) + place, len(steps), left))
+            if self._begin is not None:
+                self._begin(step, Left(len(steps) - len(todo) + place, len(steps), left))
             began = time.monotonic()
             reason = self._measured(step)
             took = time.monotonic() - began

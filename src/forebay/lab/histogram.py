@@ -13,13 +13,18 @@ _GROWTH: Final = math.log(1.02)
 _LEAST: Final = 1e-6
 
 
+def place_of(seconds: float) -> int:
+    """The bucket of a length."""
+    return math.ceil(math.log(seconds / _LEAST) / _GROWTH) if seconds > _LEAST else 0
+
+
 class Histogram(Struct):
     """Counts by bucket; bucket n ends at 1.02ⁿ microseconds."""
 
     counts: dict[int, int] = {}
 
     def add(self, seconds: float, times: int = 1) -> None:
-        place = math.ceil(math.log(seconds / _LEAST) / _GROWTH) if seconds > _LEAST else 0
+        place = place_of(seconds)
         self.counts[place] = self.counts.get(place, 0) + times
 
     def plus(self, other: "Histogram") -> "Histogram":

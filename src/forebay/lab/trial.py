@@ -90,7 +90,9 @@ class Trial(Struct, frozen=True, kw_only=True):
         *,
         hear: Callable[[Sample], object] | None = None,
         disturb: Callable[[Fleet, Ground], object] | None = None,
+        afterwards: Callable[[Ground, "Outcome"], object] | None = None,
     ) -> Outcome:
+        """`afterwards` is called while the ground is still there."""
         directory.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
             ground = stack.enter_context(Ground(self.store, settings=self.settings))
@@ -112,7 +114,10 @@ class Trial(Struct, frozen=True, kw_only=True):
             ended = time.monotonic()
             loaded = len(watch.samples)
             code = self._drain(watch, fleet)
-            return self._outcome(load, watch, loaded, evidence, code, time.monotonic() - ended, ground, directory)
+            outcome = self._outcome(load, watch, loaded, evidence, code, time.monotonic() - ended, ground, directory)
+            if afterwards is not None:
+                afterwards(ground, outcome)
+            return outcome
 
     def fleet(self, url: str, directory: Path) -> Fleet:
         return Fleet(

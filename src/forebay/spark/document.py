@@ -1,6 +1,7 @@
 """The paper on which reports are written: one HTML page that needs no network and on which nothing runs.
 
-Its policy forbids both. All that is put into it is text and nothing else, but for what these functions and `plots` made.
+Its policy forbids both. All that is put into it is text and nothing else, but for what is made here
+and by `plots`.
 """
 
 from collections.abc import Iterable, Sequence

@@ -62,16 +62,18 @@ class Spread(Struct, frozen=True):
 def sweep(
     title: str, sentence: str, places: Sequence[str], series: Sequence[tuple[str, Sequence[Spread]]], unit: str
 ) -> str:
-    """Values over settings, which stand side by side however far apart they are; a stroke from the least to the most."""
+    """Values over settings, side by side however far apart they are; a stroke goes from the least to the most."""
     shown = [(name, spreads) for name, spreads in series[:SERIES_MOST] if spreads]
     if not shown:
         return nothing(title)
-    where = {place: number for number, place in enumerate(places)}
+    where = {place: float(at) for at, place in enumerate(places)}
     top = max(each.most for _, spreads in shown for each in spreads)
     frame = _Frame(-0.5, len(places) - 0.5, top, unit)
     parts = [frame.axes()]
-    for number, place in enumerate(places):
-        parts.append(f'<text class="x" x="{frame.x(number):.1f}" y="{HEIGHT - 12}">{escape(_cut(place, 14))}</text>')
+    parts += [
+        f'<text class="x" x="{frame.x(where[place]):.1f}" y="{HEIGHT - 12}">{escape(_cut(place, 14))}</text>'
+        for place in places
+    ]
     for colour, (name, spreads) in enumerate(shown):
         points = [(frame.x(where[each.at]) + 3 * colour, frame.y(each.middle)) for each in spreads]
         parts.append(_stroke(points, colour) if len(points) > 1 else "")

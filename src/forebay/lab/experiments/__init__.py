@@ -17,7 +17,7 @@ from forebay.lab.experiments import (
 )
 from forebay.lab.experiments.base import Experiment
 
-EXPERIMENTS: Final = tuple(
+EXPERIMENTS: Final[tuple[Experiment, ...]] = tuple(
     module.EXPERIMENT
     for module in (
         e01_workers,

@@ -59,8 +59,6 @@ def flat_out(
     ground = stage.ground()
     app = stage.app(ground)
     seeded(app, idle_drafts(jobs))
-    crew = stage.fleet(
-        ground, processes=processes, concurrency=concurrency, claim_batch=claim_batch, effects=False
-    )
+    crew = stage.fleet(ground, processes=processes, concurrency=concurrency, claim_batch=claim_batch, effects=False)
     at_work(stage, crew, processes)
     return saturated(stage, ground, crew, jobs, warm_up, seconds)

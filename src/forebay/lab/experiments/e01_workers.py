@@ -22,8 +22,14 @@ def _case(store: str, processes: int, concurrency: int, scale: Scale) -> Case:
     seconds, warm_up, rounds = {"quick": (1.5, 0.5, 1), "full": (6.0, 2.0, 2), "release": (15.0, 5.0, 3)}[scale]
     jobs = round(_BACKLOG[store] * (seconds + 2 * warm_up))
     settings = {
-        **{"workers": processes * concurrency, "processes": processes, "concurrency": concurrency, "claim_batch": 100},
-        **{"jobs": jobs, "seconds": seconds, "warm_up": warm_up, "layout": f"{processes}×{concurrency}"},
+        "workers": processes * concurrency,
+        "processes": processes,
+        "concurrency": concurrency,
+        "claim_batch": 100,
+        "jobs": jobs,
+        "seconds": seconds,
+        "warm_up": warm_up,
+        "layout": f"{processes}×{concurrency}",
     }
     takes = seconds + warm_up + 2.5 + 0.45 * processes + jobs / 100_000
     return Case(f"{store}-{processes}x{concurrency}", store, settings, takes, rounds)

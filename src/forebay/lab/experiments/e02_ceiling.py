@@ -11,7 +11,7 @@ from forebay.core.ledger import LedgerRule
 from forebay.lab.draw import MIXES
 from forebay.lab.experiments.backlogs import at_work, depth, idle_drafts, saturated, seeded
 from forebay.lab.experiments.base import Case, Chart, Experiment, Finding, Found, Scale, missing, ratio
-from forebay.lab.experiments.stage import Crew, Stage, Working
+from forebay.lab.experiments.stage import Crew, Stage
 from forebay.lab.experiments.window import Window
 from forebay.lab.ground import Ground
 from forebay.lab.load import Load
@@ -192,8 +192,8 @@ EXPERIMENT: Final = Experiment(
     "The ceiling, named",
     "The bound is the CPU of two cores, shared by server and workers, not locks and not the disk: with half the cores "
     "the rate halves, without syncs it hardly moves, and claimers without a worker show how much of it is Python.",
-    "Each suspect is removed alone: a core, the sync of commits, the ledger, the worker around the claims. What changes "
-    "the rate is the bound; wait events and syncs a second stand beside it (evidence/…).",
+    "Each suspect is removed alone: a core, the sync of commits, the ledger, the worker around the claims. What "
+    "changes the rate is the bound; wait events and syncs a second stand beside it (evidence/…).",
     _cases,
     _run,
     _judge,

@@ -21,8 +21,12 @@ def _case(store: str, batch: int, scale: Scale) -> Case:
     seconds, warm_up, rounds = {"quick": (1.5, 0.5, 1), "full": (5.0, 2.0, 2), "release": (15.0, 3.0, 3)}[scale]
     jobs = round(_backlog(store, batch) * (seconds + 2 * warm_up))
     settings = {
-        **{"claim_batch": batch, "processes": _PROCESSES, "concurrency": _CONCURRENCY},
-        **{"jobs": jobs, "seconds": seconds, "warm_up": warm_up},
+        "claim_batch": batch,
+        "processes": _PROCESSES,
+        "concurrency": _CONCURRENCY,
+        "jobs": jobs,
+        "seconds": seconds,
+        "warm_up": warm_up,
     }
     return Case(f"{store}-{batch}", store, settings, seconds + warm_up + 4 + jobs / 100_000, rounds)
 

@@ -5,7 +5,7 @@ import random
 import signal
 import time
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from forebay.lab.draw import parse_mix
 from forebay.lab.experiments.backlogs import depth
@@ -34,10 +34,23 @@ def _cases(scale: Scale) -> list[Case]:
     seconds, every, rounds = {"quick": (6, 1.0, 1), "full": (40, 2.0, 1), "release": (300, 2.0, 2)}[scale]
     cases = []
     for store, rate in _RATES["quick" if scale == "quick" else "full"].items():
-        settings = {"rate": rate, "seconds": seconds, "every": every, "victim": "worker", "mix": _MIX, "lease": _LEASE}
+        settings: dict[str, Any] = {
+            "rate": rate,
+            "seconds": seconds,
+            "every": every,
+            "victim": "worker",
+            "mix": _MIX,
+            "lease": _LEASE,
+        }
         settings |= {"processes": 3, "concurrency": 256, "spark": scale != "quick" and store == "postgres"}
         cases.append(Case(f"{store}-worker", store, settings, seconds + 12 + 60 * settings["spark"], rounds))
-    settings = {**cases[0].settings, "victim": "all", "every": 4.0, "rate": cases[0].settings["rate"] // 2, "spark": False}
+    settings = {
+        **cases[0].settings,
+        "victim": "all",
+        "every": 4.0,
+        "rate": cases[0].settings["rate"] // 2,
+        "spark": False,
+    }
     return [*cases, Case("postgres-all", "postgres", settings, seconds + 14, rounds)]
 
 
@@ -48,10 +61,8 @@ def _run(case: Case, stage: Stage) -> None:
     app.store.put_spec(SPEC)
     shape = {name: given[name] for name in ("processes", "concurrency", "lease")}
     fleet = stage.fleet(ground, **shape, starts=True).fleet
-    load = Load(
-        *(ground.url,), rate=given["rate"], seconds=given["seconds"], directory=stage.directory, mix=mix, seed=stage.seed,
-        keys=True,
-    )  # fmt: skip
+    shape = {name: given[name] for name in ("rate", "seconds")}
+    load = Load(ground.url, **shape, directory=stage.directory, mix=mix, seed=stage.seed, keys=True)
     began = time.monotonic()
     with load, Watch(ground.url, fleet=fleet, load=load, ground=ground) as watch:
         load.start()
@@ -98,17 +109,27 @@ def _prove(case: Case, stage: Stage, load: Load, url: str, kills: int) -> None:
 
     store = open_store(url)
     try:
-        given = {"least": 100, "faults": kills, "least_faults": 2}
+        given: dict[str, Any] = {"least": 100, "faults": kills, "least_faults": 2}
         verdict = audit_quickly(load.receipts, stage.effects, store, queue=QUEUE, **given)
     finally:
         store.close()
     stage.say(f"{verdict.answer}: {verdict.accepted:,} accepted, {verdict.lost} lost, {verdict.doubled} doubled")
-    for name in ("accepted", "effects", "dead", "lost", "unfinished", "doubled", "redelivered", "unexpected", "unknown"):
+    for name in (
+        "accepted",
+        "effects",
+        "dead",
+        "lost",
+        "unfinished",
+        "doubled",
+        "redelivered",
+        "unexpected",
+        "unknown",
+    ):
         stage.record(name, getattr(verdict, name), "jobs")
     stage.record("passed", float(verdict.answer == "PASS"), "")
     if case.settings["spark"]:
         lake = stage.directory / "lake"
-        said = audit(load.receipts, stage.effects, url, lake, **given, dead=verdict.dead)
+        said = audit(load.receipts, stage.effects, url, lake, **given)
         stage.say(f"{said.answer} on Spark: {said.lost} lost, {said.doubled} doubled, {said.redelivered} redelivered")
         stage.record("passed on Spark", float(said.answer == "PASS"), "")
 
@@ -138,7 +159,9 @@ def _judge(found: Found) -> list[Finding]:
         return [missing("a run with kills")]
     accepted, kills, again = (found.total(name) for name in ("accepted", "kills", "redelivered"))
     sentences = [
-        Finding(f"{accepted:,.0f} jobs accepted, {kills:,.0f} processes killed with -9, {again:,.0f} effects redelivered"),
+        Finding(
+            f"{accepted:,.0f} jobs accepted, {kills:,.0f} processes killed with -9, {again:,.0f} effects redelivered"
+        ),
         zero(found, "lost", "accepted jobs that are neither done nor dead"),
         zero(found, "doubled", "effects that one delivery applied twice, or two jobs for one seq"),
         zero(found, "unfinished", "jobs left open"),

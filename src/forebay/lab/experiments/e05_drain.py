@@ -92,7 +92,9 @@ def _judge(found: Found) -> list[Finding]:
         beside = f", {rate / steady:.1f} × what it does beside a producer" if steady else ""
         left = found.of("left", store=store)[f"{store}-cold"].most
         sentences.append(
-            Finding(f"{store}: {jobs:,} jobs in {seconds:.1f} s, {rate:,.0f} a second{beside}; {left:,.0f} left", not left)
+            Finding(
+                f"{store}: {jobs:,} jobs in {seconds:.1f} s, {rate:,.0f} a second{beside}; {left:,.0f} left", not left
+            )
         )
     return sentences or [missing("a drain")]
 

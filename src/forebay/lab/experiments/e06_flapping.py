@@ -17,7 +17,10 @@ from forebay.lab.load import Load
 from forebay.lab.mix import DEPENDENCY, QUEUE, SPEC
 
 _HERD: Final = "herd"
-_BACKOFFS: Final[dict[str, Backoff]] = {"fixed": Fixed(ms(1_000)), "jitter": FullJitter(base=ms(1_000), cap=seconds(20))}
+_BACKOFFS: Final[dict[str, Backoff]] = {
+    "fixed": Fixed(ms(1_000)),
+    "jitter": FullJitter(base=ms(1_000), cap=seconds(20)),
+}
 _BIN: Final = 0.1
 _PATIENCE: Final = 60.0
 
@@ -48,9 +51,8 @@ def _steady(case: Case, stage: Stage) -> None:
     down = stage.directory / "down"
     crew = stage.fleet(ground, processes=2, concurrency=256, starts=True, env={DEPENDENCY: str(down)})
     whole = given["before"] + given["outage"] + given["after"]
-    load = Load(
-        *(ground.url,), rate=given["rate"], seconds=whole, directory=stage.directory, mix=mix, seed=stage.seed, batch=20
-    )
+    schedule = {"rate": given["rate"], "seconds": whole, "batch": 20}
+    load = Load(ground.url, **schedule, directory=stage.directory, mix=mix, seed=stage.seed)
     with load:
         load.start()
         stage.wait_until(lambda: crew.claimed() > 0, _PATIENCE, "the first job")
@@ -102,10 +104,8 @@ def _at_once(case: Case, stage: Stage) -> None:
     down = stage.directory / "down"
     down.touch()
     app.enqueue_many(Draft("dependent", {"seq": seq, "ms": 1}, _HERD) for seq in range(given["jobs"]))
-    crew = stage.fleet(
-        *(ground,), processes=1, concurrency=given["jobs"], claim_batch=given["jobs"], queues=(_HERD,), starts=True,
-        env={DEPENDENCY: str(down)},
-    )  # fmt: skip
+    shape = {"processes": 1, "concurrency": given["jobs"], "claim_batch": given["jobs"], "queues": (_HERD,)}
+    crew = stage.fleet(ground, **shape, starts=True, env={DEPENDENCY: str(down)})
     stage.wait_until(lambda: crew.claimed() > 0, _PATIENCE, "the first job")
     time.sleep(given["outage"])
     down.unlink()

@@ -50,9 +50,8 @@ def _run(case: Case, stage: Stage) -> None:
         mix = _AT_RATE[given["mix"]]
         crew = stage.fleet(ground, **shape, starts=True)
         window = Window(stage, ground, crew)
-        load = Load(
-            *(ground.url,), rate=given["rate"], seconds=given["seconds"], directory=stage.directory, mix=mix, seed=stage.seed
-        )
+        schedule = {name: given[name] for name in ("rate", "seconds")}
+        load = Load(ground.url, **schedule, directory=stage.directory, mix=mix, seed=stage.seed)
         with load:
             load.start()
             jobs = load.wait().accepted
@@ -96,8 +95,8 @@ def _judge(found: Found) -> list[Finding]:
         if flat is not None:
             sentences.append(
                 Finding(
-                    f"{store}, flat out: {flat:.0%} of the healthy throughput; one job in twenty that fails three times "
-                    "costs so much CPU"
+                    f"{store}, flat out: {flat:.0%} of the healthy throughput; one job in twenty that fails three "
+                    "times costs so much CPU"
                 )
             )
     return sentences
@@ -114,7 +113,11 @@ EXPERIMENT: Final = Experiment(
     _judge,
     (
         Chart("Healthy, flat out", "Jobs a second with an effect.", "healthy", "/s", "mix", only={"load": "flat out"}),
-        Chart("Healthy, at a rate", "Jobs a second with an effect.", "healthy", "/s", "mix", only={"load": "at a rate"}),
-        Chart("CPU of the workers", "Microseconds a run, flat out.", "workers", " µs", "mix", only={"load": "flat out"}),
+        Chart(
+            "Healthy, at a rate", "Jobs a second with an effect.", "healthy", "/s", "mix", only={"load": "at a rate"}
+        ),
+        Chart(
+            "CPU of the workers", "Microseconds a run, flat out.", "workers", " µs", "mix", only={"load": "flat out"}
+        ),
     ),
 )

@@ -20,16 +20,15 @@ _MS: Final = 20
 _FIRST: Final = 1_000_000_000
 """Seqs of scheduled jobs begin here."""
 
+_QUICK: Final = {"postgres": (0, 100_000)}
+_FULL: Final = {"postgres": (0, 10_000, 100_000, 1_000_000), "redis": (0, 200_000), "sqlite": (0, 200_000)}
 _PER_STEP: Final = 10
 _STEP: Final = 0.05
 
 
 def _cases(scale: Scale) -> list[Case]:
     ahead, seconds = {"quick": (1.5, 2.0), "full": (5.0, 10.0), "release": (5.0, 60.0)}[scale]
-    depths = {
-        "quick": {"postgres": (0, 100_000)},
-        "full": {"postgres": (0, 10_000, 100_000, 1_000_000), "redis": (0, 200_000), "sqlite": (0, 200_000)},
-    }["quick" if scale == "quick" else "full"]
+    depths = _QUICK if scale == "quick" else _FULL
     cases = []
     for store, backlogs in depths.items():
         for backlog in backlogs:
@@ -91,7 +90,10 @@ def _judge(found: Found) -> list[Finding]:
     if deep:
         told = f"lateness p99 behind a backlog of {deep:,}"
         sentences.append(at_most(found, "late p99", 1_000.0, told, backlog=deep))
-    sentences += [zero(found, "not fired", "scheduled jobs that did not run"), zero(found, "fired twice", "fired twice")]
+    sentences += [
+        zero(found, "not fired", "scheduled jobs that did not run"),
+        zero(found, "fired twice", "fired twice"),
+    ]
     return [*sentences, zero(found, "too early", "jobs that ran before their time")]
 
 

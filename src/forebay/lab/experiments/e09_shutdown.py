@@ -1,7 +1,7 @@
 """Experiment 9: SIGTERM with two hundred jobs in flight, with time to finish them and without."""
 
 import time
-from typing import Final
+from typing import Any, Final
 
 from forebay.core.job import Draft
 from forebay.lab.experiments.backlogs import START_MOST, depth
@@ -35,15 +35,14 @@ def _run(case: Case, stage: Stage) -> None:
     app.store.put_spec(SPEC)
     drafts = [Draft("slow", {"seq": seq, "ms": given["ms"]}, QUEUE) for seq in range(given["jobs"])]
     app.store.enqueue(drafts)
-    first = stage.fleet(
-        *(ground,), processes=1, concurrency=IN_FLIGHT, claim_batch=IN_FLIGHT, starts=True, drain=given["drain_seconds"]
-    ).fleet
+    shape: dict[str, Any] = {"processes": 1, "concurrency": IN_FLIGHT, "claim_batch": IN_FLIGHT, "starts": True}
+    first = stage.fleet(ground, **shape, drain=given["drain_seconds"]).fleet
     stage.wait_until(lambda: len(by_seq(stage.starts)) >= IN_FLIGHT, START_MOST, "two hundred jobs in flight", 0.005)
     signalled, began = time.time(), time.monotonic()
     done_before = len(by_seq(stage.effects))
     started = by_seq(stage.starts)
     first.terminate()
-    second = stage.fleet(ground, processes=1, concurrency=IN_FLIGHT, claim_batch=IN_FLIGHT, starts=True).fleet
+    second = stage.fleet(ground, **shape).fleet
     code = first.stop()
     ended = time.monotonic() - began
     stage.wait_until(lambda: depth(app) == 0, _END_MOST, "the end of all jobs", 0.05)

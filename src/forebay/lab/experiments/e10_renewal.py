@@ -1,32 +1,45 @@
 """Experiment 10: jobs longer than their lease, without heartbeats and with them."""
 
 import time
+from itertools import pairwise
 from typing import Final
 
 from forebay.core.job import Draft
-from forebay.lab.experiments.backlogs import depth, seeded
+from forebay.lab.experiments.backlogs import depth
 from forebay.lab.experiments.base import Case, Chart, Experiment, Finding, Found, Scale, missing
 from forebay.lab.experiments.stage import Stage
 from forebay.lab.experiments.testimony import by_seq
-from forebay.lab.mix import QUEUE
+from forebay.lab.mix import QUEUE, SPEC
 
-_STORES: Final = {"quick": ("postgres",), "full": ("postgres", "redis", "sqlite"), "release": ("postgres", "redis", "sqlite")}
+_STORES: Final = {
+    "quick": ("postgres",),
+    "full": ("postgres", "redis", "sqlite"),
+    "release": ("postgres", "redis", "sqlite"),
+}
 _LEASE: Final = {"quick": 0.6, "full": 2.0, "release": 5.0}
 _TIMES: Final = 2.5
 """A job runs for so many leases."""
 
+_WARY: Final = 3.5
+"""A new process reaps nothing before: it cannot know whether others just had an outage."""
+
 
 def _cases(scale: Scale) -> list[Case]:
-    lease, jobs = _LEASE[scale], 100 if scale == "quick" else 400
+    lease, jobs = _LEASE[scale], 20 if scale == "quick" else 60
     cases = []
     for store in _STORES[scale]:
         for renewing in (False, True):
             settings = {
-                **{"lease": lease, "ms": 1e3 * _TIMES * lease, "jobs": jobs},
-                **{"renewing": renewing, "renewal": "with" if renewing else "without"},
-                **{"processes": 2, "concurrency": jobs, "seconds": 4 * _TIMES * lease},
+                "lease": lease,
+                "ms": 1e3 * _TIMES * lease,
+                "jobs": jobs,
+                "renewing": renewing,
+                "renewal": "with" if renewing else "without",
+                "processes": 4,
+                "concurrency": 64,
+                "seconds": 4 * _TIMES * lease,
             }
-            takes = 5 + (4 if not renewing else 1) * _TIMES * lease
+            takes = 6 + _WARY + (4 if not renewing else 1) * _TIMES * lease
             cases.append(Case(f"{store}-{settings['renewal']}", store, settings, takes, 1 if scale == "quick" else 2))
     return cases
 
@@ -35,17 +48,14 @@ def _run(case: Case, stage: Stage) -> None:
     given = case.settings
     ground = stage.ground()
     app = stage.app(ground)
-    drafts = (Draft("long", {"seq": seq, "ms": given["ms"]}, QUEUE, max_attempts=25) for seq in range(given["jobs"]))
-    seeded(app, drafts)
-    stage.fleet(
-        ground,
-        **{name: given[name] for name in ("processes", "concurrency", "lease", "renewing")},
-        starts=True,
-        drain=0.1,
-    )
-    deadline = time.monotonic() + given["seconds"] + 10
+    app.store.put_spec(SPEC)
+    shape = {name: given[name] for name in ("processes", "concurrency", "lease", "renewing")}
+    stage.fleet(ground, **shape, starts=True, drain=0.1)
+    time.sleep(_WARY)
+    app.store.enqueue([Draft("long", {"seq": seq, "ms": given["ms"]}, QUEUE) for seq in range(given["jobs"])])
+    deadline = time.monotonic() + given["seconds"]
     while (left := depth(app)) and time.monotonic() < deadline:
-        time.sleep(0.1)
+        time.sleep(0.05)
     started, done = by_seq(stage.starts), by_seq(stage.effects)
     runs, effected = sum(map(len, started.values())), sum(map(len, done.values()))
     stage.record("left", left, "jobs")
@@ -58,20 +68,19 @@ def _run(case: Case, stage: Stage) -> None:
 def _overlap(starts: list[tuple[int, float]], length: float) -> bool:
     """Whether a run began before the one before it had ended."""
     times = sorted(at for _, at in starts)
-    return any(after - before < length for before, after in zip(times, times[1:], strict=False))
+    return any(after - before < length for before, after in pairwise(times))
 
 
 def _judge(found: Found) -> list[Finding]:
-    with_it, without = found.of("at once", renewing=True), found.of("at once", renewing=False)
+    with_it, without = (found.of("ran more than once", renewing=renewing) for renewing in (True, False))
     if not with_it or not without:
         return [missing("both sides")]
     jobs = sum(found.cases[case]["jobs"] for case in without)
-    ran = sum(cell.median for cell in without.values())
+    again = sum(cell.median for cell in without.values())
+    at_once = sum(cell.median for cell in found.of("at once", renewing=False).values())
     good = max(cell.most for cell in with_it.values())
-    return [
-        Finding(f"without renewal {ran:,.0f} of {jobs:,} jobs ran in two places at once: the harm is real", ran > 0),
-        Finding(f"with renewal {good:,.0f} did", good == 0),
-    ]
+    told = f"without renewal {again:,.0f} of {jobs:,} jobs ran more than once, {at_once:,.0f} in two places at once"
+    return [Finding(told, again > 0), Finding(f"with renewal {good:,.0f} did", good == 0)]
 
 
 EXPERIMENT: Final = Experiment(
@@ -79,12 +88,13 @@ EXPERIMENT: Final = Experiment(
     "Lease renewal",
     "A job that outlives its lease is taken back and runs a second time while the first still runs, unless its worker "
     "extends the lease three times in its length.",
-    "The lease: a job that takes two and a half of them is handed out again after one. Nothing else differs between the "
-    "two sides: the same worker, whose heartbeats are words or deeds.",
+    "The lease: a job that takes two and a half of them is handed out again after one. Nothing else differs between "
+    "the two sides: the same worker, whose heartbeats are words or deeds.",
     _cases,
     _run,
     _judge,
     (
+        Chart("More than once", "Jobs that ran again.", "ran more than once", "", "renewal"),
         Chart("In two places at once", "Jobs of which two runs overlapped.", "at once", "", "renewal"),
         Chart("Runs", "Of so many jobs, in all.", "runs", "", "renewal"),
     ),

@@ -26,7 +26,7 @@ from forebay.store.protocol import Store
 PROBE: Final = "forebay.lab.probe:fb"
 _STEP: Final = 0.02
 
-W = TypeVar("W", bound="Working", covariant=True)
+W_co = TypeVar("W_co", bound="Working", covariant=True)
 
 
 class Stage:
@@ -111,10 +111,10 @@ class Working(Protocol):
     def cpu_seconds(self) -> float: ...
 
 
-class Crew(Generic[W]):
+class Crew(Generic[W_co]):
     """A fleet and the sketches of its processes' claims."""
 
-    def __init__(self, fleet: W, claims: Path) -> None:
+    def __init__(self, fleet: W_co, claims: Path) -> None:
         self.fleet = fleet
         self._claims = claims
 

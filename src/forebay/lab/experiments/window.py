@@ -1,11 +1,11 @@
 """A window: from its making to its close, what a fleet did and what it took, as rows of the case.
 
-    jobs/s                       jobs that were claimed, and their jobs done but for those in flight at either end
-    claim p50, p99               of the claims that brought something, as a worker sees them
-    jobs a claim                 what a claim brought on average
-    server, workers, machine     CPU: microseconds a job of the store's server and of the workers; how busy all cores were
-    evenness                     Jain's index of the jobs by process: 1 is even, 1/n is one process for all
-    evidence/…                   what the ground has seen: what sessions waited for, bytes and syncs
+jobs/s                       jobs that were claimed, and their jobs done but for those in flight at either end
+claim p50, p99               of the claims that brought something, as a worker sees them
+jobs a claim                 what a claim brought on average
+server, workers, machine     CPU: microseconds a job of the store's server and of the workers; how busy all cores were
+evenness                     Jain's index of the jobs by process: 1 is even, 1/n is one process for all
+evidence/…                   what the ground has seen: what sessions waited for, bytes and syncs
 """
 
 import os
@@ -41,7 +41,10 @@ class Window:
         """The rate."""
         took = time.monotonic() - self._at
         after = self._crew.sketches()
-        own = {pid: sketch.plus([self._before[pid]], -1) if pid in self._before else sketch for pid, sketch in after.items()}
+        own = {
+            pid: sketch.plus([self._before[pid]], -1) if pid in self._before else sketch
+            for pid, sketch in after.items()
+        }
         whole = Sketch().plus(own.values())
         jobs = max(1, whole.counted)
         busy, idle = (end - start for start, end in zip(self._machine, machine_seconds(), strict=True))
