@@ -1,4 +1,4 @@
-"""`lab list`, `run`, `all` and `report`: the experiments, one or all of them, and the page that they end in.
+"""`lab list`, `run`, `all`, `report`: the experiments, one or all of them, and the page that they end in.
 
 What is measured is in a folder, by scale; run again, a command goes on where it stopped. Exit codes: 0 everything was
 measured · 1 a case failed · 3 what it takes is not installed.
@@ -8,7 +8,7 @@ from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from forebay.cli.command import Call, Command
 from forebay.cli.exits import FAILED, OK, UNREACHABLE, CommandFailed
@@ -19,10 +19,10 @@ from forebay.core.errors import Invalid
 
 if TYPE_CHECKING:
     from forebay.lab.drive import Left, Step
-    from forebay.lab.experiments.base import Experiment
+    from forebay.lab.experiments.base import Experiment, Scale
 
 RESULTS = "lab-results"
-_SCALES = ("quick", "full", "release")
+_SCALES: Final[tuple["Scale", ...]] = ("quick", "full", "release")
 _STORES = ("postgres", "redis", "sqlite")
 
 
@@ -30,13 +30,13 @@ def _scale_argument(parser: ArgumentParser) -> None:
     parser.add_argument("--scale", choices=_SCALES, default="quick", help="how long and how large (default: quick)")
 
 
-def _place_argument(parser: ArgumentParser) -> None:
+def place_argument(parser: ArgumentParser) -> None:
     parser.add_argument("--results", default=RESULTS, metavar="DIR", help=f"the folder of results (default: {RESULTS})")
 
 
 def _run_arguments(parser: ArgumentParser) -> None:
     _scale_argument(parser)
-    _place_argument(parser)
+    place_argument(parser)
     parser.add_argument("--on", action="append", choices=_STORES, help="on this store alone; may be given again")
     parser.add_argument("--seed", type=int, default=7, metavar="N", help="of jobs and kills (default: 7)")
     parser.add_argument("--anew", action="store_true", help="measure again what is in the results already")
@@ -56,7 +56,7 @@ def _all_arguments(parser: ArgumentParser) -> None:
 
 def _report_arguments(parser: ArgumentParser) -> None:
     _scale_argument(parser)
-    _place_argument(parser)
+    place_argument(parser)
     parser.add_argument("--out", metavar="FILE", help="the page (default: report.html in the folder of results)")
     master_argument(parser)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from forebay.cli import experiments
+from forebay.cli import experiments, headline
 from forebay.cli.command import Call, Command, Group
 from forebay.cli.exits import UNREACHABLE, CommandFailed
 from forebay.cli.screen import Progress
@@ -148,6 +148,7 @@ forebay lab load --on postgresql:///jobs --no-fleet --rate 100
                 takes_store=False,
             ),
             *experiments.COMMANDS,
+            *headline.COMMANDS,
         ),
     ),
 )

@@ -62,7 +62,9 @@ class Headline(Struct, frozen=True, kw_only=True):
     spark: bool = True
     picture: bool = True
 
-    def run(self, directory: Path, results: Results, hear: Callable[[Sample], object], say: Callable[[str], None]) -> Told:
+    def run(
+        self, directory: Path, results: Results, hear: Callable[[Sample], object], say: Callable[[str], None]
+    ) -> Told:
         chaos = _Chaos(self, directory, say)
         verdicts: list[Verdict] = []
 
@@ -100,7 +102,9 @@ class Headline(Struct, frozen=True, kw_only=True):
     def _write_down(self, told: Told, results: Results) -> None:
         case, outcome, verdict = f"{self.trial.store}-{self.trial.rate:g}", told.outcome, told.outcome.verdict
         facts = {"store": self.trial.store, "mix": str(self.trial.mix), "kill_every": self.kill_every}
-        facts |= {name: getattr(self.trial, name) for name in ("rate", "seconds", "processes", "concurrency", "claim_batch")}
+        facts |= {
+            name: getattr(self.trial, name) for name in ("rate", "seconds", "processes", "concurrency", "claim_batch")
+        }
 
         def row(metric: str, value: float, unit: str) -> None:
             results.row(NAME, case, 1, metric, value, unit, **facts)

@@ -59,7 +59,19 @@ def browser() -> Iterator["Browser"]:
 @contextmanager
 def served(url: str) -> Iterator[str]:
     """`forebay serve` before a store; yields a link that opens its dashboard, once."""
-    command = [sys.executable, "-m", "forebay", "serve", "--store", url, "--port", "0", "--one-time", "--no-tend", "--tied"]
+    command = [
+        sys.executable,
+        "-m",
+        "forebay",
+        "serve",
+        "--store",
+        url,
+        "--port",
+        "0",
+        "--one-time",
+        "--no-tend",
+        "--tied",
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as server:
         late = Timer(_START_SECONDS, server.kill)
         late.start()

@@ -27,6 +27,9 @@ _WITHOUT: Final = {
 }
 _RATES: Final = {"quick": (2_000, 8_000), "full": (2_500, 5_000, 10_000, 15_000, 20_000)}
 _MOST: Final = {"postgres": 80_000, "redis": 80_000, "sqlite": 30_000}
+_UNSYNCED: Final = {"postgres": {"synchronous_commit": "off"}, "redis": {"appendfsync": "no"}}
+"""Commits are answered before the disk has them; for this measurement alone."""
+
 _FLAT: Final = 0.5
 """Seconds' worth of jobs by which a depth may grow in a window and still count as flat."""
 
@@ -59,12 +62,10 @@ def _run(case: Case, stage: Stage) -> None:
 
 def _drained(case: Case, stage: Stage) -> None:
     given, without = case.settings, case.settings["without"]
-    ground = stage.ground()
+    ground = stage.ground(**(_UNSYNCED[case.store] if without == "sync" else {}))
     app = stage.app(ground)
     seeded(app, idle_drafts(given["jobs"]))
-    if without == "sync":
-        unsynced(ground)
-    elif without == "ledger":
+    if without == "ledger":
         store = app.store
         assert isinstance(store, Ledgered)
         store.put_ledger_rule(LedgerRule(on=False))
@@ -75,21 +76,6 @@ def _drained(case: Case, stage: Stage) -> None:
     crew = stage.fleet(ground, **shape, queues=(QUEUE,), effects=False)
     at_work(stage, crew, given["processes"])
     saturated(stage, ground, crew, given["jobs"], given["warm_up"], given["seconds"])
-
-
-def unsynced(ground: Ground) -> None:
-    """Commits are answered before the disk has them; for this measurement alone."""
-    if ground.kind == "postgres":
-        import psycopg
-
-        with psycopg.connect(ground.url, autocommit=True) as connection:
-            connection.execute("ALTER SYSTEM SET synchronous_commit = off")
-            connection.execute("SELECT pg_reload_conf()")
-    else:
-        import redis
-
-        with redis.Redis.from_url(ground.url.partition("?")[0]) as client:
-            client.config_set("appendfsync", "no")
 
 
 class _Bare:

@@ -10,6 +10,7 @@ from forebay.lab.experiments.stage import Stage
 from forebay.lab.experiments.window import Window
 from forebay.lab.load import Load
 from forebay.lab.mix import QUEUE, SPEC
+from forebay.lab.proof import Effect, Lines
 
 _SHAPE: Final = {"processes": 2, "concurrency": 2_000, "claim_batch": 1_000}
 _JOBS: Final = {
@@ -23,12 +24,16 @@ _SLOWEST: Final = {"postgres": 12_000, "redis": 8_000, "sqlite": 4_000}
 _LOOK_EVERY: Final = 0.5
 
 
+def cold_case(store: str, jobs: int, *, rounds: int = 1, proof: bool = False) -> Case:
+    """`proof`: every handler testifies, and every effect is counted."""
+    takes = 5 + jobs / 80_000 + jobs / (30_000 if store != "sqlite" else 10_000)
+    settings = {**_SHAPE, "jobs": jobs, "flow": "drain", "proof": proof}
+    return Case(f"{store}-cold", store, settings, takes, rounds)
+
+
 def _cases(scale: Scale) -> list[Case]:
     rounds = 1 if scale == "quick" else 2
-    cases = []
-    for store, jobs in _JOBS[scale].items():
-        takes = 5 + jobs / 80_000 + jobs / (30_000 if store != "sqlite" else 10_000)
-        cases.append(Case(f"{store}-cold", store, {**_SHAPE, "jobs": jobs, "flow": "drain"}, takes, rounds))
+    cases = [cold_case(store, jobs, rounds=rounds) for store, jobs in _JOBS[scale].items()]
     seconds = {"quick": 3.0, "full": 15.0, "release": 60.0}[scale]
     for store in ("postgres",) if scale == "quick" else ("postgres", "redis"):
         settings = {**_SHAPE, "seconds": seconds, "flow": "steady"}
@@ -37,18 +42,21 @@ def _cases(scale: Scale) -> list[Case]:
 
 
 def _run(case: Case, stage: Stage) -> None:
-    (_cold if case.settings["flow"] == "drain" else _steady)(case, stage)
+    if case.settings["flow"] == "drain":
+        cold(case, stage)
+    else:
+        _steady(case, stage)
 
 
-def _cold(case: Case, stage: Stage) -> None:
-    """The clock starts with the fleet's first process, Python's own start included."""
-    jobs = case.settings["jobs"]
+def cold(case: Case, stage: Stage) -> bool:
+    """Whether all are done, each once. The clock starts with the fleet's first process, Python's own start included."""
+    jobs, proof = case.settings["jobs"], case.settings["proof"]
     ground = stage.ground()
     app = stage.app(ground)
     took = seeded(app, idle_drafts(jobs))
     stage.record("seeded", jobs / took, "jobs/s")
     began = time.monotonic()
-    crew = stage.fleet(ground, **{name: case.settings[name] for name in _SHAPE}, effects=False)
+    crew = stage.fleet(ground, **{name: case.settings[name] for name in _SHAPE}, effects=proof)
     window = Window(stage, ground, crew)
     deadline = began + 30 + jobs / _SLOWEST[case.store]
     while (left := depth(app)) and time.monotonic() < deadline:
@@ -57,11 +65,25 @@ def _cold(case: Case, stage: Stage) -> None:
     seconds = time.monotonic() - began
     stage.sample("left", time.monotonic(), left)
     window.close()
+    (end,) = app.backlog(QUEUE)
     stage.record("left", left, "jobs")
     stage.record("drained", (jobs - left) / seconds, "jobs/s")
     stage.record("drain time", seconds, "s")
-    (end,) = app.backlog(QUEUE)
     stage.record("dead", end.dead, "jobs")
+    return not left and not end.dead and (not proof or _each_once(stage, jobs))
+
+
+def _each_once(stage: Stage, jobs: int) -> bool:
+    """Every seq has its effect, and none has two."""
+    done = bytearray(jobs)
+    twice = 0
+    for lines in Lines(stage.effects, "effects").read(Effect):
+        for line in lines:
+            twice += done[line.seq]
+            done[line.seq] = 1
+    stage.record("effects", sum(done), "jobs")
+    stage.record("effects twice", twice, "jobs")
+    return sum(done) == jobs and not twice
 
 
 def _steady(case: Case, stage: Stage) -> None:

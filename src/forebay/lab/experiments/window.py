@@ -54,8 +54,12 @@ class Window:
         for percent in (50, 99):
             record(f"claim p{percent}", 1e3 * claims.percentile(percent), "ms")
         record("jobs a claim", whole.counted / max(1, claims.total), "jobs")
-        record("server", 1e6 * (self._ground.server_cpu_seconds() - self._server) / jobs, "µs/job")
-        record("workers", 1e6 * (self._crew.fleet.cpu_seconds() - self._workers) / jobs, "µs/job")
+        server = self._ground.server_cpu_seconds() - self._server
+        workers = self._crew.fleet.cpu_seconds() - self._workers
+        record("server", 1e6 * server / jobs, "µs/job")
+        record("workers", 1e6 * workers / jobs, "µs/job")
+        record("server's share", 100 * server / max(1e-9, busy + idle), "%")
+        record("workers' share", 100 * workers / max(1e-9, busy + idle), "%")
         record("machine", 100 * busy / max(1e-9, busy + idle), "%")
         record("evenness", evenness([sketch.counted for sketch in own.values()]), "")
         self._testify(jobs, took)
