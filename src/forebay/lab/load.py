@@ -35,7 +35,8 @@ from forebay.lab.procfs import cpu_seconds
 
 RECEIPTS: Final = "receipts"
 _WORD: Final = "told-{}.json"
-_START_SECONDS: Final = 1.0
+_READY_SECONDS: Final = 60.0
+_START_SECONDS: Final = 0.2
 _END_SECONDS: Final = 60.0
 _STEP: Final = 0.05
 
@@ -45,7 +46,7 @@ class ProducerFailed(ForebayError):
 
 
 class Order(Struct, frozen=True, kw_only=True):
-    """What one producer is to do: batches `number`, `number + producers`, … of the load, from `start_at` on."""
+    """What one producer is to do: batches `number`, `number + producers`, … of the load."""
 
     url: str
     rate: float
@@ -60,7 +61,6 @@ class Order(Struct, frozen=True, kw_only=True):
     behind_most: float
     number: int
     producers: int
-    start_at: float
     receipts: str
     told: str
 
@@ -152,7 +152,6 @@ class Load:
             behind_most=behind_most,
             number=0,
             producers=processes,
-            start_at=0.0,
             receipts="",
             told="",
         )
@@ -164,20 +163,29 @@ class Load:
         self.close()
 
     def start(self) -> None:
-        """The first instants are a second from now, when all producers are up."""
+        """Returns when all producers are up; the first instant is a moment later."""
         self.receipts.mkdir(parents=True, exist_ok=True)
-        start_at = time.time() + _START_SECONDS
         for number in range(self._processes):
             told = self.directory / _WORD.format(number)
             told.unlink(missing_ok=True)
             order = msgspec.structs.replace(
                 self._order,
                 number=number,
-                start_at=start_at,
                 receipts=str(self.receipts / f"{number}-{time.time_ns()}.ndjson"),
                 told=str(told),
             )
             self._running.append(self._producer(order))
+        self._wait_until_ready()
+        start_at = time.time() + _START_SECONDS
+        for process in self._running:
+            _say(process, msgspec.json.encode(start_at))
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + _READY_SECONDS
+        while not all((self.directory / _WORD.format(number)).exists() for number in range(self._processes)):
+            if not self.running() or time.monotonic() > deadline:
+                raise ProducerFailed(f"producers were not ready within {_READY_SECONDS:g} s")
+            time.sleep(_STEP)
 
     def _producer(self, order: Order) -> "subprocess.Popen[bytes]":
         path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
@@ -190,9 +198,7 @@ class Load:
                 env={**os.environ, "PYTHONPATH": path},
                 start_new_session=True,
             )
-        assert process.stdin is not None
-        process.stdin.write(msgspec.json.encode(order) + b"\n")
-        process.stdin.flush()
+        _say(process, msgspec.json.encode(order))
         return process
 
     @property
@@ -248,3 +254,9 @@ class Load:
             if process.stdin is not None:
                 with suppress(BrokenPipeError):
                     process.stdin.close()
+
+
+def _say(process: "subprocess.Popen[bytes]", line: bytes) -> None:
+    assert process.stdin is not None
+    process.stdin.write(line + b"\n")
+    process.stdin.flush()

@@ -1,8 +1,8 @@
-"""One producer: `python -m forebay.lab.producer`, its order on the first line of its standard input.
+"""One producer: `python -m forebay.lab.producer`; its order and then the first instant are lines of its standard input.
 
-It ends when its schedule is at its end, or when that input closes: whoever started it has ended, or wants it to. The
-batches of all threads are one sequence; each thread takes the next number, makes the jobs while there is time, and
-sends them at their instant.
+It is ready, and says so, when its store is open. It ends when its schedule is at its end, or when that input closes:
+whoever started it has ended, or wants it to. The batches of all threads are one sequence; each thread takes the next
+number, makes the jobs while there is time, and sends them at their instant.
 """
 
 import os
@@ -36,9 +36,14 @@ class Producer:
         self._batches = -(-order.jobs // order.batch)
         self._stop = Event()
         self._failed: BaseException | None = None
+        self._start_at = 0.0
         self.told = Told()
 
-    def run(self) -> None:
+    def ready(self) -> None:
+        self._tell(ended=False)
+
+    def run(self, start_at: float) -> None:
+        self._start_at = start_at
         threads = [Thread(target=self._send_all, name=f"sender-{n}") for n in range(self._order.threads)]
         for thread in threads:
             thread.start()
@@ -60,7 +65,7 @@ class Producer:
     def _tell(self, *, ended: bool) -> None:
         with self._lock:
             self.told.ended = ended
-            self.told.seconds = max(0.0, time.time() - self._order.start_at)
+            self.told.seconds = max(0.0, time.time() - self._start_at) if self._start_at else 0.0
             body = msgspec.json.encode(self.told)
         draft = Path(f"{self._order.told}.new")
         draft.write_bytes(body)
@@ -79,7 +84,7 @@ class Producer:
         order = self._order
         try:
             for number in self._numbers():
-                due_at = order.start_at + number * order.batch / order.rate if order.rate else None
+                due_at = self._start_at + number * order.batch / order.rate if order.rate else None
                 if due_at is not None and time.time() - due_at > order.behind_most:
                     self._missed(number)
                     continue
@@ -187,8 +192,10 @@ def opened(url: str) -> Store:
 
 def main() -> None:
     with open(0, "rb", buffering=0, closefd=False) as orders:
-        order = msgspec.json.decode(orders.readline(), type=Order)
-    Producer(order).run()
+        producer = Producer(msgspec.json.decode(orders.readline(), type=Order))
+        producer.ready()
+        if first := orders.readline():
+            producer.run(msgspec.json.decode(first, type=float))
 
 
 if __name__ == "__main__":
