@@ -99,7 +99,7 @@ class Told(Struct, kw_only=True):
 
 
 class Load:
-    """One load. `seconds` or `jobs` says how much of it; `first` is its first seq."""
+    """One load. `seconds` or `jobs` says how much of it; neither: until it is stopped. `first` is its first seq."""
 
     def __init__(
         self,
@@ -119,11 +119,9 @@ class Load:
         threads: int = 4,
         behind_most: float = 10.0,
     ) -> None:
-        if (seconds is None) == (jobs is None):
-            raise Invalid("load", "it needs a length", "give seconds or jobs, one of the two")
-        if seconds is not None and rate is None:
-            raise Invalid("load", "seconds without a rate say nothing", "give a rate, or how many jobs")
-        self.jobs = jobs if jobs is not None else round((rate or 0) * (seconds or 0))
+        if seconds is not None and (jobs is not None or rate is None):
+            raise Invalid("load", "seconds are for a rate, and without jobs", "give a rate and seconds, or jobs")
+        self.jobs = round((rate or 0) * seconds) if seconds is not None else SEQ_MOST if jobs is None else jobs
         for name, value, most in (
             ("jobs", self.jobs, SEQ_MOST),
             ("batch", batch, BATCH_MOST),
@@ -138,7 +136,7 @@ class Load:
         self._processes = processes
         self._running: list[subprocess.Popen[bytes]] = []
         self._cpu = 0.0
-        self._order = Order(
+        self.order = Order(
             url=url,
             rate=rate or 0.0,
             jobs=self.jobs,
@@ -169,7 +167,7 @@ class Load:
             told = self.directory / _WORD.format(number)
             told.unlink(missing_ok=True)
             order = msgspec.structs.replace(
-                self._order,
+                self.order,
                 number=number,
                 receipts=str(self.receipts / f"{number}-{time.time_ns()}.ndjson"),
                 told=str(told),
