@@ -4,7 +4,9 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from threading import Event
 
 import msgspec
 import pytest
@@ -103,6 +105,28 @@ def test_a_lost_answer_is_asked_for_again_where_there_are_keys(
     assert told(load) == answers
     assert (said.unknown, said.open, said.duplicates) == (20, 0 if keys else 20, answers.get("duplicate", 0))
     assert store.backlog([QUEUE])[0].ready == (40 if keys else 30)
+
+
+@pytest.mark.parametrize("behind_most", [10.0, 0.25], ids=["all", "some"])
+def test_a_stall_is_seen_by_all_whom_it_kept_waiting(tmp_path: Path, behind_most: float) -> None:
+    """Ten calls, 50 ms apart; the first takes half a second."""
+    faults = scripted(("enqueue", Fault.DELAYED))
+    slow = FaultyStore(open_store("memory://"), faults, delay=lambda: Event().wait(0.5))
+    shape = {"rate": 200, "jobs": 100, "batch": 10, "threads": 1, "behind_most": behind_most}
+    with Load("memory://", mix=FAST, directory=tmp_path, **shape) as load:  # type: ignore[arg-type]
+        load.receipts.mkdir()
+        order = replace(load.order, receipts=str(load.receipts / "0"), told=str(tmp_path / "told-0.json"))
+        Producer(order, slow).run(time.time())
+        said = load.told()
+    assert (said.accepted + said.missed, said.accepted, said.ended) == (100, said.sent, True)
+    assert said.latency.percentile(100) >= 0.5
+    if behind_most > 1:
+        assert said.missed == 0
+        assert said.late_most > 0.4
+        assert said.latency.percentile(40) > 0.2
+    else:
+        assert 20 <= said.missed <= 60
+        assert said.late_most <= 0.3
 
 
 def test_producers_end_with_whoever_started_them(tmp_path: Path) -> None:
