@@ -31,7 +31,6 @@ from forebay.core.limits import BATCH_MOST
 from forebay.lab.draw import S1, SEQ_MOST, Mix
 from forebay.lab.histogram import Histogram
 from forebay.lab.mix import QUEUE
-from forebay.lab.procfs import cpu_seconds
 
 RECEIPTS: Final = "receipts"
 _WORD: Final = "told-{}.json"
@@ -70,7 +69,7 @@ class Told(Struct, kw_only=True):
 
     unknown  answers that were lost, each once, whether they were asked for again or not;  open: those still unknown
     late     by how many seconds the last call began after its instant;  missed: jobs that were never sent for it
-    ended    by itself: the schedule is at its end
+    ended    by itself: the schedule is at its end;  cpu: seconds that were spent on it
     """
 
     sent: int = 0
@@ -84,10 +83,11 @@ class Told(Struct, kw_only=True):
     late_most: float = 0.0
     ended: bool = False
     seconds: float = 0.0
+    cpu: float = 0.0
     latency: Histogram = msgspec.field(default_factory=Histogram)
 
     def plus(self, other: "Told") -> "Told":
-        added = ("sent", "accepted", "duplicates", "refused", "unknown", "open", "missed")
+        added = ("sent", "accepted", "duplicates", "refused", "unknown", "open", "missed", "cpu")
         return Told(
             **{name: getattr(self, name) + getattr(other, name) for name in added},
             late=max(self.late, other.late),
@@ -135,7 +135,6 @@ class Load:
         self.receipts = directory / RECEIPTS
         self._processes = processes
         self._running: list[subprocess.Popen[bytes]] = []
-        self._cpu = 0.0
         self.order = Order(
             url=url,
             rate=rate or 0.0,
@@ -204,9 +203,8 @@ class Load:
         return [process.pid for process in self._running if process.poll() is None]
 
     def cpu_seconds(self) -> float:
-        """Of all producers, as far as they could be seen alive."""
-        self._cpu = max(self._cpu, cpu_seconds(process.pid for process in self._running))
-        return self._cpu
+        """Of all producers, by their own word."""
+        return self.told().cpu
 
     def told(self) -> Told:
         """A moment old while producers run."""
@@ -231,7 +229,6 @@ class Load:
         """Until all have ended, or so long."""
         deadline = None if seconds is None else time.monotonic() + seconds
         while self.running() and (deadline is None or time.monotonic() < deadline):
-            self.cpu_seconds()
             time.sleep(_STEP)
         return self.told()
 

@@ -64,6 +64,7 @@ class Producer:
     def _tell(self, *, ended: bool) -> None:
         with self._lock:
             self.told.ended = ended
+            self.told.cpu = time.process_time()
             self.told.seconds = max(0.0, time.time() - self._start_at) if self._start_at else 0.0
             body = msgspec.json.encode(self.told)
         draft = Path(f"{self._order.told}.new")
