@@ -37,7 +37,7 @@ class Histogram(Struct):
 
     def percentile(self, percent: float) -> float:
         """In seconds; 0 if nothing was added."""
-        wanted = percent / 100 * self.total
+        wanted = percent * self.total / 100 * (1 - 1e-12)
         seen = 0
         for place in sorted(self.counts):
             seen += self.counts[place]

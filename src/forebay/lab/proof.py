@@ -16,8 +16,9 @@ import subprocess
 import sys
 from array import array
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -298,41 +299,47 @@ def audit(
     every_check: bool = False,
 ) -> Verdict:
     """The same by `forebay audit`, in a process of its own. Dead letters are as the store counts them."""
-    command = [sys.executable, "-m", "forebay", "audit", "--lake", lake, "--store", url, "--receipts", receipts]
-    command += ["--effects", effects, "--least-jobs", str(least), "--json"]
-    command += ["--drained"] if drained else []
-    command += ["--every-check"] if every_check else []
-    command += ["--report", report] if report is not None else []
+    words = audit_words(receipts, effects, url, lake, drained=drained, least=least, every_check=every_check)
+    words += ["--report", str(report)] if report is not None else []
     path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
     done = subprocess.run(
-        [str(word) for word in command], capture_output=True, check=False, env={**os.environ, "PYTHONPATH": path}
+        [sys.executable, "-m", "forebay", *words],
+        capture_output=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": path},
     )
     if done.returncode not in EXITS.values() or not done.stdout.startswith(b"{"):
-        raise ProofFailed(
-            f"forebay audit ended with {done.returncode}: {done.stderr.decode(errors='replace')[-2_000:]}"
-        )
+        said = done.stderr.decode(errors="replace")[-2_000:]
+        raise ProofFailed(f"forebay audit ended with {done.returncode}: {said}")
+    return of_spark(done.stdout, receipts, url, too_few(faults, least_faults))
+
+
+def audit_words(
+    receipts: Path, effects: Path, url: str, lake: Path, *, drained: bool, least: int, every_check: bool
+) -> list[str]:
+    """The command that asks Spark."""
+    words = ["audit", "--lake", lake, "--store", url, "--receipts", receipts, "--effects", effects, "--json"]
+    words += ["--least-jobs", str(least), *(["--drained"] if drained else [])]
+    words += ["--every-check"] if every_check else []
+    return [str(word) for word in words]
+
+
+def of_spark(answer: str | bytes, receipts: Path, url: str, missing: Sequence[str] = ()) -> Verdict:
+    """What the command said, in the words of the lab."""
+    said = msgspec.json.decode(answer)
+    results = {each["check"]: each for each in said["results"]}
     heard = Quick()
     heard.hear(Lines(receipts, "receipts"))
-    store = open_store(url)
-    dead = sum(each.dead for each in store.backlog())
-    store.close()
-    return _of_spark(msgspec.json.decode(done.stdout), heard, dead, too_few(faults, least_faults))
-
-
-def _of_spark(said: dict[str, Any], heard: Quick, dead: int, missing: Sequence[str]) -> Verdict:
-    """The counts of an audit on Spark in the words of the lab."""
-    results = {each["check"]: each for each in said["results"]}
+    with closing(open_store(url)) as store:
+        dead = sum(each.dead for each in store.backlog())
 
     def count(*checks: str) -> int:
         return sum(results[check]["count"] for check in checks)
 
-    answer: Answer = said["answer"]
     failed = {name: each["offenders"] for name, each in results.items() if each["outcome"] == "failed"}
-    named = {
-        name: [each["seq"] for each in first[:_NAMED] if each.get("seq") is not None] for name, first in failed.items()
-    }
+    named = {name: [each["seq"] for each in first if each.get("seq") is not None] for name, first in failed.items()}
     return Verdict(
-        answer="INVALID" if answer == "PASS" and missing else answer,
+        answer="INVALID" if said["answer"] == "PASS" and missing else said["answer"],
         reasons=[*said["reasons"], *missing],
         accepted=said["facts"]["with_a_receipt"],
         effects=said["facts"]["effects"],
@@ -344,5 +351,5 @@ def _of_spark(said: dict[str, Any], heard: Quick, dead: int, missing: Sequence[s
         unexpected=count("unexpected"),
         unknown=heard.unknown,
         torn=heard.torn,
-        offenders=named,
+        offenders={name: seqs[:_NAMED] for name, seqs in named.items()},
     )

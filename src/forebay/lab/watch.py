@@ -15,7 +15,7 @@ from msgspec import Struct
 from forebay.core.errors import ForebayError
 from forebay.lab.fleet import Fleet
 from forebay.lab.ground import Ground
-from forebay.lab.load import Load
+from forebay.lab.load import Load, Told
 from forebay.lab.mix import QUEUE
 from forebay.store.open import open_store
 from forebay.store.protocol import Backlog, Store
@@ -100,7 +100,8 @@ class Watch:
     def look(self) -> Sample:
         """One sample, now."""
         fleet, load, ground = self._fleet, self._load, self._ground
-        accepted = self._seeded + (load.told().accepted if load is not None else 0)
+        told = load.told() if load else Told()
+        accepted = self._seeded + told.accepted
         now = self._backlog()
         return Sample(
             at=time.monotonic() - self._began,
@@ -116,7 +117,7 @@ class Watch:
             fleet_descriptors=fleet.descriptors() if fleet else 0,
             workers=len(fleet.workers()) if fleet else 0,
             fleet_cpu=fleet.cpu_seconds() if fleet else 0.0,
-            producers_cpu=load.cpu_seconds() if load else 0.0,
+            producers_cpu=told.cpu,
             server_cpu=ground.server_cpu_seconds() if ground else 0.0,
         )
 
