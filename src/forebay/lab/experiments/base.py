@@ -41,6 +41,13 @@ class Case(Struct, frozen=True):
             raise Invalid("store", f"there is no lab on {self.store!r}", f"use {', '.join(STORES)}")
 
 
+def rounds_of(scale: Scale, store: str) -> int:
+    """Spread is what Postgres is measured for; the others are there to be compared."""
+    if scale == "quick":
+        return 1
+    return (2 if scale == "full" else 3) if store == "postgres" else 1
+
+
 class Cell(Struct, frozen=True):
     """One metric of one case over its rounds."""
 

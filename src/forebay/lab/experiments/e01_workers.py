@@ -3,7 +3,7 @@
 from typing import Final
 
 from forebay.lab.experiments.backlogs import flat_out
-from forebay.lab.experiments.base import Case, Chart, Experiment, Finding, Found, Scale, missing
+from forebay.lab.experiments.base import Case, Chart, Experiment, Finding, Found, Scale, missing, rounds_of
 from forebay.lab.experiments.stage import Stage
 
 _SWEEP: Final = {16: (1, 16), 64: (1, 64), 256: (4, 64), 512: (8, 64), 1024: (16, 64)}
@@ -19,7 +19,7 @@ _NEAR: Final = 0.9
 
 
 def _case(store: str, processes: int, concurrency: int, scale: Scale) -> Case:
-    seconds, warm_up, rounds = {"quick": (1.5, 0.5, 1), "full": (6.0, 2.0, 2), "release": (15.0, 5.0, 3)}[scale]
+    seconds, warm_up = {"quick": (1.5, 0.5), "full": (5.0, 2.0), "release": (15.0, 5.0)}[scale]
     jobs = round(_BACKLOG[store] * (seconds + 2 * warm_up))
     settings = {
         "workers": processes * concurrency,
@@ -32,14 +32,14 @@ def _case(store: str, processes: int, concurrency: int, scale: Scale) -> Case:
         "layout": f"{processes}×{concurrency}",
     }
     takes = seconds + warm_up + 2.5 + 0.45 * processes + jobs / 100_000
-    return Case(f"{store}-{processes}x{concurrency}", store, settings, takes, rounds)
+    return Case(f"{store}-{processes}x{concurrency}", store, settings, takes, rounds_of(scale, store))
 
 
 def _cases(scale: Scale) -> list[Case]:
     chosen = _QUICK if scale == "quick" else _FULL
     cases = [_case(store, *_SWEEP[workers], scale) for store, sweep in chosen.items() for workers in sweep]
     layouts = _LAYOUTS[1:2] if scale == "quick" else _LAYOUTS
-    return cases + [_case("postgres", *layout, scale) for layout in layouts]
+    return cases + [_case("postgres", processes, concurrency, scale) for processes, concurrency in layouts]
 
 
 def _run(case: Case, stage: Stage) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 from forebay.core.ledger import LedgerRule
 from forebay.lab.draw import MIXES
 from forebay.lab.experiments.backlogs import at_work, depth, idle_drafts, saturated, seeded
-from forebay.lab.experiments.base import Case, Chart, Experiment, Finding, Found, Scale, missing, ratio
+from forebay.lab.experiments.base import Case, Chart, Experiment, Finding, Found, Scale, missing, ratio, rounds_of
 from forebay.lab.experiments.stage import Crew, Stage
 from forebay.lab.experiments.window import Window
 from forebay.lab.ground import Ground
@@ -35,18 +35,19 @@ _FLAT: Final = 0.5
 
 
 def _cases(scale: Scale) -> list[Case]:
-    seconds, warm_up, rounds = {"quick": (1.5, 0.5, 1), "full": (6.0, 2.0, 2), "release": (15.0, 5.0, 3)}[scale]
+    seconds, warm_up = {"quick": (1.5, 0.5), "full": (5.0, 2.0), "release": (15.0, 5.0)}[scale]
     stores = {"postgres": ("nothing", "a-core", "sync"), "redis": ("nothing",)} if scale == "quick" else _WITHOUT
     cases = []
     for store, suspects in stores.items():
         jobs = round(_MOST[store] * (seconds + 2 * warm_up))
         for suspect in suspects:
             settings = {**_SHAPE, "without": suspect, "jobs": jobs, "seconds": seconds, "warm_up": warm_up}
-            cases.append(Case(f"{store}-without-{suspect}", store, settings, seconds + 6 + jobs / 80_000, rounds))
+            takes = seconds + 6 + jobs / 80_000
+            cases.append(Case(f"{store}-without-{suspect}", store, settings, takes, rounds_of(scale, store)))
     for rate in _RATES["quick" if scale == "quick" else "full"]:
         length = 2 * seconds
         settings = {**_SHAPE, "claim_batch": 500, "concurrency": 500, "rate": rate, "seconds": length, "mix": "fast"}
-        cases.append(Case(f"postgres-at-{rate}", "postgres", settings, length + 2 * warm_up + 6, rounds))
+        cases.append(Case(f"postgres-at-{rate}", "postgres", settings, length + 9, rounds_of(scale, "postgres")))
     return cases
 
 

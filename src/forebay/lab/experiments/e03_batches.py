@@ -3,7 +3,7 @@
 from typing import Final
 
 from forebay.lab.experiments.backlogs import flat_out
-from forebay.lab.experiments.base import Case, Chart, Experiment, Finding, Found, Scale
+from forebay.lab.experiments.base import Case, Chart, Experiment, Finding, Found, Scale, rounds_of
 from forebay.lab.experiments.stage import Stage
 
 _BATCHES: Final = (1, 10, 50, 200, 1_000)
@@ -18,7 +18,7 @@ def _backlog(store: str, batch: int) -> int:
 
 
 def _case(store: str, batch: int, scale: Scale) -> Case:
-    seconds, warm_up, rounds = {"quick": (1.5, 0.5, 1), "full": (5.0, 2.0, 2), "release": (15.0, 3.0, 3)}[scale]
+    seconds, warm_up = {"quick": (1.5, 0.5), "full": (5.0, 2.0), "release": (15.0, 3.0)}[scale]
     jobs = round(_backlog(store, batch) * (seconds + 2 * warm_up))
     settings = {
         "claim_batch": batch,
@@ -28,7 +28,8 @@ def _case(store: str, batch: int, scale: Scale) -> Case:
         "seconds": seconds,
         "warm_up": warm_up,
     }
-    return Case(f"{store}-{batch}", store, settings, seconds + warm_up + 4 + jobs / 100_000, rounds)
+    takes = seconds + warm_up + 4 + jobs / 100_000
+    return Case(f"{store}-{batch}", store, settings, takes, rounds_of(scale, store))
 
 
 def _cases(scale: Scale) -> list[Case]:

@@ -5,7 +5,7 @@ from typing import Final
 
 from forebay.lab.draw import MIXES
 from forebay.lab.experiments.backlogs import at_work, depth, idle_drafts, seeded
-from forebay.lab.experiments.base import Case, Chart, Experiment, Finding, Found, Scale, Timeline, missing
+from forebay.lab.experiments.base import Case, Chart, Experiment, Finding, Found, Scale, Timeline, missing, rounds_of
 from forebay.lab.experiments.stage import Stage
 from forebay.lab.experiments.window import Window
 from forebay.lab.load import Load
@@ -32,12 +32,11 @@ def cold_case(store: str, jobs: int, *, rounds: int = 1, proof: bool = False) ->
 
 
 def _cases(scale: Scale) -> list[Case]:
-    rounds = 1 if scale == "quick" else 2
-    cases = [cold_case(store, jobs, rounds=rounds) for store, jobs in _JOBS[scale].items()]
+    cases = [cold_case(store, jobs, rounds=rounds_of(scale, store)) for store, jobs in _JOBS[scale].items()]
     seconds = {"quick": 3.0, "full": 15.0, "release": 60.0}[scale]
     for store in ("postgres",) if scale == "quick" else ("postgres", "redis"):
         settings = {**_SHAPE, "seconds": seconds, "flow": "steady"}
-        cases.append(Case(f"{store}-steady", store, settings, seconds + 6, rounds))
+        cases.append(Case(f"{store}-steady", store, settings, seconds + 6, rounds_of(scale, store)))
     return cases
 
 

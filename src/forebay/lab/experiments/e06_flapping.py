@@ -10,7 +10,18 @@ from forebay.core.policy import Backoff, Fixed, FullJitter, Routing
 from forebay.core.spec import QueueSpec
 from forebay.lab.draw import MIXES
 from forebay.lab.experiments.backlogs import depth
-from forebay.lab.experiments.base import Case, Chart, Experiment, Finding, Found, Scale, Timeline, at_most, zero
+from forebay.lab.experiments.base import (
+    Case,
+    Chart,
+    Experiment,
+    Finding,
+    Found,
+    Scale,
+    Timeline,
+    at_most,
+    rounds_of,
+    zero,
+)
 from forebay.lab.experiments.stage import Stage
 from forebay.lab.experiments.testimony import by_seq
 from forebay.lab.load import Load
@@ -26,16 +37,15 @@ _PATIENCE: Final = 60.0
 
 
 def _cases(scale: Scale) -> list[Case]:
-    outage, rate = {"quick": (10, 300), "full": (60, 1_000), "release": (60, 2_000)}[scale]
-    rounds = 1 if scale == "quick" else 2
+    outage, rate = {"quick": (14, 300), "full": (60, 1_000), "release": (60, 2_000)}[scale]
     cases = []
-    for store in ("postgres",) if scale == "quick" else ("postgres", "redis"):
+    for store in ("postgres", "redis") if scale == "release" else ("postgres",):
         settings = {"outage": outage, "before": 2, "after": 2, "rate": rate, "load": "steady", "backoff": "jitter"}
         takes = outage + 4 + (12 if scale == "quick" else 25)
-        cases.append(Case(f"{store}-steady", store, settings, takes, 1 if store != "postgres" else rounds))
+        cases.append(Case(f"{store}-steady", store, settings, takes, rounds_of(scale, store)))
     for backoff in _BACKOFFS:
         settings = {"outage": 3, "jobs": 500, "load": "at once", "backoff": backoff}
-        cases.append(Case(f"postgres-at-once-{backoff}", "postgres", settings, 12, rounds))
+        cases.append(Case(f"postgres-at-once-{backoff}", "postgres", settings, 12, rounds_of(scale, "postgres")))
     return cases
 
 

@@ -5,7 +5,7 @@ from typing import Final
 from forebay.core.job import State
 from forebay.lab.draw import LIVES, MIXES, Mix
 from forebay.lab.experiments.backlogs import depth, mixed_drafts, seeded
-from forebay.lab.experiments.base import Case, Chart, Experiment, Finding, Found, Scale, missing, ratio, zero
+from forebay.lab.experiments.base import Case, Chart, Experiment, Finding, Found, Scale, missing, ratio, rounds_of, zero
 from forebay.lab.experiments.stage import Stage
 from forebay.lab.experiments.testimony import by_seq
 from forebay.lab.experiments.window import Window
@@ -22,16 +22,15 @@ _PATIENCE: Final = 90.0
 def _cases(scale: Scale) -> list[Case]:
     jobs = {"quick": 30_000, "full": 300_000, "release": 1_000_000}[scale]
     rate, seconds = {"quick": (1_000, 4), "full": (4_000, 15), "release": (5_000, 60)}[scale]
-    rounds = 1 if scale == "quick" else 2
     cases = []
     for store in ("postgres",) if scale == "quick" else ("postgres", "redis"):
         for mix in _MIXES:
             size = jobs if store == "postgres" else jobs // 3
             settings = {**_SHAPE, "jobs": size, "mix": mix, "load": "flat out"}
-            cases.append(Case(f"{store}-flat-out-{mix}", store, settings, 6 + size / 12_000, rounds))
+            cases.append(Case(f"{store}-flat-out-{mix}", store, settings, 6 + size / 12_000, rounds_of(scale, store)))
     for mix in _AT_RATE:
         settings = {**_SHAPE, "rate": rate, "seconds": seconds, "mix": mix, "load": "at a rate"}
-        cases.append(Case(f"postgres-at-rate-{mix}", "postgres", settings, 8 + seconds, rounds))
+        cases.append(Case(f"postgres-at-rate-{mix}", "postgres", settings, 8 + seconds, rounds_of(scale, "postgres")))
     return cases
 
 

@@ -7,7 +7,7 @@ from typing import Final
 from forebay.client import Forebay
 from forebay.core.job import Draft
 from forebay.lab.experiments.backlogs import START_MOST, depth, seeded
-from forebay.lab.experiments.base import Case, Chart, Experiment, Finding, Found, Scale, at_most, zero
+from forebay.lab.experiments.base import Case, Chart, Experiment, Finding, Found, Scale, at_most, rounds_of, zero
 from forebay.lab.experiments.stage import Stage
 from forebay.lab.experiments.testimony import by_seq
 from forebay.lab.experiments.window import Window
@@ -34,7 +34,7 @@ def _cases(scale: Scale) -> list[Case]:
         for backlog in backlogs:
             settings = {"backlog": backlog, "ahead": ahead, "seconds": seconds, "processes": 2, "concurrency": 64}
             takes = 6 + ahead + seconds + backlog / 60_000
-            cases.append(Case(f"{store}-{backlog}", store, settings, takes, 1 if scale == "quick" or backlog else 2))
+            cases.append(Case(f"{store}-{backlog}", store, settings, takes, rounds_of(scale, store)))
     return cases
 
 
@@ -68,14 +68,13 @@ def _run(case: Case, stage: Stage) -> None:
 def _schedule(app: Forebay, rng: random.Random, ahead: float, seconds: float) -> dict[int, float]:
     """A few at a time, due at random moments around `ahead` seconds from then; their seqs and moments."""
     due: dict[int, float] = {}
-    shift = app.store.now() / _SECOND - time.time()
     ends_at = time.monotonic() + seconds
     while time.monotonic() < ends_at:
         moments = [time.time() + ahead + rng.uniform(0, _STEP) for _ in range(_PER_STEP)]
         first = _FIRST + len(due)
         app.store.enqueue(
             [
-                Draft("idle", {"seq": first + n, "ms": 0}, QUEUE, run_at=round((moment + shift) * _SECOND))
+                Draft("idle", {"seq": first + n, "ms": 0}, QUEUE, run_at=round(moment * _SECOND))
                 for n, moment in enumerate(moments)
             ]
         )

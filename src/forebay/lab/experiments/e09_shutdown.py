@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from forebay.core.job import Draft
 from forebay.lab.experiments.backlogs import START_MOST, depth
-from forebay.lab.experiments.base import Case, Chart, Experiment, Finding, Found, Scale, missing, zero
+from forebay.lab.experiments.base import Case, Chart, Experiment, Finding, Found, Scale, missing, rounds_of, zero
 from forebay.lab.experiments.stage import Stage
 from forebay.lab.experiments.testimony import by_seq, testified
 from forebay.lab.mix import QUEUE, SPEC
@@ -24,7 +24,7 @@ def _cases(scale: Scale) -> list[Case]:
         for drain, (ms, seconds) in _LENGTHS.items():
             settings = {"drain": drain, "ms": ms, "drain_seconds": seconds, "jobs": 2 * IN_FLIGHT}
             takes = 8 + 3 * ms / 1_000
-            cases.append(Case(f"{store}-{drain}", store, settings, takes, 1 if scale == "quick" else 3))
+            cases.append(Case(f"{store}-{drain}", store, settings, takes, rounds_of(scale, store)))
     return cases
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from forebay.core.job import Draft
 from forebay.lab.experiments.backlogs import depth
-from forebay.lab.experiments.base import Case, Chart, Experiment, Finding, Found, Scale, missing
+from forebay.lab.experiments.base import Case, Chart, Experiment, Finding, Found, Scale, missing, rounds_of
 from forebay.lab.experiments.stage import Stage
 from forebay.lab.experiments.testimony import by_seq
 from forebay.lab.mix import QUEUE, SPEC
@@ -40,7 +40,7 @@ def _cases(scale: Scale) -> list[Case]:
                 "seconds": 4 * _TIMES * lease,
             }
             takes = 6 + _WARY + (4 if not renewing else 1) * _TIMES * lease
-            cases.append(Case(f"{store}-{settings['renewal']}", store, settings, takes, 1 if scale == "quick" else 2))
+            cases.append(Case(f"{store}-{settings['renewal']}", store, settings, takes, rounds_of(scale, store)))
     return cases
 
 
