@@ -182,8 +182,8 @@ def _life(call: Call) -> int:
     keys = list(dict.fromkeys(key for each in found for key in each))
     rows = [(*key, *("" if key not in each else f"{each[key]:.1f}" for each in found)) for key in keys]
     rows.append(("CPU of all", "", *(f"{each.cpu():.1f}" for each in lives)))
-    heads = [f"µs/job by {each.batch}" for each in lives]
-    call.screen.table(("part", "where", *heads), rows)
+    heads = [f"{each.batch}/call" for each in lives]
+    call.screen.table(("microseconds a job", "where", *heads), rows, " ".join(heads))
     return OK
 
 

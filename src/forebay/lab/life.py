@@ -48,11 +48,15 @@ _WORKING: Final = {
 
 
 class Part(Struct, frozen=True):
-    """Microseconds of one job. `where`: python, server, or between, which is no CPU at all."""
+    """Microseconds of one job. `where`: python, server, or between, which is no CPU at all.
+
+    `besides`: not a part of the life but a look at one, such as a verb that the worker calls, too.
+    """
 
     what: str
     where: str
     micros: float
+    besides: bool = False
 
 
 class Life(Struct, frozen=True):
@@ -64,7 +68,7 @@ class Life(Struct, frozen=True):
     parts: list[Part]
 
     def cpu(self) -> float:
-        return sum(part.micros for part in self.parts if part.where != "between")
+        return sum(part.micros for part in self.parts if part.where != "between" and not part.besides)
 
 
 def life(store: str, batch: int, jobs: int, directory: Path) -> Life:
@@ -85,9 +89,9 @@ def _verbs(kind: str, batch: int, jobs: int) -> Iterator[Part]:
             store = app.store
             yield from clock.took("enqueue", lambda: _each(store.enqueue, drafts, batch))
             leases: list[Lease] = []
-            yield from clock.took("claim, called alone", lambda: _claimed(store, leases, batch, jobs))
+            yield from clock.took("(claim, called alone)", lambda: _claimed(store, leases, batch, jobs), besides=True)
             acks = [(lease, Ack()) for lease in leases]
-            yield from clock.took("settle, called alone", lambda: _each(store.settle, acks, batch))
+            yield from clock.took("(settle, called alone)", lambda: _each(store.settle, acks, batch), besides=True)
         finally:
             app.close()
 
@@ -113,16 +117,16 @@ class _Clock:
         self._ground = ground
         self._scale = 1e6 / jobs
 
-    def took(self, what: str, work: Callable[[], object]) -> Iterator[Part]:
+    def took(self, what: str, work: Callable[[], object], *, besides: bool = False) -> Iterator[Part]:
         server, own, at = self._ground.server_cpu_seconds(), time.process_time(), time.perf_counter()
         work()
         wall = self._scale * (time.perf_counter() - at)
         python = self._scale * (time.process_time() - own)
         spent = self._scale * (self._ground.server_cpu_seconds() - server)
-        yield Part(what, "python", python)
+        yield Part(what, "python", python, besides)
         if spent:
-            yield Part(what, "server", spent)
-        yield Part(what, "between", max(0.0, wall - python - spent))
+            yield Part(what, "server", spent, besides)
+        yield Part(what, "between", max(0.0, wall - python - spent), besides)
 
 
 def _worked(kind: str, batch: int, jobs: int, directory: Path) -> Iterator[Part]:
@@ -135,6 +139,8 @@ def _worked(kind: str, batch: int, jobs: int, directory: Path) -> Iterator[Part]
         yield Part(f"worker, {what}", "python", share * python)
     rest = 1 - sum(sorted(shares.values(), reverse=True)[:_SHOWN])
     yield Part("worker, others", "python", rest * python)
+    if not server:
+        return
     known = sum(functions.values())
     for name, micros in sorted(functions.items(), key=lambda pair: -pair[1])[:3]:
         yield Part(f"claim and settle: in {name}", "server", micros)
