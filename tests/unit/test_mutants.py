@@ -6,6 +6,7 @@ import pytest
 
 from tests.mutants.dashboard import DASHBOARD_MUTANTS
 from tests.mutants.door import DOOR_MUTANTS
+from tests.mutants.experiments import EXPERIMENT_MUTANTS
 from tests.mutants.gates import GATE_MUTANTS
 from tests.mutants.guards import MUTANTS, Mutant
 from tests.mutants.lab import LAB_MUTANTS
@@ -25,6 +26,7 @@ ALL = [
     *DOOR_MUTANTS,
     *GATE_MUTANTS,
     *LAB_MUTANTS,
+    *EXPERIMENT_MUTANTS,
     *LEDGER_MUTANTS,
     *LOG_MUTANTS,
     *METRICS_MUTANTS,
