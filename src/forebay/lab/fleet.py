@@ -57,8 +57,8 @@ class Fleet:
         supervisors: int = 1,
         options: Sequence[str] = (),
     ) -> None:
-        self.directory = directory
-        self.effects = directory / EFFECTS_FOLDER
+        self.directory = directory.resolve()
+        self.effects = self.directory / EFFECTS_FOLDER
         self.processes = processes
         self._drain = drain
         self._supervisors: list[Child | None] = [None] * supervisors
@@ -83,7 +83,7 @@ class Fleet:
         self._keep = self._keep or Keep()
         for number, child in enumerate(self._supervisors):
             if child is None or not alive(child.pid):
-                log = str(self.directory.resolve() / f"fleet-{number}.log")
+                log = str(self.directory / f"fleet-{number}.log")
                 started = self._keep.run(self._command, log, env=self._env)
                 self._supervisors[number] = started
                 self._keeper = parent_of(started.pid) or self._keeper

@@ -2,7 +2,8 @@
 
 Promise. A look costs the store one `backlog` of one queue, and where that gets dear (dead letters by the hundred
 thousand) looks become rarer, down to one in five: they should not take more than a twentieth of the time. A store that
-is out of reach gives a sample without these numbers, never an error. Samples are kept in memory: 20 minutes are 1,200 of them at most.
+is out of reach gives a sample without these numbers, never an error. Samples are kept in memory, at most 1,200 of them
+in 20 minutes.
 """
 
 import time
