@@ -1,7 +1,7 @@
 """`Watch`: a thread that looks every second: how deep the queue is, how old, what is done, what it takes to do it.
 
 Promise. A look costs the store one `backlog` of one queue, and where that gets dear (dead letters by the hundred
-thousand) looks become rarer, down to one in five: they should not take more than a twentieth of the time. A store that
+thousand) looks become rarer, down to one in five: they should not take more than a fifth of the time. A store that
 is out of reach gives a sample without these numbers, never an error. Samples are kept in memory, at most 1,200 of them
 in 20 minutes.
 """
@@ -23,7 +23,7 @@ from forebay.store.open import open_store
 from forebay.store.protocol import Backlog, Store
 
 _SECOND: Final = 1_000_000
-_REST, _REST_MOST = 20, 5
+_REST, _REST_MOST = 5, 5
 
 
 class Sample(Struct, frozen=True, kw_only=True):
