@@ -31,8 +31,8 @@ from urllib.request import Request, urlopen
 import psycopg
 
 from bench.measure import Figure, arguments, run
+from bench.pg.processes import cpu_seconds
 from bench.pg.server import SETTINGS
-from forebay.lab.procfs import cpu_seconds
 from forebay.testing.servers.postgres import PostgresServer
 
 ROOT = Path(__file__).parents[1]

@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 
 import psycopg
 
-from forebay.lab.procfs import cpu_seconds
+from bench.pg.processes import cpu_seconds
 from forebay.testing.servers.postgres import PostgresServer
 
 SETTINGS: Final = {

@@ -180,9 +180,8 @@ class Fleet:
         return cpu_seconds([self._keeper]) if self._keeper else 0.0
 
     def close(self) -> None:
-        """End everything at once, without asking."""
-        for pid in self.workers():
-            self.resume(pid)
+        """End everything at once, without asking: supervisors first, or they would start others."""
+        for pid in [*self.supervisors, *self.workers()]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if self._keep is not None:

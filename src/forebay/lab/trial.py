@@ -63,7 +63,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 
 class Trial(Struct, frozen=True, kw_only=True):
-    """`processes` 0: no fleet, the load alone; then nothing is drained. `patience` is for the drain."""
+    """`processes` 0: no fleet, the load alone; then nothing is drained or judged. `patience` is for the drain."""
 
     store: str = "postgres"
     rate: float = 1_000.0
@@ -165,10 +165,10 @@ class Trial(Struct, frozen=True, kw_only=True):
         return fleet.stop()
 
     def _judged(self, url: str, load: Load, directory: Path) -> Verdict:
-        effects = directory / EFFECTS_FOLDER
-        effects.mkdir(exist_ok=True)
+        if not self.processes:
+            return Verdict(answer="INVALID", reasons=["what handlers elsewhere did is not known here"])
         with closing(open_store(url)) as store:
-            return audit_quickly(load.receipts, effects, store, queue=self.queue, drained=self.processes > 0)
+            return audit_quickly(load.receipts, directory / EFFECTS_FOLDER, store, queue=self.queue)
 
 
 def prepare(url: str) -> None:

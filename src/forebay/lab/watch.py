@@ -1,7 +1,9 @@
 """`Watch`: a thread that looks every second: how deep the queue is, how old, what is done, what it takes to do it.
 
-Promise. Looking is bounded and costs the store one `backlog` of one queue a look; a store that is out of reach gives a
-sample without these numbers, never an error. Samples are kept in memory: 20 minutes are 1,200 of them.
+Promise. A look costs the store one `backlog` of one queue, and where that gets dear (dead letters by the hundred
+thousand) looks become rarer, down to one in five: they should not take more than a fifth of the time. A store that
+is out of reach gives a sample without these numbers, never an error. Samples are kept in memory, at most 1,200 of them
+in 20 minutes.
 """
 
 import time
@@ -21,6 +23,7 @@ from forebay.store.open import open_store
 from forebay.store.protocol import Backlog, Store
 
 _SECOND: Final = 1_000_000
+_REST, _REST_MOST = 5, 5
 
 
 class Sample(Struct, frozen=True, kw_only=True):
@@ -89,12 +92,14 @@ class Watch:
     def _run(self) -> None:
         due = self._began
         while True:
+            began = time.monotonic()
             sample = self.look()
+            took = time.monotonic() - began
             self.samples.append(sample)
             if self._hear is not None:
                 self._hear(sample)
-            due = max(due + self._every, time.monotonic())
-            if self._stop.wait(due - time.monotonic()):
+            due = max(due + self._every, began + min(_REST * took, _REST_MOST * self._every))
+            if self._stop.wait(max(0.0, due - time.monotonic())):
                 return
 
     def look(self) -> Sample:
