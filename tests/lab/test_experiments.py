@@ -1,18 +1,22 @@
 """The experiments: every one is whole and bounded, its judgement bites, and a run goes on where it stopped."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from forebay.core.errors import Invalid
+from forebay.core.lease import Heartbeat, Lease
 from forebay.lab.drive import Drive, Step, name_of, results_at, steps_of
 from forebay.lab.experiments import EXPERIMENTS, e09_shutdown, experiment
 from forebay.lab.experiments.base import SCALES, STORES, Case, Cell, Experiment, Finding, Found
 from forebay.lab.experiments.stage import Stage
 from forebay.lab.experiments.window import evenness
+from forebay.lab.probe import Probed
 from forebay.lab.sketch import Sketch
+from forebay.work.renewer import Beating
 
 MINUTES = {"quick": 8, "full": 75, "release": 300}
 
@@ -130,6 +134,27 @@ def test_evenness_is_one_where_all_have_as_much_and_a_share_where_one_has_all() 
     assert evenness([5, 5, 5, 5]) == 1
     assert evenness([20, 0, 0, 0]) == 0.25
     assert evenness([]) == 1
+
+
+def test_a_worker_whose_heartbeats_are_words_has_no_other_way_to_renew() -> None:
+    """Whatever a store learns to renew by, a worker without renewal must not have it."""
+
+    class Beats:
+        def beat(self, leases: object, lease_for: object) -> Heartbeat:
+            raise AssertionError("the store was told")
+
+        def extend(self, leases: object, lease_for: object) -> list[Lease]:
+            raise AssertionError("the store was told")
+
+        def now(self) -> int:
+            return 7
+
+    store: Any = Beats()
+    assert isinstance(Probed(store, None, renewing=True), Beating)
+    silent = Probed(store, None, renewing=False)
+    assert not isinstance(silent, Beating)
+    assert silent.extend([], timedelta(seconds=1)) == []
+    assert silent.now() == 7
 
 
 def imaginary(run: Callable[[Case, Stage], None]) -> Experiment:

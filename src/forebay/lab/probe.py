@@ -20,6 +20,8 @@ from forebay.store.protocol import Exchanging, Store, Want
 
 CLAIMS: Final = "LAB_CLAIMS"
 UNRENEWED: Final = "LAB_UNRENEWED"
+_BEAT: Final = "beat"
+"""What a store may have instead of `extend`: a heartbeat for all leases at once."""
 
 
 class Probed:
@@ -29,8 +31,12 @@ class Probed:
         self._store = store
         self._claims = claims
         self._renewing = renewing
+        if renewing and hasattr(store, _BEAT):
+            setattr(self, _BEAT, getattr(store, _BEAT))
 
     def __getattr__(self, name: str) -> Any:
+        if name == _BEAT:
+            raise AttributeError(name)
         return getattr(self._store, name)
 
     def claim(self, wants: Sequence[Want], owner: str, lease_for: timedelta) -> list[Lease]:
