@@ -11,7 +11,6 @@ from typing import Final
 
 from msgspec import Struct
 
-from forebay.core.errors import Invalid
 from forebay.lab.experiments.base import STORES, Case, Experiment, Scale
 from forebay.lab.experiments.stage import Stage
 from forebay.lab.results import Results
@@ -99,12 +98,12 @@ class Drive:
         return failed
 
     def _measured(self, step: Step) -> str | None:
-        """Why it failed, if it did. What cannot be repeated by trying another case is raised."""
+        """Why it failed, if it did."""
         key = step.key
         try:
             with Stage(*key[:1], step.case, step.round, self._seed, self._results, self._say) as stage:
                 step.experiment.run(step.case, stage)
-        except (ServerUnavailable, Invalid):
+        except ServerUnavailable:
             raise
         except Exception as error:
             # Whatever a case met, the others may still be measured; it is told, and the command fails.

@@ -42,16 +42,19 @@ POSTGRES: Final = {
 }
 """Of a private server, besides its durability."""
 
+_UNSYNCED: Final = {"postgres": {"synchronous_commit": "off"}, "redis": {"appendfsync": "no"}}
+
 
 class Ground:
-    """`settings` go to a private server, before those of the lab."""
+    """`settings` go to a private server, before those of the lab; `unsynced`: it answers before the disk has it."""
 
-    def __init__(self, kind: str, *, settings: dict[str, str] | None = None) -> None:
+    def __init__(self, kind: str, *, settings: dict[str, str] | None = None, unsynced: bool = False) -> None:
         if kind not in KINDS and "://" not in kind:
             raise Invalid("store", f"{kind!r} is not known", f"use {', '.join(KINDS)}, or a URL")
         self.kind = kind if kind in KINDS else _scheme(kind)
         self.private = kind in KINDS
-        self._settings = settings or {}
+        self._settings = {**(_UNSYNCED.get(self.kind, {}) if unsynced else {}), **(settings or {})}
+        self._trusted = {"durability": "trusted"} if unsynced else {}
         self._url = "" if self.private else kind
         self._stack = ExitStack()
         self._server: Server | None = None
@@ -83,7 +86,7 @@ class Ground:
 
             redis = RedisServer(durable=True, private=True, settings=self._settings)
             self._server = self._stack.enter_context(redis)
-            self._url = redis.url()
+            self._url = redis.url(**self._trusted)
         else:
             folder = tempfile.mkdtemp(prefix="forebay-lab-")
             self._stack.callback(shutil.rmtree, folder, ignore_errors=True)

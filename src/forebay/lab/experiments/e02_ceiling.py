@@ -27,9 +27,6 @@ _WITHOUT: Final = {
 }
 _RATES: Final = {"quick": (2_000, 8_000), "full": (2_500, 5_000, 10_000, 15_000, 20_000)}
 _MOST: Final = {"postgres": 80_000, "redis": 80_000, "sqlite": 30_000}
-_UNSYNCED: Final = {"postgres": {"synchronous_commit": "off"}, "redis": {"appendfsync": "no"}}
-"""Commits are answered before the disk has them; for this measurement alone."""
-
 _FLAT: Final = 0.5
 """Seconds' worth of jobs by which a depth may grow in a window and still count as flat."""
 
@@ -63,7 +60,7 @@ def _run(case: Case, stage: Stage) -> None:
 
 def _drained(case: Case, stage: Stage) -> None:
     given, without = case.settings, case.settings["without"]
-    ground = stage.ground(**(_UNSYNCED[case.store] if without == "sync" else {}))
+    ground = stage.ground(unsynced=without == "sync")
     app = stage.app(ground)
     seeded(app, idle_drafts(given["jobs"]))
     if without == "ledger":

@@ -20,7 +20,7 @@ _LEASE: Final = {"quick": 0.6, "full": 2.0, "release": 5.0}
 _TIMES: Final = 2.5
 """A job runs for so many leases."""
 
-_WARY: Final = 3.5
+_WARY: Final = 4.5
 """A new process reaps nothing before: it cannot know whether others just had an outage."""
 
 

@@ -59,9 +59,9 @@ class Stage:
         """`at`: of time.monotonic()."""
         self._results.sample(self._experiment, self.case.name, self._round, at - self._began, **{name: value})
 
-    def ground(self, **settings: str) -> Ground:
-        """A durable server, or file, of the case's store; it ends with the case. `settings` are the server's."""
-        return self._stack.enter_context(Ground(self.case.store, settings=settings))
+    def ground(self, *, unsynced: bool = False) -> Ground:
+        """A server that syncs, or a file, of the case's store; it ends with the case."""
+        return self._stack.enter_context(Ground(self.case.store, unsynced=unsynced))
 
     def app(self, ground: Ground) -> Forebay:
         """The way in, as users have it."""
