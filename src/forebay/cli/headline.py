@@ -91,9 +91,7 @@ def _long_run(call: Call, results: "Results", kept: Path) -> int:
     progress = Progress(call.screen, f"{args.on} {trial.mix}", round(trial.seconds))
 
     def hear(sample: "Sample") -> None:
-        progress.show(
-            round(sample.at), f"accepted {sample.accepted:,}  done {sample.acked or 0:,}  open {sample.depth:,}"
-        )
+        progress.show(round(sample.at), seen(sample))
 
     def say(words: str) -> None:
         progress.close()
@@ -106,6 +104,13 @@ def _long_run(call: Call, results: "Results", kept: Path) -> int:
     else:
         call.screen.facts(_facts(headline.kill_every, told))
     return told.exit_code
+
+
+def seen(sample: "Sample") -> str:
+    """One look, in words."""
+    if sample.depth is None:
+        return "the store does not answer"
+    return f"accepted {sample.accepted:,}  done {sample.acked or 0:,}  open {sample.depth:,}  dead {sample.dead or 0:,}"
 
 
 def _facts(kill_every: float, told: "Told") -> list[tuple[str, object]]:

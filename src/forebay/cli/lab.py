@@ -20,7 +20,6 @@ from forebay.cli.words import count, length, rate
 if TYPE_CHECKING:
     from forebay.lab.load import Told
     from forebay.lab.trial import Outcome, Trial
-    from forebay.lab.watch import Sample
 
 _MB = 1 << 20
 
@@ -77,7 +76,7 @@ def _load(call: Call) -> int:
         progress = Progress(call.screen, f"{args.on} {trial.mix}", round(trial.seconds))
         stack.callback(progress.close)
         try:
-            outcome = trial.run(Path(kept), hear=lambda sample: progress.show(round(sample.at), _seen(sample)))
+            outcome = trial.run(Path(kept), hear=lambda sample: progress.show(round(sample.at), headline.seen(sample)))
         except ServerUnavailable as error:
             raise CommandFailed(str(error), UNREACHABLE) from None
         except ModuleNotFoundError as error:
@@ -89,13 +88,6 @@ def _load(call: Call) -> int:
     else:
         call.screen.facts(_facts(trial, outcome))
     return outcome.verdict.exit_code if trial.processes else OK
-
-
-def _seen(sample: "Sample") -> str:
-    """One look, in words."""
-    if sample.depth is None:
-        return "the store does not answer"
-    return f"accepted {sample.accepted:,}  done {sample.acked or 0:,}  open {sample.depth:,}  dead {sample.dead or 0:,}"
 
 
 def _facts(trial: "Trial", outcome: "Outcome") -> list[tuple[str, object]]:
