@@ -74,10 +74,10 @@ LATE = {"late p99": 30.0, "not fired": 0, "fired twice": 0, "too early": 0}
 @pytest.mark.parametrize(
     ("number", "settings", "good", "bad"),
     [
-        (4, {"lease": 2.0}, LOSS, {"lost": 1}),
-        (4, {"lease": 2.0}, LOSS, {"doubled": 1}),
-        (4, {"lease": 2.0}, LOSS, {"recovery p99": 3.5}),
-        (4, {"lease": 2.0}, LOSS, {"passed": 0}),
+        (4, {"recovery": 3.0}, LOSS, {"lost": 1}),
+        (4, {"recovery": 3.0}, LOSS, {"doubled": 1}),
+        (4, {"recovery": 3.0}, LOSS, {"recovery p99": 3.5}),
+        (4, {"recovery": 3.0}, LOSS, {"passed": 0}),
         (8, {"backlog": 9}, LATE, {"late p99": 1_500.0}),
         (8, {"backlog": 9}, LATE, {"too early": 1}),
         (9, {"drain": "enough"}, SHUT, {"in flight": 199}),

@@ -25,7 +25,7 @@ def planted(tmp_path: Path) -> Path:
             results.row("e01", case, number, "evidence/wait IO:WalSync", 40.0, "%", **facts)
             results.finish("e01", case, number)
     for name, value in (("lost", 1.0), ("accepted", 5_000.0), ("kills", 7.0), ("recovery p99", 0.5)):
-        results.row("e04", "redis-worker", 1, name, value, "jobs", store="redis", lease=2.0, victim=EVIL)
+        results.row("e04", "redis-worker", 1, name, value, "jobs", store="redis", recovery=3.0, victim=EVIL)
     for second in range(5):
         results.sample("e04", "redis-worker", 1, float(second), depth=10.0 * second)
     results.finish("e04", "redis-worker", 1)
