@@ -19,7 +19,7 @@ PYTEST := $(PY) -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup servers prometheus demo check test test-nightly cover bench bench-sqlite bench-worker bench-postgres bench-redis bench-ledger bench-spark bench-audit bench-http bench-metrics bench-dashboard bench-prices screenshots mutants fmt lock clean
+.PHONY: help setup servers prometheus demo check test test-nightly cover bench bench-sqlite bench-worker bench-postgres bench-redis bench-ledger bench-spark bench-audit bench-http bench-metrics bench-dashboard bench-prices lab screenshots mutants fmt lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -89,6 +89,9 @@ bench-prices: setup ## measure what each guarantee costs on each store, beside a
 
 bench-dashboard: setup ## measure the dashboard's pages on a million jobs
 	@$(PY) -m bench.dashboard $(ARGS)
+
+lab: setup ## run the ten experiments and write their report (ARGS='--scale full --results DIR')
+	@$(PY) -m forebay lab all $(ARGS)
 
 screenshots: servers ## photograph the dashboard's pages for the docs
 	@$(PY) -m tests.browser.screens docs/img

@@ -3,48 +3,19 @@
 `FOREBAY_CHROMIUM` names another one.
 """
 
-import os
-import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
+from forebay.lab.picture import Missing, browser, chromium
 from tests.serve.site import Site
 
-_UNPACKED = Path(sys.prefix) / "chromium" / "run"
-_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _WIDTH, _HEIGHT = 1360, 900
 
-
-class Missing(Exception):
-    """What a browser test needs is not on this machine."""
-
-
-def chromium() -> str:
-    """Where it is."""
-    found = os.environ.get("FOREBAY_CHROMIUM") or next(filter(None, map(shutil.which, _NAMES)), None)
-    if found is None and _UNPACKED.exists():
-        found = str(_UNPACKED)
-    if found is None:
-        raise Missing("no Chromium: install one, name it by FOREBAY_CHROMIUM, or run `make servers`")
-    return found
-
-
-@contextmanager
-def browser() -> Iterator[Browser]:
-    """One Chromium process. Its sandbox needs a user of its own, which the root of a container is not."""
-    flags = ["--no-sandbox"] if os.geteuid() == 0 else []
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=chromium(), args=flags)
-        try:
-            yield started
-        finally:
-            started.close()
+__all__ = ["Missing", "axe_source", "browser", "chromium", "log_in", "opened", "violations"]
 
 
 @contextmanager

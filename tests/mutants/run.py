@@ -23,8 +23,10 @@ sys.path.insert(0, str(ROOT))
 
 from tests.mutants.dashboard import DASHBOARD_MUTANTS  # noqa: E402
 from tests.mutants.door import DOOR_MUTANTS  # noqa: E402
+from tests.mutants.experiments import EXPERIMENT_MUTANTS  # noqa: E402
 from tests.mutants.gates import GATE_MUTANTS  # noqa: E402
 from tests.mutants.guards import MUTANTS, Mutant  # noqa: E402
+from tests.mutants.lab import LAB_MUTANTS  # noqa: E402
 from tests.mutants.ledger import LEDGER_MUTANTS  # noqa: E402
 from tests.mutants.logs import LOG_MUTANTS  # noqa: E402
 from tests.mutants.metrics import METRICS_MUTANTS  # noqa: E402
@@ -97,6 +99,8 @@ def main() -> int:
             *DASHBOARD_MUTANTS,
             *DOOR_MUTANTS,
             *GATE_MUTANTS,
+            *LAB_MUTANTS,
+            *EXPERIMENT_MUTANTS,
             *LEDGER_MUTANTS,
             *LOG_MUTANTS,
             *METRICS_MUTANTS,

@@ -89,7 +89,7 @@ SPARK_MUTANTS = [
     ),
     Mutant(
         "spark: a report believes what it shows",
-        f"{SPARK}/report.py",
+        f"{SPARK}/document.py",
         '{escape(shown)}</td>" if figure else f"<td>{escape(shown)}</td>"',
         '{shown}</td>" if figure else f"<td>{shown}</td>"',
         ("tests/spark/test_report.py", "-k", "hostile"),

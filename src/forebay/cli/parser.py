@@ -32,6 +32,7 @@ def commands() -> tuple[Command | Group, ...]:
         gen,
         jobs,
         keys,
+        lab,
         ledger,
         logs,
         look,
@@ -64,6 +65,7 @@ def commands() -> tuple[Command | Group, ...]:
         *audit.COMMANDS,
         *report.COMMANDS,
         *gen.COMMANDS,
+        *lab.COMMANDS,
         *bench.COMMANDS,
         *about.COMMANDS,
     )

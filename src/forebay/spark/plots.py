@@ -50,6 +50,47 @@ def lines(title: str, sentence: str, series: Sequence[Line], unit: str, x_labels
     return _figure(title, sentence, "".join(parts), [each.name for each in shown])
 
 
+class Spread(Struct, frozen=True):
+    """What was measured at one place of a sweep: the middle, the least and the most."""
+
+    at: str
+    middle: float
+    least: float
+    most: float
+
+
+def sweep(
+    title: str, sentence: str, places: Sequence[str], series: Sequence[tuple[str, Sequence[Spread]]], unit: str
+) -> str:
+    """Values over settings, side by side however far apart they are; a stroke goes from the least to the most."""
+    shown = [(name, spreads) for name, spreads in series[:SERIES_MOST] if spreads]
+    if not shown:
+        return nothing(title)
+    where = {place: float(at) for at, place in enumerate(places)}
+    top = max(each.most for _, spreads in shown for each in spreads)
+    frame = _Frame(-0.5, len(places) - 0.5, top, unit)
+    parts = [frame.axes()]
+    parts += [
+        f'<text class="x" x="{frame.x(where[place]):.1f}" y="{HEIGHT - 12}">{escape(_cut(place, 14))}</text>'
+        for place in places
+    ]
+    for colour, (name, spreads) in enumerate(shown):
+        points = [(frame.x(where[each.at]) + 3 * colour, frame.y(each.middle)) for each in spreads]
+        parts.append(_stroke(points, colour) if len(points) > 1 else "")
+        for (x, y), each in zip(points, spreads, strict=True):
+            ends = f'x1="{x:.1f}" x2="{x:.1f}" y1="{frame.y(each.least):.1f}" y2="{frame.y(each.most):.1f}"'
+            label = f"<title>{escape(name)}, {escape(each.at)}: {number_of(each)}{escape(unit)}</title>"
+            parts.append(f'<line class="s{colour}" {ends}/>')
+            parts.append(f'<circle class="c{colour}" cx="{x:.1f}" cy="{y:.1f}" r="3">{label}</circle>')
+    return _figure(title, sentence, "".join(parts), [name for name, _ in shown])
+
+
+def number_of(spread: Spread) -> str:
+    """`30.1k (29.5k … 31k)`, or the middle alone where there is no spread."""
+    ends = "" if spread.least == spread.most else f" ({number(spread.least)} … {number(spread.most)})"
+    return f"{number(spread.middle)}{ends}"
+
+
 def bars(title: str, sentence: str, values: Sequence[tuple[str, float]], unit: str) -> str:
     """Counts of sorts; beyond a bound the rest is one bar."""
     if not any(value for _, value in values):

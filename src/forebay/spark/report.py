@@ -1,10 +1,9 @@
 """The report: one HTML page with plots, tables and the audit's verdict, readable without a network.
 
-Nothing on the page comes from elsewhere and nothing on it runs: its policy forbids both. All that a store held, error
-messages above all, is text and nothing else. However long the history was, the page stays small.
+All that a store held, error messages above all, is text and nothing else. However long the history was, the page stays
+small.
 """
 
-from collections.abc import Iterable, Sequence
 from datetime import datetime
 from html import escape
 from pathlib import Path
@@ -14,14 +13,12 @@ from pyspark.sql import SparkSession
 
 from forebay.core.words import number
 from forebay.spark.audit import Verdict
+from forebay.spark.document import document, save, section, table
 from forebay.spark.figures import GROUPS_MOST, MEASURES, Figures, Row, figures
 from forebay.spark.lake import Lake
 from forebay.spark.plots import Line, bars, lines
 
-_TEXT_MOST: Final = 240
 _OFFENDERS_MOST: Final = 5
-_STYLE: Final = (Path(__file__).parent / "report.css").read_text("utf-8")
-_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 _MEANINGS: Final = {
     "wait": "from acceptance to the first claim",
     "late": "from due to claimed",
@@ -32,29 +29,21 @@ _MEANINGS: Final = {
 
 def write_report(spark: SparkSession, lake: Lake, out: Path, verdict: Verdict | None, said: str = "") -> None:
     """Write the page; `said` is the command that asked for it. Whole or not at all."""
-    text = page(figures(spark, lake), verdict, said)
-    draft = out.with_name(f".{out.name}.new")
-    draft.write_text(text, "utf-8")
-    draft.replace(out)
+    save(page(figures(spark, lake), verdict, said), out)
 
 
 def page(found: Figures, verdict: Verdict | None, said: str = "") -> str:
-    sections = [
+    return document(
+        "Forebay report",
         _head(found, verdict),
-        _section("Flow", _throughput(found), _depth(found), _latency(found, "wait"), _latency(found, "run")),
-        _section("Queues", _queues(found)),
-        _section("Lengths of time", _curve(found), _latency(found, "late"), _latency(found, "total")),
-        _section("Deliveries and retries", _deliveries(found), _retry_plot(found), _retries(found)),
-        _section("Dead letters", _deaths(found)),
-        _section("Fairness", _fairness(found)),
-        "" if verdict is None else _section("Every check", _checks(verdict)),
+        section("Flow", _throughput(found), _depth(found), _latency(found, "wait"), _latency(found, "run")),
+        section("Queues", _queues(found)),
+        section("Lengths of time", _curve(found), _latency(found, "late"), _latency(found, "total")),
+        section("Deliveries and retries", _deliveries(found), _retry_plot(found), _retries(found)),
+        section("Dead letters", _deaths(found)),
+        section("Fairness", _fairness(found)),
+        "" if verdict is None else section("Every check", _checks(verdict)),
         _foot(found, said),
-    ]
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"><title>Forebay report</title>'
-        f"<style>{_STYLE}</style></head><body><main>{''.join(sections)}</main></body></html>\n"
     )
 
 
@@ -127,7 +116,7 @@ def _queues(found: Figures) -> str:
         + [_seconds(row[f"{each}_p{rank}"]) for each in ("wait", "run") for rank in (50, 99)]
         for row in found.queues
     ]
-    return _table(heads, rows)
+    return table(heads, rows)
 
 
 def _deliveries(found: Figures) -> str:
@@ -150,7 +139,7 @@ def _retries(found: Figures) -> str:
         for row in found.retries
     ]
     note = "Near 100 % of one delay, or of a crowd back within one second, is jitter that was lost."
-    return _table(heads, rows) + (f'<p class="note">{note}</p>' if rows else "")
+    return table(heads, rows) + (f'<p class="note">{note}</p>' if rows else "")
 
 
 def _deaths(found: Figures) -> str:
@@ -169,7 +158,7 @@ def _deaths(found: Figures) -> str:
         for row in found.deaths
     ]
     more = f'<p class="note">and {found.more_deaths:,} groups more than {GROUPS_MOST}</p>' if found.more_deaths else ""
-    return _table(heads, rows) + more
+    return table(heads, rows) + more
 
 
 def _fairness(found: Figures) -> str:
@@ -196,7 +185,7 @@ def _checks(verdict: Verdict) -> str:
         for each in verdict.results
     ]
     facts = "".join(f"<dt>{escape(name)}</dt><dd>{escape(_fact(value))}</dd>" for name, value in verdict.facts.items())
-    return _table(heads, rows) + f"<dl>{facts}</dl>"
+    return table(heads, rows) + f"<dl>{facts}</dl>"
 
 
 def _foot(found: Figures, said: str) -> str:
@@ -207,24 +196,6 @@ def _foot(found: Figures, said: str) -> str:
         f"<footer>{command}<p>{escape(found.store)}: {found.records:,} records of the ledger, {found.events:,} events, "
         f"{times}</p><dl>{rows}</dl></footer>"
     )
-
-
-def _section(title: str, *parts: str) -> str:
-    return f"<section><h2>{escape(title)}</h2><div class='grid'>{''.join(parts)}</div></section>"
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    head = "".join(f"<th scope='col'>{escape(each)}</th>" for each in heads)
-    body = "".join("<tr>" + "".join(_cell(cell) for cell in row) + "</tr>" for row in rows)
-    if not body:
-        return '<p class="none">nothing to show</p>'
-    return f"<div class='wide'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-
-
-def _cell(text: str) -> str:
-    shown = text if len(text) <= _TEXT_MOST else text[: _TEXT_MOST - 1] + "…"
-    figure = shown[:1].isdigit() and all(sign in "0123456789.,%kM s" for sign in shown)
-    return f"<td class='n'>{escape(shown)}</td>" if figure else f"<td>{escape(shown)}</td>"
 
 
 def _ends(found: Figures) -> tuple[str, str]:

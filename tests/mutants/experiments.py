@@ -1,0 +1,61 @@
+"""The guards of the experiments: a judgement that cannot fail, or a case that is measured twice, would say nothing."""
+
+from tests.mutants.guards import Mutant
+
+LAB = "src/forebay/lab"
+TESTS = ("tests/lab/test_experiments.py", "-m", "not nightly")
+
+EXPERIMENT_MUTANTS = [
+    Mutant(
+        "what is done is measured again",
+        f"{LAB}/drive.py",
+        "[step for step in steps if not self._results.done(*step.key)]",
+        "list(steps)",
+        TESTS,
+    ),
+    Mutant(
+        "a case that failed counts as done",
+        f"{LAB}/drive.py",
+        "            self._results.drop(*key)\n            return",
+        "            self._results.finish(*key)\n            return",
+        TESTS,
+    ),
+    Mutant(
+        "one round for all", f"{LAB}/drive.py", "for case in cases if number <= case.rounds", "for case in cases", TESTS
+    ),
+    Mutant(
+        "a count that must be nought may be one",
+        f"{LAB}/experiments/base.py",
+        'cases", worst == 0)',
+        'cases", worst <= 1)',
+        TESTS,
+    ),
+    Mutant(
+        "the least of all cases is judged",
+        f"{LAB}/experiments/base.py",
+        "max((cell.most for cell in self.of(metric).values()), default=None)",
+        "min((cell.least for cell in self.of(metric).values()), default=None)",
+        TESTS,
+    ),
+    Mutant(
+        "a slow recovery is good enough",
+        f"{LAB}/experiments/e04_loss.py",
+        "cell.most <= bound",
+        "cell.most > 0",
+        TESTS,
+    ),
+    Mutant(
+        "an experiment without harm shows something",
+        f"{LAB}/experiments/e10_renewal.py",
+        "Finding(told, again > 0)",
+        "Finding(told, again >= 0)",
+        TESTS,
+    ),
+    Mutant(
+        "a sketch counts no jobs",
+        f"{LAB}/sketch.py",
+        "        self._places[0] += things\n",
+        "        self._places[0] += 1\n",
+        TESTS,
+    ),
+]
