@@ -70,6 +70,17 @@ local settle
     return plain
   end
 
+  -- Those of alike records leave their stream.
+  local function drop_flow(r, sids, records)
+    local ids = {}
+    for i = 1, #sids do
+      if records[i] == r then
+        ids[#ids + 1] = entry_id(sids[i], r[MORE].flow)
+      end
+    end
+    streams.drop(line(r[QUEUE]), ids)
+  end
+
   -- Plain jobs that are done, all at once.
   local function acknowledge(sids, records, mark)
     local counts, size = {}, #marks_left
@@ -82,6 +93,9 @@ local settle
     for r, n in pairs(counts) do
       count(r, -n)
       eased[r[QUEUE]] = true
+      if more(r).flow then
+        drop_flow(r, sids, records)
+      end
     end
     call('ZREM', P .. 'lease', unpack(sids))
     erase(sids)
