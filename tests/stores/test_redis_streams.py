@@ -4,7 +4,7 @@ That it keeps the contract is shown where every store does (`test_conformance.py
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import pytest
 import redis as driver
@@ -50,7 +50,7 @@ def ids(leases: Sequence[Lease]) -> list[int]:
 
 def pending(client: "driver.Redis") -> dict[int, tuple[str, int]]:
     """By job: who holds its entry, and how often it was handed out."""
-    found = client.execute_command("XPENDING", STREAM, GROUP, "-", "+", 1_000)
+    found: Any = client.xpending_range(STREAM, GROUP, "-", "+", 1_000)
     return {
         int(each["message_id"].partition(b"-")[2]): (each["consumer"].decode(), each["times_delivered"])
         for each in found
