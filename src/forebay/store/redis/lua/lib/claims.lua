@@ -40,8 +40,16 @@ local claim, claimed_before
       local sids = popped(l, cls, most)
       return sids, fetch(sids)
     end
-    local sids, before = l.streamed > 0 and next_of_both(l, most, owner) or popped(l, cls, most), {}
-    local blobs = fetch(sids)
+    local sids, blobs, before = nil, nil, {}
+    if l.streamed > 0 then
+      sids, blobs = next_of_both(l, most, owner)
+      if blobs then
+        return sids, blobs
+      end
+    else
+      sids = popped(l, cls, most)
+    end
+    blobs = fetch(sids)
     for i = 1, #sids do
       local r = record(blobs[i])
       if r[DELIVERY] > 0 and more(r).flow then

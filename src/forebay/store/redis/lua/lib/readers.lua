@@ -60,7 +60,7 @@ local popped, next_of_both, take_over
     return turns, i - 1, k - 1
   end
 
-  -- Hand out so many entries; nil: they are not what the records say.
+  -- Hand out so many entries: ids and records; nil: they are not what those say.
   local function read(l, most, owner)
     local reply = redis.pcall('XREADGROUP', 'GROUP', GROUP, owner, 'COUNT', most, 'STREAMS', streams.key(l), '>')
     local entries, dues, sids = reply and not reply.err and reply[1][2] or NOTHING, {}, {}
@@ -70,22 +70,23 @@ local popped, next_of_both, take_over
     for i, entry in ipairs(entries) do
       dues[i], sids[i] = parts_of(entry[1])
     end
-    for i, blob in ipairs(fetch(sids)) do
-      local r = blob and record(blob)
+    local blobs = fetch(sids)
+    for i = 1, most do
+      local r = blobs[i] and record(blobs[i])
       if not r or not is_unread(r) or r[MORE].flow ~= dues[i] or r[QUEUE] ~= l.name then
         return nil
       end
     end
-    return sids
+    return sids, blobs
   end
 
-  -- The next jobs without a class; who goes is taken out of the set or the stream.
+  -- The next jobs without a class are taken out of the set or the stream: ids, and records where it is all of the stream.
   function next_of_both(l, most, owner)
     local places, streamed = call('ZRANGE', P .. 'r:' .. l.name .. '|', 0, most - 1), min(most, l.streamed)
     if #places == 0 then
-      local sids = read(l, streamed, owner)
+      local sids, blobs = read(l, streamed, owner)
       if sids then
-        return sids
+        return sids, blobs
       end
       dissolve(l)
       return popped(l, '', most)

@@ -70,32 +70,25 @@ local settle
     return plain
   end
 
-  -- Those of alike records leave their stream.
-  local function drop_flow(r, sids, records)
-    local ids = {}
-    for i = 1, #sids do
-      if records[i] == r then
-        ids[#ids + 1] = entry_id(sids[i], r[MORE].flow)
-      end
-    end
-    streams.drop(line(r[QUEUE]), ids)
-  end
-
   -- Plain jobs that are done, all at once.
   local function acknowledge(sids, records, mark)
-    local counts, size = {}, #marks_left
+    local counts, flowing, size = {}, {}, #marks_left
     for i = 1, #sids do
       local r = records[i]
       counts[r] = (counts[r] or 0) + 1
       marks_left[size + 1], marks_left[size + 2] = sids[i], mark
       size = size + 2
+      if r[MORE] and r[MORE].flow then
+        local ids = flowing[r[QUEUE]] or {}
+        ids[#ids + 1], flowing[r[QUEUE]] = entry_id(sids[i], r[MORE].flow), ids
+      end
+    end
+    for queue, ids in pairs(flowing) do
+      streams.drop(line(queue), ids)
     end
     for r, n in pairs(counts) do
       count(r, -n)
       eased[r[QUEUE]] = true
-      if more(r).flow then
-        drop_flow(r, sids, records)
-      end
     end
     call('ZREM', P .. 'lease', unpack(sids))
     erase(sids)
