@@ -100,11 +100,17 @@ def deleted_entries(client: "driver.Redis") -> None:
     client.xtrim(STREAM, maxlen=1, approximate=False)
 
 
+def deleted_pending(client: "driver.Redis") -> None:
+    entries: Any = client.xrange(STREAM)
+    (second,) = (entry for entry, _ in entries if entry.endswith(b"-2"))
+    client.xdel(STREAM, second)
+
+
 def foreign_entry(client: "driver.Redis") -> None:
     client.xadd(STREAM, {"not": "ours"})
 
 
-@pytest.mark.parametrize("spoil", [destroyed_group, deleted_stream, deleted_entries, foreign_entry])
+@pytest.mark.parametrize("spoil", [destroyed_group, deleted_stream, deleted_entries, deleted_pending, foreign_entry])
 def test_a_spoilt_stream_is_made_good_out_of_the_records(bench: Bench, spoil: Callable[["driver.Redis"], None]) -> None:
     store, clock, client = bench
     put(store, 8)

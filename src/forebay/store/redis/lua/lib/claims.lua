@@ -58,6 +58,9 @@ local claim, claimed_before
     end
     if #before > 0 and not take_over(l, owner, before) then
       blobs = fetch(sids)
+      for i = 1, #sids do
+        call('ZREM', P .. 'r:' .. l.name .. '|', record(blobs[i])[RANK] .. sids[i])
+      end
     end
     return sids, blobs
   end

@@ -44,7 +44,7 @@ local popped, next_of_both, take_over
     return sids
   end
 
-  -- Who goes first, by place: how many of the set and of the stream, and for each of the two, in their order, which.
+  -- Who goes first, by place: for each turn whether it is the set's, and how many of the set and of the stream.
   local function merged(l, places, most)
     local entries, turns, i, k = streams.unread(l, most), {}, 1, 1
     while #turns < most and (places[i] or entries[k]) do
@@ -105,7 +105,8 @@ local popped, next_of_both, take_over
     return sids
   end
 
-  -- Jobs that were handed out before are this owner's now; true: so say the entries.
+  -- Jobs that were handed out before are this owner's now. False: there is no stream any more, and who has just been read
+  -- out of it stands in the set.
   function take_over(l, owner, ids)
     local taken = redis.pcall('XCLAIM', streams.key(l), GROUP, owner, 0, unpack(ids))
     if #taken < #ids then
