@@ -33,16 +33,16 @@ class Ground:
             for mode in ("always", "everysec")
         }
 
-    def store(self, mode: str, work: Callable[[Store], float]) -> float:
+    def store(self, mode: str, work: Callable[[Store], float], delivery: str = "sets") -> float:
         self.servers[mode].clear()
-        store = open_store(self.servers[mode].url(durability=mode))
+        store = open_store(self.servers[mode].url(durability=mode, delivery=delivery))
         try:
             return work(store)
         finally:
             store.close()
 
-    def cycles(self, mode: str, jobs: int, batch: int) -> float:
-        return self.store(mode, lambda store: rate(jobs, lambda: cycle(store, jobs, batch)))
+    def cycles(self, mode: str, jobs: int, batch: int, delivery: str = "sets") -> float:
+        return self.store(mode, lambda store: rate(jobs, lambda: cycle(store, jobs, batch)), delivery)
 
     def enqueued(self, mode: str, jobs: int, batch: int) -> float:
         return self.store(mode, lambda store: rate(jobs, lambda: fill(store, jobs, batch)))
@@ -58,14 +58,14 @@ class Ground:
         with race(count, "bench.redis", "--cycles", url, str(jobs // count)) as run:
             return rate(jobs // count * count, run)
 
-    def bytes_of_a_job(self, jobs: int) -> float:
+    def bytes_of_a_job(self, jobs: int, delivery: str = "sets") -> float:
         def grown(store: Store) -> float:
             with self.servers["everysec"].client() as client:
                 before = client.info("memory")["used_memory"]
                 fill(store, jobs)
                 return float(client.info("memory")["used_memory"] - before) / jobs
 
-        return self.store("everysec", grown)
+        return self.store("everysec", grown, delivery)
 
     def design(self, scripts: tuple[str, str, str], jobs: int) -> float:
         with self.servers["everysec"].client() as client:
@@ -105,6 +105,19 @@ def cycle_when_told(url: str, jobs: int) -> None:
     store.close()
 
 
+def by_streams(ground: Ground, mode: str, jobs: int, few: int) -> list[Figure]:
+    """The same store where it delivers by streams, beside sets."""
+    return [
+        Figure(
+            f"cycle/streams-{mode}-{name}",
+            "jobs/s",
+            lambda count=count, batch=batch: ground.cycles(mode, count, batch, "streams"),  # type: ignore[misc]
+            f"cycle/{mode}-{name}",
+        )
+        for name, count, batch in (("batch-100", jobs, BATCH), ("single", few, 1))
+    ]
+
+
 def figures(ground: Ground, scale: int) -> list[Figure]:
     n, few = 4_000 * scale, 100 * scale
     found = [
@@ -114,6 +127,7 @@ def figures(ground: Ground, scale: int) -> list[Figure]:
         Figure("design/sets", "jobs/s", lambda: ground.design(SETS, n), "design/lists"),
         Figure("design/streams", "jobs/s", lambda: ground.design(STREAMS, n), "design/lists"),
         Figure("memory/job", "bytes", lambda: ground.bytes_of_a_job(n)),
+        Figure("memory/streams-job", "bytes", lambda: ground.bytes_of_a_job(n, "streams"), "memory/job"),
     ]
     goals = {"everysec": "≥ 25,000", "always": "≥ 15,000"}
     for mode in ("everysec", "always"):
@@ -124,6 +138,7 @@ def figures(ground: Ground, scale: int) -> list[Figure]:
             Figure(f"work/{mode}-2-processes", "jobs/s", lambda mode=mode: ground.processes(mode, n, 2), base),  # type: ignore[misc]
             Figure(f"enqueue/{mode}-batch-100", "jobs/s", lambda mode=mode: ground.enqueued(mode, n, BATCH), base),  # type: ignore[misc]
             Figure(f"cycle/{mode}-single", "jobs/s", lambda mode=mode: ground.cycles(mode, few, 1), base),  # type: ignore[misc]
+            *by_streams(ground, mode, n, few),
         ]
     return found
 

@@ -6,6 +6,7 @@ _LUA = "src/forebay/store/redis/lua"
 _STORE = "src/forebay/store/redis"
 _CONFORMANCE = ("tests/stores/test_conformance.py", "-k")
 _REDIS = ("tests/stores/test_redis.py",)
+_STREAMS = ("tests/stores/test_redis_streams.py",)
 _FAULTS = ("tests/process/test_redis_faults.py", "-k", "lost_reply or forgotten or memory")
 
 REDIS_MUTANTS = [
@@ -22,6 +23,41 @@ REDIS_MUTANTS = [
         "local held = r[STATE] == RUNNING and r[DELIVERY] == delivery",
         "local held = r[STATE] == RUNNING",
         (*_CONFORMANCE, "redis-settling or redis-leases"),
+    ),
+    Mutant(
+        "an entry is acknowledged without a fence, in Redis",
+        f"{_LUA}/lib/settle.lua",
+        "local held = r[STATE] == RUNNING and r[DELIVERY] == delivery",
+        "local held = r[STATE] == RUNNING",
+        _STREAMS,
+    ),
+    Mutant(
+        "XCLAIM is forgotten, in Redis",
+        f"{_LUA}/lib/claims.lua",
+        "if #before > 0 and not take_over(l, owner, before) then",
+        "if false then",
+        _STREAMS,
+    ),
+    Mutant(
+        "an entry that is not ours is believed, in Redis",
+        f"{_LUA}/lib/readers.lua",
+        "if not r or not is_unread(r) or r[MORE].flow ~= dues[i] or r[QUEUE] ~= l.name then",
+        "if false then",
+        _STREAMS,
+    ),
+    Mutant(
+        "an empty stream stays, in Redis",
+        f"{_LUA}/lib/streams.lua",
+        "if call('XLEN', key) == 0 then",
+        "if false then",
+        _STREAMS,
+    ),
+    Mutant(
+        "a second client decides how a store delivers, in Redis",
+        f"{_LUA}/lib/accept.lua",
+        "if batch.delivery and batch.delivery ~= streams.mode then",
+        "if false then",
+        _STREAMS,
     ),
     Mutant(
         "a renewed lease is reaped, in Redis",

@@ -1,4 +1,4 @@
-"""Load for tests of faults on Postgres: real workers by the command line, producers that write receipts, and the audit.
+"""Load for tests of faults: real workers by the command line, producers that write receipts, and the audit.
 
 The audit reads the receipts, the file of effects and, when all is quiet, the store. It demands: every receipt has its
 job, and that one alone; every job has ended and was asked for; one start and one effect a fence; what was acknowledged
@@ -7,14 +7,18 @@ abandoned; nothing runs.
 """
 
 import logging
+import os
 import random
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import psycopg
 
 from forebay import Job, State
@@ -91,8 +95,10 @@ class Load(Site):
         """Nothing is waiting, ready or running."""
         self.until(lambda: sum(backlog.depth for backlog in self.store.backlog()) == 0, "all ended", patience)
 
-    def survive(self, kills: int, kill: Callable[[], None], start: Callable[[], None]) -> None:
-        """The server is killed again and again under load, and nothing is lost."""
+    def survive(
+        self, kills: int, kill: Callable[[], None], start: Callable[[], None], *, workers_too: bool = False
+    ) -> None:
+        """The server is killed again and again under load, with a worker each time if so, and nothing is lost."""
         rng = random.Random(kills)
         fleet = self.workers(2)
         self.produce()
@@ -100,6 +106,8 @@ class Load(Site):
         self.until_busy(50)
         for _ in range(kills):
             time.sleep(rng.uniform(0.2, 1.0))
+            if workers_too:
+                os.kill(rng.choice(sorted(self.workers_of(fleet))), signal.SIGKILL)
             kill()
             time.sleep(rng.uniform(0, 0.5))
             start()
@@ -108,6 +116,24 @@ class Load(Site):
         self.until_quiet(60)
         assert self.end(fleet) == 0
         self.audit_load()
+
+    def evidence(self) -> tuple[Path, Path]:
+        """Files of receipts and of effects, as `forebay audit` reads them."""
+        began = datetime.now(UTC) - timedelta(microseconds=now())
+        receipts, effects = self.directory / "receipts.ndjson", self.directory / "effects.ndjson"
+        told = (
+            {"seq": each.seq, "sent_at": began + timedelta(microseconds=each.at)}
+            | ({"answer": "accepted", "job_id": each.job} if each.word == "receipt" else {"answer": "unknown"})
+            for each in self.answers()
+        )
+        done = (
+            {"seq": line.seq, "job_id": line.job, "delivery": line.delivery, "worker": str(line.pid)}
+            | {"effect_at": began + timedelta(microseconds=line.at)}
+            for line in self.lines("effect")
+        )
+        receipts.write_bytes(b"\n".join(map(msgspec.json.encode, told)) + b"\n")
+        effects.write_bytes(b"\n".join(map(msgspec.json.encode, done)) + b"\n")
+        return receipts, effects
 
     def audit_load(self) -> list[Job]:
         jobs = self.jobs()

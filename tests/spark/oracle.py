@@ -66,6 +66,10 @@ SELECT 'lost', min(seq), job_id, NULL, NULL, NULL FROM r
   WHERE job_id NOT IN (SELECT job_id FROM e WHERE change = 'accepted') AND answer IN ('accepted', 'duplicate', 'merged')
   GROUP BY job_id
 UNION ALL
+SELECT DISTINCT 'lost', o.seq, o.job_id, NULL, NULL, NULL FROM r o JOIN r n USING (job_id)
+  WHERE o.answer = 'accepted' AND n.answer = 'accepted' AND o.seq <> n.seq AND (n.sent_at, n.seq) > (o.sent_at, o.seq)
+    AND job_id IN (SELECT job_id FROM e WHERE change = 'accepted')
+UNION ALL
 SELECT 'unfinished', NULL, job_id, NULL, NULL, NULL FROM e WHERE job_id IS NOT NULL GROUP BY job_id
   HAVING count(*) FILTER (change = 'accepted') > 0 AND count(*) FILTER (change = 'purged') = 0
     AND count(*) FILTER (change IN ('acked', 'died', 'dismissed', 'cancelled', 'expired', 'shed'))

@@ -130,6 +130,14 @@ def _lost(g: Garden) -> None:
     g.found.add(("lost", seq, job))
 
 
+def _given_again(g: Garden) -> None:
+    """The store forgot the first one, and gave its id to the second."""
+    life = g.life().accept().claim().ack()
+    seq = g.story.seq()
+    g.story.told(seq, life.first, at=START - SECOND)
+    g.found.add(("lost", seq, life.first))
+
+
 def _unfinished(g: Garden) -> None:
     g.expect("unfinished", g.life().accept().claim())
 
@@ -345,11 +353,12 @@ def _conflict(g: Garden) -> None:
 
 
 KINDS: list[Callable[[Garden], None]] = [
-    *(_lost, _unfinished, _undone, _unsent, _refused, _from_nowhere, _duplicated, _duplicated_unseen, _recovered),
-    *(_repeated_effect, _redelivered, _unborn, _born_twice, _ended_twice, _cancelled_when_done, _unfenced),
-    *(_resurrected, _stale_settle, _settled_open, _lease_overlap, _overlap_of_an_extended, _early_claim, _early_retry),
-    *(_delivery_step, _delivery_again, _too_many_lives, _miscounted, _died_early, _cancelled_running, _purged_alive),
-    *(_out_of_turn, _slot_twice, _ledger_gap, _conflict, _shed_and_run, _shed_running, _shed_twice, _copied_twice),
+    *(_lost, _given_again, _unfinished, _undone, _unsent, _refused, _from_nowhere, _duplicated, _duplicated_unseen),
+    *(_recovered, _repeated_effect, _redelivered, _unborn, _born_twice, _ended_twice, _cancelled_when_done),
+    *(_unfenced, _resurrected, _stale_settle, _settled_open, _lease_overlap, _overlap_of_an_extended, _early_claim),
+    *(_early_retry, _delivery_step, _delivery_again, _too_many_lives, _miscounted, _died_early, _cancelled_running),
+    *(_purged_alive, _out_of_turn, _slot_twice, _ledger_gap, _conflict, _shed_and_run, _shed_running, _shed_twice),
+    *(_copied_twice),
 ]
 
 

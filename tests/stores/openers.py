@@ -13,6 +13,7 @@ from forebay.store.protocol import Store
 from forebay.store.redis.store import RedisStore
 from forebay.store.sqlite.store import SqliteStore
 from forebay.testing.conformance import Opener
+from forebay.testing.servers.redis import RedisServer
 
 
 class UnsyncedDisk(RealDisk):
@@ -44,3 +45,7 @@ def postgres(url: str) -> Opener:
 
 def redis(url: str) -> Opener:
     return lambda clock: RedisStore(url, clock=clock)
+
+
+def streams(server: RedisServer) -> Opener:
+    return redis(server.url(delivery="streams"))

@@ -21,6 +21,7 @@ from forebay.store.protocol import Capabilities, Promotion, Receipt, Store, Want
 from forebay.testing.conformance import Case, Harness, Need, Opener, Status, cases, run
 from forebay.testing.conformance.case import claimed
 from forebay.testing.servers.pgbouncer import PgBouncer
+from forebay.testing.servers.redis import RedisServer
 from tests.stores import openers
 from tests.stores.tables import Tables
 
@@ -54,6 +55,13 @@ def redis(request: pytest.FixtureRequest) -> Opener:
     return openers.redis(request.getfixturevalue("redis_url"))
 
 
+def streams(request: pytest.FixtureRequest) -> Opener:
+    """Redis, where it delivers by streams."""
+    server: RedisServer = request.getfixturevalue("redis")
+    server.clear()
+    return openers.streams(server)
+
+
 STORES: dict[str, tuple[Make, set[Need | Feature]]] = {
     "memory": (memory, {Need.NOTHING, Need.EXACT_ORDER, *Feature}),
     "journaled": (journaled, {*Need, *Feature}),
@@ -61,9 +69,18 @@ STORES: dict[str, tuple[Make, set[Need | Feature]]] = {
     "postgres": (postgres, {*Need, *Feature}),
     "pooled": (pooled, {*Need, *Feature}),
     "redis": (redis, {*Need, *Feature}),
+    "streams": (streams, {*Need, *Feature}),
 }
+BY_STREAMS = frozenset("order settling leases timing sheds merging threads".split())
+"""Themes that tell delivery by streams from delivery by sets; the others run at night."""
+
 CONTRACT = [
-    pytest.param(make, case, id=f"{name}-{case.theme}-{case.name}")
+    pytest.param(
+        make,
+        case,
+        id=f"{name}-{case.theme}-{case.name}",
+        marks=[pytest.mark.nightly] if name == "streams" and case.theme not in BY_STREAMS else [],
+    )
     for name, (make, claims) in STORES.items()
     for case in cases()
     if case.need in claims

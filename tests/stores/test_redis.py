@@ -102,7 +102,7 @@ def test_a_server_that_tells_nothing_must_be_vouched_for(relaxed: RedisServer) -
     store.close()
 
 
-@pytest.mark.parametrize("options", ["durability=maybe", "prefix=a%20b"])
+@pytest.mark.parametrize("options", ["durability=maybe", "prefix=a%20b", "delivery=pigeons"])
 def test_an_option_that_is_none_is_refused(options: str) -> None:
     with pytest.raises(Invalid):
         open_store(f"redis://localhost/0?{options}")
@@ -180,9 +180,11 @@ SPECS = [
 ]
 
 
-def test_a_drained_store_leaves_no_key_behind(redis: RedisServer, redis_url: str) -> None:
+@pytest.mark.parametrize("delivery", ["sets", "streams"])
+def test_a_drained_store_leaves_no_key_behind(redis: RedisServer, delivery: str) -> None:
+    redis.clear()
     clock = ManualClock()
-    store = RedisStore(redis_url, clock=clock)
+    store = RedisStore(redis.url(delivery=delivery), clock=clock)
     for spec in SPECS:
         store.put_spec(spec)
     for spec in SPECS:

@@ -22,14 +22,15 @@ HISTORIES = settings(
 
 
 class _Redis:
-    def __init__(self, server: RedisServer, clock: ManualClock) -> None:
+    def __init__(self, server: RedisServer, clock: ManualClock, delivery: str) -> None:
         self.server = server
         self.clock = clock
-        self.store = RedisStore(server.url(), clock=clock)
+        self.url = server.url(delivery=delivery)
+        self.store = RedisStore(self.url, clock=clock)
 
     def reopen(self) -> RedisStore:
         self.store.close()
-        self.store = RedisStore(self.server.url(), clock=self.clock)
+        self.store = RedisStore(self.url, clock=self.clock)
         return self.store
 
     def residue(self) -> Mapping[str, int]:
@@ -42,14 +43,15 @@ class _Redis:
 
 
 @pytest.mark.timeout(3_600)
-def test_redis_answers_as_the_model_does(redis: RedisServer) -> None:
+@pytest.mark.parametrize("delivery", ["sets", "streams"])
+def test_redis_answers_as_the_model_does(redis: RedisServer, delivery: str) -> None:
     last: list[_Redis] = []
 
     def opener(clock: ManualClock) -> Opened:
         for left in last:
             left.store.close()
         redis.clear()
-        last[:] = [_Redis(redis, clock)]
+        last[:] = [_Redis(redis, clock, delivery)]
         return Opened(last[0].store, last[0].reopen, None, last[0].residue)
 
     run_state_machine_as_test(StoreMachine.for_store(opener), settings=HISTORIES)

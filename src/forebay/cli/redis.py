@@ -10,7 +10,7 @@ from typing import Final
 from forebay.cli.finding import Finding
 from forebay.store.redis.address import Address
 from forebay.store.redis.connect import Server
-from forebay.store.redis.health import Health, flaws, look
+from forebay.store.redis.health import Health, delivery_of, flaws, look
 
 _CONNECTIONS_SHARE: Final = 0.9
 _MEMORY_SHARE: Final = 0.8
@@ -30,6 +30,7 @@ def findings(url: str) -> Iterator[Finding]:
         yield from _durable(health, server.address.durability)
         if not health.writable:
             yield Finding("fail", "writable", "it is a replica, or still loading", "connect to the primary")
+        yield _delivery(server)
         yield _memory(health)
         yield _connections(health)
     finally:
@@ -45,6 +46,17 @@ def _durable(health: Health, durability: str) -> Iterator[Finding]:
         yield Finding("warn", "durable", f"durability={durability}: {_WEAKER[durability]}", remedy)
     elif not found:
         yield Finding("ok", "durable", "every write is synced before it is answered, and nothing is evicted")
+
+
+def _delivery(server: Server) -> Finding:
+    kept, wanted = delivery_of(server), server.address.delivery
+    if kept is not None and wanted not in (None, kept):
+        return Finding(
+            "fail", "delivery", f"the store delivers by {kept}, the URL says {wanted}", "leave it out of the URL"
+        )
+    if kept is None:
+        return Finding("ok", "delivery", f"by {wanted or 'sets'}, from the first job on")
+    return Finding("ok", "delivery", f"by {kept}, in exact order")
 
 
 def _memory(health: Health) -> Finding:

@@ -47,7 +47,7 @@ _DONE: Final = ("effects",)
 _BOTH: Final = ("receipts", "effects")
 
 _ALL: Final = (
-    Check("lost", "I1", "a producer was told of a job, and the ledger has no such job", _TOLD),
+    Check("lost", "I1", "a producer was told of a job, and the ledger has no such job, or one of somebody else", _TOLD),
     Check("unfinished", "I1", "a job has no end although everything is said to be drained", ("drained",)),
     Check("undone", "I1", "the ledger says acked, and no handler left an effect", _BOTH),
     Check("unexpected", "I1", "an effect of a seq that nobody sent, or of a job that nobody accepted", _DONE),

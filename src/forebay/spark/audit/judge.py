@@ -97,7 +97,7 @@ class Case:
             yield sums.unfinished + sums.redriven > 0, lambda: unfinished(known)
         if receipts is not None and seqs is not None:
             since = self._ground.since
-            yield sums.lost > 0, lambda: receipt_faults(known, receipts, whole=whole, since=since)
+            yield sums.lost + sums.told_twice > 0, lambda: receipt_faults(known, receipts, whole=whole, since=since)
             yield seqs.duplicated + seqs.again + sums.untold > 0, lambda: duplicated(known, receipts, effects)
         if effects is not None:
             odd = seqs is None or seqs.again + seqs.unexpected + seqs.recovered + sums.undone + sums.stray > 0

@@ -36,14 +36,19 @@ def unfinished(jobs: DataFrame) -> DataFrame:
 
 
 def receipt_faults(jobs: DataFrame, receipts: DataFrame, *, whole: bool, since: datetime | None) -> DataFrame:
-    """lost, and duplicated as far as producers know. Where the ledger is not whole, what was sent before is skipped."""
+    """lost: the job is not in the ledger, or is somebody else's there. Where that is not whole, what was sent before is
+    skipped."""
     told = receipts.filter(F.col("answer").isin(*NAMED) & F.col("job_id").isNotNull())
     if whole:
         jobs = jobs.filter("born")
     else:
         told = told.filter(F.col("sent_at") >= F.lit(since))
     lost = told.join(jobs, "job_id", "left_anti").groupBy("job_id").agg(F.min("seq").alias("seq"))
-    return finding(lost, "lost", "a producer was told of it, and it is not in the ledger")
+    absent = finding(lost, "lost", "a producer was told of it, and it is not in the ledger")
+    replaced = finding(
+        _replaced(told, jobs), "lost", "its id was given to another one later: the store had forgotten it"
+    )
+    return absent.unionAll(replaced)
 
 
 def duplicated(jobs: DataFrame, receipts: DataFrame, effects: DataFrame | None) -> DataFrame:
@@ -90,6 +95,14 @@ def _several(effects: DataFrame) -> list[DataFrame]:
         finding(repeated, "repeated_effect", F.concat(F.col("n"), F.lit(" effects by one fence"))),
         finding(several, "redelivered", F.concat(F.lit("effects by deliveries "), F.array_join("d", ", "))),
     ]
+
+
+def _replaced(told: DataFrame, jobs: DataFrame) -> DataFrame:
+    """Acceptances of a job that the ledger has, but for the last one: a store that lost its last calls gives their ids
+    again."""
+    own = told.filter(F.col("answer") == "accepted").groupBy("job_id", "seq").agg(F.max("sent_at").alias("at"))
+    last = own.groupBy("job_id").agg(F.max(F.struct("at", "seq")).getField("seq").alias("last"))
+    return own.join(last, "job_id").filter(F.col("seq") != F.col("last")).join(jobs, "job_id", "left_semi")
 
 
 def _undone(jobs: DataFrame, receipts: DataFrame, effects: DataFrame) -> DataFrame:

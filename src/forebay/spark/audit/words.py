@@ -27,6 +27,7 @@ class JobSums(Struct, frozen=True):
     """Counts over all jobs; the suspicions are 0 in a clean history.
 
     lost           told of, and not accepted in the ledger
+    told_twice     told of as accepted beyond the first time
     unfinished     accepted, and no end
     undone         told of and acked, and no effect
     unborn         ended, and not accepted
@@ -42,6 +43,7 @@ class JobSums(Struct, frozen=True):
     enqueued: int
     receipted: int
     lost: int
+    told_twice: int
     unfinished: int
     undone: int
     unborn: int
@@ -70,19 +72,24 @@ class SeqSums(Struct, frozen=True):
 def job_sums(events: DataFrame, receipts: DataFrame | None, effects: DataFrame | None) -> JobSums:
     """`lost`, `undone` and the coverage say something if their evidence was given."""
     change = F.col("change")
-    enqueued, fired, acked, ended, redriven, told, effect = range(7)
+    enqueued, fired, acked, ended, redriven, told, effect, accepted = range(8)
     role = F.when(change == Change.ACKED, acked).when(change.isin(*_ENDED_BUT_ACKED), ended)
     role = role.when(change == Change.REDRIVEN, redriven).when(F.col("verb") == "fire", fired).otherwise(enqueued)
     rows = _bits(events.filter(change.isin(Change.ACCEPTED, Change.REDRIVEN, *ENDED)), "job_id", role)
     if receipts is not None:
         named = receipts.filter(F.col("answer").isin(*NAMED) & F.col("job_id").isNotNull())
-        rows = rows.unionAll(_bits(named, "job_id", F.lit(told)))
+        rows = rows.unionAll(_bits(named, "job_id", F.when(F.col("answer") == "accepted", accepted).otherwise(told)))
     if effects is not None:
         rows = rows.unionAll(_bits(effects, "job_id", F.lit(effect)))
-    word = rows.groupBy("word").agg(
-        *(_set(number, name) for number, name in enumerate(["enqueued", "fired", "acked", "ended"])),
-        *(_set(told, "told"), _set(effect, "effect"), _rows("births", enqueued, fired), _rows("ends", acked, ended)),
-        _rows("redriven", redriven),
+    word = (
+        rows.groupBy("word")
+        .agg(
+            *(_set(number, name) for number, name in enumerate(["enqueued", "fired", "acked", "ended"])),
+            *(_set(told, "named"), _set(accepted, "accepted"), _set(effect, "effect")),
+            *(_rows("births", enqueued, fired), _rows("ends", acked, ended), _rows("redriven", redriven)),
+            _rows("acceptances", accepted),
+        )
+        .withColumn("told", F.col("named").bitwiseOR(F.col("accepted")))
     )
     born, over = F.col("enqueued").bitwiseOR(F.col("fired")), F.col("acked").bitwiseOR(F.col("ended"))
     found = word.agg(
@@ -92,6 +99,7 @@ def job_sums(events: DataFrame, receipts: DataFrame | None, effects: DataFrame |
         _sum(F.bit_count("enqueued"), "enqueued"),
         _sum(F.bit_count(F.col("enqueued").bitwiseAND(F.col("told"))), "receipted"),
         _sum(_without(F.col("told"), born), "lost"),
+        _sum(F.col("acceptances") - F.bit_count("accepted"), "told_twice"),
         _sum(_without(born, over), "unfinished"),
         _sum(_without(F.col("told").bitwiseAND(F.col("acked")), F.col("effect")), "undone"),
         _sum(_without(over, born), "unborn"),

@@ -1,10 +1,11 @@
 """The URL of a Redis store: where the server is, which keys are ours, and how much the operator has relaxed.
 
-    redis://user:password@host:6379/0?durability=everysec&prefix=orders
+    redis://user:password@host:6379/0?durability=everysec&prefix=orders&delivery=streams
 
 `rediss://` is the same with TLS, `unix:///run/redis.sock?db=0` a socket. `durability` is what the operator says that an
 answer may promise: `always` (the default) that it outlives a crash of the machine, `everysec` and `none` less; the
-server is held to it when the store is opened. Everything else in the query is for the driver.
+server is held to it when the store is opened. `delivery` is how ready jobs are kept, `sets` or `streams`: the first job
+of a store decides, and a URL that says otherwise is refused. Everything else in the query is for the driver.
 """
 
 from typing import Final, Literal, cast, get_args
@@ -16,16 +17,21 @@ from forebay.core.errors import Invalid
 from forebay.core.names import is_name
 
 Durability = Literal["always", "everysec", "none", "trusted"]
+Delivery = Literal["sets", "streams"]
 _PREFIX: Final = "forebay"
 
 
 class Address(Struct, frozen=True):
-    """Where a store is. `prefix` is what all its keys begin with, in braces: one slot of a cluster."""
+    """Where a store is. `prefix` is what all its keys begin with, in braces: one slot of a cluster.
+
+    `delivery` is None where the URL does not say: as the store is, and sets if it is new.
+    """
 
     url: str
     name: str
     prefix: str
     durability: Durability
+    delivery: Delivery | None
 
     @classmethod
     def of(cls, url: str) -> "Address":
@@ -34,11 +40,15 @@ class Address(Struct, frozen=True):
         durability = options.pop("durability", "always")
         if durability not in get_args(Durability):
             raise Invalid("durability", f"{durability!r} is none", f"use {', '.join(get_args(Durability))}")
+        delivery = options.pop("delivery", None)
+        if delivery is not None and delivery not in get_args(Delivery):
+            raise Invalid("delivery", f"{delivery!r} is none", f"use {', '.join(get_args(Delivery))}")
         prefix = options.pop("prefix", _PREFIX)
         if not is_name(prefix):
             raise Invalid("prefix", f"{prefix!r} is not a name", "use letters, digits, _ . : and -")
         plain = parts._replace(query=urlencode(options)).geturl()
-        return cls(plain, _masked(plain), f"{{{prefix}}}:", cast(Durability, durability))
+        kept = cast(Delivery | None, delivery)
+        return cls(plain, _masked(plain), f"{{{prefix}}}:", cast(Durability, durability), kept)
 
     @property
     def durable(self) -> bool:

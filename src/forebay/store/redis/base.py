@@ -5,14 +5,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn, TypeVar
 
 from forebay.core.clock import Clock
-from forebay.core.errors import KeyConflict, QueueFull, StoreFailed
+from forebay.core.errors import Invalid, KeyConflict, QueueFull, StoreFailed
 from forebay.core.instant import Instant
 from forebay.core.spec import QueueSpec
 from forebay.store.clock import SystemClock
 from forebay.store.protocol import Capabilities
-from forebay.store.redis.address import Address
+from forebay.store.redis.address import Address, Delivery
 from forebay.store.redis.connect import Argument, Server
-from forebay.store.redis.health import check
+from forebay.store.redis.health import check, delivery_of
 from forebay.store.redis.specs import Specs
 from forebay.store.redis.waiting import Sleepers
 
@@ -34,12 +34,14 @@ class Base:
         self._server = Server(address)
         try:
             check(self._server)
+            if address.delivery is not None and delivery_of(self._server) not in (None, address.delivery):
+                raise wrong_delivery(address.delivery)
         except BaseException:
             self._server.close()
             raise
         self._clock = clock
         self._durable = address.durable
-        self._specs = Specs(self._read_spec)
+        self._specs = Specs(self._read_spec, address.delivery)
         self._sleepers = Sleepers(self._server, clock or SystemClock(), self.now)
 
     def now(self) -> Instant:
@@ -96,7 +98,18 @@ def refuse(reply: Sequence[Any]) -> NoReturn:
             raise QueueFull(queue.decode(), depth, limit, asked, RETRY_AFTER_SECONDS)
         case [b"conflict", queue, key, job_id]:
             raise KeyConflict(queue.decode(), key.decode(), job_id)
+        case [b"delivery", kept]:
+            raise wrong_delivery("sets" if kept == b"streams" else "streams")
         case [b"moved"]:
             raise SourceMoved
         case _:
             raise AssertionError(f"no such refusal: {reply!r:.200}")
+
+
+def wrong_delivery(wanted: Delivery) -> Invalid:
+    kept = "sets" if wanted == "streams" else "streams"
+    return Invalid(
+        f"delivery={wanted}",
+        f"this store delivers by {kept}, as its first job was put",
+        "leave it out of the URL, or begin a store with another prefix",
+    )

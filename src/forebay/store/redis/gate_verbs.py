@@ -39,5 +39,5 @@ class GateVerbs(Settling):
 
     def ahead(self, job_id: int) -> int | None:
         check_ids("ahead", [job_id])
-        place = self._call("ahead", *sids([job_id])) if sids([job_id]) else -1
+        place = self._call("ahead", *sids([job_id]), AHEAD_MOST) if sids([job_id]) else -1
         return None if place < 0 else min(place, AHEAD_MOST)

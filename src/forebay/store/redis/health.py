@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from forebay.core.errors import Invalid, StoreFailed
 from forebay.store.protocol import Vitals
+from forebay.store.redis.address import Delivery
 from forebay.store.redis.connect import Server
 
 VERSION_LEAST: Final = 7
@@ -84,9 +85,17 @@ def check(server: Server) -> None:
         raise Invalid(server.name, fact, way_out)
 
 
-def vitals_of(health: Health, durability: str, hears: bool | None) -> Vitals:
+def delivery_of(server: Server) -> Delivery | None:
+    """How ready jobs are kept; None: no job was ever put."""
+    last, delivery = server.command("HMGET", f"{server.address.prefix}head", "last", "delivery")
+    if last is None:
+        return None
+    return "streams" if delivery == b"streams" else "sets"
+
+
+def vitals_of(health: Health, durability: str, delivery: Delivery | None, hears: bool | None) -> Vitals:
     """What of a look is worth telling again and again."""
-    settings = {"durability": durability} | health.settings
+    settings = {"durability": durability, "delivery": delivery or "not yet decided"} | health.settings
     return Vitals(settings, health.writable, 0.0, {}, health.clients, health.clients_most, hears)
 
 

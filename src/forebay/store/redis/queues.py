@@ -120,10 +120,23 @@ class QueueVerbs(GateVerbs):
             reply: Sequence[Any] = self._call("fire", name, tick, next_at, batch, *bodies, tokened=True)
             return reply
 
-        reply = self._on_specs(attempt)
+        try:
+            reply = self._on_specs(attempt)
+        except (Invalid, WrongQueueKind):
+            # A draft that is wrong does not matter where the slot is not to be had.
+            if not self._is_free(name, tick):
+                return False
+            raise
         if reply[0] not in (b"ok", b"taken"):
             refuse(reply)
         return bool(reply[0] == b"ok")
+
+    def _is_free(self, name: str, tick: Instant) -> bool:
+        for schedule in self.schedules():
+            if schedule.name == name:
+                last_at = -1 if schedule.last_at is None else schedule.last_at
+                return not schedule.paused and schedule.next_at == tick > last_at
+        return False
 
     def wait(self, queues: Sequence[str], timeout: timedelta) -> bool:
         names = checked_queues("wait", queues)

@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
-_READING: Final = ("keys", "jobs", "lines")
+_READING: Final = ("keys", "jobs", "streams", "lines")
 _MOVING: Final = (*_READING, "ledger", "gates", "tend")
 _ACCEPTING: Final = (*_MOVING, "accept")
 _LOGS: Final = (*_READING, "logs")
@@ -21,12 +21,12 @@ _NEEDS: Final[dict[str, tuple[str, ...]]] = {
     "backlog": _READING,
     "browse": _READING,
     "cancel": _MOVING,
-    "claim": (*_MOVING, "claims"),
+    "claim": (*_MOVING, "readers", "claims"),
     "commit": _LOGS,
     "disown": _LOGS,
     "drop_schedule": _MOVING,
     "enqueue": _ACCEPTING,
-    "exchange": (*_MOVING, "claims", "settle"),
+    "exchange": (*_MOVING, "readers", "claims", "settle"),
     "extend": _MOVING,
     "extent": _LOGS,
     "feed": _ACCEPTING,

@@ -19,6 +19,7 @@ from forebay.core.policy import Bounded, Fifo, KeepFor, Retained, Shed
 from forebay.core.rank import BY_TIME, rank_rule
 from forebay.core.spec import QueueSpec
 from forebay.core.stamp import Stamper
+from forebay.store.redis.address import Delivery
 
 _TRAITS: Final = attrgetter(
     *"queue kind priority run_at delay deadline expires_at key tenant subject max_attempts cost".split()
@@ -84,19 +85,21 @@ class Known:
         return {name: value for name, value in more.items() if value is not None}
 
 
-class Batch(Struct, frozen=True):
+class Batch(Struct, frozen=True, omit_defaults=True):
     """Drafts as a script takes them. `runs`: the number of a shape and how many of it, again and again."""
 
     versions: dict[str, int]
     shapes: list[dict[str, Any]]
     runs: list[int]
+    delivery: Delivery | None = None
 
 
 class Specs:
     """Specs by the name of their queue."""
 
-    def __init__(self, read: Callable[[str], tuple[int, bytes | None]]) -> None:
+    def __init__(self, read: Callable[[str], tuple[int, bytes | None]], delivery: Delivery | None) -> None:
         self._read = read
+        self._delivery = delivery
         self._known: dict[str, Known] = {}
 
     def of(self, name: str) -> Known:
@@ -131,7 +134,7 @@ class Specs:
             else:
                 runs += (number, 1)
                 last = number
-        return Batch(versions, shapes, runs)
+        return Batch(versions, shapes, runs, self._delivery)
 
     def _shape(self, draft: Draft, versions: dict[str, int]) -> dict[str, Any]:
         known = self.of(draft.queue)

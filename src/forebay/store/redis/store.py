@@ -9,7 +9,7 @@ from typing import Final
 from forebay.core.clock import Clock
 from forebay.core.features import Feature
 from forebay.store.protocol import Capabilities, Vitals
-from forebay.store.redis.health import look, vitals_of
+from forebay.store.redis.health import delivery_of, look, vitals_of
 from forebay.store.redis.logs import Logs
 
 _SETTLE_MEMORY: Final = 65_536
@@ -34,4 +34,6 @@ class RedisStore(Logs):
         )
 
     def vitals(self) -> Vitals:
-        return vitals_of(look(self._server), self._server.address.durability, self._sleepers.hears)
+        address = self._server.address
+        delivery = delivery_of(self._server) or address.delivery
+        return vitals_of(look(self._server), address.durability, delivery, self._sleepers.hears)

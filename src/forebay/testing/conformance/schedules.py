@@ -189,6 +189,15 @@ def an_unknown_schedule_does_not_fire(h: Harness) -> None:
 
 
 @case
+def a_slot_that_is_not_to_be_had_is_no_matter_of_its_draft(h: Harness) -> None:
+    h.spec("log", retention=Retained())
+    assert h.store.fire("nobody", h.now(), h.now() + MINUTE, h.draft(queue="log")) is False
+    tick = _planned(h)
+    assert _fire(h, tick)
+    assert _fire(h, tick, queue="log") is False
+
+
+@case
 def a_dropped_schedule_does_not_fire(h: Harness) -> None:
     tick = _planned(h)
     assert h.store.drop_schedule("s") is True

@@ -7,6 +7,10 @@ end
 
 local function oldest(l)
   local due = l[READY] > 0 and first_score(P .. 'odd:' .. l.name) or now
+  local entry = l.streamed > 0 and streams.unread(l, 1)[1]
+  if entry then
+    due = min(due, tonumber(string.match(entry[1], '%d+')))
+  end
   if l[READY] > 0 then
     for _, place in ipairs(call('ZRANGE', P .. 'r:' .. l.name .. '|', '[' .. ZERO, '+', 'BYLEX', 'LIMIT', 0, 64)) do
       local r = fetch_one(sub(place, 21))

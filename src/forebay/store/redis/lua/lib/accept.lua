@@ -178,7 +178,9 @@ local planned, accept, receipts_of
   -- Many alike jobs that stand in no other sets than those of their state.
   local function add_many(sids, r)
     local members = {}
-    if r[STATE] == READY then
+    if r[STATE] == READY and r[MORE] and r[MORE].flow then
+      streams.add(line(r[QUEUE]), sids, r)
+    elseif r[STATE] == READY then
       for i = 1, #sids do
         members[2 * i - 1], members[2 * i] = 0, r[RANK] .. sids[i]
       end
@@ -200,6 +202,9 @@ local planned, accept, receipts_of
     local shape = birth.shape
     local r = newborn(shape)
     local m, sids, blobs, bodies = r[MORE], sids_from(birth.first, birth.n), {}, {}
+    if r[STATE] == READY and streams.takes(line(r[QUEUE]), sids[1], r) then
+      m.flow = r[DUE]
+    end
     local blob = encoded(r)
     for i = 1, birth.n do
       blobs[i], bodies[i] = blob, ARGV[birth.body + i - 1]
@@ -287,8 +292,13 @@ local planned, accept, receipts_of
   -- Look at every draft; the plan, or nil and why the batch is refused. Payloads are in ARGV from `body` on; `only`: of
   -- the drafts, which come one by one, those at these places.
   function planned(batch, body, only)
+    local head = call('HMGET', P .. 'head', 'last', 'delivery')
+    streams.mode = head[2] or not head[1] and batch.delivery or 'sets'
+    if batch.delivery and batch.delivery ~= streams.mode then
+      return nil, { 'delivery', streams.mode }
+    end
     local plan = {
-      last = tonumber(call('HGET', P .. 'head', 'last') or 0), births = {}, merged = {}, receipts = {}, arrivals = {},
+      last = tonumber(head[1] or 0), births = {}, merged = {}, receipts = {}, arrivals = {},
       keys = {}, newest = {}, spared = {}, stale = {},
     }
     for queue, version in pairs(batch.versions) do
@@ -337,6 +347,9 @@ local planned, accept, receipts_of
     remember_keys(plan)
     if #plan.births > 0 then
       call('HSET', P .. 'head', 'last', plan.last)
+      if streams.mode == 'streams' then
+        call('HSETNX', P .. 'head', 'delivery', 'streams')
+      end
       sweep_keys(2 * (#plan.births + 1))
     end
     return #plan.births + #plan.merged > 0

@@ -29,17 +29,48 @@ local claim, claimed_before
     end
   end
 
+  -- How many ready jobs a class has.
+  local function standing(l, cls)
+    return call('ZCARD', P .. 'r:' .. l.name .. '|' .. cls) + (cls == '' and l.streamed or 0)
+  end
+
+  -- The next jobs of one class leave the set, or the stream: ids and records.
+  local function next_of(l, cls, most, owner)
+    if cls ~= '' or not l.tail then
+      local sids = popped(l, cls, most)
+      return sids, fetch(sids)
+    end
+    local sids, blobs, before = nil, nil, {}
+    if l.streamed > 0 then
+      sids, blobs = next_of_both(l, most, owner)
+      if blobs then
+        return sids, blobs
+      end
+    else
+      sids = popped(l, cls, most)
+    end
+    blobs = fetch(sids)
+    for i = 1, #sids do
+      local r = record(blobs[i])
+      if r[DELIVERY] > 0 and more(r).flow then
+        before[#before + 1] = entry_id(sids[i], r[MORE].flow)
+      end
+    end
+    if #before > 0 and not take_over(l, owner, before) then
+      blobs = fetch(sids)
+      for i = 1, #sids do
+        call('ZREM', P .. 'r:' .. l.name .. '|', record(blobs[i])[RANK] .. sids[i])
+      end
+    end
+    return sids, blobs
+  end
+
   -- The next jobs of one class become running; lists of their ids and records.
-  local function take_class(queue, cls, most, owner, till)
-    local popped = call('ZPOPMIN', P .. 'r:' .. queue .. '|' .. cls, most)
-    local sids, known, leases, records = {}, {}, {}, {}
-    if #popped == 0 then
-      return sids, leases
+  local function take_class(l, cls, most, owner, till)
+    local known, leases, records, sids, blobs = {}, {}, {}, next_of(l, cls, most, owner)
+    if #sids == 0 then
+      return sids, blobs
     end
-    for i = 1, #popped, 2 do
-      sids[#sids + 1] = sub(popped[i], 21)
-    end
-    local blobs = fetch(sids)
     for i = 1, #sids do
       local sid, c = sids[i], known[blobs[i]] or handed_out(known, blobs[i], owner, till)
       c.n = c.n + 1
@@ -61,9 +92,9 @@ local claim, claimed_before
 
   -- Who gives how many of the next jobs, in this order.
   local function deal(l, wanted)
-    local ring, deficits, plain = P .. 'ring:' .. l.name, P .. 'deficit:' .. l.name, P .. 'r:' .. l.name .. '|'
+    local ring, deficits = P .. 'ring:' .. l.name, P .. 'deficit:' .. l.name
     local weights, default, turns, given = l.rule.weights or NOTHING, l.rule.default or 1, {}, {}
-    if call('EXISTS', plain) == 1 then
+    if standing(l, '') > 0 then
       join_ring(l.name, '')
     end
     while wanted > 0 do
@@ -71,7 +102,7 @@ local claim, claimed_before
       if not cls then
         break
       end
-      local left = call('ZCARD', plain .. cls) - (given[cls] or 0)
+      local left = standing(l, cls) - (given[cls] or 0)
       local deficit = tonumber(call('HGET', deficits, cls))
       deficit = deficit > 0 and deficit or weights[cls] or default
       local part = max(0, min(wanted, left, deficit))
@@ -95,20 +126,20 @@ local claim, claimed_before
   local function take_queue(l, want, owner, till)
     local cls = want[3]
     if cls then
-      local sids, blobs = take_class(l.name, cls, want[2], owner, till)
+      local sids, blobs = take_class(l, cls, want[2], owner, till)
       if cls ~= '' and call('EXISTS', P .. 'r:' .. l.name .. '|' .. cls) == 0 then
         leave_ring(l.name, cls)
       end
       return sids, blobs
     end
     if call('EXISTS', P .. 'ring:' .. l.name) == 0 then
-      return take_class(l.name, '', want[2], owner, till)
+      return take_class(l, '', want[2], owner, till)
     end
     local turns, given = deal(l, want[2])
     local taken, sids, blobs = {}, {}, {}
     for name, part in pairs(given) do
       if part > 0 then
-        local some, records = take_class(l.name, name, part, owner, till)
+        local some, records = take_class(l, name, part, owner, till)
         taken[name] = { some, records, 0 }
       end
     end
@@ -124,7 +155,7 @@ local claim, claimed_before
 
   -- Let in at the rates of a queue what a claim wants beyond what is ready.
   local function start(l, want)
-    local ready = want[3] and call('ZCARD', P .. 'r:' .. l.name .. '|' .. want[3]) or l[READY]
+    local ready = want[3] and standing(l, want[3]) or l[READY]
     local wanted = want[2] - ready
     local tries = wanted + TRIES
     while wanted > 0 and tries > 0 do

@@ -3,7 +3,7 @@
 -- A decoded record is never changed: `edited` gives a copy that may be.
 --
 --   more: base priority tenant subject key deadline expires meta cost · gates, gate: where it is parked · merges, sheds
---         keyed: keys that its state holds · asked · mark: its last settle · errors · finished kept home
+--         keyed: keys that its state holds · asked · mark: its last settle · errors · finished kept home · flow
 
 local STATE, QUEUE, CLS, KIND, RANK, DUE, BORN, LIVES, ATTEMPT, DELIVERY = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 local TIMED, OWNER, CLAIMED, UNTIL, MORE = 11, 12, 13, 14, 15

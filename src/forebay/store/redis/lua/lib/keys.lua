@@ -8,14 +8,17 @@
 -- microseconds. Where a set is empty Redis has no key, so what nobody needs any more leaves none behind.
 --
 --   head               hash    last: the id given last · specs: counts changes of specs · half, filled: see `gone0`
+--                              delivery: `streams`, if the store delivers by them
 --   queues             zset    names of queues that are configured, paused or hold jobs
 --   q:<queue>          hash    version · paused · rule: what scripts know of the spec · how many jobs, by state · keyed
+--                              tail, streamed: the last place of its stream, and how many there were never handed out
 --   spec:<queue>       string  the spec as JSON, for the clients
 --
 --   j:<14 digits>      hash    up to 100 jobs by id: the record, see jobs.lua;  b: their payloads;  x: their results
 --   buckets            zset    the 14 digits of those hashes
 --   due                zset    waiting jobs that no gate holds, by due time
---   r:<queue>|<class>  zset    ready jobs, by place
+--   r:<queue>|<class>  zset    ready jobs, by place, but for those in a stream
+--   s:<queue>          stream  delivery by streams, see streams.lua;  streams: zset of the queues that have one
 --   odd:<queue>        zset    those of them whose rank is not their due time or that have a class, by due time
 --   ring:<queue>       list    classes that have ready jobs, in their turn;  deficit:<queue>: hash of what each may take
 --   lease              zset    running jobs, by the end of their lease

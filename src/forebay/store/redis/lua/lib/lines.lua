@@ -11,11 +11,12 @@ local line, depth, join_ring, leave_ring, count, end_rest, add_to_sets, move, re
   function line(name)
     local l = lines[name]
     if not l then
-      local f = call('HMGET', P .. 'q:' .. name, 'version', 'paused', 'rule', 'keyed', unpack(STATES))
-      l = { name = name, version = tonumber(f[1] or 0), paused = tonumber(f[2] or 0), stored = f[5] }
+      local f = call('HMGET', P .. 'q:' .. name, 'version', 'paused', 'rule', 'keyed', 'tail', 'streamed', unpack(STATES))
+      l = { name = name, version = tonumber(f[1] or 0), paused = tonumber(f[2] or 0), stored = f[7] }
+      l.tail, l.had_tail, l.streamed = f[5] or nil, f[5], tonumber(f[6] or 0)
       l.rule, l.keyed = f[3] and decode(f[3]) or NOTHING, f[4] and decode(f[4]) or nil
       for state = WAITING, CANCELLED do
-        l[state] = tonumber(f[5 + state] or 0)
+        l[state] = tonumber(f[7 + state] or 0)
       end
       lines[name] = l
     end
@@ -44,8 +45,13 @@ local line, depth, join_ring, leave_ring, count, end_rest, add_to_sets, move, re
     local l, state = line(r[QUEUE]), r[STATE]
     l[state] = l[state] + n
     l.changed = true
-    if n > 0 and state == READY then
-      news[r[QUEUE]] = true
+    if state == READY then
+      if n > 0 then
+        news[r[QUEUE]] = true
+      end
+      if is_unread(r) then
+        l.streamed = l.streamed + n
+      end
     end
     local keyed = more(r).keyed
     if keyed then
@@ -115,6 +121,8 @@ local line, depth, join_ring, leave_ring, count, end_rest, add_to_sets, move, re
       end
     elseif state == WAITING then
       call('ZADD', P .. 'due', r[DUE], sid)
+    elseif state == READY and is_unread(r) then
+      streams.add(line(r[QUEUE]), { sid }, r)
     elseif state == READY then
       call('ZADD', P .. 'r:' .. r[QUEUE] .. '|' .. r[CLS], 0, r[RANK] .. sid)
       if is_odd(r) then
@@ -147,7 +155,7 @@ local line, depth, join_ring, leave_ring, count, end_rest, add_to_sets, move, re
       end
     elseif state == WAITING then
       call('ZREM', P .. 'due', sid)
-    elseif state == READY then
+    elseif state == READY and not is_unread(r) then
       local key = P .. 'r:' .. r[QUEUE] .. '|' .. r[CLS]
       call('ZREM', key, r[RANK] .. sid)
       if is_odd(r) then
@@ -158,7 +166,7 @@ local line, depth, join_ring, leave_ring, count, end_rest, add_to_sets, move, re
       end
     elseif state == RUNNING then
       call('ZREM', P .. 'lease', sid)
-    else
+    elseif state > RUNNING then
       remove_finished(sid, r)
     end
     if state < RUNNING then
@@ -181,9 +189,29 @@ local line, depth, join_ring, leave_ring, count, end_rest, add_to_sets, move, re
     end
   end
 
+  -- The same of its entry in a stream.
+  local function move_entry(sid, was, is)
+    local flow = more(was).flow
+    if flow then
+      local l, id = line(was[QUEUE]), entry_id(sid, flow)
+      if was[DELIVERY] == 0 or not is or is[STATE] > RUNNING then
+        streams.drop(l, { id })
+        if is then
+          is[MORE].flow = nil
+        end
+      elseif was[STATE] == RUNNING and is[STATE] < RUNNING then
+        streams.hand_back(l, id)
+      end
+    end
+    if is and is[STATE] == READY and streams.takes(line(is[QUEUE]), sid, is) then
+      is[MORE].flow = is[DUE]
+    end
+  end
+
   -- A job of which this was known is this now, or gone.
   function move(sid, was, is)
     remove_from_sets(sid, was)
+    move_entry(sid, was, is)
     if was[STATE] <= RUNNING and (not is or is[STATE] > RUNNING) then
       eased[was[QUEUE]] = true
     end
@@ -226,6 +254,11 @@ local line, depth, join_ring, leave_ring, count, end_rest, add_to_sets, move, re
     call('HSET', key, 'waiting', l[0], 'ready', l[1], 'running', l[2], 'done', l[3], 'dead', l[4], 'cancelled', l[5])
     if l.keyed then
       call('HSET', key, 'keyed', pack(l.keyed))
+    end
+    if l.tail then
+      call('HSET', key, 'tail', l.tail, 'streamed', l.streamed)
+    elseif l.had_tail then
+      call('HDEL', key, 'tail', 'streamed')
     end
     if not l.stored then
       call('ZADD', P .. 'queues', 0, l.name)

@@ -72,12 +72,19 @@ local settle
 
   -- Plain jobs that are done, all at once.
   local function acknowledge(sids, records, mark)
-    local counts, size = {}, #marks_left
+    local counts, flowing, size = {}, {}, #marks_left
     for i = 1, #sids do
       local r = records[i]
       counts[r] = (counts[r] or 0) + 1
       marks_left[size + 1], marks_left[size + 2] = sids[i], mark
       size = size + 2
+      if r[MORE] and r[MORE].flow then
+        local ids = flowing[r[QUEUE]] or {}
+        ids[#ids + 1], flowing[r[QUEUE]] = entry_id(sids[i], r[MORE].flow), ids
+      end
+    end
+    for queue, ids in pairs(flowing) do
+      streams.drop(line(queue), ids)
     end
     for r, n in pairs(counts) do
       count(r, -n)

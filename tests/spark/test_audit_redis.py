@@ -1,0 +1,164 @@
+"""Redis under chaos passes the audit; and what a fail-over loses, the audit names: every job, and no other."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow.parquet as pq
+import pytest
+
+from forebay import Draft, QueueSpec, Store, open_store
+from forebay.core.errors import StoreFailed
+from forebay.core.instant import hours
+from forebay.core.lease import Lease, Settled
+from forebay.core.outcome import Ack
+from forebay.core.policy import KeepFor
+from forebay.store.protocol import Query, Want
+from forebay.testing.servers.proxy import Proxy
+from forebay.testing.servers.redis import RedisServer
+from tests.answer import Run
+from tests.process.load import Load
+from tests.spark.story import Story
+
+pytestmark = pytest.mark.timeout(300)
+LONG = [pytest.mark.nightly, pytest.mark.timeout(1_200)]
+
+
+@pytest.mark.parametrize(
+    ("delivery", "kills", "more"),
+    [
+        ("streams", 1, []),
+        pytest.param("sets", 15, ["--every-check"], marks=LONG),
+        pytest.param("streams", 15, ["--every-check"], marks=LONG),
+    ],
+)
+def test_a_chaos_of_killed_workers_and_servers_passes(
+    run: Run, tmp_path: Path, delivery: str, kills: int, more: list[str]
+) -> None:
+    with RedisServer(durable=True, private=True) as server:
+        url = server.url(delivery=delivery)
+        load = Load(tmp_path, url)
+        try:
+            load.survive(kills, server.kill, server.start, workers_too=True)
+            receipts, effects = load.evidence()
+            files = ("--receipts", str(receipts), "--effects", str(effects))
+            answer = run("audit", "--store", url, "--lake", "lake", *files, "--drained", *more, "--json")
+        finally:
+            load.close()
+    (verdict,) = answer.json
+    assert (answer.code, verdict["answer"]) == (0, "PASS"), answer.out
+    assert verdict["facts"]["effects"] > 50
+
+
+class Pair:
+    """A primary, and a replica behind a line that can be cut. `story` is what producers were told and handlers did."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        settings = {"repl-diskless-sync-delay": "0"}
+        self.primary, self.replica = (
+            stack.enter_context(RedisServer(durable=True, private=True, settings=settings)) for _ in range(2)
+        )
+        self.line = stack.enter_context(Proxy(self.primary.host, self.primary.port))
+        self.story = Story()
+        self.store = self.opened(self.primary)
+        self.store.put_spec(QueueSpec(name="default", retention=KeepFor(hours(1))))
+        with self.replica.client() as client:
+            client.config_set("masterauth", urlsplit(self.primary.url()).password or "")
+            client.replicaof(self.line.host, str(self.line.port))
+
+    def opened(self, server: RedisServer) -> Store:
+        return open_store(server.url())
+
+    def put(self, count: int) -> dict[int, int]:
+        """By seq, the jobs that a producer was told of."""
+        seqs = [self.story.seq() for _ in range(count)]
+        receipts = self.store.enqueue([Draft("k", seq) for seq in seqs])
+        for seq, receipt in zip(seqs, receipts, strict=True):
+            assert receipt.durable
+            self.story.told(seq, receipt.id, at=self.store.now())
+        return {seq: receipt.id for seq, receipt in zip(seqs, receipts, strict=True)}
+
+    def work(self, count: int) -> list[int]:
+        """The seqs that were done."""
+        leases = self.store.claim([Want("default", count)], "w", timedelta(minutes=1))
+        for lease in leases:
+            self.story.effect(seq_of(lease), *lease.fence, self.store.now())
+        assert set(self.store.settle([(lease, Ack()) for lease in leases])) <= {Settled.APPLIED}
+        return [seq_of(lease) for lease in leases]
+
+    def catch_up(self) -> None:
+        with self.primary.client() as client:
+            # WAIT speaks of what its own connection wrote, and of all that was written before.
+            client.set("mark", 1)
+            assert any(client.wait(1, 2_000) == 1 for _ in range(20)), "the replica has all of it"
+
+    def fail_over(self) -> None:
+        self.store.close()
+        self.primary.kill()
+        with self.replica.client() as client:
+            client.replicaof("NO", "ONE")
+        self.store = self.opened(self.replica)
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    with ExitStack() as stack:
+        pair = Pair(stack)
+        yield pair
+        pair.store.close()
+
+
+def test_what_a_fail_over_loses_is_named_by_the_audit_and_nothing_else(run: Run, pair: Pair) -> None:
+    pair.put(30)
+    pair.work(10)
+    pair.catch_up()
+    pair.line.refuse()
+    pair.line.cut()
+    told = pair.put(12)
+    done_and_forgotten = pair.work(3)
+    pair.fail_over()
+    kept = {job.payload for job in pair.store.browse(Query(), 0, 1_000).jobs}
+    lost = {seq for seq, *_ in pair.story.receipts} - kept
+    assert lost == told.keys(), "so much was acknowledged, and the survivor has none of it"
+    again = pair.put(5)
+    assert set(again.values()) < set(told.values()), "its ids are given again: by them alone nothing would be missed"
+    while pair.work(100):
+        pass
+    verdict = audited(run, pair)
+    found = {
+        each["check"]: {who["seq"] for who in each["offenders"]} for each in verdict if each["outcome"] == "failed"
+    }
+    assert found == {"lost": lost, "repeated_effect": set(done_and_forgotten)}
+
+
+def test_a_primary_that_must_have_replicas_takes_nothing_in_without_them(pair: Pair) -> None:
+    pair.catch_up()
+    with pair.primary.client() as client:
+        client.config_set("min-replicas-to-write", "1")
+    pair.put(1)
+    with pair.primary.client() as client:
+        client.config_set("min-replicas-to-write", "2")
+    with pytest.raises(StoreFailed, match="replicas"):
+        pair.store.enqueue([Draft("k", 0)])
+    assert [backlog.ready for backlog in pair.store.backlog()] == [1]
+
+
+def audited(run: Run, pair: Pair) -> list[dict[str, Any]]:
+    receipts, effects = pair.story.evidence()
+    pq.write_table(receipts, "receipts.parquet")
+    pq.write_table(effects, "effects.parquet")
+    files = ("--receipts", "receipts.parquet", "--effects", "effects.parquet")
+    answer = run("audit", "--store", pair.replica.url(), "--lake", "lake", *files, "--drained", "--json")
+    (verdict,) = answer.json
+    assert (answer.code, verdict["answer"]) == (1, "FAIL"), answer.out
+    results: list[dict[str, Any]] = verdict["results"]
+    return results
+
+
+def seq_of(lease: Lease) -> int:
+    seq = lease.job.payload
+    assert isinstance(seq, int)
+    return seq
