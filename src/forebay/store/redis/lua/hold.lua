@@ -16,7 +16,8 @@ if g.standing > 0 then
   end
   return { name, slots_of(g), g.held, g.parked, before, head_of_line(name), '' }
 end
-local before = min(most, call('ZRANK', P .. 'gp:' .. name, r[RANK] .. sid) or 0)
+local key = share_at(more(r), name) and class_key(r[QUEUE], name, r[CLS]) or P .. 'gp:' .. name
+local before = min(most, call('ZRANK', key, r[RANK] .. sid) or 0)
 local pace = g.step > 0 and call('HGET', P .. 'pace:' .. r[QUEUE], name)
-local opens = pace and tonumber(sub(pace, 37))
+local opens = pace and tonumber(string.match(pace, '^%d*', 37))
 return { name, slots_of(g), g.held, g.parked, before, '', opens and max(opens, now) or '' }
