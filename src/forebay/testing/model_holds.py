@@ -72,6 +72,7 @@ class HoldModel(PaceModel):
             len(before),
             self._first_in_line(gate.name) if gate.ordered else None,
             hold.opens_at,
+            gate.share > 0,
         )
         require(hold == expected, f"what holds job {item.job.id}: expected and shown", expected, hold)
         self._check_closed(now, item, gate, hold, there)

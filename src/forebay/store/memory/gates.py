@@ -197,12 +197,12 @@ class Gates:
         if name is None:
             return None
         place = self._places[name]
-        head, opens = None, None
+        head, opens, by_class = None, None, _stamp(row, name).share > 0
         if place.line is not None:
             first = self._head(name)
             head = None if first is None else first.entry.id
             before = place.line.before(row.entry.id, row, AHEAD_MOST, lambda each: self.where(each) == name)
-        elif _stamp(row, name).share:
+        elif by_class:
             before = place.turns[row.entry.queue].before(row, AHEAD_MOST)
         else:
             before = place.parked.before(row.rank, row, AHEAD_MOST)
@@ -210,7 +210,7 @@ class Gates:
             first = self.paces.first(name, row.entry.queue)
             at = INSTANT_MOST if first is None else self._opens_at(name, first)
             opens = max(at, now) if at < INSTANT_MOST else None
-        return Hold(name, self._slots(name, place), place.held, len(place.parked), before, head, opens)
+        return Hold(name, self._slots(name, place), place.held, len(place.parked), before, head, opens, by_class)
 
     def where(self, row: Row) -> str | None:
         """The gate at which the row is parked."""
@@ -253,10 +253,12 @@ class Gates:
             open_now = starts and self._opens_at(gate.name, row) <= now
         else:
             open_now = self._has_room(gate.name, place, gate.cost)
-        return open_now and (its_turn or not len(place.parked) or not self._passes(gate, place, row))
+        return open_now and (its_turn or not self._passes(gate, place, row))
 
     def _passes(self, gate: Gate, place: _Place, row: Row) -> bool:
         """Whether it would pass somebody who waits for room, or whose turn it is."""
+        if not len(place.parked):
+            return False
         queue = row.entry.queue
         first = self.paces.earliest(gate.name, queue) if gate.step else place.parked.peek()
         if not gate.share or (first is not None and first.entry.queue != queue and _before(first, row)):
