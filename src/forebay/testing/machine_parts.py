@@ -39,7 +39,7 @@ SCHEDULES = "schedules"
 JOBS = "jobs"
 _TWICE = Routing(max_attempts=2, backoff=Exponential(ms(500), seconds(2)))
 _RATES = Rate(1, seconds(1), "tenant", burst=3) & Rate(4, seconds(3), shared="api")
-_TURNS = AtMost(2, "subject") & AtMost(4, shared="gpu") & Rate(2, seconds(1), burst=4)
+_TURNS = AtMost(4, "subject") & AtMost(4, shared="gpu") & Rate(2, seconds(1), burst=4)
 _BURIED = Routing(max_attempts=2, backoff=Exponential(ms(500), seconds(2)), dead=DeadLetters("graves"))
 
 SPECS = [
@@ -104,7 +104,7 @@ VARIANTS = [
     QueueSpec(name="pace", eligibility=Rate(4, seconds(1), shared="api")),
     QueueSpec(name="paces", eligibility=Rate(3, seconds(1), "tenant")),
     QueueSpec(name="turns", eligibility=AtMost(4, shared="gpu") & Rate(2, seconds(1), burst=4)),
-    QueueSpec(name="turns", share=Fair(by="kind"), eligibility=AtMost(1, "tenant")),
+    QueueSpec(name="turns", share=Fair(by="kind"), eligibility=AtMost(4, "tenant")),
     QueueSpec(name="buried"),
     QueueSpec(name="buried", routing=Routing(max_attempts=1, dead=DeadLetters("tight"))),
     QueueSpec(name="graves", routing=Routing(dead=DeadLetters(most=1))),

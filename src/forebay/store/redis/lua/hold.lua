@@ -20,5 +20,5 @@ local by_class = share_at(more(r), name)
 local key = by_class and class_key(r[QUEUE], name, r[CLS]) or P .. 'gp:' .. name
 local before = min(most, call('ZRANK', key, r[RANK] .. sid) or 0)
 local pace = g.step > 0 and call('HGET', P .. 'pace:' .. r[QUEUE], name)
-local opens = pace and tonumber(string.match(pace, '^%d*', 37))
+local opens = pace and tonumber(string.match(pace, '^[^|]*', 37))
 return { name, slots_of(g), g.held, g.parked, before, '', opens and max(opens, now) or '', by_class and 1 or 0 }
