@@ -220,7 +220,7 @@ class Gates:
             place.parked -= 1
             place.queues[row.queue] = None
             place.first = None
-            if any(gate.share for gate in row.gates):
+            if not place.standing:
                 self._rings.leave(place, row)
 
     def _leave(self, gate: Gate, job_id: int) -> bool:

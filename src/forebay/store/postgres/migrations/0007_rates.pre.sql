@@ -455,6 +455,8 @@ BEGIN
                 v_tried := v_tried + v_some;
                 v_ready := v_ready + v_some;
                 v_queues := ARRAY(SELECT DISTINCT unnest(v_queues || v_told));
+                PERFORM forebay.forget_turns(v_gate.name)
+                WHERE EXISTS (SELECT FROM forebay.turn AS t WHERE t.gate = v_gate.name);
                 CONTINUE;
             END IF;
             SELECT r.last_id, r.queue, r.gates, r.due_at, r.cls INTO v_id, v_queue, v_gates, v_due_at, v_class FROM (
@@ -490,7 +492,7 @@ BEGIN
         v_at := forebay.admit(v_now, v_id, v_gates, false, v_gate.name);
         UPDATE forebay.run AS r SET gate = v_at, state = CASE WHEN v_at IS NULL THEN 1 ELSE 0 END
         WHERE r.single AND r.last_id = v_id;
-        PERFORM forebay.forget_turns(v_gate.name) WHERE forebay.share_at(v_gates, v_gate.name) > 0;
+        PERFORM forebay.forget_turns(v_gate.name) WHERE EXISTS (SELECT FROM forebay.turn AS t WHERE t.gate = v_gate.name);
         v_ready := v_ready + (v_at IS NULL)::integer;
         IF v_at IS NULL OR (left(v_at, 5) = 'rate/' AND forebay.repace(v_now, v_at, v_queue)) THEN
             v_queues := array_append(array_remove(v_queues, v_queue), v_queue);
@@ -553,6 +555,7 @@ BEGIN
     SELECT min(p.gate) INTO v_gate FROM forebay.pace AS p WHERE p.open AND p.queue = v_queue HAVING count(*) = 1;
     IF FOUND AND v_need > 0 AND v_class IS NULL THEN
         v_need := v_need - forebay.let_some_start(v_now, v_gate, v_queue, v_need);
+        PERFORM forebay.forget_turns(v_gate) WHERE EXISTS (SELECT FROM forebay.turn AS t WHERE t.gate = v_gate);
         PERFORM forebay.repace(v_now, p.gate, p.queue) FROM forebay.pace AS p WHERE p.gate = v_gate;
     END IF;
     WHILE v_need > 0 AND v_tries > 0 LOOP
@@ -574,7 +577,7 @@ BEGIN
         v_at := forebay.admit(v_now, v_id, v_gates, true, v_gate);
         UPDATE forebay.run AS r SET gate = v_at, state = CASE WHEN v_at IS NULL THEN 1 ELSE 0 END
         WHERE r.single AND r.last_id = v_id;
-        PERFORM forebay.forget_turns(v_gate) WHERE forebay.share_at(v_gates, v_gate) > 0;
+        PERFORM forebay.forget_turns(v_gate) WHERE EXISTS (SELECT FROM forebay.turn AS t WHERE t.gate = v_gate);
         IF v_at IS NULL THEN
             v_need := v_need - 1;
             PERFORM forebay.repace(v_now, p.gate, p.queue)
