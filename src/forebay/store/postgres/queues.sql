@@ -131,15 +131,13 @@ WHERE gate = %s AND gates ~ ',[1-9][0-9]*]' AND queue = %s AND cls = %s ORDER BY
 -- name: join_turns
 -- Classes that have no place in a ring come last.
 INSERT INTO forebay.turn
-SELECT u.gate, u.queue, u.cls, u.place + coalesce((
-    SELECT max(t.place) FROM forebay.turn AS t WHERE t.gate = u.gate AND t.queue = u.queue
-), 0), 0
+SELECT u.gate, u.queue, u.cls, u.place + forebay.end_of_ring(u.gate, u.queue), 0
 FROM unnest(%s::text[], %s::text[], %s::text[]) WITH ORDINALITY AS u (gate, queue, cls, place)
 ON CONFLICT DO NOTHING;
 
 -- name: whose_turn
 -- The class at the head of a ring.
-SELECT cls FROM forebay.turn WHERE gate = %s AND queue = %s ORDER BY place LIMIT 1;
+SELECT head FROM forebay.head_of_ring(%s, %s) AS head WHERE head IS NOT NULL;
 
 -- name: rest_of_turn
 -- What a class may still take.
@@ -151,7 +149,7 @@ UPDATE forebay.turn SET rest = %s WHERE gate = %s AND queue = %s AND cls = %s;
 
 -- name: end_turn
 -- Its turn is over.
-UPDATE forebay.turn SET rest = 0, place = (SELECT max(place) + 1 FROM forebay.turn WHERE gate = %s AND queue = %s)
+UPDATE forebay.turn SET rest = 0, place = forebay.end_of_ring(%s, %s)
 WHERE gate = %s AND queue = %s AND cls = %s;
 
 -- name: leave_turns

@@ -159,7 +159,7 @@ ORDER BY rank, id LIMIT 1;
 -- name: join_turns
 -- A class that has no place in a ring comes last.
 INSERT OR IGNORE INTO turn
-VALUES (?1, ?2, ?3, (SELECT coalesce(max(place), 0) + 1 FROM turn WHERE gate = ?1 AND queue = ?2), 0);
+VALUES (?1, ?2, ?3, (SELECT coalesce(max(place), 0) + 1 FROM turn INDEXED BY turn_place WHERE gate = ?1 AND queue = ?2), 0);
 
 -- name: whose_turn
 -- The class at the head of a ring.
@@ -175,7 +175,7 @@ UPDATE turn SET rest = ? WHERE gate = ? AND queue = ? AND cls = ?;
 
 -- name: end_turn
 -- Its turn is over.
-UPDATE turn SET rest = 0, place = (SELECT max(place) + 1 FROM turn WHERE gate = ? AND queue = ?)
+UPDATE turn SET rest = 0, place = (SELECT max(place) + 1 FROM turn INDEXED BY turn_place WHERE gate = ? AND queue = ?)
 WHERE gate = ? AND queue = ? AND cls = ?;
 
 -- name: leave_turns

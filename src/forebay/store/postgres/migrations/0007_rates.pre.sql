@@ -52,7 +52,8 @@ CREATE TABLE forebay.turn (
     rest integer NOT NULL,
     PRIMARY KEY (gate, queue, cls)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
-CREATE INDEX turn_place ON forebay.turn (gate, queue, place);
+-- Not of the columns themselves: the planner would take it for the primary key.
+CREATE INDEX turn_place ON forebay.turn ((gate || '|' || queue), place);
 CREATE INDEX run_turns ON forebay.run (gate, queue, cls, rank, last_id)
 WHERE gate IS NOT NULL AND gates ~ ',[1-9][0-9]*]';
 
@@ -64,16 +65,34 @@ AS $$
     ), 0)
 $$;
 
--- A class that has no place in a ring comes last.
-CREATE FUNCTION forebay.join_turns(v_gate text, v_queue text, v_class text) RETURNS void
-LANGUAGE plpgsql SET enable_seqscan = off
+-- The class at the head of a ring, and the place behind its end.
+CREATE FUNCTION forebay.head_of_ring(v_gate text, v_queue text) RETURNS text
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 AS $$
 BEGIN
-    INSERT INTO forebay.turn AS t
-    SELECT v_gate, v_queue, v_class, coalesce(max(o.place), 0) + 1, 0
-    FROM forebay.turn AS o WHERE o.gate = v_gate AND o.queue = v_queue
-    ON CONFLICT DO NOTHING;
+    RETURN (
+        SELECT t.cls FROM forebay.turn AS t WHERE t.gate || '|' || t.queue = v_gate || '|' || v_queue
+        ORDER BY t.place LIMIT 1
+    );
 END
+$$;
+
+CREATE FUNCTION forebay.end_of_ring(v_gate text, v_queue text) RETURNS bigint
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+AS $$
+BEGIN
+    RETURN 1 + coalesce((
+        SELECT t.place FROM forebay.turn AS t WHERE t.gate || '|' || t.queue = v_gate || '|' || v_queue
+        ORDER BY t.place DESC LIMIT 1
+    ), 0);
+END
+$$;
+
+-- A class that has no place in a ring comes last.
+CREATE FUNCTION forebay.join_turns(v_gate text, v_queue text, v_class text) RETURNS void LANGUAGE sql
+AS $$
+    INSERT INTO forebay.turn VALUES (v_gate, v_queue, v_class, forebay.end_of_ring(v_gate, v_queue), 0)
+    ON CONFLICT DO NOTHING
 $$;
 
 -- So many of a class had their turn; `weight` is what a new one is worth.
@@ -81,9 +100,8 @@ CREATE FUNCTION forebay.took_turns(v_gate text, v_queue text, v_class text, weig
 LANGUAGE plpgsql SET enable_seqscan = off
 AS $$
 BEGIN
-    UPDATE forebay.turn AS t SET rest = n.rest, place = CASE WHEN n.rest > 0 THEN t.place ELSE (
-            SELECT max(o.place) + 1 FROM forebay.turn AS o WHERE o.gate = v_gate AND o.queue = v_queue
-        ) END
+    UPDATE forebay.turn AS t
+    SET rest = n.rest, place = CASE WHEN n.rest > 0 THEN t.place ELSE forebay.end_of_ring(v_gate, v_queue) END
     FROM (
         SELECT greatest(0, CASE WHEN o.rest > 0 THEN o.rest ELSE weight END - taken) AS rest FROM forebay.turn AS o
         WHERE o.gate = v_gate AND o.queue = v_queue AND o.cls = v_class
@@ -112,9 +130,8 @@ DECLARE
     v_class text;
 BEGIN
     LOOP
-        SELECT t.cls INTO v_class FROM forebay.turn AS t
-        WHERE t.gate = v_gate AND t.queue = v_queue ORDER BY t.place LIMIT 1;
-        IF NOT FOUND THEN
+        v_class := forebay.head_of_ring(v_gate, v_queue);
+        IF v_class IS NULL THEN
             RETURN NULL;
         END IF;
         PERFORM 1 FROM forebay.first_of_class(v_now, v_gate, v_queue, v_class);
@@ -152,8 +169,10 @@ CREATE FUNCTION forebay.forget_turns(v_gate text) RETURNS void
 LANGUAGE plpgsql SET enable_seqscan = off
 AS $$
 BEGIN
-    DELETE FROM forebay.turn AS t
-    WHERE t.gate = v_gate AND NOT EXISTS (SELECT FROM forebay.gate AS g WHERE g.name = v_gate AND g.parked > 0);
+    PERFORM 1 FROM forebay.gate AS g WHERE g.name = v_gate AND g.parked > 0;
+    IF NOT FOUND THEN
+        DELETE FROM forebay.turn AS t WHERE t.gate = v_gate;
+    END IF;
 END
 $$;
 
@@ -657,9 +676,7 @@ BEGIN
         FROM starting WHERE starting.cls IS NOT NULL
     )
     INSERT INTO forebay.turn
-    SELECT '', v_queue, w.cls, row_number() OVER (ORDER BY w.cls) + coalesce((
-        SELECT max(t.place) FROM forebay.turn AS t WHERE t.gate = '' AND t.queue = v_queue
-    ), 0), 0
+    SELECT '', v_queue, w.cls, row_number() OVER (ORDER BY w.cls) + forebay.end_of_ring('', v_queue), 0
     FROM (SELECT cls FROM ready UNION SELECT cls FROM starting) AS w
     WHERE w.cls IS NOT NULL
         AND NOT EXISTS (SELECT FROM forebay.turn AS t WHERE t.gate = '' AND t.queue = v_queue AND t.cls = w.cls);
@@ -691,7 +708,7 @@ DECLARE
     v_joined boolean := false;
 BEGIN
     LOOP
-        SELECT t.cls INTO v_class FROM forebay.turn AS t WHERE t.gate = '' AND t.queue = v_queue ORDER BY t.place LIMIT 1;
+        v_class := forebay.head_of_ring('', v_queue);
         IF v_class IS NOT NULL THEN
             v_had := coalesce((given ->> v_class)::integer, 0);
             IF forebay.ready_of(v_now, v_queue, v_class, v_had + 1) > v_had OR EXISTS (
