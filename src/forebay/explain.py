@@ -90,7 +90,8 @@ def _waiting(job: Job, place: Place, now: Instant, others: bool) -> list[str]:
     if others and hold.head is not None:
         lines.append(_head(hold.head, place.head))
     if others:
-        lines.append(f"{_counted(hold.before)} of the {hold.parked} jobs that are parked there go before it")
+        who = "of its class, which takes turns with others," if hold.by_class else "of them"
+        lines.append(f"{hold.parked} jobs are parked there, {_counted(hold.before)} {who} go before it")
     return lines
 
 

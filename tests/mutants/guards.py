@@ -219,22 +219,22 @@ MUTANTS = [
     Mutant(
         "a small job passes a dear one",
         f"{MEMORY}/gates.py",
-        "gate.cost) and not _passes(row, place.parked.peek())",
-        "gate.cost)",
+        "(its_turn or not self._passes(gate, place, row))",
+        "True",
         PACED,
     ),
     Mutant(
         "a small job passes a dear one, in tables",
         GATING,
-        " and not self._passes(row, gate, place)",
+        " and (its_turn or not self._passes(row, gate, place))",
         "",
         SQLITE_PACED,
     ),
     Mutant(
         "an idle rate saves up ready jobs",
         f"{MEMORY}/gates.py",
-        "return starts and self._opens_at",
-        "return self._opens_at",
+        "open_now = starts and self._opens_at",
+        "open_now = self._opens_at",
         PACED,
     ),
     Mutant(

@@ -122,4 +122,18 @@ REDIS_MUTANTS = [
         'return ""',
         _FAULTS,
     ),
+    Mutant(
+        "a flood takes every slot of a cap, in Redis",
+        f"{_LUA}/lib/gates.lua",
+        "local cls = share_at(more(r), g.name) and whose_turn(r[QUEUE], g)",
+        "local cls = nil",
+        (*_CONFORMANCE, "redis-turns"),
+    ),
+    Mutant(
+        "who is ready keeps others from starting, in Redis",
+        f"{_LUA}/lib/claims.lua",
+        "if l.rule.default and not want[3] and call(",
+        "if false and call(",
+        (*_CONFORMANCE, "redis-turns"),
+    ),
 ]

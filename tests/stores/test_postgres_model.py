@@ -36,7 +36,7 @@ class _Postgres:
         # What nobody needs any more is swept by whoever promotes, now and then.
         self.store._swept_at = 0
         self.store.promote(1_000)
-        names = ("run", "ended", "key", "gate", "line", "pace", "inbox", "call")
+        names = ("run", "ended", "key", "gate", "line", "pace", "turn", "inbox", "call")
         left = {name: self.tables.value(f"SELECT count(*) FROM forebay.{name}") for name in names}
         left["leases"] = sum(len(holder.jobs) for holder in self.store._holders.values())
         self.store.close()

@@ -26,9 +26,9 @@ ROWS = 100_000
 READ_MOST = 5_000
 """Rows that a call may look at: far less than a table, more than any call needs."""
 
-LARGE = ("run", "ended", "key", "call", "line", "gate")
+LARGE = ("run", "ended", "key", "call", "line", "gate", "turn")
 NOW = 1_700_000_000_000_000
-# By hundred thousands of ids: ready, later, running by heartbeat, running alone, parked, gated and later.
+# By hundred thousands of ids: ready, later, running by heartbeat, running alone, parked, gated and later, in turns.
 FILL = f"""
 INSERT INTO forebay.holder (owner, until, seen_at) SELECT 'gone-' || i, 0, {NOW} FROM generate_series(1, 50) AS i;
 
@@ -44,7 +44,16 @@ SELECT i, {NOW} + i, CASE WHEN k IN (1, 5) THEN {2 * NOW} ELSE {NOW} END + i, {N
     CASE WHEN k > 3 THEN '[["cap/gated",5,false]]' END
 FROM generate_series(0, 5) AS k, generate_series(k * {ROWS} + 1, (k + 1) * {ROWS}) AS i;
 
-INSERT INTO forebay.gate VALUES ('cap/gated', 5, 5, {ROWS}, 0, false);
+INSERT INTO forebay.run (
+    last_id, rank, due_at, enqueued_at, rank_base, n, size, max_attempts, state, single, rank_timed, queue, cls, kind,
+    bodies, gate, gates
+)
+SELECT i, {NOW} + i, {NOW} + i, {NOW}, 0, 1, 1, 25, 0, true, 2, 'turns', 't' || i % 1000, 'k', '[null]', 'cap/turns',
+    '[["cap/turns",5,false,false,1,0,1]]'
+FROM generate_series({6 * ROWS} + 1, {7 * ROWS}) AS i;
+INSERT INTO forebay.turn SELECT 'cap/turns', 'turns', 't' || i, i, 0 FROM generate_series(0, 999) AS i;
+
+INSERT INTO forebay.gate VALUES ('cap/gated', 5, 5, {ROWS}, 0, false), ('cap/turns', 5, 5, {ROWS}, 0, false);
 INSERT INTO forebay.gate SELECT 'cap/' || i, 1, 1, 0, 0, false FROM generate_series(1, {ROWS}) AS i;
 INSERT INTO forebay.gate (name, slots, held, parked, standing, opened, fallen)
 SELECT 'order/far/subject/' || i, 1, 0, 0, 1, false, 1 FROM generate_series(1, {ROWS}) AS i;
@@ -97,6 +106,15 @@ def by_turns(store: PostgresStore) -> None:
     assert len(store.claim([Want("fair", 10)], "me", minutes(1))) == 10
 
 
+def turns_at_a_gate(store: PostgresStore) -> None:
+    store.set_gate("cap/turns", 25)
+    leases = store.claim([Want("turns", 10)], "me", minutes(1))
+    assert len({lease.job.id % 1_000 for lease in leases}) == 10
+    store.settle([(lease, Ack()) for lease in leases])
+    assert store.hold(7 * ROWS) is not None
+    store.enqueue([Draft("k", queue="turns", tenant=f"t{n}") for n in range(9)])
+
+
 def pause(store: PostgresStore) -> None:
     store.pause("other")
     store.resume("other")
@@ -112,6 +130,7 @@ VERBS: Mapping[str, Callable[[PostgresStore], object]] = {
     "claim": lambda store: store.claim([Want("q", 20)], "me", minutes(1)),
     "claim one": one,
     "claim by turns": by_turns,
+    "turns at a gate": turns_at_a_gate,
     "claim nothing": lambda store: store.claim([Want("empty", 20)], "me", minutes(1)),
     "settle": settle,
     "settle again, and late": stale,
@@ -147,6 +166,7 @@ def full(postgres: PostgresServer) -> Iterator[str]:
     store = PostgresStore(url)
     store.put_spec(QueueSpec(name="fair", share=Fair()))
     store.put_spec(QueueSpec(name="gated", eligibility=AtMost(5)))
+    store.put_spec(QueueSpec(name="turns", share=Fair(), eligibility=AtMost(5)))
     store.put_spec(QueueSpec(name="ordered", eligibility=InOrder(), capacity=Bounded(10**6)))
     store.close()
     execute(url, FILL)

@@ -45,7 +45,7 @@ class _Sqlite:
         try:
             left = {
                 table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
-                for table in ("job", "key", "gate", "line", "pace", "class")
+                for table in ("job", "key", "gate", "line", "pace", "class", "turn")
             }
             sums = "abs(waiting) + abs(ready) + abs(running) + abs(done) + abs(dead) + abs(cancelled)"
             (left["counters"],) = connection.execute(

@@ -495,7 +495,7 @@ def test_a_pause_and_a_closed_gate_are_explained(fb: Forebay) -> None:
     told = explained(fb, third)
     assert "it is due and held at the gate order/default/subject/s: in order, one at a time" in told
     assert f"job {first} is first in line, ready" in told
-    assert "1 of the 2 jobs that are parked there go before it" in told
+    assert "2 jobs are parked there, 1 of them go before it" in told
     assert f"job {first} is first in line, ready" in explained(fb, second)
     fb.store.pause("default")
     assert "the queue is paused until" in explained(fb, first)

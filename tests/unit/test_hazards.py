@@ -35,11 +35,10 @@ FULL = Bounded(9)
 
 BROUGHT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("strict priority", {"selection": Priority()}, {"selection": Aging()}),
-    ("chosen by rank", {"share": Fair(), "eligibility": AtMost(2)}, {"eligibility": AtMost(2)}),
     (
-        "chosen by rank",
-        {"share": Fair(), "eligibility": Rate(2, per="tenant")},
-        {"share": Fair(), "eligibility": AtMost(2, per="tenant")},
+        "a flood is released first",
+        {"share": Fair(), "eligibility": Until("x")},
+        {"share": Fair(), "eligibility": AtMost(2) & Rate(2) & Until("x", per="tenant")},
     ),
     (
         "who never pauses",

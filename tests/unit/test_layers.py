@@ -26,6 +26,7 @@ SHARED = [
     *(
         "forebay.store.places",
         "forebay.store.gating",
+        "forebay.store.rings",
         "forebay.store.gate_tables",
         "forebay.store.sql_logs",
         "forebay.store.statements",

@@ -4,6 +4,9 @@ A slot is taken when a job becomes ready and freed when it is settled; a job tak
 a gate closed parks in `waiting`: it is never looked at by a claim, so a closed gate costs the others nothing.
 An ordered gate admits one job at a time, always the one with the smallest id that is not finished.
 
+Who is first in rank goes first. In a queue with `Fair` the slot is its queue's, and the classes of that queue take
+turns for it (`core/share.py`): the job says by `share` how much a turn of its class is worth.
+
 A gate with a `step` is a rate: nothing is given back, time is. All that is to be known of it is one instant, the gate's
 `tide`: the time up to which its starts are paid for (the "theoretical arrival time" of the cell rate algorithm). Each
 unit moves it on by a step; a job is let in as long as that leaves it no more than `limit` steps ahead of now. A tide
@@ -28,6 +31,7 @@ class Gate(Struct, frozen=True, array_like=True):
     blocks  a dead head keeps the line closed
     cost    how many slots, or units, the job takes
     step    the time that one unit of a rate costs; 0: it is no rate
+    share   the weight of the job's class, where classes of its queue take turns at the gate; 0: it goes by rank alone
     """
 
     name: str
@@ -36,6 +40,7 @@ class Gate(Struct, frozen=True, array_like=True):
     blocks: bool = False
     cost: int = 1
     step: Span = 0
+    share: int = 0
 
 
 def opens_at(tide: Instant, gate: Gate, limit: int | None = None) -> Instant:
@@ -102,7 +107,7 @@ def gates_for(spec: QueueSpec, draft: Draft) -> tuple[Gate, ...]:
     for term in terms_of(spec.eligibility):
         value = None if term.per is None else _value(draft, term.per)
         if term.per is None or value is not None:
-            gates.append(_gate(spec.name, term, value, draft.cost))
+            gates.append(_gate(spec.name, term, value, draft.cost, _weight(spec, term, draft)))
     if spec.merge is not None and draft.subject is not None:
         # Ordered: a retry of older work must not run after newer work and undo it.
         gates.append(Gate(f"merge/{spec.name}/{draft.subject}", 1, ordered=True))
@@ -111,16 +116,25 @@ def gates_for(spec: QueueSpec, draft: Draft) -> tuple[Gate, ...]:
     return tuple(gates)
 
 
-def _gate(queue: str, term: Term, value: str | None, cost: int) -> Gate:
+def _weight(spec: QueueSpec, term: Term, draft: Draft) -> int:
+    """Where every class has a gate of its own there are no turns to take."""
+    share = spec.share
+    if share is None or term.per == share.by:
+        return 0
+    return share.weights.get((draft.tenant if share.by == "tenant" else draft.kind) or "", share.default)
+
+
+def _gate(queue: str, term: Term, value: str | None, cost: int, share: int) -> Gate:
     match term:
         case InOrder(per, dead_head):
             return Gate(f"order/{queue}/{per}/{value}", 1, ordered=True, blocks=dead_head == "block")
         case AtMost(limit, per, shared):
-            return _checked(Gate(_named("cap", queue, shared, per, value), limit, cost=cost))
+            return _checked(Gate(_named("cap", queue, shared, per, value), limit, cost=cost, share=share))
         case Rate(_, _, per, _, shared):
-            return _checked(Gate(_named("rate", queue, shared, per, value), term.most, cost=cost, step=term.step))
+            name = _named("rate", queue, shared, per, value)
+            return _checked(Gate(name, term.most, cost=cost, step=term.step, share=share))
         case Until(condition, _):
-            return Gate(condition_gate(condition, value), 0, cost=cost)
+            return Gate(condition_gate(condition, value), 0, cost=cost, share=share)
 
 
 def _checked(gate: Gate) -> Gate:

@@ -56,10 +56,10 @@ def _dead_head(spec: QueueSpec, what: str) -> bool:
     return any(isinstance(term, InOrder) and term.dead_head == what for term in terms_of(spec.eligibility))
 
 
-def _lets_in_by_rank(spec: QueueSpec) -> bool:
-    """Of a rate somebody is let in before classes take turns; of other gates, unless each class has its own."""
-    gates = [term for term in terms_of(spec.eligibility) if isinstance(term, AtMost | Rate | Until)]
-    return spec.share is not None and any(isinstance(gate, Rate) or gate.per != spec.share.by for gate in gates)
+def _releases_by_rank(spec: QueueSpec) -> bool:
+    """Slots of a condition are given by turns; a release lets the first ones pass, unless each class has its own."""
+    conditions = [term for term in terms_of(spec.eligibility) if isinstance(term, Until)]
+    return spec.share is not None and any(condition.per != spec.share.by for condition in conditions)
 
 
 def _lagging(spec: QueueSpec) -> str | None:
@@ -73,10 +73,9 @@ HAZARDS: Final = (
         "oldest_age; Aging bounds their wait",
     ),
     Hazard(
-        _lets_in_by_rank,
-        "who passes a gate is chosen by rank, so a flood takes the starts of a rate, and the slots of a gate that "
-        "all classes share; they take turns behind it",
-        "oldest_parked; a cap per class, or a queue for the flood",
+        _releases_by_rank,
+        "a release lets the first ones pass, of whatever class: a flood is released first",
+        "oldest_parked; slots are given by turns, and a condition per class is released class by class",
     ),
     Hazard(
         lambda spec: spec.merge is not None and spec.merge.quiet is not None and spec.merge.at_most is None,

@@ -8,7 +8,7 @@ Where several processes deal the jobs of one queue, each by its own ring, none o
 the rounds that they are in the middle of would favour it. `start` says how much of a round counts as dealt already.
 """
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -77,3 +77,30 @@ class Share:
     def _leave(self) -> None:
         del self._deficit[self._ring.popleft()]
         self._fresh = not self._ring
+
+
+class Ring:
+    """Turns at a gate, where who gets the next slot is asked one by one and the jobs bring the weights along."""
+
+    def __init__(self) -> None:
+        self._left: OrderedDict[str, int] = OrderedDict()
+
+    def join(self, name: str) -> None:
+        """A class waits; its place is at the end of the ring."""
+        self._left.setdefault(name, 0)
+
+    def head(self, waits: Callable[[str], object]) -> str | None:
+        """Whose turn it is, of those that wait; who does not loses its place."""
+        while self._left:
+            name = next(iter(self._left))
+            if waits(name):
+                return name
+            del self._left[name]
+        return None
+
+    def took(self, name: str, weight: int) -> None:
+        """One of the class was let in."""
+        if name in self._left:
+            self._left[name] = (self._left[name] or weight) - 1
+            if not self._left[name]:
+                self._left.move_to_end(name)

@@ -1,10 +1,11 @@
 """`GateTables` in SQL: slots, operators' numbers, lines, and who is parked. What they mean is `store.gating`'s.
 
 The statements are the store's own, by these names: look, put_gate, drop_gate, opened, enter_line, line_up, leave_line,
-head_of_line, first_parked, one, first_of, paced, put_pace, drop_pace, next_start, next_start_of. Their parameters come
-in the order in which the methods name them; how a list is given to look, and many rows to put_gate, drop_gate and
-line_up, is the store's own way too. A store that lets parked jobs in by itself, and not by `Gates.next_candidate` and
-`Gates.next_start`, has no opened, one, next_start and next_start_of.
+head_of_line, first_parked, one, first_of, first_of_class, paced, put_pace, drop_pace, next_start, next_start_of, and of
+the rings join_turns, whose_turn, rest_of_turn, go_on, end_turn, leave_turns, drop_turns. Their parameters come in the
+order in which the methods name them; how a list is given to look, and many rows to put_gate, drop_gate, line_up,
+join_turns and drop_turns, is the store's own way too. A store that lets parked jobs in by itself, and not by
+`Gates.next_candidate` and `Gates.next_start`, has no opened, one, next_start and next_start_of.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -95,11 +96,46 @@ class SqlTables:
         return [queue for (queue,) in self._execute(self._statement("paced"), (name,)).fetchall()]
 
     def put_pace(self, queue: str, first: Row, opens_at: Instant | None, now: Instant) -> None:
-        values = (queue, first.gate, opens_at, first.rank, first.id, opens_at is not None and opens_at <= now)
+        values = (
+            queue,
+            first.gate,
+            opens_at,
+            first.rank,
+            first.id,
+            opens_at is not None and opens_at <= now,
+            first.cls,
+        )
         self._execute(self._statement("put_pace"), values)
 
     def drop_pace(self, queue: str, name: str) -> None:
         self._execute(self._statement("drop_pace"), (queue, name))
+
+    def first_of_class(self, name: str, queue: str, cls: str) -> Row | None:
+        found = self._execute(self._statement("first_of_class"), (name, queue, cls)).fetchone()
+        return None if found is None else Row.of(found)
+
+    def join_turns(self, classes: Sequence[tuple[str, str, str]]) -> None:
+        self._many(self._statement("join_turns"), classes)
+
+    def whose_turn(self, name: str, queue: str) -> str | None:
+        found = self._execute(self._statement("whose_turn"), (name, queue)).fetchone()
+        return None if found is None else str(found[0])
+
+    def rest_of_turn(self, name: str, queue: str, cls: str) -> int | None:
+        found = self._execute(self._statement("rest_of_turn"), (name, queue, cls)).fetchone()
+        return None if found is None else int(found[0])
+
+    def go_on(self, name: str, queue: str, cls: str, rest: int) -> None:
+        self._execute(self._statement("go_on"), (rest, name, queue, cls))
+
+    def end_turn(self, name: str, queue: str, cls: str) -> None:
+        self._execute(self._statement("end_turn"), (name, queue, name, queue, cls))
+
+    def leave_turns(self, name: str, queue: str, cls: str) -> None:
+        self._execute(self._statement("leave_turns"), (name, queue, cls))
+
+    def drop_turns(self, names: Sequence[str]) -> None:
+        self._many(self._statement("drop_turns"), [(name,) for name in names])
 
     def next_start(self, queue: str, cls: str | None) -> Row | None:
         if cls is None:

@@ -2,8 +2,10 @@
 
 A job holds as many slots of each of its gates as it costs, while it is ready or running. It takes all of them or none,
 so two gates cannot deadlock; a job that finds one closed parks at that one, and so does one that would pass somebody
-who is parked there. An ordered gate has one slot and gives it only to the smallest unfinished id of its line. Of a rate
-nothing is held: it has a tide, and lets in only who starts; `pace` tells for each queue who is first there, and when.
+who is parked there. The first in rank says to which queue a slot goes; where the stamps say so, classes of that queue
+take turns for it (`store.rings`). An ordered gate has one slot and gives it only to the smallest unfinished id of its
+line. Of a rate nothing is held: it has a tide, and lets in only who starts; `pace` tells for each queue who is next
+there, and when.
 One `Gates` lives for one transaction: it reads the gates that the transaction touches, each once, and `write` puts them
 back. The caller writes what becomes of the jobs, and sees to it that nobody else changes these gates meanwhile. How the
 tables look is the store's own business: `GateTables` is all that is asked of it.
@@ -15,6 +17,7 @@ from forebay.core.gate import Gate
 from forebay.core.instant import Instant
 from forebay.core.limits import BATCH_MOST, INSTANT_MOST
 from forebay.store.places import DEAD, GateTables, Place, Row
+from forebay.store.rings import Rings
 
 
 class Gates:
@@ -27,6 +30,7 @@ class Gates:
         self._empty: dict[str, int | None] = {}
         self._joining: list[tuple[str, int]] = []
         self._opened: dict[str, None] | None = None
+        self._rings = Rings(tables)
 
     def meet(self, gates: Iterable[Gate]) -> None:
         """Many jobs are about to come to these gates: all are looked at together."""
@@ -55,24 +59,29 @@ class Gates:
                 else:
                     place.fallen -= 1
 
-    def admit(self, row: Row, *, starts: bool = False) -> str | None:
+    def admit(self, row: Row, *, starts: bool = False, its_turn: bool = False) -> str | None:
         """Take the slots of every gate; or park at the first one that is closed, and return its name.
 
-        `starts`: a claim hands the job out, so rates may let it in.
+        `starts`: a claim hands the job out, so rates may let it in. `its_turn`: the gate where it was parked chose it.
         """
         for gate in row.gates:
             place = self._place(gate)
-            if not self._lets_in(gate, place, row, starts):
+            if not self._lets_in(gate, place, row, starts, its_turn and gate.name == row.gate):
+                if gate.share:
+                    self._rings.park(place, row)
                 place.parked += 1
                 place.queues[row.queue] = None
                 mine = (row.rank, row.id)
                 place.first = mine if place.first is None else min(place.first, mine)
                 return gate.name
         for gate in row.gates:
+            place = self._place(gate)
+            if gate.share and (place.parked or place.turning):
+                self._rings.took(place, gate, row)
             if gate.step:
-                self._place(gate).start(gate.cost, self._now)
+                place.start(gate.cost, self._now)
             else:
-                self._place(gate).held += gate.cost
+                place.held += gate.cost
         return None
 
     def release(self, row: Row) -> None:
@@ -156,6 +165,10 @@ class Gates:
             self._tables.put(used)
         if unused:
             self._tables.drop(unused)
+        self._rings.write()
+        over = [place.name for place in self._places.values() if place.turning and not place.parked]
+        if over:
+            self._tables.drop_turns(over)
         return starting
 
     def _write_pace(self, place: Place, queue: str) -> bool:
@@ -163,6 +176,7 @@ class Gates:
         if row is None:
             self._tables.drop_pace(queue, place.name)
             return False
+        row = self._rings.in_turn(place, row)
         opens = place.opens_at(_cost(row, place.name))
         self._tables.put_pace(queue, row, opens if opens < INSTANT_MOST else None, self._now)
         return opens <= self._now
@@ -172,23 +186,29 @@ class Gates:
             return None
         head = self._head(place) if place.standing else None
         row = self._tables.first_parked(place.name) if head is None else self._tables.one(head)
+        if row is not None and head is None:
+            row = self._rings.in_turn(place, row)
         if row is None or row.gate != place.name or row.due_at > now or not place.has_room(_cost(row, place.name)):
             return None
         self._unpark(row)
         return row
 
-    def _lets_in(self, gate: Gate, place: Place, row: Row, starts: bool) -> bool:
+    def _lets_in(self, gate: Gate, place: Place, row: Row, starts: bool, its_turn: bool) -> bool:
         if gate.ordered:
             return place.has_room() and self._head(place) == row.id
         if gate.step and not (starts and place.opens_at(gate.cost) <= self._now):
             return False
-        return (gate.step > 0 or place.has_room(gate.cost)) and not self._passes(row, gate, place)
+        return (gate.step > 0 or place.has_room(gate.cost)) and (its_turn or not self._passes(row, gate, place))
 
     def _passes(self, row: Row, gate: Gate, place: Place) -> bool:
         """Whether the job would pass somebody who waits for room."""
         if not place.parked:
             return False
         mine = (row.rank, row.id)
+        if gate.share:
+            first = None if gate.step else self._tables.first_parked(gate.name)
+            other = first is not None and first.queue != row.queue and (first.rank, first.id) < mine
+            return other or self._rings.passes(place, row)
         if not gate.step and place.first is not None and place.first < mine:
             return True
         first = self._tables.first_of(gate.name, row.queue) if gate.step else self._tables.first_parked(gate.name)
@@ -200,6 +220,8 @@ class Gates:
             place.parked -= 1
             place.queues[row.queue] = None
             place.first = None
+            if not place.standing:
+                self._rings.leave(place, row)
 
     def _leave(self, gate: Gate, job_id: int) -> bool:
         """Whether it stood in the gate's line."""

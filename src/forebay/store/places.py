@@ -42,7 +42,7 @@ class Place:
     `held` slots are taken, so many jobs are `parked` and `standing` in its line; `opened`: a parked one may have room.
     `step` and `tide` are those of a rate. `head`: the smallest id in its line, where it is known; `fallen`: so many in
     its line are dead, and block it once they are its head. `first`: who of those that parked in this transaction goes
-    before the others; `queues`: where somebody came to the rate, or left it.
+    before the others; `queues`: where somebody came to the rate, or left it. `turning`: classes may have turns there.
     """
 
     __slots__ = (
@@ -61,6 +61,7 @@ class Place:
         "step",
         "stored",
         "tide",
+        "turning",
     )
 
     def __init__(
@@ -93,6 +94,7 @@ class Place:
         self.first: tuple[int, int] | None = None
         self.queues: dict[str, None] = {}
         self.moved = False
+        self.turning = False
 
     @property
     def room(self) -> int:
@@ -155,10 +157,34 @@ class GateTables(Protocol):
         """The queues whose paces at this rate are known."""
 
     def put_pace(self, queue: str, first: Row, opens_at: Instant | None, now: Instant) -> None:
-        """The job is the first of its queue at the rate where it is parked, which lets it in then; None: never."""
+        """The job is the next of its queue at the rate where it is parked, which lets it in then; None: never."""
 
     def drop_pace(self, queue: str, name: str) -> None:
         """Nobody of the queue is parked at the rate."""
+
+    def first_of_class(self, name: str, queue: str, cls: str) -> Row | None:
+        """Of the jobs that are parked at the gate, where classes take turns, the first one of a class of a queue."""
+
+    def join_turns(self, classes: Sequence[tuple[str, str, str]]) -> None:
+        """These classes (gate, queue, class) have a place in the ring; at the end, if they had none."""
+
+    def whose_turn(self, name: str, queue: str) -> str | None:
+        """The class at the head of the ring."""
+
+    def rest_of_turn(self, name: str, queue: str, cls: str) -> int | None:
+        """How many it may still take in a turn that has begun; 0: none has; None: it has no place in the ring."""
+
+    def go_on(self, name: str, queue: str, cls: str, rest: int) -> None:
+        """So many are left of its turn."""
+
+    def end_turn(self, name: str, queue: str, cls: str) -> None:
+        """Its place is at the end now."""
+
+    def leave_turns(self, name: str, queue: str, cls: str) -> None:
+        """It has no place any more."""
+
+    def drop_turns(self, names: Sequence[str]) -> None:
+        """Nobody is parked at these gates."""
 
     def next_start(self, queue: str, cls: str | None) -> Row | None:
         """The first of those who are let in by now at the rates of the queue; with `cls`, of that class."""

@@ -153,6 +153,7 @@ class Hold(Struct, frozen=True):
     before    those of them that go before this one, `limits.AHEAD_MOST` at most
     head      of a line: the job that everybody there waits for, which may be dead
     opens_at  of a rate: when it lets the next one in; None: that is for others to decide
+    by_class  classes of its queue take turns there: `before` are those of its own class
     """
 
     gate: str
@@ -162,6 +163,7 @@ class Hold(Struct, frozen=True):
     before: int
     head: int | None = None
     opens_at: Instant | None = None
+    by_class: bool = False
 
 
 class Capabilities(Struct, frozen=True):

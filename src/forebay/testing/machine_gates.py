@@ -27,18 +27,18 @@ class GateRules(LogRules):
         queue = self._queue(pick, "cap", "until")
         self._begin().enqueue([Draft("k", count, queue=queue, subject=subject, tenant=tenant)] * count)
 
-    @plays("dear", "pace", "paces", "stock")
+    @plays("dear", "pace", "paces", "stock", "turns")
     @rule(pick=PICK, tenant=TENANT, costs=st.lists(COST, min_size=1, max_size=4), priority=st.integers(-1, 1))
     def enqueue_dear(self, pick: int, tenant: str | None, costs: list[int], priority: int) -> None:
-        queue = self._queue(pick, "dear", "pace", "paces", "stock")
+        queue = self._queue(pick, "dear", "pace", "paces", "stock", "turns")
         batch = [Draft("k", queue=queue, tenant=tenant, cost=cost, priority=priority) for cost in costs]
         self._begin().enqueue(batch)
 
-    @plays("dear", "pace", "paces", "stock")
+    @plays("dear", "pace", "paces", "stock", "turns")
     @rule(count=FEW)
     def start(self, count: int) -> None:
         """All that share a cap or a rate ask at once."""
-        queues = [queue for queue in self.queues if queue in ("dear", "pace", "paces", "stock")]
+        queues = [queue for queue in self.queues if queue in ("dear", "pace", "paces", "stock", "turns")]
         self._begin().claim([Want(queue, count) for queue in queues], "starter", seconds(5))
 
     @plays(*GATED)

@@ -39,6 +39,7 @@ SCHEDULES = "schedules"
 JOBS = "jobs"
 _TWICE = Routing(max_attempts=2, backoff=Exponential(ms(500), seconds(2)))
 _RATES = Rate(1, seconds(1), "tenant", burst=3) & Rate(4, seconds(3), shared="api")
+_TURNS = AtMost(4, "subject") & AtMost(4, shared="gpu") & Rate(2, seconds(1), burst=4)
 _BURIED = Routing(max_attempts=2, backoff=Exponential(ms(500), seconds(2)), dead=DeadLetters("graves"))
 
 SPECS = [
@@ -63,10 +64,11 @@ SPECS = [
     QueueSpec(name="stock", eligibility=Until("go") & AtMost(4, shared="gpu"), routing=_TWICE),
     QueueSpec(name="pace", selection=Priority(), eligibility=Rate(2, seconds(1), burst=3), routing=_TWICE),
     QueueSpec(name="paces", share=Fair(), eligibility=_RATES & AtMost(4, shared="gpu"), routing=_TWICE),
+    QueueSpec(name="turns", share=Fair(weights={"a": 2}), selection=Priority(), eligibility=_TURNS, routing=_TWICE),
     QueueSpec(name=LOG, retention=Retained(2)),
 ]
 QUEUES = ["plain", *(spec.name for spec in SPECS if not spec.is_log)]
-HOLDING = ["cap", "until", "dear", "stock", "pace", "paces"]
+HOLDING = ["cap", "until", "dear", "stock", "pace", "paces", "turns"]
 """Queues that hold jobs by what they share, or by time."""
 GATED = [*HOLDING, "block", "order", "merge"]
 GATES = [
@@ -82,6 +84,7 @@ GATES = [
     "rate/@api",
     "rate/pace",
     "rate/paces/tenant/a",
+    "rate/turns",
 ]
 VARIANTS = [
     QueueSpec(name="plain", selection=Priority(), key_window=seconds(1)),
@@ -100,6 +103,8 @@ VARIANTS = [
     QueueSpec(name="pace", eligibility=Rate(1, seconds(2), burst=4) & InOrder()),
     QueueSpec(name="pace", eligibility=Rate(4, seconds(1), shared="api")),
     QueueSpec(name="paces", eligibility=Rate(3, seconds(1), "tenant")),
+    QueueSpec(name="turns", eligibility=AtMost(4, shared="gpu") & Rate(2, seconds(1), burst=4)),
+    QueueSpec(name="turns", share=Fair(by="kind"), eligibility=AtMost(4, "tenant")),
     QueueSpec(name="buried"),
     QueueSpec(name="buried", routing=Routing(max_attempts=1, dead=DeadLetters("tight"))),
     QueueSpec(name="graves", routing=Routing(dead=DeadLetters(most=1))),

@@ -107,6 +107,8 @@ class GateModel(LogModel):
         """Who is held by several gates may have gone from this one to another in the same step: he does not count."""
         waiting = [each for each in self.parked_at(gate.name) if len(each.entry.gates) == 1 and not each.expired(now)]
         mine = [each for each in waiting if not gate.step or each.job.queue == item.job.queue]
+        if gate.share:
+            mine = [each for each in mine if self._in_class(each, item, gate)]
         passed = [each.job.id for each in mine if not gate.ordered and each.place < item.place]
         require(not passed, f"gate {gate.name} let job {item.job.id} pass", passed)
 
@@ -120,9 +122,20 @@ class GateModel(LogModel):
         taken, least = self._taken(gate.name), self._slots(gate)[0]
         if gate.ordered:
             return has_room(taken, gate.cost, least) and self._first_in_line(gate.name) == item.job.id
-        ahead = [other for each in self._waiting_before(item, now) if (other := each.gate(gate.name))]
-        return all(has_room(taken, each.cost, least) for each in (gate, *ahead))
+        return all(has_room(taken, each.cost, least) for each in (gate, *self._ahead(item, gate, now)))
 
-    def _waiting_before(self, item: Item, now: Instant) -> list[Item]:
-        waiting = [each for each in self.jobs(State.WAITING) if each.job.due_at <= now]
-        return [each for each in waiting if each.place < item.place]
+    def _ahead(self, item: Item, gate: Gate, now: Instant, queue: str | None = None) -> list[Gate]:
+        """The stamps of those who may go before the item at the gate: by rank, or because it is their class's turn."""
+        waiting = [(each, other) for each in self.jobs(State.WAITING, queue=queue) if (other := each.gate(gate.name))]
+        due = [(each, other) for each, other in waiting if each.job.due_at <= now and each is not item]
+        before = [(each, other) for each, other in due if each.place < item.place]
+        turns = {each.job.queue for each, other in (*before, (item, gate)) if other.share}
+        ahead = {each.job.id: other for each, other in before}
+        ahead |= {each.job.id: other for each, other in due if other.share and each.job.queue in turns}
+        return list(ahead.values())
+
+    def _in_class(self, each: Item, item: Item, gate: Gate) -> bool:
+        """Whether the two take the turns of one class at a gate where classes do."""
+        other = each.gate(gate.name)
+        mine = (item.job.queue, item.entry.cls)
+        return other is not None and other.share > 0 and (each.job.queue, each.entry.cls) == mine

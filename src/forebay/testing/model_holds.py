@@ -2,7 +2,7 @@
 
 Where a job with several gates is parked is the store's choice, as long as that gate is closed for the first who is
 parked there. All numbers follow from who is parked where. While somebody at the gate is past his expiry, stores may
-count him or not.
+count him or not. Where classes take turns, whose turn it is is free: one of their first ones finds the gate closed.
 """
 
 from collections.abc import Mapping
@@ -62,6 +62,8 @@ class HoldModel(PaceModel):
         there, (least, most) = self.parked_at(gate.name), self._slots(gate)
         require(least <= hold.slots <= most, f"slots of {gate.name}: at least, at most, shown", least, most, hold)
         before = [each for each in there if (each.job.id < item.job.id if gate.ordered else each.place < item.place)]
+        if gate.share:
+            before = [each for each in before if self._in_class(each, item, gate)]
         expected = Hold(
             gate.name,
             hold.slots,
@@ -70,25 +72,36 @@ class HoldModel(PaceModel):
             len(before),
             self._first_in_line(gate.name) if gate.ordered else None,
             hold.opens_at,
+            gate.share > 0,
         )
         require(hold == expected, f"what holds job {item.job.id}: expected and shown", expected, hold)
         self._check_closed(now, item, gate, hold, there)
 
     def _check_closed(self, now: Instant, item: Item, gate: Gate, hold: Hold, there: list[Item]) -> None:
         if gate.step:
-            first = next(each.gate(gate.name) for each in there if each.job.queue == item.job.queue)
-            assert first is not None
-            least, most = self._opens(first)
+            openings = [self._opens(each) for each in self._next(gate, there, item.job.queue).values()]
+            least, most = min(least for least, _ in openings), max(most for _, most in openings)
             shown = INSTANT_MOST if hold.opens_at is None else hold.opens_at
             require(max(least, now) <= shown <= max(most, now), f"{gate.name} opens", least, most, shown)
             return
         require(hold.opens_at is None, f"{gate.name} is no rate", hold)
         if gate.ordered:
-            first_id, cost = self._first_in_line(gate.name), gate.cost
+            first_id = self._first_in_line(gate.name)
+            firsts = {first_id: gate} if self.parked.get(first_id or 0) == gate.name else {}
         else:
-            front = there[0].gate(gate.name)
-            assert front is not None
-            first_id, cost = there[0].job.id, front.cost
-        room = first_id in self.parked and self.parked[first_id] == gate.name
-        room = room and has_room(hold.held, cost, hold.slots)
-        require(not room, f"{gate.name} has room for job {first_id}", hold)
+            firsts = self._next(gate, there)
+        room = bool(firsts) and all(has_room(hold.held, each.cost, hold.slots) for each in firsts.values())
+        require(not room, f"{gate.name} has room for one of", list(firsts), hold)
+
+    def _next(self, gate: Gate, there: list[Item], queue: str | None = None) -> dict[int | None, Gate]:
+        """Who may be next of those parked there: the first in rank, or the first of the classes in its queue."""
+        mine = [each for each in there if queue in (None, each.job.queue)]
+        stamped = [(each, stamp) for each in mine if (stamp := each.gate(gate.name))]
+        first, stamp = stamped[0]
+        if not stamp.share:
+            return {first.job.id: stamp}
+        firsts: dict[str, tuple[Item, Gate]] = {}
+        for each, other in stamped:
+            if self._in_class(each, each, gate) and each.job.queue == first.job.queue:
+                firsts.setdefault(each.entry.cls, (each, other))
+        return {each.job.id: other for each, other in firsts.values()}

@@ -65,13 +65,10 @@ class PaceModel(GateModel):
         )
 
     def _surely_paced(self, gate: Gate, item: Item, now: Instant) -> bool:
-        queue = [each for each in self._waiting_before(item, now) if each.job.queue == item.job.queue]
-        ahead = [other for each in queue if (other := each.gate(gate.name))]
-        return all(self._opens(each)[1] <= now for each in (gate, *ahead))
+        return all(self._opens(each)[1] <= now for each in (gate, *self._ahead(item, gate, now, item.job.queue)))
 
     def _is_first(self, item: Item, gate: Gate, now: Instant) -> bool:
-        before = self._waiting_before(item, now)
-        return not any(each.job.queue == item.job.queue and each.gate(gate.name) for each in before)
+        return not self._ahead(item, gate, now, item.job.queue)
 
     def _opens(self, gate: Gate) -> Between:
         limit, tides = self.gate_limits.get(gate.name), self.tides.get(gate.name, (0, 0))

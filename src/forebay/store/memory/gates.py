@@ -2,7 +2,8 @@
 
 Derived from the rows and rebuilt with them. A row holds as many slots of each of its gates as it costs, while it is
 ready or running. It takes all of them or none, so two gates cannot deadlock; a row that finds one closed parks at that
-one, and so does one that would pass somebody who is parked there. An ordered gate has one slot and gives it only to the
+one, and so does one that would pass somebody who is parked there. The first in rank says to which queue a slot goes;
+where the stamps say so, classes of that queue take turns for it. An ordered gate has one slot and gives it only to the
 smallest unfinished id of its line. Of a rate nothing is held: it has a tide, which is a fact, and lets in only who
 starts. A gate that nobody holds, waits at or was configured for is forgotten: a million subjects leave nothing behind.
 """
@@ -18,13 +19,17 @@ from forebay.store.memory.heap import LazyHeap
 from forebay.store.memory.holdups import HoldUps
 from forebay.store.memory.paces import Paces
 from forebay.store.memory.row import Row
+from forebay.store.memory.turns import Turns
 from forebay.store.protocol import GateUse, Hold
 
 
 class _Place:
-    """One gate's slots. `held` counts them; `parked` are due rows that found it closed; `line` is the order."""
+    """One gate's slots. `held` counts them; `parked` are due rows that found it closed; `line` is the order.
 
-    __slots__ = ("held", "limit", "line", "parked", "step")
+    `turns`: by queue, those whose classes take turns.
+    """
+
+    __slots__ = ("held", "limit", "line", "parked", "step", "turns")
 
     def __init__(self, gate: Gate) -> None:
         self.limit = gate.limit
@@ -32,6 +37,7 @@ class _Place:
         self.held = 0
         self.parked = LazyHeap()
         self.line = LazyHeap() if gate.ordered else None
+        self.turns: dict[str, Turns] = {}
 
     @property
     def unused(self) -> bool:
@@ -49,7 +55,7 @@ class Gates:
         self._limits = limits
         self._tides = tides
         self.moved: dict[str, Instant] = {}
-        self.paces = Paces(self._opens_at)
+        self.paces = Paces(self._opens_at, self._in_turn)
         self._places: dict[str, _Place] = {}
         self._parked_at: dict[int, str] = {}
         self._holdups = HoldUps()
@@ -90,30 +96,30 @@ class Gates:
             if not gate.step:
                 self._place(gate).held += gate.cost
 
-    def admit(self, row: Row, now: Instant, *, starts: bool = False) -> bool:
-        """Take the slots of every gate, or park at the first one that is closed. `starts`: a claim hands it out."""
+    def admit(self, row: Row, now: Instant, *, starts: bool = False, turn: str | None = None) -> bool:
+        """Take the slots of every gate, or park at the first one that is closed. `starts`: a claim hands it out.
+
+        `turn`: the gate that has chosen it of all that were parked there.
+        """
         for gate in row.entry.gates:
             place = self._place(gate)
-            if not self._lets_in(gate, place, row, now, starts):
-                self._parked_at[row.entry.id] = gate.name
-                place.parked.push(row.rank, row)
-                self._holdups.park(row)
-                if gate.step:
-                    self.paces.park(gate.name, row)
+            if not self._lets_in(gate, place, row, now, starts, gate.name == turn):
+                self._park(gate, place, row)
                 return False
         self.hold(row)
         for gate in row.entry.gates:
+            turns = self._places[gate.name].turns.get(row.entry.queue) if gate.share else None
+            if turns is not None:
+                turns.took(row, gate.share)
             if gate.step:
                 self.moved[gate.name] = tide_after(self._tide(gate.name), self._newest(gate), now)
                 self.paces.moved(gate.name)
         return True
 
-    def next_start(self, queue: str, now: Instant, cls: str | None) -> Row | None:
-        """The first row of the queue that is parked at a rate which lets it in; the caller tries to admit it."""
+    def next_start(self, queue: str, now: Instant, cls: str | None) -> tuple[Row, str] | None:
+        """Who of the queue is next at a rate which lets it in, and that rate; the caller tries to admit it."""
         row = self.paces.next_start(queue, now, cls)
-        if row is not None:
-            self._unpark(row)
-        return row
+        return None if row is None else (row, self._unpark(row))
 
     def release(self, row: Row) -> None:
         """Give the row's slots back."""
@@ -145,14 +151,14 @@ class Gates:
         if place is not None:
             self._changed(name, place)
 
-    def next_candidate(self, now: Instant) -> Row | None:
-        """A parked row whose gate has room now; the caller tries to admit it."""
+    def next_candidate(self, now: Instant) -> tuple[Row, str] | None:
+        """A parked row whose gate has room now, and that gate; the caller tries to admit it."""
         while self.opened:
             name = next(iter(self.opened))
             place = self._places.get(name)
             row = None if place is None else self._candidate(name, place, now)
             if row is not None:
-                return row
+                return row, name
             del self.opened[name]
         return None
 
@@ -161,11 +167,8 @@ class Gates:
         name = self._parked_at.get(row.entry.id)
         if name is not None:
             place = self._places[name]
-            place.parked.forget(before.rank, row)
-            place.parked.push(row.rank, row)
-            if place.step:
-                self.paces.leave(name, before)
-                self.paces.park(name, row)
+            self._unpark(before)
+            self._park(_stamp(row, name), place, row)
             self._changed(name, place)
 
     def used(self, after: str, limit: int, prefix: str) -> list[GateUse]:
@@ -194,18 +197,20 @@ class Gates:
         if name is None:
             return None
         place = self._places[name]
-        head, opens = None, None
+        head, opens, by_class = None, None, _stamp(row, name).share > 0
         if place.line is not None:
             first = self._head(name)
             head = None if first is None else first.entry.id
             before = place.line.before(row.entry.id, row, AHEAD_MOST, lambda each: self.where(each) == name)
+        elif by_class:
+            before = place.turns[row.entry.queue].before(row, AHEAD_MOST)
         else:
             before = place.parked.before(row.rank, row, AHEAD_MOST)
         if place.step:
             first = self.paces.first(name, row.entry.queue)
             at = INSTANT_MOST if first is None else self._opens_at(name, first)
             opens = max(at, now) if at < INSTANT_MOST else None
-        return Hold(name, self._slots(name, place), place.held, len(place.parked), before, head, opens)
+        return Hold(name, self._slots(name, place), place.held, len(place.parked), before, head, opens, by_class)
 
     def where(self, row: Row) -> str | None:
         """The gate at which the row is parked."""
@@ -225,20 +230,43 @@ class Gates:
 
     def _candidate(self, name: str, place: _Place, now: Instant) -> Row | None:
         row = place.parked.peek() if place.line is None else place.line.peek()
+        if row is not None and place.turns:
+            row = self._in_turn(name, row)
         if row is None or self._parked_at.get(row.entry.id) != name or row.due_at > now:
             return None
-        if not self._has_room(name, place, next(gate.cost for gate in row.entry.gates if gate.name == name)):
+        if not self._has_room(name, place, _stamp(row, name).cost):
             return None
         self._unpark(row)
         return row
 
-    def _lets_in(self, gate: Gate, place: _Place, row: Row, now: Instant, starts: bool) -> bool:
+    def _in_turn(self, name: str, first: Row) -> Row:
+        """Who goes for the first in rank of those that are parked there, where classes take turns."""
+        turns = self._places[name].turns.get(first.entry.queue)
+        if not turns or not _stamp(first, name).share:
+            return first
+        return turns.first(turns.head()) or first
+
+    def _lets_in(self, gate: Gate, place: _Place, row: Row, now: Instant, starts: bool, its_turn: bool) -> bool:
         if place.line is not None:
             return self._has_room(gate.name, place) and place.line.peek() is row
-        if not gate.step:
-            return self._has_room(gate.name, place, gate.cost) and not _passes(row, place.parked.peek())
-        first = self.paces.first(gate.name, row.entry.queue)
-        return starts and self._opens_at(gate.name, row) <= now and not _passes(row, first)
+        if gate.step:
+            open_now = starts and self._opens_at(gate.name, row) <= now
+        else:
+            open_now = self._has_room(gate.name, place, gate.cost)
+        return open_now and (its_turn or not self._passes(gate, place, row))
+
+    def _passes(self, gate: Gate, place: _Place, row: Row) -> bool:
+        """Whether it would pass somebody who waits for room, or whose turn it is."""
+        if not len(place.parked):
+            return False
+        queue = row.entry.queue
+        first = self.paces.earliest(gate.name, queue) if gate.step else place.parked.peek()
+        if not gate.share or (first is not None and first.entry.queue != queue and _before(first, row)):
+            return _before(first, row)
+        turns = place.turns.get(queue)
+        if turns is None:
+            return False
+        return turns.head() != row.entry.cls or _before(turns.first(row.entry.cls), row)
 
     def _has_room(self, name: str, place: _Place, cost: int = 1) -> bool:
         """No number of slots lets two in where a line says who is next."""
@@ -253,8 +281,7 @@ class Gates:
 
     def _opens_at(self, name: str, row: Row) -> Instant:
         """When the rate lets the row in."""
-        gate = next(gate for gate in row.entry.gates if gate.name == name)
-        return opens_at(self._tide(name), self._newest(gate), self._limits.get(name))
+        return opens_at(self._tide(name), self._newest(_stamp(row, name)), self._limits.get(name))
 
     def _newest(self, gate: Gate) -> Gate:
         """The gate with the numbers of the newest stamp; the cost is the row's own."""
@@ -265,14 +292,29 @@ class Gates:
         tide = self.moved.get(name)
         return self._tides.get(name, 0) if tide is None else tide
 
-    def _unpark(self, row: Row) -> None:
-        name = self._parked_at.pop(row.entry.id, None)
-        if name is not None:
+    def _park(self, gate: Gate, place: _Place, row: Row) -> None:
+        self._parked_at[row.entry.id] = gate.name
+        place.parked.push(row.rank, row)
+        self._holdups.park(row)
+        if gate.share:
+            place.turns.setdefault(row.entry.queue, Turns()).park(row)
+        if gate.step:
+            self.paces.park(gate.name, row)
+
+    def _unpark(self, row: Row) -> str:
+        """Returns where it was parked."""
+        name = self._parked_at.pop(row.entry.id, "")
+        if name:
             place = self._places[name]
             place.parked.forget(row.rank, row)
             self._holdups.leave(row)
+            if _stamp(row, name).share:
+                place.turns[row.queue].leave(row)
+                if not place.turns[row.queue]:
+                    del place.turns[row.queue]
             if place.step:
                 self.paces.leave(name, row)
+        return name
 
     def _leave(self, gate: Gate, row: Row) -> None:
         place = self._places.get(gate.name)
@@ -302,6 +344,9 @@ class Gates:
         return place
 
 
-def _passes(row: Row, parked: Row | None) -> bool:
-    """Whether it would pass somebody who waits for room."""
+def _stamp(row: Row, name: str) -> Gate:
+    return next(gate for gate in row.entry.gates if gate.name == name)
+
+
+def _before(parked: Row | None, row: Row) -> bool:
     return parked is not None and (parked.rank, parked.entry.id) < (row.rank, row.entry.id)

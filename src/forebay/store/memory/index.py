@@ -19,7 +19,7 @@ from forebay.store.memory.line import Line
 from forebay.store.memory.row import Row
 
 _SECOND = 1_000_000
-_TRIES = 64
+TRIES = 64
 """How many that a rate lets in, and another gate does not, a claim looks at in passing."""
 _READY, _RUNNING, _WAITING = State.READY, State.RUNNING, State.WAITING
 
@@ -182,14 +182,15 @@ class Index:
         """Rows that may become ready now, their slots taken; parked rows first, so that newcomers do not pass them."""
         rows: list[Row] = []
         while limit > 0:
-            row = self.gates.next_candidate(now) if self.gates.opened else None
-            if row is None:
-                row = self._due.peek()
+            found = self.gates.next_candidate(now) if self.gates.opened else None
+            row, turn = found or (self._due.peek(), None)
+            if found is None:
                 if row is None or row.due_at > now:
                     break
                 self._due.pop()
+            assert row is not None
             limit -= 1
-            if not row.entry.gates or self.gates.admit(row, now):
+            if not row.entry.gates or self.gates.admit(row, now, turn=turn):
                 rows.append(row)
         if self.gates.paces:
             for queue in self.gates.paces.ripen(now):
@@ -209,13 +210,14 @@ class Index:
         """
         rows: list[Row] = []
         late: list[Row] = []
-        tries = count + _TRIES
-        while len(rows) < count and tries > 0 and (row := self.gates.next_start(queue, now, cls)) is not None:
+        tries = count + TRIES
+        while len(rows) < count and tries > 0 and (found := self.gates.next_start(queue, now, cls)) is not None:
+            row, turn = found
             tries -= 1
             if row.entry.expires_at is not None and row.entry.expires_at <= now:
                 self._due.push(row.due_at, row)
                 late.append(row)
-            elif self.gates.admit(row, now, starts=True):
+            elif self.gates.admit(row, now, starts=True, turn=turn):
                 rows.append(row)
         return rows, late
 

@@ -42,6 +42,7 @@ from forebay.store.checks import (
 from forebay.store.memory.deadlines import rounded_up
 from forebay.store.memory.engine import TEND_LIMIT, Engine
 from forebay.store.memory.facts import ENDING_CODES
+from forebay.store.memory.index import TRIES
 from forebay.store.memory.line import Line
 from forebay.store.memory.row import Row
 from forebay.store.protocol import CancelAnswer, Promotion, Receipt, Want
@@ -277,8 +278,29 @@ class JobVerbs(Engine):
         line = self._index.lines.get(want.queue)
         if line is None or self._facts.paused.get(want.queue, 0) > now:
             return []
-        rows = self._ready(line, want, now)
-        return self._started(line, want, rows, now) if self._index.gates.paces else rows
+        if not self._index.gates.paces.has(want.queue):
+            return self._ready(line, want, now)
+        if want.cls is None and line.spec.share is not None:
+            return self._by_turns(line, want, now)
+        return self._started(line, want, self._ready(line, want, now), now)
+
+    def _by_turns(self, line: Line, want: Want, now: Instant) -> list[Row]:
+        """One by one: classes take turns with what is ready and with what their rates let in."""
+        paces = self._index.gates.paces
+        rows: list[Row] = []
+        for _ in range(want.count + TRIES):
+            joining = paces.joining(want.queue, now, anew=line.rejoins)
+            cls = line.next_class(joining, lambda name: paces.is_open(want.queue, name))
+            if cls is None:
+                break
+            one = Want(want.queue, 1, cls)
+            rows += self._started(line, one, self._ready(line, one, now), now)
+            if len(rows) == want.count:
+                break
+        by_class: dict[str, list[Row]] = {}
+        for row in sorted(rows, key=lambda row: (-row.rank, -row.entry.id)):
+            by_class.setdefault(row.entry.cls, []).append(row)
+        return [by_class[row.entry.cls].pop() for row in rows]
 
     def _ready(self, line: Line, want: Want, now: Instant) -> list[Row]:
         rows = line.pop(want.count, want.cls)

@@ -4,6 +4,7 @@ Nothing here is a fact: it is rebuilt from the rows. A row without a class whose
 served in the order of age. The others are odd, and pay for a second heap that knows their ages.
 """
 
+from collections.abc import Callable
 from heapq import heappush
 
 from forebay.core.instant import Instant
@@ -25,7 +26,7 @@ class Line:
     """The ready side of one queue. `newest` maps a merge subject to its job that has not run yet.
 
     `_classes` has a heap for every class with ready rows; where there is no class it has the plain ones, and `_odd` the
-    others. `_ages` has all that is odd, by age.
+    others. `_ages` has all that is odd, by age. `rejoins`: who takes turns without ready rows joins anew.
     """
 
     __slots__ = (
@@ -38,6 +39,7 @@ class Line:
         "counts",
         "newest",
         "producers",
+        "rejoins",
         "resting",
         "spec",
         "stamper",
@@ -70,6 +72,7 @@ class Line:
         self.bounded = isinstance(spec.capacity, Bounded)
         self.stamper = Stamper(spec)
         self.resting = None if self.stamper.sheds is None else Resting(self.stamper.sheds)
+        self.rejoins = True
         self._share = Share(spec.share.weights, spec.share.default) if spec.share else Share({})
         for name in self._classes:
             self._share.join(name)
@@ -97,6 +100,14 @@ class Line:
             return self._pop(next(iter(self._classes)), count)
         turns = self._share.deal(count, self._size)
         return [row for name, turn in turns for row in self._pop(name, turn)]
+
+    def next_class(self, joining: list[str], starts: Callable[[str], bool]) -> str | None:
+        """Whose turn it is, of those that have ready rows or somebody who starts."""
+        self.rejoins = False
+        for name in (*joining, *self._classes) if len(self._classes) == 1 else joining:
+            self._share.join(name)
+        turns = self._share.deal(1, lambda name: self._size(name) + 2 * starts(name))
+        return turns[0][0] if turns else None
 
     def withdraw(self, row: Row) -> None:
         """A ready row ended without being claimed."""

@@ -201,8 +201,8 @@ class Claims(Intake):
     ) -> tuple[int, Deal, Rows]:
         """The same, once what fell due was looked after and who starts was let in; in one transaction with that."""
         _look_after(turn, BATCH_MOST)
-        start(turn, wants)
-        flag, deal = self._turns.deal(turn.fetch, self._at, wants, holder.id, tended=True, classed=classed)
+        started = start(turn, wants)
+        flag, deal = self._turns.deal(turn.fetch, self._at, wants, holder.id, started, classed=classed)
         if flag or not deal.asked:
             return flag, deal, []
         fronts = [None] * len(deal.asked)

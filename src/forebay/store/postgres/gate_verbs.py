@@ -18,6 +18,7 @@ _PARKED_AT: Final = statement("parked_at")
 _PASS: Final = statement("pass")
 _PACE: Final = statement("pace")
 _PARKED_BEFORE: Final = statement("parked_before")
+_CLASS_BEFORE: Final = statement("class_before")
 _STANDING_BEFORE: Final = statement("standing_before")
 _AHEAD: Final = statement("ahead")
 
@@ -49,10 +50,15 @@ class GateVerbs(Settling):
         if place.standing:
             before = self._server.query(_STANDING_BEFORE, (name, row.id, AHEAD_MOST))[0][0]
             return Hold(name, place.room, place.held, place.parked, before, place.head)
-        before = self._server.query(_PARKED_BEFORE, (name, row.rank, row.id, AHEAD_MOST))[0][0]
+        by_class = any(gate.share for gate in row.gates if gate.name == name)
+        if by_class:
+            mine = (name, row.queue, row.cls, row.rank, row.id, AHEAD_MOST)
+            before = self._server.query(_CLASS_BEFORE, mine)[0][0]
+        else:
+            before = self._server.query(_PARKED_BEFORE, (name, row.rank, row.id, AHEAD_MOST))[0][0]
         pace = self._server.query(_PACE, (row.queue, name)) if place.step else []
         opens_at = max(pace[0][0], self.now()) if pace and pace[0][0] is not None else None
-        return Hold(name, place.room, place.held, place.parked, before, opens_at=opens_at)
+        return Hold(name, place.room, place.held, place.parked, before, opens_at=opens_at, by_class=by_class)
 
 
 def _release(turn: Turn, name: str, count: int) -> int:

@@ -123,6 +123,48 @@ WHERE gate = %s ORDER BY rank, last_id LIMIT 1;
 SELECT last_id, queue, cls, 0, rank, due_at, gates, gate FROM forebay.run
 WHERE left(gate, 5) = 'rate/' AND gate = %s AND queue = %s ORDER BY rank, last_id LIMIT 1;
 
+-- name: first_of_class
+-- Who of a class is the first at a gate where classes take turns.
+SELECT last_id, queue, cls, 0, rank, due_at, gates, gate FROM forebay.run
+WHERE gate = %s AND gates ~ ',[1-9][0-9]*]' AND queue = %s AND cls = %s ORDER BY rank, last_id LIMIT 1;
+
+-- name: join_turns
+-- Classes that have no place in a ring come last.
+INSERT INTO forebay.turn
+SELECT u.gate, u.queue, u.cls, u.place + forebay.end_of_ring(u.gate, u.queue), 0
+FROM unnest(%s::text[], %s::text[], %s::text[]) WITH ORDINALITY AS u (gate, queue, cls, place)
+ON CONFLICT DO NOTHING;
+
+-- name: whose_turn
+-- The class at the head of a ring.
+SELECT head FROM forebay.head_of_ring(%s, %s) AS head WHERE head IS NOT NULL;
+
+-- name: rest_of_turn
+-- What a class may still take.
+SELECT rest FROM forebay.turn WHERE gate = %s AND queue = %s AND cls = %s;
+
+-- name: go_on
+-- Its turn goes on.
+UPDATE forebay.turn SET rest = %s WHERE gate = %s AND queue = %s AND cls = %s;
+
+-- name: end_turn
+-- Its turn is over.
+UPDATE forebay.turn SET rest = 0, place = forebay.end_of_ring(%s, %s)
+WHERE gate = %s AND queue = %s AND cls = %s;
+
+-- name: leave_turns
+-- A class of which nobody is parked there loses its place.
+DELETE FROM forebay.turn WHERE gate = %s AND queue = %s AND cls = %s;
+
+-- name: drop_turns
+-- Nobody is parked there.
+DELETE FROM forebay.turn WHERE gate = ANY (%s);
+
+-- name: drop_idle
+-- Where no rate is open, turns are dealt by the processes.
+DELETE FROM forebay.turn AS t WHERE t.gate = ''
+    AND NOT EXISTS (SELECT FROM forebay.pace AS p WHERE p.open AND p.queue = t.queue);
+
 -- name: parked
 -- One job, if it is parked at a gate.
 SELECT last_id, queue, cls, 0, rank, due_at, gates, gate FROM forebay.run
@@ -142,6 +184,13 @@ FROM unnest(%s::bigint[], %s::text[]) AS u (id, gates) WHERE r.single AND r.last
 -- How many are parked at a gate before a job, so many at most.
 SELECT count(*) FROM (
     SELECT FROM forebay.run WHERE gate = %s AND (rank, last_id) < (%s, %s) LIMIT %s
+) AS b;
+
+-- name: class_before
+-- The same of its class at a gate where classes take turns.
+SELECT count(*) FROM (
+    SELECT FROM forebay.run
+    WHERE gate = %s AND gates ~ ',[1-9][0-9]*]' AND queue = %s AND cls = %s AND (rank, last_id) < (%s, %s) LIMIT %s
 ) AS b;
 
 -- name: standing_before
@@ -173,9 +222,9 @@ SELECT queue FROM forebay.pace WHERE gate = %s;
 
 -- name: put_pace
 -- Who of a queue is the first at a rate, and when it is let in.
-INSERT INTO forebay.pace (queue, gate, opens_at, rank, id, open) VALUES (%s, %s, %s, %s, %s, %s)
+INSERT INTO forebay.pace (queue, gate, opens_at, rank, id, open, cls) VALUES (%s, %s, %s, %s, %s, %s, %s)
 ON CONFLICT (queue, gate) DO UPDATE
-SET opens_at = excluded.opens_at, rank = excluded.rank, id = excluded.id, open = excluded.open;
+SET opens_at = excluded.opens_at, rank = excluded.rank, id = excluded.id, open = excluded.open, cls = excluded.cls;
 
 -- name: drop_pace
 -- Nobody of the queue is parked there.

@@ -7,12 +7,14 @@ go before newcomers. Plain jobs that are due need none of this: a claim takes th
 from collections.abc import Sequence
 from typing import Any, Final
 
+import msgspec
+
 from forebay.core.ledger import Change
 from forebay.core.limits import BATCH_MOST
 from forebay.core.outcome import OUT_OF_TIME
 from forebay.store.places import DEAD, Row
 from forebay.store.postgres.base import Turn
-from forebay.store.postgres.connect import Rows
+from forebay.store.postgres.connect import Json, Rows
 from forebay.store.postgres.graves import bury, left
 from forebay.store.postgres.queries import statement
 from forebay.store.protocol import Want
@@ -26,6 +28,7 @@ _HOLDER_MEMORY: Final = 3 * 86_400_000_000
 _EXPIRE_ROUNDS: Final = 4
 _STIRS: Final = "SELECT forebay.stirs(%s)"
 _LET_START: Final = "SELECT forebay.let_start(%s, %s, %s, %s)"
+_START_BY_TURNS: Final = "SELECT forebay.start_by_turns(%s, %s, %s, %s, %s)"
 _LET_IN: Final = "SELECT * FROM forebay.let_in(%s, %s)"
 _EXPIRED: Final = statement("expired")
 _OUTLIVED: Final = statement("outlived")
@@ -35,6 +38,7 @@ _SWEEP_KEYS: Final = statement("sweep_keys")
 _KEYS_BY_STATE: Final = statement("keys_by_state")
 _DROP_KEYS: Final = statement("drop_keys")
 _DROP_EBBED: Final = statement("drop_ebbed")
+_DROP_IDLE: Final = statement("drop_idle")
 _SWEEP_CALLS: Final = statement("sweep_calls")
 _SWEEP_SETTLED: Final = statement("sweep_settled")
 _SWEEP_HOLDERS: Final = statement("sweep_holders")
@@ -51,10 +55,19 @@ def tend(turn: Turn, limit: int = TEND_LIMIT) -> int:
     return int(ready)
 
 
-def start(turn: Turn, wants: Sequence[Want]) -> None:
-    """Let in at their rates what a claim wants beyond what is ready."""
+def start(turn: Turn, wants: Sequence[Want]) -> list[list[str] | None]:
+    """Let in at their rates what a claim wants beyond what is ready; by want, which classes give, if that was dealt."""
+    turns: list[list[str] | None] = []
     for want in wants:
-        turn.execute(_LET_START, (turn.now, want.queue, want.cls, want.count))
+        known, dealt = turn.known(want.queue), None
+        if want.cls is None and known.spec.share is not None:
+            fair = known.spec.share
+            values = (turn.now, want.queue, want.count, Json(msgspec.json.encode(fair.weights)), fair.default)
+            dealt = turn.fetch(_START_BY_TURNS, values)[0][0]
+        else:
+            turn.execute(_LET_START, (turn.now, want.queue, want.cls, want.count))
+        turns.append(dealt)
+    return turns
 
 
 def sweep(turn: Turn, limit: int) -> None:
@@ -62,6 +75,7 @@ def sweep(turn: Turn, limit: int) -> None:
     forget(turn, turn.fetch(_OUTLIVED, (turn.now, limit)))
     sweep_keys(turn, limit)
     turn.execute(_DROP_EBBED, (turn.now, limit))
+    turn.execute(_DROP_IDLE)
     turn.execute(_SWEEP_CALLS, (turn.now - _CALL_MEMORY, limit))
     turn.execute(_SWEEP_SETTLED, (SETTLE_MEMORY,))
     turn.execute(_SWEEP_HOLDERS, (turn.now - _HOLDER_MEMORY,))

@@ -87,21 +87,29 @@ class Turns:
         at: Instant | None,
         wants: Sequence[Want],
         number: int,
-        tended: bool = False,
+        started: Sequence[Sequence[str] | None] | None = None,
         classed: bool = False,
     ) -> tuple[int, Deal]:
         """Who gives how many; or, as a claim would say it, why that cannot be told. `number` is this process's own.
 
         `fetch` asks the server, in a turn by its own connection.
+        `started`: everything was looked after, and for some wants the server told whose turn it is.
         `classed`: there are classes whatever the specs say, of jobs that came when they said something else.
         """
         known = [self._specs.of(want.queue) for want in wants]
-        shared = [want.cls is None and (classed or each.shared) for want, each in zip(wants, known, strict=True)]
-        flag, ready = self._ready(fetch, at, list(compress(wants, shared)), tended) if any(shared) else (0, [])
+        dealt = started or [None] * len(wants)
+        shared = [
+            turns is None and want.cls is None and (classed or each.shared)
+            for want, each, turns in zip(wants, known, dealt, strict=True)
+        ]
+        asked = list(compress(wants, shared))
+        flag, ready = self._ready(fetch, at, asked, started is not None) if asked else (0, [])
         deal, left = Deal(), iter(ready)
         if not flag:
-            for want, each, turns in zip(wants, known, shared, strict=True):
-                if turns:
+            for want, each, turns, told in zip(wants, known, shared, dealt, strict=True):
+                if told is not None:
+                    deal.add_dealt(want.queue, [(name, 1) for name in told])
+                elif turns:
                     deal.add_dealt(want.queue, each.deal(number, want.count, next(left)))
                 else:
                     deal.add(want)

@@ -33,9 +33,9 @@ class GateVerbs(Settling):
         found = self._call("hold", *sids([job_id]), AHEAD_MOST) if sids([job_id]) else ()
         if not found:
             return None
-        gate, slots, held, parked, before, head, opens_at = found
+        gate, slots, held, parked, before, head, opens_at, by_class = found
         at = opens_at if isinstance(opens_at, int) else None
-        return Hold(gate.decode(), slots, held, parked, before, int(head) if head else None, at)
+        return Hold(gate.decode(), slots, held, parked, before, int(head) if head else None, at, bool(by_class))
 
     def ahead(self, job_id: int) -> int | None:
         check_ids("ahead", [job_id])

@@ -4,7 +4,8 @@ A claim takes the smallest (rank, id) of a class straight from one index; classe
 process keeping its own turns. What fell due is promoted, and what expired is buried, before anything is handed out.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from operator import itemgetter
 from typing import Any, Final
@@ -21,7 +22,7 @@ from forebay.store.sqlite.intake import Intake
 from forebay.store.sqlite.queries import statement
 from forebay.store.sqlite.row import id_list, lease_of, picture
 from forebay.store.sqlite.tally import Line
-from forebay.store.sqlite.tend import TEND_LIMIT, start, sweep_keys, sweep_rates, tend
+from forebay.store.sqlite.tend import TEND_LIMIT, TRIES, ready_of, start, sweep_keys, sweep_rates, tend
 from forebay.store.sqlite.turn import Turn
 
 _CLAIM: Final = statement("claim")
@@ -32,7 +33,8 @@ _FENCES: Final = statement("fences")
 _EXTEND: Final = statement("extend")
 _PICTURES: Final = statement("pictures")
 _JOINED: Final = statement("joined")
-_CLASS_READY: Final = statement("class_ready")
+_CLASS_STARTS: Final = statement("class_starts")
+_START_AT: Final = statement("start_at")
 _place: Final = itemgetter(len(Job.__struct_fields__), 0)
 
 Columns = tuple[Any, ...]
@@ -80,10 +82,11 @@ def _claim(turn: Turn, wants: Sequence[Want], owner: str, until: Instant, total:
         line = turn.line(want.queue)
         if (line.paused_until or 0) > turn.now:
             continue
+        turns = None
         if turn.paced or turn.gated:
-            start(turn, line, want.count, want.cls)
+            turns = _start(turn, line, want)
         if line.counts[READY]:
-            rows = _pop(turn, line, want, owner, until)
+            rows = _pop(turn, line, want, turns, owner, until)
             leases += [Lease(picture(columns), owner, until) for columns in rows]
     if leases and turn.scribe is not None:
         turn.scribe.tell("claim", owner=owner)
@@ -91,13 +94,42 @@ def _claim(turn: Turn, wants: Sequence[Want], owner: str, until: Instant, total:
     return leases
 
 
-def _pop(turn: Turn, line: Line, want: Want, owner: str, until: Instant) -> list[Columns]:
-    """The next jobs of a queue, smallest rank first within a class, classes by their shares."""
+def _start(turn: Turn, line: Line, want: Want) -> list[tuple[str, int]] | None:
+    """Let in at rates what the claim wants beyond what is ready.
+
+    Where classes take turns, with what is ready and with what their rates let in: who gives how many.
+    """
+    if want.cls is not None or line.spec.share is None or not _starts(turn, line):
+        start(turn, line, want.count, want.cls)
+        return None
+    turns: list[tuple[str, int]] = []
+    given: Counter[str] = Counter()
+    for _ in range(want.count + TRIES):
+        if given.total() == want.count or not (dealt := _deal(turn, line, 1, given, starting=True)):
+            break
+        name = dealt[0][0]
+        start(turn, line, given[name] + 1, name)
+        if ready_of(turn, line, name) > given[name]:
+            given[name] += 1
+            turns.append((name, 1))
+    return turns
+
+
+def _starts(turn: Turn, line: Line) -> bool:
+    """Whether a rate of the queue stands open."""
+    turn.tally.starting(turn.gates.write_paces() if turn.gated else ())
+    return bool(turn.connection.execute(_START_AT, (line.name,)).fetchone()[0])
+
+
+def _pop(
+    turn: Turn, line: Line, want: Want, turns: list[tuple[str, int]] | None, owner: str, until: Instant
+) -> list[Columns]:
+    """The next jobs of a queue, smallest rank first within a class, classes by their shares; `turns`: known already."""
     if want.cls is not None:
         return _pop_class(turn, line, want.cls, want.count, owner, until)
-    if not line.classed:
+    if turns is None and not line.classed:
         return _pop_class(turn, line, "", want.count, owner, until)
-    turns = _deal(turn, line, want.count)
+    turns = _deal(turn, line, want.count, {}) if turns is None else turns
     totals: dict[str, int] = {}
     for name, count in turns:
         totals[name] = totals.get(name, 0) + count
@@ -114,23 +146,27 @@ def _pop_class(turn: Turn, line: Line, cls: str, count: int, owner: str, until: 
     return rows
 
 
-def _deal(turn: Turn, line: Line, count: int) -> list[tuple[str, int]]:
-    """Who gives how many. Classes that joined since this process last looked take their places first."""
+def _deal(
+    turn: Turn, line: Line, count: int, given: Mapping[str, int], *, starting: bool = False
+) -> list[tuple[str, int]]:
+    """Who gives how many, beside what was `given`. Classes that joined since this process last looked come first.
+
+    `starting`: who has nobody ready may have somebody whom a rate lets in.
+    """
     turn.write_classes()
     turns = turn.turns(line)
-    plain = line.counts[READY] - line.classed
+
+    def starts(name: str) -> bool:
+        return starting and bool(turn.connection.execute(_CLASS_STARTS, (line.name, name)).fetchone()[0])
 
     def waiting(name: str) -> int:
-        if not name:
-            return plain
-        found = turn.connection.execute(_CLASS_READY, (line.name, name)).fetchone()
-        return 0 if found is None else int(found[0])
+        return ready_of(turn, line, name) - given.get(name, 0) + 2 * starts(name)
 
     def deal() -> list[tuple[str, int]]:
         for name, joined in turn.connection.execute(_JOINED, (line.name, turns.seen)).fetchall():
             turns.share.join(name)
             turns.seen = joined
-        if plain:
+        if waiting(""):
             turns.share.join("")
         return turns.share.deal(count, waiting)
 

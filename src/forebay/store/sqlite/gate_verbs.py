@@ -21,6 +21,7 @@ _PARKED_AT: Final = statement("parked_at")
 _PASS: Final = statement("pass")
 _PACE: Final = statement("pace")
 _PARKED_BEFORE: Final = statement("parked_before")
+_CLASS_BEFORE: Final = statement("class_before")
 _STANDING_BEFORE: Final = statement("standing_before")
 _READY_BEFORE: Final = statement("ready_before")
 
@@ -59,10 +60,15 @@ def _hold(reader: sqlite3.Connection, now: Instant, row: Row, name: str) -> Hold
     if place.standing:
         before = len(reader.execute(_STANDING_BEFORE, (name, row.id, AHEAD_MOST)).fetchall())
         return Hold(name, place.room, place.held, place.parked, before, place.head)
-    before = len(reader.execute(_PARKED_BEFORE, (name, row.rank, row.id, AHEAD_MOST)).fetchall())
+    by_class = any(gate.share for gate in row.gates if gate.name == name)
+    if by_class:
+        mine = (name, row.queue, row.cls, row.rank, row.id, AHEAD_MOST)
+        before = len(reader.execute(_CLASS_BEFORE, mine).fetchall())
+    else:
+        before = len(reader.execute(_PARKED_BEFORE, (name, row.rank, row.id, AHEAD_MOST)).fetchall())
     pace = reader.execute(_PACE, (row.queue, name)).fetchone() if place.step else None
     opens_at = None if pace is None or pace[0] is None else max(pace[0], now)
-    return Hold(name, place.room, place.held, place.parked, before, opens_at=opens_at)
+    return Hold(name, place.room, place.held, place.parked, before, opens_at=opens_at, by_class=by_class)
 
 
 def _release(turn: Turn, name: str, count: int) -> int:

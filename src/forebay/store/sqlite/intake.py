@@ -254,6 +254,7 @@ class _Batch:
             None if entry.meta is None else text_of(entry.meta),
             entry.body,
             entry.cost,
+            any(gate.share for gate in gates),
         )
 
     def _count(self, entry: Entry, state: int) -> None:

@@ -4,8 +4,8 @@
 -- name: insert
 -- A job at its birth: ready, waiting for its time, or parked at a gate.
 INSERT INTO job (id, state, queue, cls, rank, due_at, max_attempts, enqueued_at, expires_at, priority, rank_base,
-    rank_timed, merges, gate, gates, kind, tenant, subject, key, deadline, meta, body, cost)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+    rank_timed, merges, gate, gates, kind, tenant, subject, key, deadline, meta, body, cost, turns)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: insert_plain
 -- The same for the common case: what is left out has its default.

@@ -76,8 +76,21 @@ INSERT INTO class (queue, name, ready, joined) VALUES (?, ?, ?, ?)
 ON CONFLICT (queue, name) DO UPDATE SET ready = ready + excluded.ready;
 
 -- name: class_left
--- A class without work loses its place.
-DELETE FROM class WHERE queue = ?1 AND name = ?2 AND ready <= 0;
+-- A class without work loses its place, unless a rate lets somebody of it start.
+DELETE FROM class WHERE queue = ?1 AND name = ?2 AND ready <= 0
+    AND NOT EXISTS (SELECT 1 FROM pace INDEXED BY pace_start WHERE open = 1 AND queue = ?1 AND cls = ?2);
+
+-- name: drop_idle
+-- So do classes for which a rate was open.
+DELETE FROM class WHERE (queue, name) IN (
+    SELECT queue, name FROM class AS c INDEXED BY class_idle WHERE ready <= 0
+        AND NOT EXISTS (SELECT 1 FROM pace INDEXED BY pace_start WHERE open = 1 AND queue = c.queue AND cls = c.name)
+    LIMIT ?
+);
+
+-- name: class_starts
+-- Whether a rate lets somebody of a class start.
+SELECT EXISTS (SELECT 1 FROM pace INDEXED BY pace_start WHERE open = 1 AND queue = ?1 AND cls = ?2);
 
 -- name: joined
 -- Classes that joined after the last one seen, in the order of arrival.
@@ -137,6 +150,42 @@ SELECT id, queue, cls, state, rank, due_at, gates, gate FROM job INDEXED BY job_
 WHERE gate >= 'rate/' AND gate < 'rate0' AND gate = ?1 AND queue = ?2
 ORDER BY rank, id LIMIT 1;
 
+-- name: first_of_class
+-- Who of a class is the first at a gate where classes take turns.
+SELECT id, queue, cls, state, rank, due_at, gates, gate FROM job INDEXED BY job_turns
+WHERE gate IS NOT NULL AND turns = 1 AND gate = ?1 AND queue = ?2 AND cls = ?3
+ORDER BY rank, id LIMIT 1;
+
+-- name: join_turns
+-- A class that has no place in a ring comes last.
+INSERT OR IGNORE INTO turn
+VALUES (?1, ?2, ?3, (SELECT coalesce(max(place), 0) + 1 FROM turn INDEXED BY turn_place WHERE gate = ?1 AND queue = ?2), 0);
+
+-- name: whose_turn
+-- The class at the head of a ring.
+SELECT cls FROM turn INDEXED BY turn_place WHERE gate = ?1 AND queue = ?2 ORDER BY place LIMIT 1;
+
+-- name: rest_of_turn
+-- What a class may still take.
+SELECT rest FROM turn WHERE gate = ?1 AND queue = ?2 AND cls = ?3;
+
+-- name: go_on
+-- Its turn goes on.
+UPDATE turn SET rest = ? WHERE gate = ? AND queue = ? AND cls = ?;
+
+-- name: end_turn
+-- Its turn is over.
+UPDATE turn SET rest = 0, place = (SELECT max(place) + 1 FROM turn INDEXED BY turn_place WHERE gate = ? AND queue = ?)
+WHERE gate = ? AND queue = ? AND cls = ?;
+
+-- name: leave_turns
+-- A class of which nobody is parked there loses its place.
+DELETE FROM turn WHERE gate = ?1 AND queue = ?2 AND cls = ?3;
+
+-- name: drop_turns
+-- Nobody is parked there.
+DELETE FROM turn WHERE gate = ?;
+
 -- name: parked_at
 -- The first of those that are parked at a gate without an order; who has expired is left out.
 SELECT id, queue, cls, state, rank, due_at, gates, gate FROM job INDEXED BY job_parked
@@ -151,6 +200,12 @@ UPDATE job SET gates = ?2, gate = NULL WHERE id = ?1;
 -- Who is parked at a gate before a job, so many at most.
 SELECT id FROM job INDEXED BY job_parked
 WHERE gate IS NOT NULL AND gate = ?1 AND rank <= ?2 AND (rank, id) < (?2, ?3) LIMIT ?4;
+
+-- name: class_before
+-- Who of its class is parked before a job at a gate where classes take turns, so many at most.
+SELECT id FROM job INDEXED BY job_turns
+WHERE gate IS NOT NULL AND turns = 1 AND gate = ?1 AND queue = ?2 AND cls = ?3 AND rank <= ?4 AND (rank, id) < (?4, ?5)
+LIMIT ?6;
 
 -- name: standing_before
 -- Who is parked before a job in its line, so many at most.
@@ -183,7 +238,7 @@ SELECT queue FROM pace INDEXED BY pace_gate WHERE gate = ?;
 
 -- name: put_pace
 -- Who of a queue is the first at a rate, and when it is let in.
-INSERT OR REPLACE INTO pace (queue, gate, opens_at, rank, id, open) VALUES (?, ?, ?, ?, ?, ?);
+INSERT OR REPLACE INTO pace (queue, gate, opens_at, rank, id, open, cls) VALUES (?, ?, ?, ?, ?, ?, ?);
 
 -- name: drop_pace
 -- Nobody of the queue is parked there.
@@ -194,7 +249,7 @@ DELETE FROM pace WHERE queue = ?1 AND gate = ?2;
 UPDATE pace SET open = 1 WHERE (queue, gate) IN (
     SELECT queue, gate FROM pace INDEXED BY pace_later WHERE open = 0 AND opens_at IS NOT NULL AND opens_at <= ?1
     ORDER BY opens_at LIMIT ?2
-) RETURNING queue;
+) RETURNING queue, cls;
 
 -- name: next_start
 -- The first of those whom the rates of a queue let in.
@@ -206,8 +261,8 @@ ORDER BY p.rank, p.id LIMIT 1;
 -- name: next_start_of
 -- The same, of one class.
 SELECT j.id, j.queue, j.cls, j.state, j.rank, j.due_at, j.gates, j.gate
-FROM pace AS p INDEXED BY pace_open JOIN job AS j ON j.id = p.id
-WHERE p.open = 1 AND p.queue = ?1 AND j.cls = ?2
+FROM pace AS p INDEXED BY pace_start JOIN job AS j ON j.id = p.id
+WHERE p.open = 1 AND p.queue = ?1 AND p.cls = ?2
 ORDER BY p.rank, p.id LIMIT 1;
 
 -- name: start_at

@@ -112,6 +112,7 @@ class Tally:
         self._knowledge = knowledge
         self._lines: dict[str, Line] = {}
         self._classes: dict[tuple[str, str], int] = {}
+        self._joining: set[tuple[str, str]] = set()
         self.news: dict[str, int] = {}
         self.eased: dict[str, None] = {}
 
@@ -166,15 +167,22 @@ class Tally:
         for queue in queues:
             self.news[queue] = self.news.get(queue, 0) + 1
 
+    def join(self, classes: Iterable[tuple[str, str]]) -> None:
+        """A rate lets somebody of these classes (queue, class) start."""
+        for name in classes:
+            self._joining.add(name)
+            self._classes.setdefault(name, 0)
+
     def write_classes(self, next_join: int) -> int:
         """Write the numbers of the classes; returns the next number for one that joins."""
         for (queue, cls), change in self._classes.items():
-            if change:
+            if change or (queue, cls) in self._joining:
                 self._connection.execute(_CLASS_MOVED, (queue, cls, change, next_join))
                 next_join += 1
                 if change < 0:
                     self._connection.execute(_CLASS_LEFT, (queue, cls))
         self._classes.clear()
+        self._joining.clear()
         return next_join
 
     def write_queues(self) -> None:

@@ -20,7 +20,7 @@ TEND_LIMIT: Final = 256
 """How much of what fell due a verb looks after in passing."""
 
 _EXPIRE_ROUNDS: Final = 4
-_TRIES: Final = 64
+TRIES: Final = 64
 """How many that a rate lets in, and another gate does not, a claim looks at in passing."""
 
 _PULSE: Final = statement("pulse")
@@ -31,6 +31,7 @@ _PARK: Final = statement("park")
 _OPENING: Final = statement("opening")
 _CLASS_READY: Final = statement("class_ready")
 _DROP_EBBED: Final = statement("drop_ebbed")
+_DROP_IDLE: Final = statement("drop_idle")
 _SWEEP_KEYS: Final = statement("sweep_keys")
 _KEYS_BY_STATE: Final = statement("keys_by_state")
 _DROP_KEY: Final = statement("drop_key")
@@ -47,7 +48,9 @@ def tend(turn: Turn, limit: int = TEND_LIMIT) -> tuple[int, bool]:
     if due_at is not None and due_at <= now and tried < limit:
         ready += _promote(turn, limit - tried)
     if opens_at is not None and opens_at <= now:
-        turn.tally.starting([queue for (queue,) in turn.connection.execute(_OPENING, (now, limit)).fetchall()])
+        opening = turn.connection.execute(_OPENING, (now, limit)).fetchall()
+        turn.tally.starting([queue for queue, _ in opening])
+        turn.tally.join((queue, cls) for queue, cls in opening if cls)
     if turn.gated:
         turn.tally.starting(turn.gates.write_paces())
     if kept_until is not None and kept_until <= now:
@@ -63,7 +66,7 @@ def open_gates(turn: Turn, limit: int = TEND_LIMIT) -> tuple[int, int]:
     ready = tried = 0
     while tried < limit and (row := turn.gates.next_candidate(turn.now)) is not None:
         tried += 1
-        if _admit(turn, row):
+        if _admit(turn, row, its_turn=True):
             turn.make_ready([row])
             ready += 1
     return ready, tried
@@ -71,11 +74,11 @@ def open_gates(turn: Turn, limit: int = TEND_LIMIT) -> tuple[int, int]:
 
 def start(turn: Turn, line: Line, count: int, cls: str | None) -> None:
     """Let in at the rates of a queue what a claim wants beyond what is ready."""
-    wanted = count - (line.counts[READY] if cls is None else _ready_of(turn, line, cls))
-    tries = wanted + _TRIES
+    wanted = count - (line.counts[READY] if cls is None else ready_of(turn, line, cls))
+    tries = wanted + TRIES
     while wanted > 0 and tries > 0 and (row := turn.gates.next_start(line.name, cls)) is not None:
         tries -= 1
-        if _admit(turn, row, starts=True):
+        if _admit(turn, row, starts=True, its_turn=True):
             turn.make_ready([row])
             wanted -= 1
 
@@ -110,8 +113,9 @@ def forget(turn: Turn, finished: Sequence[Sequence[Any]]) -> None:
 
 
 def sweep_rates(turn: Turn, limit: int) -> None:
-    """Rates whose starts are all paid for, and that nobody waits at, are forgotten."""
+    """Rates whose starts are all paid for, and that nobody waits at, are forgotten; and classes that waited there."""
     turn.connection.execute(_DROP_EBBED, (turn.now, limit))
+    turn.connection.execute(_DROP_IDLE, (limit,))
 
 
 def _walk(turn: Turn, limit: int) -> list[tuple[str, str, int]]:
@@ -136,7 +140,7 @@ def sweep_keys(turn: Turn, limit: int, *, by_state: bool = True) -> None:
         line.changed = True
 
 
-def _ready_of(turn: Turn, line: Line, cls: str) -> int:
+def ready_of(turn: Turn, line: Line, cls: str) -> int:
     if not cls:
         return line.counts[READY] - line.classed
     turn.write_classes()
@@ -151,8 +155,8 @@ def _promote(turn: Turn, limit: int) -> int:
     return len(ready)
 
 
-def _admit(turn: Turn, row: Row, *, starts: bool = False) -> bool:
-    parked_at = turn.gates.admit(row, starts=starts)
+def _admit(turn: Turn, row: Row, *, starts: bool = False, its_turn: bool = False) -> bool:
+    parked_at = turn.gates.admit(row, starts=starts, its_turn=its_turn)
     if parked_at is not None and parked_at != row.gate:
         turn.connection.execute(_PARK, (row.id, parked_at))
     return parked_at is None

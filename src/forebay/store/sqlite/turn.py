@@ -7,7 +7,7 @@ counters, gates and lines always change together.
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -52,6 +52,17 @@ class Head(Struct):
     ledger_keep_bytes: int
 
 
+class _Tables(SqlTables):
+    """Classes of which somebody may start take turns with those that have ready jobs."""
+
+    may_start: Callable[[list[tuple[str, str]]], None]
+
+    def put_pace(self, queue: str, first: Row, opens_at: Instant | None, now: Instant) -> None:
+        super().put_pace(queue, first, opens_at, now)
+        if first.cls and opens_at is not None and opens_at <= now:
+            self.may_start([(queue, first.cls)])
+
+
 class Turn:
     """What the work of a verb is given. `scribe`: who is told what becomes of jobs, unless the ledger is off."""
 
@@ -69,7 +80,8 @@ class Turn:
     def gates(self) -> Gates:
         if self._gates is None:
             connection = self.connection
-            tables = SqlTables(connection.execute, connection.executemany, json.dumps, statement)
+            tables = _Tables(connection.execute, connection.executemany, json.dumps, statement)
+            tables.may_start = self.tally.join
             self._gates = Gates(tables, self.now)
         return self._gates
 

@@ -48,6 +48,7 @@ from forebay.testing.conformance import (
     sheds,
     threads,
     timing,
+    turns,
     unique,
 )
 from forebay.testing.conformance.case import Case, Need, case, case_if, refused
@@ -85,6 +86,7 @@ _THEMES = (
     explaining,
     lines,
     shares,
+    turns,
     capacity,
     sheds,
     merging,

@@ -5,7 +5,8 @@ ALTER TABLE forebay.gate ADD COLUMN step bigint NOT NULL DEFAULT 0, ADD COLUMN t
 CREATE INDEX gate_ebbed ON forebay.gate (tide) WHERE step > 0 AND parked = 0;
 
 -- A rate at which jobs of a queue are parked: who is first of them, and when it is let in (NULL: the rate is closed).
--- `open`: that time has come. Who is parked at a rate is let in by a claim of its queue alone.
+-- `open`: that time has come. Who is parked at a rate is let in by a claim of its queue alone. `cls`: who is first is of
+-- that class.
 CREATE TABLE forebay.pace (
     queue text NOT NULL,
     gate text NOT NULL,
@@ -13,12 +14,14 @@ CREATE TABLE forebay.pace (
     rank bigint NOT NULL,
     id bigint NOT NULL,
     open boolean NOT NULL,
+    cls text NOT NULL,
     PRIMARY KEY (queue, gate)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 CREATE INDEX pace_gate ON forebay.pace (gate);
 CREATE INDEX pace_later ON forebay.pace (opens_at) WHERE NOT open;
 CREATE INDEX pace_next ON forebay.pace (queue, opens_at) WHERE NOT open;
 CREATE INDEX pace_open ON forebay.pace (queue, rank, id) WHERE open;
+CREATE INDEX pace_start ON forebay.pace (queue, cls, rank, id) WHERE open;
 CREATE INDEX run_paced ON forebay.run (gate, queue, rank, last_id) WHERE left(gate, 5) = 'rate/';
 
 -- Whether so many slots, of which some are held, have room; who costs more than there are goes alone.
@@ -38,10 +41,193 @@ AS $$
     ), 1)
 $$;
 
+-- Turns of classes at a gate that they share: who comes first in the ring, and how many it may still take in a turn that
+-- has begun. Stamps with a share, their seventh number, take turns there; where the gate's name is empty, it is the turns
+-- in which classes are handed out while a rate lets some of them start.
+CREATE TABLE forebay.turn (
+    gate text NOT NULL,
+    queue text NOT NULL,
+    cls text NOT NULL,
+    place bigint NOT NULL,
+    rest integer NOT NULL,
+    PRIMARY KEY (gate, queue, cls)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+-- Not of the columns themselves: the planner would take it for the primary key.
+CREATE INDEX turn_place ON forebay.turn ((gate || '|' || queue), place);
+CREATE INDEX run_turns ON forebay.run (gate, queue, cls, rank, last_id)
+WHERE gate IS NOT NULL AND gates ~ ',[1-9][0-9]*]';
+
+-- What a turn of the job's class is worth at one of its gates; 0: the job goes by rank alone.
+CREATE FUNCTION forebay.share_at(gates text, name text) RETURNS integer LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT coalesce((
+        SELECT (s.value ->> 6)::integer FROM json_array_elements(gates::json) AS s (value) WHERE s.value ->> 0 = name
+    ), 0)
+$$;
+
+-- The class at the head of a ring, and the place behind its end.
+CREATE FUNCTION forebay.head_of_ring(v_gate text, v_queue text) RETURNS text
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+AS $$
+BEGIN
+    RETURN (
+        SELECT t.cls FROM forebay.turn AS t WHERE t.gate || '|' || t.queue = v_gate || '|' || v_queue
+        ORDER BY t.place LIMIT 1
+    );
+END
+$$;
+
+CREATE FUNCTION forebay.end_of_ring(v_gate text, v_queue text) RETURNS bigint
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+AS $$
+BEGIN
+    RETURN 1 + coalesce((
+        SELECT t.place FROM forebay.turn AS t WHERE t.gate || '|' || t.queue = v_gate || '|' || v_queue
+        ORDER BY t.place DESC LIMIT 1
+    ), 0);
+END
+$$;
+
+-- A class that has no place in a ring comes last.
+CREATE FUNCTION forebay.join_turns(v_gate text, v_queue text, v_class text) RETURNS void LANGUAGE sql
+AS $$
+    INSERT INTO forebay.turn VALUES (v_gate, v_queue, v_class, forebay.end_of_ring(v_gate, v_queue), 0)
+    ON CONFLICT DO NOTHING
+$$;
+
+-- So many of a class had their turn; `weight` is what a new one is worth.
+CREATE FUNCTION forebay.took_turns(v_gate text, v_queue text, v_class text, weight integer, taken integer) RETURNS void
+LANGUAGE plpgsql SET enable_seqscan = off
+AS $$
+BEGIN
+    UPDATE forebay.turn AS t
+    SET rest = n.rest, place = CASE WHEN n.rest > 0 THEN t.place ELSE forebay.end_of_ring(v_gate, v_queue) END
+    FROM (
+        SELECT greatest(0, CASE WHEN o.rest > 0 THEN o.rest ELSE weight END - taken) AS rest FROM forebay.turn AS o
+        WHERE o.gate = v_gate AND o.queue = v_queue AND o.cls = v_class
+    ) AS n
+    WHERE t.gate = v_gate AND t.queue = v_queue AND t.cls = v_class;
+END
+$$;
+
+-- The first of those of a class that are parked at a gate where classes take turns; who has expired is nobody.
+CREATE FUNCTION forebay.first_of_class(v_now bigint, v_gate text, v_queue text, v_class text) RETURNS SETOF forebay.run
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+AS $$
+BEGIN
+    RETURN QUERY SELECT r.* FROM forebay.run AS r
+    WHERE r.gate = v_gate AND r.gates ~ ',[1-9][0-9]*]' AND r.queue = v_queue AND r.cls = v_class
+        AND (r.expires_at IS NULL OR r.expires_at > v_now)
+    ORDER BY r.rank, r.last_id LIMIT 1;
+END
+$$;
+
+-- The class whose turn it is at a gate; one of which nobody is there loses its place.
+CREATE FUNCTION forebay.whose_turn(v_now bigint, v_gate text, v_queue text) RETURNS text
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off
+AS $$
+DECLARE
+    v_class text;
+BEGIN
+    LOOP
+        v_class := forebay.head_of_ring(v_gate, v_queue);
+        IF v_class IS NULL THEN
+            RETURN NULL;
+        END IF;
+        PERFORM 1 FROM forebay.first_of_class(v_now, v_gate, v_queue, v_class);
+        IF FOUND THEN
+            RETURN v_class;
+        END IF;
+        DELETE FROM forebay.turn AS t WHERE t.gate = v_gate AND t.queue = v_queue AND t.cls = v_class;
+    END LOOP;
+END
+$$;
+
+-- Whether a job would pass somebody at a gate where classes take turns: of another queue, if it is no rate; of another
+-- class that has its turn; or of its own.
+CREATE FUNCTION forebay.passes(
+    v_now bigint, v_gate text, paced boolean, v_queue text, v_class text, v_rank bigint, v_id bigint
+) RETURNS boolean
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off
+AS $$
+BEGIN
+    RETURN coalesce(forebay.whose_turn(v_now, v_gate, v_queue) <> v_class, false)
+        OR coalesce((
+            SELECT (r.rank, r.last_id) < (v_rank, v_id)
+            FROM forebay.first_of_class(v_now, v_gate, v_queue, v_class) AS r
+        ), false)
+        OR (NOT paced AND coalesce((
+            SELECT r.queue <> v_queue AND (r.rank, r.last_id) < (v_rank, v_id) FROM forebay.run AS r
+            WHERE r.gate = v_gate AND (r.expires_at IS NULL OR r.expires_at > v_now)
+            ORDER BY r.rank, r.last_id LIMIT 1
+        ), false));
+END
+$$;
+
+-- Where nobody is parked any more, nobody has a turn.
+CREATE FUNCTION forebay.forget_turns(v_gate text) RETURNS void
+LANGUAGE plpgsql SET enable_seqscan = off
+AS $$
+BEGIN
+    PERFORM 1 FROM forebay.gate AS g WHERE g.name = v_gate AND g.parked > 0;
+    IF NOT FOUND THEN
+        DELETE FROM forebay.turn AS t WHERE t.gate = v_gate;
+    END IF;
+END
+$$;
+
+-- The class whose turn it is gives as many as its turn and the room allow, all at once as far as it is all they wait for.
+CREATE FUNCTION forebay.let_class_in(
+    v_now bigint, v_gate text, v_queue text, v_class text, v_held integer, v_slots integer, most integer
+) RETURNS integer
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_weight integer;
+    v_rest integer;
+    v_ready integer;
+BEGIN
+    SELECT forebay.share_at(r.gates, v_gate) INTO v_weight FROM forebay.first_of_class(v_now, v_gate, v_queue, v_class) AS r;
+    SELECT CASE WHEN t.rest > 0 THEN t.rest ELSE v_weight END INTO v_rest FROM forebay.turn AS t
+    WHERE t.gate = v_gate AND t.queue = v_queue AND t.cls = v_class;
+    WITH first AS (
+        SELECT r.last_id, r.rank, r.due_at, r.expires_at, r.gates::json AS gates FROM forebay.run AS r
+        WHERE r.gate = v_gate AND r.gates ~ ',[1-9][0-9]*]' AND r.queue = v_queue AND r.cls = v_class
+        ORDER BY r.rank, r.last_id LIMIT least(most, v_slots - v_held, v_rest)
+    ), fitting AS (
+        SELECT c.last_id, c.cost, bool_and(
+            json_array_length(c.gates) = 1 AND c.due_at <= v_now AND (c.expires_at IS NULL OR c.expires_at > v_now)
+            AND forebay.has_room((v_held + c.upto - c.cost)::integer, c.cost, v_slots)
+        ) OVER (ORDER BY c.rank, c.last_id) AS fits
+        FROM (
+            SELECT f.*, (f.gates -> 0 ->> 4)::integer AS cost,
+                sum((f.gates -> 0 ->> 4)::integer) OVER (ORDER BY f.rank, f.last_id) AS upto
+            FROM first AS f
+        ) AS c
+    ), head AS MATERIALIZED (
+        SELECT f.last_id, f.cost FROM fitting AS f WHERE f.fits
+    ), passed AS (
+        UPDATE forebay.gate AS g SET parked = g.parked - h.n, held = g.held + h.cost
+        FROM (SELECT count(*) AS n, sum(cost) AS cost FROM head) AS h WHERE g.name = v_gate AND h.n > 0
+    ), let AS (
+        UPDATE forebay.run AS r SET gate = NULL, state = 1 FROM head AS h WHERE r.single AND r.last_id = h.last_id
+        RETURNING r.last_id
+    )
+    SELECT count(*) INTO v_ready FROM let;
+    IF v_ready > 0 THEN
+        PERFORM forebay.took_turns(v_gate, v_queue, v_class, v_weight, v_ready);
+        PERFORM forebay.forget_turns(v_gate);
+    END IF;
+    RETURN v_ready;
+END
+$$;
+
 -- A job takes the slots of each of its gates (NULL), or of none and parks at the first one that is closed, or where it
 -- would pass somebody (its name); who has expired is nobody. `starts`: a claim hands it out, so rates may let it in.
+-- `turn`: the gate that has chosen it of all that are parked there.
 DROP FUNCTION forebay.admit(bigint, text);
-CREATE FUNCTION forebay.admit(v_now bigint, v_id bigint, v_gates text, starts boolean) RETURNS text
+CREATE FUNCTION forebay.admit(v_now bigint, v_id bigint, v_gates text, starts boolean, turn text) RETURNS text
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_nestloop = on
 AS $$
 #variable_conflict use_column
@@ -49,12 +235,14 @@ DECLARE
     v_gate record;
     v_rank bigint;
     v_queue text;
+    v_class text;
     v_open boolean;
 BEGIN
-    SELECT r.rank, r.queue INTO v_rank, v_queue FROM forebay.run AS r WHERE r.single AND r.last_id = v_id;
+    SELECT r.rank, r.queue, r.cls INTO v_rank, v_queue, v_class FROM forebay.run AS r WHERE r.single AND r.last_id = v_id;
     FOR v_gate IN
         SELECT s.value ->> 0 AS name, (s.value ->> 1)::integer AS slots, (s.value ->> 2)::boolean AS ordered,
             coalesce((s.value ->> 4)::integer, 1) AS cost, coalesce((s.value ->> 5)::bigint, 0) AS stamped,
+            coalesce((s.value ->> 6)::integer, 0) AS share,
             coalesce(g.held, 0) AS held, coalesce(g.parked, 0) AS parked, coalesce(g.tide, 0) AS tide,
             coalesce(g.step, (s.value ->> 5)::bigint, 0) AS step,
             coalesce(l.slots, g.slots, (s.value ->> 1)::integer) AS room
@@ -68,7 +256,7 @@ BEGIN
                 AND (SELECT min(l.id) FROM forebay.line AS l WHERE l.gate = v_gate.name) = v_id;
         ELSIF v_gate.step > 0 THEN
             v_open := starts AND forebay.opens_at(v_gate.tide, v_gate.room, v_gate.cost, v_gate.step) <= v_now;
-            IF v_open AND v_gate.parked > 0 THEN
+            IF v_open AND v_gate.parked > 0 AND v_gate.share = 0 THEN
                 v_open := coalesce((
                     SELECT (r.rank, r.last_id) >= (v_rank, v_id) FROM forebay.run AS r
                     WHERE left(r.gate, 5) = 'rate/' AND r.gate = v_gate.name AND r.queue = v_queue
@@ -77,7 +265,7 @@ BEGIN
             END IF;
         ELSE
             v_open := forebay.has_room(v_gate.held, v_gate.cost, v_gate.room);
-            IF v_open AND v_gate.parked > 0 THEN
+            IF v_open AND v_gate.parked > 0 AND v_gate.share = 0 THEN
                 v_open := coalesce((
                     SELECT (r.rank, r.last_id) >= (v_rank, v_id) FROM forebay.run AS r
                     WHERE r.gate = v_gate.name AND (r.expires_at IS NULL OR r.expires_at > v_now)
@@ -85,13 +273,21 @@ BEGIN
                 ), true);
             END IF;
         END IF;
+        IF v_open AND v_gate.share > 0 AND v_gate.parked > 0 AND v_gate.name IS DISTINCT FROM turn THEN
+            v_open := NOT forebay.passes(v_now, v_gate.name, v_gate.step > 0, v_queue, v_class, v_rank, v_id);
+        END IF;
         IF NOT coalesce(v_open, false) THEN
             INSERT INTO forebay.gate AS g (name, slots, held, parked, standing, opened, step)
             VALUES (v_gate.name, v_gate.slots, 0, 1, 0, false, v_gate.stamped)
             ON CONFLICT (name) DO UPDATE SET parked = g.parked + 1;
+            IF v_gate.share > 0 THEN
+                PERFORM forebay.join_turns(v_gate.name, v_queue, v_class);
+            END IF;
             RETURN v_gate.name;
         END IF;
     END LOOP;
+    PERFORM forebay.took_turns(s.value ->> 0, v_queue, v_class, (s.value ->> 6)::integer, 1)
+    FROM json_array_elements(v_gates::json) AS s (value) WHERE (s.value ->> 6)::integer > 0;
     -- A rate's new tide comes as what the cost is worth from now on, by the stamped step.
     INSERT INTO forebay.gate AS g (name, slots, held, parked, standing, opened, step, tide)
     SELECT s.name, s.slots, CASE WHEN s.step = 0 THEN s.cost ELSE 0 END, 0, 0, false, s.step,
@@ -116,19 +312,31 @@ DECLARE
     v_rank bigint;
     v_id bigint;
     v_gates text;
+    v_class text;
     v_opens_at bigint;
 BEGIN
-    SELECT r.rank, r.last_id, r.gates INTO v_rank, v_id, v_gates FROM forebay.run AS r
+    SELECT r.rank, r.last_id, r.gates, r.cls INTO v_rank, v_id, v_gates, v_class FROM forebay.run AS r
     WHERE left(r.gate, 5) = 'rate/' AND r.gate = v_gate AND r.queue = v_queue ORDER BY r.rank, r.last_id LIMIT 1;
     IF NOT FOUND THEN
         DELETE FROM forebay.pace AS p WHERE p.queue = v_queue AND p.gate = v_gate;
         RETURN false;
     END IF;
+    IF forebay.share_at(v_gates, v_gate) > 0 THEN
+        v_class := coalesce(forebay.whose_turn(v_now, v_gate, v_queue), v_class);
+        SELECT r.rank, r.last_id, r.gates INTO v_rank, v_id, v_gates
+        FROM (
+            SELECT r.rank, r.last_id, r.gates, 1 AS after FROM forebay.first_of_class(v_now, v_gate, v_queue, v_class) AS r
+            UNION ALL
+            SELECT v_rank, v_id, v_gates, 2
+        ) AS r
+        ORDER BY r.after LIMIT 1;
+    END IF;
     SELECT forebay.opens_at(g.tide, coalesce(l.slots, g.slots), forebay.cost_at(v_gates, v_gate), g.step) INTO v_opens_at
     FROM forebay.gate AS g LEFT JOIN forebay.gate_limit AS l ON l.name = g.name WHERE g.name = v_gate;
-    INSERT INTO forebay.pace AS p VALUES (v_queue, v_gate, v_opens_at, v_rank, v_id, coalesce(v_opens_at <= v_now, false))
-    ON CONFLICT (queue, gate) DO UPDATE
-    SET opens_at = excluded.opens_at, rank = excluded.rank, id = excluded.id, open = excluded.open;
+    INSERT INTO forebay.pace AS p
+    VALUES (v_queue, v_gate, v_opens_at, v_rank, v_id, coalesce(v_opens_at <= v_now, false), v_class)
+    ON CONFLICT (queue, gate) DO UPDATE SET opens_at = excluded.opens_at, rank = excluded.rank, id = excluded.id,
+        open = excluded.open, cls = excluded.cls;
     RETURN coalesce(v_opens_at <= v_now, false);
 END
 $$;
@@ -159,7 +367,8 @@ AS $$
     SELECT count(*)::integer, coalesce(array_agg(DISTINCT t.queue), '{}') FROM let AS t
 $$;
 
--- The first of those parked at a gate for whom there is room are ready, all at once as far as it is all they wait for.
+-- The first of those parked at a gate for whom there is room are ready, all at once as far as it is all they wait for;
+-- until there is one whose class takes turns.
 CREATE FUNCTION forebay.let_some_in(v_now bigint, v_gate text, v_held integer, v_slots integer, most integer)
 RETURNS TABLE (ready integer, queues text[])
 LANGUAGE sql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on
@@ -171,7 +380,8 @@ AS $$
         SELECT f.*, coalesce((f.gates -> 0 ->> 4)::integer, 1) AS cost FROM first AS f
     ), fitting AS (
         SELECT c.last_id, c.cost, bool_and(
-            json_array_length(c.gates) = 1 AND c.due_at <= v_now AND (c.expires_at IS NULL OR c.expires_at > v_now)
+            json_array_length(c.gates) = 1 AND coalesce((c.gates -> 0 ->> 6)::integer, 0) = 0
+            AND c.due_at <= v_now AND (c.expires_at IS NULL OR c.expires_at > v_now)
             AND c.held_then + least(c.cost, greatest(v_slots, 1)) <= v_slots
         ) OVER (ORDER BY c.rank, c.last_id) AS fits
         FROM (
@@ -202,7 +412,8 @@ AS $$
     ), costing AS (
         SELECT f.*, coalesce((f.gates -> 0 ->> 4)::integer, 1) AS cost FROM first AS f
     ), fitting AS (
-        SELECT c.last_id, c.cost, bool_and(json_array_length(c.gates) = 1 AND coalesce(forebay.opens_at(
+        SELECT c.last_id, c.cost, bool_and(json_array_length(c.gates) = 1
+            AND coalesce((c.gates -> 0 ->> 6)::integer, 0) = 0 AND coalesce(forebay.opens_at(
             CASE WHEN c.spent = 0 THEN t.tide ELSE greatest(t.tide, v_now) + c.spent * t.step END, t.slots, c.cost, t.step
         ) <= v_now, false)) OVER (ORDER BY c.rank, c.last_id) AS fits
         FROM rate AS t, (
@@ -233,6 +444,8 @@ DECLARE
     v_queue text;
     v_gates text;
     v_at text;
+    v_due_at bigint;
+    v_class text;
     v_tried integer := 0;
     v_ready integer := 0;
     v_some integer;
@@ -261,16 +474,33 @@ BEGIN
                 v_tried := v_tried + v_some;
                 v_ready := v_ready + v_some;
                 v_queues := ARRAY(SELECT DISTINCT unnest(v_queues || v_told));
+                PERFORM forebay.forget_turns(v_gate.name)
+                WHERE EXISTS (SELECT FROM forebay.turn AS t WHERE t.gate = v_gate.name);
                 CONTINUE;
             END IF;
-            SELECT r.last_id, r.queue, r.gates INTO v_id, v_queue, v_gates FROM (
-                SELECT * FROM (
-                    SELECT * FROM forebay.run AS r WHERE r.gate = v_gate.name ORDER BY r.rank, r.last_id LIMIT 100
-                ) AS r
-                WHERE r.expires_at IS NULL OR r.expires_at > v_now ORDER BY r.rank, r.last_id LIMIT 1
+            SELECT r.last_id, r.queue, r.gates, r.due_at, r.cls INTO v_id, v_queue, v_gates, v_due_at, v_class FROM (
+                SELECT * FROM forebay.run AS r WHERE r.gate = v_gate.name ORDER BY r.rank, r.last_id LIMIT 100
             ) AS r
-            WHERE r.due_at <= v_now
-                AND forebay.has_room(v_gate.held, forebay.cost_at(r.gates, v_gate.name), v_gate.slots);
+            WHERE r.expires_at IS NULL OR r.expires_at > v_now ORDER BY r.rank, r.last_id LIMIT 1;
+            IF FOUND AND forebay.share_at(v_gates, v_gate.name) > 0 THEN
+                v_class := coalesce(forebay.whose_turn(v_now, v_gate.name, v_queue), v_class);
+                v_some := forebay.let_class_in(
+                    v_now, v_gate.name, v_queue, v_class, v_gate.held, v_gate.slots, most - v_tried
+                );
+                IF v_some > 0 THEN
+                    v_tried := v_tried + v_some;
+                    v_ready := v_ready + v_some;
+                    v_queues := array_append(array_remove(v_queues, v_queue), v_queue);
+                    CONTINUE;
+                END IF;
+                SELECT r.last_id, r.gates, r.due_at INTO v_id, v_gates, v_due_at
+                FROM forebay.first_of_class(v_now, v_gate.name, v_queue, v_class) AS r;
+            END IF;
+            IF v_due_at > v_now
+                OR NOT forebay.has_room(v_gate.held, forebay.cost_at(v_gates, v_gate.name), v_gate.slots)
+            THEN
+                v_id := NULL;
+            END IF;
         END IF;
         IF v_id IS NULL THEN
             UPDATE forebay.gate AS g SET opened = false WHERE g.name = v_gate.name;
@@ -278,9 +508,10 @@ BEGIN
         END IF;
         v_tried := v_tried + 1;
         UPDATE forebay.gate AS g SET parked = g.parked - 1 WHERE g.name = v_gate.name;
-        v_at := forebay.admit(v_now, v_id, v_gates, false);
+        v_at := forebay.admit(v_now, v_id, v_gates, false, v_gate.name);
         UPDATE forebay.run AS r SET gate = v_at, state = CASE WHEN v_at IS NULL THEN 1 ELSE 0 END
         WHERE r.single AND r.last_id = v_id;
+        PERFORM forebay.forget_turns(v_gate.name) WHERE EXISTS (SELECT FROM forebay.turn AS t WHERE t.gate = v_gate.name);
         v_ready := v_ready + (v_at IS NULL)::integer;
         IF v_at IS NULL OR (left(v_at, 5) = 'rate/' AND forebay.repace(v_now, v_at, v_queue)) THEN
             v_queues := array_append(array_remove(v_queues, v_queue), v_queue);
@@ -291,7 +522,7 @@ BEGIN
         WHERE r.state = 0 AND r.gate IS NULL AND r.due_at <= v_now AND (r.expires_at IS NULL OR r.expires_at > v_now)
         ORDER BY r.due_at, r.last_id LIMIT most - v_tried
     LOOP
-        v_at := forebay.admit(v_now, v_job.last_id, v_job.gates, false);
+        v_at := forebay.admit(v_now, v_job.last_id, v_job.gates, false, NULL);
         UPDATE forebay.run AS r SET gate = v_at, state = CASE WHEN v_at IS NULL THEN 1 ELSE 0 END
         WHERE r.single AND r.last_id = v_job.last_id;
         v_ready := v_ready + (v_at IS NULL)::integer;
@@ -343,6 +574,7 @@ BEGIN
     SELECT min(p.gate) INTO v_gate FROM forebay.pace AS p WHERE p.open AND p.queue = v_queue HAVING count(*) = 1;
     IF FOUND AND v_need > 0 AND v_class IS NULL THEN
         v_need := v_need - forebay.let_some_start(v_now, v_gate, v_queue, v_need);
+        PERFORM forebay.forget_turns(v_gate) WHERE EXISTS (SELECT FROM forebay.turn AS t WHERE t.gate = v_gate);
         PERFORM forebay.repace(v_now, p.gate, p.queue) FROM forebay.pace AS p WHERE p.gate = v_gate;
     END IF;
     WHILE v_need > 0 AND v_tries > 0 LOOP
@@ -352,9 +584,7 @@ BEGIN
             WHERE p.open AND p.queue = v_queue ORDER BY p.rank, p.id LIMIT 1;
         ELSE
             SELECT p.gate, p.id INTO v_gate, v_id FROM forebay.pace AS p
-            WHERE p.open AND p.queue = v_queue
-                AND (SELECT r.cls FROM forebay.run AS r WHERE r.single AND r.last_id = p.id) = v_class
-            ORDER BY p.rank, p.id LIMIT 1;
+            WHERE p.open AND p.queue = v_queue AND p.cls = v_class ORDER BY p.rank, p.id LIMIT 1;
         END IF;
         EXIT WHEN NOT FOUND;
         SELECT r.gates INTO v_gates FROM forebay.run AS r WHERE r.single AND r.last_id = v_id AND r.gate = v_gate;
@@ -363,9 +593,10 @@ BEGIN
             CONTINUE;
         END IF;
         UPDATE forebay.gate AS g SET parked = g.parked - 1 WHERE g.name = v_gate;
-        v_at := forebay.admit(v_now, v_id, v_gates, true);
+        v_at := forebay.admit(v_now, v_id, v_gates, true, v_gate);
         UPDATE forebay.run AS r SET gate = v_at, state = CASE WHEN v_at IS NULL THEN 1 ELSE 0 END
         WHERE r.single AND r.last_id = v_id;
+        PERFORM forebay.forget_turns(v_gate) WHERE EXISTS (SELECT FROM forebay.turn AS t WHERE t.gate = v_gate);
         IF v_at IS NULL THEN
             v_need := v_need - 1;
             PERFORM forebay.repace(v_now, p.gate, p.queue)
@@ -377,6 +608,123 @@ BEGIN
                 PERFORM forebay.repace(v_now, v_at, v_queue);
             END IF;
         END IF;
+    END LOOP;
+END
+$$;
+
+-- A claim wants so many of a queue whose classes take turns, one of whose rates is open: one by one, with what is ready
+-- and with what rates let in. Which class gives each. NULL: no rate is open, so the turns are not told here.
+CREATE FUNCTION forebay.start_by_turns(
+    v_now bigint, v_queue text, wanted integer, weights json, standard integer
+) RETURNS text[]
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_turns text[] := '{}';
+    v_given jsonb := '{}';
+    v_class text;
+    v_had integer;
+BEGIN
+    PERFORM 1 FROM forebay.queue AS q WHERE q.name = v_queue AND q.paused_until > v_now;
+    IF FOUND OR NOT EXISTS (SELECT FROM forebay.pace AS p WHERE p.open AND p.queue = v_queue) THEN
+        RETURN NULL;
+    END IF;
+    PERFORM forebay.ripen_classes(v_now, ARRAY[v_queue]);
+    PERFORM forebay.join_workable(v_queue);
+    FOR i IN 1 .. wanted + 64 LOOP
+        EXIT WHEN cardinality(v_turns) = wanted;
+        v_class := forebay.next_class(v_now, v_queue, v_given);
+        EXIT WHEN v_class IS NULL;
+        v_had := coalesce((v_given ->> v_class)::integer, 0);
+        IF forebay.ready_of(v_now, v_queue, v_class, v_had + 1) <= v_had THEN
+            PERFORM forebay.let_start(v_now, v_queue, v_class, v_had + 1);
+        END IF;
+        PERFORM forebay.took_turns('', v_queue, v_class, coalesce((weights ->> v_class)::integer, standard), 1);
+        IF forebay.ready_of(v_now, v_queue, v_class, v_had + 1) > v_had THEN
+            v_given := jsonb_set(v_given, ARRAY[v_class], to_jsonb(v_had + 1));
+            v_turns := array_append(v_turns, v_class);
+        END IF;
+    END LOOP;
+    DELETE FROM forebay.turn AS t WHERE t.gate = '' AND t.queue = v_queue
+        AND NOT EXISTS (SELECT FROM forebay.pace AS p WHERE p.open AND p.queue = v_queue);
+    RETURN v_turns;
+END
+$$;
+
+-- Classes of a queue that have ready jobs, or somebody whom a rate lets start, take part in its turns.
+CREATE FUNCTION forebay.join_workable(v_queue text) RETURNS void
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    WITH RECURSIVE ready AS (
+        (SELECT r.cls FROM forebay.run AS r WHERE r.state = 1 AND r.queue = v_queue ORDER BY r.cls LIMIT 1)
+        UNION ALL
+        SELECT (
+            SELECT r.cls FROM forebay.run AS r WHERE r.state = 1 AND r.queue = v_queue AND r.cls > ready.cls
+            ORDER BY r.cls LIMIT 1
+        )
+        FROM ready WHERE ready.cls IS NOT NULL
+    ), starting AS (
+        (SELECT p.cls FROM forebay.pace AS p WHERE p.open AND p.queue = v_queue ORDER BY p.cls LIMIT 1)
+        UNION ALL
+        SELECT (
+            SELECT p.cls FROM forebay.pace AS p WHERE p.open AND p.queue = v_queue AND p.cls > starting.cls
+            ORDER BY p.cls LIMIT 1
+        )
+        FROM starting WHERE starting.cls IS NOT NULL
+    )
+    INSERT INTO forebay.turn
+    SELECT '', v_queue, w.cls, row_number() OVER (ORDER BY w.cls) + forebay.end_of_ring('', v_queue), 0
+    FROM (SELECT cls FROM ready UNION SELECT cls FROM starting) AS w
+    WHERE w.cls IS NOT NULL
+        AND NOT EXISTS (SELECT FROM forebay.turn AS t WHERE t.gate = '' AND t.queue = v_queue AND t.cls = w.cls);
+END
+$$;
+
+-- How many ready jobs a class has, as far as it matters.
+CREATE FUNCTION forebay.ready_of(v_now bigint, v_queue text, v_class text, most integer) RETURNS bigint
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off
+AS $$
+BEGIN
+    RETURN (
+        SELECT coalesce(sum(f.n), 0) FROM (
+            SELECT r.n FROM forebay.run AS r WHERE r.state = 1 AND r.queue = v_queue AND r.cls = v_class
+                AND (r.expires_at IS NULL OR r.expires_at > v_now)
+            ORDER BY r.rank, r.last_id LIMIT most
+        ) AS f
+    );
+END
+$$;
+
+-- Whose turn it is, of those that have more ready jobs than they have given, or somebody whom a rate lets start.
+CREATE FUNCTION forebay.next_class(v_now bigint, v_queue text, given jsonb) RETURNS text
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off
+AS $$
+DECLARE
+    v_class text;
+    v_had integer;
+    v_joined boolean := false;
+BEGIN
+    LOOP
+        v_class := forebay.head_of_ring('', v_queue);
+        IF v_class IS NOT NULL THEN
+            v_had := coalesce((given ->> v_class)::integer, 0);
+            IF forebay.ready_of(v_now, v_queue, v_class, v_had + 1) > v_had OR EXISTS (
+                SELECT FROM forebay.pace AS p WHERE p.open AND p.queue = v_queue AND p.cls = v_class
+            ) THEN
+                RETURN v_class;
+            END IF;
+            DELETE FROM forebay.turn AS t WHERE t.gate = '' AND t.queue = v_queue AND t.cls = v_class;
+        ELSIF v_joined THEN
+            RETURN NULL;
+        END IF;
+        -- Who started made room for another class at his rate, which may not have a place yet.
+        v_joined := v_class IS NULL;
+        PERFORM forebay.join_turns('', v_queue, p.cls) FROM (
+            SELECT p.cls FROM forebay.pace AS p WHERE p.open AND p.queue = v_queue ORDER BY p.rank, p.id LIMIT 16
+        ) AS p;
     END LOOP;
 END
 $$;

@@ -90,11 +90,12 @@ local claim, claimed_before
     return sids, blobs
   end
 
-  -- Who gives how many of the next jobs, in this order.
-  local function deal(l, wanted)
-    local ring, deficits = P .. 'ring:' .. l.name, P .. 'deficit:' .. l.name
-    local weights, default, turns, given = l.rule.weights or NOTHING, l.rule.default or 1, {}, {}
-    if standing(l, '') > 0 then
+  -- Who gives how many of the next jobs, in this order, beside what was given. `starting`: who has nobody ready may have
+  -- somebody whom a rate lets in.
+  local function deal(l, wanted, given, starting)
+    local ring, deficits, open = P .. 'ring:' .. l.name, P .. 'deficit:' .. l.name, P .. 'pc:' .. l.name .. '|'
+    local weights, default, turns = l.rule.weights or NOTHING, l.rule.default or 1, {}
+    if standing(l, '') > 0 or starting and call('EXISTS', open) > 0 then
       join_ring(l.name, '')
     end
     while wanted > 0 do
@@ -103,6 +104,7 @@ local claim, claimed_before
         break
       end
       local left = standing(l, cls) - (given[cls] or 0)
+      left = left + (starting and call('EXISTS', open .. cls) * 2 or 0)
       local deficit = tonumber(call('HGET', deficits, cls))
       deficit = deficit > 0 and deficit or weights[cls] or default
       local part = max(0, min(wanted, left, deficit))
@@ -119,28 +121,30 @@ local claim, claimed_before
         end
       end
     end
-    return turns, given
+    return turns
   end
 
   -- The next jobs of a queue, smallest place first within a class, classes by their shares.
-  local function take_queue(l, want, owner, till)
+  -- `turns` and what is `given`: if that is known already.
+  local function take_queue(l, want, turns, given, owner, till)
     local cls = want[3]
     if cls then
       local sids, blobs = take_class(l, cls, want[2], owner, till)
-      if cls ~= '' and call('EXISTS', P .. 'r:' .. l.name .. '|' .. cls) == 0 then
-        leave_ring(l.name, cls)
+      if cls ~= '' then
+        keep_turn(l.name, cls)
       end
       return sids, blobs
     end
-    if call('EXISTS', P .. 'ring:' .. l.name) == 0 then
+    if not turns and call('EXISTS', P .. 'ring:' .. l.name) == 0 then
       return take_class(l, '', want[2], owner, till)
     end
-    local turns, given = deal(l, want[2])
+    turns = turns or deal(l, want[2], given)
     local taken, sids, blobs = {}, {}, {}
     for name, part in pairs(given) do
       if part > 0 then
         local some, records = take_class(l, name, part, owner, till)
         taken[name] = { some, records, 0 }
+        keep_turn(l.name, name)
       end
     end
     for _, turn in ipairs(turns) do
@@ -153,21 +157,50 @@ local claim, claimed_before
     return sids, blobs
   end
 
-  -- Let in at the rates of a queue what a claim wants beyond what is ready.
-  local function start(l, want)
-    local ready = want[3] and standing(l, want[3]) or l[READY]
-    local wanted = want[2] - ready
+  -- Let in at the rates of a queue, or of one class of it, what a claim wants beyond what is ready.
+  local function start(l, wanted, cls)
+    wanted = wanted - (cls and standing(l, cls) or l[READY])
     local tries = wanted + TRIES
     while wanted > 0 and tries > 0 do
-      local sid, r = next_start(l.name, want[3])
+      local sid, r = next_start(l.name, cls)
       if not sid then
-        return
+        break
       end
       tries = tries - 1
-      if readmit(sid, r, true) then
+      if readmit(sid, r, true, true) then
         wanted = wanted - 1
       end
     end
+    return wanted <= 0
+  end
+
+  -- The same where classes take turns, with what is ready and with what their rates let in: who gives how many.
+  local function start_by_turns(l, wanted, given)
+    local turns, tries = {}, wanted + TRIES
+    while #turns < wanted and tries > 0 do
+      write_paces()
+      local turn = deal(l, 1, given, true)[1]
+      if not turn then
+        break
+      end
+      tries = tries - 1
+      if start(l, given[turn[1]], turn[1]) then
+        turns[#turns + 1] = turn
+      else
+        given[turn[1]] = given[turn[1]] - 1
+      end
+    end
+    return turns
+  end
+
+  -- Let in at rates what is wanted; who gives how many, if classes take turns at that.
+  local function let_start(l, want, given)
+    write_paces()
+    if l.rule.default and not want[3] and call('EXISTS', P .. 'po:' .. l.name) == 1 then
+      return start_by_turns(l, want[2], given)
+    end
+    start(l, want[2], want[3])
+    return nil
   end
 
   -- Claim what is wanted; ids and records of all that was handed out.
@@ -183,11 +216,12 @@ local claim, claimed_before
     for _, want in ipairs(wants) do
       local l = line(want[1])
       if l.paused <= now then
+        local given, turns = {}, nil
         if #touched > 0 or call('EXISTS', P .. 'po:' .. l.name) == 1 then
-          start(l, want)
+          turns = let_start(l, want, given)
         end
         if l[READY] > 0 then
-          local sids, blobs = take_queue(l, want, owner, now + length)
+          local sids, blobs = take_queue(l, want, turns, given, owner, now + length)
           for i = 1, #sids do
             all[#all + 1], records[#records + 1] = sids[i], blobs[i]
           end

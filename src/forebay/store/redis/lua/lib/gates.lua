@@ -1,9 +1,9 @@
 -- The gates in front of ready: who holds a slot, who is parked where, who is next. What they mean is told in
 -- `store.gating`, of which this is the form in Lua: all of a job's gates or none; nobody passes who is parked before
--- him; an ordered gate lets in the smallest id of its line; of a rate nothing is held, it has a tide, and lets in only
--- who starts. A call reads a gate once; `write_gates` puts back what was touched, and forgets what nobody is at.
+-- him, and classes take turns where the stamps say so; an ordered gate lets in the smallest id of its line; of a rate
+-- nothing is held, it has a tide, and lets in only who starts. A call reads a gate once; `write_gates` puts back what was touched, and forgets what nobody is at.
 
-local NAME, LIMIT, ORDERED, BLOCKS, COST, STEP = 1, 2, 3, 4, 5, 6
+local NAME, LIMIT, ORDERED, BLOCKS, COST, STEP, SHARE = 1, 2, 3, 4, 5, 6, 7
 local gates_of_call, touched, opened = {}, {}, nil
 local find_gate, slots_of, open_again, renumbered, head_of_line, enter_gates, rejoin_lines, admit, free_slots,
   unpark, end_gates, forget_gates, next_candidate, write_paces, open_rates, next_start, write_gates, sweep_rates
@@ -112,33 +112,75 @@ local find_gate, slots_of, open_again, renumbered, head_of_line, enter_gates, re
     end
   end
 
+  local function whose_turn(queue, g)
+    return call('LINDEX', P .. 'ring:' .. queue .. '|' .. g.name, 0)
+  end
+
+  -- Who goes for the first in rank of those that are parked at a gate: its place and its record.
+  local function in_turn(place, g)
+    local r = fetch_one(sub(place, 21))
+    local cls = share_at(more(r), g.name) and whose_turn(r[QUEUE], g)
+    if cls and cls ~= r[CLS] then
+      place = call('ZRANGE', class_key(r[QUEUE], g.name, cls), 0, 0)[1]
+      r = fetch_one(sub(place, 21))
+    end
+    return place, r
+  end
+
+  -- One of the class was let in.
+  local function took(r, stamp, g)
+    local name = r[QUEUE] .. '|' .. g.name
+    local rest = tonumber(call('HGET', P .. 'deficit:' .. name, r[CLS]))
+    if rest then
+      rest = (rest > 0 and rest or stamp[SHARE]) - 1
+      call('HSET', P .. 'deficit:' .. name, r[CLS], rest)
+      if rest == 0 and whose_turn(r[QUEUE], g) == r[CLS] then
+        call('LMOVE', P .. 'ring:' .. name, P .. 'ring:' .. name, 'LEFT', 'RIGHT')
+      end
+    end
+  end
+
+  -- Where classes take turns: another one has its turn, or somebody of its own is before it, or of another queue.
+  local function passes_in_turn(sid, r, stamp, g)
+    local mine, turn = r[RANK] .. sid, whose_turn(r[QUEUE], g)
+    local first = stamp[STEP] == 0 and call('ZRANGE', P .. 'gp:' .. g.name, 0, 0)[1]
+    if first and first < mine and fetch_one(sub(first, 21))[QUEUE] ~= r[QUEUE] then
+      return true
+    end
+    local own = call('ZRANGE', class_key(r[QUEUE], g.name, r[CLS]), 0, 0)[1]
+    return turn and turn ~= r[CLS] or own and own < mine
+  end
+
   -- Whether a job would pass somebody who waits for room.
   local function passes(sid, r, stamp, g)
     if g.parked == 0 then
       return false
+    end
+    if stamp[SHARE] > 0 then
+      return passes_in_turn(sid, r, stamp, g)
     end
     local key = stamp[STEP] > 0 and 'gr:' .. r[QUEUE] .. '|' .. g.name or 'gp:' .. g.name
     local first = call('ZRANGE', P .. key, 0, 0)[1]
     return first and first < r[RANK] .. sid
   end
 
-  local function lets_in(sid, r, stamp, g, starts)
+  local function lets_in(sid, r, stamp, g, starts, turn)
     if stamp[ORDERED] then
       return has_room(g) and head_of_line(g.name) == sid
     end
     if stamp[STEP] > 0 and not (starts and opens_at(g, stamp[COST]) <= now) then
       return false
     end
-    return (stamp[STEP] > 0 or has_room(g, stamp[COST])) and not passes(sid, r, stamp, g)
+    return (stamp[STEP] > 0 or has_room(g, stamp[COST])) and (g.name == turn or not passes(sid, r, stamp, g))
   end
 
   -- Take the slots of every gate; or the name of the first one that is closed, where the job is counted as parked.
-  -- `starts`: a claim hands the job out, so rates may let it in.
-  function admit(sid, r, starts)
+  -- `starts`: a claim hands the job out, so rates may let it in. `turn`: the gate that has chosen it.
+  function admit(sid, r, starts, turn)
     local stamps = more(r).gates or NOTHING
     for _, stamp in ipairs(stamps) do
       local g = gate_of(stamp)
-      if not lets_in(sid, r, stamp, g, starts) then
+      if not lets_in(sid, r, stamp, g, starts, turn) then
         g.parked = g.parked + 1
         g.queues[r[QUEUE]] = true
         return g.name
@@ -146,6 +188,9 @@ local find_gate, slots_of, open_again, renumbered, head_of_line, enter_gates, re
     end
     for _, stamp in ipairs(stamps) do
       local g = gate_of(stamp)
+      if stamp[SHARE] > 0 then
+        took(r, stamp, g)
+      end
       if stamp[STEP] > 0 then
         g.tide = max(g.tide, now) + stamp[COST] * g.step
         g.moved = true
@@ -211,6 +256,7 @@ local find_gate, slots_of, open_again, renumbered, head_of_line, enter_gates, re
       return nil
     end
     local place = g.standing == 0 and call('ZRANGE', P .. 'gp:' .. g.name, 0, 0)[1]
+    place = place and in_turn(place, g)
     local sid = place and sub(place, 21) or g.standing > 0 and head_of_line(g.name)
     local r = sid and fetch_one(sid)
     if not r or more(r).gate ~= g.name or r[DUE] > now or not has_room(g, cost_at(r, g.name)) then
@@ -246,40 +292,51 @@ local find_gate, slots_of, open_again, renumbered, head_of_line, enter_gates, re
     end
   end
 
-  local function drop_pace(queue, name)
-    local known = call('HGET', P .. 'pace:' .. queue, name)
-    if known then
-      call('HDEL', P .. 'pace:' .. queue, name)
-      call('SREM', P .. 'pg:' .. name, queue)
-      call('ZREM', P .. 'pn:' .. queue, name)
-      call('ZREM', P .. 'po:' .. queue, sub(known, 1, 36) .. name)
-      refresh_openings(queue)
+  -- Which class a pace tells to be next.
+  local function class_of(pace)
+    return string.match(pace, '|(.*)$')
+  end
+
+  local function open_pace(queue, name, place, cls)
+    call('ZADD', P .. 'po:' .. queue, 0, place .. name)
+    call('ZADD', P .. 'pc:' .. queue .. '|' .. cls, 0, place .. name)
+    if cls ~= '' then
+      join_ring(queue, cls)
     end
   end
 
-  local function put_pace(queue, name, place, opens)
-    drop_pace(queue, name)
-    call('HSET', P .. 'pace:' .. queue, name, place .. (opens < MOST and text(opens) or ''))
-    call('SADD', P .. 'pg:' .. name, queue)
-    if opens <= now then
-      call('ZADD', P .. 'po:' .. queue, 0, place .. name)
-    elseif opens < MOST then
-      call('ZADD', P .. 'pn:' .. queue, opens, name)
-      refresh_openings(queue)
-    end
+  local function close_pace(queue, name, pace)
+    local place = sub(pace, 1, 36) .. name
+    call('ZREM', P .. 'pn:' .. queue, name)
+    call('ZREM', P .. 'po:' .. queue, place)
+    call('ZREM', P .. 'pc:' .. queue .. '|' .. class_of(pace), place)
   end
 
   local function write_pace(g, queue)
-    local place = call('ZRANGE', P .. 'gr:' .. queue .. '|' .. g.name, 0, 0)[1]
-    if not place then
-      drop_pace(queue, g.name)
-      return
+    local first = call('ZRANGE', P .. 'gr:' .. queue .. '|' .. g.name, 0, 0)[1]
+    local known = call('HGET', P .. 'pace:' .. queue, g.name)
+    if known then
+      close_pace(queue, g.name, known)
     end
-    local opens = opens_at(g, cost_at(fetch_one(sub(place, 21)), g.name))
-    put_pace(queue, g.name, place, opens)
-    if opens <= now then
-      news[queue] = true
+    if first then
+      local place, r = in_turn(first, g)
+      local opens = opens_at(g, cost_at(r, g.name))
+      call('HSET', P .. 'pace:' .. queue, g.name, place .. (opens < MOST and text(opens) or '') .. '|' .. r[CLS])
+      call('SADD', P .. 'pg:' .. g.name, queue)
+      if opens <= now then
+        open_pace(queue, g.name, place, r[CLS])
+        news[queue] = true
+      elseif opens < MOST then
+        call('ZADD', P .. 'pn:' .. queue, opens, g.name)
+      end
+    elseif known then
+      call('HDEL', P .. 'pace:' .. queue, g.name)
+      call('SREM', P .. 'pg:' .. g.name, queue)
     end
+    if known then
+      keep_turn(queue, class_of(known))
+    end
+    refresh_openings(queue)
   end
 
   function write_paces()
@@ -302,8 +359,9 @@ local find_gate, slots_of, open_again, renumbered, head_of_line, enter_gates, re
   function open_rates(limit)
     for _, queue in ipairs(call('ZRANGE', P .. 'openings', '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)) do
       for _, name in ipairs(call('ZRANGE', P .. 'pn:' .. queue, '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)) do
+        local pace = call('HGET', P .. 'pace:' .. queue, name)
         call('ZREM', P .. 'pn:' .. queue, name)
-        call('ZADD', P .. 'po:' .. queue, 0, sub(call('HGET', P .. 'pace:' .. queue, name), 1, 36) .. name)
+        open_pace(queue, name, sub(pace, 1, 36), class_of(pace))
       end
       refresh_openings(queue)
       news[queue] = true
@@ -313,22 +371,14 @@ local find_gate, slots_of, open_again, renumbered, head_of_line, enter_gates, re
   -- A job of the queue whose rate lets it in now; it counts as parked no longer, and the caller tries to admit it.
   function next_start(queue, cls)
     write_paces()
-    local from = 0
-    while true do
-      local some = call('ZRANGE', P .. 'po:' .. queue, from, from + 63)
-      for _, member in ipairs(some) do
-        local sid = sub(member, 21, 36)
-        local r = fetch_one(sid)
-        if r and (not cls or r[CLS] == cls) then
-          unpark(r)
-          return sid, r
-        end
-      end
-      if #some < 64 then
-        return nil
-      end
-      from = from + 64
+    local member = call('ZRANGE', P .. (cls and 'pc:' .. queue .. '|' .. cls or 'po:' .. queue), 0, 0)[1]
+    if not member then
+      return nil
     end
+    local sid = sub(member, 21, 36)
+    local r = fetch_one(sid)
+    unpark(r)
+    return sid, r
   end
 
   -- Lines that nobody passes because their head is dead are known by queue.

@@ -20,7 +20,8 @@
 --   r:<queue>|<class>  zset    ready jobs, by place, but for those in a stream
 --   s:<queue>          stream  delivery by streams, see streams.lua;  streams: zset of the queues that have one
 --   odd:<queue>        zset    those of them whose rank is not their due time or that have a class, by due time
---   ring:<queue>       list    classes that have ready jobs, in their turn;  deficit:<queue>: hash of what each may take
+--   ring:<queue>       list    classes that have ready jobs, or that a rate lets start, in their turn
+--   deficit:<queue>    hash    what each of them may still take in its turn
 --   lease              zset    running jobs, by the end of their lease
 --   expire             zset    waiting and ready jobs that expire, by when
 --   kept               zset    finished jobs that are forgotten at an instant, by that
@@ -37,13 +38,16 @@
 --   g:<gate>           hash    slots, held, parked, standing, step, tide (see gates.lua);  gates: zset of their names
 --   limits             hash    operators' own numbers of slots, by gate
 --   gp:<gate>          zset    jobs that are parked at a gate, by place;  gr:<queue>|<gate>: those of a queue at a rate
+--   gc:<queue>|<length of the gate>|<gate>|<class>  zset: those of a class, where classes take turns at the gate, by place
+--   ring:<queue>|<gate>, deficit:<queue>|<gate>     classes that have somebody parked there, in their turn, as above
 --   held:<queue>       zset    parked jobs of a queue, by due time
 --   line:<gate>        zset    jobs that stand in line, by id;  blocked:<queue>: set of lines whose head is dead
 --   opened             zset    gates that may have room for somebody parked
 --   ebb                zset    rates that nobody is parked at, by tide
---   pace:<queue>       hash    by rate: the place of the queue's first there, and when it is let in
+--   pace:<queue>       hash    by rate: the place of who is next of the queue there, when it is let in, | and its class
 --   pg:<gate>          set     queues that have a pace at this rate
 --   pn:<queue>         zset    rates that open later, by when;  po:<queue>: zset of place and rate where they are open
+--   pc:<queue>|<class> zset    the same of those where who is next is of the class
 --   openings           zset    queues by the first of their rates to open
 --
 --   schedules          hash    name: body, next, paused, last job;  ticks: hash of their last slots, also of dropped ones

@@ -3,7 +3,8 @@
 -- its new one. Who moves many alike jobs does the same in bulk, and counts by `count`.
 
 local lines, news, eased = {}, {}, {}
-local line, depth, join_ring, leave_ring, count, end_rest, add_to_sets, move, remember, publish, write_lines
+local line, depth, join_ring, leave_ring, keep_turn, class_key, share_at, count, end_rest, add_to_sets, move, remember,
+  publish, write_lines
 
 (function()
   local STATES = { 'waiting', 'ready', 'running', 'done', 'dead', 'cancelled' }
@@ -83,6 +84,28 @@ local line, depth, join_ring, leave_ring, count, end_rest, add_to_sets, move, re
     end
   end
 
+  -- Whether a class has ready jobs, or somebody whom a rate lets start; if not, it has no place in the ring.
+  function keep_turn(queue, cls)
+    if call('EXISTS', P .. 'r:' .. queue .. '|' .. cls, P .. 'pc:' .. queue .. '|' .. cls) == 0 then
+      leave_ring(queue, cls)
+    end
+  end
+
+  -- The set of those of a class that are parked where classes take turns.
+  function class_key(queue, gate, cls)
+    return P .. 'gc:' .. queue .. '|' .. #gate .. '|' .. gate .. '|' .. cls
+  end
+
+  -- The weight of a job's class where it is parked; nil: it goes by rank alone.
+  function share_at(m, gate)
+    for _, stamp in ipairs(m.gates or NOTHING) do
+      if stamp[1] == gate then
+        return stamp[7] > 0 and stamp[7] or nil
+      end
+    end
+    return nil
+  end
+
   local function is_rate(gate)
     return sub(gate, 1, 5) == 'rate/'
   end
@@ -116,6 +139,10 @@ local line, depth, join_ring, leave_ring, count, end_rest, add_to_sets, move, re
     if state == WAITING and m.gate then
       call('ZADD', P .. 'gp:' .. m.gate, 0, r[RANK] .. sid)
       call('ZADD', P .. 'held:' .. r[QUEUE], r[DUE], sid)
+      if share_at(m, m.gate) then
+        call('ZADD', class_key(r[QUEUE], m.gate, r[CLS]), 0, r[RANK] .. sid)
+        join_ring(r[QUEUE] .. '|' .. m.gate, r[CLS])
+      end
       if is_rate(m.gate) then
         call('ZADD', P .. 'gr:' .. r[QUEUE] .. '|' .. m.gate, 0, r[RANK] .. sid)
       end
@@ -150,19 +177,25 @@ local line, depth, join_ring, leave_ring, count, end_rest, add_to_sets, move, re
     if state == WAITING and m.gate then
       call('ZREM', P .. 'gp:' .. m.gate, r[RANK] .. sid)
       call('ZREM', P .. 'held:' .. r[QUEUE], sid)
+      if share_at(m, m.gate) then
+        local key = class_key(r[QUEUE], m.gate, r[CLS])
+        call('ZREM', key, r[RANK] .. sid)
+        if call('EXISTS', key) == 0 then
+          leave_ring(r[QUEUE] .. '|' .. m.gate, r[CLS])
+        end
+      end
       if is_rate(m.gate) then
         call('ZREM', P .. 'gr:' .. r[QUEUE] .. '|' .. m.gate, r[RANK] .. sid)
       end
     elseif state == WAITING then
       call('ZREM', P .. 'due', sid)
     elseif state == READY and not is_unread(r) then
-      local key = P .. 'r:' .. r[QUEUE] .. '|' .. r[CLS]
-      call('ZREM', key, r[RANK] .. sid)
+      call('ZREM', P .. 'r:' .. r[QUEUE] .. '|' .. r[CLS], r[RANK] .. sid)
       if is_odd(r) then
         call('ZREM', P .. 'odd:' .. r[QUEUE], sid)
       end
-      if r[CLS] ~= '' and call('EXISTS', key) == 0 then
-        leave_ring(r[QUEUE], r[CLS])
+      if r[CLS] ~= '' then
+        keep_turn(r[QUEUE], r[CLS])
       end
     elseif state == RUNNING then
       call('ZREM', P .. 'lease', sid)

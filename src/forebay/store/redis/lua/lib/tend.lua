@@ -83,8 +83,9 @@ local kept_until, dead, bury, forget_all, expire, readmit, open_gates, tend, ten
   end
 
   -- A due job becomes ready, or parks; true: it is ready. It may be parked somewhere already, uncounted.
-  function readmit(sid, r, starts)
-    local gate = more(r).gates and admit(sid, r, starts) or nil
+  -- `chosen`: by the gate where it is parked.
+  function readmit(sid, r, starts, chosen)
+    local gate = more(r).gates and admit(sid, r, starts, chosen and more(r).gate) or nil
     if gate and gate == more(r).gate then
       return false
     end
@@ -104,7 +105,7 @@ local kept_until, dead, bury, forget_all, expire, readmit, open_gates, tend, ten
         break
       end
       tried = tried + 1
-      if readmit(sid, r) then
+      if readmit(sid, r, false, true) then
         ready = ready + 1
       end
     end
