@@ -1,4 +1,4 @@
-"""Our clients, a process each: `python -m bench.pg.client WHAT …`. They count and time what they do in their tally.
+"""Our clients, a process each: `python -m bench.crew.client WHAT …`. They count and time what they do in their tally.
 
     bulk JOBS                      enqueue_many, once
     produce KIND BATCH DEPTH RATE  batches until stopped, while fewer than DEPTH wait; or, if not 0, RATE jobs a second
@@ -18,8 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
 
-from bench.pg.load import BATCH, payloads
-from bench.pg.tally import CLAIM, ENQUEUE, Tallies, Tally
+from bench.crew.load import BATCH, payloads
+from bench.crew.tally import CLAIM, ENQUEUE, Tallies, Tally
 from forebay import Draft, Forebay, Store, Want, open_store
 from forebay.core.instant import seconds
 from forebay.core.outcome import Ack
