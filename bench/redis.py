@@ -18,16 +18,14 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 
+from bench.cycles import work
 from bench.measure import Figure, arguments, race, run
-from bench.memory import BATCH, LEASE, cycle, drafts, fill, rate
+from bench.memory import BATCH, cycle, drafts, fill, rate
 from bench.rd.beside import SETTINGS, drain_figures, flow_figures
 from bench.rd.peers.programs import PEERS
 from bench.rd.server import MODES, RedisBench, commands, find_benchmark
 from bench.redis_designs import LISTS, SETS, STREAMS, live
-from forebay import Store, Want, open_store
-from forebay.core.lease import Settlement
-from forebay.core.outcome import Ack
-from forebay.store.protocol import Exchanging
+from forebay import Store, open_store
 
 
 class Ground:
@@ -53,13 +51,13 @@ class Ground:
 
     def worked(self, mode: str, jobs: int) -> float:
         """Enqueue, and verdicts that ride on the next claim: what a worker does."""
-        return self.store(mode, lambda store: rate(jobs, lambda: work(store, jobs)))
+        return self.store(mode, lambda store: rate(jobs, lambda: work(store, jobs, BATCH)))
 
     def processes(self, mode: str, jobs: int, count: int) -> float:
         """Whole cycles by several processes at one server; the clock runs from the first start to the last end."""
         self.servers[mode].clear()
         url = self.servers[mode].url(durability=mode)
-        with race(count, "bench.redis", "--cycles", url, str(jobs // count)) as run:
+        with race(count, "bench.cycles", url, str(jobs // count), str(BATCH)) as run:
             return rate(jobs // count * count, run)
 
     def bytes_of_a_job(self, jobs: int) -> float:
@@ -89,24 +87,6 @@ class Ground:
                     pipeline.execute()
 
             return rate(count, add)
-
-
-def work(store: Store, jobs: int) -> None:
-    assert isinstance(store, Exchanging)
-    want, settled = [Want("default", BATCH)], list[Settlement]()
-    for _ in range(jobs // BATCH):
-        store.enqueue(drafts(BATCH))
-        _, leases = store.exchange(settled, want, "bench", LEASE)
-        settled = [(lease, Ack()) for lease in leases]
-    store.settle(settled)
-
-
-def cycle_when_told(url: str, jobs: int) -> None:
-    store = open_store(url)
-    print("ready", flush=True)
-    sys.stdin.readline()
-    work(store, jobs)
-    store.close()
 
 
 def bounds(ground: Ground, scale: int) -> list[Figure]:
@@ -153,9 +133,6 @@ def preface() -> None:
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["--cycles"]:
-        cycle_when_told(sys.argv[2], int(sys.argv[3]))
-        return
     args = arguments(__doc__)
     with ExitStack() as stack:
         ground = Ground(stack)

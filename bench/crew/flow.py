@@ -20,7 +20,7 @@ DEPTH: Final = 20_000
 CALLS: Final = ("claim-p50", "claim-p99", "enqueue-p50", "enqueue-p99")
 START_MOST: Final = 60.0
 WARM_UP: Final = 2.0
-_SHARE: Final = 0.8
+SHARE: Final = 0.8
 
 
 class Flow(Generic[P]):
@@ -61,14 +61,18 @@ def flowing(
         clients.stop()
 
 
-def together(ground: Ground[P], seconds: float, kind: str = "email", ledger: bool = True) -> Values:
-    with flowing(ground, kind=kind, ledger=ledger) as flow:
+def together(
+    ground: Ground[P], seconds: float, kind: str = "email", ledger: bool = True, size: tuple[int, int] = ours.FLOW
+) -> Values:
+    with flowing(ground, kind=kind, ledger=ledger, size=size) as flow:
         values = flow.measured(seconds)
         return {**values, **flow.place.traces()}
 
 
-def at_share(ground: Ground[P], seconds: float, ceiling_of: Callable[[], float]) -> Values:
+def at_share(
+    ground: Ground[P], seconds: float, ceiling_of: Callable[[], float], size: tuple[int, int] = ours.FLOW
+) -> Values:
     """At four fifths of what both sides reached flat out."""
-    offered = round(_SHARE * ceiling_of())
-    with flowing(ground, rate=offered) as flow:
+    offered = round(SHARE * ceiling_of())
+    with flowing(ground, rate=offered, size=size) as flow:
         return {**flow.measured(seconds), OFFERED: float(offered)}

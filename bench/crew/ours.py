@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.crew.client import WORKERS
-from bench.crew.place import Place
+from bench.crew.place import Located
 from bench.crew.processes import Clients
 from forebay import open_store
 from forebay.core.ledger import LedgerRule
@@ -17,12 +17,12 @@ FLOW: Final = (1_000, 500)
 """Jobs at once in a process, and jobs in one claim at most: a worker's own, and the best for two kinds of load."""
 
 
-def environment(place: Place, clients: Clients) -> dict[str, str]:
+def environment(place: Located, clients: Clients) -> dict[str, str]:
     return {"FOREBAY_URL": place.url, WORKERS: str(clients.directory / "worker")}
 
 
 def start_worker(
-    place: Place, clients: Clients, size: tuple[int, int], processes: int = 0, queue: str = "default"
+    place: Located, clients: Clients, size: tuple[int, int], processes: int = 0, queue: str = "default"
 ) -> None:
     """`forebay worker`; without `processes` it does the work itself."""
     concurrency, claim_batch = size
@@ -34,17 +34,17 @@ def start_worker(
     clients.start("worker", command, environment(place, clients))
 
 
-def start_client(place: Place, clients: Clients, group: str, *words: object) -> None:
+def start_client(place: Located, clients: Clients, group: str, *words: object) -> None:
     command = [sys.executable, "-m", "bench.crew.client", *map(str, words)]
     clients.start(group, command, environment(place, clients))
 
 
-def run_client(place: Place, clients: Clients, group: str, *words: object) -> None:
+def run_client(place: Located, clients: Clients, group: str, *words: object) -> None:
     command = [sys.executable, "-m", "bench.crew.client", *map(str, words)]
     clients.run(group, command, environment(place, clients))
 
 
-def prepare(place: Place, ledger: bool = True) -> None:
+def prepare(place: Located, ledger: bool = True) -> None:
     """A store with nothing in it."""
     store = open_store(place.url)
     if not ledger:

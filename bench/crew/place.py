@@ -7,11 +7,13 @@ from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
 
-class Place(Protocol):
+class Located(Protocol):
     @property
     def url(self) -> str:
         """For our stores, with their options."""
 
+
+class Place(Located, Protocol):
     @property
     def plain_url(self) -> str:
         """For everybody else."""
