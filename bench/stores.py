@@ -129,7 +129,7 @@ def figures(every: list[Home], amounts: Amounts) -> list[Figure]:
     for home in every:
         found += latency_figures(home, amounts.seconds)
     each("bytes/*-batch-100", "bytes", lambda home: bytes_of_a_job(home, amounts.jobs, BATCH))
-    each("bytes/*-single", "bytes", lambda home: bytes_of_a_job(home, amounts.singles, 1))
+    each("bytes/*-single", "bytes", lambda home: bytes_of_a_job(home, amounts.jobs // 4, 1))
     found.append(Figure("bytes/memory-resident", "bytes", lambda: bytes_per_job(amounts.jobs)))
     each("recovery/*", "ms", lambda home: recovery(home, amounts.backlog))
     return found
