@@ -144,15 +144,15 @@ def main() -> None:
             file=sys.stderr,
         )
         preface()
-        scale, rounds, jobs, seconds = (1, 2, 20_000, 4.0) if args.quick else (5, 5, 100_000, 15.0)
-        everysec = ground.benches["everysec"]
+        scale, rounds, jobs, seconds = (1, 2, 20_000, 4.0) if args.quick else (5, 5, 60_000, 8.0)
+        longer = min(3, rounds)
         themes = (
-            bounds(ground, scale) + figures(ground, scale),
-            drain_figures(everysec, jobs),
-            flow_figures(list(ground.benches.values()), seconds),
+            (bounds(ground, scale) + figures(ground, scale), rounds),
+            (drain_figures(ground.benches["everysec"], jobs), longer),
+            (flow_figures(list(ground.benches.values()), seconds), longer),
         )
-        for theme in themes:
-            run(theme, rounds=rounds, only=args.only, as_json=args.json)
+        for theme, times in themes:
+            run(theme, rounds=times, only=args.only, as_json=args.json)
 
 
 if __name__ == "__main__":

@@ -15,9 +15,12 @@ from bench.measure import Figure
 from bench.rd.peers.programs import PEERS
 from bench.rd.server import Keyspace, RedisBench
 
+FLOW: Final = (400, 200)
+"""Jobs at once, and in one claim at most: a claim holds the server's only thread as long as it is large."""
+
 SETTINGS: Final = (
     f"drain: --concurrency {ours.DRAIN[0]} --claim-batch {ours.DRAIN[1]}, put by one enqueue_many; enqueue and process "
-    f"together: --concurrency {ours.FLOW[0]} --claim-batch {ours.FLOW[1]}, batches of 100"
+    f"together: --concurrency {FLOW[0]} --claim-batch {FLOW[1]}, batches of 100"
 )
 GOALS: Final = {"bullmq": "≥ 2.5", "dramatiq": "≥ 5", "celery": "≥ 8"}
 _KEYS: Final = (PUT, BOTH, CPU, SERVER, CLIENT)
@@ -51,7 +54,7 @@ def drain_figures(ground: RedisBench, jobs: int) -> list[Figure]:
 def flow_figures(grounds: Sequence[RedisBench], seconds: float) -> list[Figure]:
     found: list[Figure] = []
     for ground in grounds:
-        flat_out = Cell(f"end_to_end/{ground.mode}", _together(ground, seconds))
+        flat_out = Cell(f"end_to_end/{ground.mode}", _together(ground, seconds, size=FLOW))
         name = f"latency/{ground.mode}-80-percent"
         found += flat_out.figures((CPU, SERVER, CLIENT, *CALLS))
         eased = Cell(name, _eased(ground, seconds, flat_out, name))
@@ -60,8 +63,8 @@ def flow_figures(grounds: Sequence[RedisBench], seconds: float) -> list[Figure]:
 
 
 def _together(ground: RedisBench, seconds: float) -> Callable[[], Values]:
-    return lambda: together(ground, seconds)
+    return lambda: together(ground, seconds, size=FLOW)
 
 
 def _eased(ground: RedisBench, seconds: float, flat_out: Cell, name: str) -> Callable[[], Values]:
-    return lambda: at_share(ground, seconds, lambda: flat_out.read(RATE, name))
+    return lambda: at_share(ground, seconds, lambda: flat_out.read(RATE, name), FLOW)
