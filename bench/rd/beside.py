@@ -54,7 +54,7 @@ def drain_figures(ground: RedisBench, jobs: int) -> list[Figure]:
 def flow_figures(grounds: Sequence[RedisBench], seconds: float) -> list[Figure]:
     found: list[Figure] = []
     for ground in grounds:
-        flat_out = Cell(f"end_to_end/{ground.mode}", _together(ground, seconds, size=FLOW))
+        flat_out = Cell(f"end_to_end/{ground.mode}", _together(ground, seconds))
         name = f"latency/{ground.mode}-80-percent"
         found += flat_out.figures((CPU, SERVER, CLIENT, *CALLS))
         eased = Cell(name, _eased(ground, seconds, flat_out, name))
