@@ -5,7 +5,7 @@ make bench-redis ARGS="--quick"                a first look, without peers that 
 make bench-redis ARGS="--json --only cycle"    one object a figure
 
 drain/        a backlog put and worked off, everysec; over-…: ours by theirs
-end_to_end/   a producer and a worker together, batches of 100       latency/   at four fifths of end_to_end
+end_to_end/   a producer and a worker together, batches of 100; 80-percent: at four fifths of that
 
 The server is a real one, started for this (see docs/servers.md). "always" is the store as it comes: every answer is
 synced to disk. "everysec" is what an operator may choose instead. The bound of a design is a bare one of the same kind

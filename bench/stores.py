@@ -45,8 +45,8 @@ class Amounts:
     backlog: int
 
 
-QUICK: Final = Amounts(jobs=4_000, singles=200, many=20_000, seconds=3.0, backlog=10_000)
-FULL: Final = Amounts(jobs=20_000, singles=1_000, many=60_000, seconds=6.0, backlog=100_000)
+QUICK: Final = Amounts(jobs=4_000, singles=200, many=20_000, seconds=2.0, backlog=10_000)
+FULL: Final = Amounts(jobs=20_000, singles=1_000, many=60_000, seconds=4.0, backlog=100_000)
 
 
 def cycles(home: Home, jobs: int, batch: int) -> float:
@@ -129,7 +129,7 @@ def figures(every: list[Home], amounts: Amounts) -> list[Figure]:
     for home in every:
         found += latency_figures(home, amounts.seconds)
     each("bytes/*-batch-100", "bytes", lambda home: bytes_of_a_job(home, amounts.jobs, BATCH))
-    each("bytes/*-single", "bytes", lambda home: bytes_of_a_job(home, amounts.jobs // 4, 1))
+    each("bytes/*-single", "bytes", lambda home: bytes_of_a_job(home, amounts.jobs // 10, 1))
     found.append(Figure("bytes/memory-resident", "bytes", lambda: bytes_per_job(amounts.jobs)))
     each("recovery/*", "ms", lambda home: recovery(home, amounts.backlog))
     return found

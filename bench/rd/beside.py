@@ -55,7 +55,7 @@ def flow_figures(grounds: Sequence[RedisBench], seconds: float) -> list[Figure]:
     found: list[Figure] = []
     for ground in grounds:
         flat_out = Cell(f"end_to_end/{ground.mode}", _together(ground, seconds))
-        name = f"latency/{ground.mode}-80-percent"
+        name = f"end_to_end/{ground.mode}-80-percent"
         found += flat_out.figures((CPU, SERVER, CLIENT, *CALLS))
         eased = Cell(name, _eased(ground, seconds, flat_out, name))
         found += eased.figures((OFFERED, *CALLS), claim_p99="< 10")
