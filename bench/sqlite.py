@@ -86,16 +86,8 @@ def processes(jobs: int, count: int) -> float:
     with tempfile.TemporaryDirectory(prefix="forebay-bench-") as directory:
         url = f"sqlite:///{directory}/jobs.db"
         open_store(url).close()
-        with race(count, "bench.sqlite", "--cycles", url, str(jobs // count)) as run:
+        with race(count, "bench.cycles", url, str(jobs // count), str(BATCH)) as run:
             return rate(jobs // count * count, run)
-
-
-def cycle_when_told(url: str, jobs: int) -> None:
-    store = open_store(url)
-    print("ready", flush=True)
-    sys.stdin.readline()
-    cycle(store, jobs, BATCH)
-    store.close()
 
 
 def bare(jobs: int, *, whole: bool) -> float:
@@ -212,9 +204,6 @@ def figures(scale: int) -> list[Figure]:
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["--cycles"]:
-        cycle_when_told(sys.argv[2], int(sys.argv[3]))
-        return
     args = arguments(__doc__)
     if not HUEY:
         print("huey is not installed: its figures are left out (install huey==3.5.* beside forebay)", file=sys.stderr)

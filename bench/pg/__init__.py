@@ -1,1 +1,1 @@
-"""The parts of `bench.postgres`: a server and its processes, the load, the peers, and the figures by theme."""
+"""The parts of `bench.postgres` that know Postgres: its server, its peers, and the figures by theme."""

@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from typing import Final
 
+from bench.crew import ours
+from bench.crew.cell import Cell, Values, latencies
+from bench.crew.load import BATCH
+from bench.crew.processes import Clients
 from bench.measure import Figure
-from bench.pg import ours
-from bench.pg.cell import Cell, Values, latencies
-from bench.pg.load import BATCH
-from bench.pg.processes import Clients
+from bench.pg import backlog
 from bench.pg.server import Bench
 
 SHALLOW: Final = 10_000
@@ -16,7 +17,7 @@ SHALLOW: Final = 10_000
 def claims(bench: Bench, depth: int, rows_of: int, cycles: int) -> Values:
     """Each cycle puts as many as it takes, so the depth stays."""
     with bench.database() as database, Clients() as clients:
-        ours.seed(database, depth, rows_of)
+        backlog.seed(database, depth, rows_of)
         database.settle_down()
         ours.run_client(database, clients, "worker", "cycle", BATCH, int(rows_of == 1), cycles)
         (tally,) = clients.tallies("worker").all()

@@ -1,32 +1,24 @@
-"""Enqueue and process together: one producer and one worker, a fleet, at four fifths of the ceiling, and for minutes.
-
-The producer holds the depth: it puts a batch whenever fewer than so many jobs wait. So neither side outruns the other,
-and the rate is what both sides and the server do together. Values are taken in a window after a warm-up.
-"""
+"""Enqueue and process together: flat out beside pgbench, a fleet, scheduled jobs, and for minutes."""
 
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 import psycopg
 
+from bench.crew import ours
+from bench.crew.cell import CLIENT, CPU, DEAD, LEFT, OFFERED, RATE, SERVER, WAL, Cell, Values, latencies
+from bench.crew.drain import COSTS
+from bench.crew.flow import CALLS, START_MOST, WARM_UP, Flow, at_share, flowing, together
+from bench.crew.load import BATCH
+from bench.crew.processes import Clients
 from bench.measure import Figure
-from bench.pg import ours
-from bench.pg.cell import CLIENT, CPU, DEAD, LEFT, OFFERED, RATE, SERVER, WAL, Cell, Values, Window, latencies
-from bench.pg.client import queue_of
-from bench.pg.load import BATCH
+from bench.pg import backlog
 from bench.pg.pgbench import ceiling, find_pgbench
-from bench.pg.processes import Clients
 from bench.pg.server import Bench, Database
 
-DEPTH: Final = 20_000
-_COSTS: Final = (CPU, SERVER, CLIENT, WAL)
-_CALLS: Final = ("claim-p50", "claim-p99", "enqueue-p50", "enqueue-p99")
-_START_MOST: Final = 60.0
-_SHARE: Final = 0.8
 _FLEET: Final = 8
 _FLEET_MOST: Final = 60_000
 """Jobs a second that no fleet here works off."""
@@ -43,97 +35,44 @@ class Lengths:
     buckets: int
     threads: int
     backlog: int
-    warm_up: float = 2.0
-
-
-class Flow:
-    """Both sides at work in one database."""
-
-    def __init__(self, database: Database, clients: Clients) -> None:
-        self.database = database
-        self.clients = clients
-
-    def measured(self, seconds: float) -> dict[str, float]:
-        window = Window(self.database, self.clients)
-        time.sleep(seconds)
-        return window.close()
-
-
-@contextmanager
-def flowing(
-    bench: Bench,
-    warm_up: float,
-    *,
-    kind: str = "email",
-    depth: int = DEPTH,
-    rate: int = 0,
-    size: tuple[int, int] = ours.FLOW,
-    processes: int = 0,
-    ledger: bool = True,
-) -> Iterator[Flow]:
-    with bench.database() as database, Clients() as clients:
-        ours.prepare(database, ledger)
-        workers = clients.tallies("worker")
-        ours.start_client(database, clients, "producer", "produce", kind, BATCH, depth, rate)
-        ours.start_worker(database, clients, size, processes, queue_of(kind))
-        busy = max(1, processes)
-        clients.wait_until(
-            lambda: sum(tally.jobs > 0 for tally in workers.all()) >= busy, _START_MOST, "every process at work"
-        )
-        time.sleep(warm_up)
-        yield Flow(database, clients)
-        clients.stop()
-
-
-def together(bench: Bench, lengths: Lengths, kind: str = "email", ledger: bool = True) -> Values:
-    with flowing(bench, lengths.warm_up, kind=kind, ledger=ledger) as flow:
-        values = flow.measured(lengths.window)
-        return {**values, DEAD: flow.database.dead()}
 
 
 def fleet(bench: Bench, lengths: Lengths) -> Values:
     """One producer feeds them all: mostly a measure of how little the idle ones disturb it."""
-    with flowing(bench, lengths.warm_up, size=ours.DEFAULTS, processes=_FLEET) as flow:
+    with flowing(bench, size=ours.DEFAULTS, processes=_FLEET) as flow:
         return flow.measured(lengths.window)
 
 
 def fleet_flat_out(bench: Bench, lengths: Lengths) -> Values:
     """On a backlog that outlasts the window."""
     with bench.database() as database, Clients() as clients:
-        ours.seed(database, round(_FLEET_MOST * (2 * lengths.warm_up + lengths.window)))
+        backlog.seed(database, round(_FLEET_MOST * (2 * WARM_UP + lengths.window)))
         database.settle_down()
         ours.start_worker(database, clients, ours.DEFAULTS, _FLEET)
         workers = clients.tallies("worker")
         clients.wait_until(
-            lambda: sum(tally.jobs > 0 for tally in workers.all()) >= _FLEET, _START_MOST, "every process at work"
+            lambda: sum(tally.jobs > 0 for tally in workers.all()) >= _FLEET, START_MOST, "every process at work"
         )
-        time.sleep(lengths.warm_up)
+        time.sleep(WARM_UP)
         values = Flow(database, clients).measured(lengths.window)
-        left = database.number(ours.LEFT)
+        left = database.number(backlog.LEFT)
         clients.stop()
         return {**values, LEFT: left}
-
-
-def at_share(bench: Bench, lengths: Lengths, ceiling_of: Callable[[], float]) -> Values:
-    """At four fifths of what both sides reached flat out."""
-    offered = round(_SHARE * ceiling_of())
-    with flowing(bench, lengths.warm_up, rate=offered) as flow:
-        return {**flow.measured(lengths.window), OFFERED: float(offered)}
 
 
 def scheduled(bench: Bench, lengths: Lengths) -> Values:
     """How late jobs start that were due at some time, while a deep backlog is worked off and kept deep."""
     with bench.database() as database, Clients() as clients:
-        ours.seed(database, lengths.backlog)
+        backlog.seed(database, lengths.backlog)
         database.settle_down()
         ours.start_client(database, clients, "producer", "produce", "email", BATCH * 10, 0, 0)
         ours.start_worker(database, clients, ours.FLOW)
         ours.start_client(database, clients, "scheduler", "schedule", _SCHEDULED_RATE)
         late = clients.tallies("worker")
-        clients.wait_until(lambda: sum(t.taken("late") for t in late.all()) > 0, _START_MOST, "the first due job")
-        time.sleep(lengths.warm_up)
+        clients.wait_until(lambda: sum(t.taken("late") for t in late.all()) > 0, START_MOST, "the first due job")
+        time.sleep(WARM_UP)
         values = Flow(database, clients).measured(lengths.window)
-        left = database.number(ours.LEFT)
+        left = database.number(backlog.LEFT)
         clients.stop()
         return {**values, LEFT: left}
 
@@ -147,36 +86,36 @@ def threads(bench: Bench, jobs: int) -> Values:
 
 
 def for_minutes(bench: Bench, lengths: Lengths) -> Values:
-    with flowing(bench, lengths.warm_up) as flow:
+    with flowing(bench) as flow:
         rates = _buckets(flow, lengths, lengths.buckets, "flat")
         third = len(rates) // 3
         return {
             RATE: sum(rates) / len(rates),
             "lowest": min(rates),
             "end-over-start": sum(rates[-third:]) / sum(rates[:third]),
-            DEAD: flow.database.dead(),
+            **flow.place.traces(),
         }
 
 
 def with_snapshot(bench: Bench, lengths: Lengths) -> Values:
     """First without, for a third of the time; then a transaction of the same database holds its snapshot."""
-    with flowing(bench, lengths.warm_up) as flow:
+    with flowing(bench) as flow:
         third = lengths.buckets // 3
         free = _buckets(flow, lengths, third, "no snapshot")
-        with psycopg.connect(flow.database.url) as holder:
+        with psycopg.connect(flow.place.url) as holder:
             holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             holder.execute("SELECT count(*) FROM forebay.queue")
             held = _buckets(flow, lengths, lengths.buckets, "snapshot held")
-            dead = flow.database.dead()
+            traces = flow.place.traces()
         return {
             "free": sum(free) / len(free),
             "held": sum(held) / len(held),
             "held-end": sum(held[-third:]) / third,
-            DEAD: dead,
+            **traces,
         }
 
 
-def _buckets(flow: Flow, lengths: Lengths, count: int, what: str) -> list[float]:
+def _buckets(flow: Flow[Database], lengths: Lengths, count: int, what: str) -> list[float]:
     rates = [flow.measured(lengths.bucket)[RATE] for _ in range(count)]
     told = " ".join(f"{rate:,.0f}" for rate in rates)
     print(f"{what}, jobs/s in buckets of {lengths.bucket:g} s: {told}", file=sys.stderr, flush=True)
@@ -184,9 +123,9 @@ def _buckets(flow: Flow, lengths: Lengths, count: int, what: str) -> list[float]
 
 
 def figures(bench: Bench, lengths: Lengths) -> list[Figure]:
-    flat_out = Cell("end_to_end/forebay", lambda: together(bench, lengths))
-    failing = Cell("end_to_end/forebay-failing", lambda: together(bench, lengths, "flaky"))
-    all_of_it = (*_COSTS, *_CALLS, DEAD)
+    flat_out = Cell("end_to_end/forebay", lambda: together(bench, lengths.window))
+    failing = Cell("end_to_end/forebay-failing", lambda: together(bench, lengths.window, "flaky"))
+    all_of_it = (*COSTS, *CALLS, DEAD)
     found: list[Figure] = []
     base = None
     if find_pgbench() is not None:
@@ -194,18 +133,18 @@ def figures(bench: Bench, lengths: Lengths) -> list[Figure]:
         found += bare.figures((CPU, SERVER, CLIENT, WAL))
         base = "end_to_end/pgbench"
     found += flat_out.figures(all_of_it, base, rate="≥ 50,000 and ≥ 0.6 ×")
-    silent = Cell("end_to_end/forebay-without-ledger", lambda: together(bench, lengths, ledger=False))
-    found += silent.figures(_COSTS, "end_to_end/forebay", rate="≤ 1.1 ×")
+    silent = Cell("end_to_end/forebay-without-ledger", lambda: together(bench, lengths.window, ledger=False))
+    found += silent.figures(COSTS, "end_to_end/forebay", rate="≤ 1.1 ×")
     found += failing.figures(all_of_it, "end_to_end/forebay", rate="≥ 0.75 ×")
     single = Cell("single/enqueue-64-threads", lambda: threads(bench, lengths.threads))
     found += single.figures(("enqueue-p50", "enqueue-p99"), rate="≥ 8,000", enqueue_p99="< 25")
     name = "latency/80-percent"
-    eased = Cell(name, lambda: at_share(bench, lengths, lambda: flat_out.read(RATE, name)))
-    found += eased.figures((OFFERED, *_COSTS, *_CALLS), claim_p99="< 10")
+    eased = Cell(name, lambda: at_share(bench, lengths.window, lambda: flat_out.read(RATE, name)))
+    found += eased.figures((OFFERED, *COSTS, *CALLS), claim_p99="< 10")
     many = Cell("fleet/8x64", lambda: fleet_flat_out(bench, lengths))
-    found += many.figures((*_COSTS, "claim-p50", "claim-p99", LEFT), rate="≥ 30,000", claim_p99="< 15")
+    found += many.figures((*COSTS, "claim-p50", "claim-p99", LEFT), rate="≥ 30,000", claim_p99="< 15")
     fed = Cell("fleet/8x64-fed-by-one", lambda: fleet(bench, lengths))
-    found += fed.figures((*_COSTS, "claim-p50", "claim-p99"), "fleet/8x64")
+    found += fed.figures((*COSTS, "claim-p50", "claim-p99"), "fleet/8x64")
     return found
 
 

@@ -20,11 +20,11 @@ from uuid import UUID
 import psycopg
 from psycopg import sql
 
-from bench.pg import ours
-from bench.pg.cell import RATE, Values, costs
-from bench.pg.client import LEASE, drafts
-from bench.pg.load import BATCH
-from bench.pg.processes import Clients
+from bench.crew.cell import RATE, Values, costs
+from bench.crew.client import LEASE, drafts
+from bench.crew.load import BATCH
+from bench.crew.processes import Clients
+from bench.pg import backlog
 from bench.pg.server import Bench, Database
 from forebay import Want, open_store
 from forebay.core.outcome import Ack
@@ -182,7 +182,7 @@ def ceiling(bench: Bench, seconds: float) -> Values:
     """Enqueue, claim and acknowledge in batches of a hundred, on a backlog of a depth that stays."""
     with bench.database() as database, Clients() as clients:
         script = record(database.url)
-        ours.seed(database, 20_000)
+        backlog.seed(database, 20_000)
         database.settle_down()
         server, wal, client = database.server_cpu(), database.wal(), clients.cpu()
         found = run(database, clients, script.cycle, script.variables, connections=CONNECTIONS, seconds=seconds)

@@ -13,7 +13,8 @@ from typing import Any, Final, Self
 
 import psycopg
 
-from bench.pg.processes import cpu_seconds
+from bench.crew.cell import DEAD
+from bench.crew.processes import cpu_seconds
 from forebay.testing.servers.postgres import PostgresServer
 
 SETTINGS: Final = {
@@ -42,6 +43,10 @@ class Database:
         self._server = server
         self._connection = psycopg.connect(url, autocommit=True)
 
+    @property
+    def plain_url(self) -> str:
+        return self.url
+
     def fetch(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         cursor = self._connection.execute(statement, parameters)
         return cursor.fetchall() if cursor.description else []
@@ -53,8 +58,8 @@ class Database:
         """Bytes of WAL that the server has written, ever. Nobody else writes."""
         return self.number(_WAL)
 
-    def dead(self) -> float:
-        return self.number(_DEAD)
+    def traces(self) -> dict[str, float]:
+        return {DEAD: self.number(_DEAD)}
 
     def settle_down(self, *, analyze: bool = False) -> None:
         """After the seeding: what it left to vacuum and to write is done before the clock starts.

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from bench.crew import ours
+from bench.crew.cell import CPU, RATE, Cell, Values, Window, costs, percentile
+from bench.crew.load import BATCH
+from bench.crew.processes import Clients
 from bench.measure import Figure
-from bench.pg import ours
-from bench.pg.cell import CPU, RATE, Cell, Values, Window, costs, percentile
-from bench.pg.load import BATCH
+from bench.pg import backlog
 from bench.pg.pgbench import find_pgbench, record, run
-from bench.pg.processes import Clients
 from bench.pg.server import Bench, top
 
 BATCHES: Final = (1, 10, 50, 100, 200, 1_000)
@@ -34,7 +35,7 @@ class Sweep:
 
     def batch(self, size: int) -> Values:
         with self.bench.database() as database, Clients() as clients:
-            ours.seed(database, self.backlog)
+            backlog.seed(database, self.backlog)
             database.settle_down()
             ours.start_client(database, clients, "worker", "loop", size)
             done = clients.tallies("worker")
@@ -52,7 +53,7 @@ class Sweep:
     def connections(self, count: int) -> Values:
         with self.bench.database() as database, Clients() as clients:
             script = record(database.url)
-            ours.seed(database, self.backlog)
+            backlog.seed(database, self.backlog)
             database.settle_down()
             server, wal, client = database.server_cpu(), database.wal(), clients.cpu()
             with database.waits() as waits:

@@ -7,8 +7,8 @@ import time
 from datetime import timedelta
 from typing import Any
 
-from bench.pg.load import BULK, payloads
-from bench.pg.tally import CLAIM, ENQUEUE, Tally
+from bench.crew.load import BULK, payloads
+from bench.crew.tally import CLAIM, ENQUEUE, Tally
 
 
 async def prepare(url: str) -> None:

@@ -4,8 +4,8 @@ import sys
 import time
 from typing import Any
 
-from bench.pg.load import BULK, payloads
-from bench.pg.tally import CLAIM, ENQUEUE, Tally
+from bench.crew.load import BULK, payloads
+from bench.crew.tally import CLAIM, ENQUEUE, Tally
 
 CONNECTIONS = 7
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from bench.pg.tally import VARIABLE, Tallies
+from bench.crew.tally import VARIABLE, Tallies
 from forebay.testing.servers.process import Child, Keep, environment, tail
 
 ROOT: Final = Path(__file__).parents[2]

@@ -1,10 +1,11 @@
-"""Our clients, a process each: `python -m bench.pg.client WHAT …`. They count and time what they do in their tally.
+"""Our clients, a process each: `python -m bench.crew.client WHAT …`. They count and time what they do in their tally.
 
     bulk JOBS                      enqueue_many, once
     produce KIND BATCH DEPTH RATE  batches until stopped, while fewer than DEPTH wait; or, if not 0, RATE jobs a second
     schedule RATE                  single jobs due within a second or so, until stopped
     threads JOBS                   64 threads, each enqueueing one job a call
     loop BATCH                     claim and acknowledge without a worker, until stopped
+    both KIND BATCH DEPTH RATE     produce and loop in one process, for a store that only one may have
     cycle BATCH SINGLES CYCLES     enqueue, claim, acknowledge, and the times of the claims
 
 The store is FOREBAY_URL, the workers' tallies are in the folder that FOREBAY_BENCH_WORKERS names.
@@ -18,14 +19,15 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
 
-from bench.pg.load import BATCH, payloads
-from bench.pg.tally import CLAIM, ENQUEUE, Tallies, Tally
+from bench.crew.load import BATCH, payloads
+from bench.crew.tally import CLAIM, ENQUEUE, Tallies, Tally
 from forebay import Draft, Forebay, Store, Want, open_store
 from forebay.core.instant import seconds
 from forebay.core.outcome import Ack
 
 THREADS = 64
 WORKERS = "FOREBAY_BENCH_WORKERS"
+PRODUCER = "producer"
 LEASE = seconds(600)
 _PAUSE = 0.001
 _BEHIND_MOST = 0.1
@@ -51,8 +53,7 @@ def bulk(tally: Tally, jobs: int) -> None:
     fb.close()
 
 
-def produce(tally: Tally, kind: str, batch: int, depth: int, rate: int) -> None:
-    store = open_store(os.environ["FOREBAY_URL"])
+def produce(store: Store, tally: Tally, kind: str, batch: int, depth: int, rate: int) -> None:
     done = Tallies(Path(os.environ[WORKERS]))
     loads = payloads(1_000)
     queue = queue_of(kind)
@@ -108,11 +109,17 @@ def threads(tally: Tally, jobs: int) -> None:
     store.close()
 
 
-def loop(tally: Tally, batch: int) -> None:
-    store = open_store(os.environ["FOREBAY_URL"])
+def loop(store: Store, tally: Tally, batch: int) -> None:
     while True:
         if not _claim_and_ack(store, tally, batch):
             time.sleep(_PAUSE)
+
+
+def both(tally: Tally, kind: str, batch: int, depth: int, rate: int) -> None:
+    store = open_store(os.environ["FOREBAY_URL"])
+    other = Tally.of_this_process(Path(os.environ[WORKERS]).parent / PRODUCER)
+    Thread(target=produce, args=(store, other, kind, batch, depth, rate), daemon=True).start()
+    loop(store, tally, batch)
 
 
 def cycles(tally: Tally, batch: int, singles: bool, count: int) -> None:
@@ -138,10 +145,11 @@ def main(what: str, *given: str) -> None:
     numbers = [int(word) for word in given if word.isdigit()]
     does: dict[str, Callable[[], None]] = {
         "bulk": lambda: bulk(tally, numbers[0]),
-        "produce": lambda: produce(tally, given[0], *numbers),
+        "produce": lambda: produce(open_store(os.environ["FOREBAY_URL"]), tally, given[0], *numbers),
         "schedule": lambda: schedule(numbers[0]),
         "threads": lambda: threads(tally, numbers[0]),
-        "loop": lambda: loop(tally, numbers[0] if numbers else BATCH),
+        "loop": lambda: loop(open_store(os.environ["FOREBAY_URL"]), tally, numbers[0] if numbers else BATCH),
+        "both": lambda: both(tally, given[0], *numbers),
         "cycle": lambda: cycles(tally, numbers[0], bool(numbers[1]), numbers[2]),
     }
     does[what]()

@@ -36,8 +36,8 @@ class Tally:
         self._samples = memoryview(self._map)[8 * _HEAD :].cast("d")
 
     @classmethod
-    def of_this_process(cls) -> "Tally":
-        folder = Path(os.environ[VARIABLE])
+    def of_this_process(cls, folder: Path | None = None) -> "Tally":
+        folder = folder or Path(os.environ[VARIABLE])
         folder.mkdir(exist_ok=True)
         return cls(folder / f"{os.getpid()}.tally", new=True)
 

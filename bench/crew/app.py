@@ -1,15 +1,16 @@
-"""Our side as users run it: `forebay worker bench.pg.app:fb`. Handlers only count; claims are timed."""
+"""Our side as users run it: `forebay worker bench.crew.app:fb`. Handlers only count; claims are timed."""
 
 import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final, cast
 
-from bench.pg.tally import CLAIM, LATE, Tally
+from bench.crew.tally import CLAIM, LATE, Tally
 from forebay import Context, Forebay, QueueSpec, Store, Want
 from forebay.core.instant import ms
-from forebay.core.lease import Lease
+from forebay.core.lease import Lease, Settled, Settlement
 from forebay.core.policy import Fixed, Routing
+from forebay.store.protocol import Exchanging
 
 ONE_IN: Final = 20
 """One job in so many fails on its first attempt."""
@@ -34,10 +35,24 @@ class TimedStore:
         return leases
 
 
+class TimedExchange(TimedStore):
+    """One that takes verdicts along: those claims are timed as well, verdicts and all."""
+
+    def exchange(
+        self, settlements: Sequence[Settlement], wants: Sequence[Want], owner: str, lease_for: timedelta
+    ) -> tuple[list[Settled], list[Lease]]:
+        began = time.perf_counter()
+        answers, leases = self._store.exchange(settlements, wants, owner, lease_for)  # type: ignore[attr-defined]
+        if leases:
+            _tally.add(CLAIM, time.perf_counter() - began)
+        return answers, leases
+
+
 class TimedForebay(Forebay):
     @property
     def store(self) -> Store:
-        return cast(Store, TimedStore(super().store))
+        store = super().store
+        return cast(Store, TimedExchange(store) if isinstance(store, Exchanging) else TimedStore(store))
 
 
 fb = TimedForebay()

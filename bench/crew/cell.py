@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from bench.crew.place import Place
+from bench.crew.processes import Clients
 from bench.measure import Figure
-from bench.pg.processes import Clients
-from bench.pg.server import Database
 
 Values = Mapping[str, float]
 
@@ -24,9 +24,13 @@ WAL: Final = "wal"
 DEAD: Final = "dead"
 LEFT: Final = "left"
 OFFERED: Final = "offered"
+PUT: Final = "put"
+BOTH: Final = "put-and-drained"
 _UNITS: Final = {
     RATE: "jobs/s",
     OFFERED: "jobs/s",
+    PUT: "jobs/s",
+    BOTH: "jobs/s",
     CPU: "jobs",
     SERVER: "µs/job",
     CLIENT: "µs/job",
@@ -60,11 +64,11 @@ class Cell:
         return [rate, *(self.figure(key, goal=goals.get(key.replace("-", "_"), "")) for key in keys)]
 
 
-def ratio(name: str, ours: Sequence[Cell], theirs: Sequence[Cell], goal: str) -> Figure:
+def ratio(name: str, ours: Sequence[Cell], theirs: Sequence[Cell], goal: str, key: str = RATE) -> Figure:
     """The best of ours over the best of theirs, of the same round."""
 
     def best(cells: Sequence[Cell]) -> float:
-        return max(cell.read(RATE, name) for cell in cells)
+        return max(cell.read(key, name) for cell in cells)
 
     return Figure(name, "×", lambda: best(ours) / best(theirs), goal=goal)
 
@@ -94,15 +98,15 @@ def costs(jobs: int, server: float, client: float, wal: float) -> dict[str, floa
 class Window:
     """From its making to `close`: jobs done by a group of clients, and what it took."""
 
-    def __init__(self, database: Database, clients: Clients, group: str = "worker") -> None:
-        self._database = database
+    def __init__(self, place: Place, clients: Clients, group: str = "worker") -> None:
+        self._place = place
         self._clients = clients
         self._group = clients.tallies(group)
         self._others = clients.tallies("producer")
         self._marks = self._group.marks()
         self._other_marks = self._others.marks()
-        self._wal = database.wal()
-        self._server = database.server_cpu()
+        self._wal = place.wal()
+        self._server = place.server_cpu()
         self._client = clients.cpu()
         self._jobs = self._group.jobs()
         self._at = time.perf_counter()
@@ -110,9 +114,9 @@ class Window:
     def close(self) -> dict[str, float]:
         took = time.perf_counter() - self._at
         jobs = self._group.jobs() - self._jobs
-        server = self._database.server_cpu() - self._server
+        server = self._place.server_cpu() - self._server
         client = self._clients.cpu() - self._client
-        wal = self._database.wal() - self._wal
+        wal = self._place.wal() - self._wal
         self._clients.check()
         return {
             RATE: jobs / took,

@@ -1,0 +1,34 @@
+"""Whole cycles by a process that waits to be told: `python -m bench.cycles URL JOBS BATCH`, for `measure.race`."""
+
+import sys
+
+from bench.memory import LEASE, cycle, drafts
+from forebay import Store, Want, open_store
+from forebay.core.lease import Settlement
+from forebay.core.outcome import Ack
+from forebay.store.protocol import Exchanging
+
+
+def work(store: Store, jobs: int, batch: int) -> None:
+    """As a worker does it: enqueue, claim, acknowledge; verdicts ride on the next claim where the store lets them."""
+    if not isinstance(store, Exchanging):
+        return cycle(store, jobs, batch)
+    want, settled = [Want("default", batch)], list[Settlement]()
+    for _ in range(jobs // batch):
+        store.enqueue(drafts(batch))
+        _, leases = store.exchange(settled, want, "bench", LEASE)
+        settled = [(lease, Ack()) for lease in leases]
+    store.settle(settled)
+    return None
+
+
+def main(url: str, jobs: int, batch: int) -> None:
+    store = open_store(url)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    work(store, jobs, batch)
+    store.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
