@@ -24,6 +24,7 @@ def commands() -> tuple[Command | Group, ...]:
         about,
         audit,
         bench,
+        chaos,
         cron,
         design,
         dlq,
@@ -65,6 +66,7 @@ def commands() -> tuple[Command | Group, ...]:
         *report.COMMANDS,
         *gen.COMMANDS,
         *bench.COMMANDS,
+        *chaos.COMMANDS,
         *about.COMMANDS,
     )
 
