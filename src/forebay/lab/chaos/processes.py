@@ -8,11 +8,11 @@ from random import Random
 from typing import Final
 
 from forebay.lab.chaos.fault import Fault
-from forebay.lab.chaos.recovery import lines_of
+from forebay.lab.chaos.recovery import last_lines_of, lines_of
 from forebay.lab.chaos.scene import Bite, Scene, alive, now, pause
 
 _TICK_SECONDS: Final = 0.05
-_RECENT_SECONDS: Final = 1.0
+_RECENT: Final = 500_000
 
 
 class KillWorker(Fault, frozen=True):
@@ -146,14 +146,19 @@ class FlapDependency(Fault, frozen=True):
 
 
 def busy_worker(scene: Scene, rng: Random) -> int:
-    """One that has begun a job within the last second; a new one that is still coming up has none to lose."""
+    """One that runs jobs just now, and not only such as fail by themselves."""
 
     def look() -> list[int]:
-        recent = time.time() - _RECENT_SECONDS
-        busy = {int(file.name.partition("-")[0]) for file in scene.starts.iterdir() if file.stat().st_mtime > recent}
-        return sorted(busy.intersection(scene.fleet.workers()))
+        return [pid for pid in sorted(scene.fleet.workers()) if runs_any(scene, pid)]
 
     return rng.choice(scene.until(look, "a worker runs jobs", 20))
+
+
+def runs_any(scene: Scene, pid: int) -> bool:
+    done = {(line.job, line.delivery) for line in last_lines_of(scene.effects, pid)}
+    recent = now() - _RECENT
+    starts = (line for line in last_lines_of(scene.starts, pid) if line.at > recent and scene.steady(line.seq))
+    return any((line.job, line.delivery) not in done for line in starts)
 
 
 def _starts(scene: Scene) -> int:

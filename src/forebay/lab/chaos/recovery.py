@@ -4,9 +4,10 @@ Where a fault stopped processes, recovery is the time from it until the last of 
 again somewhere; it bit if they ran any. Else it is the time from the end of the fault until the next effect.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
+from typing import Final
 
 import msgspec
 from msgspec import Struct
@@ -32,23 +33,39 @@ class _Written(Struct):
     effect_at: datetime | None = None
 
 
+_TAIL_BYTES: Final = 32_768
 _decode = msgspec.json.Decoder(_Written).decode
 
 
-def lines_of(folder: Path, without: set[int] | frozenset[int] = frozenset()) -> list[Line]:
-    """All lines below it, but for the clocks of these processes; a torn last line is left out."""
+def lines_of(folder: Path, without: Container[int] = ()) -> list[Line]:
+    """All lines below it, but for those of these processes; a torn last line is left out."""
+    files = sorted(folder.glob("*.ndjson")) if folder.exists() else []
+    pids = [int(path.name.partition("-")[0]) for path in files]
+    return [
+        line
+        for path, pid in zip(files, pids, strict=True)
+        if pid not in without
+        for line in _read(path.read_bytes(), pid)
+    ]
+
+
+def last_lines_of(folder: Path, pid: int) -> list[Line]:
+    """Of one process, those at the end of its file."""
     found: list[Line] = []
-    for path in sorted(folder.glob("*.ndjson")) if folder.exists() else ():
-        pid = int(path.name.partition("-")[0])
-        if pid in without:
-            continue
-        whole, _, _ = path.read_bytes().rpartition(b"\n")
-        for text in whole.splitlines():
-            line = _decode(text)
-            moment = line.started_at or line.effect_at
-            assert moment is not None
-            found.append(Line(line.seq, line.job_id, line.delivery, round(moment.timestamp() * 1_000_000), pid))
+    for path in folder.glob(f"{pid}-*.ndjson"):
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+            found += _read(file.read() if not file.tell() else file.read().partition(b"\n")[2], pid)
     return found
+
+
+def _read(data: bytes, pid: int) -> Iterator[Line]:
+    whole, _, _ = data.rpartition(b"\n")
+    for text in whole.splitlines():
+        line = _decode(text)
+        moment = line.started_at or line.effect_at
+        assert moment is not None
+        yield Line(line.seq, line.job_id, line.delivery, round(moment.timestamp() * 1_000_000), pid)
 
 
 def recovered(

@@ -28,8 +28,7 @@ from forebay.lab.chaos.faults import Fault, fault_of
 from forebay.lab.chaos.parts import build
 from forebay.lab.chaos.plan import Kept, Plan, Scale
 from forebay.lab.chaos.recovery import lines_of, recovered
-from forebay.lab.chaos.scene import LOAD_FIRST, Bite, Impossible, Scene, Strike, Stuck, now, pause
-from forebay.lab.draw import parse_mix
+from forebay.lab.chaos.scene import Bite, Impossible, Scene, Strike, Stuck, now, pause
 from forebay.lab.mix import QUEUE
 from forebay.lab.proof import EXITS, Answer, Verdict, audit, audit_quickly
 from forebay.store.protocol import Ledgered, Query, Store
@@ -39,7 +38,6 @@ LOG: Final = "chaos.ndjson"
 _WARM_EFFECTS: Final = 20
 _NAMED: Final = 5
 _TICK: Final = 1_000_000
-_UNSTEADY: Final = ("flapping", "poison", "dependent")
 
 
 class Outcome(Struct, kw_only=True):
@@ -166,12 +164,7 @@ class Runner:
         if (code := scene.fleet.stop()) != 0:
             scene.blame(f"the fleet left with code {code}")
         starts, effects = (lines_of(folder, scene.skewed) for folder in (scene.starts, scene.effects))
-        mix = parse_mix(plan.load.mix)
-
-        def steady(seq: int) -> bool:
-            return seq >= LOAD_FIRST and mix.kind(plan.seed, seq) not in _UNSTEADY
-
-        recovered(scene.strikes, starts, effects, steady)
+        recovered(scene.strikes, starts, effects, scene.steady)
         (scene.directory / LOG).write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in scene.strikes))
         self._judge_lives(scene.store)
         if kind := scene.memo.get("innocent"):
@@ -194,6 +187,8 @@ class Runner:
         violations = ledger(entries, drained=True)
         for violation in violations[:_NAMED]:
             scene.blame(f"the ledger: {violation}")
+        if violations:
+            self._keep_lives(entries, {violation.job for violation in violations[:_NAMED]})
         if scene.memo.get("ticks"):
             ticks = [e.record.tick for e in entries if e.record.verb == "fire" and e.record.tick is not None]
             if len(ticks) != len(set(ticks)):
@@ -201,6 +196,16 @@ class Runner:
             if ticks and (missed := (max(ticks) - min(ticks)) // _TICK + 1 - len(set(ticks))):
                 scene.blame(f"{missed} slots of the schedule did not fire")
             scene.say(f"{len(ticks)} slots fired")
+
+    def _keep_lives(self, entries: list[LedgerEntry], jobs: set[int | None]) -> None:
+        """What the ledger tells of these jobs, for whoever looks into it."""
+        with (self.scene.directory / "lives.ndjson").open("wb") as out:
+            for entry in entries:
+                for span in entry.record.spans:
+                    for job in jobs:
+                        if job is not None and span.first <= job < span.first + span.n:
+                            told = [job, entry.offset, entry.record.at, entry.record.verb, entry.record.owner, span]
+                            out.write(msgspec.json.encode(told) + b"\n")
 
     def _judge_innocent(self, kind: str) -> None:
         dead = self.scene.store.browse(Query(queue=QUEUE, kind=kind), 0, BATCH_MOST).jobs

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from forebay import Draft, ForebayError, Job, Store
 from forebay.lab.chaos.plan import Kept, Plan, Scale
+from forebay.lab.draw import parse_mix
 from forebay.lab.fleet import Fleet
 from forebay.lab.ground import Ground
 from forebay.lab.load import Load
@@ -29,6 +30,7 @@ T = TypeVar("T")
 LOAD_FIRST: Final = 1_000_000
 """The first seq of the load; those below are for the jobs that faults send."""
 
+_UNSTEADY: Final = ("flapping", "poison", "dependent")
 _LOOK_EVERY: Final = 0.02
 
 
@@ -92,6 +94,7 @@ class Scene:
         self._store: Store | None = None
         self._told = Lock()
         self._next = 1
+        self._mix = parse_mix(plan.load.mix)
 
     # The parts that every plan with a load has; asking for one that is not there is a mistake in the plan.
 
@@ -167,6 +170,10 @@ class Scene:
             if time.monotonic() > deadline:
                 raise Stuck(f"not within {patience:g} s: {what}")
             time.sleep(_LOOK_EVERY)
+
+    def steady(self, seq: int) -> bool:
+        """A job of the load that does not fail by itself: it starts again only if somebody stopped it."""
+        return seq >= LOAD_FIRST and self._mix.kind(self.plan.seed, seq) not in _UNSTEADY
 
     def environment(self) -> dict[str, str]:
         """What the processes of the fleet see."""
