@@ -30,13 +30,25 @@ _SCHEMES: Final = {"postgresql": "postgres", "postgres": "postgres", "redis": "r
 
 def _arguments(parser: ArgumentParser) -> None:
     parser.add_argument("plans", nargs="*", metavar="PLAN", help="names, files of TOML, or all: f01 … f24")
-    parser.add_argument("--store", metavar="STORE", help="sqlite, postgres, redis, memory or a URL (default: the plan's)")
-    parser.add_argument("--scale", choices=("quick", "nightly", "release"), default="quick", help="how often (default: quick)")
+    parser.add_argument(
+        "--store", metavar="STORE", help="sqlite, postgres, redis, memory or a URL (default: the plan's)"
+    )
+    parser.add_argument(
+        "--scale", choices=("quick", "nightly", "release"), default="quick", help="how often (default: quick)"
+    )
     parser.add_argument("--seed", type=int, metavar="N", help="the same seed: the same jobs, moments, victims")
-    parser.add_argument("--for", type=length, dest="limit", metavar="LENGTH", help="so long, instead of the plan's counts")
-    parser.add_argument("--audit", choices=("quick", "spark"), default="quick", help="who judges besides (default: quick)")
-    parser.add_argument("--report", metavar="DIR", help="leave every strike, receipts, effects, logs and the table there")
-    parser.add_argument("--list", action="store_true", help="the plans, where they make sense, and how often they strike")
+    parser.add_argument(
+        "--for", type=length, dest="limit", metavar="LENGTH", help="so long, instead of the plan's counts"
+    )
+    parser.add_argument(
+        "--audit", choices=("quick", "spark"), default="quick", help="who judges besides (default: quick)"
+    )
+    parser.add_argument(
+        "--report", metavar="DIR", help="leave every strike, receipts, effects, logs and the table there"
+    )
+    parser.add_argument(
+        "--list", action="store_true", help="the plans, where they make sense, and how often they strike"
+    )
 
 
 def _chaos(call: Call) -> int:
@@ -53,7 +65,9 @@ def _chaos(call: Call) -> int:
         plans = [msgspec.structs.replace(plan, seed=args.seed) for plan in plans]
     todo = [(plan, kept, where) for plan in plans for kept, where in _grounds(plan, args.store)]
     if not todo:
-        raise Invalid("--store", f"no plan named is for {args.store}", "`forebay chaos --list` shows where each makes sense")
+        raise Invalid(
+            "--store", f"no plan named is for {args.store}", "`forebay chaos --list` shows where each makes sense"
+        )
     with _folder(args.report) as folder:
         outcomes = [_run(call, folder, *each) for each in todo]
         table = _table(call, outcomes)

@@ -205,7 +205,9 @@ class SecondOwner(Fault, frozen=True):
             first.stdout.readline()
         second = run(command)
         if second.returncode == 0 or first.poll() is not None:
-            scene.blame(f"two owners of one journal: the second ended with {second.returncode}, the first {first.poll()}")
+            scene.blame(
+                f"two owners of one journal: the second ended with {second.returncode}, the first {first.poll()}"
+            )
         said = (second.stderr or second.stdout).strip().splitlines()[-1:]
         return Bite(second.returncode != 0 and "lock" in "".join(said) + second.stderr, f"refused: {said}", acks=1)
 

@@ -33,16 +33,16 @@ class KillBeforeAck(Fault, frozen=True):
         if dead:
             scene.blame(f"jobs that were killed once are dead letters: {dead}")
         effects = [line for line in lines_of(scene.effects) if line.job in set(ids)]
-        twice = {line.job for line in effects if line.delivery == 1} & {line.job for line in effects if line.delivery > 1}
+        twice = {line.job for line in effects if line.delivery == 1} & {
+            line.job for line in effects if line.delivery > 1
+        }
         return Bite(twice == set(ids), f"{len(twice)} of {len(ids)} had their effect, were killed and ran again")
 
 
 class BadHandler(Fault, frozen=True):
     """A handler that ends its process, starves it or wedges it. It gets what it deserves, the others lose nothing."""
 
-    does: Literal[
-        "exits", "crashes", "hungers", "holds_the_interpreter", "leaks_threads", "eats_descriptors", "forks"
-    ]
+    does: Literal["exits", "crashes", "hungers", "holds_the_interpreter", "leaks_threads", "eats_descriptors", "forks"]
 
     def strike(self, scene: Scene, rng: Random) -> Bite:
         (job_id,) = scene.send(self.does, lives=_LIVES)

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     import psycopg
 
 _SESSIONS: Final = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> ALL (%s)"
-_TERMINATE: Final = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE client_port IS NOT NULL AND pid <> ALL (%s)"
+_TERMINATE: Final = (
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE client_port IS NOT NULL AND pid <> ALL (%s)"
+)
 _LINES_A_SECOND: Final = 1.0
 _VOLUME_BYTES: Final = 80 * 2**20
 
@@ -133,7 +135,9 @@ class Clash(Fault, frozen=True):
             pause(0.7)
             after = _clashes(connection)
         rollbacks, deadlocks = (now - then for now, then in zip(after, before, strict=True))
-        return Bite(rollbacks + deadlocks > 0, f"{rollbacks} transactions rolled back, {deadlocks} of them by deadlocks")
+        return Bite(
+            rollbacks + deadlocks > 0, f"{rollbacks} transactions rolled back, {deadlocks} of them by deadlocks"
+        )
 
     @staticmethod
     def _lock(connection: "psycopg.Connection[tuple[Any, ...]]", tables: list[str]) -> None:
@@ -142,7 +146,9 @@ class Clash(Fault, frozen=True):
 
         with suppress(psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure), connection.transaction():
             for table in tables:
-                connection.execute(sql.SQL("LOCK TABLE forebay.{} IN SHARE ROW EXCLUSIVE MODE").format(sql.Identifier(table)))
+                connection.execute(
+                    sql.SQL("LOCK TABLE forebay.{} IN SHARE ROW EXCLUSIVE MODE").format(sql.Identifier(table))
+                )
                 pause(0.02)
 
 
