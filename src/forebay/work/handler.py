@@ -15,11 +15,12 @@ from forebay.core.instant import Span
 from forebay.core.job import Job
 from forebay.core.outcome import Dropped, Failed, Failure, Outcome, Snoozed, is_span
 from forebay.core.payload import decode_payload, encode_payload, plain_json
+from forebay.core.redaction import Redaction
 from forebay.tracing import Spans
 from forebay.work.errors import Drop, Snooze
 from forebay.work.redacting import rules
 from forebay.work.signature import PayloadMismatch, Signature
-from forebay.work.trace import trace_of
+from forebay.work.trace import kind_of, trace_of
 
 _log = logging.getLogger("forebay.work")
 
@@ -63,27 +64,27 @@ class Handler(Struct, frozen=True):
         if isinstance(error, (Drop, PayloadMismatch, *self.drop_on)) or (
             self.retry_on is not None and not isinstance(error, (SealBroken, *self.retry_on))
         ):
-            return Dropped(describe(error, self._secrets(body)))
-        return Failed(describe(error, self._secrets(body)))
+            return Dropped(self._described(error, body))
+        return Failed(self._described(error, body))
 
-    def _secrets(self, body: bytes) -> set[str]:
+    def _described(self, error: BaseException, body: bytes) -> Failure:
+        shown = rules()
         try:
-            return rules().secrets(self.kind, decode_payload(self.signature.opened(body)))
+            secrets = shown.secrets(self.kind, decode_payload(self.signature.opened(body)))
         except Exception:
-            return set()
+            secrets = set()
+        return describe(error, secrets, shown)
 
 
-def describe(error: BaseException, secrets: Collection[str] = ()) -> Failure:
+def describe(error: BaseException, secrets: Collection[str] = (), shown: Redaction | None = None) -> Failure:
     """An exception as it is kept: kind, message, and the end of its trace; without secrets, its payload's above all."""
-    kind = type(error).__qualname__
-    module = type(error).__module__
     try:
         trace = trace_of(error)
     except BaseException:
         trace = ""
-    shown = rules()
+    shown = rules() if shown is None else shown
     message, trace = (shown.text(text[-_LOOKED_AT:], secrets) for text in (_message(error), trace))
-    return Failure(kind if module in ("builtins", "__main__") else f"{module}.{kind}", message, trace[-4_000:])
+    return Failure(kind_of(error), message, trace[-4_000:])
 
 
 def _message(error: BaseException) -> str:

@@ -17,6 +17,8 @@ CHAIN_MOST: Final = 20
 _CAUSE: Final = "\nThe above exception was the direct cause of the following exception:\n\n"
 _CONTEXT: Final = "\nDuring handling of the above exception, another exception occurred:\n\n"
 _LINES_MOST: Final = 10_000
+_SAYS_MORE: Final = (SyntaxError, NameError, AttributeError, ImportError)
+"""Of these `traceback` tells the place, or what may have been meant."""
 
 _lines: dict[tuple[str, int, str], str] = {}
 
@@ -38,14 +40,31 @@ def trace_of(error: BaseException) -> str:
     return "".join(reversed(parts))
 
 
+def kind_of(error: BaseException) -> str:
+    """The name of its class, with the module that it is from."""
+    module, name = type(error).__module__, type(error).__qualname__
+    return name if module in ("builtins", "__main__") else f"{module}.{name}"
+
+
 def _alone(error: BaseException) -> str:
     calls = _calls(error.__traceback__)
-    said = "".join(traceback.format_exception_only(error))
+    said = _said(error)
     if not calls:
         return said
     left_out = f"  [{len(calls) - FRAMES_MOST} earlier calls]\n" if len(calls) > FRAMES_MOST else ""
     shown = "".join(_line(frame, number) for frame, number in calls[-FRAMES_MOST:])
     return f"Traceback (most recent call last):\n{left_out}{shown}{said}"
+
+
+def _said(error: BaseException) -> str:
+    """What `traceback` says last, which takes it longer than most handlers take."""
+    if isinstance(error, _SAYS_MORE) or getattr(error, "__notes__", None) is not None:
+        return "".join(traceback.format_exception_only(error))
+    try:
+        message = str(error)
+    except Exception:
+        message = "<exception str() failed>"
+    return f"{kind_of(error)}: {message}\n" if message else f"{kind_of(error)}\n"
 
 
 def _calls(trace: TracebackType | None) -> list[tuple[FrameType, int]]:

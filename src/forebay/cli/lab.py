@@ -1,0 +1,151 @@
+"""`lab`: load and experiments on a store of their own, and the proof of what came of them.
+
+Exit codes of what judges: 0 PASS · 1 FAIL, a job was lost or doubled · 2 INVALID, it proves nothing.
+"""
+
+import tempfile
+from argparse import ArgumentParser
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from forebay.cli.command import Call, Command, Group
+from forebay.cli.exits import UNREACHABLE, CommandFailed
+from forebay.cli.screen import Progress
+from forebay.cli.words import count, length, rate
+
+if TYPE_CHECKING:
+    from forebay.lab.load import Told
+    from forebay.lab.trial import Outcome, Trial
+    from forebay.lab.watch import Sample
+
+_MB = 1 << 20
+
+
+def _load_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--on", default="postgres", metavar="STORE", help="postgres, redis, sqlite: a new one; or a URL"
+    )
+    parser.add_argument("--rate", type=rate, default=1_000.0, metavar="N/s", help="jobs a second (default: 1000)")
+    parser.add_argument(
+        "--for", type=length, dest="span", default="60s", metavar="LENGTH", help="so long (default: 60s)"
+    )
+    parser.add_argument(
+        "--mix", default="s1", help="s1, fast, idle, slow, long, poison, dependent; fast=95,poison=5; s1@0.1 is shorter"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=7, metavar="N", help="the same seed makes the same jobs (default: 7)"
+    )
+    parser.add_argument("--batch", type=count, default=100, metavar="N", help="jobs in a call (default: 100)")
+    parser.add_argument("--producers", type=count, default=1, metavar="N", help="processes that enqueue (default: 1)")
+    parser.add_argument("--keys", action="store_true", help="each job has a key: lost answers are asked for again")
+    parser.add_argument("--processes", type=count, default=2, metavar="M", help="worker processes (default: 2)")
+    parser.add_argument("--concurrency", type=count, default=64, metavar="N", help="jobs at once in each (default: 64)")
+    parser.add_argument("--claim-batch", type=count, default=100, metavar="N", help="jobs in a claim (default: 100)")
+    parser.add_argument("--lease", type=length, default="5s", metavar="LENGTH", help="the workers' (default: 5s)")
+    parser.add_argument("--no-fleet", action="store_true", help="the load alone, for workers that run elsewhere")
+    parser.add_argument(
+        "--keep", metavar="DIR", help="leave receipts, effects and logs there (default: they are removed)"
+    )
+
+
+def _load(call: Call) -> int:
+    from forebay.lab.draw import parse_mix
+    from forebay.lab.trial import Trial
+    from forebay.testing.servers.process import ServerUnavailable
+
+    args = call.args
+    trial = Trial(
+        store=args.on,
+        rate=args.rate,
+        seconds=args.span.total_seconds(),
+        mix=parse_mix(args.mix),
+        seed=args.seed,
+        batch=args.batch,
+        producers=args.producers,
+        keys=args.keys,
+        processes=0 if args.no_fleet else args.processes,
+        concurrency=args.concurrency,
+        claim_batch=args.claim_batch,
+        lease=args.lease.total_seconds(),
+    )
+    with ExitStack() as stack:
+        kept = args.keep or stack.enter_context(tempfile.TemporaryDirectory(prefix="forebay-lab-"))
+        progress = Progress(call.screen, f"{args.on} {trial.mix}", round(trial.seconds))
+        stack.callback(progress.close)
+        try:
+            outcome = trial.run(Path(kept), hear=lambda sample: progress.show(round(sample.at), _seen(sample)))
+        except ServerUnavailable as error:
+            raise CommandFailed(str(error), UNREACHABLE) from None
+        except ModuleNotFoundError as error:
+            raise CommandFailed(
+                f"{error.name} is not installed; pip install 'forebay[postgres,redis]'", UNREACHABLE
+            ) from error
+    if call.screen.as_json:
+        call.screen.emit({"trial": trial, **msgspec.structs.asdict(outcome)})
+    else:
+        call.screen.facts(_facts(trial, outcome))
+    return outcome.verdict.exit_code
+
+
+def _seen(sample: "Sample") -> str:
+    """One look, in words."""
+    if sample.depth is None:
+        return "the store does not answer"
+    return f"accepted {sample.accepted:,}  done {sample.acked or 0:,}  open {sample.depth:,}  dead {sample.dead or 0:,}"
+
+
+def _facts(trial: "Trial", outcome: "Outcome") -> list[tuple[str, object]]:
+    told, verdict, evidence = outcome.told, outcome.verdict, outcome.evidence
+    seconds = evidence.get("seconds", 0.0) or 1.0
+    done = max(1, verdict.accepted)
+    syncs = evidence.get("wal_syncs")
+    return [
+        ("offered", f"{trial.rate:,.0f} jobs/s of {trial.mix} for {trial.seconds:g} s, seed {trial.seed}"),
+        ("accepted", f"{outcome.accepted_rate:,.0f} jobs/s; {told.accepted:,} in all, {told.missed:,} missed"),
+        ("done", f"{outcome.acked_rate:,.0f} jobs/s, the dead not counted" if trial.processes else None),
+        ("enqueue", _latency(told)),
+        ("open", f"{outcome.depth[0]:,.0f} in the second quarter, {outcome.depth[1]:,.0f} in the last"),
+        ("flat", ("yes" if outcome.flat else "no") if trial.processes else None),
+        ("drained", f"in {outcome.drained:.1f} s, exit code {outcome.exit_code}" if trial.processes else None),
+        *(
+            (f"cpu {who}", f"{cores:.2f} cores, {outcome.cpu_per_job(who):,.0f} µs a job")
+            for who, cores in outcome.cpu.items()
+        ),
+        ("memory", f"{max(each.fleet_rss for each in outcome.samples) / _MB:,.0f} MB" if trial.processes else None),
+        ("wal", f"{evidence['wal_bytes'] / done:,.0f} bytes a job" if "wal_bytes" in evidence else None),
+        ("syncs", f"{syncs / seconds:,.0f} a second" if syncs is not None else None),
+        ("waits", outcome.waits or None),
+        ("verdict", f"{verdict.answer}{''.join(f'; {reason}' for reason in verdict.reasons)}"),
+        *((name, f"{getattr(verdict, name):,}") for name in ("dead", "lost", "doubled", "redelivered", "unknown")),
+    ]
+
+
+def _latency(told: "Told") -> str:
+    shown = ", ".join(f"p{percent:g} {1e3 * told.latency.percentile(percent):.1f} ms" for percent in (50, 99, 99.9))
+    return f"{shown}, from the instant at which the call was due"
+
+
+COMMANDS = (
+    Group(
+        "lab",
+        "load, faults and experiments, with the proof of what came of them",
+        (
+            Command(
+                "load",
+                "jobs at a fixed rate, a fleet that works them off, and a verdict",
+                _load,
+                """
+forebay lab load --rate 2000 --for 30s
+forebay lab load --rate 10000 --mix fast --batch 500 --processes 2 --concurrency 500 --claim-batch 500
+forebay lab load --on sqlite --rate 500 --for 10s --mix s1@0.1 --json | jq .verdict
+forebay lab load --on postgresql:///jobs --no-fleet --rate 100
+""",
+                _load_arguments,
+                takes_store=False,
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,262 @@
+"""`Load`: producers that keep to a schedule, whatever the answers do, and write down what they were told.
+
+    with Load(url=url, rate=10_000, seconds=60, directory=folder) as load:
+        load.start()
+        told = load.wait()
+
+Promise. Batch n of a producer is due at an instant that is known beforehand; slow answers move no later instant, and
+latencies count from the instant at which a call was due, so that a stall is seen by all whom it would have kept
+waiting. What is more than `behind_most` late is left out and counted as missed: a load that could not keep up says so.
+A receipt is written once the answer is there (NDJSON, a file a process below `receipts`); half a line at most is lost
+to kill -9. An answer that was lost is written as unknown; with `keys` it is then asked for again, under the same key,
+until it is known. Without a rate, batches go one after the other as fast as they are taken.
+
+Producers end with this process, also when that is killed: they hold the other end of a pipe.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import msgspec
+from msgspec import Struct
+
+from forebay.core.errors import ForebayError, Invalid
+from forebay.core.limits import BATCH_MOST
+from forebay.lab.draw import S1, SEQ_MOST, Mix
+from forebay.lab.histogram import Histogram
+from forebay.lab.mix import QUEUE
+from forebay.lab.procfs import cpu_seconds
+
+RECEIPTS: Final = "receipts"
+_WORD: Final = "told-{}.json"
+_READY_SECONDS: Final = 60.0
+_START_SECONDS: Final = 0.2
+_END_SECONDS: Final = 60.0
+_STEP: Final = 0.05
+
+
+class ProducerFailed(ForebayError):
+    """A producer ended by something else than its schedule."""
+
+
+class Order(Struct, frozen=True, kw_only=True):
+    """What one producer is to do: batches `number`, `number + producers`, … of the load."""
+
+    url: str
+    rate: float
+    jobs: int
+    first: int
+    seed: int
+    batch: int
+    mix: Mix
+    queue: str
+    keys: bool
+    threads: int
+    behind_most: float
+    number: int
+    producers: int
+    receipts: str
+    told: str
+
+
+class Told(Struct, kw_only=True):
+    """What producers know by now, of one of them or of all.
+
+    unknown  answers that were lost, each once, whether they were asked for again or not;  open: those still unknown
+    late     by how many seconds the last call began after its instant;  missed: jobs that were never sent for it
+    ended    by itself: the schedule is at its end
+    """
+
+    sent: int = 0
+    accepted: int = 0
+    duplicates: int = 0
+    refused: int = 0
+    unknown: int = 0
+    open: int = 0
+    missed: int = 0
+    late: float = 0.0
+    late_most: float = 0.0
+    ended: bool = False
+    seconds: float = 0.0
+    latency: Histogram = msgspec.field(default_factory=Histogram)
+
+    def plus(self, other: "Told") -> "Told":
+        added = ("sent", "accepted", "duplicates", "refused", "unknown", "open", "missed")
+        return Told(
+            **{name: getattr(self, name) + getattr(other, name) for name in added},
+            late=max(self.late, other.late),
+            late_most=max(self.late_most, other.late_most),
+            ended=self.ended and other.ended,
+            seconds=max(self.seconds, other.seconds),
+            latency=self.latency.plus(other.latency),
+        )
+
+
+class Load:
+    """One load. `seconds` or `jobs` says how much of it; `first` is its first seq."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        rate: float | None = None,
+        seconds: float | None = None,
+        jobs: int | None = None,
+        directory: Path,
+        seed: int = 7,
+        batch: int = 100,
+        processes: int = 1,
+        mix: Mix = S1,
+        queue: str = QUEUE,
+        first: int = 0,
+        keys: bool = False,
+        threads: int = 4,
+        behind_most: float = 10.0,
+    ) -> None:
+        if (seconds is None) == (jobs is None):
+            raise Invalid("load", "it needs a length", "give seconds or jobs, one of the two")
+        if seconds is not None and rate is None:
+            raise Invalid("load", "seconds without a rate say nothing", "give a rate, or how many jobs")
+        self.jobs = jobs if jobs is not None else round((rate or 0) * (seconds or 0))
+        for name, value, most in (
+            ("jobs", self.jobs, SEQ_MOST),
+            ("batch", batch, BATCH_MOST),
+            ("processes", processes, 64),
+            ("threads", threads, 256),
+        ):
+            if not 0 < value <= most:
+                raise Invalid(name, f"{value} is not within 1 … {most}", "choose one inside these bounds")
+        self.rate = rate
+        self.directory = directory
+        self.receipts = directory / RECEIPTS
+        self._processes = processes
+        self._running: list[subprocess.Popen[bytes]] = []
+        self._cpu = 0.0
+        self._order = Order(
+            url=url,
+            rate=rate or 0.0,
+            jobs=self.jobs,
+            first=first,
+            seed=seed,
+            batch=batch,
+            mix=mix,
+            queue=queue,
+            keys=keys,
+            threads=threads,
+            behind_most=behind_most,
+            number=0,
+            producers=processes,
+            receipts="",
+            told="",
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Returns when all producers are up; the first instant is a moment later."""
+        self.receipts.mkdir(parents=True, exist_ok=True)
+        for number in range(self._processes):
+            told = self.directory / _WORD.format(number)
+            told.unlink(missing_ok=True)
+            order = msgspec.structs.replace(
+                self._order,
+                number=number,
+                receipts=str(self.receipts / f"{number}-{time.time_ns()}.ndjson"),
+                told=str(told),
+            )
+            self._running.append(self._producer(order))
+        self._wait_until_ready()
+        start_at = time.time() + _START_SECONDS
+        for process in self._running:
+            _say(process, msgspec.json.encode(start_at))
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + _READY_SECONDS
+        while not all((self.directory / _WORD.format(number)).exists() for number in range(self._processes)):
+            if not self.running() or time.monotonic() > deadline:
+                raise ProducerFailed(f"producers were not ready within {_READY_SECONDS:g} s")
+            time.sleep(_STEP)
+
+    def _producer(self, order: Order) -> "subprocess.Popen[bytes]":
+        path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
+        with (self.directory / f"producer-{order.number}.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "forebay.lab.producer"],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PYTHONPATH": path},
+                start_new_session=True,
+            )
+        _say(process, msgspec.json.encode(order))
+        return process
+
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid for process in self._running if process.poll() is None]
+
+    def cpu_seconds(self) -> float:
+        """Of all producers, as far as they could be seen alive."""
+        self._cpu = max(self._cpu, cpu_seconds(process.pid for process in self._running))
+        return self._cpu
+
+    def told(self) -> Told:
+        """A moment old while producers run."""
+        found: list[Told] = []
+        for number in range(self._processes):
+            file = self.directory / _WORD.format(number)
+            found.append(msgspec.json.decode(file.read_bytes(), type=Told) if file.exists() else Told())
+        total = found[0]
+        for each in found[1:]:
+            total = total.plus(each)
+        return total
+
+    def running(self) -> bool:
+        """Whether any producer is; `ProducerFailed` with its log if one ended badly."""
+        for number, process in enumerate(self._running):
+            if process.poll() not in (None, 0):
+                log = (self.directory / f"producer-{number}.log").read_text(errors="replace")[-2_000:]
+                raise ProducerFailed(f"producer {number} ended with {process.returncode}: {log}")
+        return bool(self.pids)
+
+    def wait(self, seconds: float | None = None) -> Told:
+        """Until all have ended, or so long."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while self.running() and (deadline is None or time.monotonic() < deadline):
+            self.cpu_seconds()
+            time.sleep(_STEP)
+        return self.told()
+
+    def stop(self) -> Told:
+        """No further batch is sent; what is under way is waited for."""
+        for process in self._running:
+            assert process.stdin is not None
+            with suppress(BrokenPipeError):
+                process.stdin.close()
+        return self.wait(_END_SECONDS)
+
+    def close(self) -> None:
+        """Nothing is left running."""
+        for process in self._running:
+            with suppress(OSError):
+                process.kill()
+            process.wait()
+            if process.stdin is not None:
+                with suppress(BrokenPipeError):
+                    process.stdin.close()
+
+
+def _say(process: "subprocess.Popen[bytes]", line: bytes) -> None:
+    assert process.stdin is not None
+    process.stdin.write(line + b"\n")
+    process.stdin.flush()

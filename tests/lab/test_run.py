@@ -1,0 +1,131 @@
+"""Real runs: producers, a fleet that is killed, a full queue, answers that are lost; and nothing is left running."""
+
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from forebay import QueueSpec, open_store
+from forebay.cli import main
+from forebay.core.policy import Bounded
+from forebay.lab.draw import FAST, parse_mix
+from forebay.lab.fleet import Fleet
+from forebay.lab.ground import Ground
+from forebay.lab.load import Load
+from forebay.lab.mix import QUEUE
+from forebay.lab.procfs import alive
+from forebay.lab.proof import Lines, Receipt
+from forebay.lab.trial import Trial, prepare
+from forebay.testing.servers.postgres import PostgresServer
+from forebay.testing.servers.proxy import Proxy
+
+
+def test_a_fleet_is_killed_under_load_and_nothing_is_lost(tmp_path: Path) -> None:
+    pids: set[int] = set()
+    killed: list[int] = []
+    rng = random.Random(7)
+
+    def kill(fleet: Fleet, _: Ground) -> None:
+        pids.update(fleet.workers(), fleet.supervisors)
+        if len(killed) < 2 and len(fleet.workers()) == 2:
+            killed.append(fleet.kill_one(rng))
+
+    trial = Trial(store="sqlite", rate=300, seconds=3, mix=parse_mix("s1@0.05"), batch=20)
+    outcome = trial.run(tmp_path, disturb=kill)
+    assert outcome.verdict.answer == "PASS", outcome.verdict
+    assert (outcome.verdict.accepted, outcome.told.accepted, outcome.told.missed) == (900, 900, 0)
+    assert outcome.verdict.effects + outcome.verdict.dead >= 900
+    assert len(killed) == 2
+    assert outcome.exit_code == 0
+    last = outcome.samples[-1]
+    assert (last.depth, last.accepted) == (0, 900)
+    assert last.fleet_cpu > 0
+    assert not [pid for pid in pids if alive(pid)]
+
+
+def test_the_command_says_what_it_saw() -> None:
+    words = "--on sqlite --rate 200 --for 1s --mix fast --batch 10 --processes 1 --json"
+    done = subprocess.run(
+        [sys.executable, "-m", "forebay", "lab", "load", *words.split()], capture_output=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    said = msgspec.json.decode(done.stdout)
+    assert said["verdict"]["answer"] == "PASS"
+    assert said["verdict"]["accepted"] == 200
+    assert main(["lab", "load", "--mix", "nonsense"]) == 2
+
+
+def told(load: Load) -> dict[str, int]:
+    """Answers, counted."""
+    answers: dict[str, int] = {}
+    for lines in Lines(load.receipts, "receipts").read(Receipt):
+        for line in lines:
+            answers[line.answer] = answers.get(line.answer, 0) + 1
+    return answers
+
+
+def test_a_full_queue_refuses_and_the_receipts_say_so(tmp_path: Path) -> None:
+    with Ground("sqlite") as ground:
+        store = open_store(ground.url)
+        store.put_spec(QueueSpec(name=QUEUE, capacity=Bounded(50)))
+        store.close()
+        with Load(ground.url, rate=1_000, jobs=100, batch=10, mix=FAST, directory=tmp_path) as load:
+            load.start()
+            said = load.wait()
+        assert (said.accepted, said.refused, said.ended) == (50, 50, True)
+        assert told(load) == {"accepted": 50, "refused": 50}
+
+
+@pytest.mark.parametrize(
+    ("keys", "call", "known", "answers"),
+    [
+        (True, b"COMMIT", 40, {"unknown": 10, "duplicate": 10, "accepted": 30}),
+        (False, b"forebay.put", 30, {"unknown": 10, "accepted": 30}),
+    ],
+)
+def test_a_lost_answer_is_asked_for_again_where_there_are_keys(
+    tmp_path: Path,
+    postgres: PostgresServer,
+    postgres_url: str,
+    keys: bool,
+    call: bytes,
+    known: int,
+    answers: dict[str, int],
+) -> None:
+    prepare(postgres_url)
+    with Proxy(postgres.host, postgres.port) as proxy:
+        url = proxy.url(postgres_url)
+        with Load(url, rate=200, jobs=40, batch=10, mix=FAST, directory=tmp_path, keys=keys, threads=1) as load:
+            load.start()
+            trap = proxy.lose_reply(call)
+            said = load.wait()
+    assert trap.struck
+    assert (said.unknown, said.accepted, said.open) == (10, known, 40 - known)
+    assert told(load) == answers
+    store = open_store(postgres_url)
+    assert store.backlog([QUEUE])[0].ready == 40
+    store.close()
+
+
+def test_producers_end_with_whoever_started_them(tmp_path: Path) -> None:
+    script = f"""
+from pathlib import Path
+from forebay.lab.load import Load
+load = Load("sqlite:///{tmp_path}/jobs.db", rate=100, seconds=600, directory=Path({str(tmp_path)!r}))
+load.start()
+print(*load.pids, flush=True)
+load.wait()
+"""
+    starter = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    assert starter.stdout is not None
+    (pid,) = map(int, starter.stdout.readline().split())
+    assert alive(pid)
+    starter.send_signal(signal.SIGKILL)
+    starter.wait()
+    starter.stdout.close()
+    gone = subprocess.run(["timeout", "20", "tail", f"--pid={pid}", "-f", "/dev/null"], check=False)
+    assert gone.returncode == 0
