@@ -43,7 +43,7 @@ __all__ = ["fb"]
 
 
 @fb.job(queue=QUEUE)
-def dies_after_effect(seq: int, ms: float, ctx: Context) -> None:
+def dies_after_effect(seq: int, ctx: Context) -> None:
     """The first run has its effect and is killed before anybody hears of it."""
     started(seq, ctx)
     effect(seq, ctx)
@@ -53,20 +53,20 @@ def dies_after_effect(seq: int, ms: float, ctx: Context) -> None:
 
 
 @fb.job(queue=QUEUE)
-def exits(seq: int, ms: float, ctx: Context) -> None:
+def exits(seq: int, ctx: Context) -> None:
     started(seq, ctx)
     os._exit(13)
 
 
 @fb.job(queue=QUEUE)
-def crashes(seq: int, ms: float, ctx: Context) -> None:
+def crashes(seq: int, ctx: Context) -> None:
     started(seq, ctx)
     os.kill(os.getpid(), signal.SIGSEGV)
     time.sleep(_LONG)
 
 
 @fb.job(queue=QUEUE)
-def hungers(seq: int, ms: float, ctx: Context) -> None:
+def hungers(seq: int, ctx: Context) -> None:
     """More memory than there is."""
     started(seq, ctx)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -79,7 +79,7 @@ def hungers(seq: int, ms: float, ctx: Context) -> None:
 
 
 @fb.job(queue=QUEUE)
-def holds_the_interpreter(seq: int, ms: float, ctx: Context) -> None:
+def holds_the_interpreter(seq: int, ctx: Context) -> None:
     """For three leases no other thread of this process runs."""
     started(seq, ctx)
     ctypes.PyDLL(None).usleep(ctypes.c_uint(int(3 * _LEASE * 1_000_000)))
@@ -87,7 +87,7 @@ def holds_the_interpreter(seq: int, ms: float, ctx: Context) -> None:
 
 
 @fb.job(queue=QUEUE)
-def leaks_threads(seq: int, ms: float, ctx: Context) -> None:
+def leaks_threads(seq: int, ctx: Context) -> None:
     started(seq, ctx)
     for _ in range(50):
         Thread(target=Event().wait, args=(_LONG,), daemon=True).start()
@@ -95,7 +95,7 @@ def leaks_threads(seq: int, ms: float, ctx: Context) -> None:
 
 
 @fb.job(queue=QUEUE)
-def eats_descriptors(seq: int, ms: float, ctx: Context) -> None:
+def eats_descriptors(seq: int, ctx: Context) -> None:
     """All that this process may have, for a moment; it cannot even write down its effect meanwhile."""
     started(seq, ctx)
     held: list[int] = []
@@ -114,7 +114,7 @@ def eats_descriptors(seq: int, ms: float, ctx: Context) -> None:
 
 
 @fb.job(queue=QUEUE)
-def forks(seq: int, ms: float, ctx: Context) -> None:
+def forks(seq: int, ctx: Context) -> None:
     """The copy comes back from the handler, too, in a process of its own."""
     started(seq, ctx)
     if child := os.fork():

@@ -68,6 +68,8 @@ class Said(Struct):
                     said.failures.append(" ".join(words))
                 case ["answered" | "silent" as word]:
                     said.after.append(word)
+                case _:
+                    continue
         return said
 
 

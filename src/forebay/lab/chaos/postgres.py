@@ -152,6 +152,7 @@ class Clash(Fault, frozen=True):
                 pause(0.02)
 
 
+_LOCK: Final = "LOCK TABLE forebay.{} IN SHARE ROW EXCLUSIVE MODE"
 _TABLES: Final = "SELECT relname FROM pg_class WHERE relnamespace = 'forebay'::regnamespace AND relkind = 'r'"
 _COUNTS: Final = "SELECT xact_rollback, deadlocks FROM pg_stat_database WHERE datname = current_database()"
 

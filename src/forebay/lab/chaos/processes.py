@@ -25,7 +25,7 @@ class KillWorker(Fault, frozen=True):
 
 
 class KillAtTick(Fault, frozen=True):
-    """kill -9 of a worker within 50 ms of a tick of the schedule. Each slot must have fired once, and none be missing."""
+    """kill -9 of a worker within 50 ms of a tick of the schedule. Each slot must have fired once."""
 
     def strike(self, scene: Scene, rng: Random) -> Bite:
         aim = time.time() // 1 + 1 + rng.uniform(-_TICK_SECONDS, _TICK_SECONDS)

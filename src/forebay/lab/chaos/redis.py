@@ -1,4 +1,4 @@
-"""Faults that only Redis can suffer: killed clients, forgotten scripts, a script that never ends, no memory, a replica."""
+"""Faults that only Redis can suffer: killed clients, forgotten scripts, a script without end, no memory."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +18,11 @@ _LOOP: Final = "while true do end"
 
 @contextmanager
 def client_of(scene: Scene) -> "Iterator[redis.Redis]":
-    with scene.ground.server.client() as client:
+    from forebay.testing.servers.redis import RedisServer
+
+    server = scene.ground.server
+    assert isinstance(server, RedisServer)
+    with server.client() as client:
         yield client
 
 

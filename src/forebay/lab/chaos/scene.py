@@ -130,9 +130,7 @@ class Scene:
     def send(self, kind: str, count: int = 1, *, lives: int | None = None, **more: object) -> list[int]:
         """Enqueue, each with a key, until there are receipts; the ids."""
         seqs = self.seqs(count)
-        drafts = [
-            Draft(kind, {"seq": seq, "ms": 1, **more}, QUEUE, key=f"chaos-{seq}", max_attempts=lives) for seq in seqs
-        ]
+        drafts = [Draft(kind, {"seq": seq, **more}, QUEUE, key=f"chaos-{seq}", max_attempts=lives) for seq in seqs]
         receipts = self.until(lambda: self.store.enqueue(drafts), f"{count} {kind} are accepted")
         self.told([(seq, receipt.id) for seq, receipt in zip(seqs, receipts, strict=True)])
         return [receipt.id for receipt in receipts]

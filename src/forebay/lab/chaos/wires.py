@@ -100,7 +100,7 @@ class Delay(Fault, frozen=True):
 
 
 class HalfOpenListener(Fault, frozen=True):
-    """The connections that listen for wake-ups go silent and stay open; the others go on. Work is found all the same."""
+    """Connections that listen for wake-ups go silent and stay open, the others go on. Work is found all the same."""
 
     stores = ("postgres",)
     lasts: float = 20.0
@@ -108,7 +108,7 @@ class HalfOpenListener(Fault, frozen=True):
     def strike(self, scene: Scene, rng: Random) -> Bite:
         wire = scene.wire()
         count = wire.mute(_LISTEN)
-        ids = scene.send("fast", 20)
+        ids = scene.send("fast", 20, ms=1)
         scene.ended(ids, 15)
         pause(self.lasts * rng.uniform(0.9, 1.1))
         replaced = wire.speaking(_LISTEN)

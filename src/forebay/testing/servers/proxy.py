@@ -133,7 +133,7 @@ class Proxy:
         return self._call(lambda: sum(link.mute(pattern) for link in self._all()))
 
     def unmute(self) -> None:
-        self._call(lambda: [setattr(link, "muted", False) for link in self._links])
+        self._call(lambda: [link.unmute() for link in self._links])
 
     def speaking(self, pattern: bytes) -> int:
         """How many connections on which the client said this last are not muted."""

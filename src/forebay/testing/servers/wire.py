@@ -86,6 +86,11 @@ class Link:
         before, self.muted = self.muted, self.muted or pattern in self.up.recent
         return self.muted and not before
 
+    def unmute(self) -> bool:
+        """Whether it was mute."""
+        before, self.muted = self.muted, False
+        return before
+
     def interest(self, flow: Flow, back: Flow) -> int:
         """What to wait for on the source of `flow`, which is the target of `back`."""
         if self.muted:
