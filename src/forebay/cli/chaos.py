@@ -176,7 +176,7 @@ def _list(call: Call) -> int:
     plans = [find(name) for name in names()]
     if call.screen.as_json:
         for plan in plans:
-            call.screen.emit({"plan": plan.name, "title": plan.title, "stores": plan.stores})
+            call.screen.emit({"plan": plan.name, "title": plan.title, "stores": plan.stores, "left_out": plan.left_out})
         return OK
     rows = [
         [plan.name, ", ".join(plan.stores), *(plan.strikes(scale) for scale in SCALES), plan.title] for plan in plans

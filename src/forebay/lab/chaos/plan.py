@@ -119,8 +119,8 @@ class Plan(Struct, frozen=True):
     fleet: FleetPlan = FleetPlan()
     proof: ProofPlan = ProofPlan()
     through: Literal["proxy", "pooler"] | None = None
-    mutes: str | None = None
-    """Why a part of the fault as RELIABILITY lists it is not made, for the table."""
+    left_out: str | None = None
+    """What belongs to the fault and is not made, and why."""
 
     def acks(self, scale: Scale) -> int:
         return _scaled(self.proof.acks).at(scale)
@@ -140,7 +140,7 @@ class _Written(Struct, frozen=True, forbid_unknown_fields=True):
     fleet: FleetPlan = FleetPlan()
     proof: ProofPlan = ProofPlan()
     through: Literal["proxy", "pooler"] | None = None
-    mutes: str | None = None
+    left_out: str | None = None
 
 
 def names() -> list[str]:
@@ -180,7 +180,7 @@ def parse(text: str, name: str) -> Plan:
         written.fleet,
         written.proof,
         written.through,
-        written.mutes,
+        written.left_out,
     )
     _check(plan)
     return plan

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from random import Random
 from typing import Final
@@ -114,16 +115,19 @@ class SkewClock(Fault, frozen=True):
         clock = f"{self.offset:g}/{self.strobe:g}"
         with fleet_of(scene, "skewed", processes=1, env={"LAB_CLOCK": clock}) as other:
             other.start()
-            scene.until(other.workers, "the skewed fleet is up")
+            scene.until(lambda: self._effects(scene, other.workers()), "the skewed fleet works")
             scene.skewed.update(other.workers())
             pause(self.lasts)
             scene.skewed.update(other.workers())
             if (code := other.stop()) != 0:
                 scene.blame(f"a fleet whose clock was wrong left with code {code}")
         scene.skewed -= before
-        done = sum(line.pid in scene.skewed for line in lines_of(scene.effects))
-        took = (now() - began) / 1_000_000
-        return Bite(done > 0, f"a clock {self.offset:+g} s off, for {took:.1f} s: {done} effects by it so far")
+        done, took = self._effects(scene, scene.skewed), (now() - began) / 1_000_000
+        return Bite(done > 0, f"a clock {self.offset:+g} s off, for {took:.1f} s: {done} effects by such so far")
+
+    @staticmethod
+    def _effects(scene: Scene, pids: Iterable[int]) -> int:
+        return sum(len(last_lines_of(scene.effects, pid)) for pid in pids)
 
 
 class FlapDependency(Fault, frozen=True):

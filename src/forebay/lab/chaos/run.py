@@ -144,7 +144,12 @@ class Runner:
     def _strike(self, fault: Fault, of: int) -> None:
         scene = self.scene
         at = now()
-        bite: Bite = fault.strike(scene, self._rng)
+        try:
+            bite = fault.strike(scene, self._rng)
+        except (Impossible, Stuck, ForebayError):
+            raise
+        except Exception as error:
+            bite = Bite(False, f"could not be made: {type(error).__name__}: {error}")
         number = len(scene.strikes) + 1
         strike = Strike(number, type(fault).__name__, at, now(), bite.bit, bite.what, bite.pids)
         scene.acks += bite.acks
@@ -181,10 +186,10 @@ class Runner:
         return verdict
 
     def _judge_lives(self, store: Store) -> None:
-        """The whole ledger: fences grow by one, one holder at a time, one end, lives counted exactly."""
+        """The whole ledger: fences grow by one, one holder at a time, one end, lives counted. Ticks go on."""
         scene = self.scene
         entries = _entries(store)
-        violations = ledger(entries, drained=True)
+        violations = ledger(entries, drained=not self._plan.fleet.ticks)
         for violation in violations[:_NAMED]:
             scene.blame(f"the ledger: {violation}")
         if violations:
