@@ -145,7 +145,7 @@ def _cells(outcome: "Outcome") -> list[Any]:
     def seconds(value: float | None) -> str:
         return "" if value is None else f"{value:.2f}"
 
-    what = outcome.title if outcome.answer == "PASS" else f"{outcome.title}: {'; '.join(outcome.reasons)}"
+    what = outcome.title if outcome.answer == "PASS" else f"{outcome.title}: {outcome.reasons[0]}"
     return [
         outcome.plan,
         outcome.store,

@@ -5,7 +5,7 @@
     seed = 1                                          the same seed: the same jobs, moments and victims
 
     [load]                                            rate 0: no load, no fleet; the fault brings its own
-    rate = 100
+    rate = 50
     [fleet]
     processes = 2
     lease = 2.0
@@ -66,8 +66,8 @@ class Scaled(Struct, frozen=True, forbid_unknown_fields=True):
 class LoadPlan(Struct, frozen=True, forbid_unknown_fields=True):
     """`rate` jobs a second by so many producers; `mix` as `lab.draw` reads it."""
 
-    rate: float = 100.0
-    mix: str = "s1@0.25"
+    rate: float = 50.0
+    mix: str = "s1@0.1"
     batch: int = 5
     processes: int = 1
 

@@ -98,7 +98,7 @@ class Runner:
         verdict: Verdict | None = None
         with self._parts:
             try:
-                verdict = self._carry_out(timeline, missing)
+                verdict = self._carry_out(timeline)
             except Impossible as error:
                 missing.append(f"it cannot be made here: {error}")
             except (Stuck, ForebayError) as error:
@@ -115,7 +115,7 @@ class Runner:
             timeline += [(moment, number, fault) for moment in moments]
         return sorted(timeline, key=lambda entry: entry[:2])
 
-    def _carry_out(self, timeline: list[tuple[float, int, Fault]], missing: list[str]) -> Verdict | None:
+    def _carry_out(self, timeline: list[tuple[float, int, Fault]]) -> Verdict | None:
         scene = self.scene
         loaded = self._plan.load.rate > 0
         if loaded:
@@ -130,9 +130,11 @@ class Runner:
         for moment, _, fault in timeline:
             pause(max(0.0, self._began + moment - time.monotonic()))
             self._strike(fault, len(timeline))
+            if loaded:
+                self._go_on()
         for fault, _ in self._faults:
             fault.finish(scene)
-        return self._prove(missing) if loaded else None
+        return self._prove() if loaded else None
 
     def _warm_up(self) -> None:
         scene = self.scene
@@ -158,11 +160,24 @@ class Runner:
             log.write(msgspec.json.encode(strike) + b"\n")
         scene.say(f"{number}/{of} {'' if bite.bit else '(missed) '}{bite.what}")
 
-    def _prove(self, missing: list[str]) -> Verdict:
+    def _go_on(self) -> None:
+        """There are effects again: the next fault meets a store that is worked on."""
+        over_at, effects = self.scene.strikes[-1].over_at, self.scene.effects
+        self.scene.until(
+            lambda: any(file.stat().st_mtime_ns > over_at * 1_000 for file in effects.iterdir()),
+            "effects after a fault",
+            self._plan.proof.recovery,
+        )
+
+    def _prove(self) -> Verdict:
         scene, plan = self.scene, self._plan
+        accepted = scene.load.told().accepted
+        scene.until(
+            lambda: not (told := scene.load.told()).open and told.accepted > accepted,
+            "every producer has its answers",
+            plan.proof.recovery,
+        )
         told = scene.load.stop()
-        if told.open:
-            scene.blame(f"{told.open} jobs are still without an answer")
         scene.say(f"{told.accepted:,} jobs accepted, {told.unknown:,} asked for again; draining")
         queues = [QUEUE]
         scene.until(lambda: not sum(each.depth for each in scene.store.backlog(queues)), "all ended", plan.proof.drain)
