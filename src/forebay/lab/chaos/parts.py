@@ -49,7 +49,7 @@ def build(scene: Scene, where: str, parts: ExitStack) -> None:
             processes=plan.load.processes,
             mix=parse_mix(plan.load.mix),
             first=LOAD_FIRST,
-            keys=True,
+            keys=plan.load.keys,
             behind_most=60.0,
         )
     )

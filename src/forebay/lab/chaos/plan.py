@@ -64,12 +64,16 @@ class Scaled(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LoadPlan(Struct, frozen=True, forbid_unknown_fields=True):
-    """`rate` jobs a second by so many producers; `mix` as `lab.draw` reads it."""
+    """`rate` jobs a second by so many producers; `mix` as `lab.draw` reads it.
+
+    With `keys`, an answer that was lost is asked for again; without, what the store did not find out stays unknown.
+    """
 
     rate: float = 50.0
     mix: str = "s1@0.1"
     batch: int = 5
     processes: int = 1
+    keys: bool = True
 
 
 class FleetPlan(Struct, frozen=True, forbid_unknown_fields=True):

@@ -173,7 +173,7 @@ class Runner:
         scene, plan = self.scene, self._plan
         accepted = scene.load.told().accepted
         scene.until(
-            lambda: not (told := scene.load.told()).open and told.accepted > accepted,
+            lambda: (told := scene.load.told()).accepted > accepted and not (told.open and plan.load.keys),
             "every producer has its answers",
             plan.proof.recovery,
         )

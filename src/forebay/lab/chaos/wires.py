@@ -17,7 +17,8 @@ _LISTEN: Final = b"LISTEN forebay"
 
 class Cut(Fault, frozen=True):
     """Connections are reset: all `now`, one in the `middle` of a message, one `before` a call of the store arrives, one
-    after it took effect, before its `reply`; or so around the `commit` of a transaction."""
+    after it took effect, before its `reply`; or so around a `commit`, where a
+    call is not one already."""
 
     stores = ("postgres", "redis")
     where: Literal["now", "middle", "before", "reply", "commit"] = "now"
@@ -31,9 +32,8 @@ class Cut(Fault, frozen=True):
             count, replies = rng.randrange(1, 3_000), rng.random() < 0.5
             trap, what = wire.cut_after(count, replies=replies), f"cut after {count} bytes {'back' if replies else ''}"
         else:
-            call = rng.choice(_CALLS[scene.kept])
-            if self.where == "commit":
-                call = b"COMMIT" if scene.kept == "postgres" else b"EXEC"
+            commits = self.where == "commit" and scene.kept == "postgres"
+            call = b"COMMIT" if commits else rng.choice(_CALLS[scene.kept])
             nth, lose = rng.randrange(1, 3), self.where == "reply" or (self.where == "commit" and rng.random() < 0.5)
             trap = wire.lose_reply(call, nth=nth) if lose else wire.cut_before(call, nth=nth)
             what = f"{'the reply to' if lose else 'cut before'} {call.decode()}"
