@@ -137,7 +137,8 @@ class KillServer(Fault, frozen=True):
         side.start()
         scene.until(lambda: side.answered_at > killed_at, "the HTTP side answers again", _PATIENCE)
         took = (side.answered_at - killed_at) / 1_000_000
-        return Bite(under_way > 0, f"kill -9 {pid} with {under_way} requests under way; answers after {took:.1f} s")
+        what = f"kill -9 {pid} with {under_way} requests under way; answers after {took:.1f} s"
+        return Bite(under_way > 0, what, took=took)
 
     def finish(self, scene: Scene) -> None:
         side: Side = scene.memo["side"]

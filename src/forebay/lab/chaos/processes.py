@@ -30,11 +30,11 @@ class KillAtTick(Fault, frozen=True):
 
     def strike(self, scene: Scene, rng: Random) -> Bite:
         aim = time.time() // 1 + 1 + rng.uniform(-_TICK_SECONDS, _TICK_SECONDS)
+        pid = rng.choice(scene.until(scene.fleet.workers, "a worker"))
         pause(max(0.0, aim - time.time()))
-        pid = busy_worker(scene, rng)
         os.kill(pid, signal.SIGKILL)
         off = time.time() - round(aim)
-        return Bite(abs(off) < 2 * _TICK_SECONDS, f"kill -9 {pid} {off * 1000:+.0f} ms off a tick", (pid,))
+        return Bite(abs(off) < 2 * _TICK_SECONDS, f"kill -9 {pid} {off * 1000:+.0f} ms off a tick")
 
     def finish(self, scene: Scene) -> None:
         scene.memo["ticks"] = True

@@ -86,7 +86,7 @@ def recovered(
     for strike in strikes:
         if strike.pids:
             _of_jobs(strike, [line for pid in strike.pids for line in by_pid.get(pid, [])], done, again)
-        elif strike.bit:
+        elif strike.bit and strike.recovery is None:
             after = next((at for at in moments if at > strike.over_at), None)
             strike.recovery = None if after is None else (after - strike.over_at) / 1_000_000
 

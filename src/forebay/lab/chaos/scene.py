@@ -43,12 +43,14 @@ class Bite(Struct, frozen=True):
 
     pids  whose jobs were stopped by it: it bit if they held any, and recovery is when those started again
     acks  what the fault's own producers were told, where it brings its own
+    took  seconds until what it broke answered again, where only the fault itself can see that
     """
 
     bit: bool
     what: str
     pids: tuple[int, ...] = ()
     acks: int = 0
+    took: float | None = None
 
 
 class Strike(Struct):
