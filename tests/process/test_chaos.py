@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from forebay.lab.chaos.plan import Kept, Plan, Scale, find, names, parse
+from forebay.lab.chaos.plan import Kept, Plan, Scale, Scaled, find, names, parse
 from forebay.lab.chaos.run import Outcome, Runner
 
 TINY = """
@@ -40,6 +40,15 @@ def test_workers_that_die_in_their_jobs_lose_nothing(tmp_path: Path) -> None:
     assert (outcome.made, outcome.bit) == (2, 2)
     assert outcome.redelivered >= 1
     assert outcome.recovery_p99 is not None
+
+
+def test_the_late_word_of_a_stopped_worker_does_not_count(tmp_path: Path) -> None:
+    """As f03, once: jobs of up to two seconds, so that somebody else runs them when the stopped one goes on."""
+    plan = find("f03")
+    (fault,) = plan.faults
+    once = msgspec.structs.replace(fault, times=Scaled(1, 1, 1))
+    proof = msgspec.structs.replace(plan.proof, acks=20, share=0.01, recovery=30.0)
+    carried_out(msgspec.structs.replace(plan, faults=(once,), proof=proof), "sqlite", tmp_path)
 
 
 @pytest.mark.parametrize("name", ["f14", "f23"])

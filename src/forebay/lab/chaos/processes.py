@@ -20,9 +20,9 @@ class KillWorker(Fault, frozen=True):
     """kill -9 of a worker while it runs jobs."""
 
     def strike(self, scene: Scene, rng: Random) -> Bite:
-        pid = busy_worker(scene, rng)
+        pid, at = busy_worker(scene, rng), now()
         os.kill(pid, signal.SIGKILL)
-        return Bite(True, f"kill -9 {pid}", (pid,))
+        return Bite(True, f"kill -9 {pid}", (pid,), at=at)
 
 
 class KillAtTick(Fault, frozen=True):
@@ -55,16 +55,16 @@ class KillSupervisor(Fault, frozen=True):
 class StopWorker(Fault, frozen=True):
     """SIGSTOP of a worker for longer than its leases, then SIGCONT: what it says then must not count."""
 
-    leases: float = 1.5
+    leases: float = 2.5
 
     def strike(self, scene: Scene, rng: Random) -> Bite:
-        pid = busy_worker(scene, rng)
+        pid, at = busy_worker(scene, rng), now()
         scene.fleet.pause(pid)
         try:
             pause(scene.plan.fleet.lease * self.leases * rng.uniform(1.0, 1.3))
         finally:
             scene.fleet.resume(pid)
-        return Bite(True, f"SIGSTOP {pid}", (pid,))
+        return Bite(True, f"SIGSTOP {pid}", (pid,), at=at)
 
 
 class EndFleet(Fault, frozen=True):

@@ -153,7 +153,9 @@ class Runner:
         except Exception as error:
             bite = Bite(False, f"could not be made: {type(error).__name__}: {error}")
         number = len(scene.strikes) + 1
-        strike = Strike(number, type(fault).__name__, at, now(), bite.bit, bite.what, bite.pids, recovery=bite.took)
+        strike = Strike(
+            number, type(fault).__name__, bite.at or at, now(), bite.bit, bite.what, bite.pids, recovery=bite.took
+        )
         scene.acks += bite.acks
         scene.strikes.append(strike)
         with (scene.directory / LOG).open("ab") as log:

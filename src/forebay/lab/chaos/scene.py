@@ -43,6 +43,7 @@ class Bite(Struct, frozen=True):
 
     pids  whose jobs were stopped by it: it bit if they held any, and recovery is when those started again
     acks  what the fault's own producers were told, where it brings its own
+    at    when the blow fell, if that was not at once
     took  seconds until what it broke answered again, where only the fault itself can see that
     """
 
@@ -50,6 +51,7 @@ class Bite(Struct, frozen=True):
     what: str
     pids: tuple[int, ...] = ()
     acks: int = 0
+    at: int | None = None
     took: float | None = None
 
 

@@ -64,7 +64,7 @@ class Trickle(Fault, frozen=True):
     stores = ("postgres", "redis")
     lasts: float = 3.0
     bytes_at_once: int = 1
-    every: float = 0.02
+    rest: float = 0.02
 
     def strike(self, scene: Scene, rng: Random) -> Bite:
         wire, moved, until = scene.wire(), 0, time.monotonic() + self.lasts
@@ -72,7 +72,7 @@ class Trickle(Fault, frozen=True):
         try:
             while time.monotonic() < until:
                 moved += wire.step(self.bytes_at_once)
-                pause(self.every)
+                pause(self.rest)
         finally:
             wire.thaw()
         return Bite(moved > 0, f"{moved} bytes in {self.lasts:g} s")
