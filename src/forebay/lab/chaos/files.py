@@ -137,6 +137,8 @@ class KillWriter(Fault, frozen=True):
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as process:
             assert process.stdout is not None
             lines = [process.stdout.readline()]
+            while lines[-1] and not lines[-1].startswith("accepted"):
+                lines.append(process.stdout.readline())
             pause(rng.uniform(0.005, 0.2))
             process.send_signal(signal.SIGKILL)
             rest, _ = process.communicate(timeout=_PATIENCE)
