@@ -42,6 +42,15 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+def test_every_test_that_a_page_names_is_there() -> None:
+    known = {f"{case.theme}/{case.name}" for case in cases()}
+    for page in PAGES:
+        for file, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text()):
+            assert f"def {name}(" in (ROOT / file).read_text(), f"{page.name} names {file}::{name}"
+    for name in re.findall(r"`([a-z_]+/[a-z_0-9]+)`", (ROOT / "docs" / "track-record.md").read_text()):
+        assert name in known, f"the track record names {name}"
+
+
 def named_table() -> str:
     rows = ["| name | vector | classically fails by | contained by | test |\n", "|---|---|---|---|---|\n"]
     for name, named in NAMED.items():

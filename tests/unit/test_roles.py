@@ -418,9 +418,9 @@ class Crew:
 
 
 def suspects(store: MemoryStore, count: int) -> None:
-    """Jobs whose last holder died."""
-    leases = leased(store, count)
-    store.settle([(lease, Retry(0, Failure(ABANDONED, "gone"))) for lease in leases])
+    """Jobs whose last two holders died."""
+    for leases in (leased(store, count), store.claim([Want("default", count)], "bob", seconds(10))):
+        store.settle([(lease, Retry(0, Failure(ABANDONED, "gone"))) for lease in leases])
 
 
 def test_a_job_takes_as_many_slots_as_it_costs(store: MemoryStore) -> None:
@@ -558,6 +558,16 @@ def test_a_suspect_that_meets_a_busy_pool_goes_back_and_nothing_is_claimed_until
         crew.claimer.step()
     assert crew.started
     assert 3 not in crew.started
+
+
+def test_who_was_beside_one_death_goes_on_with_the_others(store: MemoryStore) -> None:
+    store.enqueue([Draft("k", max_attempts=3)] * 3)
+    leases = store.claim([Want("default", 3)], "bob", seconds(10))
+    store.settle([(lease, Retry(0, Failure(ABANDONED, "gone"))) for lease in leases])
+    store.enqueue([Draft("k")])
+    crew = Crew(store)
+    crew.claimer.step()
+    assert (len(crew.started), crew.returned) == (4, [])
 
 
 def test_a_suspect_that_meets_an_empty_pool_starts_at_once_and_alone(store: MemoryStore) -> None:

@@ -144,8 +144,18 @@ class Job(Struct, frozen=True):
 
     @property
     def suspect(self) -> bool:
-        """Its last holder died with it: it should next run alone, so that a killer takes no innocents along."""
+        """Its last holder died with it."""
         return bool(self.errors) and self.errors[-1].abandoned
+
+    @property
+    def alone(self) -> bool:
+        """A claimed job that runs alone: two holders in a row died with it, or it has no other life to lose.
+
+        So a killer is found, and takes no innocents to the dead letters; and who was beside one death goes on at once.
+        """
+        if not self.suspect:
+            return False
+        return self.attempt >= self.max_attempts or (len(self.errors) > 1 and self.errors[-2].abandoned)
 
 
 def _check_count(field: str, value: int, least: int, most: int) -> None:

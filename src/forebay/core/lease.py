@@ -36,6 +36,14 @@ class Settled(StrEnum):
     STALE = "stale"
 
 
+class Heartbeat(Struct, frozen=True):
+    """What a heartbeat for all found: leases that are lost, whose end is asked for, or of which it knows nothing."""
+
+    lost: list[Fence] = []
+    asked: list[Fence] = []
+    unknown: list[Fence] = []
+
+
 Settlement: TypeAlias = tuple[Lease, Verdict]
 
 

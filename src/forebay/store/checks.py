@@ -41,6 +41,14 @@ def check_limit(verb: str, limit: int) -> None:
         raise Invalid(f"{verb} limit", f"{limit!r} is not an integer in 1 … {BATCH_MOST}", "ask for fewer, more often")
 
 
+def checked_queues(verb: str, queues: Sequence[str]) -> list[str]:
+    """Names of queues; one name that is not in a list would be taken for as many as it has letters."""
+    if isinstance(queues, str):
+        raise Invalid(f"{verb} queues", f"{queues!r} is one name, not a list of them", f"write [{queues!r}]")
+    check_batch(verb, len(queues))
+    return [check_name("queue", queue) for queue in queues]
+
+
 def check_ids(verb: str, ids: Sequence[int]) -> None:
     """Ids are plain integers; anything else is a mistake of the caller."""
     if not isinstance(ids, list | tuple) or any(type(job_id) is not int for job_id in ids):

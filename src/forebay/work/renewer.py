@@ -4,9 +4,10 @@ What does not survive is lost: the pool is told, the handler may notice (`ctx.lo
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from datetime import timedelta
+from typing import Protocol, runtime_checkable
 
-from forebay.core.lease import Fence, Lease
+from forebay.core.lease import Fence, Heartbeat, Lease
 from forebay.core.limits import BATCH_MOST
 from forebay.store.protocol import Store
 from forebay.work.options import Options
@@ -22,8 +23,15 @@ class Held(Protocol):
     def ask_to_end(self, fences: Sequence[Fence]) -> None: ...
 
 
+@runtime_checkable
+class Beating(Protocol):
+    """What a store may have: one step for all that the owner of these leases has claimed, done or under way."""
+
+    def beat(self, leases: Sequence[Lease], lease_for: timedelta) -> Heartbeat: ...
+
+
 class Renewer:
-    """Extends everything that is held, three times a lease."""
+    """Extends everything that is held, three times a lease; in one step, where the store can."""
 
     name = "renewer"
 
@@ -36,13 +44,25 @@ class Renewer:
 
     def step(self) -> float:
         leases = self._held.held()
+        if isinstance(self._store, Beating) and leases:
+            told = self._store.beat(leases, self._lease_for)
+            # What has ended meanwhile is neither lost nor unknown.
+            now = {lease.fence for lease in self._held.held()}
+            unknown = now.intersection(told.unknown)
+            self._heed([fence for fence in told.lost if fence in now], told.asked)
+            self.renewed += len(now) - len(unknown)
+            leases = [lease for lease in leases if lease.fence in unknown]
         for start in range(0, len(leases), BATCH_MOST):
             batch = leases[start : start + BATCH_MOST]
             survivors = self._store.extend(batch, self._lease_for)
             alive = {lease.fence for lease in survivors}
             gone = [lease.fence for lease in batch if lease.fence not in alive]
-            self._held.lose(gone)
-            self._held.ask_to_end([lease.fence for lease in survivors if lease.job.cancel_requested])
-            self.renewed += len(survivors)
-            self.lost += len(gone)
+            self._heed(gone, [lease.fence for lease in survivors if lease.job.cancel_requested])
+            self.renewed += len(batch)
         return self._lease_for.total_seconds() / 3
+
+    def _heed(self, lost: Sequence[Fence], asked: Sequence[Fence]) -> None:
+        self._held.lose(lost)
+        self._held.ask_to_end(asked)
+        self.renewed -= len(lost)
+        self.lost += len(lost)

@@ -17,13 +17,13 @@ from forebay.core.policy import Retained, check_between
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.store.checks import (
-    check_batch,
     check_gate,
     check_gates_page,
     check_ids,
     check_limit,
     check_neighbours,
     check_spec,
+    checked_queues,
 )
 from forebay.store.memory.facts import KeyFact
 from forebay.store.memory.gate_verbs import GateVerbs
@@ -72,9 +72,7 @@ class QueueVerbs(GateVerbs):
         return Page(jobs, job_id if job_id + 1 < end else None)
 
     def backlog(self, queues: Sequence[str] | None = None) -> list[Backlog]:
-        check_batch("backlog", len(queues or ()))
-        for queue in queues or ():
-            check_name("queue", queue)
+        checked_queues("backlog", queues or ())
         with self._lock:
             now = self._begin()
             self._tend(now)
@@ -194,12 +192,12 @@ class QueueVerbs(GateVerbs):
         return won
 
     def wait(self, queues: Sequence[str], timeout: timedelta) -> bool:
-        check_batch("wait", len(queues))
+        names = checked_queues("wait", queues)
         span = checked_micros("timeout", timeout, timedelta(0), timedelta(days=1))
         sleeper = Sleeper()
         with self._lock:
             now = self._begin()
-            lines = [self._index.line(check_name("queue", queue)) for queue in queues]
+            lines = [self._index.line(name) for name in names]
             work_at = self._work_at(lines, now)
             if work_at <= now:
                 return True

@@ -6,8 +6,8 @@ is remembered by run, so that one heartbeat extends everything when everything i
 are.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from itertools import islice
@@ -20,12 +20,13 @@ from msgspec.structs import replace
 from forebay.core.errors import StoreFailed
 from forebay.core.instant import Instant, Span, checked_micros
 from forebay.core.job import Job
-from forebay.core.lease import Fence, Lease
+from forebay.core.lease import Fence, Heartbeat, Lease
 from forebay.core.limits import BATCH_MOST, LEASE_LEAST, LEASE_MOST
 from forebay.store.checks import check_batch, check_limit, checked_owner, checked_total
 from forebay.store.postgres.base import Turn
 from forebay.store.postgres.connect import Rows, array_of
 from forebay.store.postgres.front import Front, Past
+from forebay.store.postgres.holders import Holder
 from forebay.store.postgres.inbox import take_inbox
 from forebay.store.postgres.intake import Intake
 from forebay.store.postgres.queries import statement
@@ -64,56 +65,6 @@ _TRIM_LIMIT: Final = 10 * BATCH_MOST
 _TEND, _STALE, _CLASSED = 1, 2, 3
 _RUN: Final = 4
 """Where the columns of a run begin in a claimed row."""
-
-
-class Holder:
-    """This process under one of its names. `jobs` are those in its hands; `changes` as they were last seen."""
-
-    def __init__(self, holder_id: int) -> None:
-        self.id = holder_id
-        self.since = monotonic()
-        self.changes = 0
-        self._claims = 0
-        self.jobs: dict[Fence, Ref] = {}
-        self.guard = Lock()
-
-    def hold(self, leases: Sequence[Held]) -> None:
-        with self.guard:
-            self.jobs.update([((lease.job.id, lease.job.delivery), lease.ref) for lease in leases])
-
-    @contextmanager
-    def claiming(self) -> Iterator[None]:
-        """While a claim is under way, what it takes is not yet known."""
-        with self.guard:
-            self._claims += 1
-        try:
-            yield
-        finally:
-            with self.guard:
-                self._claims -= 1
-
-    @property
-    def idle(self) -> bool:
-        """Whether everything that it has taken is known."""
-        return not self._claims
-
-    def runs(self) -> list[tuple[bool, int]]:
-        """Where the jobs in its hands are."""
-        with self.guard:
-            return sorted({ref.key for ref in self.jobs.values()})
-
-    def let_go(self, fences: Iterable[Fence]) -> None:
-        with self.guard:
-            for fence in fences:
-                self.jobs.pop(fence, None)
-
-    def has_just(self, fences: Collection[Fence]) -> bool:
-        """Whether these are all that it holds, each as its claim left it."""
-        with self.guard:
-            if len(fences) != len(self.jobs):
-                return False
-            refs = [self.jobs.get(fence) for fence in fences]
-        return all(ref is not None and ref.beat for ref in refs)
 
 
 class Claims(Intake):
@@ -203,6 +154,27 @@ class Claims(Intake):
         extended = self._extend(unique, span)
         self._let_go(fence for fence in unique.keys() - {lease.fence for lease in extended})
         return extended
+
+    def beat(self, leases: Sequence[Lease], lease_for: timedelta) -> Heartbeat:
+        """New time for all that their owner has claimed here, in one step, and not only for these.
+
+        A worker says so: what is not among its leases is on its way here or back. Runs with a time of their own are
+        looked at, and all of them once others have touched some.
+        """
+        span = checked_micros("lease_for", lease_for, LEASE_LEAST, LEASE_MOST)
+        holder = self._holders.get(leases[0].owner) if leases else None
+        found = self._server.query(_HEARTBEAT, (self._at, holder.id, span)) if holder is not None else []
+        if holder is None or not found:
+            return Heartbeat(unknown=[lease.fence for lease in leases])
+        held, changes = holder.book(), found[0][1]
+        doubtful = held if changes != holder.changes else {fence: ref for fence, ref in held.items() if not ref.beat}
+        holder.changes = changes
+        unknown = [lease.fence for lease in leases if lease.fence not in held]
+        if not doubtful:
+            return Heartbeat(unknown=unknown)
+        lost, asked = self._look_at(doubtful, span)
+        holder.let_go(lost)
+        return Heartbeat(lost, asked, unknown)
 
     def overdue(self, limit: int) -> list[Lease]:
         check_limit("overdue", limit)
@@ -327,6 +299,26 @@ class Claims(Intake):
             return None
         until = stamp + span
         return [_extended(lease, until) for lease in leases]
+
+    def _look_at(self, held: dict[Fence, Ref], span: Span) -> tuple[list[Fence], list[Fence]]:
+        """Which of these are lost, and which should end; those that no heartbeat carries get new time."""
+        alive: set[Fence] = set()
+        asked: list[Fence] = []
+        alone: set[tuple[bool, int, int]] = set()
+        for row in self._server.query(_FOUND, ([job_id for job_id, _ in held],)):
+            fence = (row[0], row[10])
+            if row[5] == RUNNING and fence in held:
+                ref = Ref(row[1], row[2], row[3], row[10], row[16], row[23])
+                alive.add(fence)
+                if row[21] is not None and row[21][ref.place(row[0])] == "1":
+                    asked.append(fence)
+                if not ref.beat:
+                    alone.add((ref.single, ref.last_id, ref.delivery))
+        if alone:
+            self._server.query(
+                _EXTEND, (self._at, span, *(array_of(part) for part in zip(*sorted(alone), strict=True)))
+            )
+        return [fence for fence in held if fence not in alive], asked
 
     def _extend(self, leases: dict[tuple[int, int], Lease], span: Span) -> list[Lease]:
         """Run by run: jobs of a run that are not to be extended are set apart first, with the time that they have."""

@@ -22,13 +22,13 @@ from forebay.core.spec import QueueSpec
 from forebay.store.brokers import became
 from forebay.store.checks import (
     LAST,
-    check_batch,
     check_gate,
     check_gates_page,
     check_ids,
     check_limit,
     check_neighbours,
     check_spec,
+    checked_queues,
 )
 from forebay.store.postgres.base import SPECS, Turn
 from forebay.store.postgres.browsing import browse
@@ -88,9 +88,7 @@ class QueueVerbs(GateVerbs):
         return browse(self._server, query, after, limit, self.now())
 
     def backlog(self, queues: Sequence[str] | None = None) -> list[Backlog]:
-        check_batch("backlog", len(queues or ()))
-        for queue in queues or ():
-            check_name("queue", queue)
+        checked_queues("backlog", queues or ())
         self._empty_inbox()
         now = self.now()
         names = None if queues is None else list(queues)
@@ -151,8 +149,7 @@ class QueueVerbs(GateVerbs):
         return self._write(lambda turn: _fire(turn, name, tick, next_at, draft), gated=gated)
 
     def wait(self, queues: Sequence[str], timeout: timedelta) -> bool:
-        check_batch("wait", len(queues))
-        queues = [check_name("queue", queue) for queue in queues]
+        queues = checked_queues("wait", queues)
         span = checked_micros("timeout", timeout, timedelta(0), timedelta(days=1))
         return self._sleepers.until_work(queues, self.now() + span, lambda: self._work_at(queues))
 

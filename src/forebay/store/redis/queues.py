@@ -16,7 +16,14 @@ from forebay.core.names import check_name
 from forebay.core.policy import Retained
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
-from forebay.store.checks import check_batch, check_bytes, check_ids, check_limit, check_neighbours, check_spec
+from forebay.store.checks import (
+    check_bytes,
+    check_ids,
+    check_limit,
+    check_neighbours,
+    check_spec,
+    checked_queues,
+)
 from forebay.store.places import STATES
 from forebay.store.protocol import Backlog, Page, Query
 from forebay.store.redis.base import refuse
@@ -53,8 +60,7 @@ class QueueVerbs(GateVerbs):
         return Page(list(jobs_of(found, results=True)), int(last) if last else None)
 
     def backlog(self, queues: Sequence[str] | None = None) -> list[Backlog]:
-        check_batch("backlog", len(queues or ()))
-        names = [check_name("queue", queue) for queue in queues or ()]
+        names = checked_queues("backlog", queues or ())
         now, *told = self._call("backlog", packed(names), "all" if queues is None else "")
         return [_backlog(each, now) for each in told]
 
@@ -120,8 +126,7 @@ class QueueVerbs(GateVerbs):
         return bool(reply[0] == b"ok")
 
     def wait(self, queues: Sequence[str], timeout: timedelta) -> bool:
-        check_batch("wait", len(queues))
-        names = [check_name("queue", queue) for queue in queues]
+        names = checked_queues("wait", queues)
         span = checked_micros("timeout", timeout, timedelta(0), timedelta(days=1))
         first: list[int] = []
 

@@ -24,13 +24,13 @@ from forebay.core.stamp import Stamper
 from forebay.store.brokers import became
 from forebay.store.checks import (
     LAST,
-    check_batch,
     check_gate,
     check_gates_page,
     check_ids,
     check_limit,
     check_neighbours,
     check_spec,
+    checked_queues,
 )
 from forebay.store.places import READY, STATES
 from forebay.store.protocol import Backlog, GateUse, Page, Query
@@ -112,9 +112,7 @@ class QueueVerbs(GateVerbs):
         return Page(jobs, last if more else None)
 
     def backlog(self, queues: Sequence[str] | None = None) -> list[Backlog]:
-        check_batch("backlog", len(queues or ()))
-        for queue in queues or ():
-            check_name("queue", queue)
+        checked_queues("backlog", queues or ())
         with self._read() as (reader, now):
             names = [name for (name,) in reader.execute(_QUEUES)] if queues is None else queues
             return [_backlog(reader, name, now) for name in names]
@@ -164,8 +162,7 @@ class QueueVerbs(GateVerbs):
         return self._write(lambda turn: _fire(turn, name, tick, next_at, draft))
 
     def wait(self, queues: Sequence[str], timeout: timedelta) -> bool:
-        check_batch("wait", len(queues))
-        queues = [check_name("queue", queue) for queue in queues]
+        queues = checked_queues("wait", queues)
         span = checked_micros("timeout", timeout, timedelta(0), timedelta(days=1))
         growth = Growth(queues)
         now = self.now()

@@ -38,6 +38,13 @@ def a_claim_from_a_bad_queue_name_is_refused(h: Harness) -> None:
 
 
 @case
+def one_name_is_no_list_of_queues(h: Harness) -> None:
+    h.one()
+    _all_refused(h, h.store.backlog, ["q"])
+    _all_refused(h, lambda queues: h.store.wait(queues, timedelta(0)), ["q"])
+
+
+@case
 def a_claim_of_a_bad_number_is_refused(h: Harness) -> None:
     h.one()
     _all_refused(h, h.claim, [0, -1, 1.0, "1", True, None])

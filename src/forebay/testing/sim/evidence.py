@@ -29,7 +29,7 @@ class Wish(Struct):
 
 
 class Start(Struct):
-    """A handler began. `alone`: nothing else ran beside it, and it was a suspect."""
+    """A handler began. `alone`: it was a suspect, beside which nothing else may run."""
 
     fence: Fence
     owner: str
@@ -37,7 +37,7 @@ class Start(Struct):
     at: int
     serial: int | None
     subject: str | None
-    suspect: bool
+    alone: bool
     ended_at: int | None = None
     outcome: str = ""
 

@@ -570,42 +570,44 @@ BEGIN
 END
 $$;
 
--- As in 0002, and when the next rate lets somebody in.
+-- All that is due becomes ready in one statement; and when the next rate lets somebody in.
 CREATE OR REPLACE FUNCTION forebay.promote(at bigint, most integer) RETURNS TABLE (ready bigint, next_due bigint, stirs boolean, stamp bigint)
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
     v_now bigint := coalesce(at, forebay.clock());
-    v_left integer := most;
-    v_run record;
+    v_left integer;
+    v_whole tid[];
+    v_part tid;
 BEGIN
-    FOR v_run IN
-        SELECT r.single, r.last_id, r.n FROM forebay.run AS r
+    WITH due AS MATERIALIZED (
+        SELECT r.ctid AS place, r.n, r.due_at, r.last_id FROM forebay.run AS r
         WHERE r.state = 3 AND r.due_at <= v_now AND (r.expires_at IS NULL OR r.expires_at > v_now)
         ORDER BY r.due_at, r.last_id LIMIT most FOR UPDATE SKIP LOCKED
-    LOOP
-        EXIT WHEN v_left = 0;
-        IF v_run.n <= v_left THEN
-            UPDATE forebay.run AS r SET state = 1 WHERE r.single = v_run.single AND r.last_id = v_run.last_id;
-            v_left := v_left - v_run.n;
-        ELSE
-            WITH rest AS (
-                UPDATE forebay.run AS r SET n = r.n - v_left
-                WHERE r.single = v_run.single AND r.last_id = v_run.last_id RETURNING r.*
-            )
-            INSERT INTO forebay.run (
-                last_id, rank, due_at, enqueued_at, rank_base, n, size, delivery, attempt, max_attempts, state, single,
-                rank_timed, queue, cls, kind, facts, bodies
-            )
-            SELECT r.last_id - r.n, r.rank, r.due_at, r.enqueued_at, r.rank_base, v_left, v_left, r.delivery, r.attempt,
-                r.max_attempts, 1, false, r.rank_timed, r.queue, r.cls, r.kind,
-                forebay.slice(r.facts, r.size - r.n - v_left, v_left),
-                forebay.slice(r.bodies, r.size - r.n - v_left, v_left)
-            FROM rest AS r;
-            v_left := 0;
-        END IF;
-    END LOOP;
+    ), counted AS (
+        SELECT d.place, d.n, sum(d.n) OVER (ORDER BY d.due_at, d.last_id) AS so_far FROM due AS d
+    )
+    SELECT array_agg(c.place) FILTER (WHERE c.so_far <= most),
+        most - coalesce(sum(c.n) FILTER (WHERE c.so_far <= most), 0),
+        (array_agg(c.place) FILTER (WHERE c.so_far > most AND c.so_far - c.n < most))[1]
+    INTO v_whole, v_left, v_part FROM counted AS c;
+    UPDATE forebay.run AS r SET state = 1 WHERE r.ctid = ANY (v_whole);
+    IF v_part IS NOT NULL THEN
+        WITH rest AS (
+            UPDATE forebay.run AS r SET n = r.n - v_left WHERE r.ctid = v_part RETURNING r.*
+        )
+        INSERT INTO forebay.run (
+            last_id, rank, due_at, enqueued_at, rank_base, n, size, delivery, attempt, max_attempts, state, single,
+            rank_timed, queue, cls, kind, facts, bodies
+        )
+        SELECT r.last_id - r.n, r.rank, r.due_at, r.enqueued_at, r.rank_base, v_left, v_left, r.delivery, r.attempt,
+            r.max_attempts, 1, false, r.rank_timed, r.queue, r.cls, r.kind,
+            forebay.slice(r.facts, r.size - r.n - v_left, v_left),
+            forebay.slice(r.bodies, r.size - r.n - v_left, v_left)
+        FROM rest AS r;
+        v_left := 0;
+    END IF;
     RETURN QUERY SELECT (most - v_left)::bigint,
         least(
             (SELECT min(r.due_at) FROM forebay.run AS r WHERE r.state = 3),

@@ -1,0 +1,112 @@
+"""One heartbeat for all that a worker has claimed: whatever is on its way back, however many there are."""
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+
+import psycopg
+import pytest
+
+from forebay import Draft, Want
+from forebay.core.lease import Fence, Heartbeat, Lease
+from forebay.core.outcome import Ack, Release
+from forebay.store.postgres.store import PostgresStore
+from forebay.testing.clock import ManualClock
+from forebay.work.options import Options
+from forebay.work.renewer import Renewer
+
+LEASE = timedelta(seconds=30)
+SECOND = 1_000_000
+
+
+class Pool:
+    """What is held, and what was said of it."""
+
+    def __init__(self, leases: Sequence[Lease]) -> None:
+        self.leases = list(leases)
+        self.lost: list[Fence] = []
+        self.asked: list[Fence] = []
+
+    def held(self) -> list[Lease]:
+        return self.leases
+
+    def lose(self, fences: Sequence[Fence]) -> None:
+        self.lost += fences
+
+    def ask_to_end(self, fences: Sequence[Fence]) -> None:
+        self.asked += fences
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def store(cleared_url: str, clock: ManualClock) -> Iterator[PostgresStore]:
+    store = PostgresStore(cleared_url, clock=clock)
+    yield store
+    store.close()
+
+
+def claimed(store: PostgresStore, count: int, *, owner: str = "me", alike: int = 100) -> list[Lease]:
+    for _ in range(count // alike):
+        store.enqueue([Draft("k")] * alike)
+    return [lease for _ in range(0, count, 500) for lease in store.claim([Want("default", 500)], owner, LEASE)]
+
+
+def rows(store: PostgresStore) -> int:
+    with psycopg.connect(store._server.url) as connection:
+        found = connection.execute("SELECT count(*) FROM forebay.run").fetchone()
+    assert found is not None
+    return int(found[0])
+
+
+def test_a_busy_worker_renews_more_than_a_batch_in_one_step_and_takes_no_run_apart(
+    store: PostgresStore, clock: ManualClock
+) -> None:
+    leases = claimed(store, 1_500)
+    before = rows(store)
+    some = leases[::3]
+    pool = Pool([lease for lease in leases if lease not in some])
+    renewer = Renewer(store, pool, Options(lease_for=LEASE))
+    for _ in range(4):
+        clock.advance(20 * SECOND)
+        renewer.step()
+        assert store.overdue(10) == []
+    assert (rows(store), renewer.renewed, renewer.lost) == (before, 4_000, 0)
+    assert {str(answer) for answer in store.settle([(lease, Ack()) for lease in some])} == {"applied"}
+    assert {str(answer) for answer in store.settle([(lease, Ack()) for lease in pool.leases])} == {"applied"}
+
+
+def test_what_others_took_is_lost_and_what_should_end_is_told(
+    store: PostgresStore, cleared_url: str, clock: ManualClock
+) -> None:
+    leases = claimed(store, 10, alike=10)
+    pool = Pool(leases)
+    other = PostgresStore(cleared_url, clock=clock)
+    assert other.settle([(leases[0], Release())]) == ["applied"]
+    other.cancel([leases[1].job.id])
+    other.close()
+    renewer = Renewer(store, pool, Options(lease_for=LEASE))
+    renewer.step()
+    assert (pool.lost, pool.asked) == ([leases[0].fence], [leases[1].fence])
+    assert (renewer.renewed, renewer.lost) == (9, 1)
+
+
+def test_runs_with_a_time_of_their_own_get_theirs(store: PostgresStore, clock: ManualClock) -> None:
+    leases = claimed(store, 10, alike=10)
+    assert len(store.extend(leases[:4], LEASE)) == 4
+    for _ in range(3):
+        clock.advance(20 * SECOND)
+        assert store.beat(leases, LEASE) == Heartbeat()
+        assert store.overdue(10) == []
+
+
+def test_leases_of_another_process_are_not_known(store: PostgresStore, cleared_url: str, clock: ManualClock) -> None:
+    leases = claimed(store, 10, alike=10)
+    other = PostgresStore(cleared_url, clock=clock)
+    assert other.beat(leases, LEASE).unknown == [lease.fence for lease in leases]
+    pool = Pool(leases)
+    Renewer(other, pool, Options(lease_for=LEASE)).step()
+    assert pool.lost == []
+    other.close()
