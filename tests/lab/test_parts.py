@@ -82,7 +82,7 @@ def test_what_makes_no_sense_is_refused_with_a_way_out(tmp_path: Path) -> None:
         Ground("oracle")
     with Ground("sqlite") as ground, pytest.raises(Invalid, match="no server of its own"):
         ground.kill()
-    with pytest.raises(Invalid, match="seconds or jobs"):
-        Load("memory://", rate=10, directory=tmp_path)
+    with pytest.raises(Invalid, match="give a rate and seconds"):
+        Load("memory://", seconds=10, directory=tmp_path)
     with pytest.raises(Invalid, match="batch"):
         Load("memory://", rate=10, seconds=1, batch=0, directory=tmp_path)

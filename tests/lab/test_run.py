@@ -4,10 +4,13 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from threading import Event
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from forebay import QueueSpec, open_store
 from forebay.cli import main
@@ -18,10 +21,10 @@ from forebay.lab.ground import Ground
 from forebay.lab.load import Load
 from forebay.lab.mix import QUEUE
 from forebay.lab.procfs import alive
+from forebay.lab.producer import Producer
 from forebay.lab.proof import Lines, Receipt
-from forebay.lab.trial import Trial, prepare
-from forebay.testing.servers.postgres import PostgresServer
-from forebay.testing.servers.proxy import Proxy
+from forebay.lab.trial import Trial
+from forebay.testing.faulty import Fault, FaultyStore, scripted
 
 
 def test_a_fleet_is_killed_under_load_and_nothing_is_lost(tmp_path: Path) -> None:
@@ -81,34 +84,49 @@ def test_a_full_queue_refuses_and_the_receipts_say_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "call", "known", "answers"),
+    ("keys", "answers"),
     [
-        (True, b"COMMIT", 40, {"unknown": 10, "duplicate": 10, "accepted": 30}),
-        (False, b"forebay.put", 30, {"unknown": 10, "accepted": 30}),
+        (True, {"unknown": 20, "duplicate": 10, "accepted": 30}),
+        (False, {"unknown": 20, "accepted": 20}),
     ],
+    ids=["keyed", "plain"],
 )
 def test_a_lost_answer_is_asked_for_again_where_there_are_keys(
-    tmp_path: Path,
-    postgres: PostgresServer,
-    postgres_url: str,
-    keys: bool,
-    call: bytes,
-    known: int,
-    answers: dict[str, int],
+    tmp_path: Path, keys: bool, answers: dict[str, int]
 ) -> None:
-    prepare(postgres_url)
-    with Proxy(postgres.host, postgres.port) as proxy:
-        url = proxy.url(postgres_url)
-        with Load(url, rate=200, jobs=40, batch=10, mix=FAST, directory=tmp_path, keys=keys, threads=1) as load:
-            load.start()
-            trap = proxy.lose_reply(call)
-            said = load.wait()
-    assert trap.struck
-    assert (said.unknown, said.accepted, said.open) == (10, known, 40 - known)
+    """One call does not arrive, of another the reply is lost."""
+    faults = scripted(*(("enqueue", fault) for fault in (Fault.NONE, Fault.REFUSED, Fault.NONE, Fault.REPLY_LOST)))
+    store = open_store("memory://")
+    with Load("memory://", jobs=40, batch=10, mix=FAST, directory=tmp_path, keys=keys, threads=1) as load:
+        load.receipts.mkdir()
+        order = replace(load.order, receipts=str(load.receipts / "0"), told=str(tmp_path / "told-0.json"))
+        Producer(order, FaultyStore(store, faults)).run(0.0)
+        said = load.told()
     assert told(load) == answers
-    store = open_store(postgres_url)
-    assert store.backlog([QUEUE])[0].ready == 40
-    store.close()
+    assert (said.unknown, said.open, said.duplicates) == (20, 0 if keys else 20, answers.get("duplicate", 0))
+    assert store.backlog([QUEUE])[0].ready == (40 if keys else 30)
+
+
+@pytest.mark.parametrize("behind_most", [10.0, 0.25], ids=["all", "some"])
+def test_a_stall_is_seen_by_all_whom_it_kept_waiting(tmp_path: Path, behind_most: float) -> None:
+    """Ten calls, 50 ms apart; the first takes half a second."""
+    faults = scripted(("enqueue", Fault.DELAYED))
+    slow = FaultyStore(open_store("memory://"), faults, delay=lambda: Event().wait(0.5))
+    shape = {"rate": 200, "jobs": 100, "batch": 10, "threads": 1, "behind_most": behind_most}
+    with Load("memory://", mix=FAST, directory=tmp_path, **shape) as load:  # type: ignore[arg-type]
+        load.receipts.mkdir()
+        order = replace(load.order, receipts=str(load.receipts / "0"), told=str(tmp_path / "told-0.json"))
+        Producer(order, slow).run(time.time())
+        said = load.told()
+    assert (said.accepted + said.missed, said.accepted, said.ended) == (100, said.sent, True)
+    assert said.latency.percentile(100) >= 0.5
+    if behind_most > 1:
+        assert said.missed == 0
+        assert said.late_most > 0.4
+        assert said.latency.percentile(40) > 0.2
+    else:
+        assert 20 <= said.missed <= 60
+        assert said.late_most <= 0.3
 
 
 def test_producers_end_with_whoever_started_them(tmp_path: Path) -> None:

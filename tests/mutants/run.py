@@ -25,6 +25,7 @@ from tests.mutants.dashboard import DASHBOARD_MUTANTS  # noqa: E402
 from tests.mutants.door import DOOR_MUTANTS  # noqa: E402
 from tests.mutants.gates import GATE_MUTANTS  # noqa: E402
 from tests.mutants.guards import MUTANTS, Mutant  # noqa: E402
+from tests.mutants.lab import LAB_MUTANTS  # noqa: E402
 from tests.mutants.ledger import LEDGER_MUTANTS  # noqa: E402
 from tests.mutants.logs import LOG_MUTANTS  # noqa: E402
 from tests.mutants.metrics import METRICS_MUTANTS  # noqa: E402
@@ -97,6 +98,7 @@ def main() -> int:
             *DASHBOARD_MUTANTS,
             *DOOR_MUTANTS,
             *GATE_MUTANTS,
+            *LAB_MUTANTS,
             *LEDGER_MUTANTS,
             *LOG_MUTANTS,
             *METRICS_MUTANTS,

@@ -31,7 +31,7 @@ def test_the_jobs_of_a_seed_are_those_that_gen_makes(spark: SparkSession, seed: 
 
 
 def evidence(folder: Path, url: str, *, planted: bool) -> tuple[Path, Path]:
-    """A worked-off queue: one is dead, one was delivered twice; where it is planted, an effect is missing, one double."""
+    """A worked-off queue: one is dead, one was delivered twice; if `planted`, one effect is missing and one double."""
     store = open_store(url)
     ids = [receipt.id for receipt in store.enqueue([Draft("fast", {"seq": seq}) for seq in range(COUNT)])]
     effects = []

@@ -8,6 +8,7 @@ from tests.mutants.dashboard import DASHBOARD_MUTANTS
 from tests.mutants.door import DOOR_MUTANTS
 from tests.mutants.gates import GATE_MUTANTS
 from tests.mutants.guards import MUTANTS, Mutant
+from tests.mutants.lab import LAB_MUTANTS
 from tests.mutants.ledger import LEDGER_MUTANTS
 from tests.mutants.logs import LOG_MUTANTS
 from tests.mutants.metrics import METRICS_MUTANTS
@@ -23,6 +24,7 @@ ALL = [
     *DASHBOARD_MUTANTS,
     *DOOR_MUTANTS,
     *GATE_MUTANTS,
+    *LAB_MUTANTS,
     *LEDGER_MUTANTS,
     *LOG_MUTANTS,
     *METRICS_MUTANTS,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from forebay.cli.command import Call, Command, Group
-from forebay.cli.exits import UNREACHABLE, CommandFailed
+from forebay.cli.exits import OK, UNREACHABLE, CommandFailed
 from forebay.cli.screen import Progress
 from forebay.cli.words import count, length, rate
 
@@ -87,7 +87,7 @@ def _load(call: Call) -> int:
         call.screen.emit({"trial": trial, **msgspec.structs.asdict(outcome)})
     else:
         call.screen.facts(_facts(trial, outcome))
-    return outcome.verdict.exit_code
+    return outcome.verdict.exit_code if trial.processes else OK
 
 
 def _seen(sample: "Sample") -> str:
@@ -98,28 +98,45 @@ def _seen(sample: "Sample") -> str:
 
 
 def _facts(trial: "Trial", outcome: "Outcome") -> list[tuple[str, object]]:
-    told, verdict, evidence = outcome.told, outcome.verdict, outcome.evidence
-    seconds = evidence.get("seconds", 0.0) or 1.0
-    done = max(1, verdict.accepted)
-    syncs = evidence.get("wal_syncs")
-    return [
+    """What was asked of the store and what it took; what became of the jobs only where the fleet is ours."""
+    told, evidence = outcome.told, outcome.evidence
+    seconds, jobs = evidence["seconds"], max(1, told.accepted)
+    facts: list[tuple[str, object]] = [
         ("offered", f"{trial.rate:,.0f} jobs/s of {trial.mix} for {trial.seconds:g} s, seed {trial.seed}"),
         ("accepted", f"{outcome.accepted_rate:,.0f} jobs/s; {told.accepted:,} in all, {told.missed:,} missed"),
-        ("done", f"{outcome.acked_rate:,.0f} jobs/s, the dead not counted" if trial.processes else None),
         ("enqueue", _latency(told)),
-        ("open", f"{outcome.depth[0]:,.0f} in the second quarter, {outcome.depth[1]:,.0f} in the last"),
-        ("flat", ("yes" if outcome.flat else "no") if trial.processes else None),
-        ("drained", f"in {outcome.drained:.1f} s, exit code {outcome.exit_code}" if trial.processes else None),
-        *(
-            (f"cpu {who}", f"{cores:.2f} cores, {outcome.cpu_per_job(who):,.0f} µs a job")
-            for who, cores in outcome.cpu.items()
-        ),
-        ("memory", f"{max(each.fleet_rss for each in outcome.samples) / _MB:,.0f} MB" if trial.processes else None),
-        ("wal", f"{evidence['wal_bytes'] / done:,.0f} bytes a job" if "wal_bytes" in evidence else None),
-        ("syncs", f"{syncs / seconds:,.0f} a second" if syncs is not None else None),
-        ("waits", outcome.waits or None),
-        ("verdict", f"{verdict.answer}{''.join(f'; {reason}' for reason in verdict.reasons)}"),
-        *((name, f"{getattr(verdict, name):,}") for name in ("dead", "lost", "doubled", "redelivered", "unknown")),
+        *(_worked(outcome) if trial.processes else []),
+        *((f"cpu {who}", _cores(outcome, who)) for who, cores in outcome.cpu.items() if cores),
+    ]
+    if "wal_bytes" in evidence:
+        facts.append(("wal", f"{evidence['wal_bytes'] / jobs:,.0f} bytes a job"))
+    if "wal_syncs" in evidence:
+        facts.append(("syncs", f"{evidence['wal_syncs'] / seconds:,.0f} a second"))
+    return [*facts, ("waits", outcome.waits or None), *(_judged(outcome) if trial.processes else [])]
+
+
+def _worked(outcome: "Outcome") -> list[tuple[str, object]]:
+    first, last = outcome.depth
+    return [
+        ("done", f"{outcome.acked_rate:,.0f} jobs/s, the dead not counted"),
+        ("open", f"{first:,.0f} in the second quarter, {last:,.0f} in the last: {'' if outcome.flat else 'not '}flat"),
+        ("drained", f"in {outcome.drained:.1f} s, exit code {outcome.exit_code}"),
+        ("memory", f"{max(each.fleet_rss for each in outcome.samples) / _MB:,.0f} MB"),
+    ]
+
+
+def _cores(outcome: "Outcome", who: str) -> str:
+    cores = f"{outcome.cpu[who]:.2f} cores"
+    return f"{cores}, {outcome.cpu_per_job(who):,.0f} µs a job" if outcome.acked_rate else cores
+
+
+def _judged(outcome: "Outcome") -> list[tuple[str, object]]:
+    verdict = outcome.verdict
+    counts = ("dead", "lost", "unfinished", "doubled", "redelivered", "unknown")
+    return [
+        ("verdict", "; ".join([verdict.answer, *verdict.reasons])),
+        *((name, f"{getattr(verdict, name):,}") for name in counts),
+        *((f"{name}: seq", ", ".join(map(str, seqs))) for name, seqs in verdict.offenders.items()),
     ]
 
 

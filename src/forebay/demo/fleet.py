@@ -23,21 +23,13 @@ from pathlib import Path
 from forebay import Draft, Job, State
 from forebay.client import Forebay
 from forebay.demo import proof
+from forebay.lab.procfs import children_of
 from forebay.store.protocol import Query
 
 KINDS, WEIGHTS = ("fast", "slow", "flapping", "poison"), (70, 20, 5, 5)
 LIVES = {"poison": 3}
 PATIENCE_SECONDS = 120
 BATCH = 500
-
-
-def children_of(pid: int) -> list[int]:
-    """The worker processes of the supervisor."""
-    listed = Path(f"/proc/{pid}/task/{pid}/children")
-    if listed.exists():
-        return [int(child) for child in listed.read_text().split()]
-    done = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
-    return [int(child) for child in done.stdout.split()]
 
 
 def produce(fb: Forebay, jobs: int, rng: random.Random, receipts: Path) -> dict[int, str]:

@@ -57,8 +57,8 @@ class Fleet:
         supervisors: int = 1,
         options: Sequence[str] = (),
     ) -> None:
-        self.directory = directory
-        self.effects = directory / EFFECTS_FOLDER
+        self.directory = directory.resolve()
+        self.effects = self.directory / EFFECTS_FOLDER
         self.processes = processes
         self._drain = drain
         self._supervisors: list[Child | None] = [None] * supervisors
@@ -83,7 +83,7 @@ class Fleet:
         self._keep = self._keep or Keep()
         for number, child in enumerate(self._supervisors):
             if child is None or not alive(child.pid):
-                log = str(self.directory.resolve() / f"fleet-{number}.log")
+                log = str(self.directory / f"fleet-{number}.log")
                 started = self._keep.run(self._command, log, env=self._env)
                 self._supervisors[number] = started
                 self._keeper = parent_of(started.pid) or self._keeper
@@ -180,9 +180,8 @@ class Fleet:
         return cpu_seconds([self._keeper]) if self._keeper else 0.0
 
     def close(self) -> None:
-        """End everything at once, without asking."""
-        for pid in self.workers():
-            self.resume(pid)
+        """End everything at once, without asking: supervisors first, or they would start others."""
+        for pid in [*self.supervisors, *self.workers()]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if self._keep is not None:

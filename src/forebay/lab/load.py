@@ -31,7 +31,6 @@ from forebay.core.limits import BATCH_MOST
 from forebay.lab.draw import S1, SEQ_MOST, Mix
 from forebay.lab.histogram import Histogram
 from forebay.lab.mix import QUEUE
-from forebay.lab.procfs import cpu_seconds
 
 RECEIPTS: Final = "receipts"
 _WORD: Final = "told-{}.json"
@@ -70,7 +69,7 @@ class Told(Struct, kw_only=True):
 
     unknown  answers that were lost, each once, whether they were asked for again or not;  open: those still unknown
     late     by how many seconds the last call began after its instant;  missed: jobs that were never sent for it
-    ended    by itself: the schedule is at its end
+    ended    by itself: the schedule is at its end;  cpu: seconds that were spent on it
     """
 
     sent: int = 0
@@ -84,10 +83,11 @@ class Told(Struct, kw_only=True):
     late_most: float = 0.0
     ended: bool = False
     seconds: float = 0.0
+    cpu: float = 0.0
     latency: Histogram = msgspec.field(default_factory=Histogram)
 
     def plus(self, other: "Told") -> "Told":
-        added = ("sent", "accepted", "duplicates", "refused", "unknown", "open", "missed")
+        added = ("sent", "accepted", "duplicates", "refused", "unknown", "open", "missed", "cpu")
         return Told(
             **{name: getattr(self, name) + getattr(other, name) for name in added},
             late=max(self.late, other.late),
@@ -99,7 +99,7 @@ class Told(Struct, kw_only=True):
 
 
 class Load:
-    """One load. `seconds` or `jobs` says how much of it; `first` is its first seq."""
+    """One load. `seconds` or `jobs` says how much of it; neither: until it is stopped. `first` is its first seq."""
 
     def __init__(
         self,
@@ -119,11 +119,9 @@ class Load:
         threads: int = 4,
         behind_most: float = 10.0,
     ) -> None:
-        if (seconds is None) == (jobs is None):
-            raise Invalid("load", "it needs a length", "give seconds or jobs, one of the two")
-        if seconds is not None and rate is None:
-            raise Invalid("load", "seconds without a rate say nothing", "give a rate, or how many jobs")
-        self.jobs = jobs if jobs is not None else round((rate or 0) * (seconds or 0))
+        if seconds is not None and (jobs is not None or rate is None):
+            raise Invalid("load", "seconds are for a rate, and without jobs", "give a rate and seconds, or jobs")
+        self.jobs = round((rate or 0) * seconds) if seconds is not None else SEQ_MOST if jobs is None else jobs
         for name, value, most in (
             ("jobs", self.jobs, SEQ_MOST),
             ("batch", batch, BATCH_MOST),
@@ -137,8 +135,7 @@ class Load:
         self.receipts = directory / RECEIPTS
         self._processes = processes
         self._running: list[subprocess.Popen[bytes]] = []
-        self._cpu = 0.0
-        self._order = Order(
+        self.order = Order(
             url=url,
             rate=rate or 0.0,
             jobs=self.jobs,
@@ -169,7 +166,7 @@ class Load:
             told = self.directory / _WORD.format(number)
             told.unlink(missing_ok=True)
             order = msgspec.structs.replace(
-                self._order,
+                self.order,
                 number=number,
                 receipts=str(self.receipts / f"{number}-{time.time_ns()}.ndjson"),
                 told=str(told),
@@ -206,9 +203,8 @@ class Load:
         return [process.pid for process in self._running if process.poll() is None]
 
     def cpu_seconds(self) -> float:
-        """Of all producers, as far as they could be seen alive."""
-        self._cpu = max(self._cpu, cpu_seconds(process.pid for process in self._running))
-        return self._cpu
+        """Of all producers, by their own word."""
+        return self.told().cpu
 
     def told(self) -> Told:
         """A moment old while producers run."""
@@ -233,7 +229,6 @@ class Load:
         """Until all have ended, or so long."""
         deadline = None if seconds is None else time.monotonic() + seconds
         while self.running() and (deadline is None or time.monotonic() < deadline):
-            self.cpu_seconds()
             time.sleep(_STEP)
         return self.told()
 

@@ -1,8 +1,8 @@
 """What the kernel knows of processes: children, CPU time, memory, open files, bytes written. For trees of them.
 
 The CPU of a tree is exact over its whole life: what has ended and was waited for is in its parent's account. Its grain
-is the kernel's tick, a hundredth of a second. What has ended meanwhile counts as nothing, never as an error. All but
-`children_of` is for Linux: elsewhere there is no /proc, and trees are empty.
+is the kernel's tick, a hundredth of a second. What has ended meanwhile counts as nothing, never as an error. Figures
+are for Linux: elsewhere there is no /proc, and all of them are 0.
 """
 
 import os
@@ -29,7 +29,13 @@ def _fields(pid: int | str) -> list[str]:
 
 def alive(pid: int) -> bool:
     """A zombie is not."""
-    return _fields(pid)[:1] not in ([], ["Z"])
+    if _PROC.exists():
+        return _fields(pid)[:1] not in ([], ["Z"])
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def parent_of(pid: int) -> int:

@@ -9,6 +9,7 @@ import os
 import random
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Final
@@ -27,9 +28,11 @@ _OPEN_SECONDS: Final = 30.0
 
 
 class Producer:
-    def __init__(self, order: Order) -> None:
+    """One order, carried out on a store that is open."""
+
+    def __init__(self, order: Order, store: Store) -> None:
         self._order = order
-        self._store = opened(order.url)
+        self._store = store
         self._receipts = os.open(order.receipts, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         self._lock = Lock()
         self._next = order.number
@@ -47,24 +50,21 @@ class Producer:
         threads = [Thread(target=self._send_all, name=f"sender-{n}") for n in range(self._order.threads)]
         for thread in threads:
             thread.start()
-        Thread(target=self._listen, daemon=True).start()
         while any(thread.is_alive() for thread in threads):
             threads[0].join(_TELL_EVERY) if threads[0].is_alive() else time.sleep(_TELL_EVERY / 20)
             self._tell(ended=False)
         self._tell(ended=self._next >= self._batches)
-        self._store.close()
         if self._failed is not None:
             raise self._failed
 
-    def _listen(self) -> None:
-        """The pipe is a life line."""
-        while os.read(0, 1):
-            pass
+    def stop(self) -> None:
+        """No further batch is sent."""
         self._stop.set()
 
     def _tell(self, *, ended: bool) -> None:
         with self._lock:
             self.told.ended = ended
+            self.told.cpu = time.process_time()
             self.told.seconds = max(0.0, time.time() - self._start_at) if self._start_at else 0.0
             body = msgspec.json.encode(self.told)
         draft = Path(f"{self._order.told}.new")
@@ -129,7 +129,7 @@ class Producer:
                 return
             except (Invalid, KeyConflict):
                 raise
-            except ForebayError:
+            except (ForebayError, OSError):
                 asked += 1
                 if asked == 1:
                     self._unknown(batch)
@@ -192,10 +192,20 @@ def opened(url: str) -> Store:
 
 def main() -> None:
     with open(0, "rb", buffering=0, closefd=False) as orders:
-        producer = Producer(msgspec.json.decode(orders.readline(), type=Order))
-        producer.ready()
-        if first := orders.readline():
-            producer.run(msgspec.json.decode(first, type=float))
+        order = msgspec.json.decode(orders.readline(), type=Order)
+        with closing(opened(order.url)) as store:
+            producer = Producer(order, store)
+            producer.ready()
+            if first := orders.readline():
+                Thread(target=_listen, args=(producer,), daemon=True).start()
+                producer.run(msgspec.json.decode(first, type=float))
+
+
+def _listen(producer: Producer) -> None:
+    """The pipe is a life line."""
+    while os.read(0, 1):
+        pass
+    producer.stop()
 
 
 if __name__ == "__main__":

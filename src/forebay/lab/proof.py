@@ -58,15 +58,15 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
     answer: Answer
     reasons: list[str]
-    accepted: int
-    effects: int
-    dead: int
-    lost: int
-    unfinished: int
-    doubled: int
-    redelivered: int
-    unexpected: int
-    unknown: int
+    accepted: int = 0
+    effects: int = 0
+    dead: int = 0
+    lost: int = 0
+    unfinished: int = 0
+    doubled: int = 0
+    redelivered: int = 0
+    unexpected: int = 0
+    unknown: int = 0
     torn: int = 0
     offenders: dict[str, list[int]] = {}
 

@@ -78,6 +78,11 @@ class Results:
         self._rows.pop((experiment, case, round), None)
         self._samples.pop((experiment, case, round), None)
 
+    def forget(self, experiment: str, case: str, round: int) -> None:  # noqa: A002
+        """What was written down of a case is measured again."""
+        for sort in (ROWS, SAMPLES):
+            self._file(sort, (experiment, case, round)).unlink(missing_ok=True)
+
     def done(self, experiment: str, case: str, round: int) -> bool:  # noqa: A002
         return self._file(ROWS, (experiment, case, round)).exists()
 

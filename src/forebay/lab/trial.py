@@ -12,15 +12,14 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from msgspec import Struct
 
 from forebay.client import Forebay
 from forebay.core.errors import Invalid
 from forebay.lab.draw import S1, Mix
-from forebay.lab.evidence import Evidence
-from forebay.lab.fleet import APP, Fleet
+from forebay.lab.fleet import APP, EFFECTS_FOLDER, Fleet
 from forebay.lab.ground import Ground
 from forebay.lab.load import Load, Told
 from forebay.lab.mix import QUEUE, SPEC
@@ -64,7 +63,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 
 class Trial(Struct, frozen=True, kw_only=True):
-    """`processes` 0: no fleet, the load alone; then nothing is drained. `patience` is for the drain."""
+    """`processes` 0: no fleet, the load alone; then nothing is drained or judged. `patience` is for the drain."""
 
     store: str = "postgres"
     rate: float = 1_000.0
@@ -90,7 +89,9 @@ class Trial(Struct, frozen=True, kw_only=True):
         *,
         hear: Callable[[Sample], object] | None = None,
         disturb: Callable[[Fleet, Ground], object] | None = None,
+        afterwards: Callable[[Ground, "Outcome"], object] | None = None,
     ) -> Outcome:
+        """`afterwards` is called while the ground is still there."""
         directory.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
             ground = stack.enter_context(Ground(self.store, settings=self.settings))
@@ -110,9 +111,22 @@ class Trial(Struct, frozen=True, kw_only=True):
                         disturb(fleet, ground)
                     time.sleep(_STEP)
             ended = time.monotonic()
-            loaded = len(watch.samples)
+            during = list(watch.samples)
             code = self._drain(watch, fleet)
-            return self._outcome(load, watch, loaded, evidence, code, time.monotonic() - ended, ground, directory)
+            drained = time.monotonic() - ended
+            outcome = Outcome(
+                told=load.told(),
+                drained=drained,
+                exit_code=code,
+                verdict=self._judged(ground.url, load, directory),
+                samples=watch.samples,
+                evidence=evidence.facts,
+                waits=evidence.top_waits(),
+                **_rates(during),
+            )
+            if afterwards is not None:
+                afterwards(ground, outcome)
+            return outcome
 
     def fleet(self, url: str, directory: Path) -> Fleet:
         return Fleet(
@@ -150,43 +164,11 @@ class Trial(Struct, frozen=True, kw_only=True):
             time.sleep(_STEP)
         return fleet.stop()
 
-    def _outcome(
-        self,
-        load: Load,
-        watch: Watch,
-        loaded: int,
-        evidence: Evidence,
-        code: int,
-        drained: float,
-        ground: Ground,
-        directory: Path,
-    ) -> Outcome:
-        during = watch.samples[:loaded]
-        warm = during[round(_WARM_SHARE * loaded) :]
-        first, last = warm[0], warm[-1]
-        length = max(1e-9, last.at - first.at)
-        (directory / "effects").mkdir(exist_ok=True)
-        with closing(open_store(ground.url)) as store:
-            verdict = audit_quickly(
-                load.receipts, directory / "effects", store, queue=self.queue, drained=self.processes > 0
-            )
-        return Outcome(
-            told=load.told(),
-            accepted_rate=(last.accepted - first.accepted) / length,
-            acked_rate=((last.acked or 0) - (first.acked or 0)) / length,
-            depth=(_depth(during, 1), _depth(during, 3)),
-            cpu={
-                "fleet": (last.fleet_cpu - first.fleet_cpu) / length,
-                "producers": (last.producers_cpu - first.producers_cpu) / length,
-                "server": (last.server_cpu - first.server_cpu) / length,
-            },
-            drained=drained,
-            exit_code=code,
-            verdict=verdict,
-            samples=watch.samples,
-            evidence=evidence.facts,
-            waits=evidence.top_waits(),
-        )
+    def _judged(self, url: str, load: Load, directory: Path) -> Verdict:
+        if not self.processes:
+            return Verdict(answer="INVALID", reasons=["what handlers elsewhere did is not known here"])
+        with closing(open_store(url)) as store:
+            return audit_quickly(load.receipts, directory / EFFECTS_FOLDER, store, queue=self.queue)
 
 
 def prepare(url: str) -> None:
@@ -195,6 +177,27 @@ def prepare(url: str) -> None:
     app.queue(SPEC)
     app.store.now()
     app.close()
+
+
+def _rates(during: list[Sample]) -> dict[str, Any]:
+    """What a second of the load was like, once it was no longer new."""
+    warm = during[round(_WARM_SHARE * len(during)) :]
+    first, last = warm[0], warm[-1]
+    length = max(1e-9, last.at - first.at)
+
+    def rate(before: float | None, after: float | None) -> float:
+        return ((after or 0) - (before or 0)) / length
+
+    return {
+        "accepted_rate": rate(first.accepted, last.accepted),
+        "acked_rate": rate(first.acked, last.acked),
+        "depth": (_depth(during, 1), _depth(during, 3)),
+        "cpu": {
+            "fleet": rate(first.fleet_cpu, last.fleet_cpu),
+            "producers": rate(first.producers_cpu, last.producers_cpu),
+            "server": rate(first.server_cpu, last.server_cpu),
+        },
+    }
 
 
 def _depth(samples: list[Sample], quarter: int) -> float:

@@ -1,7 +1,9 @@
 """`Watch`: a thread that looks every second: how deep the queue is, how old, what is done, what it takes to do it.
 
-Promise. Looking is bounded and costs the store one `backlog` of one queue a look; a store that is out of reach gives a
-sample without these numbers, never an error. Samples are kept in memory: 20 minutes are 1,200 of them.
+Promise. A look costs the store one `backlog` of one queue, and where that gets dear (dead letters by the hundred
+thousand) looks become rarer, down to one in five: they should not take more than a fifth of the time. A store that
+is out of reach gives a sample without these numbers, never an error. Samples are kept in memory, at most 1,200 of them
+in 20 minutes.
 """
 
 import time
@@ -15,12 +17,13 @@ from msgspec import Struct
 from forebay.core.errors import ForebayError
 from forebay.lab.fleet import Fleet
 from forebay.lab.ground import Ground
-from forebay.lab.load import Load
+from forebay.lab.load import Load, Told
 from forebay.lab.mix import QUEUE
 from forebay.store.open import open_store
 from forebay.store.protocol import Backlog, Store
 
 _SECOND: Final = 1_000_000
+_REST, _REST_MOST = 5, 5
 
 
 class Sample(Struct, frozen=True, kw_only=True):
@@ -89,18 +92,21 @@ class Watch:
     def _run(self) -> None:
         due = self._began
         while True:
+            began = time.monotonic()
             sample = self.look()
+            took = time.monotonic() - began
             self.samples.append(sample)
             if self._hear is not None:
                 self._hear(sample)
-            due = max(due + self._every, time.monotonic())
-            if self._stop.wait(due - time.monotonic()):
+            due = max(due + self._every, began + min(_REST * took, _REST_MOST * self._every))
+            if self._stop.wait(max(0.0, due - time.monotonic())):
                 return
 
     def look(self) -> Sample:
         """One sample, now."""
         fleet, load, ground = self._fleet, self._load, self._ground
-        accepted = self._seeded + (load.told().accepted if load is not None else 0)
+        told = load.told() if load else Told()
+        accepted = self._seeded + told.accepted
         now = self._backlog()
         return Sample(
             at=time.monotonic() - self._began,
@@ -116,7 +122,7 @@ class Watch:
             fleet_descriptors=fleet.descriptors() if fleet else 0,
             workers=len(fleet.workers()) if fleet else 0,
             fleet_cpu=fleet.cpu_seconds() if fleet else 0.0,
-            producers_cpu=load.cpu_seconds() if load else 0.0,
+            producers_cpu=told.cpu,
             server_cpu=ground.server_cpu_seconds() if ground else 0.0,
         )
 
