@@ -20,7 +20,7 @@ PYTEST := $(PY) -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup servers prometheus demo check test test-nightly cover bench bench-sqlite bench-worker bench-postgres bench-redis bench-stores bench-ledger bench-spark bench-audit bench-http bench-metrics bench-dashboard bench-prices lab screenshots mutants fmt lock clean
+.PHONY: help setup servers prometheus demo check test test-nightly cover bench bench-sqlite bench-worker bench-postgres bench-redis bench-stores bench-ledger bench-spark bench-audit bench-http bench-metrics bench-dashboard bench-prices lab chaos screenshots mutants fmt lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ prometheus: setup $(SCRAPE) ## get Prometheus, for the nightly tests of its rule
 
 demo: setup ## see it work: the guided tour
 	@$(PY) -m forebay.demo $(ARGS)
+
+chaos: servers ## break everything there is to break, by plan: ARGS="all", ARGS="f01 --store redis --scale nightly"
+	@$(PY) -m forebay chaos $(or $(ARGS),all)
 
 check: setup ## format, lint, types, layers, sizes
 	@$(PY) -m ruff format --check || { echo "not formatted: run 'make fmt'" >&2; exit 1; }

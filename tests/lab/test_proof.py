@@ -110,6 +110,8 @@ def test_effects_by_two_deliveries_are_counted_and_no_failure(run: Run) -> None:
 def test_two_jobs_for_one_seq_are_a_double(run: Run, where: str) -> None:
     if where == "receipts":
         run.told.append(run.receipt(3, 900))
+        del run.done[3]
+        run.die(3)
     else:
         run.done.append(run.effect(3, 900))
     verdict = run.judged()

@@ -70,6 +70,13 @@ MUTANTS = [
         CONFORMANCE,
     ),
     Mutant(
+        "sqlite: no fence for an ack, under chaos",
+        "src/forebay/store/sqlite/jobs.sql",
+        "AND delivery = ?2 AND queue = ?3 AND state = 2 AND gates IS NULL",
+        "AND delivery >= ?2 AND queue = ?3 AND state = 2 AND gates IS NULL",
+        ("tests/process/test_chaos.py", "-k", "late_word"),
+    ),
+    Mutant(
         "attempt as fence",
         f"{MEMORY}/jobs.py",
         "row.delivery != lease.job.delivery:",

@@ -147,9 +147,16 @@ POSTGRES_MUTANTS = [
     Mutant(
         "postgres: a commit is repeated blindly",
         f"{STORE}/connect.py",
-        "                if self._has_committed(progress.xid):\n",
+        "                if self._has_committed(progress):\n",
         "                if False:\n",
         (CUTS, "-k", "tick"),
+    ),
+    Mutant(
+        "postgres: a commit is known by its transaction's id",
+        f"{STORE}/connect.py",
+        "                    return bool(self.query(_MARKED, (progress.token,)))\n",
+        "                    return True\n",
+        (CUTS, "-k", "gave_to_somebody"),
     ),
     Mutant(
         "postgres: a claim without an answer keeps its holder",

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Thread
 
+import psycopg
 import pytest
 
 from forebay import Draft, Job, QueueSpec, State, Want, open_store
@@ -19,7 +20,7 @@ from forebay.core.policy import AtMost, KeepFor
 from forebay.core.schedule import Schedule
 from forebay.store.protocol import Query, Store
 from forebay.testing.conformance.racing import Task
-from forebay.testing.servers.postgres import PostgresServer
+from forebay.testing.servers.postgres import PostgresServer, Stop
 from forebay.testing.servers.proxy import Proxy
 from forebay.testing.servers.wire import Trap
 
@@ -141,6 +142,23 @@ def test_a_commit_that_is_cut_off_is_one_job(store: Store, proxy: Proxy, cut: Cu
     if key is not None:
         assert store.enqueue([draft])[0].id == receipt.id
         assert len(everything(store)) == 1
+
+
+def test_an_id_that_a_crash_gave_to_somebody_else_is_no_answer(
+    store: Store, proxy: Proxy, durable: PostgresServer, durable_url: str
+) -> None:
+    """The commit never arrived, and the server crashed: it hands the same ids to others, who commit."""
+    trap = proxy.cut_before(b"COMMIT", outage=True)
+    call = Task(lambda: store.enqueue([Draft("k", 1, key="order-7")]))
+    assert trap.wait(PATIENCE)
+    durable.stop(Stop.KILL)
+    durable.start()
+    with psycopg.connect(durable_url, autocommit=True) as connection:
+        for _ in range(20):
+            connection.execute("SELECT pg_current_xact_id()")
+    proxy.admit()
+    (receipt,) = call.result(patience=30)
+    assert [job.id for job in everything(store)] == [receipt.id]
 
 
 VERDICTS: list[tuple[Verdict, State, int]] = [

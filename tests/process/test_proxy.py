@@ -209,6 +209,40 @@ def test_freeze_holds_everything_and_thaw_loses_nothing(echo: Echo, proxy: Proxy
             assert read(old, 4) == read(new, 4) == b"held"
 
 
+def test_step_lets_so_many_bytes_through_and_no_more(echo: Echo, proxy: Proxy) -> None:
+    with connect(proxy) as client:
+        client.sendall(b"a")
+        assert read(client, 1) == b"a"
+        proxy.freeze()
+        client.sendall(b"held")
+        assert sum(proxy.step(1) for _ in range(50)) >= 2
+        client.settimeout(QUIET)
+        passed = read(client, 1)
+        assert passed == b"h"
+        proxy.thaw()
+        client.settimeout(PATIENCE)
+        assert read(client, 3) == b"eld"
+
+
+def test_mute_leaves_those_half_open_who_said_so_last(echo: Echo, proxy: Proxy) -> None:
+    with connect(proxy) as mute, connect(proxy) as other:
+        for client, words in ((mute, b"LISTEN x"), (other, b"SELECT 1")):
+            client.sendall(words)
+            assert read(client, 8) == words
+        assert proxy.speaking(b"LISTEN") == 1
+        assert proxy.mute(b"LISTEN") == 1
+        assert (proxy.mute(b"LISTEN"), proxy.speaking(b"LISTEN")) == (0, 0)
+        for client in (mute, other):
+            client.sendall(b"held")
+        assert read(other, 4) == b"held"
+        mute.settimeout(QUIET)
+        with pytest.raises(TimeoutError):
+            mute.recv(1)
+        proxy.unmute()
+        mute.settimeout(PATIENCE)
+        assert read(mute, 4) == b"held"
+
+
 def test_refuse_turns_new_connections_away_and_keeps_the_old(echo: Echo, proxy: Proxy) -> None:
     with connect(proxy) as old:
         old.sendall(b"a")

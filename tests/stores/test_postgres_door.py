@@ -42,7 +42,7 @@ class Held:
 
 
 def commits(tables: Tables) -> int:
-    found: int = tables.value("SELECT count(*) FROM forebay.call")
+    found: int = tables.value("SELECT count(*) FROM forebay.call WHERE first_id > 0")
     return found
 
 

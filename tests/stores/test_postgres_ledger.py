@@ -10,6 +10,8 @@ from forebay import Draft, Want
 from forebay.core.ledger import Change, LedgerEntry, LedgerRule
 from forebay.core.outcome import Ack, Failure, Retry
 from forebay.store.postgres.store import PostgresStore
+from forebay.testing.checkers import ledger
+from forebay.testing.clock import ManualClock
 from forebay.transactions import enqueue_in
 from tests.stores.tables import Tables
 
@@ -40,6 +42,24 @@ def test_a_record_that_commits_late_is_never_behind_one_that_was_read(store: Pos
     assert [entry.offset for entry in seen] == list(range(1, len(seen) + 1))
     kinds = [span.kind for entry in seen for span in entry.record.spans if span.change == Change.ACCEPTED]
     assert sorted(kinds) == ["k", "k", "late", "late", "late"]
+
+
+def test_what_others_made_ready_while_a_claim_was_under_way_is_claimed_when_it_is_due(cleared_url: str) -> None:
+    """The claim read its clock before the job was due, and the tables after somebody else had made it ready."""
+    began, later = ManualClock(), ManualClock()
+    later.advance(2_000)
+    claimer, other = PostgresStore(cleared_url, clock=began), PostgresStore(cleared_url, clock=later)
+    claimer.enqueue([Draft("k", n, delay=1_000) for n in range(3)] + [Draft("k", delay=1_500)])
+    other.promote(100)
+    claimer.enqueue([Draft("now")])
+    few, rest = (claimer.claim([Want("default", count)], "me", TIME) for count in (2, 10))
+    assert len(few + rest) == 5
+    assert all((lease.job.claimed_at or 0) >= lease.job.due_at for lease in few + rest)
+    began.advance(2_000)
+    claimer.settle([(lease, Ack()) for lease in few + rest])
+    assert ledger(claimer.ledger(-1, 100), drained=True) == []
+    claimer.close()
+    other.close()
 
 
 def test_a_transaction_that_is_rolled_back_leaves_no_gap(store: PostgresStore, cleared_url: str) -> None:

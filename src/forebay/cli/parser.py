@@ -24,6 +24,7 @@ def commands() -> tuple[Command | Group, ...]:
         about,
         audit,
         bench,
+        chaos,
         cron,
         design,
         dlq,
@@ -67,6 +68,7 @@ def commands() -> tuple[Command | Group, ...]:
         *gen.COMMANDS,
         *lab.COMMANDS,
         *bench.COMMANDS,
+        *chaos.COMMANDS,
         *about.COMMANDS,
     )
 

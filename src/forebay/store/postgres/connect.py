@@ -12,6 +12,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import unquote, urlsplit
+from uuid import UUID, uuid4
 
 import psycopg
 from psycopg import pq
@@ -27,7 +28,11 @@ Rows = list[tuple[Any, ...]]
 
 _CONNECT_SECONDS: Final = 10
 _CLASHES_MOST: Final = 20
-_XID: Final = "SELECT pg_current_xact_id_if_assigned()::text"
+_MARK: Final = (
+    "INSERT INTO forebay.call SELECT %s, 0, forebay.clock() WHERE pg_current_xact_id_if_assigned() IS NOT NULL "
+    "RETURNING pg_current_xact_id()::text"
+)
+_MARKED: Final = "SELECT 1 FROM forebay.call WHERE token = %s"
 _STATUS: Final = "SELECT pg_xact_status(%s::text::xid8)"
 _CLASHES: Final = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
 _ELSEWHERE: Final = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.ReadOnlySqlTransaction)
@@ -131,20 +136,22 @@ class Server(Lending[Line]):
                 return self._attempt(partial(_fetch, statement, parameters), repeatable, certain)
         raise self._clashed()
 
-    def transact(self, work: Callable[[Connection], T]) -> T:
+    def transact(self, work: Callable[[Connection], T], *, marked: bool = True) -> T:
         """Several statements in one transaction; made again when it clashed with another, or found a dead connection.
 
-        A connection that is lost while the commit is under way leaves the outcome open: the server is asked for it.
+        A connection that is lost while the commit is under way leaves the outcome open: the server is asked for it, and
+        the mark that the transaction left is the answer. Its id alone would not do: after a crash the ids that were not
+        written yet are given to others. What may simply be done again needs no mark.
         """
         for _ in range(_CLASHES_MOST):
-            progress: _Progress[T] = _Progress()
+            progress: _Progress[T] = _Progress(uuid4() if marked else None)
             try:
                 with suppress(*_CLASHES):
                     return self._attempt(partial(_transact, work, progress), progress)
             except StoreFailed:
                 if not progress.answers:
                     raise
-                if self._has_committed(progress.xid):
+                if self._has_committed(progress):
                     return progress.answers[0]
         raise self._clashed()
 
@@ -155,14 +162,13 @@ class Server(Lending[Line]):
     def _clashed(self) -> StoreFailed:
         return StoreFailed(self.name, f"{_CLASHES_MOST} transactions in a row clashed with others", REMEDY)
 
-    def _has_committed(self, xid: str | None) -> bool:
+    def _has_committed(self, progress: "_Progress[Any]") -> bool:
         """What became of a transaction whose connection was lost. One without an id has written nothing."""
         ask = Asking()
-        while xid is not None:
+        while progress.xid is not None:
             try:
-                status = self.query(_STATUS, (xid,))[0][0]
-                if status != "in progress":
-                    return bool(status == "committed")
+                if self._has_ended(progress.xid):
+                    return bool(self.query(_MARKED, (progress.token,)))
                 if ask.over:
                     raise StoreFailed(self.name, "a commit is under way for too long", REMEDY)
             except StoreFailed:
@@ -170,6 +176,15 @@ class Server(Lending[Line]):
                     raise
             ask.rest()
         return False
+
+    def _has_ended(self, xid: str) -> bool:
+        """Whether no transaction with this id is under way; one from before a crash may be in the future now."""
+        try:
+            return bool(self.query(_STATUS, (xid,))[0][0] != "in progress")
+        except StoreFailed as failed:
+            if isinstance(failed.__cause__, psycopg.errors.InvalidParameterValue):
+                return True
+            raise
 
     def _attempt(self, action: Callable[[Line], T], repeatable: "bool | _Progress[Any]", certain: bool = False) -> T:
         """The action on a connection that works; an idle one may have died meanwhile, so a second one is tried."""
@@ -219,7 +234,8 @@ class _Context:
 class _Progress(Generic[T]):
     """How far a transaction has come: it has an answer once nothing but the commit is left."""
 
-    def __init__(self) -> None:
+    def __init__(self, token: UUID | None) -> None:
+        self.token = token
         self.xid: str | None = None
         self.answers: list[T] = []
 
@@ -229,7 +245,8 @@ def _transact(work: Callable[[Connection], T], progress: _Progress[T], line: Lin
     connection.execute("BEGIN")
     try:
         answer = work(connection)
-        progress.xid = connection.execute(_XID).fetchall()[0][0]
+        if progress.token is not None:
+            progress.xid = next((xid for (xid,) in connection.execute(_MARK, (progress.token,))), None)
         progress.answers.append(answer)
         connection.execute("COMMIT")
     except BaseException:

@@ -60,7 +60,7 @@ def migrate(server: Server, *, phase: str | None = None) -> list[Migration]:
             done.append(migration)
         return done
 
-    return server.transact(work)
+    return server.transact(work, marked=False)
 
 
 def prepare(server: Server) -> None:

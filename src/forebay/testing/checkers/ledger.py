@@ -7,7 +7,8 @@
 Spans are told as the events that the other checkers read, so conservation, owners, attempts and early judge them too.
 Checked here besides: deliveries grow by one, time does not run backwards along a life, and what ends a turn says of it
 what its claim said. (Instants of different jobs need not follow the offsets: a call may begin before another and be
-committed after it.) Jobs that were accepted before the first entry, or while the ledger was off, are not judged.
+committed after it. So may a holder's last word about a job before an extension of its lease.) Jobs that were accepted
+before the first entry, or while the ledger was off, are not judged.
 `Violation.event` is the offset.
 """
 
@@ -107,7 +108,8 @@ class _Story:
             self._report(
                 offset, job_id, f"{span.change} {self._last[job_id] - record.at} µs before what came before it"
             )
-        self._last[job_id] = record.at
+        if span.change != Change.EXTENDED:
+            self._last[job_id] = record.at
         if span.change == Change.CLAIMED:
             if span.delivery != self._deliveries[job_id] + 1:
                 self._report(offset, job_id, f"delivery {span.delivery} after {self._deliveries[job_id]}")

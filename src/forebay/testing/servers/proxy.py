@@ -9,6 +9,8 @@ in one order, and `close` ends it. At most `BUFFER_BYTES` are held for each dire
     cut_before(pattern)         the server never gets the whole of the pattern: whatever it asks for does not happen
     lose_reply(pattern)         the server gets it and answers; the answer is swallowed and then the client is cut off
     freeze(), thaw()            nothing is forwarded, nothing is closed; later all of it goes on, nothing is lost
+    step(n)                     while frozen: n bytes of each direction of each connection, and no more
+    mute(pattern), unmute()     those connections alone are frozen whose last words to the server were these
     refuse(), admit()           new connections are refused, those that exist go on
 
 The three in the middle set a `Trap`: it strikes once, on the first connection that gets there. `lose_reply` cuts the
@@ -121,6 +123,21 @@ class Proxy:
 
     def thaw(self) -> None:
         self._call(lambda: setattr(self, "_frozen", False))
+
+    def step(self, count: int) -> int:
+        """Let so many bytes of each direction pass, though all is frozen; how many did."""
+        return self._call(lambda: sum(self._step(link, count) for link in self._all()))
+
+    def mute(self, pattern: bytes) -> int:
+        """Freeze the connections on which the client said this last; how many. They stay open: half open."""
+        return self._call(lambda: sum(link.mute(pattern) for link in self._all()))
+
+    def unmute(self) -> None:
+        self._call(lambda: [link.unmute() for link in self._links])
+
+    def speaking(self, pattern: bytes) -> int:
+        """How many connections on which the client said this last are not muted."""
+        return self._call(lambda: sum(pattern in link.up.recent and not link.muted for link in self._all()))
 
     def refuse(self) -> None:
         self._call(self._shut)
@@ -237,6 +254,26 @@ class Proxy:
         flow.waiting += self._judge(link, flow, data) if data else b""
         if not (link.connecting and flow is link.up):
             flow.push()
+
+    def _step(self, link: Link, count: int) -> int:
+        try:
+            return sum(self._sip(link, flow, count) for flow in (link.up, link.down))
+        except OSError:
+            return 0 * self._drop(link)
+
+    def _sip(self, link: Link, flow: Flow, count: int) -> int:
+        """At most so many bytes of one direction."""
+        if link.connecting or flow.ended:
+            return 0
+        with suppress(BlockingIOError):
+            if not flow.waiting:
+                data = flow.source.recv(count)
+                flow.ended = not data
+                flow.waiting += self._judge(link, flow, data) if data else b""
+            sent = flow.target.send(flow.waiting[:count])
+            del flow.waiting[:sent]
+            return sent
+        return 0
 
     def _judge(self, link: Link, flow: Flow, data: bytes) -> bytes:
         """What of these bytes may pass."""

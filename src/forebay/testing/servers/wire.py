@@ -71,6 +71,7 @@ class Link:
     doom: tuple[Trap, Flow] | None = None
     losing: "Pattern | None" = None
     heard: bytes = b""
+    muted: bool = False
 
     @property
     def client(self) -> socket.socket:
@@ -80,8 +81,20 @@ class Link:
     def server(self) -> socket.socket:
         return self.up.target
 
+    def mute(self, pattern: bytes) -> bool:
+        """Whether it is mute now, and was not before."""
+        before, self.muted = self.muted, self.muted or pattern in self.up.recent
+        return self.muted and not before
+
+    def unmute(self) -> bool:
+        """Whether it was mute."""
+        before, self.muted = self.muted, False
+        return before
+
     def interest(self, flow: Flow, back: Flow) -> int:
         """What to wait for on the source of `flow`, which is the target of `back`."""
+        if self.muted:
+            return 0
         reads = self.doom is None and not flow.ended and len(flow.waiting) < BUFFER_BYTES
         writes = bool(back.waiting) or (self.connecting and flow is self.down)
         return (select.POLLIN if reads else 0) | (select.POLLOUT if writes else 0)

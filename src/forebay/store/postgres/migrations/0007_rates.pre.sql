@@ -859,7 +859,7 @@ BEGIN
                 RETURN QUERY
                 UPDATE forebay.run AS r
                 SET state = 2, attempt = r.attempt + 1, delivery = r.delivery + 1, holder = me, beat = v_beat,
-                    claimed_at = v_now, lease_until = v_until, merges = false
+                    claimed_at = greatest(v_now, r.due_at), lease_until = v_until, merges = false
                 FROM unnest(v_singles[:v_whole], v_lasts[:v_whole]) AS u (single, last_id)
                 WHERE r.single = ANY (v_singles) AND r.last_id = ANY (v_lasts)
                     AND r.single = u.single AND r.last_id = u.last_id
@@ -887,11 +887,12 @@ BEGIN
             v_rows := least(v_need, v_rows * 4);
         END LOOP;
     END LOOP;
+    -- What fell due and was made ready by others after this call began is taken no earlier than it was due.
     IF cardinality(v_told_lasts) > 0 THEN
         INSERT INTO forebay.ledger (at, verb, owner, spans)
-        SELECT v_now, 'claim', (SELECT h.owner FROM forebay.holder AS h WHERE h.id = me), json_agg(json_build_array(
+        SELECT greatest(v_now, max(r.due_at)), 'claim', (SELECT h.owner FROM forebay.holder AS h WHERE h.id = me), json_agg(json_build_array(
             'claimed', r.last_id - r.n + 1, r.n, r.queue, r.kind, r.delivery, r.attempt, 0, r.enqueued_at, r.due_at,
-            v_now, v_until, CASE WHEN r.facts IS NOT NULL THEN forebay.kinds(r.facts, r.size - r.n, r.n) END
+            r.claimed_at, v_until, CASE WHEN r.facts IS NOT NULL THEN forebay.kinds(r.facts, r.size - r.n, r.n) END
         ) ORDER BY u.place)
         FROM forebay.ledger_rule AS l, unnest(v_told_singles, v_told_lasts) WITH ORDINALITY AS u (single, last_id, place)
         JOIN forebay.run AS r ON r.single = u.single AND r.last_id = u.last_id

@@ -1,0 +1,105 @@
+"""Plans of faults: those that come with Forebay are sound, and what a plan may not say is refused by its key."""
+
+from random import Random
+
+import pytest
+
+from forebay.core.errors import Invalid
+from forebay.lab.chaos.faults import KINDS, Fault, fault_of
+from forebay.lab.chaos.plan import SCALES, find, names, parse
+from forebay.lab.chaos.recovery import Line, recovered
+from forebay.lab.chaos.scene import Strike
+
+SOUND = """
+title = "t"
+stores = ["sqlite"]
+[[fault]]
+kind = "kill_worker"
+times = {quick = 2, nightly = 20, release = 200}
+"""
+
+
+def faults_of(text: str) -> list[Fault]:
+    return [fault_of(timed) for timed in parse(text, "mine").faults]
+
+
+def test_the_matrix_is_whole() -> None:
+    assert [f"f{number:02}" for number in range(1, 25)] == [name for name in names() if name[1:].isdigit()]
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_plan_asks_for_faults_that_there_are_on_stores_that_have_them(name: str) -> None:
+    plan = find(name)
+    assert plan.title
+    for timed in plan.faults:
+        assert set(plan.stores) <= set(fault_of(timed).stores), timed.kind
+    assert 0 < plan.strikes("quick") <= plan.strikes("nightly") <= plan.strikes("release")
+    assert 0 < plan.acks("quick") <= plan.acks("nightly") <= plan.acks("release")
+
+
+def test_every_kind_of_fault_is_in_a_plan() -> None:
+    assert {timed.kind for name in names() for timed in find(name).faults} == set(KINDS)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key"),
+    [
+        ('kind = "kill_worker"', 'kind = "kill_workers"', "kill_workers"),
+        ('kind = "kill_worker"', 'kind = "kill_worker"\nlasts = 3', "lasts"),
+        ('kind = "kill_worker"', "at = 1", "kind"),
+        ('kind = "kill_worker"', 'kind = "kill_worker"\nevery = -1', "every"),
+        ("{quick = 2, nightly = 20, release = 200}", "{quick = 2}", "times"),
+        ("{quick = 2, nightly = 20, release = 200}", "1_000_000", "times.quick"),
+        ('["sqlite"]', "[]", "stores"),
+        ('["sqlite"]', '["mysql"]', "stores"),
+        ('["sqlite"]', '["memory"]', "stores"),
+        ("[[fault]]", "[load]\nrate = -1\n[[fault]]", "load.rate"),
+        ("[[fault]]", '[load]\nmix = "slow=7"\n[[fault]]', "mix"),
+        ("[[fault]]", "[load]\nspeed = 1\n[[fault]]", "speed"),
+        ("[[fault]]", "[proof]\nshare = 2.0\n[[fault]]", "proof.share"),
+        ("[[fault]]", "[fleet]\nlease = 0\n[[fault]]", "fleet.lease"),
+        ('title = "t"', "title = 3", "title"),
+        ('title = "t"', "title =", "TOML"),
+    ],
+)
+def test_what_a_plan_may_not_say_is_refused_by_its_key(old: str, new: str, key: str) -> None:
+    assert old in SOUND
+    with pytest.raises(Invalid, match=key):
+        faults_of(SOUND.replace(old, new))
+
+
+def test_a_plan_that_is_not_there_is_told_with_those_that_are() -> None:
+    with pytest.raises(Invalid, match="f01"):
+        find("f99")
+
+
+def test_the_same_seed_makes_the_same_moments() -> None:
+    (timed,) = parse(SOUND, "mine").faults
+    for scale in SCALES:
+        moments = timed.moments(scale, Random(1))
+        assert moments == timed.moments(scale, Random(1)) == sorted(moments)
+        assert len(moments) == timed.times.at(scale)
+    assert timed.moments("quick", Random(1)) != timed.moments("quick", Random(2))
+    lasting = timed.moments("quick", Random(1), limit=30.0)
+    assert 15 < len(lasting) < 60
+    assert lasting[-1] <= 30.0
+
+
+def strike(number: int, at: int, over_at: int, *pids: int) -> Strike:
+    return Strike(number, "any", at, over_at, True, "", pids)
+
+
+def test_recovery_is_read_from_what_handlers_wrote() -> None:
+    """Jobs 1 and 2 ran when their process was killed at 1 s, job 3 had ended, job 4 fails by itself."""
+    starts = [Line(seq, seq, 1, 900_000, 77) for seq in (1, 2, 3, 4)]
+    starts += [Line(1, 1, 2, 1_400_000, 78), Line(2, 2, 2, 3_500_000, 78), Line(4, 4, 2, 9_000_000, 78)]
+    effects = [Line(3, 3, 1, 950_000, 77), Line(1, 1, 2, 1_500_000, 78), Line(2, 2, 2, 3_600_000, 78)]
+    killed, missed, away = (
+        strike(1, 1_000_000, 1_000_000, 77),
+        strike(2, 1_000_000, 1_000_000, 99),
+        strike(3, 0, 2_000_000),
+    )
+    recovered([killed, missed, away], starts, effects, lambda seq: seq != 4)
+    assert (killed.bit, killed.held, killed.recovery) == (True, 2, 2.5)
+    assert (missed.bit, missed.held, missed.recovery) == (False, 0, None)
+    assert (away.bit, away.recovery) == (True, 1.6)
