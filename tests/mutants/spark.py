@@ -74,6 +74,13 @@ SPARK_MUTANTS = [
         PLANTED,
     ),
     Mutant(
+        "spark: an id that was given again hides who had it",
+        f"{SPARK}/audit/told.py",
+        "return absent.unionAll(replaced)",
+        "return absent",
+        PLANTED,
+    ),
+    Mutant(
         "spark: a torn record is let in",
         f"{SPARK}/landing.py",
         "    if len(torn):\n",

@@ -17,6 +17,7 @@ from forebay.core.lease import Lease, Settled
 from forebay.core.outcome import Ack
 from forebay.core.policy import KeepFor
 from forebay.store.protocol import Query, Want
+from forebay.store.redis import connect
 from forebay.testing.servers.proxy import Proxy
 from forebay.testing.servers.redis import RedisServer
 from tests.answer import Run
@@ -134,7 +135,10 @@ def test_what_a_fail_over_loses_is_named_by_the_audit_and_nothing_else(run: Run,
     assert found == {"lost": lost, "repeated_effect": set(done_and_forgotten)}
 
 
-def test_a_primary_that_must_have_replicas_takes_nothing_in_without_them(pair: Pair) -> None:
+def test_a_primary_that_must_have_replicas_takes_nothing_in_without_them(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connect, "_REFUSED_SECONDS", 0.2)
     pair.catch_up()
     with pair.primary.client() as client:
         client.config_set("min-replicas-to-write", "1")
