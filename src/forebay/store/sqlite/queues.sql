@@ -81,11 +81,10 @@ DELETE FROM class WHERE queue = ?1 AND name = ?2 AND ready <= 0
     AND NOT EXISTS (SELECT 1 FROM pace INDEXED BY pace_start WHERE open = 1 AND queue = ?1 AND cls = ?2);
 
 -- name: drop_idle
--- So do classes for which a rate was open.
+-- So do classes for which a rate was open; so many are looked at.
 DELETE FROM class WHERE (queue, name) IN (
-    SELECT queue, name FROM class AS c INDEXED BY class_idle WHERE ready <= 0
-        AND NOT EXISTS (SELECT 1 FROM pace INDEXED BY pace_start WHERE open = 1 AND queue = c.queue AND cls = c.name)
-    LIMIT ?
+    SELECT idle.queue, idle.name FROM (SELECT queue, name FROM class INDEXED BY class_idle WHERE ready <= 0 LIMIT ?) AS idle
+    WHERE NOT EXISTS (SELECT 1 FROM pace INDEXED BY pace_start WHERE open = 1 AND queue = idle.queue AND cls = idle.name)
 );
 
 -- name: class_starts
