@@ -201,9 +201,8 @@ class SecondOwner(Fault, frozen=True):
         command = [sys.executable, "-m", "forebay", "worker", "forebay.lab.mix:fb", "--store", url]
         first: subprocess.Popen[str] | None = scene.memo.get("owner")
         if first is None:
-            first = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment())
-            scene.memo["owner"] = first
-            scene.parts.callback(first.wait)
+            started = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment())
+            first = scene.memo["owner"] = scene.parts.enter_context(started)
             scene.parts.callback(first.kill)
             assert first.stdout is not None
             first.stdout.readline()
