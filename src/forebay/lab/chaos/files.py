@@ -141,8 +141,8 @@ class KillWriter(Fault, frozen=True):
                 lines.append(process.stdout.readline())
             pause(rng.uniform(0.005, 0.2))
             process.send_signal(signal.SIGKILL)
-            rest, _ = process.communicate(timeout=_PATIENCE)
-        said = Said.of("".join(lines) + rest.rpartition("\n")[0])
+            text = "".join(lines) + process.stdout.read()
+        said = Said.of(text.rpartition("\n")[0])
         scene.told((seq, said.accepted.get(seq)) for seq in sorted(said.asked))
         lost = len(said.asked) - len(said.accepted)
         what = f"a writer was killed after {len(said.accepted)} receipts, {lost} of its jobs under way"
@@ -201,9 +201,8 @@ class SecondOwner(Fault, frozen=True):
         command = [sys.executable, "-m", "forebay", "worker", "forebay.lab.mix:fb", "--store", url]
         first: subprocess.Popen[str] | None = scene.memo.get("owner")
         if first is None:
-            first = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment())
-            scene.memo["owner"] = first
-            scene.parts.callback(first.wait)
+            started = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment())
+            first = scene.memo["owner"] = scene.parts.enter_context(started)
             scene.parts.callback(first.kill)
             assert first.stdout is not None
             first.stdout.readline()
