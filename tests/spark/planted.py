@@ -358,7 +358,7 @@ KINDS: list[Callable[[Garden], None]] = [
     *(_unfenced, _resurrected, _stale_settle, _settled_open, _lease_overlap, _overlap_of_an_extended, _early_claim),
     *(_early_retry, _delivery_step, _delivery_again, _too_many_lives, _miscounted, _died_early, _cancelled_running),
     *(_purged_alive, _out_of_turn, _slot_twice, _ledger_gap, _conflict, _shed_and_run, _shed_running, _shed_twice),
-    *(_copied_twice),
+    _copied_twice,
 ]
 
 
