@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec.structs import replace
-
-from forebay.core.errors import Invalid, QueueFull
+from forebay.core.errors import QueueFull
 from forebay.core.instant import Instant, micros
 from forebay.core.job import Draft
 from forebay.core.limits import INSTANT_MOST
@@ -45,11 +43,7 @@ class Intake(Base):
             spread[0] = self._spread(drafts)
             some = drafts if spread[0] is None else spread[0].drafts
             also = [] if spread[0] is None else list({draft.queue for draft in drafts})
-            try:
-                batch = self._specs.batch(some, also)
-            except Invalid:
-                self._find_conflict(some)
-                raise
+            batch = self._specs.batch(some, also)
             bodies = (draft.body for draft in some)
             reply: Sequence[Any] = self._call(verb, *before, packed(batch), *bodies, tokened=True)
             return reply
@@ -59,16 +53,6 @@ class Intake(Base):
             refuse(reply)
         receipts = self._receipts(reply[1:])
         return receipts if spread[0] is None else spread[0].folded(receipts, self._durable)
-
-    def _find_conflict(self, drafts: Sequence[Draft]) -> None:
-        """Drafts are judged in their order: a conflict before the first that is wrong in itself is what is told."""
-        leading = self._specs.leading(drafts)
-        if not any(draft.key for draft in leading):
-            return
-        batch = replace(self._specs.batch(leading), only_look=True)
-        reply: Sequence[Any] = self._call("enqueue", packed(batch))
-        if reply[0] == b"conflict":
-            refuse(reply)
 
     def _spread(self, drafts: Sequence[Draft]) -> Spread | None:
         """Drafts of which some are for brokers."""

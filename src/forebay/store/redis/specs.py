@@ -92,7 +92,6 @@ class Batch(Struct, frozen=True, omit_defaults=True):
     shapes: list[dict[str, Any]]
     runs: list[int]
     delivery: Delivery | None = None
-    only_look: bool = False
 
 
 class Specs:
@@ -136,15 +135,6 @@ class Specs:
                 runs += (number, 1)
                 last = number
         return Batch(versions, shapes, runs, self._delivery)
-
-    def leading(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
-        """Those before the first that is wrong in itself."""
-        for number, draft in enumerate(drafts):
-            try:
-                self.batch([draft])
-            except (Invalid, WrongQueueKind):
-                return drafts[:number]
-        return drafts
 
     def _shape(self, draft: Draft, versions: dict[str, int]) -> dict[str, Any]:
         known = self.of(draft.queue)

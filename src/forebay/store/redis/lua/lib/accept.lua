@@ -325,9 +325,6 @@ local planned, accept, receipts_of
       end
       body = body + n
     end
-    if batch.only_look then
-      return nil, { 'looked' }
-    end
     local refusal, doomed = make_room(plan)
     plan.doomed = doomed
     return not refusal and plan or nil, refusal
