@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from forebay import Draft, QueueSpec, State, open_store
-from forebay.core.errors import Invalid, StoreFailed
+from forebay.core.errors import Invalid, KeyConflict, StoreFailed
 from forebay.core.instant import hours, minutes
 from forebay.core.limits import PRIORITY_MOST
 from forebay.core.outcome import Ack, DeadLetter, Failure, Retry, Verdict
@@ -167,6 +167,20 @@ def test_another_process_follows_a_new_spec_at_once(redis_url: str) -> None:
     assert len(other.claim([Want("q", 9)], "w", minutes(1))) == 3, "two without a gate, one at it"
     one.close()
     other.close()
+
+
+def test_drafts_are_judged_in_their_order_though_some_are_judged_by_the_client(redis_url: str) -> None:
+    store = open_store(redis_url)
+    store.put_spec(QueueSpec(name="q", eligibility=AtMost(1)))
+    store.enqueue([Draft("k", 1, queue="q", key="x")])
+    conflicts, too_dear = Draft("k", 2, queue="q", key="x"), Draft("k", queue="q", cost=2)
+    with pytest.raises(KeyConflict):
+        store.enqueue([conflicts, too_dear])
+    for batch in ([too_dear, conflicts], [Draft("k", 3, queue="q", key="y"), too_dear]):
+        with pytest.raises(Invalid, match="cost"):
+            store.enqueue(batch)
+    assert store.backlog(["q"])[0].depth == 1
+    store.close()
 
 
 SPECS = [

@@ -100,6 +100,8 @@ def refuse(reply: Sequence[Any]) -> NoReturn:
             raise KeyConflict(queue.decode(), key.decode(), job_id)
         case [b"delivery", kept]:
             raise wrong_delivery("sets" if kept == b"streams" else "streams")
+        case [b"wrong", field, reason, remedy]:
+            raise Invalid(field.decode(), reason.decode(), remedy.decode())
         case [b"moved"]:
             raise SourceMoved
         case _:

@@ -4,7 +4,7 @@
 --
 -- A batch is: versions of the specs it relies on, by queue; shapes, each what alike drafts have in common; and runs of
 -- them: a shape and how many. A shape is: queue cls kind lives delay run_at base timed more · digest, window: of its key
--- (no window: its job's state decides) · quiet, at_most: of its merge.
+-- (no window: its job's state decides) · quiet, at_most: of its merge · wrong: why it cannot become a job.
 
 local NEW, DUPLICATE, MERGED = 0, 1, 2
 local planned, accept, receipts_of
@@ -86,6 +86,9 @@ local planned, accept, receipts_of
         receive(plan, tonumber(sid), 1, DUPLICATE)
         return nil
       end
+    end
+    if shape.wrong then
+      return { 'wrong', unpack(shape.wrong) }
     end
     local target = shape.merges and merge_target(plan, shape)
     if target then
@@ -318,6 +321,8 @@ local planned, accept, receipts_of
             return nil, refusal
           end
         end
+      elseif shape.wrong then
+        return nil, { 'wrong', unpack(shape.wrong) }
       else
         for k = 0, n - 1, BATCH do
           born(plan, shape, min(BATCH, n - k), body + k)
