@@ -4,14 +4,14 @@ from collections import Counter
 
 from forebay.core.features import Feature
 from forebay.core.job import Draft
-from forebay.core.policy import AtMost, Fair, Priority, Rate, Term, Until
+from forebay.core.policy import AtMost, Eligibility, Fair, Priority, Rate, Until
 from forebay.core.spec import QueueSpec
 from forebay.store.protocol import Want
 from forebay.testing.conformance.case import Need, case, case_if
 from forebay.testing.conformance.harness import LONG, QUEUE, Harness
 
 
-def _flooded(h: Harness, eligibility: Term, weight: int = 3, count: int = 60) -> None:
+def _flooded(h: Harness, eligibility: Eligibility, weight: int = 3, count: int = 60) -> None:
     """First all that one has, then all that the other has."""
     h.spec(share=Fair(weights={"a": weight}), eligibility=eligibility)
     h.enqueue(count, tenant="a")
