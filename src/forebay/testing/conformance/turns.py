@@ -4,14 +4,14 @@ from collections import Counter
 
 from forebay.core.features import Feature
 from forebay.core.job import Draft
-from forebay.core.policy import AtMost, Fair, Priority, Rate, Term, Until
+from forebay.core.policy import AtMost, Eligibility, Fair, Priority, Rate, Until
 from forebay.core.spec import QueueSpec
 from forebay.store.protocol import Want
 from forebay.testing.conformance.case import Need, case, case_if
 from forebay.testing.conformance.harness import LONG, QUEUE, Harness
 
 
-def _flooded(h: Harness, eligibility: Term, weight: int = 3, count: int = 60) -> None:
+def _flooded(h: Harness, eligibility: Eligibility, weight: int = 3, count: int = 60) -> None:
     """First all that one has, then all that the other has."""
     h.spec(share=Fair(weights={"a": weight}), eligibility=eligibility)
     h.enqueue(count, tenant="a")
@@ -80,6 +80,14 @@ def classes_take_turns_at_a_rate_of_the_whole_queue(h: Harness) -> None:
         served = _served(h, 20, batch, passing=True)
         assert served == Counter(a=15, b=5), (batch, served)
         h.store.cancel([job.id for job in h.jobs() if not job.state.terminal])
+
+
+@case_if(Feature.RATE)
+def classes_take_turns_where_a_cap_and_a_rate_hold_them(h: Harness) -> None:
+    """Claims want more than the cap has: whoever finds it full must not lose its turn at the rate."""
+    _flooded(h, AtMost(2) & Rate(4, h.brief))
+    served = _served(h, 20, 5, passing=True)
+    assert served == Counter(a=30, b=10), served
 
 
 @case_if(Feature.RATE)
