@@ -45,7 +45,9 @@ def run(figures: Sequence[Figure], *, rounds: int, only: str, as_json: bool) -> 
     """Measure all figures round by round, so that a noisy minute hurts a figure and its baseline alike."""
     named = {figure.name: figure for figure in figures}
     wanted = [figure for figure in figures if only in figure.name]
-    wanted += [base for figure in wanted if (base := named.get(figure.baseline or "")) and base not in wanted]
+    for figure in tuple(wanted):
+        if (base := named.get(figure.baseline or "")) and base not in wanted:
+            wanted.append(base)
     for number in range(rounds):
         for figure in wanted:
             _progress(f"round {number + 1} of {rounds}: {figure.name}")
