@@ -30,7 +30,7 @@ from forebay.lab.chaos.plan import Kept, Plan, Scale
 from forebay.lab.chaos.recovery import lines_of, recovered
 from forebay.lab.chaos.scene import Bite, Impossible, Scene, Strike, Stuck, now, pause
 from forebay.lab.mix import QUEUE
-from forebay.lab.proof import EXITS, Answer, Verdict, audit, audit_quickly
+from forebay.lab.proof import EXITS, Answer, ProofFailed, Verdict, audit, audit_quickly
 from forebay.store.protocol import Ledgered, Query, Store
 from forebay.testing.checkers import ledger
 
@@ -101,6 +101,8 @@ class Runner:
                 verdict = self._carry_out(timeline)
             except Impossible as error:
                 missing.append(f"it cannot be made here: {error}")
+            except ProofFailed as error:
+                missing.append(f"the audit could not be held: {error}")
             except (Stuck, ForebayError) as error:
                 self.scene.blame(f"{type(error).__name__}: {error}")
         outcome = self._outcome(len(timeline), verdict, missing)
