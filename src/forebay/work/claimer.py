@@ -10,7 +10,8 @@ its process, so that a killer is found without innocents dying beside it (`Job.a
 runs or waits: it would be charged too if the process died or stood still past the lease. Others that came with it go
 back then, but not twice in a row: they take turns with suspects, or many suspects would send them round and round. A
 suspect that meets a busy pool goes back unharmed, and the pool empties before the next claim; where a long job keeps it
-from emptying, the claimer goes on with others after some seconds, and suspects come by later.
+from emptying, the claimer goes on with others after some seconds, and suspects come by later. A pool that was emptied
+is not emptied again before many more claims: suspects among slow jobs wait rather than hold up everybody.
 """
 
 import random
@@ -37,6 +38,7 @@ _SUSPECT_MUCH_LATER: Final = 3_000_000
 _TOO_HEAVY: Final = 3_000_000
 _EMPTYING_MOST: Final = 200
 _BUSY_CLAIMS: Final = 50
+_CLAIMS_A_WAIT: Final = 10
 _FRUITLESS_REST: Final = 0.01
 _FRUITLESS_MOST: Final = 0.08
 _CLOSED_REST: Final = 1.0
@@ -112,8 +114,9 @@ class Claimer:
             self._busy_for = _BUSY_CLAIMS
         self._owed, self._owed_for = 0, 0
         room = 1 if self._emptying and self._slots.idle else self._room()
-        if self._emptying and not self._slots.idle:
-            self._busy_for = _BUSY_CLAIMS
+        if self._emptying:
+            # To empty the pool costs all others their time: they get much more of it before that happens again.
+            self._busy_for = self._emptied_for * _CLAIMS_A_WAIT if self._slots.idle else _BUSY_CLAIMS
         self._emptying, self._emptied_for, self._busy_for = False, 0, max(0, self._busy_for - 1)
         if room <= 0:
             self._slots.wait_for_room(_STARTING_MOST)
@@ -141,9 +144,9 @@ class Claimer:
         if not suspects:
             self._begin(leases)
             return
-        self._emptying = self._busy_for == 0
         others = [lease for lease in leases if not lease.job.alone]
         alone = suspects[:1] if self._slots.idle and not (others and self._sent_back) else []
+        self._emptying = bool(alone) or self._busy_for == 0
         again = _SUSPECT_AGAIN if self._emptying else _SUSPECT_MUCH_LATER
         waiting = suspects[len(alone) :]
         self._hand_back([(lease, Release(int(again * (0.5 + self._draw())))) for lease in waiting])

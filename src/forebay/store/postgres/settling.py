@@ -33,6 +33,7 @@ _EXCHANGE: Final = (
 _FOUND: Final = statement("found")
 _MARKS: Final = statement("marks")
 
+_TOGETHER: Final = 3
 _LOOKS_MOST: Final = 5
 """A job may move from row to row while it is looked for."""
 
@@ -92,7 +93,7 @@ class Settling(Claims):
         for place, (_, items) in enumerate(groups, 1):
             if place not in applied:
                 later += items
-        for number, lease, verdict in sorted(later, key=lambda item: item[0]):
+        for number, lease, verdict in sorted(self._settle_found(later), key=lambda item: item[0]):
             answers[number] = self._settle_one(lease, verdict)
         self._let_go([(lease.job.id, lease.job.delivery) for lease, _ in settlements])
         return answers
@@ -135,6 +136,22 @@ class Settling(Claims):
                 eased.add(queue)
         if news or eased:
             self._sleepers.hear(news, eased)
+
+    def _settle_found(self, items: list[Item]) -> list[Item]:
+        """Settle in one look what is where its fence says, as all that a dead process held; the others come back."""
+        ids = [lease.job.id for _, lease, _ in items]
+        if len(ids) < _TOGETHER or len(set(ids)) < len(ids):
+            return items
+        rows = [row for row in self._server.query(_FOUND, (ids,)) if row[5] == RUNNING]
+        refs = {(row[0], row[10]): Ref(row[1], row[2], row[3], row[10], row[16]) for row in rows}
+        groups: dict[tuple[bool, int], Group] = {}
+        for item in items:
+            if (ref := refs.get(item[1].fence)) is not None:
+                groups.setdefault(ref.key, (ref, []))[1].append(item)
+        ordered = [groups[key] for key in sorted(groups)]
+        applied = self._apply(ordered) if ordered else set()
+        done = {item[0] for place, (_, some) in enumerate(ordered, 1) if place in applied for item in some}
+        return [item for item in items if item[0] not in done]
 
     def _settle_one(self, lease: Lease, verdict: Verdict) -> Settled:
         """The job where it is by now; or what is remembered of it."""
