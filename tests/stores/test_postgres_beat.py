@@ -1,7 +1,8 @@
-"""One heartbeat for all that a worker has claimed: whatever is on its way back, however many there are."""
+"""One heartbeat for all that a worker has claimed, and one look for all that it held when it died."""
 
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from typing import Any
 
 import psycopg
 import pytest
@@ -109,4 +110,24 @@ def test_leases_of_another_process_are_not_known(store: PostgresStore, cleared_u
     pool = Pool(leases)
     Renewer(other, pool, Options(lease_for=LEASE)).step()
     assert pool.lost == []
+    other.close()
+
+
+def test_what_a_dead_process_held_is_settled_in_one_look(
+    store: PostgresStore, cleared_url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its successor waits for that, and a job at a time takes seconds."""
+    held = [Lease(lease.job, lease.owner, lease.until) for lease in claimed(store, 300)]
+    other = PostgresStore(cleared_url, clock=clock)
+    asked: list[str] = []
+    query = other._server.query
+
+    def heard(text: str, *more: Any, **how: Any) -> Any:
+        asked.append(text)
+        return query(text, *more, **how)
+
+    monkeypatch.setattr(other._server, "query", heard)
+    assert set(other.settle([(lease, Release()) for lease in held[:299]])) == {"applied"}
+    assert len(asked) <= 3
+    assert store.settle([(lease, Ack()) for lease in held]) == [*["stale"] * 299, "applied"]
     other.close()

@@ -560,6 +560,34 @@ def test_a_suspect_that_meets_a_busy_pool_goes_back_and_nothing_is_claimed_until
     assert 3 not in crew.started
 
 
+def test_suspects_wait_rather_than_hold_everybody_up(store: MemoryStore, clock: ManualClock) -> None:
+    """A pool that took long to empty for one of them is not emptied for the next one before many more claims."""
+    crew = Crew(store, size=2, batch=2)
+    crew.slots.running += leased(store, 1)
+    suspects(store, 2)
+    store.enqueue([Draft("k")] * 200)
+    for _ in range(20):
+        crew.claimer.step()
+    waited = crew.slots.waits
+    assert waited >= 15, "the pool is emptied"
+    crew.slots.running.clear()
+    clock.advance(SECOND)
+    while not any(lease.job.alone for lease in crew.slots.running):
+        crew.claimer.step()
+    (first,) = crew.started
+    crew.end(first)
+    waited, ended = crew.slots.waits, 0
+    for _ in range(100):
+        crew.claimer.step()
+        crew.slots.most = 0
+        for job_id in crew.started:
+            ended += 1
+            crew.end(job_id)
+        clock.advance(SECOND // 10)
+    assert ended >= 100
+    assert crew.slots.waits - waited < 5
+
+
 def test_who_was_beside_one_death_goes_on_with_the_others(store: MemoryStore) -> None:
     store.enqueue([Draft("k", max_attempts=3)] * 3)
     leases = store.claim([Want("default", 3)], "bob", seconds(10))
