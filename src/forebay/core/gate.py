@@ -42,11 +42,6 @@ class Gate(Struct, frozen=True, array_like=True):
     step: Span = 0
     share: int = 0
 
-    @property
-    def whole(self) -> bool:
-        """Whether classes take turns for its slots, and every job of the queue needs some of them."""
-        return self.share > 0 and not self.step and self.name.count("/") == 1
-
 
 def opens_at(tide: Instant, gate: Gate, limit: int | None = None) -> Instant:
     """When a rate with this tide lets the job in; `limit`: the operator's number, which wins over the stamped one.

@@ -67,8 +67,6 @@ class Gates:
         for gate in row.gates:
             place = self._place(gate)
             if not self._lets_in(gate, place, row, starts, its_turn and gate.name == row.gate):
-                if its_turn and gate.name != row.gate:
-                    self._passed_on(row)
                 if gate.share:
                     self._rings.park(place, row)
                 place.parked += 1
@@ -141,16 +139,9 @@ class Gates:
         """A job whose rate lets it in now; it is parked no longer, and the caller tries to admit it as it starts."""
         self.write_paces()
         row = self._tables.next_start(queue, cls)
-        if row is None or self._held_up(row):
-            return None
-        self._unpark(row)
+        if row is not None:
+            self._unpark(row)
         return row
-
-    def may_start(self, queue: str, cls: str) -> bool:
-        """Whether somebody of the class is let in by a rate, and by what holds the whole queue."""
-        self.write_paces()
-        row = self._tables.next_start(queue, cls)
-        return row is not None and not self._held_up(row)
 
     def write_paces(self) -> set[str]:
         """Who is first at the rates that were touched; returns the queues where one of them may start."""
@@ -208,16 +199,6 @@ class Gates:
         if gate.step and not (starts and place.opens_at(gate.cost) <= self._now):
             return False
         return (gate.step > 0 or place.has_room(gate.cost)) and (its_turn or not self._passes(row, gate, place))
-
-    def _held_up(self, row: Row) -> bool:
-        """Whether a gate that all of its queue need holds it: so it keeps its turn at the rate where it is parked."""
-        return any(not self._lets_in(gate, self._place(gate), row, True, False) for gate in row.gates if gate.whole)
-
-    def _passed_on(self, row: Row) -> None:
-        """Who had its turn at a cap and is held by another gate now has had it."""
-        for gate in row.gates:
-            if gate.name == row.gate and gate.share and not gate.step:
-                self._rings.took(self._place(gate), gate, row)
 
     def _passes(self, row: Row, gate: Gate, place: Place) -> bool:
         """Whether the job would pass somebody who waits for room."""

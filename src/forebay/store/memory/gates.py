@@ -104,13 +104,13 @@ class Gates:
         for gate in row.entry.gates:
             place = self._place(gate)
             if not self._lets_in(gate, place, row, now, starts, gate.name == turn):
-                if turn is not None and gate.name != turn and not _stamp(row, turn).step:
-                    self._took(_stamp(row, turn), row)
                 self._park(gate, place, row)
                 return False
         self.hold(row)
         for gate in row.entry.gates:
-            self._took(gate, row)
+            turns = self._places[gate.name].turns.get(row.entry.queue) if gate.share else None
+            if turns is not None:
+                turns.took(row, gate.share)
             if gate.step:
                 self.moved[gate.name] = tide_after(self._tide(gate.name), self._newest(gate), now)
                 self.paces.moved(gate.name)
@@ -119,12 +119,7 @@ class Gates:
     def next_start(self, queue: str, now: Instant, cls: str | None) -> tuple[Row, str] | None:
         """Who of the queue is next at a rate which lets it in, and that rate; the caller tries to admit it."""
         row = self.paces.next_start(queue, now, cls)
-        return None if row is None or self._held_up(row, now) else (row, self._unpark(row))
-
-    def may_start(self, queue: str, now: Instant, cls: str) -> bool:
-        """Whether somebody of the class is let in by a rate, and by what holds the whole queue."""
-        row = self.paces.next_start(queue, now, cls)
-        return row is not None and not self._held_up(row, now)
+        return None if row is None else (row, self._unpark(row))
 
     def release(self, row: Row) -> None:
         """Give the row's slots back."""
@@ -243,16 +238,6 @@ class Gates:
             return None
         self._unpark(row)
         return row
-
-    def _held_up(self, row: Row, now: Instant) -> bool:
-        """Whether a gate that all of its queue need holds it: so it keeps its turn at the rate where it is parked."""
-        whole = [gate for gate in row.entry.gates if gate.whole]
-        return any(not self._lets_in(gate, self._place(gate), row, now, True, False) for gate in whole)
-
-    def _took(self, gate: Gate, row: Row) -> None:
-        turns = self._places[gate.name].turns.get(row.entry.queue) if gate.share else None
-        if turns is not None:
-            turns.took(row, gate.share)
 
     def _in_turn(self, name: str, first: Row) -> Row:
         """Who goes for the first in rank of those that are parked there, where classes take turns."""

@@ -19,7 +19,7 @@ from forebay.store.memory.line import Line
 from forebay.store.memory.row import Row
 
 _SECOND = 1_000_000
-_TRIES = 64
+TRIES = 64
 """How many that a rate lets in, and another gate does not, a claim looks at in passing."""
 _READY, _RUNNING, _WAITING = State.READY, State.RUNNING, State.WAITING
 
@@ -210,7 +210,7 @@ class Index:
         """
         rows: list[Row] = []
         late: list[Row] = []
-        tries = count + _TRIES
+        tries = count + TRIES
         while len(rows) < count and tries > 0 and (found := self.gates.next_start(queue, now, cls)) is not None:
             row, turn = found
             tries -= 1

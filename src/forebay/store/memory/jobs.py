@@ -42,6 +42,7 @@ from forebay.store.checks import (
 from forebay.store.memory.deadlines import rounded_up
 from forebay.store.memory.engine import TEND_LIMIT, Engine
 from forebay.store.memory.facts import ENDING_CODES
+from forebay.store.memory.index import TRIES
 from forebay.store.memory.line import Line
 from forebay.store.memory.row import Row
 from forebay.store.protocol import CancelAnswer, Promotion, Receipt, Want
@@ -53,9 +54,6 @@ _VERDICT_CODES: Final[dict[type, str]] = {
     Release: ENDING_CODES[Released],
     Cancel: ENDING_CODES[Dismissed],
 }
-
-_IN_VAIN: Final = 4
-"""How often a claim asks a class whose rate is open and of which another gate holds all that it looks at."""
 
 
 class JobVerbs(Engine):
@@ -288,17 +286,17 @@ class JobVerbs(Engine):
 
     def _by_turns(self, line: Line, want: Want, now: Instant) -> list[Row]:
         """One by one: classes take turns with what is ready and with what their rates let in."""
-        gates, rows, vain = self._index.gates, list[Row](), 0
-        while len(rows) < want.count and vain < _IN_VAIN:
-            joining = gates.paces.joining(want.queue, now, anew=line.rejoins)
-            cls = line.next_class(joining, lambda name: gates.may_start(want.queue, now, name))
+        paces = self._index.gates.paces
+        rows: list[Row] = []
+        for _ in range(want.count + TRIES):
+            joining = paces.joining(want.queue, now, anew=line.rejoins)
+            cls = line.next_class(joining, lambda name: paces.is_open(want.queue, name))
             if cls is None:
                 break
             one = Want(want.queue, 1, cls)
-            some = self._started(line, one, self._ready(line, one, now), now)
-            rows += some
-            vain += not some
-        line.rejoins = len(rows) < want.count
+            rows += self._started(line, one, self._ready(line, one, now), now)
+            if len(rows) == want.count:
+                break
         by_class: dict[str, list[Row]] = {}
         for row in sorted(rows, key=lambda row: (-row.rank, -row.entry.id)):
             by_class.setdefault(row.entry.cls, []).append(row)

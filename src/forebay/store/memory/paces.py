@@ -130,6 +130,11 @@ class Paces:
         known.joining.clear()
         return names
 
+    def is_open(self, queue: str, cls: str) -> bool:
+        """Whether a rate lets in somebody of the class."""
+        known = self._queues.get(queue)
+        return known is not None and known.first(cls) is not None
+
     def next_start(self, queue: str, now: Instant, cls: str | None) -> Row | None:
         """Who of the queue is next at a rate that lets it in now; `cls`: of that class."""
         known = self._queues.get(queue)

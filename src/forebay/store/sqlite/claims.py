@@ -22,7 +22,7 @@ from forebay.store.sqlite.intake import Intake
 from forebay.store.sqlite.queries import statement
 from forebay.store.sqlite.row import id_list, lease_of, picture
 from forebay.store.sqlite.tally import Line
-from forebay.store.sqlite.tend import TEND_LIMIT, ready_of, start, sweep_keys, sweep_rates, tend
+from forebay.store.sqlite.tend import TEND_LIMIT, TRIES, ready_of, start, sweep_keys, sweep_rates, tend
 from forebay.store.sqlite.turn import Turn
 
 _CLAIM: Final = statement("claim")
@@ -33,9 +33,8 @@ _FENCES: Final = statement("fences")
 _EXTEND: Final = statement("extend")
 _PICTURES: Final = statement("pictures")
 _JOINED: Final = statement("joined")
+_CLASS_STARTS: Final = statement("class_starts")
 _START_AT: Final = statement("start_at")
-_IN_VAIN: Final = 4
-"""How often a claim asks a class whose rate is open and of which another gate holds all that it looks at."""
 _place: Final = itemgetter(len(Job.__struct_fields__), 0)
 
 Columns = tuple[Any, ...]
@@ -105,18 +104,14 @@ def _start(turn: Turn, line: Line, want: Want) -> list[tuple[str, int]] | None:
         return None
     turns: list[tuple[str, int]] = []
     given: Counter[str] = Counter()
-    vain = 0
-    while given.total() < want.count and vain < _IN_VAIN and (dealt := _deal(turn, line, 1, given, starting=True)):
+    for _ in range(want.count + TRIES):
+        if given.total() == want.count or not (dealt := _deal(turn, line, 1, given, starting=True)):
+            break
         name = dealt[0][0]
         start(turn, line, given[name] + 1, name)
         if ready_of(turn, line, name) > given[name]:
             given[name] += 1
             turns.append((name, 1))
-        else:
-            vain += 1
-    if given.total() < want.count:
-        # Who could not start left the ring, and joins anew.
-        turn.turns(line).seen = 0
     return turns
 
 
@@ -162,7 +157,7 @@ def _deal(
     turns = turn.turns(line)
 
     def starts(name: str) -> bool:
-        return starting and turn.gates.may_start(line.name, name)
+        return starting and bool(turn.connection.execute(_CLASS_STARTS, (line.name, name)).fetchone()[0])
 
     def waiting(name: str) -> int:
         return ready_of(turn, line, name) - given.get(name, 0) + 2 * starts(name)

@@ -87,6 +87,10 @@ DELETE FROM class WHERE (queue, name) IN (
     WHERE NOT EXISTS (SELECT 1 FROM pace INDEXED BY pace_start WHERE open = 1 AND queue = idle.queue AND cls = idle.name)
 );
 
+-- name: class_starts
+-- Whether a rate lets somebody of a class start.
+SELECT EXISTS (SELECT 1 FROM pace INDEXED BY pace_start WHERE open = 1 AND queue = ?1 AND cls = ?2);
+
 -- name: joined
 -- Classes that joined after the last one seen, in the order of arrival.
 SELECT name, joined FROM class INDEXED BY class_joined WHERE queue = ?1 AND joined > ?2 ORDER BY joined;

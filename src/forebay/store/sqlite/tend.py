@@ -20,7 +20,7 @@ TEND_LIMIT: Final = 256
 """How much of what fell due a verb looks after in passing."""
 
 _EXPIRE_ROUNDS: Final = 4
-_TRIES: Final = 64
+TRIES: Final = 64
 """How many that a rate lets in, and another gate does not, a claim looks at in passing."""
 
 _PULSE: Final = statement("pulse")
@@ -75,7 +75,7 @@ def open_gates(turn: Turn, limit: int = TEND_LIMIT) -> tuple[int, int]:
 def start(turn: Turn, line: Line, count: int, cls: str | None) -> None:
     """Let in at the rates of a queue what a claim wants beyond what is ready."""
     wanted = count - (line.counts[READY] if cls is None else ready_of(turn, line, cls))
-    tries = wanted + _TRIES
+    tries = wanted + TRIES
     while wanted > 0 and tries > 0 and (row := turn.gates.next_start(line.name, cls)) is not None:
         tries -= 1
         if _admit(turn, row, starts=True, its_turn=True):

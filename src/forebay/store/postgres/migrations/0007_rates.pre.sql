@@ -223,26 +223,6 @@ BEGIN
 END
 $$;
 
--- Whether a gate that all of its queue need holds a job that is parked at a rate: so it keeps its turn there.
-CREATE FUNCTION forebay.held_up(v_now bigint, v_id bigint) RETURNS boolean
-LANGUAGE plpgsql SET enable_seqscan = off SET enable_nestloop = on
-AS $$
-#variable_conflict use_column
-BEGIN
-    RETURN EXISTS (
-        SELECT FROM forebay.run AS r, json_array_elements(r.gates::json) AS s (value)
-        JOIN forebay.gate AS g ON g.name = s.value ->> 0
-        LEFT JOIN forebay.gate_limit AS l ON l.name = s.value ->> 0
-        WHERE r.single AND r.last_id = v_id AND (s.value ->> 6)::integer > 0 AND (s.value ->> 5)::bigint = 0
-            AND s.value ->> 0 ~ '^[^/]*/[^/]*$'
-            AND (
-                NOT forebay.has_room(g.held, (s.value ->> 4)::integer, coalesce(l.slots, g.slots))
-                OR (g.parked > 0 AND forebay.passes(v_now, g.name, false, r.queue, r.cls, r.rank, r.last_id))
-            )
-    );
-END
-$$;
-
 -- A job takes the slots of each of its gates (NULL), or of none and parks at the first one that is closed, or where it
 -- would pass somebody (its name); who has expired is nobody. `starts`: a claim hands it out, so rates may let it in.
 -- `turn`: the gate that has chosen it of all that are parked there.
@@ -302,10 +282,6 @@ BEGIN
             ON CONFLICT (name) DO UPDATE SET parked = g.parked + 1;
             IF v_gate.share > 0 THEN
                 PERFORM forebay.join_turns(v_gate.name, v_queue, v_class);
-            END IF;
-            -- Who had its turn at a cap and is held by another gate now has had it.
-            IF turn <> v_gate.name AND left(turn, 5) <> 'rate/' AND forebay.share_at(v_gates, turn) > 0 THEN
-                PERFORM forebay.took_turns(turn, v_queue, v_class, forebay.share_at(v_gates, turn), 1);
             END IF;
             RETURN v_gate.name;
         END IF;
@@ -616,7 +592,6 @@ BEGIN
             PERFORM forebay.repace(v_now, v_gate, v_queue);
             CONTINUE;
         END IF;
-        EXIT WHEN v_gates ~ ',[1-9][0-9]*]' AND forebay.held_up(v_now, v_id);
         UPDATE forebay.gate AS g SET parked = g.parked - 1 WHERE g.name = v_gate;
         v_at := forebay.admit(v_now, v_id, v_gates, true, v_gate);
         UPDATE forebay.run AS r SET gate = v_at, state = CASE WHEN v_at IS NULL THEN 1 ELSE 0 END
@@ -650,7 +625,6 @@ DECLARE
     v_given jsonb := '{}';
     v_class text;
     v_had integer;
-    v_vain integer := 0;
 BEGIN
     PERFORM 1 FROM forebay.queue AS q WHERE q.name = v_queue AND q.paused_until > v_now;
     IF FOUND OR NOT EXISTS (SELECT FROM forebay.pace AS p WHERE p.open AND p.queue = v_queue) THEN
@@ -658,7 +632,8 @@ BEGIN
     END IF;
     PERFORM forebay.ripen_classes(v_now, ARRAY[v_queue]);
     PERFORM forebay.join_workable(v_queue);
-    WHILE cardinality(v_turns) < wanted AND v_vain < 4 LOOP
+    FOR i IN 1 .. wanted + 64 LOOP
+        EXIT WHEN cardinality(v_turns) = wanted;
         v_class := forebay.next_class(v_now, v_queue, v_given);
         EXIT WHEN v_class IS NULL;
         v_had := coalesce((v_given ->> v_class)::integer, 0);
@@ -669,8 +644,6 @@ BEGIN
         IF forebay.ready_of(v_now, v_queue, v_class, v_had + 1) > v_had THEN
             v_given := jsonb_set(v_given, ARRAY[v_class], to_jsonb(v_had + 1));
             v_turns := array_append(v_turns, v_class);
-        ELSE
-            v_vain := v_vain + 1;
         END IF;
     END LOOP;
     DELETE FROM forebay.turn AS t WHERE t.gate = '' AND t.queue = v_queue
@@ -731,7 +704,6 @@ LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
 DECLARE
     v_class text;
-    v_id bigint;
     v_had integer;
     v_joined boolean := false;
 BEGIN
@@ -739,12 +711,9 @@ BEGIN
         v_class := forebay.head_of_ring('', v_queue);
         IF v_class IS NOT NULL THEN
             v_had := coalesce((given ->> v_class)::integer, 0);
-            IF forebay.ready_of(v_now, v_queue, v_class, v_had + 1) > v_had THEN
-                RETURN v_class;
-            END IF;
-            SELECT p.id INTO v_id FROM forebay.pace AS p
-            WHERE p.open AND p.queue = v_queue AND p.cls = v_class ORDER BY p.rank, p.id LIMIT 1;
-            IF FOUND AND NOT forebay.held_up(v_now, v_id) THEN
+            IF forebay.ready_of(v_now, v_queue, v_class, v_had + 1) > v_had OR EXISTS (
+                SELECT FROM forebay.pace AS p WHERE p.open AND p.queue = v_queue AND p.cls = v_class
+            ) THEN
                 RETURN v_class;
             END IF;
             DELETE FROM forebay.turn AS t WHERE t.gate = '' AND t.queue = v_queue AND t.cls = v_class;
@@ -754,9 +723,8 @@ BEGIN
         -- Who started made room for another class at his rate, which may not have a place yet.
         v_joined := v_class IS NULL;
         PERFORM forebay.join_turns('', v_queue, p.cls) FROM (
-            SELECT p.cls, p.id FROM forebay.pace AS p WHERE p.open AND p.queue = v_queue ORDER BY p.rank, p.id LIMIT 16
-        ) AS p
-        WHERE NOT forebay.held_up(v_now, p.id);
+            SELECT p.cls FROM forebay.pace AS p WHERE p.open AND p.queue = v_queue ORDER BY p.rank, p.id LIMIT 16
+        ) AS p;
     END LOOP;
 END
 $$;

@@ -1,9 +1,6 @@
 -- Handing out: the smallest places of a class, straight from its set; classes take turns by deficit round robin, and all
 -- processes share the turns.
 
--- How often a claim asks a class of which another gate holds all that it looks at, and how many that wait for room it
--- passes over.
-local IN_VAIN, SKIPPED = 4, 64
 local claim, claimed_before
 
 (function()
@@ -101,16 +98,13 @@ local claim, claimed_before
     if standing(l, '') > 0 or starting and call('EXISTS', open) > 0 then
       join_ring(l.name, '')
     end
-    local skipped = 0
     while wanted > 0 do
       local cls = call('LINDEX', ring, 0)
       if not cls then
         break
       end
       local left = standing(l, cls) - (given[cls] or 0)
-      local starts = starting and call('EXISTS', open .. cls) == 1
-      local held = starts and left <= 0 and not may_start(l.name, cls)
-      left = left + (starts and not held and 2 or 0)
+      left = left + (starting and call('EXISTS', open .. cls) * 2 or 0)
       local deficit = tonumber(call('HGET', deficits, cls))
       deficit = deficit > 0 and deficit or weights[cls] or default
       local part = max(0, min(wanted, left, deficit))
@@ -118,14 +112,7 @@ local claim, claimed_before
       if part > 0 then
         turns[#turns + 1] = { cls, part }
       end
-      if held then
-        -- It keeps its place, for when there is room; if that goes for all, nobody gives.
-        call('LMOVE', ring, ring, 'LEFT', 'RIGHT')
-        skipped = skipped + 1
-        if skipped >= min(SKIPPED, call('LLEN', ring)) then
-          break
-        end
-      elseif part == max(left, 0) then
+      if part == max(left, 0) then
         leave_ring(l.name, cls)
       else
         call('HSET', deficits, cls, deficit - part)
@@ -189,17 +176,17 @@ local claim, claimed_before
 
   -- The same where classes take turns, with what is ready and with what their rates let in: who gives how many.
   local function start_by_turns(l, wanted, given)
-    local turns, vain = {}, 0
-    while #turns < wanted and vain < IN_VAIN do
+    local turns, tries = {}, wanted + TRIES
+    while #turns < wanted and tries > 0 do
       write_paces()
       local turn = deal(l, 1, given, true)[1]
       if not turn then
         break
       end
+      tries = tries - 1
       if start(l, given[turn[1]], turn[1]) then
         turns[#turns + 1] = turn
       else
-        vain = vain + 1
         given[turn[1]] = given[turn[1]] - 1
       end
     end

@@ -6,7 +6,7 @@
 local NAME, LIMIT, ORDERED, BLOCKS, COST, STEP, SHARE = 1, 2, 3, 4, 5, 6, 7
 local gates_of_call, touched, opened = {}, {}, nil
 local find_gate, slots_of, open_again, renumbered, head_of_line, enter_gates, rejoin_lines, admit, free_slots,
-  unpark, end_gates, forget_gates, next_candidate, write_paces, open_rates, may_start, next_start, write_gates, sweep_rates
+  unpark, end_gates, forget_gates, next_candidate, write_paces, open_rates, next_start, write_gates, sweep_rates
 
 (function()
   local function touch(g)
@@ -164,15 +164,6 @@ local find_gate, slots_of, open_again, renumbered, head_of_line, enter_gates, re
     return first and first < r[RANK] .. sid
   end
 
-  -- Who had its turn at a cap and is held by another gate now has had it.
-  local function passed_on(r, stamps, turn)
-    for _, stamp in ipairs(stamps) do
-      if stamp[NAME] == turn and stamp[SHARE] > 0 and stamp[STEP] == 0 then
-        took(r, stamp, gate_of(stamp))
-      end
-    end
-  end
-
   local function lets_in(sid, r, stamp, g, starts, turn)
     if stamp[ORDERED] then
       return has_room(g) and head_of_line(g.name) == sid
@@ -190,9 +181,6 @@ local find_gate, slots_of, open_again, renumbered, head_of_line, enter_gates, re
     for _, stamp in ipairs(stamps) do
       local g = gate_of(stamp)
       if not lets_in(sid, r, stamp, g, starts, turn) then
-        if turn and turn ~= g.name then
-          passed_on(r, stamps, turn)
-        end
         g.parked = g.parked + 1
         g.queues[r[QUEUE]] = true
         return g.name
@@ -380,24 +368,6 @@ local find_gate, slots_of, open_again, renumbered, head_of_line, enter_gates, re
     end
   end
 
-  -- Whether a gate that all of its queue need holds it: so it keeps its turn at the rate where it is parked.
-  local function held_up(sid, r)
-    for _, stamp in ipairs(more(r).gates) do
-      local whole = stamp[SHARE] > 0 and stamp[STEP] == 0 and string.find(stamp[NAME], '^[^/]*/[^/]*$')
-      if whole and not lets_in(sid, r, stamp, gate_of(stamp), true) then
-        return true
-      end
-    end
-    return false
-  end
-
-  -- Whether somebody of a class is let in by a rate, and by what holds the whole queue.
-  function may_start(queue, cls)
-    local member = call('ZRANGE', P .. 'pc:' .. queue .. '|' .. cls, 0, 0)[1]
-    local sid = member and sub(member, 21, 36)
-    return sid and not held_up(sid, fetch_one(sid))
-  end
-
   -- A job of the queue whose rate lets it in now; it counts as parked no longer, and the caller tries to admit it.
   function next_start(queue, cls)
     write_paces()
@@ -407,9 +377,6 @@ local find_gate, slots_of, open_again, renumbered, head_of_line, enter_gates, re
     end
     local sid = sub(member, 21, 36)
     local r = fetch_one(sid)
-    if held_up(sid, r) then
-      return nil
-    end
     unpark(r)
     return sid, r
   end
