@@ -22,8 +22,8 @@ _UNPACKED: Final = Path(sys.prefix) / "chromium" / "run"
 _NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _LINK: Final = re.compile(rb"https?://\S+/ui/\S+")
 _START_SECONDS: Final = 60.0
-_SETTLED_MS: Final = 6_000
-"""Until the page has followed a few times: what it shows first may be behind."""
+_SETTLED_MS: Final = 25_000
+"""Until the page has followed for a while: rates are taken from when the server was started."""
 
 
 class Missing(Exception):

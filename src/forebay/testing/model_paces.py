@@ -62,14 +62,7 @@ class PaceModel(GateModel):
             item.job.due_at <= now
             and all(self._surely_open(gate, item, now) for gate in others)
             and all(self._surely_paced(gate, item, now) for gate in rates)
-            and not self._may_be_held_behind(item)
         )
-
-    def _may_be_held_behind(self, item: Item) -> bool:
-        """Whether one of another stamp is held by a gate of the whole queue, where it keeps its turn at a rate."""
-        mine = {gate.name for gate in item.entry.gates}
-        others = [other.entry.gates for other in self.jobs(State.WAITING, queue=item.job.queue) if other.paced]
-        return any(gate.whole and gate.name not in mine for gates in others for gate in gates)
 
     def _surely_paced(self, gate: Gate, item: Item, now: Instant) -> bool:
         return all(self._opens(each)[1] <= now for each in (gate, *self._ahead(item, gate, now, item.job.queue)))
