@@ -4,7 +4,7 @@ Exit codes of the headline: 0 PASS · 1 FAIL, a job was lost or doubled · 2 INV
 """
 
 import tempfile
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from forebay.lab.headline import Told
     from forebay.lab.life import Life
     from forebay.lab.results import Results
+    from forebay.lab.trial import Trial
     from forebay.lab.watch import Sample
 
 _MB = 1 << 20
@@ -63,13 +64,12 @@ def _headline(call: Call) -> int:
             raise CommandFailed(str(error), UNREACHABLE) from None
 
 
-def _long_run(call: Call, results: "Results", kept: Path) -> int:
+def trial_of(args: Namespace, processes: int, *, keys: bool = False) -> "Trial":
+    """The trial that the arguments of a load say."""
     from forebay.lab.draw import parse_mix
-    from forebay.lab.headline import Headline
     from forebay.lab.trial import Trial
 
-    args = call.args
-    trial = Trial(
+    return Trial(
         store=args.on,
         rate=args.rate,
         seconds=args.span.total_seconds(),
@@ -77,11 +77,19 @@ def _long_run(call: Call, results: "Results", kept: Path) -> int:
         seed=args.seed,
         batch=args.batch,
         producers=args.producers,
-        processes=args.processes,
+        keys=keys,
+        processes=processes,
         concurrency=args.concurrency,
         claim_batch=args.claim_batch,
         lease=args.lease.total_seconds(),
     )
+
+
+def _long_run(call: Call, results: "Results", kept: Path) -> int:
+    from forebay.lab.headline import Headline
+
+    args = call.args
+    trial = trial_of(args, args.processes)
     headline = Headline(
         trial=trial,
         kill_every=args.kill_every.total_seconds(),

@@ -52,25 +52,10 @@ def _load_arguments(parser: ArgumentParser) -> None:
 
 
 def _load(call: Call) -> int:
-    from forebay.lab.draw import parse_mix
-    from forebay.lab.trial import Trial
     from forebay.testing.servers.process import ServerUnavailable
 
     args = call.args
-    trial = Trial(
-        store=args.on,
-        rate=args.rate,
-        seconds=args.span.total_seconds(),
-        mix=parse_mix(args.mix),
-        seed=args.seed,
-        batch=args.batch,
-        producers=args.producers,
-        keys=args.keys,
-        processes=0 if args.no_fleet else args.processes,
-        concurrency=args.concurrency,
-        claim_batch=args.claim_batch,
-        lease=args.lease.total_seconds(),
-    )
+    trial = headline.trial_of(args, 0 if args.no_fleet else args.processes, keys=args.keys)
     with ExitStack() as stack:
         kept = args.keep or stack.enter_context(tempfile.TemporaryDirectory(prefix="forebay-lab-"))
         progress = Progress(call.screen, f"{args.on} {trial.mix}", round(trial.seconds))
