@@ -104,3 +104,17 @@ def test_a_spec_that_changes_meanwhile_refuses_nobody(store: PostgresStore, tabl
     answers = together(store, tables, [Draft("k", queue="q", priority=9)], [Draft("k", queue="q")])
     ranks = tables.execute("SELECT last_id, rank FROM forebay.run WHERE queue = 'q' AND rank <= 0 ORDER BY last_id")
     assert dict(ranks) == {answers[0][0].id: -9, answers[1][0].id: 0}
+
+
+def test_marks_of_transactions_are_swept_with_the_calls(store: PostgresStore, tables: Tables) -> None:
+    """Each transaction that writes leaves a mark, for when its commit is in doubt; after a day nobody asks any more."""
+    store.put_spec(QueueSpec(name="q", selection=Priority()))
+    store.enqueue([Draft("k")])
+    marks = "SELECT count(*) FROM forebay.call WHERE first_id = 0"
+    assert tables.value(marks) > 0
+    tables.execute("UPDATE forebay.call SET at = 1")
+    store.promote(1_000)
+    assert tables.value(f"{marks} AND at = 1") > 0, "it has swept a moment ago"
+    store._swept_at = 0
+    store.promote(1_000)
+    assert tables.value("SELECT count(*) FROM forebay.call WHERE at = 1") == 0

@@ -5,7 +5,7 @@ so two gates cannot deadlock; a job that finds one closed parks at that one, and
 who is parked there. The first in rank says to which queue a slot goes; where the stamps say so, classes of that queue
 take turns for it (`store.rings`). An ordered gate has one slot and gives it only to the smallest unfinished id of its
 line. Of a rate nothing is held: it has a tide, and lets in only who starts; `pace` tells for each queue who is next
-there, and when.
+there, and when. Who would stand behind another one at an open rate stays where it is until that one has started.
 One `Gates` lives for one transaction: it reads the gates that the transaction touches, each once, and `write` puts them
 back. The caller writes what becomes of the jobs, and sees to it that nobody else changes these gates meanwhile. How the
 tables look is the store's own business: `GateTables` is all that is asked of it.
@@ -67,12 +67,13 @@ class Gates:
         for gate in row.gates:
             place = self._place(gate)
             if not self._lets_in(gate, place, row, starts, its_turn and gate.name == row.gate):
-                if gate.share:
-                    self._rings.park(place, row)
-                place.parked += 1
-                place.queues[row.queue] = None
-                mine = (row.rank, row.id)
-                place.first = mine if place.first is None else min(place.first, mine)
+                if its_turn and not starts and gate.step and self._behind(row, gate, place):
+                    gate = next(each for each in row.gates if each.name == row.gate)
+                    place = self._place(gate)
+                    self._shut(place)
+                self._park(row, gate, place)
+                if starts:
+                    self._look_again(row)
                 return gate.name
         for gate in row.gates:
             place = self._place(gate)
@@ -82,6 +83,8 @@ class Gates:
                 place.start(gate.cost, self._now)
             else:
                 place.held += gate.cost
+        if starts:
+            self._look_again(row)
         return None
 
     def release(self, row: Row) -> None:
@@ -130,9 +133,10 @@ class Gates:
             row = None if place is None else self._candidate(place, now)
             if row is not None:
                 return row
-            del opened[name]
-            if place is not None:
-                place.opened = False
+            if place is None:
+                del opened[name]
+            else:
+                self._shut(place)
         return None
 
     def next_start(self, queue: str, cls: str | None) -> Row | None:
@@ -198,17 +202,45 @@ class Gates:
             return place.has_room() and self._head(place) == row.id
         if gate.step and not (starts and place.opens_at(gate.cost) <= self._now):
             return False
-        return (gate.step > 0 or place.has_room(gate.cost)) and (its_turn or not self._passes(row, gate, place))
+        return (gate.step > 0 or place.has_room(gate.cost)) and (its_turn or not self._passes(row, gate, place, starts))
 
-    def _passes(self, row: Row, gate: Gate, place: Place) -> bool:
-        """Whether the job would pass somebody who waits for room."""
+    def _behind(self, row: Row, gate: Gate, place: Place) -> bool:
+        """Whether it would stand behind somebody at a rate that is open: then it need not go there yet."""
+        if not place.parked or place.opens_at(gate.cost) > self._now:
+            return False
+        if gate.share:
+            first = self._tables.first_of_class(gate.name, row.queue, row.cls)
+        else:
+            first = self._tables.first_of(gate.name, row.queue)
+        return first is not None and (first.rank, first.id) < (row.rank, row.id)
+
+    def _park(self, row: Row, gate: Gate, place: Place) -> None:
+        if gate.share:
+            self._rings.park(place, row)
+        place.parked += 1
+        place.queues[row.queue] = None
+        mine = (row.rank, row.id)
+        place.first = mine if place.first is None else min(place.first, mine)
+
+    def _look_again(self, row: Row) -> None:
+        """A claim has taken the job from its rate: others may go on to there."""
+        for gate in row.gates:
+            if not gate.step:
+                self._may_open(self._place(gate))
+
+    def _shut(self, place: Place) -> None:
+        place.opened = False
+        self._load_opened().pop(place.name, None)
+
+    def _passes(self, row: Row, gate: Gate, place: Place, starts: bool) -> bool:
+        """Whether the job would pass somebody who waits for room, or whose turn it is; who starts had its own before."""
         if not place.parked:
             return False
         mine = (row.rank, row.id)
         if gate.share:
             first = None if gate.step else self._tables.first_parked(gate.name)
             other = first is not None and first.queue != row.queue and (first.rank, first.id) < mine
-            return other or self._rings.passes(place, row)
+            return other or (not (starts and not gate.step) and self._rings.passes(place, row))
         if not gate.step and place.first is not None and place.first < mine:
             return True
         first = self._tables.first_of(gate.name, row.queue) if gate.step else self._tables.first_parked(gate.name)

@@ -116,22 +116,32 @@ class GateModel(LogModel):
         """A rate lets nobody in by itself; `model_paces` says whom a claim starts."""
         return item.job.due_at <= now and all(self._surely_open(gate, item, now) for gate in item.entry.gates)
 
-    def _surely_open(self, gate: Gate, item: Item, now: Instant) -> bool:
+    def _surely_open(self, gate: Gate, item: Item, now: Instant, claimed: str | None = None) -> bool:
+        """`claimed`: a claim of that queue wants the item, and starts whom it finds before it."""
         if gate.step:
             return False
         taken, least = self._taken(gate.name), self._slots(gate)[0]
         if gate.ordered:
             return has_room(taken, gate.cost, least) and self._first_in_line(gate.name) == item.job.id
-        return all(has_room(taken, each.cost, least) for each in (gate, *self._ahead(item, gate, now)))
+        ahead = self._ahead(item, gate, now)
+        staying = [(each, stamp) for each, stamp in ahead if self._may_stay(each, now)]
+        if any(each.job.queue != claimed for each, _ in staying):
+            return False
+        promised = taken + sum(stamp.cost for _, stamp in staying)
+        return has_room(promised, gate.cost, least) and all(has_room(taken, each.cost, least) for _, each in ahead)
 
-    def _ahead(self, item: Item, gate: Gate, now: Instant, queue: str | None = None) -> list[Gate]:
-        """The stamps of those who may go before the item at the gate: by rank, or because it is their class's turn."""
+    def _may_stay(self, item: Item, now: Instant) -> bool:
+        """Whether it may keep its place at a gate that has room, since others wait before it at a rate."""
+        raise NotImplementedError
+
+    def _ahead(self, item: Item, gate: Gate, now: Instant, queue: str | None = None) -> list[tuple[Item, Gate]]:
+        """Who may go before the item at the gate, by rank or because it is its class's turn; with the stamps there."""
         waiting = [(each, other) for each in self.jobs(State.WAITING, queue=queue) if (other := each.gate(gate.name))]
         due = [(each, other) for each, other in waiting if each.job.due_at <= now and each is not item]
         before = [(each, other) for each, other in due if each.place < item.place]
         turns = {each.job.queue for each, other in (*before, (item, gate)) if other.share}
-        ahead = {each.job.id: other for each, other in before}
-        ahead |= {each.job.id: other for each, other in due if other.share and each.job.queue in turns}
+        ahead = {each.job.id: (each, other) for each, other in before}
+        ahead |= {each.job.id: (each, other) for each, other in due if other.share and each.job.queue in turns}
         return list(ahead.values())
 
     def _in_class(self, each: Item, item: Item, gate: Gate) -> bool:

@@ -1,8 +1,9 @@
 """The reference model of what holds a job: told by the store, found to be legal, and exact in its numbers.
 
 Where a job with several gates is parked is the store's choice, as long as that gate is closed for the first who is
-parked there. All numbers follow from who is parked where. While somebody at the gate is past his expiry, stores may
-count him or not. Where classes take turns, whose turn it is is free: one of their first ones finds the gate closed.
+parked there, or somebody waits before that one at a rate of both. All numbers follow from who is parked
+where. While somebody at the gate is past his expiry, stores may count him or not. Where classes take turns, whose turn
+it is is free: one of their first ones finds the gate closed.
 """
 
 from collections.abc import Mapping
@@ -90,8 +91,15 @@ class HoldModel(PaceModel):
             firsts = {first_id: gate} if self.parked.get(first_id or 0) == gate.name else {}
         else:
             firsts = self._next(gate, there)
+        staying = any(self._waits_behind(self.items[job_id], now) for job_id in firsts if job_id)
         room = bool(firsts) and all(has_room(hold.held, each.cost, hold.slots) for each in firsts.values())
-        require(not room, f"{gate.name} has room for one of", list(firsts), hold)
+        require(not room or staying, f"{gate.name} has room for one of", list(firsts), hold)
+
+    def _waits_behind(self, item: Item, now: Instant) -> bool:
+        """Whether somebody of its queue is parked before it at a rate of its own that may be open."""
+        rates = [gate for gate in item.entry.gates if gate.step and self._may_stay(item, now)]
+        before = [each for gate in rates for each in self.parked_at(gate.name) if each.place < item.place]
+        return any(each.job.queue == item.job.queue for each in before)
 
     def _next(self, gate: Gate, there: list[Item], queue: str | None = None) -> dict[int | None, Gate]:
         """Who may be next of those parked there: the first in rank, or the first of the classes in its queue."""

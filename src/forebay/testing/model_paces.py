@@ -60,12 +60,16 @@ class PaceModel(GateModel):
         others = [gate for gate in item.entry.gates if not gate.step]
         return (
             item.job.due_at <= now
-            and all(self._surely_open(gate, item, now) for gate in others)
+            and all(self._surely_open(gate, item, now, item.job.queue) for gate in others)
             and all(self._surely_paced(gate, item, now) for gate in rates)
         )
 
     def _surely_paced(self, gate: Gate, item: Item, now: Instant) -> bool:
-        return all(self._opens(each)[1] <= now for each in (gate, *self._ahead(item, gate, now, item.job.queue)))
+        ahead = [each for _, each in self._ahead(item, gate, now, item.job.queue)]
+        return all(self._opens(each)[1] <= now for each in (gate, *ahead))
+
+    def _may_stay(self, item: Item, now: Instant) -> bool:
+        return any(gate.step and self._opens(gate)[0] <= now for gate in item.entry.gates)
 
     def _is_first(self, item: Item, gate: Gate, now: Instant) -> bool:
         return not self._ahead(item, gate, now, item.job.queue)

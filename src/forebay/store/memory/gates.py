@@ -5,7 +5,7 @@ ready or running. It takes all of them or none, so two gates cannot deadlock; a 
 one, and so does one that would pass somebody who is parked there. The first in rank says to which queue a slot goes;
 where the stamps say so, classes of that queue take turns for it. An ordered gate has one slot and gives it only to the
 smallest unfinished id of its line. Of a rate nothing is held: it has a tide, which is a fact, and lets in only who
-starts. A gate that nobody holds, waits at or was configured for is forgotten: a million subjects leave nothing behind.
+starts; who would stand behind another one at an open rate stays where it is until that one has started. A gate that nobody holds, waits at or was configured for is forgotten: a million subjects leave nothing behind.
 """
 
 from collections.abc import Mapping
@@ -104,7 +104,13 @@ class Gates:
         for gate in row.entry.gates:
             place = self._place(gate)
             if not self._lets_in(gate, place, row, now, starts, gate.name == turn):
-                self._park(gate, place, row)
+                if turn is not None and gate.step and not starts and self._behind(gate, place, row, now):
+                    self._park(_stamp(row, turn), self._places[turn], row)
+                    self.opened.pop(turn, None)
+                else:
+                    self._park(gate, place, row)
+                if starts:
+                    self._look_again(row)
                 return False
         self.hold(row)
         for gate in row.entry.gates:
@@ -114,6 +120,8 @@ class Gates:
             if gate.step:
                 self.moved[gate.name] = tide_after(self._tide(gate.name), self._newest(gate), now)
                 self.paces.moved(gate.name)
+        if starts:
+            self._look_again(row)
         return True
 
     def next_start(self, queue: str, now: Instant, cls: str | None) -> tuple[Row, str] | None:
@@ -186,7 +194,7 @@ class Gates:
         return rows
 
     def left(self, name: str) -> None:
-        """Some have left the gate for good."""
+        """Some have left the gate, or the rates behind it."""
         place = self._places.get(name)
         if place is not None:
             self._may_open(name, place)
@@ -239,6 +247,19 @@ class Gates:
         self._unpark(row)
         return row
 
+    def _behind(self, gate: Gate, place: _Place, row: Row, now: Instant) -> bool:
+        """Whether it would stand behind somebody at a rate that is open: then it need not go there yet."""
+        if self._opens_at(gate.name, row) > now:
+            return False
+        turns = place.turns.get(row.entry.queue) if gate.share else None
+        return _before(turns.first(row.entry.cls) if turns else self.paces.earliest(gate.name, row.entry.queue), row)
+
+    def _look_again(self, row: Row) -> None:
+        """A claim has taken the row from its rate: others may go on to there."""
+        for gate in row.entry.gates:
+            if not gate.step:
+                self.left(gate.name)
+
     def _in_turn(self, name: str, first: Row) -> Row:
         """Who goes for the first in rank of those that are parked there, where classes take turns."""
         turns = self._places[name].turns.get(first.entry.queue)
@@ -253,10 +274,10 @@ class Gates:
             open_now = starts and self._opens_at(gate.name, row) <= now
         else:
             open_now = self._has_room(gate.name, place, gate.cost)
-        return open_now and (its_turn or not self._passes(gate, place, row))
+        return open_now and (its_turn or not self._passes(gate, place, row, starts))
 
-    def _passes(self, gate: Gate, place: _Place, row: Row) -> bool:
-        """Whether it would pass somebody who waits for room, or whose turn it is."""
+    def _passes(self, gate: Gate, place: _Place, row: Row, starts: bool) -> bool:
+        """Whether it would pass somebody who waits for room, or whose turn it is; who starts had its turn before."""
         if not len(place.parked):
             return False
         queue = row.entry.queue
@@ -264,7 +285,7 @@ class Gates:
         if not gate.share or (first is not None and first.entry.queue != queue and _before(first, row)):
             return _before(first, row)
         turns = place.turns.get(queue)
-        if turns is None:
+        if turns is None or (starts and not gate.step):
             return False
         return turns.head() != row.entry.cls or _before(turns.first(row.entry.cls), row)
 

@@ -19,9 +19,16 @@ from forebay.store.memory.line import Line
 from forebay.store.memory.row import Row
 
 _SECOND = 1_000_000
-TRIES = 64
-"""How many that a rate lets in, and another gate does not, a claim looks at in passing."""
 _READY, _RUNNING, _WAITING = State.READY, State.RUNNING, State.WAITING
+
+
+class Tries:
+    """How many that a rate lets in, and another gate does not, a claim still looks at in passing."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = 64
 
 
 class Index:
@@ -203,22 +210,27 @@ class Index:
             self._due.push(row.due_at, row)
         self.gates.left(name)
 
-    def start(self, queue: str, now: Instant, count: int, cls: str | None) -> tuple[list[Row], list[Row]]:
+    def start(
+        self, queue: str, now: Instant, count: int, cls: str | None, tries: Tries
+    ) -> tuple[list[Row], list[Row]]:
         """Rows of the queue that their rates let in now, as many as a claim wants; their slots are taken.
 
-        And those that have expired meanwhile: no start is spent on them.
+        And those that have expired meanwhile: no start is spent on them. It ends early where others may go on to rates.
         """
         rows: list[Row] = []
         late: list[Row] = []
-        tries = count + TRIES
-        while len(rows) < count and tries > 0 and (found := self.gates.next_start(queue, now, cls)) is not None:
+        while len(rows) < count and tries.left > 0 and not self.gates.opened:
+            found = self.gates.next_start(queue, now, cls)
+            if found is None:
+                break
             row, turn = found
-            tries -= 1
             if row.entry.expires_at is not None and row.entry.expires_at <= now:
                 self._due.push(row.due_at, row)
                 late.append(row)
             elif self.gates.admit(row, now, starts=True, turn=turn):
                 rows.append(row)
+            else:
+                tries.left -= 1
         return rows, late
 
     def promoted(self, rows: list[Row]) -> None:

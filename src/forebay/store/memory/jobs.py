@@ -42,7 +42,7 @@ from forebay.store.checks import (
 from forebay.store.memory.deadlines import rounded_up
 from forebay.store.memory.engine import TEND_LIMIT, Engine
 from forebay.store.memory.facts import ENDING_CODES
-from forebay.store.memory.index import TRIES
+from forebay.store.memory.index import Tries
 from forebay.store.memory.line import Line
 from forebay.store.memory.row import Row
 from forebay.store.protocol import CancelAnswer, Promotion, Receipt, Want
@@ -282,21 +282,22 @@ class JobVerbs(Engine):
             return self._ready(line, want, now)
         if want.cls is None and line.spec.share is not None:
             return self._by_turns(line, want, now)
-        return self._started(line, want, self._ready(line, want, now), now)
+        return self._started(line, want, self._ready(line, want, now), now, Tries())
 
     def _by_turns(self, line: Line, want: Want, now: Instant) -> list[Row]:
         """One by one: classes take turns with what is ready and with what their rates let in."""
         paces = self._index.gates.paces
         rows: list[Row] = []
-        for _ in range(want.count + TRIES):
+        tries = Tries()
+        while len(rows) < want.count and tries.left > 0:
             joining = paces.joining(want.queue, now, anew=line.rejoins)
             cls = line.next_class(joining, lambda name: paces.is_open(want.queue, name))
             if cls is None:
                 break
             one = Want(want.queue, 1, cls)
-            rows += self._started(line, one, self._ready(line, one, now), now)
-            if len(rows) == want.count:
-                break
+            some = self._started(line, one, self._ready(line, one, now), now, tries)
+            tries.left -= not some
+            rows += some
         by_class: dict[str, list[Row]] = {}
         for row in sorted(rows, key=lambda row: (-row.rank, -row.entry.id)):
             by_class.setdefault(row.entry.cls, []).append(row)
@@ -310,7 +311,7 @@ class JobVerbs(Engine):
         line.counts[State.RUNNING] += len(rows)
         return rows
 
-    def _started(self, line: Line, want: Want, rows: list[Row], now: Instant) -> list[Row]:
+    def _started(self, line: Line, want: Want, rows: list[Row], now: Instant, tries: Tries) -> list[Row]:
         """With what the claim wants beyond what is ready, as far as rates let it in.
 
         It is paid for by the record that hands it out: a start that a crash took back would be handed out later, when
@@ -318,13 +319,15 @@ class JobVerbs(Engine):
         """
         started: list[Row] = []
         while (missing := want.count - len(rows) - len(started)) > 0:
-            some, late = self._index.start(want.queue, now, missing, want.cls)
+            some, late = self._index.start(want.queue, now, missing, want.cls, tries)
             started += some
-            if not late:
+            if not late and not self._index.gates.opened:
                 break
-            self._let_expire(late, now)
+            if late:
+                self._let_expire(late, now)
             self._tend(now)
-            rows += self._ready(line, Want(want.queue, missing - len(some), want.cls), now)
+            if len(some) < missing:
+                rows += self._ready(line, Want(want.queue, missing - len(some), want.cls), now)
         line.counts[State.WAITING] -= len(started)
         line.counts[State.RUNNING] += len(started)
         return sorted([*rows, *started], key=lambda row: (row.rank, row.entry.id)) if started else rows

@@ -100,18 +100,19 @@ def _start(turn: Turn, line: Line, want: Want) -> list[tuple[str, int]] | None:
     Where classes take turns, with what is ready and with what their rates let in: who gives how many.
     """
     if want.cls is not None or line.spec.share is None or not _starts(turn, line):
-        start(turn, line, want.count, want.cls)
+        start(turn, line, want.count, want.cls, TRIES)
         return None
     turns: list[tuple[str, int]] = []
     given: Counter[str] = Counter()
-    for _ in range(want.count + TRIES):
-        if given.total() == want.count or not (dealt := _deal(turn, line, 1, given, starting=True)):
-            break
+    tries = TRIES
+    while tries > 0 and given.total() < want.count and (dealt := _deal(turn, line, 1, given, starting=True)):
         name = dealt[0][0]
-        start(turn, line, given[name] + 1, name)
+        tries = start(turn, line, given[name] + 1, name, tries)
         if ready_of(turn, line, name) > given[name]:
             given[name] += 1
             turns.append((name, 1))
+        else:
+            tries -= 1
     return turns
 
 

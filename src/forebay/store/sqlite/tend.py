@@ -72,15 +72,17 @@ def open_gates(turn: Turn, limit: int = TEND_LIMIT) -> tuple[int, int]:
     return ready, tried
 
 
-def start(turn: Turn, line: Line, count: int, cls: str | None) -> None:
-    """Let in at the rates of a queue what a claim wants beyond what is ready."""
+def start(turn: Turn, line: Line, count: int, cls: str | None, tries: int) -> int:
+    """Let in at the rates of a queue what a claim wants beyond what is ready; how many tries are left."""
     wanted = count - (line.counts[READY] if cls is None else ready_of(turn, line, cls))
-    tries = wanted + TRIES
     while wanted > 0 and tries > 0 and (row := turn.gates.next_start(line.name, cls)) is not None:
-        tries -= 1
         if _admit(turn, row, starts=True, its_turn=True):
             turn.make_ready([row])
             wanted -= 1
+        else:
+            tries -= 1
+        open_gates(turn)
+    return tries
 
 
 def readmit(turn: Turn, row: Row) -> None:

@@ -83,6 +83,14 @@ def classes_take_turns_at_a_rate_of_the_whole_queue(h: Harness) -> None:
 
 
 @case_if(Feature.RATE)
+def classes_take_turns_where_a_cap_and_a_rate_hold_them(h: Harness) -> None:
+    """Claims want more than the cap has: whoever finds it full must not lose its turn at the rate."""
+    _flooded(h, AtMost(2) & Rate(4, h.brief))
+    served = _served(h, 20, 5, passing=True)
+    assert served == Counter(a=30, b=10), served
+
+
+@case_if(Feature.RATE)
 def what_starts_at_once_is_divided_among_the_classes(h: Harness) -> None:
     _flooded(h, Rate(8, h.brief), weight=1)
     assert Counter(lease.job.tenant for lease in h.claim(20)) == Counter(a=4, b=4)

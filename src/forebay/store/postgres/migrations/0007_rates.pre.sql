@@ -283,11 +283,16 @@ BEGIN
             IF v_gate.share > 0 THEN
                 PERFORM forebay.join_turns(v_gate.name, v_queue, v_class);
             END IF;
+            -- Whom a gate has chosen had its turn there, even if it waits at a rate now.
+            IF v_gate.step > 0 AND left(turn, 5) <> 'rate/' AND forebay.share_at(v_gates, turn) > 0 THEN
+                PERFORM forebay.took_turns(turn, v_queue, v_class, forebay.share_at(v_gates, turn), 1);
+            END IF;
             RETURN v_gate.name;
         END IF;
     END LOOP;
     PERFORM forebay.took_turns(s.value ->> 0, v_queue, v_class, (s.value ->> 6)::integer, 1)
-    FROM json_array_elements(v_gates::json) AS s (value) WHERE (s.value ->> 6)::integer > 0;
+    FROM json_array_elements(v_gates::json) AS s (value)
+    WHERE (s.value ->> 6)::integer > 0 AND (NOT starts OR (s.value ->> 5)::bigint > 0);
     -- A rate's new tide comes as what the cost is worth from now on, by the stamped step.
     INSERT INTO forebay.gate AS g (name, slots, held, parked, standing, opened, step, tide)
     SELECT s.name, s.slots, CASE WHEN s.step = 0 THEN s.cost ELSE 0 END, 0, 0, false, s.step,
@@ -432,7 +437,8 @@ AS $$
 $$;
 
 -- Who is parked where there is room is let in, then who is due; `most` are tried. Rates whose time has come are open.
--- Says how many became ready, and in which queues there may be work. Who has expired is passed over, as in 0004.
+-- Says how many became ready, and in which queues there may be work. Who has expired is passed over, as in 0004. A slot
+-- for which somebody goes on to an open rate is promised: in this call it is not given to the next one.
 CREATE OR REPLACE FUNCTION forebay.let_in(v_now bigint, most integer) RETURNS TABLE (ready integer, queues text[])
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on
 AS $$
@@ -451,15 +457,18 @@ DECLARE
     v_some integer;
     v_queues text[] := '{}';
     v_told text[];
+    v_promised jsonb := '{}';
+    v_kept text[] := '{}';
 BEGIN
     IF EXISTS (SELECT FROM forebay.gate AS g WHERE g.opened) THEN
         SELECT h.ready, h.queues INTO v_ready, v_queues FROM forebay.let_heads_in(v_now, most) AS h;
         v_tried := v_ready;
     END IF;
     WHILE v_tried < most LOOP
-        SELECT g.name, g.standing, g.held, coalesce(l.slots, g.slots) AS slots, g.parked > 0 AS parked INTO v_gate
-        FROM forebay.gate AS g LEFT JOIN forebay.gate_limit AS l ON l.name = g.name
-        WHERE g.opened ORDER BY g.name LIMIT 1;
+        SELECT g.name, g.standing, g.held + coalesce((v_promised ->> g.name)::integer, 0) AS held,
+            coalesce(l.slots, g.slots) AS slots, g.parked > 0 AS parked, g.held < coalesce(l.slots, g.slots) AS room
+        INTO v_gate FROM forebay.gate AS g LEFT JOIN forebay.gate_limit AS l ON l.name = g.name
+        WHERE g.opened AND g.name <> ALL (v_kept) ORDER BY g.name LIMIT 1;
         EXIT WHEN NOT FOUND;
         v_id := NULL;
         IF v_gate.parked AND v_gate.standing > 0 AND v_gate.held < least(v_gate.slots, 1) THEN
@@ -503,7 +512,11 @@ BEGIN
             END IF;
         END IF;
         IF v_id IS NULL THEN
-            UPDATE forebay.gate AS g SET opened = false WHERE g.name = v_gate.name;
+            IF v_promised ? v_gate.name AND v_gate.parked AND v_gate.room THEN
+                v_kept := array_append(v_kept, v_gate.name);
+            ELSE
+                UPDATE forebay.gate AS g SET opened = false WHERE g.name = v_gate.name;
+            END IF;
             CONTINUE;
         END IF;
         v_tried := v_tried + 1;
@@ -515,6 +528,11 @@ BEGIN
         v_ready := v_ready + (v_at IS NULL)::integer;
         IF v_at IS NULL OR (left(v_at, 5) = 'rate/' AND forebay.repace(v_now, v_at, v_queue)) THEN
             v_queues := array_append(array_remove(v_queues, v_queue), v_queue);
+            IF v_at IS NOT NULL AND v_gate.standing = 0 THEN
+                v_promised := jsonb_set(v_promised, ARRAY[v_gate.name], to_jsonb(
+                    coalesce((v_promised ->> v_gate.name)::integer, 0) + forebay.cost_at(v_gates, v_gate.name)
+                ));
+            END IF;
         END IF;
     END LOOP;
     FOR v_job IN
@@ -544,8 +562,10 @@ BEGIN
 END
 $$;
 
--- A claim wants so many of a queue: what is not ready is let in at its rates, first in rank first.
-CREATE FUNCTION forebay.let_start(v_now bigint, v_queue text, v_class text, wanted integer) RETURNS void
+-- A claim wants so many of a queue: what is not ready is let in at its rates, first in rank first. `tries`: so many whom
+-- another gate holds are looked at in passing; returns how many are left.
+CREATE FUNCTION forebay.let_start(v_now bigint, v_queue text, v_class text, wanted integer, tries integer)
+RETURNS integer
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on
 AS $$
 #variable_conflict use_column
@@ -555,11 +575,10 @@ DECLARE
     v_gates text;
     v_at text;
     v_need integer;
-    v_tries integer := wanted + 64;
 BEGIN
     PERFORM 1 FROM forebay.queue AS q WHERE q.name = v_queue AND q.paused_until > v_now;
     IF FOUND OR NOT EXISTS (SELECT FROM forebay.pace AS p WHERE p.open AND p.queue = v_queue) THEN
-        RETURN;
+        RETURN tries;
     END IF;
     IF v_class IS NULL THEN
         SELECT wanted - coalesce(sum(f.n), 0) INTO v_need FROM (
@@ -577,8 +596,7 @@ BEGIN
         PERFORM forebay.forget_turns(v_gate) WHERE EXISTS (SELECT FROM forebay.turn AS t WHERE t.gate = v_gate);
         PERFORM forebay.repace(v_now, p.gate, p.queue) FROM forebay.pace AS p WHERE p.gate = v_gate;
     END IF;
-    WHILE v_need > 0 AND v_tries > 0 LOOP
-        v_tries := v_tries - 1;
+    WHILE v_need > 0 AND tries > 0 LOOP
         IF v_class IS NULL THEN
             SELECT p.gate, p.id INTO v_gate, v_id FROM forebay.pace AS p
             WHERE p.open AND p.queue = v_queue ORDER BY p.rank, p.id LIMIT 1;
@@ -589,6 +607,7 @@ BEGIN
         EXIT WHEN NOT FOUND;
         SELECT r.gates INTO v_gates FROM forebay.run AS r WHERE r.single AND r.last_id = v_id AND r.gate = v_gate;
         IF NOT FOUND THEN
+            tries := tries - 1;
             PERFORM forebay.repace(v_now, v_gate, v_queue);
             CONTINUE;
         END IF;
@@ -603,12 +622,14 @@ BEGIN
             FROM json_array_elements(v_gates::json) AS s (value), forebay.pace AS p
             WHERE (s.value ->> 5)::bigint > 0 AND p.gate = s.value ->> 0;
         ELSE
+            tries := tries - 1;
             PERFORM forebay.repace(v_now, v_gate, v_queue);
             IF v_at <> v_gate AND left(v_at, 5) = 'rate/' THEN
                 PERFORM forebay.repace(v_now, v_at, v_queue);
             END IF;
         END IF;
     END LOOP;
+    RETURN tries;
 END
 $$;
 
@@ -625,6 +646,7 @@ DECLARE
     v_given jsonb := '{}';
     v_class text;
     v_had integer;
+    v_tries integer := 64;
 BEGIN
     PERFORM 1 FROM forebay.queue AS q WHERE q.name = v_queue AND q.paused_until > v_now;
     IF FOUND OR NOT EXISTS (SELECT FROM forebay.pace AS p WHERE p.open AND p.queue = v_queue) THEN
@@ -632,18 +654,19 @@ BEGIN
     END IF;
     PERFORM forebay.ripen_classes(v_now, ARRAY[v_queue]);
     PERFORM forebay.join_workable(v_queue);
-    FOR i IN 1 .. wanted + 64 LOOP
-        EXIT WHEN cardinality(v_turns) = wanted;
+    WHILE v_tries > 0 AND cardinality(v_turns) < wanted LOOP
         v_class := forebay.next_class(v_now, v_queue, v_given);
         EXIT WHEN v_class IS NULL;
         v_had := coalesce((v_given ->> v_class)::integer, 0);
         IF forebay.ready_of(v_now, v_queue, v_class, v_had + 1) <= v_had THEN
-            PERFORM forebay.let_start(v_now, v_queue, v_class, v_had + 1);
+            v_tries := forebay.let_start(v_now, v_queue, v_class, v_had + 1, v_tries);
         END IF;
         PERFORM forebay.took_turns('', v_queue, v_class, coalesce((weights ->> v_class)::integer, standard), 1);
         IF forebay.ready_of(v_now, v_queue, v_class, v_had + 1) > v_had THEN
             v_given := jsonb_set(v_given, ARRAY[v_class], to_jsonb(v_had + 1));
             v_turns := array_append(v_turns, v_class);
+        ELSE
+            v_tries := v_tries - 1;
         END IF;
     END LOOP;
     DELETE FROM forebay.turn AS t WHERE t.gate = '' AND t.queue = v_queue

@@ -157,37 +157,39 @@ local claim, claimed_before
     return sids, blobs
   end
 
-  -- Let in at the rates of a queue, or of one class of it, what a claim wants beyond what is ready.
-  local function start(l, wanted, cls)
+  -- Let in at the rates of a queue, or of one class of it, what a claim wants beyond what is ready. Whether it was all,
+  -- and how many tries are left.
+  local function start(l, wanted, cls, tries)
     wanted = wanted - (cls and standing(l, cls) or l[READY])
-    local tries = wanted + TRIES
     while wanted > 0 and tries > 0 do
       local sid, r = next_start(l.name, cls)
       if not sid then
         break
       end
-      tries = tries - 1
       if readmit(sid, r, true, true) then
         wanted = wanted - 1
+      else
+        tries = tries - 1
       end
     end
-    return wanted <= 0
+    return wanted <= 0, tries
   end
 
   -- The same where classes take turns, with what is ready and with what their rates let in: who gives how many.
   local function start_by_turns(l, wanted, given)
-    local turns, tries = {}, wanted + TRIES
+    local turns, tries, started = {}, TRIES, false
     while #turns < wanted and tries > 0 do
       write_paces()
       local turn = deal(l, 1, given, true)[1]
       if not turn then
         break
       end
-      tries = tries - 1
-      if start(l, given[turn[1]], turn[1]) then
+      started, tries = start(l, given[turn[1]], turn[1], tries)
+      if started then
         turns[#turns + 1] = turn
       else
         given[turn[1]] = given[turn[1]] - 1
+        tries = tries - 1
       end
     end
     return turns
@@ -199,7 +201,7 @@ local claim, claimed_before
     if l.rule.default and not want[3] and call('EXISTS', P .. 'po:' .. l.name) == 1 then
       return start_by_turns(l, want[2], given)
     end
-    start(l, want[2], want[3])
+    start(l, want[2], want[3], TRIES)
     return nil
   end
 

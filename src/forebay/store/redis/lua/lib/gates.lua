@@ -1,7 +1,9 @@
 -- The gates in front of ready: who holds a slot, who is parked where, who is next. What they mean is told in
 -- `store.gating`, of which this is the form in Lua: all of a job's gates or none; nobody passes who is parked before
 -- him, and classes take turns where the stamps say so; an ordered gate lets in the smallest id of its line; of a rate
--- nothing is held, it has a tide, and lets in only who starts. A call reads a gate once; `write_gates` puts back what was touched, and forgets what nobody is at.
+-- nothing is held, it has a tide, and lets in only who starts. A slot for which somebody goes on to an open rate is not
+-- given to the next one in the same call. A call reads a gate once; `write_gates` puts back what was touched, and
+-- forgets what nobody is at.
 
 local NAME, LIMIT, ORDERED, BLOCKS, COST, STEP, SHARE = 1, 2, 3, 4, 5, 6, 7
 local gates_of_call, touched, opened = {}, {}, nil
@@ -47,9 +49,9 @@ local find_gate, slots_of, open_again, renumbered, head_of_line, enter_gates, re
     return g.standing > 0 and min(slots, 1) or slots
   end
 
-  local function has_room(g, cost)
+  local function has_room(g, cost, promised)
     local slots = slots_of(g)
-    return g.held + min(cost or 1, max(slots, 1)) <= slots
+    return g.held + (promised or 0) + min(cost or 1, max(slots, 1)) <= slots
   end
 
   -- When a rate lets in a job of this cost.
@@ -174,6 +176,19 @@ local find_gate, slots_of, open_again, renumbered, head_of_line, enter_gates, re
     return (stamp[STEP] > 0 or has_room(g, stamp[COST])) and (g.name == turn or not passes(sid, r, stamp, g))
   end
 
+  -- A gate has chosen a job that waits at a rate now: it had its turn, and a slot if the rate is open.
+  local function go_on(r, stamps, turn, may_start)
+    for _, stamp in ipairs(stamps) do
+      if stamp[NAME] == turn and stamp[STEP] == 0 and not stamp[ORDERED] then
+        local g = gate_of(stamp)
+        if stamp[SHARE] > 0 then
+          took(r, stamp, g)
+        end
+        g.promised = (g.promised or 0) + (may_start and stamp[COST] or 0)
+      end
+    end
+  end
+
   -- Take the slots of every gate; or the name of the first one that is closed, where the job is counted as parked.
   -- `starts`: a claim hands the job out, so rates may let it in. `turn`: the gate that has chosen it.
   function admit(sid, r, starts, turn)
@@ -183,12 +198,15 @@ local find_gate, slots_of, open_again, renumbered, head_of_line, enter_gates, re
       if not lets_in(sid, r, stamp, g, starts, turn) then
         g.parked = g.parked + 1
         g.queues[r[QUEUE]] = true
+        if turn and turn ~= g.name and stamp[STEP] > 0 then
+          go_on(r, stamps, turn, opens_at(g, stamp[COST]) <= now)
+        end
         return g.name
       end
     end
     for _, stamp in ipairs(stamps) do
       local g = gate_of(stamp)
-      if stamp[SHARE] > 0 then
+      if stamp[SHARE] > 0 and (stamp[STEP] > 0 or not starts) then
         took(r, stamp, g)
       end
       if stamp[STEP] > 0 then
@@ -259,7 +277,7 @@ local find_gate, slots_of, open_again, renumbered, head_of_line, enter_gates, re
     place = place and in_turn(place, g)
     local sid = place and sub(place, 21) or g.standing > 0 and head_of_line(g.name)
     local r = sid and fetch_one(sid)
-    if not r or more(r).gate ~= g.name or r[DUE] > now or not has_room(g, cost_at(r, g.name)) then
+    if not r or more(r).gate ~= g.name or r[DUE] > now or not has_room(g, cost_at(r, g.name), g.promised) then
       return nil
     end
     unpark(r)
@@ -270,14 +288,19 @@ local find_gate, slots_of, open_again, renumbered, head_of_line, enter_gates, re
   function next_candidate()
     opened = opened or call('ZRANGE', P .. 'opened', 0, BATCH - 1)
     while #opened > 0 do
-      local g = find_gate(opened[1])
+      local name = table.remove(opened, 1)
+      local g = find_gate(name)
+      local sid, r
       if g then
-        local sid, r = candidate(g)
-        if sid then
-          return sid, r
-        end
+        sid, r = candidate(g)
       end
-      call('ZREM', P .. 'opened', table.remove(opened, 1))
+      if sid then
+        table.insert(opened, 1, name)
+        return sid, r
+      end
+      if not (g and g.promised and g.parked > 0 and has_room(g)) then
+        call('ZREM', P .. 'opened', name)
+      end
     end
     return nil
   end
