@@ -182,6 +182,8 @@ class Gates:
             return False
         row = self._rings.in_turn(place, row)
         opens = place.opens_at(_cost(row, place.name))
+        if opens > self._now:
+            self._look_again(row)
         self._tables.put_pace(queue, row, opens if opens < INSTANT_MOST else None, self._now)
         return opens <= self._now
 
@@ -223,7 +225,7 @@ class Gates:
         place.first = mine if place.first is None else min(place.first, mine)
 
     def _look_again(self, row: Row) -> None:
-        """A claim has taken the job from its rate: others may go on to there."""
+        """A claim has taken the job from its rate, or that is closed now: others may go on to there."""
         for gate in row.gates:
             if not gate.step:
                 self._may_open(self._place(gate))

@@ -119,7 +119,7 @@ class Gates:
                 turns.took(row, gate.share)
             if gate.step:
                 self.moved[gate.name] = tide_after(self._tide(gate.name), self._newest(gate), now)
-                self.paces.moved(gate.name)
+                self._rate_moved(gate.name)
         if starts:
             self._look_again(row)
         return True
@@ -255,7 +255,7 @@ class Gates:
         return _before(turns.first(row.entry.cls) if turns else self.paces.earliest(gate.name, row.entry.queue), row)
 
     def _look_again(self, row: Row) -> None:
-        """A claim has taken the row from its rate: others may go on to there."""
+        """The row has left its rate, or that is another one now: others may go on to there."""
         for gate in row.entry.gates:
             if not gate.step:
                 self.left(gate.name)
@@ -347,9 +347,14 @@ class Gates:
     def _changed(self, name: str, place: _Place) -> None:
         """Its numbers are others now."""
         if place.step:
-            self.paces.moved(name)
+            self._rate_moved(name)
         else:
             self._may_open(name, place)
+
+    def _rate_moved(self, name: str) -> None:
+        """If it is closed now, others may go on to there."""
+        for row in self.paces.moved(name):
+            self._look_again(row)
 
     def _may_open(self, name: str, place: _Place) -> None:
         if place.unused:

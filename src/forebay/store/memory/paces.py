@@ -104,10 +104,10 @@ class Paces:
         if not queue.parked:
             del self._queues[row.queue]
 
-    def moved(self, name: str) -> None:
-        """The rate's tide or numbers are others now."""
-        for queue in self._at.get(name, ()):
-            self._look(self._queues[queue], name)
+    def moved(self, name: str) -> list[Row]:
+        """The rate's tide or numbers are others now. Returns who is next there, of each queue."""
+        rows = [self._look(self._queues[queue], name) for queue in self._at.get(name, ())]
+        return [row for row in rows if row is not None]
 
     def first(self, name: str, queue: str) -> Row | None:
         """Who of the queue is next at the rate."""
@@ -168,7 +168,7 @@ class Paces:
         if row is None or queue.next_ids.get(name) != row.entry.id:
             self._look(queue, name)
 
-    def _look(self, queue: _Queue, name: str) -> None:
+    def _look(self, queue: _Queue, name: str) -> Row | None:
         queue.firsts.pop(name, None)
         queue.times.pop(name, None)
         row = self._next(queue, name)
@@ -176,6 +176,7 @@ class Paces:
         opens_at = INSTANT_MOST if row is None else self._opens_at(name, row)
         if opens_at < INSTANT_MOST:
             queue.wait(name, opens_at)
+        return row
 
     def _ripen(self, queue: _Queue, now: Instant) -> int:
         opened = 0

@@ -163,7 +163,7 @@ def _deal(
     def waiting(name: str) -> int:
         return ready_of(turn, line, name) - given.get(name, 0) + 2 * starts(name)
 
-    def deal() -> list[tuple[str, int]]:
+    def deal(count: int) -> list[tuple[str, int]]:
         for name, joined in turn.connection.execute(_JOINED, (line.name, turns.seen)).fetchall():
             turns.share.join(name)
             turns.seen = joined
@@ -171,11 +171,12 @@ def _deal(
             turns.share.join("")
         return turns.share.deal(count, waiting)
 
-    dealt = deal()
-    if not dealt:
+    dealt = deal(count)
+    short = min(count, max(line.counts[READY] - sum(given.values()), 1)) - sum(part for _, part in dealt)
+    if short > 0:
         # Turns are only this process's memory: whatever it holds, ready jobs are found.
         turns.seen = 0
-        dealt = deal()
+        dealt += deal(short)
     return dealt
 
 
