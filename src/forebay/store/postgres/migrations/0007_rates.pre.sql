@@ -143,24 +143,61 @@ BEGIN
 END
 $$;
 
--- Whether a job would pass somebody at a gate where classes take turns: of another queue, if it is no rate; of another
--- class that has its turn; or of its own.
+-- Whether a job would pass somebody at a gate where classes take turns: of another class that has its turn, or of its
+-- own.
 CREATE FUNCTION forebay.passes(
-    v_now bigint, v_gate text, paced boolean, v_queue text, v_class text, v_rank bigint, v_id bigint
+    v_now bigint, v_gate text, v_queue text, v_class text, v_rank bigint, v_id bigint
 ) RETURNS boolean
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
 BEGIN
     RETURN coalesce(forebay.whose_turn(v_now, v_gate, v_queue) <> v_class, false)
-        OR coalesce((
+        OR forebay.behind(v_now, v_gate, v_queue, v_class, true, v_rank, v_id);
+END
+$$;
+
+-- Whether it would pass somebody of another queue.
+CREATE FUNCTION forebay.passes_queue(v_now bigint, v_gate text, v_queue text, v_rank bigint, v_id bigint) RETURNS boolean
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off
+AS $$
+BEGIN
+    RETURN coalesce((
+        SELECT r.queue <> v_queue AND (r.rank, r.last_id) < (v_rank, v_id) FROM forebay.run AS r
+        WHERE r.gate = v_gate AND (r.expires_at IS NULL OR r.expires_at > v_now)
+        ORDER BY r.rank, r.last_id LIMIT 1
+    ), false);
+END
+$$;
+
+-- Whether somebody is parked before a job: of its class, or of its queue at a rate.
+CREATE FUNCTION forebay.behind(
+    v_now bigint, v_gate text, v_queue text, v_class text, classed boolean, v_rank bigint, v_id bigint
+) RETURNS boolean
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off
+AS $$
+BEGIN
+    IF classed THEN
+        RETURN coalesce((
             SELECT (r.rank, r.last_id) < (v_rank, v_id)
             FROM forebay.first_of_class(v_now, v_gate, v_queue, v_class) AS r
-        ), false)
-        OR (NOT paced AND coalesce((
-            SELECT r.queue <> v_queue AND (r.rank, r.last_id) < (v_rank, v_id) FROM forebay.run AS r
-            WHERE r.gate = v_gate AND (r.expires_at IS NULL OR r.expires_at > v_now)
-            ORDER BY r.rank, r.last_id LIMIT 1
-        ), false));
+        ), false);
+    END IF;
+    RETURN coalesce((
+        SELECT (r.rank, r.last_id) < (v_rank, v_id) FROM forebay.run AS r
+        WHERE left(r.gate, 5) = 'rate/' AND r.gate = v_gate AND r.queue = v_queue ORDER BY r.rank, r.last_id LIMIT 1
+    ), false);
+END
+$$;
+
+-- A job has left its rate, or that is closed now: others may go on to there.
+CREATE FUNCTION forebay.look_again(v_gates text) RETURNS void
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_nestloop = on
+AS $$
+BEGIN
+    UPDATE forebay.gate AS g SET opened = true
+    FROM json_array_elements(v_gates::json) AS s (value)
+    WHERE g.name = s.value ->> 0 AND coalesce((s.value ->> 5)::bigint, 0) = 0 AND g.parked > 0 AND NOT g.opened
+        AND g.held < coalesce((SELECT l.slots FROM forebay.gate_limit AS l WHERE l.name = g.name), g.slots);
 END
 $$;
 
@@ -274,25 +311,38 @@ BEGIN
             END IF;
         END IF;
         IF v_open AND v_gate.share > 0 AND v_gate.parked > 0 AND v_gate.name IS DISTINCT FROM turn THEN
-            v_open := NOT forebay.passes(v_now, v_gate.name, v_gate.step > 0, v_queue, v_class, v_rank, v_id);
+            -- Who starts has had its turn before.
+            v_open := CASE WHEN v_gate.step = 0 AND starts THEN true
+                ELSE NOT forebay.passes(v_now, v_gate.name, v_queue, v_class, v_rank, v_id) END
+                AND (v_gate.step > 0 OR NOT forebay.passes_queue(v_now, v_gate.name, v_queue, v_rank, v_id));
         END IF;
         IF NOT coalesce(v_open, false) THEN
+            -- Who would stand behind somebody at a rate that is open need not go there yet.
+            IF turn IS NOT NULL AND v_gate.step > 0 AND NOT starts AND v_gate.parked > 0
+                AND forebay.opens_at(v_gate.tide, v_gate.room, v_gate.cost, v_gate.step) <= v_now
+                AND forebay.behind(v_now, v_gate.name, v_queue, v_class, v_gate.share > 0, v_rank, v_id)
+            THEN
+                UPDATE forebay.gate AS g SET parked = g.parked + 1, opened = false WHERE g.name = turn;
+                IF forebay.share_at(v_gates, turn) > 0 THEN
+                    PERFORM forebay.join_turns(turn, v_queue, v_class);
+                END IF;
+                RETURN turn;
+            END IF;
             INSERT INTO forebay.gate AS g (name, slots, held, parked, standing, opened, step)
             VALUES (v_gate.name, v_gate.slots, 0, 1, 0, false, v_gate.stamped)
             ON CONFLICT (name) DO UPDATE SET parked = g.parked + 1;
             IF v_gate.share > 0 THEN
                 PERFORM forebay.join_turns(v_gate.name, v_queue, v_class);
             END IF;
-            -- Whom a gate has chosen had its turn there, even if it waits at a rate now.
-            IF v_gate.step > 0 AND left(turn, 5) <> 'rate/' AND forebay.share_at(v_gates, turn) > 0 THEN
-                PERFORM forebay.took_turns(turn, v_queue, v_class, forebay.share_at(v_gates, turn), 1);
+            IF starts THEN
+                PERFORM forebay.look_again(v_gates);
             END IF;
             RETURN v_gate.name;
         END IF;
     END LOOP;
     PERFORM forebay.took_turns(s.value ->> 0, v_queue, v_class, (s.value ->> 6)::integer, 1)
     FROM json_array_elements(v_gates::json) AS s (value)
-    WHERE (s.value ->> 6)::integer > 0 AND (NOT starts OR (s.value ->> 5)::bigint > 0);
+    WHERE (s.value ->> 6)::integer > 0;
     -- A rate's new tide comes as what the cost is worth from now on, by the stamped step.
     INSERT INTO forebay.gate AS g (name, slots, held, parked, standing, opened, step, tide)
     SELECT s.name, s.slots, CASE WHEN s.step = 0 THEN s.cost ELSE 0 END, 0, 0, false, s.step,
@@ -304,6 +354,9 @@ BEGIN
     ) AS s
     ON CONFLICT (name) DO UPDATE SET held = g.held + excluded.held, tide = CASE WHEN excluded.step = 0 THEN g.tide
         ELSE greatest(g.tide, v_now) + (excluded.tide - v_now) / excluded.step * g.step END;
+    IF starts THEN
+        PERFORM forebay.look_again(v_gates);
+    END IF;
     RETURN NULL;
 END
 $$;
@@ -342,6 +395,9 @@ BEGIN
     VALUES (v_queue, v_gate, v_opens_at, v_rank, v_id, coalesce(v_opens_at <= v_now, false), v_class)
     ON CONFLICT (queue, gate) DO UPDATE SET opens_at = excluded.opens_at, rank = excluded.rank, id = excluded.id,
         open = excluded.open, cls = excluded.cls;
+    IF coalesce(v_opens_at > v_now, true) THEN
+        PERFORM forebay.look_again(v_gates);
+    END IF;
     RETURN coalesce(v_opens_at <= v_now, false);
 END
 $$;
@@ -437,8 +493,7 @@ AS $$
 $$;
 
 -- Who is parked where there is room is let in, then who is due; `most` are tried. Rates whose time has come are open.
--- Says how many became ready, and in which queues there may be work. Who has expired is passed over, as in 0004. A slot
--- for which somebody goes on to an open rate is promised: in this call it is not given to the next one.
+-- Says how many became ready, and in which queues there may be work. Who has expired is passed over, as in 0004.
 CREATE OR REPLACE FUNCTION forebay.let_in(v_now bigint, most integer) RETURNS TABLE (ready integer, queues text[])
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on
 AS $$
@@ -457,18 +512,15 @@ DECLARE
     v_some integer;
     v_queues text[] := '{}';
     v_told text[];
-    v_promised jsonb := '{}';
-    v_kept text[] := '{}';
 BEGIN
     IF EXISTS (SELECT FROM forebay.gate AS g WHERE g.opened) THEN
         SELECT h.ready, h.queues INTO v_ready, v_queues FROM forebay.let_heads_in(v_now, most) AS h;
         v_tried := v_ready;
     END IF;
     WHILE v_tried < most LOOP
-        SELECT g.name, g.standing, g.held + coalesce((v_promised ->> g.name)::integer, 0) AS held,
-            coalesce(l.slots, g.slots) AS slots, g.parked > 0 AS parked, g.held < coalesce(l.slots, g.slots) AS room
-        INTO v_gate FROM forebay.gate AS g LEFT JOIN forebay.gate_limit AS l ON l.name = g.name
-        WHERE g.opened AND g.name <> ALL (v_kept) ORDER BY g.name LIMIT 1;
+        SELECT g.name, g.standing, g.held, coalesce(l.slots, g.slots) AS slots, g.parked > 0 AS parked INTO v_gate
+        FROM forebay.gate AS g LEFT JOIN forebay.gate_limit AS l ON l.name = g.name
+        WHERE g.opened ORDER BY g.name LIMIT 1;
         EXIT WHEN NOT FOUND;
         v_id := NULL;
         IF v_gate.parked AND v_gate.standing > 0 AND v_gate.held < least(v_gate.slots, 1) THEN
@@ -512,11 +564,7 @@ BEGIN
             END IF;
         END IF;
         IF v_id IS NULL THEN
-            IF v_promised ? v_gate.name AND v_gate.parked AND v_gate.room THEN
-                v_kept := array_append(v_kept, v_gate.name);
-            ELSE
-                UPDATE forebay.gate AS g SET opened = false WHERE g.name = v_gate.name;
-            END IF;
+            UPDATE forebay.gate AS g SET opened = false WHERE g.name = v_gate.name;
             CONTINUE;
         END IF;
         v_tried := v_tried + 1;
@@ -528,11 +576,6 @@ BEGIN
         v_ready := v_ready + (v_at IS NULL)::integer;
         IF v_at IS NULL OR (left(v_at, 5) = 'rate/' AND forebay.repace(v_now, v_at, v_queue)) THEN
             v_queues := array_append(array_remove(v_queues, v_queue), v_queue);
-            IF v_at IS NOT NULL AND v_gate.standing = 0 THEN
-                v_promised := jsonb_set(v_promised, ARRAY[v_gate.name], to_jsonb(
-                    coalesce((v_promised ->> v_gate.name)::integer, 0) + forebay.cost_at(v_gates, v_gate.name)
-                ));
-            END IF;
         END IF;
     END LOOP;
     FOR v_job IN
@@ -627,6 +670,9 @@ BEGIN
             IF v_at <> v_gate AND left(v_at, 5) = 'rate/' THEN
                 PERFORM forebay.repace(v_now, v_at, v_queue);
             END IF;
+        END IF;
+        IF EXISTS (SELECT FROM forebay.gate AS g WHERE g.opened) THEN
+            PERFORM forebay.let_in(v_now, 256);
         END IF;
     END LOOP;
     RETURN tries;

@@ -171,6 +171,7 @@ local claim, claimed_before
       else
         tries = tries - 1
       end
+      open_gates(TEND_LIMIT)
     end
     return wanted <= 0, tries
   end

@@ -1,8 +1,8 @@
 -- The gates in front of ready: who holds a slot, who is parked where, who is next. What they mean is told in
 -- `store.gating`, of which this is the form in Lua: all of a job's gates or none; nobody passes who is parked before
 -- him, and classes take turns where the stamps say so; an ordered gate lets in the smallest id of its line; of a rate
--- nothing is held, it has a tide, and lets in only who starts. A slot for which somebody goes on to an open rate is not
--- given to the next one in the same call. A call reads a gate once; `write_gates` puts back what was touched, and
+-- nothing is held, it has a tide, and lets in only who starts; who would stand behind another one at an open rate stays
+-- where it is until that one has started. A call reads a gate once; `write_gates` puts back what was touched, and
 -- forgets what nobody is at.
 
 local NAME, LIMIT, ORDERED, BLOCKS, COST, STEP, SHARE = 1, 2, 3, 4, 5, 6, 7
@@ -49,9 +49,9 @@ local find_gate, slots_of, open_again, renumbered, head_of_line, enter_gates, re
     return g.standing > 0 and min(slots, 1) or slots
   end
 
-  local function has_room(g, cost, promised)
+  local function has_room(g, cost)
     local slots = slots_of(g)
-    return g.held + (promised or 0) + min(cost or 1, max(slots, 1)) <= slots
+    return g.held + min(cost or 1, max(slots, 1)) <= slots
   end
 
   -- When a rate lets in a job of this cost.
@@ -142,24 +142,28 @@ local find_gate, slots_of, open_again, renumbered, head_of_line, enter_gates, re
     end
   end
 
-  -- Where classes take turns: another one has its turn, or somebody of its own is before it, or of another queue.
-  local function passes_in_turn(sid, r, stamp, g)
+  -- Where classes take turns: another one has its turn, or somebody of its own is before it, or of another queue. Who
+  -- starts has had its turn before.
+  local function passes_in_turn(sid, r, stamp, g, starts)
     local mine, turn = r[RANK] .. sid, whose_turn(r[QUEUE], g)
     local first = stamp[STEP] == 0 and call('ZRANGE', P .. 'gp:' .. g.name, 0, 0)[1]
     if first and first < mine and fetch_one(sub(first, 21))[QUEUE] ~= r[QUEUE] then
       return true
+    end
+    if starts and stamp[STEP] == 0 then
+      return false
     end
     local own = call('ZRANGE', class_key(r[QUEUE], g.name, r[CLS]), 0, 0)[1]
     return turn and turn ~= r[CLS] or own and own < mine
   end
 
   -- Whether a job would pass somebody who waits for room.
-  local function passes(sid, r, stamp, g)
+  local function passes(sid, r, stamp, g, starts)
     if g.parked == 0 then
       return false
     end
     if stamp[SHARE] > 0 then
-      return passes_in_turn(sid, r, stamp, g)
+      return passes_in_turn(sid, r, stamp, g, starts)
     end
     local key = stamp[STEP] > 0 and 'gr:' .. r[QUEUE] .. '|' .. g.name or 'gp:' .. g.name
     local first = call('ZRANGE', P .. key, 0, 0)[1]
@@ -173,18 +177,34 @@ local find_gate, slots_of, open_again, renumbered, head_of_line, enter_gates, re
     if stamp[STEP] > 0 and not (starts and opens_at(g, stamp[COST]) <= now) then
       return false
     end
-    return (stamp[STEP] > 0 or has_room(g, stamp[COST])) and (g.name == turn or not passes(sid, r, stamp, g))
+    return (stamp[STEP] > 0 or has_room(g, stamp[COST])) and (g.name == turn or not passes(sid, r, stamp, g, starts))
   end
 
-  -- A gate has chosen a job that waits at a rate now: it had its turn, and a slot if the rate is open.
-  local function go_on(r, stamps, turn, may_start)
-    for _, stamp in ipairs(stamps) do
-      if stamp[NAME] == turn and stamp[STEP] == 0 and not stamp[ORDERED] then
-        local g = gate_of(stamp)
-        if stamp[SHARE] > 0 then
-          took(r, stamp, g)
-        end
-        g.promised = (g.promised or 0) + (may_start and stamp[COST] or 0)
+  -- Whether it would stand behind somebody at a rate that is open: then it need not go there yet.
+  local function behind(sid, r, stamp, g)
+    if g.parked == 0 or opens_at(g, stamp[COST]) > now then
+      return false
+    end
+    local shared = stamp[SHARE] > 0
+    local key = shared and class_key(r[QUEUE], g.name, r[CLS]) or P .. 'gr:' .. r[QUEUE] .. '|' .. g.name
+    local first = call('ZRANGE', key, 0, 0)[1]
+    return first and first < r[RANK] .. sid
+  end
+
+  -- A job has left its rate, or that is closed now: others may go on to there.
+  local function look_again(r)
+    for _, stamp in ipairs(more(r).gates or NOTHING) do
+      if stamp[STEP] == 0 then
+        open_again(gate_of(stamp))
+      end
+    end
+  end
+
+  local function shut(name)
+    call('ZREM', P .. 'opened', name)
+    for i = #opened, 1, -1 do
+      if opened[i] == name then
+        table.remove(opened, i)
       end
     end
   end
@@ -196,17 +216,21 @@ local find_gate, slots_of, open_again, renumbered, head_of_line, enter_gates, re
     for _, stamp in ipairs(stamps) do
       local g = gate_of(stamp)
       if not lets_in(sid, r, stamp, g, starts, turn) then
+        if turn and stamp[STEP] > 0 and not starts and behind(sid, r, stamp, g) then
+          g = find_gate(turn)
+          shut(turn)
+        end
         g.parked = g.parked + 1
         g.queues[r[QUEUE]] = true
-        if turn and turn ~= g.name and stamp[STEP] > 0 then
-          go_on(r, stamps, turn, opens_at(g, stamp[COST]) <= now)
+        if starts then
+          look_again(r)
         end
         return g.name
       end
     end
     for _, stamp in ipairs(stamps) do
       local g = gate_of(stamp)
-      if stamp[SHARE] > 0 and (stamp[STEP] > 0 or not starts) then
+      if stamp[SHARE] > 0 then
         took(r, stamp, g)
       end
       if stamp[STEP] > 0 then
@@ -215,6 +239,9 @@ local find_gate, slots_of, open_again, renumbered, head_of_line, enter_gates, re
       else
         g.held = g.held + stamp[COST]
       end
+    end
+    if starts then
+      look_again(r)
     end
     return nil
   end
@@ -277,7 +304,7 @@ local find_gate, slots_of, open_again, renumbered, head_of_line, enter_gates, re
     place = place and in_turn(place, g)
     local sid = place and sub(place, 21) or g.standing > 0 and head_of_line(g.name)
     local r = sid and fetch_one(sid)
-    if not r or more(r).gate ~= g.name or r[DUE] > now or not has_room(g, cost_at(r, g.name), g.promised) then
+    if not r or more(r).gate ~= g.name or r[DUE] > now or not has_room(g, cost_at(r, g.name)) then
       return nil
     end
     unpark(r)
@@ -288,19 +315,14 @@ local find_gate, slots_of, open_again, renumbered, head_of_line, enter_gates, re
   function next_candidate()
     opened = opened or call('ZRANGE', P .. 'opened', 0, BATCH - 1)
     while #opened > 0 do
-      local name = table.remove(opened, 1)
-      local g = find_gate(name)
-      local sid, r
+      local g = find_gate(opened[1])
       if g then
-        sid, r = candidate(g)
+        local sid, r = candidate(g)
+        if sid then
+          return sid, r
+        end
       end
-      if sid then
-        table.insert(opened, 1, name)
-        return sid, r
-      end
-      if not (g and g.promised and g.parked > 0 and has_room(g)) then
-        call('ZREM', P .. 'opened', name)
-      end
+      shut(opened[1])
     end
     return nil
   end
@@ -349,8 +371,11 @@ local find_gate, slots_of, open_again, renumbered, head_of_line, enter_gates, re
       if opens <= now then
         open_pace(queue, g.name, place, r[CLS])
         news[queue] = true
-      elseif opens < MOST then
-        call('ZADD', P .. 'pn:' .. queue, opens, g.name)
+      else
+        look_again(r)
+        if opens < MOST then
+          call('ZADD', P .. 'pn:' .. queue, opens, g.name)
+        end
       end
     elseif known then
       call('HDEL', P .. 'pace:' .. queue, g.name)
