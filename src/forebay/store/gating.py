@@ -5,7 +5,7 @@ so two gates cannot deadlock; a job that finds one closed parks at that one, and
 who is parked there. The first in rank says to which queue a slot goes; where the stamps say so, classes of that queue
 take turns for it (`store.rings`). An ordered gate has one slot and gives it only to the smallest unfinished id of its
 line. Of a rate nothing is held: it has a tide, and lets in only who starts; `pace` tells for each queue who is next
-there, and when. Who would stand behind another one at an open rate stays where it is until that one has started.
+there, and when. Who would stand behind one like it at an open rate stays where it is until that one has started.
 One `Gates` lives for one transaction: it reads the gates that the transaction touches, each once, and `write` puts them
 back. The caller writes what becomes of the jobs, and sees to it that nobody else changes these gates meanwhile. How the
 tables look is the store's own business: `GateTables` is all that is asked of it.
@@ -207,14 +207,18 @@ class Gates:
         return (gate.step > 0 or place.has_room(gate.cost)) and (its_turn or not self._passes(row, gate, place, starts))
 
     def _behind(self, row: Row, gate: Gate, place: Place) -> bool:
-        """Whether it would stand behind somebody at a rate that is open: then it need not go there yet."""
+        """Whether it would stand behind somebody at a rate that is open: then it need not go there yet.
+
+        That one has the same gate before it: it looks again when that one is gone.
+        """
         if not place.parked or place.opens_at(gate.cost) > self._now:
             return False
         if gate.share:
             first = self._tables.first_of_class(gate.name, row.queue, row.cls)
         else:
             first = self._tables.first_of(gate.name, row.queue)
-        return first is not None and (first.rank, first.id) < (row.rank, row.id)
+        before = first is not None and (first.rank, first.id) < (row.rank, row.id)
+        return before and any(each.name == row.gate and not each.ordered for each in first.gates)
 
     def _park(self, row: Row, gate: Gate, place: Place) -> None:
         if gate.share:

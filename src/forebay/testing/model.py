@@ -115,13 +115,19 @@ class Model(DoorModel):
             self._check_lease(lease)
 
     def claimed_in_order(self, now: Instant, wants: Sequence[Want], leases: Sequence[Lease]) -> None:
-        """Called after `observe`: nothing that could be had was passed over."""
+        """Called after `observe`: nothing that could be had was passed over.
+
+        Where a claim of several queues started a job at its rate, room may have come for another queue, whose part of
+        the claim was over.
+        """
         paused = [queue for queue, until in self.paused.items() if until > now]
         self.claiming = False
         for want in wants:
             got = [item for lease in leases if _wanted(item := self.items[lease.job.id], want)]
             items = [] if want.queue in paused else self.jobs(*OPEN[:2], queue=want.queue)
-            left = [i for i in items if _wanted(i, want) and self._claimable(i, now)]
+            others = [item for lease in leases if (item := self.items[lease.job.id]).job.queue != want.queue]
+            made_way = {gate.name for item in others if item.paced for gate in item.entry.gates if not gate.step}
+            left = [i for i in items if _wanted(i, want) and self._claimable(i, now) and not i.at(made_way)]
             require(len(got) <= want.count, "more than was asked for", want, len(got))
             require(len(got) == want.count or not left, "jobs were there, fewer came", want, [i.job.id for i in left])
             for cls in {item.entry.cls for item in got}:

@@ -37,6 +37,9 @@ class Item(Struct, frozen=True):
     def expired(self, now: Instant) -> bool:
         return self.job.expires_at is not None and self.job.expires_at <= now
 
+    def at(self, names: set[str]) -> bool:
+        return any(gate.name in names for gate in self.entry.gates)
+
     def gate(self, name: str) -> Gate | None:
         return next((gate for gate in self.entry.gates if gate.name == name), None)
 

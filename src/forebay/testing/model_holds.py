@@ -91,15 +91,16 @@ class HoldModel(PaceModel):
             firsts = {first_id: gate} if self.parked.get(first_id or 0) == gate.name else {}
         else:
             firsts = self._next(gate, there)
-        staying = any(self._waits_behind(self.items[job_id], now) for job_id in firsts if job_id)
+        staying = any(self._waits_behind(self.items[job_id], gate, now) for job_id in firsts if job_id)
         room = bool(firsts) and all(has_room(hold.held, each.cost, hold.slots) for each in firsts.values())
         require(not room or staying, f"{gate.name} has room for one of", list(firsts), hold)
 
-    def _waits_behind(self, item: Item, now: Instant) -> bool:
-        """Whether somebody of its queue is parked before it at a rate of its own that may be open."""
-        rates = [gate for gate in item.entry.gates if gate.step and self._may_stay(item, now)]
-        before = [each for gate in rates for each in self.parked_at(gate.name) if each.place < item.place]
-        return any(each.job.queue == item.job.queue for each in before)
+    def _waits_behind(self, item: Item, gate: Gate, now: Instant) -> bool:
+        """Whether one like it, behind the same gate, is parked before it at a rate of both that may be open."""
+        rates = [each for each in item.entry.gates if each.step and self._may_stay(item, now)]
+        parked = [each for rate in rates for each in self.parked_at(rate.name) if each.place < item.place]
+        alike = [each for each in parked if each.job.queue == item.job.queue and each.gate(gate.name)]
+        return bool(alike) and not gate.ordered
 
     def _next(self, gate: Gate, there: list[Item], queue: str | None = None) -> dict[int | None, Gate]:
         """Who may be next of those parked there: the first in rank, or the first of the classes in its queue."""

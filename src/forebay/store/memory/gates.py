@@ -5,7 +5,7 @@ ready or running. It takes all of them or none, so two gates cannot deadlock; a 
 one, and so does one that would pass somebody who is parked there. The first in rank says to which queue a slot goes;
 where the stamps say so, classes of that queue take turns for it. An ordered gate has one slot and gives it only to the
 smallest unfinished id of its line. Of a rate nothing is held: it has a tide, which is a fact, and lets in only who
-starts; who would stand behind another one at an open rate stays where it is until that one has started. A gate that nobody holds, waits at or was configured for is forgotten: a million subjects leave nothing behind.
+starts; who would stand behind one like it at an open rate stays where it is until that one has started. A gate that nobody holds, waits at or was configured for is forgotten: a million subjects leave nothing behind.
 """
 
 from collections.abc import Mapping
@@ -104,7 +104,7 @@ class Gates:
         for gate in row.entry.gates:
             place = self._place(gate)
             if not self._lets_in(gate, place, row, now, starts, gate.name == turn):
-                if turn is not None and gate.step and not starts and self._behind(gate, place, row, now):
+                if turn is not None and gate.step and not starts and self._behind(gate, place, row, turn, now):
                     self._park(_stamp(row, turn), self._places[turn], row)
                     self.opened.pop(turn, None)
                 else:
@@ -247,12 +247,21 @@ class Gates:
         self._unpark(row)
         return row
 
-    def _behind(self, gate: Gate, place: _Place, row: Row, now: Instant) -> bool:
-        """Whether it would stand behind somebody at a rate that is open: then it need not go there yet."""
+    def _behind(self, gate: Gate, place: _Place, row: Row, turn: str, now: Instant) -> bool:
+        """Whether it would stand behind somebody at a rate that is open: then it need not go there yet.
+
+        That one has the same gate before it: it looks again when that one is gone.
+        """
         if self._opens_at(gate.name, row) > now:
             return False
-        turns = place.turns.get(row.entry.queue) if gate.share else None
-        return _before(turns.first(row.entry.cls) if turns else self.paces.earliest(gate.name, row.entry.queue), row)
+        if gate.share:
+            turns = place.turns.get(row.entry.queue)
+            first = None if turns is None else turns.first(row.entry.cls)
+        else:
+            first = self.paces.earliest(gate.name, row.entry.queue)
+        if first is None or not _before(first, row):
+            return False
+        return any(each.name == turn and not each.ordered for each in first.entry.gates)
 
     def _look_again(self, row: Row) -> None:
         """The row has left its rate, or that is another one now: others may go on to there."""

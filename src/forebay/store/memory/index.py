@@ -210,9 +210,7 @@ class Index:
             self._due.push(row.due_at, row)
         self.gates.left(name)
 
-    def start(
-        self, queue: str, now: Instant, count: int, cls: str | None, tries: Tries
-    ) -> tuple[list[Row], list[Row]]:
+    def start(self, queue: str, now: Instant, count: int, cls: str | None, tries: Tries) -> tuple[list[Row], list[Row]]:
         """Rows of the queue that their rates let in now, as many as a claim wants; their slots are taken.
 
         And those that have expired meanwhile: no start is spent on them. It ends early where others may go on to rates.

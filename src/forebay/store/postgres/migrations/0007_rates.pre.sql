@@ -152,7 +152,7 @@ LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
 BEGIN
     RETURN coalesce(forebay.whose_turn(v_now, v_gate, v_queue) <> v_class, false)
-        OR forebay.behind(v_now, v_gate, v_queue, v_class, true, v_rank, v_id);
+        OR forebay.before(v_now, v_gate, v_queue, v_class, true, v_rank, v_id) IS NOT NULL;
 END
 $$;
 
@@ -169,23 +169,23 @@ BEGIN
 END
 $$;
 
--- Whether somebody is parked before a job: of its class, or of its queue at a rate.
-CREATE FUNCTION forebay.behind(
+-- The gates of the first of those parked before a job, of its class, or of its queue at a rate; NULL: there is nobody.
+CREATE FUNCTION forebay.before(
     v_now bigint, v_gate text, v_queue text, v_class text, classed boolean, v_rank bigint, v_id bigint
-) RETURNS boolean
+) RETURNS text
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
 BEGIN
     IF classed THEN
-        RETURN coalesce((
-            SELECT (r.rank, r.last_id) < (v_rank, v_id)
+        RETURN (
+            SELECT CASE WHEN (r.rank, r.last_id) < (v_rank, v_id) THEN r.gates END
             FROM forebay.first_of_class(v_now, v_gate, v_queue, v_class) AS r
-        ), false);
+        );
     END IF;
-    RETURN coalesce((
-        SELECT (r.rank, r.last_id) < (v_rank, v_id) FROM forebay.run AS r
+    RETURN (
+        SELECT CASE WHEN (r.rank, r.last_id) < (v_rank, v_id) THEN r.gates END FROM forebay.run AS r
         WHERE left(r.gate, 5) = 'rate/' AND r.gate = v_gate AND r.queue = v_queue ORDER BY r.rank, r.last_id LIMIT 1
-    ), false);
+    );
 END
 $$;
 
@@ -317,10 +317,15 @@ BEGIN
                 AND (v_gate.step > 0 OR NOT forebay.passes_queue(v_now, v_gate.name, v_queue, v_rank, v_id));
         END IF;
         IF NOT coalesce(v_open, false) THEN
-            -- Who would stand behind somebody at a rate that is open need not go there yet.
+            -- Who would stand behind one like it at a rate that is open need not go there yet.
             IF turn IS NOT NULL AND v_gate.step > 0 AND NOT starts AND v_gate.parked > 0
                 AND forebay.opens_at(v_gate.tide, v_gate.room, v_gate.cost, v_gate.step) <= v_now
-                AND forebay.behind(v_now, v_gate.name, v_queue, v_class, v_gate.share > 0, v_rank, v_id)
+                AND EXISTS (
+                    SELECT FROM json_array_elements(
+                        forebay.before(v_now, v_gate.name, v_queue, v_class, v_gate.share > 0, v_rank, v_id)::json
+                    ) AS s (value)
+                    WHERE s.value ->> 0 = turn AND NOT coalesce((s.value ->> 2)::boolean, false)
+                )
             THEN
                 UPDATE forebay.gate AS g SET parked = g.parked + 1, opened = false WHERE g.name = turn;
                 IF forebay.share_at(v_gates, turn) > 0 THEN

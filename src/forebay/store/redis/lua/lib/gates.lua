@@ -1,7 +1,7 @@
 -- The gates in front of ready: who holds a slot, who is parked where, who is next. What they mean is told in
 -- `store.gating`, of which this is the form in Lua: all of a job's gates or none; nobody passes who is parked before
 -- him, and classes take turns where the stamps say so; an ordered gate lets in the smallest id of its line; of a rate
--- nothing is held, it has a tide, and lets in only who starts; who would stand behind another one at an open rate stays
+-- nothing is held, it has a tide, and lets in only who starts; who would stand behind one like it at an open rate stays
 -- where it is until that one has started. A call reads a gate once; `write_gates` puts back what was touched, and
 -- forgets what nobody is at.
 
@@ -180,15 +180,23 @@ local find_gate, slots_of, open_again, renumbered, head_of_line, enter_gates, re
     return (stamp[STEP] > 0 or has_room(g, stamp[COST])) and (g.name == turn or not passes(sid, r, stamp, g, starts))
   end
 
-  -- Whether it would stand behind somebody at a rate that is open: then it need not go there yet.
-  local function behind(sid, r, stamp, g)
+  -- Whether it would stand behind somebody at a rate that is open: then it need not go there yet. That one has the same
+  -- gate before it: it looks again when that one is gone.
+  local function behind(sid, r, stamp, g, turn)
     if g.parked == 0 or opens_at(g, stamp[COST]) > now then
       return false
     end
     local shared = stamp[SHARE] > 0
     local key = shared and class_key(r[QUEUE], g.name, r[CLS]) or P .. 'gr:' .. r[QUEUE] .. '|' .. g.name
     local first = call('ZRANGE', key, 0, 0)[1]
-    return first and first < r[RANK] .. sid
+    if first and first < r[RANK] .. sid then
+      for _, each in ipairs(more(fetch_one(sub(first, 21))).gates) do
+        if each[NAME] == turn and not each[ORDERED] then
+          return true
+        end
+      end
+    end
+    return false
   end
 
   -- A job has left its rate, or that is closed now: others may go on to there.
@@ -216,7 +224,7 @@ local find_gate, slots_of, open_again, renumbered, head_of_line, enter_gates, re
     for _, stamp in ipairs(stamps) do
       local g = gate_of(stamp)
       if not lets_in(sid, r, stamp, g, starts, turn) then
-        if turn and stamp[STEP] > 0 and not starts and behind(sid, r, stamp, g) then
+        if turn and stamp[STEP] > 0 and not starts and behind(sid, r, stamp, g, turn) then
           g = find_gate(turn)
           shut(turn)
         end
