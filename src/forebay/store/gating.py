@@ -67,14 +67,14 @@ class Gates:
         for gate in row.gates:
             place = self._place(gate)
             if not self._lets_in(gate, place, row, starts, its_turn and gate.name == row.gate):
+                closed = gate
                 if its_turn and not starts and gate.step and self._behind(row, gate, place):
-                    gate = next(each for each in row.gates if each.name == row.gate)
-                    place = self._place(gate)
-                    self._shut(place)
-                self._park(row, gate, place)
+                    closed = next(each for each in row.gates if each.name == row.gate)
+                    self._shut(self._place(closed))
+                self._park(row, closed)
                 if starts:
                     self._look_again(row)
-                return gate.name
+                return closed.name
         for gate in row.gates:
             place = self._place(gate)
             if gate.share and (place.parked or place.turning):
@@ -217,10 +217,12 @@ class Gates:
             first = self._tables.first_of_class(gate.name, row.queue, row.cls)
         else:
             first = self._tables.first_of(gate.name, row.queue)
-        before = first is not None and (first.rank, first.id) < (row.rank, row.id)
-        return before and any(each.name == row.gate and not each.ordered for each in first.gates)
+        if first is None or (first.rank, first.id) > (row.rank, row.id):
+            return False
+        return any(each.name == row.gate and not each.ordered for each in first.gates)
 
-    def _park(self, row: Row, gate: Gate, place: Place) -> None:
+    def _park(self, row: Row, gate: Gate) -> None:
+        place = self._place(gate)
         if gate.share:
             self._rings.park(place, row)
         place.parked += 1
@@ -239,7 +241,7 @@ class Gates:
         self._load_opened().pop(place.name, None)
 
     def _passes(self, row: Row, gate: Gate, place: Place, starts: bool) -> bool:
-        """Whether the job would pass somebody who waits for room, or whose turn it is; who starts had its own before."""
+        """Whether it would pass somebody who waits for room, or whose turn it is; who starts had its own before."""
         if not place.parked:
             return False
         mine = (row.rank, row.id)

@@ -5,7 +5,8 @@ ready or running. It takes all of them or none, so two gates cannot deadlock; a 
 one, and so does one that would pass somebody who is parked there. The first in rank says to which queue a slot goes;
 where the stamps say so, classes of that queue take turns for it. An ordered gate has one slot and gives it only to the
 smallest unfinished id of its line. Of a rate nothing is held: it has a tide, which is a fact, and lets in only who
-starts; who would stand behind one like it at an open rate stays where it is until that one has started. A gate that nobody holds, waits at or was configured for is forgotten: a million subjects leave nothing behind.
+starts; who would stand behind one like it at an open rate stays where it is until that one has started. A gate that
+nobody holds, waits at or was configured for is forgotten: a million subjects leave nothing behind.
 """
 
 from collections.abc import Mapping
