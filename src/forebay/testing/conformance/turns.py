@@ -154,3 +154,47 @@ def turns_at_gates_go_on_after_a_reopening(h: Harness) -> None:
     _served(h, 2)
     served = _served(h, 20)
     assert abs(served["a"] - 10) <= 1, served
+
+
+@case_if(Feature.RATE)
+def who_was_parked_in_turns_is_found_when_the_queue_has_none_any_more(h: Harness) -> None:
+    """Jobs keep the class that they were stamped with; what a claim starts, it hands out."""
+    h.spec(share=Fair(), eligibility=Rate(4, h.brief))
+    for tenant in "ab":
+        h.enqueue(4, tenant=tenant)
+    assert len(h.claim(10)) == 4
+    h.spec(eligibility=Rate(4, h.brief))
+    h.enqueue(4)
+    for _ in range(2):
+        h.advance(2 * h.short)
+        assert len(h.claim(10)) == 4
+
+
+@case_if(Feature.RATE)
+def a_rate_that_closes_holds_up_nobody_at_a_cap_before_it(h: Harness) -> None:
+    """A cap that queues share: the one behind a rate waits there, not in front of the others."""
+    h.store.put_spec(QueueSpec(name="paced", eligibility=AtMost(4, shared="gpu") & Rate(1, h.brief * 100)))
+    h.spec(eligibility=AtMost(4, shared="gpu"))
+    holding = h.enqueue(4)
+    leases = h.claim(4)
+    assert [lease.job.id for lease in leases] == holding
+    h.store.enqueue([Draft("k", queue="paced") for _ in range(5)])
+    h.enqueue(3)
+    for lease in leases:
+        h.ack(lease)
+    assert len(h.store.claim([Want("paced", 5)], "worker", LONG)) == 1
+    assert len(h.claim(5)) == 3
+
+
+@case_if(Feature.RATE)
+def a_claim_starts_all_that_a_cap_and_a_rate_allow(h: Harness) -> None:
+    """Who waits at the cap comes to the rate one after the other, in one claim."""
+    h.spec(eligibility=AtMost(3) & Rate(10, h.brief * 100))
+    h.enqueue(12)
+    for _ in range(3):
+        leases = h.claim(8)
+        assert len(leases) == 3
+        for lease in leases:
+            h.ack(lease)
+    assert len(h.claim(8)) == 1
+    assert h.claim(8) == []
