@@ -159,30 +159,32 @@ def turns_at_gates_go_on_after_a_reopening(h: Harness) -> None:
 @case_if(Feature.RATE)
 def who_was_parked_in_turns_is_found_when_the_queue_has_none_any_more(h: Harness) -> None:
     """Jobs keep the class that they were stamped with; what a claim starts, it hands out."""
-    h.spec(share=Fair(), eligibility=Rate(4, h.brief))
-    for tenant in "ab":
-        h.enqueue(4, tenant=tenant)
-    assert len(h.claim(10)) == 4
-    h.spec(eligibility=Rate(4, h.brief))
-    h.enqueue(4)
-    for _ in range(2):
-        h.advance(2 * h.short)
-        assert len(h.claim(10)) == 4
+    rate = Rate(4, h.brief)
+    h.spec(share=Fair(), eligibility=rate)
+    h.one(tenant="a")
+    h.spec(share=Fair())
+    h.one(tenant="b")
+    h.spec(eligibility=rate)
+    h.one()
+    assert [lease.job.tenant for lease in h.claim(1)] == ["b"]
+    assert {lease.job.tenant for lease in h.claim(5)} == {"a", None}
 
 
 @case_if(Feature.RATE)
 def a_rate_that_closes_holds_up_nobody_at_a_cap_before_it(h: Harness) -> None:
-    """A cap that queues share: the one behind a rate waits there, not in front of the others."""
-    h.store.put_spec(QueueSpec(name="paced", eligibility=AtMost(4, shared="gpu") & Rate(1, h.brief * 100)))
+    """A cap that queues share: who is behind a rate waits there, not in front of the others."""
+    rate = Rate(2, h.brief * 100, shared="api")
+    h.store.put_spec(QueueSpec(name="paced", eligibility=AtMost(4, shared="gpu") & rate))
+    h.store.put_spec(QueueSpec(name="free", eligibility=rate))
     h.spec(eligibility=AtMost(4, shared="gpu"))
-    holding = h.enqueue(4)
+    h.enqueue(4)
     leases = h.claim(4)
-    assert [lease.job.id for lease in leases] == holding
     h.store.enqueue([Draft("k", queue="paced") for _ in range(5)])
     h.enqueue(3)
     for lease in leases:
         h.ack(lease)
-    assert len(h.store.claim([Want("paced", 5)], "worker", LONG)) == 1
+    h.store.enqueue([Draft("k", queue="free") for _ in range(2)])
+    assert len(h.store.claim([Want("free", 2)], "worker", LONG)) == 2
     assert len(h.claim(5)) == 3
 
 
