@@ -160,8 +160,10 @@ def _deal(
     def starts(name: str) -> bool:
         return starting and bool(turn.connection.execute(_CLASS_STARTS, (line.name, name)).fetchone()[0])
 
+    taken = Counter(given)
+
     def waiting(name: str) -> int:
-        return ready_of(turn, line, name) - given.get(name, 0) + 2 * starts(name)
+        return ready_of(turn, line, name) - taken[name] + 2 * starts(name)
 
     def deal(count: int) -> list[tuple[str, int]]:
         for name, joined in turn.connection.execute(_JOINED, (line.name, turns.seen)).fetchall():
@@ -169,7 +171,10 @@ def _deal(
             turns.seen = joined
         if waiting(""):
             turns.share.join("")
-        return turns.share.deal(count, waiting)
+        dealt = turns.share.deal(count, waiting)
+        for name, part in dealt:
+            taken[name] += part
+        return dealt
 
     dealt = deal(count)
     short = min(count, max(line.counts[READY] - sum(given.values()), 1)) - sum(part for _, part in dealt)
