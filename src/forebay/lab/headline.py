@@ -29,6 +29,7 @@ from forebay.lab.watch import Sample
 NAME: Final = "headline"
 PICTURE, AUDIT = "dashboard.png", "audit.html"
 _SERIES: Final = ("depth", "accepted", "acked", "dead", "workers", "oldest_age", "fleet_rss", "fleet_descriptors")
+_FOLLOWED_MOST: Final = 120.0
 _FLAT: Final = 1.25
 """What is flat may be so much more in its last quarter than in its second."""
 
@@ -141,6 +142,7 @@ class _Chaos:
         self._began = time.monotonic()
         self._next = self._began + self._every
         self._picture_at = self._began + headline.trial.seconds / 2 if headline.picture else float("inf")
+        self._followed = min(_FOLLOWED_MOST, headline.trial.seconds / 4)
         self._camera: Thread | None = None
         self.kills = 0
 
@@ -158,7 +160,7 @@ class _Chaos:
 
     def _photograph(self, url: str) -> None:
         try:
-            photograph(url, self._out)
+            photograph(url, self._out, self._followed)
         except (Missing, ForebayError, OSError) as error:
             self._say(f"no picture of the dashboard: {error}")
 

@@ -22,8 +22,6 @@ _UNPACKED: Final = Path(sys.prefix) / "chromium" / "run"
 _NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _LINK: Final = re.compile(rb"https?://\S+/ui/\S+")
 _START_SECONDS: Final = 60.0
-_SETTLED_MS: Final = 25_000
-"""Until the page has followed for a while: rates are taken from when the server was started."""
 
 
 class Missing(Exception):
@@ -87,14 +85,12 @@ def served(url: str) -> Iterator[str]:
             server.send_signal(signal.SIGTERM)
 
 
-def photograph(url: str, out: Path, path: str = "") -> None:
-    """The overview of a store's dashboard, or another page of it, as it is now."""
+def photograph(url: str, out: Path, after: float) -> None:
+    """The overview of a store's dashboard, when it has followed for so many seconds: its rates begin with it."""
     with served(url) as link, browser() as chrome:
         page = chrome.new_page(viewport={"width": 1360, "height": 900})
         page.goto(link)
         page.wait_for_url("**/ui/")
-        if path:
-            page.goto(f"{page.url}{path}")
         page.wait_for_selector(".pulse[data-state=on]")
-        page.wait_for_timeout(_SETTLED_MS)
+        page.wait_for_timeout(after * 1_000)
         page.screenshot(path=out)
