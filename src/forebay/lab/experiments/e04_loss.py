@@ -21,8 +21,10 @@ from forebay.lab.watch import Watch
 _MIX: Final = "s1@0.1"
 _RATES: Final = {
     "quick": {"postgres": 500, "redis": 500, "sqlite": 200},
-    "full": {"postgres": 4_000, "redis": 3_000, "sqlite": 500},
+    "full": {"postgres": 1_500, "redis": 1_500, "sqlite": 500},
 }
+"""What a fleet holds that loses a process every two seconds: behind a backlog, a recovery is the age of the backlog."""
+
 _LEASE: Final = 2.0
 _WARY: Final = 5.0
 """New processes start, and reap nothing for three seconds: they cannot know whether others just had an outage."""
