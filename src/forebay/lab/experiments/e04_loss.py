@@ -21,7 +21,7 @@ from forebay.lab.watch import Watch
 _MIX: Final = "s1@0.1"
 _RATES: Final = {
     "quick": {"postgres": 500, "redis": 500, "sqlite": 200},
-    "full": {"postgres": 1_500, "redis": 1_500, "sqlite": 500},
+    "full": {"postgres": 1_000, "redis": 1_500, "sqlite": 500},
 }
 """What a fleet holds that loses a process every two seconds: behind a backlog, a recovery is the age of the backlog."""
 
@@ -58,7 +58,7 @@ def _cases(scale: Scale) -> list[Case]:
         **cases[0].settings,
         "recovery": _LEASE + _WARY + 1,
         "victim": "all",
-        "every": 4.0,
+        "every": 4.0 if scale == "quick" else 2 * _WARY,
         "rate": cases[0].settings["rate"] // 2,
         "spark": False,
     }
