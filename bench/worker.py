@@ -46,17 +46,21 @@ def app_of_nothing() -> Forebay:
     async def nothing(name: str, number: int = 1) -> None:
         pass
 
+    @fb.job
+    async def failing(name: str, number: int = 1) -> None:
+        raise ConnectionError(f"{name} does not answer to {number}")
+
     return fb
 
 
-def fill(fb: Forebay, jobs: int) -> None:
-    fb.enqueue_many(Draft("nothing", {"name": "ada", "number": 1}) for _ in range(jobs))
+def fill(fb: Forebay, jobs: int, kind: str = "nothing") -> None:
+    fb.enqueue_many(Draft(kind, {"name": "ada", "number": 1}) for _ in range(jobs))
 
 
-def overhead(jobs: int) -> float:
+def overhead(jobs: int, kind: str = "nothing") -> float:
     """Microseconds of CPU a job from its lease to its verdict, the store left out."""
     fb = app_of_nothing()
-    fill(fb, jobs)
+    fill(fb, jobs, kind)
     leases: list[Lease] = []
     while batch := fb.store.claim([Want("default", 500)], "bench", seconds(600)):
         leases += batch
@@ -160,6 +164,7 @@ def figures(quick: bool) -> list[Figure]:
     kills = 5 if quick else 50
     return [
         Figure("worker/overhead", "µs/job", lambda: overhead(jobs), goal="≤ 15"),
+        Figure("worker/failing", "µs/job", lambda: overhead(jobs // 4, "failing"), baseline="worker/overhead"),
         Figure("worker/end-to-end-memory", "jobs/s", lambda: end_to_end(jobs)),
         Figure("worker/idle", "% core", idle_percent, goal="≤ 1"),
         Figure("import/forebay", "ms", lambda: import_milliseconds("import forebay"), goal="≤ 150"),
