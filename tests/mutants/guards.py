@@ -226,14 +226,14 @@ MUTANTS = [
     Mutant(
         "a small job passes a dear one",
         f"{MEMORY}/gates.py",
-        "(its_turn or not self._passes(gate, place, row))",
+        "(its_turn or not self._passes(gate, place, row, starts))",
         "True",
         PACED,
     ),
     Mutant(
         "a small job passes a dear one, in tables",
         GATING,
-        " and (its_turn or not self._passes(row, gate, place))",
+        " and (its_turn or not self._passes(row, gate, place, starts))",
         "",
         SQLITE_PACED,
     ),

@@ -244,7 +244,7 @@ class Model(DoorModel):
         if known is None or known.paused or known.next_at != tick or tick <= self.ticks.get(name, -1):
             return False
         receipts = self.enqueue(now, [draft], fresh) if draft else []
-        became = next((receipt.id for receipt in receipts if not receipt.duplicate), known.last_job)
+        became = next((receipt.id for receipt in receipts if receipt.id and not receipt.duplicate), known.last_job)
         self.ticks[name] = tick
         self.schedules[name] = replace(known, next_at=next_at, last_at=tick, last_job=became)
         return True
