@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from threading import Event
 
 import httpx
 import pytest
@@ -127,6 +128,10 @@ def test_pages_of_a_session_count_for_its_key_and_not_with_strangers(serve_on: S
     text = site.key(Role.VIEWER, rate=0.01, burst=3)
     browser = site.with_key(None, {"Origin": site.url})
     assert browser.post("/ui/login", data={"key": text}).status_code == 303
+    # A request has its place for a moment longer than its answer takes to arrive.
+    for _ in range(500):
+        if limits._busy:
+            Event().wait(0.01)
     with ExitStack() as flood:
         for _ in range(limits.bounds.each):
             flood.enter_context(limits.turn(ANYBODY, Allowance(), waits=False))
