@@ -32,8 +32,8 @@ def decide(job: Job, outcome: Outcome, routing: Routing, draw: float) -> Verdict
     """`draw` is uniform in [0, 1) and comes from outside, as does everything else."""
     lives_left = job.attempt < job.max_attempts
     match outcome:
-        case Succeeded(result):
-            return Ack(result)
+        case Succeeded(result, keep_for):
+            return Ack(result, keep_for)
         case Failed(error, None) if lives_left:
             return Retry(routing.backoff.delay(job.attempt, draw), error)
         case Failed(error, after) if lives_left and after is not None:
@@ -48,8 +48,8 @@ def decide(job: Job, outcome: Outcome, routing: Routing, draw: float) -> Verdict
             return Release(after)
         case Interrupted():
             return Release()
-        case Withdrawn():
-            return Cancel()
+        case Withdrawn(keep_for):
+            return Cancel(keep_for)
         case _:
             assert_never(outcome)
 

@@ -45,9 +45,10 @@ OUT_OF_TIME: Final = Failure(EXPIRED, "not claimed before it expired")
 
 
 class Succeeded(Struct, frozen=True):
-    """The handler returned; `result` is JSON bytes when the result is to be kept."""
+    """The handler returned; `result` is JSON bytes when the result is to be kept, with its job, for `keep_for`."""
 
     result: bytes | None = None
+    keep_for: Span = 0
 
 
 class Failed(Struct, frozen=True):
@@ -88,16 +89,24 @@ class Interrupted(Struct, frozen=True):
 class Withdrawn(Struct, frozen=True):
     """The job was cancelled while it ran, and its handler stopped."""
 
+    keep_for: Span = 0
+
 
 Outcome: TypeAlias = Succeeded | Failed | Dropped | Snoozed | Abandoned | Interrupted | Withdrawn
 
 
 class Ack(Struct, frozen=True):
-    """Done; a result to be kept is JSON, under the rules of payloads."""
+    """Done; a result to be kept is JSON, under the rules of payloads.
+
+    The finished job stays readable for `keep_for`, or for as long as its queue keeps it if that is longer.
+    """
 
     result: bytes | None = None
+    keep_for: Span = 0
 
     def __post_init__(self) -> None:
+        if type(self.keep_for) is not int or self.keep_for:
+            _check_after(self.keep_for, "keep_for")
         if self.result is not None:
             force_setattr(self, "result", check_body(self.result))
 
@@ -132,7 +141,12 @@ class Release(Struct, frozen=True):
 
 
 class Cancel(Struct, frozen=True):
-    """Ended on request."""
+    """Ended on request; `keep_for` as in `Ack`."""
+
+    keep_for: Span = 0
+
+    def __post_init__(self) -> None:
+        _check_after(self.keep_for, "keep_for")
 
 
 Verdict: TypeAlias = Ack | Retry | DeadLetter | Release | Cancel
@@ -148,6 +162,6 @@ def is_span(after: object) -> bool:
     return type(after) is int and 0 <= after <= _AFTER_MOST
 
 
-def _check_after(after: Span) -> None:
+def _check_after(after: Span, field: str = "after") -> None:
     if not is_span(after):
-        raise Invalid("after", f"{after!r} µs is not in 0 … {_AFTER_MOST}", "give a length of time in microseconds")
+        raise Invalid(field, f"{after!r} µs is not in 0 … {_AFTER_MOST}", "give a length of time in microseconds")

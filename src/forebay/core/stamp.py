@@ -38,9 +38,10 @@ class Stamper:
         self._key_window = micros(spec.key_window)
         self._keep_for: Span = micros(spec.retention.span) if isinstance(spec.retention, KeepFor) else 0
 
-    def kept_until(self, finished_at: Instant) -> Instant:
-        """Until when a done or cancelled job stays readable; 0: it goes at once."""
-        return finished_at + self._keep_for if self._keep_for else 0
+    def kept_until(self, finished_at: Instant, keep_for: Span = 0) -> Instant:
+        """Until when a done or cancelled job stays readable, by its queue or its verdict; 0: it goes at once."""
+        keep_for = max(self._keep_for, keep_for)
+        return finished_at + keep_for if keep_for else 0
 
     def grave(self, died_at: Instant, of: Callable[[str], "Stamper"]) -> Grave | None:
         """Where a job that dies now will lie, and how long; None: here, until it is redriven or purged.

@@ -135,12 +135,14 @@ GAVE_UP = "GaveUp"
 OUTCOMES: dict[str, Outcome] = {
     "ack": Succeeded(),
     "ack with a result": Succeeded(b'{"n":1}'),
+    "ack with a result that is kept": Succeeded(b'{"n":2}', 5 * SECOND),
     "fail": Failed(Failure("Boom", "it broke")),
     "fail, again at once": Failed(Failure("Boom", "it broke"), 0),
     "drop": Dropped(Failure(GAVE_UP, "useless")),
     "release": Interrupted(),
     "snooze": Snoozed(2 * SECOND),
     "withdraw": Withdrawn(),
+    "withdraw and keep": Withdrawn(SECOND),
 }
 
 PICK = st.integers(0, 30)

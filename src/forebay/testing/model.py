@@ -271,8 +271,8 @@ class Model(DoorModel):
             return Settled.APPLIED if self._settled.get(job_id) == mark else Settled.STALE
         self._settled[job_id] = mark
         match verdict:
-            case Ack(result):
-                self._end(item, State.DONE, now, result)
+            case Ack(result, keep_for):
+                self._end(item, State.DONE, now, result, keep_for)
             case Retry(after, error):
                 again = replace(item, rank=rank_of(item.entry, now + after, now))
                 self._wait(again, now + after, errors=errors_of(item.job, error, now))
@@ -280,8 +280,8 @@ class Model(DoorModel):
                 self._die(item, error, now)
             case Release(after):
                 self._wait(item, now + after, attempt=item.job.attempt - 1)
-            case Cancel():
-                self._end(item, State.CANCELLED, now)
+            case Cancel(keep_for):
+                self._end(item, State.CANCELLED, now, None, keep_for)
         return Settled.APPLIED
 
     def _cancel(self, now: Instant, item: Item | None) -> CancelAnswer:
@@ -296,8 +296,8 @@ class Model(DoorModel):
     def _wait(self, item: Item, due_at: Instant, **changes: Any) -> None:
         self._change(item, state=State.WAITING, due_at=due_at, **UNHELD, **changes)
 
-    def _end(self, item: Item, state: State, now: Instant, result: bytes | None = None) -> None:
-        kept_until = Stamper(self.spec(item.job.queue)).kept_until(now)
+    def _end(self, item: Item, state: State, now: Instant, result: bytes | None = None, keep_for: Span = 0) -> None:
+        kept_until = Stamper(self.spec(item.job.queue)).kept_until(now, keep_for)
         if kept_until:
             kept = replace(item, fresh=False, kept_until=kept_until)
             self._change(kept, state=state, finished_at=now, result_body=result, **UNHELD)

@@ -355,7 +355,7 @@ class JobVerbs(Engine):
         job_id, delivery = row.entry.id, row.delivery
         match verdict:
             case Ack():
-                return Acked(job_id, delivery, self._kept_until(row, now), verdict.result)
+                return Acked(job_id, delivery, self._kept_until(row, now, verdict.keep_for), verdict.result)
             case Retry(after, error):
                 return Retried(job_id, delivery, now + after, error)
             case DeadLetter(error):
@@ -363,12 +363,12 @@ class JobVerbs(Engine):
             case Release(after):
                 return Released(job_id, delivery, now + after)
             case Cancel():
-                return Dismissed(job_id, delivery, self._kept_until(row, now))
+                return Dismissed(job_id, delivery, self._kept_until(row, now, verdict.keep_for))
             case _:
                 raise Invalid("verdict", f"{type(verdict).__name__} is not one", "use what decide() returns")
 
-    def _kept_until(self, row: Row, now: Instant) -> Instant:
-        return self._index.lines[row.entry.queue].stamper.kept_until(now)
+    def _kept_until(self, row: Row, now: Instant, keep_for: Span = 0) -> Instant:
+        return self._index.lines[row.entry.queue].stamper.kept_until(now, keep_for)
 
 
 def _lease(row: Row) -> Lease:

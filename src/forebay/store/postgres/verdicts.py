@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from forebay.core.errors import Invalid
-from forebay.core.instant import Instant
+from forebay.core.instant import Instant, Span
 from forebay.core.lease import Lease, Settlement
 from forebay.core.ledger import Change
 from forebay.core.limits import ERRORS_KEPT
@@ -76,7 +76,7 @@ class SettleCall:
         self._memo: list[tuple[int, int, int, str]] = []
         self._outs: list[dict[str, Any]] = []
         self._told: list[bytes] = []
-        self._keeps: dict[str, int] = {}
+        self._keeps: dict[str, Span] = {}
         self._graves: dict[str, dict[str, Any]] = {}
         self._said = (at, any(ref.gated for ref, _ in groups), array_of(mine))
         self._specs = specs
@@ -90,7 +90,8 @@ class SettleCall:
 
     def _add(self, number: int, ref: Ref, items: Sequence[Item]) -> None:
         job = items[0][1].job
-        if len(items) == ref.n and not self._keep(job.queue) and all(type(verdict) is Ack for _, _, verdict in items):
+        plain = all(type(verdict) is Ack and not verdict.keep_for for _, _, verdict in items)
+        if plain and len(items) == ref.n and not self._keep(job.queue, 0):
             self._memo.append((number, ref.last_id - ref.n + 1, ref.n, "a"))
             self._runs.append((ref.single, ref.last_id, ref.delivery, None, None))
             scribe = Scribe(0)
@@ -106,7 +107,7 @@ class SettleCall:
             bits[ref.place(job.id)] = "1"
             code, keep = CODES[type(verdict)], 0
             if isinstance(verdict, Ack | Cancel):
-                keep = self._keep(job.queue)
+                keep = self._keep(job.queue, verdict.keep_for)
             if isinstance(verdict, Ack | Cancel) and not keep:
                 self._memorise(number, job.id, code)
             else:
@@ -124,10 +125,10 @@ class SettleCall:
         scribe = Scribe(0)
         for _, lease, verdict in items:
             match verdict:
-                case Ack():
-                    scribe.held(Change.ACKED, lease.job, self._keep(lease.job.queue))
-                case Cancel():
-                    scribe.held(Change.DISMISSED, lease.job, self._keep(lease.job.queue))
+                case Ack(_, keep_for):
+                    scribe.held(Change.ACKED, lease.job, self._keep(lease.job.queue, keep_for))
+                case Cancel(keep_for):
+                    scribe.held(Change.DISMISSED, lease.job, self._keep(lease.job.queue, keep_for))
                 case Retry(after, error):
                     scribe.held(Change.RETRIED, lease.job, after, error)
                 case DeadLetter(error):
@@ -152,11 +153,12 @@ class SettleCall:
             grave = self._graves[queue] = {"queue": found.queue, "keep": found.kept_until or None}
         return grave
 
-    def _keep(self, queue: str) -> int:
+    def _keep(self, queue: str, keep_for: Span) -> Span:
+        """How long a job of this queue stays readable, by its queue or its verdict."""
         keep = self._keeps.get(queue)
         if keep is None:
             keep = self._keeps[queue] = span_kept(self._specs.of(queue).stamper)
-        return keep
+        return max(keep, keep_for)
 
 
 def _out(number: int, ref: Ref, lease: Lease, verdict: Verdict, code: str, keep: int) -> dict[str, Any]:

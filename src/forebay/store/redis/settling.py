@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from forebay.core.errors import Invalid
-from forebay.core.instant import Instant, checked_micros
+from forebay.core.instant import Instant, Span, checked_micros
 from forebay.core.job import State
 from forebay.core.lease import Lease, Settled, Settlement
 from forebay.core.limits import LEASE_LEAST, LEASE_MOST
@@ -24,7 +24,9 @@ _RESULTS_OF_SETTLE: Final = 4
 _RESULTS_OF_EXCHANGE: Final = 7
 
 Group = tuple[str, int, Instant, int, "list[str] | bool", int, list[str]]
-"""Settlements with one verdict: code, delivery, until, after, error, where the result is, ids."""
+"""Settlements with one verdict: code, delivery, until, span, error, where the result is, ids.
+
+The span is how long until the job is tried again, or for how long it is kept."""
 
 
 class Settling(Claims):
@@ -90,11 +92,20 @@ def _grouped(settlements: Sequence[Settlement], first_result: int) -> tuple[list
         if type(verdict) is Ack and verdict.result is not None:
             place = first_result + len(results)
             results.append(verdict.result)
-        after = verdict.after if isinstance(verdict, Retry | Release) else 0
         error = verdict.error if isinstance(verdict, Retry | DeadLetter) else None
         code = _CODES[type(verdict)]
-        groups.append((code, job.delivery, lease.until, after, _error(error), place, [sid(job.id)]))
+        groups.append((code, job.delivery, lease.until, _span(verdict), _error(error), place, [sid(job.id)]))
     return groups, results
+
+
+def _span(verdict: Verdict) -> Span:
+    match verdict:
+        case Retry(after) | Release(after):
+            return after
+        case Ack(_, keep_for) | Cancel(keep_for):
+            return keep_for
+        case _:
+            return 0
 
 
 def _error(error: Failure | None) -> list[str] | bool:

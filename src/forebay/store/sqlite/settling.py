@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from forebay.core.errors import Invalid
-from forebay.core.instant import Instant
+from forebay.core.instant import Instant, Span
 from forebay.core.job import State
 from forebay.core.lease import Lease, Settled, Settlement, outlived
 from forebay.core.ledger import Change, Trait
@@ -80,7 +80,7 @@ def _acknowledge(turn: Turn, settlements: Sequence[Settlement]) -> set[tuple[int
     """The common case at half the cost: plain jobs whose leases are held are done and go. The others are untouched."""
     groups: dict[tuple[str, int], list[int]] = {}
     for lease, verdict in settlements:
-        if type(verdict) is not Ack:
+        if type(verdict) is not Ack or verdict.keep_for:
             return set()
         groups.setdefault((lease.job.queue, lease.job.delivery), []).append(lease.job.id)
     acked: set[tuple[int, int]] = set()
@@ -158,11 +158,11 @@ class _Settlement:
         failure: Failure | None = None
         lies_in = queue
         match verdict:
-            case Ack(result):
-                change, until = Change.ACKED, self._kept_until(queue)
+            case Ack(result, keep_for):
+                change, until = Change.ACKED, self._kept_until(queue, keep_for)
                 to = self._finish(job_id, DONE, until, mark, result)
-            case Cancel():
-                change, until = Change.DISMISSED, self._kept_until(queue)
+            case Cancel(keep_for):
+                change, until = Change.DISMISSED, self._kept_until(queue, keep_for)
                 to = self._finish(job_id, CANCELLED, until, mark, None)
             case Retry(after, error):
                 to, change, until, failure = WAITING, Change.RETRIED, now + after, error
@@ -208,8 +208,8 @@ class _Settlement:
                 trait=None if failure is None else Trait(error_kind=failure.kind, error=failure.message),
             )
 
-    def _kept_until(self, queue: str) -> Instant:
-        return self._turn.line(queue).known.stamper.kept_until(self._turn.now)
+    def _kept_until(self, queue: str, keep_for: Span) -> Instant:
+        return self._turn.line(queue).known.stamper.kept_until(self._turn.now, keep_for)
 
     def _finish(self, job_id: int, state: int, kept_until: Instant, mark: Mark, result: bytes | None) -> int | None:
         if not kept_until:

@@ -164,6 +164,8 @@ def every_verdict_is_told_with_the_turn_that_it_ends(h: Harness) -> None:
         ("q", Cancel(), Change.DISMISSED),
         ("kept", Ack(b"1"), Change.ACKED),
         ("kept", Cancel(), Change.DISMISSED),
+        ("q", Ack(b"1", HOUR), Change.ACKED),
+        ("q", Cancel(HOUR), Change.DISMISSED),
     ]
     for queue, verdict, change in verdicts:
         h.one(queue=queue)
@@ -183,8 +185,8 @@ def every_verdict_is_told_with_the_turn_that_it_ends(h: Harness) -> None:
                 end = [h.get(job.id).due_at]
             case DeadLetter():
                 end = [0]
-            case _:
-                end = [settled.at + HOUR if queue == "kept" else 0]
+            case Ack(_, keep_for) | Cancel(keep_for):
+                end = [settled.at + HOUR if queue == "kept" or keep_for else 0]
         assert [job.span.until] == end
         error = ("Boom", "it broke") if isinstance(verdict, Retry | DeadLetter) else (None, None)
         assert (job.trait.error_kind, job.trait.error) == error

@@ -2,7 +2,8 @@
 -- The last settle is remembered as a mark, the delivery and the letter of the verdict, on the record or, once the job is
 -- gone, beside it: a repeated one is answered alike.
 --
--- Settlements come in groups of one verdict: code, delivery, until, after, error, result (its place in ARGV), ids.
+-- Settlements come in groups of one verdict: code, delivery, until, span, error, result (its place in ARGV), ids.
+-- The span is how long until the job is tried again, or for how long it is kept.
 -- Codes: a acknowledged, r retried, d dead, l released, c cancelled.
 
 local settled, ended, acked, marks_left, waits = {}, {}, {}, {}, false
@@ -18,7 +19,7 @@ local settle
     if code == 'd' then
       return dead(r, error, mark), 0
     end
-    local keep = (code == 'a' or code == 'c') and kept_until(r[QUEUE])
+    local keep = (code == 'a' or code == 'c') and kept_until(r[QUEUE], group[4])
     if (code == 'a' or code == 'c') and not keep then
       return nil, 0
     end
@@ -117,7 +118,7 @@ local settle
 
   local function settle_group(group, replies)
     local sids, known, gone, records, size = group[7], {}, {}, {}, #replies
-    local mark, blobs, simple = text(group[2]) .. group[1], fetch(sids), group[1] == 'a' and group[6] == 0
+    local mark, blobs, simple = text(group[2]) .. group[1], fetch(sids), group[1] == 'a' and group[4] == 0 and group[6] == 0
     for i = 1, #sids do
       local sid, blob = sids[i], blobs[i]
       if simple and blob and not settled[sid] and is_plain(known, blob, group[2]) then

@@ -9,10 +9,10 @@ local kept_until, dead, bury, forget_all, expire, readmit, open_gates, tend, ten
 (function()
   local OUT_OF_TIME = { 'forebay.Expired', 'not claimed before it expired', '' }
 
-  -- How long a job that ends now in this queue stays readable; nil: it goes at once.
-  function kept_until(queue)
-    local keep = line(queue).rule.keep
-    return keep and now + keep or nil
+  -- Until when a job that ends now stays readable, by its queue or its verdict; nil: it goes at once.
+  function kept_until(queue, keep_for)
+    local keep = max(line(queue).rule.keep or 0, keep_for or 0)
+    return keep > 0 and now + keep or nil
   end
 
   -- What a job is once it is dead: where its queue sends the dead, for as long as they are kept there.
