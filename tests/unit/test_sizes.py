@@ -85,7 +85,9 @@ def files(*tops: str, suffix: str = "") -> Iterator[tuple[Path, str]]:
     todo = [ROOT / top for top in tops]
     while todo:
         path = todo.pop()
-        if path.is_dir() and not SKIPPED.fullmatch(path.name):
+        if SKIPPED.fullmatch(path.name):
+            continue
+        if path.is_dir():
             todo += sorted(path.iterdir())
         elif path.is_file() and path.name.endswith(suffix) and b"\0" not in (content := path.read_bytes()):
             yield path, content.decode("utf-8")
