@@ -66,6 +66,21 @@ def test_after_a_kill_in_the_middle_of_a_handler_the_job_runs_again_long_before_
     assert site.job(job_id).errors[0].abandoned
 
 
+def test_idle_workers_are_known_and_one_that_is_killed_gives_way_to_the_next(site: Site) -> None:
+    def known() -> set[int]:
+        return {worker.pid for worker in site.store.workers("", 10)}
+
+    fleet = site.fleet(2)
+    site.until(lambda: len(known()) == 2, "both workers are known while they are idle")
+    assert known() == site.workers_of(fleet)
+    victim = min(known())
+    os.kill(victim, signal.SIGKILL)
+    site.until(lambda: victim not in known() and len(known()) == 2, "the next one is known", patience=20)
+    assert known() == site.workers_of(fleet)
+    assert site.end(fleet) == 0
+    assert known() == set()
+
+
 def test_after_a_kill_between_effect_and_acknowledgement_the_effects_differ_by_their_fence(site: Site) -> None:
     fleet = site.fleet(1, lease_for=seconds(20))
     (stuck,) = site.enqueue("effect_then_stuck")

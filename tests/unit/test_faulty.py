@@ -13,6 +13,7 @@ from forebay.core.job import Draft, State
 from forebay.core.lease import Lease, Settled
 from forebay.core.outcome import Abandoned, Ack
 from forebay.core.policy import Bounded, Fixed, Retained, Routing
+from forebay.core.presence import Presence
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.store.memory.store import MemoryStore
@@ -208,6 +209,9 @@ def test_every_verb_can_fail() -> None:
         lambda: store.drop_schedule("s"),
         store.schedules,
         lambda: store.fire("s", 1, 2, draft),
+        lambda: store.announce(Presence("me", "host", 1, ("q",)), seconds(1)),
+        lambda: store.withdraw("me"),
+        lambda: store.workers("", 1),
         lambda: store.wait(["q"], seconds(1)),
         lambda: store.append("log", [b"1"]),
         lambda: store.read("log", 0, -1, 1),

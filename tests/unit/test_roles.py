@@ -5,6 +5,7 @@ run in real threads.
 """
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -26,6 +27,7 @@ from forebay.store.memory.store import MemoryStore
 from forebay.store.protocol import Promotion, Want
 from forebay.testing.clock import ManualClock
 from forebay.testing.faulty import ConnectionLost, Fault, FaultyStore, ReplyLost, scripted
+from forebay.work.announcer import Announcer
 from forebay.work.claimer import _EMPTYING_MOST, Claimer
 from forebay.work.marks import Marks, read_marks
 from forebay.work.options import Options
@@ -966,6 +968,7 @@ def every_role(store: MemoryStore) -> list[Role]:
         Reaper(store, routing),
         Promoter(store),
         Ticker(store),
+        Announcer(store, pool, Options(), "ada", ["k"] * 2_000),
         Claimer(store, pool, Options(), "ada", lambda verdicts: None),
         pool,
     ]
@@ -1019,6 +1022,31 @@ def test_a_worker_does_its_work_and_drains() -> None:
     assert sorted(done) == sorted([*range(50), *range(50)])
     assert fb.store.backlog(["default"])[0].depth == 0
     until(lambda: threading.active_count() <= before)
+
+
+def test_an_idle_worker_is_known_to_its_store_until_it_drains() -> None:
+    fb = Forebay("memory://")
+
+    @fb.job
+    def send() -> None: ...
+
+    worker = at_work(fb, queues=("mail", "default"))
+    until(lambda: len(fb.store.workers("", 10)) == 1)
+    (known,) = fb.store.workers("", 10)
+    assert (known.owner, known.pid, known.queues) == (worker.owner, os.getpid(), ("mail", "default"))
+    assert (known.kinds, known.concurrency, known.running) == (tuple(fb.registry), 4, 0)
+    worker.drain(5)
+    assert fb.store.workers("", 10) == []
+
+
+def test_a_drain_does_not_wait_for_a_store_that_is_away_to_withdraw() -> None:
+    fb = Forebay("memory://")
+    store = FaultyStore(fb.store, lambda verb: Fault.REFUSED if verb == "announce" else Fault.NONE)
+    fb._store = store
+    worker = at_work(fb)
+    until(lambda: worker.failed()["announcer"] > 0)
+    worker.drain(5)
+    assert "withdraw" not in [verb for verb, _ in store.history]
 
 
 def test_a_drain_waits_for_what_runs_and_hands_back_what_does_not_end() -> None:

@@ -42,6 +42,9 @@ SPAN_MOST: Final = timedelta(days=3_660)
 INSTANT_MOST: Final = 7_258_118_400_000_000
 """The year 2200, in microseconds: a run time beyond it is a mistake of units."""
 
+PRESENCE_MOST: Final = timedelta(hours=1)
+"""How long a worker that fell silent may still be shown."""
+
 ERROR_MESSAGE_LENGTH: Final = 1_000
 ERROR_TRACE_LENGTH: Final = 4_000
 ERRORS_KEPT: Final = 5

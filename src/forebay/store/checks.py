@@ -11,9 +11,10 @@ from forebay.core.features import features_of
 from forebay.core.gate import condition_gate
 from forebay.core.instant import Instant, Span, checked_instant, checked_micros
 from forebay.core.job import State
-from forebay.core.limits import BATCH_BYTES, BATCH_MOST, LEASE_LEAST, LEASE_MOST, PAYLOAD_BYTES
+from forebay.core.limits import BATCH_BYTES, BATCH_MOST, LEASE_LEAST, LEASE_MOST, PAYLOAD_BYTES, PRESENCE_MOST
 from forebay.core.names import check_name, check_text, is_name
 from forebay.core.payload import check_body, is_clean
+from forebay.core.presence import Presence
 from forebay.core.spec import QueueSpec
 from forebay.store.protocol import Capabilities, Want
 
@@ -123,6 +124,19 @@ def checked_member(log: str, group: str, member: str, lease_for: timedelta | Non
     """Who wants to read which log, and for how long; 0 where nothing is said of that."""
     span = 0 if lease_for is None else checked_micros("lease_for", lease_for, LEASE_LEAST, LEASE_MOST)
     return check_name("log", log), check_name("group", group), checked_owner(member), span
+
+
+def checked_presence(presence: Presence, keep_for: timedelta) -> Span:
+    """How long a worker is to be known, in microseconds."""
+    if type(presence) is not Presence:
+        raise Invalid("presence", f"{type(presence).__name__} is not a Presence", "build a Presence(owner, host, …)")
+    return checked_micros("keep_for", keep_for, LEASE_LEAST, PRESENCE_MOST)
+
+
+def check_workers_page(after: str, limit: int) -> None:
+    check_limit("workers", limit)
+    if after != "":
+        check_text("after", after)
 
 
 def check_epoch(epoch: int | None) -> None:

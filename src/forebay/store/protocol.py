@@ -24,6 +24,7 @@ from forebay.core.lease import Lease, Settled, Settlement
 from forebay.core.ledger import LedgerEntry, LedgerRule
 from forebay.core.names import check_name, check_text
 from forebay.core.outcome import Verdict
+from forebay.core.presence import Presence
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.store.log import Log
@@ -289,6 +290,18 @@ class Store(Log, Protocol):
 
         Without a draft the slot is given up: the schedule moves on and nothing is enqueued.
         """
+
+    def announce(self, presence: Presence, keep_for: timedelta) -> None:
+        """Keep what a worker says of itself, until the time is up or it announces itself again.
+
+        `since` and `seen_at` are the store's. Nothing of it is written to the ledger.
+        """
+
+    def withdraw(self, owner: str) -> bool:
+        """Forget what this worker announced; False when nothing was known of it."""
+
+    def workers(self, after: str, limit: int) -> list[Presence]:
+        """Workers whose time is not up, by owner; go on with the last owner, begin with an empty one."""
 
     def wait(self, queues: Sequence[str], timeout: timedelta) -> bool:
         """Sleep until a claim or a reaping may find something, or one of them is a log and grew; a hint.

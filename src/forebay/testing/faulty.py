@@ -24,6 +24,7 @@ from forebay.core.event import LogEntry
 from forebay.core.instant import Instant
 from forebay.core.job import Draft, Job, State
 from forebay.core.lease import Lease, Settled, Settlement
+from forebay.core.presence import Presence
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.store.log import Owned, Standing
@@ -217,6 +218,15 @@ class FaultyStore:
 
     def fire(self, name: str, tick: Instant, next_at: Instant, draft: Draft | None) -> bool:
         return self._call("fire", lambda: self.inner.fire(name, tick, next_at, draft))
+
+    def announce(self, presence: Presence, keep_for: timedelta) -> None:
+        self._call("announce", lambda: self.inner.announce(presence, keep_for))
+
+    def withdraw(self, owner: str) -> bool:
+        return self._call("withdraw", lambda: self.inner.withdraw(owner))
+
+    def workers(self, after: str, limit: int) -> list[Presence]:
+        return self._call("workers", lambda: self.inner.workers(after, limit))
 
     def wait(self, queues: Sequence[str], timeout: timedelta) -> bool:
         return self._call("wait", lambda: self.inner.wait(queues, timeout))

@@ -130,6 +130,7 @@ class Supervisor:
 
     def _take_back(self, owner: str, marks: Path | None) -> bool:
         try:
+            self._store().withdraw(owner)
             take_back(self._store(), owner, marks, Routings(self._store()))
         except Exception as error:
             # Its leases run out by themselves; this would only have been quicker.

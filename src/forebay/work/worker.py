@@ -23,6 +23,7 @@ from forebay.core.errors import StoreFailed
 from forebay.core.policy import Routing
 from forebay.core.spec import QueueSpec
 from forebay.store.protocol import Exchanging, Store
+from forebay.work.announcer import Announcer
 from forebay.work.app import find_app
 from forebay.work.claimer import Claimer
 from forebay.work.courier import Courier
@@ -135,10 +136,12 @@ class Worker:
         self.reaper = Reaper(store, routings, wary=True)
         self.promoter = Promoter(store)
         self.ticker = Ticker(store)
+        self.announcer = Announcer(store, self.pool, options, self.owner, app.registry)
         self._claiming = Beat(self.claimer, voice)
         self._settling = Beat(self.settler, voice)
+        self._announcing = Beat(self.announcer, voice)
         tending = (self.pool, self.renewer, self.reaper, self.promoter, self.ticker)
-        self._tending = [Beat(role, voice) for role in tending]
+        self._tending = [*(Beat(role, voice) for role in tending), self._announcing]
         self._signals = 0
         self._signalled = Event()
 
@@ -182,8 +185,18 @@ class Worker:
         for beat in (*self._tending, self._settling):
             self.settler.news.set()
             beat.stop(1)
+        self._withdraw()
         self.pool.close()
         self._sentinel.close()
+
+    def _withdraw(self) -> None:
+        """A store that is away is not waited for: the worker is only shown a little longer."""
+        if self._announcing.alive or self._announcing.failures:
+            return
+        try:
+            self.announcer.withdraw()
+        except Exception as error:
+            _log.debug("worker %s was not withdrawn: %s", self.owner, error)
 
     def run(self) -> int:
         """Work until a signal comes; the exit code."""

@@ -9,10 +9,11 @@ from forebay.store.clock import SystemClock
 from forebay.store.memory.engine import Recorder
 from forebay.store.memory.facts import SETTLE_MEMORY, Facts
 from forebay.store.memory.log_verbs import LogVerbs
+from forebay.store.memory.presence import PresenceVerbs
 from forebay.store.protocol import Capabilities
 
 
-class MemoryStore(LogVerbs):
+class MemoryStore(LogVerbs, PresenceVerbs):
     """Every verb of the contract, in this process's memory."""
 
     def __init__(

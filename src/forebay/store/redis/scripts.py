@@ -17,6 +17,7 @@ _ACCEPTING: Final = (*_MOVING, "accept")
 _LOGS: Final = (*_READING, "logs")
 _NEEDS: Final[dict[str, tuple[str, ...]]] = {
     "ahead": _READING,
+    "announce": ("keys", "workers"),
     "append": _LOGS,
     "backlog": _READING,
     "browse": _READING,
@@ -57,11 +58,13 @@ _NEEDS: Final[dict[str, tuple[str, ...]]] = {
     "settle": (*_MOVING, "settle"),
     "trim": _LOGS,
     "trim_ledger": (*_READING, "ledger"),
+    "withdraw": ("keys", "workers"),
+    "workers": ("keys", "workers"),
 }
 _ENTERING: Final = frozenset(("append", "enqueue", "feed", "fire", "mend", "put_schedule", "put_spec"))
 _LOOKING: Final = frozenset(
     "ahead backlog browse extent gates get groups hold ledger offset_at overdue position pulse read rule "
-    "schedules".split()
+    "schedules workers".split()
 )
 NAMES: Final = tuple(_NEEDS)
 

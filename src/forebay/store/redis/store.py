@@ -11,12 +11,13 @@ from forebay.core.features import Feature
 from forebay.store.protocol import Capabilities, Vitals
 from forebay.store.redis.health import delivery_of, look, vitals_of
 from forebay.store.redis.logs import Logs
+from forebay.store.redis.presence import PresenceVerbs
 
 _SETTLE_MEMORY: Final = 65_536
 LACKS: Final[frozenset[Feature]] = frozenset()
 
 
-class RedisStore(Logs):
+class RedisStore(Logs, PresenceVerbs):
     """The store in memory that several machines share."""
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:

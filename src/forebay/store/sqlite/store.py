@@ -18,11 +18,12 @@ from forebay.store.log import Owned, Standing
 from forebay.store.protocol import Capabilities, Promotion
 from forebay.store.sql_logs import SqlLogs
 from forebay.store.sqlite.feed import Feed
+from forebay.store.sqlite.presence import PresenceVerbs
 from forebay.store.sqlite.queries import statement
 from forebay.store.sqlite.turn import SETTLE_MEMORY, Turn
 
 
-class SqliteStore(Feed):
+class SqliteStore(Feed, PresenceVerbs):
     """The embedded store."""
 
     def __init__(self, path: str, *, clock: Clock | None = None) -> None:

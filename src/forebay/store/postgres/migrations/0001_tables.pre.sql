@@ -207,3 +207,12 @@ CREATE TABLE forebay.log_reader (
     entry bigint NOT NULL,
     PRIMARY KEY (place, reader)
 ) WITH (fillfactor = 50);
+
+-- Workers that announced themselves (core.presence), each until its time is up; what they say is JSON.
+CREATE TABLE forebay.worker (
+    owner text COLLATE "C" PRIMARY KEY,
+    since bigint NOT NULL,
+    seen_at bigint NOT NULL,
+    until bigint NOT NULL,
+    body text NOT NULL
+) WITH (fillfactor = 50);

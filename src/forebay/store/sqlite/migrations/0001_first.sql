@@ -140,3 +140,13 @@ CREATE TABLE log_reader (
     entry INTEGER NOT NULL,
     PRIMARY KEY (place, reader)
 ) WITHOUT ROWID;
+
+-- Workers that announced themselves (core.presence), each until its time is up; what they say is JSON.
+CREATE TABLE worker (
+    owner TEXT PRIMARY KEY,
+    since INTEGER NOT NULL,
+    seen_at INTEGER NOT NULL,
+    until INTEGER NOT NULL,
+    body TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX worker_until ON worker (until);

@@ -57,6 +57,8 @@
 --   log:<log>          hash    partitions, and of each: first, next, at
 --   l:<log>|<number>   stream  a partition: the id of an entry is its offset + 1
 --   groups:<log>       zset    names of groups;  lg:<log>|<group>: hash of how one stands;  lm: zset of members by lease
+--   workers            hash    owner: what it says, since when it is known, when it was seen;  workers_names: zset by name
+--   workers_until      zset    owners by when their time is up
 --   t:<token>          string  what a call answered, for its repetition; it expires
 --   work, room         channels: queues that may have work, or room
 
