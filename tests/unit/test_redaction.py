@@ -1,10 +1,13 @@
 """Redaction: secrets are found by their names and by their looks, and what is none stays as it is."""
 
+import json
 import logging
 from pathlib import Path
 from time import perf_counter
 from typing import Any
+from urllib.parse import quote
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,6 +39,17 @@ SECRETS = {
     "half a private key": ("-----BEGIN PRIVATE KEY-----\nMIIEvQ\nIBADAN", "IBADAN"),
     "a card": (f"paid with {CARD} today", CARD),
     "a card without gaps": ("5500005555555559", "5500005555555559"),
+    "an option": ("mysql --password swordfish -u ada", "swordfish"),
+    "a longer option": ("cmd --db-password Swordfish", "Swordfish"),
+    "a word after passwd": ("passwd swordfish refused", "swordfish"),
+    "a sentence": ("PASSWORD is 'X y'", "X y"),
+    "a sentence without quotes": ("the password was swordfish, sadly", "swordfish"),
+    "a password after a blank": ("bad password hunter2 for ada", "hunter2"),
+    "a quoted token": ("unknown token 'swordfish'", "swordfish"),
+    "a session": ("{'session_id': 'swordfish'}", "swordfish"),
+    "a session in a cookie": ("connect.sid=swordfish; lang=en", "swordfish"),
+    "a PIN": ("pin: 4711, otp=482911", "482911"),
+    "a social security number": ('{"ssn": "078-05-1120"}', "078-05-1120"),
     "an IBAN": ("to DE89 3704 0044 0532 0130 00 now", "3704 0044 0532"),
 }
 PLAIN = [
@@ -49,6 +63,18 @@ PLAIN = [
     "DE00 3704 0044 0532 0130 00",
     "kind: resize, attempt: 3, queue=mail",
     'File "/srv/app/tokens.py", line 12, in check_password',
+    "line 3, in check_password\n    raise BadPassword from None",
+    "password is required",
+    "the token was not found",
+    "if token is None and secret is not None:",
+    "password reset failed",
+    "Password Mismatch",
+    "token bucket of queue mail-fast is empty",
+    "passwords are hashed",
+    "tokenizer is BPE",
+    "className: big",
+    "footprint: 7 kB",
+    "inside: 3, pinned: 4, spinning=5",
 ]
 
 
@@ -72,7 +98,9 @@ def test_what_is_no_secret_stays(text: str) -> None:
     (
         "password Password PASSWD user_password db-password secret clientSecret api_key apiKey X-Api-Key token "
         "access_token authorization Cookie card cardNumber credit_card iban cvv CVC pin ssn private_key passphrase "
-        "credentials otp"
+        "credentials otp session_id sessionId SESSIONID session PHPSESSID sid connect.sid accountSid csrf "
+        "X-CSRF-Token xsrf csrfmiddlewaretoken otp_code userOTP totp user_pin pinCode ssn card_no cvv2 privateKey "
+        "clientSecret aws_access_key_id secretKey master_key smtp_pass basic_auth jwt security_code"
     ).split(),
 )
 @pytest.mark.parametrize("value", ["hush", 1234, ["hush"], {"deep": "hush"}, True])
@@ -80,7 +108,13 @@ def test_values_under_telling_names_are_hidden_whatever_they_are(name: str, valu
     assert DEFAULT.payload("k", {"a": {name: value}}) == {"a": {name: HIDDEN}}
 
 
-@pytest.mark.parametrize("name", "user key keys tokens max_tokens pinned cardinal passed author company expand".split())
+@pytest.mark.parametrize(
+    "name",
+    (
+        "user key keys tokens max_tokens pinned cardinal passed author company expand className footprint side "
+        "sessions session_count pass_count spinning"
+    ).split(),
+)
 def test_values_under_other_names_are_shown(name: str) -> None:
     assert DEFAULT.payload("k", {name: "hush"}) == {name: "hush"}
 
@@ -114,6 +148,36 @@ def test_secrets_of_a_payload_are_found_in_an_errors_text() -> None:
     assert DEFAULT.text("KeyError: swordfish of abcdefgh", known) == "KeyError: *** of ***"
 
 
+def test_a_secret_is_hidden_wherever_else_it_stands_in_its_payload() -> None:
+    payload = {"session_id": "swordfish", "pin": 481516, "note": "with swordfish", "swordfish": 1, "n": [481516, 7]}
+    assert DEFAULT.payload("k", payload) == {
+        "session_id": HIDDEN, "pin": HIDDEN, "note": f"with {HIDDEN}", HIDDEN: 1, "n": [HIDDEN, 7],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "secret", ['it\'s "quoted"', "line\nbreak", "back\\slash", "größer als", "a b&c/d", "x\u2028tail"]
+)
+def test_a_secret_is_found_as_python_json_and_urls_write_it(secret: str) -> None:
+    known = DEFAULT.secrets("k", {"secret": secret})
+    for text in (secret, repr(secret), ascii(secret), json.dumps(secret), msgspec.json.encode(secret).decode(),
+                 quote(secret, safe="")):  # fmt: skip
+        assert DEFAULT.text(f"<{text}>", known).strip("<>\"'") == HIDDEN, text
+
+
+def test_the_credentials_of_a_header_are_secret_by_themselves() -> None:
+    known = DEFAULT.secrets("k", {"Authorization": "Bearer swordfish", "Cookie": "lang=en; sid=herrings"})
+    assert DEFAULT.text("swordfish and herrings", known) == "*** and ***"
+
+
+@pytest.mark.parametrize("after", [0, 1, 5, 7, 30])
+def test_no_part_of_a_known_secret_is_left_at_the_cut(after: int) -> None:
+    secret = "swordfish in the deep blue sea"
+    text = f"{secret * 5}{'y' * after}"
+    shown = DEFAULT.text(text, DEFAULT.secrets("k", {"secret": secret}), 40)
+    assert set(shown) <= set("*y"), shown
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=30),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
@@ -131,7 +195,8 @@ def test_any_payload_can_be_redacted_and_redacting_twice_changes_nothing(payload
 @pytest.mark.parametrize(
     "evil",
     ["password=" * 30_000, "://a:" * 50_000, "4" * 250_000, "4 " * 125_000, "eyJa" * 60_000, "DE89 " * 50_000,
-     "-----BEGIN PRIVATE KEY-----" * 9_000, "bearer " * 30_000, "a" * 250_000, '"token":"' * 25_000],
+     "-----BEGIN PRIVATE KEY-----" * 9_000, "bearer " * 30_000, "a" * 250_000, "password is " * 20_000,
+     "--" * 100_000 + "token x", "secret '" * 30_000, "passwd " * 30_000, '"token":"' * 25_000],
 )  # fmt: skip
 def test_no_text_makes_it_slow(evil: str) -> None:
     began = perf_counter()
@@ -190,7 +255,7 @@ def test_the_filter_is_put_on_every_handler_once() -> None:
     logger.addHandler(handler)
     try:
         for _ in range(2):
-            guard_logs(("forebay.test_guard",))
+            guard_logs()
         assert [type(each) for each in handler.filters] == [SecretFilter]
     finally:
         logger.removeHandler(handler)

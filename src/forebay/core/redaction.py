@@ -1,47 +1,77 @@
-"""What of a payload or a text may be shown: rules that find secrets by the names they have and by the way they look.
+"""What of a payload or a text may be shown: rules that find secrets by name, by form and by value.
 
-`Redaction.payload` hides values under telling names (password, token, card …) and what looks like a secret anywhere:
-API keys, JWTs, private keys, card numbers that pass their check digit, IBANs likewise, passwords in URLs. Rules of a
-kind hide more: `{"kinds": {"charge": ["customer.email"], "hr.*": ["*"]}}`, paths with dots, `*` for everything.
+By name: values under sensitive names (password, token, session_id, card …). By form: API keys, JWTs, private keys, card
+numbers and IBANs with valid check digits, passwords in URLs, `--password X`, `PASSWORD is 'X'`. By value: a string of
+`MIN_KNOWN_LENGTH` characters or more that stands under a sensitive name is hidden wherever else it occurs, in the
+payload itself and in every text that is shown with it. Rules of a kind hide more:
+`{"kinds": {"charge": ["customer.email"], "hr.*": ["*"]}}`, paths with dots, `*` for everything.
 
-Rules find what is written like a secret. A secret that looks like a word, under a name that says nothing, is shown:
-give its kind a rule, or encrypt the payload.
+A secret that looks like a word, under a name that says nothing, is shown: give its kind a rule, or encrypt the payload.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection
 from functools import lru_cache
 from typing import Any, Final
 
+import msgspec
 from msgspec import Struct
 
 from forebay.core.errors import Invalid
 from forebay.core.payload import Json
 
 HIDDEN: Final = "***"
-KNOWN_LENGTH: Final = 5
-"""Shorter secrets of a payload are not looked for in texts: they would be found everywhere."""
+MIN_KNOWN_LENGTH: Final = 6
+"""Shorter secrets of a payload are not searched for in texts: they would be found everywhere."""
 
 _REMEMBERED: Final = 1_000
 _REMEMBERED_LENGTH: Final = 8_000
 _SHORTEST: Final = 12
-"""Nothing shorter looks like a secret, unless it says `name=…` or `name: …`."""
+"""Nothing shorter looks like a secret, unless a name stands before it: `name=…`, `name: …`, `name …`."""
 
 _IN_NAME: Final = (
-    "password passwd passphrase passcode pwd secret token authorization apikey accesskey privatekey credential cookie "
-    "cardnumber creditcard debitcard iban cvv cvc ssn socialsecurity bearer signingkey encryptionkey otp"
+    "password passwd passphrase passcode pwd secret token authorization apikey accesskey privatekey signingkey "
+    "encryptionkey masterkey sshkey sessionkey sessionid sessid csrf xsrf credential cookie bearer cardnumber "
+    "creditcard debitcard cvv cvc socialsecurity securitycode verificationcode authcode accesscode recoverycode "
+    "backupcode"
 ).split()
-_WHOLE_NAME: Final = frozenset("card pan pin auth pass".split())
+_WORDS_IN_NAME: Final = frozenset("card pin otp totp sid ssn iban csc mfa jwt".split())
+_LAST_WORD: Final = frozenset("auth pan pass session".split())
 _COUNTS: Final = re.compile(r"tokens$")
 _SIGNS: Final = re.compile(r"[^a-z0-9]+")
+_WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
+_SECRET_NAME: Final = (
+    r"(?:passw(?:or)?d|passphrase|passcode|pwd|secret|token(?!s\b)"
+    r"|(?:api|access|private|signing|encryption|master|session)[_-]?key|sess(?:ion)?[_-]?id|csrf|xsrf|credential"
+    r"|authorization|cookie|cardnumber|cvv|cvc"
+    r"|(?<![a-z0-9])(?:t?otp|sid|pin|pan|card|ssn|iban|auth|pass)(?![a-z0-9]))"
+)
 _NAMED: Final = re.compile(
-    r"((?:passw(?:or)?d|passphrase|pwd|secret|token(?!s\b)|api[_-]?key|access[_-]?key|private[_-]?key|credential"
-    r"|authorization|cookie|iban|cvv|cvc)[\w.-]{0,40}\\?[\"']?\s{0,3}(?:=>|[=:])\s{0,3})"
+    rf"({_SECRET_NAME}[\w.-]{{0,40}}\\?[\"']?\s{{0,3}}(?:=>|[=:])\s{{0,3}})"
     r"(?:(?:bearer|basic)\s+)?(?:\[[^\]]*\]?|\{[^}]*\}?|\\?\"[^\"]*\"?|'[^']*'?|[^\s,;&)}\]\"']+)"
 )
-_IN_NAMED: Final = "passw passphrase pwd secret token key credential authorization cookie iban cvv cvc".split()
-"""One of these is in every text that `_NAMED` finds anything in: they are much cheaper to look for."""
+_SPOKEN: Final = re.compile(
+    rf"({_SECRET_NAME}(?:[_-][\w-]{{0,40}})?\\?[\"']?[ \t]{{1,3}}(?:((?:is|was)[ \t]{{1,3}}))?)"
+    r"(?=(\\?\"[^\"\n]{0,200}\"?|'[^'\n]{0,200}'?|[^\s,;\"'`]+))"
+)
+"""A secret after its name and a blank: `--password X`, `passwd X`, `PASSWORD is 'X'`."""
+
+_IN_NAMED: Final = (
+    "pass pwd secret token key sess csrf xsrf credential auth cookie card cvv cvc otp sid pin pan ssn iban".split()
+)
+"""One of these is in every text that `_NAMED` or `_SPOKEN` finds anything in: a search for them is much cheaper."""
+
+_NO_PROSE: Final = ("passwd", "pwd")
+"""Names that no sentence has: the next word is the secret."""
+
+_AFTER_NAME: Final = frozenset(
+    "a absent already an and are bad being cannot changed denied different disabled empty enabled encrypted expired "
+    "false for from given hashed here if in incorrect invalid is long longer malformed mandatory missing must needed "
+    "neither never no none not null of only or optional present refused rejected required revoked set short should "
+    "stale the there to too true undefined unknown unset unsupported used was weak wrong".split()
+)
+"""Words that follow such a name in a sentence about it, and are no secret."""
 
 _IN_URL: Final = re.compile(r"(://[^\s/:@\"']{0,128}:)(?!\d{1,5}(?:[/?#\s\"']|$))(\S{1,128})@(?=[\w.\[-])")
 _SCHEME: Final = re.compile(r"\b((?:bearer|basic)\s+)[a-z0-9._~+/=-]{12,}")
@@ -63,6 +93,15 @@ _CARD: Final = re.compile(r"[2-6](?<![\w.][2-6])(?:[ -]?\d){12,18}(?![\w.])")
 _IBAN: Final = re.compile(r"[A-Z](?<!\w[A-Z])[A-Z]\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?\b")
 
 
+_MASK: Final = "\0"
+_MASKS: Final = re.compile("\0+")
+_PIECE: Final = re.compile(r"(?:(?i:^bearer|^basic) +|=)([^\s;,&=]+)")
+"""What is secret in a header: `Bearer X`, `sid=X; lang=en`."""
+
+_JOINTS: Final = re.compile("[-_./]")
+_NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]")
+_URL_SAFE: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-~")
+
 _harmless: set[str] = set()
 """Texts in which there was nothing to hide: what fails, fails with the same words again and again."""
 
@@ -77,15 +116,22 @@ class Redaction(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if any(not name for name in self.names) or any(not path for paths in self.kinds.values() for path in paths):
             raise Invalid("redaction", "a name or a path is empty", 'write "passport" or "customer.email"')
 
-    def payload(self, kind: str, value: Json) -> Json:
-        """The value without its secrets; what is hidden is `***`."""
+    def payload(self, kind: str, value: Json, known: Collection[str] = ()) -> Json:
+        """The value without its secrets, nor those that are known; what is hidden is `***`."""
         paths = self._paths(kind)
-        return HIDDEN if "*" in paths else self._shown(value, tuple(path.split(".") for path in paths))
+        if "*" in paths:
+            return HIDDEN
+        return self._shown(value, tuple(path.split(".") for path in paths), self.secrets(kind, value).union(known))
 
-    def text(self, text: str, known: Iterable[str] = ()) -> str:
-        """The text without what looks like a secret, nor the secrets that are known."""
-        for secret in sorted(known, key=len, reverse=True):
-            text = text.replace(secret, HIDDEN)
+    def text(self, text: str, known: Collection[str] = (), length: int | None = None) -> str:
+        """The text, or its last `length` characters, without what looks like a secret, nor the secrets that are known.
+
+        Known secrets are masked before the text is cut, so that no part of one is left at the cut.
+        """
+        if known:
+            text = _masked(text, known, length)
+        elif length is not None:
+            text = text[-length:]
         if text in _harmless:
             return text
         shown = _text(text)
@@ -96,14 +142,14 @@ class Redaction(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return shown
 
     def secrets(self, kind: str, value: Json) -> set[str]:
-        """The strings that `payload` would hide, for looking them up in an error's text."""
+        """The strings that `payload` would hide, in every way they are written in a text."""
         found: set[str] = set()
         paths = self._paths(kind)
         if "*" in paths:
             _gather(value, found)
         else:
             self._hidden(value, tuple(path.split(".") for path in paths), found)
-        return {text for text in found if len(text) >= KNOWN_LENGTH}
+        return {text for secret in found for text in _spellings(secret) if len(text) >= MIN_KNOWN_LENGTH}
 
     def is_secret(self, name: str) -> bool:
         """Whether a field of this name is hidden."""
@@ -112,22 +158,27 @@ class Redaction(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def _paths(self, kind: str) -> list[str]:
         return [path for pattern, paths in self.kinds.items() if _fits(kind, pattern) for path in paths]
 
-    def _shown(self, value: Json, paths: tuple[list[str], ...]) -> Json:
+    def _shown(self, value: Json, paths: tuple[list[str], ...], known: Collection[str] = ()) -> Json:
         if isinstance(value, dict):
-            return {_shown_name(name): self._field(name, item, paths) for name, item in value.items()}
+            return {
+                self.text(name, known) if known else _shown_name(name): self._field(name, item, paths, known)
+                for name, item in value.items()
+            }
         if isinstance(value, list):
-            return [self._shown(item, paths) for item in value]
+            return [self._shown(item, paths, known) for item in value]
         if isinstance(value, str):
-            return self.text(value)
+            return self.text(value, known)
+        if known and type(value) in (int, float) and str(value) in known:
+            return HIDDEN
         if type(value) is int and 10**12 <= value < 10**19 and self.text(str(value)) == HIDDEN:
             return HIDDEN
         return value
 
-    def _field(self, name: str, item: Json, paths: tuple[list[str], ...]) -> Json:
+    def _field(self, name: str, item: Json, paths: tuple[list[str], ...], known: Collection[str]) -> Json:
         below = _below(name, paths)
         if not all(below) or (self.is_secret(name) and item is not None):
             return HIDDEN
-        return self._shown(item, below)
+        return self._shown(item, below, known)
 
     def _hidden(self, value: Json, paths: tuple[list[str], ...], found: set[str]) -> None:
         """The scalars that `_shown` would not show as they are."""
@@ -147,7 +198,7 @@ class Redaction(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 def _text(text: str) -> str:
     says = "=" in text or ":" in text
-    if len(text) < _SHORTEST and not says:
+    if len(text) < _SHORTEST and not says and " " not in text:
         return text
     for prefix in _PREFIXES:
         if prefix in text:
@@ -156,8 +207,10 @@ def _text(text: str) -> str:
     small = text.lower()
     if says and "://" in text:
         text = _IN_URL.sub(rf"\1{HIDDEN}@", text)
-    if says and any(part in small for part in _IN_NAMED):
-        text = _hidden_after(_NAMED, text)
+    if any(part in small for part in _IN_NAMED):
+        if says:
+            text = _hidden_after(_NAMED, text)
+        text = _hidden_spoken(text)
     if "bearer" in small or "basic" in small:
         text = _hidden_after(_SCHEME, text)
     if _DIGITS.search(text):
@@ -177,21 +230,87 @@ def _hidden_after(pattern: re.Pattern[str], text: str) -> str:
 
     The pattern is of small letters: without a flag for cases it is forty times as fast, and a trace is long.
     """
-    small = text.lower()
-    if len(small) != len(text):
-        small = "".join(sign.lower() if len(sign.lower()) == 1 else sign for sign in text)
     parts, at = [], 0
-    for found in pattern.finditer(small):
+    for found in pattern.finditer(_small(text)):
         parts += [text[at : found.end(1)], HIDDEN]
         at = found.end()
     return "".join([*parts, text[at:]])
+
+
+def _hidden_spoken(text: str) -> str:
+    """The text without what `_SPOKEN` finds, unless it is the next word of a sentence."""
+    parts, at = [], 0
+    for found in _SPOKEN.finditer(_small(text)):
+        begin, end = found.span(3)
+        if begin >= at and _is_spoken(text, found):
+            parts += [text[at:begin], HIDDEN]
+            at = end
+    return "".join([*parts, text[at:]])
+
+
+def _is_spoken(text: str, found: re.Match[str]) -> bool:
+    value = text[found.start(3) : found.end(3)]
+    if value[0] in "\\\"'":
+        return True
+    word = value.strip(".:!?()[]{}<>")
+    if not word or word.lower() in _AFTER_NAME:
+        return False
+    before = text[max(0, found.start() - 40) : found.start()]
+    if before.rpartition(" ")[2].startswith("-"):
+        return not word.startswith("-")
+    if found[2] or any(name in found[1] for name in _NO_PROSE):
+        return True
+    letters = _JOINTS.sub("", word)
+    plain = letters.isalpha() and (letters.islower() or letters.isupper() or letters.istitle())
+    return len(word) >= MIN_KNOWN_LENGTH and not plain
+
+
+def _small(text: str) -> str:
+    """In small letters, each at its place."""
+    small = text.lower()
+    if len(small) == len(text):
+        return small
+    return "".join(sign.lower() if len(sign.lower()) == 1 else sign for sign in text)
+
+
+def _masked(text: str, known: Collection[str], length: int | None) -> str:
+    """The end of the text with all known secrets hidden; a mask is as long as its secret until the text is cut."""
+    ordered = sorted(known, key=len, reverse=True)
+    if length is not None:
+        text = text[-(length + len(ordered[0])) :]
+    for secret in ordered:
+        text = text.replace(secret, _MASK * len(secret))
+    return _MASKS.sub(HIDDEN, text if length is None else text[-length:])
+
+
+def _spellings(secret: str) -> Collection[str]:
+    """A secret as it is, and as Python, JSON and URLs write it; the credentials alone, of a header."""
+    if secret.isascii() and secret.isalnum():
+        return (secret,)
+    return {
+        spelling
+        for piece in (secret, *_PIECE.findall(secret))
+        for spelling in (piece, repr(piece)[1:-1], ascii(piece)[1:-1], *_encoded(piece))
+    }
+
+
+def _encoded(text: str) -> tuple[str, str, str]:
+    """The text in JSON, in JSON of ASCII alone, and in a URL."""
+    clean = text.encode("utf-8", "replace")
+    in_json = msgspec.json.encode(clean.decode()).decode()[1:-1]
+    in_ascii = _NOT_ASCII.sub(lambda sign: re.sub("(....)", r"\\u\1", sign[0].encode("utf-16-be").hex()), in_json)
+    in_url = "".join(chr(byte) if chr(byte) in _URL_SAFE else f"%{byte:02X}" for byte in clean)
+    return in_json, in_ascii, in_url
 
 
 @lru_cache(maxsize=4_096)
 def _tells(name: str) -> bool:
     """Whether a field of this name holds a secret, by the built-in names."""
     plain = _SIGNS.sub("", name.lower())
-    return plain in _WHOLE_NAME or (any(part in plain for part in _IN_NAME) and not _COUNTS.search(plain))
+    words = [word.lower() for word in _WORD.findall(name)]
+    if not _WORDS_IN_NAME.isdisjoint([plain, *words]) or not _LAST_WORD.isdisjoint([plain, *words[-1:]]):
+        return True
+    return any(part in plain for part in _IN_NAME) and not _COUNTS.search(plain)
 
 
 @lru_cache(maxsize=4_096)

@@ -15,7 +15,6 @@ from forebay.core.instant import Span
 from forebay.core.job import Job
 from forebay.core.outcome import Dropped, Failed, Failure, Outcome, Snoozed, is_span
 from forebay.core.payload import decode_payload, encode_payload, plain_json
-from forebay.core.redaction import Redaction
 from forebay.tracing import Spans
 from forebay.work.errors import Drop, Snooze
 from forebay.work.redacting import rules
@@ -25,7 +24,7 @@ from forebay.work.trace import kind_of, trace_of
 _log = logging.getLogger("forebay.work")
 
 _LOOKED_AT: Final = 8_000
-"""Characters of a message or trace that are kept at all; a secret at the cut is hidden before it is cut."""
+"""Characters of a message or trace in which secrets are searched for; known ones are hidden before it is cut."""
 
 Where = Literal["loop", "thread", "process"]
 
@@ -67,23 +66,24 @@ class Handler(Struct, frozen=True):
             return Dropped(self._described(error, body))
         return Failed(self._described(error, body))
 
-    def _described(self, error: BaseException, body: bytes) -> Failure:
-        shown = rules()
+    def secrets(self, body: bytes) -> Collection[str]:
+        """The secrets of a job with this payload, which no text about it may show."""
         try:
-            secrets = shown.secrets(self.kind, decode_payload(self.signature.opened(body)))
+            return rules().secrets(self.kind, decode_payload(self.signature.opened(body)))
         except Exception:
-            secrets = set()
-        return describe(error, secrets, shown)
+            return ()
+
+    def _described(self, error: BaseException, body: bytes) -> Failure:
+        return describe(error, self.secrets(body))
 
 
-def describe(error: BaseException, secrets: Collection[str] = (), shown: Redaction | None = None) -> Failure:
+def describe(error: BaseException, secrets: Collection[str] = ()) -> Failure:
     """An exception as it is kept: kind, message, and the end of its trace; without secrets, its payload's above all."""
     try:
         trace = trace_of(error)
     except BaseException:
         trace = ""
-    shown = rules() if shown is None else shown
-    message, trace = (shown.text(text[-_LOOKED_AT:], secrets) for text in (_message(error), trace))
+    message, trace = (rules().text(text, secrets, _LOOKED_AT) for text in (_message(error), trace))
     return Failure(kind_of(error), message, trace[-4_000:])
 
 

@@ -24,6 +24,7 @@ from forebay.tracing import spans
 from forebay.work.app import find_app
 from forebay.work.context import Context
 from forebay.work.handler import Handler, traced
+from forebay.work.redacting import RunningJob, guard_logs, running_job
 from forebay.work.run import Run
 
 CRASHED: Final = "forebay.Crashed"
@@ -115,6 +116,7 @@ def _serve(target: str) -> None:
     to_child, from_child, life_line = (int(number) for number in os.environ[_PIPES].split(","))
     Thread(target=_die_with_parent, args=(life_line,), daemon=True).start()
     app = find_app(target)
+    guard_logs()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with os.fdopen(to_child, "rb") as in_, os.fdopen(from_child, "wb", buffering=0) as out:
         while True:
@@ -135,6 +137,7 @@ def _run_here(app: Any, lease: Lease) -> _Reply:
     if (traces := spans()) is not None:
         handler = traced(handler, lease.job, traces)
     encode = handler.encode_result if handler.keep_result else None
+    running_job.set(RunningJob(handler.secrets, lease.job.body))
     try:
         arguments = handler.signature.unpack(lease.job.body)
         if handler.signature.context_name is not None:

@@ -25,6 +25,7 @@ from forebay.work.isolate import Child
 from forebay.work.loop import LoopSlots
 from forebay.work.marks import Marks
 from forebay.work.options import Options
+from forebay.work.redacting import RunningJob, running_job
 from forebay.work.room import fitting, weight
 from forebay.work.run import Run, Stop
 from forebay.work.sentinel import Sentinel
@@ -289,6 +290,7 @@ class Pool:
             run.deadline = time.monotonic() + run.handler.timeout / 1_000_000
         if self._marks is not None:
             self._marks.started(run.fence)
+        running_job.set(RunningJob(run.handler.secrets, run.lease.job.body))
 
     def _call(self, run: Run) -> Outcome:
         handler = run.handler

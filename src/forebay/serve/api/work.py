@@ -16,12 +16,14 @@ from typing import Annotated, Any, Final
 import msgspec
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
+from msgspec.structs import replace
 
 from forebay.core.decide import decide
 from forebay.core.errors import Invalid
 from forebay.core.instant import to_datetime
+from forebay.core.job import Job
 from forebay.core.lease import Lease, Settled
-from forebay.core.outcome import Outcome, Verdict
+from forebay.core.outcome import Dropped, Failed, Outcome, Verdict
 from forebay.serve.actor import Actor, Role
 from forebay.serve.api.answers import ExtendedAll, ExtendedView, Leases, LeaseView, SettledAll, SettledView
 from forebay.serve.api.bodies import Claim, Extend, Settle, Settlements, length_of
@@ -31,6 +33,7 @@ from forebay.serve.ground import Ground
 from forebay.serve.leases import Proof, outcome_of, words_of
 from forebay.serve.problems import Problem
 from forebay.serve.security.door import need
+from forebay.serve.security.redact import redact_failure, secrets_of
 from forebay.store.protocol import Want
 
 router = APIRouter(tags=["work"])
@@ -100,7 +103,9 @@ def settle_all(ground: Ground, proofs: Sequence[Proof | None], outcomes: Sequenc
     known = [(place, proof) for place, proof in enumerate(proofs) if proof is not None]
     leases = _leases(ground, [proof for _, proof in known])
     verdicts: list[Verdict] = [
-        decide(lease.job, outcomes[place], ground.routing(lease.job.queue), random.random())
+        decide(
+            lease.job, _without_secrets(outcomes[place], lease.job), ground.routing(lease.job.queue), random.random()
+        )
         for (place, _), lease in zip(known, leases, strict=True)
     ]
     answers = ground.store.settle(list(zip(leases, verdicts, strict=True)))
@@ -108,6 +113,13 @@ def settle_all(ground: Ground, proofs: Sequence[Proof | None], outcomes: Sequenc
     for (place, proof), verdict, answer in zip(known, verdicts, answers, strict=True):
         views[place] = _settled_view(proof, verdict, answer)
     return views
+
+
+def _without_secrets(outcome: Outcome, job: Job) -> Outcome:
+    """An error as it is kept: without what its worker wrote into it of the payload's secrets."""
+    if isinstance(outcome, Failed | Dropped):
+        return replace(outcome, error=redact_failure(outcome.error, secrets_of(job)))
+    return outcome
 
 
 def _settled_view(proof: Proof, verdict: Verdict, answer: Settled) -> SettledView:

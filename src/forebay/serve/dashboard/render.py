@@ -21,7 +21,7 @@ from forebay.core.payload import Json
 from forebay.core.words import iso, many, number, span, when
 from forebay.serve.actor import Actor, Role
 from forebay.serve.dashboard.charts import spark
-from forebay.serve.security.redact import redact, redact_errors, redact_meta, redact_text
+from forebay.serve.security.redact import redact, redact_errors, redact_label, redact_meta, redact_text
 from forebay.serve.security.sessions import csrf_token
 from forebay.store.protocol import Store
 
@@ -116,7 +116,7 @@ def _environment() -> Environment:
     made.filters.update(span=span, when=when, iso=iso, number=number, many=many, cut=cut, clock=clock, rate=rate)
     made.filters.update(hidden=redact_text, meta=redact_meta)
     made.globals.update(link=link, spark=spark, last_error=last_error, payload_text=payload_text, version=VERSION)
-    made.globals.update(body_text=body_text, plain=plain)
+    made.globals.update(body_text=body_text, plain=plain, job_label=redact_label)
     made.globals["m"] = made.get_template("macros.html").module
     for name in made.list_templates():
         # Compiled before the first reader comes.

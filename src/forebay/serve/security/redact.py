@@ -3,6 +3,8 @@
 Workers get payloads as they are, and so do producers, who sent them, and admins; viewers and operators get this.
 """
 
+from collections.abc import Collection
+
 from msgspec.structs import replace
 
 from forebay.core.job import Job
@@ -21,28 +23,44 @@ def redact_text(text: str) -> str:
     return rules().text(text)
 
 
-def redact_meta(meta: dict[str, str] | None) -> dict[str, str] | None:
-    return None if meta is None else {name: str(rules().payload("", {name: text})[name]) for name, text in meta.items()}
+def redact_meta(meta: dict[str, str] | None, known: Collection[str] = ()) -> dict[str, str] | None:
+    if meta is None:
+        return None
+    return {name: str(rules().payload("", {name: text}, known)[name]) for name, text in meta.items()}
 
 
 def redact_job(job: Job) -> Job:
-    """The whole job as it may be shown."""
+    """The whole job as it may be shown: a secret of its payload is in no other field either."""
+    rule, known = rules(), secrets_of(job)
     return replace(
         job,
-        body=encode_payload(redact(job.kind, job.payload)),
-        result_body=None if job.result_body is None else encode_payload(redact(job.kind, job.result)),
-        meta=redact_meta(job.meta),
-        errors=redact_errors(job),
+        body=encode_payload(rule.payload(job.kind, job.payload)),
+        result_body=None if job.result_body is None else encode_payload(rule.payload(job.kind, job.result, known)),
+        meta=redact_meta(job.meta, known),
+        key=None if job.key is None else rule.text(job.key, known),
+        subject=None if job.subject is None else rule.text(job.subject, known),
+        errors=tuple(redact_failure(error, known) for error in job.errors),
     )
 
 
 def redact_errors(job: Job) -> tuple[Failure, ...]:
     """The failures of a job, also without the secrets of its payload."""
-    if not job.errors:
-        return ()
+    known = secrets_of(job) if job.errors else ()
+    return tuple(redact_failure(error, known) for error in job.errors)
+
+
+def redact_failure(error: Failure, known: Collection[str]) -> Failure:
     rule = rules()
-    known = rule.secrets(job.kind, job.payload)
-    return tuple(
-        replace(error, message=rule.text(error.message, known), trace=rule.text(error.trace, known))
-        for error in job.errors
-    )
+    return replace(error, message=rule.text(error.message, known), trace=rule.text(error.trace, known))
+
+
+def redact_label(job: Job) -> str:
+    """What a job is about, in a list: its subject, or else its key."""
+    label = job.subject or job.key or ""
+    return rules().text(label, secrets_of(job)) if label else ""
+
+
+def secrets_of(job: Job) -> Collection[str]:
+    """What stands under sensitive names in a job's payload and meta."""
+    rule = rules()
+    return rule.secrets(job.kind, job.payload) | rule.secrets("", job.meta)

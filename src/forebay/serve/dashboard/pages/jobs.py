@@ -21,7 +21,7 @@ from forebay.serve.dashboard.views.finding import Filter, find
 from forebay.serve.dashboard.views.timeline import timeline_of, timeline_of_gone
 from forebay.serve.problems import absent
 from forebay.serve.security.acts import record_act
-from forebay.serve.security.redact import redact_errors, redact_text
+from forebay.serve.security.redact import redact_job, redact_text
 
 router = pages()
 
@@ -81,12 +81,13 @@ def _made(desk: Desk, actor: Actor, job_id: int, did: str) -> Sheet:
     if not actor.sees(found.home or found.queue, found.tenant):
         raise absent(f"job {job_id}")
     timeline, now = timeline_of(desk.store, found), desk.store.now()
+    shown = redact_job(found)
     values = {
-        "job": found,
+        "job": shown,
         "timeline": timeline,
         "stretches": life(timeline.moments, now, found.state is State.RUNNING),
-        "why": _why(desk, actor, found, now),
-        "errors": redact_errors(found)[::-1],
+        "why": _why(desk, actor, shown, now),
+        "errors": shown.errors[::-1],
         "said": _SAID.get(did, ""),
     }
     return Sheet("job.html", f"Job {job_id}", values, "jobs", live=True)
