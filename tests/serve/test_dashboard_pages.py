@@ -13,6 +13,7 @@ from forebay.core.instant import days
 from forebay.core.job import Draft, State
 from forebay.core.outcome import Ack, DeadLetter, Failure
 from forebay.core.policy import KeepFor, Retained, Until
+from forebay.core.presence import Presence
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Role
@@ -251,8 +252,33 @@ def test_what_is_not_there_is_a_page_that_says_so(shop: Site) -> None:
 
 def test_odd_pages_of_a_list_are_the_first(shop: Site) -> None:
     with visitor(shop, Role.VIEWER) as viewer:
-        for after in ("-1", "x", "9" * 40, ""):
-            assert "hello" in viewer.get(f"/ui/jobs?after={after}").text
+        for before in ("-1", "x", "9" * 40, ""):
+            assert "hello" in viewer.get(f"/ui/jobs?before={before}").text
+
+
+def test_jobs_are_listed_newest_first(shop: Site) -> None:
+    with visitor(shop, Role.VIEWER) as viewer:
+        page = viewer.get("/ui/jobs").values("href")
+        assert [int(each.rpartition("/")[2]) for each in page if each.startswith("/ui/jobs/")] == [5, 4, 3, 2, 1]
+        page = viewer.get("/ui/jobs?before=4&queue=mail").values("href")
+        assert [int(each.rpartition("/")[2]) for each in page if each.startswith("/ui/jobs/")] == [3, 2, 1]
+
+
+def test_idle_workers_are_on_the_page_of_workers(shop: Site, store: Store) -> None:
+    store.announce(Presence("h:7:x", "host-7", 4711, ("mail", "media"), ("hello", "resize"), 16), MINUTE)
+    store.announce(Presence("h:8:x", "host-8", 4712, ("media",)), MINUTE)
+    with visitor(shop, Role.VIEWER) as viewer, visitor(shop, Role.VIEWER, queues=["mail"]) as mail:
+        page = viewer.get("/ui/workers").text
+        assert "2 workers , 2 idle, 17 slots" in page
+        assert "host-7 pid 4711" in page
+        assert "mail, media 2 kinds" in page
+        assert "kinds not known" in page
+        assert "worker-1" in page
+        page = mail.get("/ui/workers").text
+        assert "host-7" in page
+        assert "media" not in page
+        assert "kinds" not in page
+        assert "host-8" not in page
 
 
 # -- acts
@@ -394,8 +420,48 @@ def test_a_gone_job_is_told_by_the_ledger(shop: Site, store: Store) -> None:
     with visitor(shop, Role.VIEWER) as viewer, visitor(shop, Role.VIEWER, tenant="birch") as foreign:
         page = viewer.get(f"/ui/jobs/{lease.job.id}").text
         assert "no longer in the store" in page
+        assert "done brief in media" in page
         assert "acked" in page
         foreign.get(f"/ui/jobs/{lease.job.id}", 404)
+
+
+def test_finished_jobs_have_a_page_after_a_backlog_was_drained(
+    store: Store, serve_on: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forebay.serve.dashboard.views.timeline.FIND_SECONDS", 60.0)
+    for count in (300, 20):
+        store.enqueue([Draft("hello")] * count)
+        for _ in range(count):
+            store.settle([(lease, Ack()) for lease in store.claim([Want("default", 1)], "w", MINUTE)])
+    site = serve_on(store, ServeSettings(port=0, tend=False))
+    with visitor(site, Role.VIEWER) as viewer:
+        for job_id in range(301, 321):
+            assert "done hello in default" in viewer.get(f"/ui/jobs/{job_id}").text
+        assert "no longer in the store" in viewer.get("/ui/jobs/7").text
+        viewer.get("/ui/jobs/321", 404)
+
+
+def test_the_last_job_of_a_schedule_has_a_page_also_where_nothing_is_remembered(serve_on: Serving) -> None:
+    store = open_store("memory://")
+    draft = Draft("report", {"n": 1}, "mail")
+    store.put_schedule(Schedule("night", Timetable(Cron("30 1 * * *")).rule, 1_000_000, draft))
+    assert store.fire("night", 1_000_000, store.now() + 3_600_000_000, draft)
+    (lease,) = store.claim([Want("mail", 1)], "w", MINUTE)
+    store.settle([(lease, Ack())])
+    site = serve_on(store, ServeSettings(port=0, tend=False))
+    with visitor(site, Role.VIEWER) as viewer, visitor(site, Role.VIEWER, queues=["other"]) as foreign:
+        for path in ("/ui/schedules", "/ui/schedules/night"):
+            assert f"/ui/jobs/{lease.job.id}" in viewer.get(path).values("href")
+        page = viewer.get(f"/ui/jobs/{lease.job.id}").text
+        assert "report in mail" in page
+        assert "enqueued by the schedule night" in page
+        foreign.get(f"/ui/jobs/{lease.job.id}", 404)
+        viewer.get("/ui/jobs/2", 404)
+        store.enqueue([Draft("hello")] * 2)
+        store.settle([(lease, Ack()) for lease in store.claim([Want("default", 1)], "w", MINUTE)])
+        assert "no longer in the store" in viewer.get("/ui/jobs/2").text
+        foreign.get("/ui/jobs/2", 404)
+    store.close()
 
 
 def test_the_last_verdict_is_on_the_first_page(store: Store, serve_on: Serving, tmp_path: Path) -> None:

@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from random import Random
 
 import pytest
 from msgspec.structs import replace
 
 from forebay.core.instant import days
-from forebay.core.job import Draft, State
+from forebay.core.job import Draft, Job, State
 from forebay.core.ledger import Change, LedgerEntry, LedgerRule, Record, Span
 from forebay.core.outcome import Ack, DeadLetter, Failure, Release, Retry
 from forebay.core.policy import AtMost, Bounded, Fair, InOrder, KeepFor, Retained, Routing
@@ -18,13 +19,13 @@ from forebay.serve.actor import Actor, Role
 from forebay.serve.dashboard.charts import life, spark, star
 from forebay.serve.dashboard.views import timeline
 from forebay.serve.dashboard.views.census import Survey
-from forebay.serve.dashboard.views.finding import Filter, find
+from forebay.serve.dashboard.views.finding import Filter, NewestId, find, find_newest
 from forebay.serve.dashboard.views.logs import log_view, logs_view
 from forebay.serve.dashboard.views.pulse import LOOK_MOST, STEP, STEPS, Pulse
 from forebay.serve.dashboard.views.queue import axes_of, queue_view
 from forebay.serve.dashboard.views.records import place_of, stretch
 from forebay.serve.dashboard.views.schedules import schedules_view
-from forebay.serve.dashboard.views.timeline import NO_LEDGER, timeline_of, timeline_of_gone
+from forebay.serve.dashboard.views.timeline import NO_LEDGER, timeline_of, timeline_of_gone, was_given
 from forebay.serve.dashboard.views.workers import workers_view
 from forebay.store.open import open_store
 from forebay.store.protocol import Store, Want
@@ -254,6 +255,87 @@ def test_a_job_that_is_gone_is_found_in_the_ledger_by_its_id(
         assert told.cut == ""
         assert told.tenant == ("acme" if job_id == 123 else None)
     assert timeline_of_gone(store, 301) is None
+
+
+def test_jobs_that_came_after_a_drained_backlog_are_found_in_the_ledger(
+    store: SqliteStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hundreds of records in a row accept nothing: they must not be taken for the end of what was accepted."""
+    monkeypatch.setattr(timeline, "FIND_SECONDS", 60.0)
+    for count in (300, 20, 300, 1):
+        enqueued(store, *[Draft("k")] * count)
+        for _ in range(count):
+            run(store)
+    for job_id in (1, 150, 300, 301, 310, 320, 321, 500, 620, 621):
+        told = timeline_of_gone(store, job_id)
+        assert told is not None, job_id
+        assert [moment.change for moment in told.moments] == ["accepted", "claimed", "acked"]
+        assert was_given(store, job_id)
+    assert timeline_of_gone(store, 622) is None
+    assert not was_given(store, 622)
+
+
+def test_jobs_that_ran_in_another_order_than_they_came_are_found_in_the_ledger(
+    store: SqliteStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timeline, "FIND_SECONDS", 60.0)
+    enqueued(store, *[Draft("late", delay=SECOND)] * 200)
+    for _ in range(150):
+        enqueued(store, *[Draft("k")] * 2)
+    for _ in range(300):
+        run(store)
+    clock.advance(2 * SECOND)
+    for _ in range(200):
+        run(store)
+    for job_id in (1, 200, 201, 350, 500):
+        told = timeline_of_gone(store, job_id)
+        assert told is not None, job_id
+        assert told.kind == ("late" if job_id <= 200 else "k")
+
+
+def test_newest_first_finds_the_same_jobs_as_oldest_first(any_store: Store) -> None:
+    draw = Random(7)
+    for count in (400, 3_000, 60, 900):
+        drafts = [Draft(draw.choice("ab"), None, draw.choice(("mail", "other"))) for _ in range(min(count, 1_000))]
+        ids = [job_id for _ in range(max(1, count // 1_000)) for job_id in enqueued(any_store, *drafts)]
+        gone = ids[10:] if count == 3_000 else draw.sample(ids, count // 2)
+        for start in range(0, len(gone), 1_000):
+            any_store.cancel(gone[start : start + 1_000])
+    newest = NewestId(any_store)
+    for wanted in (Filter(), Filter(kind="a"), Filter(queue="other"), Filter(state=State.DEAD), Filter(text="none")):
+        oldest_first = [job.id for job in _all_of(any_store, wanted)]
+        found: list[int] = []
+        before: int | None = newest.find() + 1
+        while before is not None:
+            page = find_newest(any_store, ANYBODY, wanted, before, limit=50, seconds=60)
+            assert len(page.jobs) <= 50
+            found += [job.id for job in page.jobs]
+            before = page.next
+        assert found == oldest_first[::-1]
+    assert newest.find() >= max(job.id for job in _all_of(any_store, Filter()))
+
+
+def _all_of(store: Store, wanted: Filter) -> list[Job]:
+    jobs: list[Job] = []
+    after: int | None = 0
+    while after is not None:
+        page = find(store, ANYBODY, wanted, after, limit=900, seconds=60)
+        jobs += page.jobs
+        after = page.next
+    return jobs
+
+
+def test_newest_first_stops_in_time_and_goes_on_where_it_stopped(store: SqliteStore) -> None:
+    enqueued(store, *[Draft("k", n) for n in range(900)])
+    ticks = iter(range(10_000))
+    before: int | None = 901
+    pages = 0
+    while before is not None:
+        page = find_newest(store, ANYBODY, Filter(text="none"), before, seconds=0, clock=lambda: next(ticks))
+        assert page.jobs == []
+        assert page.early == (page.next is not None)
+        before, pages = page.next, pages + 1
+    assert pages > 1
 
 
 def test_without_a_ledger_that_is_said(clock: ManualClock) -> None:

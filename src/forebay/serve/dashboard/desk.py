@@ -18,6 +18,7 @@ from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Actor
 from forebay.serve.dashboard.moves import Moves
 from forebay.serve.dashboard.views.census import Survey
+from forebay.serve.dashboard.views.finding import NewestId
 from forebay.serve.dashboard.views.pulse import Pulse
 from forebay.serve.ground import Ground
 from forebay.store.protocol import Backlog
@@ -119,6 +120,7 @@ class Desk:
         self.store = ground.store
         self.pulse = Pulse(ground.store)
         self.moves = Moves(ground)
+        self.newest = NewestId(ground.store)
         self.streams = 0
         self._backlogs: Lately[Sequence[Backlog]] = Lately(self.store.backlog, self._counted)
         self._specs: Lately[list[QueueSpec]] = Lately(self.store.specs)

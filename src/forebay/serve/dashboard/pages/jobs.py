@@ -17,8 +17,15 @@ from forebay.serve.dashboard.desk import Desk
 from forebay.serve.dashboard.live import answer, desk_of
 from forebay.serve.dashboard.pages.route import Operator, Viewer, back, pages
 from forebay.serve.dashboard.render import Sheet, html, link
-from forebay.serve.dashboard.views.finding import Filter, find
-from forebay.serve.dashboard.views.timeline import timeline_of, timeline_of_gone
+from forebay.serve.dashboard.views.finding import Filter, Found, find_newest
+from forebay.serve.dashboard.views.timeline import (
+    ENDED,
+    FORGOTTEN,
+    Timeline,
+    timeline_of,
+    timeline_of_gone,
+    was_given,
+)
 from forebay.serve.problems import absent
 from forebay.serve.security.acts import record_act
 from forebay.serve.security.redact import redact_job, redact_text
@@ -47,19 +54,23 @@ async def jobs(request: Request, actor: Viewer) -> Response:
     text = given.get("text", "").strip()
     if text.isascii() and text.isdigit() and 0 < int(text) <= _ID_MOST:
         return back(link("jobs", text))
-    after = given.get("after", "0")
+    before = given.get("before", "")
     values: dict[str, Any] = {"given": {name: given.get(name, "") for name in FILTERS}, "wrong": "", "found": None}
     try:
         wanted = filter_of(given)
-        start = int(after) if after.isascii() and after.isdigit() and int(after) <= _ID_MOST else 0
-        values["found"] = await desk.ground.call(find, desk.store, actor, wanted, start)
+        values["found"] = await desk.ground.call(_newest, desk, actor, wanted, before)
     except Invalid as error:
         wanted, values["wrong"] = Filter(), str(error)
-    values |= {"wanted": wanted, "states": list(State), "first": after in ("0", "")}
+    values |= {"wanted": wanted, "states": list(State), "first": not before}
     values["queues"] = [each.queue for each in await desk.ground.call(desk.backlogs_soon, actor) or []][:500]
     return await html(
         request, actor, Sheet("jobs.html", "Jobs", values, "jobs", status=422 if values["wrong"] else 200)
     )
+
+
+def _newest(desk: Desk, actor: Actor, wanted: Filter, before: str) -> Found:
+    known = before.isascii() and before.isdigit() and int(before) <= _ID_MOST
+    return find_newest(desk.store, actor, wanted, int(before) if known else desk.newest.find() + 1)
 
 
 @router.get("/ui/jobs/{job_id}")
@@ -115,13 +126,32 @@ _SAID: Final = {
 
 
 def _gone(desk: Desk, actor: Actor, job_id: int) -> Sheet:
-    """What the ledger remembers of a job that was done and removed, or purged."""
-    timeline = timeline_of_gone(desk.store, job_id)
-    if timeline is None or timeline.queue is None or not actor.sees(timeline.queue, timeline.tenant):
+    """What is known of a job that was finished and removed, or purged: by the ledger, else by its schedule.
+
+    Where neither knows it, whoever may see every job is told that it is gone, if its id was given out.
+    """
+    timeline = timeline_of_gone(desk.store, job_id) or _of_schedule(desk, job_id)
+    if timeline is None and actor.queues == ("*",) and actor.tenant is None and was_given(desk.store, job_id):
+        timeline = Timeline([], FORGOTTEN)
+    elif timeline is None or timeline.queue is None or not actor.sees(timeline.queue, timeline.tenant):
         raise absent(f"job {job_id}")
     ended = timeline.moments[-1].at if timeline.moments else 0
-    values = {"job_id": job_id, "timeline": timeline, "stretches": life(timeline.moments, ended, running=False)}
+    values = {
+        "job_id": job_id,
+        "timeline": timeline,
+        "stretches": life(timeline.moments, ended, running=False),
+        "ended": ENDED.get(timeline.moments[-1].change, "") if timeline.moments else "",
+    }
     return Sheet("gone.html", f"Job {job_id}", values, "jobs")
+
+
+def _of_schedule(desk: Desk, job_id: int) -> Timeline | None:
+    for schedule in desk.store.schedules():
+        if schedule.last_job == job_id:
+            draft = schedule.draft
+            cut = f"It was enqueued by the schedule {schedule.name}. The ledger has no record of how it ended."
+            return Timeline([], cut, draft.queue, draft.kind, draft.tenant)
+    return None
 
 
 async def _job(desk: Desk, actor: Actor, job_id: int) -> Job:

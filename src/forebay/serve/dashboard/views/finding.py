@@ -1,7 +1,9 @@
-"""Finding jobs by a filter in bounded time: what is found, how many were looked at, and where to go on.
+"""Finding jobs by a filter in bounded time: what is found, and where to go on.
 
-A store hands out jobs in the order of their ids, so a rare one may be far away. A look ends with a full page, at the
-end of the store, or when its time is up; in the last case it says so, and the reader decides whether to go on.
+A store returns jobs in the order of their ids, so a rare one may be far away. A search ends with a full page, at the
+end of the store, or when its time is up; in the last case it says so, and the reader decides whether to go on. Newest
+first is the same search in windows of ids, from the newest id down; a window that holds little is followed by a larger
+one.
 """
 
 from collections.abc import Callable
@@ -18,6 +20,7 @@ from forebay.store.protocol import Query, Store
 
 PAGE: Final = 50
 LOOK_SECONDS: Final = 0.15
+_WINDOW_PAGES: Final = 4
 
 
 class Filter(Struct, frozen=True):
@@ -79,6 +82,71 @@ def find(
         if clock() >= until:
             return Found(jobs, following, early=following is not None)
     return Found(jobs, None)
+
+
+class NewestId:
+    """The largest id that a store has given out, or a little more; remembered, because it only grows."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known = 0
+
+    def find(self) -> int:
+        low, step = self._known, 1
+        while self._any_after(low + step):
+            low, step = low + step, step * 2
+        high = low + step
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._any_after(middle) else (low, middle)
+        self._known = low
+        return high
+
+    def _any_after(self, job_id: int) -> bool:
+        page = self._store.browse(Query(), job_id, 1)
+        return bool(page.jobs) or page.next is not None
+
+
+def find_newest(
+    store: Store,
+    actor: Actor,
+    wanted: Filter,
+    before: int,
+    limit: int = PAGE,
+    seconds: float = LOOK_SECONDS,
+    clock: Callable[[], float] = monotonic,
+) -> Found:
+    """The next jobs that fit, of those with smaller ids than `before`, the newest first."""
+    until = clock() + seconds
+    jobs: list[Job] = []
+    size = 2 * limit
+    while before > 1:
+        low = max(0, before - 1 - size)
+        some, pages = _between(store, actor, wanted, low, before)
+        if some is None:
+            size = max(2 * limit, size // 16)
+            continue
+        jobs += reversed(some)
+        if len(jobs) > limit:
+            return Found(jobs[:limit], jobs[limit - 1].id)
+        before = low + 1
+        size = size * 4 if pages == 1 else size
+        if before > 1 and clock() >= until:
+            return Found(jobs, before, early=True)
+    return Found(jobs, None)
+
+
+def _between(store: Store, actor: Actor, wanted: Filter, low: int, before: int) -> tuple[list[Job] | None, int]:
+    """All that fit between two ids, and how many pages of the store that took; None where it would be too many."""
+    query, found = wanted.query(actor), list[Job]()
+    after = low
+    for pages in range(1, _WINDOW_PAGES + 1):
+        page = store.browse(query, after, BATCH_MOST)
+        found += [job for job in page.jobs if job.id < before and wanted.fits(job, actor)]
+        if page.next is None or page.next >= before - 1:
+            return found, pages
+        after = page.next
+    return None, _WINDOW_PAGES
 
 
 def some(store: Store, query: Query, count: int, seconds: float) -> tuple[list[Job], bool]:

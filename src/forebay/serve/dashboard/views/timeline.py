@@ -2,8 +2,7 @@
 
 While its life fits into `READ_MOST` records, and they are read in time, all are looked at. A longer one is looked up
 around the moments that the job itself remembers, and around those that each found record adds; what happened in between
-is then not shown, and that is said. A job that is gone is found by its id: ids grow with the ledger, so its birth can
-be halved down to.
+is then not shown, and that is said. A job that is gone is found by its id, because ids grow with the ledger.
 """
 
 from collections.abc import Iterable
@@ -17,7 +16,7 @@ from forebay.core.job import Job
 from forebay.core.ledger import Change, LedgerEntry, Span
 from forebay.core.words import span as length
 from forebay.serve.dashboard.views.records import SLACK, place_of, stretch
-from forebay.store.protocol import Ledgered, Store
+from forebay.store.protocol import Ledgered, Query, Store
 
 READ_MOST: Final = 5_000
 READ_SECONDS: Final = 0.05
@@ -28,6 +27,9 @@ NEAR_MOST: Final = 32
 
 AROUND_MOST: Final = 128
 """Records read around the birth of a job that is gone."""
+
+FIND_SECONDS: Final = 0.2
+"""For finding that birth in a ledger of any length."""
 
 SHOWN_MOST: Final = 200
 _PROBE: Final = 16
@@ -59,6 +61,18 @@ class Timeline(Struct, frozen=True):
 
 
 NO_LEDGER: Final = "This store keeps no ledger, so the past of a job is not known."
+FORGOTTEN: Final = "The ledger has no record of it, or holds too much to be searched here."
+ENDED: Final[dict[str, str]] = {
+    Change.ACKED: "done",
+    Change.DISMISSED: "cancelled",
+    Change.CANCELLED: "cancelled",
+    Change.DIED: "dead",
+    Change.EXPIRED: "dead",
+    Change.SHED: "dead",
+    Change.PURGED: "purged",
+}
+"""The last change of a job that is gone, as a state."""
+
 OFF: Final = "The ledger of this store is switched off or was trimmed: nothing of this job is in it."
 
 
@@ -143,30 +157,57 @@ def _around(store: Ledgered, seeds: list[Instant], job_id: int, extent: tuple[in
 
 
 def _birth(store: Ledgered, job_id: int) -> tuple[LedgerEntry, Span] | None:
-    """The record that accepted the job."""
-    low, high = store.ledger_extent()
-    low_bound = low
-    while high - low > AROUND_MOST // 2:
-        middle = (low + high) // 2
-        born = _first_birth(store, middle)
-        if born is None or born >= job_id:
-            high = middle
-        else:
-            low = middle
-    for entry in stretch(store, max(low_bound, low - AROUND_MOST), 3 * AROUND_MOST):
-        for span in entry.record.spans:
-            if span.change == Change.ACCEPTED and span.first <= job_id < span.first + span.n:
-                return entry, span
+    """The record that accepted the job.
+
+    Ids grow with the ledger, so the record can be bisected by the ids that are accepted around an offset. Where many
+    records in a row accept nothing (a backlog was drained), the ids that they mention say on which side it must be, or
+    is likelier to be; the other side is searched next, while there is time.
+    """
+    first, end = store.ledger_extent()
+    sides, until = [(first, end)], monotonic() + FIND_SECONDS
+    while sides and monotonic() < until:
+        low, high = sides.pop()
+        while high - low > AROUND_MOST:
+            middle = (low + high) // 2
+            born, mentioned = _ids_from(store, middle)
+            if born is not None and born < job_id:
+                low = middle
+            elif born is not None or mentioned >= job_id:
+                high = middle
+            else:
+                sides.append((low, middle))
+                low = min(high, middle + AROUND_MOST)
+        for entry in stretch(store, max(first, low - AROUND_MOST), high - low + 2 * AROUND_MOST):
+            for span in entry.record.spans:
+                if span.change == Change.ACCEPTED and span.first <= job_id < span.first + span.n:
+                    return entry, span
     return None
 
 
-def _first_birth(store: Ledgered, offset: int) -> int | None:
-    """The smallest id that is born in the first record from here on that bears any; few records are read if few do."""
-    for most in (_PROBE, AROUND_MOST):
-        for entry in stretch(store, offset, most):
+def _ids_from(store: Ledgered, offset: int) -> tuple[int | None, int]:
+    """The smallest id in the next record that accepts jobs, if one of the next few does; the largest id mentioned."""
+    largest = 0
+    for limit in (_PROBE, AROUND_MOST):
+        for entry in stretch(store, offset, limit):
+            largest = max([largest, *(span.first + span.n - 1 for span in entry.record.spans)])
             if ids := [span.first for span in entry.record.spans if span.change == Change.ACCEPTED]:
-                return min(ids)
-    return None
+                return min(ids), largest
+    return None, largest
+
+
+def was_given(store: Store, job_id: int) -> bool:
+    """Whether a later job is there, or the end of the ledger mentions this id or a later one: then it was given out."""
+    page = store.browse(Query(), job_id - 1, 1)
+    if page.jobs or page.next is not None:
+        return True
+    if not isinstance(store, Ledgered):
+        return False
+    _, end = store.ledger_extent()
+    return any(
+        span.first + span.n > job_id
+        for entry in stretch(store, max(0, end - READ_MOST), READ_MOST)
+        for span in entry.record.spans
+    )
 
 
 def _of_job(entries: Iterable[LedgerEntry], job_id: int) -> list[Moment]:

@@ -1,7 +1,7 @@
-"""Who holds what: running jobs by their owners, and those who claimed of late but hold nothing now.
+"""Workers: those that announced themselves, idle or not, and every other owner of a running job or a recent claim.
 
-Running jobs are looked for among all jobs in bounded time; a look that ended early says so. What an owner claimed in
-the last minutes is the ledger's word (`pulse`).
+Running jobs are looked for among all jobs in bounded time; a search that ended early says so. What an owner claimed in
+the last minutes is read from the ledger (`pulse`).
 """
 
 from collections.abc import Mapping
@@ -11,6 +11,8 @@ from msgspec import Struct
 
 from forebay.core.instant import Instant
 from forebay.core.job import Job, State
+from forebay.core.limits import BATCH_MOST
+from forebay.core.presence import Presence
 from forebay.serve.actor import Actor
 from forebay.serve.dashboard.views.finding import some
 from forebay.store.protocol import Query, Store
@@ -21,9 +23,17 @@ HELD_SHOWN: Final = 12
 
 
 class WorkerRow(Struct, frozen=True):
-    """One owner. `since`: its oldest lease; `left`: the shortest time that one of its leases has left."""
+    """One owner. `since`: its oldest lease; `left`: the shortest time that one of its leases has left.
+
+    `queues`: those within the reader's reach; `kinds`: None where some of its queues are not.
+
+    `presence`: what it announced; None for owners that announce nothing, such as workers over HTTP.
+    """
 
     owner: str
+    presence: Presence | None
+    queues: tuple[str, ...]
+    kinds: tuple[str, ...] | None
     held: int
     jobs: list[Job]
     since: Instant | None
@@ -33,11 +43,16 @@ class WorkerRow(Struct, frozen=True):
 
 
 class Workers(Struct, frozen=True):
+    """`idle`: announced workers that hold nothing; `slots`: jobs that all announced workers may run at once."""
+
     rows: list[WorkerRow]
     running: int
     seen: int
     early: bool
     more: int
+    announced: int
+    idle: int
+    slots: int
 
 
 def workers_view(store: Store, actor: Actor, running: int, claims: Mapping[str, tuple[Instant, int]]) -> Workers:
@@ -47,15 +62,33 @@ def workers_view(store: Store, actor: Actor, running: int, claims: Mapping[str, 
     for job in jobs:
         if actor.sees(job.queue, job.tenant):
             held.setdefault(job.owner or "", []).append(job)
-    rows = [_row(owner, held.get(owner, []), claims.get(owner), now) for owner in {*held, *claims}]
-    rows.sort(key=lambda row: (-row.held, -(row.claimed_at or 0), row.owner))
-    return Workers(rows[:OWNERS_MOST], running, len(jobs), early, max(0, len(rows) - OWNERS_MOST))
+    announced = {each.owner: each for each in store.workers("", BATCH_MOST) if any(map(actor.reaches, each.queues))}
+    rows = [
+        _row(owner, announced.get(owner), actor, held.get(owner, []), claims.get(owner), now)
+        for owner in {*held, *claims, *announced}
+    ]
+    rows.sort(key=lambda row: (-row.held, row.presence is None, -(row.claimed_at or 0), row.owner))
+    shown, more = rows[:OWNERS_MOST], max(0, len(rows) - OWNERS_MOST)
+    idle = sum(owner not in held for owner in announced)
+    slots = sum(each.concurrency for each in announced.values())
+    return Workers(shown, running, len(jobs), early, more, len(announced), idle, slots)
 
 
-def _row(owner: str, jobs: list[Job], claim: tuple[Instant, int] | None, now: Instant) -> WorkerRow:
+def _row(
+    owner: str,
+    presence: Presence | None,
+    actor: Actor,
+    jobs: list[Job],
+    claim: tuple[Instant, int] | None,
+    now: Instant,
+) -> WorkerRow:
     jobs = sorted(jobs, key=lambda job: job.claimed_at or 0)
+    queues = () if presence is None else tuple(filter(actor.reaches, presence.queues))
     return WorkerRow(
         owner,
+        presence,
+        queues,
+        presence.kinds if presence is not None and queues == presence.queues else None,
         len(jobs),
         jobs[:HELD_SHOWN],
         jobs[0].claimed_at if jobs else None,
