@@ -13,7 +13,6 @@ from bench.measure import Figure, arguments, run
 from bench.memory import BATCH, cycle
 from forebay import open_store
 from forebay.core.ledger import LedgerRule
-from forebay.store.protocol import Ledgered
 
 ROUNDS = 5
 
@@ -22,7 +21,6 @@ def cpu(scheme: str, jobs: int, batch: int, *, on: bool) -> float:
     """Microseconds of this process a job."""
     with tempfile.TemporaryDirectory(prefix="forebay-bench-") as directory:
         store = open_store(f"{scheme}:///{directory}/jobs")
-        assert isinstance(store, Ledgered)
         store.put_ledger_rule(LedgerRule(on=on))
         began = time.process_time()
         cycle(store, jobs, batch)

@@ -29,7 +29,6 @@ from forebay.serve.metrics.follower import Follower
 from forebay.serve.metrics.names import PAIRS_MOST, QUEUES_MOST, Names
 from forebay.serve.metrics.tally import Tally
 from forebay.serve.security.redact import redact
-from forebay.store.protocol import Ledgered
 from forebay.testing.servers.postgres import PostgresServer
 from forebay.testing.servers.process import ServerUnavailable
 from forebay.tracing import carried, spans
@@ -84,7 +83,6 @@ def counted(jobs: int) -> float:
     """Records a second, of batches of 100 jobs."""
     with tempfile.TemporaryDirectory(prefix="forebay-bench-") as directory:
         store = open_store(f"sqlite:///{directory}/jobs.db")
-        assert isinstance(store, Ledgered)
         cycle(store, jobs, BATCH)
         tally = Tally(Names())
         follower = Follower(store, tally, whole=True)

@@ -16,9 +16,9 @@ from hashlib import blake2b
 from tempfile import TemporaryDirectory
 
 from forebay import Draft
-from forebay.store.feeding import Feeding, Place
+from forebay.store.feeding import Place
 from forebay.store.open import open_store
-from forebay.store.protocol import Query
+from forebay.store.protocol import Query, Store
 
 _SOURCE = "shop/outbox"
 _TABLES = """
@@ -35,7 +35,7 @@ def order(shop: sqlite3.Connection, item: str, *, fails: bool = False) -> None:
             raise RuntimeError("the card was declined")
 
 
-def relay(shop: sqlite3.Connection, store: Feeding, most: int = 2) -> bool:
+def relay(shop: sqlite3.Connection, store: Store, most: int = 2) -> bool:
     """One step; False: there is nothing left to carry. The place is the last id of the outbox that was taken."""
     before = store.fed(_SOURCE)
     rows = shop.execute(
@@ -54,7 +54,6 @@ def main() -> int:
         shop = sqlite3.connect(f"{folder}/shop.db")
         shop.executescript(_TABLES)
         store = open_store(f"sqlite:///{folder}/jobs.db")
-        assert isinstance(store, Feeding)
         for item in ("tea", "milk", "cups"):
             order(shop, item)
         with suppress(RuntimeError):

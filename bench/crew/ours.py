@@ -9,7 +9,6 @@ from bench.crew.place import Located
 from bench.crew.processes import Clients
 from forebay import open_store
 from forebay.core.ledger import LedgerRule
-from forebay.store.protocol import Ledgered
 
 DEFAULTS: Final = (64, 100)
 DRAIN: Final = (2_000, 1_000)
@@ -48,6 +47,5 @@ def prepare(place: Located, ledger: bool = True) -> None:
     """A store with nothing in it."""
     store = open_store(place.url)
     if not ledger:
-        assert isinstance(store, Ledgered)
         store.put_ledger_rule(LedgerRule(on=False))
     store.close()

@@ -2,13 +2,12 @@
 
 from msgspec import Struct
 
-from forebay.core.features import Feature
 from forebay.core.gate import gate_names
 from forebay.core.instant import Instant, to_datetime
 from forebay.core.job import Job, State
 from forebay.core.limits import AHEAD_MOST, BATCH_MOST
 from forebay.core.spec import QueueSpec
-from forebay.store.protocol import Backlog, Gated, GateUse, Hold, Store
+from forebay.store.protocol import Backlog, GateUse, Hold, Store
 
 _SECOND = 1_000_000
 
@@ -33,7 +32,7 @@ def explain(store: Store, job_id: int) -> list[str]:
     return [*reasons(job, store.backlog([job.queue])[0], store.now(), place_of(store, job)), spec.vector()]
 
 
-def gates_of(store: Gated, spec: QueueSpec, most: int) -> list[GateUse]:
+def gates_of(store: Store, spec: QueueSpec, most: int) -> list[GateUse]:
     """The gates in use that jobs of the queue may be stamped with, `most` of them at most."""
     found: dict[str, GateUse] = {}
     for name in gate_names(spec):
@@ -44,8 +43,8 @@ def gates_of(store: Gated, spec: QueueSpec, most: int) -> list[GateUse]:
 
 
 def place_of(store: Store, job: Job) -> Place:
-    """What the store tells of the job's place; a store that cannot tell says nothing."""
-    if Feature.HOLD in store.capabilities.lacks or job.state not in (State.WAITING, State.READY):
+    """The gate that holds a waiting job, or how many go before a ready one."""
+    if job.state not in (State.WAITING, State.READY):
         return _NOWHERE
     if job.state is State.READY:
         return Place(ahead=store.ahead(job.id))

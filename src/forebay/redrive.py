@@ -24,7 +24,7 @@ from forebay.core.job import Draft, Job, State
 from forebay.core.limits import BATCH_MOST
 from forebay.core.patch import patched
 from forebay.core.payload import Json, encode_payload
-from forebay.store.feeding import Mending, successor
+from forebay.store.feeding import successor
 from forebay.store.protocol import Query, Store
 
 RATE_MOST: Final = 1_000_000.0
@@ -234,9 +234,6 @@ def mend(store: Store, payloads: Iterable[tuple[Job, Json]]) -> list[int]:
     alike, others = divided(payloads)
     ids = store.redrive(alike) if alike else []
     if others:
-        if not isinstance(store, Mending):
-            name = store.capabilities.name
-            raise Invalid("patch", f"{name} cannot replace a dead job", "redrive them as they are")
         ids += [receipt.id for receipt in store.mend(others) if receipt is not None]
     return ids
 

@@ -16,7 +16,7 @@ from forebay.lab.experiments.stage import Stage
 from forebay.lab.experiments.window import evenness
 from forebay.lab.probe import Probed
 from forebay.lab.sketch import Sketch
-from forebay.work.renewer import Beating
+from forebay.store.protocol import Beating
 
 MINUTES = {"quick": 8, "full": 75, "release": 300}
 

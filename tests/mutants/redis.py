@@ -11,6 +11,13 @@ _FAULTS = ("tests/process/test_redis_faults.py", "-k", "lost_reply or forgotten 
 
 REDIS_MUTANTS = [
     Mutant(
+        "gates are listed however their names begin, in Redis",
+        f"{_LUA}/gates.lua",
+        "local last = prefix == '' and '+' or '(' .. prefix .. '\\255'",
+        "local last = '+'",
+        (*_CONFORMANCE, "redis-gate_pages"),
+    ),
+    Mutant(
         "a settle without a fence, in Redis",
         f"{_LUA}/lib/settle.lua",
         "if r[STATE] == RUNNING and r[DELIVERY] == group[2] and not outlived then",

@@ -219,8 +219,9 @@ def test_a_claim_in_another_name_is_in_the_ledger(postgres_url: str, serve_on: S
     store.enqueue([Draft("a", None, "mail")])
     [lease] = claimed(client, owner="w9")
     settled(client, {"lease": lease["lease"], "outcome": "fail", "error": {"kind": "E"}})
-    records = [entry.record for entry in store.ledger(-1, 1000)]  # type: ignore[attr-defined]
+    records = [entry.record for entry in store.ledger(-1, 1000)]
     claim = next(record for record in records if record.verb == "claim" and record.spans)
+    assert claim.owner is not None
     assert claim.owner.startswith("w9@key:")
     [span] = next(record.spans for record in records if record.verb == "settle" and record.spans)
     assert (span.change, span.delivery, span.attempt) == ("retried", 1, 1)

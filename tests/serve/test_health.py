@@ -15,7 +15,7 @@ from forebay.core.outcome import Ack
 from forebay.serve.metrics import readiness
 from forebay.serve.metrics.readiness import PROBE, probe
 from forebay.store.open import open_store
-from forebay.store.protocol import Ledgered, Store, Want
+from forebay.store.protocol import Store, Want
 from forebay.testing.servers.postgres import PostgresServer
 from forebay.testing.servers.proxy import Proxy
 from tests.serve.site import Serving, Site
@@ -60,7 +60,6 @@ def test_a_store_in_memory_says_that_it_is_not_durable(site: Site) -> None:
 
 
 def test_the_probe_writes_and_leaves_nothing(durable: Store) -> None:
-    assert isinstance(durable, Ledgered)
     probe(durable)
     before, places = durable.ledger_extent(), []
     for _ in range(4):
@@ -98,7 +97,6 @@ def test_work_that_nobody_claims_is_no_progress(
     monkeypatch.setattr(readiness, "STALLED_SECONDS", 0.4)
     site = serve_on(durable)
     client, metrics = site.with_key(None), site.ground.metrics
-    assert metrics.follower is not None
     durable.enqueue([Draft("send", n, "mail") for n in range(3)])
     (lease,) = durable.claim([Want("mail", 1)], "dead", seconds(30))
     metrics.follower.step()

@@ -18,11 +18,11 @@ from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Actor, Role
 from forebay.serve.metrics import gates
 from forebay.serve.metrics.expose import exposition
-from forebay.serve.metrics.families import fleet
 from forebay.serve.metrics.metrics import Metrics, seen_by
 from forebay.serve.metrics.names import PAIRS_MOST, QUEUES_MOST
 from forebay.serve.metrics.tally import COUNTED
 from forebay.serve.metrics.watch import Stalls
+from forebay.store.memory.store import MemoryStore
 from forebay.store.open import open_store
 from forebay.store.protocol import Backlog, GateUse, Store, Want
 from forebay.work.meter import BUCKETS, gauge, text_of
@@ -52,7 +52,7 @@ def scraped(client: httpx.Client) -> Series:
 def settled(site: Site) -> None:
     """All roles have looked once after what was done last."""
     metrics = site.ground.metrics
-    while metrics.follower is not None and metrics.follower.step() < 1.0:
+    while metrics.follower.step() < 1.0:
         pass
     metrics.watch.look(slowly=True)
 
@@ -139,8 +139,9 @@ def test_gates_are_told_of_by_queue_and_sort_and_never_by_a_value(store: Store, 
 def test_a_look_at_gates_is_bounded_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gates, "GATES_MOST", 2_000)
 
-    class Many:
+    class Many(MemoryStore):
         def __init__(self, count: int) -> None:
+            super().__init__()
             self.names = [f"order/q/subject/{n:05}" for n in range(count)]
 
         def gates(self, after: str, limit: int, prefix: str = "") -> list[GateUse]:
@@ -228,7 +229,7 @@ def test_a_hundred_thousand_names_make_no_more_series_than_the_cap(store: Store)
     metrics.tally.take([LedgerEntry(0, Record(1_000_000, "enqueue", spans))])
     for n in range(1_000):
         metrics.meters.requested(f"M{n}", "/jobs/{job_id}", 200, 0.1)
-    text = exposition("", [*metrics.families(), *fleet(metrics.tally)], process=False)[0].decode()
+    text = exposition("", metrics.families(), process=False)[0].decode()
     found = [line for line in text.splitlines() if not line.startswith("#")]
     spread = len(BUCKETS) + 3
     assert (

@@ -15,7 +15,7 @@ from forebay.serve.metrics.follower import Follower
 from forebay.serve.metrics.names import OTHER, Names
 from forebay.serve.metrics.tally import COUNTED, LEASED, RECLAIMED, Tally
 from forebay.store.open import open_store
-from forebay.store.protocol import Ledgered, Store
+from forebay.store.protocol import Store
 from forebay.testing.clock import ManualClock
 from forebay.testing.conformance.ledger import told
 from forebay.testing.servers.postgres import PostgresServer
@@ -27,7 +27,7 @@ ENDS = (Change.ACKED, Change.DIED, Change.EXPIRED, Change.SHED, Change.DISMISSED
 Counts = dict[tuple[str, str], dict[str, int]]
 
 
-def read(store: Ledgered) -> list[LedgerEntry]:
+def read(store: Store) -> list[LedgerEntry]:
     entries: list[LedgerEntry] = []
     while page := store.ledger(len(entries) - 1, BATCH_MOST):
         entries += page
@@ -66,7 +66,7 @@ def lengths(entries: list[LedgerEntry]) -> dict[str, list[int]]:
     return found
 
 
-def followed(store: Ledgered, tally: Tally, *, whole: bool = True) -> Follower:
+def followed(store: Store, tally: Tally, *, whole: bool = True) -> Follower:
     follower = Follower(store, tally, whole=whole)
     while follower.step() < 1.0:
         pass
@@ -85,18 +85,13 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
             return url
 
 
-def ledgered(store: Store) -> Ledgered:
-    assert isinstance(store, Ledgered)
-    return store
-
-
 def test_a_story_of_every_change_is_counted_as_a_plain_count_does(url: str) -> None:
     clock = ManualClock()
     store = open_store(url, clock=clock)
     live(store, clock)
-    entries = read(ledgered(store))
+    entries = read(store)
     tally = Tally(Names())
-    followed(ledgered(store), tally)
+    followed(store, tally)
     counts = tally.counts()
     assert counts == plainly(entries)
     seen = {change for row in counts.values() for change, count in row.items() if count}
@@ -117,22 +112,22 @@ def test_what_came_before_is_not_counted_unless_asked_for(tmp_path: Path) -> Non
     clock = ManualClock()
     store = open_store(f"sqlite:///{tmp_path}/jobs.db", clock=clock)
     live(store, clock)
-    before = len(read(ledgered(store)))
+    before = len(read(store))
     tally = Tally(Names())
-    follower = followed(ledgered(store), tally, whole=False)
+    follower = followed(store, tally, whole=False)
     assert (tally.records, follower.offset) == (0, before)
     live(store, clock)
     while follower.step() < 1.0:
         pass
     assert tally.records == follower.offset - before > 0
-    assert tally.counts() == plainly(read(ledgered(store))[before:])
+    assert tally.counts() == plainly(read(store)[before:])
     store.close()
 
 
 def test_what_was_trimmed_before_it_was_counted_is_a_gap(tmp_path: Path) -> None:
     clock = ManualClock()
     store = open_store(f"sqlite:///{tmp_path}/jobs.db", clock=clock)
-    book = ledgered(store)
+    book = store
     tally = Tally(Names())
     live(store, clock)
     follower = followed(book, tally)
@@ -156,8 +151,8 @@ def test_what_was_trimmed_before_it_was_counted_is_a_gap(tmp_path: Path) -> None
 
 def test_a_ledger_that_is_off_says_so(tmp_path: Path) -> None:
     store = open_store(f"sqlite:///{tmp_path}/jobs.db")
-    ledgered(store).put_ledger_rule(LedgerRule(on=False))
-    follower = followed(ledgered(store), Tally(Names()))
+    store.put_ledger_rule(LedgerRule(on=False))
+    follower = followed(store, Tally(Names()))
     assert follower.written is False
     first, *_ = following(follower)
     assert [value for _, value in first.samples] == [0.0]
@@ -172,7 +167,7 @@ def test_a_server_that_goes_away_costs_no_record(postgres: PostgresServer, postg
     with Proxy(postgres.host, postgres.port) as proxy:
         through = open_store(proxy.url(postgres_url))
         tally = Tally(Names())
-        follower = Follower(ledgered(through), tally, whole=True)
+        follower = Follower(through, tally, whole=True)
         follower.step()
         live(store, clock)
         proxy.refuse()
@@ -182,7 +177,7 @@ def test_a_server_that_goes_away_costs_no_record(postgres: PostgresServer, postg
         proxy.admit()
         while follower.step() < 1.0:
             pass
-        assert tally.counts() == plainly(read(ledgered(store)))
+        assert tally.counts() == plainly(read(store))
         through.close()
     store.close()
 

@@ -24,7 +24,7 @@ from forebay.spark.audit import Options
 from forebay.spark.lake import Lake
 from forebay.spark.schemas import EVENTS
 from forebay.store.open import open_store
-from forebay.store.protocol import Ledgered, Store, Want
+from forebay.store.protocol import Store, Want
 from forebay.testing.clock import ManualClock
 from tests.answer import Run
 from tests.spark.lakes import places
@@ -180,7 +180,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
             yield request.getfixturevalue("postgres_url")
 
 
-def read_all(store: Ledgered) -> list[LedgerEntry]:
+def read_all(store: Store) -> list[LedgerEntry]:
     entries: list[LedgerEntry] = []
     while page := store.ledger(len(entries) - 1, 500):
         entries += page
@@ -200,7 +200,6 @@ def test_what_a_store_leaves_passes_every_check(run: Run, url: str, turns: int, 
     clock = ManualClock(START)
     store = open_store(url, clock=clock)
     story = Town(store, clock, seed=3).live(turns)
-    assert isinstance(store, Ledgered)
     read = pa.Table.from_batches([flatten(read_all(store), EVENTS)])
     receipts, effects = story.evidence()
     pq.write_table(receipts, tmp_path / "receipts.parquet")

@@ -18,7 +18,7 @@ from forebay.spark.tables.service_levels import service_levels
 from forebay.store.open import open_store
 from forebay.testing.clock import ManualClock
 from tests.serve.lives import live
-from tests.serve.test_metrics_tally import followed, ledgered, read
+from tests.serve.test_metrics_tally import followed, read
 
 LEVELS = (
     *(Change.ACCEPTED, Change.CLAIMED, Change.ACKED, Change.RETRIED, Change.RELEASED, Change.DIED, Change.EXPIRED),
@@ -37,8 +37,8 @@ def test_counters_equal_the_tables(
     for _ in range(3):
         live(store, clock)
     tally = Tally(Names())
-    followed(ledgered(store), tally)
-    events = spark.createDataFrame(pa.Table.from_batches([flatten(read(ledgered(store)), EVENTS)]))
+    followed(store, tally)
+    events = spark.createDataFrame(pa.Table.from_batches([flatten(read(store), EVENTS)]))
     store.close()
 
     counted: Counter[tuple[str, str]] = Counter()

@@ -17,9 +17,8 @@ from forebay.spark.export import exported
 from forebay.spark.generate import jobs, seed_store
 from forebay.spark.jobs import JOBS, id_extent, job_batch
 from forebay.spark.redrive import Redriven, redrive
-from forebay.store.feeding import Exporting
 from forebay.store.open import open_store
-from forebay.store.protocol import Query, Want
+from forebay.store.protocol import Exporting, Query, Want
 from tests.spark.ground import busy_day, every_job, opened, rows
 
 

@@ -15,7 +15,7 @@ from forebay.core.ledger import LedgerRule
 from forebay.core.outcome import Failure, Retry
 from forebay.store.memory.journaled import open_journaled
 from forebay.store.open import open_store
-from forebay.store.protocol import Ledgered, Want
+from forebay.store.protocol import Want
 from tests.answer import Answer, Run
 
 
@@ -91,7 +91,6 @@ def test_bad_input_is_one_line_with_a_way_out(run: Run) -> None:
 
 def test_what_was_trimmed_is_told_with_the_first_offset(run: Run) -> None:
     store = open_store("sqlite:///forebay.db")
-    assert isinstance(store, Ledgered)
     for _ in range(3):
         store.enqueue([Draft("mail")])
     store.put_ledger_rule(LedgerRule(keep_bytes=0))

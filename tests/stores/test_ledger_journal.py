@@ -8,7 +8,7 @@ from threading import Event, Thread
 import pytest
 from msgspec.msgpack import encode
 
-from forebay.core.errors import Closed, Invalid, JournalDamaged, OffsetGone
+from forebay.core.errors import Closed, Invalid, JournalDamaged, OffsetGone, Unsupported
 from forebay.core.event import Claimed, Enqueued, Entry
 from forebay.core.instant import seconds
 from forebay.core.job import Draft
@@ -21,7 +21,7 @@ from forebay.store.memory.frame import encode_mark
 from forebay.store.memory.journaled import CompactingJournal, open_journaled
 from forebay.store.memory.ledger import LedgeredStore, LedgerReader
 from forebay.store.open import open_ledger, open_store
-from forebay.store.protocol import Ledgered, Want
+from forebay.store.protocol import Want
 from forebay.testing.checkers import ledger as violations
 from forebay.testing.clock import ManualClock
 from forebay.testing.disk import FaultyDisk, MemoryDisk, SimulatedCrash
@@ -317,7 +317,8 @@ def test_whoever_keeps_no_ledger_says_so(tmp_path: Path) -> None:
         with pytest.raises(Invalid, match=r"store URL: .+; .+"):
             open_ledger(url)
     assert list(tmp_path.iterdir()) == []
-    assert not isinstance(open_store("memory://"), Ledgered)
+    with pytest.raises(Unsupported, match="memory:// cannot do a ledger; give it a directory"):
+        open_store("memory://").put_ledger_rule(LedgerRule())
 
 
 def test_a_ledger_that_cannot_be_trimmed_fails_no_verb(caplog: pytest.LogCaptureFixture) -> None:

@@ -11,11 +11,13 @@ from forebay.core.errors import QueueFull
 from forebay.core.instant import minutes, seconds
 from forebay.core.job import Draft, State
 from forebay.core.lease import Lease, Settled
+from forebay.core.ledger import LedgerRule
 from forebay.core.outcome import Abandoned, Ack
 from forebay.core.policy import Bounded, Fixed, Retained, Routing
 from forebay.core.presence import Presence
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
+from forebay.store.feeding import Place
 from forebay.store.memory.store import MemoryStore
 from forebay.store.protocol import Query, Store, Want
 from forebay.testing.clock import ManualClock
@@ -223,6 +225,15 @@ def test_every_verb_can_fail() -> None:
         lambda: store.own("log", "g", "me", seconds(1)),
         lambda: store.disown("log", "g", "me"),
         lambda: store.groups("log", "", 1),
+        lambda: store.gates("", 1),
+        lambda: store.fed("lake"),
+        lambda: store.feed("lake", None, Place(1, 1, b""), [draft]),
+        lambda: store.mend([(1, draft)]),
+        lambda: store.ledger(-1, 1),
+        store.ledger_extent,
+        store.ledger_rule,
+        lambda: store.put_ledger_rule(LedgerRule()),
+        lambda: store.trim_ledger(1),
     ]
     for call in calls:
         with pytest.raises(ConnectionLost):

@@ -9,7 +9,6 @@ from typing import Final
 from msgspec import Struct
 
 from forebay.bench.guarantees import PLAIN, Guarantee
-from forebay.core.errors import Unsupported
 from forebay.core.instant import minutes
 from forebay.core.job import Draft
 from forebay.core.limits import BATCH_MOST
@@ -30,19 +29,15 @@ class Load(Struct, frozen=True):
 
 
 class Price(Struct, frozen=True):
-    """How much longer the same jobs take with the guarantee than without: the median of the rounds, least and most.
-
-    `missing`: why this store has no price for it.
-    """
+    """How much longer the same jobs take with the guarantee than without: the median of the rounds, least and most."""
 
     store: str
     guarantee: str
-    ratio: float = 0.0
-    least: float = 0.0
-    most: float = 0.0
-    plain_rate: float = 0.0
-    rate: float = 0.0
-    missing: str = ""
+    ratio: float
+    least: float
+    most: float
+    plain_rate: float
+    rate: float
 
 
 def prices(store: Store, guarantees: Iterable[Guarantee], load: Load) -> Iterator[Price]:
@@ -54,10 +49,7 @@ def prices(store: Store, guarantees: Iterable[Guarantee], load: Load) -> Iterato
 def _price(store: Store, guarantee: Guarantee, load: Load) -> Price:
     name, run = store.capabilities.name, token_hex(4)
     plain, other = f"bench.{run}.plain", f"bench.{run}.{guarantee.name}"
-    try:
-        store.put_spec(guarantee.spec(other))
-    except Unsupported as error:
-        return Price(name, guarantee.name, missing=str(error))
+    store.put_spec(guarantee.spec(other))
     pairs = []
     # The first pair warms up: caches, statements, connections.
     for number in range(load.rounds + 1):

@@ -61,7 +61,7 @@ def _bench(call: Call) -> int:
                     if call.screen.as_json:
                         call.screen.emit(msgspec.to_builtins(price))
                     else:
-                        call.screen.note(f"{price.store}: {price.guarantee} … {price.missing or f'{price.ratio:.2f}×'}")
+                        call.screen.note(f"{price.store}: {price.guarantee} … {price.ratio:.2f}×")
             finally:
                 store.close()
     if not call.screen.as_json:
@@ -76,8 +76,6 @@ def _all(store: Store, wanted: list[str], parked: int | None, load: Load) -> Ite
 
 
 def _row(price: Price) -> tuple[object, ...]:
-    if price.missing:
-        return price.store, price.guarantee, "–", "", "", "", price.missing
     ratios = (f"{ratio:.2f}×" for ratio in (price.ratio, price.least, price.most))
     return price.store, price.guarantee, *ratios, f"{price.rate:,.0f}", f"{price.plain_rate:,.0f}"
 

@@ -8,7 +8,7 @@ from argparse import ArgumentParser, ArgumentTypeError
 
 from forebay.cli.acts import noted
 from forebay.cli.command import Call, Command, Group
-from forebay.cli.exits import OK, CommandFailed
+from forebay.cli.exits import OK
 from forebay.cli.words import count
 from forebay.core.gate import checked_gate, condition_gate, has_gate
 from forebay.core.limits import BATCH_MOST, SLOTS_MOST
@@ -16,7 +16,7 @@ from forebay.core.policy import Until, terms_of
 from forebay.core.spec import QueueSpec
 from forebay.core.words import many
 from forebay.explain import gates_of
-from forebay.store.protocol import Gated, GateUse, Store
+from forebay.store.protocol import GateUse, Store
 
 
 def _ls_arguments(parser: ArgumentParser) -> None:
@@ -47,10 +47,6 @@ def _given(gate: GateUse) -> str:
 
 
 def _gates(store: Store, queue: str | None, most: int) -> list[GateUse]:
-    if not isinstance(store, Gated):
-        raise CommandFailed(
-            f"{store.capabilities.name} cannot show its gates; forebay explain JOB names what holds one"
-        )
     if queue is not None:
         return gates_of(store, _spec(store, queue), most)
     found: list[GateUse] = []

@@ -15,14 +15,13 @@ from msgspec.structs import asdict, replace
 
 from forebay.cli.command import Call, Command, Group
 from forebay.cli.exits import OK, USAGE, CommandFailed
-from forebay.cli.place import file_of, masked, reaching
+from forebay.cli.place import file_of, reaching
 from forebay.cli.words import count, length
 from forebay.core.instant import micros
 from forebay.core.ledger import LedgerEntry, LedgerRule, Span, Trait
 from forebay.core.limits import BATCH_MOST
 from forebay.core.words import iso, span
 from forebay.store.open import LedgerReader, open_ledger
-from forebay.store.protocol import Ledgered, Store
 
 _LOOK_EVERY = 0.2
 _UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
@@ -53,22 +52,17 @@ def _trait_json(trait: Trait) -> dict[str, Any]:
 def _reader(call: Call) -> Iterator[LedgerReader]:
     """Whoever can read it; a journal that exists is read from outside, whoever owns it."""
     file = file_of(call.url)
+    if call.url == "memory://":
+        raise CommandFailed("memory:// keeps no ledger; use a store that does, such as sqlite:///", USAGE)
     if urlsplit(call.url).scheme == "memory" and file is not None and file.exists():
         with reaching(call.url):
             reader = open_ledger(call.url)
     else:
-        reader = _ledgered(call, call.open())
+        reader = call.open()
     try:
         yield reader
     finally:
         reader.close()
-
-
-def _ledgered(call: Call, store: Store) -> Any:
-    if not isinstance(store, Ledgered):
-        store.close()
-        raise CommandFailed(f"{masked(call.url)} keeps no ledger; use a store that does, such as sqlite:///", USAGE)
-    return store
 
 
 def _status(call: Call) -> int:
@@ -144,9 +138,8 @@ def _keep(call: Call) -> int:
 
 def _put(call: Call, **changes: Any) -> int:
     with call.store() as store:
-        ledgered: Ledgered = _ledgered(call, store)
-        rule = replace(ledgered.ledger_rule(), **changes)
-        ledgered.put_ledger_rule(rule)
+        rule = replace(store.ledger_rule(), **changes)
+        store.put_ledger_rule(rule)
     if call.screen.as_json:
         call.screen.emit({"on": rule.on, "keep_seconds": rule.keep / 1_000_000, "keep_bytes": rule.keep_bytes})
     else:

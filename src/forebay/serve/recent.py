@@ -1,7 +1,7 @@
 """What happened lately, by queue: how many attempts jobs took, and how long they ran.
 
-From the tail of the ledger, its last `TAIL` records, read at most every few seconds. A store without a ledger gives a
-bounded sample of the jobs that it holds; `source` says which of the two it was.
+From the tail of the ledger, its last `TAIL` records, read at most every few seconds. Where the ledger is off, a
+bounded sample of the jobs that the store holds; `source` says which of the two it was.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ from typing import Final
 
 from forebay.core.ledger import Change
 from forebay.core.limits import BATCH_MOST
-from forebay.store.protocol import Ledgered, Query, Store
+from forebay.store.protocol import Query, Store
 
 TAIL: Final = BATCH_MOST
 _EVERY: Final = 2.0
@@ -35,14 +35,14 @@ class Recent:
         with self._guard:
             if monotonic() - self._read_at > _EVERY:
                 self.attempts, self.ran = {}, {}
-                if isinstance(store, Ledgered):
+                if store.ledger_rule().on:
                     self._from_ledger(store)
                 else:
                     self._from_jobs(store)
                 self._read_at = monotonic()
         return self
 
-    def _from_ledger(self, store: Ledgered) -> None:
+    def _from_ledger(self, store: Store) -> None:
         first, following = store.ledger_extent()
         self.source = f"the last {TAIL} records of the ledger"
         for entry in store.ledger(max(first, following - TAIL) - 1, TAIL):
@@ -54,7 +54,7 @@ class Recent:
                         self.ran[span.queue] = (count + span.n, total + (entry.record.at - span.claimed_at) * span.n)
 
     def _from_jobs(self, store: Store) -> None:
-        self.source = f"{BATCH_MOST} jobs that the store holds: it has no ledger"
+        self.source = f"{BATCH_MOST} jobs that the store holds: its ledger is off"
         for job in store.browse(Query(), 0, BATCH_MOST).jobs:
             if job.attempt:
                 self._ended(job.queue, job.attempt, 1)

@@ -21,8 +21,7 @@ from pyspark.sql.types import StructType
 from forebay.core.job import State
 from forebay.core.outcome import Failure
 from forebay.spark.arrow import arrow_schema, instants
-from forebay.store.feeding import Exporting
-from forebay.store.protocol import Query
+from forebay.store.protocol import Exporting, Query
 
 _RUN_STATES: Final = (State.WAITING, State.READY, State.RUNNING, State.WAITING)
 _NUMBERS: Final = frozenset(

@@ -20,7 +20,6 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from forebay.core.errors import ForebayError, Invalid
 from forebay.spark.tries import source_of
-from forebay.store.feeding import Feeding
 from forebay.store.open import open_store
 
 COUNT_MOST: Final = 2**48
@@ -75,10 +74,6 @@ def seed_store(
     stop = Event()
 
     def seen() -> Seeded:
-        if not isinstance(store, Feeding):
-            raise Invalid(
-                "url", f"{store.capabilities.name} does not keep a source's place", "use sqlite, postgresql or redis"
-            )
         places = [store.fed(source) for source in sources]
         return Seeded(sum(place.taken for place in places if place is not None), monotonic() - began)
 

@@ -34,9 +34,8 @@ from forebay.spark.export import exported
 from forebay.spark.options import ID_MOST, Reading
 from forebay.spark.reading import Part, split
 from forebay.spark.schemas import schema_of
-from forebay.store.feeding import Exporting
 from forebay.store.open import open_store
-from forebay.store.protocol import Query, Store
+from forebay.store.protocol import Exporting, Query, Store
 
 JOBS: Final = StructType(
     [

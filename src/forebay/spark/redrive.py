@@ -26,7 +26,6 @@ from forebay.core.payload import check_body, decode_payload
 from forebay.redrive import Plan, divided
 from forebay.spark.options import Writing
 from forebay.spark.sink import report
-from forebay.store.feeding import Mending
 from forebay.store.open import open_store
 from forebay.store.protocol import Store
 
@@ -73,9 +72,6 @@ class RedriveSink(DataSourceArrowWriter):
             raise Invalid("option rate", "the rows come in several partitions", "write df.coalesce(1)")
         store = open_store(self._writing.url)
         try:
-            if not isinstance(store, Mending):
-                reason = f"{store.capabilities.name} cannot replace a dead job"
-                raise Invalid("option url", reason, "use sqlite:///…, postgresql://… or redis://…")
             return _put_back(store, iterator, self._writing)
         finally:
             store.close()
@@ -110,7 +106,6 @@ def _some(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[list[tuple[i
 
 def _step(store: Store, letters: Sequence[tuple[int, str | None]], dry_run: bool) -> Redriven:
     """A few dead letters."""
-    assert isinstance(store, Mending)
     jobs = store.get([job_id for job_id, _ in letters])
     dead = [
         (job, job.payload if payload is None else decode_payload(check_body(payload.encode())))

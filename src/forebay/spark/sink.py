@@ -31,9 +31,9 @@ from forebay.core.limits import BATCH_BYTES
 from forebay.spark.drafts import check_columns, drafts_of
 from forebay.spark.options import Writing
 from forebay.spark.tries import DIGEST_BYTES, Share, begin
-from forebay.store.feeding import Feeding, Place
+from forebay.store.feeding import Place
 from forebay.store.open import open_store
-from forebay.store.protocol import Tally
+from forebay.store.protocol import Store, Tally
 
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
@@ -97,9 +97,6 @@ def write_rows(batches: Iterable[pa.RecordBatch], writing: Writing, share: Share
     """What a task does."""
     store = open_store(writing.url)
     try:
-        if not isinstance(store, Feeding):
-            reason = f"{store.capabilities.name} does not keep a source's place"
-            raise Invalid("option url", reason, "write to sqlite:///…, postgresql://… or redis://…")
         return _Task(store, writing, share).run(batches)
     finally:
         store.close()
@@ -108,7 +105,7 @@ def write_rows(batches: Iterable[pa.RecordBatch], writing: Writing, share: Share
 class _Task:
     """The rows of one partition of one batch, on their way in."""
 
-    def __init__(self, store: Feeding, writing: Writing, share: Share) -> None:
+    def __init__(self, store: Store, writing: Writing, share: Share) -> None:
         self._store = store
         self._writing = writing
         self._share = share

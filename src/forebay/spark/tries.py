@@ -17,7 +17,8 @@ from time import monotonic
 from typing import Final
 
 from forebay.core.errors import Invalid
-from forebay.store.feeding import Feeding, Place
+from forebay.store.feeding import Place
+from forebay.store.protocol import Store
 
 DIGEST_BYTES: Final = 16
 _LOOK_SECONDS: Final = 0.2
@@ -49,7 +50,7 @@ def source_of(write: str, partition: int) -> str:
     return f"spark:{write}:{partition}"
 
 
-def begin(store: Feeding, share: Share, patience: float) -> None:
+def begin(store: Store, share: Share, patience: float) -> None:
     """To be called once, before the first row is put: `Invalid` if that could repeat one.
 
     `patience`: how many seconds it may take until the next partition is seen.
@@ -68,7 +69,7 @@ def begin(store: Feeding, share: Share, patience: float) -> None:
         Event().wait(_LOOK_SECONDS)
 
 
-def _joined(store: Feeding, share: Share) -> Place:
+def _joined(store: Store, share: Share) -> Place:
     """The batch as it was begun, by this try or one before, with this partition in it."""
     name = f"spark:{share.write}"
     while True:
@@ -83,7 +84,7 @@ def _joined(store: Feeding, share: Share) -> Place:
             return joined
 
 
-def _unseen(store: Feeding, share: Share, partitions: int) -> Iterator[int]:
+def _unseen(store: Store, share: Share, partitions: int) -> Iterator[int]:
     """Partitions that put rows of this batch, and were not seen in this try."""
     for number in range(partitions):
         place = None if number == share.partition else store.fed(source_of(share.write, number))

@@ -5,18 +5,18 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import Final
 
-from forebay.core.errors import BatchTooLarge, Invalid, Unsupported
+from forebay.core.errors import BatchTooLarge, Invalid
 from forebay.core.fanout import check_edges
-from forebay.core.features import features_of
 from forebay.core.gate import condition_gate
 from forebay.core.instant import Instant, Span, checked_instant, checked_micros
 from forebay.core.job import State
+from forebay.core.ledger import LedgerRule
 from forebay.core.limits import BATCH_BYTES, BATCH_MOST, LEASE_LEAST, LEASE_MOST, PAYLOAD_BYTES, PRESENCE_MOST
 from forebay.core.names import check_name, check_text, is_name
 from forebay.core.payload import check_body, is_clean
 from forebay.core.presence import Presence
 from forebay.core.spec import QueueSpec
-from forebay.store.protocol import Capabilities, Want
+from forebay.store.protocol import Want
 
 _GATE_NAME_LENGTH: Final = 1_024
 
@@ -79,6 +79,17 @@ def check_gate(name: str) -> None:
         raise Invalid("gate", "it is no name of a gate", "use condition_gate(condition)")
 
 
+def check_offset(after: int) -> None:
+    """Where to go on reading a log or the ledger."""
+    if type(after) is not int or after < -1:
+        raise Invalid("after", f"{after!r} is no offset", "-1 reads from the start")
+
+
+def check_rule(rule: LedgerRule) -> None:
+    if type(rule) is not LedgerRule:
+        raise Invalid("rule", f"{type(rule).__name__} is not a LedgerRule", "build a LedgerRule(on=…, keep=…)")
+
+
 LAST: Final = "\U0010ffff"
 """What begins with a text comes before the text with this behind it."""
 
@@ -97,13 +108,9 @@ def checked_condition(condition: str, count: int, value: str | None) -> str:
     return condition_gate(name, None if value is None else check_text("value", value))
 
 
-def check_spec(capabilities: Capabilities, spec: QueueSpec) -> None:
-    """A spec, and one that the store can keep."""
+def check_spec(spec: QueueSpec) -> None:
     if type(spec) is not QueueSpec:
         raise Invalid("spec", f"{type(spec).__name__} is not a QueueSpec", "build a QueueSpec(name=…)")
-    for feature in features_of(spec):
-        if feature in capabilities.lacks:
-            raise Unsupported(capabilities.name, feature, "leave it out, or use another store")
 
 
 def check_neighbours(spec: QueueSpec, others: Iterable[QueueSpec]) -> None:

@@ -7,11 +7,11 @@ from urllib.parse import unquote, urlsplit
 from forebay.core.clock import Clock
 from forebay.core.errors import Invalid
 from forebay.core.ledger import LedgerEntry, LedgerRule
-from forebay.store.protocol import Ledgered, Store
+from forebay.store.protocol import Store
 
 
 class LedgerReader(Protocol):
-    """The reading half of `Ledgered`."""
+    """How a ledger is read."""
 
     def ledger(self, after: int, limit: int) -> list[LedgerEntry]: ...
 
@@ -72,11 +72,7 @@ def open_ledger(url: str) -> LedgerReader:
         return JournalReader(path)
     if parts.scheme == "sqlite" and not parts.netloc and not os.path.exists(path.removeprefix("/")):
         raise Invalid("store URL", f"there is no store in {path.removeprefix('/')!r}", "name the file of a store")
-    store = open_store(url)
-    if not isinstance(store, Ledgered):
-        store.close()
-        raise Invalid("store URL", f"{store.capabilities.name} keeps no ledger", "use sqlite:/// or postgresql://")
-    return store
+    return open_store(url)
 
 
 def _open_memory(url: str, host: str, path: str, clock: Clock | None) -> Store:

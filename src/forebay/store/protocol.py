@@ -8,25 +8,25 @@ What a reply lost on the way means: `enqueue` with a key, `settle`, `fire` and `
 A verb never blocks, but for `wait`, which is there to, and `enqueue` into a queue whose capacity says `Block`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
 from forebay.core.errors import Invalid
-from forebay.core.features import Feature
 from forebay.core.instant import Instant
 from forebay.core.job import Draft, Job, State
-from forebay.core.lease import Lease, Settled, Settlement
+from forebay.core.lease import Heartbeat, Lease, Settled, Settlement
 from forebay.core.ledger import LedgerEntry, LedgerRule
 from forebay.core.names import check_name, check_text
 from forebay.core.outcome import Verdict
 from forebay.core.presence import Presence
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
+from forebay.store.feeding import Place
 from forebay.store.log import Log
 
 
@@ -167,14 +167,26 @@ class Hold(Struct, frozen=True):
     by_class: bool = False
 
 
+class GateUse(Struct, frozen=True):
+    """A gate that somebody holds, is parked at or stands in line for. `slots`: so many may pass it at once, for now.
+
+    `given`: the operator's number, where there is one.
+    """
+
+    name: str
+    slots: int
+    held: int
+    parked: int
+    given: int | None = None
+
+
 class Capabilities(Struct, frozen=True):
-    """What a store is, and what it cannot do; the conformance suite tests what is claimed here.
+    """What a store is; the conformance suite tests what is claimed here.
 
     order          exact: claims follow (rank, id);  banded: only approximately
     processes      how many processes may open it at once
     settle_memory  how many removed jobs it remembers in order to answer a repeated settle
     lease_grain    a lease may last this share longer than asked, never shorter
-    lacks          what it cannot do at all; who asks for it, in a spec or in a call, gets `Unsupported`
     """
 
     name: str
@@ -183,7 +195,6 @@ class Capabilities(Struct, frozen=True):
     processes: Literal["one", "many"] = "one"
     settle_memory: int = 65_536
     lease_grain: float = 0.01
-    lacks: frozenset[Feature] = frozenset()
 
 
 class Store(Log, Protocol):
@@ -248,8 +259,8 @@ class Store(Log, Protocol):
     def put_spec(self, spec: QueueSpec) -> None:
         """Jobs already accepted keep what they were stamped with. A queue cannot become a log, nor a log a queue.
 
-        `Unsupported`: the store lacks something that the spec asks for. An edge (a route, the way to dead letters) may
-        lead to a queue that nobody has put yet, never to a log or a broker.
+        An edge (a route, the way to dead letters) may lead to a queue that nobody has put yet, never to a log or a
+        broker.
         """
 
     def specs(self) -> list[QueueSpec]: ...
@@ -271,6 +282,9 @@ class Store(Log, Protocol):
         First in rank first; who is past its expiry dies instead and counts for nobody. They take no slot of it, and
         still have to pass their other gates. Nothing is saved up: who comes later waits.
         """
+
+    def gates(self, after: str, limit: int, prefix: str = "") -> list[GateUse]:
+        """Gates in use whose names begin with the prefix, by name, behind `after` ("": from the first); a page."""
 
     def hold(self, job_id: int) -> Hold | None:
         """What holds this job; None: no gate does, or there is no such job. Changes nothing."""
@@ -303,6 +317,37 @@ class Store(Log, Protocol):
     def workers(self, after: str, limit: int) -> list[Presence]:
         """Workers whose time is not up, by owner; go on with the last owner, begin with an empty one."""
 
+    def fed(self, source: str) -> Place | None:
+        """How far a source of drafts has come; None: nothing of it is known. See `store.feeding`."""
+
+    def feed(self, source: str, before: Place | None, after: Place, drafts: Sequence[Draft]) -> Tally | None:
+        """Take up to `FEED_MOST` drafts and move the source on, both or neither. None: its place is not `before`.
+
+        `BatchTooLarge`: their bytes are more than one record of a journal holds, where the store has one.
+        """
+
+    def mend(self, pairs: Sequence[tuple[int, Draft]]) -> list[Receipt | None]:
+        """Each dead job is gone and its draft is in, both or neither. None: there is no such dead job (any more)."""
+
+    def ledger(self, after: int, limit: int) -> list[LedgerEntry]:
+        """Up to `limit` records with an offset greater than `after` (-1: from the start), without a gap.
+
+        The ledger of `core.ledger`: one record a mutating call, in its transaction. A store that keeps nothing on disk
+        may have one that is off and empty. `OffsetGone` when records were trimmed. A record that commits late is never
+        behind one that was read.
+        """
+
+    def ledger_extent(self) -> tuple[int, int]:
+        """The first offset still held, and the next one to be given."""
+
+    def ledger_rule(self) -> LedgerRule: ...
+
+    def put_ledger_rule(self, rule: LedgerRule) -> None:
+        """For every process that uses the store, from its next call on. `Unsupported`: it cannot be switched on."""
+
+    def trim_ledger(self, limit: int) -> int:
+        """Drop up to `limit` records that the rule no longer keeps, oldest first; returns how many."""
+
     def wait(self, queues: Sequence[str], timeout: timedelta) -> bool:
         """Sleep until a claim or a reaping may find something, or one of them is a log and grew; a hint.
 
@@ -318,28 +363,6 @@ class Streaming(Protocol):
 
     def enqueue_stream(self, drafts: Iterable[Draft], progress: Callable[[Tally], object]) -> Tally:
         """Any number of drafts, read as it goes, in bounded memory. `progress` hears what is durable so far."""
-
-
-@runtime_checkable
-class Ledgered(Protocol):
-    """What a durable store has besides: the ledger of `core.ledger`, one record a mutating call, in its transaction."""
-
-    def ledger(self, after: int, limit: int) -> list[LedgerEntry]:
-        """Up to `limit` records with an offset greater than `after` (-1: from the start), without a gap.
-
-        `OffsetGone` when they have been trimmed. A record that commits late is never behind one that was read.
-        """
-
-    def ledger_extent(self) -> tuple[int, int]:
-        """The first offset still held, and the next one to be given."""
-
-    def ledger_rule(self) -> LedgerRule: ...
-
-    def put_ledger_rule(self, rule: LedgerRule) -> None:
-        """For every process that uses the store, from its next call on."""
-
-    def trim_ledger(self, limit: int) -> int:
-        """Drop up to `limit` records that the rule no longer keeps, oldest first; returns how many."""
 
 
 @runtime_checkable
@@ -378,27 +401,6 @@ class Inspecting(Protocol):
     def vitals(self) -> Vitals: ...
 
 
-class GateUse(Struct, frozen=True):
-    """A gate that somebody holds, is parked at or stands in line for. `slots`: so many may pass it at once, for now.
-
-    `given`: the operator's number, where there is one.
-    """
-
-    name: str
-    slots: int
-    held: int
-    parked: int
-    given: int | None = None
-
-
-@runtime_checkable
-class Gated(Protocol):
-    """What a store may have besides: a look at its gates, which changes nothing."""
-
-    def gates(self, after: str, limit: int, prefix: str = "") -> list[GateUse]:
-        """Those in use whose names begin so, by name; go on with the last name, begin with an empty one."""
-
-
 @runtime_checkable
 class Transacting(Protocol):
     """What a store may have besides: a handler's transaction, which commits with the end of its job or not at all.
@@ -409,3 +411,28 @@ class Transacting(Protocol):
     def transaction(self, lease: Lease, verdict: Callable[[], Verdict]) -> AbstractContextManager[Any]: ...
 
     def atransaction(self, lease: Lease, verdict: Callable[[], Verdict]) -> AbstractAsyncContextManager[Any]: ...
+
+
+@runtime_checkable
+class Exporting(Protocol):
+    """What a store may have besides: all jobs of a range of ids in its own form, quicker than page by page."""
+
+    def id_extent(self) -> tuple[int, int]:
+        """The first and the last id that may exist; (1, 0) where there is none."""
+
+    def export(self, query: Query, first: int, last: int) -> Iterator[tuple[str, list[str], bytes]]:
+        """Blocks of whole CSV rows: whether of "runs" or "ended", their columns, the rows. One snapshot for all.
+
+        Rows may hold jobs outside of the range, and jobs that do not match by kind, tenant or subject.
+        """
+
+
+@runtime_checkable
+class Beating(Protocol):
+    """What a store may have besides: one heartbeat for all that an owner has claimed, done or under way."""
+
+    def beat(self, leases: Sequence[Lease], lease_for: timedelta) -> Heartbeat: ...
+
+
+OPTIONAL: Final = (Streaming, Exchanging, Inspecting, Transacting, Exporting, Beating)
+"""What some stores have besides the contract, each whole or not at all. Who uses one has another way without it."""

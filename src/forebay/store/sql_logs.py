@@ -17,6 +17,7 @@ from forebay.core.event import LogEntry
 from forebay.core.instant import Instant, Span, micros
 from forebay.core.policy import Retained
 from forebay.core.spec import QueueSpec
+from forebay.store.checks import check_offset
 from forebay.store.gate_tables import Cursor
 from forebay.store.log import Owned, Standing
 
@@ -58,8 +59,7 @@ class SqlLogs:
 
     def read(self, log: str, partition: int, after: int, limit: int) -> list[LogEntry]:
         place, first, following, _ = self._partition(log, partition)
-        if type(after) is not int or after < -1:
-            raise Invalid("after", f"{after!r} is no offset", "-1 reads from the start")
+        check_offset(after)
         if after + 1 < first:
             raise OffsetGone(log, partition, after + 1, first)
         rows = self._run("entries", place, min(after, _OFFSET_MOST), limit).fetchall()

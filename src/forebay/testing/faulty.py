@@ -24,20 +24,24 @@ from forebay.core.event import LogEntry
 from forebay.core.instant import Instant
 from forebay.core.job import Draft, Job, State
 from forebay.core.lease import Lease, Settled, Settlement
+from forebay.core.ledger import LedgerEntry, LedgerRule
 from forebay.core.presence import Presence
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
+from forebay.store.feeding import Place
 from forebay.store.log import Owned, Standing
 from forebay.store.protocol import (
     Backlog,
     CancelAnswer,
     Capabilities,
+    GateUse,
     Hold,
     Page,
     Promotion,
     Query,
     Receipt,
     Store,
+    Tally,
     Want,
 )
 
@@ -227,6 +231,33 @@ class FaultyStore:
 
     def workers(self, after: str, limit: int) -> list[Presence]:
         return self._call("workers", lambda: self.inner.workers(after, limit))
+
+    def gates(self, after: str, limit: int, prefix: str = "") -> list[GateUse]:
+        return self._call("gates", lambda: self.inner.gates(after, limit, prefix))
+
+    def fed(self, source: str) -> Place | None:
+        return self._call("fed", lambda: self.inner.fed(source))
+
+    def feed(self, source: str, before: Place | None, after: Place, drafts: Sequence[Draft]) -> Tally | None:
+        return self._call("feed", lambda: self.inner.feed(source, before, after, drafts))
+
+    def mend(self, pairs: Sequence[tuple[int, Draft]]) -> list[Receipt | None]:
+        return self._call("mend", lambda: self.inner.mend(pairs))
+
+    def ledger(self, after: int, limit: int) -> list[LedgerEntry]:
+        return self._call("ledger", lambda: self.inner.ledger(after, limit))
+
+    def ledger_extent(self) -> tuple[int, int]:
+        return self._call("ledger_extent", self.inner.ledger_extent)
+
+    def ledger_rule(self) -> LedgerRule:
+        return self._call("ledger_rule", self.inner.ledger_rule)
+
+    def put_ledger_rule(self, rule: LedgerRule) -> None:
+        self._call("put_ledger_rule", lambda: self.inner.put_ledger_rule(rule))
+
+    def trim_ledger(self, limit: int) -> int:
+        return self._call("trim_ledger", lambda: self.inner.trim_ledger(limit))
 
     def wait(self, queues: Sequence[str], timeout: timedelta) -> bool:
         return self._call("wait", lambda: self.inner.wait(queues, timeout))

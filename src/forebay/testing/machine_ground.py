@@ -12,7 +12,6 @@ from forebay.core.lease import Lease, Settlement
 from forebay.core.ledger import Change, LedgerEntry
 from forebay.core.limits import BATCH_MOST
 from forebay.core.spec import QueueSpec
-from forebay.store.protocol import Ledgered
 from forebay.testing.checkers import check_all, ledger
 from forebay.testing.clock import ManualClock
 from forebay.testing.machine_parts import GAVE_UP, HOLDING, JOBS, LOG, OUTCOMES, QUEUES, SCHEDULES, SPECS, START
@@ -84,7 +83,7 @@ class Ground(RuleBasedStateMachine):
     def _judge_ledger(self) -> None:
         """What the store itself wrote down: legal lives, of exactly the jobs that the model knows."""
         store = self.pair.store
-        if not isinstance(store, Ledgered):
+        if not store.ledger_rule().on:
             return
         first, following = store.ledger_extent()
         entries: list[LedgerEntry] = []

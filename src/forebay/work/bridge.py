@@ -13,12 +13,11 @@ from datetime import timedelta
 from threading import Event
 from typing import Final
 
-from forebay.core.errors import Unsupported
 from forebay.core.event import LogEntry
 from forebay.core.job import Draft
 from forebay.core.limits import BATCH_MOST
 from forebay.core.policy import check_between
-from forebay.store.feeding import Feeding, Place
+from forebay.store.feeding import Place
 from forebay.store.log import Owned
 from forebay.store.protocol import Store
 from forebay.work.readers import LEASE, Readers, keep_reading
@@ -42,11 +41,8 @@ class Bridge:
         lease: timedelta = LEASE,
         member: str | None = None,
     ) -> None:
-        if not isinstance(store, Feeding):
-            raise Unsupported(store.capabilities.name, "bridges", "use a store that can be fed")
         check_between("batch", batch, 1, BATCH_MOST)
         self._store = store
-        self._feeding: Feeding = store
         self._readers = Readers(store, log, group, member, lease)
         self._drafts = drafts
         self._batch = batch
@@ -76,12 +72,12 @@ class Bridge:
     def _bring_in(self, owned: Owned, entries: Sequence[LogEntry]) -> None:
         """What another member brought in already, or before a crash, is passed over; the place follows."""
         source = f"log/{self._readers.log}/{self._readers.group}/{owned.partition}"
-        known = self._feeding.fed(source)
+        known = self._store.fed(source)
         new = [entry for entry in entries if known is None or entry.offset > known.batch]
         last = entries[-1].offset
         if new:
             drafts = [draft for entry in new for draft in self._drafts(entry)]
-            tally = self._feeding.feed(source, known, Place(last, len(drafts), b""), drafts)
+            tally = self._store.feed(source, known, Place(last, len(drafts), b""), drafts)
             if tally is None:
                 return
             self.entries += len(new)

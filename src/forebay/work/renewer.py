@@ -4,12 +4,11 @@ What does not survive is lost: the pool is told, the handler may notice (`ctx.lo
 """
 
 from collections.abc import Sequence
-from datetime import timedelta
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
-from forebay.core.lease import Fence, Heartbeat, Lease
+from forebay.core.lease import Fence, Lease
 from forebay.core.limits import BATCH_MOST
-from forebay.store.protocol import Store
+from forebay.store.protocol import Beating, Store
 from forebay.work.options import Options
 
 
@@ -21,13 +20,6 @@ class Held(Protocol):
     def lose(self, fences: Sequence[Fence]) -> None: ...
 
     def ask_to_end(self, fences: Sequence[Fence]) -> None: ...
-
-
-@runtime_checkable
-class Beating(Protocol):
-    """What a store may have: one step for all that the owner of these leases has claimed, done or under way."""
-
-    def beat(self, leases: Sequence[Lease], lease_for: timedelta) -> Heartbeat: ...
 
 
 class Renewer:

@@ -31,7 +31,7 @@ from forebay.lab.chaos.recovery import lines_of, recovered
 from forebay.lab.chaos.scene import Bite, Impossible, Scene, Strike, Stuck, now, pause
 from forebay.lab.mix import QUEUE
 from forebay.lab.proof import EXITS, Answer, ProofFailed, Verdict, audit, audit_quickly
-from forebay.store.protocol import Ledgered, Query, Store
+from forebay.store.protocol import Query, Store
 from forebay.testing.checkers import ledger
 
 LOG: Final = "chaos.ndjson"
@@ -286,7 +286,6 @@ def percentile(times: list[float], share: float) -> float | None:
 
 def _entries(store: Store) -> list[LedgerEntry]:
     found: list[LedgerEntry] = []
-    if isinstance(store, Ledgered):
-        while page := store.ledger(found[-1].offset if found else -1, BATCH_MOST):
-            found += page
+    while page := store.ledger(found[-1].offset if found else -1, BATCH_MOST):
+        found += page
     return found

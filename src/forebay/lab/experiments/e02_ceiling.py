@@ -17,7 +17,6 @@ from forebay.lab.ground import Ground
 from forebay.lab.load import Load
 from forebay.lab.mix import QUEUE, SPEC
 from forebay.lab.probe import CLAIMS
-from forebay.store.protocol import Ledgered
 
 _SHAPE: Final = {"processes": 2, "concurrency": 256, "claim_batch": 100}
 _WITHOUT: Final = {
@@ -64,9 +63,7 @@ def _drained(case: Case, stage: Stage) -> None:
     app = stage.app(ground)
     seeded(app, idle_drafts(given["jobs"]))
     if without == "ledger":
-        store = app.store
-        assert isinstance(store, Ledgered)
-        store.put_ledger_rule(LedgerRule(on=False))
+        app.store.put_ledger_rule(LedgerRule(on=False))
     if without == "workers":
         _bare(case, stage, ground)
         return

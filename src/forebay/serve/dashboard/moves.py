@@ -18,14 +18,13 @@ from time import monotonic
 from typing import Any, Final, Literal, TypeAlias
 
 from forebay import redrive
-from forebay.core.errors import ForebayError, Invalid
+from forebay.core.errors import ForebayError
 from forebay.core.job import Job, State
 from forebay.core.limits import BATCH_MOST
 from forebay.serve.actor import Actor
 from forebay.serve.dashboard.views.finding import Filter, find
 from forebay.serve.ground import Ground
 from forebay.serve.problems import Problem
-from forebay.store.feeding import Mending
 from forebay.store.protocol import CancelAnswer, Store
 
 _log = logging.getLogger("forebay.serve")
@@ -92,9 +91,6 @@ class Moves:
         """Look for what it is about; nothing is changed yet."""
         if sum(each.under_way for each in self._moves.values()) >= UNDER_WAY_MOST:
             raise Problem(503, "busy", "Enough is being moved already", "wait until a move has ended, or stop one")
-        if move.patch is not None and not isinstance(self._ground.store, Mending):
-            name = self._ground.store.capabilities.name
-            raise Invalid("patch", f"{name} cannot replace a dead job", "redrive without a patch")
         self._moves[move.id] = move
         over = [each.id for each in self._moves.values() if not each.under_way]
         for old in over[: max(0, len(self._moves) - MOVES_MOST)]:

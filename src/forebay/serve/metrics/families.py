@@ -59,17 +59,16 @@ def fleet(tally: Tally) -> Iterator[Family]:
         yield histogram(name, f"{told} From the ledger.", seen)
 
 
-def following(follower: Follower | None) -> Iterator[Family]:
+def following(follower: Follower) -> Iterator[Family]:
     """How far the counting itself is."""
     yield gauge(
         "forebay_ledger_followed",
         "1: the fleet's counters come from the ledger. 0: there is none, or it is off: only this process is counted.",
-        [((), float(follower is not None and follower.written))],
+        [((), float(follower.written))],
     )
-    if follower is not None:
-        yield counter("forebay_ledger_gap_records_total", "Trimmed before they were counted.", [((), follower.gap)])
-        yield gauge("forebay_ledger_behind_records", "Not yet counted.", [((), follower.behind)])
-        yield gauge("forebay_ledger_offset", "The next record to be counted.", [((), follower.offset)])
+    yield counter("forebay_ledger_gap_records_total", "Trimmed before they were counted.", [((), follower.gap)])
+    yield gauge("forebay_ledger_behind_records", "Not yet counted.", [((), follower.behind)])
+    yield gauge("forebay_ledger_offset", "The next record to be counted.", [((), follower.offset)])
 
 
 def queues(watch: Watch, label: Callable[[str], str]) -> Iterator[Family]:

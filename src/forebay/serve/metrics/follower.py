@@ -11,7 +11,7 @@ from typing import Final
 from forebay.core.errors import OffsetGone
 from forebay.core.limits import BATCH_MOST
 from forebay.serve.metrics.tally import Tally
-from forebay.store.protocol import Ledgered
+from forebay.store.protocol import Store
 
 _EVERY: Final = 1.0
 _RULE_EVERY: Final = 10.0
@@ -26,7 +26,7 @@ class Follower:
 
     name = "follower"
 
-    def __init__(self, store: Ledgered, tally: Tally, *, whole: bool = False) -> None:
+    def __init__(self, store: Store, tally: Tally, *, whole: bool = False) -> None:
         """`whole`: from the first record that is kept; else from what comes next."""
         self._store = store
         self._tally = tally

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from forebay.core.limits import BATCH_MOST
 from forebay.serve.metrics.names import OTHER
-from forebay.store.protocol import Gated, GateUse
+from forebay.store.protocol import GateUse, Store
 from forebay.work.meter import Family, Labels, gauge
 
 GATES_MOST: Final = 20_000
@@ -63,7 +63,7 @@ def sort_of(name: str) -> Sort:
             return "", OTHER
 
 
-def gates_of(store: Gated) -> GatesSeen:
+def gates_of(store: Store) -> GatesSeen:
     """A bounded look, in pages."""
     sums: dict[Sort, GateSum] = {}
     after, read = "", 0

@@ -13,7 +13,7 @@ from forebay.serve.metrics.names import OTHER, Names
 from forebay.serve.metrics.readiness import Readiness
 from forebay.serve.metrics.tally import Tally
 from forebay.serve.metrics.watch import Watch
-from forebay.store.protocol import Ledgered, Store
+from forebay.store.protocol import Store
 from forebay.work.meter import Family, Labels
 from forebay.work.role import Role
 
@@ -26,17 +26,17 @@ class Metrics:
         self._names = names or Names()
         self.meters = Meters(self._names)
         self.tally = Tally(self._names)
-        self.follower = Follower(store, self.tally, whole=whole) if isinstance(store, Ledgered) else None
-        self.watch = Watch(store, self.tally if self.follower else None)
+        self.follower = Follower(store, self.tally, whole=whole)
+        self.watch = Watch(store, self.tally)
         self.readiness = Readiness(store, self.watch)
 
     @property
     def roles(self) -> list[Role]:
-        return [self.watch] if self.follower is None else [self.follower, self.watch]
+        return [self.follower, self.watch]
 
     def families(self) -> Iterator[Family]:
         """All of it, without a call of the store."""
-        counted = families.fleet(self.tally) if self.follower else ()
+        counted = families.fleet(self.tally) if self.follower.written or self.tally.records else ()
         return chain(
             counted,
             families.following(self.follower),

@@ -22,7 +22,7 @@ from forebay.core.names import is_reserved
 from forebay.serve.metrics.gates import GatesSeen, gates_of
 from forebay.serve.metrics.tally import Tally
 from forebay.store.log import Standing
-from forebay.store.protocol import Backlog, Gated, Inspecting, Query, Store, Vitals
+from forebay.store.protocol import Backlog, Inspecting, Query, Store, Vitals
 
 _EVERY: Final = 1.0
 _SLOWLY: Final = 10.0
@@ -85,7 +85,7 @@ class Watch:
 
     name = "watch"
 
-    def __init__(self, store: Store, tally: Tally | None) -> None:
+    def __init__(self, store: Store, tally: Tally) -> None:
         self._store = store
         self._tally = tally
         self._stalls = Stalls()
@@ -116,15 +116,14 @@ class Watch:
                 self.vitals = self._store.vitals()
             backlogs = [each for each in self._store.backlog() if not is_reserved(each.queue)]
             now = self._store.now()
-            tally = self._tally
-            claimed = {} if tally is None else {each.queue: tally.claimed_at(each.queue) for each in backlogs}
+            claimed = {each.queue: self._tally.claimed_at(each.queue) for each in backlogs}
             at = monotonic()
             self.seen = Seen(at, at - started, now, backlogs, self._stalls.judge(backlogs, claimed, now, at))
             if slowly:
                 self.dead_age = self._dead_ages(backlogs, now)
                 logs = [spec.name for spec in self._store.specs() if spec.is_log and not is_reserved(spec.name)]
                 self.standings = {log: self._store.groups(log, "", _GROUPS_MOST) for log in logs}
-                self.gates = gates_of(self._store) if isinstance(self._store, Gated) else GatesSeen()
+                self.gates = gates_of(self._store)
 
     def _dead_ages(self, backlogs: Sequence[Backlog], now: Instant) -> dict[str, Span]:
         """Of the queues with most dead letters; by the one with the smallest id, which is found without a sort."""

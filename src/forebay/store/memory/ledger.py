@@ -16,7 +16,7 @@ from forebay.core.event import Event, LedgerRuled, LedgerTrimmed
 from forebay.core.instant import Instant
 from forebay.core.ledger import LedgerEntry, LedgerRule, decode_record, encode_record
 from forebay.core.written import Told
-from forebay.store.checks import check_limit
+from forebay.store.checks import check_limit, check_offset, check_rule
 from forebay.store.memory.disk import Disk, RealDisk
 from forebay.store.memory.engine import Recorder
 from forebay.store.memory.facts import Facts
@@ -51,7 +51,8 @@ class LedgeredStore(MemoryStore):
         self._trim_next = facts.ledger.next + _RECORDS_PER_TRIM
 
     def ledger(self, after: int, limit: int) -> list[LedgerEntry]:
-        _check_read(after, limit)
+        check_limit("ledger", limit)
+        check_offset(after)
         return [LedgerEntry(told.offset, decode_record(told.record)) for told in self._read(after, limit)]
 
     def ledger_extent(self) -> tuple[int, int]:
@@ -72,8 +73,7 @@ class LedgeredStore(MemoryStore):
         return rule
 
     def put_ledger_rule(self, rule: LedgerRule) -> None:
-        if type(rule) is not LedgerRule:
-            raise Invalid("rule", f"{type(rule).__name__} is not a LedgerRule", "build a LedgerRule(on=…, keep=…)")
+        check_rule(rule)
         with self._lock:
             self._record(LedgerRuled(self._begin(), rule.on, rule.keep, rule.keep_bytes))
             lsn = self._lsn
@@ -171,7 +171,8 @@ class LedgerReader:
             ) from None
 
     def ledger(self, after: int, limit: int) -> list[LedgerEntry]:
-        _check_read(after, limit)
+        check_limit("ledger", limit)
+        check_offset(after)
         with self._reading:
             upto, following = self._held(after)
             count = min(limit, following - after - 1)
@@ -225,9 +226,3 @@ class LedgerReader:
 
 def _newest_snapshot(names: Iterable[str]) -> int:
     return max((lsn for name in names if (lsn := snapshot_lsn(name)) is not None), default=0)
-
-
-def _check_read(after: int, limit: int) -> None:
-    check_limit("ledger", limit)
-    if type(after) is not int or after < -1:
-        raise Invalid("after", f"{after!r} is no offset", "-1 reads from the start")

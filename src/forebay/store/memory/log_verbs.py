@@ -10,7 +10,7 @@ from forebay.core.event import Appended, Committed, LogEntry, PartitionsOwned, T
 from forebay.core.instant import Instant, Span, checked_instant, micros
 from forebay.core.names import check_name
 from forebay.core.policy import Retained
-from forebay.store.checks import check_epoch, check_limit, checked_entries, checked_member
+from forebay.store.checks import check_epoch, check_limit, check_offset, checked_entries, checked_member
 from forebay.store.log import Owned, Standing
 from forebay.store.memory.feed import FeedVerbs
 from forebay.store.memory.logs import Partition
@@ -45,8 +45,7 @@ class LogVerbs(FeedVerbs):
         with self._lock:
             self._begin()
             place = self._partition(log, partition)
-            if type(after) is not int or after < -1:
-                raise Invalid("after", f"{after!r} is no offset", "-1 reads from the start")
+            check_offset(after)
             if after + 1 < place.first:
                 raise OffsetGone(log, partition, after + 1, place.first)
             entries = place.read(after, limit)

@@ -88,7 +88,7 @@ class QueueVerbs(GateVerbs):
         return pictures
 
     def put_spec(self, spec: QueueSpec) -> None:
-        check_spec(self.capabilities, spec)
+        check_spec(spec)
         with self._lock:
             now = self._begin()
             known = self._facts.specs.get(spec.name)

@@ -10,10 +10,10 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from forebay.core.errors import Invalid, OffsetGone
+from forebay.core.errors import OffsetGone
 from forebay.core.instant import Instant
 from forebay.core.ledger import Change, LedgerEntry, LedgerRule, Record, Span
-from forebay.store.checks import check_limit
+from forebay.store.checks import check_limit, check_offset, check_rule
 from forebay.store.postgres.base import Turn
 from forebay.store.postgres.transaction import Transactions
 
@@ -34,8 +34,7 @@ class LedgerVerbs(Transactions):
 
     def ledger(self, after: int, limit: int) -> list[LedgerEntry]:
         check_limit("ledger", limit)
-        if type(after) is not int or after < -1:
-            raise Invalid("after", f"{after!r} is no offset", "-1 reads from the start")
+        check_offset(after)
         rows = self._server.query(_READ, (min(after, _OFFSET_MOST), limit))
         if len(rows) < limit or rows[0][0] != after + 1:
             first, _ = self.ledger_extent()
@@ -53,8 +52,7 @@ class LedgerVerbs(Transactions):
         return LedgerRule(*self._server.query(_RULE)[0])
 
     def put_ledger_rule(self, rule: LedgerRule) -> None:
-        if type(rule) is not LedgerRule:
-            raise Invalid("rule", f"{type(rule).__name__} is not a LedgerRule", "build a LedgerRule(on=…, keep=…)")
+        check_rule(rule)
         self._write(lambda turn: _put_rule(turn, rule), gated=False)
 
     def trim_ledger(self, limit: int) -> int:

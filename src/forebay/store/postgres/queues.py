@@ -104,7 +104,7 @@ class QueueVerbs(GateVerbs):
         return backlogs
 
     def put_spec(self, spec: QueueSpec) -> None:
-        check_spec(self.capabilities, spec)
+        check_spec(spec)
         self._write(lambda turn: _put_spec(turn, spec), gated=False)
         self._specs.reload([spec.name])
 

@@ -2,7 +2,7 @@
 
 from forebay.core.limits import AHEAD_MOST, SLOTS_MOST
 from forebay.core.policy import check_between
-from forebay.store.checks import check_gate, check_ids, check_limit, checked_condition
+from forebay.store.checks import check_gate, check_gates_page, check_ids, checked_condition
 from forebay.store.protocol import GateUse, Hold
 from forebay.store.redis.row import sids
 from forebay.store.redis.settling import Settling
@@ -17,11 +17,9 @@ class GateVerbs(Settling):
             check_between("gate limit", limit, 0, SLOTS_MOST)
         self._call("set_gate", name, "" if limit is None else limit)
 
-    def gates(self, after: str, limit: int) -> list[GateUse]:
-        check_limit("gates", limit)
-        if after != "":
-            check_gate(after)
-        return [GateUse(name.decode(), *numbers) for name, *numbers in self._call("gates", after, limit)]
+    def gates(self, after: str, limit: int, prefix: str = "") -> list[GateUse]:
+        check_gates_page(after, limit, prefix)
+        return [GateUse(name.decode(), *numbers) for name, *numbers in self._call("gates", after, limit, prefix)]
 
     def release(self, condition: str, count: int, value: str | None = None) -> int:
         name = checked_condition(condition, count, value)

@@ -9,9 +9,9 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from forebay.core.errors import Invalid, OffsetGone
+from forebay.core.errors import OffsetGone
 from forebay.core.ledger import LedgerEntry, LedgerRule, Record, Span, Trait
-from forebay.store.checks import check_limit
+from forebay.store.checks import check_limit, check_offset, check_rule
 from forebay.store.redis.queues import QueueVerbs
 
 _OFFSET_MOST: Final = 2**53 - 2
@@ -23,8 +23,7 @@ class LedgerVerbs(QueueVerbs):
 
     def ledger(self, after: int, limit: int) -> list[LedgerEntry]:
         check_limit("ledger", limit)
-        if type(after) is not int or after < -1:
-            raise Invalid("after", f"{after!r} is no offset", "-1 reads from the start")
+        check_offset(after)
         first, _, *entries = self._call("ledger", min(after, _OFFSET_MOST), limit)
         if after + 1 < first:
             raise OffsetGone("ledger", 0, after + 1, first)
@@ -39,8 +38,7 @@ class LedgerVerbs(QueueVerbs):
         return LedgerRule(not off, keep, keep_bytes)
 
     def put_ledger_rule(self, rule: LedgerRule) -> None:
-        if type(rule) is not LedgerRule:
-            raise Invalid("rule", f"{type(rule).__name__} is not a LedgerRule", "build a LedgerRule(on=…, keep=…)")
+        check_rule(rule)
         self._call("put_rule", int(not rule.on), rule.keep, rule.keep_bytes)
 
     def trim_ledger(self, limit: int) -> int:

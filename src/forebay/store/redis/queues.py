@@ -65,7 +65,7 @@ class QueueVerbs(GateVerbs):
         return [_backlog(each, now) for each in told]
 
     def put_spec(self, spec: QueueSpec) -> None:
-        check_spec(self.capabilities, spec)
+        check_spec(spec)
         name = spec.name
         facts = (spec.to_json(), packed(rule_of(spec)))
 

@@ -7,14 +7,12 @@ weaker only by the operator's word in the URL. The server's clock alone decides;
 from typing import Final
 
 from forebay.core.clock import Clock
-from forebay.core.features import Feature
 from forebay.store.protocol import Capabilities, Vitals
 from forebay.store.redis.health import delivery_of, look, vitals_of
 from forebay.store.redis.logs import Logs
 from forebay.store.redis.presence import PresenceVerbs
 
 _SETTLE_MEMORY: Final = 65_536
-LACKS: Final[frozenset[Feature]] = frozenset()
 
 
 class RedisStore(Logs, PresenceVerbs):
@@ -31,7 +29,6 @@ class RedisStore(Logs, PresenceVerbs):
             processes="many",
             settle_memory=_SETTLE_MEMORY,
             lease_grain=0.0,
-            lacks=LACKS,
         )
 
     def vitals(self) -> Vitals:

@@ -7,10 +7,10 @@ head, which every call reads anew: a rule that another process put holds from th
 import sqlite3
 from typing import Final
 
-from forebay.core.errors import Invalid, OffsetGone
+from forebay.core.errors import OffsetGone
 from forebay.core.ledger import LedgerEntry, LedgerRule, decode_record
 from forebay.core.scribe import Scribe
-from forebay.store.checks import check_limit
+from forebay.store.checks import check_limit, check_offset, check_rule
 from forebay.store.sqlite.queries import statement
 from forebay.store.sqlite.queues import QueueVerbs
 from forebay.store.sqlite.turn import Head, Turn
@@ -25,8 +25,7 @@ class LedgerVerbs(QueueVerbs):
 
     def ledger(self, after: int, limit: int) -> list[LedgerEntry]:
         check_limit("ledger", limit)
-        if type(after) is not int or after < -1:
-            raise Invalid("after", f"{after!r} is no offset", "-1 reads from the start")
+        check_offset(after)
         with self._read() as (reader, _):
             first = _head(reader).ledger_first
             if after + 1 < first:
@@ -45,8 +44,7 @@ class LedgerVerbs(QueueVerbs):
         return LedgerRule(head.ledger_on == 1, head.ledger_keep, head.ledger_keep_bytes)
 
     def put_ledger_rule(self, rule: LedgerRule) -> None:
-        if type(rule) is not LedgerRule:
-            raise Invalid("rule", f"{type(rule).__name__} is not a LedgerRule", "build a LedgerRule(on=…, keep=…)")
+        check_rule(rule)
         self._write(lambda turn: _put_rule(turn, rule))
 
     def trim_ledger(self, limit: int) -> int:

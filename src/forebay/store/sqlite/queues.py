@@ -118,7 +118,7 @@ class QueueVerbs(GateVerbs):
             return [_backlog(reader, name, now) for name in names]
 
     def put_spec(self, spec: QueueSpec) -> None:
-        check_spec(self.capabilities, spec)
+        check_spec(spec)
         self._write(lambda turn: _put_spec(turn, spec))
 
     def pause(self, queue: str, until: Instant | None = None) -> None:

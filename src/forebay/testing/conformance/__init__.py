@@ -20,10 +20,12 @@ from forebay.testing.conformance import (
     bad_input,
     browsing,
     capacity,
+    contract,
     costs,
     dead,
     explaining,
     feeding,
+    gate_pages,
     gates,
     graves,
     holdups,
@@ -72,6 +74,7 @@ __all__ = [
 ]
 
 _THEMES = (
+    contract,
     acceptance,
     bad_input,
     bad_calls,
@@ -83,6 +86,7 @@ _THEMES = (
     settling,
     results,
     gates,
+    gate_pages,
     costs,
     rates,
     releasing,

@@ -1,8 +1,7 @@
 """One promise of the contract, and the function that checks it.
 
 `@case` turns a function into a `Case`: its name is the promise, its module the theme, its body the proof. A case that
-only holds for stores which claim something is marked `@case_if(Need.…)`, one for stores which do not lack something
-`@case_if(Feature.…)`; for the others it is reported as not claimed.
+only holds for stores which claim something is marked `@case_if(Need.…)`; for the others it is reported as not claimed.
 """
 
 from collections.abc import Callable
@@ -10,7 +9,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias, TypeVar
 
-from forebay.core.features import Feature
 from forebay.store.protocol import Capabilities
 from forebay.testing.conformance.harness import Harness
 
@@ -42,7 +40,7 @@ class Case:
     name: str
     theme: str
     check: Check
-    need: Need | Feature = Need.NOTHING
+    need: Need = Need.NOTHING
 
     @property
     def sentence(self) -> str:
@@ -54,16 +52,12 @@ def case(check: Check) -> Case:
     return _named(check, Need.NOTHING)
 
 
-def case_if(need: Need | Feature) -> Callable[[Check], Case]:
+def case_if(need: Need) -> Callable[[Check], Case]:
     """For stores that claim it."""
     return lambda check: _named(check, need)
 
 
-def claimed(need: Need | Feature, capabilities: Capabilities) -> bool:
-    return need.claimed(capabilities) if isinstance(need, Need) else need not in capabilities.lacks
-
-
-def _named(check: Check, need: Need | Feature) -> Case:
+def _named(check: Check, need: Need) -> Case:
     return Case(check.__name__, check.__module__.rpartition(".")[2], check, need)
 
 

@@ -1,17 +1,16 @@
 """Jobs that cost more than one: they take as many slots as they cost, and nobody passes one that waits for room."""
 
 from forebay.core.errors import Invalid
-from forebay.core.features import Feature
 from forebay.core.gate import condition_gate
 from forebay.core.job import State
 from forebay.core.outcome import Ack, Cancel, DeadLetter, Release, Retry, Verdict
 from forebay.core.policy import AtMost, KeepFor, Priority, Until
-from forebay.testing.conformance.case import case_if, refused
+from forebay.testing.conformance.case import case, refused
 from forebay.testing.conformance.harness import ERROR, LONG, SECOND, Harness
 from forebay.testing.conformance.racing import answers, race
 
 
-@case_if(Feature.COST)
+@case
 def a_job_shows_what_it_costs_wherever_it_is(h: Harness) -> None:
     h.spec(retention=KeepFor(LONG))
     dear, cheap = h.one(cost=7), h.one()
@@ -27,14 +26,14 @@ def a_job_shows_what_it_costs_wherever_it_is(h: Harness) -> None:
     assert [job.cost for job in h.jobs()] == [7, 1, 3]
 
 
-@case_if(Feature.COST)
+@case
 def neighbours_of_other_costs_keep_their_own(h: Harness) -> None:
     ids = [receipt.id for receipt in h.send(*[h.draft(cost=cost) for cost in (1, 5, 5, 1, 2)])]
     assert [lease.job.cost for lease in h.claim(5)] == [1, 5, 5, 1, 2]
     assert [h.get(job_id).cost for job_id in ids] == [1, 5, 5, 1, 2]
 
 
-@case_if(Feature.COST)
+@case
 def a_dear_job_takes_as_many_slots_as_it_costs(h: Harness) -> None:
     h.spec(eligibility=AtMost(4))
     dear, first, second = h.one(cost=3), h.one(), h.one()
@@ -42,7 +41,7 @@ def a_dear_job_takes_as_many_slots_as_it_costs(h: Harness) -> None:
     assert h.state(second) is State.WAITING
 
 
-@case_if(Feature.COST)
+@case
 def every_verdict_gives_all_of_its_slots_back(h: Harness) -> None:
     verdicts: list[Verdict] = [Ack(), Retry(h.short, ERROR), DeadLetter(ERROR), Release(h.short), Cancel()]
     for number, verdict in enumerate(verdicts):
@@ -55,7 +54,7 @@ def every_verdict_gives_all_of_its_slots_back(h: Harness) -> None:
         assert h.claim(3, queue) == []
 
 
-@case_if(Feature.COST)
+@case
 def a_small_job_does_not_pass_a_dear_one_that_waits_for_room(h: Harness) -> None:
     h.spec(eligibility=AtMost(4))
     h.one(cost=2)
@@ -67,7 +66,7 @@ def a_small_job_does_not_pass_a_dear_one_that_waits_for_room(h: Harness) -> None
     assert [lease.job.id for lease in h.claim(4)] == [dear, small]
 
 
-@case_if(Feature.COST)
+@case
 def nor_does_one_of_the_same_batch(h: Harness) -> None:
     h.spec(eligibility=AtMost(4))
     h.one(cost=2)
@@ -79,7 +78,7 @@ def nor_does_one_of_the_same_batch(h: Harness) -> None:
     assert h.state(small) is State.WAITING
 
 
-@case_if(Feature.COST)
+@case
 def one_that_goes_before_it_takes_what_room_there_is(h: Harness) -> None:
     h.spec(eligibility=AtMost(4), selection=Priority())
     h.one(cost=3)
@@ -90,7 +89,7 @@ def one_that_goes_before_it_takes_what_room_there_is(h: Harness) -> None:
     assert h.state(dear) is State.WAITING
 
 
-@case_if(Feature.COST)
+@case
 def those_behind_a_dear_job_go_on_when_it_is_cancelled(h: Harness) -> None:
     h.spec(eligibility=AtMost(4))
     h.one(cost=2)
@@ -101,7 +100,7 @@ def those_behind_a_dear_job_go_on_when_it_is_cancelled(h: Harness) -> None:
     assert [lease.job.id for lease in h.claim(4)] == [small, other]
 
 
-@case_if(Feature.COST)
+@case
 def those_behind_a_dear_job_go_on_when_it_expires(h: Harness) -> None:
     h.spec(eligibility=AtMost(4))
     h.one(cost=2)
@@ -112,14 +111,14 @@ def those_behind_a_dear_job_go_on_when_it_expires(h: Harness) -> None:
     assert h.state(dear) is State.DEAD
 
 
-@case_if(Feature.COST)
+@case
 def who_costs_more_than_a_gate_ever_has_is_refused(h: Harness) -> None:
     h.spec(eligibility=AtMost(4))
     with h.unchanged():
         refused(Invalid, lambda: h.send(h.draft(), h.draft(cost=5)))
 
 
-@case_if(Feature.COST)
+@case
 def who_costs_more_than_a_smaller_number_leaves_goes_alone(h: Harness) -> None:
     h.spec(eligibility=AtMost(4))
     h.store.set_gate("cap/q", 2)
@@ -133,7 +132,7 @@ def who_costs_more_than_a_smaller_number_leaves_goes_alone(h: Harness) -> None:
     assert h.take().job.id == last
 
 
-@case_if(Feature.COST)
+@case
 def a_condition_is_passed_by_as_much_as_it_has(h: Harness) -> None:
     h.spec(eligibility=Until("stock"))
     first, second = h.one(cost=3), h.one(cost=3)
@@ -143,7 +142,7 @@ def a_condition_is_passed_by_as_much_as_it_has(h: Harness) -> None:
     assert [lease.job.id for lease in h.claim(4)] == [second]
 
 
-@case_if(Feature.COST)
+@case
 def a_redriven_job_costs_what_it_did(h: Harness) -> None:
     h.spec(eligibility=AtMost(3))
     dead = h.dead(cost=3)
@@ -156,7 +155,7 @@ def a_redriven_job_costs_what_it_did(h: Harness) -> None:
     assert h.claim(3) == []
 
 
-@case_if(Feature.COST)
+@case
 def under_racing_workers_no_more_is_held_than_there_is(h: Harness) -> None:
     h.spec(eligibility=AtMost(10))
     costs = {h.one(cost=1 + number % 4): 1 + number % 4 for number in range(48)}

@@ -3,7 +3,6 @@
 from datetime import timedelta
 
 from forebay.core.errors import QueueFull
-from forebay.core.features import Feature
 from forebay.core.instant import hours
 from forebay.core.job import Job, State
 from forebay.core.lease import Settled
@@ -11,8 +10,7 @@ from forebay.core.ledger import Change
 from forebay.core.limits import BATCH_MOST
 from forebay.core.outcome import DeadLetter
 from forebay.core.policy import AtMost, Bounded, DeadLetters, InOrder, KeepFor, Reject, Routing
-from forebay.store.protocol import Ledgered
-from forebay.testing.conformance.case import case, case_if, refused
+from forebay.testing.conformance.case import Need, case, case_if, refused
 from forebay.testing.conformance.harness import ERROR, QUEUE, SECOND, Harness
 from forebay.testing.conformance.racing import answers, race
 
@@ -28,7 +26,7 @@ def _keeping(keep: timedelta | None = None, most: int | None = None) -> Routing:
     return Routing(dead=DeadLetters(keep=keep, most=most))
 
 
-@case_if(Feature.DEAD_LETTERS)
+@case
 def a_dead_letter_lies_in_the_queue_that_its_own_one_names(h: Harness) -> None:
     h.spec(routing=_EDGE)
     job_id = h.dead(payload={"a": 1}, tenant="t", priority=3)
@@ -40,7 +38,7 @@ def a_dead_letter_lies_in_the_queue_that_its_own_one_names(h: Harness) -> None:
     assert (h.backlog().dead, h.backlog().depth, h.backlog(_GRAVES).dead) == (0, 0, 1)
 
 
-@case_if(Feature.DEAD_LETTERS)
+@case
 def nobody_is_handed_a_dead_letter_by_the_queue_where_it_lies(h: Harness) -> None:
     h.spec(routing=_EDGE)
     h.spec(_GRAVES)
@@ -51,7 +49,7 @@ def nobody_is_handed_a_dead_letter_by_the_queue_where_it_lies(h: Harness) -> Non
     assert h.backlog(_GRAVES).dead == 1
 
 
-@case_if(Feature.DEAD_LETTERS)
+@case
 def a_redrive_sends_a_dead_letter_home(h: Harness) -> None:
     h.spec(routing=_EDGE)
     job_id = h.dead()
@@ -62,7 +60,7 @@ def a_redrive_sends_a_dead_letter_home(h: Harness) -> None:
     h.nothing_left(QUEUE, _GRAVES)
 
 
-@case_if(Feature.DEAD_LETTERS)
+@case
 def a_job_may_go_to_the_dead_letters_again_and_again(h: Harness) -> None:
     h.spec(routing=_EDGE)
     job_id = h.dead()
@@ -73,7 +71,7 @@ def a_job_may_go_to_the_dead_letters_again_and_again(h: Harness) -> None:
     assert (h.get(job_id).delivery, h.backlog(_GRAVES).dead) == (4, 1)
 
 
-@case_if(Feature.DEAD_LETTERS)
+@case
 def the_bound_of_home_decides_whether_a_dead_letter_may_come_back(h: Harness) -> None:
     h.spec(routing=_EDGE, capacity=Bounded(1, Reject()))
     h.spec(_GRAVES, capacity=Bounded(1, Reject()))
@@ -86,7 +84,7 @@ def the_bound_of_home_decides_whether_a_dead_letter_may_come_back(h: Harness) ->
     assert h.store.redrive([dead]) == [dead]
 
 
-@case_if(Feature.DEAD_LETTERS)
+@case
 def dead_letters_take_no_room_where_they_lie(h: Harness) -> None:
     h.spec(routing=_EDGE)
     h.spec(_GRAVES, capacity=Bounded(1, Reject()))
@@ -95,7 +93,7 @@ def dead_letters_take_no_room_where_they_lie(h: Harness) -> None:
     assert h.one(queue=_GRAVES)
 
 
-@case_if(Feature.DEAD_LETTERS)
+@case
 def an_expired_job_goes_the_same_way(h: Harness) -> None:
     h.spec(routing=_EDGE, eligibility=AtMost(1))
     holder = h.one()
@@ -114,7 +112,7 @@ def an_expired_job_goes_the_same_way(h: Harness) -> None:
     assert h.drain("other") == [ready]
 
 
-@case_if(Feature.DEAD_LETTERS)
+@case
 def an_expired_job_that_a_claim_meets_goes_there_too(h: Harness) -> None:
     h.spec(routing=_EDGE)
     late, good = h.one(expires_at=h.now() + h.short), h.one()
@@ -125,7 +123,7 @@ def an_expired_job_that_a_claim_meets_goes_there_too(h: Harness) -> None:
     assert _places(h.get(late)) == (State.DEAD, _GRAVES, QUEUE)
 
 
-@case_if(Feature.DEAD_LETTERS)
+@case
 def a_repeated_settle_of_a_dead_letter_elsewhere_is_answered_alike(h: Harness) -> None:
     h.spec(routing=_EDGE)
     h.one()
@@ -136,7 +134,7 @@ def a_repeated_settle_of_a_dead_letter_elsewhere_is_answered_alike(h: Harness) -
     assert h.backlog(_GRAVES).dead == 1
 
 
-@case_if(Feature.DEAD_LETTERS)
+@case
 def only_the_dead_of_a_batch_go_elsewhere(h: Harness) -> None:
     h.spec(routing=_EDGE, retention=KeepFor(hours(1)))
     ids = h.enqueue(6)
@@ -153,7 +151,7 @@ def only_the_dead_of_a_batch_go_elsewhere(h: Harness) -> None:
     ]
 
 
-@case_if(Feature.DEAD_LETTERS)
+@case
 def a_dead_head_elsewhere_blocks_its_line_all_the_same(h: Harness) -> None:
     h.spec(routing=_EDGE, eligibility=InOrder(dead_head="block"))
     head = h.dead(subject="s")
@@ -164,7 +162,7 @@ def a_dead_head_elsewhere_blocks_its_line_all_the_same(h: Harness) -> None:
     h.nothing_left()
 
 
-@case_if(Feature.DEAD_LETTERS)
+@case
 def the_newest_rule_holds_for_those_who_die_from_now_on(h: Harness) -> None:
     before = h.dead()
     h.spec(routing=_EDGE)
@@ -176,7 +174,7 @@ def the_newest_rule_holds_for_those_who_die_from_now_on(h: Harness) -> None:
     assert {h.get(job_id).queue for job_id in (before, after, again)} == {QUEUE}
 
 
-@case_if(Feature.DEAD_LETTERS)
+@case
 def dead_letters_are_forgotten_when_their_time_is_over(h: Harness) -> None:
     h.spec(routing=_keeping(keep=h.brief))
     job_id = h.dead()
@@ -187,7 +185,7 @@ def dead_letters_are_forgotten_when_their_time_is_over(h: Harness) -> None:
     assert h.store.redrive([job_id]) == []
 
 
-@case_if(Feature.DEAD_LETTERS)
+@case
 def a_redriven_dead_letter_is_not_forgotten(h: Harness) -> None:
     h.spec(routing=_keeping(keep=h.brief))
     job_id = h.dead()
@@ -197,7 +195,7 @@ def a_redriven_dead_letter_is_not_forgotten(h: Harness) -> None:
     assert h.drain() == [job_id]
 
 
-@case_if(Feature.DEAD_LETTERS)
+@case
 def how_long_is_for_the_queue_to_say_where_they_lie(h: Harness) -> None:
     h.spec(routing=_EDGE)
     h.spec(_GRAVES, routing=_keeping(keep=h.brief))
@@ -211,7 +209,7 @@ def how_long_is_for_the_queue_to_say_where_they_lie(h: Harness) -> None:
     assert h.state(job_id) is State.DEAD
 
 
-@case_if(Feature.DEAD_LETTERS)
+@case
 def no_more_dead_letters_lie_there_than_the_queue_keeps(h: Harness) -> None:
     h.spec(routing=_EDGE)
     h.spec(_GRAVES, routing=_keeping(most=2))
@@ -224,7 +222,7 @@ def no_more_dead_letters_lie_there_than_the_queue_keeps(h: Harness) -> None:
     assert [job.id for job in h.jobs(state=State.DEAD)] == [*ids[3:], other]
 
 
-@case_if(Feature.DEAD_LETTERS)
+@case
 def a_smaller_number_counts_for_those_that_lie_there_already(h: Harness) -> None:
     ids = []
     for _ in range(4):
@@ -236,7 +234,7 @@ def a_smaller_number_counts_for_those_that_lie_there_already(h: Harness) -> None
     assert [job.id for job in h.jobs()] == ids[3:]
 
 
-@case_if(Feature.DEAD_LETTERS)
+@case
 def redriven_and_purged_ones_make_room_for_other_dead_letters(h: Harness) -> None:
     h.spec(routing=_keeping(most=2))
     first, second = h.dead(), h.dead()
@@ -249,7 +247,7 @@ def redriven_and_purged_ones_make_room_for_other_dead_letters(h: Harness) -> Non
     assert h.backlog().dead == 2
 
 
-@case_if(Feature.DEAD_LETTERS)
+@case
 def racing_deaths_and_redrives_lose_nobody(h: Harness) -> None:
     h.spec(routing=_EDGE)
     ids = h.enqueue(24)
@@ -262,7 +260,7 @@ def racing_deaths_and_redrives_lose_nobody(h: Harness) -> None:
     h.nothing_left(QUEUE, _GRAVES)
 
 
-@case_if(Feature.PURGE_ONE)
+@case
 def one_queue_is_purged_alone(h: Harness) -> None:
     mine, other = h.dead(), h.dead(queue="other")
     h.advance(2)
@@ -272,7 +270,7 @@ def one_queue_is_purged_alone(h: Harness) -> None:
     assert h.store.purge(State.DEAD, h.now(), 10) == 1
 
 
-@case_if(Feature.PURGE_ONE)
+@case
 def purging_one_queue_is_bounded_and_oldest_first(h: Harness) -> None:
     ids = []
     for number in range(6):
@@ -282,7 +280,7 @@ def purging_one_queue_is_bounded_and_oldest_first(h: Harness) -> None:
     assert [job.id for job in h.jobs()] == [ids[0], ids[2], ids[4], ids[5]]
 
 
-@case_if(Feature.PURGE_ONE)
+@case
 def purging_one_queue_takes_one_state_only(h: Harness) -> None:
     h.spec(retention=KeepFor(hours(1)))
     dead, done = h.dead(), h.one()
@@ -292,7 +290,7 @@ def purging_one_queue_takes_one_state_only(h: Harness) -> None:
     assert (h.state(dead), h.state(done)) == (State.DEAD, None)
 
 
-@case_if(Feature.DEAD_LETTERS)
+@case
 def dead_letters_elsewhere_outlive_a_reopening(h: Harness) -> None:
     h.spec(routing=_EDGE)
     h.spec(_GRAVES, routing=_keeping(most=2))
@@ -306,10 +304,8 @@ def dead_letters_elsewhere_outlive_a_reopening(h: Harness) -> None:
     assert h.drain() == ids[:1]
 
 
-@case_if(Feature.DEAD_LETTERS)
+@case_if(Need.DURABLE)
 def the_ledger_tells_of_dead_letters_under_the_queue_that_they_died_in(h: Harness) -> None:
-    if not isinstance(h.store, Ledgered):
-        return
     h.spec(routing=_EDGE)
     h.spec(_GRAVES, routing=_keeping(most=1))
     first, second = h.dead(), h.dead()

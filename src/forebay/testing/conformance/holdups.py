@@ -1,6 +1,5 @@
 """What holds a queue up, told in its backlog: how long somebody has been parked, and lines that a dead head blocks."""
 
-from forebay.core.features import Feature
 from forebay.core.gate import condition_gate
 from forebay.core.instant import hours
 from forebay.core.job import State
@@ -53,7 +52,7 @@ def who_was_cancelled_is_parked_no_longer(h: Harness) -> None:
     assert h.backlog().oldest_parked < h.short
 
 
-@case_if(Feature.RATE)
+@case
 def who_waits_for_a_rate_is_parked(h: Harness) -> None:
     h.spec(eligibility=Rate(1, hours(1)))
     h.enqueue(2)
@@ -62,9 +61,9 @@ def who_waits_for_a_rate_is_parked(h: Harness) -> None:
     assert h.short <= h.backlog().oldest_parked < 2 * h.short
 
 
-@case_if(Feature.DEAD_LETTERS)
+@case
 def who_dies_at_a_gate_and_lies_elsewhere_is_parked_no_longer(h: Harness) -> None:
-    gates = (AtMost(1), Rate(1, hours(1))) if Feature.RATE not in h.store.capabilities.lacks else (AtMost(1),)
+    gates = (AtMost(1), Rate(1, hours(1)))
     for number, gate in enumerate(gates):
         queue = f"q{number}"
         h.spec(queue, eligibility=gate, routing=Routing(dead=DeadLetters("graves")))
@@ -128,7 +127,7 @@ def lines_of_a_queue_whose_name_begins_alike_are_not_its_own(h: Harness) -> None
     assert [h.backlog(queue).blocked for queue in ("q", "q0", "q.a", "q-b")] == [0, 1, 2, 3]
 
 
-@case_if(Feature.DEAD_LETTERS)
+@case
 def a_line_is_blocked_by_a_dead_head_that_lies_elsewhere(h: Harness) -> None:
     h.spec(eligibility=_BLOCK, routing=Routing(dead=DeadLetters("graves")))
     head = h.dead(subject="s")

@@ -15,7 +15,6 @@ from forebay.core.ledger import Change, LedgerEntry, Record, Span, Trait
 from forebay.core.outcome import Ack, Cancel, DeadLetter, Release, Retry, Verdict
 from forebay.core.policy import Bounded, KeepFor, LatestWins, Retained
 from forebay.core.schedule import Schedule
-from forebay.store.protocol import Ledgered
 from forebay.testing.checkers.ledger import kind_of
 from forebay.testing.conformance.case import Need, case_if, refused
 from forebay.testing.conformance.harness import ERROR, LONG, SECOND, Harness
@@ -33,15 +32,10 @@ class Told(NamedTuple):
     trait: Trait
 
 
-def book(h: Harness) -> Ledgered:
-    assert isinstance(h.store, Ledgered), "a durable store keeps a ledger"
-    return h.store
-
-
 def entries(h: Harness, after: int = -1) -> list[LedgerEntry]:
     """Everything behind an offset, page by page."""
     found: list[LedgerEntry] = []
-    while page := book(h).ledger(found[-1].offset if found else after, 1_000):
+    while page := h.store.ledger(found[-1].offset if found else after, 1_000):
         found += page
     return found
 
@@ -57,7 +51,7 @@ def told(record: Record) -> list[Told]:
 
 def written(h: Harness, action: Callable[[], object]) -> list[Record]:
     """The records that an action leaves."""
-    before = book(h).ledger_extent()[1]
+    before = h.store.ledger_extent()[1]
     action()
     return [entry.record for entry in entries(h, before - 1)]
 
@@ -314,7 +308,7 @@ def a_call_that_changes_nothing_leaves_nothing(h: Harness) -> None:
         lambda: h.store.enqueue([]),
         lambda: h.store.settle([]),
         h.jobs,
-        lambda: book(h).trim_ledger(10),
+        lambda: h.store.trim_ledger(10),
     ):
         assert written(h, action) == []
 

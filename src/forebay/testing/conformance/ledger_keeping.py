@@ -10,7 +10,7 @@ from forebay.core.outcome import Ack, DeadLetter, Release, Retry, Verdict
 from forebay.testing.checkers import ledger as violations
 from forebay.testing.conformance.case import Need, case_if, refused
 from forebay.testing.conformance.harness import ERROR, Harness
-from forebay.testing.conformance.ledger import book, entries, written
+from forebay.testing.conformance.ledger import entries, written
 from forebay.testing.conformance.racing import answers, race
 
 _ALWAYS = LedgerRule(keep=86_400_000_000, keep_bytes=2**40)
@@ -24,7 +24,7 @@ def offsets_are_dense_from_the_first_call_on(h: Harness) -> None:
         h.claim()
     offsets = [entry.offset for entry in entries(h)]
     assert offsets == list(range(15))
-    assert book(h).ledger_extent() == (0, 15)
+    assert h.store.ledger_extent() == (0, 15)
 
 
 @case_if(Need.DURABLE)
@@ -34,14 +34,14 @@ def reading_goes_on_where_it_ended(h: Harness) -> None:
     every = entries(h)
     for limit in (1, 3, 7, 1_000):
         read, after = [], -1
-        while page := book(h).ledger(after, limit):
+        while page := h.store.ledger(after, limit):
             assert len(page) <= limit
             read += page
             after = page[-1].offset
         assert read == every
-    assert book(h).ledger(6, 10) == book(h).ledger(10**6, 10) == []
+    assert h.store.ledger(6, 10) == h.store.ledger(10**6, 10) == []
     for bad in ((-2, 1), (None, 1), (-1, 0), (-1, 10**9)):
-        refused(Invalid, lambda bad=bad: book(h).ledger(*bad))  # type: ignore[misc]
+        refused(Invalid, lambda bad=bad: h.store.ledger(*bad))  # type: ignore[misc]
 
 
 @case_if(Need.DURABLE)
@@ -58,12 +58,12 @@ def the_ledger_outlives_a_reopening_and_its_offsets_go_on(h: Harness) -> None:
 @case_if(Need.DURABLE)
 def a_ledger_that_is_off_leaves_a_silence_between_two_records(h: Harness) -> None:
     h.one()
-    book(h).put_ledger_rule(LedgerRule(on=False))
-    assert book(h).ledger_rule() == LedgerRule(on=False)
+    h.store.put_ledger_rule(LedgerRule(on=False))
+    assert h.store.ledger_rule() == LedgerRule(on=False)
     assert written(h, lambda: [h.one(), h.ack(h.take()), h.store.cancel([h.one()])]) == []
     h.reopen()
     assert written(h, h.one) == []
-    book(h).put_ledger_rule(LedgerRule())
+    h.store.put_ledger_rule(LedgerRule())
     h.one()
     told = [(entry.offset, entry.record.verb, entry.record.name) for entry in entries(h)]
     assert told == [
@@ -78,11 +78,11 @@ def a_ledger_that_is_off_leaves_a_silence_between_two_records(h: Harness) -> Non
 @case_if(Need.DURABLE)
 def a_rule_is_kept_and_one_that_makes_no_sense_is_refused(h: Harness) -> None:
     rule = LedgerRule(keep=5_000_000, keep_bytes=4_096)
-    assert book(h).ledger_rule() == LedgerRule()
-    assert written(h, lambda: book(h).put_ledger_rule(rule)) == []
+    assert h.store.ledger_rule() == LedgerRule()
+    assert written(h, lambda: h.store.put_ledger_rule(rule)) == []
     h.reopen()
-    assert book(h).ledger_rule() == rule
-    refused(Invalid, lambda: book(h).put_ledger_rule({"on": True}))  # type: ignore[arg-type]
+    assert h.store.ledger_rule() == rule
+    refused(Invalid, lambda: h.store.put_ledger_rule({"on": True}))  # type: ignore[arg-type]
     for bad in ({"on": 1}, {"keep": -1}, {"keep": 2**63}, {"keep_bytes": -1}, {"keep_bytes": 1.5}):
         refused(Invalid, lambda bad=bad: LedgerRule(**bad))  # type: ignore[misc]
 
@@ -93,18 +93,18 @@ def what_is_too_old_is_trimmed_oldest_first(h: Harness) -> None:
         h.one()
     h.advance(2 * h.short)
     h.one()
-    assert book(h).trim_ledger(1_000) == 0
-    book(h).put_ledger_rule(replace(_ALWAYS, keep=h.short))
-    assert book(h).trim_ledger(3) == 3
-    assert book(h).ledger_extent() == (3, 5)
-    assert book(h).trim_ledger(1_000) == 1
-    assert book(h).trim_ledger(1_000) == 0
-    error = refused(OffsetGone, lambda: book(h).ledger(2, 10))
+    assert h.store.trim_ledger(1_000) == 0
+    h.store.put_ledger_rule(replace(_ALWAYS, keep=h.short))
+    assert h.store.trim_ledger(3) == 3
+    assert h.store.ledger_extent() == (3, 5)
+    assert h.store.trim_ledger(1_000) == 1
+    assert h.store.trim_ledger(1_000) == 0
+    error = refused(OffsetGone, lambda: h.store.ledger(2, 10))
     assert (error.log, error.partition, error.asked, error.first) == ("ledger", 0, 3, 4)
-    refused(OffsetGone, lambda: book(h).ledger(-1, 10))
+    refused(OffsetGone, lambda: h.store.ledger(-1, 10))
     assert [entry.offset for entry in entries(h, 3)] == [4]
     h.reopen()
-    assert book(h).ledger_extent() == (4, 5)
+    assert h.store.ledger_extent() == (4, 5)
     assert [entry.offset for entry in entries(h, 3)] == [4]
 
 
@@ -112,18 +112,18 @@ def what_is_too_old_is_trimmed_oldest_first(h: Harness) -> None:
 def what_is_too_much_is_trimmed_oldest_first(h: Harness) -> None:
     for number in range(40):
         h.one(subject=f"{number:0200}")
-    book(h).put_ledger_rule(replace(_ALWAYS, keep_bytes=4_000))
+    h.store.put_ledger_rule(replace(_ALWAYS, keep_bytes=4_000))
     dropped = 0
-    while some := book(h).trim_ledger(5):
+    while some := h.store.trim_ledger(5):
         assert some <= 5
         dropped += some
-    first, following = book(h).ledger_extent()
+    first, following = h.store.ledger_extent()
     assert (first, following) == (dropped, 40)
     assert 20 <= first < 39, f"{40 - first} records of about 250 bytes are kept in 4,000"
-    book(h).put_ledger_rule(replace(_ALWAYS, keep_bytes=0))
-    assert book(h).trim_ledger(1_000) == 40 - first
-    assert book(h).ledger_extent() == (40, 40)
-    assert book(h).ledger(39, 10) == []
+    h.store.put_ledger_rule(replace(_ALWAYS, keep_bytes=0))
+    assert h.store.trim_ledger(1_000) == 40 - first
+    assert h.store.ledger_extent() == (40, 40)
+    assert h.store.ledger(39, 10) == []
     h.one()
     assert [entry.offset for entry in entries(h, 39)] == [40]
 
@@ -132,14 +132,14 @@ def what_is_too_much_is_trimmed_oldest_first(h: Harness) -> None:
 def tending_trims_by_itself(h: Harness) -> None:
     for _ in range(5):
         h.one()
-    book(h).put_ledger_rule(replace(_ALWAYS, keep=h.short))
+    h.store.put_ledger_rule(replace(_ALWAYS, keep=h.short))
     h.advance(2 * h.short)
     for _ in range(100):
         h.store.promote(1_000)
-        if book(h).ledger_extent()[0]:
+        if h.store.ledger_extent()[0]:
             break
         h.advance(h.short)
-    assert book(h).ledger_extent() == (5, 5)
+    assert h.store.ledger_extent() == (5, 5)
 
 
 @case_if(Need.DURABLE)

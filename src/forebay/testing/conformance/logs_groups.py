@@ -3,14 +3,11 @@
 from datetime import timedelta
 
 from forebay.core.errors import Invalid, PartitionLost, WrongQueueKind
-from forebay.core.features import Feature
 from forebay.core.policy import Retained
 from forebay.store.log import Owned, Standing
 from forebay.testing.conformance.case import Need, case, case_if, refused
 from forebay.testing.conformance.harness import LONG, Harness
 from forebay.testing.conformance.racing import Task, answers, race
-
-_GROUPS = Feature.GROUPS
 
 
 def _log(h: Harness, partitions: int = 4, entries: int = 0) -> None:
@@ -41,7 +38,7 @@ def _standings(h: Harness, group: str = "g") -> list[Standing]:
     return [one for one in h.store.groups("log", "", 100) if one.group == group]
 
 
-@case_if(_GROUPS)
+@case
 def who_reads_alone_owns_every_partition(h: Harness) -> None:
     _log(h, partitions=3, entries=6)
     h.store.commit("log", "g", 1, 1)
@@ -52,7 +49,7 @@ def who_reads_alone_owns_every_partition(h: Harness) -> None:
     assert all(now + span <= one.until <= h.now() + span for one in owned)
 
 
-@case_if(_GROUPS)
+@case
 def who_calls_again_keeps_what_it_has_and_its_epochs(h: Harness) -> None:
     _log(h)
     first = _own(h, "a")
@@ -62,7 +59,7 @@ def who_calls_again_keeps_what_it_has_and_its_epochs(h: Harness) -> None:
     assert again[0].until > first[0].until
 
 
-@case_if(_GROUPS)
+@case
 def a_member_that_joins_gets_what_the_others_free(h: Harness) -> None:
     _log(h, partitions=4)
     assert _numbers(_own(h, "a")) == [0, 1, 2, 3]
@@ -74,7 +71,7 @@ def a_member_that_joins_gets_what_the_others_free(h: Harness) -> None:
     assert sorted(_numbers(_own(h, "a")) + _numbers(taken)) == [0, 1, 2, 3]
 
 
-@case_if(_GROUPS)
+@case
 def a_group_comes_to_rest_with_everyone_at_its_share(h: Harness) -> None:
     _log(h, partitions=7)
     settled = _until_settled(h, "a", "b", "c")
@@ -84,7 +81,7 @@ def a_group_comes_to_rest_with_everyone_at_its_share(h: Harness) -> None:
     assert sorted(map(len, settled.values())) == [0, 0, 1, 1, 1, 1, 1, 1, 1]
 
 
-@case_if(_GROUPS)
+@case
 def a_member_that_dies_is_followed_by_the_others_after_its_lease(h: Harness) -> None:
     _log(h, partitions=4)
     _own(h, "dead", h.brief)
@@ -94,7 +91,7 @@ def a_member_that_dies_is_followed_by_the_others_after_its_lease(h: Harness) -> 
     assert [(one.partition, one.epoch) for one in taken] == [(number, 2) for number in range(4)]
 
 
-@case_if(_GROUPS)
+@case
 def who_was_followed_can_commit_no_more(h: Harness) -> None:
     _log(h, partitions=1, entries=4)
     (old,) = _own(h, "slow", h.brief)
@@ -112,7 +109,7 @@ def who_was_followed_can_commit_no_more(h: Harness) -> None:
     assert h.store.commit("log", "g", 0, 2, epoch=new.epoch) == 2
 
 
-@case_if(_GROUPS)
+@case
 def a_lease_that_ran_out_is_good_while_nobody_followed(h: Harness) -> None:
     _log(h, partitions=1, entries=4)
     (owned,) = _own(h, "slow", h.brief)
@@ -122,7 +119,7 @@ def a_lease_that_ran_out_is_good_while_nobody_followed(h: Harness) -> None:
     assert again.epoch == owned.epoch
 
 
-@case_if(_GROUPS)
+@case
 def an_epoch_that_never_was_is_refused(h: Harness) -> None:
     _log(h, partitions=1, entries=2)
     refused(PartitionLost, lambda: h.store.commit("log", "g", 0, 1, epoch=1))
@@ -132,7 +129,7 @@ def an_epoch_that_never_was_is_refused(h: Harness) -> None:
     assert h.store.position("log", "g", 0) == -1
 
 
-@case_if(_GROUPS)
+@case
 def who_leaves_frees_everything_at_once(h: Harness) -> None:
     _log(h, partitions=3, entries=3)
     (first, *_) = _own(h, "a")
@@ -142,7 +139,7 @@ def who_leaves_frees_everything_at_once(h: Harness) -> None:
     assert [one.epoch for one in _own(h, "b")] == [2, 2, 2]
 
 
-@case_if(_GROUPS)
+@case
 def a_member_that_left_counts_no_more(h: Harness) -> None:
     _log(h, partitions=4)
     _until_settled(h, "a", "b")
@@ -150,7 +147,7 @@ def a_member_that_left_counts_no_more(h: Harness) -> None:
     assert _numbers(_own(h, "a")) == [0, 1, 2, 3]
 
 
-@case_if(_GROUPS)
+@case
 def groups_own_the_same_partitions_side_by_side(h: Harness) -> None:
     _log(h, partitions=2)
     assert _numbers(_own(h, "a", group="g")) == _numbers(_own(h, "a", group="h")) == [0, 1]
@@ -158,7 +155,7 @@ def groups_own_the_same_partitions_side_by_side(h: Harness) -> None:
     assert _numbers(_own(h, "a", group="h")) == [0, 1]
 
 
-@case_if(_GROUPS)
+@case
 def a_new_partition_finds_an_owner(h: Harness) -> None:
     _log(h, partitions=1)
     _own(h, "a")
@@ -166,7 +163,7 @@ def a_new_partition_finds_an_owner(h: Harness) -> None:
     assert [(one.partition, one.epoch) for one in _own(h, "a")] == [(0, 1), (1, 1), (2, 1)]
 
 
-@case_if(_GROUPS)
+@case
 def a_partition_has_one_owner_however_many_race_for_it(h: Harness) -> None:
     _log(h, partitions=8, entries=8)
     owned = answers(race(16, lambda number: _own(h, f"m{number}")))
@@ -187,7 +184,7 @@ def a_partition_has_one_owner_however_many_race_for_it(h: Harness) -> None:
     assert sum(map(len, owned)) - refusals == 8
 
 
-@case_if(_GROUPS)
+@case
 def a_group_stands_where_it_committed(h: Harness) -> None:
     _log(h, partitions=2, entries=10)
     assert h.store.groups("log", "", 10) == []
@@ -202,7 +199,7 @@ def a_group_stands_where_it_committed(h: Harness) -> None:
     assert seen <= first.seen_at == second.seen_at <= h.now()
 
 
-@case_if(_GROUPS)
+@case
 def a_group_exists_once_it_owned(h: Harness) -> None:
     _log(h, partitions=2)
     owned = _own(h, "a")
@@ -212,7 +209,7 @@ def a_group_exists_once_it_owned(h: Harness) -> None:
     assert [(one.member, one.epoch, one.until) for one in _standings(h)] == [(None, 0, None)] * 2
 
 
-@case_if(_GROUPS)
+@case
 def groups_are_listed_by_name_page_by_page(h: Harness) -> None:
     _log(h, partitions=2)
     for group in ("c", "a", "b"):
@@ -225,7 +222,7 @@ def groups_are_listed_by_name_page_by_page(h: Harness) -> None:
     ]
 
 
-@case_if(_GROUPS)
+@case
 def what_was_trimmed_before_a_group_had_it_is_counted_as_lost(h: Harness) -> None:
     _log(h, partitions=1, entries=5)
     h.store.commit("log", "ahead", 0, 4)
@@ -237,7 +234,7 @@ def what_was_trimmed_before_a_group_had_it_is_counted_as_lost(h: Harness) -> Non
     assert stood == {"ahead": (4, 0, 0), "behind": (1, 1, 2), "late": (-1, 1, 0)}
 
 
-@case_if(_GROUPS)
+@case
 def ownership_of_what_is_no_log_is_refused(h: Harness) -> None:
     h.one()
     for name in ("q", "unknown"):
@@ -249,7 +246,7 @@ def ownership_of_what_is_no_log_is_refused(h: Harness) -> None:
             assert not refused(WrongQueueKind, verb).is_log
 
 
-@case_if(_GROUPS)
+@case
 def a_bad_member_lease_or_epoch_is_refused(h: Harness) -> None:
     _log(h, entries=4)
     with h.unchanged():
@@ -285,7 +282,7 @@ def who_waits_for_a_log_is_woken_when_it_grows(h: Harness) -> None:
     assert task.result() is True
 
 
-@case_if(Feature.REPLAY)
+@case
 def a_log_is_replayed_from_an_instant(h: Harness) -> None:
     _log(h, partitions=1)
     marks = []
@@ -299,7 +296,7 @@ def a_log_is_replayed_from_an_instant(h: Harness) -> None:
         assert h.store.read("log", 0, after, 1)[0].body == b"%d" % number
 
 
-@case_if(Feature.REPLAY)
+@case
 def an_instant_outside_of_the_log_gives_one_of_its_ends(h: Harness) -> None:
     _log(h, partitions=2)
     assert h.store.offset_at("log", 0, h.now()) == -1

@@ -1,13 +1,10 @@
 """The window of a log as a contract: entries stay for it and go after it, and who lags is counted or waited for."""
 
-from forebay.core.features import Feature
 from forebay.core.instant import micros, minutes
 from forebay.core.policy import Retained
 from forebay.store.log import Standing
-from forebay.testing.conformance.case import case, case_if
+from forebay.testing.conformance.case import case
 from forebay.testing.conformance.harness import LONG, Harness
-
-_GROUPS, _LAGGING = Feature.GROUPS, Feature.LAGGING
 
 
 def _log(h: Harness, partitions: int = 1, **how: object) -> None:
@@ -74,7 +71,7 @@ def a_window_that_was_changed_holds_for_what_is_there(h: Harness) -> None:
     assert _firsts(h) == [2]
 
 
-@case_if(_GROUPS)
+@case
 def a_group_is_told_when_it_will_lose_something(h: Harness) -> None:
     _log(h)
     window = micros(4 * h.brief)
@@ -89,7 +86,7 @@ def a_group_is_told_when_it_will_lose_something(h: Harness) -> None:
     assert _standing(h, "g").loses_at is None
 
 
-@case_if(_GROUPS)
+@case
 def what_a_lagging_group_lost_is_counted(h: Harness) -> None:
     _log(h)
     _append(h, 4)
@@ -103,7 +100,7 @@ def what_a_lagging_group_lost_is_counted(h: Harness) -> None:
     assert (_standing(h, "g").lag, _standing(h, "g").lost) == (0, 3)
 
 
-@case_if(_LAGGING)
+@case
 def a_group_that_still_reads_holds_the_window_open(h: Harness) -> None:
     _log(h, lagging="block")
     _append(h, 4)
@@ -117,7 +114,7 @@ def a_group_that_still_reads_holds_the_window_open(h: Harness) -> None:
     assert _standing(h, "g").lost == 0
 
 
-@case_if(_LAGGING)
+@case
 def the_slowest_group_decides_and_who_is_not_seen_any_more_does_not(h: Harness) -> None:
     _log(h, lagging="block")
     _append(h, 4)
@@ -134,7 +131,7 @@ def the_slowest_group_decides_and_who_is_not_seen_any_more_does_not(h: Harness) 
     assert _standing(h, "slow").lost == 2
 
 
-@case_if(_LAGGING)
+@case
 def a_group_that_owns_is_seen_though_it_commits_nothing(h: Harness) -> None:
     _log(h, partitions=2, lagging="block")
     _append(h, 4)
@@ -146,7 +143,7 @@ def a_group_that_owns_is_seen_though_it_commits_nothing(h: Harness) -> None:
     assert _firsts(h) == [0, 2]
 
 
-@case_if(_LAGGING)
+@case
 def trimming_by_hand_waits_for_nobody(h: Harness) -> None:
     _log(h, lagging="block")
     _append(h, 3)

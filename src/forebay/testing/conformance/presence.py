@@ -5,7 +5,6 @@ from datetime import timedelta
 from forebay.core.errors import Invalid
 from forebay.core.instant import minutes
 from forebay.core.presence import MAX_KINDS, Presence
-from forebay.store.protocol import Ledgered
 from forebay.testing.conformance.case import Need, case, case_if, refused
 from forebay.testing.conformance.harness import LONG, Harness
 
@@ -82,7 +81,6 @@ def announcing_changes_nothing_but_who_is_there(h: Harness) -> None:
 
 @case_if(Need.DURABLE)
 def the_ledger_says_nothing_of_who_is_there(h: Harness) -> None:
-    assert isinstance(h.store, Ledgered)
     h.enqueue(1)
     before = h.store.ledger_extent()
     h.store.announce(_worker("a"), LONG)

@@ -3,11 +3,10 @@
 from datetime import timedelta
 from typing import Any
 
-from forebay.core.features import Feature
 from forebay.core.job import State
 from forebay.core.outcome import EXPIRED
 from forebay.core.policy import Aging, AtMost, Deadline, LatestWins, Priority, Until
-from forebay.testing.conformance.case import case, case_if
+from forebay.testing.conformance.case import case
 from forebay.testing.conformance.harness import SECOND, Harness
 
 
@@ -102,7 +101,7 @@ def newer_work_that_comes_too_late_is_never_handed_out(h: Harness) -> None:
     assert h.state(late) is State.DEAD
 
 
-@case_if(Feature.QUIET)
+@case
 def a_job_waits_until_it_is_quiet(h: Harness) -> None:
     _quiet(h)
     job_id = h.one(subject="s", payload=1)
@@ -120,7 +119,7 @@ def a_job_waits_until_it_is_quiet(h: Harness) -> None:
     h.nothing_left()
 
 
-@case_if(Feature.QUIET)
+@case
 def the_time_of_all_newer_work_is_bounded(h: Harness) -> None:
     _quiet(h, 2, at_most=3)
     job_id = h.one(subject="s")
@@ -135,7 +134,7 @@ def the_time_of_all_newer_work_is_bounded(h: Harness) -> None:
     assert [lease.job.id for lease in h.claim(2)] == [job_id]
 
 
-@case_if(Feature.QUIET)
+@case
 def promote_tells_the_new_time(h: Harness) -> None:
     _quiet(h)
     job_id = h.one(subject="s")
@@ -146,7 +145,7 @@ def promote_tells_the_new_time(h: Harness) -> None:
     assert h.store.promote(10).ready == 0
 
 
-@case_if(Feature.QUIET)
+@case
 def a_job_that_is_due_is_not_put_off_again(h: Harness) -> None:
     _quiet(h, 1, eligibility=AtMost(1))
     first, second = h.enqueue(1, subject="a") + h.enqueue(1, subject="b")
@@ -158,7 +157,7 @@ def a_job_that_is_due_is_not_put_off_again(h: Harness) -> None:
     assert [lease.job.payload for lease in h.claim(2)] == [2]
 
 
-@case_if(Feature.QUIET)
+@case
 def work_that_comes_while_its_subject_runs_waits_for_quiet_of_its_own(h: Harness) -> None:
     _quiet(h, 1)
     h.one(subject="s", payload=1)
@@ -172,7 +171,7 @@ def work_that_comes_while_its_subject_runs_waits_for_quiet_of_its_own(h: Harness
     assert h.take().job.payload == 2
 
 
-@case_if(Feature.QUIET)
+@case
 def a_later_run_time_of_its_own_is_kept(h: Harness) -> None:
     _quiet(h, 1)
     job_id = h.one(subject="s", delay=5 * h.short)
@@ -180,14 +179,14 @@ def a_later_run_time_of_its_own_is_kept(h: Harness) -> None:
     assert 4 < _due_in(h, job_id) <= 5
 
 
-@case_if(Feature.QUIET)
+@case
 def work_without_a_subject_waits_for_nothing(h: Harness) -> None:
     _quiet(h)
     job_id = h.one()
     assert h.take().job.id == job_id
 
 
-@case_if(Feature.QUIET)
+@case
 def drafts_of_one_batch_wait_for_the_same_quiet(h: Harness) -> None:
     _quiet(h, 1)
     ids = h.enqueue(3, subject="s")

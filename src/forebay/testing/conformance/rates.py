@@ -3,10 +3,9 @@
 from datetime import timedelta
 
 from forebay.core.errors import Invalid
-from forebay.core.features import Feature
 from forebay.core.job import State
 from forebay.core.policy import All, AtMost, InOrder, Priority, Rate
-from forebay.testing.conformance.case import case_if, refused
+from forebay.testing.conformance.case import case, refused
 from forebay.testing.conformance.harness import Harness
 from forebay.testing.conformance.racing import Task, answers, race
 
@@ -15,7 +14,7 @@ def one_a_moment(h: Harness, burst: int = 1, **how: str) -> Rate:
     return Rate(1, h.brief, burst=burst, **how)  # type: ignore[arg-type]
 
 
-@case_if(Feature.RATE)
+@case
 def first_the_burst_starts_and_then_one_by_one(h: Harness) -> None:
     h.spec(eligibility=one_a_moment(h, burst=3))
     ids = h.enqueue(6)
@@ -28,7 +27,7 @@ def first_the_burst_starts_and_then_one_by_one(h: Harness) -> None:
     assert [lease.job.id for lease in h.claim(6)] == ids[4:]
 
 
-@case_if(Feature.RATE)
+@case
 def an_acknowledgement_gives_nothing_back(h: Harness) -> None:
     h.spec(eligibility=one_a_moment(h))
     first, second = h.enqueue(2)
@@ -39,7 +38,7 @@ def an_acknowledgement_gives_nothing_back(h: Harness) -> None:
     h.nothing_left()
 
 
-@case_if(Feature.RATE)
+@case
 def the_starts_of_an_idle_time_are_not_saved_up_beyond_the_burst(h: Harness) -> None:
     h.spec(eligibility=one_a_moment(h, burst=2))
     h.enqueue(8)
@@ -51,7 +50,7 @@ def the_starts_of_an_idle_time_are_not_saved_up_beyond_the_burst(h: Harness) -> 
     assert len(h.claim(8)) == 2
 
 
-@case_if(Feature.RATE)
+@case
 def what_falls_due_is_not_saved_up_either(h: Harness) -> None:
     h.spec(eligibility=one_a_moment(h, burst=2))
     h.enqueue(3, delay=h.short)
@@ -62,7 +61,7 @@ def what_falls_due_is_not_saved_up_either(h: Harness) -> None:
     assert len(h.claim(3)) == 2
 
 
-@case_if(Feature.RATE)
+@case
 def a_claim_lets_in_only_what_it_hands_out(h: Harness) -> None:
     h.spec(eligibility=one_a_moment(h, burst=5))
     ids = h.enqueue(5)
@@ -72,7 +71,7 @@ def a_claim_lets_in_only_what_it_hands_out(h: Harness) -> None:
     assert [lease.job.id for lease in h.claim(2)] == ids[1:3]
 
 
-@case_if(Feature.RATE)
+@case
 def at_a_rate_the_first_in_rank_starts_first(h: Harness) -> None:
     h.spec(eligibility=one_a_moment(h), selection=Priority())
     low = h.one()
@@ -82,7 +81,7 @@ def at_a_rate_the_first_in_rank_starts_first(h: Harness) -> None:
     assert h.take().job.id == low
 
 
-@case_if(Feature.RATE)
+@case
 def a_rate_per_tenant_does_not_hold_the_others(h: Harness) -> None:
     h.spec(eligibility=one_a_moment(h, per="tenant"))
     ada, bob, free = h.enqueue(2, tenant="ada"), h.enqueue(2, tenant="bob"), h.one()
@@ -92,7 +91,7 @@ def a_rate_per_tenant_does_not_hold_the_others(h: Harness) -> None:
     assert sorted(lease.job.id for lease in h.claim(9)) == sorted([ada[1], bob[1]])
 
 
-@case_if(Feature.RATE)
+@case
 def a_retry_costs_a_start_again(h: Harness) -> None:
     h.spec(eligibility=one_a_moment(h))
     first = h.one()
@@ -103,7 +102,7 @@ def a_retry_costs_a_start_again(h: Harness) -> None:
     assert (lease.job.id, lease.job.attempt) == (first, 2)
 
 
-@case_if(Feature.RATE)
+@case
 def promote_tells_when_a_rate_opens(h: Harness) -> None:
     h.spec(eligibility=one_a_moment(h))
     h.enqueue(2)
@@ -117,7 +116,7 @@ def promote_tells_when_a_rate_opens(h: Harness) -> None:
     h.take()
 
 
-@case_if(Feature.RATE)
+@case
 def wait_is_woken_when_a_rate_opens(h: Harness) -> None:
     h.spec(eligibility=one_a_moment(h))
     h.enqueue(2)
@@ -130,7 +129,7 @@ def wait_is_woken_when_a_rate_opens(h: Harness) -> None:
     h.take()
 
 
-@case_if(Feature.RATE)
+@case
 def wait_is_woken_by_a_job_whose_rate_is_open(h: Harness) -> None:
     h.spec(eligibility=one_a_moment(h))
     task = Task(lambda: h.store.wait(["q"], timedelta(minutes=1)))
@@ -140,7 +139,7 @@ def wait_is_woken_by_a_job_whose_rate_is_open(h: Harness) -> None:
     h.take()
 
 
-@case_if(Feature.RATE)
+@case
 def an_operator_closes_a_rate_and_opens_it_again(h: Harness) -> None:
     h.spec(eligibility=one_a_moment(h, burst=2))
     h.store.set_gate("rate/q", 0)
@@ -152,7 +151,7 @@ def an_operator_closes_a_rate_and_opens_it_again(h: Harness) -> None:
     assert [lease.job.id for lease in h.claim(3)] == ids[:2]
 
 
-@case_if(Feature.RATE)
+@case
 def a_paused_queue_takes_nothing_of_its_rate(h: Harness) -> None:
     h.spec(eligibility=one_a_moment(h))
     first = h.one()
@@ -163,7 +162,7 @@ def a_paused_queue_takes_nothing_of_its_rate(h: Harness) -> None:
     assert h.take().job.id == first
 
 
-@case_if(Feature.RATE)
+@case
 def newer_numbers_hold_for_those_who_wait(h: Harness) -> None:
     h.spec(eligibility=Rate(1, 100 * h.brief, burst=1))
     h.enqueue(3)
@@ -176,7 +175,7 @@ def newer_numbers_hold_for_those_who_wait(h: Harness) -> None:
     assert len(h.claim(4)) == 1
 
 
-@case_if(Feature.RATE)
+@case
 def a_job_that_expires_at_a_rate_dies_there(h: Harness) -> None:
     h.spec(eligibility=one_a_moment(h))
     h.one()
@@ -187,7 +186,7 @@ def a_job_that_expires_at_a_rate_dies_there(h: Harness) -> None:
     assert h.state(stale) is State.DEAD
 
 
-@case_if(Feature.RATE)
+@case
 def no_start_is_spent_on_who_has_just_expired(h: Harness) -> None:
     h.spec(eligibility=one_a_moment(h))
     stale, fresh = h.one(expires_at=h.now() + h.short // 4), h.one()
@@ -196,7 +195,7 @@ def no_start_is_spent_on_who_has_just_expired(h: Harness) -> None:
     assert h.state(stale) is State.DEAD
 
 
-@case_if(Feature.RATE)
+@case
 def a_claim_that_finds_the_ready_expired_starts_others(h: Harness) -> None:
     h.spec(eligibility=one_a_moment(h, per="tenant"))
     stale, paced = h.one(expires_at=h.now() + h.short // 4), h.one(tenant="ada")
@@ -205,7 +204,7 @@ def a_claim_that_finds_the_ready_expired_starts_others(h: Harness) -> None:
     assert h.state(stale) is State.DEAD
 
 
-@case_if(Feature.RATE)
+@case
 def a_cancelled_job_leaves_its_start_to_the_next(h: Harness) -> None:
     h.spec(eligibility=one_a_moment(h))
     h.enqueue(1)
@@ -218,7 +217,7 @@ def a_cancelled_job_leaves_its_start_to_the_next(h: Harness) -> None:
     assert h.claim() == []
 
 
-@case_if(Feature.RATE)
+@case
 def a_cap_beside_a_rate_holds_too(h: Harness) -> None:
     h.spec(eligibility=All((AtMost(1), one_a_moment(h, burst=3))))
     first, second, third = h.enqueue(3)
@@ -233,7 +232,7 @@ def a_cap_beside_a_rate_holds_too(h: Harness) -> None:
     h.nothing_left()
 
 
-@case_if(Feature.RATE)
+@case
 def two_rates_hold_together(h: Harness) -> None:
     h.spec(eligibility=All((one_a_moment(h, burst=2, per="tenant"), one_a_moment(h, burst=3))))
     ada = h.enqueue(4, tenant="ada")
@@ -244,7 +243,7 @@ def two_rates_hold_together(h: Harness) -> None:
     assert h.claim(8) == []
 
 
-@case_if(Feature.RATE)
+@case
 def a_line_beside_a_rate_keeps_its_order(h: Harness) -> None:
     h.spec(eligibility=All((InOrder(per="subject"), one_a_moment(h, burst=9))))
     ids = h.enqueue(3, subject="s")
@@ -252,7 +251,7 @@ def a_line_beside_a_rate_keeps_its_order(h: Harness) -> None:
     h.nothing_left()
 
 
-@case_if(Feature.COST)
+@case
 def a_dear_job_takes_its_cost_of_a_rate(h: Harness) -> None:
     h.spec(eligibility=one_a_moment(h, burst=3))
     dear, next_dear, small = h.one(cost=3), h.one(cost=2), h.one()
@@ -266,7 +265,7 @@ def a_dear_job_takes_its_cost_of_a_rate(h: Harness) -> None:
     refused(Invalid, lambda: h.one(cost=4))
 
 
-@case_if(Feature.SHARED)
+@case
 def a_cap_that_queues_share_holds_them_together(h: Harness) -> None:
     for queue in ("mail", "media"):
         h.spec(queue, eligibility=AtMost(2, shared="gpu"))
@@ -278,7 +277,7 @@ def a_cap_that_queues_share_holds_them_together(h: Harness) -> None:
     assert h.take("media").job.id == waiting
 
 
-@case_if(Feature.SHARED)
+@case
 def a_rate_that_queues_share_lets_in_whoever_is_claimed(h: Harness) -> None:
     for queue in ("mail", "media"):
         h.spec(queue, eligibility=one_a_moment(h, shared="api"))
@@ -290,7 +289,7 @@ def a_rate_that_queues_share_lets_in_whoever_is_claimed(h: Harness) -> None:
     assert [lease.job.id for lease in h.claim(2, "mail")] == first[:1]
 
 
-@case_if(Feature.RATE)
+@case
 def racing_claims_start_no_more_than_the_burst(h: Harness) -> None:
     h.spec(eligibility=Rate(1, timedelta(hours=1), burst=7))
     h.enqueue(20)

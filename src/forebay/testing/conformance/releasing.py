@@ -3,16 +3,15 @@
 from datetime import timedelta
 
 from forebay.core.errors import Invalid
-from forebay.core.features import Feature
 from forebay.core.gate import condition_gate
 from forebay.core.job import State
 from forebay.core.policy import AtMost, Priority, Until
-from forebay.testing.conformance.case import case_if, refused
+from forebay.testing.conformance.case import case, refused
 from forebay.testing.conformance.harness import Harness
 from forebay.testing.conformance.racing import Task, answers, race
 
 
-@case_if(Feature.RELEASE)
+@case
 def a_release_lets_the_first_ones_pass(h: Harness) -> None:
     h.spec(eligibility=Until("stock"))
     ids = h.enqueue(4)
@@ -24,7 +23,7 @@ def a_release_lets_the_first_ones_pass(h: Harness) -> None:
     assert h.store.release("stock", 9) == 0
 
 
-@case_if(Feature.RELEASE)
+@case
 def the_first_in_rank_are_released_first(h: Harness) -> None:
     h.spec(eligibility=Until("stock"), selection=Priority())
     low = h.one()
@@ -33,7 +32,7 @@ def the_first_in_rank_are_released_first(h: Harness) -> None:
     assert (h.state(high), h.state(low)) == (State.READY, State.WAITING)
 
 
-@case_if(Feature.RELEASE)
+@case
 def nothing_is_saved_up_for_those_who_come_later(h: Harness) -> None:
     h.spec(eligibility=Until("stock"))
     assert h.store.release("stock", 5) == 0
@@ -41,7 +40,7 @@ def nothing_is_saved_up_for_those_who_come_later(h: Harness) -> None:
     assert h.claim() == []
 
 
-@case_if(Feature.RELEASE)
+@case
 def a_released_job_is_never_held_by_it_again(h: Harness) -> None:
     h.spec(eligibility=Until("stock"))
     first = h.one()
@@ -55,7 +54,7 @@ def a_released_job_is_never_held_by_it_again(h: Harness) -> None:
     h.nothing_left()
 
 
-@case_if(Feature.RELEASE)
+@case
 def a_released_job_takes_no_slot_of_the_condition(h: Harness) -> None:
     h.spec(eligibility=Until("stock"))
     gate = condition_gate("stock")
@@ -71,7 +70,7 @@ def a_released_job_takes_no_slot_of_the_condition(h: Harness) -> None:
     assert h.take().job.id == third
 
 
-@case_if(Feature.RELEASE)
+@case
 def a_released_job_still_has_to_pass_its_other_gates(h: Harness) -> None:
     h.spec(eligibility=Until("stock") & AtMost(1))
     first, second = h.enqueue(2)
@@ -83,7 +82,7 @@ def a_released_job_still_has_to_pass_its_other_gates(h: Harness) -> None:
     h.nothing_left()
 
 
-@case_if(Feature.RELEASE)
+@case
 def who_is_past_its_expiry_dies_and_counts_for_nobody(h: Harness) -> None:
     h.spec(eligibility=Until("stock"))
     stale = h.one(expires_at=h.now() + h.short // 4)
@@ -94,7 +93,7 @@ def who_is_past_its_expiry_dies_and_counts_for_nobody(h: Harness) -> None:
     assert h.state(stale) is State.DEAD
 
 
-@case_if(Feature.RELEASE)
+@case
 def a_condition_per_tenant_is_released_for_that_tenant(h: Harness) -> None:
     h.spec(eligibility=Until("stock", per="tenant"))
     ada, bob = h.one(tenant="ada"), h.one(tenant="bob")
@@ -103,7 +102,7 @@ def a_condition_per_tenant_is_released_for_that_tenant(h: Harness) -> None:
     assert h.state(ada) is State.WAITING
 
 
-@case_if(Feature.RELEASE)
+@case
 def jobs_of_several_queues_wait_for_one_condition(h: Harness) -> None:
     for queue in ("a", "b"):
         h.spec(queue, eligibility=Until("stock"))
@@ -112,7 +111,7 @@ def jobs_of_several_queues_wait_for_one_condition(h: Harness) -> None:
     assert (h.take("a").job.id, h.take("b").job.id) == (first, second)
 
 
-@case_if(Feature.RELEASE)
+@case
 def a_release_wakes_who_waits_for_work(h: Harness) -> None:
     h.spec(eligibility=Until("stock"))
     h.one()
@@ -123,7 +122,7 @@ def a_release_wakes_who_waits_for_work(h: Harness) -> None:
     assert task.result() is True
 
 
-@case_if(Feature.RELEASE)
+@case
 def a_job_that_is_not_due_yet_is_not_released(h: Harness) -> None:
     h.spec(eligibility=Until("stock"))
     h.one(delay=h.short)
@@ -132,14 +131,14 @@ def a_job_that_is_not_due_yet_is_not_released(h: Harness) -> None:
     assert h.claim() == []
 
 
-@case_if(Feature.RELEASE)
+@case
 def a_release_that_makes_no_sense_is_refused(h: Harness) -> None:
     refused(Invalid, lambda: h.store.release("stock", 0))
     refused(Invalid, lambda: h.store.release("no such name/", 1))
     refused(Invalid, lambda: h.store.release("stock", 1, ""))
 
 
-@case_if(Feature.RELEASE)
+@case
 def racing_releases_let_each_pass_once(h: Harness) -> None:
     h.spec(eligibility=Until("stock"))
     ids = h.enqueue(20)

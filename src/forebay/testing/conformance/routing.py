@@ -1,13 +1,12 @@
 """Brokers (`FanOut`): one draft becomes a job in each queue that a route leads to, in one step or not at all."""
 
 from forebay.core.errors import BatchTooLarge, Invalid, KeyConflict, QueueFull
-from forebay.core.features import Feature
 from forebay.core.instant import hours
 from forebay.core.limits import BATCH_MOST
 from forebay.core.policy import AtMost, Block, Bounded, FanOut, InOrder, LatestWins, Route
 from forebay.core.schedule import Schedule
 from forebay.store.streams import enqueue_stream
-from forebay.testing.conformance.case import case_if, refused
+from forebay.testing.conformance.case import case, refused
 from forebay.testing.conformance.harness import SECOND, Harness
 from forebay.testing.conformance.racing import Task, race
 
@@ -26,7 +25,7 @@ def _kinds(h: Harness) -> dict[str, list[str]]:
     return found
 
 
-@case_if(Feature.FAN_OUT)
+@case
 def a_draft_becomes_a_job_in_each_queue_whose_route_matches(h: Harness) -> None:
     _broker(h)
     (receipt,) = h.send(h.draft(kind="order.paid", payload=7, tenant="t", priority=3))
@@ -38,7 +37,7 @@ def a_draft_becomes_a_job_in_each_queue_whose_route_matches(h: Harness) -> None:
     assert h.backlog().depth == 0
 
 
-@case_if(Feature.FAN_OUT)
+@case
 def a_draft_goes_only_where_a_route_leads(h: Harness) -> None:
     _broker(h)
     receipts = h.send(h.draft(kind="order"), h.draft(kind="invoice.paid"), h.draft(kind="order.new"))
@@ -46,7 +45,7 @@ def a_draft_goes_only_where_a_route_leads(h: Harness) -> None:
     assert _kinds(h) == {"mail": ["order", "order.new"], "books": ["invoice.paid"]}
 
 
-@case_if(Feature.FAN_OUT)
+@case
 def two_routes_to_one_queue_make_one_copy(h: Harness) -> None:
     _broker(h, Route("a.*", "mail"), Route("*.b", "mail"))
     (receipt,) = h.send(h.draft(kind="a.b"))
@@ -54,14 +53,14 @@ def two_routes_to_one_queue_make_one_copy(h: Harness) -> None:
     assert h.drain("mail") == [receipt.id]
 
 
-@case_if(Feature.FAN_OUT)
+@case
 def a_draft_without_a_route_is_refused_with_its_batch(h: Harness) -> None:
     _broker(h)
     with h.unchanged():
         refused(Invalid, lambda: h.send(h.draft(kind="order.paid"), h.draft(kind="else"), h.draft(queue="plain")))
 
 
-@case_if(Feature.FAN_OUT)
+@case
 def a_draft_without_a_route_is_dropped_where_the_broker_says_so(h: Harness) -> None:
     _broker(h, drop=True)
     with h.unchanged():
@@ -69,7 +68,7 @@ def a_draft_without_a_route_is_dropped_where_the_broker_says_so(h: Harness) -> N
     assert (receipt.id, receipt.copies, receipt.duplicate, receipt.merged) == (0, (), False, False)
 
 
-@case_if(Feature.FAN_OUT)
+@case
 def other_drafts_of_the_batch_go_their_own_way(h: Harness) -> None:
     _broker(h)
     plain, routed, last = h.send(h.draft(queue="plain"), h.draft(kind="order.paid"), h.draft(queue="plain"))
@@ -78,7 +77,7 @@ def other_drafts_of_the_batch_go_their_own_way(h: Harness) -> None:
     assert h.drain("plain") == [plain.id, last.id]
 
 
-@case_if(Feature.FAN_OUT)
+@case
 def all_copies_or_none(h: Harness) -> None:
     _broker(h)
     h.spec("books", capacity=Bounded(1))
@@ -91,7 +90,7 @@ def all_copies_or_none(h: Harness) -> None:
     assert not receipt.duplicate
 
 
-@case_if(Feature.FAN_OUT)
+@case
 def a_broker_waits_for_the_queue_that_lets_it_wait(h: Harness) -> None:
     _broker(h)
     h.spec("ship", capacity=Bounded(1, when_full=Block(hours(1))))
@@ -103,7 +102,7 @@ def a_broker_waits_for_the_queue_that_lets_it_wait(h: Harness) -> None:
     assert len(waiting.result()[0].copies) == 3
 
 
-@case_if(Feature.FAN_OUT)
+@case
 def a_key_counts_in_each_queue_on_its_own(h: Harness) -> None:
     _broker(h)
     first = h.one(queue="ship", kind="order.paid", key="k")
@@ -118,7 +117,7 @@ def a_key_counts_in_each_queue_on_its_own(h: Harness) -> None:
         refused(KeyConflict, lambda: h.one(kind="order.paid", key="k", payload=2))
 
 
-@case_if(Feature.FAN_OUT)
+@case
 def copies_keep_the_rules_of_their_queues(h: Harness) -> None:
     _broker(h)
     h.spec("mail", merge=LatestWins())
@@ -131,7 +130,7 @@ def copies_keep_the_rules_of_their_queues(h: Harness) -> None:
     assert [lease.job.payload for lease in h.claim(5, "books")] == [0]
 
 
-@case_if(Feature.FAN_OUT)
+@case
 def all_copies_merged_is_merged(h: Harness) -> None:
     _broker(h, Route("**", "a"), Route("**", "b"))
     for queue in ("a", "b"):
@@ -140,7 +139,7 @@ def all_copies_merged_is_merged(h: Harness) -> None:
     assert (first.merged, second.merged, second.copies) == (False, True, first.copies)
 
 
-@case_if(Feature.FAN_OUT)
+@case
 def copies_count_against_what_one_call_takes(h: Harness) -> None:
     _broker(h, Route("**", "a"), Route("**", "b"))
     with h.unchanged():
@@ -148,7 +147,7 @@ def copies_count_against_what_one_call_takes(h: Harness) -> None:
     assert len(h.send(*[h.draft()] * (BATCH_MOST // 2))) == BATCH_MOST // 2
 
 
-@case_if(Feature.FAN_OUT)
+@case
 def a_stream_goes_through_a_broker_whatever_its_length(h: Harness) -> None:
     _broker(h, Route("**", "a"), Route("**", "b"))
     tally = enqueue_stream(h.store, (h.draft(payload=number) for number in range(BATCH_MOST + 1)))
@@ -156,7 +155,7 @@ def a_stream_goes_through_a_broker_whatever_its_length(h: Harness) -> None:
     assert [h.backlog(queue).ready for queue in ("a", "b")] == [BATCH_MOST + 1] * 2
 
 
-@case_if(Feature.FAN_OUT)
+@case
 def a_schedule_fires_into_a_broker(h: Harness) -> None:
     _broker(h)
     tick = h.now()
@@ -167,7 +166,7 @@ def a_schedule_fires_into_a_broker(h: Harness) -> None:
     assert schedule.last_job == h.jobs(queue="mail")[0].id
 
 
-@case_if(Feature.FAN_OUT)
+@case
 def an_edge_leads_to_queues_that_hold_jobs(h: Harness) -> None:
     _broker(h)
     for edge in (lambda: h.spec("other", fan_out=FanOut((Route("**", "q"),))), lambda: _broker_of(h, "mail")):
@@ -179,7 +178,7 @@ def _broker_of(h: Harness, name: str) -> None:
     h.spec(name, fan_out=FanOut((Route("**", "elsewhere"),)))
 
 
-@case_if(Feature.FAN_OUT)
+@case
 def what_a_queue_held_before_it_became_a_broker_can_still_be_done(h: Harness) -> None:
     before = h.enqueue(2, kind="order.paid")
     _broker(h)
@@ -190,7 +189,7 @@ def what_a_queue_held_before_it_became_a_broker_can_still_be_done(h: Harness) ->
     assert h.one(kind="order.paid") in h.drain()
 
 
-@case_if(Feature.FAN_OUT)
+@case
 def new_routes_hold_for_the_next_draft(h: Harness) -> None:
     _broker(h, Route("**", "a"))
     h.one()
@@ -199,7 +198,7 @@ def new_routes_hold_for_the_next_draft(h: Harness) -> None:
     assert [len(h.drain(queue)) for queue in ("a", "b")] == [1, 1]
 
 
-@case_if(Feature.FAN_OUT)
+@case
 def racing_drafts_leave_all_their_copies_or_none(h: Harness) -> None:
     _broker(h, Route("**", "a"), Route("**", "b"))
     h.spec("a", capacity=Bounded(10))

@@ -14,7 +14,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Final
 
-from forebay.testing.conformance.case import Case, claimed
+from forebay.testing.conformance.case import Case
 from forebay.testing.conformance.harness import Harness, Opener
 from forebay.testing.conformance.racing import Task
 
@@ -58,7 +58,7 @@ def run_cases(
 
 def _check(case: Case, opener: Opener, virtual_time: bool) -> Status:
     with Harness(opener, virtual_time=virtual_time) as harness:
-        if not claimed(case.need, harness.store.capabilities):
+        if not case.need.claimed(harness.store.capabilities):
             return Status.NOT_CLAIMED
         case.check(harness)
     return Status.PASSED

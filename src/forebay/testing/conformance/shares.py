@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import cycle, islice
 
-from forebay.core.features import Feature
 from forebay.core.lease import Lease
 from forebay.core.outcome import Ack
 from forebay.core.policy import AtMost, Fair, Priority, Rate
@@ -224,7 +223,7 @@ def shares_hold_among_tenants_with_caps_of_their_own(h: Harness) -> None:
     assert abs(served["a"] - 30) <= 1.5, served
 
 
-@case_if(Feature.RATE)
+@case
 def a_flood_at_the_end_of_its_own_rate_leaves_the_turns_to_others(h: Harness) -> None:
     h.spec(share=Fair(weights={"flood": 9}), eligibility=Rate(2, h.brief, per="tenant"))
     h.enqueue(40, tenant="flood")

@@ -3,14 +3,12 @@
 from typing import Any, Literal
 
 from forebay.core.errors import QueueFull
-from forebay.core.features import Feature
 from forebay.core.job import State
 from forebay.core.ledger import Change
 from forebay.core.outcome import SHED
 from forebay.core.policy import AtMost, Bounded, Deadline, Fair, InOrder, LatestWins, Priority, Shed
 from forebay.core.schedule import Schedule
-from forebay.store.protocol import Ledgered
-from forebay.testing.conformance.case import case_if, refused
+from forebay.testing.conformance.case import Need, case, case_if, refused
 from forebay.testing.conformance.harness import SECOND, Harness
 from forebay.testing.conformance.racing import race
 
@@ -26,7 +24,7 @@ def _shed(h: Harness) -> list[int]:
     return [job.id for job in dead]
 
 
-@case_if(Feature.SHED)
+@case
 def the_oldest_gives_way_to_the_newest(h: Harness) -> None:
     _shedding(h)
     ids = [h.one(payload=number) for number in range(5)]
@@ -37,7 +35,7 @@ def the_oldest_gives_way_to_the_newest(h: Harness) -> None:
     h.nothing_left()
 
 
-@case_if(Feature.SHED)
+@case
 def who_gave_way_is_a_dead_letter_that_says_why(h: Harness) -> None:
     _shedding(h, 1)
     first, second = h.one(payload=1), h.one(payload=2)
@@ -50,7 +48,7 @@ def who_gave_way_is_a_dead_letter_that_says_why(h: Harness) -> None:
     assert h.state(second) is None
 
 
-@case_if(Feature.SHED)
+@case
 def a_redrive_makes_nobody_give_way(h: Harness) -> None:
     _shedding(h, 1)
     first, _ = h.one(), h.one()
@@ -58,7 +56,7 @@ def a_redrive_makes_nobody_give_way(h: Harness) -> None:
         refused(QueueFull, lambda: h.store.redrive([first]))
 
 
-@case_if(Feature.SHED)
+@case
 def who_runs_never_gives_way(h: Harness) -> None:
     _shedding(h)
     running = h.enqueue(2)
@@ -74,7 +72,7 @@ def who_runs_never_gives_way(h: Harness) -> None:
     assert h.state(newest) is State.RUNNING
 
 
-@case_if(Feature.SHED)
+@case
 def a_batch_makes_room_for_all_of_itself_or_none(h: Harness) -> None:
     _shedding(h, 4)
     h.enqueue(4)
@@ -85,7 +83,7 @@ def a_batch_makes_room_for_all_of_itself_or_none(h: Harness) -> None:
     assert [job.id for job in h.jobs() if job.state is not State.DEAD] == [lease.job.id, *ids]
 
 
-@case_if(Feature.SHED)
+@case
 def a_batch_that_never_fits_is_refused(h: Harness) -> None:
     _shedding(h, 2)
     h.enqueue(2)
@@ -93,7 +91,7 @@ def a_batch_that_never_fits_is_refused(h: Harness) -> None:
         refused(QueueFull, lambda: h.enqueue(3))
 
 
-@case_if(Feature.SHED)
+@case
 def a_refusal_elsewhere_sheds_nobody(h: Harness) -> None:
     _shedding(h, 1)
     h.spec("full", capacity=Bounded(1))
@@ -103,7 +101,7 @@ def a_refusal_elsewhere_sheds_nobody(h: Harness) -> None:
         refused(QueueFull, lambda: h.send(h.draft(), h.draft(queue="full")))
 
 
-@case_if(Feature.SHED)
+@case
 def the_last_in_rank_gives_way(h: Harness) -> None:
     _shedding(h, 3, "lowest", selection=Priority())
     low, high, middle = (h.one(priority=priority) for priority in (1, 9, 5))
@@ -112,7 +110,7 @@ def the_last_in_rank_gives_way(h: Harness) -> None:
     assert h.drain() == [high, middle, newcomer]
 
 
-@case_if(Feature.SHED)
+@case
 def of_equals_the_newest_gives_way_and_that_is_the_newcomer(h: Harness) -> None:
     _shedding(h, 2, "lowest", selection=Priority())
     first, second = h.one(priority=1), h.one(priority=1)
@@ -124,7 +122,7 @@ def of_equals_the_newest_gives_way_and_that_is_the_newcomer(h: Harness) -> None:
     assert h.state(first) is State.READY
 
 
-@case_if(Feature.SHED)
+@case
 def a_batch_with_one_that_is_the_lowest_is_refused(h: Harness) -> None:
     _shedding(h, 3, "lowest", selection=Priority())
     h.enqueue(3, priority=3)
@@ -132,7 +130,7 @@ def a_batch_with_one_that_is_the_lowest_is_refused(h: Harness) -> None:
         refused(QueueFull, lambda: h.send(h.draft(priority=9), h.draft(priority=1)))
 
 
-@case_if(Feature.SHED)
+@case
 def those_that_wait_for_their_time_give_way_by_their_rank(h: Harness) -> None:
     at = h.now() + 3_600 * SECOND
     _shedding(h, 3, "lowest", selection=Deadline())
@@ -145,7 +143,7 @@ def those_that_wait_for_their_time_give_way_by_their_rank(h: Harness) -> None:
     assert h.state(waits) is State.WAITING
 
 
-@case_if(Feature.SHED)
+@case
 def a_retried_job_may_give_way_again(h: Harness) -> None:
     _shedding(h, 2)
     first, _ = h.enqueue(2)
@@ -155,7 +153,7 @@ def a_retried_job_may_give_way_again(h: Harness) -> None:
     assert (job.state, [error.kind for error in job.errors][1:]) == (State.DEAD, [SHED])
 
 
-@case_if(Feature.SHED)
+@case
 def parked_jobs_give_way_and_slots_are_free_again(h: Harness) -> None:
     _shedding(h, 2, eligibility=AtMost(1))
     held, parked = h.enqueue(2)
@@ -166,7 +164,7 @@ def parked_jobs_give_way_and_slots_are_free_again(h: Harness) -> None:
     h.nothing_left()
 
 
-@case_if(Feature.SHED)
+@case
 def a_line_goes_on_without_who_gave_way(h: Harness) -> None:
     _shedding(h, 2, eligibility=InOrder("subject"))
     first, second, third = (h.one(subject="s") for _ in range(3))
@@ -174,7 +172,7 @@ def a_line_goes_on_without_who_gave_way(h: Harness) -> None:
     assert h.drain() == [second, third]
 
 
-@case_if(Feature.SHED)
+@case
 def classes_lose_who_gave_way(h: Harness) -> None:
     _shedding(h, 3, share=Fair("tenant"))
     ids = [h.one(tenant=tenant) for tenant in "aabb"]
@@ -183,7 +181,7 @@ def classes_lose_who_gave_way(h: Harness) -> None:
     assert h.claim(5) == []
 
 
-@case_if(Feature.SHED)
+@case
 def who_takes_over_newer_work_in_this_call_does_not_give_way_to_it(h: Harness) -> None:
     _shedding(h, 2, merge=LatestWins())
     first, second = h.one(subject="a", payload=1), h.one(subject="b", payload=1)
@@ -193,7 +191,7 @@ def who_takes_over_newer_work_in_this_call_does_not_give_way_to_it(h: Harness) -
     assert h.drain(batch=5) == [first, new.id]
 
 
-@case_if(Feature.SHED)
+@case
 def duplicates_and_merges_make_nobody_give_way(h: Harness) -> None:
     _shedding(h, 1, merge=LatestWins())
     first = h.one(subject="s", key="k")
@@ -203,7 +201,7 @@ def duplicates_and_merges_make_nobody_give_way(h: Harness) -> None:
     assert _shed(h) == []
 
 
-@case_if(Feature.SHED)
+@case
 def a_schedule_makes_room_as_well(h: Harness) -> None:
     _shedding(h, 1)
     first, tick = h.one(), h.now()
@@ -212,7 +210,7 @@ def a_schedule_makes_room_as_well(h: Harness) -> None:
     assert _shed(h) == [first]
 
 
-@case_if(Feature.SHED)
+@case
 def who_was_there_before_the_rule_gives_way_as_well(h: Harness) -> None:
     ids = h.enqueue(4)
     _shedding(h, 4)
@@ -224,7 +222,7 @@ def who_was_there_before_the_rule_gives_way_as_well(h: Harness) -> None:
     assert h.backlog().depth == 4
 
 
-@case_if(Feature.SHED)
+@case
 def a_smaller_bound_lets_as_many_go_as_it_takes(h: Harness) -> None:
     ids = h.enqueue(5)
     _shedding(h, 2)
@@ -232,17 +230,16 @@ def a_smaller_bound_lets_as_many_go_as_it_takes(h: Harness) -> None:
     assert h.drain() == [ids[4], newest]
 
 
-@case_if(Feature.SHED)
+@case_if(Need.DURABLE)
 def the_ledger_tells_who_gave_way(h: Harness) -> None:
     _shedding(h, 1)
     first = h.one()
     h.one()
-    if isinstance(h.store, Ledgered):
-        told = [span for entry in h.store.ledger(-1, 100) for span in entry.record.spans]
-        assert [(span.first, span.n, span.queue) for span in told if span.change == Change.SHED] == [(first, 1, "q")]
+    told = [span for entry in h.store.ledger(-1, 100) for span in entry.record.spans]
+    assert [(span.first, span.n, span.queue) for span in told if span.change == Change.SHED] == [(first, 1, "q")]
 
 
-@case_if(Feature.SHED)
+@case
 def sixty_four_racing_producers_never_overfill_a_queue_that_sheds(h: Harness) -> None:
     _shedding(h, 8)
     outcome = race(64, lambda number: h.one(payload=number))
@@ -253,7 +250,7 @@ def sixty_four_racing_producers_never_overfill_a_queue_that_sheds(h: Harness) ->
     assert sorted([*_shed(h), *h.drain(batch=8)]) == sorted(ids)
 
 
-@case_if(Feature.SHED)
+@case
 def racing_producers_and_workers_lose_nothing(h: Harness) -> None:
     _shedding(h, 4)
 

@@ -2,7 +2,6 @@
 
 from collections import Counter
 
-from forebay.core.features import Feature
 from forebay.core.job import Draft
 from forebay.core.policy import AtMost, Eligibility, Fair, Priority, Rate, Until
 from forebay.core.spec import QueueSpec
@@ -73,7 +72,7 @@ def a_cap_that_queues_share_is_shared_by_the_classes_of_each(h: Harness) -> None
         assert abs(served[name, "a"] - served[name, "b"]) <= 2, served
 
 
-@case_if(Feature.RATE)
+@case
 def classes_take_turns_at_a_rate_of_the_whole_queue(h: Harness) -> None:
     for batch in (1, 3):
         _flooded(h, Rate(1, h.brief, burst=1))
@@ -82,7 +81,7 @@ def classes_take_turns_at_a_rate_of_the_whole_queue(h: Harness) -> None:
         h.store.cancel([job.id for job in h.jobs() if not job.state.terminal])
 
 
-@case_if(Feature.RATE)
+@case
 def classes_take_turns_where_a_cap_and_a_rate_hold_them(h: Harness) -> None:
     """Claims want more than the cap has: whoever finds it full must not lose its turn at the rate."""
     _flooded(h, AtMost(2) & Rate(4, h.brief))
@@ -90,13 +89,13 @@ def classes_take_turns_where_a_cap_and_a_rate_hold_them(h: Harness) -> None:
     assert served == Counter(a=30, b=10), served
 
 
-@case_if(Feature.RATE)
+@case
 def what_starts_at_once_is_divided_among_the_classes(h: Harness) -> None:
     _flooded(h, Rate(8, h.brief), weight=1)
     assert Counter(lease.job.tenant for lease in h.claim(20)) == Counter(a=4, b=4)
 
 
-@case_if(Feature.RATE)
+@case
 def within_their_own_rates_classes_take_turns(h: Harness) -> None:
     for batch in (1, 4):
         _flooded(h, Rate(40, h.brief, per="tenant"), count=40)
@@ -106,7 +105,7 @@ def within_their_own_rates_classes_take_turns(h: Harness) -> None:
         h.advance(h.short)
 
 
-@case_if(Feature.RATE)
+@case
 def who_is_ready_and_who_starts_take_turns(h: Harness) -> None:
     """Jobs without a subject are not held by a rate per subject: they must not keep the others from starting."""
     h.spec(share=Fair(), eligibility=Rate(40, h.brief, per="subject"))
@@ -156,7 +155,7 @@ def turns_at_gates_go_on_after_a_reopening(h: Harness) -> None:
     assert abs(served["a"] - 10) <= 1, served
 
 
-@case_if(Feature.RATE)
+@case
 def who_was_parked_in_turns_is_found_when_the_queue_has_none_any_more(h: Harness) -> None:
     """Jobs keep the class that they were stamped with; what a claim starts, it hands out."""
     rate = Rate(4, h.brief)
@@ -171,7 +170,7 @@ def who_was_parked_in_turns_is_found_when_the_queue_has_none_any_more(h: Harness
     assert {lease.job.tenant for lease in h.claim(5)} == {"a", None}
 
 
-@case_if(Feature.RATE)
+@case
 def a_rate_that_closes_holds_up_nobody_at_a_cap_before_it(h: Harness) -> None:
     """A cap that queues share: who is behind a rate waits there, not in front of the others."""
     rate = Rate(2, h.brief * 100, shared="api")
@@ -189,7 +188,7 @@ def a_rate_that_closes_holds_up_nobody_at_a_cap_before_it(h: Harness) -> None:
     assert len(h.claim(5)) == 3
 
 
-@case_if(Feature.RATE)
+@case
 def a_claim_starts_all_that_a_cap_and_a_rate_allow(h: Harness) -> None:
     """Who waits at the cap comes to the rate one after the other, in one claim."""
     h.spec(eligibility=AtMost(3) & Rate(10, h.brief * 100))

@@ -3,11 +3,10 @@
 from datetime import timedelta
 
 from forebay.core.errors import KeyConflict
-from forebay.core.features import Feature
 from forebay.core.instant import hours
 from forebay.core.job import State
 from forebay.core.policy import KeepFor, LatestWins, While
-from forebay.testing.conformance.case import case_if, refused
+from forebay.testing.conformance.case import case, refused
 from forebay.testing.conformance.harness import SECOND, Harness
 from forebay.testing.conformance.racing import answers, race
 
@@ -16,7 +15,7 @@ def _unique(h: Harness, *states: State) -> None:
     h.spec(unique=While(states) if states else While(), key_window=timedelta(seconds=1))
 
 
-@case_if(Feature.UNIQUE)
+@case
 def a_key_is_taken_until_its_job_is_done_however_long_that_takes(h: Harness) -> None:
     _unique(h)
     first = h.one(key="k")
@@ -31,7 +30,7 @@ def a_key_is_taken_until_its_job_is_done_however_long_that_takes(h: Harness) -> 
     assert h.one(key="k") == later.id
 
 
-@case_if(Feature.UNIQUE)
+@case
 def other_work_under_a_taken_key_is_refused_and_under_a_free_one_is_not(h: Harness) -> None:
     _unique(h)
     first = h.one(key="k", payload=1)
@@ -41,7 +40,7 @@ def other_work_under_a_taken_key_is_refused_and_under_a_free_one_is_not(h: Harne
     assert h.one(key="k", payload=2) != first
 
 
-@case_if(Feature.UNIQUE)
+@case
 def a_retry_keeps_the_key(h: Harness) -> None:
     _unique(h)
     first = h.one(key="k")
@@ -52,7 +51,7 @@ def a_retry_keeps_the_key(h: Harness) -> None:
     assert h.one(key="k") == first
 
 
-@case_if(Feature.UNIQUE)
+@case
 def a_dead_or_cancelled_job_gives_its_key_back(h: Harness) -> None:
     _unique(h)
     dead = h.dead(key="k")
@@ -62,7 +61,7 @@ def a_dead_or_cancelled_job_gives_its_key_back(h: Harness) -> None:
     assert h.one(key="k") not in (dead, second)
 
 
-@case_if(Feature.UNIQUE)
+@case
 def a_key_may_be_taken_while_its_job_waits_and_no_longer(h: Harness) -> None:
     _unique(h, State.WAITING, State.READY)
     first = h.one(key="k")
@@ -73,7 +72,7 @@ def a_key_may_be_taken_while_its_job_waits_and_no_longer(h: Harness) -> None:
     assert h.one(key="k") == second
 
 
-@case_if(Feature.UNIQUE)
+@case
 def a_key_may_be_taken_while_its_job_is_kept(h: Harness) -> None:
     states = (State.WAITING, State.READY, State.RUNNING, State.DONE)
     h.spec(unique=While(states), retention=KeepFor(h.brief))
@@ -85,7 +84,7 @@ def a_key_may_be_taken_while_its_job_is_kept(h: Harness) -> None:
     assert h.one(key="k") != first
 
 
-@case_if(Feature.UNIQUE)
+@case
 def a_key_may_be_taken_while_its_job_is_dead(h: Harness) -> None:
     _unique(h, State.WAITING, State.READY, State.RUNNING, State.DEAD)
     first = h.dead(key="k")
@@ -96,14 +95,14 @@ def a_key_may_be_taken_while_its_job_is_dead(h: Harness) -> None:
     assert h.one(key="k") != first
 
 
-@case_if(Feature.UNIQUE)
+@case
 def drafts_of_one_batch_are_one_job(h: Harness) -> None:
     _unique(h, State.RUNNING)
     first, second = h.send(h.draft(key="k"), h.draft(key="k"))
     assert (second.id, second.duplicate) == (first.id, True)
 
 
-@case_if(Feature.UNIQUE)
+@case
 def a_key_of_merged_work_is_taken_as_long_as_who_took_it_over(h: Harness) -> None:
     h.spec(unique=While(), merge=LatestWins())
     first = h.one(subject="s", key="1", payload=1)
@@ -114,14 +113,14 @@ def a_key_of_merged_work_is_taken_as_long_as_who_took_it_over(h: Harness) -> Non
     assert h.one(subject="s", key="2", payload=2) != first
 
 
-@case_if(Feature.UNIQUE)
+@case
 def a_queue_keeps_its_keys_to_itself(h: Harness) -> None:
     _unique(h)
     h.spec("other", unique=While())
     assert h.one(key="k") != h.one(key="k", queue="other")
 
 
-@case_if(Feature.UNIQUE)
+@case
 def keys_of_before_keep_the_window_they_came_with(h: Harness) -> None:
     h.spec(key_window=hours(1))
     first = h.one(key="k")
@@ -135,7 +134,7 @@ def keys_of_before_keep_the_window_they_came_with(h: Harness) -> None:
     assert h.one(key="new") != second
 
 
-@case_if(Feature.UNIQUE)
+@case
 def only_keys_that_are_taken_count_and_none_is_left_behind(h: Harness) -> None:
     _unique(h)
     h.send(*[h.draft(key=f"k{number}") for number in range(20)])
@@ -151,7 +150,7 @@ def only_keys_that_are_taken_count_and_none_is_left_behind(h: Harness) -> None:
     h.nothing_left()
 
 
-@case_if(Feature.UNIQUE)
+@case
 def sixty_four_racing_drafts_of_one_key_are_one_job(h: Harness) -> None:
     _unique(h)
     for _ in range(2):

@@ -11,7 +11,6 @@ from forebay.serve.dashboard.desk import Desk
 from forebay.serve.dashboard.live import answer, desk_of
 from forebay.serve.dashboard.pages.route import Viewer, pages
 from forebay.serve.dashboard.render import Sheet
-from forebay.store.feeding import Mending
 
 router = pages()
 
@@ -45,5 +44,4 @@ def _values(desk: Desk, actor: Actor, queue: str) -> dict[str, Any]:
         "most": max((each.count for each in causes), default=1),
         "queue": queue,
         "queues": sorted({each.queue for each in census.causes if actor.reaches(each.queue)}),
-        "mends": isinstance(desk.store, Mending),
     }

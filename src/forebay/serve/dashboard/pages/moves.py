@@ -21,7 +21,6 @@ from forebay.serve.dashboard.render import Sheet, html, link
 from forebay.serve.problems import absent
 from forebay.serve.security.acts import record_act
 from forebay.serve.security.sessions import form_of
-from forebay.store.feeding import Mending
 
 router = pages()
 
@@ -32,12 +31,11 @@ RATE: Final = 50
 @router.get("/ui/moves/new")
 async def new(request: Request, actor: Operator) -> Response:
     """The form, filled with the filter that it was opened with."""
-    desk, given = desk_of(request), request.query_params
-    wanted = filter_of(given)
+    wanted = filter_of(request.query_params)
     act: Act = "redrive" if wanted.state is State.DEAD else "cancel"
     if wanted.state in (State.DONE, State.CANCELLED):
         raise Invalid("state", f"{wanted.state} jobs have ended for good", "choose jobs that are dead, or not ended")
-    values = {"wanted": wanted, "act": act, "rate": RATE, "most": CHOSEN_MOST, "mends": isinstance(desk.store, Mending)}
+    values = {"wanted": wanted, "act": act, "rate": RATE, "most": CHOSEN_MOST}
     nav = "dead" if act == "redrive" else "jobs"
     return await html(request, actor, Sheet("move_new.html", f"{act.capitalize()} many", values, nav))
 

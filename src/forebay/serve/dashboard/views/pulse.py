@@ -3,7 +3,7 @@
 A pulse is read on demand and remembers its place, so a look costs what happened since the last one. It reads for up to
 `LOOK_SECONDS` and goes on with the next look; until it has caught up it is that much behind. Where more than
 `LOOK_MOST` records are missing, the newest are counted and the steps before are unknown: a gap in the line, not a zero.
-A store without a ledger has no pulse.
+Where no record was ever written there is no pulse.
 """
 
 from collections.abc import Collection
@@ -17,7 +17,7 @@ from forebay.core.instant import Instant
 from forebay.core.ledger import Change, LedgerEntry
 from forebay.core.words import SECOND
 from forebay.serve.dashboard.views.records import place_of, stretch
-from forebay.store.protocol import Ledgered, Store
+from forebay.store.protocol import Store
 
 STEP: Final = 5 * SECOND
 STEPS: Final = 60
@@ -51,10 +51,12 @@ class Rates(Struct, frozen=True):
 
 
 class Pulse:
-    """The last minutes of one store. Any thread may look; one reads at a time, the others take what is there."""
+    """The last minutes of one store. Any thread may look; one reads at a time, the others take what is there.
+
+    `known`: whether there is a ledger to read; as of the last look.
+    """
 
     def __init__(self, store: Store) -> None:
-        self._ledger = store if isinstance(store, Ledgered) else None
         self._store = store
         self._reading = Lock()
         self._after: int | None = None
@@ -63,18 +65,14 @@ class Pulse:
         self._claims: dict[str, tuple[Instant, int]] = {}
         self._now: Instant = 0
         self._read_at = float("-inf")
-
-    @property
-    def known(self) -> bool:
-        """Whether there is a ledger to read."""
-        return self._ledger is not None
+        self.known = True
 
     def look(self) -> None:
         """Take in what happened since the last look."""
-        if self._ledger is None or monotonic() - self._read_at < _FRESH_SECONDS or not self._reading.acquire(False):
+        if monotonic() - self._read_at < _FRESH_SECONDS or not self._reading.acquire(False):
             return
         try:
-            self._read(self._ledger)
+            self._read()
             self._read_at = monotonic()
         finally:
             self._reading.release()
@@ -122,19 +120,20 @@ class Pulse:
             return sum(counts.get((queue, name), 0) for queue in queues)
         return sum(count for (queue, of), count in counts.items() if of == name and (queues is None or queue in queues))
 
-    def _read(self, ledger: Ledgered) -> None:
+    def _read(self) -> None:
         now = self._store.now()
         since = now - STEPS * STEP
-        _, following = ledger.ledger_extent()
+        _, following = self._store.ledger_extent()
+        self.known = following > 0 or self._store.ledger_rule().on
         if self._after is None or self._now < since:
-            self._after = place_of(ledger, since) - 1
+            self._after = place_of(self._store, since) - 1
             self._known_from, self._steps, self._claims = since, {}, {}
         cut = following - 1 - self._after > LOOK_MOST
         if cut:
             self._after = following - 1 - LOOK_MOST
             self._steps.clear()
         until, seen = monotonic() + LOOK_SECONDS, now
-        for entry in stretch(ledger, self._after + 1, LOOK_MOST):
+        for entry in stretch(self._store, self._after + 1, LOOK_MOST):
             if cut:
                 self._known_from, cut = entry.record.at, False
             self._take(entry)

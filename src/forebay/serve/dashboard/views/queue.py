@@ -17,7 +17,7 @@ from forebay.core.spec import QueueSpec
 from forebay.core.words import SECOND
 from forebay.explain import gates_of
 from forebay.serve.dashboard.views.finding import some
-from forebay.store.protocol import Backlog, Gated, GateUse, Query, Store
+from forebay.store.protocol import Backlog, GateUse, Query, Store
 
 LOOK_SECONDS: Final = 0.03
 GATES_MOST: Final = 25
@@ -71,7 +71,7 @@ def queue_view(
     jobs, early = _open_jobs(store, spec.name, backlog)
     by = spec.share.by if spec.share else "tenant"
     classes = _classes(spec.share, by, jobs, store.now())
-    uses = gates_of(store, spec, GATES_LOOKED_AT) if isinstance(store, Gated) else []
+    uses = gates_of(store, spec, GATES_LOOKED_AT)
     gates = sorted((use for use in uses if seen(use.name)), key=lambda use: (-use.parked, -use.held, use.name))
     return QueueView(
         spec,

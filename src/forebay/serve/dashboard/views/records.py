@@ -13,17 +13,17 @@ from forebay.core.errors import OffsetGone
 from forebay.core.instant import Instant
 from forebay.core.ledger import LedgerEntry
 from forebay.core.limits import BATCH_MOST
-from forebay.store.protocol import Ledgered
+from forebay.store.protocol import Store
 
 SLACK: Final = 2_000_000
 _PAGE_LEAST: Final = 1
 _QUICK_SECONDS: Final = 0.005
 _KNOWN_MOST: Final = 10_000
-_KNOWN: Final[WeakKeyDictionary[Ledgered, dict[int, Instant]]] = WeakKeyDictionary()
+_KNOWN: Final[WeakKeyDictionary[Store, dict[int, Instant]]] = WeakKeyDictionary()
 """By store and offset: when a record was written."""
 
 
-def place_of(store: Ledgered, at: Instant, extent: tuple[int, int] | None = None) -> int:
+def place_of(store: Store, at: Instant, extent: tuple[int, int] | None = None) -> int:
     """The first offset whose record is of this instant or later, by halving; the ledger's end when there is none.
 
     When the record of an offset was written never changes, so what was asked once is remembered.
@@ -52,7 +52,7 @@ def place_of(store: Ledgered, at: Instant, extent: tuple[int, int] | None = None
     return low
 
 
-def stretch(store: Ledgered, first: int, most: int) -> Iterator[LedgerEntry]:
+def stretch(store: Store, first: int, most: int) -> Iterator[LedgerEntry]:
     """Up to `most` entries from an offset on; what is trimmed meanwhile is left out.
 
     A record may tell of one job or of tens of thousands, so pages begin small, grow while they are quick and are single

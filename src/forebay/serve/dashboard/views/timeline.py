@@ -16,7 +16,7 @@ from forebay.core.job import Job
 from forebay.core.ledger import Change, LedgerEntry, Span
 from forebay.core.words import span as length
 from forebay.serve.dashboard.views.records import SLACK, place_of, stretch
-from forebay.store.protocol import Ledgered, Query, Store
+from forebay.store.protocol import Query, Store
 
 READ_MOST: Final = 5_000
 READ_SECONDS: Final = 0.05
@@ -78,9 +78,9 @@ OFF: Final = "The ledger of this store is switched off or was trimmed: nothing o
 
 def timeline_of(store: Store, job: Job) -> Timeline:
     """The past of a job that is there."""
-    if not isinstance(store, Ledgered):
-        return Timeline([], NO_LEDGER)
     extent, until = store.ledger_extent(), monotonic() + READ_SECONDS
+    if not extent[1]:
+        return Timeline([], NO_LEDGER)
     first = place_of(store, job.enqueued_at - SLACK, extent)
     end = place_of(store, job.finished_at + SLACK, extent) if job.finished_at else extent[1]
     found, whole = _within(store, first, end, job.id, until) if end - first <= READ_MOST else ([], False)
@@ -93,7 +93,7 @@ def timeline_of(store: Store, job: Job) -> Timeline:
     return _told(found, cut, job.queue, job.kind, job.tenant)
 
 
-def _within(store: Ledgered, first: int, end: int, job_id: int, until: float) -> tuple[list[Moment], bool]:
+def _within(store: Store, first: int, end: int, job_id: int, until: float) -> tuple[list[Moment], bool]:
     """What happened to the job in a stretch, and whether there was time to read all of it."""
     found: list[Moment] = []
     for entry in stretch(store, first, end - first):
@@ -105,8 +105,6 @@ def _within(store: Ledgered, first: int, end: int, job_id: int, until: float) ->
 
 def timeline_of_gone(store: Store, job_id: int) -> Timeline | None:
     """The past of a job that is no longer there; None when the ledger does not know it either."""
-    if not isinstance(store, Ledgered):
-        return None
     born = _birth(store, job_id)
     if born is None:
         return None
@@ -130,12 +128,12 @@ def _told(found: list[Moment], cut: str, queue: str, kind: str, tenant: str | No
     return Timeline(found, cut, queue, kind, tenant)
 
 
-def _trimmed(store: Ledgered) -> str:
+def _trimmed(store: Store) -> str:
     first, _ = store.ledger_extent()
     return f"The ledger begins at record {first:,}; what happened before it was trimmed." if first else ""
 
 
-def _around(store: Ledgered, seeds: list[Instant], job_id: int, extent: tuple[int, int]) -> list[Moment]:
+def _around(store: Store, seeds: list[Instant], job_id: int, extent: tuple[int, int]) -> list[Moment]:
     """What happened to the job at these moments, and at those that it leads to."""
     found: dict[tuple[int, int], Moment] = {}
     looked: set[Instant] = set()
@@ -156,7 +154,7 @@ def _around(store: Ledgered, seeds: list[Instant], job_id: int, extent: tuple[in
     return [found[place] for place in sorted(found)]
 
 
-def _birth(store: Ledgered, job_id: int) -> tuple[LedgerEntry, Span] | None:
+def _birth(store: Store, job_id: int) -> tuple[LedgerEntry, Span] | None:
     """The record that accepted the job.
 
     Ids grow with the ledger, so the record can be bisected by the ids that are accepted around an offset. Where many
@@ -184,7 +182,7 @@ def _birth(store: Ledgered, job_id: int) -> tuple[LedgerEntry, Span] | None:
     return None
 
 
-def _ids_from(store: Ledgered, offset: int) -> tuple[int | None, int]:
+def _ids_from(store: Store, offset: int) -> tuple[int | None, int]:
     """The smallest id in the next record that accepts jobs, if one of the next few does; the largest id mentioned."""
     largest = 0
     for limit in (_PROBE, AROUND_MOST):
@@ -200,8 +198,6 @@ def was_given(store: Store, job_id: int) -> bool:
     page = store.browse(Query(), job_id - 1, 1)
     if page.jobs or page.next is not None:
         return True
-    if not isinstance(store, Ledgered):
-        return False
     _, end = store.ledger_extent()
     return any(
         span.first + span.n > job_id
