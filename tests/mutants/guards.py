@@ -93,8 +93,8 @@ MUTANTS = [
     Mutant(
         "promoted before it is due",
         f"{MEMORY}/index.py",
-        "if row is None or row.due_at > now:",
-        "if row is None or row.due_at > now + 1_000_000:",
+        "if row is not None and row.due_at <= now:",
+        "if row is not None and row.due_at <= now + 1_000_000:",
         CONFORMANCE,
     ),
     Mutant(
@@ -177,9 +177,37 @@ MUTANTS = [
     Mutant(
         "a crash costs no life",
         "src/forebay/core/decide.py",
-        "return Retry(0, _abandoned(owner))",
+        "return Retry(0, _abandoned(owner), keep_rank=True)",
         "return Release(0)",
         ("tests/unit/test_decide.py",),
+    ),
+    Mutant(
+        "a job taken back loses its rank",
+        "src/forebay/core/decide.py",
+        "return Retry(0, _abandoned(owner), keep_rank=True)",
+        "return Retry(0, _abandoned(owner))",
+        ("tests/stores/test_conformance.py", "-k", "memory-taking_back"),
+    ),
+    Mutant(
+        "the store does not keep the rank of a job taken back",
+        f"{MEMORY}/facts.py",
+        "if ending.keep_rank:",
+        "if False:",
+        ("tests/stores/test_conformance.py", "-k", "memory-taking_back"),
+    ),
+    Mutant(
+        "sqlite does not keep the rank of a job taken back",
+        "src/forebay/store/sqlite/settling.py",
+        "rank = columns[4] if keep_rank else rank_at(",
+        "rank = rank_at(",
+        ("tests/stores/test_conformance.py", "-k", "sqlite-taking_back"),
+    ),
+    Mutant(
+        "parked jobs get the slot of a job taken back",
+        "src/forebay/store/sqlite/tend.py",
+        "    ready = tried = 0\n    if due_at is not None",
+        "    ready, tried = open_gates(turn, limit)\n    if due_at is not None",
+        ("tests/stores/test_conformance.py", "-k", "sqlite-taking_back"),
     ),
     Mutant(
         "order broken by a retry",

@@ -17,6 +17,13 @@ SHARES = "tests/stores/test_postgres_shares.py"
 
 POSTGRES_MUTANTS = [
     Mutant(
+        "postgres: a job taken back loses its rank",
+        FUNCTIONS,
+        "SELECT CASE WHEN keep_rank THEN rank",
+        "SELECT CASE WHEN false THEN rank",
+        (CONFORMANCE, "-k", "postgres-taking_back"),
+    ),
+    Mutant(
         "postgres: a settle gives no slot back",
         RATES,
         "SET held = t.held - c.slots,",

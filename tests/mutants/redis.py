@@ -18,6 +18,20 @@ REDIS_MUTANTS = [
         (*_CONFORMANCE, "redis-gate_pages"),
     ),
     Mutant(
+        "a job taken back loses its rank, in Redis",
+        f"{_LUA}/lib/settle.lua",
+        "if not group[8] then",
+        "if code == 'r' then",
+        (*_CONFORMANCE, "redis-taking_back"),
+    ),
+    Mutant(
+        "parked jobs get the slot of a job taken back, in Redis",
+        f"{_LUA}/lib/tend.lua",
+        "    if due and due <= now then\n",
+        "    open_gates(limit)\n    if due and due <= now then\n",
+        (*_CONFORMANCE, "redis-taking_back"),
+    ),
+    Mutant(
         "a settle without a fence, in Redis",
         f"{_LUA}/lib/settle.lua",
         "if r[STATE] == RUNNING and r[DELIVERY] == group[2] and not outlived then",

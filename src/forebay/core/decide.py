@@ -41,7 +41,7 @@ def decide(job: Job, outcome: Outcome, routing: Routing, draw: float) -> Verdict
         case Failed(error) | Dropped(error):
             return DeadLetter(error)
         case Abandoned(owner) if lives_left:
-            return Retry(0, _abandoned(owner))
+            return Retry(0, _abandoned(owner), keep_rank=True)
         case Abandoned(owner):
             return DeadLetter(_abandoned(owner))
         case Snoozed(after):

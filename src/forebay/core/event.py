@@ -135,10 +135,13 @@ class Acked(Struct, frozen=True, array_like=True, tag="a"):
 
 
 class Retried(Struct, frozen=True, array_like=True, tag="r"):
+    """`keep_rank`: the job keeps its place; else its rank follows from the new due time."""
+
     id: int
     delivery: int
     due_at: Instant
     error: Failure
+    keep_rank: bool = False
 
 
 class Died(Struct, frozen=True, array_like=True, tag="d"):

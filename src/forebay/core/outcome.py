@@ -112,10 +112,14 @@ class Ack(Struct, frozen=True):
 
 
 class Retry(Struct, frozen=True):
-    """Again, so long after the store's now; a life was used, and the rank is stamped anew."""
+    """Again, so long after the store's now; an attempt was used.
+
+    `keep_rank`: the job goes back to the place that it had, as after a `Release`; else its rank is stamped anew.
+    """
 
     after: Span
     error: Failure
+    keep_rank: bool = False
 
     def __post_init__(self) -> None:
         _check_after(self.after)

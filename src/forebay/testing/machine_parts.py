@@ -8,7 +8,17 @@ from hypothesis import strategies as st
 from forebay.core.gate import condition_gate
 from forebay.core.instant import micros, minutes, ms, seconds
 from forebay.core.job import Draft, State
-from forebay.core.outcome import Dropped, Failed, Failure, Interrupted, Outcome, Snoozed, Succeeded, Withdrawn
+from forebay.core.outcome import (
+    Abandoned,
+    Dropped,
+    Failed,
+    Failure,
+    Interrupted,
+    Outcome,
+    Snoozed,
+    Succeeded,
+    Withdrawn,
+)
 from forebay.core.policy import (
     Aging,
     AtMost,
@@ -141,6 +151,7 @@ OUTCOMES: dict[str, Outcome] = {
     "drop": Dropped(Failure(GAVE_UP, "useless")),
     "release": Interrupted(),
     "snooze": Snoozed(2 * SECOND),
+    "take back": Abandoned("worker"),
     "withdraw": Withdrawn(),
     "withdraw and keep": Withdrawn(SECOND),
 }

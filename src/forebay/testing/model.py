@@ -273,8 +273,8 @@ class Model(DoorModel):
         match verdict:
             case Ack(result, keep_for):
                 self._end(item, State.DONE, now, result, keep_for)
-            case Retry(after, error):
-                again = replace(item, rank=rank_of(item.entry, now + after, now))
+            case Retry(after, error, keep_rank):
+                again = item if keep_rank else replace(item, rank=rank_of(item.entry, now + after, now))
                 self._wait(again, now + after, errors=errors_of(item.job, error, now))
             case DeadLetter(error):
                 self._die(item, error, now)

@@ -258,7 +258,10 @@ class Facts:
         self._settle(row, ending)
         self._fail(row, ending.error, at)
         row.state = State.WAITING
-        row.restamp(ending.due_at, at)
+        if ending.keep_rank:
+            row.due_at = ending.due_at
+        else:
+            row.restamp(ending.due_at, at)
 
     def _died(self, at: Instant, row: Row, ending: Died) -> None:
         self._settle(row, ending)

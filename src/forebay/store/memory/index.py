@@ -186,16 +186,21 @@ class Index:
         self._wait(row, self.lines[row.entry.queue])
 
     def promote(self, now: Instant, limit: int) -> list[Row]:
-        """Rows that may become ready now, their slots taken; parked rows first, so that newcomers do not pass them."""
+        """Rows that may become ready now, their slots taken.
+
+        First those that are due: one that was taken back is the first in rank for the slot that it gave back, and a
+        newcomer parks behind those that are parked. Then parked rows.
+        """
         rows: list[Row] = []
         while limit > 0:
-            found = self.gates.next_candidate(now) if self.gates.opened else None
-            row, turn = found or (self._due.peek(), None)
-            if found is None:
-                if row is None or row.due_at > now:
-                    break
+            row, turn = self._due.peek(), None
+            if row is not None and row.due_at <= now:
                 self._due.pop()
-            assert row is not None
+            else:
+                found = self.gates.next_candidate(now) if self.gates.opened else None
+                if found is None:
+                    break
+                row, turn = found
             limit -= 1
             if not row.entry.gates or self.gates.admit(row, now, turn=turn):
                 rows.append(row)

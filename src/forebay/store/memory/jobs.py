@@ -356,8 +356,8 @@ class JobVerbs(Engine):
         match verdict:
             case Ack():
                 return Acked(job_id, delivery, self._kept_until(row, now, verdict.keep_for), verdict.result)
-            case Retry(after, error):
-                return Retried(job_id, delivery, now + after, error)
+            case Retry(after, error, keep_rank):
+                return Retried(job_id, delivery, now + after, error, keep_rank)
             case DeadLetter(error):
                 return Died(job_id, delivery, error, self._grave(row, now))
             case Release(after):

@@ -1,7 +1,8 @@
 """Looking after what fell due: expire, admit, forget, take in what SQL users put. Bounded; under the lock of the gates.
 
-One function, `forebay.stirs`, tells whether there is anything to do; a store at rest pays for nothing else. Parked jobs
-go before newcomers. Plain jobs that are due need none of this: a claim takes them by itself.
+One function, `forebay.stirs`, tells whether there is anything to do; a store at rest pays for nothing else. What is due
+is admitted first, by rank: a job that was taken back gets the slot that it gave back, a newcomer parks behind others.
+Plain jobs that are due need none of this: a claim takes them by itself.
 """
 
 from collections.abc import Sequence

@@ -169,10 +169,10 @@ def _out(number: int, ref: Ref, lease: Lease, verdict: Verdict, code: str, keep:
             out |= {"keep": keep, "result": None if result is None else result.decode()}
         case Cancel():
             out["keep"] = keep
-        case Retry(after, error):
-            out |= {"after": after, "errors": errors_before(job, error, ERRORS_KEPT)}
+        case Retry(after, error, keep_rank):
+            out |= {"after": after, "errors": errors_before(job, error, ERRORS_KEPT), "keep_rank": keep_rank}
         case DeadLetter(error):
             out["errors"] = errors_before(job, error, ERRORS_KEPT)
         case Release(after):
-            out["after"] = after
+            out |= {"after": after, "keep_rank": True}
     return out

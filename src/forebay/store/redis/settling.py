@@ -23,8 +23,8 @@ _CANCELLED: Final = (CancelAnswer.GONE, CancelAnswer.CANCELLED, CancelAnswer.REQ
 _RESULTS_OF_SETTLE: Final = 4
 _RESULTS_OF_EXCHANGE: Final = 7
 
-Group = tuple[str, int, Instant, int, "list[str] | bool", int, list[str]]
-"""Settlements with one verdict: code, delivery, until, span, error, where the result is, ids.
+Group = tuple[str, int, Instant, int, "list[str] | bool", int, list[str], bool]
+"""Settlements with one verdict: code, delivery, until, span, error, where the result is, ids, the rank is kept.
 
 The span is how long until the job is tried again, or for how long it is kept."""
 
@@ -94,7 +94,9 @@ def _grouped(settlements: Sequence[Settlement], first_result: int) -> tuple[list
             results.append(verdict.result)
         error = verdict.error if isinstance(verdict, Retry | DeadLetter) else None
         code = _CODES[type(verdict)]
-        groups.append((code, job.delivery, lease.until, _span(verdict), _error(error), place, [sid(job.id)]))
+        keep_rank = isinstance(verdict, Release) or (isinstance(verdict, Retry) and verdict.keep_rank)
+        said = (code, job.delivery, lease.until, _span(verdict), _error(error), place, [sid(job.id)], keep_rank)
+        groups.append(said)
     return groups, results
 
 

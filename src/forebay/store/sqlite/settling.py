@@ -164,9 +164,9 @@ class _Settlement:
             case Cancel(keep_for):
                 change, until = Change.DISMISSED, self._kept_until(queue, keep_for)
                 to = self._finish(job_id, CANCELLED, until, mark, None)
-            case Retry(after, error):
+            case Retry(after, error, keep_rank):
                 to, change, until, failure = WAITING, Change.RETRIED, now + after, error
-                rank = rank_at(columns[13], columns[14], until, now)
+                rank = columns[4] if keep_rank else rank_at(columns[13], columns[14], until, now)
                 errors = failed(columns[12], error, now, columns[11])
                 turn.connection.execute(_WAIT_AGAIN, (job_id, until, rank, columns[11], errors, *mark))
             case Release(after):

@@ -1,7 +1,8 @@
 """Looking after what fell due: expire, promote, forget. Bounded, and done in passing by the verbs.
 
-One statement, `pulse`, tells whether there is anything to do; a store at rest pays for nothing else. Parked jobs go
-before newcomers. A job that expired is never handed out, however many there are: `expire` says whether it is through.
+One statement, `pulse`, tells whether there is anything to do; a store at rest pays for nothing else. What is due is
+admitted first, by rank: a job that was taken back gets the slot that it gave back, a newcomer parks behind others. A
+job that expired is never handed out, however many there are: `expire` says whether it is through.
 """
 
 from collections.abc import Sequence
@@ -44,9 +45,11 @@ def tend(turn: Turn, limit: int = TEND_LIMIT) -> tuple[int, bool]:
     opens_at, starts = rates
     turn.paced = bool(starts) or (opens_at is not None and opens_at <= now)
     through = expires_at is None or expires_at > now or expire(turn)
-    ready, tried = open_gates(turn, limit) if opened or turn.gated else (0, 0)
-    if due_at is not None and due_at <= now and tried < limit:
-        ready += _promote(turn, limit - tried)
+    ready = tried = 0
+    if due_at is not None and due_at <= now:
+        ready, tried = _promote(turn, limit)
+    if (opened or turn.gated) and tried < limit:
+        ready += open_gates(turn, limit - tried)[0]
     if opens_at is not None and opens_at <= now:
         opening = turn.connection.execute(_OPENING, (now, limit)).fetchall()
         turn.tally.starting([queue for queue, _ in opening])
@@ -150,11 +153,12 @@ def ready_of(turn: Turn, line: Line, cls: str) -> int:
     return 0 if found is None else int(found[0])
 
 
-def _promote(turn: Turn, limit: int) -> int:
+def _promote(turn: Turn, limit: int) -> tuple[int, int]:
+    """How many of those that are due became ready, and how many were tried."""
     rows = [Row.of(columns) for columns in turn.connection.execute(_DUE, (turn.now, limit)).fetchall()]
     ready = [row for row in rows if not row.gates or _admit(turn, row)]
     turn.make_ready(ready)
-    return len(ready)
+    return len(ready), len(rows)
 
 
 def _admit(turn: Turn, row: Row, *, starts: bool = False, its_turn: bool = False) -> bool:

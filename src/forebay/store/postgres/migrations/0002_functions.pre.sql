@@ -29,10 +29,11 @@ AS $$
         ELSE base + due_at END
 $$;
 
--- The place in line of a job that is tried again. One that is handed back keeps its place.
-CREATE FUNCTION forebay.rank_again(code text, rank bigint, base bigint, timed smallint, v_now bigint, due_at bigint)
-RETURNS bigint LANGUAGE sql IMMUTABLE
-AS $$ SELECT CASE WHEN code = 'l' THEN rank ELSE forebay.rank_at(base, timed, due_at, v_now) END $$;
+-- The rank of a job that waits again: its old one, where the verdict says so.
+CREATE FUNCTION forebay.rank_again(
+    keep_rank boolean, rank bigint, base bigint, timed smallint, v_now bigint, due_at bigint
+) RETURNS bigint LANGUAGE sql IMMUTABLE
+AS $$ SELECT CASE WHEN keep_rank THEN rank ELSE forebay.rank_at(base, timed, due_at, v_now) END $$;
 
 -- Put runs. `first` -1: the stamps come from an old version of a spec. A call that is repeated gets its first answer.
 CREATE FUNCTION forebay.put(
@@ -485,9 +486,11 @@ BEGIN
     WITH o AS MATERIALIZED (
         SELECT singles[o.run] AS single, lasts[o.run] AS last_id, o.id, o.place, o.code, v_now + o.after AS due_at,
             CASE WHEN o.errors IS NOT NULL THEN o.errors || v_now || ']]' END AS errors,
-            v_now + o.keep AS kept_until, o.result::json AS result
+            v_now + o.keep AS kept_until, o.result::json AS result, o.queue,
+            o.keep_rank
         FROM json_to_recordset(outs) AS o (
-            run integer, id bigint, place integer, code text, after bigint, errors text, keep bigint, result text
+            run integer, id bigint, place integer, code text, after bigint, errors text, keep bigint, result text,
+            queue text, keep_rank boolean
         )
         WHERE o.run = ANY (parts)
     ), body AS MATERIALIZED (
@@ -497,11 +500,16 @@ BEGIN
         CROSS JOIN LATERAL json_array_elements(r.bodies) WITH ORDINALITY AS b (value, place)
         WHERE r.single = ANY (singles) AND r.last_id = ANY (lasts)
     ), kept AS (
-        INSERT INTO forebay.ended
+        INSERT INTO forebay.ended (
+            id, due_at, enqueued_at, finished_at, kept_until, expires_at, rank_base, delivery, attempt, max_attempts,
+            settled_delivery, state, rank_timed, cancel_requested, queue, cls, kind, settled_code, gates, errors, facts,
+            body, result, home
+        )
         SELECT o.id, r.due_at, r.enqueued_at, v_now, o.kept_until, r.expires_at, r.rank_base, r.delivery,
             r.attempt, r.max_attempts, r.delivery, CASE o.code WHEN 'a' THEN 3 WHEN 'd' THEN 4 ELSE 5 END,
-            r.rank_timed, coalesce(get_bit(r.asked, o.place) = 1, false), r.queue, r.cls, r.kind, o.code, r.gates,
-            coalesce(o.errors, r.errors), r.facts -> (r.size - r.n + o.place), b.value, o.result
+            r.rank_timed, coalesce(get_bit(r.asked, o.place) = 1, false), coalesce(o.queue, r.queue), r.cls, r.kind,
+            o.code, r.gates, coalesce(o.errors, r.errors), r.facts -> (r.size - r.n + o.place), b.value, o.result,
+            CASE WHEN o.queue IS NOT NULL THEN r.queue END
         FROM o
         JOIN forebay.run AS r ON r.single = o.single AND r.last_id = o.last_id
         JOIN body AS b ON b.single = o.single AND b.last_id = o.last_id AND b.place = o.place
@@ -509,7 +517,7 @@ BEGIN
     ), again AS (
         UPDATE forebay.run AS r
         SET state = CASE WHEN r.gates IS NOT NULL THEN 0 WHEN o.due_at > v_now THEN 3 ELSE 1 END, due_at = o.due_at,
-            rank = forebay.rank_again(o.code, r.rank, r.rank_base, r.rank_timed, v_now, o.due_at),
+            rank = forebay.rank_again(o.keep_rank, r.rank, r.rank_base, r.rank_timed, v_now, o.due_at),
             attempt = r.attempt - (o.code = 'l')::integer,
             errors = coalesce(o.errors, r.errors), settled_delivery = r.delivery, settled_code = o.code, gone = NULL,
             holder = NULL, lease_until = NULL, claimed_at = NULL
@@ -520,7 +528,7 @@ BEGIN
         last_id, rank, due_at, enqueued_at, rank_base, n, size, delivery, attempt, max_attempts,
         settled_delivery, state, single, rank_timed, queue, cls, kind, settled_code, asked, errors, facts, bodies
     )
-    SELECT o.id, forebay.rank_again(o.code, r.rank, r.rank_base, r.rank_timed, v_now, o.due_at), o.due_at,
+    SELECT o.id, forebay.rank_again(o.keep_rank, r.rank, r.rank_base, r.rank_timed, v_now, o.due_at), o.due_at,
         r.enqueued_at, r.rank_base, 1, 1, r.delivery, r.attempt - (o.code = 'l')::integer, r.max_attempts, r.delivery,
         CASE WHEN o.due_at > v_now THEN 3 ELSE 1 END, true, r.rank_timed, r.queue, r.cls, r.kind, o.code,
         CASE WHEN get_bit(r.asked, o.place) = 1 THEN B'1' END,

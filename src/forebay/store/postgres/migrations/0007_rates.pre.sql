@@ -497,7 +497,8 @@ AS $$
     SELECT count(*)::integer FROM let AS t
 $$;
 
--- Who is parked where there is room is let in, then who is due; `most` are tried. Rates whose time has come are open.
+-- Who is due is let in or parks, then who is parked where there is room; `most` are tried. So a job that was taken back
+-- gets the slot that it gave back, where it is the first in rank. Rates whose time has come are open.
 -- Says how many became ready, and in which queues there may be work. Who has expired is passed over, as in 0004.
 CREATE OR REPLACE FUNCTION forebay.let_in(v_now bigint, most integer) RETURNS TABLE (ready integer, queues text[])
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on
@@ -518,9 +519,25 @@ DECLARE
     v_queues text[] := '{}';
     v_told text[];
 BEGIN
+    FOR v_job IN
+        SELECT r.last_id, r.queue, r.gates FROM forebay.run AS r
+        WHERE r.state = 0 AND r.gate IS NULL AND r.due_at <= v_now AND (r.expires_at IS NULL OR r.expires_at > v_now)
+        ORDER BY r.due_at, r.last_id LIMIT most
+    LOOP
+        v_tried := v_tried + 1;
+        v_at := forebay.admit(v_now, v_job.last_id, v_job.gates, false, NULL);
+        UPDATE forebay.run AS r SET gate = v_at, state = CASE WHEN v_at IS NULL THEN 1 ELSE 0 END
+        WHERE r.single AND r.last_id = v_job.last_id;
+        v_ready := v_ready + (v_at IS NULL)::integer;
+        IF v_at IS NULL OR (left(v_at, 5) = 'rate/' AND forebay.repace(v_now, v_at, v_job.queue)) THEN
+            v_queues := array_append(array_remove(v_queues, v_job.queue), v_job.queue);
+        END IF;
+    END LOOP;
     IF EXISTS (SELECT FROM forebay.gate AS g WHERE g.opened) THEN
-        SELECT h.ready, h.queues INTO v_ready, v_queues FROM forebay.let_heads_in(v_now, most) AS h;
-        v_tried := v_ready;
+        SELECT h.ready, h.queues INTO v_some, v_told FROM forebay.let_heads_in(v_now, most - v_tried) AS h;
+        v_tried := v_tried + v_some;
+        v_ready := v_ready + v_some;
+        v_queues := ARRAY(SELECT DISTINCT unnest(v_queues || v_told));
     END IF;
     WHILE v_tried < most LOOP
         SELECT g.name, g.standing, g.held, coalesce(l.slots, g.slots) AS slots, g.parked > 0 AS parked INTO v_gate
@@ -581,19 +598,6 @@ BEGIN
         v_ready := v_ready + (v_at IS NULL)::integer;
         IF v_at IS NULL OR (left(v_at, 5) = 'rate/' AND forebay.repace(v_now, v_at, v_queue)) THEN
             v_queues := array_append(array_remove(v_queues, v_queue), v_queue);
-        END IF;
-    END LOOP;
-    FOR v_job IN
-        SELECT r.last_id, r.queue, r.gates FROM forebay.run AS r
-        WHERE r.state = 0 AND r.gate IS NULL AND r.due_at <= v_now AND (r.expires_at IS NULL OR r.expires_at > v_now)
-        ORDER BY r.due_at, r.last_id LIMIT most - v_tried
-    LOOP
-        v_at := forebay.admit(v_now, v_job.last_id, v_job.gates, false, NULL);
-        UPDATE forebay.run AS r SET gate = v_at, state = CASE WHEN v_at IS NULL THEN 1 ELSE 0 END
-        WHERE r.single AND r.last_id = v_job.last_id;
-        v_ready := v_ready + (v_at IS NULL)::integer;
-        IF v_at IS NULL OR (left(v_at, 5) = 'rate/' AND forebay.repace(v_now, v_at, v_job.queue)) THEN
-            v_queues := array_append(array_remove(v_queues, v_job.queue), v_job.queue);
         END IF;
     END LOOP;
     FOR v_queue IN

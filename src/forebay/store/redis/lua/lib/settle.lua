@@ -2,8 +2,9 @@
 -- The last settle is remembered as a mark, the delivery and the letter of the verdict, on the record or, once the job is
 -- gone, beside it: a repeated one is answered alike.
 --
--- Settlements come in groups of one verdict: code, delivery, until, span, error, result (its place in ARGV), ids.
--- The span is how long until the job is tried again, or for how long it is kept.
+-- Settlements come in groups of one verdict: code, delivery, until, span, error, result (its place in ARGV), ids,
+-- whether a job that waits again keeps its rank. The span is how long until the job is tried again, or for how long it
+-- is kept.
 -- Codes: a acknowledged, r retried, d dead, l released, c cancelled.
 
 local settled, ended, acked, marks_left, waits = {}, {}, {}, {}, false
@@ -31,8 +32,11 @@ local settle
       return is, keep
     end
     is[STATE], is[DUE] = WAITING, now + group[4]
+    if not group[8] then
+      is[RANK] = rank_at(m.base or ZERO, r[TIMED], is[DUE])
+    end
     if code == 'r' then
-      is[RANK], m.errors = rank_at(m.base or ZERO, r[TIMED], is[DUE]), failures(r, error)
+      m.errors = failures(r, error)
     else
       is[ATTEMPT] = r[ATTEMPT] - 1
     end

@@ -1,6 +1,6 @@
 -- Looking after what fell due: expire, promote, forget. Bounded, and done in passing by the verbs.
--- Parked jobs go before newcomers. A job that expired is never handed out, however many there are: `expire` says whether
--- it is through.
+-- What is due is admitted first, by rank: a job that was taken back gets the slot that it gave back, a newcomer parks
+-- behind others. A job that expired is never handed out, however many there are: `expire` says whether it is through.
 
 local TEND_LIMIT, EXPIRE_ROUNDS, TRIES = 256, 4, 64
 local GAVE_WAY = { 'forebay.Shed', 'it gave way to newer work in a full queue', '' }
@@ -113,13 +113,13 @@ local kept_until, dead, bury, forget_all, expire, readmit, open_gates, tend, ten
   end
 
   local function promote_due(limit)
-    local ready = 0
-    for _, sid in ipairs(call('ZRANGE', P .. 'due', '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)) do
+    local ready, due = 0, call('ZRANGE', P .. 'due', '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)
+    for _, sid in ipairs(due) do
       if readmit(sid, fetch_one(sid)) then
         ready = ready + 1
       end
     end
-    return ready
+    return ready, #due
   end
 
   -- The oldest dead go wherever more lie than the queue keeps.
@@ -140,11 +140,11 @@ local kept_until, dead, bury, forget_all, expire, readmit, open_gates, tend, ten
     local due, expires = first_score(P .. 'due'), first_score(P .. 'expire')
     local through = not expires or expires > now or expire()
     local ready, tried = 0, 0
-    if #touched > 0 or call('EXISTS', P .. 'opened') == 1 then
-      ready, tried = open_gates(limit)
+    if due and due <= now then
+      ready, tried = promote_due(limit)
     end
-    if due and due <= now and tried < limit then
-      ready = ready + promote_due(limit - tried)
+    if tried < limit and (#touched > 0 or call('EXISTS', P .. 'opened') == 1) then
+      ready = ready + open_gates(limit - tried)
     end
     local opens = first_score(P .. 'openings')
     if opens and opens <= now then
