@@ -64,7 +64,7 @@ def main() -> int:
 
 def _again(lease: Lease) -> Verdict:
     """What a reaper does with a lease that ran out: `forebay worker` has one."""
-    return decide(lease.job, Abandoned(lease.owner), Routing(backoff=Fixed()), 0.0)
+    return decide(lease.job, Abandoned(), Routing(backoff=Fixed()), 0.0)
 
 
 if __name__ == "__main__":

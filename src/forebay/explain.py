@@ -68,9 +68,8 @@ def reasons(job: Job, backlog: Backlog, now: Instant, place: Place = _NOWHERE, *
             lines.append(f"it may be claimed at any time{beside}")
         case State.RUNNING:
             left = ((job.lease_until or 0) - now) / _SECOND
-            lines.append(
-                f"{job.owner} holds it, delivery {job.delivery}; the lease ends in {left:.1f} s unless renewed"
-            )
+            holder = job.owner or "a worker"
+            lines.append(f"{holder} holds it, delivery {job.delivery}; the lease ends in {left:.1f} s unless renewed")
         case State.DEAD:
             lines.append(f"it used {job.attempt} of {job.max_attempts} attempts; redrive it to give them back")
         case State.DONE | State.CANCELLED:

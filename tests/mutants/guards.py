@@ -177,7 +177,7 @@ MUTANTS = [
     Mutant(
         "a crash costs no life",
         "src/forebay/core/decide.py",
-        "return Retry(0, _abandoned(owner), keep_rank=True)",
+        "return Retry(0, LEASE_RAN_OUT, keep_rank=True)",
         "return Release(0)",
         ("tests/unit/test_decide.py",),
     ),

@@ -224,7 +224,7 @@ POSTGRES_MUTANTS = [
     Mutant(
         "what a dead worker had started is not charged",
         "src/forebay/work/supervisor.py",
-        "Abandoned(owner) if (job.id, job.delivery) in started else Interrupted(),",
+        "Abandoned() if (job.id, job.delivery) in started else Interrupted(),",
         "Interrupted(),",
         (FAULTS, "-k", "at_random"),
     ),

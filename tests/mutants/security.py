@@ -323,9 +323,30 @@ SECURITY_MUTANTS = [
     Mutant(
         "errors over HTTP are kept as they come",
         "src/forebay/serve/api/work.py",
-        "_without_secrets(outcomes[place], lease.job)",
-        "outcomes[place]",
+        "_without_secrets(outcome, lease.job)",
+        "outcome",
         tests("canaries", "an_error_of_a_worker_over_http_is_kept_without_the_secrets_of_its_job"),
+    ),
+    Mutant(
+        "leases of others are passed over",
+        "src/forebay/serve/api/work.py",
+        "            raise absent(field.format(number))",
+        "            continue",
+        ("tests/serve/test_api_work.py", "-k", "refused_whole and memory"),
+    ),
+    Mutant(
+        "a narrowed key keeps its leases",
+        "src/forebay/serve/api/work.py",
+        "if proof is None or not rules(actor, proof.queue):",
+        "if proof is None:",
+        ("tests/serve/test_api_work.py", "-k", "no_longer_reaches"),
+    ),
+    Mutant(
+        "tenants see who runs their jobs",
+        f"{HOME}/reach.py",
+        "return job if actor.tenant is None else replace(job, owner=None)",
+        "return job",
+        tests("tenants", "a_tenant_learns_nothing_of_the_workers_that_run_its_jobs"),
     ),
     Mutant(
         "an envelope for any kind",

@@ -9,6 +9,7 @@ import httpx
 from forebay.core.instant import days, micros, seconds
 from forebay.core.job import Draft, State
 from forebay.serve.actor import Role
+from forebay.serve.security.keys import mint
 from forebay.serve.settings import ServeSettings
 from forebay.store.open import open_store
 from forebay.store.protocol import Query, Store, Want
@@ -132,20 +133,41 @@ def test_a_fence_that_is_not_current_is_stale(site: Site, store: Store) -> None:
     assert settled(client, {"lease": current["lease"], "outcome": "ack"})[0]["answer"] == "applied"
 
 
-def test_nobody_settles_what_others_hold_or_what_was_made_up(site: Site, store: Store) -> None:
+def made_up(text: str) -> list[str]:
+    """What looks like a lease, more or less, and is none."""
+    return [text[:-2] + ("AA" if text[-2:] != "AA" else "BB"), "", "x", "é", "A" * 5_000, text + "=", text[1:]]
+
+
+def test_a_call_with_one_lease_of_others_is_refused_whole(any_store: Store, serve_on: Serving) -> None:
+    site = serve_on(any_store)
     ours, theirs = site.client(Role.WORKER), site.client(Role.WORKER)
+    any_store.enqueue([Draft("a", None, "mail")] * 2)
+    [own], [foreign] = claimed(ours), claimed(theirs)
+    before = any_store.get([own["job"]["id"], foreign["job"]["id"]])
+    refused = set()
+    for text in (foreign["lease"], *made_up(own["lease"])):
+        for bad in (1, 0):
+            texts = [own["lease"], text] if bad else [text, own["lease"]]
+            items = [{"lease": each, "outcome": "ack"} for each in texts]
+            told = problem(ours.post("/settle", json={"settlements": items}), 404, "absent")
+            assert told["detail"] == f"settlements[{bad}].lease is unknown here"
+            refused.add(ours.post("/settle", json={"settlements": items[bad : bad + 1]}).text)
+            told = problem(ours.post("/extend", json={"leases": texts, "lease": 600}), 404, "absent")
+            assert told["detail"] == f"leases[{bad}] is unknown here"
+    assert len(refused) == 1
+    assert any_store.get([own["job"]["id"], foreign["job"]["id"]]) == before
+    assert settled(ours, {"lease": own["lease"], "outcome": "ack"})[0]["answer"] == "applied"
+    assert settled(theirs, {"lease": foreign["lease"], "outcome": "ack"})[0]["answer"] == "applied"
+
+
+def test_a_lease_of_a_queue_that_the_key_no_longer_reaches_is_nobodys(site: Site, store: Store) -> None:
     store.enqueue([Draft("a", None, "mail")])
-    [lease] = claimed(ours)
-    text = lease["lease"]
-    made_up = [text[:-2] + ("AA" if text[-2:] != "AA" else "BB"), "", "x", "é", "A" * 5_000, text + "=", text[1:]]
-    told = settled(ours, *({"lease": each, "outcome": "ack"} for each in made_up))
-    assert [each["answer"] for each in told] == ["stale"] * len(made_up)
-    assert settled(theirs, {"lease": text, "outcome": "ack"}) == [
-        {"job_id": None, "answer": "stale", "became": None, "after": None}
-    ]
-    assert theirs.post("/extend", json={"leases": [text]}).json()["leases"][0]["answer"] == "lost"
-    assert state(store, lease["job"]["id"]) is State.RUNNING
-    assert settled(ours, {"lease": text, "outcome": "ack"})[0]["answer"] == "applied"
+    [lease] = store.claim([Want("mail", 1)], "w", timedelta(seconds=30))
+    key, text = mint("narrow", (Role.WORKER,), store.now(), queues=("other",))
+    site.admit(key)
+    item = {"lease": site.ground.signer.text(lease, key.actor().name), "outcome": "ack"}
+    problem(site.with_key(text).post("/settle", json={"settlements": [item]}), 404, "absent")
+    assert state(store, lease.job.id) is State.RUNNING
 
 
 def test_extend_gives_time_and_tells_of_a_cancellation(any_store: Store, serve_on: Serving) -> None:

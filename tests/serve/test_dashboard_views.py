@@ -207,7 +207,7 @@ def test_a_life_is_told_in_full(store: SqliteStore, clock: ManualClock) -> None:
     told = timeline_of(store, job)
     assert [moment.change for moment in told.moments] == "accepted claimed extended retried claimed died".split()
     assert told.cut == ""
-    assert "worker-7, 1.0s after it was due" in told.moments[1].note
+    assert (told.moments[1].owner, told.moments[1].note) == ("worker-7", "1.0s after it was due")
     assert (told.moments[3].error_kind, told.moments[3].error) == ("ValueError", "bad luck")
     assert told.moments[5].note == "after 1.0s of work, 10.0s in all"
     stretches = life(told.moments, store.now(), running=False)

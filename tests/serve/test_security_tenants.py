@@ -1,5 +1,6 @@
 """Two tenants on one queue: neither sees, touches nor meets the other, and absent looks like forbidden (S3)."""
 
+from pathlib import Path
 from statistics import median
 from time import perf_counter
 
@@ -7,10 +8,15 @@ import httpx
 import pytest
 
 from forebay.core.instant import seconds
-from forebay.core.outcome import DeadLetter, Failure
+from forebay.core.outcome import ABANDONED, DeadLetter, Failure
+from forebay.core.policy import Fixed, Routing
 from forebay.serve.actor import Role
+from forebay.serve.settings import ServeSettings
+from forebay.store.open import open_store
 from forebay.store.protocol import Query, Want
-from tests.serve.site import Site
+from forebay.testing.clock import ManualClock
+from forebay.work.reaper import Reaper
+from tests.serve.site import Serving, Site
 
 NEVER = 10**15
 EVERYTHING = (Role.PRODUCER, Role.OPERATOR)
@@ -98,6 +104,41 @@ def test_idempotency_keys_of_tenants_do_not_meet(tenants: tuple[Tenant, Tenant])
     assert again.status_code == 409
     assert "umbrella" not in again.text
     assert umbrella.name not in acme.client.get("/jobs").text
+
+
+def test_a_tenant_learns_nothing_of_the_workers_that_run_its_jobs(tmp_path: Path, serve_on: Serving) -> None:
+    clock = ManualClock()
+    store = open_store(f"sqlite:///{tmp_path}/jobs.db", clock=clock)
+    site = serve_on(store, ServeSettings(port=0, drain=1, tend=False))
+    acme = site.client(*EVERYTHING, tenant="acme")
+    number = acme.post("/jobs", json={"kind": "k", "max_attempts": 2}).json()["job_id"]
+    key = site.key(Role.WORKER)
+    worker, key_id = site.with_key(key), key.split("_")[1]
+    for _ in range(2):
+        worker.post("/claim", json={"wants": [{"queue": "default"}], "owner": "web-3", "lease": 10})
+        assert site.client(Role.OPERATOR).get(f"/jobs/{number}").json()["owner"] == f"web-3@key:{key_id}:test"
+        look_around(site, acme, number, key_id)
+        clock.advance(11_000_000)
+        Reaper(store, lambda _: Routing(backoff=Fixed())).step()
+    look_around(site, acme, number, key_id)
+    assert acme.get(f"/dlq/{number}").json()["errors"][0]["kind"] == ABANDONED
+    assert f"web-3@key:{key_id}" in _visitor(site, None).get(f"/ui/jobs/{number}").text
+
+
+def look_around(site: Site, tenant: httpx.Client, number: int, key_id: str) -> None:
+    """Wherever a tenant sees a job of its own."""
+    paths = (f"/jobs/{number}", f"/jobs/{number}/explain", "/jobs", "/dlq", "/dlq/causes", f"/dlq/{number}")
+    visitor = _visitor(site, "acme")
+    pages = ("/ui/jobs", f"/ui/jobs/{number}", "/ui/dead")
+    for told in (*(tenant.get(path) for path in paths), *(visitor.get(page) for page in pages)):
+        assert "web-3" not in told.text, told.url
+        assert key_id not in told.text, told.url
+
+
+def _visitor(site: Site, tenant: str | None) -> httpx.Client:
+    visitor = site.with_key(None, {"Origin": site.url})
+    visitor.post("/ui/login", data={"key": site.key(Role.OPERATOR, tenant=tenant)})
+    return visitor
 
 
 @pytest.mark.nightly

@@ -8,14 +8,13 @@ from typing import assert_never
 
 from forebay.core.job import Job
 from forebay.core.outcome import (
-    ABANDONED,
+    LEASE_RAN_OUT,
     Abandoned,
     Ack,
     Cancel,
     DeadLetter,
     Dropped,
     Failed,
-    Failure,
     Interrupted,
     Outcome,
     Release,
@@ -40,10 +39,10 @@ def decide(job: Job, outcome: Outcome, routing: Routing, draw: float) -> Verdict
             return Retry(after, error)
         case Failed(error) | Dropped(error):
             return DeadLetter(error)
-        case Abandoned(owner) if lives_left:
-            return Retry(0, _abandoned(owner), keep_rank=True)
-        case Abandoned(owner):
-            return DeadLetter(_abandoned(owner))
+        case Abandoned() if lives_left:
+            return Retry(0, LEASE_RAN_OUT, keep_rank=True)
+        case Abandoned():
+            return DeadLetter(LEASE_RAN_OUT)
         case Snoozed(after):
             return Release(after)
         case Interrupted():
@@ -52,7 +51,3 @@ def decide(job: Job, outcome: Outcome, routing: Routing, draw: float) -> Verdict
             return Cancel(keep_for)
         case _:
             assert_never(outcome)
-
-
-def _abandoned(owner: str | None) -> Failure:
-    return Failure(ABANDONED, f"the lease of {owner or 'its worker'} ran out")

@@ -41,6 +41,9 @@ class Failure(Struct, frozen=True, array_like=True, omit_defaults=True):
         return self.kind == ABANDONED
 
 
+LEASE_RAN_OUT: Final = Failure(ABANDONED, "its lease ran out: the worker died, hung or was cut off")
+"""It names no worker: whoever reads a job's errors need not know whose workers run it."""
+
 OUT_OF_TIME: Final = Failure(EXPIRED, "not claimed before it expired")
 
 
@@ -78,8 +81,6 @@ class Snoozed(Struct, frozen=True):
 
 class Abandoned(Struct, frozen=True):
     """The lease ran out: the worker died, hung or was cut off."""
-
-    owner: str | None = None
 
 
 class Interrupted(Struct, frozen=True):

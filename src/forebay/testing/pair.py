@@ -139,9 +139,7 @@ class Pair:
 
     def reap(self, limit: int = BATCH_MOST) -> list[Settlement]:
         """What the reaper does: overdue, decide, settle."""
-        lost = [
-            (lease, decide(lease.job, Abandoned(lease.owner), self.routing(lease), 0)) for lease in self.overdue(limit)
-        ]
+        lost = [(lease, decide(lease.job, Abandoned(), self.routing(lease), 0)) for lease in self.overdue(limit)]
         self.settle(lost)
         return lost
 

@@ -58,8 +58,7 @@ class Reaper:
             self._failures = 0
             return self._every
         verdicts = [
-            (lease, decide(lease.job, Abandoned(lease.owner), self._routing(lease.job.queue), self._draw()))
-            for lease in overdue
+            (lease, decide(lease.job, Abandoned(), self._routing(lease.job.queue), self._draw())) for lease in overdue
         ]
         self.reaped += self._store.settle(verdicts).count(Settled.APPLIED)
         self._failures = 0

@@ -176,7 +176,7 @@ def take_back(store: Store, owner: str, marks: Path | None, routing: Routings) -
             Lease(job, owner, job.lease_until or 0),
             decide(
                 job,
-                Abandoned(owner) if (job.id, job.delivery) in started else Interrupted(),
+                Abandoned() if (job.id, job.delivery) in started else Interrupted(),
                 routing(job.queue),
                 0.0,
             ),

@@ -111,7 +111,7 @@ class SettledView(Struct, frozen=True):
     `became` says what the verdict was: retry (after so many seconds), dead, done, released or cancelled.
     """
 
-    job_id: int | None
+    job_id: int
     answer: Literal["applied", "stale"]
     became: Literal["done", "retry", "dead", "released", "cancelled"] | None = None
     after: float | None = None
@@ -125,7 +125,7 @@ class ExtendedView(Struct, frozen=True):
     """`cancel_requested`: somebody wants it to stop; settle it as cancelled when it has."""
 
     lease: str
-    job_id: int | None
+    job_id: int
     answer: Literal["extended", "lost"]
     until: datetime | None = None
     cancel_requested: bool = False

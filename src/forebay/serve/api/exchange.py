@@ -17,6 +17,7 @@ from forebay.serve.api.answers import FailureView, JobView, job_view, moment
 from forebay.serve.api.describe import JSON
 from forebay.serve.ground import Ground
 from forebay.serve.problems import Problem, absent
+from forebay.serve.security.reach import as_seen
 from forebay.serve.security.redact import redact_job
 
 T = TypeVar("T")
@@ -102,7 +103,8 @@ async def seen_job(ground: Ground, actor: Actor, job_id: int) -> Job:
 
 def picture(actor: Actor, job: Job) -> JobView:
     """The job for this actor: those who make or run jobs see them as they are, those who look see no secrets."""
-    shown = job if sees_plainly(actor) else redact_job(job)
+    seen = as_seen(actor, job)
+    shown = seen if sees_plainly(actor) else redact_job(seen)
     errors = [FailureView(each.attempt, moment(each.at), each.kind, each.message, each.trace) for each in shown.errors]
     result = NULL if shown.result_body is None else Raw(shown.result_body)
     return job_view(shown, Raw(shown.body), result, errors, shown.meta)

@@ -25,6 +25,7 @@ from forebay.serve.ground import Ground
 from forebay.serve.problems import Problem, absent
 from forebay.serve.security.acts import record_act
 from forebay.serve.security.door import need, spend
+from forebay.serve.security.reach import as_seen
 from forebay.serve.security.redact import redact_job
 from forebay.serve.settings import PAGE_MOST, WAIT_MOST
 from forebay.store.protocol import Query as Wanted
@@ -151,6 +152,7 @@ async def why(request: Request, actor: Annotated[Actor, need(Role.VIEWER, Role.P
 
 def _reasons(store: Store, actor: Actor, job: Job) -> list[str]:
     """Without secrets for those who only look, and without a word of other tenants' jobs."""
+    job = as_seen(actor, job)
     shown = job if sees_plainly(actor) else redact_job(job)
     spec = next((spec for spec in store.specs() if spec.name == job.queue), QueueSpec(name=job.queue))
     backlog = store.backlog([job.queue])[0]

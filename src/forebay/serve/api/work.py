@@ -28,10 +28,10 @@ from forebay.serve.actor import Actor, Role
 from forebay.serve.api.answers import ExtendedAll, ExtendedView, Leases, LeaseView, SettledAll, SettledView
 from forebay.serve.api.bodies import Claim, Extend, Settle, Settlements, length_of
 from forebay.serve.api.describe import described
-from forebay.serve.api.exchange import Answer, body_of, gone, must_rule, picture
+from forebay.serve.api.exchange import Answer, body_of, gone, must_rule, picture, rules
 from forebay.serve.ground import Ground
 from forebay.serve.leases import Proof, outcome_of, words_of
-from forebay.serve.problems import Problem
+from forebay.serve.problems import Problem, absent
 from forebay.serve.security.door import need
 from forebay.serve.security.redact import redact_failure, secrets_of
 from forebay.store.protocol import Want
@@ -76,14 +76,18 @@ def _lease_view(ground: Ground, actor: Actor, lease: Lease) -> LeaseView:
         example={"settled": [{"job_id": 41, "answer": "applied", "became": "done", "after": None}]},
         body=Settlements,
         sent=_SETTLED,
+        problems=(404,),
     ),
 )
 async def settle(request: Request, actor: Annotated[Actor, need(Role.WORKER)]) -> Response:
-    """What became of jobs, each by itself: applied, or stale when the job is in other hands. May be repeated."""
+    """What became of jobs, each by itself: applied, or stale when the job is in other hands. May be repeated.
+
+    A lease that was not given to this key refuses them all.
+    """
     ground: Ground = request.app.state.ground
     said = (await body_of(request, _settle, ground.settings.body_most)).settlements
     outcomes = [_outcome(number, each) for number, each in enumerate(said)]
-    proofs = [ground.signer.proof(each.lease, actor.name) for each in said]
+    proofs = _must_hold(ground, actor, [each.lease for each in said], "settlements[{}].lease")
     views = await ground.call(settle_all, ground, proofs, outcomes)
     ground.meters.settled_as([Settled(view.answer) for view in views])
     return Answer(SettledAll(views))
@@ -98,21 +102,30 @@ def _outcome(number: int, said: Settle) -> Outcome:
         raise Problem(422, "invalid", "A value is refused", detail, extra={"field": field}) from None
 
 
-def settle_all(ground: Ground, proofs: Sequence[Proof | None], outcomes: Sequence[Outcome]) -> list[SettledView]:
-    """Decide and write. A text that nobody here gave to this caller is as stale as a lease that was lost."""
-    known = [(place, proof) for place, proof in enumerate(proofs) if proof is not None]
-    leases = _leases(ground, [proof for _, proof in known])
+def _must_hold(ground: Ground, actor: Actor, texts: Sequence[str], field: str) -> list[Proof]:
+    """What these leases prove. One that this actor does not hold refuses the whole call: nothing of it is applied.
+
+    A text that nobody here ever gave away, a lease of another key and one of a queue that the key no longer reaches
+    are all the same 404.
+    """
+    proofs = []
+    for number, text in enumerate(texts):
+        proof = ground.signer.proof(text, actor.name)
+        if proof is None or not rules(actor, proof.queue):
+            raise absent(field.format(number))
+        proofs.append(proof)
+    return proofs
+
+
+def settle_all(ground: Ground, proofs: Sequence[Proof], outcomes: Sequence[Outcome]) -> list[SettledView]:
+    """Decide and write."""
+    leases = _leases(ground, proofs)
     verdicts: list[Verdict] = [
-        decide(
-            lease.job, _without_secrets(outcomes[place], lease.job), ground.routing(lease.job.queue), random.random()
-        )
-        for (place, _), lease in zip(known, leases, strict=True)
+        decide(lease.job, _without_secrets(outcome, lease.job), ground.routing(lease.job.queue), random.random())
+        for lease, outcome in zip(leases, outcomes, strict=True)
     ]
     answers = ground.store.settle(list(zip(leases, verdicts, strict=True)))
-    views = [SettledView(None, "stale") for _ in proofs]
-    for (place, proof), verdict, answer in zip(known, verdicts, answers, strict=True):
-        views[place] = _settled_view(proof, verdict, answer)
-    return views
+    return [_settled_view(*each) for each in zip(proofs, verdicts, answers, strict=True)]
 
 
 def _without_secrets(outcome: Outcome, job: Job) -> Outcome:
@@ -137,26 +150,25 @@ def _leases(ground: Ground, proofs: Sequence[Proof]) -> list[Lease]:
     return [proof.lease(jobs[proof.job_id]) for proof in proofs]
 
 
-@router.post("/extend", **described(ExtendedAll, body=Extend, sent={"leases": [_LEASE], "lease": 30}))
+@router.post("/extend", **described(ExtendedAll, body=Extend, sent={"leases": [_LEASE], "lease": 30}, problems=(404,)))
 async def extend(request: Request, actor: Annotated[Actor, need(Role.WORKER)]) -> Response:
-    """More time for leases, from now on; those that are lost are said to be so."""
+    """More time for leases, from now on; those that are lost are said to be so. One of another key refuses them all."""
     ground: Ground = request.app.state.ground
     asked = await body_of(request, _extend, ground.settings.body_most)
-    proofs = [ground.signer.proof(text, actor.name) for text in asked.leases]
+    proofs = _must_hold(ground, actor, asked.leases, "leases[{}]")
     survivors = await ground.call(_extended, ground, proofs, asked.lease)
     views = []
     for text, proof in zip(asked.leases, proofs, strict=True):
-        lease = None if proof is None else survivors.get((proof.job_id, proof.delivery))
+        lease = survivors.get((proof.job_id, proof.delivery))
         if lease is None:
-            views.append(ExtendedView(text, None if proof is None else proof.job_id, "lost"))
+            views.append(ExtendedView(text, proof.job_id, "lost"))
         else:
             job = lease.job
             views.append(ExtendedView(text, job.id, "extended", to_datetime(lease.until), job.cancel_requested))
     return Answer(ExtendedAll(views))
 
 
-def _extended(ground: Ground, proofs: Sequence[Proof | None], seconds: float) -> dict[tuple[int, int], Lease]:
+def _extended(ground: Ground, proofs: Sequence[Proof], seconds: float) -> dict[tuple[int, int], Lease]:
     """Only what is held now is asked for; a job's picture is the one of this moment."""
-    known = [proof for proof in proofs if proof is not None]
-    held = [lease for lease in _leases(ground, known) if lease.until]
+    held = [lease for lease in _leases(ground, proofs) if lease.until]
     return {lease.fence: lease for lease in ground.store.extend(held, length_of(seconds))}

@@ -1,8 +1,11 @@
-"""Whose a gate is: a key for some queues does not move what others wait at."""
+"""How far an actor reaches into what it shares with others: gates, and the workers that run its jobs."""
 
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from forebay.core.gate import has_gate
+from forebay.core.job import Job
 from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Actor
 from forebay.serve.metrics.gates import sort_of
@@ -22,3 +25,8 @@ def touches(actor: Actor, gate: str, specs: Iterable[QueueSpec]) -> bool:
     if not queues:
         return sees_all(actor)
     return all(actor.sees(queue, None) for queue in queues)
+
+
+def as_seen(actor: Actor, job: Job) -> Job:
+    """The job without the name of its worker for a tenant: workers serve queues, and no tenant has any of its own."""
+    return job if actor.tenant is None else replace(job, owner=None)

@@ -289,7 +289,7 @@ def a_job_with_one_life_dies_of_its_first_failure(h: Harness) -> None:
 @case
 def a_job_whose_workers_all_die_is_run_exactly_max_attempts_times(h: Harness) -> None:
     job_id = h.one(max_attempts=3)
-    assert _lives(h, lambda lease: Abandoned(lease.owner)) == 3
+    assert _lives(h, lambda _: Abandoned()) == 3
     assert h.state(job_id) is State.DEAD
     assert h.get(job_id).suspect
 

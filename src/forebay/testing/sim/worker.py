@@ -240,7 +240,7 @@ class Place:
                     Lease(job, dead.name, job.lease_until or 0),
                     decide(
                         job,
-                        Abandoned(dead.name) if (job.id, job.delivery) in dead.pool.marks else Interrupted(),
+                        Abandoned() if (job.id, job.delivery) in dead.pool.marks else Interrupted(),
                         routing(job.queue),
                         0.0,
                     ),

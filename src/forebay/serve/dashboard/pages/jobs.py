@@ -25,9 +25,11 @@ from forebay.serve.dashboard.views.timeline import (
     timeline_of,
     timeline_of_gone,
     was_given,
+    without_owners,
 )
 from forebay.serve.problems import absent
 from forebay.serve.security.acts import record_act
+from forebay.serve.security.reach import as_seen
 from forebay.serve.security.redact import redact_job, redact_text
 
 router = pages()
@@ -91,8 +93,8 @@ def _made(desk: Desk, actor: Actor, job_id: int, did: str) -> Sheet:
         return _gone(desk, actor, job_id)
     if not actor.sees(found.home or found.queue, found.tenant):
         raise absent(f"job {job_id}")
-    timeline, now = timeline_of(desk.store, found), desk.store.now()
-    shown = redact_job(found)
+    timeline, now = _seen(actor, timeline_of(desk.store, found)), desk.store.now()
+    shown = redact_job(as_seen(actor, found))
     values = {
         "job": shown,
         "timeline": timeline,
@@ -125,6 +127,10 @@ _SAID: Final = {
 }
 
 
+def _seen(actor: Actor, timeline: Timeline) -> Timeline:
+    return timeline if actor.tenant is None else without_owners(timeline)
+
+
 def _gone(desk: Desk, actor: Actor, job_id: int) -> Sheet:
     """What is known of a job that was finished and removed, or purged: by the ledger, else by its schedule.
 
@@ -138,7 +144,7 @@ def _gone(desk: Desk, actor: Actor, job_id: int) -> Sheet:
     ended = timeline.moments[-1].at if timeline.moments else 0
     values = {
         "job_id": job_id,
-        "timeline": timeline,
+        "timeline": _seen(actor, timeline),
         "stretches": life(timeline.moments, ended, running=False),
         "ended": ENDED.get(timeline.moments[-1].change, "") if timeline.moments else "",
     }

@@ -10,6 +10,7 @@ from time import monotonic
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from forebay.core.instant import Instant
 from forebay.core.job import Job
@@ -38,7 +39,10 @@ _ENDS: Final = frozenset((Change.ACKED, Change.DISMISSED, Change.CANCELLED, Chan
 
 
 class Moment(Struct, frozen=True):
-    """One thing that happened. `change` is a word of `core.ledger`; `note` says more in plain words."""
+    """One thing that happened. `change` is a word of `core.ledger`; `note` says more in plain words.
+
+    `owner`: of a claim, the worker.
+    """
 
     at: Instant
     offset: int
@@ -48,6 +52,7 @@ class Moment(Struct, frozen=True):
     note: str
     error_kind: str | None = None
     error: str | None = None
+    owner: str | None = None
 
 
 class Timeline(Struct, frozen=True):
@@ -226,7 +231,13 @@ def _moment(entry: LedgerEntry, span: Span, job_id: int) -> Moment:
         _note(entry, span),
         trait.error_kind if trait else None,
         trait.error if trait else None,
+        entry.record.owner if span.change == Change.CLAIMED else None,
     )
+
+
+def without_owners(timeline: Timeline) -> Timeline:
+    """As a tenant sees it."""
+    return replace(timeline, moments=[replace(moment, owner=None) for moment in timeline.moments])
 
 
 def _note(entry: LedgerEntry, span: Span) -> str:
@@ -237,7 +248,7 @@ def _note(entry: LedgerEntry, span: Span) -> str:
             lives = "1 life" if span.max_attempts == 1 else f"{span.max_attempts:,} lives"
             return (f"by schedule {record.name}, " if record.name else "") + lives + due
         case Change.CLAIMED:
-            return f"by {record.owner or 'a worker'}, {length(at - span.due_at)} after it was due"
+            return f"{length(at - span.due_at)} after it was due"
         case Change.EXTENDED:
             return f"the lease lasts {length(span.until - at)} from here"
         case Change.RETRIED:
