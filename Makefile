@@ -20,7 +20,7 @@ PYTEST := $(PY) -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup servers prometheus demo check test test-nightly cover bench bench-sqlite bench-worker bench-postgres bench-redis bench-stores bench-ledger bench-spark bench-audit bench-http bench-metrics bench-dashboard bench-prices lab chaos screenshots mutants fmt lock clean
+.PHONY: help setup servers prometheus demo check test test-nightly cover bench bench-sqlite bench-worker bench-postgres bench-redis bench-stores bench-latency bench-ledger bench-spark bench-audit bench-http bench-metrics bench-dashboard bench-prices lab chaos screenshots mutants fmt lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ bench-redis: setup $(if $(PEERS),$(PEERED)/.ready $(METER)) ## measure the Redis
 
 bench-stores: setup ## measure the four stores side by side
 	@$(PY) -m bench.stores $(ARGS)
+
+bench-latency: setup $(if $(PEERS),$(PEERED)/.ready) ## measure from call to handler; PEERS=1 gets the peers beside it
+	@$(PY) -m bench.latency $(ARGS)
 
 bench-ledger: setup ## measure what the ledger costs the embedded stores
 	@$(PY) -m bench.ledger $(ARGS)

@@ -3,6 +3,7 @@
     bulk JOBS                      enqueue_many, once
     produce KIND BATCH DEPTH RATE  batches until stopped, while fewer than DEPTH wait; or, if not 0, RATE jobs a second
     schedule RATE                  single jobs due within a second or so, until stopped
+    drip RATE                      single jobs that carry the time of their call, evenly spaced, until stopped
     threads JOBS                   64 threads, each enqueueing one job a call
     loop BATCH                     claim and acknowledge without a worker, until stopped
     both KIND BATCH DEPTH RATE     produce and loop in one process, for a store that only one may have
@@ -85,6 +86,15 @@ def schedule(rate: int) -> None:
         time.sleep(max(0.0, next_at - time.perf_counter()))
 
 
+def drip(rate: int) -> None:
+    fb = Forebay()
+    next_at = time.perf_counter()
+    while True:
+        fb.enqueue("scheduled", {"due": time.time()})
+        next_at = max(next_at + 1 / rate, time.perf_counter() - _BEHIND_MOST)
+        time.sleep(max(0.0, next_at - time.perf_counter()))
+
+
 def threads(tally: Tally, jobs: int) -> None:
     """Times are put together at the end: a tally has one writer."""
     store = open_store(os.environ["FOREBAY_URL"])
@@ -147,6 +157,7 @@ def main(what: str, *given: str) -> None:
         "bulk": lambda: bulk(tally, numbers[0]),
         "produce": lambda: produce(open_store(os.environ["FOREBAY_URL"]), tally, given[0], *numbers),
         "schedule": lambda: schedule(numbers[0]),
+        "drip": lambda: drip(numbers[0]),
         "threads": lambda: threads(tally, numbers[0]),
         "loop": lambda: loop(open_store(os.environ["FOREBAY_URL"]), tally, numbers[0] if numbers else BATCH),
         "both": lambda: both(tally, given[0], *numbers),

@@ -1,7 +1,7 @@
 """Peers: how they are started, with which settings, and which of them are here.
 
 They live in `.venv-bench`, which PEERS=1 fills with pinned versions; what is not there is left out. Each is a program
-with three words: `prepare URL`, `put URL JOBS`, `work URL …`.
+with three words: `prepare URL`, `put URL JOBS`, `work URL …`; some know `drip URL RATE`, single jobs evenly spaced.
 """
 
 import json
@@ -44,6 +44,9 @@ class Peer:
 
     def put(self, url: str, clients: Clients, group: str, jobs: int) -> None:
         clients.run(group, [*self.command, "put", url, str(jobs)], self.env)
+
+    def drip(self, url: str, clients: Clients, rate: int) -> None:
+        clients.start("producer", [*self.command, "drip", url, str(rate)], self.env)
 
     def start(self, url: str, clients: Clients) -> None:
         for _ in range(self.processes):

@@ -55,4 +55,18 @@ function payloads(count) {
   return Array.from({ length: count }, (_, n) => made[n % BULK]);
 }
 
-module.exports = { BULK, FLUSH_MS, Tally, cpu, now, payloads };
+// Single jobs that carry the time of their call, evenly spaced, until the process is stopped. The clock is the machine's,
+// the same in all processes.
+async function drip(rate, add) {
+  for (let at = now(); ; at = Math.max(at + 1 / rate, now() - 0.1)) {
+    await new Promise((go) => setTimeout(go, Math.max(0, (at - now()) * 1000)));
+    await add({ due: now() });
+  }
+}
+
+const count = (tally, payload) => {
+  if (payload.due !== undefined) tally.add("late", now() - payload.due);
+  tally.jobs += 1;
+};
+
+module.exports = { BULK, FLUSH_MS, Tally, count, cpu, drip, now, payloads };

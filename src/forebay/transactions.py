@@ -32,7 +32,11 @@ from forebay.store.log import committed
 SCHEMES: Final = ("postgresql", "postgres")
 
 _PUT: Final = "SELECT forebay.enqueue_draft(d.value) FROM json_array_elements(CAST(CAST({} AS text) AS json)) AS d"
-_PUT_AND_TELL: Final = f"{_PUT}, (SELECT pg_notify('forebay', CAST({{}} AS text))) AS told"
+_PUT_AND_TELL: Final = (
+    f"{_PUT}, (SELECT count(pg_notify('forebay', q)) "
+    "FROM unnest(string_to_array(CAST({} AS text), ',')) AS q) AS told"
+)
+"""A notification a queue: all names of a batch may be too long for one."""
 
 _COMMIT: Final = (
     "SELECT coalesce(CAST(c.known AS text), '') || '/' || coalesce(c.flaw, '') FROM forebay.commit_offset("

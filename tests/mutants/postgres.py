@@ -10,6 +10,7 @@ CUTS = "tests/process/test_postgres_cuts.py"
 EXCHANGE = "tests/stores/test_postgres_exchange.py"
 LEDGER = "tests/stores/test_postgres_ledger.py"
 FAULTS = "tests/process/test_postgres_faults.py"
+HINTS = "tests/stores/test_postgres_hints.py"
 KEYS = "tests/process/test_postgres_keys.py"
 OUTAGES = "tests/process/test_postgres_outages.py"
 ROLES = ("tests/unit/test_roles.py",)
@@ -227,5 +228,40 @@ POSTGRES_MUTANTS = [
         "Abandoned() if (job.id, job.delivery) in started else Interrupted(),",
         "Interrupted(),",
         (FAULTS, "-k", "at_random"),
+    ),
+    Mutant(
+        "postgres: what is committed just before the close is not sent",
+        f"{STORE}/waiting.py",
+        "while self._untold or not self._leaving.is_set():",
+        "while not self._leaving.is_set():",
+        (HINTS, "-k", "closes or exits"),
+    ),
+    Mutant(
+        "postgres: a process that exits sends nothing more",
+        f"{STORE}/waiting.py",
+        "        atexit.register(self._send_rest)\n",
+        "",
+        (HINTS, "-k", "exits"),
+    ),
+    Mutant(
+        "postgres: names that do not fit into a notification are dropped",
+        f"{STORE}/waiting.py",
+        "range(0, max(1, len(names)), _NAMES_MOST)]",
+        "range(1)]",
+        (HINTS, "-k", "many_queues"),
+    ),
+    Mutant(
+        "postgres: a hint that could not be sent is forgotten",
+        f"{STORE}/waiting.py",
+        "                    self._untold.update(names)\n",
+        "                    pass\n",
+        (HINTS, "-k", "later"),
+    ),
+    Mutant(
+        "a claimer rests before it tests a hint",
+        "src/forebay/work/claimer.py",
+        "beyond = self._fruitless - _HINTS_TRIED - len(self._options.queues)",
+        "beyond = self._fruitless",
+        (*ROLES, "-k", "hint"),
     ),
 ]

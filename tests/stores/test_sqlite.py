@@ -8,12 +8,14 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from forebay import open_store
+from forebay.core.clock import Signal
 from forebay.core.errors import Closed, ForebayError, Invalid, KeyConflict, StoreFailed
 from forebay.core.instant import seconds
 from forebay.core.job import Draft
@@ -288,6 +290,23 @@ def test_waiting_notices_other_processes(path: Path) -> None:
     assert waiter.result(patience=5) is True
     here.close()
     there.close()
+
+
+def test_a_sleeper_looks_at_the_file_often_while_jobs_come_and_seldom_when_none_do(path: Path) -> None:
+    spans: list[int] = []
+
+    class Passing(ManualClock):
+        def wait(self, signal: Signal, span: int) -> None:
+            spans.append(span)
+            self.advance(span)
+
+    store = SqliteStore(str(path), clock=Passing())
+    assert not store.wait(["default"], timedelta(seconds=1))
+    elapsed = list(accumulate(spans))
+    assert max(span for span, at in zip(spans, elapsed, strict=True) if at <= 20_000) <= 2_500
+    assert max(spans) == 20_000
+    assert len(spans) < 100
+    store.close()
 
 
 def test_closing_wakes_who_waits_and_refuses_who_comes(store: SqliteStore) -> None:

@@ -525,11 +525,30 @@ def test_a_hint_that_is_wrong_again_and_again_is_not_chased(store: MemoryStore, 
     leased(store, 1)
     clock.advance(11 * SECOND)
     crew = Crew(store)
-    rests = [crew.claimer.step() for _ in range(10)]
-    assert all(rest > 0 for rest in rests[-5:])
+    rests = [crew.claimer.step() for _ in range(12)]
+    assert all(first + second > 0 for first, second in zip(rests[-6:], rests[-5:], strict=False))
     store.enqueue([Draft("k")])
     crew.claimer.step()
     assert crew.started == [2]
+
+
+class HintingStore(MemoryStore):
+    """Every wait ends with a hint."""
+
+    def wait(self, queues: Sequence[str], timeout: timedelta) -> bool:
+        return True
+
+
+def test_a_hint_is_tested_before_any_rest_though_the_last_one_brought_nothing() -> None:
+    """Another worker is quicker now and then: the next job must not wait for that."""
+    store = HintingStore()
+    crew = Crew(store)
+    for number in range(1, 20):
+        assert [crew.claimer.step(), crew.claimer.step()] == [0.0, 0.0]
+        store.enqueue([Draft("k")])
+        assert crew.claimer.step() == 0.0
+        assert crew.started == [number]
+        crew.end(number)
 
 
 def test_a_suspect_that_meets_a_busy_pool_goes_back_and_nothing_is_claimed_until_the_pool_is_empty(

@@ -1,10 +1,10 @@
-// graphile-worker as a benchmark client: `prepare URL`, `put URL JOBS`, `work URL LOCAL CONCURRENT`. NODE_PATH says where it is.
+// graphile-worker as a benchmark client: `prepare URL`, `put URL JOBS`, `drip URL RATE`, `work URL LOCAL CONCURRENT`. NODE_PATH says where it is.
 "use strict";
 
 const path = require("path");
 const { Logger, makeWorkerUtils, run } = require("graphile-worker");
 const getJobs = require(path.join(process.env.NODE_PATH, "graphile-worker", "dist", "sql", "getJobs.js"));
-const { BULK, FLUSH_MS, Tally, cpu, now, payloads } = require("../../crew/tally.cjs");
+const { BULK, FLUSH_MS, Tally, count, cpu, drip, now, payloads } = require("../../crew/tally.cjs");
 
 const logger = new Logger(() => () => {});
 
@@ -37,9 +37,7 @@ async function work(url, local, concurrent, tally) {
     return jobs;
   };
   setInterval(() => tally.flush(), FLUSH_MS);
-  const email = async () => {
-    tally.jobs += 1;
-  };
+  const email = async (payload) => count(tally, payload);
   const worker = {
     connectionString: url,
     logger,
@@ -60,6 +58,7 @@ async function main(what, url, ...counts) {
   if (what === "work") return work(url, Number(counts[0]), Number(counts[1]), tally);
   const utils = await makeWorkerUtils({ connectionString: url, logger });
   if (what === "prepare") await utils.migrate();
+  else if (what === "drip") await drip(Number(counts[0]), (payload) => utils.addJob("email", payload));
   else await put(utils, Number(counts[0]), tally);
   await utils.release();
   tally.flush();

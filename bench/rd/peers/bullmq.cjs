@@ -1,16 +1,19 @@
-// BullMQ as a benchmark client: `prepare URL`, `put URL JOBS`, `work URL CONCURRENCY`. NODE_PATH says where it is.
+// BullMQ as a benchmark client: `prepare URL`, `put URL JOBS`, `drip URL RATE`, `work URL CONCURRENCY`. NODE_PATH says where it is.
 "use strict";
 
 const { Queue, Worker } = require("bullmq");
 const IORedis = require("ioredis");
-const { BULK, FLUSH_MS, Tally, cpu, now, payloads } = require("../../crew/tally.cjs");
+const { BULK, FLUSH_MS, Tally, count, cpu, drip, now, payloads } = require("../../crew/tally.cjs");
 
 const NAME = "email";
 const connect = (url) => new IORedis(url, { maxRetriesPerRequest: null });
 
+const queueOf = (connection) =>
+  new Queue(NAME, { connection, defaultJobOptions: { removeOnComplete: true, removeOnFail: true } });
+
 async function put(url, jobs, tally) {
   const connection = connect(url);
-  const queue = new Queue(NAME, { connection, defaultJobOptions: { removeOnComplete: true, removeOnFail: true } });
+  const queue = queueOf(connection);
   const loads = payloads(jobs);
   let start = 0;
   const some = async () => {
@@ -34,9 +37,7 @@ async function put(url, jobs, tally) {
 
 async function work(url, concurrency, tally) {
   setInterval(() => tally.flush(), FLUSH_MS);
-  const email = async () => {
-    tally.jobs += 1;
-  };
+  const email = async (job) => count(tally, job.data);
   const worker = new Worker(NAME, email, { connection: connect(url), concurrency });
   worker.on("error", (error) => console.error(error));
   process.once("SIGTERM", async () => {
@@ -46,10 +47,14 @@ async function work(url, concurrency, tally) {
   });
 }
 
-async function main(what, url, count) {
+async function main(what, url, amount) {
   const tally = new Tally(process.env.FOREBAY_BENCH_TALLY);
-  if (what === "work") return work(url, Number(count), tally);
-  if (what === "put") await put(url, Number(count), tally);
+  if (what === "work") return work(url, Number(amount), tally);
+  if (what === "drip") {
+    const queue = queueOf(connect(url));
+    await drip(Number(amount), (data) => queue.add(NAME, data));
+  }
+  if (what === "put") await put(url, Number(amount), tally);
   tally.flush();
 }
 

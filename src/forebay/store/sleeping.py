@@ -15,7 +15,7 @@ from forebay.core.errors import Closed
 from forebay.core.instant import Instant, Span
 
 _LOOK_EVERY: Final[Span] = 1_000_000
-_JOIN_SECONDS: Final = 2.0
+JOIN_SECONDS: Final = 2.0
 
 Ready = Callable[[], Instant]
 """When there may be something, as the server says now."""
@@ -53,7 +53,7 @@ class Sleeping:
         self._closing.set()
         self.look_again()
         for thread in list(self._threads.values()):
-            thread.join(_JOIN_SECONDS)
+            thread.join(JOIN_SECONDS)
 
     def look_again(self) -> None:
         """News may have been missed."""

@@ -39,6 +39,7 @@ _TOO_HEAVY: Final = 3_000_000
 _EMPTYING_MOST: Final = 200
 _BUSY_CLAIMS: Final = 50
 _CLAIMS_A_WAIT: Final = 10
+_HINTS_TRIED: Final = 2
 _FRUITLESS_REST: Final = 0.01
 _FRUITLESS_MOST: Final = 0.08
 _CLOSED_REST: Final = 1.0
@@ -93,6 +94,7 @@ class Claimer:
         self._cost = 1
         self._closing = Event()
         self._turns = Turns(options.queues, options.weights)
+        self._hinted = False
         self._fruitless = 0
         self.claims = 0
         self.claimed = 0
@@ -127,7 +129,7 @@ class Claimer:
             leases += self._ask(more)
         if not leases:
             return self._idle()
-        self._fruitless = 0
+        self._hinted, self._fruitless = False, 0
         self.claimed += len(leases)
         if self._closing.is_set():
             self._hand_back([(lease, Release()) for lease in leases])
@@ -176,13 +178,17 @@ class Claimer:
         self._hand_back([(lease, Release(wait)) for lease, wait in zip(leases[count:], waits, strict=True)])
 
     def _idle(self) -> float:
-        """Sleep until there may be something. A hint that is wrong again and again (a lease to reap) is not chased."""
-        if not self._store.wait(self._options.queues, _IDLE):
+        """Sleep until there may be something. Hints that prove empty again and again (a lease to reap) cost a rest."""
+        if self._hinted:
+            self._hinted = False
+            self._fruitless += 1
+            beyond = self._fruitless - _HINTS_TRIED - len(self._options.queues)
+            if beyond > 0:
+                return min(_FRUITLESS_REST * 2.0**beyond, _FRUITLESS_MOST) * (0.5 + self._draw())
+        self._hinted = self._store.wait(self._options.queues, _IDLE)
+        if not self._hinted:
             self._fruitless = 0
-            return 0.0
-        self._fruitless += 1
-        beyond = self._fruitless - len(self._options.queues)
-        return 0.0 if beyond <= 0 else min(_FRUITLESS_REST * 2.0**beyond, _FRUITLESS_MOST) * (0.5 + self._draw())
+        return 0.0
 
     def _ask(self, wants: Sequence[Want]) -> list[Lease]:
         claim = self._claim or self._store.claim

@@ -1,12 +1,14 @@
 """Sleeping until there is work or room: a signal inside this process, a notification from the others.
 
-News of this process wakes its own sleepers at once. Others hear of it by a notification that is sent after the commit,
-on another connection, at most every 20 ms: inside the transaction it would make all producers wait for each other.
-A listener hears them; it is started with the first sleeper, must hear a ping of its own process every few seconds, and
-is replaced when it does not. A hint may get lost: sleepers look at the tables once a second anyway, and ten times a
-second while nothing is heard, as behind a pooler that does not pass notifications on.
+News of this process wakes its own sleepers at once. Others receive a notification that is sent right after the commit,
+on another connection: inside the transaction it would make all producers wait for each other. What is committed while
+one is being sent goes with the next. Nothing is left unsent when the store is closed or the process exits normally.
+The listener starts with the first sleeper, must receive a ping of its own process every few seconds, and is replaced
+when it does not. A process that is killed loses its last hint: sleepers look at the tables once a second anyway, and
+ten times a second while nothing is received, as behind a pooler that does not pass notifications on.
 """
 
+import atexit
 import logging
 from collections.abc import Callable, Iterable
 from threading import Event
@@ -20,19 +22,24 @@ from forebay.core.clock import Clock
 from forebay.core.errors import ForebayError
 from forebay.core.instant import Instant, Span
 from forebay.store.postgres.connect import Connection, Server
-from forebay.store.sleeping import Sleeping
+from forebay.store.sleeping import JOIN_SECONDS, Sleeping
 
 _log = logging.getLogger("forebay.store")
 
 _CHANNEL: Final = "forebay"
-_SEND_EVERY: Final = 0.02
+_NOTIFY: Final = (
+    "SELECT set_config('synchronous_commit', 'off', true), pg_notify(%s, payload) FROM unnest(%s::text[]) AS payload"
+)
+"""A hint need not survive a crash of the server, so its commit does not wait for the disk."""
+
 _LOOK_DEAF: Final[Span] = 100_000
 _PING_EVERY: Final = 5.0
 _DEAF_AFTER: Final = 15.0
 _LISTEN_FOR: Final = 0.2
 _RETRY_FIRST: Final = 0.1
 _RETRY_MOST: Final = 5.0
-_NAMES_MOST: Final = 64
+_NAMES_MOST: Final = 60
+"""Of the longest names; a payload must be shorter than 8,000 bytes."""
 
 
 class Sleepers(Sleeping):
@@ -43,6 +50,7 @@ class Sleepers(Sleeping):
         self._server = server
         self._untold: set[str] = set()
         self._told = Event()
+        self._leaving = Event()
         self._me = f"@{uuid4().hex}"
 
     def hear(self, news: Iterable[str], eased: Iterable[str]) -> None:
@@ -55,24 +63,42 @@ class Sleepers(Sleeping):
             self._start("tell", self._tell)
 
     def close(self) -> None:
-        self._closing.set()
+        """What was committed before is sent first."""
+        atexit.unregister(self._send_rest)
+        self._leaving.set()
         self._told.set()
         super().close()
 
+    def _send_rest(self) -> None:
+        """The process exits, and nobody has closed the store."""
+        self._leaving.set()
+        self._told.set()
+        self._threads["tell"].join(JOIN_SECONDS)
+
     def _tell(self) -> None:
-        """Send what others should hear, now and then; a failure only delays them."""
-        while not self._closing.is_set():
+        """Send what others should know; what could not be sent is tried again until the store is closed."""
+        atexit.register(self._send_rest)
+        pause = _RETRY_FIRST
+        while self._untold or not self._leaving.is_set():
             self._told.wait(_PING_EVERY)
             self._told.clear()
             with self._guard:
-                names, self._untold = sorted(self._untold)[:_NAMES_MOST], set()
+                names, self._untold = sorted(self._untold), set()
                 listening = "listen" in self._threads
+            if not names and (not listening or self._leaving.is_set()):
+                continue
+            parts = [names[start : start + _NAMES_MOST] for start in range(0, max(1, len(names)), _NAMES_MOST)]
             try:
-                if (names or listening) and not self._closing.is_set():
-                    self._server.query("SELECT pg_notify(%s, %s)", (_CHANNEL, ",".join([self._me, *names])))
+                self._server.query(_NOTIFY, (_CHANNEL, [",".join([self._me, *part]) for part in parts]))
+                pause = _RETRY_FIRST
             except ForebayError:
                 _log.debug("a notification could not be sent")
-            self._closing.wait(_SEND_EVERY)
+                if self._leaving.wait(pause):
+                    return
+                pause = min(_RETRY_MOST, pause * 2)
+                with self._guard:
+                    self._untold.update(names)
+                self._told.set()
 
     def _listen(self) -> None:
         pause = _RETRY_FIRST

@@ -1,7 +1,8 @@
 """Sleeping until there is work or room: a signal inside this process, a cheap look at the file for the others.
 
 A turn's news goes to as many sleepers as it is enough for, longest asleep first. Other processes are noticed by
-`PRAGMA data_version`, a few microseconds every 10 to 50 ms; only when it moved are the tables asked.
+`PRAGMA data_version`, a few microseconds every 2 to 20 ms: an eighth of the time since the last change, so that jobs
+that come steadily are found at once and an idle file costs little. Only when it moved are the tables asked.
 """
 
 import sqlite3
@@ -16,8 +17,9 @@ from forebay.store.sqlite.database import Database
 from forebay.store.sqlite.turn import Turn
 from forebay.store.sqlite.writer import Time
 
-_LOOK_FIRST: Final[Span] = 10_000
-_LOOK_LAST: Final[Span] = 50_000
+_MIN_LOOK: Final[Span] = 2_000
+_MAX_LOOK: Final[Span] = 20_000
+_LOOK_SHARE: Final = 8
 
 Ready = Callable[[sqlite3.Connection], Instant]
 """When there may be something, as the tables say now."""
@@ -76,18 +78,18 @@ class Sleepers:
                         rooms.pop(queue, None)
 
     def _nap(self, connection: sqlite3.Connection, signal: Event, end: Instant, ready: Ready) -> bool:
-        look = _LOOK_FIRST
+        changed_at = self._time.now()
         version = self._database.patiently(lambda: _version(connection))
         wake_at = self._database.patiently(lambda: ready(connection))
         while not signal.is_set():
             now = self._time.now()
             if wake_at <= now or end <= now:
                 return wake_at <= now
+            look = min(_MAX_LOOK, max(_MIN_LOOK, (now - changed_at) // _LOOK_SHARE))
             self._clock.wait(signal, min(wake_at - now, end - now, look))
-            look = min(look * 2, _LOOK_LAST)
             seen = self._database.patiently(lambda: _version(connection))
             if seen != version:
-                version, look = seen, _LOOK_FIRST
+                version, changed_at = seen, now
                 wake_at = self._database.patiently(lambda: ready(connection))
         return True
 

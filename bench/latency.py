@@ -1,0 +1,111 @@
+"""From the call to the handler: one idle worker, single jobs at a steady pace, beside graphile-worker and BullMQ.
+
+make bench-latency PEERS=1                    all of it, about eight minutes; the peers are installed first
+make bench-latency ARGS="--quick"             a first look, without peers that are not there
+make bench-latency ARGS="--json --only postgres"    one object a figure
+
+latency/NAME        the median of the time from just before the enqueue to the first line of the handler
+latency/NAME/p95    of the same jobs
+
+Fifty jobs a second, one call each, from a process of their own; handlers only note the time. Ours are `forebay worker`
+with its defaults, and so are the peers. Servers are real ones that sync before they answer, on this machine.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from bench.crew import ours
+from bench.crew.cell import Cell, Values, percentile
+from bench.crew.client import PRODUCER
+from bench.crew.peer import Peer
+from bench.crew.processes import Clients
+from bench.homes import Home, Postgres, Redis, Site, Sqlite
+from bench.measure import Figure, arguments, run
+from bench.pg.peers.programs import PEERS as POSTGRES_PEERS
+from bench.rd.peers.programs import PEERS as REDIS_PEERS
+
+RATE: Final = 50
+_WARM_UP: Final = 2.0
+_START_MOST: Final = 60.0
+_NO_LOCAL_QUEUE: Final = -1
+
+Start = Callable[[Site, Clients], None]
+
+
+def dripped(home: Home, seconds: float, start: Start) -> Values:
+    """How late jobs begin that come one by one, in milliseconds."""
+    with home.fresh() as site, Clients() as clients:
+        start(site, clients)
+        workers = clients.tallies("worker")
+        clients.wait_until(lambda: any(tally.taken("late") for tally in workers.all()), _START_MOST, "the first job")
+        time.sleep(_WARM_UP)
+        marks = workers.marks()
+        time.sleep(seconds)
+        clients.check()
+        late = workers.since(marks, "late")
+        clients.stop()
+    return {f"p{percent}": 1e3 * percentile(late, percent) for percent in (50, 95)}
+
+
+def start_ours(site: Site, clients: Clients) -> None:
+    ours.prepare(site)
+    ours.start_worker(site, clients, ours.DEFAULTS)
+    ours.start_client(site, clients, PRODUCER, "drip", RATE)
+
+
+def start_peer(peer: Peer, site: Site, clients: Clients) -> None:
+    url = site.url.partition("?")[0]
+    peer.prepare(url, clients)
+    peer.start(url, clients)
+    peer.drip(url, clients, RATE)
+
+
+def peers() -> dict[str, Peer]:
+    """By the store that they are beside: one process each, as ours."""
+    every = [*POSTGRES_PEERS.here(), *REDIS_PEERS.here()]
+    found = {peer.name: replace(peer, processes=1) for peer in every if peer.name in ("graphile", "bullmq")}
+    if "graphile" in found:
+        found["graphile"] = replace(found["graphile"], work=[_NO_LOCAL_QUEUE, 24])
+    return found
+
+
+def figures(stack: ExitStack, seconds: float) -> list[Figure]:
+    postgres, redis = Postgres(stack), Redis(stack, "always")
+    found: list[Figure] = []
+
+    def add(name: str, home: Home, start: Start, baseline: str, goals: tuple[str, str] = ("", "")) -> None:
+        cell = Cell(f"latency/{name}", partial(dripped, home, seconds, start))
+        for key, suffix, goal in (("p50", "", goals[0]), ("p95", "/p95", goals[1])):
+            base = f"latency/{baseline}{suffix}" if baseline else None
+            figure = f"{cell.name}{suffix}"
+            found.append(Figure(figure, "ms", partial(cell.read, key, figure), base, goal))
+
+    theirs = peers()
+    for name, home in (("graphile", postgres), ("bullmq", redis)):
+        if name in theirs:
+            add(name, home, partial(start_peer, theirs[name]), "")
+    add("postgres", postgres, start_ours, "graphile", ("≤ 4", "≤ 8"))
+    add("redis", redis, start_ours, "bullmq", ("≤ 5", "≤ 10"))
+    add("sqlite", Sqlite(), start_ours, "postgres", ("≤ 5", "≤ 10"))
+    return found
+
+
+def main() -> None:
+    args = arguments(__doc__)
+    missing = sorted({"graphile", "bullmq"} - set(peers()))
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {RATE} jobs a second", file=sys.stderr)
+    if missing:
+        print(f"not installed, so left out: {', '.join(missing)} (make bench-latency PEERS=1)", file=sys.stderr)
+    with ExitStack() as stack:
+        wanted = figures(stack, 6.0 if args.quick else 15.0)
+        run(wanted, rounds=2 if args.quick else 5, only=args.only, as_json=args.json)
+
+
+if __name__ == "__main__":
+    main()
