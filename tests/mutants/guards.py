@@ -184,8 +184,8 @@ MUTANTS = [
     Mutant(
         "a job taken back loses its rank",
         "src/forebay/core/decide.py",
-        "return Retry(0, _abandoned(owner), keep_rank=True)",
-        "return Retry(0, _abandoned(owner))",
+        "return Retry(0, LEASE_RAN_OUT, keep_rank=True)",
+        "return Retry(0, LEASE_RAN_OUT)",
         ("tests/stores/test_conformance.py", "-k", "memory-taking_back"),
     ),
     Mutant(

@@ -151,7 +151,7 @@ OUTCOMES: dict[str, Outcome] = {
     "drop": Dropped(Failure(GAVE_UP, "useless")),
     "release": Interrupted(),
     "snooze": Snoozed(2 * SECOND),
-    "take back": Abandoned("worker"),
+    "take back": Abandoned(),
     "withdraw": Withdrawn(),
     "withdraw and keep": Withdrawn(SECOND),
 }

@@ -10,7 +10,7 @@ from forebay.testing.conformance.harness import ERROR, Harness
 ordered = case_if(Need.EXACT_ORDER)
 
 LOST = Failure(ABANDONED, "the lease of its worker ran out")
-TAKEN_BACK: list[Outcome] = [Abandoned("worker"), Interrupted()]
+TAKEN_BACK: list[Outcome] = [Abandoned(), Interrupted()]
 """Charged, as what had begun, and uncharged, as what was only held."""
 
 KEPT: list[Verdict] = [Retry(0, LOST, keep_rank=True), Release()]
