@@ -211,8 +211,8 @@ POSTGRES_MUTANTS = [
     Mutant(
         "every role has a voice of its own",
         "src/forebay/work/role.py",
-        "            if now - self._spoken_at < _LOG_EVERY:\n                return\n",
-        "",
+        "                self._suppressed += 1\n                return\n",
+        "                self._suppressed += 1\n",
         ROLES,
     ),
     Mutant(

@@ -26,6 +26,7 @@ from tests.mutants.door import DOOR_MUTANTS  # noqa: E402
 from tests.mutants.experiments import EXPERIMENT_MUTANTS  # noqa: E402
 from tests.mutants.gates import GATE_MUTANTS  # noqa: E402
 from tests.mutants.guards import MUTANTS, Mutant  # noqa: E402
+from tests.mutants.job_log import JOB_LOG_MUTANTS  # noqa: E402
 from tests.mutants.lab import LAB_MUTANTS  # noqa: E402
 from tests.mutants.ledger import LEDGER_MUTANTS  # noqa: E402
 from tests.mutants.logs import LOG_MUTANTS  # noqa: E402
@@ -99,6 +100,7 @@ def main() -> int:
             *DASHBOARD_MUTANTS,
             *DOOR_MUTANTS,
             *GATE_MUTANTS,
+            *JOB_LOG_MUTANTS,
             *LAB_MUTANTS,
             *EXPERIMENT_MUTANTS,
             *LEDGER_MUTANTS,

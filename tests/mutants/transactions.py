@@ -39,8 +39,8 @@ TRANSACTION_MUTANTS = [
     Mutant(
         "transaction: the pool settles again what its handler has settled",
         "src/forebay/work/pool.py",
-        "elif run.settled:\n                self._settled_itself(run, outcome)\n            elif",
-        "elif",
+        "            elif run.settled:\n                self._settled_itself(run, outcome)\n",
+        "            elif False:\n",
         (HANDLERS, "-k", "after_its_block"),
     ),
     Mutant(

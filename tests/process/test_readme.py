@@ -36,3 +36,38 @@ def test_the_eight_lines_run_a_job(tmp_path: Path) -> None:
         if dev.stdout is not None:
             dev.stdout.close()
     assert (tmp_path / "forebay.db").exists()
+
+
+def test_a_handler_that_fails_on_purpose_is_shown_as_the_readme_shows_it(tmp_path: Path) -> None:
+    source = re.findall(r"```python\n(# app\.py\n.*?)```", README.read_text(), re.DOTALL)[0]
+    shown = re.findall(r"```\n(\d\d:\d\d:\d\d  send_email 2 .*?)```", README.read_text(), re.DOTALL)[0]
+    body = """print(f"sent {subject!r} to {to}")"""
+    assert body in source
+    (tmp_path / "app.py").write_text(source.replace(body, 'raise ValueError("mailbox full")'))
+    for _ in range(2):
+        subprocess.run([sys.executable, "app.py"], cwd=tmp_path, check=True, timeout=PATIENCE_SECONDS)
+    dev = subprocess.Popen(
+        [sys.executable, "-m", "forebay", "dev", "app:fb", "--no-server", "--concurrency", "1"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONUNBUFFERED": "1"},
+    )
+    try:
+        assert dev.stderr is not None
+        said: list[str] = []
+        while len(said) < len(shown.splitlines()):
+            line = dev.stderr.readline()
+            assert line, "dev ended without running the job"
+            if said or "send_email 2  started" in line:
+                said.append(line.rstrip())
+        assert [_without_figures(line) for line in said] == [_without_figures(line) for line in shown.splitlines()]
+    finally:
+        dev.send_signal(signal.SIGTERM)
+        assert dev.wait(PATIENCE_SECONDS) == 0
+        if dev.stderr is not None:
+            dev.stderr.close()
+
+
+def _without_figures(line: str) -> str:
+    return re.sub(r'"/.*/app.py"|\d\d:\d\d:\d\d|[\d.]+ m?s\b', "…", line)

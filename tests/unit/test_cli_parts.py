@@ -21,7 +21,7 @@ from forebay.cli.finding import Finding
 from forebay.cli.numbers import Look, rates
 from forebay.cli.place import masked
 from forebay.cli.reload import changes, home_of, snapshot
-from forebay.cli.screen import Progress, Screen, clean, cut, width_of
+from forebay.cli.screen import Progress, Screen, cut, width_of
 from forebay.cli.words import length, moment, rate
 from forebay.core.errors import Invalid, StoreFailed
 from forebay.core.instant import days, from_datetime, minutes, seconds
@@ -52,6 +52,7 @@ from forebay.store.clock import SystemClock
 from forebay.store.memory.store import MemoryStore
 from forebay.store.protocol import Backlog
 from forebay.testing.clock import ManualClock
+from forebay.work.console import clean
 from forebay.work.cron import NEVER
 
 NOON = from_datetime(datetime(2030, 1, 31, 12, tzinfo=UTC))

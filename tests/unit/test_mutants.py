@@ -9,6 +9,7 @@ from tests.mutants.door import DOOR_MUTANTS
 from tests.mutants.experiments import EXPERIMENT_MUTANTS
 from tests.mutants.gates import GATE_MUTANTS
 from tests.mutants.guards import MUTANTS, Mutant
+from tests.mutants.job_log import JOB_LOG_MUTANTS
 from tests.mutants.lab import LAB_MUTANTS
 from tests.mutants.ledger import LEDGER_MUTANTS
 from tests.mutants.logs import LOG_MUTANTS
@@ -25,6 +26,7 @@ ALL = [
     *DASHBOARD_MUTANTS,
     *DOOR_MUTANTS,
     *GATE_MUTANTS,
+    *JOB_LOG_MUTANTS,
     *LAB_MUTANTS,
     *EXPERIMENT_MUTANTS,
     *LEDGER_MUTANTS,

@@ -13,8 +13,9 @@ from contextlib import suppress
 from forebay.cli.command import Call
 from forebay.cli.exits import FAILED, INTERRUPTED, PIPE_CLOSED, UNREACHABLE, USAGE, CommandFailed
 from forebay.cli.parser import build, commands
-from forebay.cli.screen import Screen, clean
+from forebay.cli.screen import Screen
 from forebay.core.errors import ForebayError, Invalid, JournalDamaged, StoreFailed, StoreLocked
+from forebay.work.console import clean
 
 __all__ = ["main"]
 

@@ -1,5 +1,6 @@
 """What a command is: a name, a sentence, its arguments, examples, and a function that answers with an exit code."""
 
+import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from forebay.cli.screen import Screen
 from forebay.core.job import Job
 from forebay.serve.security.redact import redact_job
 from forebay.store.protocol import Store
+from forebay.work.log_setup import FORMAT, FORMATS, log_format, log_level
 
 
 class Call:
@@ -43,6 +45,18 @@ class Call:
 
 def raw_argument(parser: ArgumentParser) -> None:
     parser.add_argument("--raw", action="store_true", help="with what looks like a secret (default: ***)")
+
+
+def log_format_argument(parser: ArgumentParser, default: str = "text") -> None:
+    words = f"how the log is written (default: {FORMAT}, else {default})"
+    parser.add_argument("--log-format", choices=FORMATS, help=words)
+
+
+def use_log_format(args: Namespace) -> None:
+    """For this process and those that it starts; what cannot be understood is refused before anything runs."""
+    if args.log_format is not None:
+        os.environ[FORMAT] = args.log_format
+    log_level(), log_format()
 
 
 def no_arguments(parser: ArgumentParser) -> None:

@@ -11,7 +11,7 @@ import msgspec
 from forebay.cli.command import Call, Command, raw_argument
 from forebay.cli.exits import OK, CommandFailed
 from forebay.cli.picture import job_json
-from forebay.cli.screen import Screen, clean
+from forebay.cli.screen import Screen
 from forebay.cli.words import count, job_id
 from forebay.core.instant import Instant
 from forebay.core.job import Job, State
@@ -20,6 +20,7 @@ from forebay.core.names import check_name, check_text
 from forebay.core.words import span, when
 from forebay.explain import explain
 from forebay.store.protocol import Query, Store
+from forebay.work.console import clean
 
 SCAN_MOST: Final = 200_000
 """Jobs that are looked at, at most, to find the longest waiting ones."""

@@ -3,7 +3,6 @@
 Both end with code 0 when a signal asked them to: SIGTERM and ctrl-c drain, a second one does not wait.
 """
 
-import logging
 import os
 import signal
 import sys
@@ -13,7 +12,7 @@ from importlib.util import find_spec
 from threading import Event, Thread
 from typing import Any
 
-from forebay.cli.command import Call, Command
+from forebay.cli.command import Call, Command, log_format_argument, use_log_format
 from forebay.cli.exits import FAILED, OK
 from forebay.cli.place import masked
 from forebay.cli.reload import Reloader
@@ -24,8 +23,8 @@ from forebay.client import Forebay
 from forebay.core.errors import Invalid
 from forebay.core.words import many
 from forebay.store.protocol import Capabilities
+from forebay.work.log_setup import FORMAT, configure_logging
 from forebay.work.options import Options
-from forebay.work.redacting import guard_logs
 
 
 def _shared_arguments(parser: ArgumentParser) -> None:
@@ -59,6 +58,7 @@ def _worker_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--metrics", metavar="[HOST:]PORT", help="be scraped there, by this machine unless HOST says more: 9464"
     )
+    log_format_argument(parser)
     parser.add_argument("--on-spark", metavar="MASTER", help="run workers as tasks of Spark until the queues are empty")
     parser.add_argument("--tasks", type=count, metavar="N", help="so many workers on Spark (default: one a core)")
     parser.add_argument("--for", type=length, dest="limit", metavar="LENGTH", help="so long on Spark (default: 1h)")
@@ -94,8 +94,9 @@ def weighted(words: str) -> dict[str, int | None]:
 
 
 def _worker(call: Call) -> int:
+    use_log_format(call.args)
     app = load(call.args.app, call.args.store)
-    options, level = _options(call.args, app), log_level()
+    options = _options(call.args, app)
     if call.args.on_spark is None and (call.args.tasks or call.args.limit):
         raise Invalid("--tasks and --for", "they are for workers on Spark", "say where: --on-spark local[4]")
     able = opened_by(app).capabilities
@@ -108,8 +109,7 @@ def _worker(call: Call) -> int:
     _banner(call, app, options, able)
     if call.args.on_spark is not None:
         return _on_spark(call, app, options)
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    guard_logs()
+    configure_logging()
     if call.args.tied:
         watch_parent()
     code = _work(call.args.app, app, options, None if able.processes == "one" else processes)
@@ -118,14 +118,6 @@ def _worker(call: Call) -> int:
     sys.stderr.flush()
     # Threads that hang in a handler must not keep a drained process alive.
     os._exit(code)
-
-
-def log_level() -> str:
-    """What FOREBAY_LOG says."""
-    level = os.environ.get("FOREBAY_LOG", "WARNING")
-    if level not in logging.getLevelNamesMapping():
-        raise Invalid("FOREBAY_LOG", f"{level!r} is no level", "use DEBUG, INFO, WARNING or ERROR")
-    return level
 
 
 def _work(target: str, app: Forebay, options: Options, processes: int | None) -> int:
@@ -202,11 +194,14 @@ def _dev_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--processes", type=count, default=1, metavar="M", help="worker processes (default: 1)")
     parser.add_argument("--port", type=port, default=PORT, metavar="N", help=f"of its server (default: {PORT}; 0: any)")
     parser.add_argument("--no-server", action="store_true", help="the worker alone, no dashboard")
+    log_format_argument(parser, "console")
 
 
 def _dev(call: Call) -> int:
     """The worker is started anew at every change, the server stays: so does whoever is logged in."""
     args = call.args
+    os.environ.setdefault(FORMAT, "console")
+    use_log_format(args)
     words = [args.app, "--processes", str(args.processes), "--drain-timeout", "5", "--tied"]
     for flag, value in {
         "--queues": args.queues,

@@ -4,17 +4,17 @@ Results go to stdout, remarks and progress to stderr. What comes from a store ma
 are shown, not sent: a payload cannot move the cursor of the one who looks at it.
 """
 
-import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any, Final, TextIO
-from unicodedata import category, combining, east_asian_width
+from unicodedata import combining, east_asian_width
 
 import msgspec
 
-COLOURS: Final = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
+from forebay.work.console import clean, is_terminal, painted, shows_colours
+
 STATE_COLOURS: Final = {
     "waiting": "blue",
     "ready": "cyan",
@@ -31,11 +31,6 @@ _REDRAW_SECONDS: Final = 0.1
 _BAR: Final = 24
 
 
-def clean(text: object) -> str:
-    """One line of what may be shown: control characters are written out."""
-    return "".join(sign if category(sign)[0] != "C" else ascii(sign)[1:-1] for sign in str(text))
-
-
 def width_of(text: str) -> int:
     """Columns that a terminal needs for it."""
     return sum(0 if combining(sign) else 2 if east_asian_width(sign) in "WF" else 1 for sign in text)
@@ -50,10 +45,6 @@ def cut(text: str, width: int) -> str:
     return text + "…"
 
 
-def is_terminal(stream: TextIO) -> bool:
-    return stream.isatty() and os.environ.get("TERM") != "dumb"
-
-
 class Screen:
     """The output of one command."""
 
@@ -62,7 +53,7 @@ class Screen:
         self._out = out or sys.stdout
         self._err = err or sys.stderr
         self.live = is_terminal(self._out)
-        self._coloured = self.live and not os.environ.get("NO_COLOR")
+        self._coloured = shows_colours(self._out)
 
     @property
     def columns(self) -> int | None:
@@ -87,7 +78,7 @@ class Screen:
         self._out.write(msgspec.json.encode(value).decode() + "\n")
 
     def paint(self, text: str, colour: str | None) -> str:
-        return f"\033[{COLOURS[colour]}m{text}\033[0m" if self._coloured and colour and text else text
+        return painted(text, colour) if self._coloured and colour and text else text
 
     def facts(self, pairs: Sequence[tuple[str, object]]) -> None:
         """Names and values below each other; those without a value are left out."""

@@ -4,7 +4,6 @@ It listens on this machine alone unless it is told otherwise, and wants a key fo
 and ctrl-c drain: the code is 0 then.
 """
 
-import logging
 import os
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from forebay.cli.command import Call, Command
+from forebay.cli.command import Call, Command, log_format_argument, use_log_format
 from forebay.cli.exits import FAILED, USAGE, CommandFailed
 from forebay.cli.place import file_of, masked, opened
 from forebay.cli.target import load, opened_by
@@ -25,7 +24,7 @@ from forebay.client import Forebay
 from forebay.core.errors import Invalid
 from forebay.store.open import open_store
 from forebay.store.protocol import Store
-from forebay.work.redacting import guard_logs
+from forebay.work.log_setup import configure_logging
 
 PORT: Final = 8321
 _STOP_SECONDS: Final = 5.0
@@ -56,6 +55,7 @@ def _arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--lake", metavar="DIR", help="where the dashboard finds the audit's verdict")
     parser.add_argument("--one-time", action="store_true", help="print a link that opens the dashboard, once")
+    log_format_argument(parser)
     parser.add_argument("--tied", action="store_true", help=SUPPRESS)
 
 
@@ -97,8 +97,9 @@ def _door(args: Any, store: Store) -> Any:
 
 def _opened(call: Call) -> tuple[Store, Forebay | None]:
     """The store, made if it was not there; and the app, if one is named."""
-    if call.args.app is not None:
-        app = load(call.args.app, call.args.store)
+    app = None if call.args.app is None else load(call.args.app, call.args.store)
+    configure_logging()
+    if app is not None:
         if call.args.tied and urlsplit(app.url).scheme == "memory":
             raise CommandFailed("no dashboard: its store belongs to one process, and the worker is that", USAGE)
         return opened_by(app), app
@@ -113,14 +114,13 @@ def _serve(call: Call) -> int:
         from forebay.serve.run import run
     except ModuleNotFoundError as error:
         raise CommandFailed(f"{error.name} is not installed; pip install 'forebay[server]'", USAGE) from error
-    from forebay.cli.run import log_level, watch_parent
+    from forebay.cli.run import watch_parent
     from forebay.serve.security.bind import check_bind
 
     args, settings = call.args, _settings(call.args)
     if args.tied and args.port and _taken(settings):
         settings = msgspec.structs.replace(settings, port=0)
-    logging.basicConfig(level=log_level(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    guard_logs()
+    use_log_format(args)
     store, app = _opened(call)
     try:
         door = _door(args, store)
@@ -138,7 +138,7 @@ def _serve(call: Call) -> int:
         def ready(url: str) -> None:
             for warning in warnings:
                 call.screen.note(warning)
-            _say(call, served, url, known)
+            _say(call, served, url, known, call.url if app is None else app.url)
 
         return run(served, settings, ready)
     except OSError as error:
@@ -158,13 +158,13 @@ def _taken(settings: Any) -> bool:
     return False
 
 
-def _say(call: Call, served: Any, url: str, ways: list[str]) -> None:
+def _say(call: Call, served: Any, url: str, ways: list[str], store_url: str) -> None:
     """Where it listens, on what, and how to get in."""
     ground = served.state.ground
     able = ground.store.capabilities
     facts: dict[str, Any] = {
         "url": url,
-        "store": f"{masked(call.url)} ({able.name}, {'durable' if able.durable else 'not durable'})",
+        "store": f"{masked(store_url)} ({able.name}, {'durable' if able.durable else 'not durable'})",
         "admits": ", ".join(ways) or "nobody yet: forebay keys create --role admin",
         "dashboard": f"{url}/ui" if ground.settings.dashboard else None,
     }

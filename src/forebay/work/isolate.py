@@ -24,7 +24,8 @@ from forebay.tracing import spans
 from forebay.work.app import find_app
 from forebay.work.context import Context
 from forebay.work.handler import Handler, traced
-from forebay.work.redacting import RunningJob, guard_logs, running_job
+from forebay.work.log_setup import configure_logging
+from forebay.work.redacting import RunningJob, running_job
 from forebay.work.run import Run
 
 CRASHED: Final = "forebay.Crashed"
@@ -116,7 +117,7 @@ def _serve(target: str) -> None:
     to_child, from_child, life_line = (int(number) for number in os.environ[_PIPES].split(","))
     Thread(target=_die_with_parent, args=(life_line,), daemon=True).start()
     app = find_app(target)
-    guard_logs()
+    configure_logging()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with os.fdopen(to_child, "rb") as in_, os.fdopen(from_child, "wb", buffering=0) as out:
         while True:

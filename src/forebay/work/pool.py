@@ -16,12 +16,13 @@ from forebay.core.breaker import Budget, Circuit
 from forebay.core.decide import decide
 from forebay.core.errors import Invalid
 from forebay.core.lease import Fence, Lease, Settlement
-from forebay.core.outcome import Ack, Failed, Failure, Outcome, Release, Succeeded
+from forebay.core.outcome import Ack, Failed, Failure, Outcome, Release, Succeeded, Verdict
 from forebay.core.policy import Routing
 from forebay.store.protocol import Store
 from forebay.tracing import spans
 from forebay.work.handler import Handler, traced
 from forebay.work.isolate import Child
+from forebay.work.job_log import JobLog
 from forebay.work.loop import LoopSlots
 from forebay.work.marks import Marks
 from forebay.work.options import Options
@@ -68,6 +69,7 @@ class Pool:
         marks: Marks | None = None,
         sentinel: Sentinel | None = None,
         draw: Callable[[], float] = random.random,
+        log: JobLog | None = None,
     ) -> None:
         self._registry = registry
         self._routing = routing
@@ -77,6 +79,7 @@ class Pool:
         self._marks = marks
         self._sentinel = sentinel
         self._draw = draw
+        self._job_log = log or JobLog()
         self._size = options.concurrency
         self._claim_batch = options.claim_batch
         self._wedged_most = options.wedged_most
@@ -197,6 +200,8 @@ class Pool:
         now = time.monotonic()
         self._loop.flush()
         self._look_ahead(now)
+        self._job_log.refresh()
+        self._job_log.flush()
         for run in self._under_way():
             if run.deadline is not None and now >= run.deadline:
                 self._interrupt(run.fence, Stop.TIMEOUT)
@@ -238,6 +243,7 @@ class Pool:
             return idle
 
     def close(self) -> None:
+        self._job_log.flush(now=True)
         self._loop.close()
         self._threads.close()
         self._processes.close()
@@ -286,8 +292,11 @@ class Pool:
 
     def _begin(self, run: Run) -> None:
         """The last thing before the handler: its time runs, and a death of the process is charged to this job."""
+        run.started_at = time.monotonic()
         if run.handler.timeout is not None:
-            run.deadline = time.monotonic() + run.handler.timeout / 1_000_000
+            run.deadline = run.started_at + run.handler.timeout / 1_000_000
+        if self._job_log.verbose:
+            self._job_log.started(run.lease.job)
         if self._marks is not None:
             self._marks.started(run.fence)
         running_job.set(RunningJob(run.handler.secrets, run.lease.job.body))
@@ -349,6 +358,7 @@ class Pool:
 
     def _forget(self, run: Run) -> None:
         """Whatever came of a lost lease is nobody's business."""
+        self._job_log.lost(run.lease.job)
         circuit = self._circuits.get(run.lease.job.kind)
         if circuit is not None:
             circuit.given_up()
@@ -376,13 +386,21 @@ class Pool:
         for run, outcome in ended:
             if outcome is _DONE and run.context is None and run.stop is None and not self._circuits:
                 found.append((run.lease, _PLAIN_ACK))
+                if self._job_log.verbose:
+                    self._report(run, _PLAIN_ACK)
             elif run.settled:
                 self._settled_itself(run, outcome)
+                self._report(run, _PLAIN_ACK)
             elif run.lost:
                 self._forget(run)
             else:
                 found.append(self._verdict(run.lease, outcome))
+                self._report(run, found[-1][1])
         return found
+
+    def _report(self, run: Run, verdict: Verdict) -> None:
+        seconds = None if run.started_at is None else time.monotonic() - run.started_at
+        self._job_log.ended(run.lease.job, verdict, seconds)
 
     def _verdict(self, lease: Lease, outcome: Outcome) -> Settlement:
         circuit = self._circuits.get(lease.job.kind) if self._circuits else None

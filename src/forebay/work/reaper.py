@@ -14,6 +14,7 @@ from forebay.core.lease import Settled
 from forebay.core.outcome import Abandoned
 from forebay.core.policy import Routing
 from forebay.store.protocol import Store
+from forebay.work.job_log import JobLog
 
 _BATCH: Final = 200
 _EVERY: Final = 0.5
@@ -37,12 +38,14 @@ class Reaper:
         every: float = _EVERY,
         *,
         wary: bool = False,
+        log: JobLog | None = None,
     ) -> None:
         """`wary`: this process is new, and cannot know whether there was an outage just now."""
         self._store = store
         self._routing = routing
         self._draw = draw
         self._every = every
+        self._log = log or JobLog()
         self._failures = _OUTAGE if wary else 0
         self.reaped = 0
 
@@ -60,7 +63,10 @@ class Reaper:
         verdicts = [
             (lease, decide(lease.job, Abandoned(), self._routing(lease.job.queue), self._draw())) for lease in overdue
         ]
-        self.reaped += self._store.settle(verdicts).count(Settled.APPLIED)
+        for (lease, verdict), answer in zip(verdicts, self._store.settle(verdicts), strict=True):
+            if answer is Settled.APPLIED:
+                self.reaped += 1
+                self._log.ended(lease.job, verdict)
         self._failures = 0
         return 0.0 if len(overdue) == _BATCH else self._every
 

@@ -34,14 +34,18 @@ class Voice:
     def __init__(self) -> None:
         self._guard = Lock()
         self._spoken_at = float("-inf")
+        self._suppressed = 0
 
     def warn(self, what: str, error: Exception) -> None:
         now = monotonic()
         with self._guard:
             if now - self._spoken_at < _LOG_EVERY:
+                self._suppressed += 1
                 return
-            self._spoken_at = now
-        _log.warning("%s: %s: %s; trying again", what, type(error).__name__, error)
+            self._spoken_at, suppressed, self._suppressed = now, self._suppressed, 0
+        more = f" ({suppressed:,} more such failures were not written)" if suppressed else ""
+        fields = {"event": "retrying", "role": what, "error": type(error).__name__, "suppressed": suppressed}
+        _log.warning("%s: %s: %s; trying again%s", what, type(error).__name__, error, more, extra=fields)
 
 
 class Beat:

@@ -37,6 +37,7 @@ class Run:
         "handler",
         "lease",
         "over",
+        "started_at",
         "stop",
         "stopped_at",
         "task",
@@ -51,6 +52,7 @@ class Run:
         self.context = None if handler.signature.context_name is None else _context_of(lease, handler, store)
         self.begun = False
         self.back = False
+        self.started_at: float | None = None
         self.written_off = False
         self.stop: Stop | None = None
         self.stopped_at = 0.0

@@ -21,10 +21,11 @@ import msgspec
 
 from forebay.core.decide import decide
 from forebay.core.job import Job, State
-from forebay.core.lease import Lease
+from forebay.core.lease import Lease, Settled
 from forebay.core.limits import BATCH_MOST
 from forebay.core.outcome import Abandoned, Interrupted
 from forebay.store.protocol import Query, Store
+from forebay.work.job_log import JobLog
 from forebay.work.marks import read_marks
 from forebay.work.options import Options
 from forebay.work.worker import Routings, new_owner
@@ -68,6 +69,7 @@ class Supervisor:
         self._processes = processes
         self._on_death = on_death
         self._signals = 0
+        self._job_log = JobLog()
         self._departed: list[tuple[float, str]] = []
         self.deaths = 0
 
@@ -131,7 +133,7 @@ class Supervisor:
     def _take_back(self, owner: str, marks: Path | None) -> bool:
         try:
             self._store().withdraw(owner)
-            take_back(self._store(), owner, marks, Routings(self._store()))
+            take_back(self._store(), owner, marks, Routings(self._store()), self._job_log)
         except Exception as error:
             # Its leases run out by themselves; this would only have been quicker.
             _log.warning("the jobs of %s wait for their leases: %s", owner, error)
@@ -167,7 +169,7 @@ class Supervisor:
             place.process.stdin.close()
 
 
-def take_back(store: Store, owner: str, marks: Path | None, routing: Routings) -> int:
+def take_back(store: Store, owner: str, marks: Path | None, routing: Routings, log: JobLog | None = None) -> int:
     """Settle everything a dead process held; how many jobs that was. Without marks, none of them had started."""
     started = set(read_marks(str(marks))) if marks is not None and marks.exists() else set()
     held = [job for job in _running(store) if job.owner == owner]
@@ -184,7 +186,10 @@ def take_back(store: Store, owner: str, marks: Path | None, routing: Routings) -
         for job in held
     ]
     for start in range(0, len(verdicts), BATCH_MOST):
-        store.settle(verdicts[start : start + BATCH_MOST])
+        batch = verdicts[start : start + BATCH_MOST]
+        for (lease, verdict), answer in zip(batch, store.settle(batch), strict=True):
+            if log is not None and answer is Settled.APPLIED:
+                log.ended(lease.job, verdict)
     return len(held)
 
 

@@ -8,6 +8,8 @@ exceptions are left to `traceback`.
 
 import linecache
 import traceback
+from itertools import takewhile
+from os.path import dirname
 from types import FrameType, TracebackType
 from typing import Final
 
@@ -16,6 +18,7 @@ CHAIN_MOST: Final = 20
 
 _CAUSE: Final = "\nThe above exception was the direct cause of the following exception:\n\n"
 _CONTEXT: Final = "\nDuring handling of the above exception, another exception occurred:\n\n"
+_HOME: Final = dirname(__file__)
 _LINES_MOST: Final = 10_000
 _SAYS_MORE: Final = (SyntaxError, NameError, AttributeError, ImportError)
 """Of these `traceback` tells the place, or what may have been meant."""
@@ -68,11 +71,13 @@ def _said(error: BaseException) -> str:
 
 
 def _calls(trace: TracebackType | None) -> list[tuple[FrameType, int]]:
+    """The calls from the handler on: the worker's own, which lead to it, say nothing about the failure."""
     calls: list[tuple[FrameType, int]] = []
     while trace is not None:
         calls.append((trace.tb_frame, trace.tb_lineno))
         trace = trace.tb_next
-    return calls
+    own = sum(1 for _ in takewhile(lambda call: dirname(call[0].f_code.co_filename) == _HOME, calls))
+    return calls[own:] or calls
 
 
 def _line(frame: FrameType, number: int) -> str:

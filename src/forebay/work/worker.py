@@ -28,11 +28,12 @@ from forebay.work.app import find_app
 from forebay.work.claimer import Claimer
 from forebay.work.courier import Courier
 from forebay.work.handler import Handler
+from forebay.work.job_log import JobLog
+from forebay.work.log_setup import configure_logging
 from forebay.work.marks import Marks
 from forebay.work.options import Options
 from forebay.work.pool import Pool
 from forebay.work.reaper import Promoter, Reaper
-from forebay.work.redacting import guard_logs
 from forebay.work.renewer import Renewer
 from forebay.work.role import Beat, Voice
 from forebay.work.sentinel import BROKEN, Sentinel
@@ -111,7 +112,7 @@ class Worker:
         self.owner = owner or new_owner()
         self.options = options
         self._supervised = marks is not None
-        voice = Voice()
+        voice, job_log = Voice(), JobLog()
         routings = Routings(store, voice)
         self.settler = Settler(
             store,
@@ -129,11 +130,12 @@ class Worker:
             target=target,
             marks=marks,
             sentinel=self._sentinel if self._supervised else None,
+            log=job_log,
         )
         claim = Courier(store, self.settler).claim if isinstance(store, Exchanging) else None
         self.claimer = Claimer(store, self.pool, options, self.owner, self.settler.put, claim=claim)
         self.renewer = Renewer(store, self.pool, options)
-        self.reaper = Reaper(store, routings, wary=True)
+        self.reaper = Reaper(store, routings, wary=True, log=job_log)
         self.promoter = Promoter(store)
         self.ticker = Ticker(store)
         self.announcer = Announcer(store, self.pool, options, self.owner, app.registry)
@@ -259,6 +261,7 @@ def wait_for_store(app: App) -> bool:
 def main(target: str, options: Options, owner: str, marks_path: str) -> int:
     """A supervised process: waits for a store that is away, drains when its supervisor is gone."""
     app = find_app(target)
+    configure_logging()
     if not wait_for_store(app):
         return 0
     marks = Marks(marks_path, _MARKS_LEAST + 3 * options.concurrency)
@@ -276,8 +279,6 @@ def main(target: str, options: Options, owner: str, marks_path: str) -> int:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=os.environ.get("FOREBAY_LOG", "WARNING"), format="%(asctime)s %(name)s %(message)s")
-    guard_logs()
     code = main(sys.argv[1], msgspec.json.decode(sys.argv[2], type=Options), sys.argv[3], sys.argv[4])
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,0 +1,55 @@
+"""The guards of the log about jobs, and how each is broken."""
+
+from tests.mutants.guards import Mutant
+
+JOB_LOG = "src/forebay/work/job_log.py"
+
+
+def tests(*words: str) -> tuple[str, ...]:
+    return ("tests/unit/test_job_log.py", "-k", " or ".join(words))
+
+
+JOB_LOG_MUTANTS = [
+    Mutant(
+        "a failure is silent",
+        "src/forebay/work/pool.py",
+        "                self._report(run, found[-1][1])\n",
+        "",
+        tests("each_failed_attempt"),
+    ),
+    Mutant(
+        "a storm of failures fills the disk",
+        JOB_LOG,
+        "self._failures.admit((kind, why))",
+        "True",
+        tests("storm"),
+    ),
+    Mutant(
+        "a log that fails costs a verdict",
+        JOB_LOG,
+        "    except Exception:\n        # Whatever",
+        "    except ZeroDivisionError:\n        # Whatever",
+        tests("costs_no_verdict"),
+    ),
+    Mutant(
+        "a message ends its line",
+        JOB_LOG,
+        "{clean(why)}",
+        "{why}",
+        tests("control_characters"),
+    ),
+    Mutant(
+        "what was left out is not counted",
+        "src/forebay/work/throttle.py",
+        "self._refused[key] = self._refused.get(key, 0) + 1",
+        "pass",
+        tests("storm"),
+    ),
+    Mutant(
+        "fields of a record are not redacted",
+        "src/forebay/work/log_setup.py",
+        'rules().payload("", plain, () if job is None else job.secrets)',
+        "plain",
+        tests("json_hides_secrets"),
+    ),
+]
