@@ -20,6 +20,8 @@ from forebay.store.protocol import Want
 
 _GATE_NAME_LENGTH: Final = 1_024
 
+WAIT_MOST: Final = timedelta(days=1)
+
 ALWAYS_FIT: Final = BATCH_BYTES // PAYLOAD_BYTES
 """So few items fit into one call whatever their size: no need to add them up."""
 
@@ -55,6 +57,11 @@ def check_ids(verb: str, ids: Sequence[int]) -> None:
     if not isinstance(ids, list | tuple) or any(type(job_id) is not int for job_id in ids):
         raise Invalid(f"{verb} ids", "they are not a list of integers", "give job ids, as receipts have them")
     check_batch(verb, len(ids))
+
+
+def checked_wait(timeout: timedelta) -> Span:
+    """How long a verb may sleep."""
+    return checked_micros("timeout", timeout, timedelta(0), WAIT_MOST)
 
 
 def checked_owner(owner: str) -> str:

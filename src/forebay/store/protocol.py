@@ -5,10 +5,11 @@ durable before it returns wherever the store is. No verb takes "now": the store 
 backoff and never chooses between retry and dead letter; it stamps what core computed and moves state.
 
 What a reply lost on the way means: `enqueue` with a key, `settle`, `fire` and `commit` may simply be called again.
-A verb never blocks, but for `wait`, which is there to, and `enqueue` into a queue whose capacity says `Block`.
+A verb never blocks, but for those named `wait…`, which are there to, and `enqueue` into a queue whose capacity says
+`Block`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import timedelta
 from enum import StrEnum
@@ -19,7 +20,7 @@ from msgspec import Struct
 from forebay.core.errors import Invalid
 from forebay.core.instant import Instant
 from forebay.core.job import Draft, Job, State
-from forebay.core.lease import Heartbeat, Lease, Settled, Settlement
+from forebay.core.lease import Fence, Heartbeat, Lease, Settled, Settlement
 from forebay.core.ledger import LedgerEntry, LedgerRule
 from forebay.core.names import check_name, check_text
 from forebay.core.outcome import Verdict
@@ -352,6 +353,19 @@ class Store(Log, Protocol):
         """Sleep until a claim or a reaping may find something, or one of them is a log and grew; a hint.
 
         False: the time passed.
+        """
+
+    def wait_ended(self, ids: Sequence[int], timeout: timedelta) -> list[int]:
+        """Sleep until some of these jobs have ended: done, dead, cancelled or gone; those that have.
+
+        None of them: the time passed. A job that is kept, dies or is cancelled is noticed at once; one that goes with
+        its acknowledgement, or whose notification was lost, within a second.
+        """
+
+    def wait_cancel_requests(self, owner: str, timeout: timedelta, known: Collection[Fence] = ()) -> list[Fence]:
+        """Sleep until the end is requested of jobs that this owner runs, other than the known ones; those.
+
+        None of them: the time passed. A store may answer only to the process that claimed them.
         """
 
     def close(self) -> None: ...

@@ -39,6 +39,7 @@ class Sleeping:
         self._guard = Lock()
         self._claimers: dict[str, set[_Sleeper]] = {}
         self._producers: dict[str, set[_Sleeper]] = {}
+        self._watchers: dict[str, set[_Sleeper]] = {}
         self._closing = Event()
         self._deaf = True
         self._threads: dict[str, Thread] = {}
@@ -58,7 +59,7 @@ class Sleeping:
     def look_again(self) -> None:
         """News may have been missed."""
         with self._guard:
-            for sleepers in (*self._claimers.values(), *self._producers.values()):
+            for sleepers in (*self._claimers.values(), *self._producers.values(), *self._watchers.values()):
                 for sleeper in sleepers:
                     sleeper.signal.set()
 
@@ -68,13 +69,22 @@ class Sleeping:
     def until_room(self, queue: str, end: Instant, ready: Ready) -> bool:
         return self._sleep(self._producers, [queue], end, ready)
 
+    def until_news_of(self, topics: Sequence[str], end: Instant, ready: Ready) -> bool:
+        """Topics are what becomes of single jobs, and what is asked of one holder."""
+        return self._sleep(self._watchers, topics, end, ready, hint=False)
+
+    @property
+    def watched(self) -> bool:
+        """Whether anybody here waits for news of a topic."""
+        return bool(self._watchers)
+
     @abstractmethod
     def _listen(self) -> None:
         """Hear what others say until the store is closed, whatever becomes of connections."""
 
-    def _wake(self, news: Iterable[str], eased: Iterable[str]) -> None:
-        """Queues that may have work, and queues that may have room; the guard is held."""
-        for rooms, queues in ((self._claimers, news), (self._producers, eased)):
+    def _wake(self, news: Iterable[str], eased: Iterable[str], topics: Iterable[str] = ()) -> None:
+        """Queues that may have work, queues that may have room, topics with news; the guard is held."""
+        for rooms, queues in ((self._claimers, news), (self._producers, eased), (self._watchers, topics)):
             for queue in queues:
                 for sleeper in rooms.get(queue, ()):
                     sleeper.news = True
@@ -89,15 +99,17 @@ class Sleeping:
             thread = self._threads[name] = Thread(target=target, name=f"forebay-{name}", daemon=True)
         thread.start()
 
-    def _sleep(self, rooms: dict[str, set[_Sleeper]], queues: Sequence[str], end: Instant, ready: Ready) -> bool:
-        """True: there may be something."""
+    def _sleep(
+        self, rooms: dict[str, set[_Sleeper]], queues: Sequence[str], end: Instant, ready: Ready, *, hint: bool = True
+    ) -> bool:
+        """True: there may be something. `hint`: news alone are enough, else they are a reason to ask the server."""
         self._start("listen", self._listen)
         sleeper = _Sleeper()
         with self._guard:
             for queue in queues:
                 rooms.setdefault(queue, set()).add(sleeper)
         try:
-            while not sleeper.news:
+            while not (hint and sleeper.news):
                 if self._closing.is_set():
                     raise Closed("the store")
                 sleeper.signal.clear()

@@ -23,7 +23,7 @@ from typing import Final, TypeAlias, TypeVar
 from forebay.core.event import LogEntry
 from forebay.core.instant import Instant
 from forebay.core.job import Draft, Job, State
-from forebay.core.lease import Lease, Settled, Settlement
+from forebay.core.lease import Fence, Lease, Settled, Settlement
 from forebay.core.ledger import LedgerEntry, LedgerRule
 from forebay.core.presence import Presence
 from forebay.core.schedule import Schedule
@@ -116,6 +116,12 @@ class FaultyStore:
 
     def now(self) -> Instant:
         return self.inner.now()
+
+    def wait_ended(self, ids: Sequence[int], timeout: timedelta) -> list[int]:
+        return self._call("wait_ended", lambda: self.inner.wait_ended(ids, timeout))
+
+    def wait_cancel_requests(self, owner: str, timeout: timedelta, known: Collection[Fence] = ()) -> list[Fence]:
+        return self._call("wait_cancel_requests", lambda: self.inner.wait_cancel_requests(owner, timeout, known))
 
     def close(self) -> None:
         self.inner.close()

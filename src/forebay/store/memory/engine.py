@@ -6,13 +6,26 @@ that of a read, tells of something a crash could take back.
 """
 
 from abc import abstractmethod
+from collections.abc import Iterable
 from threading import Event as Sleeper
 from threading import Lock
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from forebay.core.clock import Clock
 from forebay.core.errors import Closed, StoreFailed
-from forebay.core.event import Event, Grave, Promoted, Purged
+from forebay.core.event import (
+    Acked,
+    Cancelled,
+    Died,
+    Dismissed,
+    Enqueued,
+    Event,
+    Fired,
+    Grave,
+    Promoted,
+    Purged,
+    SettledAll,
+)
 from forebay.core.instant import Instant
 from forebay.core.job import State
 from forebay.core.limits import INSTANT_MOST
@@ -23,6 +36,9 @@ from forebay.store.memory.intake import Intake
 from forebay.store.memory.line import Line
 from forebay.store.memory.row import Row
 from forebay.store.protocol import Capabilities, Want
+
+Topic: TypeAlias = int | str
+"""What a watcher waits for: a job, by its id, or an owner."""
 
 TEND_LIMIT: Final = 256
 """How much of what fell due a verb looks after in passing."""
@@ -52,6 +68,7 @@ class Engine:
         self._closed = False
         self._broken: str | None = None
         self._asleep: dict[Sleeper, Instant] = {}
+        self._watchers: dict[Topic, set[Sleeper]] = {}
         self._index = Index(facts)
         self._intake = Intake(facts, self._index, durable=recorder is not None)
         # A wall clock that was set back while the store was closed must not stretch leases and delays.
@@ -74,6 +91,7 @@ class Engine:
             for line in self._index.lines.values():
                 line.claimers.wake_all()
                 line.producers.wake_all()
+            self._wake(list(self._watchers))
         if self._recorder is not None:
             self._recorder.close()
 
@@ -97,6 +115,8 @@ class Engine:
             raise
         if self._recorder is not None and body is not None:
             self._lsn = self._recorder.append(body)
+        if self._watchers:
+            self._notify(event)
 
     def _told(self, _: Event) -> Told | None:
         """What the ledger will say of an event that is about to happen; a store without a ledger says nothing."""
@@ -106,6 +126,30 @@ class Engine:
         """The end of every verb, outside the lock."""
         if self._recorder is not None:
             self._recorder.sync(lsn)
+
+    def _notify(self, event: Event) -> None:
+        """Wake those who wait for what this event did to jobs, or asks of their owners."""
+        match event:
+            case SettledAll():
+                self._wake([each.id for each in event.endings if isinstance(each, Acked | Died | Dismissed)])
+            case Cancelled():
+                owners = {self._facts.rows[job_id].owner for job_id in event.asked}
+                self._wake([*event.ids, *(owner for owner in owners if owner is not None)])
+            case Promoted():
+                self._wake(event.expired)
+            case Enqueued():
+                self._wake([*event.shed, *event.mended])
+            case Fired():
+                self._wake(event.shed)
+            case Purged():
+                self._wake(event.ids)
+            case _:
+                pass
+
+    def _wake(self, topics: Iterable[Topic]) -> None:
+        for topic in topics:
+            for sleeper in self._watchers.get(topic, ()):
+                sleeper.set()
 
     def _rouse(self) -> None:
         """Something falls due earlier than some sleepers meant to look: they look again."""

@@ -46,6 +46,7 @@ class Index:
         self._due = LazyHeap()
         self.brokers = {spec.name for spec in facts.specs.values() if spec.is_broker}
         self.shedding: set[str] = set()
+        self.asked = {job_id for job_id, row in facts.rows.items() if row.cancel_requested}
         for queue in (*facts.specs, *facts.paused):
             self.line(queue)
         for row in facts.rows.values():

@@ -183,6 +183,7 @@ class JobVerbs(Engine):
             if ended or asked:
                 states = [row.state for row in ended.values()]
                 kept = [self._kept_until(row, now) for row in ended.values()]
+                self._index.asked.update(asked)
                 self._record(Cancelled(now, list(ended), kept, list(asked)))
                 for row, state in zip(ended.values(), states, strict=True):
                     self._index.ended(row, state)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from forebay.core.errors import Invalid, WrongQueueKind
 from forebay.core.event import Fired, GateSet, Paused, ScheduleDropped, SchedulePut, SpecPut
-from forebay.core.instant import Instant, checked_instant, checked_micros
+from forebay.core.instant import Instant, checked_instant
 from forebay.core.job import Draft, Job, State
 from forebay.core.limits import INSTANT_MOST, SLOTS_MOST
 from forebay.core.names import check_name
@@ -24,6 +24,7 @@ from forebay.store.checks import (
     check_neighbours,
     check_spec,
     checked_queues,
+    checked_wait,
 )
 from forebay.store.memory.facts import KeyFact
 from forebay.store.memory.gate_verbs import GateVerbs
@@ -193,7 +194,7 @@ class QueueVerbs(GateVerbs):
 
     def wait(self, queues: Sequence[str], timeout: timedelta) -> bool:
         names = checked_queues("wait", queues)
-        span = checked_micros("timeout", timeout, timedelta(0), timedelta(days=1))
+        span = checked_wait(timeout)
         sleeper = Sleeper()
         with self._lock:
             now = self._begin()

@@ -53,7 +53,8 @@ class Restart(Exception):
 
 
 class Turn:
-    """One transaction. `news`: queues that may have work now; `eased`: queues that may have room again.
+    """One transaction. `news`: queues that may have work now; `eased`: queues that may have room again; `topics`: jobs
+    that ended and holders of which something is asked, see `waiting`.
 
     `locked`: it has the lock of the gates. `scribe` hears what happens to jobs; whether it is written down is the rule
     of the ledger.
@@ -66,6 +67,7 @@ class Turn:
         self.specs = specs
         self.news: set[str] = set()
         self.eased: set[str] = set()
+        self.topics: set[str] = set()
         self.scribe = Scribe(now)
 
     @cached_property
@@ -172,6 +174,6 @@ class Base:
                 self._specs.reload(restart.queues)
                 gated = gated or restart.gated
                 continue
-            self._sleepers.hear(turns[-1].news, turns[-1].eased)
+            self._sleepers.hear(turns[-1].news, turns[-1].eased, turns[-1].topics)
             return answer
         raise StoreFailed(self._server.name, f"{_STARTS_MOST} turns in a row found their queues changed by others")

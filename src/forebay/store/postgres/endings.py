@@ -12,6 +12,7 @@ from forebay.store.postgres.intake import check_capacity
 from forebay.store.postgres.queries import statement
 from forebay.store.postgres.runs import jobs_of_run, span_kept
 from forebay.store.postgres.tend import forget, remember, tend
+from forebay.store.postgres.waiting import ending_of, requests_to
 from forebay.store.protocol import CancelAnswer
 
 _TAKE_OUT: Final = "SELECT forebay.take_out(%s, %s)"
@@ -48,6 +49,7 @@ def cancel(turn: Turn, ids: Sequence[int]) -> list[CancelAnswer]:
             answers.append(CancelAnswer.GONE)
         else:
             ended.add(job_id)
+            turn.topics.add(ending_of(job_id))
             _dismiss(turn, columns)
             answers.append(CancelAnswer.CANCELLED)
     told = sorted({job_id for job_id in asked if job_id in found})
@@ -68,6 +70,7 @@ def _ask(turn: Turn, keys: Sequence[tuple[int, bool, int]]) -> None:
                 turn.scribe.held(Change.ASKED, job, 0)
     holders = {holder for (holder,) in turn.fetch(_ASK, columns)}
     turn.execute(_CHANGED, (sorted(holders - {None}),))
+    turn.topics.update(requests_to(holder) for holder in holders if holder is not None)
 
 
 def _dismiss(turn: Turn, columns: Sequence[Any]) -> None:

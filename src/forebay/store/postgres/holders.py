@@ -10,12 +10,17 @@ from forebay.store.postgres.runs import Held, Ref
 
 
 class Holder:
-    """This process under one of its names. `jobs` are those in its hands; `changes` as they were last seen."""
+    """This process under one of its names. `jobs` are those in its hands; `changes` as a heartbeat last saw them.
+
+    `asked`: jobs whose end was requested, as of the changes in `looked_at`.
+    """
 
     def __init__(self, holder_id: int) -> None:
         self.id = holder_id
         self.since = monotonic()
         self.changes = 0
+        self.looked_at = 0
+        self.asked: list[Fence] = []
         self._claims = 0
         self.jobs: dict[Fence, Ref] = {}
         self.guard = Lock()

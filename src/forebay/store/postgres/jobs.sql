@@ -81,6 +81,17 @@ SELECT f.id, {run} FROM forebay.find(%s::bigint[]) AS f, LATERAL (
 -- Those of these jobs that are finished and still readable.
 SELECT {ended} FROM forebay.ended AS e WHERE e.id = ANY (%s::bigint[]) AND (e.kept_until IS NULL OR e.kept_until > %s);
 
+-- name: unfinished
+-- Those of these jobs that have not ended.
+SELECT f.id FROM forebay.find(%s::bigint[]) AS f UNION ALL SELECT i.id FROM forebay.inbox AS i WHERE i.id = ANY (%s::bigint[]);
+
+-- name: asked
+-- Those of these running jobs whose end is requested, with their deliveries.
+SELECT f.id, r.delivery FROM forebay.find(%s::bigint[]) AS f, LATERAL (
+    SELECT * FROM forebay.run AS r WHERE r.single = f.single AND r.last_id = f.last_id OFFSET 0
+) AS r
+WHERE r.state + 0 = 2 AND get_bit(r.asked, (f.id - r.last_id + r.n - 1)::integer) = 1;
+
 -- name: marks
 -- The last settle that is known of these jobs.
 SELECT f.id, r.settled_delivery, r.settled_code FROM forebay.find(%s::bigint[]) AS f, LATERAL (

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from forebay.core.errors import Invalid, WrongQueueKind
 from forebay.core.fanout import copies
-from forebay.core.instant import Instant, checked_instant, checked_micros, micros
+from forebay.core.instant import Instant, checked_instant, micros
 from forebay.core.job import Draft, Job
 from forebay.core.limits import ID_MOST, INSTANT_MOST, SLOTS_MOST
 from forebay.core.names import check_name
@@ -29,6 +29,7 @@ from forebay.store.checks import (
     check_neighbours,
     check_spec,
     checked_queues,
+    checked_wait,
 )
 from forebay.store.postgres.base import SPECS, Turn
 from forebay.store.postgres.browsing import browse
@@ -150,7 +151,7 @@ class QueueVerbs(GateVerbs):
 
     def wait(self, queues: Sequence[str], timeout: timedelta) -> bool:
         queues = checked_queues("wait", queues)
-        span = checked_micros("timeout", timeout, timedelta(0), timedelta(days=1))
+        span = checked_wait(timeout)
         return self._sleepers.until_work(queues, self.now() + span, lambda: self._work_at(queues))
 
     def _work_at(self, queues: Sequence[str]) -> Instant:

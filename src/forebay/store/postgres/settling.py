@@ -6,7 +6,7 @@ one. The last settle is remembered, on the row or, once the job is gone, in a ta
 alike.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from time import monotonic
 from typing import Any, Final
@@ -16,7 +16,7 @@ from forebay.core.instant import Instant, checked_micros
 from forebay.core.job import State
 from forebay.core.lease import Lease, Settled, Settlement, outlived
 from forebay.core.limits import LEASE_LEAST, LEASE_MOST
-from forebay.core.outcome import Release, Retry, Verdict
+from forebay.core.outcome import Ack, Cancel, DeadLetter, Release, Retry, Verdict
 from forebay.store.checks import check_ids, check_purge, checked_owner, checked_total
 from forebay.store.places import RUNNING, STATES
 from forebay.store.postgres.claims import CALL, Claims
@@ -24,6 +24,7 @@ from forebay.store.postgres.endings import cancel, purge, redrive
 from forebay.store.postgres.queries import statement
 from forebay.store.postgres.runs import Ref
 from forebay.store.postgres.verdicts import CODES, SETTLE, SETTLE_CALL, Group, Item, SettleCall, grouped
+from forebay.store.postgres.waiting import ending_of
 from forebay.store.protocol import CancelAnswer, Want
 
 _EXCHANGE: Final = (
@@ -128,14 +129,28 @@ class Settling(Claims):
         """Bookkeeping of this process, and news for those who sleep."""
         news: set[str] = set()
         eased: set[str] = set()
+        topics = [ending_of(job_id) for job_id in self._ended(groups)]
         for ref, items in groups:
             queue = items[0][1].job.queue
             if ref.gated or any(type(verdict) in (Retry, Release) for _, _, verdict in items):
                 news.add(queue)
             if self._specs.of(queue).bounded:
                 eased.add(queue)
-        if news or eased:
-            self._sleepers.hear(news, eased)
+        if news or eased or topics:
+            self._sleepers.hear(news, eased, topics)
+
+    def _ended(self, groups: Sequence[Group]) -> Iterator[int]:
+        """Jobs whose end others may wait for; most go with their acknowledgement, of which only this process hears."""
+        watched = self._sleepers.watched
+        for _, items in groups:
+            for _, lease, verdict in items:
+                match verdict:
+                    case Ack(_, 0) if not watched:
+                        continue
+                    case Ack() | Cancel() | DeadLetter():
+                        yield lease.job.id
+                    case _:
+                        pass
 
     def _settle_found(self, items: list[Item]) -> list[Item]:
         """Settle in one look what is where its fence says, as all that a dead process held; the others come back."""

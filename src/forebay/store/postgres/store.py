@@ -21,6 +21,7 @@ from forebay.store.postgres.ledger import LedgerVerbs
 from forebay.store.postgres.presence import PresenceVerbs
 from forebay.store.postgres.queries import statement
 from forebay.store.postgres.tend import SETTLE_MEMORY
+from forebay.store.postgres.watching import Watching
 from forebay.store.protocol import Capabilities, Promotion, Vitals
 from forebay.store.sql_logs import SqlLogs, due_logs
 
@@ -29,7 +30,7 @@ _OLDEST: Final = statement("oldest_entries")
 _BIGINT_MOST: Final = 2**63 - 1
 
 
-class PostgresStore(Feed, Export, LedgerVerbs, PresenceVerbs):
+class PostgresStore(Feed, Export, LedgerVerbs, PresenceVerbs, Watching):
     """The production store."""
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:

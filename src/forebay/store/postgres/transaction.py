@@ -31,6 +31,7 @@ from forebay.store.postgres.base import Turn
 from forebay.store.postgres.bulk import Bulk
 from forebay.store.postgres.runs import Ref
 from forebay.store.postgres.verdicts import SETTLE, Group
+from forebay.store.postgres.waiting import ending_of
 
 Plain = psycopg.Connection[tuple[Any, ...]]
 Awaited = psycopg.AsyncConnection[tuple[Any, ...]]
@@ -170,6 +171,7 @@ class Transactions(Bulk):
         turn = Turn(hand, 0, self._specs)
         applied = bool(turn.fetch(SETTLE, self._settle_call(groups))[0][0])
         turn.eased.add(lease.job.queue)
+        turn.topics.add(ending_of(lease.job.id))
         if ref.gated:
             turn.news.add(lease.job.queue)
         return turn if applied else None
@@ -178,7 +180,7 @@ class Transactions(Bulk):
         """After the commit. None: the block was rolled back by psycopg's own word for that."""
         if turn is not None:
             self._let_go([lease.fence])
-            self._sleepers.hear(turn.news, turn.eased)
+            self._sleepers.hear(turn.news, turn.eased, turn.topics)
 
 
 class _Sessions:

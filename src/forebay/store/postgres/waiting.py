@@ -10,7 +10,7 @@ ten times a second while nothing is received, as behind a pooler that does not p
 
 import atexit
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from threading import Event
 from time import monotonic
 from typing import Final
@@ -42,6 +42,16 @@ _NAMES_MOST: Final = 60
 """Of the longest names; a payload must be shorter than 8,000 bytes."""
 
 
+def ending_of(job_id: int) -> str:
+    """The topic of a job's end; no queue has such a name."""
+    return f"~{job_id}"
+
+
+def requests_to(holder_id: int) -> str:
+    """The topic of what is asked of a holder."""
+    return f"~@{holder_id}"
+
+
 class Sleepers(Sleeping):
     """The sleepers of this process, and what it tells the others."""
 
@@ -53,11 +63,11 @@ class Sleepers(Sleeping):
         self._leaving = Event()
         self._me = f"@{uuid4().hex}"
 
-    def hear(self, news: Iterable[str], eased: Iterable[str]) -> None:
-        """Something was committed: queues that may have work, and queues that may have room."""
+    def hear(self, news: Iterable[str], eased: Iterable[str], topics: Collection[str] = ()) -> None:
+        """Something was committed: queues that may have work, queues that may have room, topics with news."""
         with self._guard:
-            self._wake(news, eased)
-            self._untold.update(news, eased)
+            self._wake(news, eased, topics)
+            self._untold.update(news, eased, topics)
         if self._untold:
             self._told.set()
             self._start("tell", self._tell)
@@ -126,5 +136,5 @@ class Sleepers(Sleeping):
                 if self._me in names:
                     continue
                 with self._guard:
-                    self._wake(names, names)
+                    self._wake(names, names, names)
         self._deaf = True

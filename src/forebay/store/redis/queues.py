@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from forebay.core.errors import Invalid, WrongQueueKind
 from forebay.core.fanout import copies
-from forebay.core.instant import Instant, checked_instant, checked_micros
+from forebay.core.instant import Instant, checked_instant
 from forebay.core.job import Draft, Job
 from forebay.core.limits import INSTANT_MOST
 from forebay.core.names import check_name
@@ -23,6 +23,7 @@ from forebay.store.checks import (
     check_neighbours,
     check_spec,
     checked_queues,
+    checked_wait,
 )
 from forebay.store.places import STATES
 from forebay.store.protocol import Backlog, Page, Query
@@ -140,7 +141,7 @@ class QueueVerbs(GateVerbs):
 
     def wait(self, queues: Sequence[str], timeout: timedelta) -> bool:
         names = checked_queues("wait", queues)
-        span = checked_micros("timeout", timeout, timedelta(0), timedelta(days=1))
+        span = checked_wait(timeout)
         first: list[int] = []
 
         def ready() -> Instant:

@@ -19,6 +19,7 @@ _NEEDS: Final[dict[str, tuple[str, ...]]] = {
     "ahead": _READING,
     "announce": ("keys", "workers"),
     "append": _LOGS,
+    "asked": _READING,
     "backlog": _READING,
     "browse": _READING,
     "cancel": _MOVING,
@@ -26,6 +27,7 @@ _NEEDS: Final[dict[str, tuple[str, ...]]] = {
     "commit": _LOGS,
     "disown": _LOGS,
     "drop_schedule": _MOVING,
+    "ended": _READING,
     "enqueue": _ACCEPTING,
     "exchange": (*_MOVING, "readers", "claims", "settle"),
     "extend": _MOVING,
@@ -63,7 +65,7 @@ _NEEDS: Final[dict[str, tuple[str, ...]]] = {
 }
 _ENTERING: Final = frozenset(("append", "enqueue", "feed", "fire", "mend", "put_schedule", "put_spec"))
 _LOOKING: Final = frozenset(
-    "ahead backlog browse extent gates get groups hold ledger offset_at overdue position pulse read rule "
+    "ahead asked backlog browse ended extent gates get groups hold ledger offset_at overdue position pulse read rule "
     "schedules workers".split()
 )
 NAMES: Final = tuple(_NEEDS)

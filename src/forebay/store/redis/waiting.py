@@ -14,6 +14,7 @@ from forebay.core.instant import Instant, Span
 from forebay.store.redis.connect import Connection, Server
 from forebay.store.sleeping import Sleeping
 
+_CHANNELS: Final = ("work", "room", "ended", "asked")
 _LOOK_DEAF: Final[Span] = 50_000
 _LISTEN_FOR: Final = 0.2
 _PING_EVERY: Final = 25
@@ -21,6 +22,29 @@ _PING_EVERY: Final = 25
 
 _RETRY_FIRST: Final = 0.05
 _RETRY_MOST: Final = 2.0
+
+
+def ending_of(sid: str) -> str:
+    """The topic of a job's end."""
+    return f"#{sid}"
+
+
+def requests_to(owner: str) -> str:
+    """The topic of what is asked of an owner."""
+    return f"@{owner}"
+
+
+def _told(channel: str, said: str) -> tuple[list[str], list[str], list[str]]:
+    """Queues that may have work, queues that may have room, and topics."""
+    match channel:
+        case "work":
+            return said.split(","), [], []
+        case "room":
+            return [], said.split(","), []
+        case "ended":
+            return [], [], [ending_of(sid) for sid in said.split(",")]
+        case _:
+            return [], [], [requests_to(said)]
 
 
 class Sleepers(Sleeping):
@@ -37,7 +61,7 @@ class Sleepers(Sleeping):
             try:
                 connection = self._server.connect()
                 prefix = self._server.address.prefix
-                connection.send_command("SUBSCRIBE", f"{prefix}work", f"{prefix}room")
+                connection.send_command("SUBSCRIBE", *(f"{prefix}{channel}" for channel in _CHANNELS))
                 pause = _RETRY_FIRST
                 self._hear_from(connection)
             except (ForebayError, redis.RedisError, OSError):
@@ -61,11 +85,10 @@ class Sleepers(Sleeping):
                 continue
             silences = 0
             match connection.read_response():
-                case [b"message", channel, names]:
-                    queues = names.decode().split(",")
+                case [b"message", channel, told]:
                     with self._guard:
-                        self._wake(*((queues, ()) if channel.endswith(b"work") else ((), queues)))
-                case [b"subscribe", _, 2]:
+                        self._wake(*_told(channel.decode().rpartition(":")[2], told.decode()))
+                case [b"subscribe", _, number] if number == len(_CHANNELS):
                     self._deaf = False
                     self.look_again()
                 case _:

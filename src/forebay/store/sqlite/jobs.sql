@@ -206,7 +206,15 @@ WHERE id = ?1;
 
 -- name: ask_to_cancel
 -- Holders will be told.
-UPDATE job SET cancel_requested = 1 WHERE id IN (SELECT value FROM json_each(?1));
+UPDATE job SET cancel_requested = 1 WHERE id IN (SELECT value FROM json_each(?1)) RETURNING owner;
+
+-- name: asked
+-- Running jobs of an owner whose end is requested.
+SELECT id, delivery FROM job INDEXED BY job_asked WHERE cancel_requested = 1 AND state = 2 AND owner = ?1;
+
+-- name: unfinished
+-- Those of these jobs that have not ended.
+SELECT id FROM job WHERE id IN (SELECT value FROM json_each(?1)) AND state <= 2;
 
 -- name: redrive
 -- A dead job is home and due now, with all lives back; whoever redrives an expired job wants it to run all the same.

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from forebay.core.errors import Invalid, WrongQueueKind
 from forebay.core.fanout import copies
-from forebay.core.instant import Instant, checked_instant, checked_micros
+from forebay.core.instant import Instant, checked_instant
 from forebay.core.job import Draft, Job, State
 from forebay.core.limits import BLOCKED_MOST, INSTANT_MOST, SLOTS_MOST
 from forebay.core.names import check_name
@@ -31,6 +31,7 @@ from forebay.store.checks import (
     check_neighbours,
     check_spec,
     checked_queues,
+    checked_wait,
 )
 from forebay.store.places import READY, STATES
 from forebay.store.protocol import Backlog, GateUse, Page, Query
@@ -163,7 +164,7 @@ class QueueVerbs(GateVerbs):
 
     def wait(self, queues: Sequence[str], timeout: timedelta) -> bool:
         queues = checked_queues("wait", queues)
-        span = checked_micros("timeout", timeout, timedelta(0), timedelta(days=1))
+        span = checked_wait(timeout)
         growth = Growth(queues)
         now = self.now()
         return self._sleepers.until_work(

@@ -91,6 +91,7 @@ def _acknowledge(turn: Turn, settlements: Sequence[Settlement]) -> set[tuple[int
                 turn.remember([(row[0], delivery, "a") for row in rows])
                 turn.tally.moved(queue, "", RUNNING, None, len(rows))
                 acked.update((row[0], delivery) for row in rows)
+                turn.topics.update(row[0] for row in rows)
                 _tell_acked(turn, queue, delivery, rows)
     return acked
 
@@ -178,6 +179,8 @@ class _Settlement:
                 lies_in = lay_down(turn, job_id, queue, failed(columns[12], error, now, columns[11]), mark)
         self._ended.append((job_id, change, columns, until, failure))
         self._waiting |= to == WAITING
+        if to != WAITING:
+            turn.topics.add(job_id)
         move = (queue, cls, to, lies_in)
         self._moves[move] = self._moves.get(move, 0) + 1
         if columns[6]:
@@ -253,9 +256,10 @@ def _cancel(turn: Turn, ids: Sequence[int]) -> list[CancelAnswer]:
             answers.append(CancelAnswer.REQUESTED)
         else:
             ended[job_id] = _dismiss(turn, job.row, job.mark)
+            turn.topics.add(job_id)
             answers.append(CancelAnswer.CANCELLED)
     if asked:
-        turn.connection.execute(_ASK, (id_list(asked),))
+        turn.topics.update(owner for (owner,) in turn.connection.execute(_ASK, (id_list(asked),)))
     if ended or asked:
         _tell_cancelled(turn, found, ended, asked)
     if turn.gated:

@@ -21,9 +21,10 @@ from forebay.store.sqlite.feed import Feed
 from forebay.store.sqlite.presence import PresenceVerbs
 from forebay.store.sqlite.queries import statement
 from forebay.store.sqlite.turn import SETTLE_MEMORY, Turn
+from forebay.store.sqlite.watching import Watching
 
 
-class SqliteStore(Feed, PresenceVerbs):
+class SqliteStore(Feed, PresenceVerbs, Watching):
     """The embedded store."""
 
     def __init__(self, path: str, *, clock: Clock | None = None) -> None:

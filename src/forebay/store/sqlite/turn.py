@@ -64,7 +64,10 @@ class _Tables(SqlTables):
 
 
 class Turn:
-    """What the work of a verb is given. `scribe`: who is told what becomes of jobs, unless the ledger is off."""
+    """What the work of a verb is given. `scribe`: who is told what becomes of jobs, unless the ledger is off.
+
+    `topics`: jobs that ended, and owners whose jobs are to end.
+    """
 
     def __init__(self, connection: sqlite3.Connection, knowledge: Knowledge, head: Head, now: Instant) -> None:
         self.connection = connection
@@ -72,6 +75,7 @@ class Turn:
         self.head = head
         self.tally = Tally(connection, knowledge)
         self.scribe = Scribe(now) if head.ledger_on else None
+        self.topics: set[int | str] = set()
         self._gates: Gates | None = None
         self.paced = False
         self._changes = connection.total_changes

@@ -21,6 +21,9 @@ _MIN_LOOK: Final[Span] = 2_000
 _MAX_LOOK: Final[Span] = 20_000
 _LOOK_SHARE: Final = 8
 
+Topic = int | str
+"""A job, by its id, or an owner."""
+
 Ready = Callable[[sqlite3.Connection], Instant]
 """When there may be something, as the tables say now."""
 
@@ -35,20 +38,24 @@ class Sleepers:
         self._guard = Lock()
         self._claimers: dict[str, dict[Event, int]] = {}
         self._producers: dict[str, dict[Event, int]] = {}
+        self._watchers: dict[Topic, set[Event]] = {}
 
     def hear(self, turn: Turn) -> None:
         """A turn was committed."""
-        if not self._claimers and not self._producers:
+        if not self._claimers and not self._producers and not self._watchers:
             return
         with self._guard:
             for queue, count in turn.tally.news.items():
                 _wake(self._claimers.get(queue, {}), count)
             for queue in turn.tally.eased:
                 _wake(self._producers.get(queue, {}), turn.line(queue).room)
+            for topic in turn.topics & self._watchers.keys():
+                for watcher in self._watchers[topic]:
+                    watcher.set()
 
     def wake_all(self) -> None:
         with self._guard:
-            for sleepers in (*self._claimers.values(), *self._producers.values()):
+            for sleepers in (*self._claimers.values(), *self._producers.values(), *self._watchers.values()):
                 for sleeper in sleepers:
                     sleeper.set()
 
@@ -57,6 +64,26 @@ class Sleepers:
 
     def until_room(self, full: QueueFull, end: Instant, ready: Ready) -> bool:
         return self._sleep(self._producers, [full.queue], full.asked, end, ready)
+
+    def until_news_of(self, topics: Sequence[Topic], end: Instant, ready: Ready, least: Span = _MIN_LOOK) -> None:
+        """Until `ready` has something, or the time passed. Topics: jobs that may end, owners that may be asked.
+
+        `least`: how long it rests between two looks at the file.
+        """
+        signal = Event()
+        with self._guard:
+            for topic in topics:
+                self._watchers.setdefault(topic, set()).add(signal)
+        try:
+            with self._database.lending() as connection:
+                if self._nap(connection, signal, end, ready, least) and signal.is_set():
+                    self._database.patiently(lambda: ready(connection))
+        finally:
+            with self._guard:
+                for topic in topics:
+                    self._watchers[topic].discard(signal)
+                    if not self._watchers[topic]:
+                        del self._watchers[topic]
 
     def _sleep(
         self, rooms: dict[str, dict[Event, int]], queues: Sequence[str], need: int, end: Instant, ready: Ready
@@ -77,7 +104,9 @@ class Sleepers:
                     if not sleepers:
                         rooms.pop(queue, None)
 
-    def _nap(self, connection: sqlite3.Connection, signal: Event, end: Instant, ready: Ready) -> bool:
+    def _nap(
+        self, connection: sqlite3.Connection, signal: Event, end: Instant, ready: Ready, least: Span = _MIN_LOOK
+    ) -> bool:
         changed_at = self._time.now()
         version = self._database.patiently(lambda: _version(connection))
         wake_at = self._database.patiently(lambda: ready(connection))
@@ -85,7 +114,7 @@ class Sleepers:
             now = self._time.now()
             if wake_at <= now or end <= now:
                 return wake_at <= now
-            look = min(_MAX_LOOK, max(_MIN_LOOK, (now - changed_at) // _LOOK_SHARE))
+            look = max(least, min(_MAX_LOOK, (now - changed_at) // _LOOK_SHARE))
             self._clock.wait(signal, min(wake_at - now, end - now, look))
             seen = self._database.patiently(lambda: _version(connection))
             if seen != version:

@@ -55,6 +55,7 @@ from forebay.testing.conformance import (
     timing,
     turns,
     unique,
+    watching,
 )
 from forebay.testing.conformance.case import Case, Need, case, case_if, refused
 from forebay.testing.conformance.harness import Harness, Opener
@@ -87,6 +88,7 @@ _THEMES = (
     settling,
     results,
     taking_back,
+    watching,
     gates,
     gate_pages,
     costs,

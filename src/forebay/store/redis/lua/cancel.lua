@@ -4,7 +4,7 @@ if before then
   return before
 end
 local GONE, CANCELLED_NOW, REQUESTED = 0, 1, 2
-local replies, marks, ends = {}, {}, {}
+local replies, marks, ends, owners = {}, {}, {}, {}
 
 -- A job that nobody holds will not run; until when it can be read.
 local function dismiss(sid, r)
@@ -21,6 +21,7 @@ local function dismiss(sid, r)
     move(sid, r, is)
   else
     move(sid, r, nil)
+    ended_now[sid] = true
     if m.mark then
       marks[#marks + 1] = sid
       marks[#marks + 1] = m.mark
@@ -40,6 +41,7 @@ for i, sid in ipairs(decode(ARGV[3])) do
       is[MORE].asked = true
       move(sid, r, is)
       ends[#ends + 1] = { sid, r }
+      owners[r[OWNER]] = true
     end
   else
     replies[i] = CANCELLED_NOW
@@ -55,4 +57,7 @@ end
 remember(marks)
 tend_gates()
 finish()
+for owner in pairs(owners) do
+  call('PUBLISH', P .. 'asked', owner)
+end
 return answer(replies)

@@ -57,6 +57,7 @@ CREATE INDEX job_odd ON job (queue, due_at) WHERE state = 1 AND (rank <> due_at 
 CREATE INDEX job_due ON job (due_at) WHERE state = 0 AND gate IS NULL;
 CREATE INDEX job_parked ON job (gate, rank) WHERE gate IS NOT NULL;
 CREATE INDEX job_lease ON job (lease_until) WHERE state = 2;
+CREATE INDEX job_asked ON job (owner) WHERE cancel_requested = 1 AND state = 2;
 CREATE INDEX job_expiring ON job (expires_at) WHERE expires_at IS NOT NULL AND state < 2;
 CREATE INDEX job_kept ON job (kept_until) WHERE kept_until IS NOT NULL;
 CREATE INDEX job_finished ON job (state, finished_at) WHERE state > 2;

@@ -2,7 +2,7 @@
 -- `move` is the one way from state to state: it takes a job out of the sets of its old record and puts it into those of
 -- its new one. Who moves many alike jobs does the same in bulk, and counts by `count`.
 
-local lines, news, eased = {}, {}, {}
+local lines, news, eased, ended_now = {}, {}, {}, {}
 local line, depth, join_ring, leave_ring, keep_turn, class_key, share_at, count, end_rest, add_to_sets, move, remember,
   publish, write_lines
 
@@ -160,6 +160,9 @@ local line, depth, join_ring, leave_ring, keep_turn, class_key, share_at, count,
       end
     elseif state == RUNNING then
       call('ZADD', P .. 'lease', r[UNTIL], sid)
+      if m.asked then
+        call('SADD', P .. 'asked:' .. r[OWNER], sid)
+      end
     else
       add_finished(sid, r)
     end
@@ -199,6 +202,9 @@ local line, depth, join_ring, leave_ring, keep_turn, class_key, share_at, count,
       end
     elseif state == RUNNING then
       call('ZREM', P .. 'lease', sid)
+      if m.asked then
+        call('SREM', P .. 'asked:' .. r[OWNER], sid)
+      end
     elseif state > RUNNING then
       remove_finished(sid, r)
     end
@@ -247,6 +253,9 @@ local line, depth, join_ring, leave_ring, keep_turn, class_key, share_at, count,
     move_entry(sid, was, is)
     if was[STATE] <= RUNNING and (not is or is[STATE] > RUNNING) then
       eased[was[QUEUE]] = true
+      if is then
+        ended_now[sid] = true
+      end
     end
     if is then
       local blob = encoded(is)
@@ -322,5 +331,6 @@ local line, depth, join_ring, leave_ring, keep_turn, class_key, share_at, count,
     end
     publish('work', news)
     publish('room', eased)
+    publish('ended', ended_now)
   end
 end)()

@@ -69,7 +69,7 @@ local settle
       local r = record(blob)
       local m = more(r)
       local held = r[STATE] == RUNNING and r[DELIVERY] == delivery
-      plain = held and not m.gates and not m.keyed and not line(r[QUEUE]).rule.keep
+      plain = held and not m.gates and not m.keyed and not m.asked and not line(r[QUEUE]).rule.keep
       known[blob] = plain
     end
     return plain
