@@ -223,13 +223,6 @@ POSTGRES_MUTANTS = [
         (FAULTS, "-k", "outage"),
     ),
     Mutant(
-        "what a dead worker had started is not charged",
-        "src/forebay/work/supervisor.py",
-        "Abandoned() if (job.id, job.delivery) in started else Interrupted(),",
-        "Interrupted(),",
-        (FAULTS, "-k", "at_random"),
-    ),
-    Mutant(
         "postgres: what is committed just before the close is not sent",
         f"{STORE}/waiting.py",
         "while self._untold or not self._leaving.is_set():",

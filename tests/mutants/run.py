@@ -21,6 +21,7 @@ from queue import SimpleQueue
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
+from tests.mutants.crashes import CRASH_MUTANTS  # noqa: E402
 from tests.mutants.dashboard import DASHBOARD_MUTANTS  # noqa: E402
 from tests.mutants.door import DOOR_MUTANTS  # noqa: E402
 from tests.mutants.experiments import EXPERIMENT_MUTANTS  # noqa: E402
@@ -97,6 +98,7 @@ def main() -> int:
         mutant
         for mutant in (
             *MUTANTS,
+            *CRASH_MUTANTS,
             *DASHBOARD_MUTANTS,
             *DOOR_MUTANTS,
             *GATE_MUTANTS,

@@ -230,6 +230,6 @@ def alone_stuck_once(seq: int, ctx: Context) -> None:
 
 if __name__ == "__main__":
     processes, options = int(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=Options)
-    code = Supervisor("tests.process.apps:fb", lambda: fb.store, options, processes).run()
+    code = Supervisor("tests.process.apps:fb", fb, options, processes).run()
     fb.close()
     sys.exit(code)

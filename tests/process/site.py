@@ -49,6 +49,7 @@ class Site:
         self.effects = directory / "effects"
         self.url = url
         self.log = directory / "log"
+        self.run_directory = directory / "run"
         self.store: Store = open_store(self.url)
         self.store.put_spec(QueueSpec(name="default", retention=KeepFor(hours(1)), routing=Routing(25, Fixed(ms(20)))))
         self.processes: list[subprocess.Popen[bytes]] = []
@@ -66,6 +67,7 @@ class Site:
             **os.environ,
             "FOREBAY_URL": url or self.url,
             "FOREBAY_EFFECTS": str(self.effects),
+            "FOREBAY_RUN_DIR": str(self.run_directory),
             "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT))),
             "PYTHONFAULTHANDLER": "",
         }
@@ -76,11 +78,9 @@ class Site:
         self.processes.append(process)
         return process
 
-    def worker(self, **options: object) -> subprocess.Popen[bytes]:
+    def worker(self, app: str = APP, **options: object) -> subprocess.Popen[bytes]:
         """One worker without a supervisor."""
-        number = len(self.processes)
-        marks = self.effects.with_name(f"marks-{number}")
-        return self.run("-m", "forebay.work.worker", f"{APP}:fb", encoded(**options), f"worker-{number}", str(marks))
+        return self.run("-m", "forebay.work.worker", f"{app}:fb", encoded(**options), f"worker-{len(self.processes)}")
 
     def fleet(self, processes: int, **options: object) -> subprocess.Popen[bytes]:
         return self.run("-m", APP, str(processes), encoded(**options))

@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import sqlite3
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -44,6 +45,21 @@ def locked(database: Path) -> Iterator[None]:
     finally:
         other.execute("ROLLBACK")
         other.close()
+
+
+def stop_between_writes(process: subprocess.Popen[bytes], database: Path) -> None:
+    """A process that is stopped while it writes keeps everybody else from the file."""
+    while True:
+        process.send_signal(signal.SIGSTOP)
+        other = sqlite3.connect(database, isolation_level=None, timeout=0.3)
+        try:
+            other.execute("BEGIN IMMEDIATE")
+            other.execute("ROLLBACK")
+            return
+        except sqlite3.OperationalError:
+            process.send_signal(signal.SIGCONT)
+        finally:
+            other.close()
 
 
 # Kills
@@ -135,6 +151,40 @@ def test_a_worker_that_was_stopped_past_its_lease_cannot_acknowledge_late(site: 
     site.until_ended()
     assert site.end(first) == 0, "it lives, and works on"
     assert site.end(second) == 0
+    site.audit()
+
+
+def test_a_worker_that_was_stopped_past_its_lease_begins_nothing_that_others_have_by_now(site: Site) -> None:
+    first = site.worker("tests.process.quick_app", lease_for=seconds(1))
+    site.enqueue("quick", 900)
+    site.until(lambda: len(site.lines("effect")) > 150, "it claims ahead of what it runs")
+    stop_between_writes(first, site.directory / DATABASE)
+    second = site.worker(lease_for=seconds(1))
+    site.until_ended()
+    before = len(site.lines("start"))
+    first.send_signal(signal.SIGCONT)
+    site.enqueue("quick", 50)
+    site.until_ended()
+    assert site.end(first) == 0, "it lives, and works on"
+    assert site.end(second) == 0
+    late = [line for line in site.lines("start")[before:] if line.seq <= 900]
+    assert late == [], "every one of these was done by then"
+    site.audit()
+
+
+def test_the_next_worker_takes_back_what_one_without_a_supervisor_held(site: Site) -> None:
+    """Long before the leases end: the start marks of a dead process are found by whoever runs there next."""
+    first = site.worker(lease_for=seconds(60), concurrency=2)
+    stuck, _ = site.enqueue("stuck_once", 2)
+    site.until(lambda: len(site.lines("start")) == 2, "both have begun")
+    first.kill()
+    first.wait()
+    assert len(list(site.run_directory.glob("*/*"))) == 1
+    second = site.worker(lease_for=seconds(60))
+    site.until_ended(20)
+    assert (site.job(stuck).attempt, site.job(stuck).errors[0].abandoned) == (2, True)
+    assert site.end(second) == 0
+    assert list(site.run_directory.glob("*/*")) == [], "nothing is left of either"
     site.audit()
 
 

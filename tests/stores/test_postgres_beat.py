@@ -1,6 +1,6 @@
 """One heartbeat for all that a worker has claimed, and one look for all that it held when it died."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -29,6 +29,8 @@ class Pool:
 
     def held(self) -> list[Lease]:
         return self.leases
+
+    def renewed(self, fences: Iterable[Fence], lease_ends: float) -> None: ...
 
     def lose(self, fences: Sequence[Fence]) -> None:
         self.lost += fences

@@ -1,98 +1,206 @@
-"""Marks say which jobs have started, in a file that outlives its process and may be read at any moment."""
+"""Start marks say which jobs have begun, in a file that outlives its process and may be read at any moment."""
 
 import os
 import stat
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from forebay.work.marks import Marks, read_marks
+from forebay import Draft, State, Want, open_store
+from forebay.core.instant import seconds
+from forebay.core.lease import Fence
+from forebay.core.policy import Routing
+from forebay.store.protocol import Store
+from forebay.work import start_marks
+from forebay.work.recovery import Recovery
+from forebay.work.start_marks import RUN_DIRECTORY, StartMarks, marks_directory, marks_path, owners_of, read_marks
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> str:
-    return str(tmp_path / "marks")
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "marks"
 
 
-def test_nothing_is_marked_at_first(path: str) -> None:
-    marks = Marks(path, 4)
-    assert list(read_marks(path)) == []
+@pytest.fixture
+def marks(path: Path) -> Iterator[StartMarks]:
+    marks = StartMarks(path)
+    marks.open()
+    yield marks
     marks.close()
 
 
-def test_what_has_started_and_not_ended_is_marked(path: str) -> None:
-    marks = Marks(path, 4)
+def begun(path: Path) -> set[Fence]:
+    found = read_marks(path)
+    assert found is not None
+    assert found.begun is not None
+    return set(found.begun)
+
+
+def test_nothing_is_marked_at_first(marks: StartMarks, path: Path) -> None:
+    assert begun(path) == set()
+
+
+def test_what_has_started_and_not_ended_is_marked(marks: StartMarks, path: Path) -> None:
     marks.started((7, 1))
     marks.started((8, 3))
-    marks.started((2**40, 2**33))
+    marks.started((2**40, 2**33), thread=77)
     marks.ended((8, 3))
-    assert set(read_marks(path)) == {(7, 1), (2**40, 2**33)}
-    marks.close()
+    found = read_marks(path)
+    assert found is not None
+    assert found.begun == {(7, 1): 0, (2**40, 2**33): 77}
+    assert found.alive
 
 
-def test_marks_are_there_without_a_close(path: str) -> None:
-    """A killed process closes nothing."""
-    marks = Marks(path, 2)
-    marks.started((1, 1))
-    assert list(read_marks(path)) == [(1, 1)]
-    marks.close()
-    assert list(read_marks(path)) == [(1, 1)]
-
-
-def test_slots_are_used_again(path: str) -> None:
-    marks = Marks(path, 2)
-    for job_id in range(1, 1_001):
+def test_slots_are_used_again(marks: StartMarks, path: Path) -> None:
+    for job_id in range(1, 10_001):
         marks.started((job_id, 1))
-        marks.started((job_id, 2))
-        assert set(read_marks(path)) == {(job_id, 1), (job_id, 2)}
         marks.ended((job_id, 1))
-        marks.ended((job_id, 2))
-    assert list(read_marks(path)) == []
-    marks.close()
+    assert begun(path) == set()
+    assert path.stat().st_size == start_marks._CHUNK
 
 
-def test_two_deliveries_of_one_job_are_two_marks(path: str) -> None:
-    marks = Marks(path, 3)
+def test_two_deliveries_of_one_job_are_two_marks(marks: StartMarks, path: Path) -> None:
     marks.started((5, 1))
     marks.started((5, 2))
     marks.ended((5, 1))
-    assert list(read_marks(path)) == [(5, 2)]
-    marks.close()
+    assert begun(path) == {(5, 2)}
 
 
-def test_the_end_of_what_never_started_changes_nothing(path: str) -> None:
-    marks = Marks(path, 2)
+def test_the_end_of_what_never_started_changes_nothing(marks: StartMarks, path: Path) -> None:
     marks.started((1, 1))
     marks.ended((9, 9))
     marks.ended((1, 1))
     marks.ended((1, 1))
     marks.started((2, 1))
     marks.started((3, 1))
-    assert set(read_marks(path)) == {(2, 1), (3, 1)}
-    marks.close()
+    assert begun(path) == {(2, 1), (3, 1)}
 
 
-def test_the_marks_of_a_process_before_this_one_are_gone(path: str) -> None:
-    """The supervisor removes the file before it starts a child; a file of another size does not break the reading."""
-    before = Marks(path, 8)
-    before.started((1, 1))
-    before.close()
-    Path(path).unlink()
-    marks = Marks(path, 2)
-    assert list(read_marks(path)) == []
-    marks.close()
+def test_a_full_file_grows_and_drops_nothing(marks: StartMarks, path: Path) -> None:
+    fences = {(job_id, 1) for job_id in range(1, 12_001)}
+    for fence in fences:
+        marks.started(fence)
+    assert begun(path) == fences
+    for fence in fences:
+        marks.ended(fence)
+    assert begun(path) == set()
 
 
-@pytest.mark.parametrize("length", [0, 1, 15, 17, 31])
-def test_half_a_mark_is_no_mark(path: str, length: int) -> None:
-    Path(path).write_bytes(b"\1" * length)
-    assert len(list(read_marks(path))) == length // 16
+def test_a_file_that_cannot_grow_says_that_it_is_incomplete(
+    marks: StartMarks, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(descriptor: int, offset: int, length: int) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(start_marks, "_reserve", full)
+    for job_id in range(1, 4_001):
+        marks.started((job_id, 1))
+    for job_id in range(1, 4_001):
+        marks.ended((job_id, 1))
+    found = read_marks(path)
+    assert found is not None
+    assert found.begun is None, "nobody may take a mark that is missing for a job that had not begun"
+    assert caplog.text.count("nobody can tell") == 1
 
 
-def test_the_file_is_for_its_owner_alone(path: str) -> None:
+@pytest.mark.parametrize("content", [b"", b"\0" * 65_536, b"\1" * 100, b"\1" * 65_536])
+def test_what_is_no_file_of_marks_is_not_read(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    assert read_marks(path) is None
+
+
+def test_the_file_is_for_its_owner_alone_and_goes_with_a_clean_exit(path: Path) -> None:
     before = os.umask(0)
     try:
-        Marks(path, 1).close()
+        marks = StartMarks(path)
+        marks.open()
     finally:
         os.umask(before)
-    assert stat.S_IMODE(Path(path).stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    marks.close()
+    assert not path.exists()
+
+
+# The directory
+
+
+def test_each_store_has_a_private_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(RUN_DIRECTORY, str(tmp_path / "run"))
+    monkeypatch.chdir(tmp_path)
+    assert marks_directory("memory://") is None, "this store dies with its process"
+    one, other = marks_directory("postgresql://ada:secret@db/jobs"), marks_directory("postgresql://ada:secret@db/more")
+    assert one is not None
+    assert one != other
+    assert stat.S_IMODE(one.stat().st_mode) == stat.S_IMODE(one.parent.stat().st_mode) == 0o700
+    assert "secret" not in str(one)
+    assert marks_directory("sqlite:///jobs.db") == marks_directory(f"sqlite:///{tmp_path}/jobs.db")
+
+
+def test_a_directory_that_others_may_write_to_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(RUN_DIRECTORY, str(tmp_path / "run"))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run").chmod(0o777)
+    assert marks_directory("postgresql:///jobs") is None
+    assert f"set {RUN_DIRECTORY} to a private directory" in caplog.text
+
+
+def test_owners_with_odd_names_keep_to_the_directory(tmp_path: Path) -> None:
+    assert marks_path(tmp_path, "../../etc/passwd").parent == tmp_path
+    assert read_marks(marks_path(tmp_path, "..")) is None
+    StartMarks(marks_path(tmp_path, "a/b:1:c")).open()
+    assert list(owners_of(tmp_path)) == ["a/b:1:c"]
+
+
+# Recovery
+
+CRASHES = """
+import os, sys
+from pathlib import Path
+from forebay.work.start_marks import StartMarks
+marks = StartMarks(Path(sys.argv[1]))
+marks.open()
+for job_id in sys.argv[2:]:
+    marks.started((int(job_id), 1))
+os.kill(os.getpid(), 9)
+"""
+
+
+def crash(path: Path, *begun: int) -> None:
+    """A process that had begun these jobs, and was killed."""
+    subprocess.run([sys.executable, "-c", CRASHES, path, *map(str, begun)], check=False)
+    assert path.exists()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = open_store(f"sqlite:///{tmp_path}/jobs.db")
+    yield store
+    store.close()
+
+
+def test_a_worker_takes_back_what_a_dead_process_of_its_machine_held(store: Store, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    ids = [receipt.id for receipt in store.enqueue([Draft("job")] * 3)]
+    store.claim([Want("default", 3)], "ada", seconds(600))
+    crash(marks_path(run, "ada"), ids[1])
+    living = StartMarks(marks_path(run, "bob"))
+    living.open()
+    recovery = Recovery(store, lambda _: Routing(), run, "me")
+    recovery.step()
+    assert {job.state for job in store.get(ids) if job} == {State.RUNNING}, "its supervisor, if any, goes first"
+    recovery.step()
+    found = [job for job in store.get(ids) if job]
+    assert [(job.state, job.attempt, len(job.errors)) for job in found] == [
+        (State.READY, 0, 0),
+        (State.READY, 1, 1),
+        (State.READY, 0, 0),
+    ]
+    assert recovery.recovered == 3
+    assert list(owners_of(run)) == ["bob"], "the file goes once the jobs are taken back; who lives keeps his"
+    living.close()

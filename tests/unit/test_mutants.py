@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutants.crashes import CRASH_MUTANTS
 from tests.mutants.dashboard import DASHBOARD_MUTANTS
 from tests.mutants.door import DOOR_MUTANTS
 from tests.mutants.experiments import EXPERIMENT_MUTANTS
@@ -23,6 +24,7 @@ from tests.mutants.transactions import TRANSACTION_MUTANTS
 ROOT = Path(__file__).parents[2]
 ALL = [
     *MUTANTS,
+    *CRASH_MUTANTS,
     *DASHBOARD_MUTANTS,
     *DOOR_MUTANTS,
     *GATE_MUTANTS,

@@ -36,7 +36,7 @@ from forebay.work.errors import Drop, Snooze
 from forebay.work.options import Options
 from forebay.work.pool import NO_HANDLER, Pool
 from forebay.work.role import Beat
-from forebay.work.run import TIMEOUT
+from forebay.work.run import TIMEOUT, lease_clock
 from forebay.work.worker import Routings
 
 PATIENCE = 30.0
@@ -990,3 +990,51 @@ def test_a_timeout_counts_from_when_the_handler_begins(fb: Forebay) -> None:
     with at_work(fb) as rig:
         rig.pool.take(rig.leased(Draft("stubborn"), Draft("brief")))
         assert rig.verdicts(2) == [("brief", Ack()), ("stubborn", Ack())]
+
+
+# Leases that ended meanwhile
+
+
+def test_what_waits_for_a_slot_past_its_lease_never_begins(fb: Forebay, hold: Event) -> None:
+    """As in a process that was stopped: what it held is somebody else's by now."""
+    ran: list[str] = []
+
+    @fb.job
+    async def first() -> None:
+        await asyncio.to_thread(hold.wait, PATIENCE)
+
+    @fb.job
+    async def late() -> None:
+        ran.append("late")
+
+    @fb.job
+    async def renewed() -> None:
+        ran.append("renewed")
+
+    with at_work(fb, Options(concurrency=1)) as rig:
+        rig.start("first")
+        leases = rig.leased(Draft("late"), Draft("renewed"))
+        rig.pool.take(leases, lease_clock())
+        rig.pool.renewed([leases[1].fence], lease_clock() + PATIENCE)
+        hold.set()
+        assert dict(rig.verdicts(3)) == {"first": Ack(), "late": Release(), "renewed": Ack()}
+        assert ran == ["renewed"]
+
+
+@pytest.mark.parametrize("where", ["thread", "loop"])
+def test_no_handler_begins_with_a_lease_that_has_ended(fb: Forebay, where: str) -> None:
+    ran = Event()
+
+    def plain() -> None:
+        ran.set()
+
+    async def on_loop() -> None:
+        ran.set()
+
+    fb.job(plain)
+    fb.job(on_loop)
+    with at_work(fb) as rig:
+        rig.pool.take(rig.leased(Draft("plain" if where == "thread" else "on_loop")), lease_clock())
+        assert rig.verdict() == Release()
+        rig.nothing_more()
+        assert not ran.is_set()

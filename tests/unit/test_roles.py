@@ -8,8 +8,9 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
+from pathlib import Path
 from threading import Barrier, Event, Thread
 
 import pytest
@@ -29,7 +30,6 @@ from forebay.testing.clock import ManualClock
 from forebay.testing.faulty import ConnectionLost, Fault, FaultyStore, ReplyLost, scripted
 from forebay.work.announcer import Announcer
 from forebay.work.claimer import _EMPTYING_MOST, Claimer
-from forebay.work.marks import Marks, read_marks
 from forebay.work.options import Options
 from forebay.work.pool import Pool
 from forebay.work.reaper import Promoter, Reaper
@@ -37,6 +37,7 @@ from forebay.work.renewer import Renewer
 from forebay.work.role import Beat, Role, Voice
 from forebay.work.room import fitting, weight
 from forebay.work.settler import Settler
+from forebay.work.start_marks import RUN_DIRECTORY, read_marks
 from forebay.work.ticker import Ticker
 from forebay.work.worker import Worker
 
@@ -191,11 +192,15 @@ class Holding:
 
     def __init__(self, leases: list[Lease]) -> None:
         self.leases = leases
+        self.ends: dict[Fence, float] = {}
         self.lost: list[Fence] = []
         self.asked: list[Fence] = []
 
     def held(self) -> list[Lease]:
         return self.leases
+
+    def renewed(self, fences: Iterable[Fence], lease_ends: float) -> None:
+        self.ends.update(dict.fromkeys(fences, lease_ends))
 
     def lose(self, fences: Sequence[Fence]) -> None:
         self.lost += fences
@@ -213,6 +218,15 @@ def test_a_renewer_keeps_leases_alive_three_times_a_lease(store: MemoryStore, cl
         clock.advance(int(rest * SECOND))
         assert store.overdue(10) == []
     assert (renewer.renewed, renewer.lost, holding.lost) == (60, 0, [])
+
+
+def test_a_renewer_says_until_when_leases_last_counted_from_before_the_call(store: MemoryStore) -> None:
+    holding = Holding(leased(store, 2))
+    kept, taken = holding.leases
+    store.settle([(taken, Release())])
+    times = iter((100.0, 101.0))
+    Renewer(store, holding, Options(lease_for=seconds(9)), lambda: next(times)).step()
+    assert holding.ends == {kept.fence: 110.0}
 
 
 def test_a_renewer_tells_what_is_lost_and_what_is_to_end(store: MemoryStore, clock: ManualClock) -> None:
@@ -377,8 +391,9 @@ class Slots:
     def fits(self, leases: Sequence[Lease]) -> int:
         return fitting(leases, self.free, self.size)
 
-    def take(self, leases: Sequence[Lease]) -> None:
+    def take(self, leases: Sequence[Lease], lease_ends: float) -> None:
         self.running += leases
+        self.lease_ends = lease_ends
         self.most = max(self.most, len(self.running))
 
     def wait_for_room(self, timeout: float, least: int = 0) -> None:
@@ -483,6 +498,23 @@ def test_a_claimer_never_claims_more_than_there_is_room_for(store: MemoryStore) 
     crew.claimer.step()
     assert crew.started == [4, 5, 6, 7]
     assert (crew.claimer.claims, crew.claimer.claimed) == (2, 7)
+
+
+def test_the_deadline_of_a_claim_counts_from_before_the_call(store: MemoryStore) -> None:
+    """A process that is stopped while the answer is on its way must know afterwards that its leases have ended."""
+    crew = Crew(store)
+    now = [100.0]
+    crew.claimer._clock = lambda: now[0]
+
+    class Late:
+        def claim(self, wants: Sequence[Want], owner: str, lease_for: timedelta) -> list[Lease]:
+            now[0] += 50
+            return store.claim(wants, owner, lease_for)
+
+    crew.claimer._claim = Late().claim
+    store.enqueue([Draft("job")])
+    crew.claimer.step()
+    assert (crew.started, crew.slots.lease_ends) == ([1], 110.0)
 
 
 def test_a_claimer_claims_no_more_than_its_batch(store: MemoryStore) -> None:
@@ -1169,25 +1201,34 @@ def test_a_worker_goes_on_after_any_outage_of_its_store() -> None:
     worker.drain(5)
 
 
-def test_marks_last_until_the_store_has_the_verdict(tmp_path: object) -> None:
-    path = f"{tmp_path}/marks"
+def test_marks_last_until_the_store_has_the_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(RUN_DIRECTORY, str(tmp_path))
     inner = MemoryStore()
-    fb = Forebay("memory://")
+    fb = Forebay(f"memory:///{tmp_path}/journal")
     gate = Gate(inner, "settle")
     fb._store = gate  # type: ignore[assignment]
 
     @fb.job
     def job() -> None: ...
 
-    worker = Worker(fb, Options(concurrency=2), marks=Marks(path, 8))
+    worker = Worker(fb, Options(concurrency=2))
     worker.start()
+    (path,) = tmp_path.glob("*/*")
     inner.enqueue([Draft("job")])
     assert gate.entered.wait(PATIENCE)
     assert worker.pool.idle
-    assert list(read_marks(path)) == [(1, 1)], "ended, but nobody knows it yet: a death here is charged"
+    assert begun(path) == {(1, 1)}, "ended, but nobody knows it yet: a death here is charged"
     gate.go.set()
-    until(lambda: list(read_marks(path)) == [])
+    until(lambda: not begun(path))
     worker.drain(1)
+    assert not path.exists(), "a clean exit leaves nothing"
+
+
+def begun(path: Path) -> set[Fence]:
+    marks = read_marks(path)
+    assert marks is not None
+    assert marks.begun is not None
+    return set(marks.begun)
 
 
 @pytest.mark.parametrize(

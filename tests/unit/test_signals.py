@@ -20,7 +20,7 @@ def a_worker() -> Worker:
 
 
 def a_supervisor() -> Supervisor:
-    return Supervisor("app:fb", lambda: Forebay("memory://").store, Options(), 1)
+    return Supervisor("app:fb", Forebay("memory://"), Options(), 1)
 
 
 def a_reloader() -> Reloader:

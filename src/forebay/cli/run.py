@@ -127,7 +127,7 @@ def _work(target: str, app: Forebay, options: Options, processes: int | None) ->
         return Worker(app, options, target=target).run()
     from forebay.work.supervisor import Supervisor
 
-    return Supervisor(target, lambda: app.store, options, processes).run()
+    return Supervisor(target, app, options, processes).run()
 
 
 def _on_spark(call: Call, app: Forebay, options: Options) -> int:

@@ -39,7 +39,7 @@ _WORKING: Final = {
     "turns": "claim: what to ask for",
     "pool": "pool: start, watch, end",
     "room": "pool: start, watch, end",
-    "marks": "pool: start, watch, end",
+    "start_marks": "pool: start, watch, end",
     "threads": "pool: start, watch, end",
     "handler": "handler: payload, context, outcome",
     "signature": "handler: payload, context, outcome",

@@ -29,6 +29,7 @@ from forebay.store.protocol import Store, Want
 from forebay.work.meter import Histogram
 from forebay.work.options import Options
 from forebay.work.room import weight
+from forebay.work.run import lease_clock
 from forebay.work.turns import Turns
 
 _IDLE: Final = seconds(1)
@@ -56,7 +57,7 @@ class Slots(Protocol):
 
     def fits(self, leases: Sequence[Lease]) -> int: ...
 
-    def take(self, leases: Sequence[Lease]) -> None: ...
+    def take(self, leases: Sequence[Lease], lease_ends: float) -> None: ...
 
     def wait_for_room(self, timeout: float, least: int = 0) -> None: ...
 
@@ -77,6 +78,7 @@ class Claimer:
         hand_back: Callable[[Sequence[Settlement]], None],
         draw: Callable[[], float] = random.random,
         claim: Callable[[Sequence[Want], str, timedelta], list[Lease]] | None = None,
+        clock: Callable[[], float] = lease_clock,
     ) -> None:
         self._store = store
         self._claim = claim
@@ -85,6 +87,8 @@ class Claimer:
         self._owner = owner
         self._hand_back = hand_back
         self._draw = draw
+        self._clock = clock
+        self._lease_ends = 0.0
         self._emptying = False
         self._emptied_for = 0
         self._busy_for = 0
@@ -124,6 +128,8 @@ class Claimer:
             self._slots.wait_for_room(_STARTING_MOST)
             return 0.0
         wants = self._turns.wants(room)
+        # From before the claim: the process may be stopped while the answer is on its way.
+        self._lease_ends = self._clock() + self._options.lease_for.total_seconds()
         leases = self._ask(wants)
         if more := self._turns.more(room, wants, leases):
             leases += self._ask(more)
@@ -168,7 +174,7 @@ class Claimer:
         size = self._options.concurrency
         self._cost = ceil(sum(weight(lease.job, size) for lease in leases) / len(leases)) if leases else 1
         count = self._slots.fits(leases)
-        self._slots.take(leases[:count])
+        self._slots.take(leases[:count], self._lease_ends)
         if count == len(leases):
             return
         if self._busy_for == 0:

@@ -27,12 +27,12 @@ _BREATHE_EVERY: Final = 0.002
 
 
 class LoopSlots:
-    """`begin` is called on the loop's thread, once a run; `finish` there or in `flush`."""
+    """`begin` is called on the loop's thread, once a run, and may refuse it; `finish` there or in `flush`."""
 
     def __init__(
         self,
         size: int,
-        begin: Callable[[Run], None],
+        begin: Callable[[Run], bool],
         finish: Callable[[Sequence[tuple[Run, Outcome]]], object],
         succeed: Callable[[Run, object], Outcome],
     ) -> None:
@@ -196,12 +196,14 @@ class LoopSlots:
             arguments = handler.signature.unpack(run.lease.job.body)
             if handler.signature.context_name is not None:
                 arguments[handler.signature.context_name] = run.context
-            self._begin(run)
-            work = handler.function(**arguments)
-            try:
-                return _Begun(work, work.send(None))
-            except StopIteration as done:
-                outcome = self._succeed(run, done.value)
+            if self._begin(run):
+                work = handler.function(**arguments)
+                try:
+                    return _Begun(work, work.send(None))
+                except StopIteration as done:
+                    outcome = self._succeed(run, done.value)
+            else:
+                outcome = run.stopped_outcome()
         except BaseException as error:
             outcome = self._outcome_of(run, error)
         finally:

@@ -8,8 +8,9 @@ follows its rules. A run ends exactly once: by its own end, its timeout, its can
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
-from threading import Condition, Lock
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import inf
+from threading import Condition, Lock, current_thread
 from typing import Final
 
 from forebay.core.breaker import Budget, Circuit
@@ -24,12 +25,12 @@ from forebay.work.handler import Handler, traced
 from forebay.work.isolate import Child
 from forebay.work.job_log import JobLog
 from forebay.work.loop import LoopSlots
-from forebay.work.marks import Marks
 from forebay.work.options import Options
 from forebay.work.redacting import RunningJob, running_job
 from forebay.work.room import fitting, weight
-from forebay.work.run import Run, Stop
+from forebay.work.run import Run, Stop, lease_clock
 from forebay.work.sentinel import Sentinel
+from forebay.work.start_marks import StartMarks
 from forebay.work.threads import ThreadSlots
 
 _log = logging.getLogger("forebay.work")
@@ -66,7 +67,7 @@ class Pool:
         *,
         store: Callable[[], Store] | None = None,
         target: str | None = None,
-        marks: Marks | None = None,
+        marks: StartMarks | None = None,
         sentinel: Sentinel | None = None,
         draw: Callable[[], float] = random.random,
         log: JobLog | None = None,
@@ -136,8 +137,11 @@ class Pool:
         if self._uses_loop:
             self._loop.start()
 
-    def take(self, leases: Sequence[Lease]) -> None:
-        """Start these jobs; what has no handler, or whose breaker is open, is settled at once."""
+    def take(self, leases: Sequence[Lease], lease_ends: float = inf) -> None:
+        """Start these jobs; what has no handler, or whose breaker is open, is settled at once.
+
+        `lease_ends`: when their leases may have ended, on the `lease_clock`; what has not begun by then goes back.
+        """
         now, traces = time.monotonic(), spans()
         fresh: dict[Fence, Run] = {}
         started: dict[str, list[Run]] = {"loop": [], "thread": [], "process": []}
@@ -152,7 +156,7 @@ class Pool:
             else:
                 # An isolated handler is traced where it runs.
                 seen = handler if traces is None or handler.where == "process" else traced(handler, lease.job, traces)
-                run = Run(lease, seen, self._store)
+                run = Run(lease, seen, self._store, lease_ends)
                 fresh[run.fence] = run
                 started[handler.where].append(run)
         extra = {fence: more for fence, run in fresh.items() if (more := weight(run.lease.job, self._size) - 1)}
@@ -167,6 +171,14 @@ class Pool:
     def held(self) -> list[Lease]:
         """What is to be renewed: all that runs, but for jobs that are done already."""
         return [run.lease for run in self._under_way() if not run.settled]
+
+    def renewed(self, fences: Iterable[Fence], lease_ends: float) -> None:
+        """These leases last until then at least."""
+        with self._guard:
+            for fence in fences:
+                run = self._runs.get(fence)
+                if run is not None and run.lease_ends < lease_ends:
+                    run.lease_ends = lease_ends
 
     def contexts(self) -> list[tuple[Lease, float, str]]:
         """What runs, how far it says it is, and what it notes."""
@@ -290,32 +302,38 @@ class Pool:
             case _:
                 pass
 
-    def _begin(self, run: Run) -> None:
-        """The last thing before the handler: its time runs, and a death of the process is charged to this job."""
+    def _begin(self, run: Run, thread: int = 0) -> bool:
+        """The last thing before the handler: its time runs, and a death of the process is charged to this job.
+
+        False: it must not begin, because its lease may have ended while the process did not run.
+        """
+        if lease_clock() >= run.lease_ends:
+            return False
         run.started_at = time.monotonic()
         if run.handler.timeout is not None:
             run.deadline = run.started_at + run.handler.timeout / 1_000_000
         if self._job_log.verbose:
             self._job_log.started(run.lease.job)
         if self._marks is not None:
-            self._marks.started(run.fence)
+            self._marks.started(run.fence, thread)
         running_job.set(RunningJob(run.handler.secrets, run.lease.job.body))
+        return True
 
     def _call(self, run: Run) -> Outcome:
         handler = run.handler
         arguments = handler.signature.unpack(run.lease.job.body)
         if handler.signature.context_name is not None:
             arguments[handler.signature.context_name] = run.context
-        self._begin(run)
+        if not self._begin(run, current_thread().native_id or 0):
+            return run.stopped_outcome()
         return self._succeed(run, handler.function(**arguments))
 
     def _call_isolated(self, run: Run) -> Outcome:
         child = self._warm.pop() if self._warm else Child(self._target or "")
         self._children[run] = child
         try:
-            if run.stop is not None:
+            if run.stop is not None or not self._begin(run):
                 return run.stopped_outcome()
-            self._begin(run)
             return child.run(run)
         finally:
             del self._children[run]

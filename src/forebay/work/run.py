@@ -1,7 +1,11 @@
 """One job being run: its lease, its handler, and whether somebody wants it to stop."""
 
+import time
 from collections.abc import Callable
 from enum import StrEnum
+from functools import partial
+from math import inf
+from typing import Final
 
 from forebay.core.lease import Fence, Lease
 from forebay.core.outcome import Failed, Failure, Interrupted, Outcome, Withdrawn
@@ -10,6 +14,10 @@ from forebay.work.context import Context
 from forebay.work.handler import Handler
 
 TIMEOUT = "forebay.Timeout"
+lease_clock: Final[Callable[[], float]] = (
+    partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+)
+"""The clock of local lease deadlines: it goes on while the process is stopped or the machine sleeps."""
 
 
 class Stop(StrEnum):
@@ -24,8 +32,9 @@ class Stop(StrEnum):
 class Run:
     """`over` once it has ended; `begun` once a thread has it, `back` when that thread returned or `written_off` if not.
 
-    `deadline` counts from when its handler begins. A cancellation may be followed by a harder `stop`. Only a handler
-    that takes a context has one.
+    `deadline` counts from when its handler begins. `lease_ends` is when its lease may have ended, on the `lease_clock`
+    of this process, counted from before the call that brought or renewed it: no handler begins after it. A cancellation
+    may be followed by a harder `stop`. Only a handler that takes a context has one.
     """
 
     __slots__ = (
@@ -36,6 +45,7 @@ class Run:
         "fence",
         "handler",
         "lease",
+        "lease_ends",
         "over",
         "started_at",
         "stop",
@@ -44,8 +54,11 @@ class Run:
         "written_off",
     )
 
-    def __init__(self, lease: Lease, handler: Handler, store: Callable[[], Store] | None = None) -> None:
+    def __init__(
+        self, lease: Lease, handler: Handler, store: Callable[[], Store] | None = None, lease_ends: float = inf
+    ) -> None:
         self.lease = lease
+        self.lease_ends = lease_ends
         self.fence: Fence = lease.fence
         self.handler = handler
         self.deadline: float | None = None

@@ -1,8 +1,8 @@
 """The supervisor: M worker processes, restarted when they die, drained together.
 
-When a child dies, its jobs do not wait for their leases: what had really started (its marks say so) is charged and goes
-back at once, what had only been claimed is handed back unharmed; a second look finds what a claim still under way at a
-server has taken after its death. Restarts come after a pause that grows while a child keeps dying young. Children
+When a child dies, its jobs do not wait for their leases: what had begun (its start marks say so) is charged and goes
+back at once, what was only held is released; a second look finds what a claim still under way at a server has taken
+after its death. Restarts come after a pause that grows while a child keeps dying young. Children
 notice when their supervisor is gone and drain by themselves.
 """
 
@@ -11,24 +11,18 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from time import monotonic, sleep
 from typing import Final
 
 import msgspec
 
-from forebay.core.decide import decide
-from forebay.core.job import Job, State
-from forebay.core.lease import Lease, Settled
-from forebay.core.limits import BATCH_MOST
-from forebay.core.outcome import Abandoned, Interrupted
-from forebay.store.protocol import Query, Store
+from forebay.core.lease import Fence
 from forebay.work.job_log import JobLog
-from forebay.work.marks import read_marks
 from forebay.work.options import Options
-from forebay.work.worker import Routings, new_owner
+from forebay.work.recovery import take_back
+from forebay.work.start_marks import marks_directory, marks_path, read_marks
+from forebay.work.worker import App, Routings, new_owner
 
 _log = logging.getLogger("forebay.work")
 
@@ -43,8 +37,7 @@ _LOOK_AGAIN: Final = 1.0
 class Place:
     """One of M places: the process in it, and when the next one may start."""
 
-    def __init__(self, marks: Path) -> None:
-        self.marks = marks
+    def __init__(self) -> None:
         self.owner = ""
         self.process: subprocess.Popen[bytes] | None = None
         self.started_at = 0.0
@@ -58,13 +51,14 @@ class Supervisor:
     def __init__(
         self,
         target: str,
-        store: Callable[[], Store],
+        app: App,
         options: Options,
         processes: int,
         on_death: Callable[[int], None] | None = None,
     ) -> None:
         self._target = target
-        self._store = store
+        self._app = app
+        self._directory = marks_directory(app.url)
         self._options = options
         self._processes = processes
         self._on_death = on_death
@@ -77,14 +71,13 @@ class Supervisor:
         """Supervise until a signal comes; 0 when every child drained."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
-        with tempfile.TemporaryDirectory(prefix="forebay-marks-") as directory:
-            self.places = [Place(Path(directory) / str(number)) for number in range(self._processes)]
-            while not self._signals:
-                for place in self.places:
-                    self._tend(place)
-                self._look_again()
-                sleep(_LOOK_EVERY)
-            return self._drain()
+        self.places = [Place() for _ in range(self._processes)]
+        while not self._signals:
+            for place in self.places:
+                self._tend(place)
+            self._look_again()
+            sleep(_LOOK_EVERY)
+        return self._drain()
 
     def pids(self) -> list[int]:
         return [place.process.pid for place in self.places if place.process is not None]
@@ -103,10 +96,9 @@ class Supervisor:
             self._bury(place, code)
 
     def _start(self, place: Place) -> None:
-        place.marks.unlink(missing_ok=True)
         place.owner = new_owner()
         options = msgspec.json.encode(self._options).decode()
-        command = [sys.executable, "-m", "forebay.work.worker", self._target, options, place.owner, str(place.marks)]
+        command = [sys.executable, "-m", "forebay.work.worker", self._target, options, place.owner]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
         place.process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, start_new_session=True)
         place.started_at = monotonic()
@@ -121,19 +113,29 @@ class Supervisor:
         place.pause = min(_PAUSE_MOST, place.pause * 2) if young else _PAUSE_FIRST
         place.start_at = monotonic() + (place.pause if young else 0.0)
         place.process = None
-        if self._take_back(place.owner, place.marks):
+        if self._take_back(place.owner, self._begun(place.owner)):
             self._departed.append((monotonic() + _LOOK_AGAIN, place.owner))
         if self._on_death is not None:
             self._on_death(code)
 
     def _look_again(self) -> None:
         while self._departed and self._departed[0][0] <= monotonic():
-            self._take_back(self._departed.pop(0)[1], None)
+            owner = self._departed.pop(0)[1]
+            if self._take_back(owner, {}):
+                self._remove_marks(owner)
 
-    def _take_back(self, owner: str, marks: Path | None) -> bool:
+    def _remove_marks(self, owner: str) -> None:
+        if self._directory is not None:
+            marks_path(self._directory, owner).unlink(missing_ok=True)
+
+    def _begun(self, owner: str) -> dict[Fence, int] | None:
+        marks = None if self._directory is None else read_marks(marks_path(self._directory, owner))
+        return None if marks is None else marks.begun
+
+    def _take_back(self, owner: str, begun: dict[Fence, int] | None) -> bool:
         try:
-            self._store().withdraw(owner)
-            take_back(self._store(), owner, marks, Routings(self._store()), self._job_log)
+            self._app.store.withdraw(owner)
+            take_back(self._app.store, owner, begun, Routings(self._app.store), self._job_log)
         except Exception as error:
             # Its leases run out by themselves; this would only have been quicker.
             _log.warning("the jobs of %s wait for their leases: %s", owner, error)
@@ -159,45 +161,11 @@ class Supervisor:
         codes = [place.process.wait() for place in running if place.process is not None]
         for place, code in zip(running, codes, strict=True):
             self._close_pipe(place)
-            if code:
-                self._take_back(place.owner, place.marks)
+            if code and self._take_back(place.owner, self._begun(place.owner)):
+                self._remove_marks(place.owner)
         # A child that had not yet begun dies of the SIGTERM itself, and held nothing.
         return 0 if all(code in (0, -signal.SIGTERM) for code in codes) else 1
 
     def _close_pipe(self, place: Place) -> None:
         if place.process is not None and place.process.stdin is not None:
             place.process.stdin.close()
-
-
-def take_back(store: Store, owner: str, marks: Path | None, routing: Routings, log: JobLog | None = None) -> int:
-    """Settle everything a dead process held; how many jobs that was. Without marks, none of them had started."""
-    started = set(read_marks(str(marks))) if marks is not None and marks.exists() else set()
-    held = [job for job in _running(store) if job.owner == owner]
-    verdicts = [
-        (
-            Lease(job, owner, job.lease_until or 0),
-            decide(
-                job,
-                Abandoned() if (job.id, job.delivery) in started else Interrupted(),
-                routing(job.queue),
-                0.0,
-            ),
-        )
-        for job in held
-    ]
-    for start in range(0, len(verdicts), BATCH_MOST):
-        batch = verdicts[start : start + BATCH_MOST]
-        for (lease, verdict), answer in zip(batch, store.settle(batch), strict=True):
-            if log is not None and answer is Settled.APPLIED:
-                log.ended(lease.job, verdict)
-    return len(held)
-
-
-def _running(store: Store) -> list[Job]:
-    jobs: list[Job] = []
-    after: int | None = 0
-    while after is not None:
-        page = store.browse(Query(state=State.RUNNING), after, BATCH_MOST)
-        jobs += page.jobs
-        after = page.next
-    return jobs

@@ -30,14 +30,15 @@ from forebay.work.courier import Courier
 from forebay.work.handler import Handler
 from forebay.work.job_log import JobLog
 from forebay.work.log_setup import configure_logging
-from forebay.work.marks import Marks
 from forebay.work.options import Options
 from forebay.work.pool import Pool
 from forebay.work.reaper import Promoter, Reaper
+from forebay.work.recovery import Recovery
 from forebay.work.renewer import Renewer
-from forebay.work.role import Beat, Voice
+from forebay.work.role import Beat, Role, Voice
 from forebay.work.sentinel import BROKEN, Sentinel
 from forebay.work.settler import GATHER, Settler
+from forebay.work.start_marks import StartMarks, marks_directory, marks_path
 from forebay.work.ticker import Ticker
 
 if TYPE_CHECKING:
@@ -54,7 +55,6 @@ _CARRIED: Final = 0.005
 _SWITCH_EVERY: Final = 0.001
 _FLUSH_MOST: Final = 10.0
 _CLAIM_MOST: Final = 2.0
-_MARKS_LEAST: Final = 8_192
 _FAILING_MOST: Final = 60.0
 _OPEN_EVERY: Final = 1.0
 _WINDOWS: Final = 64
@@ -63,6 +63,9 @@ _WINDOWS: Final = 64
 
 class App(Protocol):
     """What a worker needs of an application."""
+
+    @property
+    def url(self) -> str: ...
 
     @property
     def store(self) -> Store: ...
@@ -97,7 +100,7 @@ class Routings:
 
 
 class Worker:
-    """One process's worth of work."""
+    """One process's worth of work. `supervised`: another process replaces this one when it ends."""
 
     def __init__(
         self,
@@ -106,12 +109,14 @@ class Worker:
         *,
         target: str | None = None,
         owner: str | None = None,
-        marks: Marks | None = None,
+        supervised: bool = False,
     ) -> None:
         store = app.store
         self.owner = owner or new_owner()
         self.options = options
-        self._supervised = marks is not None
+        self._supervised = supervised
+        directory = marks_directory(app.url)
+        marks = self._marks = None if directory is None else StartMarks(marks_path(directory, self.owner))
         voice, job_log = Voice(), JobLog()
         routings = Routings(store, voice)
         self.settler = Settler(
@@ -139,10 +144,12 @@ class Worker:
         self.promoter = Promoter(store)
         self.ticker = Ticker(store)
         self.announcer = Announcer(store, self.pool, options, self.owner, app.registry)
+        tending: list[Role] = [self.pool, self.renewer, self.reaper, self.promoter, self.ticker]
+        if directory is not None:
+            tending.append(Recovery(store, routings, directory, self.owner, job_log))
         self._claiming = Beat(self.claimer, voice)
         self._settling = Beat(self.settler, voice)
         self._announcing = Beat(self.announcer, voice)
-        tending = (self.pool, self.renewer, self.reaper, self.promoter, self.ticker)
         self._tending = [*(Beat(role, voice) for role in tending), self._announcing]
         self._signals = 0
         self._signalled = Event()
@@ -167,6 +174,8 @@ class Worker:
         return monotonic() - self._claiming.beaten_at
 
     def start(self) -> None:
+        if self._marks is not None:
+            self._marks.open()
         self.pool.start()
         for beat in (self._settling, *self._tending, self._claiming):
             beat.start()
@@ -190,6 +199,8 @@ class Worker:
         self._withdraw()
         self.pool.close()
         self._sentinel.close()
+        if self._marks is not None and self.settler.empty and self.pool.idle:
+            self._marks.close()
 
     def _withdraw(self) -> None:
         """A store that is away is not waited for: the worker is only shown a little longer."""
@@ -258,14 +269,13 @@ def wait_for_store(app: App) -> bool:
             return False
 
 
-def main(target: str, options: Options, owner: str, marks_path: str) -> int:
+def main(target: str, options: Options, owner: str) -> int:
     """A supervised process: waits for a store that is away, drains when its supervisor is gone."""
     app = find_app(target)
     configure_logging()
     if not wait_for_store(app):
         return 0
-    marks = Marks(marks_path, _MARKS_LEAST + 3 * options.concurrency)
-    worker = Worker(app, options, target=target, owner=owner, marks=marks)
+    worker = Worker(app, options, target=target, owner=owner, supervised=True)
 
     def watch_parent() -> None:
         while os.read(0, 1):
@@ -279,7 +289,7 @@ def main(target: str, options: Options, owner: str, marks_path: str) -> int:
 
 
 if __name__ == "__main__":
-    code = main(sys.argv[1], msgspec.json.decode(sys.argv[2], type=Options), sys.argv[3], sys.argv[4])
+    code = main(sys.argv[1], msgspec.json.decode(sys.argv[2], type=Options), sys.argv[3])
     sys.stdout.flush()
     sys.stderr.flush()
     # Threads that hang in a handler must not keep a drained process alive.

@@ -199,6 +199,7 @@ class Depot:
         if not safely and self.world.chance(0.2):
             self._disk.arm(self.world.between(0, 8), self.world.chance(0.5))
         if not safely and self.world.chance(0.3):
+            self.world.jumped_at = self.world.now
             self.world.skew -= self.world.between(0, min(5 * SECOND, max(0, self.world.skew)))
         try:
             self.store, self._recorder = self._open()

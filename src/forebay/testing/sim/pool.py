@@ -9,7 +9,7 @@ effects are noted all the same.
 What can go wrong is checked at once: more runs than slots, a suspect that is not alone, a start with a lost lease.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from forebay.core.breaker import Breaker, Circuit
@@ -30,7 +30,7 @@ from forebay.core.outcome import (
 from forebay.core.policy import Routing
 from forebay.testing.sim.evidence import Evidence, Start
 from forebay.testing.sim.faults import Faults, Kind
-from forebay.testing.sim.world import SECOND, Actor, Process, Task, World
+from forebay.testing.sim.world import EPOCH, SECOND, Actor, Process, Task, World
 from forebay.work.options import Options
 from forebay.work.room import fitting, weight
 from forebay.work.run import TIMEOUT, Stop
@@ -93,8 +93,11 @@ class SimPool:
     def fits(self, leases: Sequence[Lease]) -> int:
         return fitting(leases, self.free, self._size)
 
-    def take(self, leases: Sequence[Lease]) -> None:
+    def take(self, leases: Sequence[Lease], lease_ends: float) -> None:
         for lease in leases:
+            if self._world.now >= lease_ends * SECOND:
+                self._conclude(lease, Interrupted())
+                continue
             circuit = self._circuits.get(lease.job.kind)
             after = 0 if circuit is None else circuit.admit(self._world.now)
             if after > 0:
@@ -107,6 +110,9 @@ class SimPool:
 
     def held(self) -> list[Lease]:
         return [run.lease for run in self._runs.values()]
+
+    def renewed(self, fences: Iterable[Fence], lease_ends: float) -> None:
+        """Whatever is taken begins at once: nothing waits here for which a deadline would matter."""
 
     def lose(self, fences: Sequence[Fence]) -> None:
         for fence in fences:
@@ -168,6 +174,11 @@ class SimPool:
         if self._evidence.lost.get(lease.fence, step_began) < step_began:
             world.violation(
                 "I2 no start with a lost lease", f"{name} was told that {lease.fence} is lost, and starts it"
+            )
+        claimed_at = (lease.job.claimed_at or 0) - EPOCH - world.skew
+        if world.jumped_at < claimed_at and EPOCH + world.now + world.skew >= lease.until:
+            world.violation(
+                "I2 no start after the lease", f"{name} starts {lease.fence}, whose lease has ended meanwhile"
             )
 
     def _reach_effect(self, run: Run, does: str, plan: Any) -> None:

@@ -129,6 +129,7 @@ class Simulation:
             case Kind.JUMP:
                 far = world.chance(0.1)
                 world.skew += world.between(60 * SECOND, 90 * SECOND) if far else world.between(SECOND // 5, 6 * SECOND)
+                world.jumped_at = world.now
                 world.trouble.append((world.now, world.now + 10 * SECOND))
                 world.tell(f"the store's clock is {world.skew} ahead")
             case Kind.COMPACT:

@@ -92,9 +92,9 @@ class SimWorker(Process):
         self.pool = SimPool(
             world, self, options, routing, self._put, around.evidence, around.faults, self._die_of_poison
         )
-        self.claimer = Claimer(self._store, self.pool, options, owner, self._put, draw)
+        self.claimer = Claimer(self._store, self.pool, options, owner, self._put, draw, clock=self._now)
         every = world.random.choice((0.5, 1.0))
-        renewer = Renewer(self._store, self.pool, options)
+        renewer = Renewer(self._store, self.pool, options, self._now)
         reaper, promoter = Reaper(self._store, routing, draw, every), Promoter(self._store, every)
         ticker = Ticker(self._store, draw)
         roles = (self.settler, renewer, reaper, promoter, ticker, self.claimer)
@@ -106,6 +106,9 @@ class SimWorker(Process):
     def start(self) -> None:
         for actor in self._actors.values():
             actor.start(self._world.between(0, SECOND // 2))
+
+    def _now(self) -> float:
+        return self._world.now / SECOND
 
     def wake(self, span: int) -> None:
         """News: the claimer may find something."""

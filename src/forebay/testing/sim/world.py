@@ -93,12 +93,13 @@ class Trace:
 
 
 class World:
-    """Where everybody lives. `skew` is how far the store's clock is ahead of the others."""
+    """Where everybody lives. `skew` is how far the store's clock is ahead of the others, since `jumped_at`."""
 
     def __init__(self, seed: int, *, keep: bool = False) -> None:
         self.random = Random(seed)
         self.now = 0
         self.skew = 0
+        self.jumped_at = -1
         self.trace = Trace(keep)
         self.violations: list[tuple[str, str]] = []
         self.trouble: list[tuple[int, int]] = []

@@ -1,0 +1,97 @@
+"""Taking back the jobs of processes that died: what had begun is charged, what was only held is released.
+
+A supervisor takes back what its own children held. The rest is the business of every worker on the machine: it looks
+for files of start marks whose processes are dead, takes back their jobs and removes the files. So the jobs of a worker
+without a supervisor do not wait for their leases either, once another worker runs here or the worker is started again.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from forebay.core.decide import decide
+from forebay.core.job import Job, State
+from forebay.core.lease import Fence, Lease, Settled
+from forebay.core.limits import BATCH_MOST
+from forebay.core.outcome import Abandoned, Interrupted, Outcome
+from forebay.core.policy import Routing
+from forebay.store.protocol import Query, Store
+from forebay.work.job_log import JobLog
+from forebay.work.start_marks import owners_of, read_marks
+
+_EVERY: Final = 1.0
+
+
+class Recovery:
+    """Takes back what dead processes of this machine held.
+
+    A process is left alone when it is first seen dead: its supervisor, if it has one, knows more about its end. By the
+    second time a claim that was under way has also arrived.
+    """
+
+    name = "recovery"
+
+    def __init__(
+        self,
+        store: Store,
+        routing: Callable[[str], Routing],
+        directory: Path,
+        owner: str,
+        log: JobLog | None = None,
+    ) -> None:
+        self._store = store
+        self._routing = routing
+        self._directory = directory
+        self._owner = owner
+        self._log = log
+        self._seen_dead: set[str] = set()
+        self.recovered = 0
+
+    def step(self) -> float:
+        dead: set[str] = set()
+        for owner, path in owners_of(self._directory).items():
+            marks = read_marks(path)
+            if owner == self._owner or marks is None or marks.alive:
+                continue
+            if owner in self._seen_dead:
+                self.recovered += take_back(self._store, owner, marks.begun, self._routing, self._log)
+                path.unlink(missing_ok=True)
+            else:
+                dead.add(owner)
+        self._seen_dead = dead
+        return _EVERY
+
+
+def take_back(
+    store: Store,
+    owner: str,
+    begun: dict[Fence, int] | None,
+    routing: Callable[[str], Routing],
+    log: JobLog | None = None,
+) -> int:
+    """Settle everything that a dead process held; how many jobs that was. `begun` None: nobody knows what had begun."""
+    held = [job for job in _running(store) if job.owner == owner]
+    verdicts = [
+        (Lease(job, owner, job.lease_until or 0), decide(job, _outcome(begun, job), routing(job.queue), 0.0))
+        for job in held
+    ]
+    for start in range(0, len(verdicts), BATCH_MOST):
+        batch = verdicts[start : start + BATCH_MOST]
+        for (lease, verdict), answer in zip(batch, store.settle(batch), strict=True):
+            if log is not None and answer is Settled.APPLIED:
+                log.ended(lease.job, verdict)
+    return len(held)
+
+
+def _outcome(begun: dict[Fence, int] | None, job: Job) -> Outcome:
+    return Abandoned() if begun is None or (job.id, job.delivery) in begun else Interrupted()
+
+
+def _running(store: Store) -> list[Job]:
+    jobs: list[Job] = []
+    after: int | None = 0
+    while after is not None:
+        page = store.browse(Query(state=State.RUNNING), after, BATCH_MOST)
+        jobs += page.jobs
+        after = page.next
+    return jobs
