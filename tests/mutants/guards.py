@@ -28,6 +28,41 @@ class Mutant:
 
 MUTANTS = [
     Mutant(
+        "chunks of a snapshot are cut by the number of items alone",
+        f"{MEMORY}/image.py",
+        "(len(batch) == _PER_CHUNK or size + len(encoded) > CHUNK_BYTES)",
+        "len(batch) == _PER_CHUNK",
+        ("tests/stores/test_journaled.py", "-k", "large_jobs"),
+    ),
+    Mutant(
+        "a compaction takes all the room there is",
+        f"{MEMORY}/journaled.py",
+        "if free - size < RESERVE_BYTES:",
+        "if free < size:",
+        ("tests/stores/test_journaled.py", "-k", "finds_no_room"),
+    ),
+    Mutant(
+        "a compaction that gives up leaves the ledger's records behind",
+        f"{MEMORY}/journaled.py",
+        "            writer.give_up()\n",
+        "            pass\n",
+        ("tests/stores/test_journaled.py", "-k", "finds_no_room"),
+    ),
+    Mutant(
+        "a compaction fails only as was foreseen",
+        f"{MEMORY}/journaled.py",
+        "        except Exception as error:\n            # The log",
+        "        except StoreFailed as error:\n            # The log",
+        ("tests/stores/test_journaled.py", "-k", "logged_and_tried"),
+    ),
+    Mutant(
+        "a failed compaction is tried again at once",
+        f"{MEMORY}/journaled.py",
+        "            self._not_before = time.monotonic() + wait\n",
+        "",
+        ("tests/stores/test_journaled.py", "-k", "logged_and_tried"),
+    ),
+    Mutant(
         "the dead in a line are counted when they live again",
         GATING,
         "                else:\n                    place.fallen -= 1\n",
@@ -374,15 +409,15 @@ MUTANTS = [
     Mutant(
         "ids start anew after a restart",
         f"{MEMORY}/image.py",
-        "facts.next_id, facts.last_at = head.next_id, head.last_at",
-        "facts.next_id, facts.last_at = 1, head.last_at",
+        "facts.next_id, facts.last_at, facts.ledger = head",
+        "facts.next_id, facts.last_at, facts.ledger = 1, *head[1:]",
         CRASH,
     ),
     Mutant(
         "segments are dropped before the snapshot",
         f"{MEMORY}/journaled.py",
-        "        self._journal.snapshot(upto, self._unhurried(image(facts), 1))\n",
-        "        self._journal.snapshot(upto, self._unhurried(iter(()), 1))\n",
+        "self._unhurried(image(facts), 1)",
+        "self._unhurried(iter(()), 1)",
         CRASH,
     ),
     Mutant(

@@ -55,8 +55,8 @@ LEDGER_MUTANTS = [
     Mutant(
         "compaction forgets the ledger",
         f"{MEMORY}/journaled.py",
-        "                writer.finish()\n",
-        "                writer.give_up()\n",
+        "        writer.finish()\n",
+        "        writer.give_up()\n",
         FILES,
     ),
     Mutant(

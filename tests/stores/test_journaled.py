@@ -1,5 +1,6 @@
 """The journaled store as a whole: durable answers, fail-stop, compaction beside live work, bounded use of the disk."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Event, Thread
 
@@ -9,13 +10,14 @@ from forebay.core.errors import Closed, StoreFailed
 from forebay.core.event import Purged
 from forebay.core.instant import seconds
 from forebay.core.job import Draft
+from forebay.core.ledger import LedgerRule
 from forebay.core.outcome import Ack
-from forebay.core.policy import Rate
+from forebay.core.policy import Rate, Retained
 from forebay.core.spec import QueueSpec
 from forebay.core.written import encode_event
 from forebay.store.memory.facts import Facts
 from forebay.store.memory.image import image
-from forebay.store.memory.journaled import CompactingJournal, open_journaled
+from forebay.store.memory.journaled import RESERVE_BYTES, CompactingJournal, open_journaled
 from forebay.store.memory.store import MemoryStore
 from forebay.store.protocol import Query, Want
 from forebay.testing.clock import ManualClock
@@ -106,6 +108,91 @@ def test_compaction_keeps_the_state_and_shortens_the_log() -> None:
     assert sum(len(data) for data in disk.files().values()) < before / 4
     store.enqueue(drafts(3))
     assert picture(open_journaled(DIRECTORY, disk=disk.kill())._facts) == picture(store._facts)
+
+
+def test_a_thousand_large_jobs_and_log_entries_are_compacted() -> None:
+    disk = MemoryDisk()
+    store = open_journaled(DIRECTORY, clock=ManualClock(), disk=disk, segment_bytes=2**20)
+    store.put_spec(QueueSpec(name="log", retention=Retained(1)))
+    for _ in range(10):
+        store.enqueue([Draft("mail", "x" * 68_000)] * 100)
+        store.append("log", [b'"%s"' % (b"x" * 68_000)] * 100)
+    recorder(store).compact()
+    assert [path for path in disk.files() if path.endswith(".snap")]
+    assert picture(open_journaled(DIRECTORY, disk=disk.kill())._facts) == picture(store._facts)
+
+
+class BusyDisk(MemoryDisk):
+    """Somebody enqueues whenever a compaction has written a piece of its files."""
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(capacity=capacity)
+        self.store: MemoryStore | None = None
+        self.accepted = 0
+        self._made: dict[int, str] = {}
+
+    def create(self, path: str) -> int:
+        handle = super().create(path)
+        self._made[handle] = path
+        return handle
+
+    def write(self, handle: int, offset: int, data: bytes) -> None:
+        super().write(handle, offset, data)
+        if self.store is not None and self._made.get(handle, "").endswith(".tmp"):
+            self.accepted += len(self.store.enqueue([Draft("mail", "x" * 5_000)]))
+
+
+@pytest.mark.parametrize("room", [0, 2**20, 3 * 2**20, 10 * 2**20])
+def test_a_compaction_that_finds_no_room_leaves_the_journal_running(room: int) -> None:
+    """However far it came: its files are gone, the log took what came meanwhile, and with more room it works."""
+    disk = BusyDisk(capacity=2**40)
+    store = open_journaled(DIRECTORY, clock=ManualClock(), disk=disk, segment_bytes=2**20)
+    store.put_ledger_rule(LedgerRule())
+    for _ in range(40):
+        store.enqueue([Draft("mail", "x" * 5_000, tenant=f"t{n % 7}", meta={"trace": "x" * 200}) for n in range(100)])
+    disk.store = store
+    disk._capacity = 2**40 - disk.free("") + RESERVE_BYTES + room
+    with pytest.raises(StoreFailed, match=r"bytes are free on its disk.*make room"):
+        recorder(store).compact()
+    assert not [path for path in disk.files() if path.endswith((".tmp", ".snap", ".rec"))]
+    store.enqueue(drafts(1))
+    disk._capacity = 2**40
+    recorder(store).compact()
+    assert [path for path in disk.files() if path.endswith(".snap")]
+    assert disk.accepted > (1 if room < 2**20 else 2)
+    assert store.backlog(["default"])[0].ready == 4_001 + disk.accepted
+    assert picture(open_journaled(DIRECTORY, disk=disk.kill())._facts) == picture(store._facts)
+
+
+@pytest.mark.parametrize("error", [OSError(28, "no space left on device"), ValueError("a chunk is too large")])
+def test_a_compaction_that_fails_is_logged_and_tried_again(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = MemoryDisk()
+    store = open_journaled(DIRECTORY, disk=disk, segment_bytes=4_096, compact_bytes=8_192)
+    journal = recorder(store)
+    tries = []
+
+    def failing(facts: Facts) -> Iterator[bytes]:
+        tries.append(facts)
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr("forebay.store.memory.journaled.image", failing)
+        for _ in range(10):
+            store.enqueue(drafts(50))
+            if journal._thread is not None:
+                journal._thread.join()
+    assert len(tries) == 1, "the next try has time"
+    (record,) = [record for record in caplog.records if record.name == "forebay.store.memory"]
+    assert "was not compacted, it works on and grows; next try in 60 s: " in record.getMessage()
+    assert str(error) in record.getMessage()
+    journal._not_before = 0.0
+    store.enqueue(drafts(1))
+    assert journal._thread is not None
+    journal._thread.join()
+    assert [path for path in disk.files() if path.endswith(".snap")]
+    store.close()
 
 
 def test_disk_use_is_bounded_under_churn(tmp_path: Path) -> None:

@@ -8,10 +8,11 @@ from forebay.core.instant import seconds
 from forebay.core.job import Draft
 from forebay.core.outcome import Ack
 from forebay.core.policy import Retained
+from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.core.written import VERSION
 from forebay.store.memory.facts import SETTLE_MEMORY, Facts
-from forebay.store.memory.image import image, restore
+from forebay.store.memory.image import CHUNK_BYTES, image, restore
 from forebay.store.memory.store import MemoryStore
 from forebay.store.protocol import Want
 from forebay.testing.clock import ManualClock
@@ -93,7 +94,21 @@ def test_chunks_are_bounded_and_none_is_lost_between_them() -> None:
         leases = store.claim([Want("default", 1_000)], "ada", seconds(30))
         store.settle([(lease, Ack()) for lease in leases])
     chunks = list(image(store._facts))
-    assert len(chunks) == 1 + 1 + 3 + 2 + 4
+    assert len(chunks) == 1 + 1 + 1 + 3 + 2 + 1 + 3
+    assert pictures(restore(chunks)) == pictures(store._facts)
+
+
+def test_chunks_of_large_items_are_cut_by_their_bytes() -> None:
+    store = MemoryStore(clock=ManualClock())
+    store.put_spec(QueueSpec(name="log", retention=Retained(2)))
+    large = Draft("k", "x" * 70_000)
+    for number in range(100):
+        store.enqueue([large] * 10)
+        store.append("log", [b'"%s"' % (b"x" * 200_000)] * 5)
+        store.put_schedule(Schedule(f"s{number}", "@daily", 1, large))
+    chunks = list(image(store._facts))
+    assert max(map(len, chunks)) < CHUNK_BYTES + 100
+    assert len(chunks) > 150
     assert pictures(restore(chunks)) == pictures(store._facts)
 
 

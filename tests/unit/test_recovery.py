@@ -305,8 +305,18 @@ def test_a_damaged_snapshot_is_passed_over_while_the_log_reaches_back() -> None:
 def test_a_damaged_snapshot_that_the_log_needs_is_refused() -> None:
     whole = built(seal=True, discard=True)
     name = "j/snapshot-0000000000000003.snap"
-    whole.put(name, whole.files()[name][:-1])
-    assert "no good snapshot holds record 1" in refused(whole).reason
+    good = whole.files()[name]
+    whole.put(name, good[:25] + bytes([good[25] ^ 1]) + good[26:])
+    damage = refused(whole)
+    assert (damage.file, damage.offset) == (name, 17)
+    assert damage.reason.startswith("chunk 0 ")
+    assert "the log starts at record 4, and nothing else holds record 1" in damage.reason
+    alone = MemoryDisk()
+    alone.make_directory("j")
+    alone.put(name, whole.files()[name])
+    damage = refused(alone)
+    assert (damage.file, damage.offset) == (name, 17)
+    assert "there is no log, and nothing else holds record 3" in damage.reason
     whole.put(name, None)
     assert "no good snapshot holds record 1" in refused(whole).reason
 

@@ -133,10 +133,11 @@ def _pick(pending: list[Pending], draw: Draw) -> list[Pending]:
 
 
 class MemoryDisk:
-    """Files in memory, durable only where they were synced."""
+    """Files in memory, durable only where they were synced. `capacity`: as many bytes as they may have together."""
 
-    def __init__(self, sector: int = 512) -> None:
+    def __init__(self, sector: int = 512, capacity: int = 2**63) -> None:
         self._sector = sector
+        self._capacity = capacity
         self._directories: set[str] = set()
         self._names: dict[str, _File] = {}
         self._durable_names: dict[str, _File] = {}
@@ -222,7 +223,11 @@ class MemoryDisk:
         return self._handle(path) if path in self._names else self.create(path)
 
     def write(self, handle: int, offset: int, data: bytes) -> None:
-        self._handles[handle].change(_Change(offset, bytes(data)))
+        file = self._handles[handle]
+        room = max(0, len(file.seen) - offset) + self.free("")
+        file.change(_Change(offset, bytes(data[:room])))
+        if room < len(data):
+            raise OSError(errno.ENOSPC, "no space left on device")
 
     def truncate(self, handle: int, size: int) -> None:
         self._handles[handle].change(_Change(size, None))
@@ -244,6 +249,9 @@ class MemoryDisk:
         for naming in self._pending:
             naming.apply(self._durable_names)
         self._pending.clear()
+
+    def free(self, path: str) -> int:
+        return max(0, self._capacity - sum(len(file.seen) for file in self._names.values()))
 
     def salt(self) -> int:
         self._count += 1
@@ -337,6 +345,9 @@ class FaultyDisk:
 
     def sync_directory(self, path: str) -> None:
         self._call("sync_directory", path, lambda: self._sync_directory(path))
+
+    def free(self, path: str) -> int:
+        return self._inner.free(path) if self._room is None else self._room
 
     def salt(self) -> int:
         return self._inner.salt()

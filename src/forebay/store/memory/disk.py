@@ -66,6 +66,9 @@ class Disk(Protocol):
 
     def sync_directory(self, path: str) -> None: ...
 
+    def free(self, path: str) -> int:
+        """How many bytes may still be written where this directory is."""
+
     def salt(self) -> int: ...
 
 
@@ -160,6 +163,10 @@ class RealDisk:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def free(self, path: str) -> int:
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize
 
     def salt(self) -> int:
         return int.from_bytes(os.urandom(4), "little")

@@ -1,14 +1,16 @@
 """Facts as bytes, in chunks of bounded size: what a snapshot holds.
 
-`image(facts)` and `restore(chunks)` are each other's inverse. A chunk is versioned like a ledger record.
+`image(facts)` and `restore(chunks)` are each other's inverse. A chunk holds items of one table and is versioned like a
+ledger record. It ends after `_PER_CHUNK` items or before `CHUNK_BYTES`, whichever comes first, so that no number of
+large jobs, log entries or schedules makes a chunk that a snapshot cannot take; one item is far below that bound.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Final, TypeAlias
+from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from forebay.core.errors import StoreFailed
 from forebay.core.event import Fed, LogEntry
@@ -21,141 +23,142 @@ from forebay.store.memory.ledger_state import LedgerState
 from forebay.store.memory.logs import GroupName, Partition, Place
 from forebay.store.memory.row import Row
 
+CHUNK_BYTES: Final = 1024 * 1024
+"""What the items of a chunk take; a single item may take more."""
+
 _PER_CHUNK: Final = 1_000
 
 
-class _Head(Struct, frozen=True, array_like=True, tag="head"):
-    next_id: int
-    last_at: Instant
-    specs: list[QueueSpec]
-    paused: dict[str, Instant]
-    gate_limits: dict[str, int]
-    schedules: list[Schedule]
-    last_ticks: dict[str, Instant]
-    places: list[tuple[Place, int]]
-    firsts: list[tuple[str, list[int]]]
-    ledger: LedgerState = msgspec.field(default_factory=LedgerState)
-    tides: dict[str, Instant] = {}
-    owners: list[tuple[Place, tuple[str | None, int]]] = []
-    members: list[tuple[GroupName, dict[str, Instant]]] = []
-    seen: dict[str, dict[str, Instant]] = {}
-    lost: list[tuple[Place, int]] = []
-    feeds: list[tuple[Fed, Instant]] = []
+class _Chunk(Struct, frozen=True, array_like=True):
+    table: str
+    items: Raw
 
 
-class _Rows(Struct, frozen=True, array_like=True, tag="rows"):
-    rows: list[Row]
+class _Table(Struct, frozen=True):
+    """One kind of facts: its items, and how they are taken back."""
+
+    items: Callable[[Facts], Iterable[Any]]
+    take: Callable[[Facts, list[Any]], object]
+    decoder: msgspec.msgpack.Decoder[list[Any]]
 
 
-class _Keys(Struct, frozen=True, array_like=True, tag="keys"):
-    keys: list[tuple[KeyName, KeyFact]]
-
-
-class _Removed(Struct, frozen=True, array_like=True, tag="removed"):
-    removed: list[tuple[int, tuple[int, str]]]
-
-
-class _Entries(Struct, frozen=True, array_like=True, tag="entries"):
-    log: str
-    entries: list[LogEntry]
-
-
-_Chunk: TypeAlias = _Head | _Rows | _Keys | _Removed | _Entries
-
-_encoder: Final = msgspec.msgpack.Encoder()
-_decoder: Final[msgspec.msgpack.Decoder[_Chunk]] = msgspec.msgpack.Decoder(_Chunk)
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decoder: Final = msgspec.msgpack.Decoder(_Chunk)
 
 
 def image(facts: Facts) -> Iterator[bytes]:
     """The facts, chunk by chunk; they must not change meanwhile."""
-    return (bytes([VERSION]) + _encoder.encode(chunk) for chunk in _chunks(facts))
+    for name, table in _TABLES.items():
+        for items in _cut(table.items(facts)):
+            yield bytes([VERSION]) + _encode((name, items))
 
 
-def restore(chunks: Iterable[bytes]) -> Facts:
+def restore(chunks: Iterable[bytes], source: str = "snapshot") -> Facts:
     """The facts that an image was made of; no chunks at all are a store that never was."""
     facts = Facts()
     for number, chunk in enumerate(chunks):
         if chunk[0] not in READABLE:
-            raise StoreFailed("snapshot", f"chunk {number} has version {chunk[0]}, this reader knows 1 to {VERSION}")
-        _take(facts, _decoder.decode(memoryview(chunk)[1:]))
+            raise StoreFailed(source, f"chunk {number} has version {chunk[0]}, this reader knows 1 to {VERSION}")
+        try:
+            found = _decoder.decode(memoryview(chunk)[1:])
+            table = _TABLES[found.table]
+            table.take(facts, table.decoder.decode(found.items))
+        except (ValueError, LookupError) as error:
+            raise StoreFailed(source, f"chunk {number} is sound but not understood: {error!r}") from error
     return facts
 
 
-def ledger_state(chunks: Iterable[bytes]) -> LedgerState:
+def ledger_state(chunks: Iterable[bytes], source: str = "snapshot") -> LedgerState:
     """What an image says of the ledger; its first chunk is enough."""
-    facts = restore(islice(chunks, 1))
-    return facts.ledger
+    return restore(islice(chunks, 1), source).ledger
 
 
-def _chunks(facts: Facts) -> Iterator[_Chunk]:
-    logs = facts.logs
-    yield _Head(
-        facts.next_id,
-        facts.last_at,
-        list(facts.specs.values()),
-        facts.paused,
-        facts.gate_limits,
-        list(facts.schedules.values()),
-        facts.last_ticks,
-        list(logs.places.items()),
-        [(log, [partition.first for partition in partitions]) for log, partitions in logs.partitions.items()],
-        facts.ledger,
-        facts.tides,
-        list(logs.owners.items()),
-        list(logs.members.items()),
-        logs.seen,
-        list(logs.lost.items()),
-        list(facts.feeds.values()),
-    )
-    rows = iter(facts.rows.values())
-    while batch := list(islice(rows, _PER_CHUNK)):
-        yield _Rows(batch)
-    keys = iter(facts.keys.items())
-    while some := list(islice(keys, _PER_CHUNK)):
-        yield _Keys(some)
-    removed = facts.removed_in_order()
-    while gone := list(islice(removed, _PER_CHUNK)):
-        yield _Removed(gone)
-    for log, partitions in logs.partitions.items():
+def _cut(items: Iterable[Any]) -> Iterator[list[Raw]]:
+    batch: list[Raw] = []
+    size = 0
+    for item in items:
+        encoded = _encode(item)
+        if batch and (len(batch) == _PER_CHUNK or size + len(encoded) > CHUNK_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(Raw(encoded))
+        size += len(encoded)
+    if batch:
+        yield batch
+
+
+def _take_head(facts: Facts, items: list[tuple[int, Instant, LedgerState]]) -> None:
+    for head in items:
+        facts.next_id, facts.last_at, facts.ledger = head
+
+
+def _take_keys(facts: Facts, items: list[tuple[KeyName, KeyFact]]) -> None:
+    for name, fact in items:
+        facts.remember_key(name, fact)
+
+
+def _take_removed(facts: Facts, items: list[tuple[int, tuple[int, str]]]) -> None:
+    for job_id, settled in items:
+        facts.remember_removed(job_id, settled)
+
+
+def _entries(facts: Facts) -> Iterator[tuple[str, LogEntry]]:
+    for log, partitions in facts.logs.partitions.items():
         for partition in partitions:
-            yield from _entries(log, partition)
+            after = partition.first - 1
+            while some := partition.read(after, _PER_CHUNK):
+                yield from ((log, entry) for entry in some)
+                after = some[-1].offset
 
 
-def _entries(log: str, partition: Partition) -> Iterator[_Entries]:
-    after = partition.first - 1
-    while entries := partition.read(after, _PER_CHUNK):
-        yield _Entries(log, entries)
-        after = entries[-1].offset
+def _take_entries(facts: Facts, items: list[tuple[str, LogEntry]]) -> None:
+    for log, entry in items:
+        facts.logs.partitions[log][entry.partition].append(entry)
 
 
-def _take(facts: Facts, chunk: _Chunk) -> None:
-    match chunk:
-        case _Head():
-            _take_head(facts, chunk)
-        case _Rows(rows):
-            facts.rows.update((row.entry.id, row) for row in rows)
-        case _Keys(keys):
-            for name, fact in keys:
-                facts.remember_key(name, fact)
-        case _Removed(removed):
-            for job_id, settled in removed:
-                facts.remember_removed(job_id, settled)
-        case _Entries(log, entries):
-            for entry in entries:
-                facts.logs.partitions[log][entry.partition].append(entry)
+def _firsts(facts: Facts) -> Iterator[tuple[str, list[int]]]:
+    return ((log, [each.first for each in partitions]) for log, partitions in facts.logs.partitions.items())
 
 
-def _take_head(facts: Facts, head: _Head) -> None:
-    facts.next_id, facts.last_at = head.next_id, head.last_at
-    facts.specs = {spec.name: spec for spec in head.specs}
-    facts.paused, facts.gate_limits, facts.last_ticks = head.paused, head.gate_limits, head.last_ticks
-    facts.schedules = {schedule.name: schedule for schedule in head.schedules}
-    facts.ledger, facts.tides = head.ledger, head.tides
-    facts.logs.places = dict(head.places)
-    facts.logs.partitions = {log: [Partition(first) for first in firsts] for log, firsts in head.firsts}
-    facts.logs.owners, facts.logs.members = dict(head.owners), dict(head.members)
-    facts.logs.seen, facts.logs.lost = head.seen, dict(head.lost)
-    facts.feeds = {fed.source: (fed, at) for fed, at in head.feeds}
-    for log, group, _ in facts.logs.places:
-        # An image from before groups were known by name.
-        facts.logs.seen.setdefault(log, {}).setdefault(group, head.last_at)
+def _table(kind: Any, items: Callable[[Facts], Iterable[Any]], take: Callable[[Facts, list[Any]], object]) -> _Table:
+    return _Table(items, take, msgspec.msgpack.Decoder(list[kind]))
+
+
+def _mapping(key: Any, value: Any, of: Callable[[Facts], dict[Any, Any]]) -> _Table:
+    """A table whose items are the pairs of a dictionary."""
+    return _table(tuple[key, value], lambda facts: of(facts).items(), lambda facts, items: of(facts).update(items))
+
+
+_TABLES: Final[dict[str, _Table]] = {
+    "head": _table(
+        tuple[int, Instant, LedgerState], lambda facts: [(facts.next_id, facts.last_at, facts.ledger)], _take_head
+    ),
+    "specs": _mapping(str, QueueSpec, lambda facts: facts.specs),
+    "paused": _mapping(str, Instant, lambda facts: facts.paused),
+    "gate_limits": _mapping(str, int, lambda facts: facts.gate_limits),
+    "tides": _mapping(str, Instant, lambda facts: facts.tides),
+    "schedules": _mapping(str, Schedule, lambda facts: facts.schedules),
+    "last_ticks": _mapping(str, Instant, lambda facts: facts.last_ticks),
+    "feeds": _mapping(str, tuple[Fed, Instant], lambda facts: facts.feeds),
+    "rows": _table(
+        Row,
+        lambda facts: facts.rows.values(),
+        lambda facts, items: facts.rows.update((row.entry.id, row) for row in items),
+    ),
+    "keys": _table(tuple[KeyName, KeyFact], lambda facts: facts.keys.items(), _take_keys),
+    "removed": _table(tuple[int, tuple[int, str]], lambda facts: facts.removed_in_order(), _take_removed),
+    "partitions": _table(
+        tuple[str, list[int]],
+        _firsts,
+        lambda facts, items: facts.logs.partitions.update(
+            (log, [Partition(first) for first in firsts]) for log, firsts in items
+        ),
+    ),
+    "places": _mapping(Place, int, lambda facts: facts.logs.places),
+    "owners": _mapping(Place, tuple[str | None, int], lambda facts: facts.logs.owners),
+    "members": _mapping(GroupName, dict[str, Instant], lambda facts: facts.logs.members),
+    "seen": _mapping(str, dict[str, Instant], lambda facts: facts.logs.seen),
+    "lost": _mapping(Place, int, lambda facts: facts.logs.lost),
+    "entries": _table(tuple[str, LogEntry], _entries, _take_entries),
+}
+"""In the order in which they are written and taken back: the head first, logs before their entries."""

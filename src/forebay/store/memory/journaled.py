@@ -16,7 +16,7 @@ from threading import Lock, Thread
 from typing import Final, TypeVar
 
 from forebay.core.clock import Clock
-from forebay.core.errors import ForebayError, JournalDamaged, StoreFailed
+from forebay.core.errors import JournalDamaged, StoreFailed
 from forebay.core.written import Told, decode_written
 from forebay.store.memory.disk import Disk, RealDisk
 from forebay.store.memory.facts import Facts
@@ -35,6 +35,11 @@ T = TypeVar("T")
 COMPACT_BYTES: Final = 64 * 1024 * 1024
 """The log may grow by this much, or to the size of the last snapshot, before it is compacted."""
 
+RESERVE_BYTES: Final = 16 * 1024 * 1024
+"""A compaction leaves so much room on the disk to the log, which stops for good when a write of its own fails."""
+
+_RETRY_SECONDS: Final = 60.0
+_RETRY_SECONDS_MOST: Final = 3_600.0
 _BREATH: Final = 0.002
 _RECORDS_PER_BREATH: Final = 64
 
@@ -52,7 +57,7 @@ def open_journaled(
     with recover(directory, disk, segment_bytes) as recovery, _no_collections():
         for damage in recovery.passed_over:
             _log.warning("a snapshot was passed over: %s", damage)
-        facts = restore(recovery.chunks())
+        facts = restore(recovery.chunks(), f"snapshot {snapshot_path(directory, recovery.snapshot_lsn)}")
         _replay(facts, recovery.frames(), directory)
         snapshot_lsn = recovery.snapshot_lsn
         journal = recovery.start()
@@ -75,10 +80,12 @@ class CompactingJournal:
         self._starting = Lock()
         self._thread: Thread | None = None
         self._closing = False
+        self._failures = 0
+        self._not_before = 0.0
 
     def sync(self, lsn: int) -> None:
         self._journal.sync(lsn)
-        if self._journal.bytes_since_snapshot > self._compact_above:
+        if self._journal.bytes_since_snapshot > self._compact_above and time.monotonic() >= self._not_before:
             self._compact_soon()
 
     def close(self) -> None:
@@ -89,32 +96,57 @@ class CompactingJournal:
         self._journal.close()
 
     def compact(self) -> None:
-        """Write a snapshot of everything durable now, and drop the log before it."""
+        """Write a snapshot of everything durable now, and drop the log before it.
+
+        What fails leaves the log as it was, and nothing behind on the disk.
+        """
+        self._check_room(0)
         upto = self._journal.rotate()
         if upto <= self._snapshot_lsn:
             return
-        chunks = read_snapshot(self._disk, self._directory, self._snapshot_lsn) if self._snapshot_lsn else iter(())
-        facts = restore(self._unhurried(chunks, 1))
-        paths = self._journal.sealed_segments(upto)
-        frames = _ended_frames(self._disk, paths, self._snapshot_lsn)
-        self._keep_ledger(facts, frames)
-        self._journal.snapshot(upto, self._unhurried(image(facts), 1))
+        facts = self._last_snapshot()
+        writer = LedgerWriter(self._disk, self._directory)
+        try:
+            with failing_as_store(self._directory):
+                self._keep_ledger(facts, writer, upto)
+            self._journal.snapshot(upto, self._in_the_room(self._unhurried(image(facts), 1)))
+        except BaseException:
+            writer.give_up()
+            raise
         self._snapshot_lsn = upto
         self._compact_above = max(self._compact_bytes, self._disk.size(snapshot_path(self._directory, upto)))
         self._journal.discard(upto)
         with failing_as_store(self._directory):
             discard_below(self._disk, self._directory, facts.ledger.first, facts.ledger.next)
 
-    def _keep_ledger(self, facts: Facts, frames: Iterable[tuple[int, bytes]]) -> None:
-        """Bring the facts up to date, and the ledger's records into a file that will outlive the segments."""
-        writer = LedgerWriter(self._disk, self._directory)
+    def _last_snapshot(self) -> Facts:
+        lsn = self._snapshot_lsn
         with failing_as_store(self._directory):
-            try:
-                _replay(facts, self._unhurried(frames, _RECORDS_PER_BREATH), self._directory, writer.add)
-                writer.finish()
-            except BaseException:
-                writer.give_up()
-                raise
+            chunks = read_snapshot(self._disk, self._directory, lsn) if lsn else iter(())
+            return restore(self._unhurried(chunks, 1), f"snapshot {snapshot_path(self._directory, lsn)}")
+
+    def _keep_ledger(self, facts: Facts, writer: LedgerWriter, upto: int) -> None:
+        """Bring the facts up to date, and the ledger's records into a file that will outlive the segments."""
+
+        def keep(told: Told) -> None:
+            self._check_room(len(told.record))
+            writer.add(told)
+
+        frames = _ended_frames(self._disk, self._journal.sealed_segments(upto), self._snapshot_lsn)
+        _replay(facts, self._unhurried(frames, _RECORDS_PER_BREATH), self._directory, keep)
+        writer.finish()
+
+    def _in_the_room(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+        for chunk in chunks:
+            self._check_room(len(chunk))
+            yield chunk
+
+    def _check_room(self, size: int) -> None:
+        with failing_as_store(self._directory):
+            free = self._disk.free(self._directory)
+        if free - size < RESERVE_BYTES:
+            reason = f"{free:,} bytes are free on its disk, of which {RESERVE_BYTES:,} stay free for new records"
+            raise StoreFailed(f"journal {self._directory}", f"{reason}; make room for about a copy of the state")
 
     def _compact_soon(self) -> None:
         with self._starting:
@@ -126,12 +158,22 @@ class CompactingJournal:
     def _compact_quietly(self) -> None:
         try:
             self.compact()
+            self._failures = 0
         except _Closing:
             return
-        except ForebayError as error:
-            # The log is whole and only longer than it should be: go on, and try again when it has grown as much again.
-            self._compact_above = self._journal.bytes_since_snapshot + self._compact_bytes
-            _log.warning("the journal was not compacted: %s", error)
+        except Exception as error:
+            # The log is whole and only longer than it should be: go on, and try again later.
+            wait = min(_RETRY_SECONDS * 2**self._failures, _RETRY_SECONDS_MOST)
+            self._failures += 1
+            self._not_before = time.monotonic() + wait
+            # Not the text of the error: that of a failed store says that it has stopped.
+            told = error.reason if isinstance(error, StoreFailed) else f"{type(error).__name__}: {error}"
+            _log.warning(
+                "the journal in %s was not compacted, it works on and grows; next try in %.0f s: %s",
+                self._directory,
+                wait,
+                told,
+            )
 
     def _unhurried(self, items: Iterable[T], per_breath: int) -> Iterator[T]:
         """The items, with pauses in which the store's own threads go first."""

@@ -24,7 +24,7 @@ from forebay.store.memory.frame import MARK_BYTES, decode_mark
 from forebay.store.memory.image import ledger_state
 from forebay.store.memory.ledger_files import LedgerFiles
 from forebay.store.memory.ledger_state import LedgerState
-from forebay.store.memory.snapshot import first_chunk, snapshot_lsn
+from forebay.store.memory.snapshot import first_chunk, snapshot_lsn, snapshot_path
 from forebay.store.memory.store import MemoryStore
 from forebay.store.memory.telling import record_of
 from forebay.store.protocol import Promotion
@@ -214,7 +214,7 @@ class LedgerReader:
             newest = _newest_snapshot(names)
             upto = max(decode_mark(mark) or 0, newest)
             try:
-                state = ledger_state([first_chunk(self._disk, self._directory, newest)]) if newest else LedgerState()
+                state = self._state_at(newest) if newest else LedgerState()
             except FileNotFoundError:
                 continue
             self._files.look(upto)
@@ -222,6 +222,10 @@ class LedgerReader:
             if _newest_snapshot(self._disk.entries(self._directory)) == newest:
                 return upto, (max(state.first, self._files.first), max(state.next, self._files.next)), state
         raise StoreFailed(f"ledger in {self._directory}", "its snapshots go away as fast as they are read")
+
+    def _state_at(self, lsn: int) -> LedgerState:
+        chunk = first_chunk(self._disk, self._directory, lsn)
+        return ledger_state([chunk], f"snapshot {snapshot_path(self._directory, lsn)}")
 
 
 def _newest_snapshot(names: Iterable[str]) -> int:

@@ -50,7 +50,7 @@ def first_offset(name: str) -> int | None:
 
 
 class LedgerWriter:
-    """Copies records into a file of their own. Nothing is there before `finish`; `give_up` leaves nothing."""
+    """Copies records into a file of their own. Nothing is there before `finish`, nor after `give_up`."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
@@ -84,10 +84,13 @@ class LedgerWriter:
         self._disk.sync_directory(self._directory)
 
     def give_up(self) -> None:
-        if self._handle >= 0:
+        """Leave nothing behind: as long as no snapshot covers them, the records are in their segments."""
+        unfinished = self._handle >= 0
+        if unfinished:
             self._close()
+        if self._path:
             with contextlib.suppress(OSError):
-                self._disk.unlink(self._path + ".tmp")
+                self._disk.unlink(self._path + (".tmp" if unfinished else ".rec"))
 
     def _flush(self) -> None:
         data = b"".join(self._pending)

@@ -111,6 +111,8 @@ class Recovery:
         for index in range(self._needed, len(self._segments)):
             yield from self._frames_of(index)
         if self._lsn < self._acknowledged:
+            if self.passed_over and not self._segments:
+                raise self._unread(f"there is no log, and nothing else holds record {self._acknowledged}")
             path = self._segments[-1].path if self._segments else self._directory
             raise JournalDamaged(path, self._end, f"record {self._acknowledged} was acknowledged and is missing")
         self._replayed = True
@@ -171,10 +173,17 @@ class Recovery:
         """The index of the segment with the first record behind the snapshot."""
         below = [index for index, segment in enumerate(self._segments) if segment.first <= self.snapshot_lsn + 1]
         if self._segments and not below:
-            oldest, cause = self._segments[0], self.passed_over[0] if self.passed_over else None
-            reason = f"it starts at record {oldest.first}, and no good snapshot holds record {self.snapshot_lsn + 1}"
-            raise JournalDamaged(oldest.path, 0, reason) from cause
+            oldest, missing = self._segments[0], self.snapshot_lsn + 1
+            if self.passed_over:
+                raise self._unread(f"the log starts at record {oldest.first}, and nothing else holds record {missing}")
+            reason = f"it starts at record {oldest.first}, and no good snapshot holds record {missing}"
+            raise JournalDamaged(oldest.path, 0, reason)
         return below[-1] if below else 0
+
+    def _unread(self, consequence: str) -> JournalDamaged:
+        """The newest snapshot is damaged, and there is no way around it."""
+        damage = self.passed_over[0]
+        return JournalDamaged(damage.file, damage.offset, f"{damage.reason}; {consequence}")
 
     def _frames_of(self, index: int) -> Iterator[tuple[int, bytes]]:
         segment = self._segments[index]
