@@ -233,7 +233,7 @@ MUTANTS = [
     Mutant(
         "sqlite does not keep the rank of a job taken back",
         "src/forebay/store/sqlite/settling.py",
-        "rank = columns[4] if keep_rank else rank_at(",
+        "rank = back if keep_rank else rank_at(",
         "rank = rank_at(",
         ("tests/stores/test_conformance.py", "-k", "sqlite-taking_back"),
     ),

@@ -20,8 +20,8 @@ POSTGRES_MUTANTS = [
     Mutant(
         "postgres: a job taken back loses its rank",
         FUNCTIONS,
-        "SELECT CASE WHEN keep_rank THEN rank",
-        "SELECT CASE WHEN false THEN rank",
+        "SELECT CASE WHEN keep_rank THEN forebay.rank_back",
+        "SELECT CASE WHEN false THEN forebay.rank_back",
         (CONFORMANCE, "-k", "postgres-taking_back"),
     ),
     Mutant(

@@ -20,8 +20,8 @@ REDIS_MUTANTS = [
     Mutant(
         "a job taken back loses its rank, in Redis",
         f"{_LUA}/lib/settle.lua",
-        "if not group[8] then",
-        "if code == 'r' then",
+        "if group[8] then",
+        "if group[8] and code ~= 'r' then",
         (*_CONFORMANCE, "redis-taking_back"),
     ),
     Mutant(

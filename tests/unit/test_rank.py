@@ -11,7 +11,7 @@ from forebay.core.instant import hours, micros, minutes, seconds
 from forebay.core.job import Draft
 from forebay.core.limits import AGING_STEP_MOST, INSTANT_MOST, PRIORITY_MOST, SPAN_MOST
 from forebay.core.policy import Aging, Deadline, Fifo, Priority, Selection
-from forebay.core.rank import rank_at, rank_rule
+from forebay.core.rank import LEADING, TIMED, UNTIMED, rank_at, rank_back, rank_rule
 from tests.unit.values import NOW, SECOND
 
 Arrival: TypeAlias = tuple[Draft, int]
@@ -71,6 +71,15 @@ def jobs_that_pass(selection: Selection, low: Draft, high: Draft) -> int:
     """`low` arrives first, then one `high` every second for an hour: how many of them are served before it?"""
     arrivals = [(low, NOW), *((high, NOW + second * SECOND) for second in range(1, 3_600))]
     return ranked(selection, arrivals).index(0)
+
+
+@given(st.integers(0, INSTANT_MOST), st.integers(0, INSTANT_MOST))
+def test_what_goes_back_leads_a_fifo_by_the_time_that_it_had(mine: int, other: int) -> None:
+    back = rank_back(rank_at(0, LEADING, mine, mine), LEADING)
+    assert back < rank_at(0, LEADING, other, other), "before everybody who did not have to wait"
+    assert (back < rank_at(0, LEADING, other, other - 1)) == (mine < other), "and by its time among those who had to"
+    assert rank_back(back, LEADING) == back
+    assert rank_back(mine, TIMED) == rank_back(mine, UNTIMED) == mine
 
 
 def test_strict_priority_starves_the_low() -> None:

@@ -135,7 +135,7 @@ class Acked(Struct, frozen=True, array_like=True, tag="a"):
 
 
 class Retried(Struct, frozen=True, array_like=True, tag="r"):
-    """`keep_rank`: the job keeps its place; else its rank follows from the new due time."""
+    """`keep_rank`: its rank is as `rank_back` says; else it follows from the new due time."""
 
     id: int
     delivery: int
@@ -152,9 +152,12 @@ class Died(Struct, frozen=True, array_like=True, tag="d"):
 
 
 class Released(Struct, frozen=True, array_like=True, tag="l"):
+    """`leads`: as `rank_back` says; else it has the rank that it had."""
+
     id: int
     delivery: int
     due_at: Instant
+    leads: bool = False
 
 
 class Dismissed(Struct, frozen=True, array_like=True, tag="c"):

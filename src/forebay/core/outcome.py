@@ -115,7 +115,7 @@ class Ack(Struct, frozen=True):
 class Retry(Struct, frozen=True):
     """Again, so long after the store's now; an attempt was used.
 
-    `keep_rank`: the job goes back to the place that it had, as after a `Release`; else its rank is stamped anew.
+    `keep_rank`: the job goes back to the place that it had, as after a `Release`; else its rank is written anew.
     """
 
     after: Span
@@ -137,7 +137,7 @@ class DeadLetter(Struct, frozen=True):
 
 
 class Release(Struct, frozen=True):
-    """Back as it was, perhaps later: the attempt is given back and the rank kept."""
+    """Back to the place that it had (`core.rank.rank_back`), perhaps later; the attempt is given back."""
 
     after: Span = 0
 

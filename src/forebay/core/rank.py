@@ -4,7 +4,9 @@ A rank is affine in the due time: `base + due_at` when the selection looks at ti
 once, at enqueue; `rank_at` gives the rank whenever a store writes a due time. For linear aging "now" cancels out,
 so a job's place never has to be recomputed while it waits.
 In a FIFO queue a job that has to wait for its time leads: once due it goes before everything that did not have to
-wait, and leaders go by their due times. A release writes no rank: the job keeps the one it has.
+wait, and leaders go by their due times. A job that goes back (released, or taken back from a worker that died) keeps
+its rank; in a FIFO queue it leads, by the time that it had: claims that run at the same time may pass an older job, and
+one that has been handed out before must not wait for those.
 API `priority`: higher is sooner. `rank`: smaller is sooner. They are never mixed.
 """
 
@@ -49,3 +51,8 @@ def rank_at(base: int, timed: int, due_at: Instant, now: Instant) -> int:
     if not timed:
         return base
     return base + due_at - LEAD if timed == LEADING and due_at > now else base + due_at
+
+
+def rank_back(rank: int, timed: int) -> int:
+    """The rank of a job that goes back to the place that it had."""
+    return rank - LEAD if timed == LEADING and rank >= 0 else rank

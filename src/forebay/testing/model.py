@@ -29,7 +29,7 @@ from forebay.core.outcome import OUT_OF_TIME, Ack, Cancel, DeadLetter, Release, 
 from forebay.core.schedule import Schedule
 from forebay.core.stamp import Stamper
 from forebay.store.protocol import Backlog, CancelAnswer, Promotion, Want
-from forebay.testing.model_door import DoorModel, rank_of
+from forebay.testing.model_door import DoorModel, rank_of, went_back
 from forebay.testing.model_gates import OPEN, Item
 from forebay.testing.model_graves import UNHELD, errors_of
 from forebay.testing.model_logs import require
@@ -274,12 +274,12 @@ class Model(DoorModel):
             case Ack(result, keep_for):
                 self._end(item, State.DONE, now, result, keep_for)
             case Retry(after, error, keep_rank):
-                again = item if keep_rank else replace(item, rank=rank_of(item.entry, now + after, now))
+                again = went_back(item) if keep_rank else replace(item, rank=rank_of(item.entry, now + after, now))
                 self._wait(again, now + after, errors=errors_of(item.job, error, now))
             case DeadLetter(error):
                 self._die(item, error, now)
             case Release(after):
-                self._wait(item, now + after, attempt=item.job.attempt - 1)
+                self._wait(went_back(item), now + after, attempt=item.job.attempt - 1)
             case Cancel(keep_for):
                 self._end(item, State.CANCELLED, now, None, keep_for)
         return Settled.APPLIED

@@ -12,7 +12,7 @@ from forebay.core.fanout import copies
 from forebay.core.instant import Instant
 from forebay.core.job import Draft, Job, State
 from forebay.core.policy import Bounded
-from forebay.core.rank import rank_at
+from forebay.core.rank import rank_at, rank_back
 from forebay.core.shedding import GAVE_WAY, victims
 from forebay.core.stamp import Stamper
 from forebay.store.protocol import Receipt
@@ -135,6 +135,11 @@ class DoorModel(GraveModel):
 
 def rank_of(entry: Entry, due_at: Instant, now: Instant) -> int:
     return rank_at(entry.rank_base, entry.rank_timed, due_at, now)
+
+
+def went_back(item: Item) -> Item:
+    """The job with the rank of one that goes back to its place."""
+    return replace(item, rank=rank_back(item.rank, item.entry.rank_timed))
 
 
 def _taken_over(item: Item, draft: Draft, stamper: Stamper, now: Instant) -> Item:

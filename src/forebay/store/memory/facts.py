@@ -259,7 +259,7 @@ class Facts:
         self._fail(row, ending.error, at)
         row.state = State.WAITING
         if ending.keep_rank:
-            row.due_at = ending.due_at
+            row.go_back(ending.due_at)
         else:
             row.restamp(ending.due_at, at)
 
@@ -279,7 +279,10 @@ class Facts:
         self._settle(row, ending)
         row.attempt -= 1
         row.state = State.WAITING
-        row.due_at = ending.due_at
+        if ending.leads:
+            row.go_back(ending.due_at)
+        else:
+            row.due_at = ending.due_at
 
     def _dismissed(self, at: Instant, row: Row, ending: Dismissed) -> None:
         self._settle(row, ending)

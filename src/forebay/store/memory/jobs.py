@@ -362,7 +362,7 @@ class JobVerbs(Engine):
             case DeadLetter(error):
                 return Died(job_id, delivery, error, self._grave(row, now))
             case Release(after):
-                return Released(job_id, delivery, now + after)
+                return Released(job_id, delivery, now + after, leads=True)
             case Cancel():
                 return Dismissed(job_id, delivery, self._kept_until(row, now, verdict.keep_for))
             case _:

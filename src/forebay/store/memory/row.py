@@ -11,7 +11,7 @@ from forebay.core.event import Entry, Merge
 from forebay.core.instant import Instant
 from forebay.core.job import Job, State
 from forebay.core.outcome import Failure
-from forebay.core.rank import rank_at
+from forebay.core.rank import rank_at, rank_back
 
 
 class Row(Struct, array_like=True, gc=False):
@@ -49,6 +49,11 @@ class Row(Struct, array_like=True, gc=False):
         """A new due time is a new place in the line."""
         self.due_at = due_at
         self.rank = rank_at(self.entry.rank_base, self.entry.rank_timed, due_at, now)
+
+    def go_back(self, due_at: Instant) -> None:
+        """To the place that it had."""
+        self.due_at = due_at
+        self.rank = rank_back(self.rank, self.entry.rank_timed)
 
     def take_over(self, merge: Merge, now: Instant) -> None:
         """Newer work, and how urgent it is; where the row stands is its own."""

@@ -15,7 +15,7 @@ from forebay.core.job import State
 from forebay.core.lease import Lease, Settled, Settlement, outlived
 from forebay.core.ledger import Change, Trait
 from forebay.core.outcome import Ack, Cancel, DeadLetter, Failure, Release, Retry, Verdict
-from forebay.core.rank import rank_at
+from forebay.core.rank import rank_at, rank_back
 from forebay.store.checks import check_batch, check_bytes, check_ids, check_purge
 from forebay.store.places import CANCELLED, DEAD, DONE, READY, RUNNING, STATES, WAITING, Row
 from forebay.store.protocol import CancelAnswer
@@ -167,12 +167,14 @@ class _Settlement:
                 to = self._finish(job_id, CANCELLED, until, mark, None)
             case Retry(after, error, keep_rank):
                 to, change, until, failure = WAITING, Change.RETRIED, now + after, error
-                rank = columns[4] if keep_rank else rank_at(columns[13], columns[14], until, now)
+                back = rank_back(columns[4], columns[14])
+                rank = back if keep_rank else rank_at(columns[13], columns[14], until, now)
                 errors = failed(columns[12], error, now, columns[11])
                 turn.connection.execute(_WAIT_AGAIN, (job_id, until, rank, columns[11], errors, *mark))
             case Release(after):
                 to, change, until = WAITING, Change.RELEASED, now + after
-                again = (job_id, until, columns[4], columns[11] - 1, columns[12], *mark)
+                rank = rank_back(columns[4], columns[14])
+                again = (job_id, until, rank, columns[11] - 1, columns[12], *mark)
                 turn.connection.execute(_WAIT_AGAIN, again)
             case DeadLetter(error):
                 to, change, failure = DEAD, Change.DIED, error

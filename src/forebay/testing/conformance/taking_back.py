@@ -206,3 +206,20 @@ def a_reopening_keeps_the_place_of_what_was_taken_back(h: Harness) -> None:
     h.store.settle(list(zip(leases, KEPT, strict=True)))
     h.reopen()
     assert h.drain() == [*ids, late]
+
+
+@ordered
+def in_a_fifo_a_job_taken_back_passes_older_ones_that_nobody_has_had_yet(h: Harness) -> None:
+    for outcome in TAKEN_BACK:
+        older = h.enqueue(3)
+        passed = h.claim(3)
+        h.advance(1_000)
+        victim = h.one()
+        lease = h.take()
+        assert lease.job.id == victim
+        for each in passed:
+            h.fail(each, after=h.short)
+        _take_back(h, lease, outcome)
+        h.advance(h.short + 1)
+        late = h.one()
+        assert h.drain() == [victim, *older, late], outcome

@@ -29,11 +29,15 @@ AS $$
         ELSE base + due_at END
 $$;
 
--- The rank of a job that waits again: its old one, where the verdict says so.
+-- The rank of a job that goes back to the place that it had; the same as core's `rank_back`.
+CREATE FUNCTION forebay.rank_back(rank bigint, timed smallint) RETURNS bigint LANGUAGE sql IMMUTABLE
+AS $$ SELECT CASE WHEN timed = 2 AND rank >= 0 THEN rank - 9007199254740992 ELSE rank END $$;
+
+-- The rank of a job that waits again, as its verdict says.
 CREATE FUNCTION forebay.rank_again(
     keep_rank boolean, rank bigint, base bigint, timed smallint, v_now bigint, due_at bigint
 ) RETURNS bigint LANGUAGE sql IMMUTABLE
-AS $$ SELECT CASE WHEN keep_rank THEN rank ELSE forebay.rank_at(base, timed, due_at, v_now) END $$;
+AS $$ SELECT CASE WHEN keep_rank THEN forebay.rank_back(rank, timed) ELSE forebay.rank_at(base, timed, due_at, v_now) END $$;
 
 -- Put runs. `first` -1: the stamps come from an old version of a spec. A call that is repeated gets its first answer.
 CREATE FUNCTION forebay.put(
@@ -632,7 +636,8 @@ BEGIN
         FOR UPDATE
     ), back AS (
         UPDATE forebay.run AS r
-        SET state = 1, attempt = r.attempt - 1, holder = NULL, lease_until = NULL, claimed_at = NULL
+        SET state = 1, attempt = r.attempt - 1, holder = NULL, lease_until = NULL, claimed_at = NULL,
+            rank = forebay.rank_back(r.rank, r.rank_timed)
         FROM lost WHERE r.single = lost.single AND r.last_id = lost.last_id
         RETURNING r.*, lost.claimed_at AS since
     )

@@ -94,6 +94,11 @@ local function rank_at(base, timed, due)
   return shifted(base, timed == 2 and due > now and due - LEAD or due)
 end
 
+-- The rank of a job that goes back to the place that it had: in a FIFO queue it leads.
+local function rank_back(rank, timed)
+  return timed == 2 and rank >= ZERO and shifted(rank, -LEAD) or rank
+end
+
 local plain_ranks = {}
 
 -- Whether a ready job is not found by its rank when the oldest is looked for.

@@ -32,7 +32,9 @@ local settle
       return is, keep
     end
     is[STATE], is[DUE] = WAITING, now + group[4]
-    if not group[8] then
+    if group[8] then
+      is[RANK] = rank_back(r[RANK], r[TIMED])
+    else
       is[RANK] = rank_at(m.base or ZERO, r[TIMED], is[DUE])
     end
     if code == 'r' then
