@@ -8,7 +8,17 @@ five axes, written as a `QueueSpec`. The same contract (`forebay.store.protocol`
 from typing import TYPE_CHECKING
 
 from forebay.core.decide import decide
-from forebay.core.errors import ForebayError, Invalid, KeyConflict, LeaseLost, QueueFull
+from forebay.core.errors import (
+    ForebayError,
+    Invalid,
+    JobCancelled,
+    JobFailed,
+    JobGone,
+    KeyConflict,
+    LeaseLost,
+    QueueFull,
+    ResultPending,
+)
 from forebay.core.job import Draft, Job, State
 from forebay.core.lease import Lease, Settled
 from forebay.core.named import NAMED
@@ -32,6 +42,9 @@ __all__ = [
     "ForebayError",
     "Invalid",
     "Job",
+    "JobCancelled",
+    "JobFailed",
+    "JobGone",
     "JobQueue",
     "KeyConflict",
     "Lease",
@@ -40,6 +53,7 @@ __all__ = [
     "QueueFull",
     "QueueSpec",
     "Receipt",
+    "ResultPending",
     "Settled",
     "Snooze",
     "State",

@@ -12,22 +12,21 @@ function's own signature and types, here and now; the worker checks again when i
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import update_wrapper
 from threading import Lock
-from time import sleep
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, overload
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from forebay.core.breaker import Breaker
 from forebay.core.clock import Clock
-from forebay.core.errors import Invalid
-from forebay.core.instant import Instant, Span, from_datetime, from_seconds, micros
+from forebay.core.errors import Invalid, JobCancelled, JobFailed, JobGone, ResultPending
+from forebay.core.instant import Instant, Span, checked_micros, from_datetime, from_seconds, micros
 from forebay.core.job import Draft, Job, State
-from forebay.core.limits import ATTEMPTS_MOST, BATCH_MOST, COST_MOST
+from forebay.core.limits import ATTEMPTS_MOST, BATCH_MOST, COST_MOST, MAX_WAIT, RESULT_KEPT, SPAN_MOST
 from forebay.core.names import check_name
 from forebay.core.payload import Json
 from forebay.core.policy import check_between
@@ -42,9 +41,20 @@ from forebay.transactions import aenqueue_in, check_url, enqueue_in
 from forebay.vault import Vault
 from forebay.work.cron import NEVER, CatchUp, Cron, Dst, Overlap, Timetable
 from forebay.work.handler import Handler, check_function, place_of
+from forebay.work.results import ResultType
 from forebay.work.signature import Signature
 
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
+
 DEFAULT_URL = "sqlite:///forebay.db"
+
+RESULT_WAIT: Final = 30.0
+"""Seconds for which a result is waited for, unless the caller says otherwise."""
+
+_WAITERS_MOST: Final = 64
+_WAIT_SLICE: Final = 1.0
+"""So many coroutines wait at once; with more of them each waits for so many seconds, then it is the next one's turn."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -87,6 +97,33 @@ class Settings(Struct, frozen=True, kw_only=True):
         )
 
 
+class JobReceipt(Receipt, frozen=True):
+    """The receipt of one enqueue, which can wait for what becomes of the job: `result()`, or `await` it."""
+
+    kind: str = ""
+    app: "Forebay | None" = None
+
+    def __repr__(self) -> str:
+        return f"JobReceipt(id={self.id}, kind={self.kind!r}, durable={self.durable}, duplicate={self.duplicate})"
+
+    def result(self, timeout: float = RESULT_WAIT) -> Any:
+        """What the handler returned, waited for. See `Forebay.result`."""
+        return self._app().result(self.id, timeout)
+
+    async def aresult(self, timeout: float = RESULT_WAIT) -> Any:  # noqa: ASYNC109
+        return await self._app().aresult(self.id, timeout)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self.aresult().__await__()
+
+    def _app(self) -> "Forebay":
+        assert self.app is not None
+        handler = self.app.registry.get(self.kind)
+        if handler is not None and not handler.keep_result:
+            raise Invalid(self.kind, "its results are not kept", "write @fb.job(keep_result=True)")
+        return self.app
+
+
 class Bound(Generic[P]):
     """A job type with settings for the next enqueue: `send.using(priority=5).enqueue(...)`."""
 
@@ -102,14 +139,13 @@ class Bound(Generic[P]):
         draft = self._settings.draft(handler.kind, payload, handler.queue, handler.max_attempts, handler.cost)
         return draft if vault is None else vault.seal_draft(draft)
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Receipt:
-        return self._app.store.enqueue([self.draft(*args, **kwargs)])[0]
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobReceipt:
+        return self._app.take_in(self.draft(*args, **kwargs))
 
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Receipt:
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobReceipt:
         import asyncio
 
-        draft = self.draft(*args, **kwargs)
-        return (await asyncio.to_thread(self._app.store.enqueue, [draft]))[0]
+        return await asyncio.to_thread(self._app.take_in, self.draft(*args, **kwargs))
 
     def enqueue_in(self, connection: object, /, *args: P.args, **kwargs: P.kwargs) -> int:
         """Enqueue in your own transaction: the job is there when it commits. See docs/transactions.md."""
@@ -148,6 +184,7 @@ class Forebay:
         self._queues: dict[str, QueueSpec] = {}
         self._clock = clock
         self._store: Store | None = None
+        self._waiters: ThreadPoolExecutor | None = None
         self._opening = Lock()
 
     @property
@@ -168,6 +205,9 @@ class Forebay:
             if self._store is not None:
                 self._store.close()
                 self._store = None
+            if self._waiters is not None:
+                self._waiters.shutdown(wait=False, cancel_futures=True)
+                self._waiters = None
 
     def queue(self, spec: QueueSpec) -> QueueSpec:
         """Declare a queue; it is written to the store when that is opened."""
@@ -193,6 +233,7 @@ class Forebay:
         breaker: Breaker | None = None,
         isolate: bool = False,
         keep_result: bool = False,
+        result_ttl: float | timedelta | None = None,
     ) -> Callable[[Callable[P, R]], JobType[P, R]]: ...
 
     def job(self, *functions: Callable[..., Any], **options: Any) -> Any:
@@ -203,6 +244,8 @@ class Forebay:
         retry_on   only these exceptions are worth another try;  drop_on: these never are
         breaker    stop asking a dependency that is down
         isolate    run it in a process of its own, which may be killed
+        keep_result, result_ttl
+                   keep what it returns, with the finished job, for an hour or for so many seconds, on any queue
         """
         if functions:
             return self._register(functions[0], {})
@@ -235,11 +278,16 @@ class Forebay:
 
         return decorate
 
-    def enqueue(self, kind: str, payload: Json = None, **settings: Any) -> Receipt:
+    def enqueue(self, kind: str, payload: Json = None, **settings: Any) -> JobReceipt:
         """The plain form: any kind, any JSON payload."""
-        return self.store.enqueue([self._draft(kind, payload, _settings(kind, settings))])[0]
+        return self.take_in(self._draft(kind, payload, _settings(kind, settings)))
 
-    async def aenqueue(self, kind: str, payload: Json = None, **settings: Any) -> Receipt:
+    def take_in(self, draft: Draft) -> JobReceipt:
+        """Enqueue one draft, as it is."""
+        (taken,) = self.store.enqueue([draft])
+        return JobReceipt(taken.id, taken.durable, taken.duplicate, taken.merged, taken.copies, draft.kind, self)
+
+    async def aenqueue(self, kind: str, payload: Json = None, **settings: Any) -> JobReceipt:
         import asyncio
 
         return await asyncio.to_thread(self.enqueue, kind, payload, **settings)
@@ -268,14 +316,62 @@ class Forebay:
         job = self.store.get([job_id])[0]
         return job if job is None or self.vault is None else self.vault.open_job(job)
 
-    def wait_for(self, job_id: int, timeout: float = 30.0) -> Job | None:
-        """The job once it has ended, or as it is when the time is up; None when it is gone."""
-        deadline = self.store.now() + from_seconds("timeout", timeout)
-        pause = 0.005
-        while (job := self.get(job_id)) is not None and not job.state.terminal and self.store.now() < deadline:
-            sleep(pause)
-            pause = min(0.25, pause * 1.5)
+    def wait_for(self, job_id: int, timeout: float = RESULT_WAIT) -> Job | None:
+        """The job once it has ended, or as it is when the time is up; None when it is gone.
+
+        The store wakes it: at once where the finished job is kept, within a second where it is not.
+        """
+        store = self.store
+        deadline = store.now() + from_seconds("timeout", timeout)
+        while (job := self.get(job_id)) is not None and not job.state.terminal and (left := deadline - store.now()) > 0:
+            store.wait_ended([job_id], min(timedelta(microseconds=left), MAX_WAIT))
         return job
+
+    async def await_for(self, job_id: int, timeout: float = RESULT_WAIT) -> Job | None:  # noqa: ASYNC109
+        """As `wait_for`, for coroutines."""
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + from_seconds("timeout", timeout) / 1_000_000
+        while True:
+            left = max(0.0, deadline - loop.time())
+            job = await loop.run_in_executor(self._threads(), self.wait_for, job_id, min(left, _WAIT_SLICE))
+            if job is None or job.state.terminal or left <= _WAIT_SLICE:
+                return job
+
+    def result(self, job_id: int, timeout: float = RESULT_WAIT) -> Any:
+        """What the job's handler returned, once it is done; by the annotation of the handler, where this app has it.
+
+        `JobFailed`: it is dead. `JobCancelled`, `JobGone`: there will be no result. `ResultPending`: not in time.
+        """
+        return self._result(job_id, self.wait_for(job_id, timeout), timeout)
+
+    async def aresult(self, job_id: int, timeout: float = RESULT_WAIT) -> Any:  # noqa: ASYNC109
+        """As `result`, for coroutines."""
+        return self._result(job_id, await self.await_for(job_id, timeout), timeout)
+
+    def _result(self, job_id: int, job: Job | None, timeout: float) -> Any:
+        if job is None:
+            raise JobGone(job_id)
+        if job.state is State.DEAD:
+            error = job.errors[-1]
+            raise JobFailed(job_id, job.attempt, error.kind, error.message)
+        if job.state is State.CANCELLED:
+            raise JobCancelled(job_id)
+        if job.state is not State.DONE:
+            raise ResultPending(job_id, job.state, timeout)
+        handler = self.registry.get(job.kind)
+        if handler is None or handler.result is None or job.result_body is None:
+            return job.result
+        return handler.result.decode(job.result_body)
+
+    def _threads(self) -> "ThreadPoolExecutor":
+        from concurrent.futures import ThreadPoolExecutor
+
+        with self._opening:
+            if self._waiters is None:
+                self._waiters = ThreadPoolExecutor(_WAITERS_MOST, "forebay-wait")
+            return self._waiters
 
     def jobs(self, query: Query = Query()) -> Iterator[Job]:  # noqa: B008
         """All jobs that match, page by page."""
@@ -327,6 +423,7 @@ class Forebay:
         if not isinstance(options.get("breaker"), Breaker | None):
             raise Invalid(kind, "its breaker is not a Breaker", "build a Breaker(failures=…, rest=…)")
         isolate = options.pop("isolate", False)
+        keep_for = _keep_for(options.pop("keep_result", False), options.pop("result_ttl", None))
         try:
             handler = Handler(
                 kind,
@@ -336,6 +433,8 @@ class Forebay:
                 timeout=None if timeout is None else _span(timeout),
                 retry_on=None if retry_on is None else _types("retry_on", retry_on),
                 drop_on=_types("drop_on", options.pop("drop_on", ())),
+                result=ResultType(kind, function) if keep_for else None,
+                keep_for=keep_for,
                 **options,
             )
         except TypeError as error:
@@ -378,6 +477,14 @@ def _types(field: str, kinds: object) -> tuple[type[BaseException], ...]:
     ):
         raise Invalid(field, "it is not made of exception classes", "give one, or a tuple of them")
     return tuple(given)
+
+
+def _keep_for(keep_result: bool, result_ttl: float | timedelta | None) -> Span:
+    """How long results are kept; 0: not at all."""
+    if result_ttl is None:
+        return micros(RESULT_KEPT) if keep_result else 0
+    ttl = result_ttl if isinstance(result_ttl, timedelta) else timedelta(seconds=result_ttl)
+    return checked_micros("result_ttl", ttl, timedelta(milliseconds=1), SPAN_MOST)
 
 
 def _settings(kind: str, given: dict[str, Any]) -> Settings:

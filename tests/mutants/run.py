@@ -37,6 +37,7 @@ from tests.mutants.redis import REDIS_MUTANTS  # noqa: E402
 from tests.mutants.security import SECURITY_MUTANTS  # noqa: E402
 from tests.mutants.spark import SPARK_MUTANTS  # noqa: E402
 from tests.mutants.transactions import TRANSACTION_MUTANTS  # noqa: E402
+from tests.mutants.watching import WATCHING_MUTANTS  # noqa: E402
 
 PARTS = ("src", "tests", "bench", "examples", "docs", "README.md", "CONTRIBUTING.md", "pyproject.toml")
 WORKERS = 2
@@ -113,6 +114,7 @@ def main() -> int:
             *SECURITY_MUTANTS,
             *SPARK_MUTANTS,
             *TRANSACTION_MUTANTS,
+            *WATCHING_MUTANTS,
         )
         if args.only in mutant.name
     ]

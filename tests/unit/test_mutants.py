@@ -20,6 +20,7 @@ from tests.mutants.redis import REDIS_MUTANTS
 from tests.mutants.security import SECURITY_MUTANTS
 from tests.mutants.spark import SPARK_MUTANTS
 from tests.mutants.transactions import TRANSACTION_MUTANTS
+from tests.mutants.watching import WATCHING_MUTANTS
 
 ROOT = Path(__file__).parents[2]
 ALL = [
@@ -38,6 +39,7 @@ ALL = [
     *REDIS_MUTANTS,
     *SECURITY_MUTANTS,
     *TRANSACTION_MUTANTS,
+    *WATCHING_MUTANTS,
     *SPARK_MUTANTS,
 ]
 

@@ -6,7 +6,6 @@ to last waits on an event that the test sets.
 
 import asyncio
 import contextlib
-import logging
 import os
 import sys
 import threading
@@ -326,12 +325,12 @@ def test_an_unknown_kind_is_retried_for_a_deploy_may_bring_it(fb: Forebay) -> No
 
 @WHERE
 def test_a_result_is_kept_when_it_is_asked_for(fb: Forebay, where: str) -> None:
-    both(fb, "kept", lambda **arguments: {"sum": 3, "of": (1, 2)}, keep_result=True)
-    both(fb, "none", lambda: None, keep_result=True)
+    both(fb, "kept", lambda **arguments: {"sum": 3, "of": [1, 2]}, keep_result=True)
+    both(fb, "none", lambda: None, result_ttl=2)
     both(fb, "unasked", lambda: "x")
     with at_work(fb) as rig:
-        assert rig.run(f"{where}.kept") == Ack(b'{"sum":3,"of":[1,2]}')
-        assert rig.run(f"{where}.none") == Ack()
+        assert rig.run(f"{where}.kept") == Ack(b'{"sum":3,"of":[1,2]}', 3_600_000_000)
+        assert rig.run(f"{where}.none") == Ack(None, 2_000_000)
         assert rig.run(f"{where}.unasked") == Ack()
 
 
@@ -339,13 +338,13 @@ def test_a_result_is_kept_when_it_is_asked_for(fb: Forebay, where: str) -> None:
 @pytest.mark.parametrize(
     "result", [object(), float("nan"), "x" * 300_000, {"a": {1: object()}}], ids=lambda v: str(type(v))
 )
-def test_a_result_that_cannot_be_kept_does_not_undo_the_work(
-    fb: Forebay, where: str, result: object, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_result_that_cannot_be_kept_ends_the_job_at_once(fb: Forebay, where: str, result: object) -> None:
     both(fb, "job", lambda: result, keep_result=True)
-    with at_work(fb) as rig, caplog.at_level(logging.WARNING, "forebay.work"):
-        assert rig.run(f"{where}.job") == Ack()
-    assert "is not kept" in caplog.text
+    with at_work(fb) as rig:
+        verdict = rig.run(f"{where}.job")
+    assert isinstance(verdict, DeadLetter)
+    assert verdict.error.kind == "forebay.work.results.ResultInvalid"
+    assert f"result of {where}.job at $" in verdict.error.message
 
 
 # Context

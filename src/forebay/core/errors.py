@@ -115,6 +115,48 @@ class StoreFailed(ForebayError):
         self.reason = reason
 
 
+class JobGone(ForebayError):
+    """A result was waited for of a job that is not there any more, or never was."""
+
+    def __init__(self, job_id: int) -> None:
+        super().__init__(
+            f"job {job_id} is gone: it was cancelled before it ran, it was purged, or it is done and kept no result; "
+            "keep_result=True and result_ttl= say how long a finished job is kept"
+        )
+        self.job_id = job_id
+
+
+class JobFailed(ForebayError):
+    """A result was waited for of a job that is dead."""
+
+    def __init__(self, job_id: int, attempt: int, kind: str, message: str) -> None:
+        super().__init__(
+            f"job {job_id} is dead after attempt {attempt}: {kind}: {message}; look at it, then redrive it"
+        )
+        self.job_id = job_id
+        self.attempt = attempt
+        self.kind = kind
+        self.message = message
+
+
+class JobCancelled(ForebayError):
+    """A result was waited for of a job that was cancelled."""
+
+    def __init__(self, job_id: int) -> None:
+        super().__init__(f"job {job_id} was cancelled, and has no result; enqueue it anew if it is wanted after all")
+        self.job_id = job_id
+
+
+class ResultPending(ForebayError, TimeoutError):
+    """A result was waited for, and its job has not ended in time."""
+
+    def __init__(self, job_id: int, state: str, timeout: float) -> None:
+        super().__init__(f"job {job_id} is still {state} after {timeout:g} s; wait longer, or ask again later")
+        self.job_id = job_id
+        self.state = state
+        self.timeout = timeout
+
+
 class LeaseLost(ForebayError):
     """A handler's transaction came too late: the job is somebody else's by now, and all of it was rolled back."""
 

@@ -45,6 +45,12 @@ INSTANT_MOST: Final = 7_258_118_400_000_000
 PRESENCE_MOST: Final = timedelta(hours=1)
 """How long a worker that fell silent may still be shown."""
 
+MAX_WAIT: Final = timedelta(days=1)
+"""How long one call of a verb may sleep."""
+
+RESULT_KEPT: Final = timedelta(hours=1)
+"""How long a finished job stays readable whose handler keeps results and does not say for how long."""
+
 ERROR_MESSAGE_LENGTH: Final = 1_000
 ERROR_TRACE_LENGTH: Final = 4_000
 ERRORS_KEPT: Final = 5

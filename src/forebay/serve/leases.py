@@ -17,8 +17,10 @@ import msgspec
 from msgspec import Raw, Struct, UnsetType
 
 from forebay.core.errors import Invalid
+from forebay.core.instant import micros
 from forebay.core.job import Job, State
 from forebay.core.lease import Lease
+from forebay.core.limits import RESULT_KEPT
 from forebay.core.outcome import (
     Ack,
     Cancel,
@@ -149,7 +151,9 @@ def outcome_of(said: Settle) -> Outcome:
     """What happened, as a worker would put it."""
     match said.outcome:
         case "ack":
-            return Succeeded(_result(said.result))
+            result = _result(said.result)
+            keep_for = 0 if result is None else micros(RESULT_KEPT)
+            return Succeeded(result, keep_for if said.keep is None else span_of("keep", said.keep))
         case "fail":
             return Failed(_failure(said.error), None if said.after is None else span_of("after", said.after))
         case "drop":
@@ -161,7 +165,7 @@ def outcome_of(said: Settle) -> Outcome:
                 raise Invalid("after", "a snooze says for how long", "give after, in seconds")
             return Snoozed(span_of("after", said.after))
         case "cancel":
-            return Withdrawn()
+            return Withdrawn(0 if said.keep is None else span_of("keep", said.keep))
         case _:
             assert_never(said.outcome)
 

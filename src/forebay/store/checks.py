@@ -11,7 +11,7 @@ from forebay.core.gate import condition_gate
 from forebay.core.instant import Instant, Span, checked_instant, checked_micros
 from forebay.core.job import State
 from forebay.core.ledger import LedgerRule
-from forebay.core.limits import BATCH_BYTES, BATCH_MOST, LEASE_LEAST, LEASE_MOST, PAYLOAD_BYTES, PRESENCE_MOST
+from forebay.core.limits import BATCH_BYTES, BATCH_MOST, LEASE_LEAST, LEASE_MOST, MAX_WAIT, PAYLOAD_BYTES, PRESENCE_MOST
 from forebay.core.names import check_name, check_text, is_name
 from forebay.core.payload import check_body, is_clean
 from forebay.core.presence import Presence
@@ -19,8 +19,6 @@ from forebay.core.spec import QueueSpec
 from forebay.store.protocol import Want
 
 _GATE_NAME_LENGTH: Final = 1_024
-
-WAIT_MOST: Final = timedelta(days=1)
 
 ALWAYS_FIT: Final = BATCH_BYTES // PAYLOAD_BYTES
 """So few items fit into one call whatever their size: no need to add them up."""
@@ -61,7 +59,7 @@ def check_ids(verb: str, ids: Sequence[int]) -> None:
 
 def checked_wait(timeout: timedelta) -> Span:
     """How long a verb may sleep."""
-    return checked_micros("timeout", timeout, timedelta(0), WAIT_MOST)
+    return checked_micros("timeout", timeout, timedelta(0), MAX_WAIT)
 
 
 def checked_owner(owner: str) -> str:

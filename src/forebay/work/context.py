@@ -1,13 +1,23 @@
 """What a handler may know about its job, and say about it."""
 
 from collections.abc import Callable
+from typing import Protocol
 
 from forebay.core.errors import Invalid
-from forebay.core.instant import Instant
+from forebay.core.instant import Instant, Span
 from forebay.core.job import Job
 from forebay.core.lease import Fence, Lease
 from forebay.store.protocol import Store
 from forebay.work.transaction import Transaction
+
+
+class Results(Protocol):
+    """What a context needs of its handler: how results are kept, and for how long; 0: they are not."""
+
+    @property
+    def keep_for(self) -> Span: ...
+
+    def encode_result(self, value: object) -> bytes | None: ...
 
 
 class Context:
@@ -19,17 +29,17 @@ class Context:
     lost       the lease is gone: whatever you do now, someone else may be doing too
     """
 
-    __slots__ = ("_encode", "_store", "_transaction", "cancelled", "deadline", "lease", "lost", "note", "portion")
+    __slots__ = ("_results", "_store", "_transaction", "cancelled", "deadline", "lease", "lost", "note", "portion")
 
     def __init__(
         self,
         lease: Lease,
         deadline: Instant | None = None,
         store: Callable[[], Store] | None = None,
-        encode: Callable[[object], bytes | None] | None = None,
+        results: Results | None = None,
     ) -> None:
         self._store = store
-        self._encode = encode
+        self._results = results
         self._transaction: Transaction | None = None
         self.lease = lease
         self.deadline = deadline
@@ -62,14 +72,15 @@ class Context:
         """
         if self._transaction is None:
             store = None if self._store is None else self._store()
-            self._transaction = Transaction(self.lease, store, self._lose)
+            keep_for = 0 if self._results is None else self._results.keep_for
+            self._transaction = Transaction(self.lease, store, self._lose, keep_for)
         return self._transaction
 
     def set_result(self, value: object) -> None:
         """Keep this as the result, said inside `ctx.transaction()`: what the handler returns comes too late."""
-        if self._encode is None:
+        if self._results is None or not self._results.keep_for:
             raise Invalid("ctx.set_result", "this job keeps no result", "write @fb.job(keep_result=True)")
-        self.transaction().result = self._encode(value)
+        self.transaction().result = self._results.encode_result(value)
 
     def _lose(self) -> None:
         self.lost = True

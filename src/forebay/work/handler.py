@@ -1,11 +1,9 @@
 """A registered function and its rules: which queue, how long, what to retry, where it runs."""
 
 import inspect
-import logging
 from collections.abc import Callable, Collection
 from typing import Any, Final, Literal
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -13,24 +11,29 @@ from forebay.core.breaker import Breaker
 from forebay.core.errors import Invalid, SealBroken
 from forebay.core.instant import Span
 from forebay.core.job import Job
-from forebay.core.outcome import Dropped, Failed, Failure, Outcome, Snoozed, is_span
-from forebay.core.payload import decode_payload, encode_payload, plain_json
+from forebay.core.outcome import Dropped, Failed, Failure, Outcome, Snoozed, Succeeded, is_span
+from forebay.core.payload import decode_payload
 from forebay.tracing import Spans
 from forebay.work.errors import Drop, Snooze
 from forebay.work.redacting import rules
+from forebay.work.results import ResultInvalid, ResultType
 from forebay.work.signature import PayloadMismatch, Signature
 from forebay.work.trace import kind_of, trace_of
 
-_log = logging.getLogger("forebay.work")
-
 _LOOKED_AT: Final = 8_000
 """Characters of a message or trace in which secrets are searched for; known ones are hidden before it is cut."""
+
+DONE: Final = Succeeded()
+"""What becomes of nearly every job, made once."""
 
 Where = Literal["loop", "thread", "process"]
 
 
 class Handler(Struct, frozen=True):
-    """How jobs of one kind are run. `retry_on` None: every exception is worth another try."""
+    """How jobs of one kind are run. `retry_on` None: every exception is worth another try.
+
+    `result`: how results are kept, if they are; `keep_for`: for how long, with their finished jobs.
+    """
 
     kind: str
     function: Callable[..., Any]
@@ -42,25 +45,27 @@ class Handler(Struct, frozen=True):
     retry_on: tuple[type[BaseException], ...] | None = None
     drop_on: tuple[type[BaseException], ...] = ()
     breaker: Breaker | None = None
-    keep_result: bool = False
+    result: ResultType | None = None
+    keep_for: Span = 0
     cost: int = 1
 
+    @property
+    def keep_result(self) -> bool:
+        return self.result is not None
+
     def encode_result(self, value: object) -> bytes | None:
-        """The result as it is kept; one that is not JSON is not worth a second run of what was done."""
-        if not self.keep_result or value is None:
-            return None
-        try:
-            body = encode_payload(plain_json(msgspec.to_builtins(value)))
-            return self.signature.sealed(body)
-        except (Invalid, TypeError, ValueError) as error:
-            _log.warning("the result of %s is not kept: %s", self.kind, error)
-            return None
+        """The result as it is kept; None is no result. `ResultInvalid`: it cannot be kept as it is."""
+        return None if self.result is None or value is None else self.signature.sealed(self.result.encode(value))
+
+    def succeeded(self, value: object) -> Succeeded:
+        """What it means that the handler returned this."""
+        return Succeeded(self.encode_result(value), self.keep_for) if self.keep_for else DONE
 
     def outcome_of(self, error: BaseException, body: bytes = b"null") -> Outcome:
         """What a raise means for a job with this payload; whatever it is, this does not raise in turn."""
         if isinstance(error, Snooze) and is_span(getattr(error, "after", None)):
             return Snoozed(error.after)
-        if isinstance(error, (Drop, PayloadMismatch, *self.drop_on)) or (
+        if isinstance(error, (Drop, PayloadMismatch, ResultInvalid, *self.drop_on)) or (
             self.retry_on is not None and not isinstance(error, (SealBroken, *self.retry_on))
         ):
             return Dropped(self._described(error, body))

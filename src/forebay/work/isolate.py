@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, Final
 
 import msgspec
 
+from forebay.core.instant import Span
 from forebay.core.lease import Lease
 from forebay.core.outcome import Dropped, Failed, Failure, Outcome, Snoozed, Succeeded
 from forebay.tracing import spans
@@ -41,10 +42,10 @@ class _Reply(msgspec.Struct, array_like=True):
     error: Failure | None = None
     after: int = 0
 
-    def outcome(self) -> Outcome:
+    def outcome(self, keep_for: Span) -> Outcome:
         match self.word, self.error:
             case "succeeded", _:
-                return Succeeded(self.result)
+                return Succeeded(self.result, keep_for)
             case "snoozed", _:
                 return Snoozed(self.after)
             case "dropped", Failure() as error:
@@ -66,7 +67,7 @@ class Child:
         try:
             lease = run.lease
             _send(self._out, msgspec.msgpack.encode(Lease(lease.job, lease.owner, lease.until)))
-            return msgspec.msgpack.decode(_receive(self._in), type=_Reply).outcome()
+            return msgspec.msgpack.decode(_receive(self._in), type=_Reply).outcome(run.handler.keep_for)
         except (OSError, EOFError, msgspec.DecodeError):
             code = process.wait()
             self._forget()
@@ -137,12 +138,11 @@ def _run_here(app: Any, lease: Lease) -> _Reply:
     handler: Handler = app.registry[lease.job.kind]
     if (traces := spans()) is not None:
         handler = traced(handler, lease.job, traces)
-    encode = handler.encode_result if handler.keep_result else None
     running_job.set(RunningJob(handler.secrets, lease.job.body))
     try:
         arguments = handler.signature.unpack(lease.job.body)
         if handler.signature.context_name is not None:
-            arguments[handler.signature.context_name] = Context(lease, None, lambda: app.store, encode)
+            arguments[handler.signature.context_name] = Context(lease, None, lambda: app.store, handler)
         value = handler.function(**arguments)
         if inspect.isawaitable(value):
             value = asyncio.run(_awaited(value))

@@ -21,7 +21,7 @@ from forebay.core.outcome import Ack, Failed, Failure, Outcome, Release, Succeed
 from forebay.core.policy import Routing
 from forebay.store.protocol import Store
 from forebay.tracing import spans
-from forebay.work.handler import Handler, traced
+from forebay.work.handler import DONE, Handler, traced
 from forebay.work.isolate import Child
 from forebay.work.job_log import JobLog
 from forebay.work.loop import LoopSlots
@@ -45,9 +45,8 @@ _AHEAD_MOST: Final = 2_000
 _ANY_ROUTING: Final = Routing()
 """For a success, which looks at none."""
 
-_DONE: Final = Succeeded()
 _PLAIN_ACK: Final = Ack()
-"""What becomes of nearly every job, made once."""
+"""The verdict on nearly every job, made once."""
 
 _POSTPONED: Final = 1_000_000
 _GRACE: Final = 2.0
@@ -342,8 +341,7 @@ class Pool:
     def _succeed(self, run: Run, value: object) -> Outcome:
         if run.stop is Stop.CANCEL and value is None and run.handler.where == "thread":
             return run.stopped_outcome()
-        result = run.handler.encode_result(value)
-        return _DONE if result is None else Succeeded(result)
+        return run.handler.succeeded(value)
 
     def _finish(self, run: Run, outcome: Outcome) -> bool:
         """The end of a run, once; False if it had ended before."""
@@ -402,7 +400,7 @@ class Pool:
         """What is to be written of these; most have succeeded, and nobody looks at them twice."""
         found: list[Settlement] = []
         for run, outcome in ended:
-            if outcome is _DONE and run.context is None and run.stop is None and not self._circuits:
+            if outcome is DONE and run.context is None and run.stop is None and not self._circuits:
                 found.append((run.lease, _PLAIN_ACK))
                 if self._job_log.verbose:
                     self._report(run, _PLAIN_ACK)

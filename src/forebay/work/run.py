@@ -86,7 +86,7 @@ class Run:
         """What it means that the run was ended from outside."""
         match self.stop:
             case Stop.CANCEL:
-                return Withdrawn()
+                return Withdrawn(self.handler.keep_for)
             case Stop.TIMEOUT:
                 limit = (self.handler.timeout or 0) / 1_000_000
                 return Failed(Failure(TIMEOUT, f"it ran longer than {limit:g} s"))
@@ -96,4 +96,4 @@ class Run:
 
 def _context_of(lease: Lease, handler: Handler, store: Callable[[], Store] | None) -> Context:
     stopped_at = None if handler.timeout is None else (lease.job.claimed_at or 0) + handler.timeout
-    return Context(lease, stopped_at, store, handler.encode_result if handler.keep_result else None)
+    return Context(lease, stopped_at, store, handler)

@@ -61,7 +61,7 @@ class Signature:
         )
         try:
             params = msgspec.defstruct("Parameters", fields, kw_only=True, forbid_unknown_fields=not self._open)
-            self._decode = msgspec.json.Decoder(params, dec_hook=_decode_model).decode
+            self._decode = msgspec.json.Decoder(params, dec_hook=decode_model).decode
         except TypeError as error:
             raise Invalid(
                 kind, f"its parameters cannot be told apart in JSON: {error}", "annotate more simply"
@@ -71,7 +71,7 @@ class Signature:
         """The payload of a call; `Invalid` if the function cannot be called so."""
         try:
             values = self._bind(args, kwargs)
-            payload: dict[str, Json] = plain_json(msgspec.to_builtins(values, enc_hook=_encode_model))
+            payload: dict[str, Json] = plain_json(msgspec.to_builtins(values, enc_hook=encode_model))
             self._decode(encode_payload(payload))
         except PayloadInvalid:
             raise
@@ -136,13 +136,15 @@ def _is_context(hint: Any) -> bool:
     return hint is Context or (get_origin(hint) in (Union, UnionType) and Context in get_args(hint))
 
 
-def _encode_model(value: Any) -> Any:
+def encode_model(value: Any) -> Any:
+    """A pydantic model as JSON has it."""
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
     raise TypeError(f"{type(value).__name__} cannot be sent as JSON")
 
 
-def _decode_model(kind: type, value: Json) -> Any:
+def decode_model(kind: type, value: Json) -> Any:
+    """A pydantic model from JSON."""
     if hasattr(kind, "model_validate"):
         return kind.model_validate(value)
     raise TypeError(f"{kind.__name__} cannot be made from JSON: annotate with a plain type, dataclass, struct or model")

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from forebay.core.errors import Invalid, LeaseLost, Unsupported
+from forebay.core.instant import Span
 from forebay.core.lease import Lease
 from forebay.core.outcome import Ack
 from forebay.store.protocol import Store, Transacting
@@ -20,8 +21,9 @@ from forebay.store.protocol import Store, Transacting
 class Transaction:
     """`with` it in a plain handler, `async with` it in one on a loop; either gives a connection of psycopg."""
 
-    def __init__(self, lease: Lease, store: Store | None, lose: Callable[[], None]) -> None:
+    def __init__(self, lease: Lease, store: Store | None, lose: Callable[[], None], keep_for: Span = 0) -> None:
         self._lease = lease
+        self._keep_for = keep_for
         self._store = store
         self._lose = lose
         self._block: AbstractContextManager[Any] | None = None
@@ -74,7 +76,7 @@ class Transaction:
         return swallowed
 
     def _verdict(self) -> Ack:
-        return Ack(self.result)
+        return Ack(self.result, self._keep_for)
 
     def _checked(self) -> Transacting:
         """The store, if a block may begin."""

@@ -105,7 +105,7 @@ class Error(Struct, frozen=True, forbid_unknown_fields=True):
 class Settle(Struct, frozen=True, forbid_unknown_fields=True):
     """What became of one job.
 
-    ack      done; `result` is kept where the queue keeps its jobs
+    ack      done; a `result` is kept with the finished job for `keep` seconds, an hour unless that is given
     fail     again by the queue's rules, or to the dead letters: the server decides; `after` overrides the backoff
     drop     to the dead letters at once
     release  back as it was, no life used
@@ -118,6 +118,7 @@ class Settle(Struct, frozen=True, forbid_unknown_fields=True):
     error: Error | None = None
     result: Raw | UnsetType = UNSET
     after: Seconds | None = None
+    keep: Seconds | None = None
 
 
 class Settlements(Struct, frozen=True, forbid_unknown_fields=True):

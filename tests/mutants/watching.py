@@ -1,0 +1,52 @@
+"""Guards of results, of waiting for jobs, and of requests to end them."""
+
+from tests.mutants.guards import Mutant
+
+RESULTS = ("tests/unit/test_results.py",)
+MEMORY = ("tests/stores/test_conformance.py", "-k", "memory-results or memory-watching")
+SQLITE = ("tests/stores/test_conformance.py", "-k", "sqlite-results or sqlite-watching")
+
+WATCHING_MUTANTS = [
+    Mutant(
+        "the queue alone says how long a finished job is kept",
+        "src/forebay/core/stamp.py",
+        "keep_for = max(self._keep_for, keep_for)",
+        "keep_for = self._keep_for",
+        MEMORY,
+    ),
+    Mutant(
+        "a job with a result that is kept goes the quick way of those that are not",
+        "src/forebay/store/sqlite/settling.py",
+        "if type(verdict) is not Ack or verdict.keep_for:",
+        "if type(verdict) is not Ack:",
+        SQLITE,
+    ),
+    Mutant(
+        "a result is kept that comes back as something else",
+        "src/forebay/work/results.py",
+        "        if path is not None:\n",
+        "        if path is not None and False:\n",
+        RESULTS,
+    ),
+    Mutant(
+        "types without a form in JSON are found out at run time",
+        "src/forebay/work/results.py",
+        "            if foreign is not None:\n",
+        "            if foreign is not None and False:\n",
+        RESULTS,
+    ),
+    Mutant(
+        "nobody is woken by the end of a job",
+        "src/forebay/store/memory/engine.py",
+        "        if self._watchers:\n            self._notify(event)\n",
+        "",
+        MEMORY,
+    ),
+    Mutant(
+        "requests that are known are told again",
+        "src/forebay/store/memory/watching.py",
+        "and (job_id, row.delivery) not in known",
+        "",
+        MEMORY,
+    ),
+]
