@@ -84,10 +84,31 @@ def test_a_redrive_moves_what_was_chosen(shop: Site, store: Store) -> None:
     assert (act.act, act.about, act.facts["filter"]) == ("redrive many", "7 jobs", {"queue": "mail", "state": "dead"})
 
 
+def test_dead_letters_are_purged_after_a_dry_run(shop: Site, store: Store) -> None:
+    before = states(store)
+    with visitor(shop, Role.OPERATOR) as operator:
+        links = operator.get("/ui/dead").values("href")
+        assert any("act=purge" in href and "cause" in href for href in links)
+        place = dry_run(operator, act="purge", queue="mail", rate=1_000)
+        page = operator.get(place).text
+        assert "10 jobs would be purged" in page
+        assert "cannot be undone" in page
+        assert states(store) == before
+        store.redrive([1])
+        operator.done(f"{place}/go")
+        until(lambda: "9 of 10 purged" in operator.get(place).text)
+    assert states(store)[State.DEAD] == 5
+    assert store.get([1])[0] is not None
+    (act,) = read_acts(store)[0]
+    assert (act.act, act.about) == ("purge many", "10 jobs")
+
+
 def test_a_cause_is_redriven_alone_and_shown_on_its_page(shop: Site, store: Store) -> None:
     with visitor(shop, Role.OPERATOR) as operator:
         links = [
-            href for href in operator.get("/ui/dead").values("href") if "/ui/moves/new" in href and "cause" in href
+            href
+            for href in operator.get("/ui/dead").values("href")
+            if "/ui/moves/new?state" in href and "cause" in href
         ]
         assert len(links) == 2
         fields = dict(parse_qsl(urlsplit(links[0]).query))

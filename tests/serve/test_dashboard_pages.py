@@ -20,7 +20,7 @@ from forebay.serve.actor import Role
 from forebay.serve.security.acts import read_acts
 from forebay.serve.settings import ServeSettings
 from forebay.store.open import open_store
-from forebay.store.protocol import Store, Want
+from forebay.store.protocol import Query, Store, Want
 from forebay.work.cron import Cron, Timetable
 from tests.serve.site import Serving, Site
 from tests.serve.visitor import Visitor, visitor
@@ -39,7 +39,7 @@ PAGES = (
     "/ui/logs/clicks",
     "/ui/logs/clicks?group=g",
 )
-OPERATING = ("/ui/moves/new?state=dead", "/ui/moves/new?queue=mail")
+OPERATING = ("/ui/moves/new?state=dead", "/ui/moves/new?queue=mail", "/ui/moves/new?state=dead&act=purge")
 RULING = ("/ui/acts", "/ui/keys")
 ACTS: tuple[tuple[str, dict[str, str]], ...] = (
     ("/ui/queues/mail/pause", {}),
@@ -48,6 +48,8 @@ ACTS: tuple[tuple[str, dict[str, str]], ...] = (
     ("/ui/jobs/1/cancel", {}),
     ("/ui/jobs/1/redrive", {}),
     ("/ui/moves", {"act": "cancel"}),
+    ("/ui/jobs/1/purge", {}),
+    ("/ui/schedules/night/run", {}),
     ("/ui/schedules/night/pause", {}),
     ("/ui/schedules/night/resume", {}),
     ("/ui/schedules/night/edit", {"rule": "5 5 * * *", "zone": "UTC"}),
@@ -256,6 +258,32 @@ def test_odd_pages_of_a_list_are_the_first(shop: Site) -> None:
             assert "hello" in viewer.get(f"/ui/jobs?before={before}").text
 
 
+def test_a_dead_letter_is_purged_and_says_so(shop: Site, store: Store) -> None:
+    with visitor(shop, Role.OPERATOR) as operator:
+        place = operator.done("/ui/jobs/3/purge")
+        page = operator.get(place).text
+        assert "It was purged." in page
+        assert "purged hello in mail" in page
+        assert "did=alive" in operator.done("/ui/jobs/1/purge")
+        operator.get("/ui/moves/new?act=odd", 422)
+    assert (store.get([3])[0], acts(store)) == (None, ["purge job 1", "purge job 3"])
+
+
+def test_a_schedule_is_run_now_also_while_it_is_paused(shop: Site, store: Store) -> None:
+    before = store.schedules()
+    with visitor(shop, Role.OPERATOR) as operator, visitor(shop, Role.OPERATOR, queues=["media"]) as foreign:
+        place = operator.done("/ui/schedules/night/run")
+        page = operator.get(place).text
+        assert "enqueued just now" in page
+        assert "report in mail" in page
+        assert store.schedules() == before
+        operator.done("/ui/schedules/night/pause")
+        operator.done("/ui/schedules/night/run")
+        assert foreign.post("/ui/schedules/night/run").status_code == 404
+    assert [job.payload for job in store.browse(Query(kind="report"), 0, 10).jobs] == [{"n": 1}] * 2
+    assert acts(store) == [f"{act} schedule schedule night" for act in ("run", "pause", "run")]
+
+
 def test_jobs_are_listed_newest_first(shop: Site) -> None:
     with visitor(shop, Role.VIEWER) as viewer:
         page = viewer.get("/ui/jobs").values("href")
@@ -292,7 +320,7 @@ def test_a_job_is_cancelled_and_redriven(shop: Site, store: Store) -> None:
         assert "did=redriven" in operator.done("/ui/jobs/3/redrive")
         assert "did=alive" in operator.done("/ui/jobs/3/redrive")
         assert "asked to stop" in operator.get("/ui/jobs/2?did=requested").text
-        assert "It lives again" in operator.get("/ui/jobs/3?did=redriven").text
+        assert "all its attempts again" in operator.get("/ui/jobs/3?did=redriven").text
         assert "evil" not in operator.get("/ui/jobs/3?did=evil").text
         assert operator.post("/ui/jobs/999/cancel").status_code == 404
     one, _, three, *_ = store.get([1, 2, 3])

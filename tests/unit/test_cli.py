@@ -15,7 +15,7 @@ from forebay.cli.reference import BEGIN, END, renewed
 from forebay.core.instant import seconds
 from forebay.core.outcome import DeadLetter, Failure
 from forebay.core.policy import AtMost, Bounded, InOrder, KeepFor, Until
-from forebay.serve.security.acts import read_acts
+from forebay.serve.security.acts import Act, read_acts
 from forebay.store.protocol import Query, Store
 from tests.answer import Answer, Run
 
@@ -61,6 +61,13 @@ def bury(count: int, queue: str = "default", error: str = "SmtpError", message: 
     store.settle([(lease, DeadLetter(Failure(error, message, TRACE))) for lease in leases])
     store.close()
     return [lease.job.id for lease in leases]
+
+
+def acts_of_store() -> list[Act]:
+    store = opened()
+    acts, _ = read_acts(store)
+    store.close()
+    return acts
 
 
 def test_without_a_command_it_helps_and_says_usage(run: Run) -> None:
@@ -440,7 +447,57 @@ def test_cancel_says_what_became_of_each(run: Run) -> None:
     answer = run("cancel", "1", "2", "9", "--json")
     assert answer.code == 1
     assert [line["answer"] for line in answer.json] == ["requested", "cancelled", "gone"]
-    assert "its worker is told" in run("cancel", "1").out
+    assert "its worker has been asked to stop" in run("cancel", "1").out
+
+
+def test_jobs_are_cancelled_by_a_filter_after_a_dry_run(run: Run) -> None:
+    ids = fill(*[Draft("news", n, "mail") for n in range(30)], Draft("bill", 1, "mail"), Draft("news", 1, "other"))
+    store = opened()
+    store.claim([Want("mail", 2)], "ada", seconds(30))
+    dry = run("cancel", "--queue", "mail", "--kind", "news", "--dry-run")
+    assert "would cancel 30 jobs; nothing was done" in dry.out
+    assert dry.out.count("news") == 20
+    assert run("cancel", "--kind", "news", "--limit", "7", "--dry-run", "--json").json[0]["would_cancel"] == 7
+    assert run("cancel", str(ids[3]), "999", "--dry-run", "--json").json == [{"would_cancel": 1, "ids": [ids[3]]}]
+    refused = run("cancel", "--queue", "mail", "--kind", "news")
+    assert (refused.code, "--yes" in refused.err) == (2, True)
+    assert store.backlog(["mail"])[0].depth == 31
+    answer = run("cancel", "--queue", "mail", "--kind", "news", "--yes", "--limit", "10")
+    assert answer.out == "cancelled: 8 jobs\nrunning and asked to stop: 2 jobs\n"
+    assert "--limit 10" in answer.err
+    assert run("cancel", "--queue", "mail", "--state", "ready", "--yes", "--json").json == [
+        {"cancelled": 21, "requested": 0, "gone": 0}
+    ]
+    assert [job.kind for job in store.browse(Query(queue="other"), 0, 9).jobs] == ["news"]
+    act = read_acts(store)[0][-1]
+    assert (act.act, act.about, act.facts["filter"]) == ("cancel many", "10 jobs", {"queue": "mail", "kind": "news"})
+    store.close()
+
+
+def test_a_cancel_is_for_ids_or_a_filter_or_all(run: Run) -> None:
+    (job_id,) = fill(Draft("news"))
+    for words in ((), (str(job_id), "--queue", "default"), ("--all", "--kind", "news"), (str(job_id), "--all")):
+        assert run("cancel", *words, "--yes").code == 2
+    assert run("cancel", "--all", "--yes").out == "cancelled: 1 job\n"
+    assert run("cancel", "--all", "--yes").out == "cancelled: 0 jobs\n"
+
+
+def test_dead_letters_are_purged_by_ids_and_by_filter(run: Run) -> None:
+    ids = bury(3) + bury(2, error="Timeout", message="slow") + bury(2, queue="media")
+    (alive,) = fill(Draft("news"))
+    dry = run("dlq", "purge", "--where", "timeout", "--dry-run")
+    assert "would forget 2 dead letters; nothing was done" in dry.out
+    assert dry.out.count("Timeout") == 2
+    assert run("dlq", "purge", "--where", "timeout", "--yes").out == "forgotten: 2 dead letters\n"
+    answer = run("dlq", "purge", str(ids[0]), str(alive), "--yes")
+    assert (answer.code, answer.out) == (1, "forgotten: 1 dead letter\n")
+    assert f"job {alive} is not dead" in answer.err
+    assert run("dlq", "purge", "--queue", "media", "--limit", "1", "--yes", "--json").json == [{"purged": 1}]
+    assert run("dlq", "purge", str(ids[1]), "--queue", "media", "--yes").code == 2
+    assert run("dlq", "purge", "--older-than", "1h", "--died-before", "1h", "--yes").code == 2
+    assert run("dlq", "purge", "--all", "--yes", "--json").json == [{"purged": 3}]
+    assert run("dlq", "ls", "--json").json == []
+    assert [act.act for act in acts_of_store()] == ["dlq purge"] * 4
 
 
 def test_dead_letters_are_listed_grouped_and_shown(run: Run) -> None:
@@ -577,6 +634,10 @@ def test_schedules_are_put_listed_paused_and_removed(run: Run) -> None:
     beat, nightly = run("cron", "ls", "--json").json
     assert (beat["words"].split(" (")[0], nightly["rule"]) == ("every 90 s", "30 1 * * * ; overlap=skip")
     assert "at 01:30 every day" in run("cron", "ls").out
+    assert "nightly is enqueued as job 1" in run("cron", "run", "nightly").out
+    assert run("cron", "run", "nightly", "--json").json == [{"name": "nightly", "job_id": 2, "duplicate": False}]
+    assert run("cron", "run", "never").code == 1
+    assert [job["kind"] for job in run("ls", "--json").json] == ["report", "report"]
     assert run("cron", "pause", "nightly").out == "nightly is paused\n"
     assert run("cron", "ls", "--json").json[1]["paused"] is True
     assert run("cron", "resume", "nightly", "--json").json[0]["paused"] is False

@@ -195,6 +195,7 @@ def test_every_verb_can_fail() -> None:
         lambda: store.overdue(1),
         lambda: store.cancel([1]),
         lambda: store.redrive([1]),
+        lambda: store.discard([1]),
         lambda: store.purge(State.DEAD, 0, 1),
         lambda: store.get([1]),
         lambda: store.browse(Query(), 0, 1),

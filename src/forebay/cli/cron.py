@@ -23,6 +23,7 @@ from forebay.core.words import iso, span, when
 from forebay.store.clock import SystemClock
 from forebay.store.protocol import Store
 from forebay.work.cron import NEVER, CatchUp, Cron, Timetable, describe, words_of
+from forebay.work.ticker import run_now
 
 
 def one_schedule(store: Store, name: str) -> Schedule:
@@ -128,6 +129,19 @@ def _resume(call: Call) -> int:
     return OK
 
 
+def _run(call: Call) -> int:
+    with _edited(call) as (store, schedules):
+        for schedule in schedules:
+            receipt = run_now(store, schedule)
+            noted(store, "cron run", schedule.name, job=receipt.id)
+            if call.screen.as_json:
+                call.screen.emit({"name": schedule.name, "job_id": receipt.id, "duplicate": receipt.duplicate})
+            else:
+                words = "a duplicate of" if receipt.duplicate else "enqueued as"
+                call.screen.say(f"{schedule.name} is {words} job {receipt.id}; see `forebay show {receipt.id}`")
+    return OK
+
+
 @contextmanager
 def _edited(call: Call) -> Iterator[tuple[Store, list[Schedule]]]:
     """All of them exist, or nothing is changed."""
@@ -171,7 +185,7 @@ def _next(call: Call) -> int:
 COMMANDS = (
     Group(
         "cron",
-        "look at schedules, edit and pause them",
+        "look at schedules; edit, pause and run them",
         (
             Command("ls", "list schedules and their next fires", _ls, "forebay cron ls\nforebay cron ls --json"),
             Command(
@@ -187,6 +201,13 @@ forebay cron put beat '@every 90s' heartbeat host=db1 --queue ops
             Command("rm", "remove schedules", _rm, "forebay cron rm nightly", _names),
             Command("pause", "stop schedules from firing", _pause, "forebay cron pause nightly", _names),
             Command("resume", "let schedules fire again, from now on", _resume, "forebay cron resume nightly", _names),
+            Command(
+                "run",
+                "enqueue the jobs of schedules now; their next fires stay as they are",
+                _run,
+                "forebay cron run nightly",
+                _names,
+            ),
             Command(
                 "next",
                 "say in words when a schedule or a rule fires next",

@@ -1,10 +1,9 @@
 """`dlq`: the dead letters. Look at them, group them by cause, give them their lives back, or forget them.
 
-Nothing is moved or forgotten without being named: `redrive` wants ids or a filter, `purge` wants an age and a yes.
+Nothing is moved or forgotten without being named: `redrive` and `purge` take ids or a filter, and `purge` a yes.
 """
 
 import re
-import sys
 from argparse import ArgumentParser
 from collections.abc import Iterator
 from itertools import islice
@@ -13,21 +12,19 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from forebay.cli.acts import noted
 from forebay.cli.command import Call, Command, Group, raw_argument
-from forebay.cli.exits import OK, USAGE, CommandFailed
-from forebay.cli.look import checked_names, job_table, matching, one_job, show_job
+from forebay.cli.exits import OK, CommandFailed
+from forebay.cli.look import job_table, matching, one_job, show_job
 from forebay.cli.picture import job_json
+from forebay.cli.purging import purge, purge_arguments
 from forebay.cli.redriving import filtered, filters, redrive, redrive_arguments
-from forebay.cli.screen import Progress
-from forebay.cli.words import count, job_id, length
+from forebay.cli.words import count, job_id
 from forebay.core.fingerprint import cause_of, fingerprint
-from forebay.core.instant import Instant, in_words, micros
+from forebay.core.instant import Instant
 from forebay.core.job import Job, State
-from forebay.core.limits import BATCH_MOST
-from forebay.core.words import iso, many, when
+from forebay.core.words import iso, when
 from forebay.redrive import Plan
-from forebay.store.protocol import Query, Store
+from forebay.store.protocol import Store
 
 _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
 
@@ -153,61 +150,6 @@ def _show(call: Call) -> int:
     return OK
 
 
-def _purge_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--older-than", type=length, required=True, metavar="LENGTH", help="only what died longer ago: 30d, 12h"
-    )
-    parser.add_argument("--queue", help="only of those that lie in this queue (default: all queues)")
-    parser.add_argument("--yes", action="store_true", help="do it without asking")
-    parser.add_argument("--dry-run", action="store_true", help="say how many, forget none")
-
-
-def _purge(call: Call) -> int:
-    with call.store() as store:
-        (queue,) = checked_names(queue=call.args.queue)
-        before = max(0, store.now() - micros(call.args.older_than))
-        dead = matching(store, Query(queue=queue, state=State.DEAD))
-        found = sum(1 for job in dead if job.finished_at is not None and job.finished_at < before)
-        where = "of all queues" if queue is None else f"in {queue}"
-        words = f"{many(found, 'dead letter')} {where}, older than {in_words(call.args.older_than)},"
-        if call.args.dry_run:
-            if call.screen.as_json:
-                call.screen.emit({"would_purge": found})
-            else:
-                call.screen.say(f"{words} would be forgotten; nothing was done")
-            return OK
-        if found and not call.args.yes:
-            _ask(f"{words} will be forgotten for ever. Go on? [y/N] ")
-        purged = _purged(call, store, before, found, queue)
-        noted(store, "dlq purge", "dead letters", purged=purged, before=before, queue=queue)
-    if call.screen.as_json:
-        call.screen.emit({"purged": purged})
-    else:
-        call.screen.say(f"forgotten: {many(purged, 'dead letter')}")
-    return OK
-
-
-def _ask(question: str) -> None:
-    if not sys.stdin.isatty():
-        raise CommandFailed("purge forgets for ever and nobody is here to ask; say --yes, or try --dry-run", USAGE)
-    sys.stderr.write(question)
-    sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise CommandFailed("nothing was forgotten")
-
-
-def _purged(call: Call, store: Store, before: Instant, found: int, queue: str | None) -> int:
-    progress = Progress(call.screen, "purge", found)
-    total = 0
-    try:
-        while gone := store.purge(State.DEAD, before, BATCH_MOST, queue):
-            total += gone
-            progress.show(total, f"{total:,}")
-    finally:
-        progress.close()
-    return total
-
-
 COMMANDS = (
     Group(
         "dlq",
@@ -248,14 +190,15 @@ forebay dlq redrive --all
             ),
             Command(
                 "purge",
-                "forget old dead letters for ever",
-                _purge,
+                "forget dead letters for ever: by ids, by a filter, or old ones",
+                purge,
                 """
+forebay dlq purge 41 42
 forebay dlq purge --older-than 30d --dry-run
 forebay dlq purge --older-than 7d --queue mail
-forebay dlq purge --older-than 30d --yes
+forebay dlq purge --kind newsletter --where BadAddress --yes
 """,
-                _purge_arguments,
+                purge_arguments,
             ),
         ),
     ),

@@ -1,21 +1,19 @@
-"""`enqueue` and `cancel`: work in, work out. An enqueue prints the job's id alone, so that scripts can keep it."""
+"""`enqueue`: add jobs. It prints the id of the job alone, so that scripts can keep it."""
 
 import sys
 from argparse import ArgumentParser
 from typing import Any
 
-from forebay.cli.acts import noted
 from forebay.cli.bulk import enqueue_file
 from forebay.cli.command import Call, Command
-from forebay.cli.exits import FAILED, OK
+from forebay.cli.exits import OK
 from forebay.cli.target import load, opened_by
-from forebay.cli.words import count, job_id, json_of, length, moment, payload_of
+from forebay.cli.words import count, json_of, length, moment, payload_of
 from forebay.core.errors import Invalid
 from forebay.core.instant import Instant, micros
 from forebay.core.job import Draft
-from forebay.core.limits import BATCH_MOST
 from forebay.core.payload import Json
-from forebay.store.protocol import CancelAnswer, Receipt
+from forebay.store.protocol import Receipt
 from forebay.work.handler import Handler
 from forebay.work.signature import PayloadMismatch
 
@@ -99,32 +97,6 @@ def _told(call: Call, receipt: Receipt) -> int:
     return OK
 
 
-def _cancel_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("ids", metavar="ID", type=job_id, nargs="+", help="ids, as `forebay ls` shows them")
-
-
-def _cancel(call: Call) -> int:
-    meanings = {
-        CancelAnswer.CANCELLED: "cancelled, it will not run",
-        CancelAnswer.REQUESTED: "it runs; its worker is told at the next heartbeat",
-        CancelAnswer.GONE: "unknown, or already ended",
-    }
-    ids: list[int] = call.args.ids
-    with call.store() as store:
-        answers = [
-            answer
-            for start in range(0, len(ids), BATCH_MOST)
-            for answer in store.cancel(ids[start : start + BATCH_MOST])
-        ]
-        noted(store, "cancel", "jobs", ids=ids[:100], count=len(ids))
-    for number, answer in zip(ids, answers, strict=True):
-        if call.screen.as_json:
-            call.screen.emit({"id": number, "answer": answer.value})
-        else:
-            call.screen.say(f"{number}  {meanings[answer]}")
-    return FAILED if CancelAnswer.GONE in answers else OK
-
-
 COMMANDS = (
     Command(
         "enqueue",
@@ -138,15 +110,5 @@ forebay enqueue send_email to=ada --app app:fb      # checked against the functi
 forebay enqueue --file jobs.ndjson                  # {"kind": "resize", "payload": {"image": 7}} a line
 """,
         _enqueue_arguments,
-    ),
-    Command(
-        "cancel",
-        "cancel jobs; one that runs is asked to stop",
-        _cancel,
-        """
-forebay cancel 41
-forebay cancel 41 42 43 --json
-""",
-        _cancel_arguments,
     ),
 )

@@ -66,7 +66,7 @@ def redrive(call: Call) -> int:
         if bool(args.ids) == (plan.filtered or args.all):
             reason, way_out = "it wants ids or a filter, one of the two", "give ids, a filter such as --queue, or --all"
             raise Invalid("redrive", reason, way_out)
-        jobs = _named(store, args.ids[: args.limit]) if args.ids else chosen(store, plan)
+        jobs = named_dead(store, args.ids[: args.limit]) if args.ids else chosen(store, plan)
         if args.dry_run:
             return _would(call, jobs, store.now())
         course = _carried(call, store, Course(plan, [job.id for job in jobs]))
@@ -89,7 +89,7 @@ def _plan(args: Any, now: Instant) -> Plan:
     )
 
 
-def _named(store: Store, ids: list[int]) -> list[Job]:
+def named_dead(store: Store, ids: list[int]) -> list[Job]:
     """Those of these that are dead."""
     return [
         job

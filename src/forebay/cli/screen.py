@@ -13,6 +13,7 @@ from unicodedata import combining, east_asian_width
 
 import msgspec
 
+from forebay.cli.exits import USAGE, CommandFailed
 from forebay.work.console import clean, is_terminal, painted, shows_colours
 
 STATE_COLOURS: Final = {
@@ -137,3 +138,13 @@ class Progress:
         if self._live:
             self._stream.write("\r\033[K")
             self._stream.flush()
+
+
+def confirm(question: str, command: str, otherwise: str) -> None:
+    """Go on only if somebody at a terminal says so; scripts say --yes."""
+    if not sys.stdin.isatty():
+        raise CommandFailed(f"{command} wants a yes and nobody is here to ask; say --yes, or try --dry-run", USAGE)
+    sys.stderr.write(question)
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise CommandFailed(otherwise)

@@ -250,6 +250,9 @@ class Store(Log, Protocol):
     def purge(self, state: State, before: Instant, limit: int, queue: str | None = None) -> int:
         """Forget finished jobs that ended before the instant, of all queues or those that lie in one; how many."""
 
+    def discard(self, ids: Sequence[int]) -> list[int]:
+        """Forget those of these jobs that are dead, wherever they lie; returns the ids that this call removed."""
+
     def get(self, ids: Sequence[int]) -> list[Job | None]: ...
 
     def browse(self, query: Query, after: int, limit: int) -> Page: ...

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from forebay.core.errors import Invalid, KeyConflict, QueueFull
 from forebay.core.instant import Instant
 from forebay.core.schedule import Schedule
-from forebay.store.protocol import Store
+from forebay.store.protocol import Receipt, Store
 from forebay.work.cron import NEVER, Timetable, due
 
 _log = logging.getLogger("forebay.work")
@@ -86,6 +86,11 @@ class Ticker:
             return False
         job = self._store.get([current.last_job])[0]
         return job is not None and not job.state.terminal
+
+
+def run_now(store: Store, schedule: Schedule) -> Receipt:
+    """Enqueue the schedule's job at once, paused or not. Its slots and its last job stay what they are."""
+    return store.enqueue([replace(schedule.draft, run_at=None, delay=0)])[0]
 
 
 @lru_cache(maxsize=1_024)

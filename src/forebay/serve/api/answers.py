@@ -154,6 +154,35 @@ class Redriven(Struct, frozen=True):
     stopped: str | None = None
 
 
+class Purged(Struct, frozen=True):
+    """`next` null: there are no more; else go on with `after=next`. `looked_at`: how many dead letters were read.
+
+    `ids` are those that were forgotten, or would be.
+    """
+
+    purged: Count
+    ids: list[int]
+    looked_at: Count
+    dry_run: bool
+    next: int | None
+
+
+class CancelledMany(Struct, frozen=True):
+    """`next` null: there are no more; else go on with `after=next`. `looked_at`: how many jobs were read.
+
+    cancelled  they will not run;  requested: they run, and their workers are told to stop;  gone: they ended meanwhile
+    ids        those that were chosen, in this order
+    """
+
+    cancelled: Count
+    requested: Count
+    gone: Count
+    ids: list[int]
+    looked_at: Count
+    dry_run: bool
+    next: int | None
+
+
 class CauseView(Struct, frozen=True):
     """What killed jobs of one kind in one queue. `message` is without particulars, `example` the newest of them."""
 
@@ -251,6 +280,15 @@ class ScheduleView(Struct, frozen=True):
     queue: str
     tenant: str | None
     payload: Raw
+
+
+class ScheduleRun(Struct, frozen=True):
+    """The job that a schedule was made to enqueue. `duplicate`: its idempotency key was seen before."""
+
+    name: str
+    job_id: int
+    duplicate: bool
+    copies: tuple[int, ...] = ()
 
 
 class Schedules(Struct, frozen=True):

@@ -35,6 +35,7 @@ Moment = Annotated[datetime, Meta(tz=True, description="ISO 8601 with a zone, up
 Seconds = Annotated[float, Meta(ge=0, le=SPAN_MOST.total_seconds(), description="seconds")]
 Lives = Annotated[int, Meta(ge=1, le=ATTEMPTS_MOST)]
 Offset = Annotated[int, Meta(ge=-1, le=2**63 - 1)]
+JobNumber = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 LeaseSeconds = Annotated[float, Meta(ge=0.001, le=LEASE_MOST.total_seconds(), description="seconds")]
 
 
@@ -160,6 +161,50 @@ class Redrive(Struct, frozen=True, forbid_unknown_fields=True):
     patch: dict[str, Any] | None = None
     stop_at: Annotated[float, Meta(ge=0, le=1)] | None = None
     stop_after: Annotated[int, Meta(ge=1, le=BATCH_MOST)] = 20
+
+
+class Purge(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which dead letters are forgotten: those with these `ids`, those that match a filter, or `all`.
+
+    A call forgets at most `limit`; go on with `after`: the answer's `next`. Quarantined ones are forgotten like others.
+
+    where        only whose last error holds this text, in any case
+    fingerprint  only what died of this, as `GET /dlq/causes` names it
+    died_before  only what died before this moment
+    dry_run      say which, forget none
+    """
+
+    ids: Annotated[list[JobNumber], Meta(min_length=1, max_length=BATCH_MOST)] | None = None
+    queue: Name | None = None
+    kind: Name | None = None
+    tenant: Name | None = None
+    subject: Text | None = None
+    where: Annotated[str, Meta(min_length=1, max_length=TEXT_LENGTH)] | None = None
+    fingerprint: Annotated[str, Meta(min_length=1, max_length=TEXT_LENGTH)] | None = None
+    died_before: Moment | None = None
+    all: bool = False
+    limit: Annotated[int, Meta(ge=1, le=BATCH_MOST)] = 100
+    after: JobNumber = 0
+    dry_run: bool = False
+
+
+class CancelMany(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which jobs are cancelled: those that match the filter and have not ended, or `all` of them.
+
+    A call cancels at most `limit`; go on with `after`: the answer's `next`.
+
+    dry_run  say which, cancel none
+    """
+
+    queue: Name | None = None
+    state: Literal["waiting", "ready", "running"] | None = None
+    kind: Name | None = None
+    tenant: Name | None = None
+    subject: Text | None = None
+    all: bool = False
+    limit: Annotated[int, Meta(ge=1, le=BATCH_MOST)] = 100
+    after: JobNumber = 0
+    dry_run: bool = False
 
 
 class SetGate(Struct, frozen=True, forbid_unknown_fields=True):

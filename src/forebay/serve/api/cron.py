@@ -16,7 +16,7 @@ from forebay.core.job import Draft
 from forebay.core.payload import encode_payload
 from forebay.core.schedule import Schedule
 from forebay.serve.actor import Actor, Role
-from forebay.serve.api.answers import Schedules, ScheduleView, moment
+from forebay.serve.api.answers import ScheduleRun, Schedules, ScheduleView, moment
 from forebay.serve.api.bodies import NAME_PATTERN, PutSchedule, json_of
 from forebay.serve.api.describe import described
 from forebay.serve.api.exchange import Answer, body_of, sees_plainly
@@ -25,7 +25,9 @@ from forebay.serve.problems import absent
 from forebay.serve.security.acts import record_act
 from forebay.serve.security.door import need
 from forebay.serve.security.redact import redact
+from forebay.store.protocol import Receipt
 from forebay.work.cron import NEVER, CatchUp, Cron, Timetable, words_of
+from forebay.work.ticker import run_now
 
 router = APIRouter(tags=["schedules"])
 
@@ -115,6 +117,16 @@ async def resume(request: Request, actor: Annotated[Actor, need(Role.OPERATOR)],
     await ground.call(ground.store.put_schedule, moving)
     await record_act(ground, actor, "cron resume", name)
     return Answer(_view(actor, moving, now))
+
+
+@router.post("/cron/{name}/run", **described(ScheduleRun, status=202, problems=(404,)))
+async def run(request: Request, actor: Annotated[Actor, need(Role.OPERATOR)], name: ScheduleName) -> Response:
+    """Enqueue its job now, also while it is paused; its next fires stay as they are."""
+    ground: Ground = request.app.state.ground
+    schedule, _ = await _seen(ground, actor, name)
+    receipt: Receipt = await ground.call(run_now, ground.store, schedule)
+    await record_act(ground, actor, "cron run", name, job=receipt.id, queue=schedule.draft.queue)
+    return Answer(ScheduleRun(name, receipt.id, receipt.duplicate, receipt.copies), 202)
 
 
 def _known(ground: Ground) -> tuple[list[Schedule], Instant]:

@@ -1,4 +1,4 @@
-"""Dead letters: look at them, give one its lives back, or many that match a filter, slowly where that is wanted.
+"""Dead letters: look at them, give them their attempts back or forget them, one by its id or many by a filter.
 
 A redrive is bounded per call and goes by ids: its answer says where to go on, and a job that dies again at once lies
 behind that place, so it is not moved twice.
@@ -13,15 +13,17 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 from msgspec.structs import replace
 
+from forebay.core.errors import Invalid
 from forebay.core.fingerprint import cause_of, fingerprint_of
+from forebay.core.instant import from_datetime
 from forebay.core.job import Job, State
 from forebay.core.limits import BATCH_MOST
 from forebay.redrive import Course, Plan, picked
 from forebay.serve.actor import Actor, Role
-from forebay.serve.api.answers import Causes, CauseView, JobPage, JobView, Redriven, Requeued
-from forebay.serve.api.bodies import Redrive
+from forebay.serve.api.answers import Causes, CauseView, JobPage, JobView, Purged, Redriven, Requeued
+from forebay.serve.api.bodies import Purge, Redrive
 from forebay.serve.api.describe import described
-from forebay.serve.api.exchange import Answer, body_of, picture, pictured, seen_job, sees_plainly
+from forebay.serve.api.exchange import Answer, body_of, picture, pictured, seen_job, sees, sees_plainly
 from forebay.serve.api.finding import LOOKED_MOST, find
 from forebay.serve.api.jobs import After, JobId, Limit, NameFilter, TextFilter
 from forebay.serve.ground import Ground
@@ -34,10 +36,14 @@ from forebay.store.protocol import Query as Wanted
 router = APIRouter(tags=["dead letters"])
 
 _redrive: Final = msgspec.json.Decoder(Redrive)
+_purge: Final = msgspec.json.Decoder(Purge)
+_TRIES: Final = 3
 _PACED_MOST: Final = 10.0
 """Seconds that one call may take to keep a rate."""
 
 _SENT: Final = {"queue": "mail", "where": "SMTPAuth", "limit": 100, "rate": 20, "dry_run": True}
+_PURGE_SENT: Final = {"queue": "mail", "where": "BadAddress", "limit": 100, "dry_run": True}
+_PURGED: Final = {"purged": 2, "ids": [41, 57], "looked_at": 2, "dry_run": False, "next": None}
 _REDRIVEN: Final = {"redriven": 2, "ids": [41, 57], "looked_at": 2, "dry_run": False, "next": None, "stopped": None}
 
 
@@ -121,11 +127,73 @@ async def requeue(request: Request, actor: Annotated[Actor, need(Role.OPERATOR)]
     """Give a dead letter all its lives back; its past errors stay."""
     ground: Ground = request.app.state.ground
     job = await seen_job(ground, actor, job_id)
-    moved = await ground.call(ground.store.redrive, [job_id])
-    if not moved:
-        raise Problem(409, "not-dead", "The job is not dead", f"job {job_id} is {job.state.value}")
+    await ground.call(_moved, ground, ground.store.redrive, job)
     await record_act(ground, actor, "dlq redrive", "dead letters", moved=1, ids=[job_id], queue=job.queue)
     return Answer(Requeued(job_id, "requeued"))
+
+
+@router.delete("/dlq/{job_id}", **described(status=204, problems=(404, 409)))
+async def forget(request: Request, actor: Annotated[Actor, need(Role.OPERATOR)], job_id: JobId) -> Response:
+    """Forget one dead letter for ever."""
+    ground: Ground = request.app.state.ground
+    job = await seen_job(ground, actor, job_id)
+    await ground.call(_moved, ground, ground.store.discard, job)
+    await record_act(ground, actor, "dlq purge", "dead letters", purged=1, ids=[job_id], queue=job.queue)
+    return Response(status_code=204)
+
+
+def _moved(ground: Ground, verb: Callable[[list[int]], list[int]], job: Job) -> None:
+    """Do it to a dead job, or say what the job is now: another operator may have been quicker, and it may die again."""
+    for _ in range(_TRIES):
+        if verb([job.id]):
+            return
+        found = ground.store.get([job.id])[0]
+        if found is None:
+            raise Problem(409, "not-dead", "The job is not dead", f"job {job.id} is gone: it ended, or was purged")
+        if found.state is not State.DEAD:
+            raise Problem(409, "not-dead", "The job is not dead", f"job {job.id} is {found.state.value}")
+    detail = f"job {job.id} was moved by others {_TRIES} times meanwhile"
+    raise Problem(409, "not-dead", "The job is not dead", detail)
+
+
+@router.post("/dlq/purge", **described(Purged, example=_PURGED, body=Purge, sent=_PURGE_SENT))
+async def purge(request: Request, actor: Annotated[Actor, need(Role.OPERATOR)]) -> Response:
+    """Forget dead letters for ever: by their ids, or those that match, at most `limit` in a call."""
+    ground: Ground = request.app.state.ground
+    asked = await body_of(request, _purge, ground.settings.body_most)
+    died_before = None if asked.died_before is None else from_datetime(asked.died_before)
+    names = ("queue", "kind", "tenant", "subject", "fingerprint")
+    given = {name: value for name in names if (value := getattr(asked, name)) is not None}
+    plan = Plan(**given, died_before=died_before, quarantined=True)
+    if (asked.ids is not None) + (plan.filtered or asked.where is not None) + asked.all != 1:
+        reason = "it takes ids, a filter or all: one of the three"
+        raise Invalid("purge", reason, 'send {"ids": [41]}, {"queue": "mail"} or {"all": true}')
+    if asked.ids is not None:
+        dead = await ground.call(_dead_of, ground, actor, asked.ids)
+        looked_at, place = len(asked.ids), None
+    else:
+        readable = _fits(actor, asked.where)
+        found, looked_at, place = await ground.call(
+            find,
+            ground.store,
+            actor,
+            plan.query,
+            asked.after,
+            asked.limit,
+            lambda job: plan.fits(job) and readable(job),
+        )
+        dead = [job.id for job in found]
+    if asked.dry_run or not dead:
+        return Answer(Purged(len(dead), dead, looked_at, asked.dry_run, place))
+    gone = await ground.call(ground.store.discard, dead)
+    facts = given | {"where": asked.where, "died_before": died_before, "all": asked.all}
+    await record_act(ground, actor, "dlq purge", "dead letters", purged=len(gone), ids=gone[:100], asked=facts)
+    return Answer(Purged(len(gone), gone, looked_at, False, place))
+
+
+def _dead_of(ground: Ground, actor: Actor, ids: list[int]) -> list[int]:
+    """Those of these that are dead and within the actor's reach; of the others nothing is said."""
+    return [job.id for job in ground.store.get(ids) if job is not None and job.state is State.DEAD and sees(actor, job)]
 
 
 @router.post("/dlq/redrive", **described(Redriven, example=_REDRIVEN, body=Redrive, sent=_SENT))

@@ -16,8 +16,8 @@ from forebay.core.job import Draft, Job, State
 from forebay.core.spec import QueueSpec
 from forebay.explain import place_of, reasons
 from forebay.serve.actor import Actor, Role
-from forebay.serve.api.answers import Accepted, Cancelled, Explained, JobPage, JobView, StateName
-from forebay.serve.api.bodies import NAME_PATTERN, NewJob
+from forebay.serve.api.answers import Accepted, Cancelled, CancelledMany, Explained, JobPage, JobView, StateName
+from forebay.serve.api.bodies import NAME_PATTERN, CancelMany, NewJob
 from forebay.serve.api.describe import described
 from forebay.serve.api.exchange import Answer, body_of, gone, picture, pictured, seen_job, sees, sees_plainly
 from forebay.serve.api.finding import find
@@ -41,6 +41,17 @@ After = Annotated[int, Query(ge=0, le=2**63 - 1)]
 Limit = Annotated[int, Query(ge=1, le=PAGE_MOST)]
 
 _new_job: Final = msgspec.json.Decoder(NewJob)
+_cancel_many: Final = msgspec.json.Decoder(CancelMany)
+_CANCEL_SENT: Final = {"queue": "mail", "kind": "newsletter", "limit": 100, "dry_run": True}
+_CANCELLED_MANY: Final = {
+    "cancelled": 1,
+    "requested": 1,
+    "gone": 0,
+    "ids": [41, 57],
+    "looked_at": 2,
+    "dry_run": False,
+    "next": None,
+}
 _SENT: Final = {"kind": "send_email", "payload": {"to": "ada@example.com"}, "queue": "mail", "key": "email-42"}
 _ACCEPTED: Final = {"job_id": 41, "status": "accepted", "duplicate": False, "merged": False, "durable": True}
 
@@ -140,6 +151,28 @@ async def cancel(
     answer = (await ground.call(ground.store.cancel, [job_id]))[0]
     await record_act(ground, actor, "cancel", "jobs", ids=[job_id], queue=job.queue, answer=answer.value)
     return Answer(Cancelled(job_id, answer.value))
+
+
+@router.post("/jobs/cancel", **described(CancelledMany, example=_CANCELLED_MANY, body=CancelMany, sent=_CANCEL_SENT))
+async def cancel_many(request: Request, actor: Annotated[Actor, need(Role.OPERATOR)]) -> Response:
+    """Cancel the jobs that match and have not ended, `limit` at most; go on with `after` until `next` is null."""
+    ground: Ground = request.app.state.ground
+    asked = await body_of(request, _cancel_many, ground.settings.body_most)
+    names = ("queue", "state", "kind", "tenant", "subject")
+    given = {name: value for name in names if (value := getattr(asked, name)) is not None}
+    if bool(given) == asked.all:
+        raise Invalid("cancel", "it takes a filter or all: one of the two", 'send {"queue": "mail"} or {"all": true}')
+    query = Wanted(asked.queue, asked.state and State(asked.state), asked.kind, asked.tenant, asked.subject)
+    found, looked_at, place = await ground.call(
+        find, ground.store, actor, query, asked.after, asked.limit, lambda job: not job.state.terminal
+    )
+    ids = [job.id for job in found]
+    if asked.dry_run or not ids:
+        return Answer(CancelledMany(0, 0, 0, ids, looked_at, asked.dry_run, place))
+    answers = [answer.value for answer in await ground.call(ground.store.cancel, ids)]
+    counts = {word: answers.count(word) for word in ("cancelled", "requested", "gone")}
+    await record_act(ground, actor, "cancel many", f"{len(ids)} jobs", ids=ids[:100], filter=given, answers=counts)
+    return Answer(CancelledMany(**counts, ids=ids, looked_at=looked_at, dry_run=False, next=place))
 
 
 @router.get("/jobs/{job_id}/explain", **described(Explained, problems=(404,)))

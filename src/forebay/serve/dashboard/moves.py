@@ -1,8 +1,8 @@
-"""Moves: an operator's act on all jobs that match a filter. First the dry run, then the word, then a pace.
+"""Moves: an operator's action on all jobs that match a filter. First the dry run, then the word, then a pace.
 
     choosing   jobs that match are looked for, up to a bound; nothing is changed
     chosen     how many, and a sample; it waits for the operator's word
-    moving     cancelled or redriven at the pace that was asked for, each step in one call of the store
+    moving     cancelled, redriven or purged at the pace that was asked for, each step in one call of the store
     done · stopped · failed
 
 What moves is what was chosen, so that a job which dies again is not moved twice. A move lives in the server process
@@ -29,7 +29,7 @@ from forebay.store.protocol import CancelAnswer, Store
 
 _log = logging.getLogger("forebay.serve")
 
-Act: TypeAlias = Literal["cancel", "redrive"]
+Act: TypeAlias = Literal["cancel", "redrive", "purge"]
 Phase: TypeAlias = Literal["choosing", "chosen", "moving", "done", "stopped", "failed"]
 
 MOVES_MOST: Final = 20
@@ -161,9 +161,11 @@ class Moves:
 
 
 def _movable(job: Job, move: Move) -> bool:
-    """Who took its holder along stays dead unless the move names what killed it."""
+    """A job whose worker died with it is not redriven unless the move names what killed it."""
     if move.act == "cancel":
         return not job.state.terminal
+    if move.act == "purge":
+        return job.state is State.DEAD
     return job.state is State.DEAD and (not job.suspect or move.wanted.cause is not None)
 
 
@@ -171,4 +173,6 @@ def _step(store: Store, move: Move, ids: list[int]) -> int:
     """How many of these were moved; what changed meanwhile is left alone."""
     if move.act == "cancel":
         return sum(answer is not CancelAnswer.GONE for answer in store.cancel(ids))
+    if move.act == "purge":
+        return len(store.discard(ids))
     return len(redrive.move(store, redrive.Plan(patch=move.patch), ids))

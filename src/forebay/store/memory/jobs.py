@@ -225,6 +225,19 @@ class JobVerbs(Engine):
         self._settle_down(lsn)
         return len(ids)
 
+    def discard(self, ids: Sequence[int]) -> list[int]:
+        check_ids("discard", ids)
+        with self._lock:
+            now = self._begin()
+            rows = self._facts.rows
+            dead = [each for each in dict.fromkeys(ids) if each in rows and rows[each].state is State.DEAD]
+            if dead:
+                self._purge(dead, now)
+                self._tend(now)
+            lsn = self._lsn
+        self._settle_down(lsn)
+        return dead
+
     def _enqueue_now(self, drafts: Sequence[Draft]) -> list[Receipt]:
         with self._lock:
             now = self._begin()

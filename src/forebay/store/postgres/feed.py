@@ -11,17 +11,17 @@ from uuid import uuid4
 
 from forebay.core.instant import micros
 from forebay.core.job import Draft
-from forebay.core.limits import BATCH_MOST
+from forebay.core.limits import BATCH_MOST, ID_MOST
 from forebay.core.names import check_text
 from forebay.store.brokers import in_parts
-from forebay.store.checks import check_batch
+from forebay.store.checks import check_batch, check_ids
 from forebay.store.feeding import FEED_KEPT, Place, check_feed
 from forebay.store.places import DEAD
 from forebay.store.postgres.base import Restart, Turn
 from forebay.store.postgres.bulk import Bulk
 from forebay.store.postgres.connect import Connection
 from forebay.store.postgres.intake import accept
-from forebay.store.postgres.tend import forget
+from forebay.store.postgres.tend import forget, tend
 from forebay.store.protocol import Receipt, Tally
 
 _PLACE: Final = "SELECT batch, taken, digest FROM forebay.feed WHERE source = %s"
@@ -73,6 +73,11 @@ class Feed(Bulk):
             self._copy_on(connection, drafts, queues, uuid4())
         return Tally(len(drafts))
 
+    def discard(self, ids: Sequence[int]) -> list[int]:
+        check_ids("discard", ids)
+        known = [job_id for job_id in dict.fromkeys(ids) if 0 < job_id <= ID_MOST]
+        return self._write(partial(_discard, known), gated=True) if known else []
+
     def mend(self, pairs: Sequence[tuple[int, Draft]]) -> list[Receipt | None]:
         check_batch("mend", len(pairs))
         return self._write(partial(_mend, pairs), gated=True)
@@ -106,3 +111,13 @@ def _mend(pairs: Sequence[tuple[int, Draft]], turn: Turn) -> list[Receipt | None
     if ids:
         turn.scribe.tell("mend")
     return [receipts.pop(job_id, None) for job_id, _ in pairs]
+
+
+def _discard(ids: Sequence[int], turn: Turn) -> list[int]:
+    dead = {columns[0]: columns for columns in turn.fetch(_DEAD, (list(ids),))}
+    if dead:
+        forget(turn, list(dead.values()))
+        turn.scribe.tell("purge")
+    if turn.gated:
+        tend(turn)
+    return [job_id for job_id in ids if job_id in dead]

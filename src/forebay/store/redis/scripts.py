@@ -25,6 +25,7 @@ _NEEDS: Final[dict[str, tuple[str, ...]]] = {
     "cancel": _MOVING,
     "claim": (*_MOVING, "readers", "claims"),
     "commit": _LOGS,
+    "discard": _MOVING,
     "disown": _LOGS,
     "drop_schedule": _MOVING,
     "ended": _READING,

@@ -68,6 +68,10 @@ class Settling(Claims):
         purged: int = self._call("purge", STATES.index(state), before, limit, queue or "", tokened=True)
         return purged
 
+    def discard(self, ids: Sequence[int]) -> list[int]:
+        check_ids("discard", ids)
+        return [int(each) for each in self._call("discard", packed(sids(ids)), tokened=True)]
+
 
 def check_settlements(settlements: Sequence[Settlement]) -> None:
     check_batch("settle", len(settlements))

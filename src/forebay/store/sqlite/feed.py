@@ -7,14 +7,14 @@ from forebay.core.instant import micros
 from forebay.core.job import Draft
 from forebay.core.names import check_text
 from forebay.store.brokers import any_new
-from forebay.store.checks import check_batch
+from forebay.store.checks import check_batch, check_ids
 from forebay.store.feeding import FEED_KEPT, Place, check_feed
 from forebay.store.places import DEAD
 from forebay.store.protocol import Receipt, Tally
 from forebay.store.sqlite.intake import accept
 from forebay.store.sqlite.ledger import LedgerVerbs
 from forebay.store.sqlite.row import id_list
-from forebay.store.sqlite.tend import forget
+from forebay.store.sqlite.tend import forget, tend
 from forebay.store.sqlite.turn import Turn
 
 _SWEEP_MOST: Final = 2
@@ -40,6 +40,10 @@ class Feed(LedgerVerbs):
     def feed(self, source: str, before: Place | None, after: Place, drafts: Sequence[Draft]) -> Tally | None:
         source = check_feed(source, drafts)
         return self._write(lambda turn: _feed(turn, source, before, after, drafts))
+
+    def discard(self, ids: Sequence[int]) -> list[int]:
+        check_ids("discard", ids)
+        return self._write(lambda turn: _discard(turn, ids))
 
     def mend(self, pairs: Sequence[tuple[int, Draft]]) -> list[Receipt | None]:
         check_batch("mend", len(pairs))
@@ -67,3 +71,14 @@ def _mend(turn: Turn, pairs: Sequence[tuple[int, Draft]]) -> list[Receipt | None
     if ids and turn.scribe is not None:
         turn.scribe.tell("mend")
     return [receipts.pop(job_id, None) for job_id, _ in pairs]
+
+
+def _discard(turn: Turn, ids: Sequence[int]) -> list[int]:
+    dead = {columns[0]: columns for columns in turn.connection.execute(_DEAD, (id_list(ids),)).fetchall()}
+    if dead:
+        forget(turn, list(dead.values()))
+        if turn.scribe is not None:
+            turn.scribe.tell("purge")
+    if turn.gated:
+        tend(turn)
+    return [job_id for job_id in dict.fromkeys(ids) if job_id in dead]

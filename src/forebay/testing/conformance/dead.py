@@ -4,7 +4,7 @@ from forebay.core.instant import hours
 from forebay.core.job import State
 from forebay.core.lease import Settled
 from forebay.core.outcome import Failed, Withdrawn
-from forebay.core.policy import AtMost, KeepFor
+from forebay.core.policy import AtMost, InOrder, KeepFor
 from forebay.store.protocol import CancelAnswer
 from forebay.testing.conformance.case import Need, case, case_if
 from forebay.testing.conformance.harness import ERROR, LONG, SECOND, Harness
@@ -52,6 +52,48 @@ def a_redriven_job_can_be_done(h: Harness) -> None:
     assert h.drain() == [job_id]
     assert h.backlog().dead == 0
     h.nothing_left()
+
+
+@case
+def dead_letters_are_discarded_by_their_ids(h: Harness) -> None:
+    first, second, third = (h.dead() for _ in range(3))
+    assert h.store.discard([third, first, third, 10**9]) == [third, first]
+    assert [job.id for job in h.jobs(state=State.DEAD)] == [second]
+    assert h.backlog().dead == 1
+    assert h.store.get([first]) == [None]
+    assert h.store.redrive([first]) == []
+    assert h.store.discard([first, third]) == []
+
+
+@case
+def only_dead_jobs_are_discarded(h: Harness) -> None:
+    h.spec(retention=KeepFor(hours(1)))
+    done, running, ready, waiting = h.one(), h.one(), h.one(), h.one(delay=3_600 * SECOND)
+    h.ack(h.take())
+    h.take()
+    cancelled = h.one()
+    h.store.cancel([cancelled])
+    with h.unchanged():
+        assert h.store.discard([done, running, ready, waiting, cancelled]) == []
+
+
+@case
+def a_discarded_head_of_a_line_lets_the_next_one_pass(h: Harness) -> None:
+    h.spec(eligibility=InOrder(dead_head="block"))
+    dead = h.one(subject="s")
+    following = h.one(subject="s")
+    h.bury(h.take())
+    assert h.claim() == []
+    assert h.store.discard([dead]) == [dead]
+    assert h.take().job.id == following
+
+
+@case
+def two_who_discard_at_once_remove_each_dead_letter_once(h: Harness) -> None:
+    ids = [h.dead() for _ in range(10)]
+    moved = answers(race(4, lambda _: h.store.discard(ids)))
+    assert sorted(job_id for each in moved for job_id in each) == sorted(ids)
+    assert h.backlog().dead == 0
 
 
 @case

@@ -228,7 +228,9 @@ def a_cancel_tells_who_ended_and_who_was_asked_once(h: Harness) -> None:
 
 @case_if(Need.DURABLE)
 def a_redrive_and_a_purge_tell_their_jobs(h: Harness) -> None:
-    first, second = h.dead(), h.dead()
+    first, second, third = h.dead(), h.dead(), h.dead()
+    job = only(h, "purge", lambda: h.store.discard([third, third + 10**12]))
+    assert (job.id, job.change, job.span.queue, job.kind) == (third, Change.PURGED, "q", "work")
     redrive = record(h, "redrive", lambda: h.store.redrive([first, first + 10**12]))
     assert [(job.id, job.change, job.span.until) for job in told(redrive)] == [(first, Change.REDRIVEN, redrive.at)]
     h.advance(1)

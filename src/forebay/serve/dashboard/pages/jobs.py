@@ -90,7 +90,7 @@ async def _sheet(desk: Desk, actor: Actor, job_id: int, did: str) -> Sheet:
 def _made(desk: Desk, actor: Actor, job_id: int, did: str) -> Sheet:
     found = desk.store.get([job_id])[0]
     if found is None:
-        return _gone(desk, actor, job_id)
+        return _gone(desk, actor, job_id, did)
     if not actor.sees(found.home or found.queue, found.tenant):
         raise absent(f"job {job_id}")
     timeline, now = _seen(actor, timeline_of(desk.store, found)), desk.store.now()
@@ -120,10 +120,12 @@ def _why(desk: Desk, actor: Actor, found: Job, now: Instant) -> list[str]:
 
 _SAID: Final = {
     "cancelled": "It was cancelled and will not run.",
-    "requested": "It is running; its holder has been asked to stop.",
-    "gone": "Nothing was done: the job had ended, or is gone.",
-    "redriven": "It lives again, with all its lives.",
-    "alive": "Nothing was done: the job is not dead.",
+    "requested": "It is running; its worker has been asked to stop.",
+    "gone": "Nothing was done: the job has already ended.",
+    "redriven": "It was redriven and has all its attempts again.",
+    "alive": "Nothing was done: the job is no longer dead.",
+    "purged": "It was purged.",
+    "enqueued": "It was enqueued just now, outside of its schedule.",
 }
 
 
@@ -131,7 +133,7 @@ def _seen(actor: Actor, timeline: Timeline) -> Timeline:
     return timeline if actor.tenant is None else without_owners(timeline)
 
 
-def _gone(desk: Desk, actor: Actor, job_id: int) -> Sheet:
+def _gone(desk: Desk, actor: Actor, job_id: int, did: str) -> Sheet:
     """What is known of a job that was finished and removed, or purged: by the ledger, else by its schedule.
 
     Where neither knows it, whoever may see every job is told that it is gone, if its id was given out.
@@ -147,6 +149,7 @@ def _gone(desk: Desk, actor: Actor, job_id: int) -> Sheet:
         "timeline": _seen(actor, timeline),
         "stretches": life(timeline.moments, ended, running=False),
         "ended": ENDED.get(timeline.moments[-1].change, "") if timeline.moments else "",
+        "said": _SAID.get(did, ""),
     }
     return Sheet("gone.html", f"Job {job_id}", values, "jobs")
 
@@ -185,3 +188,13 @@ async def redrive(request: Request, job_id: int, actor: Operator) -> Response:
     moved = await desk.ground.call(desk.store.redrive, [job_id])
     desk.spoil()
     return back(link("jobs", job_id, did="redriven" if moved else "alive"))
+
+
+@router.post("/ui/jobs/{job_id}/purge")
+async def purge(request: Request, job_id: int, actor: Operator) -> Response:
+    desk = desk_of(request)
+    found = await _job(desk, actor, job_id)
+    await record_act(desk.ground, actor, "purge", f"job {job_id}", queue=found.queue)
+    gone = await desk.ground.call(desk.store.discard, [job_id])
+    desk.spoil()
+    return back(link("jobs", job_id, did="purged" if gone else "alive"))

@@ -1,4 +1,4 @@
-"""Acts on many jobs: the dry run, the word to go, the progress, the brake."""
+"""Actions on many jobs: the dry run, the word to go, the progress, the brake."""
 
 from copy import copy
 from functools import partial
@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 from fastapi import Request
 from fastapi.responses import Response
+from msgspec import Struct
 
 from forebay.core.errors import Invalid
 from forebay.core.job import State
@@ -27,17 +28,39 @@ router = pages()
 RATE: Final = 50
 """Jobs a second, where nobody says."""
 
+_TITLES: Final[dict[Act, str]] = {
+    "cancel": "Cancel jobs",
+    "redrive": "Redrive dead letters",
+    "purge": "Purge dead letters",
+}
+
+
+class Words(Struct, frozen=True):
+    """How a page speaks of an action: `verb` on its button, `done` of jobs, `sort` of the button."""
+
+    verb: str
+    done: str
+    sort: str
+    about: str
+
+
+WORDS: Final[dict[Act, Words]] = {
+    "cancel": Words("Cancel", "cancelled", "danger", "Jobs that have not ended"),
+    "redrive": Words("Redrive", "redriven", "main", "Dead letters"),
+    "purge": Words("Purge", "purged", "danger", "Dead letters"),
+}
+
 
 @router.get("/ui/moves/new")
 async def new(request: Request, actor: Operator) -> Response:
     """The form, filled with the filter that it was opened with."""
-    wanted = filter_of(request.query_params)
-    act: Act = "redrive" if wanted.state is State.DEAD else "cancel"
+    given = request.query_params
+    wanted = filter_of(given)
+    act = _act(given.get("act", "redrive" if wanted.state is State.DEAD else "cancel"))
     if wanted.state in (State.DONE, State.CANCELLED):
         raise Invalid("state", f"{wanted.state} jobs have ended for good", "choose jobs that are dead, or not ended")
-    values = {"wanted": wanted, "act": act, "rate": RATE, "most": CHOSEN_MOST}
-    nav = "dead" if act == "redrive" else "jobs"
-    return await html(request, actor, Sheet("move_new.html", f"{act.capitalize()} many", values, nav))
+    values = {"wanted": wanted, "act": act, "rate": RATE, "most": CHOSEN_MOST, "words": WORDS[act]}
+    return await html(request, actor, Sheet("move_new.html", _TITLES[act], values, _nav(act)))
 
 
 @router.post("/ui/moves")
@@ -45,8 +68,8 @@ async def begin(request: Request, actor: Operator) -> Response:
     """The dry run."""
     desk, form = desk_of(request), await form_of(request)
     wanted = filter_of(form)
-    act: Act = "redrive" if form.get("act") == "redrive" else "cancel"
-    if act == "redrive":
+    act = _act(form.get("act", "cancel"))
+    if act != "cancel":
         wanted = msgspec.structs.replace(wanted, state=State.DEAD)
     limit = int(_number("limit", form.get("limit", ""), CHOSEN_MOST, CHOSEN_MOST))
     rate = _number("rate", form.get("rate", ""), RATE, RATE_MOST)
@@ -66,9 +89,8 @@ async def _sheet(move: Move) -> Sheet:
     # As it is now: the page is written later, when it may have gone on.
     found = copy(move)
     previews = [(job, patched(job.payload, found.patch) if found.patch else None) for job in found.sample]
-    values = {"move": found, "previews": previews, "chosen_most": CHOSEN_MOST}
-    nav = "dead" if found.act == "redrive" else "jobs"
-    return Sheet("move.html", f"{found.act.capitalize()} many", values, nav, live=True)
+    values = {"move": found, "previews": previews, "words": WORDS[found.act]}
+    return Sheet("move.html", _TITLES[found.act], values, _nav(found.act), live=True)
 
 
 @router.post("/ui/moves/{move_id}/go")
@@ -89,6 +111,17 @@ async def stop(request: Request, move_id: str, actor: Operator) -> Response:
     desk.moves.stop(found)
     desk.spoil()
     return back(link("moves", move_id))
+
+
+def _act(text: str) -> Act:
+    for act in _TITLES:
+        if act == text:
+            return act
+    raise Invalid("act", "it is not one", f"use {', '.join(_TITLES)}")
+
+
+def _nav(act: Act) -> str:
+    return "jobs" if act == "cancel" else "dead"
 
 
 def _mine(desk: Desk, actor: Actor, move_id: str) -> Move:

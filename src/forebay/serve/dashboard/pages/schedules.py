@@ -18,6 +18,7 @@ from forebay.serve.problems import absent
 from forebay.serve.security.acts import record_act
 from forebay.serve.security.sessions import form_of
 from forebay.work.cron import NEVER, CatchUp, Cron, Timetable
+from forebay.work.ticker import run_now
 
 router = pages()
 
@@ -84,6 +85,17 @@ async def resume(request: Request, name: str, actor: Operator) -> Response:
     await record_act(desk.ground, actor, "resume schedule", f"schedule {name}")
     await desk.ground.call(desk.store.put_schedule, replace(was, paused=False, next_at=following))
     return back(link("schedules", name))
+
+
+@router.post("/ui/schedules/{name}/run")
+async def run(request: Request, name: str, actor: Operator) -> Response:
+    """Enqueue its job now; the page of that job is where to look next."""
+    desk = desk_of(request)
+    schedule = await desk.ground.call(_one, desk, actor, name)
+    receipt = await desk.ground.call(run_now, desk.store, schedule)
+    await record_act(desk.ground, actor, "run schedule", f"schedule {name}", job=receipt.id)
+    desk.spoil()
+    return back(link("jobs", receipt.id, did="enqueued") if receipt.id else link("schedules", name))
 
 
 def _one(desk: Desk, actor: Actor, name: str) -> Schedule:

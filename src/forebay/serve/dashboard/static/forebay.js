@@ -78,7 +78,7 @@ document.addEventListener("keydown", (event) => {
     k: () => step(-1),
     "/": () => document.querySelector("[data-search]")?.focus(),
     "?": () => dialog.showModal(),
-    ".": () => { held = !held; say(held ? "held" : "live", held ? "off" : "on"); },
+    ".": () => { held = !held; say(held ? "paused" : "live", held ? "off" : "on"); },
   };
   if (acts[event.key]) { event.preventDefault(); acts[event.key](); }
 });

@@ -245,8 +245,8 @@ def _note(entry: LedgerEntry, span: Span) -> str:
     match span.change:
         case Change.ACCEPTED:
             due = f", due {length(span.due_at - at)} later" if span.due_at > at else ""
-            lives = "1 life" if span.max_attempts == 1 else f"{span.max_attempts:,} lives"
-            return (f"by schedule {record.name}, " if record.name else "") + lives + due
+            attempts = "1 attempt" if span.max_attempts == 1 else f"{span.max_attempts:,} attempts"
+            return (f"by schedule {record.name}, " if record.name else "") + attempts + due
         case Change.CLAIMED:
             return f"{length(at - span.due_at)} after it was due"
         case Change.EXTENDED:
@@ -264,9 +264,9 @@ def _note(entry: LedgerEntry, span: Span) -> str:
 _NOTES: Final[dict[str, str]] = {
     Change.MERGED: "a newer payload took its place",
     Change.CANCELLED: "before it ran",
-    Change.ASKED: "its holder will be told to stop",
-    Change.EXPIRED: "nobody claimed it in time",
+    Change.ASKED: "its worker is asked to stop",
+    Change.EXPIRED: "it was not claimed in time",
     Change.SHED: "it gave way to newer work in a full queue",
-    Change.REDRIVEN: "all lives given back",
-    Change.PURGED: "forgotten",
+    Change.REDRIVEN: "with all its attempts again",
+    Change.PURGED: "removed from the store",
 }
