@@ -1,12 +1,16 @@
 """Why a job is where it is: what holds it, who goes before it, and when that may end; and the gates of a queue."""
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 from forebay.core.gate import gate_names
 from forebay.core.instant import Instant, to_datetime
 from forebay.core.job import Job, State
 from forebay.core.limits import AHEAD_MOST, BATCH_MOST
+from forebay.core.presence import Presence
 from forebay.core.spec import QueueSpec
+from forebay.core.words import many
 from forebay.store.protocol import Backlog, GateUse, Hold, Store
 
 _SECOND = 1_000_000
@@ -29,7 +33,8 @@ def explain(store: Store, job_id: int) -> list[str]:
     if job is None:
         return [f"job {job_id} is unknown: it never existed, or it was done and removed, or purged"]
     spec = next((spec for spec in store.specs() if spec.name == job.queue), QueueSpec(name=job.queue))
-    return [*reasons(job, store.backlog([job.queue])[0], store.now(), place_of(store, job)), spec.vector()]
+    backlog, workers = store.backlog([job.queue])[0], store.workers("", BATCH_MOST)
+    return [*reasons(job, backlog, store.now(), place_of(store, job), workers), spec.vector()]
 
 
 def gates_of(store: Store, spec: QueueSpec, most: int) -> list[GateUse]:
@@ -53,9 +58,19 @@ def place_of(store: Store, job: Job) -> Place:
     return Place(hold, head)
 
 
-def reasons(job: Job, backlog: Backlog, now: Instant, place: Place = _NOWHERE, *, others: bool = True) -> list[str]:
+def reasons(
+    job: Job,
+    backlog: Backlog,
+    now: Instant,
+    place: Place = _NOWHERE,
+    workers: Sequence[Presence] = (),
+    *,
+    others: bool = True,
+) -> list[str]:
     """The same for one who knows the job, its queue and the time; `others`: who may also hear of the others there."""
     lines = [f"job {job.id} ({job.kind}) of queue {job.queue} is {job.state.value}"]
+    if job.state in (State.WAITING, State.READY):
+        lines += _unhandled(job, workers, others)
     if backlog.paused_until is not None and not job.state.terminal:
         lines.append(f"the queue is paused until {to_datetime(backlog.paused_until).isoformat()}")
     match job.state:
@@ -75,6 +90,17 @@ def reasons(job: Job, backlog: Backlog, now: Instant, place: Place = _NOWHERE, *
         case State.DONE | State.CANCELLED:
             lines.append("it has ended")
     return lines + [f"attempt {error.attempt} failed: {error.kind}: {error.message}" for error in job.errors]
+
+
+def _unhandled(job: Job, workers: Sequence[Presence], others: bool) -> list[str]:
+    """Workers serve its queue, and none of them has a handler for its kind."""
+    serving = [worker for worker in workers if job.queue in worker.queues]
+    if not serving or any(worker.handles(job.queue, job.kind) for worker in serving):
+        return []
+    known = f": {many(len(serving), 'worker')} of queue {job.queue} and no handler for it" if others else ""
+    returned = job.delivery - job.attempt
+    back = f"; it came back {many(returned, 'time')}, uncharged" if returned > 0 else ""
+    return [f"no worker handles kind {job.kind}{known}; start one that does, and it runs{back}"]
 
 
 def _waiting(job: Job, place: Place, now: Instant, others: bool) -> list[str]:

@@ -52,4 +52,25 @@ JOB_LOG_MUTANTS = [
         "plain",
         tests("json_hides_secrets"),
     ),
+    Mutant(
+        "a kind without a handler burns attempts",
+        "src/forebay/work/pool.py",
+        "decide(job, Unhandled(elsewhere), _ANY_ROUTING, self._draw())",
+        "(_PLAIN_ACK)",
+        ("tests/unit/test_pool.py", "-k", "unknown_kind"),
+    ),
+    Mutant(
+        "a kind that one worker handles is called unhandled",
+        "src/forebay/core/presence.py",
+        "if not any(worker.handles(*pair) for worker in workers)",
+        "if True",
+        ("tests/stores/test_conformance.py", "-k", "memory and what_a_worker_cannot_run and not journaled"),
+    ),
+    Mutant(
+        "kinds without a handler are remembered without a bound",
+        "src/forebay/work/pool.py",
+        "if len(self._unhandled) < MAX_UNHANDLED or (job.queue, job.kind) in self._unhandled:",
+        "if True:",
+        ("tests/unit/test_pool.py", "-k", "within_bounds"),
+    ),
 ]

@@ -309,6 +309,16 @@ def test_idle_workers_are_on_the_page_of_workers(shop: Site, store: Store) -> No
         assert "host-8" not in page
 
 
+def test_a_kind_that_no_worker_handles_is_shown_wherever_it_hurts(shop: Site, store: Store) -> None:
+    job_id = store.enqueue([Draft("resize", None, "mail")])[0].id
+    store.announce(Presence("w", "host", 1, ("mail",), ("hello",), unhandled=(("mail", "resize"),)), MINUTE)
+    with visitor(shop, Role.VIEWER) as viewer, visitor(shop, Role.VIEWER, queues=["media"]) as other:
+        assert "no worker handles kind resize" in viewer.get("/ui/").text
+        assert "No worker handles kind resize" in viewer.get("/ui/queues/mail").text
+        assert "No worker handles kind resize" in viewer.get(f"/ui/jobs/{job_id}").text
+        assert "resize" not in other.get("/ui/").text
+
+
 # -- acts
 
 

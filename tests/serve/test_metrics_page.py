@@ -14,6 +14,7 @@ from forebay.core.job import Draft
 from forebay.core.ledger import Change, LedgerEntry, Record, Span
 from forebay.core.outcome import Ack, DeadLetter, Failure
 from forebay.core.policy import AtMost, Bounded, InOrder, LatestWins, Rate, Retained, Shed, Until
+from forebay.core.presence import Presence
 from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Actor, Role
 from forebay.serve.metrics import gates
@@ -62,6 +63,18 @@ def durable(tmp_path: Path) -> Iterator[Store]:
     store = open_store(f"sqlite:///{tmp_path}/jobs.db")
     yield store
     store.close()
+
+
+def test_a_kind_that_no_worker_handles_is_a_gauge_until_one_does(durable: Store, serve_on: Serving) -> None:
+    site = serve_on(durable)
+    durable.announce(Presence("a", "host", 1, ("mail",), ("send",), unhandled=(("mail", "resize"),)), seconds(60))
+    settled(site)
+    key = ("forebay_kind_unhandled", (("kind", "resize"), ("queue", "mail")))
+    with site.client(Role.VIEWER) as viewer:
+        assert scraped(viewer)[key] == 1
+        durable.announce(Presence("b", "host", 2, ("mail",), ("resize",)), seconds(60))
+        settled(site)
+        assert key not in scraped(viewer)
 
 
 def test_a_scrape_tells_what_happened(durable: Store, serve_on: Serving) -> None:

@@ -45,6 +45,7 @@ from forebay.core.policy import (
     Until,
     While,
 )
+from forebay.core.presence import Presence
 from forebay.core.schedule import Schedule
 from forebay.core.words import iso, many, span, when
 from forebay.serve.dashboard.views.queue import axes_of
@@ -295,6 +296,7 @@ def test_the_doctor_finds_what_is_wrong() -> None:
     store.put_schedule(Schedule("asleep", "@daily", clock.now(), Draft("a"), paused=True))
     store.put_schedule(Schedule("behind", "@daily", clock.now(), Draft("a")))
     clock.advance(400_000_000)
+    store.announce(Presence("w", "host", 1, ("mail",), ("send",), unhandled=(("mail", "resize"),)), seconds(60))
     found = list(examine("memory://", lambda: store))
     assert statuses(found) == {
         "versions": "ok",
@@ -303,6 +305,7 @@ def test_the_doctor_finds_what_is_wrong() -> None:
         "writable": "ok",
         "clock": "fail",
         "ready": "warn",
+        "kinds": "warn",
         "parked": "ok",
         "dead": "warn",
         "leases": "warn",
@@ -310,6 +313,8 @@ def test_the_doctor_finds_what_is_wrong() -> None:
         "schedules": "ok",
         "schema": "ok",
     }
+    (kinds,) = [finding.fact for finding in found if finding.check == "kinds"]
+    assert kinds == "no worker handles kind resize of queue mail: its jobs come back uncharged and wait"
     schedules = [finding for finding in found if finding.check == "schedules"]
     assert sorted(finding.status for finding in schedules) == ["fail", "ok", "warn", "warn", "warn"]
     assert all(finding.remedy for finding in found if finding.status != "ok")

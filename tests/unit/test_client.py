@@ -19,8 +19,9 @@ from forebay.core.errors import Invalid, KeyConflict
 from forebay.core.instant import seconds
 from forebay.core.job import Draft, State
 from forebay.core.limits import BATCH_MOST, PAYLOAD_BYTES
-from forebay.core.outcome import Ack, DeadLetter, Failure, Retry
+from forebay.core.outcome import Ack, DeadLetter, Failure, Release, Retry
 from forebay.core.policy import AtMost, Fixed, InOrder, KeepFor, Rate, Routing, Until
+from forebay.core.presence import Presence
 from forebay.core.spec import QueueSpec
 from forebay.store.memory.store import MemoryStore
 from forebay.store.protocol import CancelAnswer, Query, Receipt, Store, Want
@@ -464,6 +465,22 @@ def explained(fb: Forebay, job_id: int) -> str:
 
 def test_an_unknown_job_is_said_to_be_unknown(fb: Forebay) -> None:
     assert fb.explain(77) == ["job 77 is unknown: it never existed, or it was done and removed, or purged"]
+
+
+def test_a_kind_that_no_worker_handles_is_explained(fb: Forebay) -> None:
+    job_id = fb.store.enqueue([Draft("resize")])[0].id
+    assert "no worker handles" not in explained(fb, job_id), "nobody is there at all"
+    fb.store.announce(Presence("a", "host", 1, ("default",), ("mail",)), seconds(60))
+    fb.store.announce(Presence("b", "host", 2, ("other",), ("resize",)), seconds(60))
+    assert fb.explain(job_id)[1] == (
+        "no worker handles kind resize: 1 worker of queue default and no handler for it; "
+        "start one that does, and it runs"
+    )
+    (lease,) = fb.store.claim([Want("default", 1)], "a", seconds(30))
+    fb.store.settle([(lease, Release(1_000_000))])
+    assert fb.explain(job_id)[1].endswith("; it came back 1 time, uncharged")
+    fb.store.announce(Presence("c", "host", 3, ("default",), ("mail", "resize")), seconds(60))
+    assert "no worker handles" not in explained(fb, job_id)
 
 
 def test_every_state_is_explained(fb: Forebay, clock: ManualClock) -> None:

@@ -10,6 +10,7 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from forebay.core.decide import decide
 from forebay.core.errors import Invalid
@@ -30,6 +31,7 @@ from forebay.core.outcome import (
     Retry,
     Snoozed,
     Succeeded,
+    Unhandled,
     Verdict,
     Withdrawn,
 )
@@ -52,6 +54,7 @@ TABLE: list[tuple[Outcome, Verdict, Verdict]] = [
     (Abandoned(), Retry(0, LOST, keep_rank=True), DeadLetter(LOST)),
     (Snoozed(5), Release(5), Release(5)),
     (Interrupted(), Release(0), Release(0)),
+    (Unhandled(), Release(1_250_000), Release(1_250_000)),
     (Withdrawn(), Cancel(), Cancel()),
 ]
 
@@ -64,6 +67,7 @@ OUTCOMES: st.SearchStrategy[Outcome] = st.one_of(
     st.builds(Snoozed, AFTERS),
     st.builds(Abandoned),
     st.builds(Interrupted),
+    st.builds(Unhandled),
     st.builds(Withdrawn),
 )
 LIVES = st.integers(1, ATTEMPTS_MOST)
@@ -111,6 +115,17 @@ def test_the_backoff_grows_with_the_attempt_and_follows_the_draw() -> None:
     assert [after(3, draw) for draw in (0.0, 0.25, 0.75)] == [0, 2_000, 6_000]
 
 
+def test_what_a_worker_cannot_run_comes_back_later_each_time_and_within_a_minute() -> None:
+    def after(deliveries: int, elsewhere: bool = False) -> int:
+        job = replace(a_job(attempt=1, max_attempts=1), delivery=deliveries)
+        verdict = decide(job, Unhandled(elsewhere), ROUTING, 0.0)
+        assert isinstance(verdict, Release)
+        return verdict.after // 1_000_000
+
+    assert [after(deliveries) for deliveries in (1, 2, 3, 4, 7, 8, 1_000_000)] == [1, 2, 4, 8, 60, 60, 60]
+    assert [after(deliveries, elsewhere=True) for deliveries in (1, 2, 3, 4, 1_000)] == [1, 2, 4, 5, 5]
+
+
 @given(OUTCOMES, LIVES, LIVES, ROUTINGS, DRAWS)
 def test_every_outcome_has_a_verdict(
     outcome: Outcome, attempt: int, max_attempts: int, routing: Routing, draw: float
@@ -120,7 +135,7 @@ def test_every_outcome_has_a_verdict(
     if isinstance(verdict, Retry):
         assert attempt < max_attempts
         assert verdict.after == _expected_delay(outcome, attempt, routing, draw)
-    if isinstance(verdict, Release):
+    if isinstance(verdict, Release) and not isinstance(outcome, Unhandled):
         assert verdict.after == (outcome.after if isinstance(outcome, Snoozed) else 0)
     assert isinstance(verdict, DeadLetter) == (
         isinstance(outcome, Dropped) or (isinstance(outcome, Failed | Abandoned) and attempt >= max_attempts)

@@ -242,6 +242,20 @@ def test_at_debug_a_storm_is_bounded_too(fb: Forebay, all_kept: Kept) -> None:
     assert vars(all_kept.records[-1])["suppressed"] == 2_000
 
 
+def test_what_has_no_handler_is_told_once_a_minute_with_a_count(fb: Forebay, kept: Kept) -> None:
+    hands = Hands()
+    log, job = JobLog(hands), a_job(fb)
+    for _ in range(100):
+        log.unhandled(job, Release(2_000_000))
+    assert kept.events() == [("WARNING", "unhandled")]
+    assert "queue default" in kept.records[0].getMessage()
+    assert "no handler for kind mail" in kept.records[0].getMessage()
+    hands.now += 61
+    log.unhandled(job, Release(2_000_000))
+    assert kept.records[1].getMessage().endswith("again in 2.0 s; 99 others of them went back since this was last said")
+    assert vars(kept.records[1])["suppressed"] == 99
+
+
 def test_a_throttle_remembers_a_bounded_number_of_keys() -> None:
     hands = Hands()
     throttle = Throttle(1, 1.0, total=MAX_KEYS, clock=hands)
@@ -269,7 +283,7 @@ def test_a_job_that_its_holder_left_for_good_is_told_by_the_reaper(kept: Kept) -
     leases = fb.store.claim([Want("default", 1)], "ada", seconds(60))
     Reaper(Late(), lambda _: Routing()).step()  # type: ignore[arg-type]
     assert kept.events() == [("ERROR", "dead")]
-    assert "forebay.Abandoned: the lease of ada ran out" in kept.records[0].getMessage()
+    assert "forebay.Abandoned: its lease ran out" in kept.records[0].getMessage()
 
 
 def test_json_is_one_object_a_line_with_the_fields(fb: Forebay, kept: Kept) -> None:

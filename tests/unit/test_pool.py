@@ -27,13 +27,14 @@ from forebay.core.job import Draft
 from forebay.core.lease import Lease
 from forebay.core.outcome import Ack, Cancel, DeadLetter, Failure, Release, Retry, Verdict
 from forebay.core.policy import Fixed, Routing
+from forebay.core.presence import MAX_UNHANDLED
 from forebay.core.spec import QueueSpec
 from forebay.store.protocol import Want
 from forebay.testing.faulty import Fault, FaultyStore
 from forebay.work.context import Context
 from forebay.work.errors import Drop, Snooze
 from forebay.work.options import Options
-from forebay.work.pool import NO_HANDLER, Pool
+from forebay.work.pool import Pool
 from forebay.work.role import Beat
 from forebay.work.run import TIMEOUT, lease_clock
 from forebay.work.worker import Routings
@@ -309,15 +310,30 @@ def test_a_payload_that_does_not_fit_is_dead_with_a_reason_and_the_handler_never
     assert not started.is_set()
 
 
-def test_an_unknown_kind_is_retried_for_a_deploy_may_bring_it(fb: Forebay) -> None:
+def test_an_unknown_kind_goes_back_uncharged_for_a_deploy_may_bring_it(
+    fb: Forebay, caplog: pytest.LogCaptureFixture
+) -> None:
     @fb.job
     def known() -> None: ...
 
     with at_work(fb) as rig:
-        verdict = rig.run("unknown")
-        assert isinstance(verdict, Retry)
-        assert verdict.error == Failure(NO_HANDLER, "no handler for unknown; known: known")
+        leases = rig.leased(*[Draft("unknown")] * 3)
+        with caplog.at_level("WARNING", "forebay.jobs"):
+            rig.pool.take(leases)
+        assert [rig.verdict() for _ in leases] == [Release(1_250_000)] * 3
         assert rig.pool.idle
+        assert rig.pool.unhandled() == (("default", "unknown"),)
+    (said,) = caplog.messages
+    assert said == (
+        "job 1 (unknown) goes back to queue default, uncharged: this worker has no handler for kind unknown; "
+        "again in 1.2 s"
+    )
+
+
+def test_what_cannot_be_run_is_remembered_within_bounds(fb: Forebay) -> None:
+    with at_work(fb) as rig:
+        rig.pool.take(rig.leased(*[Draft(f"unknown{number}") for number in range(MAX_UNHANDLED + 50)]))
+        assert len(rig.pool.unhandled()) == MAX_UNHANDLED
 
 
 # Results

@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import Barrier, Event, Thread
 
 import pytest
+from msgspec.structs import replace
 
 from forebay.client import Forebay
 from forebay.core.errors import Invalid, StoreFailed
@@ -22,6 +23,7 @@ from forebay.core.job import Draft, Job, State
 from forebay.core.lease import Fence, Lease, Settled, Settlement
 from forebay.core.outcome import ABANDONED, Ack, Failure, Release, Retry, Verdict
 from forebay.core.policy import Bounded, Fixed, KeepFor, Retained, Routing
+from forebay.core.presence import Presence, unhandled_kinds
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.store.memory.store import MemoryStore
@@ -1088,6 +1090,23 @@ def test_an_idle_worker_is_known_to_its_store_until_it_drains() -> None:
     assert (known.kinds, known.concurrency, known.running) == (tuple(fb.registry), 4, 0)
     worker.drain(5)
     assert fb.store.workers("", 10) == []
+
+
+def test_what_another_worker_handles_comes_by_again_soon() -> None:
+    fb = Forebay("memory://")
+    verdicts: list[Settlement] = []
+    pool = Pool(fb.registry, Options(), lambda _: Routing(), verdicts.extend, draw=lambda: 0.0)
+    announcer = Announcer(fb.store, pool, Options(), "me", fb.registry)
+    fb.store.enqueue([Draft("fresh")] * 2)
+    first, second = fb.store.claim([Want("default", 2)], "me", seconds(30))
+    pool.take([replace(first, job=replace(first.job, delivery=50))])
+    announcer.step()
+    assert pool.handled_elsewhere == frozenset()
+    assert unhandled_kinds(fb.store.workers("", 10)) == [("default", "fresh")]
+    fb.store.announce(Presence("you", "host", 1, ("default",), ("fresh",)), seconds(30))
+    announcer.step()
+    pool.take([replace(second, job=replace(second.job, delivery=50))])
+    assert [verdict for _, verdict in verdicts] == [Release(60_000_000), Release(5_000_000)]
 
 
 def test_a_drain_does_not_wait_for_a_store_that_is_away_to_withdraw() -> None:

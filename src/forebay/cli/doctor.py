@@ -23,6 +23,7 @@ from forebay.core.instant import micros
 from forebay.core.limits import BATCH_MOST, INSTANT_MOST
 from forebay.core.names import is_reserved
 from forebay.core.policy import Retained
+from forebay.core.presence import unhandled_kinds
 from forebay.core.words import SECOND, many, span, when
 from forebay.store.protocol import Backlog, Store
 from forebay.work.cron import NEVER, words_of
@@ -34,6 +35,7 @@ _LATE_SECONDS = 60
 _SKEW_WARN, _SKEW_FAIL = 1.0, 60.0
 _SLOW_WRITE = 0.25
 _ROOM_LEAST = 256 * 1024 * 1024
+_KINDS_SHOWN = 20
 _LAST_PART = 4
 """A group that loses an entry within this part of its window is told."""
 
@@ -54,7 +56,7 @@ def examine(url: str, open_store: Callable[[], Store]) -> Iterator[Finding]:
         yield from _disk(url)
         if not (is_postgres(url) or is_redis(url)):
             yield from _durable(store)
-        for check in (_writable, _clock, _ages, _parked, _lines, _dead, _leases, _pauses, _schedules, _logs):
+        for check in (_writable, _clock, _ages, _kinds, _parked, _lines, _dead, _leases, _pauses, _schedules, _logs):
             yield from check(store)
         yield _schema(url)
     except (ForebayError, CommandFailed) as error:
@@ -130,6 +132,15 @@ def _ages(store: Store) -> Iterator[Finding]:
         yield Finding("warn", "ready", fact, f"start workers: forebay worker app:fb --queues {backlog.queue}")
     if not old:
         yield Finding("ok", "ready", f"no job has been ready for more than {span(_OLD_SECONDS * SECOND)}")
+
+
+def _kinds(store: Store) -> Iterator[Finding]:
+    lacking = unhandled_kinds(store.workers("", BATCH_MOST))
+    for queue, kind in lacking[:_KINDS_SHOWN]:
+        fact = f"no worker handles kind {kind} of queue {queue}: its jobs come back uncharged and wait"
+        yield Finding("warn", "kinds", fact, "start a worker whose app has a handler for it; forebay explain ID of one")
+    if not lacking:
+        yield Finding("ok", "kinds", "workers have a handler for every kind that they met")
 
 
 def _parked(store: Store) -> Iterator[Finding]:

@@ -4,8 +4,9 @@ Everything else is mechanical. Lives are counted at the claim, not at the failur
 has still used one up, so `attempt` already includes the run that just ended.
 """
 
-from typing import assert_never
+from typing import Final, assert_never
 
+from forebay.core.instant import minutes, seconds
 from forebay.core.job import Job
 from forebay.core.outcome import (
     LEASE_RAN_OUT,
@@ -21,10 +22,15 @@ from forebay.core.outcome import (
     Retry,
     Snoozed,
     Succeeded,
+    Unhandled,
     Verdict,
     Withdrawn,
 )
-from forebay.core.policy import Routing
+from forebay.core.policy import Exponential, Routing
+
+_HANDLED_ELSEWHERE: Final = Exponential(seconds(1), seconds(5))
+_UNHANDLED: Final = Exponential(seconds(1), minutes(1))
+"""How long a job waits that came to a worker without its handler; it grows with the deliveries that cost no attempt."""
 
 
 def decide(job: Job, outcome: Outcome, routing: Routing, draw: float) -> Verdict:
@@ -47,6 +53,9 @@ def decide(job: Job, outcome: Outcome, routing: Routing, draw: float) -> Verdict
             return Release(after)
         case Interrupted():
             return Release()
+        case Unhandled(elsewhere):
+            backoff = _HANDLED_ELSEWHERE if elsewhere else _UNHANDLED
+            return Release(backoff.delay(job.delivery - job.attempt, draw))
         case Withdrawn(keep_for):
             return Cancel(keep_for)
         case _:

@@ -87,13 +87,22 @@ class Interrupted(Struct, frozen=True):
     """The worker is shutting down and hands the job back unharmed."""
 
 
+class Unhandled(Struct, frozen=True):
+    """The worker has no handler for the job's kind; another one may, during a deploy above all.
+
+    `elsewhere`: another one is known to have it, so that the job comes by again soon.
+    """
+
+    elsewhere: bool = False
+
+
 class Withdrawn(Struct, frozen=True):
     """The job was cancelled while it ran, and its handler stopped."""
 
     keep_for: Span = 0
 
 
-Outcome: TypeAlias = Succeeded | Failed | Dropped | Snoozed | Abandoned | Interrupted | Withdrawn
+Outcome: TypeAlias = Succeeded | Failed | Dropped | Snoozed | Abandoned | Interrupted | Unhandled | Withdrawn
 
 
 class Ack(Struct, frozen=True):

@@ -4,6 +4,7 @@ A worker announces itself every few seconds; a store keeps the record until its 
 A record is a hint for people and alerts: leases alone decide who may run a job.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 from msgspec import Struct
@@ -17,6 +18,7 @@ MAX_KINDS: Final = 1_000
 """Kinds in one record. A worker that handles more announces none, which means that they are not known."""
 
 MAX_QUEUES: Final = 1_000
+MAX_UNHANDLED: Final = 100
 _MAX_COUNT: Final = 2**31 - 1
 
 
@@ -27,6 +29,7 @@ class Presence(Struct, frozen=True):
     queues      the queues that it claims from
     kinds       the kinds that it has handlers for; empty: not known
     running     jobs that it ran when it announced itself
+    unhandled   queue and kind of jobs that it returned lately, because it has no handler for the kind
     since       when it was first announced, seen_at: when last; both are the store's
     """
 
@@ -39,6 +42,7 @@ class Presence(Struct, frozen=True):
     running: int = 0
     since: Instant = 0
     seen_at: Instant = 0
+    unhandled: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         force_setattr(self, "owner", check_text("owner", self.owner))
@@ -48,12 +52,25 @@ class Presence(Struct, frozen=True):
         for field, count in (("pid", self.pid), ("concurrency", self.concurrency), ("running", self.running)):
             if type(count) is not int or not 0 <= count <= _MAX_COUNT:
                 raise Invalid(field, f"{count!r} is not an integer in 0 … {_MAX_COUNT}", "give a count")
+        if not isinstance(self.unhandled, tuple | list) or len(self.unhandled) > MAX_UNHANDLED:
+            raise Invalid("unhandled", f"it is not a list of at most {MAX_UNHANDLED} pairs", "announce fewer")
+        pairs = tuple((check_name("queue", queue), check_name("kind", kind)) for queue, kind in self.unhandled)
+        force_setattr(self, "unhandled", pairs)
         checked_instant("since", self.since)
         checked_instant("seen_at", self.seen_at)
 
     def handles(self, queue: str, kind: str) -> bool:
         """Whether it claims from the queue and may run the kind; a worker whose kinds are not known may run any."""
-        return queue in self.queues and (not self.kinds or kind in self.kinds)
+        if queue not in self.queues or (queue, kind) in self.unhandled:
+            return False
+        return not self.kinds or kind in self.kinds
+
+
+def unhandled_kinds(workers: Iterable[Presence]) -> list[tuple[str, str]]:
+    """Queue and kind of jobs that some of these workers returned, and that none of them can run."""
+    workers = list(workers)
+    met = {pair for worker in workers for pair in worker.unhandled}
+    return sorted(pair for pair in met if not any(worker.handles(*pair) for worker in workers))
 
 
 def _checked_names(field: str, names: tuple[str, ...], limit: int) -> tuple[str, ...]:

@@ -6,7 +6,8 @@ from collections.abc import Collection
 from typing import Final
 
 from forebay.core.instant import seconds
-from forebay.core.presence import MAX_KINDS, MAX_QUEUES, Presence
+from forebay.core.limits import BATCH_MOST
+from forebay.core.presence import MAX_KINDS, MAX_QUEUES, Presence, unhandled_kinds
 from forebay.store.protocol import Store
 from forebay.work.options import Options
 from forebay.work.pool import Pool
@@ -30,6 +31,7 @@ class Announcer:
         self._host = socket.gethostname()[:60] or "localhost"
 
     def step(self) -> float:
+        unhandled = self._pool.unhandled()
         presence = Presence(
             self._owner,
             self._host,
@@ -38,8 +40,12 @@ class Announcer:
             self._kinds,
             self._options.concurrency,
             self._pool.running,
+            unhandled=unhandled,
         )
         self._store.announce(presence, ANNOUNCED_FOR)
+        if unhandled:
+            nobody = unhandled_kinds(self._store.workers("", BATCH_MOST))
+            self._pool.handled_elsewhere = frozenset(unhandled).difference(nobody)
         return ANNOUNCE_EVERY
 
     def withdraw(self) -> None:

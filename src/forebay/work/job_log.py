@@ -28,6 +28,8 @@ RATE: Final = 1.0
 KINDS_AT_ONCE: Final = 5
 """Failures of one kind: ten at once, then one a second; of all kinds together five times as many."""
 
+UNHANDLED_EVERY: Final = 60.0
+UNHANDLED_AT_ONCE: Final = 20
 VERBOSE_BURST: Final = 1_000
 SUMMARY_EVERY: Final = 10.0
 _SUMMARY_NAMES: Final = 5
@@ -39,6 +41,7 @@ class JobLog:
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._failures = Throttle(BURST, RATE, KINDS_AT_ONCE, clock)
+        self._unhandled = Throttle(1, 1 / UNHANDLED_EVERY, UNHANDLED_AT_ONCE, clock)
         self._steps = Throttle(VERBOSE_BURST, VERBOSE_BURST, 1, clock)
         self._guard = Lock()
         self._summary_at = clock() + SUMMARY_EVERY
@@ -77,6 +80,19 @@ class JobLog:
         """Its lease ended before its run did."""
         if self._admitted(job.kind, "lost"):
             self._write(logging.WARNING, job, "lost", "lost its lease: what came of this run is dropped")
+
+    def unhandled(self, job: Job, verdict: Verdict) -> None:
+        """A job of a kind that has no handler here; told once a minute of each queue and kind."""
+        if not self._unhandled.admit((job.queue, job.kind)):
+            return
+        others = self._unhandled.take_refused_of((job.queue, job.kind))
+        more = f"; {many(others, 'other')} of them went back since this was last said" if others else ""
+        wait = verdict.after / SECOND if isinstance(verdict, Release) else 0.0
+        text = (
+            f"goes back to queue {job.queue}, uncharged: this worker has no handler for kind {job.kind}; "
+            f"again in {_length(wait)}{more}"
+        )
+        self._write(logging.WARNING, job, "unhandled", text, retry_in_seconds=wait, suppressed=others)
 
     def flush(self, *, now: bool = False) -> None:
         """Write how many records were left out, if there are any, and if that was not said just before."""

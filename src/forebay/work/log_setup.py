@@ -28,6 +28,7 @@ _COLOURS: Final = {
     "done": "green",
     "failed": "yellow",
     "lost": "yellow",
+    "unhandled": "yellow",
     "released": "cyan",
     "cancelled": "dim",
     "dead": "red",

@@ -17,8 +17,9 @@ from forebay.core.breaker import Budget, Circuit
 from forebay.core.decide import decide
 from forebay.core.errors import Invalid
 from forebay.core.lease import Fence, Lease, Settlement
-from forebay.core.outcome import Ack, Failed, Failure, Outcome, Release, Succeeded, Verdict
+from forebay.core.outcome import Ack, Failed, Outcome, Release, Succeeded, Unhandled, Verdict
 from forebay.core.policy import Routing
+from forebay.core.presence import MAX_UNHANDLED
 from forebay.store.protocol import Store
 from forebay.tracing import spans
 from forebay.work.handler import DONE, Handler, traced
@@ -35,7 +36,6 @@ from forebay.work.threads import ThreadSlots
 
 _log = logging.getLogger("forebay.work")
 
-NO_HANDLER: Final = "forebay.NoHandler"
 _SWEEP_EVERY: Final = 0.05
 _SWEEP_IDLE: Final = 0.25
 _AHEAD: Final = 0.1
@@ -43,13 +43,15 @@ _AHEAD: Final = 0.1
 
 _AHEAD_MOST: Final = 2_000
 _ANY_ROUTING: Final = Routing()
-"""For a success, which looks at none."""
+"""For outcomes that look at none."""
 
 _PLAIN_ACK: Final = Ack()
 """The verdict on nearly every job, made once."""
 
 _POSTPONED: Final = 1_000_000
 _GRACE: Final = 2.0
+_UNHANDLED_FOR: Final = 180.0
+"""Seconds for which a kind that came by is remembered: longer than its jobs wait before they come by again."""
 
 
 class Pool:
@@ -84,6 +86,8 @@ class Pool:
         self._claim_batch = options.claim_batch
         self._wedged_most = options.wedged_most
         self._runs: dict[Fence, Run] = {}
+        self._unhandled: dict[tuple[str, str], float] = {}
+        self.handled_elsewhere: frozenset[tuple[str, str]] = frozenset()
         self._guard = Lock()
         self._room = Condition(self._guard)
         # Loop, threads and processes each hold back what is too much for them, but only together they are the pool.
@@ -137,7 +141,7 @@ class Pool:
             self._loop.start()
 
     def take(self, leases: Sequence[Lease], lease_ends: float = inf) -> None:
-        """Start these jobs; what has no handler, or whose breaker is open, is settled at once.
+        """Start these jobs; what has no handler here, or whose breaker is open, goes back at once.
 
         `lease_ends`: when their leases may have ended, on the `lease_clock`; what has not begun by then goes back.
         """
@@ -147,9 +151,7 @@ class Pool:
         for lease in leases:
             handler = self._registry.get(lease.job.kind)
             if handler is None:
-                known = ", ".join(sorted(self._registry)) or "none"
-                failure = Failure(NO_HANDLER, f"no handler for {lease.job.kind}; known: {known}")
-                self._settle([self._verdict(lease, Failed(failure))])
+                self._settle([self._return(lease, now)])
             elif (after := self._postpone(lease, now)) > 0:
                 self._settle([(lease, Release(int(after * (0.5 + self._draw()))))])
             else:
@@ -187,6 +189,13 @@ class Pool:
     def lag(self, patience: float) -> float:
         """Seconds that the loop takes to answer, at most `patience`; 0 where no handler needs one."""
         return self._loop.lag(patience) if self._uses_loop else 0.0
+
+    def unhandled(self) -> tuple[tuple[str, str], ...]:
+        """Queue and kind of jobs that were returned lately, because there is no handler for the kind."""
+        since = time.monotonic() - _UNHANDLED_FOR
+        with self._guard:
+            self._unhandled = {pair: at for pair, at in self._unhandled.items() if at > since}
+            return tuple(sorted(self._unhandled))
 
     def circuits(self) -> dict[str, tuple[str, int]]:
         """Per kind with a breaker: its state, and the runs it saved."""
@@ -260,6 +269,17 @@ class Pool:
         self._processes.close()
         for child in (*self._warm, *self._children.values()):
             child.close()
+
+    def _return(self, lease: Lease, now: float) -> Settlement:
+        """A kind without a handler here costs no attempt: another worker may have it, during a deploy above all."""
+        job = lease.job
+        elsewhere = (job.queue, job.kind) in self.handled_elsewhere
+        verdict = decide(job, Unhandled(elsewhere), _ANY_ROUTING, self._draw())
+        with self._guard:
+            if len(self._unhandled) < MAX_UNHANDLED or (job.queue, job.kind) in self._unhandled:
+                self._unhandled[job.queue, job.kind] = now
+        self._job_log.unhandled(job, verdict)
+        return lease, verdict
 
     def _postpone(self, lease: Lease, now: float) -> int:
         """How long the job should rather wait: its breaker is open, or the retry budget is spent."""

@@ -66,6 +66,10 @@ class Throttle:
             refused, self._refused = self._refused, {}
         return refused
 
+    def take_refused_of(self, key: Hashable) -> int:
+        with self._guard:
+            return self._refused.pop(key, 0)
+
     def _known(self, key: Hashable, now: float) -> Hashable:
         if key in self._buckets or len(self._buckets) < MAX_KEYS:
             return key

@@ -13,6 +13,7 @@ from starlette.datastructures import Headers
 
 from forebay.core.errors import Invalid
 from forebay.core.job import Draft, Job, State
+from forebay.core.limits import BATCH_MOST
 from forebay.core.spec import QueueSpec
 from forebay.explain import place_of, reasons
 from forebay.serve.actor import Actor, Role
@@ -189,5 +190,5 @@ def _reasons(store: Store, actor: Actor, job: Job) -> list[str]:
     shown = job if sees_plainly(actor) else redact_job(job)
     spec = next((spec for spec in store.specs() if spec.name == job.queue), QueueSpec(name=job.queue))
     backlog = store.backlog([job.queue])[0]
-    place = place_of(store, job)
-    return [*reasons(shown, backlog, store.now(), place, others=actor.tenant is None), spec.vector()]
+    place, workers = place_of(store, job), store.workers("", BATCH_MOST)
+    return [*reasons(shown, backlog, store.now(), place, workers, others=actor.tenant is None), spec.vector()]

@@ -8,12 +8,15 @@ just counted is not counted again; a first page that comes before anything was c
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import partial
 from threading import Lock, Thread
 from time import monotonic
 from typing import Final, Generic, TypeVar
 
 from msgspec import Struct
 
+from forebay.core.limits import BATCH_MOST
+from forebay.core.presence import Presence, unhandled_kinds
 from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Actor
 from forebay.serve.dashboard.moves import Moves
@@ -124,6 +127,7 @@ class Desk:
         self.streams = 0
         self._backlogs: Lately[Sequence[Backlog]] = Lately(self.store.backlog, self._counted)
         self._specs: Lately[list[QueueSpec]] = Lately(self.store.specs)
+        self._workers: Lately[list[Presence]] = Lately(partial(self.store.workers, "", BATCH_MOST))
         self._surveys: OrderedDict[str | None, Survey] = OrderedDict()
 
     def backlogs(self, actor: Actor) -> list[Backlog]:
@@ -137,6 +141,18 @@ class Desk:
 
     def specs(self, actor: Actor) -> dict[str, QueueSpec]:
         return {spec.name: spec for spec in self._specs.get() if actor.reaches(spec.name)}
+
+    def workers(self) -> list[Presence]:
+        """Those that announced themselves, whichever queues they serve."""
+        return self._workers.get()
+
+    def unhandled(self, actor: Actor) -> dict[str, list[str]]:
+        """By queue: the kinds that no worker handles."""
+        found: dict[str, list[str]] = {}
+        for queue, kind in unhandled_kinds(self.workers()):
+            if actor.reaches(queue):
+                found.setdefault(queue, []).append(kind)
+        return found
 
     def survey(self, actor: Actor) -> Survey:
         """The dead letters that the actor's tenant has; queues are told apart by whoever shows them."""

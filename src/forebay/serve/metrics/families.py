@@ -98,6 +98,9 @@ def queues(watch: Watch, label: Callable[[str], str]) -> Iterator[Family]:
     dead = [((("queue", label(queue)),), age / 1e6) for queue, age in watch.dead_age.items()]
     told = "Since the dead letter with the smallest id died; of the queues with most dead letters."
     yield gauge("forebay_dead_oldest_seconds", told, _most(dead))
+    unhandled: list[Sample] = [((("queue", label(queue)), ("kind", kind)), 1.0) for queue, kind in watch.unhandled]
+    told = "1: workers return the jobs of this kind, because none has a handler for it."
+    yield gauge("forebay_kind_unhandled", told, _most(unhandled))
     yield gauge("forebay_look_age_seconds", "How old these gauges are.", [((), seen.age)])
     yield gauge("forebay_look_seconds", "How long the last look took.", [((), seen.took)])
 

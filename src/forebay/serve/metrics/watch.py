@@ -18,7 +18,9 @@ from msgspec import Struct
 
 from forebay.core.instant import Instant, Span
 from forebay.core.job import State
+from forebay.core.limits import BATCH_MOST
 from forebay.core.names import is_reserved
+from forebay.core.presence import unhandled_kinds
 from forebay.serve.metrics.gates import GatesSeen, gates_of
 from forebay.serve.metrics.tally import Tally
 from forebay.store.log import Standing
@@ -31,6 +33,7 @@ _SHARE_MOST: Final = 300.0
 _DEAD_QUEUES_MOST: Final = 20
 _DEAD_PAGES_MOST: Final = 3
 _GROUPS_MOST: Final = 50
+_UNHANDLED_MOST: Final = 100
 _HEAD_MOVED: Final[Span] = 50_000
 
 
@@ -80,6 +83,7 @@ class Watch:
     dead_age  by queue: microseconds since its first dead letter died
     standings by log: how its first groups stand with its partitions
     gates     those in use, summed up
+    unhandled queue and kind of jobs that workers return, because none has a handler
     vitals    of the server behind the store, where there is one
     """
 
@@ -96,6 +100,7 @@ class Watch:
         self.dead_age: dict[str, Span] = {}
         self.standings: dict[str, list[Standing]] = {}
         self.vitals: Vitals | None = None
+        self.unhandled: list[tuple[str, str]] = []
         self.gates = GatesSeen()
 
     def step(self) -> float:
@@ -120,6 +125,7 @@ class Watch:
             at = monotonic()
             self.seen = Seen(at, at - started, now, backlogs, self._stalls.judge(backlogs, claimed, now, at))
             if slowly:
+                self.unhandled = unhandled_kinds(self._store.workers("", BATCH_MOST))[:_UNHANDLED_MOST]
                 self.dead_age = self._dead_ages(backlogs, now)
                 logs = [spec.name for spec in self._store.specs() if spec.is_log and not is_reserved(spec.name)]
                 self.standings = {log: self._store.groups(log, "", _GROUPS_MOST) for log in logs}

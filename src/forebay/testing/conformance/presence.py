@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from forebay.core.errors import Invalid
 from forebay.core.instant import minutes
-from forebay.core.presence import MAX_KINDS, Presence
+from forebay.core.presence import MAX_KINDS, MAX_UNHANDLED, Presence, unhandled_kinds
 from forebay.testing.conformance.case import Need, case, case_if, refused
 from forebay.testing.conformance.harness import LONG, Harness
 
@@ -23,6 +23,16 @@ def a_worker_that_holds_nothing_is_known_by_what_it_announced(h: Harness) -> Non
     assert (known.owner, known.host, known.pid, known.queues) == ("a", "host", 7, ("q", "r"))
     assert (known.kinds, known.concurrency, known.running) == (("mail", "pay"), 8, 3)
     assert before <= known.since == known.seen_at <= h.now()
+
+
+@case
+def what_a_worker_cannot_run_is_known_until_another_one_can(h: Harness) -> None:
+    h.store.announce(_worker("old", kinds=("mail",), unhandled=(("q", "pay"), ("r", "pay"))), LONG)
+    assert unhandled_kinds(h.store.workers("", 10)) == [("q", "pay"), ("r", "pay")]
+    h.store.announce(_worker("new", kinds=("mail", "pay")), LONG)
+    assert unhandled_kinds(h.store.workers("", 10)) == [("r", "pay")], "it serves q alone"
+    h.store.announce(_worker("old", kinds=("mail",)), LONG)
+    assert unhandled_kinds(h.store.workers("", 10)) == []
 
 
 @case
@@ -108,6 +118,8 @@ def a_presence_has_bounds(h: Harness) -> None:
     refused(Invalid, lambda: h.store.withdraw(""))
     refused(Invalid, lambda: _worker("a", kinds=("k",) * (MAX_KINDS + 1)))
     refused(Invalid, lambda: _worker("a", queues="q"))
+    refused(Invalid, lambda: _worker("a", unhandled=(("q", "k"),) * (MAX_UNHANDLED + 1)))
+    refused(Invalid, lambda: _worker("a", unhandled=(("q", "not a name"),)))
     refused(Invalid, lambda: _worker("a", running=-1))
     refused(Invalid, lambda: _worker(""))
     assert h.store.workers("", 10) == []

@@ -20,6 +20,7 @@ from forebay.core.outcome import (
     Retry,
     Snoozed,
     Succeeded,
+    Unhandled,
     Verdict,
 )
 from forebay.core.policy import KeepFor
@@ -301,6 +302,23 @@ def interruptions_and_snoozes_use_up_no_lives(h: Harness) -> None:
         h.conclude(h.take(), Interrupted() if number % 2 else Snoozed(0))
     assert _lives(h, lambda _: Failed(ERROR)) == 2
     assert h.get(job_id).delivery == 12
+
+
+@case
+def a_kind_that_a_worker_cannot_run_goes_back_uncharged_and_later_each_time(h: Harness) -> None:
+    job_id = h.one(max_attempts=1)
+    waits = []
+    for _ in range(2):
+        lease, before = h.take(), h.now()
+        assert lease.job.attempt == 1
+        assert h.conclude(lease, Unhandled()) is Settled.APPLIED
+        job = h.get(job_id)
+        assert (job.state, job.attempt, job.errors) == (State.WAITING, 0, ())
+        assert h.claim(1) == []
+        waits.append(job.due_at - before)
+        h.advance(job.due_at - h.now())
+    assert 1_000_000 <= waits[0] < 2_000_000 <= waits[1]
+    assert h.take().job.delivery == 3
 
 
 @case

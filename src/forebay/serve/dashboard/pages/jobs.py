@@ -108,13 +108,11 @@ def _made(desk: Desk, actor: Actor, job_id: int, did: str) -> Sheet:
 
 def _why(desk: Desk, actor: Actor, found: Job, now: Instant) -> list[str]:
     """Why it is where it is; how many other jobs there are is not for a single tenant."""
-    if actor.tenant is not None and found.state is State.READY:
-        return ["it may be claimed at any time"]
     backlog = next((each for each in desk.backlogs(actor) if each.queue == found.queue), None)
     if backlog is None:
         return []
     place = place_of(desk.store, found) if actor.tenant is None else Place()
-    sentences = reasons(found, backlog, now, place, others=actor.tenant is None)[1:]
+    sentences = reasons(found, backlog, now, place, desk.workers(), others=actor.tenant is None)[1:]
     return [redact_text(each) for each in sentences if not each.startswith("attempt ")]
 
 

@@ -69,6 +69,7 @@ def _values(desk: Desk, actor: Actor) -> dict[str, Any]:
         "counting": counted is None,
         "rates": desk.pulse.rates({each.queue for each in backlogs}),
         "lines": lines,
+        "unhandled": desk.unhandled(actor),
         "more": len(ranked) - len(shown),
         "ready": sum(each.ready for each in backlogs),
         "running": sum(each.running for each in backlogs),

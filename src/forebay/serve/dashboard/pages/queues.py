@@ -51,6 +51,7 @@ def _made(desk: Desk, actor: Actor, name: str) -> Sheet:
     view = queue_view(desk.store, spec, declared is not None, backlog, lambda gate: touches(actor, gate, specs))
     values = {
         "view": view,
+        "unhandled": desk.unhandled(actor).get(name, []),
         "star": star(view.axes),
         "known": desk.pulse.known,
         "rates": desk.pulse.rates([name]),
