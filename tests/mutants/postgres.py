@@ -14,6 +14,7 @@ HINTS = "tests/stores/test_postgres_hints.py"
 KEYS = "tests/process/test_postgres_keys.py"
 OUTAGES = "tests/process/test_postgres_outages.py"
 ROLES = ("tests/unit/test_roles.py",)
+SILENT = "tests/process/test_silent_peer.py"
 SHARES = "tests/stores/test_postgres_shares.py"
 
 POSTGRES_MUTANTS = [
@@ -176,8 +177,8 @@ POSTGRES_MUTANTS = [
     Mutant(
         "postgres: errors of the driver come out",
         f"{STORE}/connect.py",
-        "            except psycopg.Error as error:\n                safe",
-        "            except psycopg.OperationalError as error:\n                safe",
+        "            except psycopg.Error as error:\n                if isinstance",
+        "            except psycopg.OperationalError as error:\n                if isinstance",
         (OUTAGES, "-k", "read_only"),
     ),
     Mutant(
@@ -218,8 +219,8 @@ POSTGRES_MUTANTS = [
     Mutant(
         "a worker is replaced in an outage, whatever it runs",
         "src/forebay/work/worker.py",
-        "return alive and not (self._supervised and failing and self.pool.idle and self.settler.empty)",
-        "return alive and not (self._supervised and self._claiming.failures > 5)",
+        "return not self._able or (lost and self.pool.idle and self.settler.empty)",
+        "return not self._able or (self._supervised and self._claiming.failures > 5)",
         (FAULTS, "-k", "outage"),
     ),
     Mutant(
@@ -256,5 +257,26 @@ POSTGRES_MUTANTS = [
         "beyond = self._fruitless - _HINTS_TRIED - len(self._options.queues)",
         "beyond = self._fruitless",
         (*ROLES, "-k", "hint"),
+    ),
+    Mutant(
+        "postgres: a statement is waited for for ever",
+        f"{STORE}/connect.py",
+        "            elif monotonic() >= until:\n",
+        "            elif False:\n",
+        (SILENT, "-k", "postgres and happens_once"),
+    ),
+    Mutant(
+        "redis: a command is waited for for ever",
+        "src/forebay/store/redis/connect.py",
+        "            socket_timeout=address.patience,\n",
+        "            socket_timeout=None,\n",
+        (SILENT, "-k", "redis and happens_once"),
+    ),
+    Mutant(
+        "a worker whose calls hang is well",
+        "src/forebay/work/worker.py",
+        "return self._able and self.progress_age() <= STALLED_SECONDS",
+        "return self._able and (self._claiming.failures == 0 or self.progress_age() <= STALLED_SECONDS)",
+        (*ROLES, "-k", "claim_round"),
     ),
 ]

@@ -1191,6 +1191,48 @@ def test_a_claim_under_way_when_the_drain_begins_is_handed_back() -> None:
     assert {found.attempt for found in inner.get([1, 2, 3]) if found} == {0}
 
 
+class SilentStore(MemoryStore):
+    """One whose claims do not come back while it is told to be silent, or come back with an error."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers = Event()
+        self.answers.set()
+        self.refuses = False
+
+    def claim(self, wants: Sequence[Want], owner: str, lease_for: timedelta) -> list[Lease]:
+        assert self.answers.wait(PATIENCE)
+        if self.refuses:
+            raise StoreFailed("the store", "it is away")
+        return super().claim(wants, owner, lease_for)
+
+
+@pytest.mark.parametrize("supervised", [False, True])
+def test_a_worker_without_a_claim_round_for_too_long_is_not_healthy(
+    supervised: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether its calls fail or hang. It is well again by itself, and replaced after much longer, if anybody can."""
+    monkeypatch.setattr("forebay.work.worker.STALLED_SECONDS", 2.0)
+    fb = Forebay("memory://")
+    fb._store = store = SilentStore()
+    worker = Worker(fb, Options(), supervised=supervised)
+    worker.start()
+    until(lambda: worker.claimer.claims > 1)
+    assert worker.healthy
+    store.refuses = True
+    until(lambda: not worker.healthy)
+    assert worker.progress_age() > 2.0
+    assert not worker.broken
+    store.refuses = False
+    until(lambda: worker.healthy)
+    monkeypatch.setattr("forebay.work.worker._LOST_SECONDS", 2.0)
+    store.answers.clear()
+    until(lambda: not worker.healthy)
+    assert worker.broken is supervised
+    store.answers.set()
+    worker.drain(5)
+
+
 def test_a_worker_goes_on_after_any_outage_of_its_store() -> None:
     inner = MemoryStore()
     down = Event()

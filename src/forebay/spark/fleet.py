@@ -84,13 +84,13 @@ def _work(
 def _wait(worker: Worker, store: Store, until: float) -> bool:
     """Whether all was done before the time was over."""
     quiet_since = monotonic()
-    while worker.healthy and monotonic() < until:
+    while not worker.broken and monotonic() < until:
         if not _at_rest(worker, store):
             quiet_since = monotonic()
         elif monotonic() - quiet_since >= _QUIET_SECONDS:
             return True
         Event().wait(_LOOK_SECONDS)
-    if not worker.healthy:
+    if worker.broken:
         raise RuntimeError("the worker is broken: no loop, hanging handlers, or no way to its store")
     return False
 

@@ -2,19 +2,31 @@
 
 `Lending` lends each to one caller at a time; whoever finds all of them lent waits, for a bounded time. It never lends
 across a fork. `Asking` is how long a call goes on that a server refuses for now, or whose outcome is open.
+
+Every statement or command has a deadline on this side: TCP notices a machine that is gone, not a server or a pooler
+that accepts bytes and never answers. A connection that misses it is dropped, as if it had been cut.
 """
 
 import os
 from abc import abstractmethod
+from math import nan
 from threading import BoundedSemaphore, Event, Lock
 from time import monotonic
 from typing import Final, Generic, TypeVar
 
-from forebay.core.errors import Closed, StoreFailed
+from forebay.core.errors import Closed, Invalid, StoreFailed
 
 CONNECTIONS_MOST: Final = 16
 CERTAIN_SECONDS: Final = 15.0
 """How long a call whose outcome is open goes on asking; then it is `StoreFailed`."""
+
+CALL_SECONDS: Final = 10.0
+"""How long a server may take to answer, unless the URL says otherwise: a third of a worker's lease, so that a heartbeat
+whose connection hangs is made again in time."""
+
+_MIN_CALL: Final = 0.5
+_MAX_CALL: Final = 3_600.0
+_OPTION: Final = "call_timeout"
 
 REMEDY: Final = "try again: it reconnects by itself, and a call that has a key adds nothing twice"
 
@@ -23,6 +35,25 @@ _ASK_FIRST: Final = 0.02
 _ASK_MOST: Final = 1.0
 
 L = TypeVar("L")
+
+
+def split_call_timeout(url: str) -> tuple[str, float]:
+    """The URL without the option `call_timeout`, and its seconds."""
+    place, mark, query = url.partition("?")
+    options = query.split("&") if mark else []
+    given = [option.partition("=")[2] for option in options if option.partition("=")[0] == _OPTION]
+    others = "&".join(option for option in options if option.partition("=")[0] != _OPTION)
+    plain = f"{place}?{others}" if others else place
+    if not given:
+        return plain, CALL_SECONDS
+    try:
+        seconds = float(given[-1])
+    except ValueError:
+        seconds = nan
+    if not _MIN_CALL <= seconds <= _MAX_CALL:
+        reason = f"{given[-1]!r} is not a number of seconds from {_MIN_CALL:g} to {_MAX_CALL:g}"
+        raise Invalid(_OPTION, reason, f"write ?{_OPTION}={CALL_SECONDS:g}, or leave it out")
+    return plain, seconds
 
 
 class Lending(Generic[L]):

@@ -18,6 +18,11 @@ _LONGEST_PAUSE: Final = 1.0
 _LOG_EVERY: Final = 1.0
 
 
+STALLED_SECONDS: Final = 15.0
+"""A worker whose claimer has completed no round for longer is not healthy; a round takes a second at most where there
+is nothing to do."""
+
+
 class Role(Protocol):
     """Something a worker does over and over."""
 

@@ -20,6 +20,7 @@ from forebay.work.options import Options, checked_place
 from forebay.work.pool import Pool
 from forebay.work.reaper import Promoter, Reaper
 from forebay.work.renewer import Renewer
+from forebay.work.role import STALLED_SECONDS
 from forebay.work.settler import Settler
 
 _log = logging.getLogger("forebay.work")
@@ -157,8 +158,10 @@ class _Answer(BaseHTTPRequestHandler):
             case "/metrics":
                 self._say(200, "text/plain; version=0.0.4; charset=utf-8", text_of(families(self.server.worker)))
             case "/health":
-                well = self.server.worker.healthy
-                self._say(200 if well else 503, "text/plain", "alive\n" if well else "broken\n")
+                worker = self.server.worker
+                age = worker.progress_age()
+                ailment = f"no claim round for {age:.0f} s" if age > STALLED_SECONDS else "broken"
+                self._say(*((200, "text/plain", "alive\n") if worker.healthy else (503, "text/plain", f"{ailment}\n")))
             case _:
                 self._say(404, "text/plain", "there is /metrics, and there is /health\n")
 

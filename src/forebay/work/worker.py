@@ -35,7 +35,7 @@ from forebay.work.pool import Pool
 from forebay.work.reaper import Promoter, Reaper
 from forebay.work.recovery import Recovery
 from forebay.work.renewer import Renewer
-from forebay.work.role import Beat, Role, Voice
+from forebay.work.role import STALLED_SECONDS, Beat, Role, Voice
 from forebay.work.sentinel import BROKEN, Sentinel
 from forebay.work.settler import GATHER, Settler
 from forebay.work.start_marks import StartMarks, marks_directory, marks_path
@@ -55,7 +55,7 @@ _CARRIED: Final = 0.005
 _SWITCH_EVERY: Final = 0.001
 _FLUSH_MOST: Final = 10.0
 _CLAIM_MOST: Final = 2.0
-_FAILING_MOST: Final = 60.0
+_LOST_SECONDS: Final = 60.0
 _OPEN_EVERY: Final = 1.0
 _WINDOWS: Final = 64
 """Ports that the processes of one supervisor may share among them."""
@@ -156,14 +156,22 @@ class Worker:
 
     @property
     def healthy(self) -> bool:
-        """Claims make progress, and the pool can run what they bring.
+        """Claims make progress, and the pool can run what they bring. A call that hangs is no progress either."""
+        return self._able and self.progress_age() <= STALLED_SECONDS
 
-        A process that keeps failing to reach its store may have lost its own means to: under a supervisor a fresh one
-        costs little, once nothing runs here and every verdict is written. Alone it goes on trying.
+    @property
+    def broken(self) -> bool:
+        """Whether this process should be replaced.
+
+        One that cannot reach its store for long may have lost its own means to: under a supervisor a fresh one costs
+        little, once nothing runs here and every verdict is written. Alone it goes on trying.
         """
-        alive = self.pool.healthy and self._claiming.alive and self._settling.alive
-        failing = self._claiming.failures > 0 and self.progress_age() > _FAILING_MOST
-        return alive and not (self._supervised and failing and self.pool.idle and self.settler.empty)
+        lost = self._supervised and self.progress_age() > _LOST_SECONDS
+        return not self._able or (lost and self.pool.idle and self.settler.empty)
+
+    @property
+    def _able(self) -> bool:
+        return self.pool.healthy and self._claiming.alive and self._settling.alive
 
     def failed(self) -> dict[str, int]:
         """Steps that failed, by role."""
@@ -222,7 +230,7 @@ class Worker:
         if window is not None:
             window.open()
         _log.info("worker %s: queues %s", self.owner, ", ".join(self.options.queues))
-        while not self._signals and self.healthy:
+        while not self._signals and not self.broken:
             self._rest()
             if self._supervised:
                 self._sentinel.check()

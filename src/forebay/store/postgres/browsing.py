@@ -12,7 +12,7 @@ from forebay.core.instant import Instant
 from forebay.core.job import Job, State
 from forebay.core.limits import BATCH_MOST, ID_MOST
 from forebay.store.places import STATES
-from forebay.store.postgres.connect import Server
+from forebay.store.postgres.connect import Rows, Server
 from forebay.store.postgres.queries import statement
 from forebay.store.postgres.runs import HELD, LATER, READY, ended_job, jobs_of_run
 from forebay.store.protocol import Page, Query
@@ -77,12 +77,12 @@ class Look(NamedTuple):
         states = _OPEN.get(self.query.state) if self.query.state else None
         place = (single, self.after, ID_MOST if last is None else last, _SPARE * probes)
         picked = (states, states, self.query.queue, self.query.queue)
-        return self._part(self.server.query(_PAGE_RUNS, (*place, *picked, self.wanted, self.wanted)), last)
+        return self._part(self._fetch(_PAGE_RUNS, (*place, *picked, self.wanted, self.wanted)), last)
 
     def _held(self, single: bool) -> _Part:
         queue = self.query.queue
         values = (single, self.after, queue, queue, self.wanted, single, self.wanted)
-        return self._part(self.server.query(_PAGE_HELD, values), None)
+        return self._part(self._fetch(_PAGE_HELD, values), None)
 
     def _part(self, rows: Sequence[Sequence[Any]], last: int | None) -> _Part:
         """The jobs of these runs. As many as were wanted: there may be more after the last one."""
@@ -97,7 +97,7 @@ class Look(NamedTuple):
         state = None if query.state is None else STATES.index(query.state)
         place = (self.after, ID_MOST if last is None else last, _SPARE * probes)
         picked = (state, state, query.queue, query.queue, query.kind, query.kind)
-        rows = self.server.query(page, (*place, self.now, *picked, self.wanted))
+        rows = self._fetch(page, (*place, self.now, *picked, self.wanted))
         return _Part([ended_job(row) for row in rows], rows[-1][0] if len(rows) >= self.wanted else last)
 
     @property
@@ -105,9 +105,13 @@ class Look(NamedTuple):
         """Whether the server leaves some out, and so may look at more than it gives."""
         return self.query.queue is not None or self.query.state is not None or self.query.kind is not None
 
+    def _fetch(self, statement: str, values: Sequence[Any]) -> Rows:
+        """Under an old snapshot a page may walk over much that is gone."""
+        return self.server.query(statement, values, within=self.server.long)
+
     def _last(self, end: str, *values: object) -> int | None:
         """The id up to which it is looked at; None: to the end."""
-        found = self.server.query(end, values)
+        found = self._fetch(end, values)
         return found[0][0] if found else None
 
 

@@ -147,7 +147,9 @@ class Bulk(QueueVerbs):
         pause = _PAUSE_FIRST
         for left in reversed(range(_TRIES_MOST)):
             try:
-                return self._server.transact(lambda connection: self._copy_on(connection, drafts, queues, token))
+                return self._server.transact(
+                    lambda connection: self._copy_on(connection, drafts, queues, token), within=self._server.long
+                )
             except StoreFailed as failed:
                 if not left or not _passes(failed):
                     raise

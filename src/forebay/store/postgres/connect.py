@@ -5,28 +5,39 @@ state is kept. A connection that turns out to be dead, or to lead to a server th
 the call is made again once, if repeating it is safe; all else that goes wrong is `StoreFailed`. A deadlock or a
 serialisation failure changed nothing and is tried again, a bounded number of times. A connection that is lost during a
 commit leaves open whether it happened: the server is asked, as soon as it answers again, what became of it.
+
+A statement that is not answered in time is such a loss: the server is asked to cancel it, and the connection is closed.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from math import ceil
+from time import monotonic
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import unquote, urlsplit
 from uuid import UUID, uuid4
 
 import psycopg
-from psycopg import pq
-from psycopg.abc import Buffer
+from psycopg import capabilities, pq
+from psycopg.abc import Buffer, PQGen
 from psycopg.adapt import AdaptersMap, Dumper, Loader
 from psycopg.types import TypeInfo
 
 from forebay.core.errors import StoreFailed
-from forebay.store.lending import REMEDY, Asking, Lending
+from forebay.store.lending import CALL_SECONDS, REMEDY, Asking, Lending, split_call_timeout
 
-Connection = psycopg.Connection[tuple[Any, ...]]
-Rows = list[tuple[Any, ...]]
+_log = logging.getLogger("forebay.store")
+
+Row = tuple[Any, ...]
+Rows = list[Row]
 
 _CONNECT_SECONDS: Final = 10
+_CANCEL_SECONDS: Final = 1.0
+_LONG_CALLS: Final = 10
+"""Calls that read or write much may take so many times as long."""
+
 _CLASHES_MOST: Final = 20
 _MARK: Final = (
     "INSERT INTO forebay.call SELECT %s, 0, forebay.clock() WHERE pg_current_xact_id_if_assigned() IS NOT NULL "
@@ -47,6 +58,44 @@ _KEEPALIVE: Final[dict[str, Any]] = {
 }
 
 T = TypeVar("T")
+
+
+class NoAnswer(psycopg.OperationalError):
+    """A statement was not answered in time; its connection is closed."""
+
+
+class Connection(psycopg.Connection[Row]):
+    """A connection on which no statement is waited for longer than `patience` seconds without a byte."""
+
+    patience: float = CALL_SECONDS
+
+    def wait(self, gen: PQGen[T], *given: Any, **named: Any) -> T:
+        return super().wait(_within(gen, self), *given, **named)
+
+    def give_up(self) -> NoAnswer:
+        """Whoever calls next must not read an answer that comes late."""
+        if capabilities.has_cancel_safe():
+            with suppress(psycopg.Error):
+                self.cancel_safe(timeout=_CANCEL_SECONDS)
+        self.close()
+        return NoAnswer(f"no answer within {self.patience:g} s")
+
+
+def _within(gen: PQGen[T], connection: Connection) -> PQGen[T]:
+    """The same steps, until nothing has come for too long. The driver resumes it several times a second."""
+    until = monotonic() + connection.patience
+    try:
+        wanted = next(gen)
+        while True:
+            ready = yield wanted
+            if ready:
+                until = monotonic() + connection.patience
+            elif monotonic() >= until:
+                raise connection.give_up()
+            wanted = gen.send(ready)
+    except StopIteration as end:
+        answer: T = end.value
+        return answer
 
 
 class Json(bytes):
@@ -106,37 +155,51 @@ class Server(Lending[Line]):
 
     def __init__(self, url: str) -> None:
         super().__init__(masked(url))
-        self.url = url
+        self.url, self.patience = split_call_timeout(url)
         self._context = _adapters()
+
+    @property
+    def long(self) -> float:
+        """Seconds for a statement that reads or writes much."""
+        return _LONG_CALLS * self.patience
 
     def connect(self) -> Connection:
         """A new connection in autocommit; closing it is up to the caller."""
         try:
-            return psycopg.connect(
+            connection = Connection.connect(
                 self.url,
                 autocommit=True,
                 prepare_threshold=None,
                 context=_Context(self._context),
-                connect_timeout=_CONNECT_SECONDS,
+                connect_timeout=min(_CONNECT_SECONDS, ceil(self.patience)),
                 fallback_application_name="forebay",
                 **_KEEPALIVE,
             )
+            connection.patience = self.patience
+            return connection
         except psycopg.OperationalError as error:
             raise self.failure(error) from None
 
     def query(
-        self, statement: str, parameters: Sequence[Any] = (), *, repeatable: bool = True, certain: bool = False
+        self,
+        statement: str,
+        parameters: Sequence[Any] = (),
+        *,
+        repeatable: bool = True,
+        certain: bool = False,
+        within: float | None = None,
     ) -> Rows:
         """One statement, one round trip, one commit; made again when it clashed with another.
 
         `certain`: once it may have happened it is repeated, for a while, until the server has answered.
+        `within`: seconds in which it must be answered, if not in those of every call.
         """
         for _ in range(_CLASHES_MOST):
             with suppress(*_CLASHES):
-                return self._attempt(partial(_fetch, statement, parameters), repeatable, certain)
+                return self._attempt(partial(_fetch, statement, parameters), repeatable, certain, within)
         raise self._clashed()
 
-    def transact(self, work: Callable[[Connection], T], *, marked: bool = True) -> T:
+    def transact(self, work: Callable[[Connection], T], *, marked: bool = True, within: float | None = None) -> T:
         """Several statements in one transaction; made again when it clashed with another, or found a dead connection.
 
         A connection that is lost while the commit is under way leaves the outcome open: the server is asked for it, and
@@ -147,7 +210,7 @@ class Server(Lending[Line]):
             progress: _Progress[T] = _Progress(uuid4() if marked else None)
             try:
                 with suppress(*_CLASHES):
-                    return self._attempt(partial(_transact, work, progress), progress)
+                    return self._attempt(partial(_transact, work, progress), progress, within=within)
             except StoreFailed:
                 if not progress.answers:
                     raise
@@ -186,7 +249,13 @@ class Server(Lending[Line]):
                 return True
             raise
 
-    def _attempt(self, action: Callable[[Line], T], repeatable: "bool | _Progress[Any]", certain: bool = False) -> T:
+    def _attempt(
+        self,
+        action: Callable[[Line], T],
+        repeatable: "bool | _Progress[Any]",
+        certain: bool = False,
+        within: float | None = None,
+    ) -> T:
         """The action on a connection that works; an idle one may have died meanwhile, so a second one is tried."""
         ask: Asking | None = None
         last = False
@@ -194,6 +263,7 @@ class Server(Lending[Line]):
             line: Line | None = None
             try:
                 line = self._take(fresh=last)
+                line.connection.patience = self.patience if within is None else within
                 return action(line)
             except _CLASHES:
                 raise
@@ -201,6 +271,8 @@ class Server(Lending[Line]):
                 if ask is None or ask.over:
                     raise
             except psycopg.Error as error:
+                if isinstance(error, NoAnswer):
+                    _log.warning("%s: %s; the connection is dropped", self.name, error)
                 safe = repeatable if isinstance(repeatable, bool) else not repeatable.answers
                 unknown = not isinstance(error, psycopg.errors.ReadOnlySqlTransaction)
                 ask = ask or (Asking() if certain and unknown else None)

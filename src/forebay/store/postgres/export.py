@@ -74,11 +74,12 @@ class Export(Bulk):
 
     def id_extent(self) -> tuple[int, int]:
         self._empty_inbox()
-        first, last = self._server.query(_EXTENT)[0]
+        first, last = self._server.query(_EXTENT, within=self._server.long)[0]
         return (1, 0) if first is None else (first, last)
 
     def export(self, query: Query, first: int, last: int) -> Iterator[tuple[str, list[str], bytes]]:
         connection = self._server.connect()
+        connection.patience = self._server.long
         try:
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             if query.state is None or not query.state.terminal:

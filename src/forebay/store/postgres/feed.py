@@ -57,7 +57,7 @@ class Feed(Bulk):
         move = partial(_moved, source, before, after)
         if all(draft.key is None for draft in drafts) and all(self._copies(queue) for queue in queues):
             try:
-                tally = self._server.transact(partial(self._feed_plain, move, drafts, queues))
+                tally = self._server.transact(partial(self._feed_plain, move, drafts, queues), within=self._server.long)
             except Restart:
                 self._specs.reload(queues)
             else:

@@ -18,6 +18,8 @@ from forebay.store.postgres.connect import Server
 
 _LOCK: Final = 0x46424159
 _PHASES: Final = ("pre", "post")
+_MIGRATION_SECONDS: Final = 3_600.0
+"""For one file: it may build an index on a large table, and wait until others have done so."""
 
 
 class Migration(File, frozen=True):
@@ -60,7 +62,7 @@ def migrate(server: Server, *, phase: str | None = None) -> list[Migration]:
             done.append(migration)
         return done
 
-    return server.transact(work, marked=False)
+    return server.transact(work, marked=False, within=_MIGRATION_SECONDS)
 
 
 def prepare(server: Server) -> None:

@@ -5,7 +5,8 @@
 `rediss://` is the same with TLS, `unix:///run/redis.sock?db=0` a socket. `durability` is what the operator says that an
 answer may promise: `always` (the default) that it outlives a crash of the machine, `everysec` and `none` less; the
 server is held to it when the store is opened. `delivery` is how ready jobs are kept, `sets` or `streams`: the first job
-of a store decides, and a URL that says otherwise is refused. Everything else in the query is for the driver.
+of a store decides, and a URL that says otherwise is refused. `call_timeout` is in how many seconds a command must be
+answered. Everything else in the query is for the driver.
 """
 
 from typing import Final, Literal, cast, get_args
@@ -15,6 +16,7 @@ from msgspec import Struct
 
 from forebay.core.errors import Invalid
 from forebay.core.names import is_name
+from forebay.store.lending import split_call_timeout
 
 Durability = Literal["always", "everysec", "none", "trusted"]
 Delivery = Literal["sets", "streams"]
@@ -32,9 +34,11 @@ class Address(Struct, frozen=True):
     prefix: str
     durability: Durability
     delivery: Delivery | None
+    patience: float
 
     @classmethod
     def of(cls, url: str) -> "Address":
+        url, patience = split_call_timeout(url)
         parts = urlsplit(url)
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         durability = options.pop("durability", "always")
@@ -48,7 +52,7 @@ class Address(Struct, frozen=True):
             raise Invalid("prefix", f"{prefix!r} is not a name", "use letters, digits, _ . : and -")
         plain = parts._replace(query=urlencode(options)).geturl()
         kept = cast(Delivery | None, delivery)
-        return cls(plain, _masked(plain), f"{{{prefix}}}:", cast(Durability, durability), kept)
+        return cls(plain, _masked(plain), f"{{{prefix}}}:", cast(Durability, durability), kept, patience)
 
     @property
     def durable(self) -> bool:

@@ -3,9 +3,11 @@
 A call is one script, by its digest; a server that does not know it, after a restart or SCRIPT FLUSH, is told. A server
 that refuses for a while (LOADING, BUSY, READONLY, and the like) has changed nothing and is asked again, for a bounded
 time. A connection that is lost after a call was sent leaves open whether it happened: the call is made again, with the
-same token, until the server has answered, for a bounded time; it then answers what it answered before.
+same token, until the server has answered, for a bounded time; it then answers what it answered before. So does one that
+is not answered in time: its connection is dropped, since a late answer would be taken for that of the next call.
 """
 
+import logging
 from collections.abc import Callable
 from itertools import count
 from typing import Any, Final, Protocol, TypeVar, cast
@@ -20,10 +22,11 @@ from forebay.store.lending import REMEDY, Asking, Lending
 from forebay.store.redis.address import Address
 from forebay.store.redis.scripts import Script, script
 
+_log = logging.getLogger("forebay.store")
+
 Argument = bytes | str | int
 
 _CONNECT_SECONDS: Final = 10.0
-_ANSWER_SECONDS: Final = 30.0
 _REFUSED_SECONDS: Final = 5.0
 """How long a server that refuses, and says so, is asked again."""
 
@@ -66,8 +69,8 @@ class Server(Lending[Connection]):
         self._pool = ConnectionPool.from_url(
             address.url,
             protocol=2,
-            socket_timeout=_ANSWER_SECONDS,
-            socket_connect_timeout=_CONNECT_SECONDS,
+            socket_timeout=address.patience,
+            socket_connect_timeout=min(_CONNECT_SECONDS, address.patience),
             client_name="forebay",
             driver_info=None,
             retry=None,
@@ -114,6 +117,9 @@ class Server(Lending[Connection]):
                 if asking is None or asking.over:
                     raise
             except (redis.RedisError, OSError) as error:
+                if isinstance(error, redis.TimeoutError):
+                    told = "%s: no answer within %g s; the connection is dropped"
+                    _log.warning(told, self.name, self.address.patience)
                 asking = asking or _asking(error)
                 if asking is None or asking.over:
                     raise self.failure(error) from error
