@@ -1,6 +1,6 @@
 """Why a job is where it is: what holds it, who goes before it, and when that may end; and the gates of a queue."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
@@ -38,13 +38,29 @@ def explain(store: Store, job_id: int) -> list[str]:
 
 
 def gates_of(store: Store, spec: QueueSpec, most: int) -> list[GateUse]:
-    """The gates in use that jobs of the queue may be stamped with, `most` of them at most."""
+    """The gates in use that jobs of the queue may be stamped with, `most` of them at most, by name."""
+    found: list[GateUse] = []
+    after: str | None = ""
+    while after is not None and len(found) < most:
+        page, after = gates_page(store, gate_names(spec), after, min(most - len(found), BATCH_MOST))
+        found += page
+    return found
+
+
+def gates_page(store: Store, names: Iterable[str], after: str, limit: int) -> tuple[list[GateUse], str | None]:
+    """Gates in use that have one of these names or lie below one, by name, and where to go on; None: that was all."""
     found: dict[str, GateUse] = {}
-    for name in gate_names(spec):
-        found |= {each.name: each for each in store.gates("", 1, name) if each.name == name}
-        if len(found) < most:
-            found |= {each.name: each for each in store.gates("", min(most - len(found), BATCH_MOST), f"{name}/")}
-    return list(found.values())[:most]
+    ends: list[str] = []
+    for name in set(names):
+        if name > after:
+            found |= {each.name: each for each in store.gates("", 1, name) if each.name == name}
+        below = store.gates(after, limit, f"{name}/")
+        found |= {each.name: each for each in below}
+        if len(below) == limit:
+            ends.append(below[-1].name)
+    end = min(ends, default=None)
+    known = [found[name] for name in sorted(found) if end is None or name <= end]
+    return (known, end) if len(known) <= limit else (known[:limit], known[limit - 1].name)
 
 
 def place_of(store: Store, job: Job) -> Place:

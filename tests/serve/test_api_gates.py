@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import httpx
 import pytest
 
 from forebay.core.job import Draft, State
@@ -93,6 +94,33 @@ def test_a_key_for_some_queues_moves_nothing_that_others_wait_at(site: Site) -> 
     assert client.post("/conditions/mine/release", json={}).status_code == 200
     for name in ("rate/@api", "until/ours", "until/nobody"):
         assert site.client(Role.OPERATOR).post(f"/gates/{name}", json={"slots": 1}).status_code == 200, name
+
+
+def _all(client: httpx.Client, **wanted: int | str) -> list[str]:
+    names: list[str] = []
+    after: str | None = ""
+    while after is not None:
+        page = client.get("/gates", params={**wanted, "after": after}).json()
+        assert page["next"] is None or page["next"] > after
+        names += [gate["name"] for gate in page["gates"]]
+        after = page["next"]
+    return names
+
+
+@pytest.mark.parametrize("limit", [1, 3, 7, 100])
+def test_a_key_for_some_queues_reaches_every_page_of_its_gates(site: Site, limit: int) -> None:
+    subjects = [f"s{number:02}" for number in range(20)]
+    for queue in ("own.c", "own.d", "far.c"):
+        site.store.put_spec(QueueSpec(name=queue, eligibility=AtMost(1, per="subject") & Until("ours")))
+        site.store.enqueue([Draft("k", queue=queue, subject=subject) for subject in subjects for _ in range(2)])
+    site.store.set_gate("until/ours", 1_000)
+    mine = site.client(Role.VIEWER, queues=("own*",))
+    wanted = [f"cap/own.{name}/subject/{subject}" for name in "cd" for subject in subjects]
+    seen = _all(mine, limit=limit)
+    assert [name for name in seen if name.startswith("cap/own.")] == wanted
+    assert seen == sorted(seen)
+    assert not [name for name in seen if "far" in name or "ours" in name]
+    assert [name for name in _all(mine, limit=limit, queue="own.d") if name != "until/ours"] == wanted[20:]
 
 
 def test_a_key_of_a_tenant_sees_no_gate(site: Site) -> None:

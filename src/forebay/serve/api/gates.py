@@ -11,10 +11,10 @@ from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
 from msgspec import Struct
 
-from forebay.core.gate import checked_gate, condition_gate
+from forebay.core.gate import checked_gate, condition_gate, gate_names
 from forebay.core.limits import BATCH_MOST
 from forebay.core.spec import QueueSpec
-from forebay.explain import gates_of
+from forebay.explain import gates_page
 from forebay.serve.actor import Actor, Role
 from forebay.serve.api.answers import Count
 from forebay.serve.api.bodies import NAME_PATTERN, Release, SetGate
@@ -74,16 +74,13 @@ async def browse(
     after: Annotated[str, Query(max_length=700, pattern=r"^[^\x00]*$")] = "",
     limit: Annotated[int, Query(ge=1, le=BATCH_MOST)] = 100,
 ) -> Response:
-    """Gates in use, by name: slots, slots held, jobs parked; of all queues page by page, of one queue the first ones.
-
-    A key for some queues gets the first ones of these.
-    """
+    """Gates in use, by name and page by page: slots, slots held, jobs parked; of all queues, or of one."""
     ground: Ground = request.app.state.ground
     if queue is not None:
         must_rule(actor, queue)
-    found, more = await ground.call(_looked, ground, actor, queue, after, limit)
+    found, end = await ground.call(_looked, ground, actor, queue, after, limit)
     views = [GateView(each.name, each.slots, each.held, each.parked, each.given) for each in found]
-    return Answer(GatesView(views, views[-1].name if more else None))
+    return Answer(GatesView(views, end))
 
 
 @router.post("/gates/{name:path}", **described(GateSet, body=SetGate, sent={"slots": 20}, problems=(404,)))
@@ -121,15 +118,17 @@ async def _must_touch(ground: Ground, actor: Actor, name: str) -> None:
         raise absent(f"gate {name}")
 
 
-def _looked(ground: Ground, actor: Actor, queue: str | None, after: str, limit: int) -> tuple[list[GateUse], bool]:
-    """What is there to be seen, and whether there is more to go on to."""
+def _looked(
+    ground: Ground, actor: Actor, queue: str | None, after: str, limit: int
+) -> tuple[list[GateUse], str | None]:
+    """What is there to be seen, and where to go on."""
     store = ground.store
     if queue is None and sees_all(actor):
         found = store.gates(after, limit)
-        return found, len(found) == limit
+        return found, found[-1].name if len(found) == limit else None
     specs = store.specs()
     wanted = [spec for spec in specs if queue in (None, spec.name) and rules(actor, spec.name)]
     if queue is not None and not wanted:
         wanted = [QueueSpec(name=queue)]
-    uses = {each.name: each for spec in wanted for each in gates_of(store, spec, limit)}
-    return [uses[name] for name in sorted(uses) if touches(actor, name, specs)][:limit], False
+    page, end = gates_page(store, (name for spec in wanted for name in gate_names(spec)), after, limit)
+    return [each for each in page if touches(actor, each.name, specs)], end
