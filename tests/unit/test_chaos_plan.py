@@ -5,9 +5,10 @@ from random import Random
 import pytest
 
 from forebay.core.errors import Invalid
+from forebay.core.ledger import Change, LedgerEntry, Record, Span
 from forebay.lab.chaos.faults import KINDS, Fault, fault_of
-from forebay.lab.chaos.plan import SCALES, find, names, parse
-from forebay.lab.chaos.recovery import Line, recovered
+from forebay.lab.chaos.plan import SCALES, adjust, find, names, parse
+from forebay.lab.chaos.recovery import Line, recovered, unstarted
 from forebay.lab.chaos.scene import Strike
 
 SOUND = """
@@ -103,3 +104,32 @@ def test_recovery_is_read_from_what_handlers_wrote() -> None:
     assert (killed.bit, killed.held, killed.recovery) == (True, 2, 2.5)
     assert (missed.bit, missed.held, missed.recovery) == (False, 0, None)
     assert (away.bit, away.recovery) == (True, 1.6)
+
+
+def test_jobs_that_were_interrupted_are_told_one_by_one() -> None:
+    killed = Strike(1, "KillWorker", 1_000_000, 1_000_000, True, "", pids=(7,))
+    starts = [Line(1, 11, 1, 900_000, 7), Line(2, 12, 1, 900_000, 7), Line(3, 13, 1, 900_000, 8)]
+    starts += [Line(1, 11, 2, 1_500_000, 8), Line(2, 12, 3, 3_000_000, 8)]
+    assert recovered([killed], starts, [], lambda seq: True) == [0.5, 2.0]
+    assert (killed.held, killed.recovery) == (2, 2.0)
+
+
+def test_a_hand_out_that_no_handler_began_is_counted() -> None:
+    def claimed(offset: int, first: int, n: int, delivery: int) -> LedgerEntry:
+        return LedgerEntry(offset, Record(0, "claim", [Span(Change.CLAIMED, first, n, "q", "k", delivery)]))
+
+    entries = [claimed(0, 11, 3, 1), claimed(1, 12, 1, 2), claimed(2, 12, 1, 3)]
+    starts = [Line(1, 11, 1, 0, 7), Line(2, 12, 3, 0, 7)]
+    assert unstarted(entries, starts) == {12: 2, 13: 1}
+
+
+def test_a_plan_can_be_told_another_rate_and_period() -> None:
+    plan = adjust(find("kills"), seed=4, rate=60, every=1.5)
+    assert (plan.seed, plan.load.rate, [fault.every for fault in plan.faults]) == (4, 60, [1.5])
+    assert adjust(plan) == plan
+    with pytest.raises(Invalid, match=r"load\.rate"):
+        adjust(plan, rate=-1)
+    with pytest.raises(Invalid, match="every"):
+        adjust(plan, every=-1)
+    with pytest.raises(Invalid, match="has no load"):
+        adjust(find("f23"), rate=5)

@@ -37,6 +37,10 @@ def _arguments(parser: ArgumentParser) -> None:
         "--scale", choices=("quick", "nightly", "release"), default="quick", help="how often (default: quick)"
     )
     parser.add_argument("--seed", type=int, metavar="N", help="the same seed: the same jobs, moments, victims")
+    parser.add_argument("--rate", type=float, metavar="N", help="jobs a second (default: the plan's)")
+    parser.add_argument(
+        "--every", type=float, metavar="SECONDS", help="from one fault to the next, on average (default: the plan's)"
+    )
     parser.add_argument(
         "--for", type=length, dest="limit", metavar="LENGTH", help="so long, instead of the plan's counts"
     )
@@ -52,7 +56,7 @@ def _arguments(parser: ArgumentParser) -> None:
 
 
 def _chaos(call: Call) -> int:
-    from forebay.lab.chaos.plan import find, names
+    from forebay.lab.chaos.plan import adjust, find, names
 
     args = call.args
     if args.list:
@@ -60,9 +64,7 @@ def _chaos(call: Call) -> int:
     if not args.plans:
         raise Invalid("plan", "none is named", f"use all, or some of {', '.join(names())}")
     words = [word for given in args.plans for word in (_matrix(names()) if given == "all" else [given])]
-    plans = [find(word) for word in words]
-    if args.seed is not None:
-        plans = [msgspec.structs.replace(plan, seed=args.seed) for plan in plans]
+    plans = [adjust(find(word), seed=args.seed, rate=args.rate, every=args.every) for word in words]
     todo = [(plan, kept, where) for plan in plans for kept, where in _grounds(plan, args.store)]
     if not todo:
         raise Invalid(
@@ -195,6 +197,7 @@ forebay chaos --list
 forebay chaos f01 --store sqlite
 forebay chaos all --scale nightly --report out
 forebay chaos my-plan.toml --store postgres --for 10m --audit spark
+forebay chaos kills --store postgres --rate 1500 --every 5 --for 5m
 """,
         _arguments,
         takes_store=False,

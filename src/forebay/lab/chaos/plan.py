@@ -20,6 +20,9 @@
     acks = {quick = 100, nightly = 2_000, release = 50_000}
     share = 1.0                                       of the faults, so many must have bitten
     recovery = 4.0                                    and none may have taken longer: FAIL
+    restart_p50 = 0.5                                 seconds until jobs that were interrupted start again: FAIL
+    restart_p99 = 6.0
+    max_unstarted = 3                                 hand-outs of one job without a start: FAIL
 
 What can go wrong: everything that is not as above is `Invalid`, which names the key and the way out.
 """
@@ -92,6 +95,9 @@ class ProofPlan(Struct, frozen=True, forbid_unknown_fields=True):
     recovery: float = 30.0
     drain: float = 60.0
     """Seconds after which what is left counts as stuck."""
+    restart_p50: float | None = None
+    restart_p99: float | None = None
+    max_unstarted: int | None = None
 
 
 class Timed(Struct, frozen=True):
@@ -164,6 +170,21 @@ def find(word: str) -> Plan:
     return parse(data.decode("utf-8", errors="replace"), Path(word).stem)
 
 
+def adjust(plan: Plan, *, seed: int | None = None, rate: float | None = None, every: float | None = None) -> Plan:
+    """The plan with another seed, another rate of its load, and another period of its faults, where given."""
+    load, faults = plan.load, plan.faults
+    if rate is not None:
+        if not load.rate:
+            raise Invalid("rate", f"plan {plan.name} has no load", "leave it out")
+        load = msgspec.structs.replace(load, rate=rate)
+    if every is not None:
+        _number(f"plan {plan.name}", "every", every, 0.0, _SECONDS_MOST)
+        faults = tuple(msgspec.structs.replace(fault, every=every) for fault in faults)
+    changed = msgspec.structs.replace(plan, seed=plan.seed if seed is None else seed, load=load, faults=faults)
+    _check(changed)
+    return changed
+
+
 def parse(text: str, name: str) -> Plan:
     try:
         written = msgspec.convert(tomllib.loads(text), _Written)
@@ -224,9 +245,13 @@ def _check(plan: Plan) -> None:
         "proof.share": (plan.proof.share, 0.01, 1.0),
         "proof.recovery": (plan.proof.recovery, 0.1, 3_600),
         "proof.drain": (plan.proof.drain, 1, 86_400),
+        "proof.restart_p50": (plan.proof.restart_p50, 0.01, 3_600),
+        "proof.restart_p99": (plan.proof.restart_p99, 0.01, 3_600),
+        "proof.max_unstarted": (plan.proof.max_unstarted, 0, 1_000),
     }
     for key, (value, least, most) in bounds.items():
-        _number(where, key, value, least, most)
+        if value is not None:
+            _number(where, key, value, least, most)
     parse_mix(plan.load.mix)
 
 

@@ -4,6 +4,7 @@ Where a fault stopped processes, recovery is the time from it until the last of 
 again somewhere; it bit if they ran any. Else it is the time from the end of the fault until the next effect.
 """
 
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from forebay.core.ledger import Change, LedgerEntry
 from forebay.lab.chaos.scene import Strike
 
 
@@ -70,10 +72,11 @@ def _read(data: bytes, pid: int) -> Iterator[Line]:
 
 def recovered(
     strikes: Iterable[Strike], starts: list[Line], effects: list[Line], steady: Callable[[int], bool]
-) -> None:
+) -> list[float]:
     """Fill in `recovery`, and for faults that stopped processes `held` and whether they bit.
 
-    Only `steady` jobs are looked at, which do not fail by themselves: those that do start again for that, too.
+    Returns for each job that such a fault interrupted the seconds until it started again, smallest first. Only `steady`
+    jobs are looked at, which do not fail by themselves: those that do start again for that, too.
     """
     done = {(line.job, line.delivery): line.at for line in effects}
     by_pid: dict[int, list[Line]] = {}
@@ -83,25 +86,41 @@ def recovered(
             by_pid.setdefault(line.pid, []).append(line)
         again.setdefault(line.job, []).append(line)
     moments = sorted(line.at for line in effects)
+    restarts: list[float] = []
     for strike in strikes:
         if strike.pids:
-            _of_jobs(strike, [line for pid in strike.pids for line in by_pid.get(pid, [])], done, again)
+            restarts += _of_jobs(strike, [line for pid in strike.pids for line in by_pid.get(pid, [])], done, again)
         elif strike.bit and strike.recovery is None:
             after = next((at for at in moments if at > strike.over_at), None)
             strike.recovery = None if after is None else (after - strike.over_at) / 1_000_000
+    return sorted(restarts)
+
+
+def unstarted(entries: Iterable[LedgerEntry], starts: Iterable[Line]) -> Counter[int]:
+    """By job, how often the ledger says that it was handed out while no handler says that it began."""
+    begun = {(line.job, line.delivery) for line in starts}
+    return Counter(
+        job
+        for entry in entries
+        for span in entry.record.spans
+        if span.change == Change.CLAIMED
+        for job in range(span.first, span.first + span.n)
+        if (job, span.delivery) not in begun
+    )
 
 
 def _of_jobs(
     strike: Strike, starts: list[Line], done: dict[tuple[int, int], int], again: dict[int, list[Line]]
-) -> None:
-    took: list[int] = []
+) -> list[float]:
+    took: list[float] = []
     for line in starts:
         ended_at = done.get((line.job, line.delivery))
         if line.at > strike.at or (ended_at is not None and ended_at <= strike.at):
             continue
         later = [other.at for other in again[line.job] if other.delivery > line.delivery]
         if later and min(later) > strike.at:
-            took.append(min(later) - strike.at)
+            took.append((min(later) - strike.at) / 1_000_000)
     strike.held = len(took)
     strike.bit = strike.bit and strike.held > 0
-    strike.recovery = max(took) / 1_000_000 if took else None
+    strike.recovery = max(took, default=None)
+    return took

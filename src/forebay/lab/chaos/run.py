@@ -27,7 +27,7 @@ from forebay.core.limits import BATCH_MOST
 from forebay.lab.chaos.faults import Fault, fault_of
 from forebay.lab.chaos.parts import build
 from forebay.lab.chaos.plan import Kept, Plan, Scale
-from forebay.lab.chaos.recovery import lines_of, recovered
+from forebay.lab.chaos.recovery import Line, lines_of, recovered, unstarted
 from forebay.lab.chaos.scene import Bite, Impossible, Scene, Strike, Stuck, now, pause
 from forebay.lab.mix import QUEUE
 from forebay.lab.proof import EXITS, Answer, ProofFailed, Verdict, audit, audit_quickly
@@ -58,6 +58,10 @@ class Outcome(Struct, kw_only=True):
     dead: int = 0
     recovery_p50: float | None = None
     recovery_p99: float | None = None
+    interrupted: int = 0
+    restart_p50: float | None = None
+    restart_p99: float | None = None
+    max_unstarted: int = 0
     seconds: float = 0.0
     verdict: Verdict | None = None
 
@@ -88,6 +92,8 @@ class Runner:
         self._rng = Random(plan.seed)
         self._faults = [(fault_of(timed), timed) for timed in plan.faults]
         self._began = 0.0
+        self._restarts: list[float] = []
+        self._unstarted = 0
         self.scene = Scene(plan, kept, scale, directory, self._say(say), self._parts)
 
     def run(self) -> Outcome:
@@ -188,9 +194,11 @@ class Runner:
         if (code := scene.fleet.stop()) != 0:
             scene.blame(f"the fleet left with code {code}")
         starts, effects = (lines_of(folder, scene.skewed) for folder in (scene.starts, scene.effects))
-        recovered(scene.strikes, starts, effects, scene.steady)
+        self._restarts = recovered(scene.strikes, starts, effects, scene.steady)
         (scene.directory / LOG).write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in scene.strikes))
-        self._judge_lives(scene.store)
+        entries = _entries(scene.store)
+        self._judge_lives(entries)
+        self._judge_restarts(entries, starts)
         if kind := scene.memo.get("innocent"):
             self._judge_innocent(kind)
         least = plan.acks(scene.scale)
@@ -204,10 +212,30 @@ class Runner:
                 verdict = found
         return verdict
 
-    def _judge_lives(self, store: Store) -> None:
+    def _judge_restarts(self, entries: list[LedgerEntry], starts: list[Line]) -> None:
+        """How soon jobs that a fault interrupted ran again, and how often one was handed out for nothing."""
+        scene, proof, restarts = self.scene, self._plan.proof, self._restarts
+        handed = unstarted(entries, starts)
+        job, self._unstarted = max(handed.items(), key=lambda item: item[1], default=(0, 0))
+        if proof.max_unstarted is not None and self._unstarted > proof.max_unstarted:
+            said = f"job {job} was handed out {self._unstarted} times without a start"
+            scene.blame(f"{said}, {proof.max_unstarted} are allowed")
+            self._keep_lives(entries, {job})
+        if not restarts:
+            return
+        times = {0.5: proof.restart_p50, 0.99: proof.restart_p99}
+        found = {share: percentile(restarts, share) or 0.0 for share in times}
+        words = ", ".join(f"p{share * 100:g} {took:.2f} s" for share, took in found.items())
+        scene.say(f"{len(restarts):,} jobs interrupted, started again after {words}, at most {restarts[-1]:.2f} s")
+        scene.say(f"at most {self._unstarted} hand-outs of a job without a start")
+        for share, limit in times.items():
+            if limit is not None and found[share] > limit:
+                took = f"{found[share]:.2f} s (p{share * 100:g})"
+                scene.blame(f"jobs that were interrupted started again after {took}, {limit:g} s is allowed")
+
+    def _judge_lives(self, entries: list[LedgerEntry]) -> None:
         """The whole ledger: fences grow by one, one holder at a time, one end, lives counted. Ticks go on."""
         scene = self.scene
-        entries = _entries(store)
         violations = ledger(entries, drained=not self._plan.fleet.ticks)
         for violation in violations[:_NAMED]:
             scene.blame(f"the ledger: {violation}")
@@ -269,6 +297,10 @@ class Runner:
             dead=verdict.dead if verdict else 0,
             recovery_p50=percentile(times, 0.5),
             recovery_p99=p99,
+            interrupted=len(self._restarts),
+            restart_p50=percentile(self._restarts, 0.5),
+            restart_p99=percentile(self._restarts, 0.99),
+            max_unstarted=self._unstarted,
             verdict=verdict,
         )
 
