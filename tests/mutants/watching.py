@@ -43,6 +43,20 @@ WATCHING_MUTANTS = [
         MEMORY,
     ),
     Mutant(
+        "requests to end a job come with the heartbeat",
+        "src/forebay/work/worker.py",
+        "*self._tending, self._listening, self._claiming):",
+        "*self._tending, self._claiming):",
+        ("tests/process/test_watching.py", "-k", "cancelled and sqlite-waits"),
+    ),
+    Mutant(
+        "a job that was to end begins again after its holder died",
+        "src/forebay/work/pool.py",
+        "            elif lease.job.cancel_requested:\n",
+        "            elif lease.job.cancel_requested and False:\n",
+        ("tests/unit/test_pool.py", "-k", "was_to_end"),
+    ),
+    Mutant(
         "requests that are known are told again",
         "src/forebay/store/memory/watching.py",
         "and (job_id, row.delivery) not in known",

@@ -1,11 +1,14 @@
 """Jobs watched from another process, on every store that several processes share: results arrive by notification."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from forebay import Forebay, JobFailed, QueueSpec, State
+from forebay.core.instant import seconds
+from forebay.store.protocol import CancelAnswer
 from tests.process.site import Site
 
 APP = "tests.process.watched_app"
@@ -47,3 +50,37 @@ def test_a_result_that_cannot_be_kept_fails_its_job_at_once(site: Site, fb: Fore
     site.worker(APP)
     with pytest.raises(JobFailed, match=r"after attempt 1: .*result of opaque at \$\.found: set is not a JSON type"):
         fb.enqueue("opaque", {"seq": 1}).result(PATIENCE)
+
+
+# Cancellation
+
+
+CANCELLED_WITHIN = 5.0
+"""Seconds, on a machine under load; the heartbeat, which used to bring the request, comes every 20."""
+
+
+@pytest.mark.parametrize("kind", ["waits", "looks", "blocks"])
+def test_a_running_job_is_cancelled_long_before_the_next_heartbeat(site: Site, fb: Forebay, kind: str) -> None:
+    site.worker(APP, lease_for=seconds(60))
+    first, second = (fb.enqueue(kind, {"seq": seq}).id for seq in (1, 2))
+    site.started(1)
+    site.started(2)
+    for job_id in (first, second):
+        asked_at = time.monotonic()
+        assert fb.cancel(job_id) is CancelAnswer.REQUESTED
+        fb.wait_for(job_id, PATIENCE)
+        assert time.monotonic() - asked_at < CANCELLED_WITHIN
+        assert fb.get(job_id) is None, "cancelled jobs of this queue go at once"
+    assert len(site.lines("stopped")) == (0 if kind == "blocks" else 2)
+    assert site.jobs() == []
+
+
+def test_a_job_that_was_to_end_is_not_begun_again_after_its_holder_died(site: Site, fb: Forebay) -> None:
+    first = site.worker(APP, lease_for=seconds(2))
+    job_id = fb.enqueue("ignores", {"seq": 1}).id
+    site.started(1)
+    fb.cancel(job_id)
+    first.kill()
+    site.worker(APP, lease_for=seconds(2))
+    assert fb.wait_for(job_id, PATIENCE) is None
+    assert len(site.lines("start", 1)) == 1

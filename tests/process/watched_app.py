@@ -52,3 +52,10 @@ def blocks(seq: int, ctx: Context) -> None:
     """Ends only by force."""
     say("start", seq, ctx)
     time.sleep(LONG)
+
+
+@fb.job
+def ignores(seq: int, ctx: Context) -> None:
+    """Does not care whether it should end."""
+    say("start", seq, ctx)
+    time.sleep(LONG)

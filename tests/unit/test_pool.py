@@ -336,6 +336,18 @@ def test_what_cannot_be_run_is_remembered_within_bounds(fb: Forebay) -> None:
         assert len(rig.pool.unhandled()) == MAX_UNHANDLED
 
 
+def test_a_job_that_was_to_end_is_not_begun(fb: Forebay) -> None:
+    ran: list[int] = []
+    fb.job(kind="job", result_ttl=1)(lambda: ran.append(1))
+    with at_work(fb) as rig:
+        (lease,) = rig.leased(Draft("job"))
+        fb.store.cancel([lease.job.id])
+        rig.pool.take([rig.again(lease)])
+        assert rig.verdict() == Cancel(1_000_000)
+        rig.nothing_more()
+    assert ran == []
+
+
 # Results
 
 

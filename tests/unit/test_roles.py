@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from threading import Barrier, Event, Thread
@@ -31,6 +32,7 @@ from forebay.store.protocol import Promotion, Want
 from forebay.testing.clock import ManualClock
 from forebay.testing.faulty import ConnectionLost, Fault, FaultyStore, ReplyLost, scripted
 from forebay.work.announcer import Announcer
+from forebay.work.cancel_listener import CancelListener
 from forebay.work.claimer import _EMPTYING_MOST, Claimer
 from forebay.work.options import Options
 from forebay.work.pool import Pool
@@ -242,6 +244,25 @@ def test_a_renewer_tells_what_is_lost_and_what_is_to_end(store: MemoryStore, clo
     assert holding.asked == [cancelled.fence]
     assert (renewer.renewed, renewer.lost) == (2, 1)
     assert kept.fence not in holding.lost
+
+
+def test_a_cancel_listener_tells_each_request_once(store: MemoryStore, clock: ManualClock) -> None:
+    holding = Holding(leased(store, 3))
+    first, second, _ = holding.leases
+    listener = CancelListener(store, holding, first.owner)
+    store.cancel([first.job.id])
+    assert listener.step() == 0
+    assert holding.asked == [first.fence]
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(listener.step)
+        clock.until_asleep(1)
+        store.cancel([second.job.id])
+        assert waiting.result(PATIENCE) == 0
+    assert holding.asked == [first.fence, second.fence]
+
+
+def test_a_cancel_listener_rests_while_nothing_runs(store: MemoryStore) -> None:
+    assert CancelListener(store, Holding([]), "ada").step() > 0
 
 
 def test_a_renewer_goes_through_any_number_of_leases(store: MemoryStore) -> None:

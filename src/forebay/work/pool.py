@@ -17,7 +17,7 @@ from forebay.core.breaker import Budget, Circuit
 from forebay.core.decide import decide
 from forebay.core.errors import Invalid
 from forebay.core.lease import Fence, Lease, Settlement
-from forebay.core.outcome import Ack, Failed, Outcome, Release, Succeeded, Unhandled, Verdict
+from forebay.core.outcome import Ack, Failed, Outcome, Release, Succeeded, Unhandled, Verdict, Withdrawn
 from forebay.core.policy import Routing
 from forebay.core.presence import MAX_UNHANDLED
 from forebay.store.protocol import Store
@@ -154,6 +154,9 @@ class Pool:
                 self._settle([self._return(lease, now)])
             elif (after := self._postpone(lease, now)) > 0:
                 self._settle([(lease, Release(int(after * (0.5 + self._draw()))))])
+            elif lease.job.cancel_requested:
+                # Its holder died before it could end it.
+                self._settle([self._verdict(lease, Withdrawn(handler.keep_for))])
             else:
                 # An isolated handler is traced where it runs.
                 seen = handler if traces is None or handler.where == "process" else traced(handler, lease.job, traces)

@@ -94,6 +94,8 @@ class Beat:
                 rest = self.role.step()
                 pause, self.failures, self.beaten_at = _FIRST_PAUSE, 0, monotonic()
             except Exception as error:
+                if self._stopping.is_set():
+                    return
                 self.failures += 1
                 self.failed += 1
                 self._voice.warn(self.role.name, error)

@@ -25,6 +25,7 @@ from forebay.core.spec import QueueSpec
 from forebay.store.protocol import Exchanging, Store
 from forebay.work.announcer import Announcer
 from forebay.work.app import find_app
+from forebay.work.cancel_listener import CancelListener
 from forebay.work.claimer import Claimer
 from forebay.work.courier import Courier
 from forebay.work.handler import Handler
@@ -150,6 +151,7 @@ class Worker:
         self._claiming = Beat(self.claimer, voice)
         self._settling = Beat(self.settler, voice)
         self._announcing = Beat(self.announcer, voice)
+        self._listening = Beat(CancelListener(store, self.pool, self.owner), voice)
         self._tending = [*(Beat(role, voice) for role in tending), self._announcing]
         self._signals = 0
         self._signalled = Event()
@@ -175,7 +177,9 @@ class Worker:
 
     def failed(self) -> dict[str, int]:
         """Steps that failed, by role."""
-        return {beat.role.name: beat.failed for beat in (self._claiming, self._settling, *self._tending)}
+        return {
+            beat.role.name: beat.failed for beat in (self._claiming, self._settling, *self._tending, self._listening)
+        }
 
     def progress_age(self) -> float:
         """Seconds since the claimer last got an answer from the store, or found the pool full."""
@@ -185,7 +189,7 @@ class Worker:
         if self._marks is not None:
             self._marks.open()
         self.pool.start()
-        for beat in (self._settling, *self._tending, self._claiming):
+        for beat in (self._settling, *self._tending, self._listening, self._claiming):
             beat.start()
 
     def drain(self, timeout: float, hurry: Callable[[], bool] = lambda: False) -> None:
@@ -197,6 +201,7 @@ class Worker:
             self.pool.wait_until_idle(min(_LOOK_EVERY, max(0.0, deadline - monotonic())))
         self.pool.interrupt_all()
         self.pool.wait_until_idle(1.0)
+        self._listening.stop(0)
         flushed_by = monotonic() + _FLUSH_MOST
         while not self.settler.empty and monotonic() < flushed_by and self._settling.alive:
             self.settler.news.set()
