@@ -212,15 +212,15 @@ MUTANTS = [
     Mutant(
         "a crash costs no life",
         "src/forebay/core/decide.py",
-        "return Retry(0, LEASE_RAN_OUT, keep_rank=True)",
+        "return Retry(0, _abandoned(job, cause), keep_rank=True)",
         "return Release(0)",
         ("tests/unit/test_decide.py",),
     ),
     Mutant(
         "a job taken back loses its rank",
         "src/forebay/core/decide.py",
-        "return Retry(0, LEASE_RAN_OUT, keep_rank=True)",
-        "return Retry(0, LEASE_RAN_OUT)",
+        "return Retry(0, _abandoned(job, cause), keep_rank=True)",
+        "return Retry(0, _abandoned(job, cause))",
         ("tests/stores/test_conformance.py", "-k", "memory-taking_back"),
     ),
     Mutant(

@@ -129,6 +129,14 @@ def crashes(seq: int, ctx: Context) -> None:
 
 
 @fb.job
+def kills_itself(seq: int, ctx: Context) -> None:
+    """As the kernel does it when memory runs out."""
+    say("start", seq, ctx)
+    os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(LONG)
+
+
+@fb.job
 def raises_exit(seq: int, ctx: Context) -> None:
     say("start", seq, ctx)
     sys.exit(15)

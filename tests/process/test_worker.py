@@ -51,6 +51,8 @@ def stop_between_writes(process: subprocess.Popen[bytes], database: Path) -> Non
     """A process that is stopped while it writes keeps everybody else from the file."""
     while True:
         process.send_signal(signal.SIGSTOP)
+        while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+            time.sleep(0.01)
         other = sqlite3.connect(database, isolation_level=None, timeout=0.3)
         try:
             other.execute("BEGIN IMMEDIATE")
@@ -135,7 +137,8 @@ def test_a_worker_that_was_stopped_past_its_lease_cannot_acknowledge_late(site: 
     assert site.started(1).pid == first.pid
     first.send_signal(signal.SIGSTOP)
     second = site.worker(lease_for=seconds(1))
-    assert site.started(1, attempt=2).pid == second.pid
+    site.until(lambda: len(site.lines("start", 1)) == 2, "it starts again")
+    assert site.lines("start", 1)[1].pid == second.pid
     site.make("go-1")
     first.send_signal(signal.SIGCONT)
     site.until(lambda: len(site.lines("effect", 1)) == 1, "the late effect")
@@ -145,7 +148,8 @@ def test_a_worker_that_was_stopped_past_its_lease_cannot_acknowledge_late(site: 
     site.make("go-2")
     site.until_ended()
     done = site.job(job_id)
-    assert (done.state, done.attempt, done.result) == (State.DONE, 2, 2)
+    assert (done.state, done.attempt, done.result) == (State.DONE, 1, 2), "nobody can say that it was to blame"
+    assert done.errors[0].abandoned
     assert [line.delivery for line in site.lines("effect", 1)] == [1, 2]
     site.enqueue("plain", 5)
     site.until_ended()
@@ -273,6 +277,24 @@ def test_poison_dies_of_its_own_and_innocents_live(site: Site) -> None:
     assert set(ended.values()) == {State.DEAD}
     deaths = len({line.pid for line in site.lines("boot")}) - 3
     assert deaths <= 2 * len(POISON), "no more workers died than poison had lives"
+
+
+def test_a_dead_letter_says_how_its_process_ended(site: Site) -> None:
+    fleet = site.fleet(1)
+    said = {
+        "crashes": "the process died with SIGSEGV while running it",
+        "exits": "the process exited with code 13 while running it",
+        "kills_itself": "the process was killed (SIGKILL) while running it",
+    }
+    for kind, message in said.items():
+        (job_id,) = site.enqueue(kind, lives=1)
+        site.until_ended()
+        assert site.job(job_id).errors[-1].message == message
+    (thrice,) = site.enqueue("crashes", lives=3)
+    site.until_ended()
+    assert site.job(thrice).errors[-1].message == f"{said['crashes']} (3 times)"
+    assert site.end(fleet) == 0
+    site.audit()
 
 
 def test_a_handler_that_closes_files_that_are_not_its_own_does_not_leave_a_worker_that_does_nothing(site: Site) -> None:

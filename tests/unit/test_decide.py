@@ -31,6 +31,7 @@ from forebay.core.outcome import (
     Retry,
     Snoozed,
     Succeeded,
+    Unaccounted,
     Unhandled,
     Verdict,
     Withdrawn,
@@ -41,6 +42,7 @@ from tests.unit.values import ROUTINGS, a_job
 
 ROUTING = Routing(max_attempts=99, backoff=Fixed(seconds(7)))
 BOOM = Failure("Boom", "it broke")
+DIED = Failure(ABANDONED, "the process died")
 LOST = Failure(ABANDONED, "its lease ran out: the worker died, hung or was cut off")
 
 TABLE: list[tuple[Outcome, Verdict, Verdict]] = [
@@ -53,8 +55,11 @@ TABLE: list[tuple[Outcome, Verdict, Verdict]] = [
     (Dropped(BOOM), DeadLetter(BOOM), DeadLetter(BOOM)),
     (Abandoned(), Retry(0, LOST, keep_rank=True), DeadLetter(LOST)),
     (Snoozed(5), Release(5), Release(5)),
+    (Abandoned("the process died"), Retry(0, DIED, keep_rank=True), DeadLetter(DIED)),
+    (Unaccounted(), Release(0, LOST, expired=True), Release(0, LOST, expired=True)),
     (Interrupted(), Release(0), Release(0)),
     (Unhandled(), Release(1_250_000), Release(1_250_000)),
+    (Interrupted(expired=True), Release(expired=True), Release(expired=True)),
     (Withdrawn(), Cancel(), Cancel()),
 ]
 
@@ -66,6 +71,7 @@ OUTCOMES: st.SearchStrategy[Outcome] = st.one_of(
     st.builds(Dropped, FAILURES),
     st.builds(Snoozed, AFTERS),
     st.builds(Abandoned),
+    st.builds(Unaccounted),
     st.builds(Interrupted),
     st.builds(Unhandled),
     st.builds(Withdrawn),
@@ -138,7 +144,9 @@ def test_every_outcome_has_a_verdict(
     if isinstance(verdict, Release) and not isinstance(outcome, Unhandled):
         assert verdict.after == (outcome.after if isinstance(outcome, Snoozed) else 0)
     assert isinstance(verdict, DeadLetter) == (
-        isinstance(outcome, Dropped) or (isinstance(outcome, Failed | Abandoned) and attempt >= max_attempts)
+        isinstance(outcome, Dropped)
+        or (isinstance(outcome, Failed | Abandoned) and attempt >= max_attempts)
+        or (isinstance(outcome, Unaccounted) and max_attempts == 1)
     )
 
 
@@ -192,3 +200,29 @@ def test_a_failure_is_bounded_and_safe_to_store() -> None:
     assert all(is_clean(text) for text in (failure.kind, failure.message, failure.trace))
     assert Failure(ABANDONED).abandoned
     assert not failure.abandoned
+
+
+def test_what_may_have_begun_is_charged_only_after_a_run_in_quarantine() -> None:
+    fresh = a_job(attempt=1, max_attempts=3)
+    verdict = decide(fresh, Unaccounted("cut off"), ROUTING, 0.5)
+    assert verdict == Release(0, Failure(ABANDONED, "cut off"), expired=True)
+    suspect = replace(fresh, errors=(Failure(ABANDONED, "cut off", attempt=1),))
+    assert suspect.needs_quarantine
+    charged = Failure(ABANDONED, "cut off (2 times)")
+    assert decide(suspect, Unaccounted("cut off"), ROUTING, 0.5) == Retry(0, charged, keep_rank=True)
+    assert decide(replace(suspect, attempt=3), Unaccounted("cut off"), ROUTING, 0.5) == DeadLetter(charged)
+
+
+def test_a_job_with_one_attempt_is_never_started_twice() -> None:
+    once = a_job(attempt=1, max_attempts=1)
+    assert decide(once, Unaccounted("cut off"), ROUTING, 0.5) == DeadLetter(Failure(ABANDONED, "cut off"))
+    assert decide(once, Interrupted(), ROUTING, 0.5) == Release(), "but what had not begun is"
+
+
+def test_the_error_says_how_often_in_a_row_it_was_the_same() -> None:
+    crash, other = "the process died with SIGSEGV while running it", Failure("KeyError", "x")
+    history = (Failure(ABANDONED, crash), other, Failure(ABANDONED, crash), Failure(ABANDONED, f"{crash} (2 times)"))
+    job = replace(a_job(attempt=5, max_attempts=5), errors=history)
+    assert decide(job, Abandoned(crash), ROUTING, 0.5) == DeadLetter(Failure(ABANDONED, f"{crash} (3 times)"))
+    verdict = decide(job, Abandoned("the process exited with code 1 while running it"), ROUTING, 0.5)
+    assert verdict == DeadLetter(Failure(ABANDONED, "the process exited with code 1 while running it"))

@@ -159,11 +159,11 @@ def test_the_payload_of_a_job_is_decoded_anew_each_time() -> None:
 def test_a_job_runs_alone_after_two_deaths_in_a_row_or_with_its_last_life() -> None:
     lost, broke = Failure(ABANDONED), Failure("KeyError")
     histories = ((), (lost,), (lost, broke), (broke, lost), (lost, lost), (lost, broke, lost))
-    assert [replace(a_job(), errors=errors, attempt=2, max_attempts=9).alone for errors in histories] == [
+    assert [replace(a_job(), errors=errors, attempt=2, max_attempts=9).needs_quarantine for errors in histories] == [
         *(False, False, False, False, True, False)
     ]
-    assert replace(a_job(), errors=(broke, lost), attempt=9, max_attempts=9).alone
-    assert not replace(a_job(), errors=(lost, broke), attempt=9, max_attempts=9).alone
+    assert replace(a_job(), errors=(broke, lost), attempt=9, max_attempts=9).needs_quarantine
+    assert not replace(a_job(), errors=(lost, broke), attempt=9, max_attempts=9).needs_quarantine
 
 
 def test_a_job_whose_holder_died_is_suspect_until_it_fails_in_another_way() -> None:

@@ -41,7 +41,7 @@ from forebay.work.renewer import Renewer
 from forebay.work.role import Beat, Role, Voice
 from forebay.work.room import fitting, weight
 from forebay.work.settler import Settler
-from forebay.work.start_marks import RUN_DIRECTORY, read_marks
+from forebay.work.start_marks import RUN_DIRECTORY, ProcessMarks, read_marks
 from forebay.work.ticker import Ticker
 from forebay.work.worker import Worker
 
@@ -276,7 +276,8 @@ def test_a_renewer_goes_through_any_number_of_leases(store: MemoryStore) -> None
 # Reaper and promoter
 
 
-def test_a_reaper_takes_back_what_fell_silent_and_the_last_life_is_dead(store: MemoryStore, clock: ManualClock) -> None:
+def test_a_reaper_takes_back_what_fell_silent_and_charges_a_suspect(store: MemoryStore, clock: ManualClock) -> None:
+    """Nobody can read the holder's marks: it is spared the first time, and charged once it runs in quarantine."""
     reaper = Reaper(store, routing)
     (lease,) = leased(store)
     assert reaper.step() > 0
@@ -285,14 +286,37 @@ def test_a_reaper_takes_back_what_fell_silent_and_the_last_life_is_dead(store: M
     reaper.step()
     abandoned = job(store, lease.job.id)
     assert abandoned.state in (State.WAITING, State.READY)
-    assert abandoned.suspect
-    (lease,) = store.claim([Want("default", 1)], "bob", seconds(10))
-    clock.advance(11 * SECOND)
-    reaper.step()
+    assert (abandoned.suspect, abandoned.attempt) == (True, 0)
+    for attempt in (1, 2):
+        (lease,) = store.claim([Want("default", 1)], "bob", seconds(10))
+        assert (lease.job.needs_quarantine, lease.job.attempt) == (True, attempt)
+        clock.advance(11 * SECOND)
+        reaper.step()
     dead = job(store, lease.job.id)
-    assert (dead.state, dead.attempt, reaper.reaped) == (State.DEAD, 2, 2)
-    assert [error.kind for error in dead.errors] == [ABANDONED, ABANDONED]
-    assert "bob" in dead.errors[-1].message
+    assert (dead.state, dead.attempt, reaper.reaped) == (State.DEAD, 2, 3)
+    assert [error.kind for error in dead.errors] == [ABANDONED] * 3
+    assert "bob" not in dead.errors[-1].message
+
+
+@pytest.mark.parametrize(
+    ("alive", "begun", "attempt", "errors"),
+    [
+        (False, True, 1, ["the process died while running it"]),
+        (False, False, 0, []),
+        (True, True, 0, ["its lease ran out: the worker died, hung or was cut off"]),
+        (True, False, 0, []),
+    ],
+)
+def test_a_reaper_reads_the_marks_of_its_machine(
+    store: MemoryStore, clock: ManualClock, alive: bool, begun: bool, attempt: int, errors: list[str]
+) -> None:
+    (lease,) = leased(store)
+    marks = {lease.owner: ProcessMarks({lease.fence: 0} if begun else {}, alive)}
+    clock.advance(11 * SECOND)
+    Reaper(store, routing, marks=marks.get).step()
+    found = job(store, lease.job.id)
+    assert (found.attempt, [error.message for error in found.errors]) == (attempt, errors)
+    assert found.state in (State.WAITING, State.READY)
 
 
 class Out(MemoryStore):
@@ -358,7 +382,7 @@ def test_two_reapers_that_race_take_each_job_back_once(clock: ManualClock) -> No
     for thread in threads:
         thread.join(PATIENCE)
     assert all(reaper.reaped for reaper in reapers)
-    assert {job(store, number).attempt for number in range(1, 51)} == {1}
+    assert {job(store, number).attempt for number in range(1, 51)} == {0}
     assert {len(job(store, number).errors) for number in range(1, 51)} == {1}
 
 
@@ -648,7 +672,7 @@ def test_suspects_wait_rather_than_hold_everybody_up(store: MemoryStore, clock: 
     assert waited >= 15, "the pool is emptied"
     crew.slots.running.clear()
     clock.advance(SECOND)
-    while not any(lease.job.alone for lease in crew.slots.running):
+    while not any(lease.job.needs_quarantine for lease in crew.slots.running):
         crew.claimer.step()
     (first,) = crew.started
     crew.end(first)

@@ -1,7 +1,12 @@
 """The state machine's one decision: what happened to a running job, and therefore what to write.
 
-Everything else is mechanical. Lives are counted at the claim, not at the failure: a worker that dies without a word
+Everything else is mechanical. Attempts are counted at the claim, not at the failure: a worker that dies without a word
 has still used one up, so `attempt` already includes the run that just ended.
+
+A worker that fails charges only what it had begun. Where nobody knows what had begun, the rule errs towards the
+innocent: the attempt is given back, and the job becomes a suspect that runs in quarantine. There nobody else can have
+caused what happens, so the second time in a row it is charged: a killer ends after one delivery more than it has
+attempts. A job with one attempt is the exception: it is never started twice, so it is charged for what may have begun.
 """
 
 from typing import Final, assert_never
@@ -9,19 +14,21 @@ from typing import Final, assert_never
 from forebay.core.instant import minutes, seconds
 from forebay.core.job import Job
 from forebay.core.outcome import (
-    LEASE_RAN_OUT,
+    ABANDONED,
     Abandoned,
     Ack,
     Cancel,
     DeadLetter,
     Dropped,
     Failed,
+    Failure,
     Interrupted,
     Outcome,
     Release,
     Retry,
     Snoozed,
     Succeeded,
+    Unaccounted,
     Unhandled,
     Verdict,
     Withdrawn,
@@ -45,14 +52,16 @@ def decide(job: Job, outcome: Outcome, routing: Routing, draw: float) -> Verdict
             return Retry(after, error)
         case Failed(error) | Dropped(error):
             return DeadLetter(error)
-        case Abandoned() if lives_left:
-            return Retry(0, LEASE_RAN_OUT, keep_rank=True)
-        case Abandoned():
-            return DeadLetter(LEASE_RAN_OUT)
+        case Unaccounted(cause) if not job.needs_quarantine and job.max_attempts > 1:
+            return Release(0, _abandoned(job, cause), expired=True)
+        case Abandoned(cause) | Unaccounted(cause) if lives_left:
+            return Retry(0, _abandoned(job, cause), keep_rank=True)
+        case Abandoned(cause) | Unaccounted(cause):
+            return DeadLetter(_abandoned(job, cause))
         case Snoozed(after):
             return Release(after)
-        case Interrupted():
-            return Release()
+        case Interrupted(expired):
+            return Release(expired=expired)
         case Unhandled(elsewhere):
             backoff = _HANDLED_ELSEWHERE if elsewhere else _UNHANDLED
             return Release(backoff.delay(job.delivery - job.attempt, draw))
@@ -60,3 +69,13 @@ def decide(job: Job, outcome: Outcome, routing: Routing, draw: float) -> Verdict
             return Cancel(keep_for)
         case _:
             assert_never(outcome)
+
+
+def _abandoned(job: Job, cause: str) -> Failure:
+    """What is said of a holder that failed, and how often in a row it was the same."""
+    before = 0
+    for error in reversed(job.errors):
+        if not error.abandoned or not error.message.startswith(cause):
+            break
+        before += 1
+    return Failure(ABANDONED, f"{cause} ({before + 1} times)" if before else cause)

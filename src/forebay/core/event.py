@@ -152,12 +152,13 @@ class Died(Struct, frozen=True, array_like=True, tag="d"):
 
 
 class Released(Struct, frozen=True, array_like=True, tag="l"):
-    """`leads`: as `rank_back` says; else it has the rank that it had."""
+    """`leads`: as `rank_back` says; else it has the rank that it had. `error`: why, where it is to be remembered."""
 
     id: int
     delivery: int
     due_at: Instant
     leads: bool = False
+    error: Failure | None = None
 
 
 class Dismissed(Struct, frozen=True, array_like=True, tag="c"):

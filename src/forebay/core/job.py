@@ -6,6 +6,7 @@ A `Job` is an immutable picture of the record at one instant; changing the recor
     waiting → ready → running → done | dead | cancelled
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
 
 from msgspec import Struct
@@ -148,14 +149,23 @@ class Job(Struct, frozen=True):
         return bool(self.errors) and self.errors[-1].abandoned
 
     @property
-    def alone(self) -> bool:
-        """A claimed job that runs alone: two holders in a row died with it, or it has no other life to lose.
+    def needs_quarantine(self) -> bool:
+        """Whether this delivery of a claimed job runs in a process of its own."""
+        return is_suspicious(self.errors, self.attempt, self.max_attempts)
 
-        So a killer is found, and takes no innocents to the dead letters; and who was beside one death goes on at once.
-        """
-        if not self.suspect:
-            return False
-        return self.attempt >= self.max_attempts or (len(self.errors) > 1 and self.errors[-2].abandoned)
+
+def is_suspicious(errors: Sequence[Failure], attempt: int, max_attempts: int) -> bool:
+    """Whether a job that is claimed for this attempt runs in quarantine: its last holder failed, and one of these.
+
+    - the holder before it failed too
+    - this is its last attempt
+    - nobody knew whether it had begun, so the attempt was given back: the error has the number of this attempt
+
+    So a killer is found, and takes no innocents to the dead letters; what was beside one crash goes on at once.
+    """
+    if not errors or not errors[-1].abandoned:
+        return False
+    return attempt >= max_attempts or errors[-1].attempt >= attempt or (len(errors) > 1 and errors[-2].abandoned)
 
 
 def _check_count(field: str, value: int, least: int, most: int) -> None:

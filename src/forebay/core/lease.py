@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from forebay.core.instant import Instant
 from forebay.core.job import Job
-from forebay.core.outcome import DeadLetter, Retry, Verdict
+from forebay.core.outcome import DeadLetter, Release, Retry, Verdict
 
 Fence: TypeAlias = tuple[int, int]
 
@@ -47,6 +47,17 @@ class Heartbeat(Struct, frozen=True):
 Settlement: TypeAlias = tuple[Lease, Verdict]
 
 
+def presumes_expiry(verdict: Verdict) -> bool:
+    """Whether a verdict was made for a holder that is believed to be gone."""
+    match verdict:
+        case Retry() | DeadLetter():
+            return verdict.error.abandoned
+        case Release():
+            return verdict.expired
+        case _:
+            return False
+
+
 def outlived(lease: Lease, verdict: Verdict, until: Instant) -> bool:
-    """Whether a verdict of abandonment is out of date: the holder has renewed the lease since it was looked at."""
-    return isinstance(verdict, (Retry, DeadLetter)) and verdict.error.abandoned and until > lease.until
+    """Whether a verdict about a lost holder is out of date: it has renewed the lease since it was looked at."""
+    return until > lease.until and presumes_expiry(verdict)

@@ -41,7 +41,7 @@ class Failure(Struct, frozen=True, array_like=True, omit_defaults=True):
         return self.kind == ABANDONED
 
 
-LEASE_RAN_OUT: Final = Failure(ABANDONED, "its lease ran out: the worker died, hung or was cut off")
+LEASE_RAN_OUT: Final = "its lease ran out: the worker died, hung or was cut off"
 """It names no worker: whoever reads a job's errors need not know whose workers run it."""
 
 OUT_OF_TIME: Final = Failure(EXPIRED, "not claimed before it expired")
@@ -80,11 +80,24 @@ class Snoozed(Struct, frozen=True):
 
 
 class Abandoned(Struct, frozen=True):
-    """The lease ran out: the worker died, hung or was cut off."""
+    """Its process failed while it ran the job; `cause` says how, and never names the worker."""
+
+    cause: str = LEASE_RAN_OUT
+
+
+class Unaccounted(Struct, frozen=True):
+    """Its worker is gone or stands still, and nothing tells whether the handler had begun."""
+
+    cause: str = LEASE_RAN_OUT
 
 
 class Interrupted(Struct, frozen=True):
-    """The worker is shutting down and hands the job back unharmed."""
+    """The job goes back unharmed: its worker shuts down, or its handler had not begun when the worker failed.
+
+    `expired`: this is known from a lease that ran out, and is void if the holder renews it.
+    """
+
+    expired: bool = False
 
 
 class Unhandled(Struct, frozen=True):
@@ -102,7 +115,9 @@ class Withdrawn(Struct, frozen=True):
     keep_for: Span = 0
 
 
-Outcome: TypeAlias = Succeeded | Failed | Dropped | Snoozed | Abandoned | Interrupted | Unhandled | Withdrawn
+Outcome: TypeAlias = (
+    Succeeded | Failed | Dropped | Snoozed | Abandoned | Unaccounted | Interrupted | Unhandled | Withdrawn
+)
 
 
 class Ack(Struct, frozen=True):
@@ -146,12 +161,20 @@ class DeadLetter(Struct, frozen=True):
 
 
 class Release(Struct, frozen=True):
-    """Back to the place that it had (`core.rank.rank_back`), perhaps later; the attempt is given back."""
+    """Back to the place that it had (`core.rank.rank_back`), perhaps later; the attempt is given back.
+
+    `error` is recorded all the same; it has the number of the attempt that was given back. `expired`: void if the
+    lease was renewed since it was looked at.
+    """
 
     after: Span = 0
+    error: Failure | None = None
+    expired: bool = False
 
     def __post_init__(self) -> None:
         _check_after(self.after)
+        if self.error is not None:
+            _check_error(self.error)
 
 
 class Cancel(Struct, frozen=True):

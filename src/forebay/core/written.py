@@ -8,7 +8,7 @@ any older version is read, and means what it meant.
     2   `Entry.rank_timed` is a number of `core.rank`; it was a bool, and nobody led
     3   a record is an event and, where the ledger is on, its entry; `Purged.outlived`; the ledger's own events
     4   `Entry.cost`; `Merge.newer`; jobs that were shed, fed or mended; graves; `LetIn` and `PartitionsOwned`
-    5   `Retried.keep_rank`, `Released.leads`; every retry wrote the rank anew, and no release did
+    5   `Retried.keep_rank`, `Released.leads`; every retry wrote the rank anew, and no release did; `Released.error`
 """
 
 from typing import Final

@@ -17,6 +17,7 @@ from forebay.core.outcome import (
     Outcome,
     Snoozed,
     Succeeded,
+    Unaccounted,
     Withdrawn,
 )
 from forebay.core.policy import (
@@ -152,6 +153,7 @@ OUTCOMES: dict[str, Outcome] = {
     "release": Interrupted(),
     "snooze": Snoozed(2 * SECOND),
     "take back": Abandoned(),
+    "lose track of": Unaccounted(),
     "withdraw": Withdrawn(),
     "withdraw and keep": Withdrawn(SECOND),
 }

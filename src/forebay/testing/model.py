@@ -278,8 +278,9 @@ class Model(DoorModel):
                 self._wait(again, now + after, errors=errors_of(item.job, error, now))
             case DeadLetter(error):
                 self._die(item, error, now)
-            case Release(after):
-                self._wait(went_back(item), now + after, attempt=item.job.attempt - 1)
+            case Release(after, error):
+                errors = item.job.errors if error is None else errors_of(item.job, error, now)
+                self._wait(went_back(item), now + after, attempt=item.job.attempt - 1, errors=errors)
             case Cancel(keep_for):
                 self._end(item, State.CANCELLED, now, None, keep_for)
         return Settled.APPLIED

@@ -6,12 +6,13 @@ for ever. Where long jobs keep it from that, the claimer goes on with others aft
 fit if they cost what the last ones did.
 
 A job whose holders died twice in a row, or whose last life this is after such a death, is a suspect: it runs alone in
-its process, so that a killer is found without innocents dying beside it (`Job.alone`). Nothing is held while a suspect
-runs or waits: it would be charged too if the process died or stood still past the lease. Others that came with it go
-back then, but not twice in a row: they take turns with suspects, or many suspects would send them round and round. A
-suspect that meets a busy pool goes back unharmed, and the pool empties before the next claim; where a long job keeps it
-from emptying, the claimer goes on with others after some seconds, and suspects come by later. A pool that was emptied
-is not emptied again before many more claims: suspects among slow jobs wait rather than hold up everybody.
+its process, so that a killer is found without innocents dying beside it (`Job.needs_quarantine`). Nothing is held
+while a suspect runs or waits: it would be charged too if the process died or stood still past the lease. Others that
+came with it go back then, but not twice in a row: they take turns with suspects, or many suspects would send them
+round and round. A suspect that meets a busy pool goes back unharmed, and the pool empties before the next claim;
+where a long job keeps it from emptying, the claimer goes on with others after some seconds, and suspects come by
+later. A pool that was emptied is not emptied again before many more claims: suspects among slow jobs wait rather than
+hold up everybody.
 """
 
 import random
@@ -148,11 +149,11 @@ class Claimer:
         self._closing.set()
 
     def _sort_out(self, leases: list[Lease]) -> None:
-        suspects = [lease for lease in leases if lease.job.alone]
+        suspects = [lease for lease in leases if lease.job.needs_quarantine]
         if not suspects:
             self._begin(leases)
             return
-        others = [lease for lease in leases if not lease.job.alone]
+        others = [lease for lease in leases if not lease.job.needs_quarantine]
         alone = suspects[:1] if self._slots.idle and not (others and self._sent_back) else []
         self._emptying = bool(alone) or self._busy_for == 0
         again = _SUSPECT_AGAIN if self._emptying else _SUSPECT_MUCH_LATER

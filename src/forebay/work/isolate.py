@@ -24,6 +24,7 @@ from forebay.core.outcome import Dropped, Failed, Failure, Outcome, Snoozed, Suc
 from forebay.tracing import spans
 from forebay.work.app import find_app
 from forebay.work.context import Context
+from forebay.work.exit_status import describe_exit
 from forebay.work.handler import Handler, traced
 from forebay.work.log_setup import configure_logging
 from forebay.work.redacting import RunningJob, running_job
@@ -73,7 +74,7 @@ class Child:
             self._forget()
             if run.stop is not None:
                 return run.stopped_outcome()
-            return Failed(Failure(CRASHED, f"its process {_ended(code)}"))
+            return Failed(Failure(CRASHED, f"its process {describe_exit(code)}"))
 
     def kill(self) -> None:
         with self._lock:
@@ -178,10 +179,6 @@ def _receive(pipe: BinaryIO) -> bytes:
     if len(body) < length:
         raise EOFError
     return body
-
-
-def _ended(code: int) -> str:
-    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
 
 
 if __name__ == "__main__":

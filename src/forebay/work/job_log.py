@@ -62,6 +62,9 @@ class JobLog:
         match verdict:
             case Ack():
                 self._step(job, "done", "done" if seconds is None else f"done in {_length(seconds)}", **took)
+            case Release(_, Failure() as error):
+                text = f"was taken back, which is not counted as an attempt: {clean(error.message)}"
+                self._failure(logging.WARNING, job, "released", text, error, **took)
             case Release(after):
                 wait = after / SECOND
                 text = f"goes back unharmed{f', again in {_length(wait)}' if after else ''}"

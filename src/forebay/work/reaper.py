@@ -10,11 +10,13 @@ from collections.abc import Callable
 from typing import Final
 
 from forebay.core.decide import decide
-from forebay.core.lease import Settled
-from forebay.core.outcome import Abandoned
+from forebay.core.lease import Lease, Settled
+from forebay.core.outcome import Verdict
 from forebay.core.policy import Routing
 from forebay.store.protocol import Store
 from forebay.work.job_log import JobLog
+from forebay.work.recovery import expired_outcome
+from forebay.work.start_marks import ProcessMarks
 
 _BATCH: Final = 200
 _EVERY: Final = 0.5
@@ -39,13 +41,18 @@ class Reaper:
         *,
         wary: bool = False,
         log: JobLog | None = None,
+        marks: Callable[[str], ProcessMarks | None] = lambda _: None,
     ) -> None:
-        """`wary`: this process is new, and cannot know whether there was an outage just now."""
+        """`wary`: this process is new, and cannot know whether there was an outage just now.
+
+        `marks` reads the start marks of an owner, where they are on this machine.
+        """
         self._store = store
         self._routing = routing
         self._draw = draw
         self._every = every
         self._log = log or JobLog()
+        self._marks = marks
         self._failures = _OUTAGE if wary else 0
         self.reaped = 0
 
@@ -60,15 +67,18 @@ class Reaper:
         if not overdue:
             self._failures = 0
             return self._every
-        verdicts = [
-            (lease, decide(lease.job, Abandoned(), self._routing(lease.job.queue), self._draw())) for lease in overdue
-        ]
+        marks = {owner: self._marks(owner) for owner in {lease.owner for lease in overdue}}
+        verdicts = [(lease, self._verdict(lease, marks[lease.owner])) for lease in overdue]
         for (lease, verdict), answer in zip(verdicts, self._store.settle(verdicts), strict=True):
             if answer is Settled.APPLIED:
                 self.reaped += 1
                 self._log.ended(lease.job, verdict)
         self._failures = 0
         return 0.0 if len(overdue) == _BATCH else self._every
+
+    def _verdict(self, lease: Lease, marks: ProcessMarks | None) -> Verdict:
+        outcome = expired_outcome(marks, lease.fence)
+        return decide(lease.job, outcome, self._routing(lease.job.queue), self._draw())
 
 
 class Promoter:

@@ -1,5 +1,7 @@
 """Taking back the jobs of processes that died: what had begun is charged, what was only held is released.
 
+What is known of a lost holder becomes an outcome here; what is done about it is `core.decide`'s.
+
 A supervisor takes back what its own children held. The rest is the business of every worker on the machine: it looks
 for files of start marks whose processes are dead, takes back their jobs and removes the files. So the jobs of a worker
 without a supervisor do not wait for their leases either, once another worker runs here or the worker is started again.
@@ -13,13 +15,15 @@ from forebay.core.decide import decide
 from forebay.core.job import Job, State
 from forebay.core.lease import Fence, Lease, Settled
 from forebay.core.limits import BATCH_MOST
-from forebay.core.outcome import Abandoned, Interrupted, Outcome
+from forebay.core.outcome import Abandoned, Interrupted, Outcome, Unaccounted
 from forebay.core.policy import Routing
 from forebay.store.protocol import Query, Store
+from forebay.work.exit_status import describe_exit
 from forebay.work.job_log import JobLog
-from forebay.work.start_marks import owners_of, read_marks
+from forebay.work.start_marks import ProcessMarks, owners_of, read_marks
 
 _EVERY: Final = 1.0
+_DIED: Final = f"the process {describe_exit(None)} while running it"
 
 
 class Recovery:
@@ -54,7 +58,7 @@ class Recovery:
             if owner == self._owner or marks is None or marks.alive:
                 continue
             if owner in self._seen_dead:
-                self.recovered += take_back(self._store, owner, marks.begun, self._routing, self._log)
+                self.recovered += take_back(self._store, owner, marks.begun, None, self._routing, self._log)
                 path.unlink(missing_ok=True)
             else:
                 dead.add(owner)
@@ -66,13 +70,21 @@ def take_back(
     store: Store,
     owner: str,
     begun: dict[Fence, int] | None,
+    exit_code: int | None,
     routing: Callable[[str], Routing],
     log: JobLog | None = None,
 ) -> int:
-    """Settle everything that a dead process held; how many jobs that was. `begun` None: nobody knows what had begun."""
+    """Settle everything that a dead process held; how many jobs that was.
+
+    `begun` None: nobody knows what had begun. `exit_code` None: nobody saw the end of the process.
+    """
+    cause = _DIED if exit_code is None else f"the process {describe_exit(exit_code)} while running it"
     held = [job for job in _running(store) if job.owner == owner]
     verdicts = [
-        (Lease(job, owner, job.lease_until or 0), decide(job, _outcome(begun, job), routing(job.queue), 0.0))
+        (
+            Lease(job, owner, job.lease_until or 0),
+            decide(job, _of_dead(begun, (job.id, job.delivery), cause), routing(job.queue), 0.0),
+        )
         for job in held
     ]
     for start in range(0, len(verdicts), BATCH_MOST):
@@ -83,8 +95,20 @@ def take_back(
     return len(held)
 
 
-def _outcome(begun: dict[Fence, int] | None, job: Job) -> Outcome:
-    return Abandoned() if begun is None or (job.id, job.delivery) in begun else Interrupted()
+def expired_outcome(marks: ProcessMarks | None, fence: Fence) -> Outcome:
+    """What a lease that ran out means: `marks` are its holder's, if they can be read here.
+
+    A holder that lives stands still or cannot reach the store, and who of its jobs is to blame cannot be seen.
+    """
+    if marks is None or marks.begun is None or (marks.alive and fence in marks.begun):
+        return Unaccounted()
+    return Abandoned(_DIED) if fence in marks.begun else Interrupted(expired=True)
+
+
+def _of_dead(begun: dict[Fence, int] | None, fence: Fence, cause: str) -> Outcome:
+    if begun is None:
+        return Unaccounted(cause)
+    return Abandoned(cause) if fence in begun else Interrupted()
 
 
 def _running(store: Store) -> list[Job]:

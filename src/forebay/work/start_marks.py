@@ -161,6 +161,10 @@ def marks_path(directory: Path, owner: str) -> Path:
     return directory / quote(owner, safe=":")
 
 
+def marks_of(directory: Path | None, owner: str) -> ProcessMarks | None:
+    return None if directory is None else read_marks(marks_path(directory, owner))
+
+
 def owners_of(directory: Path) -> dict[str, Path]:
     """The processes that have files here, dead or alive."""
     with suppress(OSError):

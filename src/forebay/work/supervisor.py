@@ -18,10 +18,11 @@ from typing import Final
 import msgspec
 
 from forebay.core.lease import Fence
+from forebay.work.exit_status import describe_exit
 from forebay.work.job_log import JobLog
 from forebay.work.options import Options
 from forebay.work.recovery import take_back
-from forebay.work.start_marks import marks_directory, marks_path, read_marks
+from forebay.work.start_marks import marks_directory, marks_of, marks_path
 from forebay.work.worker import App, Routings, new_owner
 
 _log = logging.getLogger("forebay.work")
@@ -107,13 +108,13 @@ class Supervisor:
         """A child died: give back what it held, and plan the next one."""
         assert place.process is not None
         self.deaths += 1
-        _log.warning("worker %s died with code %d", place.owner, code)
+        _log.warning("worker %s %s", place.owner, describe_exit(code))
         self._close_pipe(place)
         young = monotonic() - place.started_at < _YOUNG
         place.pause = min(_PAUSE_MOST, place.pause * 2) if young else _PAUSE_FIRST
         place.start_at = monotonic() + (place.pause if young else 0.0)
         place.process = None
-        if self._take_back(place.owner, self._begun(place.owner)):
+        if self._take_back(place.owner, self._begun(place.owner), code):
             self._departed.append((monotonic() + _LOOK_AGAIN, place.owner))
         if self._on_death is not None:
             self._on_death(code)
@@ -121,7 +122,7 @@ class Supervisor:
     def _look_again(self) -> None:
         while self._departed and self._departed[0][0] <= monotonic():
             owner = self._departed.pop(0)[1]
-            if self._take_back(owner, {}):
+            if self._take_back(owner, {}, None):
                 self._remove_marks(owner)
 
     def _remove_marks(self, owner: str) -> None:
@@ -129,13 +130,13 @@ class Supervisor:
             marks_path(self._directory, owner).unlink(missing_ok=True)
 
     def _begun(self, owner: str) -> dict[Fence, int] | None:
-        marks = None if self._directory is None else read_marks(marks_path(self._directory, owner))
+        marks = marks_of(self._directory, owner)
         return None if marks is None else marks.begun
 
-    def _take_back(self, owner: str, begun: dict[Fence, int] | None) -> bool:
+    def _take_back(self, owner: str, begun: dict[Fence, int] | None, code: int | None) -> bool:
         try:
             self._app.store.withdraw(owner)
-            take_back(self._app.store, owner, begun, Routings(self._app.store), self._job_log)
+            take_back(self._app.store, owner, begun, code, Routings(self._app.store), self._job_log)
         except Exception as error:
             # Its leases run out by themselves; this would only have been quicker.
             _log.warning("the jobs of %s wait for their leases: %s", owner, error)
@@ -161,7 +162,7 @@ class Supervisor:
         codes = [place.process.wait() for place in running if place.process is not None]
         for place, code in zip(running, codes, strict=True):
             self._close_pipe(place)
-            if code and self._take_back(place.owner, self._begun(place.owner)):
+            if code and self._take_back(place.owner, self._begun(place.owner), code):
                 self._remove_marks(place.owner)
         # A child that had not yet begun dies of the SIGTERM itself, and held nothing.
         return 0 if all(code in (0, -signal.SIGTERM) for code in codes) else 1

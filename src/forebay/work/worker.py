@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from threading import Event, Thread
 from time import monotonic
 from typing import TYPE_CHECKING, Final, Protocol
@@ -39,7 +40,7 @@ from forebay.work.renewer import Renewer
 from forebay.work.role import STALLED_SECONDS, Beat, Role, Voice
 from forebay.work.sentinel import BROKEN, Sentinel
 from forebay.work.settler import GATHER, Settler
-from forebay.work.start_marks import StartMarks, marks_directory, marks_path
+from forebay.work.start_marks import StartMarks, marks_directory, marks_of, marks_path
 from forebay.work.ticker import Ticker
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ class Worker:
         claim = Courier(store, self.settler).claim if isinstance(store, Exchanging) else None
         self.claimer = Claimer(store, self.pool, options, self.owner, self.settler.put, claim=claim)
         self.renewer = Renewer(store, self.pool, options)
-        self.reaper = Reaper(store, routings, wary=True, log=job_log)
+        self.reaper = Reaper(store, routings, wary=True, log=job_log, marks=partial(marks_of, directory))
         self.promoter = Promoter(store)
         self.ticker = Ticker(store)
         self.announcer = Announcer(store, self.pool, options, self.owner, app.registry)

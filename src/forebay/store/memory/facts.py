@@ -277,6 +277,8 @@ class Facts:
 
     def _released(self, at: Instant, row: Row, ending: Released) -> None:
         self._settle(row, ending)
+        if ending.error is not None:
+            self._fail(row, ending.error, at)
         row.attempt -= 1
         row.state = State.WAITING
         if ending.leads:

@@ -374,8 +374,8 @@ class JobVerbs(Engine):
                 return Retried(job_id, delivery, now + after, error, keep_rank)
             case DeadLetter(error):
                 return Died(job_id, delivery, error, self._grave(row, now))
-            case Release(after):
-                return Released(job_id, delivery, now + after, leads=True)
+            case Release(after, error):
+                return Released(job_id, delivery, now + after, leads=True, error=error)
             case Cancel():
                 return Dismissed(job_id, delivery, self._kept_until(row, now, verdict.keep_for))
             case _:

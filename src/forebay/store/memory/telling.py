@@ -49,11 +49,11 @@ _DUE_AT: Final = attrgetter("due_at")
 _VERDICTS: Final[Mapping[type, tuple[Change, Callable[[Any], Instant], bool]]] = {
     Acked: (Change.ACKED, _KEPT_UNTIL, False),
     Dismissed: (Change.DISMISSED, _KEPT_UNTIL, False),
-    Released: (Change.RELEASED, _DUE_AT, False),
+    Released: (Change.RELEASED, _DUE_AT, True),
     Retried: (Change.RETRIED, _DUE_AT, True),
     Died: (Change.DIED, lambda _: 0, True),
 }
-"""What an ending is called, what its instant is, and whether it has an error."""
+"""What an ending is called, what its instant is, and whether it may have an error."""
 
 
 def record_of(facts: Facts, event: Event) -> Record | None:
@@ -120,15 +120,17 @@ def _settled(facts: Facts, event: SettledAll, scribe: Scribe) -> None:
         for until, alike in groupby(some, until_of):
             endings = list(alike)
             traits = [_error(ending) for ending in endings] if fails else None
+            if traits is not None and not any(traits):
+                traits = None
             _running(change, [rows[ending.id] for ending in endings], until, scribe, traits)
 
 
-def _error(ending: Any) -> Trait:
-    return Trait(error_kind=ending.error.kind, error=ending.error.message)
+def _error(ending: Any) -> Trait | None:
+    return None if ending.error is None else Trait(error_kind=ending.error.kind, error=ending.error.message)
 
 
 def _running(
-    change: Change, rows: list[Row], until: Instant, scribe: Scribe, traits: list[Trait] | None = None
+    change: Change, rows: list[Row], until: Instant, scribe: Scribe, traits: list[Trait | None] | None = None
 ) -> None:
     done = 0
     for (queue, kind, delivery, attempt, *instants), alike in groupby(rows, _TURN):

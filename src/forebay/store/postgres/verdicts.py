@@ -8,7 +8,7 @@ import msgspec
 
 from forebay.core.errors import Invalid
 from forebay.core.instant import Instant, Span
-from forebay.core.lease import Lease, Settlement
+from forebay.core.lease import Lease, Settlement, presumes_expiry
 from forebay.core.ledger import Change
 from forebay.core.limits import ERRORS_KEPT
 from forebay.core.outcome import Ack, Cancel, DeadLetter, Release, Retry, Verdict
@@ -114,7 +114,7 @@ class SettleCall:
                 self._outs.append(_out(number, ref, lease, verdict, code, keep))
                 if code == "d":
                     self._outs[-1] |= self._grave(job.queue)
-            if isinstance(verdict, Retry | DeadLetter) and verdict.error.abandoned:
+            if presumes_expiry(verdict):
                 renewed = lease.until if renewed is None else min(renewed, lease.until)
         whole = len(items) == ref.n and len(self._outs) == outs
         self._runs.append((ref.single, ref.last_id, ref.delivery, None if whole else "".join(bits), renewed))
@@ -133,8 +133,8 @@ class SettleCall:
                     scribe.held(Change.RETRIED, lease.job, after, error)
                 case DeadLetter(error):
                     scribe.held(Change.DIED, lease.job, 0, error)
-                case Release(after):
-                    scribe.held(Change.RELEASED, lease.job, after)
+                case Release(after, error):
+                    scribe.held(Change.RELEASED, lease.job, after, error)
         return _encode(scribe.spans())[1:-1]
 
     def _memorise(self, number: int, job_id: int, code: str) -> None:
@@ -173,6 +173,8 @@ def _out(number: int, ref: Ref, lease: Lease, verdict: Verdict, code: str, keep:
             out |= {"after": after, "errors": errors_before(job, error, ERRORS_KEPT), "keep_rank": keep_rank}
         case DeadLetter(error):
             out["errors"] = errors_before(job, error, ERRORS_KEPT)
-        case Release(after):
+        case Release(after, error):
             out |= {"after": after, "keep_rank": True}
+            if error is not None:
+                out["errors"] = errors_before(job, error, ERRORS_KEPT)
     return out

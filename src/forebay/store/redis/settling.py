@@ -7,7 +7,7 @@ from typing import Any, Final
 from forebay.core.errors import Invalid
 from forebay.core.instant import Instant, Span, checked_micros
 from forebay.core.job import State
-from forebay.core.lease import Lease, Settled, Settlement
+from forebay.core.lease import Lease, Settled, Settlement, presumes_expiry
 from forebay.core.limits import LEASE_LEAST, LEASE_MOST
 from forebay.core.outcome import Ack, Cancel, DeadLetter, Failure, Release, Retry, Verdict
 from forebay.store.checks import check_batch, check_bytes, check_ids, check_purge, checked_owner, checked_total
@@ -23,8 +23,9 @@ _CANCELLED: Final = (CancelAnswer.GONE, CancelAnswer.CANCELLED, CancelAnswer.REQ
 _RESULTS_OF_SETTLE: Final = 4
 _RESULTS_OF_EXCHANGE: Final = 7
 
-Group = tuple[str, int, Instant, int, "list[str] | bool", int, list[str], bool]
-"""Settlements with one verdict: code, delivery, until, span, error, where the result is, ids, the rank is kept.
+Group = tuple[str, int, Instant, int, "list[str] | bool", int, list[str], bool, bool]
+"""Settlements with one verdict: code, delivery, until, span, error, where the result is, ids, the rank is kept, it is
+void if the lease was renewed since.
 
 The span is how long until the job is tried again, or for how long it is kept."""
 
@@ -96,11 +97,11 @@ def _grouped(settlements: Sequence[Settlement], first_result: int) -> tuple[list
         if type(verdict) is Ack and verdict.result is not None:
             place = first_result + len(results)
             results.append(verdict.result)
-        error = verdict.error if isinstance(verdict, Retry | DeadLetter) else None
+        error = verdict.error if isinstance(verdict, Retry | DeadLetter | Release) else None
         code = _CODES[type(verdict)]
         keep_rank = isinstance(verdict, Release) or (isinstance(verdict, Retry) and verdict.keep_rank)
-        said = (code, job.delivery, lease.until, _span(verdict), _error(error), place, [sid(job.id)], keep_rank)
-        groups.append(said)
+        said = (code, job.delivery, lease.until, _span(verdict), _error(error), place, [sid(job.id)])
+        groups.append((*said, keep_rank, presumes_expiry(verdict)))
     return groups, results
 
 

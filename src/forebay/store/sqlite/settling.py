@@ -171,10 +171,11 @@ class _Settlement:
                 rank = back if keep_rank else rank_at(columns[13], columns[14], until, now)
                 errors = failed(columns[12], error, now, columns[11])
                 turn.connection.execute(_WAIT_AGAIN, (job_id, until, rank, columns[11], errors, *mark))
-            case Release(after):
-                to, change, until = WAITING, Change.RELEASED, now + after
+            case Release(after, error):
+                to, change, until, failure = WAITING, Change.RELEASED, now + after, error
                 rank = rank_back(columns[4], columns[14])
-                again = (job_id, until, rank, columns[11] - 1, columns[12], *mark)
+                errors = columns[12] if error is None else failed(columns[12], error, now, columns[11])
+                again = (job_id, until, rank, columns[11] - 1, errors, *mark)
                 turn.connection.execute(_WAIT_AGAIN, again)
             case DeadLetter(error):
                 to, change, failure = DEAD, Change.DIED, error

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from forebay.core.instant import hours, micros
 from forebay.core.job import State
 from forebay.core.lease import Lease, Settled
-from forebay.core.outcome import ABANDONED, Ack, Cancel, DeadLetter, Failure, Release, Retry, Verdict
+from forebay.core.outcome import ABANDONED, Ack, Cancel, DeadLetter, Failure, Release, Retry, Unaccounted, Verdict
 from forebay.store.protocol import Want
 from forebay.testing.conformance.case import Need, case, case_if
 from forebay.testing.conformance.harness import ERROR, LONG, Harness
@@ -226,7 +226,8 @@ def a_reaper_that_looked_before_a_renewal_takes_nothing(h: Harness) -> None:
     h.lapse(held)
     (late,) = h.store.overdue(10)
     (renewed,) = h.store.extend([held], LONG)
-    for verdict in (Retry(0, Failure(ABANDONED)), DeadLetter(Failure(ABANDONED))):
+    lost = Failure(ABANDONED)
+    for verdict in (Retry(0, lost), DeadLetter(lost), Release(0, lost, expired=True), Release(expired=True)):
         assert h.store.settle([(late, verdict)]) == [Settled.STALE]
     assert _is_held_by(h, renewed)
     assert h.store.settle([(held, Retry(0, ERROR))]) == [Settled.APPLIED], "the holder's own failure counts"
@@ -316,7 +317,36 @@ def an_abandoned_job_is_charged_and_suspect(h: Harness) -> None:
     h.reap()
     job = h.get(job_id)
     assert (job.attempt, job.suspect, job.owner, job.lease_until) == (1, True, None, None)
-    assert "victim" in job.errors[0].message
+    assert "victim" not in job.errors[0].message, "a tenant learns nothing of the workers"
+
+
+@case
+def a_release_may_leave_an_error_without_a_charge(h: Harness) -> None:
+    """Nobody knows whether it had begun: the attempt is given back, and the job is a suspect from then on."""
+    job_id = h.one(max_attempts=3)
+    h.lapse(h.take(lease_for=h.brief))
+    (late,) = h.store.overdue(10)
+    assert h.conclude(late, Unaccounted("its lease ran out")) is Settled.APPLIED
+    job = h.get(job_id)
+    assert (job.attempt, job.suspect, job.owner, job.lease_until) == (0, True, None, None)
+    assert [(error.kind, error.message, error.attempt) for error in job.errors] == [(ABANDONED, "its lease ran out", 1)]
+    again = h.take()
+    assert (again.job.attempt, again.job.delivery, again.job.needs_quarantine) == (1, 2, True)
+    assert h.conclude(again, Unaccounted("its lease ran out")) is Settled.APPLIED, "that was in quarantine: charged"
+    job = h.get(job_id)
+    assert (job.attempt, [error.attempt for error in job.errors]) == (1, [1, 1])
+    assert job.errors[-1].message == "its lease ran out (2 times)"
+
+
+@case
+def a_killer_that_nobody_sees_ends_after_one_delivery_more_than_its_attempts(h: Harness) -> None:
+    job_id = h.one(max_attempts=3)
+    deliveries = 0
+    while h.get(job_id).state is not State.DEAD:
+        h.conclude(h.take(), Unaccounted())
+        deliveries += 1
+        assert deliveries <= 4
+    assert (deliveries, h.get(job_id).attempt) == (4, 3)
 
 
 @case_if(Need.DURABLE)

@@ -4,6 +4,7 @@ Exit code 0: every seed held; 1: one did not, or too little happened; 2: the que
 """
 
 import argparse
+import logging
 import sys
 from collections.abc import Sequence
 from time import monotonic
@@ -55,6 +56,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
+    # What simulated workers would log is in the story of a seed.
+    logging.getLogger("forebay.jobs").addHandler(logging.NullHandler())
+    logging.getLogger("forebay.jobs").propagate = False
     chaos = CHAOS_SECONDS if options.hours is None else options.hours * 3_600
     total, begun = Total(), monotonic()
     for seed in options.seeds:

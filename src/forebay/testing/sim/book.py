@@ -6,6 +6,7 @@ took back are not in it.
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from forebay.core.event import (
     Acked,
@@ -23,14 +24,20 @@ from forebay.core.event import (
     Promoted,
     Redriven,
     Released,
+    Retried,
     SettledAll,
 )
 from forebay.core.instant import Instant
+from forebay.core.job import is_suspicious
 from forebay.core.lease import Fence
+from forebay.core.outcome import Failure
 
 
 class Turn(Struct):
-    """One delivery: `attempt` as the ledger counts it, `epoch` the number of redrives before it."""
+    """One delivery: `attempt` as the ledger counts it, `epoch` the number of redrives before it.
+
+    `suspicious`: it was claimed to run in quarantine.
+    """
 
     fence: Fence
     owner: str
@@ -40,6 +47,7 @@ class Turn(Struct):
     claimed_at: Instant
     until: Instant
     began: int
+    suspicious: bool = False
     ending: Ending | None = None
     ended_at: Instant = 0
     ended: int = 0
@@ -56,6 +64,7 @@ class Life(Struct):
     turns: list[Turn] = []
     ends: list[str] = []
     asked_to_end: bool = False
+    errors: list[Failure] = []
 
 
 class Book:
@@ -112,7 +121,7 @@ class Book:
 
     def _born(self, at: Instant, entries: list[Entry], merged: list[Merge]) -> None:
         for entry in entries:
-            self.lives[entry.id] = Life(entry, at, entry.due_at, turns=[], ends=[])
+            self.lives[entry.id] = Life(entry, at, entry.due_at, turns=[], ends=[], errors=[])
             serial = serial_of(entry.body)
             if serial is not None:
                 self.by_serial.setdefault(serial, []).append(entry.id)
@@ -127,6 +136,7 @@ class Book:
             return
         life.used += 1
         turn = Turn((job_id, delivery), event.owner, life.used, life.epoch, life.due_at, event.at, event.until, now)
+        turn.suspicious = is_suspicious(life.errors, life.used, life.entry.max_attempts)
         life.turns.append(turn)
         self.turns[turn.fence] = turn
 
@@ -137,6 +147,8 @@ class Book:
         turn = self.turns.get((ending.id, ending.delivery))
         if turn is not None:
             turn.ending, turn.ended_at, turn.ended = ending, at, now
+        if isinstance(ending, Retried | Died | Released) and ending.error is not None:
+            life.errors.append(replace(ending.error, attempt=life.used))
         match ending:
             case Acked():
                 life.ends.append("done")

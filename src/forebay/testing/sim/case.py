@@ -31,7 +31,8 @@ class Case:
         return "" if turn.ending is None else _WORDS[type(turn.ending)]
 
     def abandoned(self, turn: Turn) -> bool:
-        return isinstance(turn.ending, Retried | Died) and turn.ending.error.abandoned
+        error = turn.ending.error if isinstance(turn.ending, Retried | Died | Released) else None
+        return error is not None and error.abandoned
 
     def excused(self, turn: Turn, processes: dict[str, list[tuple[int, int]]]) -> bool:
         """Whether something happened to its holder, or to everybody, that explains a lease running out."""

@@ -62,13 +62,16 @@ class Connection(FaultyStore):
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         role = self._world.acting.role if self._world.acting is not None else "supervisor"
+        sent: list[Sent] = []
         for lease, verdict in settlements:
             after = verdict.after if isinstance(verdict, Retry | Release) else 0
-            sent = Sent(self._process.name, role, type(verdict).__name__, after)
-            self._evidence.sent.setdefault(lease.fence, []).append(sent)
+            error = getattr(verdict, "error", None) is not None
+            sent.append(Sent(self._process.name, role, type(verdict).__name__, after, error, self._world.now))
+            self._evidence.sent.setdefault(lease.fence, []).append(sent[-1])
         answers = super().settle(settlements)
-        for (lease, verdict), answer in zip(settlements, answers, strict=True):
+        for (lease, verdict), one, answer in zip(settlements, sent, answers, strict=True):
             if answer is Settled.APPLIED:
+                one.applied = True
                 self._evidence.applied.setdefault(lease.fence, []).append(type(verdict).__name__)
             else:
                 self._evidence.stale += 1

@@ -42,13 +42,16 @@ class Start(Struct):
     outcome: str = ""
 
 
-class Sent(Struct, frozen=True):
-    """A verdict on its way to the store: who sent it, in which role."""
+class Sent(Struct):
+    """A verdict on its way to the store: who sent it, in which role, whether it has an error and counted."""
 
     sender: str
     role: str
     verdict: str
     after: int
+    error: bool
+    at: int
+    applied: bool = False
 
 
 class Exit(Struct, frozen=True):

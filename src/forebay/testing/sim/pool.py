@@ -147,11 +147,12 @@ class SimPool:
         plan: Any = job.payload
         evidence.starts_of[job.id] += 1
         nth = evidence.starts_of[job.id]
-        start = Start(lease.fence, self._process.name, job.attempt, world.now, plan.get("n"), job.subject, job.alone)
+        suspect = job.needs_quarantine
+        start = Start(lease.fence, self._process.name, job.attempt, world.now, plan.get("n"), job.subject, suspect)
         if lease.fence in evidence.starts:
             world.violation("effects once per delivery", f"the handler of {lease.fence} was started twice")
         evidence.starts[lease.fence] = start
-        evidence.alone += job.alone
+        evidence.alone += suspect
         self.marks[lease.fence] = None
         run = self._runs[lease.fence] = Run(lease, ghostly=plan.get("ghostly", False))
         does = plan["does"] if nth <= plan.get("times", 0) else "work"
@@ -167,7 +168,7 @@ class SimPool:
         if self.free <= 0:
             world.violation("I6 the pool is never overfull", f"{name} starts {lease.fence} with {self._size} running")
         others = [run.lease for run in self._runs.values()]
-        if others and (lease.job.alone or any(other.job.alone for other in others)):
+        if others and (lease.job.needs_quarantine or any(other.job.needs_quarantine for other in others)):
             beside = [other.fence for other in others]
             world.violation("I17 suspects run alone", f"{name} starts {lease.fence} beside {beside}")
         step_began = 0 if world.acting is None else world.acting.began

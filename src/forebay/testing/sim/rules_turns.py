@@ -70,7 +70,9 @@ def lives_counted(case: Case) -> Iterator[str]:
             yield f"{fence} started as attempt {start.attempt}, the ledger counts {turn.attempt}"
     for turn in case.book.turns.values():
         for sent in evidence.sent.get(turn.fence, []):
-            if sent.role == "reaper" and sent.verdict == "Release":
+            begun = turn.fence in evidence.starts and evidence.starts[turn.fence].at < sent.at
+            spared = sent.role == "reaper" and sent.verdict == "Release" and sent.applied
+            if begun and spared and (turn.suspicious or not sent.error):
                 yield f"the reaper gave {turn.fence} back for free"
             if sent.role == "supervisor" and (sent.verdict == "Release") == (turn.fence in evidence.starts):
                 yield f"the supervisor settled {turn.fence} by {sent.verdict}"
@@ -79,15 +81,20 @@ def lives_counted(case: Case) -> Iterator[str]:
 
 
 def _paid(case: Case, life: Life) -> Iterator[str]:
-    """Each life that was taken was a start, or a turn whose lease ran out before anybody could begin."""
+    """Each attempt that was charged was a start. Where marks could not be read, it may have been: a suspect is charged
+    then, and a job with one attempt. What was given back so is never given back twice in a row."""
     most = life.entry.max_attempts
     for epoch in range(life.epoch + 1):
         charged = [t for t in life.turns if t.epoch == epoch and isinstance(t.ending, Retried | Died)]
         for turn in charged:
-            if turn.fence not in case.evidence.starts and not case.abandoned(turn):
+            unknown = case.abandoned(turn) and (turn.suspicious or most == 1)
+            if turn.fence not in case.evidence.starts and not unknown:
                 yield f"{turn.fence} was charged for a failure and never started"
         if len(charged) > most:
             yield f"job {life.entry.id} was charged {len(charged)} of {most} lives"
+        spared = [t for t in life.turns if t.epoch == epoch and isinstance(t.ending, Released) and case.abandoned(t)]
+        if any(turn.suspicious for turn in spared):
+            yield f"job {life.entry.id} was spared in quarantine"
 
 
 def releases_free(case: Case) -> Iterator[str]:
@@ -137,8 +144,11 @@ def drains(case: Case) -> Iterator[str]:
 
 
 def poison_pays(case: Case) -> Iterator[str]:
-    """A killer kills no more processes than it has lives."""
+    """A killer kills no more processes than it has attempts, and those for which nobody saw that it had begun."""
     for job_id, deaths in case.evidence.poison_deaths.items():
         life = case.book.lives.get(job_id)
-        if life is not None and deaths > life.entry.max_attempts * (life.epoch + 1):
+        if life is None:
+            continue
+        spared = sum(isinstance(turn.ending, Released) and case.abandoned(turn) for turn in life.turns)
+        if deaths > life.entry.max_attempts * (life.epoch + 1) + spared:
             yield f"job {job_id} with {life.entry.max_attempts} lives killed {deaths} processes"

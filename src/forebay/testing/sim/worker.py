@@ -9,6 +9,7 @@ Authority: the world about time, the roles about everything else.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from forebay.core.decide import decide
@@ -29,6 +30,7 @@ from forebay.work.options import Options
 from forebay.work.reaper import Promoter, Reaper
 from forebay.work.renewer import Renewer
 from forebay.work.settler import Settler
+from forebay.work.start_marks import ProcessMarks
 from forebay.work.ticker import Ticker
 
 _LOOK_EVERY: Final = SECOND // 20
@@ -48,6 +50,14 @@ class Surroundings:
         self.faults = faults
         self.evidence = evidence
         self.queues = queues
+        self.workers: dict[str, SimWorker] = {}
+
+    def marks_seen_from(self, machine: int, owner: str) -> ProcessMarks | None:
+        """The start marks of a process, where somebody on this machine can read them."""
+        worker = self.workers.get(owner)
+        if worker is None or worker.machine != machine:
+            return None
+        return ProcessMarks(dict.fromkeys(worker.pool.marks, 0), worker.alive)
 
     def connect(self, process: Process) -> Connection:
         return Connection(self.world, self.depot, self.faults, self.evidence, process)
@@ -78,8 +88,12 @@ class SimRoutings:
 class SimWorker(Process):
     """One process. `owner` is its name: no other process, before or after it, has it."""
 
-    def __init__(self, owner: str, around: Surroundings, options: Options, on_gone: Callable[[bool], None]) -> None:
+    def __init__(
+        self, owner: str, machine: int, around: Surroundings, options: Options, on_gone: Callable[[bool], None]
+    ) -> None:
         super().__init__(owner)
+        self.machine = machine
+        around.workers[owner] = self
         world = around.world
         draw = world.random.random
         self._around = around
@@ -95,7 +109,8 @@ class SimWorker(Process):
         self.claimer = Claimer(self._store, self.pool, options, owner, self._put, draw, clock=self._now)
         every = world.random.choice((0.5, 1.0))
         renewer = Renewer(self._store, self.pool, options, self._now)
-        reaper, promoter = Reaper(self._store, routing, draw, every), Promoter(self._store, every)
+        marks = partial(around.marks_seen_from, machine)
+        reaper, promoter = Reaper(self._store, routing, draw, every, marks=marks), Promoter(self._store, every)
         ticker = Ticker(self._store, draw)
         roles = (self.settler, renewer, reaper, promoter, ticker, self.claimer)
         self._actors = {role.name: Actor(world, self, role.name, role.step) for role in roles}
@@ -199,6 +214,7 @@ class Place:
         self._around = around
         self._count = 0
         self._supervisor = Process(f"s{number}")
+        self._machine = world.between(0, 1)
         self._supervised = world.chance(0.5)
         self.closed = False
         self._options = Options(
@@ -216,7 +232,8 @@ class Place:
 
     def _start(self) -> SimWorker:
         self._count += 1
-        worker = SimWorker(f"w{self._number}.{self._count}", self._around, self._options, self._gone)
+        owner = f"w{self._number}.{self._count}"
+        worker = SimWorker(owner, self._machine, self._around, self._options, self._gone)
         worker.start()
         return worker
 
@@ -224,6 +241,9 @@ class Place:
         world, worker = self._around.world, self.worker
         if died and self._supervised:
             world.after(world.between(1_000, SECOND // 10), lambda: self._take_back(worker))
+        elif died and world.chance(0.5):
+            # Another worker of the machine finds the marks, or this one when it is started again.
+            world.after(world.between(SECOND, 5 * SECOND // 2), lambda: self._take_back(worker))
         world.after(world.between(SECOND // 10, 3 * SECOND), self._restart)
 
     def _restart(self) -> None:

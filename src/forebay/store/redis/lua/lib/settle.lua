@@ -3,15 +3,14 @@
 -- gone, beside it: a repeated one is answered alike.
 --
 -- Settlements come in groups of one verdict: code, delivery, until, span, error, result (its place in ARGV), ids,
--- whether a job that waits again keeps its rank. The span is how long until the job is tried again, or for how long it
--- is kept.
+-- whether a job that waits again keeps its rank, whether it is void if the lease was renewed since. The span is how
+-- long until the job is tried again, or for how long it is kept.
 -- Codes: a acknowledged, r retried, d dead, l released, c cancelled.
 
 local settled, ended, acked, marks_left, waits = {}, {}, {}, {}, false
 local settle
 
 (function()
-  local ABANDONED = 'forebay.Abandoned'
   local CHANGES = { a = 'acked', r = 'retried', d = 'died', l = 'released', c = 'dismissed' }
 
   -- What a job is after a verdict; nil: it is gone. And until when, as the ledger tells it.
@@ -37,9 +36,10 @@ local settle
     else
       is[RANK] = rank_at(m.base or ZERO, r[TIMED], is[DUE])
     end
-    if code == 'r' then
+    if error then
       m.errors = failures(r, error)
-    else
+    end
+    if code == 'l' then
       is[ATTEMPT] = r[ATTEMPT] - 1
     end
     return is, is[DUE]
@@ -111,7 +111,7 @@ local settle
     local last = settled[sid]
     if not last and blob then
       local r = record(blob)
-      local outlived = group[5] and group[5][1] == ABANDONED and r[STATE] == RUNNING and r[UNTIL] > group[3]
+      local outlived = group[9] and r[STATE] == RUNNING and r[UNTIL] > group[3]
       if r[STATE] == RUNNING and r[DELIVERY] == group[2] and not outlived then
         settled[sid] = mark
         apply(sid, r, group, mark)
