@@ -28,6 +28,20 @@ class Mutant:
 
 MUTANTS = [
     Mutant(
+        "a schedule that is put again drops its pending tick",
+        "src/forebay/core/schedule.py",
+        "keeps = same and not resumed and",
+        "keeps = False and",
+        ("tests/stores/test_conformance.py", "-k", "sqlite-schedules"),
+    ),
+    Mutant(
+        "a schedule whose slot was taken stands still",
+        "src/forebay/core/schedule.py",
+        "keeps = same and not resumed and (last_at is None or known.next_at > last_at)",
+        "keeps = same and not resumed",
+        ("tests/stores/test_conformance.py", "-k", "sqlite-schedules"),
+    ),
+    Mutant(
         "chunks of a snapshot are cut by the number of items alone",
         f"{MEMORY}/image.py",
         "(len(batch) == _PER_CHUNK or size + len(encoded) > CHUNK_BYTES)",

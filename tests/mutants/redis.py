@@ -11,6 +11,13 @@ _FAULTS = ("tests/process/test_redis_faults.py", "-k", "lost_reply or forgotten 
 
 REDIS_MUTANTS = [
     Mutant(
+        "a schedule that is put again drops its pending tick, in Redis",
+        f"{_LUA}/put_schedule.lua",
+        "    next_at = known[2]\n",
+        "",
+        (*_CONFORMANCE, "redis-schedules"),
+    ),
+    Mutant(
         "gates are listed however their names begin, in Redis",
         f"{_LUA}/gates.lua",
         "local last = prefix == '' and '+' or '(' .. prefix .. '\\255'",

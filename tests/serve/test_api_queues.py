@@ -1,11 +1,13 @@
 """Queues, figures, dead letters, schedules and logs over HTTP."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from forebay.core.instant import to_datetime
 from forebay.core.job import Draft, State
 from forebay.core.outcome import Ack, DeadLetter, Failure, Retry
 from forebay.core.policy import DeadLetters, Retained, Routing
@@ -257,6 +259,22 @@ def test_a_schedule_lives_over_http(site: Site, store: Store) -> None:
         problem(client.put("/cron/nightly", json=body | wrong), 422, "invalid")
     wanted = ["cron put", "cron pause", "cron resume", "cron put", "cron rm"]
     assert acts(store) == [(act, "nightly") for act in wanted]
+
+
+def test_a_schedule_that_is_put_again_keeps_its_pending_tick(site: Site, store: Store) -> None:
+    client = site.client(Role.OPERATOR)
+    body = {"rule": "30 1 * * *", "kind": "report", "payload": {"n": 1}}
+    client.put("/cron/nightly", json=body)
+    (made,) = store.schedules()
+    due = made.next_at - 86_400_000_000
+    store.drop_schedule("nightly")
+    store.put_schedule(replace(made, next_at=due))
+    for change in ({}, {"payload": {"n": 2}}):
+        shown = client.put("/cron/nightly", json=body | change).json()["next_at"]
+        assert datetime.fromisoformat(shown) == to_datetime(due)
+        assert store.schedules()[0].next_at == due
+    client.put("/cron/nightly", json=body | {"rule": "31 1 * * *"})
+    assert store.schedules()[0].next_at > store.now()
 
 
 def test_a_schedule_belongs_to_its_queue_and_tenant(site: Site, store: Store) -> None:

@@ -4,10 +4,12 @@ import io
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from forebay import Draft, QueueSpec, Want, open_store
 from forebay.cli import main
@@ -15,6 +17,7 @@ from forebay.cli.reference import BEGIN, END, renewed
 from forebay.core.instant import seconds
 from forebay.core.outcome import DeadLetter, Failure
 from forebay.core.policy import AtMost, Bounded, InOrder, KeepFor, Until
+from forebay.core.words import iso
 from forebay.serve.security.acts import Act, read_acts
 from forebay.store.protocol import Query, Store
 from tests.answer import Answer, Run
@@ -650,6 +653,18 @@ def test_schedules_are_put_listed_paused_and_removed(run: Run) -> None:
     removed = run("cron", "rm", "beat", "none")
     assert (removed.code, removed.out, removed.err) == (1, "beat is removed\n", "schedule 'none' is unknown\n")
     assert "known: nightly" in run("cron", "next", "none").err
+
+
+def test_a_schedule_that_is_put_again_shows_the_tick_that_is_due(run: Run) -> None:
+    words = ("cron", "put", "nightly", "30 1 * * *", "report", "--json")
+    run(*words)
+    with closing(open_store("sqlite:///forebay.db")) as store:
+        (made,) = store.schedules()
+        store.drop_schedule("nightly")
+        store.put_schedule(replace(made, next_at=made.next_at - 86_400_000_000))
+        due = iso(store.schedules()[0].next_at)
+    assert run(*words).json[0]["next_at"] == due
+    assert run("cron", "ls", "--json").json[0]["next_at"] == due
 
 
 def test_migrate_says_the_schema(run: Run, tmp_path: Path) -> None:

@@ -80,8 +80,8 @@ def _put(call: Call) -> int:
     with call.store(create=True) as store:
         now = store.now()
         first = timetable.cron.next_after(now) or NEVER
-        schedule = Schedule(args.name, timetable.rule, first, draft, args.tz)
-        store.put_schedule(schedule)
+        store.put_schedule(Schedule(args.name, timetable.rule, first, draft, args.tz))
+        schedule = one_schedule(store, args.name)
         noted(store, "cron put", args.name, rule=schedule.rule, zone=args.tz, kind=args.kind)
     if call.screen.as_json:
         call.screen.emit(schedule_json(schedule, words_of(schedule, now)))

@@ -1,11 +1,12 @@
 """A schedule as a store keeps it: when the next slot is, and what to enqueue then.
 
 The store compares and sets: `fire` succeeds for exactly one caller per (name, tick), whatever the number of
-processes, and a tick at or before the last fired one never fires again, also after the schedule was edited.
+processes, and a tick at or before the last fired one never fires again, also after the schedule was edited. An edit
+that leaves rule and zone as they were leaves the next slot alone: a deploy that puts all schedules again drops none.
 """
 
 from msgspec import Struct
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 from forebay.core.errors import Invalid
 from forebay.core.instant import Instant, checked_instant
@@ -39,3 +40,17 @@ class Schedule(Struct, frozen=True):
             raise Invalid(
                 self.name, "its draft is no Draft, or paused is no bool", "build Schedule(name, rule, at, draft)"
             )
+
+
+def edited(known: Schedule | None, put: Schedule, last_at: Instant | None) -> Schedule:
+    """What a store keeps when `put` takes the place of `known`, if there is one; `last_at` is the last slot taken.
+
+    The next slot is that of `known` while rule and zone are the same. It moves when one of them changes, when a paused
+    schedule is resumed, and when the slot of `known` was taken already and could never be taken again.
+    """
+    if known is None:
+        return replace(put, last_at=last_at, last_job=None)
+    same = (known.rule, known.zone) == (put.rule, put.zone)
+    resumed = known.paused and not put.paused
+    keeps = same and not resumed and (last_at is None or known.next_at > last_at)
+    return replace(put, next_at=known.next_at if keeps else put.next_at, last_at=last_at, last_job=known.last_job)

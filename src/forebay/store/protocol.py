@@ -297,7 +297,10 @@ class Store(Log, Protocol):
         """How many ready jobs of its class go before this one, `limits.AHEAD_MOST` at most; None: it is not ready."""
 
     def put_schedule(self, schedule: Schedule) -> None:
-        """Create or edit; `last_at` and, while it exists, `last_job` stay what they were, whatever it says."""
+        """Create or edit; `last_at` and, while it exists, `last_job` stay what they were, whatever it says.
+
+        `next_at` moves only when rule or zone do, when it is resumed, or when its slot was taken (`schedule.edited`).
+        """
 
     def drop_schedule(self, name: str) -> bool: ...
 

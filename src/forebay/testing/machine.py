@@ -273,12 +273,13 @@ class StoreMachine(GateRules):
         name=NAME,
         ahead=st.sampled_from([0, 0, -1, 1]),
         paused=st.sampled_from([False, False, True]),
+        timing=st.sampled_from(["@hourly", "@hourly", "@daily"]),
     )
-    def put_schedule(self, name: str, ahead: int, paused: bool) -> None:
+    def put_schedule(self, name: str, ahead: int, paused: bool, timing: str) -> None:
         """Also back to a tick that has been: it must not fire again."""
         draft = Draft("tick", queue=self.queues[0])
         next_at = self.pair.model.ticks.get(name, self.clock.now()) + ahead * SECOND
-        self._begin().put_schedule(Schedule(name, "@hourly", next_at, draft, paused=paused))
+        self._begin().put_schedule(Schedule(name, timing, next_at, draft, paused=paused))
 
     @precondition(lambda self: self.pair.model.ticks)
     @rule()
@@ -286,7 +287,9 @@ class StoreMachine(GateRules):
         """An edit moves the schedule back; its ticks are taken all the same."""
         name, tick = next(iter(self.pair.model.ticks.items()))
         draft = Draft("tick", queue=self.queues[0])
-        self._begin().put_schedule(Schedule(name, "@hourly", tick, draft))
+        known = self.pair.model.schedules.get(name)
+        timing = "@daily" if known is not None and known.rule == "@hourly" else "@hourly"
+        self._begin().put_schedule(Schedule(name, timing, tick, draft))
         self.pair.fire(name, tick, tick + SECOND, draft)
 
     @plays(SCHEDULES)

@@ -225,8 +225,14 @@ class Model(DoorModel):
 
     def put_schedule(self, schedule: Schedule) -> None:
         known = self.schedules.get(schedule.name)
-        last_job = known.last_job if known else None
-        self.schedules[schedule.name] = replace(schedule, last_at=self.ticks.get(schedule.name), last_job=last_job)
+        last_at = self.ticks.get(schedule.name)
+        next_at, last_job = schedule.next_at, None
+        if known is not None:
+            last_job = known.last_job
+            moves = known.rule != schedule.rule or known.zone != schedule.zone or known.paused > schedule.paused
+            if not moves and known.next_at > (-1 if last_at is None else last_at):
+                next_at = known.next_at
+        self.schedules[schedule.name] = replace(schedule, next_at=next_at, last_at=last_at, last_job=last_job)
 
     def drop_schedule(self, name: str) -> bool:
         return self.schedules.pop(name, None) is not None

@@ -59,7 +59,7 @@ async def show(request: Request, actor: Annotated[Actor, need(Role.VIEWER)], nam
 
 @router.put("/cron/{name}", **described(ScheduleView, body=PutSchedule, sent=_SENT, problems=(404,)))
 async def put(request: Request, actor: Annotated[Actor, need(Role.OPERATOR)], name: ScheduleName) -> Response:
-    """Create a schedule, or edit it; it fires from now on, never for what has passed."""
+    """Create a schedule, or edit it. With another rule or zone it fires from now on, never for what has passed."""
     ground: Ground = request.app.state.ground
     asked = await body_of(request, _put, ground.settings.body_most)
     timetable = Timetable(

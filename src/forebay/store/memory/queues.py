@@ -5,8 +5,6 @@ from datetime import timedelta
 from threading import Event as Sleeper
 from typing import Final
 
-from msgspec.structs import replace
-
 from forebay.core.errors import Invalid, WrongQueueKind
 from forebay.core.event import Fired, GateSet, Paused, ScheduleDropped, SchedulePut, SpecPut
 from forebay.core.instant import Instant, checked_instant
@@ -14,7 +12,7 @@ from forebay.core.job import Draft, Job, State
 from forebay.core.limits import INSTANT_MOST, SLOTS_MOST
 from forebay.core.names import check_name
 from forebay.core.policy import Retained, check_between
-from forebay.core.schedule import Schedule
+from forebay.core.schedule import Schedule, edited
 from forebay.core.spec import QueueSpec
 from forebay.store.checks import (
     check_gate,
@@ -150,8 +148,7 @@ class QueueVerbs(GateVerbs):
             now = self._begin()
             known = self._facts.schedules.get(schedule.name)
             last_at = self._facts.last_ticks.get(schedule.name)
-            last_job = None if known is None else known.last_job
-            self._record(SchedulePut(now, replace(schedule, last_at=last_at, last_job=last_job)))
+            self._record(SchedulePut(now, edited(known, schedule, last_at)))
             lsn = self._lsn
         self._settle_down(lsn)
 

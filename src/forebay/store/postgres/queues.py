@@ -17,7 +17,7 @@ from forebay.core.job import Draft, Job
 from forebay.core.limits import ID_MOST, INSTANT_MOST, SLOTS_MOST
 from forebay.core.names import check_name
 from forebay.core.policy import Retained, check_between
-from forebay.core.schedule import Schedule
+from forebay.core.schedule import Schedule, edited
 from forebay.core.spec import QueueSpec
 from forebay.store.brokers import became
 from forebay.store.checks import (
@@ -218,9 +218,9 @@ def _set_gate(turn: Turn, name: str, limit: int | None) -> None:
 
 
 def _put_schedule(turn: Turn, schedule: Schedule) -> None:
-    body, _ = next(iter(turn.fetch(_SCHEDULE, (schedule.name,))), (None, None))
-    last_job = None if body is None else _decode_schedule(body).last_job
-    text = text_of(replace(schedule, last_job=last_job))
+    body, last_at = next(iter(turn.fetch(_SCHEDULE, (schedule.name,))), (None, None))
+    known = None if body is None else _decode_schedule(body)
+    text = text_of(replace(edited(known, schedule, last_at), last_at=None))
     turn.execute(_PUT_SCHEDULE, (schedule.name, text))
     if text != body:
         turn.scribe.tell("put_schedule", name=schedule.name)

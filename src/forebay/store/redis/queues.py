@@ -94,8 +94,9 @@ class QueueVerbs(GateVerbs):
     def put_schedule(self, schedule: Schedule) -> None:
         if type(schedule) is not Schedule:
             raise Invalid("schedule", f"{type(schedule).__name__} is not a Schedule", "build a Schedule(…)")
-        body = _encode(replace(schedule, last_at=None, last_job=None))
-        self._call("put_schedule", schedule.name, body, schedule.next_at, int(schedule.paused))
+        body = _encode(replace(schedule, next_at=0, last_at=None, last_job=None))
+        timing = f"{schedule.rule}\n{schedule.zone}"
+        self._call("put_schedule", schedule.name, body, schedule.next_at, int(schedule.paused), timing)
 
     def drop_schedule(self, name: str) -> bool:
         return bool(self._call("drop_schedule", check_name("schedule", name), tokened=True))

@@ -18,7 +18,7 @@ from forebay.core.job import Draft, Job, State
 from forebay.core.limits import BLOCKED_MOST, INSTANT_MOST, SLOTS_MOST
 from forebay.core.names import check_name
 from forebay.core.policy import Retained, While, check_between
-from forebay.core.schedule import Schedule
+from forebay.core.schedule import Schedule, edited
 from forebay.core.spec import QueueSpec
 from forebay.core.stamp import Stamper
 from forebay.store.brokers import became
@@ -286,9 +286,9 @@ def _set_gate(turn: Turn, name: str, limit: int | None) -> None:
 
 
 def _put_schedule(turn: Turn, schedule: Schedule) -> None:
-    body, _ = turn.connection.execute(_SCHEDULE, (schedule.name,)).fetchone() or (None, None)
-    last_job = None if body is None else _decode_schedule(body).last_job
-    text = text_of(replace(schedule, last_job=last_job))
+    body, last_at = turn.connection.execute(_SCHEDULE, (schedule.name,)).fetchone() or (None, None)
+    known = None if body is None else _decode_schedule(body)
+    text = text_of(replace(edited(known, schedule, last_at), last_at=None))
     turn.connection.execute(_PUT_SCHEDULE, (schedule.name, text))
     if turn.scribe is not None and text != body:
         turn.scribe.tell("put_schedule", name=schedule.name)

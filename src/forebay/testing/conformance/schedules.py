@@ -119,6 +119,54 @@ def the_last_tick_cannot_be_forged(h: Harness) -> None:
 
 
 @case
+def a_schedule_that_is_put_again_keeps_its_pending_tick(h: Harness) -> None:
+    """As a deploy does that puts every schedule anew, each time with the next tick after now."""
+    tick = _planned(h)
+    for _ in range(2):
+        _planned(h, next_at=tick + MINUTE)
+        assert _stored(h).next_at == tick
+    _planned(h, next_at=tick + MINUTE, draft=h.draft(payload=2))
+    _planned(h, next_at=tick + MINUTE, draft=h.draft(payload=2), paused=True)
+    assert (_stored(h).next_at, _stored(h).draft.payload, _stored(h).paused) == (tick, 2, True)
+    h.store.put_schedule(replace(_stored(h), paused=False))
+    assert _fire(h, tick) is True
+    _planned(h, next_at=tick + 5 * MINUTE)
+    assert (_stored(h).next_at, _stored(h).last_at) == (tick + MINUTE, tick)
+    assert _fire(h, tick + MINUTE) is True
+
+
+@case
+def the_next_tick_moves_with_the_rule_the_zone_or_a_resume(h: Harness) -> None:
+    tick = _planned(h)
+    _planned(h, next_at=tick + 1, rule="*/2 * * * *")
+    assert _stored(h).next_at == tick + 1
+    _planned(h, next_at=tick + 2, rule="*/2 * * * *", zone="Europe/Berlin")
+    assert _stored(h).next_at == tick + 2
+    h.store.put_schedule(replace(_stored(h), paused=True))
+    h.store.put_schedule(replace(_stored(h), paused=False, next_at=tick + 3))
+    assert _stored(h).next_at == tick + 3
+
+
+@case
+def a_tick_that_was_taken_does_not_hold_a_schedule_up(h: Harness) -> None:
+    """As when the clock of the one who edited it was behind."""
+    tick = _planned(h)
+    assert _fire(h, tick)
+    _planned(h, rule="edited", next_at=tick - MINUTE)
+    _planned(h, rule="edited", next_at=tick + MINUTE)
+    assert _fire(h, tick + MINUTE) is True
+
+
+@case_if(Need.DURABLE)
+def a_schedule_that_is_put_again_unchanged_is_not_told(h: Harness) -> None:
+    tick = _planned(h)
+    assert _fire(h, tick)
+    before = h.store.ledger_extent()
+    _planned(h, next_at=tick + 9 * MINUTE)
+    assert h.store.ledger_extent() == before
+
+
+@case
 def an_edit_replaces_everything_else(h: Harness) -> None:
     tick = _planned(h, rule="old", draft=h.draft(payload=1))
     _planned(h, rule="new", draft=h.draft(payload=2), next_at=tick + 7)

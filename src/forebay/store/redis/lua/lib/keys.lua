@@ -50,7 +50,7 @@
 --   pc:<queue>|<class> zset    the same of those where who is next is of the class
 --   openings           zset    queues by the first of their rates to open
 --
---   schedules          hash    name: body, next, paused, last job;  ticks: hash of their last slots, also of dropped ones
+--   schedules          hash    name: body, next, paused, last job, rule and zone;  ticks: hash of their last slots, also of dropped ones
 --   feed               hash    source: its place;  feed_at: zset of sources by when they were fed last
 --   ledger             stream  one entry a call, its id is the offset + 1;  book: hash of its rule, extent and size
 --   logs               zset    names of logs
