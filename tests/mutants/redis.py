@@ -164,4 +164,18 @@ REDIS_MUTANTS = [
         "if false and call(",
         (*_CONFORMANCE, "redis-turns"),
     ),
+    Mutant(
+        "redis: settings that change while a store is open are not noticed",
+        "src/forebay/store/redis/health.py",
+        "or monotonic() - self._checked_at >= _CHECK_EVERY",
+        "",
+        ("tests/stores/test_redis_settings.py", "-k", "truth and lru"),
+    ),
+    Mutant(
+        "redis: a server that loses jobs is ready",
+        "src/forebay/serve/metrics/readiness.py",
+        '["unsafe-settings"] if self._store.capabilities.unsafe else []',
+        "[]",
+        ("tests/serve/test_health.py", "-k", "unsafe"),
+    ),
 ]

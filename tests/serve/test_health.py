@@ -12,12 +12,14 @@ import pytest
 from forebay.core.instant import seconds
 from forebay.core.job import Draft
 from forebay.core.outcome import Ack
+from forebay.serve.actor import Role
 from forebay.serve.metrics import readiness
 from forebay.serve.metrics.readiness import PROBE, probe
 from forebay.store.open import open_store
 from forebay.store.protocol import Store, Want
 from forebay.testing.servers.postgres import PostgresServer
 from forebay.testing.servers.proxy import Proxy
+from forebay.testing.servers.redis import RedisServer
 from tests.serve.site import Serving, Site
 
 PATIENCE = 30.0
@@ -136,6 +138,25 @@ def test_a_server_that_is_cut_off_or_frozen(postgres: PostgresServer, postgres_u
         assert client.get("/health").status_code == 200
         proxy.thaw()
         becomes(client, lambda status, _: status == 200)
+        site.stop()
+        store.close()
+
+
+def test_a_redis_whose_settings_become_unsafe(serve_on: Serving) -> None:
+    with RedisServer(durable=True, private=True) as server:
+        store = open_store(server.url())
+        site = serve_on(store)
+        client = site.with_key(None)
+        assert becomes(client, lambda status, _: status == 200) == []
+        with server.client() as admin:
+            admin.config_set("maxmemory-policy", "allkeys-lru")
+            assert becomes(client, lambda status, _: status == 503) == ["unsafe-settings"]
+            assert client.get("/ready").json()["durable"] is False
+            put = site.client(Role.PRODUCER).post("/jobs", json={"kind": "hello"})
+            assert put.json()["durable"] is False
+            admin.config_set("maxmemory-policy", "noeviction")
+        becomes(client, lambda status, _: status == 200)
+        assert site.client(Role.PRODUCER).post("/jobs", json={"kind": "hello"}).json()["durable"] is True
         site.stop()
         store.close()
 

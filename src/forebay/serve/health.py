@@ -5,6 +5,7 @@
 
         store-silent     no answer within two seconds              store-failed    an answer, and it was an error
         read-only        the server behind the store takes no writes
+        unsafe-settings  the server behind the store was set to lose what it acknowledges
         no-progress      jobs are ready, and for fifteen seconds none was claimed
         not-watched      what the queues hold was last seen too long ago to say
 
@@ -19,7 +20,7 @@ from fastapi.responses import JSONResponse
 
 from forebay.serve.ground import Ground, ground
 
-Reason = Literal["store-silent", "store-failed", "read-only", "no-progress", "not-watched"]
+Reason = Literal["store-silent", "store-failed", "read-only", "unsafe-settings", "no-progress", "not-watched"]
 
 router = APIRouter(tags=["health"])
 

@@ -188,6 +188,7 @@ class Capabilities(Struct, frozen=True):
     processes      how many processes may open it at once
     settle_memory  how many removed jobs it remembers in order to answer a repeated settle
     lease_grain    a lease may last this share longer than asked, never shorter
+    unsafe         settings of the server behind it that break the store's promise, as it was seen last
     """
 
     name: str
@@ -196,6 +197,7 @@ class Capabilities(Struct, frozen=True):
     processes: Literal["one", "many"] = "one"
     settle_memory: int = 65_536
     lease_grain: float = 0.01
+    unsafe: tuple[str, ...] = ()
 
 
 class Store(Log, Protocol):

@@ -87,7 +87,8 @@ class Readiness:
     async def reasons(self) -> list[str]:
         """Why work does not go through, by name; empty when it does."""
         found = await self._probe.reason()
-        return [*([] if found is None else [found]), *self._unwritten(), *self._stalled()]
+        unsafe = ["unsafe-settings"] if self._store.capabilities.unsafe else []
+        return [*([] if found is None else [found]), *unsafe, *self._unwritten(), *self._stalled()]
 
     def facts(self) -> dict[str, Any]:
         """The store, and how durable it is."""

@@ -12,7 +12,7 @@ from forebay.store.clock import SystemClock
 from forebay.store.protocol import Capabilities
 from forebay.store.redis.address import Address, Delivery
 from forebay.store.redis.connect import Argument, Server
-from forebay.store.redis.health import check, delivery_of
+from forebay.store.redis.health import Safety, delivery_of
 from forebay.store.redis.specs import Specs
 from forebay.store.redis.waiting import Sleepers
 
@@ -33,14 +33,13 @@ class Base:
         address = Address.of(url)
         self._server = Server(address)
         try:
-            check(self._server)
+            self._safety = Safety(self._server)
             if address.delivery is not None and delivery_of(self._server) not in (None, address.delivery):
                 raise wrong_delivery(address.delivery)
         except BaseException:
             self._server.close()
             raise
         self._clock = clock
-        self._durable = address.durable
         self._specs = Specs(self._read_spec, address.delivery)
         self._sleepers = Sleepers(self._server, clock or SystemClock(), self.now)
 
@@ -69,7 +68,9 @@ class Base:
 
     def _call(self, name: str, *arguments: Argument, tokened: bool = False) -> Any:
         at = None if self._clock is None else self._clock.now()
-        return self._server.call(name, at, *arguments, tokened=tokened)
+        reply = self._server.call(name, at, *arguments, tokened=tokened)
+        self._safety.refresh()
+        return reply
 
     def _on_specs(self, attempt: Callable[[], Sequence[Any]]) -> Sequence[Any]:
         """The reply of an attempt that relied on the specs as they are; it is made again when they have changed."""

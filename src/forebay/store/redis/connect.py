@@ -75,6 +75,8 @@ class Server(Lending[Connection]):
             driver_info=None,
             retry=None,
         )
+        self.opened = 0
+        """Connections that were ever made: another number means that the server may be another one by now."""
         self._tokens = count()
         self._me = uuid4().hex
 
@@ -87,6 +89,7 @@ class Server(Lending[Connection]):
         except (redis.RedisError, OSError) as error:
             connection.disconnect()
             raise self.failure(error) from error
+        self.opened += 1
         return connection
 
     def call(self, name: str, at: Instant | None, *arguments: Argument, tokened: bool = False) -> Any:

@@ -2,19 +2,31 @@
 
 A server that evicts keys, or that answers before a write is safe, is refused unless the operator has said by the URL
 that less is enough. What CONFIG does not tell cannot be checked: `durability=trusted` is the operator's word for it.
+
+Settings may change while a store is open. `Safety` reads them again every second in which calls are made, and after
+every reconnect before a receipt is written.
 """
 
+import logging
+from contextlib import suppress
+from threading import Lock
+from time import monotonic
 from typing import Final
 
 import redis
 from msgspec import Struct
+from msgspec.structs import replace
 
 from forebay.core.errors import Invalid, StoreFailed
 from forebay.store.protocol import Vitals
 from forebay.store.redis.address import Delivery
 from forebay.store.redis.connect import Server
 
+_log = logging.getLogger("forebay.store")
+
 VERSION_LEAST: Final = 7
+_CHECK_EVERY: Final = 1.0
+_SAY_EVERY: Final = 60.0
 _SETTINGS: Final = ("appendonly", "appendfsync", "no-appendfsync-on-rewrite", "maxmemory", "maxmemory-policy")
 
 
@@ -79,10 +91,48 @@ def flaws(health: Health, durability: str) -> list[tuple[str, str]]:
     return found
 
 
-def check(server: Server) -> None:
-    """Refuse a server that cannot keep what its operator promises."""
-    for fact, way_out in flaws(look(server), server.address.durability):
-        raise Invalid(server.name, fact, way_out)
+class Safety:
+    """Whether the server keeps what its operator promises, as it is set now; one that does not is refused at first."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._first = look(server)
+        self._guard = Lock()
+        self._opened = server.opened
+        self._checked_at = monotonic()
+        self._said_at = float("-inf")
+        self.unsafe: tuple[str, ...] = ()
+        for fact, way_out in flaws(self._first, server.address.durability):
+            raise Invalid(server.name, fact, way_out)
+
+    @property
+    def durable(self) -> bool:
+        """Not where a new connection may lead to another server that has not been asked yet."""
+        trusted = self._server.address.durability == "trusted"
+        return trusted or (self._server.address.durable and not self.unsafe and self._opened == self._server.opened)
+
+    def refresh(self) -> None:
+        """Read the settings again, if it is time. A server that is away answers no call either."""
+        if self._server.address.durability == "trusted" or not self._due:
+            return
+        with self._guard, suppress(StoreFailed):
+            if self._due:
+                settings = _settings(self._server)
+                self._opened, self._checked_at = self._server.opened, monotonic()
+                self._judge(flaws(replace(self._first, settings=settings), self._server.address.durability))
+
+    @property
+    def _due(self) -> bool:
+        return self._opened != self._server.opened or monotonic() - self._checked_at >= _CHECK_EVERY
+
+    def _judge(self, found: list[tuple[str, str]]) -> None:
+        before, self.unsafe = self.unsafe, tuple(fact for fact, _ in found)
+        if found and (self.unsafe != before or monotonic() - self._said_at >= _SAY_EVERY):
+            self._said_at = monotonic()
+            for fact, way_out in found:
+                _log.error("%s may lose jobs: %s; %s", self._server.name, fact, way_out)
+        elif before and not found:
+            _log.warning("%s keeps what it acknowledges again", self._server.name)
 
 
 def delivery_of(server: Server) -> Delivery | None:

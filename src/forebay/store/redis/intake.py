@@ -52,7 +52,7 @@ class Intake(Base):
         if reply[0] != b"ok":
             refuse(reply)
         receipts = self._receipts(reply[1:])
-        return receipts if spread[0] is None else spread[0].folded(receipts, self._durable)
+        return receipts if spread[0] is None else spread[0].folded(receipts, self._safety.durable)
 
     def _spread(self, drafts: Sequence[Draft]) -> Spread | None:
         """Drafts of which some are for brokers."""
@@ -64,7 +64,7 @@ class Intake(Base):
 
     def _receipts(self, told: Sequence[int]) -> list[Receipt]:
         """From runs: the first id, how many, and what became of them."""
-        durable = self._durable
+        durable = self._safety.durable
         receipts: list[Receipt] = []
         for place in range(0, len(told), 3):
             first, count, flag = told[place : place + 3]

@@ -1,7 +1,7 @@
 """`RedisStore`: every verb of the contract on a Redis or Valkey server, for the processes of many machines.
 
-Durable before every answer where the server syncs every write (`appendfsync always`), which is what it is held to;
-weaker only by the operator's word in the URL. The server's clock alone decides; a clock may be injected by tests.
+Durable before every answer where the server syncs every write (`appendfsync always`), which is what it is held to while
+it runs; weaker only by the operator's word in the URL. The server's clock alone decides; tests may inject one.
 """
 
 from typing import Final
@@ -26,10 +26,11 @@ class RedisStore(Logs, PresenceVerbs, Watching):
     def capabilities(self) -> Capabilities:
         return Capabilities(
             name="redis",
-            durable=self._durable,
+            durable=self._safety.durable,
             processes="many",
             settle_memory=_SETTLE_MEMORY,
             lease_grain=0.0,
+            unsafe=self._safety.unsafe,
         )
 
     def vitals(self) -> Vitals:
