@@ -70,15 +70,19 @@ STORES: dict[str, tuple[Make, set[Need]]] = {
     "redis": (redis, {*Need}),
     "streams": (streams, {*Need}),
 }
-BY_STREAMS = frozenset("order settling leases timing sheds merging threads".split())
-"""Themes that tell delivery by streams from delivery by sets; the others run at night."""
+THEMES = {
+    "streams": frozenset("order settling leases timing sheds merging threads".split()),
+    "pooled": frozenset("acceptance settling leases timing keys threads watching schedules ledger feeding".split()),
+}
+"""Themes that tell delivery by streams from delivery by sets, and a pooler from a connection of one's own; the others
+run at night."""
 
 CONTRACT = [
     pytest.param(
         make,
         case,
         id=f"{name}-{case.theme}-{case.name}",
-        marks=[pytest.mark.nightly] if name == "streams" and case.theme not in BY_STREAMS else [],
+        marks=[] if case.theme in THEMES.get(name, {case.theme}) else [pytest.mark.nightly],
     )
     for name, (make, claims) in STORES.items()
     for case in cases()
