@@ -216,6 +216,7 @@ def test_every_verb_can_fail() -> None:
         lambda: store.withdraw("me"),
         lambda: store.workers("", 1),
         lambda: store.wait(["q"], seconds(1)),
+        lambda: store.report_progress([]),
         lambda: store.wait_ended([1], seconds(1)),
         lambda: store.wait_cancel_requests("me", seconds(1)),
         lambda: store.append("log", [b"1"]),

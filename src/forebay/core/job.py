@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from msgspec import Struct
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 from forebay.core.errors import Invalid
 from forebay.core.instant import Instant, Span, checked_instant, micros
-from forebay.core.limits import ATTEMPTS_MOST, COST_MOST, META_BYTES, META_ENTRIES, PRIORITY_MOST, SPAN_MOST
+from forebay.core.limits import ATTEMPTS_MOST, COST_MOST, MAX_NOTE, META_BYTES, META_ENTRIES, PRIORITY_MOST, SPAN_MOST
 from forebay.core.names import check_name, check_text, is_name
 from forebay.core.outcome import Failure
-from forebay.core.payload import Json, check_body, decode_payload, encode_payload
+from forebay.core.payload import Json, check_body, clean_text, decode_payload, encode_payload
 
 _DELAY_MOST = micros(SPAN_MOST)
 
@@ -101,10 +101,25 @@ class Draft(Struct, frozen=True):
             force_setattr(self, "meta", _checked_meta(self.meta))
 
 
+class Progress(Struct, frozen=True):
+    """How far a running job says it is: a portion from 0 to 1 and a few words. `at`: when the store was told."""
+
+    portion: float
+    note: str = ""
+    at: Instant = 0
+
+    def __post_init__(self) -> None:
+        if type(self.portion) not in (int, float) or not 0 <= self.portion <= 1:
+            raise Invalid("portion", f"{self.portion!r:.40} is not a number from 0 to 1", "say which part is done")
+        force_setattr(self, "portion", float(self.portion))
+        force_setattr(self, "note", clean_text(self.note, MAX_NOTE))
+
+
 class Job(Struct, frozen=True):
     """One job as a caller sees it. `attempt` is lives used; `delivery` counts hand-outs and only ever grows.
 
     `home`: the queue it died in, where its dead letter lies in another one (`queue`); a redrive sends it back there.
+    `progress`: what the holder of this delivery last reported; only of a job that runs, and only from `get`.
     """
 
     id: int
@@ -133,6 +148,7 @@ class Job(Struct, frozen=True):
     result_body: bytes | None
     cost: int = 1
     home: str | None = None
+    progress: Progress | None = None
 
     @property
     def payload(self) -> Json:
@@ -166,6 +182,13 @@ def is_suspicious(errors: Sequence[Failure], attempt: int, max_attempts: int) ->
     if not errors or not errors[-1].abandoned:
         return False
     return attempt >= max_attempts or errors[-1].attempt >= attempt or (len(errors) > 1 and errors[-2].abandoned)
+
+
+def with_progress(job: Job | None, delivery: int, progress: Progress) -> Job | None:
+    """The job with what was reported of this delivery, if it still runs in it."""
+    if job is None or job.state is not State.RUNNING or job.delivery != delivery:
+        return job
+    return replace(job, progress=progress)
 
 
 def _check_count(field: str, value: int, least: int, most: int) -> None:

@@ -48,6 +48,9 @@ PRESENCE_MOST: Final = timedelta(hours=1)
 MAX_WAIT: Final = timedelta(days=1)
 """How long one call of a verb may sleep."""
 
+MAX_NOTE: Final = 200
+"""Characters of what a job says of its progress."""
+
 RESULT_KEPT: Final = timedelta(hours=1)
 """How long a finished job stays readable whose handler keeps results and does not say for how long."""
 

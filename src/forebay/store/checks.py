@@ -9,14 +9,15 @@ from forebay.core.errors import BatchTooLarge, Invalid
 from forebay.core.fanout import check_edges
 from forebay.core.gate import condition_gate
 from forebay.core.instant import Instant, Span, checked_instant, checked_micros
-from forebay.core.job import State
+from forebay.core.job import Progress, State
+from forebay.core.lease import Fence
 from forebay.core.ledger import LedgerRule
 from forebay.core.limits import BATCH_BYTES, BATCH_MOST, LEASE_LEAST, LEASE_MOST, MAX_WAIT, PAYLOAD_BYTES, PRESENCE_MOST
 from forebay.core.names import check_name, check_text, is_name
 from forebay.core.payload import check_body, is_clean
 from forebay.core.presence import Presence
 from forebay.core.spec import QueueSpec
-from forebay.store.protocol import Want
+from forebay.store.protocol import ProgressReport, Want
 
 _GATE_NAME_LENGTH: Final = 1_024
 
@@ -55,6 +56,17 @@ def check_ids(verb: str, ids: Sequence[int]) -> None:
     if not isinstance(ids, list | tuple) or any(type(job_id) is not int for job_id in ids):
         raise Invalid(f"{verb} ids", "they are not a list of integers", "give job ids, as receipts have them")
     check_batch(verb, len(ids))
+
+
+def checked_reports(reports: Sequence[ProgressReport]) -> dict[Fence, Progress]:
+    """The last report of each delivery."""
+    check_batch("report_progress", len(reports))
+    for fence, progress in reports:
+        if type(progress) is not Progress or [type(part) for part in fence] != [int, int]:
+            raise Invalid(
+                "report_progress", "it takes pairs of a fence and a Progress", "use lease.fence, Progress(0.5)"
+            )
+    return dict(reports)
 
 
 def checked_wait(timeout: timedelta) -> Span:

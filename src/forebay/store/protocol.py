@@ -13,13 +13,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any, Final, Literal, Protocol, runtime_checkable
+from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
 
 from msgspec import Struct
 
 from forebay.core.errors import Invalid
 from forebay.core.instant import Instant
-from forebay.core.job import Draft, Job, State
+from forebay.core.job import Draft, Job, Progress, State
 from forebay.core.lease import Fence, Heartbeat, Lease, Settled, Settlement
 from forebay.core.ledger import LedgerEntry, LedgerRule
 from forebay.core.names import check_name, check_text
@@ -84,6 +84,10 @@ class CancelAnswer(StrEnum):
     CANCELLED = "cancelled"
     REQUESTED = "requested"
     GONE = "gone"
+
+
+ProgressReport: TypeAlias = tuple[Fence, Progress]
+"""Of which delivery of which job, and how far it is."""
 
 
 class Query(Struct, frozen=True):
@@ -254,6 +258,12 @@ class Store(Log, Protocol):
 
     def discard(self, ids: Sequence[int]) -> list[int]:
         """Forget those of these jobs that are dead, wherever they lie; returns the ids that this call removed."""
+
+    def report_progress(self, reports: Sequence[ProgressReport]) -> list[Settled]:
+        """What holders say of their jobs, for `get` to show; the newest one counts. STALE: the fence is not current.
+
+        It ends with the delivery. A crash may lose it, and the ledger does not record it: nothing depends on it.
+        """
 
     def get(self, ids: Sequence[int]) -> list[Job | None]: ...
 

@@ -37,6 +37,7 @@ from forebay.store.protocol import (
     GateUse,
     Hold,
     Page,
+    ProgressReport,
     Promotion,
     Query,
     Receipt,
@@ -116,6 +117,9 @@ class FaultyStore:
 
     def now(self) -> Instant:
         return self.inner.now()
+
+    def report_progress(self, reports: Sequence[ProgressReport]) -> list[Settled]:
+        return self._call("report_progress", lambda: self.inner.report_progress(reports))
 
     def wait_ended(self, ids: Sequence[int], timeout: timedelta) -> list[int]:
         return self._call("wait_ended", lambda: self.inner.wait_ended(ids, timeout))

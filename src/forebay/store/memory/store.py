@@ -13,11 +13,12 @@ from forebay.store.memory.engine import Recorder
 from forebay.store.memory.facts import SETTLE_MEMORY, Facts
 from forebay.store.memory.log_verbs import LogVerbs
 from forebay.store.memory.presence import PresenceVerbs
+from forebay.store.memory.progress import ProgressVerbs
 from forebay.store.memory.watching import WatchVerbs
 from forebay.store.protocol import Capabilities
 
 
-class MemoryStore(LogVerbs, PresenceVerbs, WatchVerbs):
+class MemoryStore(ProgressVerbs, LogVerbs, PresenceVerbs, WatchVerbs):
     """Every verb of the contract, in this process's memory. Without a journal its ledger is off, and empty."""
 
     def __init__(

@@ -81,6 +81,32 @@ SELECT f.id, {run} FROM forebay.find(%s::bigint[]) AS f, LATERAL (
 -- Those of these jobs that are finished and still readable.
 SELECT {ended} FROM forebay.ended AS e WHERE e.id = ANY (%s::bigint[]) AND (e.kept_until IS NULL OR e.kept_until > %s);
 
+-- name: report
+-- How far running jobs are, of the deliveries that their holders have; which of them those are.
+WITH held AS (
+    SELECT u.* FROM unnest(%s::bigint[], %s::integer[], %s::double precision[], %s::text[]) AS u (id, delivery, portion, note),
+    LATERAL (
+        SELECT r.delivery FROM forebay.find(ARRAY[u.id]) AS f, forebay.run AS r
+        WHERE r.single = f.single AND r.last_id = f.last_id AND r.state + 0 = 2
+    ) AS r
+    WHERE r.delivery = u.delivery
+), told AS (
+    INSERT INTO forebay.progress AS p (id, delivery, portion, note, at)
+    SELECT h.id, h.delivery, h.portion, h.note, coalesce(%s::bigint, forebay.clock()) FROM held AS h ORDER BY h.id
+    ON CONFLICT (id) DO UPDATE
+    SET delivery = excluded.delivery, portion = excluded.portion, note = excluded.note, at = excluded.at
+    WHERE p.delivery <= excluded.delivery
+)
+SELECT h.id, h.delivery FROM held AS h;
+
+-- name: reports
+-- What is reported of these jobs.
+SELECT id, delivery, portion, note, at FROM forebay.progress WHERE id = ANY (%s::bigint[]);
+
+-- name: drop_reports
+-- Reports of jobs that have ended; a job that waits again has its last one until it is claimed and reports anew.
+DELETE FROM forebay.progress AS p WHERE NOT EXISTS (SELECT FROM forebay.find(ARRAY[p.id]));
+
 -- name: unfinished
 -- Those of these jobs that have not ended.
 SELECT f.id FROM forebay.find(%s::bigint[]) AS f UNION ALL SELECT i.id FROM forebay.inbox AS i WHERE i.id = ANY (%s::bigint[]);

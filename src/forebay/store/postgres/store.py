@@ -19,6 +19,7 @@ from forebay.store.postgres.feed import Feed
 from forebay.store.postgres.health import look, vitals_of
 from forebay.store.postgres.ledger import LedgerVerbs
 from forebay.store.postgres.presence import PresenceVerbs
+from forebay.store.postgres.progress import ProgressVerbs
 from forebay.store.postgres.queries import statement
 from forebay.store.postgres.tend import SETTLE_MEMORY
 from forebay.store.postgres.watching import Watching
@@ -30,7 +31,7 @@ _OLDEST: Final = statement("oldest_entries")
 _BIGINT_MOST: Final = 2**63 - 1
 
 
-class PostgresStore(Feed, Export, LedgerVerbs, PresenceVerbs, Watching):
+class PostgresStore(ProgressVerbs, Feed, Export, LedgerVerbs, PresenceVerbs, Watching):
     """The production store."""
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:

@@ -43,6 +43,7 @@ _DROP_IDLE: Final = statement("drop_idle")
 _SWEEP_CALLS: Final = statement("sweep_calls")
 _SWEEP_SETTLED: Final = statement("sweep_settled")
 _SWEEP_HOLDERS: Final = statement("sweep_holders")
+_DROP_REPORTS: Final = statement("drop_reports")
 
 
 def tend(turn: Turn, limit: int = TEND_LIMIT) -> int:
@@ -80,6 +81,7 @@ def sweep(turn: Turn, limit: int) -> None:
     turn.execute(_SWEEP_CALLS, (turn.now - _CALL_MEMORY, limit))
     turn.execute(_SWEEP_SETTLED, (SETTLE_MEMORY,))
     turn.execute(_SWEEP_HOLDERS, (turn.now - _HOLDER_MEMORY,))
+    turn.execute(_DROP_REPORTS)
 
 
 def sweep_keys(turn: Turn, limit: int, *, by_state: bool = True) -> None:

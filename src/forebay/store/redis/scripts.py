@@ -55,6 +55,7 @@ _NEEDS: Final[dict[str, tuple[str, ...]]] = {
     "read": _LOGS,
     "redrive": _MOVING,
     "release": _MOVING,
+    "report": _READING,
     "rule": (*_READING, "ledger"),
     "schedules": _READING,
     "set_gate": _MOVING,

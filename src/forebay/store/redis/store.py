@@ -11,12 +11,13 @@ from forebay.store.protocol import Capabilities, Vitals
 from forebay.store.redis.health import delivery_of, look, vitals_of
 from forebay.store.redis.logs import Logs
 from forebay.store.redis.presence import PresenceVerbs
+from forebay.store.redis.progress import ProgressVerbs
 from forebay.store.redis.watching import Watching
 
 _SETTLE_MEMORY: Final = 65_536
 
 
-class RedisStore(Logs, PresenceVerbs, Watching):
+class RedisStore(ProgressVerbs, Logs, PresenceVerbs, Watching):
     """The store in memory that several machines share."""
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:

@@ -35,7 +35,7 @@ _PICTURES: Final = statement("pictures")
 _JOINED: Final = statement("joined")
 _CLASS_STARTS: Final = statement("class_starts")
 _START_AT: Final = statement("start_at")
-_place: Final = itemgetter(len(Job.__struct_fields__), 0)
+_place: Final = itemgetter(Job.__struct_fields__.index("progress"), 0)
 
 Columns = tuple[Any, ...]
 

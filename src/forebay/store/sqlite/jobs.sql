@@ -212,6 +212,22 @@ UPDATE job SET cancel_requested = 1 WHERE id IN (SELECT value FROM json_each(?1)
 -- Running jobs of an owner whose end is requested.
 SELECT id, delivery FROM job INDEXED BY job_asked WHERE cancel_requested = 1 AND state = 2 AND owner = ?1;
 
+-- name: report
+-- How far a running job is, of the delivery that its holder has.
+INSERT OR REPLACE INTO progress (id, delivery, portion, note, at)
+SELECT id, delivery, ?3, ?4, ?5 FROM job WHERE id = ?1 AND delivery = ?2 AND state = 2
+RETURNING id;
+
+-- name: drop_reports
+-- Reports of deliveries that have ended.
+DELETE FROM progress WHERE NOT EXISTS (
+    SELECT 1 FROM job WHERE job.id = progress.id AND job.delivery = progress.delivery AND job.state = 2
+);
+
+-- name: reports
+-- What is reported of these jobs.
+SELECT id, delivery, portion, note, at FROM progress WHERE id IN (SELECT value FROM json_each(?1));
+
 -- name: unfinished
 -- Those of these jobs that have not ended.
 SELECT id FROM job WHERE id IN (SELECT value FROM json_each(?1)) AND state <= 2;

@@ -10,7 +10,9 @@ from forebay.core.lease import Lease
 from forebay.core.outcome import Failure
 from forebay.store.places import STATES
 
-_FIELDS: Final = len(Job.__struct_fields__)
+_FIELDS: Final = Job.__struct_fields__.index("progress")
+"""Those that a row has; progress is kept elsewhere."""
+
 _INTEGER_MOST: Final = 2**63 - 1
 
 _META, _ERRORS, _STATE, _CANCEL = (

@@ -19,12 +19,13 @@ from forebay.store.protocol import Capabilities, Promotion
 from forebay.store.sql_logs import SqlLogs
 from forebay.store.sqlite.feed import Feed
 from forebay.store.sqlite.presence import PresenceVerbs
+from forebay.store.sqlite.progress import ProgressVerbs
 from forebay.store.sqlite.queries import statement
 from forebay.store.sqlite.turn import SETTLE_MEMORY, Turn
 from forebay.store.sqlite.watching import Watching
 
 
-class SqliteStore(Feed, PresenceVerbs, Watching):
+class SqliteStore(ProgressVerbs, Feed, PresenceVerbs, Watching):
     """The embedded store."""
 
     def __init__(self, path: str, *, clock: Clock | None = None) -> None:

@@ -137,6 +137,15 @@ CREATE TABLE forebay.holder (
     seen_at bigint NOT NULL
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 
+-- How far running jobs say they are. Nothing depends on it, so a crash may empty it; only rows of the current delivery count.
+CREATE UNLOGGED TABLE forebay.progress (
+    id bigint PRIMARY KEY,
+    delivery integer NOT NULL,
+    portion double precision NOT NULL,
+    note text NOT NULL,
+    at bigint NOT NULL
+) WITH (fillfactor = 50);
+
 -- Idempotency keys, each with its own window.
 CREATE TABLE forebay.key (
     queue text NOT NULL,

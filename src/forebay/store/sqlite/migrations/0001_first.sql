@@ -64,6 +64,15 @@ CREATE INDEX job_finished ON job (state, finished_at) WHERE state > 2;
 CREATE INDEX job_dead ON job (state) WHERE state = 4;
 CREATE INDEX job_fresh ON job (queue, subject) WHERE merges = 1;
 
+-- How far running jobs say they are. Rows of deliveries that have ended mean nothing, and are dropped in passing.
+CREATE TABLE progress (
+    id INTEGER PRIMARY KEY,
+    delivery INTEGER NOT NULL,
+    portion REAL NOT NULL,
+    note TEXT NOT NULL,
+    at INTEGER NOT NULL
+);
+
 -- A queue and how many jobs it has in each state. `classed`: ready jobs that belong to a class with a name.
 CREATE TABLE queue (
     name TEXT PRIMARY KEY,

@@ -60,6 +60,7 @@
 --   workers            hash    owner: what it says, since when it is known, when it was seen;  workers_names: zset by name
 --   workers_until      zset    owners by when their time is up
 --   t:<token>          string  what a call answered, for its repetition; it expires
+--   progress           hash    running jobs that say how far they are: delivery, portion, note, when
 --   asked:<owner>      set     running jobs of an owner whose end is requested
 --   work, room         channels: queues that may have work, or room
 --   ended, asked       channels: jobs that have ended and were not acknowledged and gone; an owner whose jobs are to end

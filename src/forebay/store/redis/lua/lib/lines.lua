@@ -4,7 +4,7 @@
 
 local lines, news, eased, ended_now = {}, {}, {}, {}
 local line, depth, join_ring, leave_ring, keep_turn, class_key, share_at, count, end_rest, add_to_sets, move, remember,
-  publish, write_lines
+  drop_progress, publish, write_lines
 
 (function()
   local STATES = { 'waiting', 'ready', 'running', 'done', 'dead', 'cancelled' }
@@ -110,6 +110,18 @@ local line, depth, join_ring, leave_ring, keep_turn, class_key, share_at, count,
     return sub(gate, 1, 5) == 'rate/'
   end
 
+  local any_progress
+
+  -- What was reported of jobs ends with their deliveries; most jobs report nothing.
+  function drop_progress(sids)
+    if any_progress == nil then
+      any_progress = call('EXISTS', P .. 'progress') == 1
+    end
+    if any_progress then
+      call('HDEL', P .. 'progress', unpack(sids))
+    end
+  end
+
   local function add_finished(sid, r)
     local m, state = more(r), r[STATE]
     call('ZADD', P .. 'e:' .. state, m.finished, sid)
@@ -202,6 +214,7 @@ local line, depth, join_ring, leave_ring, keep_turn, class_key, share_at, count,
       end
     elseif state == RUNNING then
       call('ZREM', P .. 'lease', sid)
+      drop_progress({ sid })
       if m.asked then
         call('SREM', P .. 'asked:' .. r[OWNER], sid)
       end

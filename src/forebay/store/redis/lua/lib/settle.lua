@@ -98,6 +98,7 @@ local settle
       eased[r[QUEUE]] = true
     end
     call('ZREM', P .. 'lease', unpack(sids))
+    drop_progress(sids)
     erase(sids)
     acked[#acked + 1] = { sids, records }
   end
