@@ -28,6 +28,13 @@ class Mutant:
 
 MUTANTS = [
     Mutant(
+        "what expires or is kept goes at the next second",
+        f"{MEMORY}/index.py",
+        "_GRAIN = 10_000\n",
+        "_GRAIN = _SECOND\n",
+        ("tests/stores/test_conformance.py", "-k", "memory-brief"),
+    ),
+    Mutant(
         "a schedule that is put again drops its pending tick",
         "src/forebay/core/schedule.py",
         "keeps = same and not resumed and",

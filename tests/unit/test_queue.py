@@ -512,10 +512,19 @@ def test_a_wait_of_a_week_is_no_mistake(queue: JobQueue, clock: ManualClock) -> 
 # Settings
 
 
+def test_a_key_may_be_remembered_for_milliseconds(clock: ManualClock) -> None:
+    queue = JobQueue(default_visibility_timeout=0.005, idempotency_ttl=0.2, clock=clock)
+    first = queue.enqueue("x", idempotency_key="k")
+    clock.advance(199_000)
+    assert queue.enqueue("x", idempotency_key="k") == first
+    clock.advance(1_000)
+    assert queue.enqueue("x", idempotency_key="k") != first
+
+
 @pytest.mark.parametrize(
     "setting",
     [{"default_visibility_timeout": value} for value in (0, -1, float("nan"), 8 * 86_400, "30", None)]
-    + [{"idempotency_ttl": value} for value in (0, -1, 0.5, float("inf"), "300", None)]
+    + [{"idempotency_ttl": value} for value in (0, -1, 0.0005, float("inf"), "300", None)]
     + [{"max_redeliveries": value} for value in (-1, 1.5, 2**31, "3")]
     + [{"name": value} for value in ("", "a b", 5)]
     + [{"url": value} for value in ("nowhere://", "memory://host/path", "")],

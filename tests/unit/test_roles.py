@@ -1346,7 +1346,7 @@ def begun(path: Path) -> set[Fence]:
         {"concurrency": 10_001},
         {"claim_batch": 0},
         {"claim_batch": 1_001},
-        {"lease_for": timedelta(milliseconds=99)},
+        {"lease_for": timedelta(milliseconds=9)},
         {"lease_for": timedelta(days=8)},
         {"drain_timeout": timedelta(seconds=-1)},
         {"wedged_most": -1},

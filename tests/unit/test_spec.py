@@ -162,7 +162,7 @@ def test_json_that_is_no_queue_is_refused(text: bytes) -> None:
     ("make", "field"),
     [
         (lambda: QueueSpec(name="a b"), "queue"),
-        (lambda: QueueSpec(name="q", key_window=ms(999)), "key_window"),
+        (lambda: QueueSpec(name="q", key_window=timedelta(microseconds=999)), "key_window"),
         (lambda: QueueSpec(name="q", key_window=SPAN_MOST + ms(1)), "key_window"),
         (lambda: KeepFor(timedelta(0)), "KeepFor"),
         (lambda: KeepFor(SPAN_MOST + ms(1)), "KeepFor"),

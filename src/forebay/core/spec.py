@@ -106,7 +106,7 @@ class QueueSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         force_setattr(self, "name", check_name("queue", self.name))
-        checked_micros("key_window", self.key_window, timedelta(seconds=1), SPAN_MOST)
+        checked_micros("key_window", self.key_window, timedelta(milliseconds=1), SPAN_MOST)
         self._check_types()
         if (found := contradiction(self)) is not None:
             raise Invalid(self.name, found.reason, found.way_out)

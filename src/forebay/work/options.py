@@ -44,7 +44,7 @@ class Options(Struct, frozen=True, kw_only=True):
         check_between("wedged_most", self.wedged_most, 0, 10_000)
         if self.retry_budget is not None:
             Budget(self.retry_budget)
-        checked_micros("lease_for", self.lease_for, timedelta(milliseconds=100), LEASE_MOST)
+        checked_micros("lease_for", self.lease_for, timedelta(milliseconds=10), LEASE_MOST)
         if self.metrics is not None:
             checked_place(self.metrics)
         checked_micros("drain_timeout", self.drain_timeout, timedelta(0), timedelta(days=1))

@@ -19,6 +19,8 @@ from forebay.store.memory.line import Line
 from forebay.store.memory.row import Row
 
 _SECOND = 1_000_000
+_GRAIN = 10_000
+"""What is kept or expires may go so much later: fine enough for milliseconds, coarse enough to share buckets."""
 _READY, _RUNNING, _WAITING = State.READY, State.RUNNING, State.WAITING
 
 
@@ -39,8 +41,8 @@ class Index:
         self.lines: dict[str, Line] = {}
         self.gates = Gates(facts.gate_limits, facts.tides)
         self.leases: Deadlines[int] = Deadlines()
-        self.kept: Deadlines[int] = Deadlines(_SECOND)
-        self.expiring: Deadlines[int] = Deadlines(_SECOND)
+        self.kept: Deadlines[int] = Deadlines(_GRAIN)
+        self.expiring: Deadlines[int] = Deadlines(_GRAIN)
         self.crowded: dict[str, None] = {}
         self._finished: dict[State, dict[str, Deadlines[int]]] = {state: {} for state in State if state.terminal}
         self._due = LazyHeap()
