@@ -59,8 +59,8 @@ DASHBOARD_MUTANTS = [
     Mutant(
         "a foreign queue is listed",
         f"{HOME}/desk.py",
-        "if each.queue not in logs and actor.reaches(each.queue)]",
-        "if each.queue not in logs]",
+        "if not actor.reaches(name) or name in self._logs()",
+        "if name in self._logs()",
         pages("queues_out_of_reach_do_not_exist"),
     ),
     Mutant(

@@ -91,7 +91,7 @@ def test_only_queues_that_are_reached_are_listed_and_logs_are_not(site: Site, st
     assert [queue["name"] for queue in some.get("/queues").json()["queues"]] == ["b.1"]
     problem(some.get("/queues/a.1"), 404, "absent")
     problem(some.get("/queues/never"), 404, "absent")
-    assert site.client(Role.VIEWER, tenant="acme").get("/queues").json() == {"queues": []}
+    assert site.client(Role.VIEWER, tenant="acme").get("/queues").json() == {"queues": [], "next": None}
     problem(site.client(Role.OPERATOR, tenant="acme").post("/queues/a.1/pause"), 404, "absent")
 
 
@@ -281,7 +281,7 @@ def test_a_schedule_belongs_to_its_queue_and_tenant(site: Site, store: Store) ->
     store.put_schedule(Schedule("theirs", "@daily", store.now() + 10**9, Draft("a", None, "theirs")))
     client = site.client(Role.OPERATOR, queues=("mine",))
     body = {"rule": "@daily", "kind": "a", "queue": "mine"}
-    assert client.get("/cron").json() == {"schedules": []}
+    assert client.get("/cron").json() == {"schedules": [], "next": None}
     problem(client.get("/cron/theirs"), 404, "absent")
     problem(client.put("/cron/theirs", json=body), 404, "absent")
     problem(client.delete("/cron/theirs"), 404, "absent")

@@ -97,10 +97,10 @@ def test_the_first_page_shows_what_the_metrics_have_counted(store: Store, serve_
     pages = site.app.state.desk
     seen = site.ground.metrics.watch.seen
     assert seen is not None
-    assert pages.backlogs(ANYBODY) == list(seen.backlogs)
+    assert pages.figures(ANYBODY).deepest == list(seen.backlogs)
     store.enqueue([Draft("k", None, "mail")])
     pages.spoil()
-    assert [each.ready for each in pages.backlogs(ANYBODY)] == [2]
+    assert [each.ready for each in pages.figures(ANYBODY).deepest] == [2]
 
 
 def test_a_first_count_that_takes_long_is_not_waited_for(hand: Hand) -> None:
@@ -123,8 +123,8 @@ def test_the_overview_says_that_it_counts_and_then_shows_the_queues(
 ) -> None:
     slow = Event()
     store.enqueue([Draft("k", None, "mail")])
-    counting = store.backlog
-    monkeypatch.setattr(store, "backlog", lambda *queues: slow.wait(10) and counting(*queues))
+    counting = store.totals
+    monkeypatch.setattr(store, "totals", lambda limit: slow.wait(10) and counting(limit))
     site = serve_on(store)
     browser = site.with_key(None, {"Origin": site.url})
     browser.post("/ui/login", data={"key": site.key(Role.VIEWER)})
@@ -134,7 +134,7 @@ def test_the_overview_says_that_it_counts_and_then_shows_the_queues(
     assert "No queues yet" not in page.text
     assert browser.get("/ui/jobs").status_code == 200
     slow.set()
-    with site.app.state.desk._backlogs._guard:
+    with site.app.state.desk._totals._guard:
         pass
     page = browser.get("/ui/")
     assert "being counted" not in page.text

@@ -9,10 +9,21 @@ from threading import Event
 import httpx
 import pytest
 
+from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Role
 from forebay.serve.problems import Problem
 from forebay.serve.security.door import ANYBODY, waits
-from forebay.serve.security.limits import CALLERS_MOST, DAY, HOUR, Allowance, Bounds, Buckets, Limits, Quotas
+from forebay.serve.security.limits import (
+    CALLERS_MOST,
+    DAY,
+    HOUR,
+    Allowance,
+    Bounds,
+    Buckets,
+    Limits,
+    QueueNames,
+    Quotas,
+)
 from forebay.serve.security.usage import USAGE_LOG, UsageFollower
 from forebay.store.protocol import Store
 from tests.serve.site import Serving, Site
@@ -160,7 +171,7 @@ def test_a_quota_of_jobs_is_kept_by_single_jobs_and_batches(site: Site) -> None:
 def test_a_quota_holds_for_all_servers_together_and_after_a_restart(store: Store) -> None:
     def server() -> tuple[Quotas, UsageFollower]:
         quotas = Quotas(lambda: store.now() / 1_000_000)
-        follower = UsageFollower(store, quotas)
+        follower = UsageFollower(store, quotas, QueueNames(lambda: store.now() / 1_000_000))
         follower.step()
         return quotas, follower
 
@@ -190,6 +201,51 @@ def test_what_was_spent_yesterday_is_not_learnt() -> None:
     assert quotas.spend("a", 10, {DAY: 10}) == 0
     quotas.learn({"b": 10}, clock.now - clock.now % HOUR - 1)
     assert quotas.spend("b", 1, {HOUR: 1}) == 0
+
+
+def test_a_key_may_bring_up_so_many_names_of_queues(site: Site) -> None:
+    site.store.put_spec(QueueSpec(name="configured"))
+    site.ground.metrics.watch.look(slowly=True)
+    key = site.key(Role.ADMIN, queue_names=3)
+    client = site.with_key(key)
+
+    def sent(queue: str) -> int:
+        return client.post("/jobs", json={"kind": "k", "queue": queue}).status_code
+
+    assert [sent(queue) for queue in ("a", "b", "a", "configured", "c", "b")] == [202] * 6
+    refused = client.post("/jobs", json={"kind": "k", "queue": "d"})
+    assert (refused.status_code, refused.json()["type"]) == (429, "urn:forebay:queue-names")
+    assert int(refused.headers["Retry-After"]) == refused.json()["retry_after"] > 0
+    lines = b'{"kind": "k", "queue": "e"}\n{"kind": "k", "queue": "a"}\n'
+    batch = client.post("/jobs/batch", content=lines, headers={"Content-Type": "application/x-ndjson"})
+    assert batch.content.count(b"urn:forebay:queue-names") == 2
+    assert client.post("/queues/f/pause").status_code == 429
+    assert client.put("/cron/nightly", json={"rule": "@daily", "kind": "k", "queue": "g"}).status_code == 429
+    assert [sent(queue) for queue in ("a", "c", "configured")] == [202] * 3
+    assert site.client(Role.PRODUCER).post("/jobs", json={"kind": "k", "queue": "d"}).status_code == 202
+    assert not {"e", "f", "g"} & set(site.store.queues("", 100))
+    assert site.ground.door.limits.refused["queue-names"] == 4
+
+
+def test_names_of_queues_are_counted_for_all_servers_together_and_a_day(store: Store) -> None:
+    clock = Hand()
+    here, there = QueueNames(clock), QueueNames(clock)
+    assert here.take("a", ["x", "y", "x"], 2) == 0
+    there.learn(here.news(), clock.now)
+    assert there.take("a", ["x"], 2) == 0
+    assert 0 < there.take("a", ["z"], 2) <= DAY
+    assert there.take("b", ["z"], 2) == 0
+    there.learn({"b": ["q", "r"]}, clock.now - DAY)
+    assert there.take("b", ["y"], 2) == 0
+    clock.now += DAY
+    assert there.take("a", ["z", "w"], 2) == 0
+    names = QueueNames(lambda: store.now() / 1_000_000)
+    follower = UsageFollower(store, Quotas(clock), names)
+    assert names.take("a", [f"q{number}" for number in range(2_500)], 2_500) == 0
+    follower.step()
+    again = QueueNames(lambda: store.now() / 1_000_000)
+    UsageFollower(store, Quotas(clock), again).step()
+    assert again.take("a", ["one-more"], 2_500) > 0
 
 
 def test_one_tenant_cannot_starve_another(site: Site) -> None:

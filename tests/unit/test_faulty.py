@@ -200,6 +200,8 @@ def test_every_verb_can_fail() -> None:
         lambda: store.get([1]),
         lambda: store.browse(Query(), 0, 1),
         store.backlog,
+        lambda: store.queues("", 1),
+        lambda: store.totals(1),
         lambda: store.put_spec(spec),
         store.specs,
         lambda: store.pause("q"),

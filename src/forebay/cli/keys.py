@@ -28,6 +28,9 @@ def _create_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--burst", type=count, metavar="N", help="requests at once after a pause (default: the rate)")
     parser.add_argument("--jobs-per-hour", type=count, metavar="N", help="jobs it may enqueue in an hour")
     parser.add_argument("--jobs-per-day", type=count, metavar="N", help="jobs it may enqueue in a day")
+    parser.add_argument(
+        "--queue-names", type=count, metavar="N", help="queues without a spec that it may use in a day (default: 1000)"
+    )
 
 
 def _rate(text: str) -> float:
@@ -52,6 +55,7 @@ def _create(call: Call) -> int:
             burst=args.burst,
             quota_hour=args.jobs_per_hour,
             quota_day=args.jobs_per_day,
+            queue_names=args.queue_names,
         )
         KeyFollower(store, Keyring()).create(key, whoami())
         noted(store, "keys create", key.id, name=key.name, roles=list(key.roles), queues=list(key.queues))
@@ -110,6 +114,7 @@ def _told(key: Key) -> dict[str, object]:
         "burst": key.burst,
         "jobs_per_hour": key.quota_hour,
         "jobs_per_day": key.quota_day,
+        "queue_names": key.queue_names,
     }
 
 

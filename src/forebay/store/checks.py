@@ -118,6 +118,13 @@ def check_gates_page(after: str, limit: int, prefix: str) -> None:
             check_gate(name)
 
 
+def check_names_page(after: str, limit: int, prefix: str) -> None:
+    check_limit("queues", limit)
+    for field, name in (("after", after), ("prefix", prefix)):
+        if name != "":
+            check_name(field, name)
+
+
 def checked_condition(condition: str, count: int, value: str | None) -> str:
     """The gate that `release` is to let some pass."""
     check_limit("release", count)

@@ -150,6 +150,19 @@ class Backlog(Struct, frozen=True):
         return self.waiting + self.ready + self.running
 
 
+class Totals(Struct, frozen=True):
+    """All queues together: how many there are, and their jobs by state. `deepest`: those that hold most, in order."""
+
+    deepest: list[Backlog]
+    queues: int
+    waiting: int
+    ready: int
+    running: int
+    done: int
+    dead: int
+    cancelled: int
+
+
 class Hold(Struct, frozen=True):
     """What holds a waiting job that is due: the gate where it is parked, and how that stands.
 
@@ -271,6 +284,15 @@ class Store(Log, Protocol):
 
     def backlog(self, queues: Sequence[str] | None = None) -> list[Backlog]:
         """All queues that exist when none is named."""
+
+    def queues(self, after: str, limit: int, prefix: str = "") -> list[str]:
+        """Names of queues that are configured, paused or hold jobs and begin with the prefix, by name, behind `after`.
+
+        A page: there may be any number of names, so whoever answers others goes by pages and not by `backlog()`.
+        """
+
+    def totals(self, limit: int) -> Totals:
+        """All queues together, and the `limit` deepest of them: by depth, then by dead letters, then by name."""
 
     def put_spec(self, spec: QueueSpec) -> None:
         """Jobs already accepted keep what they were stamped with. A queue cannot become a log, nor a log a queue.

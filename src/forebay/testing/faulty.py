@@ -43,6 +43,7 @@ from forebay.store.protocol import (
     Receipt,
     Store,
     Tally,
+    Totals,
     Want,
 )
 
@@ -199,6 +200,12 @@ class FaultyStore:
 
     def backlog(self, queues: Sequence[str] | None = None) -> list[Backlog]:
         return self._call("backlog", lambda: self.inner.backlog(queues))
+
+    def queues(self, after: str, limit: int, prefix: str = "") -> list[str]:
+        return self._call("queues", lambda: self.inner.queues(after, limit, prefix))
+
+    def totals(self, limit: int) -> Totals:
+        return self._call("totals", lambda: self.inner.totals(limit))
 
     def put_spec(self, spec: QueueSpec) -> None:
         self._call("put_spec", lambda: self.inner.put_spec(spec))

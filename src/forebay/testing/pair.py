@@ -81,6 +81,12 @@ class Pair:
         require(not missing, "backlog() leaves out queues that exist", missing)
         for backlog in shown.values():
             self.model.backlog(self.now, backlog)
+        names = self.store.queues("", BATCH_MOST)
+        require(names == sorted(shown), "queues() and backlog() know other names", names, sorted(shown))
+        totals = self.store.totals(1)
+        sums = {state.value: sum(getattr(each, state.value) for each in shown.values()) for state in State}
+        told = {state.value: getattr(totals, state.value) for state in State}
+        require((totals.queues, told) == (len(shown), sums), "totals() is not the sum of backlog()", totals, sums)
 
     def browse(self, query: Query, limit: int) -> None:
         jobs, after = list[Job](), 0

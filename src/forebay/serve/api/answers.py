@@ -196,9 +196,13 @@ class CauseView(Struct, frozen=True):
 
 
 class Causes(Struct, frozen=True):
-    """What the dead letters that were read died of, most frequent first; go on with `after=next` and add up."""
+    """What the dead letters that were read died of, most frequent first; go on with `after=next` and add up.
+
+    `more`: so many causes, rarer than these, are left out.
+    """
 
     causes: list[CauseView]
+    more: Count
     looked_at: Count
     next: int | None
 
@@ -235,7 +239,10 @@ class QueueView(Struct, frozen=True):
 
 
 class Queues(Struct, frozen=True):
+    """Go on with `after=next`; null: that was all."""
+
     queues: list[QueueView]
+    next: str | None
 
 
 class Paused(Struct, frozen=True):
@@ -247,7 +254,9 @@ class Paused(Struct, frozen=True):
 class Stats(Struct, frozen=True):
     """Counts right now. `attempts_p99` is of jobs that ended; `attempts_from` says which ones were looked at.
 
-    Of one queue, or of all together; then `queues` has them one by one.
+    Of one queue, or of all together; then `queues` has the deepest ones one by one, `queues_total` says how many there
+    are, and `whole` whether all of them were counted. What takes a look at each queue (ages, lines, attempts) is of the
+    deepest ones then.
     """
 
     queue: str | None
@@ -265,6 +274,8 @@ class Stats(Struct, frozen=True):
     attempts_from: str
     paused: bool
     queues: "list[Stats] | None" = None
+    queues_total: Count | None = None
+    whole: bool = True
 
 
 class ScheduleView(Struct, frozen=True):
@@ -292,7 +303,10 @@ class ScheduleRun(Struct, frozen=True):
 
 
 class Schedules(Struct, frozen=True):
+    """Go on with `after=next`; null: that was all."""
+
     schedules: list[ScheduleView]
+    next: str | None
 
 
 class Extent(Struct, frozen=True):
@@ -310,7 +324,10 @@ class LogView(Struct, frozen=True):
 
 
 class Logs(Struct, frozen=True):
+    """Go on with `after=next`; null: that was all."""
+
     logs: list[LogView]
+    next: str | None
 
 
 class EntryView(Struct, frozen=True):

@@ -29,7 +29,7 @@ from forebay.serve.api.jobs import draft_of
 from forebay.serve.enqueuer import Answer, enqueue_each
 from forebay.serve.ground import Ground
 from forebay.serve.problems import Problem, any_problem
-from forebay.serve.security.door import need, spend
+from forebay.serve.security.door import name_queues, need, spend
 from forebay.store.protocol import Receipt
 
 router = APIRouter(tags=["jobs"])
@@ -161,6 +161,7 @@ class _Batch:
         good = [draft for draft in drafts if isinstance(draft, Draft)]
         receipts: Sequence[Answer]
         try:
+            name_queues(self._request, {draft.queue for draft in good})
             spend(self._request, len(good))
             receipts = await self._ground.call(enqueue_each, self._ground.store, good)
         except (Problem, ForebayError) as error:

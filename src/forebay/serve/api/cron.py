@@ -3,6 +3,7 @@
 Pausing loses no slot that was taken, and resuming makes up for none.
 """
 
+from heapq import nsmallest
 from typing import Annotated, Final
 
 import msgspec
@@ -20,10 +21,11 @@ from forebay.serve.api.answers import ScheduleRun, Schedules, ScheduleView, mome
 from forebay.serve.api.bodies import NAME_PATTERN, PutSchedule, json_of
 from forebay.serve.api.describe import described
 from forebay.serve.api.exchange import Answer, body_of, sees_plainly
+from forebay.serve.api.jobs import Limit, NameFilter
 from forebay.serve.ground import Ground
 from forebay.serve.problems import absent
 from forebay.serve.security.acts import record_act
-from forebay.serve.security.door import need
+from forebay.serve.security.door import name_queues, need
 from forebay.serve.security.redact import redact
 from forebay.store.protocol import Receipt
 from forebay.work.cron import NEVER, CatchUp, Cron, Timetable, words_of
@@ -37,14 +39,18 @@ _SENT: Final = {"rule": "30 1 * * *", "kind": "report", "tz": "Europe/Berlin", "
 
 
 @router.get("/cron", **described(Schedules))
-async def browse(request: Request, actor: Annotated[Actor, need(Role.VIEWER)]) -> Response:
+async def browse(
+    request: Request, actor: Annotated[Actor, need(Role.VIEWER)], after: NameFilter = None, limit: Limit = 100
+) -> Response:
     """All schedules of the queues that this key reaches, with their next fires in words."""
     ground: Ground = request.app.state.ground
 
     def found() -> Schedules:
         schedules, now = _known(ground)
-        shown = sorted((each for each in schedules if _sees(actor, each)), key=lambda each: each.name)
-        return Schedules([_view(actor, schedule, now) for schedule in shown])
+        seen = (each for each in schedules if _sees(actor, each) and each.name > (after or ""))
+        shown = nsmallest(limit + 1, seen, key=lambda each: each.name)
+        more = shown[limit - 1].name if len(shown) > limit else None
+        return Schedules([_view(actor, schedule, now) for schedule in shown[:limit]], more)
 
     return Answer(await ground.call(found))
 
@@ -76,6 +82,7 @@ async def put(request: Request, actor: Annotated[Actor, need(Role.OPERATOR)], na
     )
     if not actor.reaches(draft.queue):
         raise absent(f"queue {draft.queue}")
+    name_queues(request, (draft.queue,))
     schedules, now = await ground.call(_known, ground)
     if any(each.name == name and not _sees(actor, each) for each in schedules):
         raise absent(f"schedule {name}")

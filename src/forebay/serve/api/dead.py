@@ -38,6 +38,7 @@ router = APIRouter(tags=["dead letters"])
 _redrive: Final = msgspec.json.Decoder(Redrive)
 _purge: Final = msgspec.json.Decoder(Purge)
 _TRIES: Final = 3
+_CAUSES_MOST: Final = 200
 _PACED_MOST: Final = 10.0
 """Seconds that one call may take to keep a rate."""
 
@@ -100,7 +101,8 @@ async def causes(
         for job in jobs:
             groups.setdefault(fingerprint_of(job), []).append(job)
         views = [_cause(actor, name, group) for name, group in groups.items()]
-        return Causes(sorted(views, key=lambda view: -view.count), looked_at, place)
+        ranked = sorted(views, key=lambda view: -view.count)
+        return Causes(ranked[:_CAUSES_MOST], max(0, len(ranked) - _CAUSES_MOST), looked_at, place)
 
     return Answer(await ground.call(counted))
 

@@ -25,7 +25,7 @@ from forebay.serve.api.finding import find
 from forebay.serve.ground import Ground
 from forebay.serve.problems import Problem, absent
 from forebay.serve.security.acts import record_act
-from forebay.serve.security.door import need, spend
+from forebay.serve.security.door import name_queues, need, spend
 from forebay.serve.security.reach import as_seen
 from forebay.serve.security.redact import redact_job
 from forebay.serve.settings import PAGE_MOST, WAIT_MOST
@@ -81,6 +81,7 @@ async def enqueue(request: Request, actor: Annotated[Actor, need(Role.PRODUCER)]
     ground: Ground = request.app.state.ground
     job = await body_of(request, _new_job, ground.settings.body_most)
     draft = draft_of(ground, actor, job, request.headers, request.headers.get("idempotency-key"))
+    name_queues(request, (draft.queue,))
     spend(request, 1)
     receipt = await ground.enqueuer.put(draft)
     if receipt.duplicate:

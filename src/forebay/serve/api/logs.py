@@ -6,6 +6,7 @@ Entries have no tenant, so logs are only for actors who see every tenant.
 """
 
 from datetime import datetime
+from heapq import nsmallest
 from typing import Annotated, Final
 
 import msgspec
@@ -55,15 +56,19 @@ _disown: Final = msgspec.json.Decoder(Disown)
 
 
 @router.get("/logs", **described(Logs))
-async def browse(request: Request, actor: Annotated[Actor, need(Role.VIEWER)]) -> Response:
-    """All logs that this key reaches, and how far each partition goes. `PUT /queues/{name}` declares one."""
+async def browse(
+    request: Request, actor: Annotated[Actor, need(Role.VIEWER)], after: NameFilter = None, limit: Limit = 100
+) -> Response:
+    """Logs that this key reaches, by name, and how far each partition goes. `PUT /queues/{name}` declares one."""
     ground: Ground = request.app.state.ground
 
-    def known() -> list[LogView]:
+    def known() -> Logs:
         specs = [spec for spec in ground.store.specs() if spec.is_log and rules(actor, spec.name)]
-        return [_view(ground, spec) for spec in sorted(specs, key=lambda spec: spec.name)]
+        shown = nsmallest(limit + 1, (spec for spec in specs if spec.name > (after or "")), key=lambda spec: spec.name)
+        more = shown[limit - 1].name if len(shown) > limit else None
+        return Logs([_view(ground, spec) for spec in shown[:limit]], more)
 
-    return Answer(Logs(await ground.call(known)))
+    return Answer(await ground.call(known))
 
 
 @router.post(

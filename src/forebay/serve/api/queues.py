@@ -17,12 +17,14 @@ from forebay.serve.actor import Actor, Role
 from forebay.serve.api.answers import SECOND, BacklogView, Paused, Queues, QueueView, moment
 from forebay.serve.api.bodies import NAME_PATTERN, Pause
 from forebay.serve.api.describe import JSON, described
-from forebay.serve.api.exchange import Answer, bytes_of, check_media, decoded, must_rule, rules
+from forebay.serve.api.exchange import Answer, bytes_of, check_media, decoded, must_rule
+from forebay.serve.api.jobs import Limit, NameFilter
+from forebay.serve.figures import exists, reached
 from forebay.serve.ground import Ground
 from forebay.serve.problems import absent
 from forebay.serve.security.acts import record_act
-from forebay.serve.security.door import need
-from forebay.store.protocol import Backlog
+from forebay.serve.security.door import name_queues, need
+from forebay.store.protocol import Backlog, Store
 
 router = APIRouter(tags=["queues"])
 
@@ -43,13 +45,24 @@ _SPEC_SCHEMA: Final = {
 
 
 @router.get("/queues", **described(Queues))
-async def browse(request: Request, actor: Annotated[Actor, need(Role.VIEWER)]) -> Response:
-    """All queues that this key reaches, each as its vector with its counts; logs are at /logs."""
+async def browse(
+    request: Request, actor: Annotated[Actor, need(Role.VIEWER)], after: NameFilter = None, limit: Limit = 100
+) -> Response:
+    """Queues that this key reaches, by name, page by page; each as its vector with its counts. Logs are at /logs."""
     ground: Ground = request.app.state.ground
-    specs, backlogs = await ground.call(_known, ground)
-    names = sorted({name for name in (*specs, *backlogs) if rules(actor, name)})
-    views = [queue_view(specs.get(name) or QueueSpec(name=name), backlogs.get(name)) for name in names]
-    return Answer(Queues([view for view in views if not (view.name in specs and specs[view.name].is_log)]))
+
+    def page() -> Queues:
+        if actor.tenant is not None:
+            return Queues([], None)
+        names, more = reached(ground.store, actor, after or "", limit)
+        specs = {spec.name: spec for spec in ground.store.specs()}
+        shown = [name for name in names if not (name in specs and specs[name].is_log)]
+        backlogs = ground.store.backlog(shown) if shown else []
+        return Queues(
+            [queue_view(specs.get(each.queue) or QueueSpec(name=each.queue), each) for each in backlogs], more
+        )
+
+    return Answer(await ground.call(page))
 
 
 @router.get("/queues/{name}", **described(QueueView, problems=(404,)))
@@ -57,10 +70,7 @@ async def show(request: Request, actor: Annotated[Actor, need(Role.VIEWER)], nam
     """One queue: what it is, in one line and axis by axis, and what it holds."""
     ground: Ground = request.app.state.ground
     must_rule(actor, name)
-    specs, backlogs = await ground.call(_known, ground)
-    if name not in specs and name not in backlogs:
-        raise absent(f"queue {name}")
-    return Answer(queue_view(specs.get(name) or QueueSpec(name=name), backlogs.get(name)))
+    return Answer(await ground.call(_one, ground.store, name))
 
 
 @router.put("/queues/{name}", **described(QueueView, body=_SPEC_SCHEMA, sent=_SPEC, problems=(404, 409)))
@@ -88,6 +98,7 @@ async def pause(request: Request, actor: Annotated[Actor, need(Role.OPERATOR)], 
         check_media(request, JSON)
     asked = decoded(body, _pause) if body else Pause()
     until: Instant | None = None if asked.until is None else from_datetime(asked.until)
+    name_queues(request, (name,))
     await ground.call(_paused, ground, name, until)
     await record_act(ground, actor, "pause", name, until=None if until is None else str(asked.until))
     return Answer(Paused(name, True, moment(until)))
@@ -109,9 +120,11 @@ def _paused(ground: Ground, name: str, until: Instant | None) -> None:
     ground.store.pause(name, until)
 
 
-def _known(ground: Ground) -> tuple[dict[str, QueueSpec], dict[str, Backlog]]:
-    specs = {spec.name: spec for spec in ground.store.specs()}
-    return specs, {backlog.queue: backlog for backlog in ground.store.backlog()}
+def _one(store: Store, name: str) -> QueueView:
+    if not exists(store, name):
+        raise absent(f"queue {name}")
+    spec = next((spec for spec in store.specs() if spec.name == name), QueueSpec(name=name))
+    return queue_view(spec, store.backlog([name])[0])
 
 
 def queue_view(spec: QueueSpec, backlog: Backlog | None) -> QueueView:

@@ -14,8 +14,9 @@ from forebay.serve.actor import Actor, Role
 from forebay.serve.api.answers import SECOND, Scale, Stats
 from forebay.serve.api.bodies import NAME_PATTERN
 from forebay.serve.api.describe import described
-from forebay.serve.api.exchange import Answer, must_rule, rules
-from forebay.serve.api.jobs import NameFilter
+from forebay.serve.api.exchange import Answer, must_rule
+from forebay.serve.api.jobs import Limit, NameFilter
+from forebay.serve.figures import figures_of
 from forebay.serve.ground import Ground
 from forebay.serve.recent import Recent, p99
 from forebay.serve.security.door import need
@@ -28,21 +29,43 @@ _NOTHING: Final = Backlog("", 0, 0, 0, 0, 0, 0, 0, None, 0)
 
 
 @router.get("/stats", **described(Stats, problems=(404,)))
-async def stats(request: Request, actor: Annotated[Actor, need(Role.VIEWER)], queue: NameFilter = None) -> Response:
-    """Counts of one queue, or of all that this key reaches, one by one and together."""
+async def stats(
+    request: Request,
+    actor: Annotated[Actor, need(Role.VIEWER)],
+    queue: NameFilter = None,
+    limit: Limit = 100,
+) -> Response:
+    """Counts of one queue; or of all that this key reaches together, and of the `limit` deepest one by one."""
     ground: Ground = request.app.state.ground
-    if queue is not None:
-        must_rule(actor, queue)
+    if queue is None:
+        return Answer(await ground.call(_together, ground, actor, limit))
+    must_rule(actor, queue)
     backlogs, recent = await ground.call(_looked, ground, queue)
-    shown = [backlog for backlog in backlogs if rules(actor, backlog.queue)]
-    if queue is not None:
-        return Answer(_stats(queue, shown, recent))
-    each = [_stats(backlog.queue, [backlog], recent) for backlog in shown]
-    return Answer(replace(_stats(None, shown, recent), queues=each))
+    return Answer(_stats(queue, backlogs, recent))
 
 
-def _looked(ground: Ground, queue: str | None) -> tuple[list[Backlog], Recent]:
-    return ground.store.backlog(None if queue is None else [queue]), ground.recent.look(ground.store)
+def _together(ground: Ground, actor: Actor, limit: int) -> Stats:
+    recent = ground.recent.look(ground.store)
+    if actor.tenant is not None:
+        return replace(_stats(None, [], recent), queues=[], queues_total=0)
+    found = figures_of(ground.store, actor, limit)
+    return replace(
+        _stats(None, found.deepest, recent),
+        waiting=found.waiting,
+        ready=found.ready,
+        running=found.running,
+        done=found.done,
+        dead=found.dead,
+        cancelled=found.cancelled,
+        depth=found.waiting + found.ready + found.running,
+        queues=[_stats(each.queue, [each], recent) for each in found.deepest],
+        queues_total=found.queues,
+        whole=found.whole,
+    )
+
+
+def _looked(ground: Ground, queue: str) -> tuple[list[Backlog], Recent]:
+    return ground.store.backlog([queue]), ground.recent.look(ground.store)
 
 
 def _stats(queue: str | None, backlogs: list[Backlog], recent: Recent) -> Stats:

@@ -7,13 +7,14 @@ just counted is not counted again; a first page that comes before anything was c
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from threading import Lock, Thread
 from time import monotonic
 from typing import Final, Generic, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from forebay.core.limits import BATCH_MOST
 from forebay.core.presence import Presence, unhandled_kinds
@@ -23,8 +24,10 @@ from forebay.serve.dashboard.moves import Moves
 from forebay.serve.dashboard.views.census import Survey
 from forebay.serve.dashboard.views.finding import NewestId
 from forebay.serve.dashboard.views.pulse import Pulse
+from forebay.serve.figures import Figures, exists, figures_of, of_totals
 from forebay.serve.ground import Ground
-from forebay.store.protocol import Backlog
+from forebay.serve.security.reach import sees_all
+from forebay.store.protocol import Backlog, Totals
 
 T = TypeVar("T")
 
@@ -125,19 +128,30 @@ class Desk:
         self.moves = Moves(ground)
         self.newest = NewestId(ground.store)
         self.streams = 0
-        self._backlogs: Lately[Sequence[Backlog]] = Lately(self.store.backlog, self._counted)
+        self._totals: Lately[Totals] = Lately(partial(self.store.totals, BATCH_MOST), self._counted)
+        self._parts: OrderedDict[tuple[str, ...], Lately[Figures]] = OrderedDict()
         self._specs: Lately[list[QueueSpec]] = Lately(self.store.specs)
         self._workers: Lately[list[Presence]] = Lately(partial(self.store.workers, "", BATCH_MOST))
         self._surveys: OrderedDict[str | None, Survey] = OrderedDict()
 
-    def backlogs(self, actor: Actor) -> list[Backlog]:
+    def figures(self, actor: Actor) -> Figures:
         """The queues that the actor reaches, logs and the server's own aside."""
-        return self._reached(actor, self._backlogs.get())
+        if not sees_all(actor):
+            return self._part(actor).get()
+        return of_totals(self._totals.get(), self._logs())
 
-    def backlogs_soon(self, actor: Actor) -> list[Backlog] | None:
+    def figures_soon(self, actor: Actor) -> Figures | None:
         """None: this server has just started, and the first count takes a while."""
-        counted = self._backlogs.soon(_PATIENCE_SECONDS)
-        return None if counted is None else self._reached(actor, counted)
+        if not sees_all(actor):
+            return self._part(actor).soon(_PATIENCE_SECONDS)
+        counted = self._totals.soon(_PATIENCE_SECONDS)
+        return None if counted is None else of_totals(counted, self._logs())
+
+    def backlog(self, actor: Actor, name: str) -> Backlog | None:
+        """One queue, as it is now; None: there is none for this actor."""
+        if not actor.reaches(name) or name in self._logs() or not exists(self.store, name):
+            return None
+        return self.store.backlog([name])[0]
 
     def specs(self, actor: Actor) -> dict[str, QueueSpec]:
         return {spec.name: spec for spec in self._specs.get() if actor.reaches(spec.name)}
@@ -162,17 +176,27 @@ class Desk:
             self._surveys.popitem(last=False)
         return survey
 
-    def _reached(self, actor: Actor, backlogs: Sequence[Backlog]) -> list[Backlog]:
-        logs = {spec.name for spec in self._specs.get() if spec.is_log}
-        return [each for each in backlogs if each.queue not in logs and actor.reaches(each.queue)]
+    def _logs(self) -> set[str]:
+        return {spec.name for spec in self._specs.get() if spec.is_log}
 
-    def _counted(self) -> Heard[Sequence[Backlog]] | None:
+    def _part(self, actor: Actor) -> Lately[Figures]:
+        """For an actor of some queues; actors with the same ones share it."""
+        whole = replace(actor, tenant=None)
+        part = self._parts.pop(actor.queues, None) or Lately(partial(figures_of, self.store, whole))
+        self._parts[actor.queues] = part
+        if len(self._parts) > _SURVEYS_MOST:
+            self._parts.popitem(last=False)
+        return part
+
+    def _counted(self) -> Heard[Totals] | None:
         seen = self.ground.metrics.watch.seen
-        return None if seen is None else Heard(seen.backlogs, seen.at, seen.took)
+        return None if seen is None else Heard(seen.totals, seen.at, seen.took)
 
     def spoil(self) -> None:
         """After a change by this server: what is shown next is new."""
-        self._backlogs.spoil()
+        self._totals.spoil()
+        for part in self._parts.values():
+            part.spoil()
         self._specs.spoil()
         for survey in self._surveys.values():
             survey.spoil()

@@ -13,6 +13,7 @@ from forebay.core.ledger import Change
 from forebay.core.limits import BLOCKED_MOST
 from forebay.serve.metrics.follower import Follower
 from forebay.serve.metrics.meters import Meters
+from forebay.serve.metrics.names import OTHER
 from forebay.serve.metrics.tally import RECLAIMED, Tally
 from forebay.serve.metrics.watch import Watch
 from forebay.store.protocol import Capabilities, Vitals
@@ -77,13 +78,15 @@ def queues(watch: Watch, label: Callable[[str], str]) -> Iterator[Family]:
     if seen is None:
         return
     by_queue = [(label(each.queue), each) for each in seen.backlogs]
-    yield gauge(
-        "forebay_queue_jobs",
-        "Jobs by state.",
-        _added(
-            ((("queue", queue), ("state", state)), getattr(each, state)) for queue, each in by_queue for state in STATES
-        ),
-    )
+    jobs: list[Sample] = [
+        ((("queue", queue), ("state", state)), getattr(each, state)) for queue, each in by_queue for state in STATES
+    ]
+    if seen.totals.queues > len(seen.totals.deepest):
+        for state in STATES:
+            rest = getattr(seen.totals, state) - sum(getattr(each, state) for each in seen.totals.deepest)
+            jobs.append(((("queue", OTHER), ("state", state)), max(0, rest)))
+    yield gauge("forebay_queue_jobs", "Jobs by state.", _added(jobs))
+    yield gauge("forebay_queues", "Names of queues and logs that exist.", [((), seen.totals.queues)])
     ages: list[Sample] = [((("queue", queue),), each.oldest_age / 1e6) for queue, each in by_queue]
     yield gauge("forebay_queue_oldest_seconds", "How long the oldest ready job has been claimable.", _most(ages))
     parked: list[Sample] = [((("queue", queue),), each.oldest_parked / 1e6) for queue, each in by_queue]

@@ -3,7 +3,7 @@
 A scrape never asks the store: it tells what was seen last, and how long ago that was. A look that takes long, as the
 backlog of millions of rows may, is made less often, so that looking is at most a twentieth of what the store does.
 What costs more or changes slowly (dead letters by age, the readers of logs, gates, the server's own facts) is looked at
-every ten seconds.
+every ten seconds. Only the deepest queues are looked at by themselves; the others are counted together.
 
 A queue is stalled while jobs are ready in it and none is claimed, though it is not paused. A claim shows in the ledger,
 or in more jobs running, more done, a younger head; one of them is enough.
@@ -24,7 +24,7 @@ from forebay.core.presence import unhandled_kinds
 from forebay.serve.metrics.gates import GatesSeen, gates_of
 from forebay.serve.metrics.tally import Tally
 from forebay.store.log import Standing
-from forebay.store.protocol import Backlog, Inspecting, Query, Store, Vitals
+from forebay.store.protocol import Backlog, Inspecting, Query, Store, Totals, Vitals
 
 _EVERY: Final = 1.0
 _SLOWLY: Final = 10.0
@@ -34,17 +34,22 @@ _DEAD_QUEUES_MOST: Final = 20
 _DEAD_PAGES_MOST: Final = 3
 _GROUPS_MOST: Final = 50
 _UNHANDLED_MOST: Final = 100
+_LOGS_MOST: Final = 200
 _HEAD_MOVED: Final[Span] = 50_000
 
 
 class Seen(Struct, frozen=True):
-    """One look. `stalled`: by queue, seconds without a claim though there is work."""
+    """One look: `totals` of all queues, `backlogs` of the deepest.
+
+    `stalled`: by queue, seconds without a claim though there is work.
+    """
 
     at: float
     took: float
     now: Instant
     backlogs: Sequence[Backlog]
     stalled: dict[str, float]
+    totals: Totals
 
     @property
     def age(self) -> float:
@@ -80,6 +85,7 @@ def _moved(before: tuple[Instant, int, int, Instant], after: tuple[Instant, int,
 class Watch:
     """A role (`forebay.work.role`). `seen` is the last look, None before the first one; `every` how often it looks.
 
+    configured  queues and logs that have a spec
     dead_age  by queue: microseconds since its first dead letter died
     standings by log: how its first groups stand with its partitions
     gates     those in use, summed up
@@ -97,6 +103,7 @@ class Watch:
         self._slow_at = float("-inf")
         self.every = _EVERY
         self.seen: Seen | None = None
+        self.configured: frozenset[str] = frozenset()
         self.dead_age: dict[str, Span] = {}
         self.standings: dict[str, list[Standing]] = {}
         self.vitals: Vitals | None = None
@@ -119,16 +126,19 @@ class Watch:
             if slowly and isinstance(self._store, Inspecting):
                 # First: a server that takes no writes may also refuse the rest.
                 self.vitals = self._store.vitals()
-            backlogs = [each for each in self._store.backlog() if not is_reserved(each.queue)]
+            totals = self._store.totals(BATCH_MOST)
+            backlogs = [each for each in totals.deepest if not is_reserved(each.queue)]
             now = self._store.now()
             claimed = {each.queue: self._tally.claimed_at(each.queue) for each in backlogs}
             at = monotonic()
-            self.seen = Seen(at, at - started, now, backlogs, self._stalls.judge(backlogs, claimed, now, at))
+            self.seen = Seen(at, at - started, now, backlogs, self._stalls.judge(backlogs, claimed, now, at), totals)
             if slowly:
                 self.unhandled = unhandled_kinds(self._store.workers("", BATCH_MOST))[:_UNHANDLED_MOST]
                 self.dead_age = self._dead_ages(backlogs, now)
-                logs = [spec.name for spec in self._store.specs() if spec.is_log and not is_reserved(spec.name)]
-                self.standings = {log: self._store.groups(log, "", _GROUPS_MOST) for log in logs}
+                specs = self._store.specs()
+                self.configured = frozenset(spec.name for spec in specs)
+                logs = [spec.name for spec in specs if spec.is_log and not is_reserved(spec.name)]
+                self.standings = {log: self._store.groups(log, "", _GROUPS_MOST) for log in sorted(logs)[:_LOGS_MOST]}
                 self.gates = gates_of(self._store)
 
     def _dead_ages(self, backlogs: Sequence[Backlog], now: Instant) -> dict[str, Span]:

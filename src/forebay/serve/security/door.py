@@ -10,6 +10,7 @@ about the route, never about a thing. Things are the route's business: what `act
 never been.
 """
 
+from collections.abc import Collection
 from typing import Any, Final
 
 from fastapi import Depends, Request
@@ -73,7 +74,7 @@ class Door:
         follower = KeyFollower(store, keyring)
         follower.step()
         door = cls(keyring, follower=follower, **others)
-        door.usage = UsageFollower(store, door.limits.quotas)
+        door.usage = UsageFollower(store, door.limits.quotas, door.limits.names)
         door.usage.step()
         return door
 
@@ -108,7 +109,7 @@ class Door:
 
 
 def pass_of(key: Key) -> Pass:
-    allowance = Allowance(key.rate, key.burst, key.quota_hour, key.quota_day)
+    allowance = Allowance(key.rate, key.burst, key.quota_hour, key.quota_day, key.queue_names)
     return Pass(key.actor(), f"key:{key.id}", allowance, key.id, key.expires_at)
 
 
@@ -187,3 +188,12 @@ def spend(request: Request, jobs: int) -> None:
     door: Door = request.app.state.ground.door
     if visit is not None and jobs:
         door.limits.spend(visit.caller, visit.allowance, jobs)
+
+
+def name_queues(request: Request, names: Collection[str]) -> None:
+    """Count names of queues that are not configured against the caller's bound, or a 429; before they are used."""
+    visit: Pass | None = request.scope[PASS]
+    ground = request.app.state.ground
+    known = ground.metrics.watch.configured
+    if visit is not None and (fresh := [name for name in names if name not in known]):
+        ground.door.limits.name_queues(visit.caller, visit.allowance, fresh)

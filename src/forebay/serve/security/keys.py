@@ -41,6 +41,7 @@ class Key(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     rate, burst   requests a second, and how many at once after a pause;  None: the server's default
     quota_hour, quota_day   jobs it may enqueue;  None: any number
+    queue_names   different queues without a spec that it may enqueue to in a day;  None: `limits.QUEUE_NAMES`
     """
 
     id: str
@@ -55,6 +56,7 @@ class Key(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     burst: int | None = None
     quota_hour: int | None = None
     quota_day: int | None = None
+    queue_names: int | None = None
 
     def __post_init__(self) -> None:
         check_text("key name", self.name)
@@ -70,7 +72,7 @@ class Key(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                     "workers claim by queue and admins rule all tenants, so neither has a tenant",
                     "bind viewers, producers and operators, or give the tenant queues of its own",
                 )
-        for field in ("rate", "burst", "quota_hour", "quota_day"):
+        for field in ("rate", "burst", "quota_hour", "quota_day", "queue_names"):
             if (given := getattr(self, field)) is not None and not 0 < given <= 1_000_000_000:
                 raise Invalid(f"key {field}", f"{given} is not in 0 … 1000000000", "give a positive number, or none")
 

@@ -8,7 +8,7 @@ Rates and places are each server's own; quotas are counted for all servers toget
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from math import ceil
 from threading import Lock
@@ -20,6 +20,9 @@ from msgspec import Struct
 from forebay.serve.problems import Problem
 
 CALLERS_MOST: Final = 20_000
+QUEUE_NAMES: Final = 1_000
+"""Names of queues without a spec that a key may use in a day, unless it says otherwise."""
+
 HOUR: Final = 3_600
 DAY: Final = 86_400
 
@@ -31,6 +34,7 @@ class Allowance(Struct, frozen=True):
     burst: int | None = None
     quota_hour: int | None = None
     quota_day: int | None = None
+    queue_names: int | None = None
 
 
 class Bounds(Struct, frozen=True, kw_only=True):
@@ -127,6 +131,55 @@ class Quotas:
             self._spent.popitem(last=False)
 
 
+class QueueNames:
+    """Names of queues that a caller brought up today (UTC): each is counted once, up to a bound.
+
+    `news` and `learn` as of `Quotas`: all servers of a store count together, also after a restart.
+    """
+
+    def __init__(self, clock: Callable[[], float], most: int = CALLERS_MOST) -> None:
+        self._clock = clock
+        self._most = most
+        self._day = 0
+        self._named: OrderedDict[str, set[str]] = OrderedDict()
+        self._news: dict[str, list[str]] = {}
+        self._guard = Lock()
+
+    def take(self, caller: str, names: Collection[str], limit: int) -> float:
+        """0 when they are known, or fit and are counted; else the seconds until the count begins anew."""
+        now = self._clock()
+        with self._guard:
+            known = self._of(caller, now)
+            fresh = [name for name in dict.fromkeys(names) if name not in known]
+            if fresh and len(known) + len(fresh) > limit:
+                return (self._day + 1) * DAY - now
+            known.update(fresh)
+            if fresh:
+                self._news.setdefault(caller, []).extend(fresh)
+        return 0.0
+
+    def news(self) -> dict[str, list[str]]:
+        with self._guard:
+            news, self._news = self._news, {}
+        return news
+
+    def learn(self, named: Mapping[str, Collection[str]], at: float) -> None:
+        with self._guard:
+            if int(at // DAY) == int(self._clock() // DAY):
+                for caller, names in named.items():
+                    self._of(caller, at).update(names)
+
+    def _of(self, caller: str, now: float) -> set[str]:
+        if int(now // DAY) != self._day:
+            self._day = int(now // DAY)
+            self._named.clear()
+        known = self._named.setdefault(caller, set())
+        self._named.move_to_end(caller)
+        while len(self._named) > self._most:
+            self._named.popitem(last=False)
+        return known
+
+
 class Limits:
     """All limits of one server. `turn` holds a place while a request is under way."""
 
@@ -142,9 +195,10 @@ class Limits:
         self._default = default
         self._buckets = Buckets(clock)
         self.quotas = Quotas(wall)
+        self.names = QueueNames(wall)
         self._busy: dict[tuple[bool, str], int] = {}
         self._under_way = {False: 0, True: 0}
-        self.refused: dict[str, int] = {"rate": 0, "quota": 0, "at-once": 0}
+        self.refused: dict[str, int] = {"rate": 0, "quota": 0, "queue-names": 0, "at-once": 0}
 
     @contextmanager
     def turn(self, caller: str, allowance: Allowance, waits: bool) -> Iterator[None]:
@@ -163,6 +217,16 @@ class Limits:
         if wait := self.quotas.spend(caller, jobs, {HOUR: hour, DAY: day}):
             self.refused["quota"] += 1
             raise _slow_down("quota", "The quota of the key is spent", wait)
+
+    def name_queues(self, caller: str, allowance: Allowance, names: Collection[str]) -> None:
+        """Count names of queues that nobody configured against the caller's bound, or refuse them all."""
+        limit = QUEUE_NAMES if allowance.queue_names is None else allowance.queue_names
+        if wait := self.names.take(caller, names, limit):
+            self.refused["queue-names"] += 1
+            detail = (
+                f"the key may use {limit} names of queues that are not configured a day: configure them, or try again"
+            )
+            raise _slow_down("queue-names", "The key names too many queues", wait, detail)
 
     def _pace(self, caller: str, allowance: Allowance) -> None:
         rate = self._default.rate if allowance.rate is None else allowance.rate
@@ -195,13 +259,13 @@ class Limits:
             del self._busy[waits, caller]
 
 
-def _slow_down(slug: str, title: str, wait: float) -> Problem:
+def _slow_down(slug: str, title: str, wait: float, detail: str = "") -> Problem:
     seconds = max(1, ceil(wait))
     return Problem(
         429,
         slug,
         title,
-        f"try again in {seconds} s",
+        f"{detail or 'try again'} in {seconds} s",
         headers={"Retry-After": str(seconds)},
         extra={"retry_after": seconds},
     )

@@ -13,22 +13,24 @@ from msgspec import Struct
 
 from forebay.core.instant import days, hours, micros
 from forebay.serve.security.keys import make_log
-from forebay.serve.security.limits import Quotas
+from forebay.serve.security.limits import QueueNames, Quotas
 from forebay.store.protocol import Store
 
 USAGE_LOG: Final = "forebay.usage"
 EVERY_SECONDS: Final = 2.0
 KEPT: Final = days(1) + hours(1)
 READ_AT_ONCE: Final = 1_000
+NAMES_AT_ONCE: Final = 1_000
 TRIM_EVERY: Final = 1_000
 """Entries after which what is too old is dropped."""
 
 
 class Spent(Struct, frozen=True):
-    """What callers of one server spent since it last said so."""
+    """What callers of one server spent since it last said so: jobs, and names of queues that were new of them."""
 
     server: str
     jobs: dict[str, int]
+    queues: dict[str, list[str]] = {}
 
 
 class UsageFollower:
@@ -36,12 +38,14 @@ class UsageFollower:
 
     name = "usage"
 
-    def __init__(self, store: Store, quotas: Quotas) -> None:
+    def __init__(self, store: Store, quotas: Quotas, names: QueueNames) -> None:
         self._store = store
         self._quotas = quotas
+        self._names = names
         self._server = secrets.token_hex(8)
         self._offset: int | None = None
         self._unsaid: dict[str, int] = {}
+        self._unnamed: list[tuple[str, str]] = []
 
     def step(self) -> float:
         self._tell()
@@ -52,11 +56,15 @@ class UsageFollower:
     def _tell(self) -> None:
         for caller, jobs in self._quotas.news().items():
             self._unsaid[caller] = self._unsaid.get(caller, 0) + jobs
-        if self._unsaid:
+        self._unnamed += [(caller, name) for caller, names in self._names.news().items() for name in names]
+        while self._unsaid or self._unnamed:
             make_log(self._store, USAGE_LOG, KEPT)
-            body = msgspec.json.encode(Spent(self._server, self._unsaid))
+            named: dict[str, list[str]] = {}
+            for caller, name in self._unnamed[:NAMES_AT_ONCE]:
+                named.setdefault(caller, []).append(name)
+            body = msgspec.json.encode(Spent(self._server, self._unsaid, named))
             (entry,) = self._store.append(USAGE_LOG, [body])
-            self._unsaid = {}
+            self._unsaid, self._unnamed = {}, self._unnamed[NAMES_AT_ONCE:]
             if entry.offset % TRIM_EVERY == 0:
                 self._store.trim(USAGE_LOG, self._store.now() - micros(KEPT), TRIM_EVERY)
 
@@ -68,5 +76,6 @@ class UsageFollower:
                 spent = msgspec.json.decode(entry.body, type=Spent)
                 if spent.server != self._server:
                     self._quotas.learn(spent.jobs, entry.at / 1_000_000)
+                    self._names.learn(spent.queues, entry.at / 1_000_000)
             after = page[-1].offset
         self._offset = after

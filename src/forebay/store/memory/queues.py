@@ -1,7 +1,8 @@
 """The verbs around jobs: looking at them, configuring queues, gates and schedules, and sleeping until there is work."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from heapq import nsmallest
 from threading import Event as Sleeper
 from typing import Final
 
@@ -19,6 +20,7 @@ from forebay.store.checks import (
     check_gates_page,
     check_ids,
     check_limit,
+    check_names_page,
     check_neighbours,
     check_spec,
     checked_queues,
@@ -28,7 +30,7 @@ from forebay.store.memory.facts import KeyFact
 from forebay.store.memory.gate_verbs import GateVerbs
 from forebay.store.memory.line import Line
 from forebay.store.memory.row import Row
-from forebay.store.protocol import Backlog, GateUse, Page, Query
+from forebay.store.protocol import Backlog, GateUse, Page, Query, Totals
 
 _PROBES: Final = 5_000
 """How many ids one page looks at, found or not: a page never holds the lock for long."""
@@ -76,7 +78,7 @@ class QueueVerbs(GateVerbs):
             now = self._begin()
             self._tend(now)
             self._facts.sweep_keys(now, len(self._facts.keys))
-            names = self._queues() if queues is None else queues
+            names = sorted(self._queues()) if queues is None else queues
             keys: dict[str, int] = dict.fromkeys(names, 0)
             for (queue, _), fact in self._facts.keys.items():
                 if queue in keys and self._key_counts(queue, fact, now):
@@ -85,6 +87,24 @@ class QueueVerbs(GateVerbs):
             lsn = self._lsn
         self._settle_down(lsn)
         return pictures
+
+    def queues(self, after: str, limit: int, prefix: str = "") -> list[str]:
+        check_names_page(after, limit, prefix)
+        with self._lock:
+            self._tend(self._begin())
+            names = nsmallest(limit, (name for name in self._queues() if name > after and name.startswith(prefix)))
+            lsn = self._lsn
+        self._settle_down(lsn)
+        return names
+
+    def totals(self, limit: int) -> Totals:
+        check_limit("totals", limit)
+        with self._lock:
+            self._tend(self._begin())
+            lines = [(name, self._index.line(name).counts) for name in self._queues()]
+            sums = [sum(counts[state] for _, counts in lines) for state in State]
+            deepest = nsmallest(limit, lines, key=lambda each: (-_depth(each[1]), -each[1][State.DEAD], each[0]))
+        return Totals(self.backlog([name for name, _ in deepest]) if deepest else [], len(lines), *sums)
 
     def put_spec(self, spec: QueueSpec) -> None:
         check_spec(spec)
@@ -245,13 +265,13 @@ class QueueVerbs(GateVerbs):
         )
 
     def _queues(self) -> list[str]:
-        """Queues that are configured, paused, or hold jobs."""
+        """Queues that are configured, paused, or hold jobs; in no order."""
         facts = self._facts
-        return sorted(
+        return [
             name
             for name, line in self._index.lines.items()
             if name in facts.specs or name in facts.paused or any(line.counts.values())
-        )
+        ]
 
     def _skip_gone(self) -> None:
         """Ids are never used again, so the first one alive only ever grows; each gone id is skipped once."""
@@ -270,6 +290,10 @@ def _matches(query: Query, row: Row) -> bool:
         and (query.subject is None or query.subject == entry.subject)
         and query.suspect in (None, row.suspect)
     )
+
+
+def _depth(counts: Mapping[State, int]) -> int:
+    return counts[State.WAITING] + counts[State.READY] + counts[State.RUNNING]
 
 
 def _partitions(spec: QueueSpec) -> int:

@@ -5,7 +5,7 @@ Looking takes no lock: it waits for no writer, and no writer waits for it.
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -26,6 +26,7 @@ from forebay.store.checks import (
     check_gates_page,
     check_ids,
     check_limit,
+    check_names_page,
     check_neighbours,
     check_spec,
     checked_queues,
@@ -40,11 +41,14 @@ from forebay.store.postgres.queries import statement
 from forebay.store.postgres.runs import ended_job, text_of
 from forebay.store.postgres.specs import is_plain
 from forebay.store.postgres.tend import tend
-from forebay.store.protocol import Backlog, GateUse, Page, Query, Receipt
+from forebay.store.protocol import Backlog, GateUse, Page, Query, Receipt, Totals
 
 _ENDED: Final = statement("ended")
 _BACKLOG: Final = statement("backlog")
 _BACKLOGS: Final = statement("backlogs")
+_QUEUE_NAMES: Final = statement("queue_names")
+_TOTALS: Final = statement("totals")
+_SUMS: Final = 7
 _LOCK_QUEUE: Final = statement("lock_queue")
 _ANY_JOBS: Final = statement("any_jobs")
 _PUT_SPEC: Final = statement("put_spec")
@@ -95,14 +99,21 @@ class QueueVerbs(GateVerbs):
         names = None if queues is None else list(queues)
         which = (_BACKLOGS, (now, now)) if names is None else (_BACKLOG, (names, names, names, now, names, now))
         found = {row[0]: row for row in self._server.query(*which)}
-        backlogs = []
-        for name in found if names is None else names:
-            _, waiting, ready, running, done, dead, cancelled, oldest, paused_until, keys, parked, blocked = found[name]
-            age, parked_for = (0 if since is None else max(0, now - since) for since in (oldest, parked))
-            paused = paused_until if paused_until is not None and paused_until > now else None
-            counts = (int(waiting), int(ready), int(running), done, dead, cancelled)
-            backlogs.append(Backlog(name, *counts, age, paused, keys, parked_for, blocked))
-        return backlogs
+        return [_backlog(found[name], now) for name in (found if names is None else names)]
+
+    def queues(self, after: str, limit: int, prefix: str = "") -> list[str]:
+        check_names_page(after, limit, prefix)
+        self._empty_inbox()
+        page = self._server.query(_QUEUE_NAMES, (self.now(), after, prefix, prefix + LAST, limit))
+        return [name for (name,) in page]
+
+    def totals(self, limit: int) -> Totals:
+        check_limit("totals", limit)
+        self._empty_inbox()
+        now = self.now()
+        rows = self._server.query(_TOTALS, (now, limit, now))
+        counts = [int(count) for count in rows[0][:_SUMS]] if rows else [0] * _SUMS
+        return Totals([_backlog(row[_SUMS:], now) for row in rows], *counts)
 
     def put_spec(self, spec: QueueSpec) -> None:
         check_spec(spec)
@@ -164,6 +175,14 @@ class QueueVerbs(GateVerbs):
             return 0
         known = [at for at in instants if at is not None]
         return min(known, default=INSTANT_MOST)
+
+
+def _backlog(row: Sequence[Any], now: Instant) -> Backlog:
+    name, waiting, ready, running, done, dead, cancelled, oldest, paused_until, keys, parked, blocked = row
+    age, parked_for = (0 if since is None else max(0, now - since) for since in (oldest, parked))
+    paused = paused_until if paused_until is not None and paused_until > now else None
+    counts = (int(waiting), int(ready), int(running), done, dead, cancelled)
+    return Backlog(name, *counts, age, paused, keys, parked_for, blocked)
 
 
 def _put_spec(turn: Turn, spec: QueueSpec) -> None:

@@ -34,6 +34,47 @@ LEFT JOIN forebay.queue AS q ON q.name = u.name
 LEFT JOIN r ON r.queue = u.name LEFT JOIN e ON e.queue = u.name LEFT JOIN k ON k.queue = u.name
 ORDER BY u.name;
 
+-- name: queue_names
+-- Names of queues that are configured, paused, or hold jobs, by pages.
+SELECT name FROM (
+    SELECT name FROM forebay.queue WHERE spec IS NOT NULL OR paused_until IS NOT NULL
+    UNION SELECT queue FROM forebay.run
+    UNION SELECT queue FROM forebay.ended WHERE kept_until IS NULL OR kept_until > %s
+) AS u
+WHERE name COLLATE "C" > %s AND name COLLATE "C" >= %s AND name COLLATE "C" < %s
+ORDER BY name COLLATE "C" LIMIT %s;
+
+-- name: totals
+-- All queues together, in every row, and those that hold most: every row is counted, once.
+WITH r AS MATERIALIZED (
+    SELECT {open} FROM forebay.run GROUP BY queue
+), e AS MATERIALIZED (
+    SELECT {gone} FROM forebay.ended WHERE kept_until IS NULL OR kept_until > %s GROUP BY queue
+), c AS (
+    SELECT u.name, coalesce(r.waiting, 0) AS waiting, coalesce(r.ready, 0) AS ready, coalesce(r.running, 0) AS running,
+        coalesce(e.done, 0) AS done, coalesce(e.dead, 0) AS dead, coalesce(e.cancelled, 0) AS cancelled
+    FROM (
+        SELECT name FROM forebay.queue WHERE spec IS NOT NULL OR paused_until IS NOT NULL
+        UNION SELECT queue FROM r
+        UNION SELECT queue FROM e
+    ) AS u
+    LEFT JOIN r ON r.queue = u.name LEFT JOIN e ON e.queue = u.name
+), u AS MATERIALIZED (
+    SELECT name, waiting + ready + running AS depth, dead FROM c
+    ORDER BY depth DESC, dead DESC, name COLLATE "C" LIMIT %s
+), k AS (
+    SELECT k.queue, count(*) AS keys FROM forebay.key AS k
+    WHERE k.queue IN (SELECT u.name FROM u) AND k.until > %s AND {taken} GROUP BY k.queue
+), s AS (
+    SELECT count(*) AS queues, sum(waiting) AS waiting, sum(ready) AS ready, sum(running) AS running,
+        sum(done) AS done, sum(dead) AS dead, sum(cancelled) AS cancelled
+    FROM c
+)
+SELECT s.queues, s.waiting, s.ready, s.running, s.done, s.dead, s.cancelled, {backlog} FROM s CROSS JOIN u
+LEFT JOIN forebay.queue AS q ON q.name = u.name
+LEFT JOIN r ON r.queue = u.name LEFT JOIN e ON e.queue = u.name LEFT JOIN k ON k.queue = u.name
+ORDER BY u.depth DESC, u.dead DESC, u.name COLLATE "C";
+
 -- name: lock_queue
 -- One queue, for a turn that configures it.
 INSERT INTO forebay.queue AS q (name) VALUES (%s) ON CONFLICT (name) DO UPDATE SET name = excluded.name

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
+from heapq import nsmallest
 from typing import Any, Final
 
 import msgspec
@@ -11,7 +12,7 @@ from forebay.core.errors import Invalid, WrongQueueKind
 from forebay.core.fanout import copies
 from forebay.core.instant import Instant, checked_instant
 from forebay.core.job import Draft, Job
-from forebay.core.limits import INSTANT_MOST
+from forebay.core.limits import BATCH_MOST, INSTANT_MOST
 from forebay.core.names import check_name
 from forebay.core.policy import Retained
 from forebay.core.schedule import Schedule
@@ -20,13 +21,14 @@ from forebay.store.checks import (
     check_bytes,
     check_ids,
     check_limit,
+    check_names_page,
     check_neighbours,
     check_spec,
     checked_queues,
     checked_wait,
 )
 from forebay.store.places import STATES
-from forebay.store.protocol import Backlog, Page, Query
+from forebay.store.protocol import Backlog, Page, Query, Totals
 from forebay.store.redis.base import refuse
 from forebay.store.redis.gate_verbs import GateVerbs
 from forebay.store.redis.row import jobs_of, packed, sid, sids
@@ -64,6 +66,21 @@ class QueueVerbs(GateVerbs):
         names = checked_queues("backlog", queues or ())
         now, *told = self._call("backlog", packed(names), "all" if queues is None else "")
         return [_backlog(each, now) for each in told]
+
+    def queues(self, after: str, limit: int, prefix: str = "") -> list[str]:
+        check_names_page(after, limit, prefix)
+        return [name.decode() for name, *_ in self._call("queues", after, limit, prefix)]
+
+    def totals(self, limit: int) -> Totals:
+        """In pages, so that no call holds the server up: a queue may have moved while others were counted."""
+        check_limit("totals", limit)
+        counted, after = list[tuple[str, list[int]]](), ""
+        while page := self._call("queues", after, BATCH_MOST, ""):
+            counted += [(name.decode(), [int(count or 0) for count in counts]) for name, *counts in page]
+            after = counted[-1][0]
+        deepest = nsmallest(limit, counted, key=lambda each: (-sum(each[1][:3]), -each[1][4], each[0]))
+        sums = [sum(counts[state] for _, counts in counted) for state in range(len(STATES))]
+        return Totals(self.backlog([name for name, _ in deepest]) if deepest else [], len(counted), *sums)
 
     def put_spec(self, spec: QueueSpec) -> None:
         check_spec(spec)

@@ -21,6 +21,7 @@ _NEEDS: Final[dict[str, tuple[str, ...]]] = {
     "append": _LOGS,
     "asked": _READING,
     "backlog": _READING,
+    "queues": _READING,
     "browse": _READING,
     "cancel": _MOVING,
     "claim": (*_MOVING, "readers", "claims"),

@@ -28,13 +28,14 @@ from forebay.store.checks import (
     check_gates_page,
     check_ids,
     check_limit,
+    check_names_page,
     check_neighbours,
     check_spec,
     checked_queues,
     checked_wait,
 )
 from forebay.store.places import READY, STATES
-from forebay.store.protocol import Backlog, GateUse, Page, Query
+from forebay.store.protocol import Backlog, GateUse, Page, Query, Totals
 from forebay.store.sqlite.gate_verbs import GateVerbs
 from forebay.store.sqlite.intake import accept
 from forebay.store.sqlite.queries import statement
@@ -55,6 +56,9 @@ _PAGE_DEAD: Final = statement("page_dead")
 _ANY_AFTER: Final = statement("any_after")
 _QUEUE: Final = statement("queue")
 _QUEUES: Final = statement("queues")
+_QUEUE_NAMES: Final = statement("queue_names")
+_TOTALS: Final = statement("totals")
+_DEEPEST: Final = statement("deepest")
 _SPECS: Final = statement("specs")
 _EXPIRED_KEYS: Final = statement("expired_keys")
 _FREE_KEYS: Final = statement("free_keys")
@@ -117,6 +121,18 @@ class QueueVerbs(GateVerbs):
         with self._read() as (reader, now):
             names = [name for (name,) in reader.execute(_QUEUES)] if queues is None else queues
             return [_backlog(reader, name, now) for name in names]
+
+    def queues(self, after: str, limit: int, prefix: str = "") -> list[str]:
+        check_names_page(after, limit, prefix)
+        with self._read() as (reader, _):
+            return [name for (name,) in reader.execute(_QUEUE_NAMES, (after, prefix, prefix + LAST, limit))]
+
+    def totals(self, limit: int) -> Totals:
+        check_limit("totals", limit)
+        with self._read() as (reader, now):
+            counts = reader.execute(_TOTALS).fetchone()
+            names = [name for (name,) in reader.execute(_DEEPEST, (limit,))]
+            return Totals([_backlog(reader, name, now) for name in names], *counts)
 
     def put_spec(self, spec: QueueSpec) -> None:
         check_spec(spec)

@@ -47,6 +47,26 @@ SELECT name FROM queue
 WHERE spec IS NOT NULL OR paused_until IS NOT NULL OR waiting + ready + running + done + dead + cancelled > 0
 ORDER BY name;
 
+-- name: queue_names
+-- The same by pages: after a name, from a prefix on, before what follows it.
+SELECT name FROM queue
+WHERE name > ? AND name >= ? AND name < ?
+    AND (spec IS NOT NULL OR paused_until IS NOT NULL OR waiting + ready + running + done + dead + cancelled > 0)
+ORDER BY name LIMIT ?;
+
+-- name: totals
+-- All queues together.
+SELECT count(*), coalesce(sum(waiting), 0), coalesce(sum(ready), 0), coalesce(sum(running), 0), coalesce(sum(done), 0),
+    coalesce(sum(dead), 0), coalesce(sum(cancelled), 0)
+FROM queue
+WHERE spec IS NOT NULL OR paused_until IS NOT NULL OR waiting + ready + running + done + dead + cancelled > 0;
+
+-- name: deepest
+-- Queues that hold most.
+SELECT name FROM queue
+WHERE spec IS NOT NULL OR paused_until IS NOT NULL OR waiting + ready + running + done + dead + cancelled > 0
+ORDER BY waiting + ready + running DESC, dead DESC, name LIMIT ?;
+
 -- name: put_queue
 -- One queue after a call.
 INSERT OR REPLACE INTO queue

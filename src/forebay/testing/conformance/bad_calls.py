@@ -84,6 +84,8 @@ def a_bad_limit_is_refused_by_every_verb_that_has_one(h: Harness) -> None:
         h.store.overdue,
         lambda limit: h.store.purge(State.DEAD, INSTANT_MOST, limit),
         lambda limit: h.store.browse(Query(), 0, limit),
+        lambda limit: h.store.queues("", limit),
+        h.store.totals,
         lambda limit: h.store.read("log", 0, -1, limit),
         lambda limit: h.store.trim("log", INSTANT_MOST, limit),
     ]

@@ -15,6 +15,7 @@ from forebay.serve.dashboard.render import Sheet
 router = pages()
 
 CAUSES_SHOWN: Final = 100
+_QUEUES_PROPOSED: Final = 500
 _STEP_SECONDS: Final = 0.08
 
 
@@ -34,8 +35,7 @@ def _values(desk: Desk, actor: Actor, queue: str) -> dict[str, Any]:
         survey.step(_STEP_SECONDS)
     census = survey.census()
     causes = [each for each in census.causes if actor.reaches(each.queue) and queue in ("", each.queue)]
-    counted = [each for each in desk.backlogs(actor) if queue in ("", each.queue)] if actor.tenant is None else []
-    total = sum(each.dead for each in counted) if actor.tenant is None else sum(each.count for each in causes)
+    total = _dead(desk, actor, queue) if actor.tenant is None else sum(each.count for each in causes)
     return {
         "census": census,
         "causes": causes[:CAUSES_SHOWN],
@@ -43,5 +43,12 @@ def _values(desk: Desk, actor: Actor, queue: str) -> dict[str, Any]:
         "total": total,
         "most": max((each.count for each in causes), default=1),
         "queue": queue,
-        "queues": sorted({each.queue for each in census.causes if actor.reaches(each.queue)}),
+        "queues": sorted({each.queue for each in census.causes if actor.reaches(each.queue)})[:_QUEUES_PROPOSED],
     }
+
+
+def _dead(desk: Desk, actor: Actor, queue: str) -> int:
+    if not queue:
+        return desk.figures(actor).dead
+    backlog = desk.backlog(actor, queue)
+    return 0 if backlog is None else backlog.dead

@@ -35,6 +35,7 @@ from forebay.serve.security.redact import redact_job, redact_text
 router = pages()
 
 _ID_MOST: Final = 2**63 - 1
+_QUEUES_PROPOSED: Final = 500
 FILTERS: Final = ("queue", "state", "kind", "tenant", "text", "cause")
 
 
@@ -64,7 +65,7 @@ async def jobs(request: Request, actor: Viewer) -> Response:
     except Invalid as error:
         wanted, values["wrong"] = Filter(), str(error)
     values |= {"wanted": wanted, "states": list(State), "first": not before}
-    values["queues"] = [each.queue for each in await desk.ground.call(desk.backlogs_soon, actor) or []][:500]
+    values["queues"] = await desk.ground.call(_queue_names, desk, actor)
     return await html(
         request, actor, Sheet("jobs.html", "Jobs", values, "jobs", status=422 if values["wrong"] else 200)
     )
@@ -73,6 +74,12 @@ async def jobs(request: Request, actor: Viewer) -> Response:
 def _newest(desk: Desk, actor: Actor, wanted: Filter, before: str) -> Found:
     known = before.isascii() and before.isdigit() and int(before) <= _ID_MOST
     return find_newest(desk.store, actor, wanted, int(before) if known else desk.newest.find() + 1)
+
+
+def _queue_names(desk: Desk, actor: Actor) -> list[str]:
+    """What the filter proposes."""
+    found = desk.figures_soon(actor)
+    return [] if found is None else sorted(each.queue for each in found.deepest)[:_QUEUES_PROPOSED]
 
 
 @router.get("/ui/jobs/{job_id}")
@@ -108,7 +115,7 @@ def _made(desk: Desk, actor: Actor, job_id: int, did: str) -> Sheet:
 
 def _why(desk: Desk, actor: Actor, found: Job, now: Instant) -> list[str]:
     """Why it is where it is; how many other jobs there are is not for a single tenant."""
-    backlog = next((each for each in desk.backlogs(actor) if each.queue == found.queue), None)
+    backlog = desk.backlog(actor, found.queue)
     if backlog is None:
         return []
     place = place_of(desk.store, found) if actor.tenant is None else Place()

@@ -15,6 +15,8 @@ from forebay.serve.dashboard.live import answer, desk_of
 from forebay.serve.dashboard.pages.route import Viewer, back, pages
 from forebay.serve.dashboard.render import Sheet, link
 from forebay.serve.dashboard.views.pulse import Rates
+from forebay.serve.figures import Figures
+from forebay.serve.security.reach import sees_all
 from forebay.store.protocol import Backlog
 
 router = pages()
@@ -54,10 +56,11 @@ async def _sheet(desk: Desk, actor: Actor) -> Sheet:
 
 def _values(desk: Desk, actor: Actor) -> dict[str, Any]:
     desk.pulse.look()
-    counted = desk.backlogs_soon(actor)
-    backlogs = counted or []
+    counted = desk.figures_soon(actor)
+    figures = counted or Figures([], 0, 0, 0, 0, 0, 0, 0)
+    backlogs = figures.deepest
     survey = desk.survey(actor)
-    if survey.due() and any(each.dead for each in backlogs):
+    if survey.due() and figures.dead:
         survey.step(_SURVEY_SECONDS)
     census = survey.census()
     busy, since = desk.pulse.busy(), census.since()
@@ -67,14 +70,14 @@ def _values(desk: Desk, actor: Actor) -> dict[str, Any]:
     return {
         "known": desk.pulse.known,
         "counting": counted is None,
-        "rates": desk.pulse.rates({each.queue for each in backlogs}),
+        "rates": desk.pulse.rates(None if sees_all(actor) else {each.queue for each in backlogs}),
         "lines": lines,
         "unhandled": desk.unhandled(actor),
-        "more": len(ranked) - len(shown),
-        "ready": sum(each.ready for each in backlogs),
-        "running": sum(each.running for each in backlogs),
-        "waiting": sum(each.waiting for each in backlogs),
-        "dead": sum(each.dead for each in backlogs),
+        "more": max(0, figures.queues - len(shown)),
+        "ready": figures.ready,
+        "running": figures.running,
+        "waiting": figures.waiting,
+        "dead": figures.dead,
         "oldest": max((each.oldest_age for each in backlogs), default=0),
         "dead_since": min((since[each.queue] for each in backlogs if each.queue in since), default=None),
         "verdict": _verdict(desk.ground.settings.lake),

@@ -42,7 +42,7 @@ def _made(desk: Desk, actor: Actor, name: str) -> Sheet:
     declared = desk.specs(actor).get(name)
     if declared is not None and declared.is_log:
         raise absent(f"queue {name}")
-    backlog = next((each for each in desk.backlogs(actor) if each.queue == name), None)
+    backlog = desk.backlog(actor, name)
     if backlog is None:
         raise absent(f"queue {name}")
     desk.pulse.look()
@@ -106,8 +106,6 @@ def _known(desk: Desk, actor: Actor, name: str) -> QueueSpec:
     """The queue's spec, when the queue is there for this actor."""
     whole(actor)
     spec = desk.specs(actor).get(name)
-    if (spec is not None and spec.is_log) or (
-        spec is None and all(each.queue != name for each in desk.backlogs(actor))
-    ):
+    if (spec is not None and spec.is_log) or (spec is None and desk.backlog(actor, name) is None):
         raise absent(f"queue {name}")
     return spec or QueueSpec(name=name)

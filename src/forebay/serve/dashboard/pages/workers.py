@@ -27,7 +27,7 @@ async def _sheet(desk: Desk, actor: Actor) -> Sheet:
 
 def _made(desk: Desk, actor: Actor) -> Sheet:
     desk.pulse.look()
-    running = sum(each.running for each in desk.backlogs(actor))
+    running = desk.figures(actor).running
     claims = desk.pulse.claims() if actor.queues == ("*",) else {}
     view = workers_view(desk.store, actor, running, claims)
     return Sheet("workers.html", "Workers", {"view": view, "known": desk.pulse.known}, "workers", live=True)

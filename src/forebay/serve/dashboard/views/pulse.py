@@ -37,6 +37,10 @@ _SHOWN: Final[dict[str, str]] = {
     Change.SHED: "dead",
 }
 
+_NAMES_MOST: Final = 4_000
+OTHERS: Final = ""
+"""In one step so many queues are told apart; the others are counted together, under a name that no queue has."""
+
 
 class Rates(Struct, frozen=True):
     """Of some queues: jobs a second in the last minute, and jobs in each step that is over (None: unknown)."""
@@ -151,7 +155,8 @@ class Pulse:
         counts = self._steps.setdefault(record.at // STEP, {})
         for span in record.spans:
             if (name := _SHOWN.get(span.change)) is not None:
-                counts[span.queue, name] = counts.get((span.queue, name), 0) + span.n
+                queue = span.queue if (span.queue, name) in counts or len(counts) < _NAMES_MOST else OTHERS
+                counts[queue, name] = counts.get((queue, name), 0) + span.n
         if (
             record.verb == "claim"
             and record.owner
