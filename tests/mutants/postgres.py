@@ -252,6 +252,13 @@ POSTGRES_MUTANTS = [
         (HINTS, "-k", "later"),
     ),
     Mutant(
+        "postgres: a busy producer sends a hint for every call",
+        f"{STORE}/waiting.py",
+        "                if allowed < 1:\n",
+        "                if False:\n",
+        (HINTS, "-k", "busy_producer"),
+    ),
+    Mutant(
         "a claimer rests before it tests a hint",
         "src/forebay/work/claimer.py",
         "beyond = self._fruitless - _HINTS_TRIED - len(self._options.queues)",

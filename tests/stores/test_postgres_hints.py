@@ -16,6 +16,7 @@ import pytest
 
 import forebay
 from forebay import Draft, open_store
+from forebay.store.postgres import waiting
 from forebay.store.postgres.connect import Rows
 from forebay.store.postgres.store import PostgresStore
 from forebay.testing.conformance.racing import Task
@@ -123,20 +124,40 @@ def test_a_transaction_that_concerns_many_queues_tells_of_all_of_them(
     listener.until(*NAMES)
 
 
+class Watched(Event):
+    """Notes how long it was waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rests: list[float | None] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.rests.append(timeout)
+        return super().wait(timeout)
+
+
 def test_nothing_rests_between_two_hints(store: PostgresStore, listener: Listener) -> None:
-    rests: list[float | None] = []
-
-    class Watched(Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            rests.append(timeout)
-            return super().wait(timeout)
-
     sleepers = store._sleepers
     sleepers._closing, sleepers._leaving = Watched(), Watched()
     for number in range(10):
         store.enqueue([Draft("k", queue=f"q{number}")])
         listener.until(f"q{number}")
-    assert rests == []
+    assert sleepers._closing.rests == sleepers._leaving.rests == []
+
+
+def test_a_busy_producer_rests_between_its_hints_and_loses_none(
+    store: PostgresStore, listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "_SENDS_A_SECOND", 0.001)
+    store._sleepers._leaving = leaving = Watched()
+    names = [f"q{number}" for number in range(40)]
+    for name in names:
+        store.enqueue([Draft("k", queue=name)])
+        if not leaving.rests:
+            listener.until(name)
+    assert leaving.rests == [1_000.0]
+    store.close()
+    assert listener.all_by_now() >= {*names}
 
 
 def test_a_hint_that_could_not_be_sent_is_sent_later(

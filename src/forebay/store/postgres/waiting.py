@@ -2,10 +2,12 @@
 
 News of this process wakes its own sleepers at once. Others receive a notification that is sent right after the commit,
 on another connection: inside the transaction it would make all producers wait for each other. What is committed while
-one is being sent goes with the next. Nothing is left unsent when the store is closed or the process exits normally.
-The listener starts with the first sleeper, must receive a ping of its own process every few seconds, and is replaced
-when it does not. A process that is killed loses its last hint: sleepers look at the tables once a second anyway, and
-ten times a second while nothing is received, as behind a pooler that does not pass notifications on.
+one is being sent goes with the next; a process that sends more than a hundred a second rests between them, since each
+costs the server and every listener about as much as a small claim. Nothing is left unsent when the store is closed or
+the process exits normally. The listener starts with the first sleeper, must receive a ping of its own process every few
+seconds, and is replaced when it does not. A process that is killed loses its last hint: sleepers look at the tables
+once a second anyway, and ten times a second while nothing is received, as behind a pooler that does not pass
+notifications on.
 """
 
 import atexit
@@ -31,6 +33,10 @@ _NOTIFY: Final = (
     "SELECT set_config('synchronous_commit', 'off', true), pg_notify(%s, payload) FROM unnest(%s::text[]) AS payload"
 )
 """A hint need not survive a crash of the server, so its commit does not wait for the disk."""
+
+_SENDS_A_SECOND: Final = 100.0
+_SENDS_AT_ONCE: Final = 20.0
+"""So many more may follow each other without a rest."""
 
 _LOOK_DEAF: Final[Span] = 100_000
 _PING_EVERY: Final = 5.0
@@ -89,6 +95,7 @@ class Sleepers(Sleeping):
         """Send what others should know; what could not be sent is tried again until the store is closed."""
         atexit.register(self._send_rest)
         pause = _RETRY_FIRST
+        allowed, counted_at = _SENDS_AT_ONCE, monotonic()
         while self._untold or not self._leaving.is_set():
             self._told.wait(_PING_EVERY)
             self._told.clear()
@@ -101,6 +108,10 @@ class Sleepers(Sleeping):
             try:
                 self._server.query(_NOTIFY, (_CHANNEL, [",".join([self._me, *part]) for part in parts]))
                 pause = _RETRY_FIRST
+                earned, counted_at = (monotonic() - counted_at) * _SENDS_A_SECOND, monotonic()
+                allowed = min(_SENDS_AT_ONCE, allowed + earned) - 1
+                if allowed < 1:
+                    self._leaving.wait(1 / _SENDS_A_SECOND)
             except ForebayError:
                 _log.debug("a notification could not be sent")
                 if self._leaving.wait(pause):
