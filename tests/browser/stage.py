@@ -4,15 +4,22 @@ Queues of several shapes, tenants, schedules, a log, dead letters of a few cause
 seed gives the same day. The store is closed again, so that a server can open it with a real clock.
 """
 
+import math
 import random
 from datetime import timedelta
+
+import msgspec
 
 from forebay.core.instant import days, seconds
 from forebay.core.job import Draft, Job
 from forebay.core.outcome import Ack, DeadLetter, Failure, Retry, Verdict
 from forebay.core.policy import Aging, AtMost, Bounded, Exponential, Fair, InOrder, KeepFor, Reject, Retained, Routing
+from forebay.core.presence import Presence
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
+from forebay.serve.metrics.history import HISTORY_LOG, STEPS, Step
+from forebay.serve.metrics.history import STEP as HISTORY_STEP
+from forebay.serve.security.keys import make_log
 from forebay.store.clock import SystemClock
 from forebay.store.open import open_store
 from forebay.store.protocol import Store, Want
@@ -51,12 +58,14 @@ def set_up(url: str, seed: int = 7, minutes: int = 5, pace: int = 40) -> None:
         for spec in SPECS:
             store.put_spec(spec)
         _schedules(store)
+        _day(store, rng)
         for second in range(0, minutes * 60, STEP):
             clock.advance(SECOND)
             _arrive(store, rng, pace * STEP, second)
             clock.advance((STEP - 1) * SECOND - len(OWNERS) * SECOND // 20)
             _work(store, rng, clock, pace * STEP, second)
         _leave_open(store)
+        _present(store)
     finally:
         store.close()
 
@@ -118,6 +127,27 @@ def _work(store: Store, rng: random.Random, clock: ManualClock, pace: int, secon
         leases = store.claim(wants, owner, timedelta(seconds=60))
         clock.advance(SECOND // 20)
         store.settle([(lease, _verdict(rng, lease.job)) for lease in leases])
+
+
+def _day(store: Store, rng: random.Random) -> None:
+    """What servers have counted of the day before: busy at noon, quiet at night, and an hour in which none ran."""
+    make_log(store, HISTORY_LOG, days(2))
+    newest = store.now() // HISTORY_STEP
+    for ago in range(STEPS, 1, -1):
+        if 90 < ago <= 102:
+            continue
+        swell = 1.2 + math.sin((STEPS - ago) / STEPS * 2 * math.pi)
+        done = int(6_000 * swell * rng.uniform(0.85, 1.15))
+        failed = rng.randrange(40) if ago % 9 else done // 12
+        counts = {"mail": [done, done - failed, failed, 0], "media": [done // 3, done // 3, 0, failed // 9]}
+        store.append(HISTORY_LOG, [msgspec.json.encode(Step(newest - ago, counts))])
+
+
+def _present(store: Store) -> None:
+    queues, kinds = ("mail", "media", "ledger-sync", "reports"), tuple(sorted({kind for _, kind in _WORK}))
+    for number, owner in enumerate((*OWNERS, "worker-b.905")):
+        host, _, pid = owner.partition(".")
+        store.announce(Presence(owner, host, int(pid), queues, kinds, 16, number), timedelta(hours=1))
 
 
 def _leave_open(store: Store) -> None:

@@ -5,13 +5,15 @@ Nothing may complain: an error in the console, also one of the content policy, i
 
 import re
 from collections.abc import Sequence
+from datetime import timedelta
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from forebay.core.job import Draft, State
+from forebay.core.outcome import Ack
 from forebay.serve.actor import Role
-from forebay.store.protocol import Query
+from forebay.store.protocol import Query, Want
 from tests.browser.chrome import log_in, opened, violations
 from tests.serve.site import Site
 
@@ -22,6 +24,7 @@ PAGES = (
     "/ui/jobs?state=dead&queue=mail",
     "/ui/dead",
     "/ui/moves/new?state=dead",
+    "/ui/moves/new?state=dead&act=purge",
     "/ui/schedules",
     "/ui/schedules/nightly-report",
     "/ui/workers",
@@ -77,7 +80,7 @@ def test_the_overview_follows_by_itself(shop: Site, chrome: Browser) -> None:
         assert page.evaluate("document.activeElement.tagName") == "A"
         assert before
         page.keyboard.press(".")
-        expect(page.locator(".pulse")).to_have_text("held")
+        expect(page.locator(".pulse")).to_have_text("paused")
         assert complaints == []
 
 
@@ -125,7 +128,7 @@ def test_dead_letters_go_from_dry_run_to_redriven(shop: Site, chrome: Browser) -
         log_in(page, shop, shop.key(Role.OPERATOR))
         page.goto(f"{shop.url}/ui/dead?queue=media")
         page.get_by_role("link", name="Redrive…").first.click()
-        page.get_by_label("Pace").fill("1000")
+        page.get_by_label("Rate").fill("1000")
         page.get_by_label("Patch").fill('{"checked": true}')
         page.get_by_role("button", name="Dry run").click()
         go = page.get_by_role("button", name=re.compile("^Redrive [0-9]+ at"))
@@ -234,6 +237,46 @@ def test_day_and_night_differ_and_nothing_complains(shop: Site, chrome: Browser)
     assert papers[0] != papers[1]
 
 
+@pytest.mark.parametrize("width", [1360, 390])
+def test_no_placeholder_is_clipped(shop: Site, chrome: Browser, width: int) -> None:
+    clipped = """() => [...document.querySelectorAll("input[placeholder]")].filter((input) => {
+        const was = input.value;
+        input.value = input.placeholder;
+        const wide = input.scrollWidth > input.clientWidth;
+        input.value = was;
+        return wide;
+    }).map((input) => `${input.name}: ${input.placeholder}`)"""
+    with opened(chrome, width=width) as (page, _):
+        log_in(page, shop, shop.key(Role.ADMIN))
+        for path in PAGES[:-1]:
+            page.goto(f"{shop.url}{path}")
+            assert page.evaluate(clipped) == [], path
+
+
+def test_a_schedule_is_run_from_its_row(shop: Site, chrome: Browser) -> None:
+    with opened(chrome) as (page, complaints):
+        log_in(page, shop, shop.key(Role.OPERATOR))
+        page.goto(f"{shop.url}/ui/schedules")
+        page.get_by_role("row").filter(has_text="invoices").get_by_role("button", name="Run now").click()
+        expect(page.get_by_role("status")).to_contain_text("enqueued just now")
+        expect(page.get_by_role("heading", level=1)).to_contain_text("Job")
+        assert complaints == []
+
+
+def test_a_finished_job_has_a_page(shop: Site, chrome: Browser) -> None:
+    (receipt,) = shop.store.enqueue([Draft("brief", {"n": 1}, "brief")])
+    (lease,) = shop.store.claim([Want("brief", 1)], "w", timedelta(minutes=1))
+    shop.store.settle([(lease, Ack())])
+    with opened(chrome) as (page, complaints):
+        log_in(page, shop, shop.key(Role.VIEWER))
+        page.get_by_role("link", name="Jobs", exact=True).click()
+        page.get_by_label("Id, key or subject").fill(str(receipt.id))
+        page.keyboard.press("Enter")
+        expect(page.locator(".why")).to_contain_text("no longer in the store")
+        expect(page.locator(".moments li").last).to_contain_text("acked")
+        assert complaints == []
+
+
 def test_narrow_screens_do_not_scroll_sideways(shop: Site, chrome: Browser) -> None:
     with opened(chrome, width=390) as (page, complaints):
         log_in(page, shop, shop.key(Role.ADMIN))
@@ -253,7 +296,7 @@ def test_pages_are_read_without_a_script(shop: Site, chrome: Browser) -> None:
         page.goto(f"{shop.url}/ui/jobs/{one(shop, State.DEAD)}")
         expect(page.locator(".moments li").first).to_contain_text("accepted")
         page.get_by_role("button", name="Redrive").click()
-        expect(page.get_by_role("status")).to_contain_text("lives again")
+        expect(page.get_by_role("status")).to_contain_text("all its attempts again")
     finally:
         context.close()
 

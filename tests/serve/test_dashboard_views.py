@@ -23,10 +23,10 @@ from forebay.serve.dashboard.views.finding import Filter, NewestId, find, find_n
 from forebay.serve.dashboard.views.logs import log_view, logs_view
 from forebay.serve.dashboard.views.pulse import LOOK_MOST, STEP, STEPS, Pulse
 from forebay.serve.dashboard.views.queue import axes_of, queue_view
-from forebay.serve.dashboard.views.records import place_of, stretch
 from forebay.serve.dashboard.views.schedules import schedules_view
 from forebay.serve.dashboard.views.timeline import NO_LEDGER, timeline_of, timeline_of_gone, was_given
 from forebay.serve.dashboard.views.workers import workers_view
+from forebay.serve.records import place_of, stretch
 from forebay.store.open import open_store
 from forebay.store.protocol import Store, Want
 from forebay.store.sqlite.store import SqliteStore

@@ -4,11 +4,13 @@ It asks once a second, and while it catches up it rests as long as it reads, so 
 What was trimmed before it was read is counted as a gap and skipped: the counters then tell too little, and say so.
 """
 
+from collections.abc import Callable
 from threading import Lock
 from time import monotonic
 from typing import Final
 
 from forebay.core.errors import OffsetGone
+from forebay.core.ledger import LedgerEntry
 from forebay.core.limits import BATCH_MOST
 from forebay.serve.metrics.tally import Tally
 from forebay.store.protocol import Store
@@ -26,11 +28,19 @@ class Follower:
 
     name = "follower"
 
-    def __init__(self, store: Store, tally: Tally, *, whole: bool = False) -> None:
-        """`whole`: from the first record that is kept; else from what comes next."""
+    def __init__(
+        self,
+        store: Store,
+        tally: Tally,
+        *,
+        whole: bool = False,
+        also: Callable[[list[LedgerEntry]], object] = lambda _: None,
+    ) -> None:
+        """`whole`: from the first record that is kept; else from what comes next. `also` is given each page, too."""
         self._store = store
         self._tally = tally
         self._whole = whole
+        self._also = also
         self._after: int | None = None
         self._guard = Lock()
         self._ruled_at = float("-inf")
@@ -64,6 +74,7 @@ class Follower:
             return 0.0
         if page:
             self._tally.take(page)
+            self._also(page)
             self._after = page[-1].offset
         if len(page) < BATCH_MOST:
             self.behind = 0

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from forebay.serve.actor import Actor
 from forebay.serve.metrics import families, gates
 from forebay.serve.metrics.follower import Follower
+from forebay.serve.metrics.history import History
 from forebay.serve.metrics.meters import Meters
 from forebay.serve.metrics.names import OTHER, Names
 from forebay.serve.metrics.readiness import Readiness
@@ -26,13 +27,15 @@ class Metrics:
         self._names = names or Names()
         self.meters = Meters(self._names)
         self.tally = Tally(self._names)
-        self.follower = Follower(store, self.tally, whole=whole)
+        self.history = History(store)
+        self.follower = Follower(store, self.tally, whole=whole, also=self.history.take)
+        self.history.followed = self.follower
         self.watch = Watch(store, self.tally)
         self.readiness = Readiness(store, self.watch)
 
     @property
     def roles(self) -> list[Role]:
-        return [self.follower, self.watch]
+        return [self.follower, self.watch, self.history]
 
     def families(self) -> Iterator[Family]:
         """All of it, without a call of the store."""

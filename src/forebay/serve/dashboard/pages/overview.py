@@ -70,6 +70,7 @@ def _values(desk: Desk, actor: Actor) -> dict[str, Any]:
     return {
         "known": desk.pulse.known,
         "counting": counted is None,
+        "day": desk.ground.metrics.history.day(desk.store.now(), None if sees_all(actor) else actor.reaches),
         "rates": desk.pulse.rates(None if sees_all(actor) else {each.queue for each in backlogs}),
         "lines": lines,
         "unhandled": desk.unhandled(actor),

@@ -55,6 +55,7 @@ def _made(desk: Desk, actor: Actor, name: str) -> Sheet:
         "star": star(view.axes),
         "known": desk.pulse.known,
         "rates": desk.pulse.rates([name]),
+        "day": desk.ground.metrics.history.day(desk.store.now(), name.__eq__),
         "forever": INSTANT_MOST,
     }
     return Sheet("queue.html", name, values, "overview", live=True)

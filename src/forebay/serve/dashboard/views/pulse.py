@@ -16,7 +16,7 @@ from msgspec import Struct
 from forebay.core.instant import Instant
 from forebay.core.ledger import Change, LedgerEntry
 from forebay.core.words import SECOND
-from forebay.serve.dashboard.views.records import place_of, stretch
+from forebay.serve.records import place_of, stretch
 from forebay.store.protocol import Store
 
 STEP: Final = 5 * SECOND

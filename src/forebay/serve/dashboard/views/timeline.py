@@ -16,7 +16,7 @@ from forebay.core.instant import Instant
 from forebay.core.job import Job
 from forebay.core.ledger import Change, LedgerEntry, Span
 from forebay.core.words import span as length
-from forebay.serve.dashboard.views.records import SLACK, place_of, stretch
+from forebay.serve.records import SLACK, place_of, stretch
 from forebay.store.protocol import Query, Store
 
 READ_MOST: Final = 5_000

@@ -1,0 +1,210 @@
+"""The last 24 hours at a coarse grain: jobs accepted, done, retried and dead, queue by queue, in steps of five minutes.
+
+What the follower reads from the ledger is counted as it comes. A step that is over is appended to the reserved log
+`forebay.history`, whose window is a little longer than a day, so the history outlives the server and is shared by all
+servers of a store: they count the same ledger, and a step that another one has written is not written again. What
+happened while no server ran is counted from the ledger when one starts, up to `MAX_BACKFILL` records; a step that is
+not fully counted is unknown, never zero.
+"""
+
+from collections.abc import Callable, Iterable
+from threading import Lock
+from typing import Final, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from forebay.core.errors import OffsetGone
+from forebay.core.instant import Instant, hours
+from forebay.core.ledger import Change, LedgerEntry
+from forebay.core.limits import BATCH_MOST
+from forebay.serve.records import place_of, stretch
+from forebay.serve.security.keys import make_log
+from forebay.store.protocol import Store
+
+HISTORY_LOG: Final = "forebay.history"
+STEP: Final = 300_000_000
+STEPS: Final = 288
+MAX_QUEUES: Final = 100
+"""Queues of one step that are counted by name; the others are counted together."""
+
+MAX_BACKFILL: Final = 20_000
+_WINDOW: Final = hours(25)
+_GRACE: Final = 10_000_000
+"""Records may be read a little later than they were written."""
+
+_EVERY: Final = 5.0
+_SOON: Final = 0.2
+_OTHERS: Final = ""
+_COLUMNS: Final[dict[str, int]] = {
+    Change.ACCEPTED: 0,
+    Change.ACKED: 1,
+    Change.RETRIED: 2,
+    Change.DIED: 3,
+    Change.EXPIRED: 3,
+    Change.SHED: 3,
+}
+
+Counts = dict[str, list[int]]
+"""By queue: accepted, done, retried, dead."""
+
+
+class Step(Struct, frozen=True):
+    """One entry of the log: `step` counts from 1970."""
+
+    step: int
+    queues: Counts
+
+
+class Day(Struct, frozen=True):
+    """Of some queues: jobs in each step, oldest first (None: unknown), and their sums."""
+
+    coming: tuple[int | None, ...]
+    going: tuple[int | None, ...]
+    failing: tuple[int | None, ...]
+
+    @property
+    def known(self) -> int:
+        """Steps that are known."""
+        return sum(count is not None for count in self.going)
+
+    @property
+    def accepted(self) -> int:
+        return sum(count or 0 for count in self.coming)
+
+    @property
+    def done(self) -> int:
+        return sum(count or 0 for count in self.going)
+
+    @property
+    def failed(self) -> int:
+        return sum(count or 0 for count in self.failing)
+
+
+class Followed(Protocol):
+    """Whose pages are taken: the offset that is read next, -1 before the first step."""
+
+    @property
+    def offset(self) -> int: ...
+
+
+_decode: Final = msgspec.json.Decoder(Step).decode
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class History:
+    """A role (`forebay.work.role`); `take` is called by the follower with each page, `day` by any thread."""
+
+    name = "history"
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._guard = Lock()
+        self._first: int | None = None
+        self._whole_from: Instant | None = None
+        self._counted: dict[int, Counts] = {}
+        self._written: dict[int, Counts] = {}
+        self._after = -1
+        self.followed: Followed | None = None
+
+    def take(self, entries: Iterable[LedgerEntry]) -> None:
+        with self._guard:
+            for entry in entries:
+                if self._first is None:
+                    self._first = entry.offset
+                self._count(entry)
+
+    def step(self) -> float:
+        """Write the steps that are over; the first time, find out what was before this server started."""
+        now = self._store.now()
+        self._read_log(now)
+        if self._whole_from is None:
+            if self.followed is None or self.followed.offset < 0:
+                return _SOON
+            self._backfill(now)
+        assert self._whole_from is not None
+        first = max(-(-self._whole_from // STEP), now // STEP - STEPS)
+        over = [step for step in range(first, (now - _GRACE) // STEP) if step not in self._written]
+        for step in over:
+            with self._guard:
+                counts = self._counted.pop(step, {})
+            self._write(Step(step, counts))
+        self._forget(now)
+        return _EVERY
+
+    def day(self, now: Instant, wanted: Callable[[str], bool] | None = None) -> Day:
+        """Of the queues that are wanted, together, or of all; the step that is under way is left out."""
+        columns: list[list[int | None]] = [[], [], []]
+        with self._guard:
+            for step in range(now // STEP - STEPS, now // STEP):
+                counts = self._known(step)
+                if counts is None:
+                    for column in columns:
+                        column.append(None)
+                    continue
+                rows = [row for name, row in counts.items() if wanted is None or wanted(name)]
+                accepted, done, retried, dead = (sum(row[place] for row in rows) for place in range(4))
+                for column, value in zip(columns, (accepted, done, retried + dead), strict=True):
+                    column.append(value)
+        return Day(*map(tuple, columns))
+
+    def _known(self, step: int) -> Counts | None:
+        if step in self._written:
+            return self._written[step]
+        whole = self._whole_from is not None and step * STEP >= self._whole_from
+        return self._counted.get(step, {}) if whole else None
+
+    def _count(self, entry: LedgerEntry) -> None:
+        counts = self._counted.setdefault(entry.record.at // STEP, {})
+        for span in entry.record.spans:
+            column = _COLUMNS.get(span.change)
+            if column is not None:
+                name = span.queue if span.queue in counts or len(counts) < MAX_QUEUES else _OTHERS
+                counts.setdefault(name, [0, 0, 0, 0])[column] += span.n
+
+    def _backfill(self, now: Instant) -> None:
+        """Count what was written before the follower began, from the last step of the log on."""
+        with self._guard:
+            start = self._first if self._first is not None else self.followed.offset if self.followed else 0
+        since = max((now // STEP - STEPS) * STEP, (max(self._written, default=0) + 1) * STEP)
+        kept, _ = self._store.ledger_extent()
+        place = place_of(self._store, since)
+        first = max(place, start - MAX_BACKFILL)
+        whole_from = since if kept < place == first else None
+        for entry in stretch(self._store, first, max(0, start - first)):
+            with self._guard:
+                if whole_from is None:
+                    # Nothing was before the very first record; of what was before another one nothing is known.
+                    at = entry.record.at
+                    whole_from = at // STEP * STEP if entry.offset == 0 else at + 1
+                if entry.record.at >= since:
+                    self._count(entry)
+        self._whole_from = whole_from or now
+
+    def _read_log(self, now: Instant) -> None:
+        """What this server or another one has written since the last look."""
+        if all(spec.name != HISTORY_LOG for spec in self._store.specs()):
+            return
+        oldest = now // STEP - STEPS
+        self._after = max(self._after, self._store.extent(HISTORY_LOG)[0][0] - 1)
+        try:
+            while page := self._store.read(HISTORY_LOG, 0, self._after, BATCH_MOST):
+                self._after = page[-1].offset
+                found = [_decode(entry.body) for entry in page]
+                with self._guard:
+                    self._written |= {each.step: each.queues for each in found if each.step >= oldest}
+        except OffsetGone as gone:
+            self._after = gone.first - 1
+
+    def _write(self, step: Step) -> None:
+        make_log(self._store, HISTORY_LOG, _WINDOW)
+        self._store.append(HISTORY_LOG, [_encode(step)])
+        with self._guard:
+            self._written[step.step] = step.queues
+
+    def _forget(self, now: Instant) -> None:
+        oldest = now // STEP - STEPS
+        with self._guard:
+            for known in (self._written, self._counted):
+                for step in [step for step in known if step < oldest]:
+                    del known[step]
