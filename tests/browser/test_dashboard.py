@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from forebay.core.job import Draft, State
+from forebay.core.job import Draft, Progress, State
 from forebay.core.outcome import Ack
 from forebay.serve.actor import Role
 from forebay.store.protocol import Query, Want
@@ -310,4 +310,23 @@ def test_a_hostile_name_runs_nothing(shop: Site, chrome: Browser) -> None:
         live(page)
         expect(page.locator("dd").filter(has_text="onerror").first).to_be_visible()
         assert page.evaluate("window.owned") is None
+        assert complaints == []
+
+
+def test_the_progress_of_a_running_job_is_live(shop: Site, chrome: Browser, axe: str) -> None:
+    job_id = one(shop, State.RUNNING)
+    (job,) = shop.store.get([job_id])
+    assert job is not None
+    fence = (job.id, job.delivery)
+    shop.store.report_progress([(fence, Progress(0.25, "page 1 of 4"))])
+    with opened(chrome) as (page, complaints):
+        log_in(page, shop, shop.key(Role.VIEWER))
+        page.goto(f"{shop.url}/ui/jobs/{job_id}")
+        live(page)
+        expect(page.get_by_role("progressbar")).to_have_attribute("value", "0.25")
+        expect(page.locator("#live dl.facts")).to_contain_text("25 %, page 1 of 4")
+        shop.store.report_progress([(fence, Progress(0.5, "page 2 of 4"))])
+        expect(page.locator("#live dl.facts")).to_contain_text("50 %, page 2 of 4")
+        expect(page.get_by_role("progressbar")).to_have_attribute("value", "0.5")
+        assert violations(page, axe) == []
         assert complaints == []

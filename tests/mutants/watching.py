@@ -57,6 +57,27 @@ WATCHING_MUTANTS = [
         ("tests/unit/test_pool.py", "-k", "was_to_end"),
     ),
     Mutant(
+        "progress of another delivery is shown",
+        "src/forebay/core/job.py",
+        "job.state is not State.RUNNING or job.delivery != delivery",
+        "False",
+        ("tests/stores/test_conformance.py", "-k", "memory-progress"),
+    ),
+    Mutant(
+        "a holder that lost its job still reports",
+        "src/forebay/store/sqlite/jobs.sql",
+        "FROM job WHERE id = ?1 AND delivery = ?2 AND state = 2\nRETURNING id;",
+        "FROM job WHERE id = ?1\nRETURNING id;",
+        ("tests/stores/test_conformance.py", "-k", "sqlite-progress"),
+    ),
+    Mutant(
+        "every word of progress is written every second",
+        "src/forebay/work/progress_reporter.py",
+        "if self._written.get(report[0]) is not report[1]]",
+        "]",
+        ("tests/unit/test_roles.py", "-k", "progress"),
+    ),
+    Mutant(
         "requests that are known are told again",
         "src/forebay/store/memory/watching.py",
         "and (job_id, row.delivery) not in known",

@@ -84,3 +84,21 @@ def test_a_job_that_was_to_end_is_not_begun_again_after_its_holder_died(site: Si
     site.worker(APP, lease_for=seconds(2))
     assert fb.wait_for(job_id, PATIENCE) is None
     assert len(site.lines("start", 1)) == 1
+
+
+# Progress
+
+
+@pytest.mark.parametrize("kind", ["counts", "counts_apart"])
+def test_the_newest_progress_of_a_running_job_is_seen_by_others(site: Site, fb: Forebay, kind: str) -> None:
+    site.worker(APP)
+    job_id = fb.enqueue(kind, {"seq": 1}).id
+
+    def shown() -> bool:
+        job = fb.get(job_id)
+        progress = None if job is None else job.progress
+        return progress is not None and (progress.portion, progress.note) == (0.5, "step 9999 of many")
+
+    site.until(shown, "its last word is shown")
+    fb.cancel(job_id)
+    assert fb.wait_for(job_id, PATIENCE) is None

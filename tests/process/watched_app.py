@@ -59,3 +59,22 @@ def ignores(seq: int, ctx: Context) -> None:
     """Does not care whether it should end."""
     say("start", seq, ctx)
     time.sleep(LONG)
+
+
+@fb.job
+async def counts(seq: int, ctx: Context) -> None:
+    await _count(seq, ctx)
+
+
+@fb.job(isolate=True)
+async def counts_apart(seq: int, ctx: Context) -> None:
+    await _count(seq, ctx)
+
+
+async def _count(seq: int, ctx: Context) -> None:
+    """Says how far it is much more often than anybody writes it down."""
+    say("start", seq, ctx)
+    for step in range(10_000):
+        ctx.progress(min(0.5, step / 2_000), f"step {step} of many")
+    say("said", seq, ctx)
+    await asyncio.sleep(LONG)

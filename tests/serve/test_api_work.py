@@ -256,3 +256,45 @@ def test_jobs_of_a_python_worker_and_of_http_do_not_mix_up(site: Site, store: St
     [python] = store.claim([Want("mail", 1)], "python", timedelta(seconds=30))
     [http] = claimed(site.client(Role.WORKER))
     assert http["job"]["id"] != python.job.id
+
+
+def test_progress_is_reported_and_shown(any_store: Store, serve_on: Serving) -> None:
+    site = serve_on(any_store)
+    client, viewer = site.client(Role.WORKER), site.client(Role.VIEWER)
+    any_store.enqueue([Draft("a", {"password": "hunter2hunter2"}, "mail"), Draft("a", {}, "mail")])
+    first, second = claimed(client, 2)
+    reports = [
+        {"lease": first["lease"], "portion": 0.25, "note": "logged in with hunter2hunter2"},
+        {"lease": second["lease"], "portion": 1},
+    ]
+    answer = client.post("/progress", json={"reports": reports})
+    assert answer.status_code == 200, answer.text
+    assert [(each["answer"], each["cancel_requested"]) for each in answer.json()["reports"]] == [("applied", False)] * 2
+    job = viewer.get(f"/jobs/{first['job']['id']}").json()
+    assert (job["progress"]["portion"], job["progress"]["note"]) == (0.25, "logged in with ***")
+    assert job["progress"]["at"]
+    any_store.cancel([second["job"]["id"]])
+    settled(client, {"lease": first["lease"], "outcome": "release"})
+    told = client.post("/progress", json={"reports": reports}).json()["reports"]
+    assert [(each["answer"], each["cancel_requested"]) for each in told] == [("stale", False), ("applied", True)]
+    assert viewer.get(f"/jobs/{first['job']['id']}").json()["progress"] is None
+    for wrong in (-0.1, 1.5, None):
+        report = {"lease": second["lease"], "portion": wrong}
+        assert client.post("/progress", json={"reports": [report]}).status_code == 422
+    whole = client.post("/progress", json={"reports": [*reports[1:], {"lease": "x", "portion": 0.1}]})
+    assert (whole.status_code, whole.json()["detail"]) == (404, "reports[1].lease is unknown here")
+
+
+def test_a_result_over_http_is_kept_on_any_queue(any_store: Store, serve_on: Serving) -> None:
+    client = serve_on(any_store).client(Role.WORKER)
+    ids = [receipt.id for receipt in any_store.enqueue([Draft("a", queue="plain") for _ in range(4)])]
+    leases = [each["lease"] for each in claimed(client, 4, queue="plain")]
+    settled(
+        client,
+        {"lease": leases[0], "outcome": "ack", "result": 7},
+        {"lease": leases[1], "outcome": "ack", "result": 7, "keep": 0},
+        {"lease": leases[2], "outcome": "ack", "keep": 60},
+        {"lease": leases[3], "outcome": "ack"},
+    )
+    states = [None if job is None else (job.state, job.result) for job in any_store.get(ids)]
+    assert states == [(State.DONE, 7), None, (State.DONE, None), None]

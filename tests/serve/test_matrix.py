@@ -72,6 +72,7 @@ TABLE: Final = {
     "POST /claim": Row(who=WORK, json={"wants": [{"queue": "{queue}"}]}),
     "POST /settle": Row(who=WORK, own=404, json={"settlements": [{"lease": "x", "outcome": "ack"}]}),
     "POST /extend": Row(who=WORK, own=404, json={"leases": ["x"]}),
+    "POST /progress": Row(who=WORK, own=404, json={"reports": [{"lease": "x", "portion": 0.5}]}),
     "GET /dlq": Row(who=VIEW, foreign=200, query="?queue={queue}"),
     "GET /dlq/causes": Row(who=VIEW, foreign=200, query="?queue={queue}"),
     "GET /dlq/{job_id}": Row(who=VIEW, thing="dead"),

@@ -94,7 +94,7 @@ def test_there_is_nothing_but_what_the_files_say(server: Server) -> None:
     PostgresStore(server.url).close()
     kinds = server.query(f"SELECT relkind::text, relname FROM pg_class WHERE {OURS}")
     found = {kind: {name for one, name in kinds if one == kind} for kind in "rivcS"}
-    assert found["r"] == said(r"^CREATE TABLE forebay\.(\w+)")
+    assert found["r"] == said(r"^CREATE (?:UNLOGGED )?TABLE forebay\.(\w+)")
     assert found["v"] == said(r"^CREATE VIEW forebay\.(\w+)")
     assert found["c"] == said(r"^CREATE TYPE forebay\.(\w+)")
     keys = {name for name in found["i"] if re.search(r"_(pkey|key)$", name)}

@@ -26,6 +26,7 @@ SEARCHES = {
     "finished_in": ["job USING INDEX job_ended (state=? AND queue=? AND finished_at<?)"],
     "oldest_dead": ["job USING INDEX job_ended (state=? AND queue=?)"],
     "overdue": ["job USING INDEX job_lease (lease_until<?)"],
+    "asked": ["job USING INDEX job_asked (owner=?)"],
     "next_lease": ["job USING INDEX job_lease"],
     "first_parked": ["job USING INDEX job_parked (gate=?)"],
     "oldest_parked": ["job USING INDEX job_held_up (queue=?)"],
@@ -60,8 +61,8 @@ SEARCHES = {
     "entries": ["log_entry USING PRIMARY KEY (place=? AND entry>?)"],
     "oldest_entries": ["e USING PRIMARY KEY (place=? AND entry=?)", "q USING PRIMARY KEY (name=?)"],
 }
-SMALL_TABLES = {"queue", "schedule", "log_partition"}
-"""A row a queue, a schedule or a partition of a log: listing them all is what is asked for."""
+SMALL_TABLES = {"queue", "schedule", "log_partition", "progress"}
+"""A row a queue, a schedule, a partition of a log or a running job that reports: all of them are what is asked for."""
 
 FOUND = {"half", "page", "fell", "idle"}
 """What another part of the statement has found."""

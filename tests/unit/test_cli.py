@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import closing
@@ -15,6 +16,7 @@ from forebay import Draft, QueueSpec, Want, open_store
 from forebay.cli import main
 from forebay.cli.reference import BEGIN, END, renewed
 from forebay.core.instant import seconds
+from forebay.core.job import Progress
 from forebay.core.outcome import DeadLetter, Failure
 from forebay.core.policy import AtMost, Bounded, InOrder, KeepFor, Until
 from forebay.core.words import iso
@@ -425,6 +427,23 @@ def test_mistakes_about_gates_are_explained(run: Run) -> None:
     assert "write 0 to close it, or `stamped`" in run("gates", "set", "cap/mail", "many").err
     assert "no queue is declared whose jobs have the gate cap/mail" in run("gates", "set", "cap/mail", "2").err
     assert "no queue waits for 'rom'; conditions: room" in run("gates", "release", "rom").err
+
+
+def test_show_and_top_tell_how_far_a_running_job_is(run: Run) -> None:
+    fill(Draft("import", {"token": "s3cr3tvalue"}), Draft("import"))
+    with closing(open_store("sqlite:///forebay.db")) as store:
+        leases = store.claim([Want("default", 2)], "worker", seconds(60))
+        store.report_progress([(leases[0].fence, Progress(0.4, "row 40 of 100, s3cr3tvalue"))])
+    shown = run("show", "1").out
+    assert re.search(r"^progress +40% row 40 of 100, \*\*\*, ", shown, re.MULTILINE)
+    (job,) = run("show", "1", "--json").json
+    assert (job["progress"]["portion"], job["progress"]["note"]) == (0.4, "row 40 of 100, ***")
+    assert "progress" not in run("show", "2").out
+    top = run("top", "--once", "--every", "0.1").out.splitlines()
+    assert top[-2].split() == ["job", "queue", "kind", "for", "progress"]
+    assert top[-1].split()[:3] == ["1", "default", "import"]
+    assert top[-1].endswith("40% row 40 of 100, ***")
+    assert len(run("top", "elsewhere", "--once", "--every", "0.1").out.splitlines()) < len(top)
 
 
 def test_stats_and_top_show_the_same_numbers(run: Run) -> None:

@@ -23,7 +23,7 @@ from forebay.client import Forebay
 from forebay.core.breaker import Breaker
 from forebay.core.errors import Invalid
 from forebay.core.instant import ms, seconds
-from forebay.core.job import Draft
+from forebay.core.job import Draft, Progress
 from forebay.core.lease import Lease
 from forebay.core.outcome import Ack, Cancel, DeadLetter, Failure, Release, Retry, Verdict
 from forebay.core.policy import Fixed, Routing
@@ -398,7 +398,7 @@ def test_a_handler_knows_its_job(fb: Forebay, where: str) -> None:
         assert rig.verdict() == Ack()
     (context,) = seen
     assert (context.fence, context.attempt, context.job.id) == (lease.fence, 1, lease.job.id)
-    assert (context.portion, context.note, context.cancelled, context.lost) == (0.5, "half", False, False)
+    assert (context.reported, context.cancelled, context.lost) == (Progress(0.5, "half"), False, False)
     assert context.deadline is not None
     assert lease.job.claimed_at is not None
     assert 0 <= context.deadline - lease.job.claimed_at - 60_000_000 < 30_000_000
@@ -416,8 +416,21 @@ def test_progress_is_bounded_and_can_be_seen_from_outside(fb: Forebay, hold: Eve
     with at_work(fb) as rig:
         lease = rig.start("slow")
         assert told.wait(PATIENCE)
-        assert rig.pool.contexts() == [(lease, 1.0, "x" * 200)]
+        assert rig.pool.progress() == [(lease.fence, Progress(1.0, "x" * 200))]
         assert rig.pool.held() == [lease]
+
+
+def test_a_note_of_progress_tells_no_secret(fb: Forebay) -> None:
+    seen: list[Context] = []
+
+    @fb.job
+    def slow(password: str, ctx: Context) -> None:
+        ctx.progress(0.5, f"logged in with {password}")
+        seen.append(ctx)
+
+    with at_work(fb) as rig:
+        assert rig.run("slow", {"password": "hunter2hunter2"}) == Ack()
+    assert seen[0].reported == Progress(0.5, "logged in with ***")
 
 
 # Timeouts

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from forebay.client import Forebay
 from forebay.core.errors import Invalid, StoreFailed
 from forebay.core.instant import seconds
-from forebay.core.job import Draft, Job, State
+from forebay.core.job import Draft, Job, Progress, State
 from forebay.core.lease import Fence, Lease, Settled, Settlement
 from forebay.core.outcome import ABANDONED, Ack, Failure, Release, Retry, Verdict
 from forebay.core.policy import Bounded, Fixed, KeepFor, Retained, Routing
@@ -28,7 +28,7 @@ from forebay.core.presence import Presence, unhandled_kinds
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.store.memory.store import MemoryStore
-from forebay.store.protocol import Promotion, Want
+from forebay.store.protocol import ProgressReport, Promotion, Want
 from forebay.testing.clock import ManualClock
 from forebay.testing.faulty import ConnectionLost, Fault, FaultyStore, ReplyLost, scripted
 from forebay.work.announcer import Announcer
@@ -36,6 +36,7 @@ from forebay.work.cancel_listener import CancelListener
 from forebay.work.claimer import _EMPTYING_MOST, Claimer
 from forebay.work.options import Options
 from forebay.work.pool import Pool
+from forebay.work.progress_reporter import ProgressReporter
 from forebay.work.reaper import Promoter, Reaper
 from forebay.work.renewer import Renewer
 from forebay.work.role import Beat, Role, Voice
@@ -244,6 +245,40 @@ def test_a_renewer_tells_what_is_lost_and_what_is_to_end(store: MemoryStore, clo
     assert holding.asked == [cancelled.fence]
     assert (renewer.renewed, renewer.lost) == (2, 1)
     assert kept.fence not in holding.lost
+
+
+class Saying:
+    """A pool whose jobs say how far they are."""
+
+    def __init__(self) -> None:
+        self.said: list[ProgressReport] = []
+
+    def progress(self) -> list[ProgressReport]:
+        return list(self.said)
+
+
+def test_progress_is_written_once_a_second_many_jobs_at_a_time_and_only_what_is_new(store: MemoryStore) -> None:
+    counting, saying = FaultyStore(store, lambda verb: Fault.NONE), Saying()
+    leases = [lease for _ in range(2) for lease in leased(store, 1_000)]
+    reporter = ProgressReporter(counting, saying)
+
+    def calls() -> int:
+        return sum(verb == "report_progress" for verb, _ in counting.history)
+
+    assert reporter.step() == 1.0
+    assert calls() == 0
+    saying.said = [(lease.fence, Progress(0.25)) for lease in leases]
+    reporter.step()
+    assert calls() == 2
+    reporter.step()
+    assert calls() == 2, "nothing is new"
+    saying.said[7] = (leases[7].fence, Progress(0.5, "newest"))
+    reporter.step()
+    assert calls() == 3
+    (job,) = store.get([leases[7].job.id])
+    assert job is not None
+    assert job.progress is not None
+    assert (job.progress.portion, job.progress.note) == (0.5, "newest")
 
 
 def test_a_cancel_listener_tells_each_request_once(store: MemoryStore, clock: ManualClock) -> None:

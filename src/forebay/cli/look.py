@@ -14,7 +14,7 @@ from forebay.cli.picture import job_json
 from forebay.cli.screen import Screen
 from forebay.cli.words import count, job_id
 from forebay.core.instant import Instant
-from forebay.core.job import Job, State
+from forebay.core.job import Job, Progress, State
 from forebay.core.limits import BATCH_MOST
 from forebay.core.names import check_name, check_text
 from forebay.core.words import span, when
@@ -124,6 +124,11 @@ def _show(call: Call) -> int:
     return OK
 
 
+def progress_words(progress: Progress) -> str:
+    """40 % and what it notes."""
+    return f"{progress.portion:.0%}" + (f" {progress.note}" if progress.note else "")
+
+
 def show_job(screen: Screen, job: Job, now: Instant, trace: bool) -> None:
     screen.facts(
         [
@@ -143,6 +148,10 @@ def show_job(screen: Screen, job: Job, now: Instant, trace: bool) -> None:
             ("expires", None if job.expires_at is None else when(job.expires_at, now)),
             ("owner", job.owner),
             ("lease until", None if job.lease_until is None else when(job.lease_until, now)),
+            (
+                "progress",
+                None if job.progress is None else f"{progress_words(job.progress)}, {when(job.progress.at, now)}",
+            ),
             ("cancel", "requested" if job.cancel_requested else None),
             ("ended", None if job.finished_at is None else when(job.finished_at, now)),
             ("meta", None if job.meta is None else msgspec.json.encode(job.meta).decode()),

@@ -4,29 +4,32 @@
 
 Rates are differences between two looks: `net/s` is how fast the depth changes, `dead/s` how fast jobs die, `done/s` how
 fast they end where the queue keeps what is done. A store keeps no totals, so what came and went between two looks is
-not seen.
+not seen. Below the queues `top` shows running jobs that say how far they are.
 """
 
 import time
 from argparse import ArgumentParser
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 
 from forebay.cli.command import Call, Command
 from forebay.cli.exits import OK
 from forebay.cli.live import watch
+from forebay.cli.look import progress_words
 from forebay.cli.picture import backlog_json
 from forebay.cli.place import masked
 from forebay.cli.screen import Screen
 from forebay.cli.words import count, length
 from forebay.core.instant import Instant
+from forebay.core.job import State
 from forebay.core.limits import BLOCKED_MOST, INSTANT_MOST
 from forebay.core.names import is_reserved
 from forebay.core.words import SECOND, iso, many, span
-from forebay.store.protocol import Backlog, Store
+from forebay.serve.security.redact import redact_job
+from forebay.store.protocol import Backlog, Query, Store
 
 _HEADS = "queue waiting ready running done dead cancelled oldest parked".split()
 _TOP_HEADS = "queue depth net/s ready running waiting oldest parked done/s dead dead/s".split()
@@ -135,6 +138,11 @@ def _top_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--rows", type=count, default=30, metavar="N", help="at most so many queues (default: 30)")
 
 
+_RUNNING_MOST: Final = 500
+_PROGRESS_MOST: Final = 10
+"""Running jobs that are looked at, and those of them that are shown with their progress."""
+
+
 class Top:
     """Remembers the last look, so that the next one has rates."""
 
@@ -160,7 +168,22 @@ class Top:
         shown = busiest[: self._call.args.rows]
         rows = [_top_row(backlog, rates(backlog, before, now.at)) for backlog in shown]
         table = self._call.screen.table_lines(_TOP_HEADS, rows, " ".join(_TOP_HEADS[1:])) if rows else []
-        return list(chain([head], table, _warnings(self._call.screen, shown, now.at)))
+        return list(chain([head], table, _warnings(self._call.screen, shown, now.at), self._progress(now.at)))
+
+    def _progress(self, now: Instant) -> list[str]:
+        """Running jobs that say how far they are, those that run longest first."""
+        queues = self._call.args.queues
+        running = self._store.browse(Query(state=State.RUNNING), 0, _RUNNING_MOST).jobs
+        ids = [job.id for job in running if not queues or job.queue in queues]
+        jobs = [redact_job(job) for job in self._store.get(ids) if job is not None and job.progress is not None]
+        jobs.sort(key=lambda job: (job.claimed_at or 0, job.id))
+        rows = [
+            (job.id, job.queue, job.kind, span(now - (job.claimed_at or now)), progress_words(job.progress))
+            for job in jobs[:_PROGRESS_MOST]
+            if job.progress is not None
+        ]
+        heads = ("job", "queue", "kind", "for", "progress")
+        return ["", *self._call.screen.table_lines(heads, rows, "job for")] if rows else []
 
     def _emit(self, backlog: Backlog, before: Look | None, at: Instant) -> None:
         found = rates(backlog, before, at)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from forebay.core.job import Job
+from forebay.core.job import Job, Progress
 from forebay.core.outcome import Failure
 from forebay.core.schedule import Schedule
 from forebay.core.words import SECOND, iso
@@ -36,7 +36,12 @@ def job_json(job: Job) -> dict[str, Any]:
         "errors": [failure_json(failure) for failure in job.errors],
         "result": job.result,
         "home": job.home,
+        "progress": None if job.progress is None else progress_json(job.progress),
     }
+
+
+def progress_json(progress: Progress) -> dict[str, Any]:
+    return {"portion": progress.portion, "note": progress.note, "at": iso(progress.at)}
 
 
 def failure_json(failure: Failure) -> dict[str, Any]:

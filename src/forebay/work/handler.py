@@ -78,6 +78,10 @@ class Handler(Struct, frozen=True):
         except Exception:
             return ()
 
+    def redact(self, text: str, body: bytes) -> str:
+        """A text about a job with this payload, without what looks like a secret."""
+        return rules().text(text, self.secrets(body))
+
     def _described(self, error: BaseException, body: bytes) -> Failure:
         return describe(error, self.secrets(body))
 

@@ -12,13 +12,15 @@ import signal
 import struct
 import subprocess
 import sys
-from contextlib import suppress
-from threading import Lock, Thread
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from threading import Event, Lock, Thread
 from typing import Any, BinaryIO, Final
 
 import msgspec
 
 from forebay.core.instant import Span
+from forebay.core.job import Progress
 from forebay.core.lease import Lease
 from forebay.core.outcome import Dropped, Failed, Failure, Outcome, Snoozed, Succeeded
 from forebay.tracing import spans
@@ -32,10 +34,11 @@ from forebay.work.run import Run
 
 CRASHED: Final = "forebay.Crashed"
 _LENGTH: Final = struct.Struct("<I")
+_TELL_EVERY: Final = 0.25
 _PIPES: Final = "FOREBAY_CHILD_PIPES"
 
 
-class _Reply(msgspec.Struct, array_like=True):
+class _Reply(msgspec.Struct, array_like=True, tag=True):
     """An outcome on its way back."""
 
     word: str
@@ -55,6 +58,21 @@ class _Reply(msgspec.Struct, array_like=True):
                 return Failed(error or Failure(CRASHED, "the child gave no reason"))
 
 
+class _Said(msgspec.Struct, array_like=True, tag=True):
+    """What a handler says of its progress, on its way."""
+
+    portion: float
+    note: str
+
+
+_decoder: Final = msgspec.msgpack.Decoder(_Reply | _Said)
+
+
+def _decode(body: bytes) -> _Reply | Progress:
+    told = _decoder.decode(body)
+    return Progress(told.portion, told.note) if isinstance(told, _Said) else told
+
+
 class Child:
     """One warm process. `run` blocks the calling thread; `kill` may come from any other."""
 
@@ -68,7 +86,10 @@ class Child:
         try:
             lease = run.lease
             _send(self._out, msgspec.msgpack.encode(Lease(lease.job, lease.owner, lease.until)))
-            return msgspec.msgpack.decode(_receive(self._in), type=_Reply).outcome(run.handler.keep_for)
+            while isinstance(told := _decode(_receive(self._in)), Progress):
+                if run.context is not None:
+                    run.context.reported = told
+            return told.outcome(run.handler.keep_for)
         except (OSError, EOFError, msgspec.DecodeError):
             code = process.wait()
             self._forget()
@@ -127,7 +148,11 @@ def _serve(target: str) -> None:
                 lease = msgspec.msgpack.decode(_receive(in_), type=Lease)
             except EOFError:
                 return
-            _send(out, msgspec.msgpack.encode(_run_here(app, lease)))
+            context = Context(lease, None, lambda: app.store, app.registry[lease.job.kind])
+            takes_context = app.registry[lease.job.kind].signature.context_name is not None
+            with _telling(context, out) if takes_context else nullcontext():
+                reply = _run_here(app, context)
+            _send(out, msgspec.msgpack.encode(reply))
 
 
 def _die_with_parent(life_line: int) -> None:
@@ -135,7 +160,30 @@ def _die_with_parent(life_line: int) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def _run_here(app: Any, lease: Lease) -> _Reply:
+@contextmanager
+def _telling(context: Context, out: BinaryIO) -> Iterator[None]:
+    """While the handler runs, what it last said of its progress goes to the parent, a few times a second."""
+    over = Event()
+
+    def tell() -> None:
+        told: Progress | None = None
+        while not over.wait(_TELL_EVERY):
+            said = context.reported
+            if said is not None and said is not told:
+                told = said
+                _send(out, msgspec.msgpack.encode(_Said(said.portion, said.note)))
+
+    teller = Thread(target=tell, name="forebay-progress", daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        over.set()
+        teller.join()
+
+
+def _run_here(app: Any, context: Context) -> _Reply:
+    lease = context.lease
     handler: Handler = app.registry[lease.job.kind]
     if (traces := spans()) is not None:
         handler = traced(handler, lease.job, traces)
@@ -143,7 +191,7 @@ def _run_here(app: Any, lease: Lease) -> _Reply:
     try:
         arguments = handler.signature.unpack(lease.job.body)
         if handler.signature.context_name is not None:
-            arguments[handler.signature.context_name] = Context(lease, None, lambda: app.store, handler)
+            arguments[handler.signature.context_name] = context
         value = handler.function(**arguments)
         if inspect.isawaitable(value):
             value = asyncio.run(_awaited(value))

@@ -20,7 +20,7 @@ from forebay.core.lease import Fence, Lease, Settlement
 from forebay.core.outcome import Ack, Failed, Outcome, Release, Succeeded, Unhandled, Verdict, Withdrawn
 from forebay.core.policy import Routing
 from forebay.core.presence import MAX_UNHANDLED
-from forebay.store.protocol import Store
+from forebay.store.protocol import ProgressReport, Store
 from forebay.tracing import spans
 from forebay.work.handler import DONE, Handler, traced
 from forebay.work.isolate import Child
@@ -184,10 +184,10 @@ class Pool:
                 if run is not None and run.lease_ends < lease_ends:
                     run.lease_ends = lease_ends
 
-    def contexts(self) -> list[tuple[Lease, float, str]]:
-        """What runs, how far it says it is, and what it notes."""
-        runs = [(run.lease, run.context) for run in self._under_way()]
-        return [(lease, told.portion if told else 0.0, told.note if told else "") for lease, told in runs]
+    def progress(self) -> list[ProgressReport]:
+        """What runs and says how far it is."""
+        runs = [(run, run.context) for run in self._under_way()]
+        return [(run.fence, said) for run, told in runs if told is not None and (said := told.reported) is not None]
 
     def lag(self, patience: float) -> float:
         """Seconds that the loop takes to answer, at most `patience`; 0 where no handler needs one."""

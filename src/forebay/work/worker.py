@@ -34,6 +34,7 @@ from forebay.work.job_log import JobLog
 from forebay.work.log_setup import configure_logging
 from forebay.work.options import Options
 from forebay.work.pool import Pool
+from forebay.work.progress_reporter import ProgressReporter
 from forebay.work.reaper import Promoter, Reaper
 from forebay.work.recovery import Recovery
 from forebay.work.renewer import Renewer
@@ -147,6 +148,7 @@ class Worker:
         self.ticker = Ticker(store)
         self.announcer = Announcer(store, self.pool, options, self.owner, app.registry)
         tending: list[Role] = [self.pool, self.renewer, self.reaper, self.promoter, self.ticker]
+        tending.append(ProgressReporter(store, self.pool))
         if directory is not None:
             tending.append(Recovery(store, routings, directory, self.owner, job_log))
         self._claiming = Beat(self.claimer, voice)

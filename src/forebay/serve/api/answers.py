@@ -41,6 +41,14 @@ class FailureView(Struct, frozen=True):
     trace: str
 
 
+class ProgressView(Struct, frozen=True):
+    """How far a running job says it is: `portion` from 0 to 1, a note, and when it was reported."""
+
+    portion: float
+    note: str
+    at: datetime
+
+
 class JobView(Struct, frozen=True):
     """One job as it was at that moment; `delivery` counts hand-outs and only ever grows.
 
@@ -72,6 +80,7 @@ class JobView(Struct, frozen=True):
     errors: list[FailureView]
     result: Raw
     home: str | None = None
+    progress: ProgressView | None = None
 
 
 class JobPage(Struct, frozen=True):
@@ -133,6 +142,18 @@ class ExtendedView(Struct, frozen=True):
 
 class ExtendedAll(Struct, frozen=True):
     leases: list[ExtendedView]
+
+
+class ReportedView(Struct, frozen=True):
+    """stale: the job is in other hands. `cancel_requested`: somebody wants it to stop."""
+
+    job_id: int
+    answer: Literal["applied", "stale"]
+    cancel_requested: bool = False
+
+
+class ReportedAll(Struct, frozen=True):
+    reports: list[ReportedView]
 
 
 class Requeued(Struct, frozen=True):
@@ -419,6 +440,7 @@ def moment(instant: Instant | None) -> datetime | None:
 
 
 def job_view(job: Job, payload: Raw, result: Raw, errors: list[FailureView], meta: dict[str, str] | None) -> JobView:
+    said = job.progress
     return JobView(
         job.id,
         job.queue,
@@ -445,6 +467,7 @@ def job_view(job: Job, payload: Raw, result: Raw, errors: list[FailureView], met
         errors,
         result,
         job.home,
+        None if said is None else ProgressView(said.portion, said.note, to_datetime(said.at)),
     )
 
 

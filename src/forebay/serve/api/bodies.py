@@ -18,6 +18,7 @@ from forebay.core.limits import (
     ERROR_MESSAGE_LENGTH,
     ERROR_TRACE_LENGTH,
     LEASE_MOST,
+    MAX_NOTE,
     PRIORITY_MOST,
     SLOTS_MOST,
     SPAN_MOST,
@@ -129,6 +130,18 @@ class Settlements(Struct, frozen=True, forbid_unknown_fields=True):
 class Extend(Struct, frozen=True, forbid_unknown_fields=True):
     leases: Annotated[list[str], Meta(min_length=1, max_length=BATCH_MOST)]
     lease: LeaseSeconds = 30.0
+
+
+class Report(Struct, frozen=True, forbid_unknown_fields=True):
+    """How far one job is: `portion` from 0 to 1, and a few words."""
+
+    lease: str
+    portion: Annotated[float, Meta(ge=0, le=1)]
+    note: Annotated[str, Meta(max_length=MAX_NOTE)] = ""
+
+
+class Reports(Struct, frozen=True, forbid_unknown_fields=True):
+    reports: Annotated[list[Report], Meta(min_length=1, max_length=BATCH_MOST)]
 
 
 class Redrive(Struct, frozen=True, forbid_unknown_fields=True):

@@ -3,6 +3,7 @@
     POST /claim    jobs, at once or as soon as there are any (long poll); each with the text of its lease
     POST /settle   what became of them; the server decides between retry and dead letter by the queue's rules
     POST /extend   more time, and whether somebody wants a job to stop
+    POST /progress how far they are, and the same
 
 The server keeps nothing between these calls (`serve.leases`): they may go to different servers, before and after a
 restart. A reply that was lost is no harm: settle again, and what was applied is applied again.
@@ -21,19 +22,28 @@ from msgspec.structs import replace
 from forebay.core.decide import decide
 from forebay.core.errors import Invalid
 from forebay.core.instant import to_datetime
-from forebay.core.job import Job
+from forebay.core.job import Job, Progress
 from forebay.core.lease import Lease, Settled
 from forebay.core.outcome import Dropped, Failed, Outcome, Verdict
 from forebay.serve.actor import Actor, Role
-from forebay.serve.api.answers import ExtendedAll, ExtendedView, Leases, LeaseView, SettledAll, SettledView
-from forebay.serve.api.bodies import Claim, Extend, Settle, Settlements, length_of
+from forebay.serve.api.answers import (
+    ExtendedAll,
+    ExtendedView,
+    Leases,
+    LeaseView,
+    ReportedAll,
+    ReportedView,
+    SettledAll,
+    SettledView,
+)
+from forebay.serve.api.bodies import Claim, Extend, Reports, Settle, Settlements, length_of
 from forebay.serve.api.describe import described
 from forebay.serve.api.exchange import Answer, body_of, gone, must_rule, picture, rules
 from forebay.serve.ground import Ground
 from forebay.serve.leases import Proof, outcome_of, words_of
 from forebay.serve.problems import Problem, absent
 from forebay.serve.security.door import need
-from forebay.serve.security.redact import redact_failure, secrets_of
+from forebay.serve.security.redact import redact_failure, redact_note, secrets_of
 from forebay.store.protocol import Want
 
 router = APIRouter(tags=["work"])
@@ -41,9 +51,11 @@ router = APIRouter(tags=["work"])
 _claim: Final = msgspec.json.Decoder(Claim)
 _settle: Final = msgspec.json.Decoder(Settlements)
 _extend: Final = msgspec.json.Decoder(Extend)
+_reports: Final = msgspec.json.Decoder(Reports)
 _NOTHING: Final = Answer(Leases([]))
 _LEASE: Final = "q83vEjRW…"
 _CLAIMED: Final = {"wants": [{"queue": "mail", "count": 10}], "owner": "worker-1", "lease": 30, "wait": 20}
+_REPORTED: Final = {"reports": [{"lease": _LEASE, "portion": 0.4, "note": "page 40 of 100"}]}
 _SETTLED: Final = {
     "settlements": [
         {"lease": _LEASE, "outcome": "ack"},
@@ -172,3 +184,24 @@ def _extended(ground: Ground, proofs: Sequence[Proof], seconds: float) -> dict[t
     """Only what is held now is asked for; a job's picture is the one of this moment."""
     held = [lease for lease in _leases(ground, proofs) if lease.until]
     return {lease.fence: lease for lease in ground.store.extend(held, length_of(seconds))}
+
+
+@router.post("/progress", **described(ReportedAll, body=Reports, sent=_REPORTED, problems=(404,)))
+async def report(request: Request, actor: Annotated[Actor, need(Role.WORKER)]) -> Response:
+    """How far running jobs are, for people to see; once a second is enough. A lease of another key refuses them all."""
+    ground: Ground = request.app.state.ground
+    said = (await body_of(request, _reports, ground.settings.body_most)).reports
+    proofs = _must_hold(ground, actor, [each.lease for each in said], "reports[{}].lease")
+    leases = await ground.call(_leases, ground, proofs)
+    reports = [
+        (lease.fence, Progress(each.portion, redact_note(each.note, lease.job)))
+        for each, lease in zip(said, leases, strict=True)
+    ]
+    answers = await ground.call(ground.store.report_progress, reports)
+    return Answer(ReportedAll([_reported_view(*each) for each in zip(leases, answers, strict=True)]))
+
+
+def _reported_view(lease: Lease, answer: Settled) -> ReportedView:
+    if answer is Settled.STALE:
+        return ReportedView(lease.job.id, "stale")
+    return ReportedView(lease.job.id, "applied", lease.job.cancel_requested)

@@ -40,7 +40,13 @@ def redact_job(job: Job) -> Job:
         key=None if job.key is None else rule.text(job.key, known),
         subject=None if job.subject is None else rule.text(job.subject, known),
         errors=tuple(redact_failure(error, known) for error in job.errors),
+        progress=None if job.progress is None else replace(job.progress, note=rule.text(job.progress.note, known)),
     )
+
+
+def redact_note(note: str, job: Job) -> str:
+    """What a worker says of its progress, as it is kept."""
+    return rules().text(note, secrets_of(job)) if note else ""
 
 
 def redact_errors(job: Job) -> tuple[Failure, ...]:
