@@ -5,31 +5,29 @@ five axes, written as a `QueueSpec`. The same contract (`forebay.store.protocol`
 `open_store` knows. `JobQueue` is the smallest way in: an in-process queue with visibility timeouts.
 """
 
-from typing import TYPE_CHECKING
-
-from forebay.core.decide import decide
-from forebay.core.errors import (
-    ForebayError,
-    Invalid,
-    JobCancelled,
-    JobFailed,
-    JobGone,
-    KeyConflict,
-    LeaseLost,
-    QueueFull,
-    ResultPending,
-)
-from forebay.core.job import Draft, Job, State
-from forebay.core.lease import Lease, Settled
-from forebay.core.named import NAMED
-from forebay.core.spec import QueueSpec
-from forebay.queue import JobQueue
-from forebay.store.open import open_store
-from forebay.store.protocol import Receipt, Store, Want
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from forebay.client import Forebay
     from forebay.core.breaker import Breaker
+    from forebay.core.decide import decide
+    from forebay.core.errors import (
+        ForebayError,
+        Invalid,
+        JobCancelled,
+        JobFailed,
+        JobGone,
+        KeyConflict,
+        LeaseLost,
+        QueueFull,
+        ResultPending,
+    )
+    from forebay.core.job import Draft, Job, State
+    from forebay.core.lease import Lease, Settled
+    from forebay.core.named import NAMED
+    from forebay.core.spec import QueueSpec
+    from forebay.queue import JobQueue
+    from forebay.store.open import open_store
+    from forebay.store.protocol import Receipt, Store, Want
     from forebay.work.context import Context
     from forebay.work.errors import Drop, Snooze
 
@@ -65,7 +63,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """What belongs to applications is imported when it is first used: a queue in memory should not pay for it."""
+    """Names are imported when they are first used: the command line has to heed signals before that has taken its time.
+
+    What belongs to applications comes alone: a queue in memory should not pay for it.
+    """
     if name == "Forebay":
         from forebay import client
 
@@ -82,4 +83,9 @@ def __getattr__(name: str) -> object:
         from forebay.work import errors
 
         return errors.Drop if name == "Drop" else errors.Snooze
+    if name in __all__:
+        from forebay import public
+
+        value = globals()[name] = vars(public)[name]
+        return value
     raise AttributeError(f"module 'forebay' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""The guards of the log about jobs, and how each is broken."""
+"""The guards of what a user meets first (logs, unknown kinds, start-up), and how each is broken."""
 
 from tests.mutants.guards import Mutant
 
@@ -72,5 +72,26 @@ JOB_LOG_MUTANTS = [
         "if len(self._unhandled) < MAX_UNHANDLED or (job.queue, job.kind) in self._unhandled:",
         "if True:",
         ("tests/unit/test_pool.py", "-k", "within_bounds"),
+    ),
+    Mutant(
+        "a signal during start-up kills",
+        "src/forebay/__main__.py",
+        "            signal.signal(number, _leave)\n",
+        "            pass\n",
+        ("tests/process/test_startup.py", "-k", "as_soon_as"),
+    ),
+    Mutant(
+        "a worker on a full disk ends like any other",
+        "src/forebay/work/worker.py",
+        "        return CANNOT_START\n",
+        "        return 1\n",
+        ("tests/process/test_startup.py", "-k", "starts_a_worker_again", "--timeout", "60"),
+    ),
+    Mutant(
+        "dev names the default store",
+        "src/forebay/cli/serve.py",
+        "call.url if app is None else app.url",
+        "call.url",
+        ("tests/process/test_cli.py", "-k", "names_the_store"),
     ),
 ]

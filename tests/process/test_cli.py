@@ -205,3 +205,13 @@ def test_a_reader_that_goes_away_is_no_traceback(place: Path) -> None:
     assert listing.wait(PATIENCE) == 141
     assert listing.stderr.read() == b""
     listing.stderr.close()
+
+
+def test_dev_names_the_store_of_the_app_for_its_server_too(place: Path) -> None:
+    (place / "app.py").write_text(APP.replace("Forebay()", 'Forebay("sqlite:///its-own.db")'))
+    with running(place, "dev", "app:fb", "--port", "0"):
+        until(place, lambda: b"dashboard" in (place / "said").read_bytes(), "the server")
+        until(place, lambda: b"queues" in (place / "said").read_bytes(), "the worker")
+    stores = [line.split()[1] for line in (place / "said").read_text().splitlines() if line.startswith("store")]
+    assert stores == ["sqlite:///its-own.db"] * 2
+    assert not (place / "forebay.db").exists()

@@ -72,11 +72,17 @@ def roots(modules: set[str]) -> set[str]:
 
 
 def test_the_import_is_light() -> None:
-    modules, distributions = loaded_by("import forebay")
+    modules, distributions = loaded_by("from forebay import JobQueue")
     assert "forebay.queue" in modules
     assert roots(modules) & HEAVY == set()
     assert distributions <= LIGHT
     assert not any(module.startswith(("forebay.store.memory", "forebay.testing")) for module in modules)
+
+
+def test_the_package_alone_loads_nothing_so_that_a_command_heeds_signals_early() -> None:
+    modules, _ = loaded_by("import forebay")
+    assert {module for module in modules if module.startswith("forebay")} == {"forebay"}
+    assert "msgspec" not in modules
 
 
 def test_a_queue_in_memory_needs_no_more() -> None:
@@ -111,4 +117,4 @@ def test_public_names_exist_are_sorted_and_are_all_there_is() -> None:
         if isinstance(node, ast.ImportFrom) and node.module != "typing" and node.col_offset <= len("    ")
         for alias in node.names
     }
-    assert imported - {"breaker", "client", "context", "errors"} == set(forebay.__all__)
+    assert imported - {"breaker", "client", "context", "errors", "public"} == set(forebay.__all__)

@@ -44,7 +44,8 @@ FACADE = [*CONTRACT, "forebay.store.open"]
 
 # Room: the rooms it may import besides itself. The first row that matches counts.
 ROOMS = {
-    "forebay": [*FACADE, "forebay.client", "forebay.queue", "forebay.work"],
+    "forebay": [*FACADE, "forebay.client", "forebay.public", "forebay.queue", "forebay.work"],
+    "forebay.public": [*FACADE, "forebay.queue"],
     "forebay.__main__": ["forebay.cli"],
     "forebay.bench": CONTRACT,
     "forebay.cli": ["forebay", "forebay.*"],

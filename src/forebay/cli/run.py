@@ -62,7 +62,7 @@ def _worker_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--on-spark", metavar="MASTER", help="run workers as tasks of Spark until the queues are empty")
     parser.add_argument("--tasks", type=count, metavar="N", help="so many workers on Spark (default: one a core)")
     parser.add_argument("--for", type=length, dest="limit", metavar="LENGTH", help="so long on Spark (default: 1h)")
-    parser.add_argument("--tied", action="store_true", help=SUPPRESS)
+    parser.add_argument("--tied", type=int, metavar="PID", help=SUPPRESS)
 
 
 def _options(args: Any, app: Forebay) -> Options:
@@ -111,7 +111,7 @@ def _worker(call: Call) -> int:
         return _on_spark(call, app, options)
     configure_logging()
     if call.args.tied:
-        watch_parent()
+        watch_parent(call.args.tied)
     code = _work(call.args.app, app, options, None if able.processes == "one" else processes)
     app.close()
     sys.stdout.flush()
@@ -158,9 +158,8 @@ def _on_spark(call: Call, app: Forebay, options: Options) -> int:
     return OK if all(shift.empty for shift in shifts) else FAILED
 
 
-def watch_parent() -> None:
-    """Drain when the process that started this one is gone."""
-    parent = os.getppid()
+def watch_parent(parent: int) -> None:
+    """Drain when the process that started this one is gone, also if it went before this one asked."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -202,7 +201,7 @@ def _dev(call: Call) -> int:
     args = call.args
     os.environ.setdefault(FORMAT, "console")
     use_log_format(args)
-    words = [args.app, "--processes", str(args.processes), "--drain-timeout", "5", "--tied"]
+    words = [args.app, "--processes", str(args.processes), "--drain-timeout", "5", "--tied", str(os.getpid())]
     for flag, value in {
         "--queues": args.queues,
         "--concurrency": args.concurrency,

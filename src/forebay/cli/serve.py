@@ -56,7 +56,7 @@ def _arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--lake", metavar="DIR", help="where the dashboard finds the audit's verdict")
     parser.add_argument("--one-time", action="store_true", help="print a link that opens the dashboard, once")
     log_format_argument(parser)
-    parser.add_argument("--tied", action="store_true", help=SUPPRESS)
+    parser.add_argument("--tied", type=int, metavar="PID", help=SUPPRESS)
 
 
 def _settings(args: Any) -> Any:
@@ -133,7 +133,7 @@ def _serve(call: Call) -> int:
         warnings = check_bind(args.host, tls=settings.tls, ways_in=known, insecure=args.insecure_plain_http)
         served = create_app(store, settings, door=door, registry=None if app is None else app.registry)
         if args.tied:
-            watch_parent()
+            watch_parent(args.tied)
 
         def ready(url: str) -> None:
             for warning in warnings:
@@ -192,7 +192,8 @@ class Beside:
     """
 
     def __init__(self, target: str, store: str | None, port: int) -> None:
-        words = ["--app", target, "--port", str(port), "--one-time", "--tied", "--drain-timeout", "1"]
+        words = ["--app", target, "--port", str(port), "--one-time", "--drain-timeout", "1"]
+        words += ["--tied", str(os.getpid())]
         words += [] if store is None else ["--store", store]
         self._command = [sys.executable, "-m", "forebay", "serve", *words]
         self._child: subprocess.Popen[bytes] | None = None

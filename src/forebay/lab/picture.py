@@ -69,6 +69,7 @@ def served(url: str) -> Iterator[str]:
         "--one-time",
         "--no-tend",
         "--tied",
+        str(os.getpid()),
     ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL) as server:
         late = Timer(_START_SECONDS, server.kill)

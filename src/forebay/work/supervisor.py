@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from forebay.core.lease import Fence
-from forebay.work.exit_status import describe_exit
+from forebay.work.exit_status import CANNOT_START, describe_exit
 from forebay.work.job_log import JobLog
 from forebay.work.options import Options
 from forebay.work.recovery import take_back
@@ -108,11 +108,12 @@ class Supervisor:
         """A child died: give back what it held, and plan the next one."""
         assert place.process is not None
         self.deaths += 1
-        _log.warning("worker %s %s", place.owner, describe_exit(code))
         self._close_pipe(place)
-        young = monotonic() - place.started_at < _YOUNG
+        young = code == CANNOT_START or monotonic() - place.started_at < _YOUNG
         place.pause = min(_PAUSE_MOST, place.pause * 2) if young else _PAUSE_FIRST
         place.start_at = monotonic() + (place.pause if young else 0.0)
+        again = f"in {place.pause:.1f} s" if young else "at once"
+        _log.warning("worker %s %s; another one starts %s", place.owner, describe_exit(code), again)
         place.process = None
         if self._take_back(place.owner, self._begun(place.owner), code):
             self._departed.append((monotonic() + _LOOK_AGAIN, place.owner))

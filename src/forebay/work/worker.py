@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
-from forebay.core.errors import StoreFailed
+from forebay.core.errors import ForebayError, StoreFailed
 from forebay.core.policy import Routing
 from forebay.core.spec import QueueSpec
 from forebay.store.protocol import Exchanging, Store
@@ -29,6 +29,7 @@ from forebay.work.app import find_app
 from forebay.work.cancel_listener import CancelListener
 from forebay.work.claimer import Claimer
 from forebay.work.courier import Courier
+from forebay.work.exit_status import CANNOT_START
 from forebay.work.handler import Handler
 from forebay.work.job_log import JobLog
 from forebay.work.log_setup import configure_logging
@@ -60,6 +61,7 @@ _FLUSH_MOST: Final = 10.0
 _CLAIM_MOST: Final = 2.0
 _LOST_SECONDS: Final = 60.0
 _OPEN_EVERY: Final = 1.0
+_ON_DISK: Final = ("sqlite:", "memory:")
 _WINDOWS: Final = 64
 """Ports that the processes of one supervisor may share among them."""
 
@@ -273,24 +275,33 @@ class Worker:
 
 
 def wait_for_store(app: App) -> bool:
-    """Whether the store is there by now; False: the supervisor is gone, and nobody needs it any more."""
+    """Whether the store is there by now; False: the supervisor is gone, and nobody needs it any more.
+
+    A server may come back. A file that cannot be opened, on a full disk above all, is an error at once.
+    """
     voice = Voice()
     while True:
         try:
             app.store.now()
             return True
         except StoreFailed as error:
+            if app.url.startswith(_ON_DISK):
+                raise
             voice.warn("store", error)
         if select.select([0], [], [], _OPEN_EVERY)[0] and not os.read(0, 1):
             return False
 
 
 def main(target: str, options: Options, owner: str) -> int:
-    """A supervised process: waits for a store that is away, drains when its supervisor is gone."""
+    """A supervised process: waits for a server that is away, drains when its supervisor is gone."""
     app = find_app(target)
     configure_logging()
-    if not wait_for_store(app):
-        return 0
+    try:
+        if not wait_for_store(app):
+            return 0
+    except (ForebayError, OSError) as error:
+        _log.error("worker %s cannot start: %s", owner, error)
+        return CANNOT_START
     worker = Worker(app, options, target=target, owner=owner, supervised=True)
 
     def watch_parent() -> None:
