@@ -28,6 +28,13 @@ class Mutant:
 
 MUTANTS = [
     Mutant(
+        "a promotion lets any number expire, in SQLite",
+        "src/forebay/store/sqlite/claims.py",
+        "ready, _ = tend(turn, limit, limit)",
+        "ready, _ = tend(turn, limit)",
+        ("tests/stores/test_conformance.py", "-k", "sqlite-timing"),
+    ),
+    Mutant(
         "what expires or is kept goes at the next second",
         f"{MEMORY}/index.py",
         "_GRAIN = 10_000\n",

@@ -19,6 +19,13 @@ SHARES = "tests/stores/test_postgres_shares.py"
 
 POSTGRES_MUTANTS = [
     Mutant(
+        "a promotion lets any number expire, in Postgres",
+        "src/forebay/store/postgres/claims.py",
+        "ready = tend(turn, limit, limit)",
+        "ready = tend(turn, limit)",
+        ("tests/stores/test_conformance.py", "-k", "postgres-timing-a_promotion"),
+    ),
+    Mutant(
         "postgres: a job taken back loses its rank",
         FUNCTIONS,
         "SELECT CASE WHEN keep_rank THEN forebay.rank_back",

@@ -237,7 +237,8 @@ class Store(Log, Protocol):
         """waiting → ready, where due and every gate is open. `claim` does this for what it hands out.
 
         Nobody becomes ready at a rate before a claim wants him. What outlived its time goes here too: jobs that were
-        kept or expired, dead letters beyond their rule, entries that left the window of their log.
+        kept or expired, dead letters beyond their rule, entries that left the window of their log. `limit` bounds each
+        of these.
         """
 
     def claim(self, wants: Sequence[Want], owner: str, lease_for: timedelta) -> list[Lease]:

@@ -200,7 +200,8 @@ class Claims(Intake):
         self, wants: Sequence[Want], classed: bool, holder: Holder, span: Span, turn: Turn
     ) -> tuple[int, Deal, Rows]:
         """The same, once what fell due was looked after and who starts was let in; in one transaction with that."""
-        _look_after(turn, BATCH_MOST)
+        take_inbox(turn)
+        tend(turn, BATCH_MOST)
         started = start(turn, wants)
         flag, deal = self._turns.deal(turn.fetch, self._at, wants, holder.id, started, classed=classed)
         if flag or not deal.asked:
@@ -376,12 +377,8 @@ def _flag(rows: Rows) -> int:
     return rows[0][0] if rows else 0
 
 
-def _look_after(turn: Turn, limit: int) -> int:
-    take_inbox(turn)
-    return tend(turn, limit)
-
-
 def _sweep(turn: Turn, limit: int) -> int:
-    ready = _look_after(turn, limit)
+    take_inbox(turn)
+    ready = tend(turn, limit, limit)
     sweep(turn, limit)
     return ready

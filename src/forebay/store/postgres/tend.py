@@ -26,7 +26,9 @@ TEND_LIMIT: Final = 256
 SETTLE_MEMORY: Final = 65_536
 _CALL_MEMORY: Final = 600_000_000
 _HOLDER_MEMORY: Final = 3 * 86_400_000_000
-_EXPIRE_ROUNDS: Final = 4
+EXPIRE_LIMIT: Final = 4 * BATCH_MOST
+"""How many that expired a verb looks after in passing."""
+
 _STIRS: Final = "SELECT forebay.stirs(%s)"
 _LET_START: Final = "SELECT forebay.let_start(%s, %s, %s, %s, 64)"
 _START_BY_TURNS: Final = "SELECT forebay.start_by_turns(%s, %s, %s, %s, %s)"
@@ -46,11 +48,11 @@ _SWEEP_HOLDERS: Final = statement("sweep_holders")
 _DROP_REPORTS: Final = statement("drop_reports")
 
 
-def tend(turn: Turn, limit: int = TEND_LIMIT) -> int:
-    """How many jobs became ready."""
+def tend(turn: Turn, limit: int = TEND_LIMIT, expiring: int = EXPIRE_LIMIT) -> int:
+    """How many jobs became ready; `expiring`: of those that expired so many die at most."""
     if not turn.gated and not turn.fetch(_STIRS, (turn.now,))[0][0]:
         return 0
-    expire(turn)
+    expire(turn, expiring)
     turn.write_gates()
     ready, queues = turn.fetch(_LET_IN, (turn.now, limit))[0]
     turn.news.update(queues)
@@ -96,13 +98,15 @@ def sweep_keys(turn: Turn, limit: int, *, by_state: bool = True) -> None:
         turn.execute(_DROP_KEYS, [list(column) for column in zip(*walked, strict=True)])
 
 
-def expire(turn: Turn) -> None:
+def expire(turn: Turn, limit: int) -> None:
     """Jobs that nobody claimed in time go to the dead letters."""
-    for _ in range(_EXPIRE_ROUNDS):
-        found = turn.fetch(_EXPIRED, (turn.now, BATCH_MOST))
+    while limit > 0:
+        some = min(limit, BATCH_MOST)
+        found = turn.fetch(_EXPIRED, (turn.now, some))
         bury(turn, found, OUT_OF_TIME, Change.EXPIRED)
-        if len(found) < BATCH_MOST:
+        if len(found) < some:
             return
+        limit -= some
 
 
 def forget(turn: Turn, finished: Sequence[Sequence[Any]], *, counted: bool = False) -> None:

@@ -65,7 +65,7 @@ class Claims(Intake):
 
 
 def _promote(turn: Turn, limit: int) -> Promotion:
-    ready, _ = tend(turn, limit)
+    ready, _ = tend(turn, limit, limit)
     sweep_keys(turn, limit)
     sweep_rates(turn, limit)
     turn.trim_ledger(limit)

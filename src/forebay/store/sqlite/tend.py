@@ -20,7 +20,9 @@ from forebay.store.sqlite.turn import Turn
 TEND_LIMIT: Final = 256
 """How much of what fell due a verb looks after in passing."""
 
-_EXPIRE_ROUNDS: Final = 4
+EXPIRE_LIMIT: Final = 4 * BATCH_MOST
+"""How many that expired a verb looks after in passing: a claim waits for them, so they are more."""
+
 TRIES: Final = 64
 """How many that a rate lets in, and another gate does not, a claim looks at in passing."""
 
@@ -38,13 +40,13 @@ _KEYS_BY_STATE: Final = statement("keys_by_state")
 _DROP_KEY: Final = statement("drop_key")
 
 
-def tend(turn: Turn, limit: int = TEND_LIMIT) -> tuple[int, bool]:
-    """How many became ready, and whether everything that expired is dead."""
+def tend(turn: Turn, limit: int = TEND_LIMIT, expiring: int = EXPIRE_LIMIT) -> tuple[int, bool]:
+    """How many became ready, and whether everything that expired is dead; `expiring`: so many of these at most."""
     now = turn.now
     due_at, expires_at, kept_until, opened, crowded, *rates = turn.connection.execute(_PULSE).fetchone()
     opens_at, starts = rates
     turn.paced = bool(starts) or (opens_at is not None and opens_at <= now)
-    through = expires_at is None or expires_at > now or expire(turn)
+    through = expires_at is None or expires_at > now or expire(turn, expiring)
     ready = tried = 0
     if due_at is not None and due_at <= now:
         ready, tried = _promote(turn, limit)
@@ -94,13 +96,15 @@ def readmit(turn: Turn, row: Row) -> None:
         turn.make_ready([row])
 
 
-def expire(turn: Turn) -> bool:
-    """Jobs that nobody claimed in time go to the dead letters; False: there are more than one call looks after."""
-    for _ in range(_EXPIRE_ROUNDS):
-        columns = turn.connection.execute(_EXPIRED, (turn.now, BATCH_MOST)).fetchall()
+def expire(turn: Turn, limit: int) -> bool:
+    """Jobs that nobody claimed in time go to the dead letters; False: there may be more than one call looks after."""
+    while limit > 0:
+        some = min(limit, BATCH_MOST)
+        columns = turn.connection.execute(_EXPIRED, (turn.now, some)).fetchall()
         bury(turn, columns, OUT_OF_TIME, Change.EXPIRED)
-        if len(columns) < BATCH_MOST:
+        if len(columns) < some:
             return True
+        limit -= some
     return False
 
 

@@ -7,8 +7,9 @@ from datetime import timedelta
 from forebay.core.errors import Closed
 from forebay.core.job import State
 from forebay.core.lease import Lease, Settled
+from forebay.core.ledger import Change
 from forebay.core.outcome import EXPIRED
-from forebay.core.policy import AtMost, Bounded, Until
+from forebay.core.policy import AtMost, Bounded, KeepFor, Until
 from forebay.store.protocol import CancelAnswer
 from forebay.testing.conformance.case import Need, case, case_if
 from forebay.testing.conformance.harness import SECOND, Harness
@@ -135,6 +136,31 @@ def claim_needs_no_promote(h: Harness) -> None:
     ids = h.enqueue(3, delay=h.short)
     h.advance(h.short)
     assert [lease.job.id for lease in h.claim(3)] == ids
+
+
+@case
+def a_promotion_moves_no_more_than_its_limit(h: Harness) -> None:
+    late = h.enqueue(5, expires_at=h.now() + h.short, delay=2 * h.short)
+    due = h.enqueue(5, queue="due", delay=h.short)
+    h.advance(h.short + SECOND // 50)
+    for number in range(1, 6):
+        assert h.store.promote(1).ready == 1
+        assert [job and job.state for job in h.store.get(due)].count(State.READY) == number
+        assert [job and job.state for job in h.store.get(late)].count(State.DEAD) == number
+    assert h.store.promote(1).ready == 0
+    assert h.claim() == []
+
+
+@case_if(Need.DURABLE)
+def a_promotion_forgets_no_more_than_its_limit(h: Harness) -> None:
+    h.spec(retention=KeepFor(h.brief))
+    h.enqueue(5)
+    h.drain(batch=5)
+    h.advance(h.short + SECOND // 50)
+    for number in range(1, 6):
+        h.store.promote(1)
+        spans = [span for entry in h.store.ledger(-1, 100) for span in entry.record.spans]
+        assert sum(span.n for span in spans if span.change == Change.PURGED) == number
 
 
 @case

@@ -1,6 +1,6 @@
 -- Promote: so many at most. How many became ready, and when the next one is due, or an empty text.
 local limit = tonumber(ARGV[3])
-local ready = tend(limit)
+local ready = tend(limit, limit)
 sweep_keys(limit)
 sweep_rates(limit)
 trim_ledger(read_rule(), limit)

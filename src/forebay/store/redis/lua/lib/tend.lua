@@ -2,7 +2,7 @@
 -- What is due is admitted first, by rank: a job that was taken back gets the slot that it gave back, a newcomer parks
 -- behind others. A job that expired is never handed out, however many there are: `expire` says whether it is through.
 
-local TEND_LIMIT, EXPIRE_ROUNDS, TRIES = 256, 4, 64
+local TEND_LIMIT, EXPIRE_LIMIT, TRIES = 256, 4000, 64
 local GAVE_WAY = { 'forebay.Shed', 'it gave way to newer work in a full queue', '' }
 local kept_until, dead, bury, forget_all, expire, readmit, open_gates, tend, tend_gates, sweep_keys, finish
 
@@ -69,15 +69,17 @@ local kept_until, dead, bury, forget_all, expire, readmit, open_gates, tend, ten
     remember(marks)
   end
 
-  function expire()
-    for _ = 1, EXPIRE_ROUNDS do
-      local late = call('ZRANGE', P .. 'expire', '-inf', now, 'BYSCORE', 'LIMIT', 0, BATCH)
+  function expire(limit)
+    while limit > 0 do
+      local some = min(limit, BATCH)
+      local late = call('ZRANGE', P .. 'expire', '-inf', now, 'BYSCORE', 'LIMIT', 0, some)
       for _, sid in ipairs(late) do
         bury(sid, fetch_one(sid), OUT_OF_TIME, 'expired')
       end
-      if #late < BATCH then
+      if #late < some then
         return true
       end
+      limit = limit - some
     end
     return false
   end
@@ -135,10 +137,10 @@ local kept_until, dead, bury, forget_all, expire, readmit, open_gates, tend, ten
     end
   end
 
-  -- How many became ready, and whether everything that expired is dead.
-  function tend(limit)
+  -- How many became ready, and whether everything that expired is dead; of these `expiring` at most die.
+  function tend(limit, expiring)
     local due, expires = first_score(P .. 'due'), first_score(P .. 'expire')
-    local through = not expires or expires > now or expire()
+    local through = not expires or expires > now or expire(expiring or EXPIRE_LIMIT)
     local ready, tried = 0, 0
     if due and due <= now then
       ready, tried = promote_due(limit)
