@@ -26,6 +26,7 @@ from forebay.testing.sim.rules_jobs import (
     one_redrive,
     slots,
 )
+from forebay.testing.sim.rules_order import taken_back_first
 from forebay.testing.sim.rules_turns import (
     drains,
     effects_once,
@@ -53,6 +54,7 @@ CHECKS: Final[dict[str, Callable[[Case], Iterator[str]]]] = {
     "I6 slots": slots,
     "I7 order per subject": subject_order,
     "I7 the latest wins": latest_wins,
+    "I7 taken back goes first": taken_back_first,
     "I10 drain": drains,
     "I10 verdicts are kept": verdicts_kept,
     "I11 one job a key": one_job_a_key,
