@@ -48,7 +48,7 @@ def site(store: Store, serve_on: Serving) -> Site:
     return serve_on(store)
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["memory", "sqlite", "postgres", "redis"])
 def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     """Every store has its own idea of a lease."""
     match request.param:
@@ -57,7 +57,7 @@ def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]
         case "sqlite":
             url = f"sqlite:///{tmp_path}/jobs.db"
         case _:
-            url = request.getfixturevalue("postgres_url")
+            url = request.getfixturevalue(f"{request.param}_url")
     store = open_store(url)
     store.put_spec(QueueSpec(name="mail", retention=KeepFor(days(1)), routing=Routing(2, Fixed(seconds(60)))))
     yield store

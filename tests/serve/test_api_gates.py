@@ -12,11 +12,12 @@ from forebay.serve.actor import Role
 from forebay.serve.security.acts import read_acts
 from forebay.store.open import open_store
 from tests.serve.site import Site
+from tests.serve.visitor import visitor
 
 
-@pytest.fixture
-def site() -> Iterator[Site]:
-    store = open_store("memory://")
+@pytest.fixture(params=["memory", "redis"])
+def site(request: pytest.FixtureRequest) -> Iterator[Site]:
+    store = open_store("memory://" if request.param == "memory" else request.getfixturevalue("redis_url"))
     store.put_spec(QueueSpec(name="own", eligibility=AtMost(1) & Rate(5, shared="api") & Until("mine")))
     store.put_spec(QueueSpec(name="own.b", eligibility=Until("ours") & Until("mine", per="tenant")))
     store.put_spec(QueueSpec(name="far", eligibility=AtMost(1, per="subject", shared="gpu") & Rate(5, shared="api")))
@@ -45,6 +46,13 @@ def test_gates_are_shown_page_by_page(site: Site) -> None:
     own = client.get("/gates", params={"queue": "own"}).json()["gates"]
     assert {gate["name"] for gate in own} <= {"cap/own", "rate/@api", "until/mine"}
     assert client.get("/gates", params={"queue": "nobody"}).json() == {"gates": [], "next": None}
+
+
+def test_the_page_of_a_queue_shows_its_gates(site: Site) -> None:
+    with visitor(site, Role.VIEWER) as viewer:
+        text = viewer.get("/ui/queues/own").text
+        assert "until/mine" in text
+        assert "cap/@gpu" not in text
 
 
 def test_a_number_is_given_and_taken_back_and_written_down(site: Site) -> None:
