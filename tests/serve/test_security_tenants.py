@@ -94,6 +94,17 @@ def test_lists_and_moves_hold_only_ones_own(tenants: tuple[Tenant, Tenant]) -> N
         assert acme.client.post(path).status_code == 404
 
 
+def test_a_purge_of_own_and_foreign_ids_is_refused_whole(site: Site, tenants: tuple[Tenant, Tenant]) -> None:
+    acme, umbrella = tenants
+    before = site.store.get([acme.dead, umbrella.dead])
+    for other in (umbrella.dead, umbrella.job, NEVER):
+        for ids in ([acme.dead, other], [other, acme.dead]):
+            refused = acme.client.post("/dlq/purge", json={"ids": ids})
+            assert same(refused, other) == same(acme.client.get(f"/jobs/{NEVER}"), NEVER)
+    assert site.store.get([acme.dead, umbrella.dead]) == before
+    assert acme.client.post("/dlq/purge", json={"ids": [acme.dead, acme.job]}).json()["ids"] == [acme.dead]
+
+
 def test_idempotency_keys_of_tenants_do_not_meet(tenants: tuple[Tenant, Tenant]) -> None:
     acme, umbrella = tenants
     answers = [

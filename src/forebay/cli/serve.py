@@ -19,7 +19,7 @@ from forebay.cli.command import Call, Command, log_format_argument, use_log_form
 from forebay.cli.exits import FAILED, USAGE, CommandFailed
 from forebay.cli.place import file_of, masked, opened
 from forebay.cli.target import load, opened_by
-from forebay.cli.words import length
+from forebay.cli.words import count, length
 from forebay.client import Forebay
 from forebay.core.errors import Invalid
 from forebay.store.open import open_store
@@ -53,6 +53,9 @@ def _arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--count-whole", action="store_true", help="counters of /metrics from the ledger's first record"
     )
+    parser.add_argument(
+        "--max-connections", type=count, metavar="N", help="connections at once (default: by its files)"
+    )
     parser.add_argument("--lake", metavar="DIR", help="where the dashboard finds the audit's verdict")
     parser.add_argument("--one-time", action="store_true", help="print a link that opens the dashboard, once")
     log_format_argument(parser)
@@ -75,6 +78,7 @@ def _settings(args: Any) -> Any:
         tend=not args.no_tend,
         count_whole=args.count_whole,
         lake=args.lake,
+        connections_most=args.max_connections,
         **drain,
     )
 

@@ -19,6 +19,8 @@ import uvicorn
 from fastapi import FastAPI
 
 from forebay.serve.ground import Ground
+from forebay.serve.security.connections import Connections, Refusal, connections_most
+from forebay.serve.security.door import unauthorized
 from forebay.serve.security.guarded import protocol
 from forebay.serve.settings import ServeSettings
 
@@ -37,12 +39,17 @@ class Server(uvicorn.Server):
     """One server; `ready` is told its address when it listens."""
 
     def __init__(self, app: FastAPI, settings: ServeSettings, ready: Callable[[str], None] | None = None) -> None:
+        self._ground: Ground = app.state.ground
+        self._scheme = "https" if settings.tls else "http"
+        door = self._ground.door
+        guarded = Connections(connections_most(settings.connections_most), dropped=door.limits.connection_dropped)
+        refusal = Refusal(door.may_be_good, unauthorized(), self._scheme)
         super().__init__(
             uvicorn.Config(
                 app,
                 host=settings.host,
                 port=settings.port,
-                http=protocol(settings.idle_seconds),
+                http=protocol(settings.idle_seconds, guarded, refusal),
                 ws="none",
                 lifespan="on",
                 log_config=None,
@@ -58,8 +65,6 @@ class Server(uvicorn.Server):
                 ssl_cert_reqs=ssl.CERT_NONE if settings.tls_client_ca is None else ssl.CERT_REQUIRED,
             )
         )
-        self._ground: Ground = app.state.ground
-        self._scheme = "https" if settings.tls else "http"
         self._ready = ready
         self._listener = listener(settings)
 

@@ -27,6 +27,7 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     tend           fire schedules, promote and take back expired leases here too, as every worker does
     count_whole    counters of /metrics begin with the first record of the ledger, not with this server
     lake           a directory that the dashboard reads the audit's verdict from
+    connections_most   at once;  None: as many as the process may have files open for
     insecure       the word that allows a bind beyond this machine without TLS
     """
 
@@ -52,6 +53,7 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     tls_key: str | None = None
     tls_client_ca: str | None = None
     insecure: bool = False
+    connections_most: int | None = None
 
     def __post_init__(self) -> None:
         for field, least, most in (
@@ -71,6 +73,10 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
             value = getattr(self, field)
             if type(value) not in (int, float) or not least <= value <= most:
                 raise Invalid(field, f"{value!r} is not in {least} … {most}", "choose one inside these bounds")
+        if self.connections_most is not None and not 64 <= self.connections_most <= 1_000_000:
+            raise Invalid(
+                "connections_most", f"{self.connections_most} is not in 64 … 1000000", "choose one inside them"
+            )
         if (self.tls_cert is None) != (self.tls_key is None):
             raise Invalid("TLS", "a certificate and its key come together", "give both, or none")
         if self.tls_client_ca is not None and self.tls_cert is None:

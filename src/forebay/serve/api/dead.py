@@ -194,8 +194,12 @@ async def purge(request: Request, actor: Annotated[Actor, need(Role.OPERATOR)]) 
 
 
 def _dead_of(ground: Ground, actor: Actor, ids: list[int]) -> list[int]:
-    """Those of these that are dead and within the actor's reach; of the others nothing is said."""
-    return [job.id for job in ground.store.get(ids) if job is not None and job.state is State.DEAD and sees(actor, job)]
+    """Those of these that are dead. One that is not there for this actor makes the whole call one about that job."""
+    jobs = ground.store.get(ids)
+    for job_id, job in zip(ids, jobs, strict=True):
+        if job is None or not sees(actor, job):
+            raise absent(f"job {job_id}")
+    return [job.id for job in jobs if job is not None and job.state is State.DEAD]
 
 
 @router.post("/dlq/redrive", **described(Redriven, example=_REDRIVEN, body=Redrive, sent=_SENT))

@@ -22,6 +22,7 @@ from forebay.serve.actor import Actor, Role
 from forebay.serve.problems import Problem
 from forebay.serve.security.certificates import PEER, Certificates
 from forebay.serve.security.following import KeyFollower
+from forebay.serve.security.guarded import RECOGNISE
 from forebay.serve.security.keys import Key, Keyring
 from forebay.serve.security.limits import Allowance, Limits
 from forebay.serve.security.sources import SOURCE
@@ -88,6 +89,14 @@ class Door:
             return None if actor is None else Pass(actor, actor.name)
         return None
 
+    def may_be_good(self, text: str) -> bool:
+        """Whether a text is one of our keys, or nobody can say now; one that is none is counted."""
+        if self.follower is not None and not self.follower.trusted:
+            return True
+        good = self.keyring.find(text, self.clock.now()) is not None
+        self.limits.refused["bad-key"] += not good
+        return good
+
     def seated(self, scope: Scope) -> Pass | None:
         """Whose session a page is asked for with. Only limits know it here: what a cookie opens is the page's word."""
         if self.sessions is None or not scope["path"].startswith("/ui/"):
@@ -129,6 +138,8 @@ class Doorkeeper:
         try:
             visit = scope[PASS] = await self._door.who(scope)
             counted = visit or self._door.seated(scope)
+            if counted is not None and (recognise := scope.get(RECOGNISE)) is not None:
+                recognise()
             caller, allowance = (counted.caller, counted.allowance) if counted else (ANYBODY, Allowance())
             with self._door.limits.turn(caller, allowance, waits(scope)):
                 await self._app(scope, receive, send)
@@ -151,14 +162,18 @@ async def caller(request: Request) -> Actor:
     """Who asks, or a 401."""
     visit: Pass | None = request.scope[PASS]
     if visit is None:
-        raise Problem(
-            401,
-            "unauthorized",
-            "Authentication is needed",
-            "send a valid key: Authorization: Bearer fb_…",
-            headers={"WWW-Authenticate": 'Bearer realm="forebay"'},
-        )
+        raise unauthorized()
     return visit.actor
+
+
+def unauthorized() -> Problem:
+    return Problem(
+        401,
+        "unauthorized",
+        "Authentication is needed",
+        "send a valid key: Authorization: Bearer fb_…",
+        headers={"WWW-Authenticate": 'Bearer realm="forebay"'},
+    )
 
 
 class Need:

@@ -25,6 +25,11 @@ _NO_STORE: Final = (b"cache-control", b"no-store")
 _HSTS: Final = (b"strict-transport-security", b"max-age=31536000")
 
 
+def careful_headers(scheme: str) -> list[tuple[bytes, bytes]]:
+    """What every answer carries that does not say how long it may be kept."""
+    return [*_ALWAYS, *([_HSTS] if scheme == "https" else []), _NO_STORE]
+
+
 class Careful:
     """ASGI."""
 

@@ -198,7 +198,14 @@ class Limits:
         self.names = QueueNames(wall)
         self._busy: dict[tuple[bool, str], int] = {}
         self._under_way = {False: 0, True: 0}
-        self.refused: dict[str, int] = {"rate": 0, "quota": 0, "queue-names": 0, "at-once": 0}
+        self.refused: dict[str, int] = {
+            "rate": 0,
+            "quota": 0,
+            "queue-names": 0,
+            "at-once": 0,
+            "bad-key": 0,
+            "connections": 0,
+        }
 
     @contextmanager
     def turn(self, caller: str, allowance: Allowance, waits: bool) -> Iterator[None]:
@@ -227,6 +234,9 @@ class Limits:
                 f"the key may use {limit} names of queues that are not configured a day: configure them, or try again"
             )
             raise _slow_down("queue-names", "The key names too many queues", wait, detail)
+
+    def connection_dropped(self) -> None:
+        self.refused["connections"] += 1
 
     def _pace(self, caller: str, allowance: Allowance) -> None:
         rate = self._default.rate if allowance.rate is None else allowance.rate
