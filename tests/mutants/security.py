@@ -363,6 +363,13 @@ SECURITY_MUTANTS = [
         ("tests/serve/test_api_work.py", "-k", "refused_whole and memory"),
     ),
     Mutant(
+        "a purge passes over foreign ids",
+        "src/forebay/serve/api/dead.py",
+        "        if job is None or not sees(actor, job):\n            raise absent",
+        "        if False:\n            raise absent",
+        tests("tenants", "a_purge_of_own_and_foreign_ids_is_refused_whole"),
+    ),
+    Mutant(
         "a narrowed key keeps its leases",
         "src/forebay/serve/api/work.py",
         "if proof is None or not rules(actor, proof.queue):",

@@ -74,7 +74,7 @@ def test_dead_letters_are_purged_by_ids_and_by_filter(any_store: Store, serve_on
     told = client.post("/dlq/purge", json={"where": "timeout", "after": told["next"]}).json()
     assert (told["ids"], told["next"]) == (ids[5:], None)
     (alive,) = any_store.enqueue([Draft("hello", None, "mail")])
-    assert client.post("/dlq/purge", json={"ids": [ids[1], alive.id, 10**9, ids[1]]}).json()["ids"] == [ids[1]]
+    assert client.post("/dlq/purge", json={"ids": [ids[1], alive.id, ids[1]]}).json()["ids"] == [ids[1]]
     assert client.delete(f"/dlq/{ids[0]}").status_code == 204
     problem(client.delete(f"/dlq/{ids[0]}"), 404, "absent")
     problem(client.delete(f"/dlq/{alive.id}"), 409, "not-dead")
@@ -93,7 +93,7 @@ def test_a_purge_is_named_and_stays_within_reach(site: Site, store: Store) -> No
         problem(client.post("/dlq/purge", json=body), 422, "invalid")
     problem(client.post("/dlq/purge", json={"ids": []}), 422, "invalid")
     foreign = site.client(Role.OPERATOR, queues=("other",))
-    assert foreign.post("/dlq/purge", json={"ids": ids}).json()["purged"] == 0
+    problem(foreign.post("/dlq/purge", json={"ids": ids}), 404, "absent")
     assert foreign.post("/dlq/purge", json={"all": True}).json()["purged"] == 0
     problem(foreign.delete(f"/dlq/{ids[0]}"), 404, "absent")
     problem(site.client(Role.VIEWER).post("/dlq/purge", json={"all": True}), 403, "forbidden")
