@@ -10,7 +10,7 @@ CRASH_MUTANTS = [
     Mutant(
         "a handler begins after its lease has ended",
         POOL,
-        "if lease_clock() >= run.lease_ends:",
+        "if run.started_at >= run.lease_ends:",
         "if False:",
         ("tests/unit/test_pool.py", "-k", "lease_that_has_ended"),
     ),

@@ -329,11 +329,11 @@ class Pool:
 
         False: it must not begin, because its lease may have ended while the process did not run.
         """
-        if lease_clock() >= run.lease_ends:
+        run.started_at = lease_clock()
+        if run.started_at >= run.lease_ends:
             return False
-        run.started_at = time.monotonic()
         if run.handler.timeout is not None:
-            run.deadline = run.started_at + run.handler.timeout / 1_000_000
+            run.deadline = time.monotonic() + run.handler.timeout / 1_000_000
         if self._job_log.verbose:
             self._job_log.started(run.lease.job)
         if self._marks is not None:
@@ -438,7 +438,7 @@ class Pool:
         return found
 
     def _report(self, run: Run, verdict: Verdict) -> None:
-        seconds = None if run.started_at is None else time.monotonic() - run.started_at
+        seconds = None if run.started_at is None else lease_clock() - run.started_at
         self._job_log.ended(run.lease.job, verdict, seconds)
 
     def _verdict(self, lease: Lease, outcome: Outcome) -> Settlement:

@@ -11,6 +11,8 @@ from threading import Event, Lock, Thread
 from time import monotonic
 from typing import Final, Protocol
 
+from forebay.core.words import many
+
 _log = logging.getLogger("forebay.work")
 
 _FIRST_PAUSE: Final = 0.05
@@ -48,7 +50,7 @@ class Voice:
                 self._suppressed += 1
                 return
             self._spoken_at, suppressed, self._suppressed = now, self._suppressed, 0
-        more = f" ({suppressed:,} more such failures were not written)" if suppressed else ""
+        more = f" (not written: {many(suppressed, 'more such failure')})" if suppressed else ""
         fields = {"event": "retrying", "role": what, "error": type(error).__name__, "suppressed": suppressed}
         _log.warning("%s: %s: %s; trying again%s", what, type(error).__name__, error, more, extra=fields)
 

@@ -32,9 +32,10 @@ class Stop(StrEnum):
 class Run:
     """`over` once it has ended; `begun` once a thread has it, `back` when that thread returned or `written_off` if not.
 
-    `deadline` counts from when its handler begins. `lease_ends` is when its lease may have ended, on the `lease_clock`
-    of this process, counted from before the call that brought or renewed it: no handler begins after it. A cancellation
-    may be followed by a harder `stop`. Only a handler that takes a context has one.
+    `deadline` counts from when its handler begins, which `started_at` tells on the `lease_clock` of this process.
+    `lease_ends` is when its lease may have ended, on that clock, counted from before the call that brought or renewed
+    it: no handler begins after it. A cancellation may be followed by a harder `stop`. Only a handler that takes
+    a context has one.
     """
 
     __slots__ = (
