@@ -50,17 +50,12 @@ def gates_of(store: Store, spec: QueueSpec, most: int) -> list[GateUse]:
 def gates_page(store: Store, names: Iterable[str], after: str, limit: int) -> tuple[list[GateUse], str | None]:
     """Gates in use that have one of these names or lie below one, by name, and where to go on; None: that was all."""
     found: dict[str, GateUse] = {}
-    ends: list[str] = []
     for name in set(names):
         if name > after:
             found |= {each.name: each for each in store.gates("", 1, name) if each.name == name}
-        below = store.gates(after, limit, f"{name}/")
-        found |= {each.name: each for each in below}
-        if len(below) == limit:
-            ends.append(below[-1].name)
-    end = min(ends, default=None)
-    known = [found[name] for name in sorted(found) if end is None or name <= end]
-    return (known, end) if len(known) <= limit else (known[:limit], known[limit - 1].name)
+        found |= {each.name: each for each in store.gates(after, limit, f"{name}/")}
+    known = [found[name] for name in sorted(found)]
+    return (known, None) if len(known) < limit else (known[:limit], known[limit - 1].name)
 
 
 def place_of(store: Store, job: Job) -> Place:

@@ -17,7 +17,7 @@ from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Actor, Role
 from forebay.serve.dashboard.charts import life, spark, star
-from forebay.serve.dashboard.views import timeline
+from forebay.serve.dashboard.views import finding, timeline
 from forebay.serve.dashboard.views.census import Survey
 from forebay.serve.dashboard.views.finding import Filter, NewestId, find, find_newest
 from forebay.serve.dashboard.views.logs import log_view, logs_view
@@ -323,6 +323,17 @@ def _all_of(store: Store, wanted: Filter) -> list[Job]:
         jobs += page.jobs
         after = page.next
     return jobs
+
+
+def test_a_window_of_ids_that_holds_too_much_is_made_smaller(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finding, "BATCH_MOST", 60)
+    dense = enqueued(store, *[Draft("k")] * 900)
+    gap = enqueued(store, *[Draft("k")] * 900)
+    store.cancel(gap[:-3])
+    page = find_newest(store, ANYBODY, Filter(), gap[-1] + 1, limit=50, seconds=60)
+    assert [job.id for job in page.jobs] == [*gap[:-4:-1], *dense[:-48:-1]]
 
 
 def test_newest_first_stops_in_time_and_goes_on_where_it_stopped(store: SqliteStore) -> None:

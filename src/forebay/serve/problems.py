@@ -44,7 +44,7 @@ RETRY_STORE: Final = 2
 """Seconds after which a store that is away is worth another try."""
 
 _BY_STATUS: Final = {
-    404: ("absent", "There is no such thing"),
+    404: ("absent", "Not found"),
     405: ("method", "The path does not know this method"),
     413: ("too-large", "The request is too large"),
     415: ("media-type", "The body is not what this route takes"),
@@ -81,7 +81,7 @@ class Problem(Exception):
 
 def absent(what: str) -> Problem:
     """The same for what never was and for what the caller may not see."""
-    return Problem(404, "absent", "There is no such thing", f"{what} is unknown here")
+    return Problem(404, "absent", "Not found", f"{what} is unknown here")
 
 
 def problem_of(error: ForebayError) -> Problem:

@@ -22,8 +22,8 @@ _KNOWN: Final[dict[str, Any]] = {}
 _PROBLEMS: Final = {
     400: ("not-json", "The body is not JSON"),
     401: ("unauthorized", "Authentication is needed"),
-    403: ("forbidden", "The key has not the role"),
-    404: ("absent", "There is no such thing"),
+    403: ("forbidden", "Missing role"),
+    404: ("absent", "Not found"),
     409: ("duplicate", "The key was seen before"),
     410: ("offset-gone", "The log no longer holds this offset"),
     413: ("too-large", "The request is too large"),

@@ -188,7 +188,7 @@ class Need:
 
 def check_roles(actor: Actor, roles: tuple[Role, ...]) -> Actor:
     if not any(actor.has(role) for role in roles):
-        raise Problem(403, "forbidden", "The key has not the role", f"it needs {' or '.join(roles)}")
+        raise Problem(403, "forbidden", "Missing role", f"it needs {' or '.join(roles)}")
     return actor
 
 
