@@ -35,6 +35,7 @@ class Sleepers:
         self._database = database
         self._clock = clock
         self._time = time
+        self._changed_at = time.now()
         self._guard = Lock()
         self._claimers: dict[str, dict[Event, int]] = {}
         self._producers: dict[str, dict[Event, int]] = {}
@@ -107,18 +108,17 @@ class Sleepers:
     def _nap(
         self, connection: sqlite3.Connection, signal: Event, end: Instant, ready: Ready, least: Span = _MIN_LOOK
     ) -> bool:
-        changed_at = self._time.now()
         version = self._database.patiently(lambda: _version(connection))
         wake_at = self._database.patiently(lambda: ready(connection))
         while not signal.is_set():
             now = self._time.now()
             if wake_at <= now or end <= now:
                 return wake_at <= now
-            look = max(least, min(_MAX_LOOK, (now - changed_at) // _LOOK_SHARE))
+            look = max(least, min(_MAX_LOOK, (now - self._changed_at) // _LOOK_SHARE))
             self._clock.wait(signal, min(wake_at - now, end - now, look))
             seen = self._database.patiently(lambda: _version(connection))
             if seen != version:
-                version, changed_at = seen, now
+                version, self._changed_at = seen, now
                 wake_at = self._database.patiently(lambda: ready(connection))
         return True
 
