@@ -13,7 +13,9 @@ from forebay.core.outcome import DeadLetter, Failure
 from forebay.core.policy import Retained
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
+from forebay.serve import recent
 from forebay.serve.actor import Role
+from forebay.serve.recent import Recent
 from forebay.store.open import open_store
 from forebay.store.protocol import Store, Want
 from tests.serve.site import Serving, Site
@@ -107,6 +109,16 @@ def test_schedules_and_logs_come_in_pages(site: Site, store: Store) -> None:
         assert len(client.get(path).json()[field]) == 100
         assert [each["name"] for page in pages(client, f"{path}?limit=50", field) for each in page] == names
         assert client.get(f"{path}?limit=1001").status_code == 422
+
+
+def test_what_happened_lately_is_read_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(f"sqlite:///{tmp_path}/jobs.db")
+    for _ in range(120):
+        store.enqueue([Draft("k")])
+    assert Recent().look(store).source == "the last 1000 records of the ledger"
+    monkeypatch.setattr(recent, "SPANS_MOST", 60)
+    assert Recent().look(store).source == "the last 100 records of the ledger"
+    store.close()
 
 
 def test_causes_are_the_most_frequent_ones(site: Site, store: Store) -> None:

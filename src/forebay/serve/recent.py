@@ -1,7 +1,7 @@
 """What happened lately, by queue: how many attempts jobs took, and how long they ran.
 
-From the tail of the ledger, its last `TAIL` records, read at most every few seconds. Where the ledger is off, a
-bounded sample of the jobs that the store holds; `source` says which of the two it was.
+From the tail of the ledger, its last `TAIL` records or `SPANS_MOST` spans, read at most every few seconds. Where the
+ledger is off, a bounded sample of the jobs that the store holds; `source` says which of the two it was.
 """
 
 from collections import Counter
@@ -16,6 +16,10 @@ from forebay.core.limits import BATCH_MOST
 from forebay.store.protocol import Query, Store
 
 TAIL: Final = BATCH_MOST
+SPANS_MOST: Final = 20_000
+"""A record of a batch may have a thousand of them; reading ends at the page that reaches this."""
+
+_PAGE: Final = 50
 _EVERY: Final = 2.0
 _ENDED: Final = frozenset({Change.ACKED.value, Change.DIED.value})
 
@@ -43,15 +47,21 @@ class Recent:
         return self
 
     def _from_ledger(self, store: Store) -> None:
-        first, following = store.ledger_extent()
-        self.source = f"the last {TAIL} records of the ledger"
-        for entry in store.ledger(max(first, following - TAIL) - 1, TAIL):
-            for span in entry.record.spans:
-                if span.change in _ENDED:
-                    self._ended(span.queue, span.attempt, span.n)
-                    if span.claimed_at:
-                        count, total = self.ran.get(span.queue, (0, 0))
-                        self.ran[span.queue] = (count + span.n, total + (entry.record.at - span.claimed_at) * span.n)
+        first, end = store.ledger_extent()
+        read = spans = 0
+        while end > first and read < TAIL and spans < SPANS_MOST:
+            begin = max(first, end - _PAGE)
+            for entry in store.ledger(begin - 1, end - begin):
+                spans += len(entry.record.spans)
+                for span in entry.record.spans:
+                    if span.change in _ENDED:
+                        self._ended(span.queue, span.attempt, span.n)
+                        if span.claimed_at:
+                            count, total = self.ran.get(span.queue, (0, 0))
+                            took = (entry.record.at - span.claimed_at) * span.n
+                            self.ran[span.queue] = (count + span.n, total + took)
+            read, end = read + end - begin, begin
+        self.source = f"the last {TAIL if end <= first else read} records of the ledger"
 
     def _from_jobs(self, store: Store) -> None:
         self.source = f"{BATCH_MOST} jobs that the store holds: its ledger is off"
