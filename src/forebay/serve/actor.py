@@ -7,7 +7,7 @@ are reached by nobody.
     viewer     looks at queues, jobs, dead letters, schedules, logs and figures
     producer   enqueues, reads back and cancels jobs by their ids
     worker     claims, settles and extends
-    operator   a viewer who also cancels, redrives, pauses, resumes and edits schedules
+    operator   a viewer who also cancels, redrives, purges, pauses, resumes, runs and edits schedules
     admin      all of it, also queue specs, keys and the operators' log
 """
 
