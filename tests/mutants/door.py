@@ -1,6 +1,6 @@
 """The guards of the door: brokers, merges and quiet times, keys by state, who gives way; and how each is broken."""
 
-from tests.mutants.guards import MEMORY, Mutant
+from tests.mutants.guards import MEMORY, SCHEMA, Mutant
 
 _MEMORY = ("tests/stores/test_conformance.py", "-k", "memory and (routing or quiet or unique or sheds)")
 _SQLITE = ("tests/stores/test_conformance.py", "-k", "sqlite and (quiet or unique or sheds)")
@@ -83,7 +83,7 @@ DOOR_MUTANTS = [
     ),
     Mutant(
         "a key outlives the states of its job, in Postgres",
-        f"{_POSTGRES_STORE}/migrations/0008_door.pre.sql",
+        f"{SCHEMA}/0003_enqueue.pre.sql",
         "RETURN coalesce((v_states >> v_state) & 1 = 1, false);",
         "RETURN v_state IS NOT NULL;",
         _POSTGRES,

@@ -1,11 +1,10 @@
 """The guards of what holds jobs back: rates, costs, released conditions, what is told of it; and how each is broken."""
 
-from tests.mutants.guards import GATING, MEMORY, PLACES, Mutant
+from tests.mutants.guards import GATING, MEMORY, PLACES, SCHEMA, Mutant
 
 _SUITE = "tests/stores/test_conformance.py"
 _SQLITE = "src/forebay/store/sqlite"
 _POSTGRES = "src/forebay/store/postgres"
-_RATES = f"{_POSTGRES}/migrations/0007_rates.pre.sql"
 
 
 def _cases(store: str, file: str) -> tuple[str, ...]:
@@ -121,21 +120,21 @@ GATE_MUTANTS = [
     ),
     Mutant(
         "an idle rate saves up ready jobs, in Postgres",
-        _RATES,
+        f"{SCHEMA}/0004_gates.pre.sql",
         "v_open := starts AND forebay.opens_at(",
         "v_open := forebay.opens_at(",
         _cases("postgres", "rates"),
     ),
     Mutant(
         "a start of a rate is free, in Postgres",
-        _RATES,
+        f"{SCHEMA}/0004_gates.pre.sql",
         "(excluded.tide - v_now) / excluded.step * g.step END;",
         "0 END;",
         _cases("postgres", "rates"),
     ),
     Mutant(
         "a dear job takes one slot, in Postgres",
-        _RATES,
+        f"{SCHEMA}/0004_gates.pre.sql",
         "SELECT s.name, s.slots, CASE WHEN s.step = 0 THEN s.cost ELSE 0 END,",
         "SELECT s.name, s.slots, CASE WHEN s.step = 0 THEN 1 ELSE 0 END,",
         _cases("postgres", "costs"),
@@ -191,14 +190,14 @@ GATE_MUTANTS = [
     ),
     Mutant(
         "a flood takes every slot of a cap, in Postgres",
-        _RATES,
+        f"{SCHEMA}/0004_gates.pre.sql",
         "v_class := coalesce(forebay.whose_turn(v_now, v_gate.name, v_queue), v_class);",
         "",
         _cases("postgres", "turns"),
     ),
     Mutant(
         "a turn at a gate is never over, in Postgres",
-        _RATES,
+        f"{SCHEMA}/0005_turns.pre.sql",
         "PERFORM forebay.took_turns(v_gate, v_queue, v_class, v_weight, v_ready);",
         "",
         _cases("postgres", "turns"),

@@ -11,6 +11,7 @@ HEAVY = ("tests/unit/test_roles.py", "-k", "costs or heavy")
 SQLITE_PACED = ("tests/stores/test_conformance.py", "-k", "sqlite-costs or sqlite-rates")
 PACED = ("tests/stores/test_conformance.py", "-k", "memory-costs or memory-rates")
 MEMORY = "src/forebay/store/memory"
+SCHEMA = "src/forebay/store/postgres/migrations"
 GATING = "src/forebay/store/gating.py"
 PLACES = "src/forebay/store/places.py"
 

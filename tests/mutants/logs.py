@@ -1,6 +1,6 @@
 """The guards of retained logs, and how each is broken."""
 
-from tests.mutants.guards import MEMORY, Mutant
+from tests.mutants.guards import MEMORY, SCHEMA, Mutant
 
 _MEMORY = ("tests/stores/test_conformance.py", "-k", "memory-logs_")
 _SQLITE = ("tests/stores/test_conformance.py", "-k", "sqlite-logs_")
@@ -47,7 +47,7 @@ LOG_MUTANTS = [
     ),
     Mutant(
         "a commit in an old epoch, in Postgres",
-        "src/forebay/store/postgres/migrations/0009_logs.pre.sql",
+        f"{SCHEMA}/0011_logs.pre.sql",
         "IF in_epoch IS NOT NULL AND (owner IS NULL OR current <> in_epoch) THEN",
         "IF in_epoch IS NOT NULL AND owner IS NULL THEN",
         _POSTGRES,

@@ -1,10 +1,8 @@
 """Guards of the Postgres store and of the worker against faults, and how each is broken; real servers notice."""
 
-from tests.mutants.guards import Mutant
+from tests.mutants.guards import SCHEMA, Mutant
 
 STORE = "src/forebay/store/postgres"
-FUNCTIONS = f"{STORE}/migrations/0002_functions.pre.sql"
-RATES = f"{STORE}/migrations/0007_rates.pre.sql"
 CONFORMANCE = "tests/stores/test_conformance.py"
 CUTS = "tests/process/test_postgres_cuts.py"
 EXCHANGE = "tests/stores/test_postgres_exchange.py"
@@ -27,42 +25,42 @@ POSTGRES_MUTANTS = [
     ),
     Mutant(
         "postgres: a job taken back loses its rank",
-        FUNCTIONS,
+        f"{SCHEMA}/0002_values.pre.sql",
         "SELECT CASE WHEN keep_rank THEN forebay.rank_back",
         "SELECT CASE WHEN false THEN forebay.rank_back",
         (CONFORMANCE, "-k", "postgres-taking_back"),
     ),
     Mutant(
         "postgres: a settle gives no slot back",
-        RATES,
+        f"{SCHEMA}/0004_gates.pre.sql",
         "SET held = t.held - c.slots,",
         "SET held = t.held,",
         (EXCHANGE, "-k", "slots_change_hands"),
     ),
     Mutant(
         "postgres: whoever waits at a gate is not let in by a settle",
-        RATES,
+        f"{SCHEMA}/0004_gates.pre.sql",
         "opened = t.opened OR t.parked > 0",
         "opened = t.opened",
         (EXCHANGE, "-k", "slots_change_hands"),
     ),
     Mutant(
         "postgres: a freed slot goes to a job that has expired",
-        RATES,
+        f"{SCHEMA}/0004_gates.pre.sql",
         "WHERE r.expires_at IS NULL OR r.expires_at > v_now ORDER BY r.rank, r.last_id LIMIT 1",
         "ORDER BY r.rank, r.last_id LIMIT 1",
         (CONFORMANCE, "-k", "postgres-gates and has_expired"),
     ),
     Mutant(
         "postgres: the head of a line is let in though it has expired",
-        RATES,
+        f"{SCHEMA}/0004_gates.pre.sql",
         "                AND (r.expires_at IS NULL OR r.expires_at > v_now)\n                AND r.last_id = (",
         "                AND r.last_id = (",
         (CONFORMANCE, "-k", "postgres-gates and has_expired"),
     ),
     Mutant(
         "postgres: a class that gives all that was counted counts as empty",
-        RATES,
+        f"{SCHEMA}/0006_claim.pre.sql",
         "ORDER BY r.rank, r.last_id LIMIT mosts[i] + 1",
         "ORDER BY r.rank, r.last_id LIMIT mosts[i]",
         (CONFORMANCE, "-k", "postgres-shares and one_by_one"),
@@ -90,21 +88,21 @@ POSTGRES_MUTANTS = [
     ),
     Mutant(
         "postgres: a reader of the ledger does not wait for open transactions",
-        f"{STORE}/migrations/0005_ledger.pre.sql",
+        f"{SCHEMA}/0010_ledger.pre.sql",
         "v_upto := pg_snapshot_xmin(pg_current_snapshot());",
         "v_upto := pg_snapshot_xmax(pg_current_snapshot());",
         (LEDGER, "-k", "commits_late"),
     ),
     Mutant(
         "postgres: the ledger is in the order of transactions, not of changes",
-        f"{STORE}/migrations/0005_ledger.pre.sql",
+        f"{SCHEMA}/0010_ledger.pre.sql",
         "row_number() OVER (ORDER BY l.seq) - 1 AS place FROM forebay.ledger AS l\n            WHERE l.seq >=",
         "row_number() OVER (ORDER BY l.xid DESC) - 1 AS place FROM forebay.ledger AS l\n            WHERE l.seq >=",
         (LEDGER, "-k", "comes_after_what_it_claimed"),
     ),
     Mutant(
         "postgres: a settle leaves no record",
-        FUNCTIONS,
+        f"{SCHEMA}/0007_settle.pre.sql",
         "FROM forebay.ledger_rule AS l WHERE l.recording AND cardinality(v_whole) > 0;",
         "FROM forebay.ledger_rule AS l WHERE false;",
         (LEDGER, "-k", "lies_ahead"),
@@ -125,28 +123,28 @@ POSTGRES_MUTANTS = [
     ),
     Mutant(
         "postgres: no fence for a whole run",
-        FUNCTIONS,
+        f"{SCHEMA}/0007_settle.pre.sql",
         "u.bits IS NULL AND r.single = u.single AND r.last_id = u.last_id AND r.delivery = u.delivery",
         "u.bits IS NULL AND r.single = u.single AND r.last_id = u.last_id",
         (CUTS, "-k", "late_settle"),
     ),
     Mutant(
         "postgres: no fence for a part of a run",
-        FUNCTIONS,
+        f"{SCHEMA}/0007_settle.pre.sql",
         "u.bits IS NOT NULL AND r.single = u.single AND r.last_id = u.last_id AND r.delivery = u.delivery",
         "u.bits IS NOT NULL AND r.single = u.single AND r.last_id = u.last_id",
         (CUTS, "-k", "late_settle"),
     ),
     Mutant(
         "postgres: a call has another token when it is repeated",
-        FUNCTIONS,
+        f"{SCHEMA}/0003_enqueue.pre.sql",
         "VALUES (put.token, v_first, v_now)",
         "VALUES (gen_random_uuid(), v_first, v_now)",
         (CUTS, "-k", "stands_for_one_job"),
     ),
     Mutant(
         "postgres: the first answer counts only for an unchanged queue",
-        FUNCTIONS,
+        f"{SCHEMA}/0003_enqueue.pre.sql",
         "        RETURN QUERY SELECT c.first_id, c.at FROM forebay.call",
         "        RETURN QUERY SELECT CASE WHEN EXISTS (SELECT FROM unnest(names, versions) AS u (name, version)"
         " JOIN forebay.queue AS q ON q.name = u.name WHERE q.version <> u.version) THEN -1 ELSE c.first_id END, c.at"

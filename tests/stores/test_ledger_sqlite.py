@@ -16,8 +16,6 @@ from forebay.core.ledger import LedgerRule
 from forebay.core.outcome import Ack
 from forebay.store.open import open_ledger
 from forebay.store.protocol import Want
-from forebay.store.sqlite import migrate
-from forebay.store.sqlite.database import Database
 from forebay.store.sqlite.store import SqliteStore
 from forebay.store.sqlite.turn import Turn
 from forebay.testing.checkers import ledger as violations
@@ -140,23 +138,6 @@ def test_processes_share_one_row_of_offsets(store: SqliteStore, path: Path) -> N
     assert [entry.offset for entry in entries] == list(range(len(entries)))
     assert violations(entries, drained=True) == []
     assert sum(span.n for entry in entries for span in entry.record.spans if span.change == "acked") == 120
-
-
-def test_a_file_from_before_the_ledger_gets_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    every = migrate.migrations()
-    monkeypatch.setattr(migrate, "migrations", lambda: every[:1])
-    database = Database(str(path))
-    connection = database.connect()
-    migrate.migrate(database, connection, 0)
-    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
-    assert "ledger" not in tables
-    connection.close()
-    monkeypatch.undo()
-    store = SqliteStore(str(path))
-    assert store.ledger_rule() == LedgerRule()
-    store.enqueue([Draft("k")])
-    assert offsets(store) == [0]
-    store.close()
 
 
 def test_a_busy_ledger_trims_itself_while_nobody_promotes(path: Path) -> None:

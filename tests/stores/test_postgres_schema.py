@@ -98,9 +98,7 @@ def test_there_is_nothing_but_what_the_files_say(server: Server) -> None:
     assert found["v"] == said(r"^CREATE VIEW forebay\.(\w+)")
     assert found["c"] == said(r"^CREATE TYPE forebay\.(\w+)")
     keys = {name for name in found["i"] if re.search(r"_(pkey|key)$", name)}
-    made, gone = said(r"^CREATE INDEX (\w+) ON forebay\."), said(r"^DROP INDEX forebay\.(\w+)")
-    assert found["i"] - keys == made - gone
-    assert gone <= made
+    assert found["i"] - keys == said(r"^CREATE INDEX (\w+) ON forebay\.")
     identities = {name for name in found["S"] if name.endswith("_seq")}
     assert found["S"] - identities == said(r"^CREATE SEQUENCE forebay\.(\w+)")
     functions = server.query("SELECT proname FROM pg_proc WHERE pronamespace = 'forebay'::regnamespace")
@@ -166,7 +164,7 @@ def test_who_comes_second_finds_everything_done(server: Server, monkeypatch: pyt
     [
         ("INSERT INTO forebay.migration VALUES (999, '0999_future.pre.sql', 'x')", "has schema 999.*upgrade forebay"),
         ("UPDATE forebay.migration SET checksum = 'edited' WHERE number = 1", "schema 1 .* is not the one"),
-        ("DELETE FROM forebay.migration WHERE number > 1", r"0002_functions\.pre\.sql.*forebay migrate"),
+        ("DELETE FROM forebay.migration WHERE number > 1", r"0002_values\.pre\.sql.*forebay migrate"),
     ],
 )
 def test_a_schema_we_do_not_know_is_refused(server: Server, change: str, reason: str) -> None:

@@ -67,8 +67,9 @@ SMALL_TABLES = {"queue", "schedule", "log_partition", "progress"}
 FOUND = {"half", "page", "fell", "idle"}
 """What another part of the statement has found."""
 
-SORTED = {"page_held"}
-"""For people, of what runs: as few as workers hold, wherever their ids are."""
+SORTED = {"page_held", "deepest"}
+"""For people: of what runs, as few as workers hold, wherever their ids are; and the deepest of all queues, a few names
+that are kept while the queues are read once: an index by depth would be written with every job."""
 
 
 SCANNING = {"mark_all_sheds"}
@@ -175,3 +176,22 @@ def test_a_migration_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pyte
     other.close()
     monkeypatch.undo()
     SqliteStore(str(path)).close()
+
+
+def test_a_file_of_an_earlier_schema_is_brought_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from forebay.store.sqlite import migrate
+
+    path = tmp_path / "jobs.db"
+    store = SqliteStore(str(path))
+    store.enqueue([Draft("k")])
+    store.close()
+    number = len(migrations()) + 1
+    later = migrate.Migration(number, f"{number:04}_later.sql", "ALTER TABLE job ADD COLUMN later TEXT;\n")
+    monkeypatch.setattr(migrate, "migrations", lambda: (*migrations(), later))
+    again = SqliteStore(str(path))
+    assert [job.kind for job in again.get([1]) if job is not None] == ["k"]
+    again.close()
+    with sqlite3.connect(path) as other:
+        assert other.execute("SELECT later FROM job").fetchall() == [(None,)]
+        assert other.execute("SELECT max(number) FROM migration").fetchone() == (number,)
+    other.close()

@@ -16,6 +16,10 @@ CREATE SEQUENCE forebay.job_id INCREMENT 1000;
 -- Queues with a spec, a pause or a bound. `version` tells a process that its picture of the spec is old.
 -- `depth_most`: the jobs of a bounded queue are no more than that; counted again only when that is not enough.
 -- For the SQL function: `plain`: its jobs need no stamps but the time; `lives` and `key_window`: NULL, the defaults.
+-- `unique_states`: a key whose `until` is beyond all instants (7258118400000000) is taken while its job is in one of these
+-- states; bits in the order waiting, ready, running, done, dead, cancelled.
+-- `dead_seen` dead letters of the queue died at `dead_upto` or before; NULL: count again. Kept where the spec bounds their
+-- number, so that a million of them are not counted each time that a few are added.
 CREATE TABLE forebay.queue (
     name text PRIMARY KEY,
     version integer NOT NULL DEFAULT 0,
@@ -25,8 +29,12 @@ CREATE TABLE forebay.queue (
     is_log boolean NOT NULL DEFAULT false,
     plain boolean NOT NULL DEFAULT true,
     lives integer,
-    key_window bigint
+    key_window bigint,
+    unique_states smallint,
+    dead_seen bigint NOT NULL DEFAULT 0,
+    dead_upto bigint
 );
+CREATE INDEX queue_dead_most ON forebay.queue (name) WHERE spec::json #>> '{routing,dead,most}' IS NOT NULL;
 
 -- A run: n jobs that arrived together and are alike in all that a claim looks at. Their ids are the n up to `last_id`,
 -- their payloads the last n of the `size` elements of `bodies`. Most runs have n = 1.
@@ -95,8 +103,12 @@ CREATE INDEX run_held ON forebay.run (holder, lease_until) WHERE state = 2;
 CREATE INDEX run_alone ON forebay.run (lease_until) WHERE state = 2 AND NOT beat;
 CREATE INDEX run_expiring ON forebay.run (expires_at) WHERE expires_at IS NOT NULL AND state <> 2;
 CREATE INDEX run_fresh ON forebay.run (queue, subject) WHERE merges;
+CREATE INDEX run_paced ON forebay.run (gate, queue, rank, last_id) WHERE left(gate, 5) = 'rate/';
+CREATE INDEX run_turns ON forebay.run (gate, queue, cls, rank, last_id)
+WHERE gate IS NOT NULL AND gates ~ ',[1-9][0-9]*]';
 
 -- Finished jobs that stay readable, a row each. States: 3 done, 4 dead, 5 cancelled.
+-- `home`: the queue that a dead job died in, where it lies in another one (`queue`).
 CREATE TABLE forebay.ended (
     id bigint PRIMARY KEY,
     due_at bigint NOT NULL,
@@ -120,12 +132,13 @@ CREATE TABLE forebay.ended (
     errors text,
     facts json,
     body json NOT NULL,
-    result json
+    result json,
+    home text
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX ended_finished ON forebay.ended (state, finished_at, id);
 CREATE INDEX ended_kept ON forebay.ended (kept_until) WHERE kept_until IS NOT NULL;
-CREATE INDEX ended_queue ON forebay.ended (queue, state);
 CREATE INDEX ended_dead ON forebay.ended (id) WHERE state = 4;
+CREATE INDEX ended_lies ON forebay.ended (queue, state, finished_at, id);
 
 -- One row for each process that claims, under each of its names. `until` is its heartbeat; `changes` counts what others
 -- did to its leases, so that a heartbeat need not look at them one by one.
@@ -156,6 +169,7 @@ CREATE TABLE forebay.key (
     PRIMARY KEY (queue, key)
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX key_until ON forebay.key (until);
+CREATE INDEX key_by_state ON forebay.key (queue, key) WHERE until >= 7258118400000000;
 
 -- Calls of enqueue whose reply may get lost: who repeats a call is given its first answer.
 CREATE TABLE forebay.call (
@@ -175,17 +189,30 @@ CREATE TABLE forebay.settled (
     codes text[] NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
 
--- Gates that somebody holds, waits at or stands in line for, and the operators' own numbers.
+-- Gates that are held, waited at or lined up for. A gate with a `step` is a rate: `tide` is up to when its starts are paid
+-- for. `fallen`: how many in its line are dead.
 CREATE TABLE forebay.gate (
     name text PRIMARY KEY,
     slots integer NOT NULL,
     held integer NOT NULL,
     parked integer NOT NULL,
     standing integer NOT NULL,
-    opened boolean NOT NULL
+    opened boolean NOT NULL,
+    step bigint NOT NULL DEFAULT 0,
+    tide bigint NOT NULL DEFAULT 0,
+    fallen integer NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 CREATE INDEX gate_opened ON forebay.gate (name) WHERE opened;
+CREATE INDEX gate_ebbed ON forebay.gate (tide) WHERE step > 0 AND parked = 0;
+
+-- Byte by byte, whatever the database's order of words: the gates of a queue are found by how their names begin.
+CREATE INDEX gate_fallen ON forebay.gate (name COLLATE "C") WHERE fallen > 0;
+CREATE INDEX gate_named ON forebay.gate (name COLLATE "C");
+
+-- The operators' own limits.
 CREATE TABLE forebay.gate_limit (name text PRIMARY KEY, slots integer NOT NULL);
+
+-- Which jobs are in which line (`InOrder`, `LatestWins`).
 CREATE TABLE forebay.line (gate text NOT NULL, id bigint NOT NULL, PRIMARY KEY (gate, id));
 
 -- Jobs put by the SQL function into queues whose rules need core: the next process that looks takes them in.
@@ -194,14 +221,17 @@ CREATE TABLE forebay.inbox (id bigint PRIMARY KEY, draft json NOT NULL);
 -- `last_at` outlives a schedule that is dropped (`body` is then NULL): a tick fires once, for ever.
 CREATE TABLE forebay.schedule (name text PRIMARY KEY, body text, last_at bigint);
 
+-- Retained logs. `last_at`: the instant of the newest entry; instants of a partition never fall.
 CREATE TABLE forebay.log_partition (
     place integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     log text NOT NULL,
     number integer NOT NULL,
     first bigint NOT NULL DEFAULT 0,
     next bigint NOT NULL DEFAULT 0,
+    last_at bigint NOT NULL DEFAULT 0,
     UNIQUE (log, number)
 ) WITH (fillfactor = 50);
+
 CREATE TABLE forebay.log_entry (
     place integer NOT NULL,
     entry bigint NOT NULL,
@@ -210,10 +240,16 @@ CREATE TABLE forebay.log_entry (
     body bytea NOT NULL,
     PRIMARY KEY (place, entry)
 );
+
+-- Where a group of readers is in a partition, which member owns it in which epoch, what the group lost.
 CREATE TABLE forebay.log_reader (
     place integer NOT NULL,
     reader text NOT NULL,
     entry bigint NOT NULL,
+    lost bigint NOT NULL DEFAULT 0,
+    seen_at bigint NOT NULL DEFAULT 0,
+    member text,
+    epoch bigint NOT NULL DEFAULT 0,
     PRIMARY KEY (place, reader)
 ) WITH (fillfactor = 50);
 
@@ -224,4 +260,104 @@ CREATE TABLE forebay.worker (
     seen_at bigint NOT NULL,
     until bigint NOT NULL,
     body text NOT NULL
+) WITH (fillfactor = 50);
+
+-- `spans`: arrays as in core. In a record of `settle`, `until` of a span is a length of time from `at` on.
+-- Rows get their places in the log, dense and for good, once every transaction that could come before is over: `seq` is
+-- taken in the order of the changes, `xid` tells which transaction it was.
+CREATE TABLE forebay.ledger (
+    seq bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    at bigint NOT NULL,
+    tick bigint,
+    verb text NOT NULL,
+    owner text,
+    name text,
+    spans json
+) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_threshold = 2000000000);
+CREATE INDEX ledger_xid ON forebay.ledger (xid);
+
+-- `n` records from offset `first` on: those of transactions from `xid_from` up to `xid_upto`, in the order of `seq`.
+CREATE TABLE forebay.ledger_page (
+    first bigint PRIMARY KEY,
+    n integer NOT NULL,
+    seq_from bigint NOT NULL,
+    seq_upto bigint NOT NULL,
+    xid_from xid8 NOT NULL,
+    xid_upto xid8 NOT NULL
+);
+
+-- How far the numbering has come: transactions below `upto`, and rows up to `after_seq` that another server wrote.
+CREATE TABLE forebay.ledger_mark (
+    next bigint NOT NULL DEFAULT 0,
+    upto xid8 NOT NULL DEFAULT '0',
+    after_seq bigint NOT NULL DEFAULT 0,
+    bytes bigint NOT NULL DEFAULT 0
+) WITH (fillfactor = 50);
+INSERT INTO forebay.ledger_mark DEFAULT VALUES;
+
+-- Whether records are written, for how long they are kept, and how many bytes of them: a week, a gibibyte.
+CREATE TABLE forebay.ledger_rule (
+    recording boolean NOT NULL DEFAULT true,
+    keep bigint NOT NULL DEFAULT 604800000000,
+    keep_bytes bigint NOT NULL DEFAULT 1073741824
+);
+INSERT INTO forebay.ledger_rule DEFAULT VALUES;
+
+-- How far sources that repeat themselves have come (store/feeding.py); `at`: when a source was last heard of.
+CREATE TABLE forebay.feed (
+    source text PRIMARY KEY,
+    batch bigint NOT NULL,
+    taken bigint NOT NULL,
+    digest bytea NOT NULL,
+    at bigint NOT NULL
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+-- A rate at which jobs of a queue are parked: who is first of them, and when it is let in (NULL: the rate is closed).
+-- `open`: that time has come. Who is parked at a rate is let in by a claim of its queue alone. `cls`: who is first is of
+-- that class.
+CREATE TABLE forebay.pace (
+    queue text NOT NULL,
+    gate text NOT NULL,
+    opens_at bigint,
+    rank bigint NOT NULL,
+    id bigint NOT NULL,
+    open boolean NOT NULL,
+    cls text NOT NULL,
+    PRIMARY KEY (queue, gate)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+CREATE INDEX pace_gate ON forebay.pace (gate);
+CREATE INDEX pace_later ON forebay.pace (opens_at) WHERE NOT open;
+CREATE INDEX pace_next ON forebay.pace (queue, opens_at) WHERE NOT open;
+CREATE INDEX pace_open ON forebay.pace (queue, rank, id) WHERE open;
+CREATE INDEX pace_start ON forebay.pace (queue, cls, rank, id) WHERE open;
+
+-- Turns of classes at a gate that they share: who comes first in the ring, and how many it may still take in a turn that
+-- has begun. Stamps with a share, their seventh number, take turns there; where the gate's name is empty, it is the turns
+-- in which classes are handed out while a rate lets some of them start.
+CREATE TABLE forebay.turn (
+    gate text NOT NULL,
+    queue text NOT NULL,
+    cls text NOT NULL,
+    place bigint NOT NULL,
+    rest integer NOT NULL,
+    PRIMARY KEY (gate, queue, cls)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+-- Not of the columns themselves: the planner would take it for the primary key.
+CREATE INDEX turn_place ON forebay.turn ((gate || '|' || queue), place);
+
+CREATE TABLE forebay.log_group (
+    log text NOT NULL,
+    reader text NOT NULL,
+    seen_at bigint NOT NULL,
+    PRIMARY KEY (log, reader)
+) WITH (fillfactor = 50);
+
+CREATE TABLE forebay.log_member (
+    log text NOT NULL,
+    reader text NOT NULL,
+    member text NOT NULL,
+    until bigint NOT NULL,
+    PRIMARY KEY (log, reader, member)
 ) WITH (fillfactor = 50);

@@ -3,6 +3,7 @@
 
 -- One row. `dealers`: how many processes have begun to deal turns among classes, each by its number.
 -- `half` and `filled`: which of the two tables of removed jobs is being filled, and how far.
+-- `ledger_*`: the entries held and their bytes, and the rule that says whether there are any, how long and how many.
 CREATE TABLE head (
     one INTEGER PRIMARY KEY CHECK (one = 1),
     next_id INTEGER NOT NULL,
@@ -10,12 +11,20 @@ CREATE TABLE head (
     dealers INTEGER NOT NULL,
     last_at INTEGER NOT NULL,
     half INTEGER NOT NULL,
-    filled INTEGER NOT NULL
+    filled INTEGER NOT NULL,
+    ledger_first INTEGER NOT NULL DEFAULT 0,
+    ledger_next INTEGER NOT NULL DEFAULT 0,
+    ledger_bytes INTEGER NOT NULL DEFAULT 0,
+    ledger_on INTEGER NOT NULL DEFAULT 1,
+    ledger_keep INTEGER NOT NULL DEFAULT 604800000000,
+    ledger_keep_bytes INTEGER NOT NULL DEFAULT 1073741824
 );
-INSERT INTO head VALUES (1, 1, 1, 0, 0, 0, 0);
+INSERT INTO head (one, next_id, next_join, dealers, last_at, half, filled) VALUES (1, 1, 1, 0, 0, 0, 0);
 
 -- Small columns first: reading them of a row with a large payload then needs no further page.
 -- `gate`: where it is parked. `merges`: newer work may still take its place.
+-- `turns`: it has a gate that classes share. `sheds`: its queue sheds; only such jobs are in the indexes for shedding.
+-- `home`: the queue of a dead job whose dead letter belongs to another one.
 CREATE TABLE job (
     id INTEGER PRIMARY KEY,
     state INTEGER NOT NULL,
@@ -50,7 +59,11 @@ CREATE TABLE job (
     meta TEXT,
     body BLOB NOT NULL,
     errors TEXT,
-    result BLOB
+    result BLOB,
+    cost INTEGER NOT NULL DEFAULT 1,
+    turns INTEGER NOT NULL DEFAULT 0,
+    sheds INTEGER,
+    home TEXT
 );
 CREATE INDEX job_ready ON job (queue, cls, rank) WHERE state = 1;
 CREATE INDEX job_odd ON job (queue, due_at) WHERE state = 1 AND (rank <> due_at OR cls <> '');
@@ -63,6 +76,14 @@ CREATE INDEX job_kept ON job (kept_until) WHERE kept_until IS NOT NULL;
 CREATE INDEX job_finished ON job (state, finished_at) WHERE state > 2;
 CREATE INDEX job_dead ON job (state) WHERE state = 4;
 CREATE INDEX job_fresh ON job (queue, subject) WHERE merges = 1;
+CREATE INDEX job_paced ON job (gate, queue, rank) WHERE gate >= 'rate/' AND gate < 'rate0';
+CREATE INDEX job_turns ON job (gate, queue, cls, rank) WHERE gate IS NOT NULL AND turns = 1;
+CREATE INDEX job_oldest ON job (queue) WHERE sheds = 1 AND state < 2;
+CREATE INDEX job_lowest ON job (queue, rank) WHERE sheds = 1 AND state < 2;
+CREATE INDEX job_ended ON job (state, queue, finished_at) WHERE state > 2;
+
+-- What holds up a queue, for people: who has been parked longest, and lines that a dead head blocks.
+CREATE INDEX job_held_up ON job (queue, due_at) WHERE gate IS NOT NULL;
 
 -- How far running jobs say they are. Rows of deliveries that have ended mean nothing, and are dropped in passing.
 CREATE TABLE progress (
@@ -74,6 +95,7 @@ CREATE TABLE progress (
 );
 
 -- A queue and how many jobs it has in each state. `classed`: ready jobs that belong to a class with a name.
+-- `dead_most`: as the spec says; where more of them lie, the oldest are forgotten.
 CREATE TABLE queue (
     name TEXT PRIMARY KEY,
     spec TEXT,
@@ -85,8 +107,10 @@ CREATE TABLE queue (
     dead INTEGER NOT NULL DEFAULT 0,
     cancelled INTEGER NOT NULL DEFAULT 0,
     classed INTEGER NOT NULL DEFAULT 0,
-    keys INTEGER NOT NULL DEFAULT 0
+    keys INTEGER NOT NULL DEFAULT 0,
+    dead_most INTEGER
 ) WITHOUT ROWID;
+CREATE INDEX queue_crowded ON queue (name) WHERE dead > dead_most;
 
 -- Classes that have ready jobs right now; `joined` tells a process which ones it has not seen yet.
 CREATE TABLE class (
@@ -97,6 +121,7 @@ CREATE TABLE class (
     PRIMARY KEY (queue, name)
 ) WITHOUT ROWID;
 CREATE INDEX class_joined ON class (queue, joined);
+CREATE INDEX class_idle ON class (queue, name) WHERE ready <= 0;
 
 CREATE TABLE key (
     queue TEXT NOT NULL,
@@ -108,21 +133,31 @@ CREATE TABLE key (
 ) WITHOUT ROWID;
 CREATE INDEX key_until ON key (until, queue);
 
--- Gates that somebody holds, waits at or stands in line for, and the operators' own numbers.
+-- Gates that are held, waited at or lined up for, and the operators' own limits. A gate with a `step` is a rate: `tide`
+-- is up to when its starts are paid for.
+-- `fallen`: so many of those in its line are dead, and block it once they are its head.
 CREATE TABLE gate (
     name TEXT PRIMARY KEY,
     slots INTEGER NOT NULL,
     held INTEGER NOT NULL,
     parked INTEGER NOT NULL,
     standing INTEGER NOT NULL,
-    opened INTEGER NOT NULL
+    opened INTEGER NOT NULL,
+    step INTEGER NOT NULL DEFAULT 0,
+    tide INTEGER NOT NULL DEFAULT 0,
+    fallen INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 CREATE INDEX gate_opened ON gate (name) WHERE opened = 1;
+CREATE INDEX gate_ebbed ON gate (tide) WHERE step > 0 AND parked = 0;
+CREATE INDEX gate_fallen ON gate (name) WHERE fallen > 0;
+
 CREATE TABLE gate_limit (name TEXT PRIMARY KEY, slots INTEGER NOT NULL) WITHOUT ROWID;
+
 CREATE TABLE line (gate TEXT NOT NULL, id INTEGER NOT NULL, PRIMARY KEY (gate, id)) WITHOUT ROWID;
 
 -- The last settle of jobs that are gone, in two tables: when one is full, the other, older one is emptied at once.
 CREATE TABLE removed_0 (id INTEGER PRIMARY KEY, delivery INTEGER NOT NULL, code TEXT NOT NULL);
+
 CREATE TABLE removed_1 (id INTEGER PRIMARY KEY, delivery INTEGER NOT NULL, code TEXT NOT NULL);
 
 -- `last_at` outlives a schedule that is dropped (`body` is then NULL): a tick fires once, for ever.
@@ -134,8 +169,10 @@ CREATE TABLE log_partition (
     number INTEGER NOT NULL,
     first INTEGER NOT NULL DEFAULT 0,
     next INTEGER NOT NULL DEFAULT 0,
+    last_at INTEGER NOT NULL DEFAULT 0,
     UNIQUE (log, number)
 );
+
 CREATE TABLE log_entry (
     place INTEGER NOT NULL,
     entry INTEGER NOT NULL,
@@ -144,10 +181,15 @@ CREATE TABLE log_entry (
     body BLOB NOT NULL,
     PRIMARY KEY (place, entry)
 ) WITHOUT ROWID;
+
 CREATE TABLE log_reader (
     place INTEGER NOT NULL,
     reader TEXT NOT NULL,
     entry INTEGER NOT NULL,
+    lost INTEGER NOT NULL DEFAULT 0,
+    seen_at INTEGER NOT NULL DEFAULT 0,
+    member TEXT,
+    epoch INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (place, reader)
 ) WITHOUT ROWID;
 
@@ -160,3 +202,63 @@ CREATE TABLE worker (
     body TEXT NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX worker_until ON worker (until);
+
+-- The ledger: one record for every call that changed something, written in the transaction of the call.
+-- `entry` is dense from 0, in the order of commits; `record` is a version byte and MessagePack (core.ledger).
+CREATE TABLE ledger (entry INTEGER PRIMARY KEY, at INTEGER NOT NULL, record BLOB NOT NULL);
+
+-- How far sources that repeat themselves have come (store/feeding.py); `at`: when a source was last heard of.
+CREATE TABLE feed (
+    source TEXT PRIMARY KEY,
+    batch INTEGER NOT NULL,
+    taken INTEGER NOT NULL,
+    digest BLOB NOT NULL,
+    at INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX feed_at ON feed (at);
+
+-- A rate at which jobs of a queue are parked: who is first of them, and when it is let in (NULL: the rate is closed).
+-- `open`: that time has come. Who is parked at a rate is let in by a claim of its queue alone. `cls`: who is first is of
+-- that class.
+CREATE TABLE pace (
+    queue TEXT NOT NULL,
+    gate TEXT NOT NULL,
+    opens_at INTEGER,
+    rank INTEGER NOT NULL,
+    id INTEGER NOT NULL,
+    open INTEGER NOT NULL,
+    cls TEXT NOT NULL,
+    PRIMARY KEY (queue, gate)
+) WITHOUT ROWID;
+CREATE INDEX pace_gate ON pace (gate);
+CREATE INDEX pace_later ON pace (opens_at) WHERE open = 0 AND opens_at IS NOT NULL;
+CREATE INDEX pace_next ON pace (queue, opens_at) WHERE open = 0 AND opens_at IS NOT NULL;
+CREATE INDEX pace_open ON pace (queue, rank, id) WHERE open = 1;
+CREATE INDEX pace_start ON pace (queue, cls, rank, id) WHERE open = 1;
+
+-- Turns of classes at a gate that they share: who comes first in the ring, and how many it may still take in a turn that
+-- has begun. `turns` of a job: it has such a gate.
+CREATE TABLE turn (
+    gate TEXT NOT NULL,
+    queue TEXT NOT NULL,
+    cls TEXT NOT NULL,
+    place INTEGER NOT NULL,
+    rest INTEGER NOT NULL,
+    PRIMARY KEY (gate, queue, cls)
+) WITHOUT ROWID;
+CREATE INDEX turn_place ON turn (gate, queue, place);
+
+CREATE TABLE log_group (
+    log TEXT NOT NULL,
+    reader TEXT NOT NULL,
+    seen_at INTEGER NOT NULL,
+    PRIMARY KEY (log, reader)
+) WITHOUT ROWID;
+
+CREATE TABLE log_member (
+    log TEXT NOT NULL,
+    reader TEXT NOT NULL,
+    member TEXT NOT NULL,
+    until INTEGER NOT NULL,
+    PRIMARY KEY (log, reader, member)
+) WITHOUT ROWID;

@@ -1,14 +1,55 @@
--- Dead letters that lie elsewhere, how long and how many of them (core.policy.DeadLetters).
+-- Maintenance: what is due becomes ready, dead letters beyond their rule are forgotten.
 
--- `home`: the queue that a dead job died in, where it lies in another one (`queue`).
-ALTER TABLE forebay.ended ADD COLUMN home text;
-CREATE INDEX ended_lies ON forebay.ended (queue, state, finished_at, id);
-DROP INDEX forebay.ended_queue;
-
--- `dead_seen` jobs lie dead in the queue that died at `dead_upto` or before; NULL: count anew. Kept where the spec says
--- how many may lie there: nobody counts a million of them each time that a few are added.
-ALTER TABLE forebay.queue ADD COLUMN dead_seen bigint NOT NULL DEFAULT 0, ADD COLUMN dead_upto bigint;
-CREATE INDEX queue_dead_most ON forebay.queue (name) WHERE spec::json #>> '{routing,dead,most}' IS NOT NULL;
+-- All that is due becomes ready in one statement; and when the next rate lets somebody in.
+CREATE FUNCTION forebay.promote(at bigint, most integer) RETURNS TABLE (ready bigint, next_due bigint, stirs boolean, stamp bigint)
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now bigint := coalesce(at, forebay.clock());
+    v_left integer;
+    v_whole tid[];
+    v_part tid;
+BEGIN
+    WITH due AS MATERIALIZED (
+        SELECT r.ctid AS place, r.n, r.due_at, r.last_id FROM forebay.run AS r
+        WHERE r.state = 3 AND r.due_at <= v_now AND (r.expires_at IS NULL OR r.expires_at > v_now)
+        ORDER BY r.due_at, r.last_id LIMIT most FOR UPDATE SKIP LOCKED
+    ), counted AS (
+        SELECT d.place, d.n, sum(d.n) OVER (ORDER BY d.due_at, d.last_id) AS so_far FROM due AS d
+    )
+    SELECT array_agg(c.place) FILTER (WHERE c.so_far <= most),
+        most - coalesce(sum(c.n) FILTER (WHERE c.so_far <= most), 0),
+        (array_agg(c.place) FILTER (WHERE c.so_far > most AND c.so_far - c.n < most))[1]
+    INTO v_whole, v_left, v_part FROM counted AS c;
+    UPDATE forebay.run AS r SET state = 1 WHERE r.ctid = ANY (v_whole);
+    IF v_part IS NOT NULL THEN
+        WITH rest AS (
+            UPDATE forebay.run AS r SET n = r.n - v_left WHERE r.ctid = v_part RETURNING r.*
+        )
+        INSERT INTO forebay.run (
+            last_id, rank, due_at, enqueued_at, rank_base, n, size, delivery, attempt, max_attempts, state, single,
+            rank_timed, queue, cls, kind, facts, bodies
+        )
+        SELECT r.last_id - r.n, r.rank, r.due_at, r.enqueued_at, r.rank_base, v_left, v_left, r.delivery, r.attempt,
+            r.max_attempts, 1, false, r.rank_timed, r.queue, r.cls, r.kind,
+            forebay.slice(r.facts, r.size - r.n - v_left, v_left),
+            forebay.slice(r.bodies, r.size - r.n - v_left, v_left)
+        FROM rest AS r;
+        v_left := 0;
+    END IF;
+    RETURN QUERY SELECT (most - v_left)::bigint,
+        least(
+            (SELECT min(r.due_at) FROM forebay.run AS r WHERE r.state = 3),
+            (SELECT min(r.due_at) FROM forebay.run AS r WHERE r.state = 0 AND r.gate IS NULL),
+            (SELECT min(p.opens_at) FROM forebay.pace AS p WHERE NOT p.open)
+        ),
+        forebay.stirs(v_now)
+            OR EXISTS (SELECT FROM forebay.ended AS e WHERE e.kept_until IS NOT NULL AND e.kept_until <= v_now)
+            OR EXISTS (SELECT FROM forebay.key AS k WHERE k.until <= v_now),
+        v_now;
+END
+$$;
 
 -- Whether any queue says how many dead may lie in it.
 CREATE FUNCTION forebay.counts_dead() RETURNS boolean

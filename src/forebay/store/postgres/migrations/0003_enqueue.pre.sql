@@ -1,4 +1,98 @@
--- For people with psql, and for programs in any language: a function that enqueues, and a view of all jobs.
+-- Enqueue: what a process puts, keys that are taken by the state of their job, and the functions for people with psql
+-- and for programs in any language.
+
+-- Put runs. `first` -1: the stamps come from an old version of a spec. A call that is repeated gets its first answer.
+CREATE FUNCTION forebay.put(
+    at bigint, token uuid, names text[], versions integer[],
+    counts integer[], queues text[], classes text[], kinds text[], delays bigint[], run_ats bigint[],
+    bases bigint[], timed smallint[], lives integer[], expiries bigint[], facts json[], bodies json[]
+) RETURNS TABLE (first bigint, stamp bigint)
+LANGUAGE plpgsql SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now bigint := coalesce(at, forebay.clock());
+    v_first bigint := nextval('forebay.job_id');
+BEGIN
+    INSERT INTO forebay.call AS c VALUES (put.token, v_first, v_now) ON CONFLICT (token) DO NOTHING;
+    IF NOT FOUND THEN
+        RETURN QUERY SELECT c.first_id, c.at FROM forebay.call AS c WHERE c.token = put.token;
+        RETURN;
+    END IF;
+    PERFORM 1 FROM unnest(names, versions) AS u (name, version) LEFT JOIN forebay.queue AS q ON q.name = u.name
+    WHERE coalesce(q.version, 0) <> u.version;
+    IF FOUND THEN
+        DELETE FROM forebay.call AS c WHERE c.token = put.token;
+        RETURN QUERY SELECT -1::bigint, v_now;
+        RETURN;
+    END IF;
+    WITH born AS (
+        INSERT INTO forebay.run (
+            last_id, rank, due_at, enqueued_at, rank_base, expires_at, n, size, max_attempts, state, single, rank_timed,
+            queue, cls, kind, facts, bodies
+        )
+        SELECT
+            v_first + r.upto - 1,
+            forebay.rank_at(r.base, r.timed, r.due_at, v_now), r.due_at, v_now, r.base, r.expires_at, r.n, r.n, r.lives,
+            CASE WHEN r.due_at > v_now THEN 3 ELSE 1 END, r.n = 1,
+            r.timed, r.queue, r.cls, r.kind, r.facts, r.bodies
+        FROM (
+            SELECT u.*, sum(u.n) OVER (ORDER BY u.place) AS upto,
+                CASE WHEN u.run_at IS NULL THEN v_now + u.delay ELSE greatest(v_now, u.run_at) END AS due_at
+            FROM unnest(
+                counts, queues, classes, kinds, delays, run_ats, bases, timed, lives, expiries, facts, bodies
+            ) WITH ORDINALITY AS u (
+                n, queue, cls, kind, delay, run_at, base, timed, lives, expires_at, facts, bodies, place
+            )
+        ) AS r
+        RETURNING last_id, n, queue, kind, max_attempts, due_at, facts
+    )
+    INSERT INTO forebay.ledger (at, verb, spans)
+    SELECT v_now, 'enqueue', json_agg(json_build_array(
+        'accepted', b.last_id - b.n + 1, b.n, b.queue, b.kind, 0, 0, b.max_attempts, v_now, b.due_at, 0, 0, b.facts
+    ) ORDER BY b.last_id)
+    FROM born AS b, forebay.ledger_rule AS l WHERE l.recording
+    HAVING count(*) > 0;
+    RETURN QUERY SELECT v_first, v_now;
+END
+$$;
+
+-- Whether a job is in one of these states. VOLATILE: it sees what was committed a moment ago, which the statement that
+-- asks may not.
+CREATE FUNCTION forebay.in_states(v_id bigint, v_states integer) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SET enable_seqscan = off SET enable_bitmapscan = off
+AS $$
+DECLARE
+    v_state smallint;
+BEGIN
+    SELECT CASE r.state WHEN 3 THEN 0 ELSE r.state END INTO v_state
+    FROM forebay.find(ARRAY[v_id]) AS f, LATERAL (
+        SELECT * FROM forebay.run AS r WHERE r.single = f.single AND r.last_id = f.last_id OFFSET 0
+    ) AS r;
+    IF NOT FOUND THEN
+        SELECT e.state INTO v_state FROM forebay.ended AS e WHERE e.id = v_id;
+    END IF;
+    IF NOT FOUND THEN
+        SELECT 0 INTO v_state FROM forebay.inbox AS i WHERE i.id = v_id;
+    END IF;
+    RETURN coalesce((v_states >> v_state) & 1 = 1, false);
+END
+$$;
+
+-- Before a key is taken by state: whoever had it loses it, unless his job is in one of the states.
+-- With its owner's rights: who may only enqueue need not be allowed to look at jobs, or to take keys away.
+CREATE FUNCTION forebay.free_key() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+AS $$
+BEGIN
+    DELETE FROM forebay.key AS k
+    WHERE k.queue = NEW.queue AND k.key = NEW.key AND k.until >= 7258118400000000 AND NOT forebay.in_states(
+        k.job_id, coalesce((SELECT q.unique_states FROM forebay.queue AS q WHERE q.name = NEW.queue), 7)
+    );
+    RETURN NEW;
+END
+$$;
+CREATE TRIGGER free_key BEFORE INSERT ON forebay.key FOR EACH ROW EXECUTE FUNCTION forebay.free_key();
 
 -- Put a draft, in the caller's transaction: rolled back means never seen. Returns the job's id; with a key that is known,
 -- the first job's (payloads are compared where both came by SQL or both by Python). Queues whose rules need more than the time (ranks, shares, gates, bounds) take the job in a moment
@@ -62,7 +156,7 @@ BEGIN
     v_facts := jsonb_strip_nulls(jsonb_build_object(
         'tenant', draft ->> 'tenant', 'subject', draft ->> 'subject', 'key', v_key,
         'priority', nullif((draft ->> 'priority')::integer, 0), 'deadline', (draft ->> 'deadline')::bigint,
-        'meta', draft -> 'meta'
+        'meta', draft -> 'meta', 'cost', nullif((draft ->> 'cost')::integer, 1)
     ));
     INSERT INTO forebay.run (
         last_id, rank, due_at, enqueued_at, rank_base, n, size, max_attempts, state, single, rank_timed, queue, cls,
@@ -108,44 +202,3 @@ BEGIN
     RETURN v_id;
 END
 $$;
-
--- Every job in every state, a row each.
-CREATE VIEW forebay.jobs AS
-SELECT
-    r.last_id - r.n + 1 + i.place AS id,
-    r.queue,
-    coalesce(r.facts -> (r.size - r.n + i.place) ->> 'kind', r.kind) AS kind,
-    CASE WHEN r.state = 2 THEN 'running' WHEN r.state = 1 OR (r.state = 3 AND r.due_at <= forebay.clock()) THEN 'ready'
-        ELSE 'waiting' END AS state,
-    r.bodies -> (r.size - r.n + i.place) AS payload,
-    r.attempt,
-    r.max_attempts,
-    r.delivery,
-    r.facts -> (r.size - r.n + i.place) ->> 'tenant' AS tenant,
-    r.facts -> (r.size - r.n + i.place) ->> 'subject' AS subject,
-    r.facts -> (r.size - r.n + i.place) ->> 'key' AS key,
-    to_timestamp(r.enqueued_at / 1000000.0) AS enqueued_at,
-    to_timestamp(r.due_at / 1000000.0) AS due_at,
-    h.owner,
-    CASE WHEN r.state = 2
-        THEN to_timestamp(forebay.leased_until(r.beat, r.lease_until, r.holder) / 1000000.0) END AS lease_until,
-    NULL::timestamptz AS finished_at,
-    r.gate AS parked_at,
-    r.errors::json AS errors,
-    NULL::json AS result
-FROM forebay.run AS r
-CROSS JOIN LATERAL generate_series(0, r.n - 1) AS i (place)
-LEFT JOIN forebay.holder AS h ON h.id = r.holder
-WHERE r.gone IS NULL OR get_bit(r.gone, i.place) = 0
-UNION ALL
-SELECT
-    e.id, e.queue, e.kind, CASE e.state WHEN 3 THEN 'done' WHEN 4 THEN 'dead' ELSE 'cancelled' END, e.body, e.attempt,
-    e.max_attempts, e.delivery, e.facts ->> 'tenant', e.facts ->> 'subject', e.facts ->> 'key',
-    to_timestamp(e.enqueued_at / 1000000.0), to_timestamp(e.due_at / 1000000.0), NULL, NULL,
-    to_timestamp(e.finished_at / 1000000.0), NULL, e.errors::json, e.result
-FROM forebay.ended AS e
-UNION ALL
-SELECT
-    i.id, coalesce(i.draft ->> 'queue', 'default'), i.draft ->> 'kind', 'waiting', i.draft -> 'body', 0, NULL, 0,
-    i.draft ->> 'tenant', i.draft ->> 'subject', i.draft ->> 'key', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
-FROM forebay.inbox AS i;

@@ -1,0 +1,42 @@
+-- What people may look at.
+
+-- Every job in every state, a row each.
+CREATE VIEW forebay.jobs AS
+SELECT
+    r.last_id - r.n + 1 + i.place AS id,
+    r.queue,
+    coalesce(r.facts -> (r.size - r.n + i.place) ->> 'kind', r.kind) AS kind,
+    CASE WHEN r.state = 2 THEN 'running' WHEN r.state = 1 OR (r.state = 3 AND r.due_at <= forebay.clock()) THEN 'ready'
+        ELSE 'waiting' END AS state,
+    r.bodies -> (r.size - r.n + i.place) AS payload,
+    r.attempt,
+    r.max_attempts,
+    r.delivery,
+    r.facts -> (r.size - r.n + i.place) ->> 'tenant' AS tenant,
+    r.facts -> (r.size - r.n + i.place) ->> 'subject' AS subject,
+    r.facts -> (r.size - r.n + i.place) ->> 'key' AS key,
+    to_timestamp(r.enqueued_at / 1000000.0) AS enqueued_at,
+    to_timestamp(r.due_at / 1000000.0) AS due_at,
+    h.owner,
+    CASE WHEN r.state = 2
+        THEN to_timestamp(forebay.leased_until(r.beat, r.lease_until, r.holder) / 1000000.0) END AS lease_until,
+    NULL::timestamptz AS finished_at,
+    r.gate AS parked_at,
+    r.errors::json AS errors,
+    NULL::json AS result
+FROM forebay.run AS r
+CROSS JOIN LATERAL generate_series(0, r.n - 1) AS i (place)
+LEFT JOIN forebay.holder AS h ON h.id = r.holder
+WHERE r.gone IS NULL OR get_bit(r.gone, i.place) = 0
+UNION ALL
+SELECT
+    e.id, e.queue, e.kind, CASE e.state WHEN 3 THEN 'done' WHEN 4 THEN 'dead' ELSE 'cancelled' END, e.body, e.attempt,
+    e.max_attempts, e.delivery, e.facts ->> 'tenant', e.facts ->> 'subject', e.facts ->> 'key',
+    to_timestamp(e.enqueued_at / 1000000.0), to_timestamp(e.due_at / 1000000.0), NULL, NULL,
+    to_timestamp(e.finished_at / 1000000.0), NULL, e.errors::json, e.result
+FROM forebay.ended AS e
+UNION ALL
+SELECT
+    i.id, coalesce(i.draft ->> 'queue', 'default'), i.draft ->> 'kind', 'waiting', i.draft -> 'body', 0, NULL, 0,
+    i.draft ->> 'tenant', i.draft ->> 'subject', i.draft ->> 'key', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+FROM forebay.inbox AS i;
