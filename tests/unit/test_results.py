@@ -56,6 +56,7 @@ def returning(hint: object) -> ResultType:
         (None, {"a": [1, 2.5, None, True, "x"]}),
         (Any, [1]),
         (object, "x"),
+        (type(None), {"said": "inside"}),
         (set[int], {1, 2}),
         (tuple[int, str], (1, "a")),
         (bytes, b"\x00\xff"),

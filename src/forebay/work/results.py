@@ -8,6 +8,7 @@ compared before it is kept.
 
 import inspect
 from collections.abc import Callable, Iterator
+from types import NoneType
 from typing import Any, Final, get_type_hints
 
 import msgspec
@@ -35,7 +36,8 @@ class ResultType:
         self._kind = kind
         hint = _returned(kind, function)
         self._decode: Callable[[bytes], Any] | None = None
-        if hint is not Any and hint is not object:
+        # A function that returns nothing may still say what its result is, by `ctx.set_result`.
+        if hint not in (Any, object, None, NoneType):
             try:
                 foreign = next(_foreign(types.type_info(hint)), None)
                 self._decode = msgspec.json.Decoder(hint, dec_hook=decode_model).decode
