@@ -181,7 +181,7 @@ class JobQueue:
             for lease in overdue:
                 if self._leases.get(lease.job.id, lease).fence == lease.fence:
                     self._leases.pop(lease.job.id, None)
-            self._settle(overdue, lambda _: Abandoned())
+            self._settle(overdue, lambda _: Abandoned(expired=True))
 
     def _settle(self, leases: list[Lease], outcome: Callable[[Lease], Outcome]) -> int:
         verdicts = [(lease, decide(lease.job, outcome(lease), self._routing, _NO_LUCK)) for lease in leases]

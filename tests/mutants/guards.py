@@ -241,15 +241,15 @@ MUTANTS = [
     Mutant(
         "a crash costs no life",
         "src/forebay/core/decide.py",
-        "return Retry(0, _abandoned(job, cause), keep_rank=True)",
+        "return Retry(0, _abandoned(job, cause), keep_rank=True, expired=expired)",
         "return Release(0)",
         ("tests/unit/test_decide.py",),
     ),
     Mutant(
         "a job taken back loses its rank",
         "src/forebay/core/decide.py",
-        "return Retry(0, _abandoned(job, cause), keep_rank=True)",
-        "return Retry(0, _abandoned(job, cause))",
+        "return Retry(0, _abandoned(job, cause), keep_rank=True, expired=expired)",
+        "return Retry(0, _abandoned(job, cause), expired=expired)",
         ("tests/stores/test_conformance.py", "-k", "memory-taking_back"),
     ),
     Mutant(

@@ -90,6 +90,12 @@ def stuck_once(seq: int, ctx: Context) -> None:
 
 
 @fb.job
+def stuck(seq: int, ctx: Context) -> None:
+    say("start", seq, ctx)
+    time.sleep(LONG)
+
+
+@fb.job
 def effect_then_stuck(seq: int, ctx: Context) -> None:
     say("start", seq, ctx)
     say("effect", seq, ctx)
@@ -134,6 +140,22 @@ def kills_itself(seq: int, ctx: Context) -> None:
     say("start", seq, ctx)
     os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(LONG)
+
+
+@fb.job
+def kills_its_parent(seq: int, ctx: Context) -> None:
+    """In quarantine only: elsewhere the parent may be anybody."""
+    say("start", seq, ctx)
+    if "FOREBAY_CHILD_PIPES" in os.environ:
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(LONG)
+
+
+@fb.job
+def exits_late(seq: int, ctx: Context) -> None:
+    say("start", seq, ctx)
+    time.sleep(0.2)
+    os._exit(13)
 
 
 @fb.job

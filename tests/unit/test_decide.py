@@ -15,13 +15,14 @@ from msgspec.structs import replace
 from forebay.core.decide import decide
 from forebay.core.errors import Invalid
 from forebay.core.instant import micros, ms, seconds
-from forebay.core.limits import ATTEMPTS_MOST, SPAN_MOST
+from forebay.core.limits import ATTEMPTS_MOST, ERRORS_KEPT, SPAN_MOST
 from forebay.core.outcome import (
     ABANDONED,
     Abandoned,
     Ack,
     Cancel,
     DeadLetter,
+    Displaced,
     Dropped,
     Failed,
     Failure,
@@ -55,6 +56,8 @@ TABLE: list[tuple[Outcome, Verdict, Verdict]] = [
     (Dropped(BOOM), DeadLetter(BOOM), DeadLetter(BOOM)),
     (Abandoned(), Retry(0, LOST, keep_rank=True), DeadLetter(LOST)),
     (Snoozed(5), Release(5), Release(5)),
+    (Abandoned(expired=True), Retry(0, LOST, keep_rank=True, expired=True), DeadLetter(LOST, expired=True)),
+    (Displaced(), Release(0, LOST), Release(0, LOST)),
     (Abandoned("the process died"), Retry(0, DIED, keep_rank=True), DeadLetter(DIED)),
     (Unaccounted(), Release(0, LOST, expired=True), Release(0, LOST, expired=True)),
     (Interrupted(), Release(0), Release(0)),
@@ -72,6 +75,7 @@ OUTCOMES: st.SearchStrategy[Outcome] = st.one_of(
     st.builds(Snoozed, AFTERS),
     st.builds(Abandoned),
     st.builds(Unaccounted),
+    st.builds(Displaced),
     st.builds(Interrupted),
     st.builds(Unhandled),
     st.builds(Withdrawn),
@@ -146,7 +150,7 @@ def test_every_outcome_has_a_verdict(
     assert isinstance(verdict, DeadLetter) == (
         isinstance(outcome, Dropped)
         or (isinstance(outcome, Failed | Abandoned) and attempt >= max_attempts)
-        or (isinstance(outcome, Unaccounted) and max_attempts == 1)
+        or (isinstance(outcome, Unaccounted | Displaced) and max_attempts == 1)
     )
 
 
@@ -209,13 +213,15 @@ def test_what_may_have_begun_is_charged_only_after_a_run_in_quarantine() -> None
     suspect = replace(fresh, errors=(Failure(ABANDONED, "cut off", attempt=1),))
     assert suspect.needs_quarantine
     charged = Failure(ABANDONED, "cut off (2 times)")
-    assert decide(suspect, Unaccounted("cut off"), ROUTING, 0.5) == Retry(0, charged, keep_rank=True)
-    assert decide(replace(suspect, attempt=3), Unaccounted("cut off"), ROUTING, 0.5) == DeadLetter(charged)
+    assert decide(suspect, Unaccounted("cut off"), ROUTING, 0.5) == Retry(0, charged, keep_rank=True, expired=True)
+    assert decide(replace(suspect, attempt=3), Unaccounted("cut off"), ROUTING, 0.5) == DeadLetter(
+        charged, expired=True
+    )
 
 
 def test_a_job_with_one_attempt_is_never_started_twice() -> None:
     once = a_job(attempt=1, max_attempts=1)
-    assert decide(once, Unaccounted("cut off"), ROUTING, 0.5) == DeadLetter(Failure(ABANDONED, "cut off"))
+    assert decide(once, Unaccounted("cut off"), ROUTING, 0.5) == DeadLetter(Failure(ABANDONED, "cut off"), expired=True)
     assert decide(once, Interrupted(), ROUTING, 0.5) == Release(), "but what had not begun is"
 
 
@@ -226,3 +232,14 @@ def test_the_error_says_how_often_in_a_row_it_was_the_same() -> None:
     assert decide(job, Abandoned(crash), ROUTING, 0.5) == DeadLetter(Failure(ABANDONED, f"{crash} (3 times)"))
     verdict = decide(job, Abandoned("the process exited with code 1 while running it"), ROUTING, 0.5)
     assert verdict == DeadLetter(Failure(ABANDONED, "the process exited with code 1 while running it"))
+
+
+def test_a_suspect_whose_worker_ends_is_spared_some_times_in_a_row() -> None:
+    """Its own process did not end the worker. One that brings it about all the same ends too."""
+    job, spared = a_job(attempt=2, max_attempts=2), 0
+    while isinstance(verdict := decide(job, Displaced("gone"), ROUTING, 0.5), Release):
+        assert verdict.error is not None
+        job = replace(job, errors=(*job.errors, replace(verdict.error, attempt=2))[-ERRORS_KEPT:])
+        spared += 1
+    assert spared == ERRORS_KEPT - 1
+    assert isinstance(verdict, DeadLetter)

@@ -33,7 +33,7 @@ from forebay.testing.clock import ManualClock
 from forebay.testing.faulty import ConnectionLost, Fault, FaultyStore, ReplyLost, scripted
 from forebay.work.announcer import Announcer
 from forebay.work.cancel_listener import CancelListener
-from forebay.work.claimer import _EMPTYING_MOST, Claimer
+from forebay.work.claimer import _OWED_MOST, Claimer
 from forebay.work.options import Options
 from forebay.work.pool import Pool
 from forebay.work.progress_reporter import ProgressReporter
@@ -458,6 +458,8 @@ class Slots:
 
     def __init__(self, size: int) -> None:
         self.size = size
+        self.places = 64
+        self.apart: list[Lease] = []
         self.running: list[Lease] = []
         self.most = 0
         self.waits = 0
@@ -481,9 +483,10 @@ class Slots:
     def wait_for_room(self, timeout: float, least: int = 0) -> None:
         self.waits += 1
 
-    def wait_until_idle(self, timeout: float) -> bool:
-        self.waits += 1
-        return self.idle
+    def quarantine(self, leases: Sequence[Lease], lease_ends: float) -> int:
+        count = min(len(leases), self.places - len(self.apart))
+        self.apart += leases[:count]
+        return count
 
 
 class Crew:
@@ -545,7 +548,7 @@ def test_a_job_takes_as_many_slots_as_it_costs(store: MemoryStore) -> None:
 def test_a_heavy_job_that_finds_no_room_for_long_lets_others_go_on(store: MemoryStore) -> None:
     store.enqueue([Draft("k"), Draft("k", cost=4), *[Draft("k")] * 9])
     crew = Crew(store, size=4, batch=2)
-    for _ in range(_EMPTYING_MOST + 20):
+    for _ in range(_OWED_MOST + 20):
         crew.claimer.step()
     assert crew.started[0] == 1
     assert len(crew.started) == 4, "light ones fill what is left"
@@ -665,62 +668,29 @@ def test_a_hint_is_tested_before_any_rest_though_the_last_one_brought_nothing() 
         crew.end(number)
 
 
-def test_a_suspect_that_meets_a_busy_pool_goes_back_and_nothing_is_claimed_until_the_pool_is_empty(
-    store: MemoryStore, clock: ManualClock
-) -> None:
+def test_suspects_go_to_quarantine_and_the_pool_goes_on(store: MemoryStore, clock: ManualClock) -> None:
     crew = Crew(store)
-    crew.slots.running += leased(store, 2)
+    crew.slots.running += leased(store, 1)
     suspects(store, 1)
     store.enqueue([Draft("k")] * 5)
-    for _ in range(10):
-        crew.claimer.step()
-    assert crew.started == [1, 2, 4], "what came with it starts"
-    ((suspect, release),) = crew.returned
-    assert suspect.job.id == 3
-    assert isinstance(release, Release)
-    assert 0 < release.after <= SECOND
-    assert job(store, 3).attempt == 1, "the claim itself is not charged"
-    assert store.backlog(["default"])[0].running == 3, "nothing else is held"
-    crew.slots.running.clear()
-    clock.advance(SECOND)
     crew.claimer.step()
-    assert crew.started == [3], "it is the next one, alone"
-    for _ in range(10):
-        crew.claimer.step()
-    assert crew.started == [3], "and nothing starts beside it"
-    crew.slots.running.clear()
-    for _ in range(10):
-        crew.claimer.step()
-    assert crew.started
-    assert 3 not in crew.started
+    assert ([lease.job.id for lease in crew.slots.apart], crew.started) == ([2], [1, 3, 4])
+    assert crew.returned == []
+    crew.claimer.step()
+    assert crew.started == [1, 3, 4, 5], "it takes no room of the pool"
 
 
-def test_suspects_wait_rather_than_hold_everybody_up(store: MemoryStore, clock: ManualClock) -> None:
-    """A pool that took long to empty for one of them is not emptied for the next one before many more claims."""
-    crew = Crew(store, size=2, batch=2)
-    crew.slots.running += leased(store, 1)
-    suspects(store, 2)
-    store.enqueue([Draft("k")] * 200)
-    for _ in range(20):
-        crew.claimer.step()
-    waited = crew.slots.waits
-    assert waited >= 15, "the pool is emptied"
-    crew.slots.running.clear()
-    clock.advance(SECOND)
-    while not any(lease.job.needs_quarantine for lease in crew.slots.running):
-        crew.claimer.step()
-    (first,) = crew.started
-    crew.end(first)
-    waited, ended = crew.slots.waits, 0
-    for _ in range(100):
-        crew.claimer.step()
-        crew.slots.most = 0
-        for job_id in crew.started:
-            ended += 1
-            crew.end(job_id)
-        clock.advance(SECOND // 10)
-    assert ended >= 100
-    assert crew.slots.waits - waited < 5
+def test_suspects_beyond_the_places_of_the_quarantine_go_back_for_a_moment(
+    store: MemoryStore, clock: ManualClock
+) -> None:
+    suspects(store, 6)
+    crew = Crew(store, size=8)
+    crew.slots.places = 4
+    crew.claimer.step()
+    assert len(crew.slots.apart) == 4
+    assert [lease.job.id for lease, _ in crew.returned] == [5, 6]
+    assert all(isinstance(verdict, Release) and 0 < verdict.after <= 2 * SECOND for _, verdict in crew.returned)
+    assert {job(store, number).attempt for number in (5, 6)} == {1}, "the claim is not charged"
 
 
 def test_who_was_beside_one_death_goes_on_with_the_others(store: MemoryStore) -> None:
@@ -733,89 +703,49 @@ def test_who_was_beside_one_death_goes_on_with_the_others(store: MemoryStore) ->
     assert (len(crew.started), crew.returned) == (4, [])
 
 
-def test_a_suspect_that_meets_an_empty_pool_starts_at_once_and_alone(store: MemoryStore) -> None:
-    suspects(store, 1)
-    store.enqueue([Draft("k")] * 5)
-    crew = Crew(store)
-    crew.claimer.step()
-    assert crew.started == [1]
-    assert [lease.job.id for lease, _ in crew.returned] == [2, 3, 4]
-    assert {release for _, release in crew.returned} == {Release()}
-    backlog = store.backlog(["default"])[0]
-    assert (backlog.running, backlog.ready) == (1, 5), "nothing is held: it would be charged if this one kills"
-    assert {job(store, number).attempt for number in (2, 3, 4)} == {0}
-
-
-def test_others_are_not_sent_back_for_suspects_twice_in_a_row(store: MemoryStore, clock: ManualClock) -> None:
-    """The second suspect meets an empty pool too, and gives way to those who gave way to the first."""
-    suspects(store, 2)
-    store.enqueue([Draft("k")] * 5)
-    crew = Crew(store)
-
-    def started_next() -> list[int]:
-        store.settle([(lease, Ack()) for lease in crew.slots.running])
-        crew.slots.running.clear()
-        crew.returned.clear()
-        crew.claimer.step()
-        return crew.started
-
-    assert started_next() == [1]
-    assert [lease.job.id for lease, _ in crew.returned] == [2, 3, 4]
-    assert started_next() == [3], "one at a time, for the pool was to be empty"
-    clock.advance(SECOND)
-    assert started_next() == [4, 5, 6]
-    assert [lease.job.id for lease, _ in crew.returned] == [2]
-    clock.advance(SECOND)
-    assert started_next() == [2]
-
-
-def test_suspects_run_one_after_the_other_and_the_rest_goes_back_uncharged(
-    store: MemoryStore, clock: ManualClock
-) -> None:
-    suspects(store, 20)
-    store.enqueue([Draft("k")] * 20)
-    crew = Crew(store, size=16)
-    ran: list[int] = []
-    for _ in range(400):
-        if len(ran) == 40:
-            break
-        crew.claimer.step()
-        started = crew.slots.running
-        assert len(started) <= 1 or not any(lease.job.suspect for lease in started)
-        assert store.backlog(["default"])[0].running == len(started)
-        ran += crew.started
-        store.settle([(lease, Ack()) for lease in started])
-        started.clear()
-        clock.advance(SECOND // 10)
-    assert sorted(ran) == list(range(1, 41))
-    assert {job(store, number).attempt for number in range(1, 21)} == {2}
-    assert {job(store, number).attempt for number in range(21, 41)} == {1}
-
-
-def test_a_claimer_that_minds_a_suspect_does_not_spin(store: MemoryStore) -> None:
-    """With a real pool, most of it free: what it waits for is the end of the suspect, not room."""
-    hold, begun = Event(), Event()
+def test_without_a_quarantine_a_suspect_runs_alone_when_the_pool_is_empty() -> None:
+    """An app that no other process can import. Nothing is claimed while it waits or runs, and nobody spins."""
+    hold, alone = Event(), Event()
     fb = Forebay("memory://")
+    beside: list[int] = []
 
     @fb.job
-    def k() -> None:
-        begun.set()
+    def first() -> None:
         hold.wait(PATIENCE)
 
-    fb.enqueue("k")
+    @fb.job
+    def suspect() -> None:
+        beside.append(pool.running)
+        alone.set()
+
+    fb.enqueue("suspect", max_attempts=2)
     (lease,) = fb.store.claim([Want("default", 1)], "bob", seconds(30))
     fb.store.settle([(lease, Retry(0, Failure(ABANDONED, "gone")))])
-    pool = Pool(fb.registry, Options(), routing, lambda verdicts: None)
-    claimer = Claimer(fb.store, pool, Options(), "ada", lambda verdicts: None)
-    while not begun.is_set():
-        claimer.step()
-    began = time.monotonic()
-    for _ in range(10):
-        claimer.step()
-    assert time.monotonic() - began > 0.1, "each step waits a while"
+    verdicts: list[Settlement] = []
+    pool = Pool(fb.registry, Options(), routing, verdicts.extend)
+    claimer = Claimer(fb.store, pool, Options(), "ada", verdicts.extend)
+    pool.take(leased_kind(fb, "first"))
+    claimer.step()
+    assert pool.free == 0, "it makes room for the suspect"
+    pool.step()
+    assert not alone.is_set()
     hold.set()
-    assert pool.wait_until_idle(PATIENCE)
+    until(lambda: pool.running == 1)
+    pool.step()
+    assert alone.wait(PATIENCE)
+    until(lambda: len(verdicts) == 2)
+    assert pool.free == 0, "its verdict is not durable yet"
+    pool.settled(verdicts[1][0].fence)
+    assert (pool.free, beside) == (64, [1])
     pool.close()
+
+
+def leased_kind(fb: Forebay, kind: str) -> list[Lease]:
+    fb.enqueue(kind)
+    leases = fb.store.claim([Want("default", 2)], "ada", seconds(30))
+    others = [lease for lease in leases if lease.job.kind != kind]
+    fb.store.settle([(lease, Release()) for lease in others])
+    return [lease for lease in leases if lease.job.kind == kind]
 
 
 def test_a_closed_claimer_claims_nothing(store: MemoryStore) -> None:

@@ -56,6 +56,12 @@ def _worker_arguments(parser: ArgumentParser) -> None:
         "--retry-budget", type=share, metavar="SHARE", help="retries are at most this share of all runs: 0.2"
     )
     parser.add_argument(
+        "--quarantine-processes",
+        type=count,
+        metavar="N",
+        help="processes for jobs whose workers died, one job at a time in each (default: 2)",
+    )
+    parser.add_argument(
         "--metrics", metavar="[HOST:]PORT", help="be scraped there, by this machine unless HOST says more: 9464"
     )
     log_format_argument(parser)
@@ -74,6 +80,7 @@ def _options(args: Any, app: Forebay) -> Options:
         "drain_timeout": args.drain_timeout,
         "retry_budget": args.retry_budget,
         "metrics": args.metrics,
+        "quarantine_processes": getattr(args, "quarantine_processes", None),
     }
     return Options(
         queues=tuple(weights),

@@ -48,14 +48,8 @@ Settlement: TypeAlias = tuple[Lease, Verdict]
 
 
 def presumes_expiry(verdict: Verdict) -> bool:
-    """Whether a verdict was made for a holder that is believed to be gone."""
-    match verdict:
-        case Retry() | DeadLetter():
-            return verdict.error.abandoned
-        case Release():
-            return verdict.expired
-        case _:
-            return False
+    """Whether a verdict was made for a holder whose lease had run out."""
+    return isinstance(verdict, Retry | DeadLetter | Release) and verdict.expired
 
 
 def outlived(lease: Lease, verdict: Verdict, until: Instant) -> bool:

@@ -80,9 +80,13 @@ class Snoozed(Struct, frozen=True):
 
 
 class Abandoned(Struct, frozen=True):
-    """Its process failed while it ran the job; `cause` says how, and never names the worker."""
+    """Its process failed while it ran the job; `cause` says how, and never names the worker.
+
+    `expired`, here and below: this is known from a lease that ran out, and is void if the holder renews it.
+    """
 
     cause: str = LEASE_RAN_OUT
+    expired: bool = False
 
 
 class Unaccounted(Struct, frozen=True):
@@ -91,11 +95,14 @@ class Unaccounted(Struct, frozen=True):
     cause: str = LEASE_RAN_OUT
 
 
-class Interrupted(Struct, frozen=True):
-    """The job goes back unharmed: its worker shuts down, or its handler had not begun when the worker failed.
+class Displaced(Struct, frozen=True):
+    """Its worker failed while the job ran in quarantine: in a process of its own, so it is hardly to blame."""
 
-    `expired`: this is known from a lease that ran out, and is void if the holder renews it.
-    """
+    cause: str = LEASE_RAN_OUT
+
+
+class Interrupted(Struct, frozen=True):
+    """The job goes back unharmed: its worker shuts down, or its handler had not begun when the worker failed."""
 
     expired: bool = False
 
@@ -116,7 +123,7 @@ class Withdrawn(Struct, frozen=True):
 
 
 Outcome: TypeAlias = (
-    Succeeded | Failed | Dropped | Snoozed | Abandoned | Unaccounted | Interrupted | Unhandled | Withdrawn
+    Succeeded | Failed | Dropped | Snoozed | Abandoned | Unaccounted | Displaced | Interrupted | Unhandled | Withdrawn
 )
 
 
@@ -140,11 +147,13 @@ class Retry(Struct, frozen=True):
     """Again, so long after the store's now; an attempt was used.
 
     `keep_rank`: the job goes back to the place that it had, as after a `Release`; else its rank is written anew.
+    `expired`, here and below: void if the lease was renewed since it was looked at.
     """
 
     after: Span
     error: Failure
     keep_rank: bool = False
+    expired: bool = False
 
     def __post_init__(self) -> None:
         _check_after(self.after)
@@ -155,6 +164,7 @@ class DeadLetter(Struct, frozen=True):
     """Never again, unless somebody redrives it."""
 
     error: Failure
+    expired: bool = False
 
     def __post_init__(self) -> None:
         _check_error(self.error)
@@ -163,8 +173,7 @@ class DeadLetter(Struct, frozen=True):
 class Release(Struct, frozen=True):
     """Back to the place that it had (`core.rank.rank_back`), perhaps later; the attempt is given back.
 
-    `error` is recorded all the same; it has the number of the attempt that was given back. `expired`: void if the
-    lease was renewed since it was looked at.
+    `error` is recorded all the same; it has the number of the attempt that was given back.
     """
 
     after: Span = 0

@@ -145,7 +145,9 @@ class Pair:
 
     def reap(self, limit: int = BATCH_MOST) -> list[Settlement]:
         """What the reaper does: overdue, decide, settle."""
-        lost = [(lease, decide(lease.job, Abandoned(), self.routing(lease), 0)) for lease in self.overdue(limit)]
+        lost = [
+            (lease, decide(lease.job, Abandoned(expired=True), self.routing(lease), 0)) for lease in self.overdue(limit)
+        ]
         self.settle(lost)
         return lost
 

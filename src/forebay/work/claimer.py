@@ -5,14 +5,8 @@ unharmed, and what came behind it; the pool makes room before the next claim, so
 for ever. Where long jobs keep it from that, the claimer goes on with others after some seconds. It asks for as many as
 fit if they cost what the last ones did.
 
-A job whose holders died twice in a row, or whose last life this is after such a death, is a suspect: it runs alone in
-its process, so that a killer is found without innocents dying beside it (`Job.needs_quarantine`). Nothing is held
-while a suspect runs or waits: it would be charged too if the process died or stood still past the lease. Others that
-came with it go back then, but not twice in a row: they take turns with suspects, or many suspects would send them
-round and round. A suspect that meets a busy pool goes back unharmed, and the pool empties before the next claim;
-where a long job keeps it from emptying, the claimer goes on with others after some seconds, and suspects come by
-later. A pool that was emptied is not emptied again before many more claims: suspects among slow jobs wait rather than
-hold up everybody.
+A suspect (`Job.needs_quarantine`) takes no room of the pool: it runs in quarantine, and the pool goes on. Suspects for
+which there is no place there go back unharmed for a moment.
 """
 
 import random
@@ -35,12 +29,10 @@ from forebay.work.turns import Turns
 
 _IDLE: Final = seconds(1)
 _STARTING_MOST: Final = 0.05
-_SUSPECT_AGAIN: Final = 60_000
-_SUSPECT_MUCH_LATER: Final = 3_000_000
+_SUSPECT_AGAIN: Final = 1_000_000
 _TOO_HEAVY: Final = 3_000_000
-_EMPTYING_MOST: Final = 200
+_OWED_MOST: Final = 200
 _BUSY_CLAIMS: Final = 50
-_CLAIMS_A_WAIT: Final = 10
 _HINTS_TRIED: Final = 2
 _FRUITLESS_REST: Final = 0.01
 _FRUITLESS_MOST: Final = 0.08
@@ -53,16 +45,13 @@ class Slots(Protocol):
     @property
     def free(self) -> int: ...
 
-    @property
-    def idle(self) -> bool: ...
-
     def fits(self, leases: Sequence[Lease]) -> int: ...
 
     def take(self, leases: Sequence[Lease], lease_ends: float) -> None: ...
 
-    def wait_for_room(self, timeout: float, least: int = 0) -> None: ...
+    def quarantine(self, leases: Sequence[Lease], lease_ends: float) -> int: ...
 
-    def wait_until_idle(self, timeout: float) -> bool: ...
+    def wait_for_room(self, timeout: float, least: int = 0) -> None: ...
 
 
 class Claimer:
@@ -90,10 +79,7 @@ class Claimer:
         self._draw = draw
         self._clock = clock
         self._lease_ends = 0.0
-        self._emptying = False
-        self._emptied_for = 0
         self._busy_for = 0
-        self._sent_back = False
         self._owed = 0
         self._owed_for = 0
         self._cost = 1
@@ -109,22 +95,15 @@ class Claimer:
         """One claim, or one rest until there may be something to claim."""
         if self._closing.is_set():
             return _CLOSED_REST
-        if self._emptying and not self._slots.idle and self._emptied_for < _EMPTYING_MOST:
-            self._slots.wait_until_idle(_STARTING_MOST)
-            self._emptied_for += 1
-            return 0.0
-        if self._owed > self._slots.free and self._owed_for < _EMPTYING_MOST:
+        if self._owed > self._slots.free and self._owed_for < _OWED_MOST:
             self._slots.wait_for_room(_STARTING_MOST, self._owed)
             self._owed_for += 1
             return 0.0
         if self._owed > self._slots.free:
             self._busy_for = _BUSY_CLAIMS
         self._owed, self._owed_for = 0, 0
-        room = 1 if self._emptying and self._slots.idle else self._room()
-        if self._emptying:
-            # To empty the pool costs all others their time: they get much more of it before that happens again.
-            self._busy_for = self._emptied_for * _CLAIMS_A_WAIT if self._slots.idle else _BUSY_CLAIMS
-        self._emptying, self._emptied_for, self._busy_for = False, 0, max(0, self._busy_for - 1)
+        self._busy_for = max(0, self._busy_for - 1)
+        room = self._room()
         if room <= 0:
             self._slots.wait_for_room(_STARTING_MOST)
             return 0.0
@@ -149,21 +128,13 @@ class Claimer:
         self._closing.set()
 
     def _sort_out(self, leases: list[Lease]) -> None:
-        suspects = [lease for lease in leases if lease.job.needs_quarantine]
-        if not suspects:
+        suspects = [lease for lease in leases if lease.job.errors and lease.job.needs_quarantine]
+        if suspects:
+            left = suspects[self._slots.quarantine(suspects, self._lease_ends) :]
+            self._hand_back([(lease, Release(int(_SUSPECT_AGAIN * (0.5 + self._draw())))) for lease in left])
+            leases = [lease for lease in leases if lease not in suspects]
+        if leases:
             self._begin(leases)
-            return
-        others = [lease for lease in leases if not lease.job.needs_quarantine]
-        alone = suspects[:1] if self._slots.idle and not (others and self._sent_back) else []
-        self._emptying = bool(alone) or self._busy_for == 0
-        again = _SUSPECT_AGAIN if self._emptying else _SUSPECT_MUCH_LATER
-        waiting = suspects[len(alone) :]
-        self._hand_back([(lease, Release(int(again * (0.5 + self._draw())))) for lease in waiting])
-        if others:
-            self._sent_back = bool(alone)
-        if alone:
-            self._hand_back([(lease, Release()) for lease in others])
-        self._begin(alone or others)
 
     def _room(self) -> int:
         """How many jobs to ask for."""

@@ -1,13 +1,17 @@
-"""Handlers in a process of their own, which may be killed: `isolate=True`.
+"""Handlers in a process of their own, which may be killed: `isolate=True`, and suspects in quarantine.
 
-A child is kept warm and runs one job at a time; a crash, a kill or a timeout costs the child and nothing else. Parent
-and child talk over two pipes in length-prefixed MessagePack; what the handler prints goes where it always went. A third
-pipe is the life-line: when the parent is gone, however it went, the child ends at once, and so does all it started.
+A child is kept warm and runs one job at a time, plain or async; a crash, a kill or a timeout costs the child and
+nothing else. Parent and child talk over two pipes in length-prefixed MessagePack; what the handler prints goes where it
+always went. A third pipe is the life-line: when the parent is gone, however it went, the child ends at once, and so
+does all it started. Between the two is a stand-in, which does nothing but wait for the child and end as it did: a
+handler that kills its parent kills the stand-in, not the worker.
 """
 
 import asyncio
 import inspect
 import os
+import resource
+import select
 import signal
 import struct
 import subprocess
@@ -15,7 +19,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from threading import Event, Lock, Thread
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, NoReturn
 
 import msgspec
 
@@ -36,6 +40,7 @@ CRASHED: Final = "forebay.Crashed"
 _LENGTH: Final = struct.Struct("<I")
 _TELL_EVERY: Final = 0.25
 _PIPES: Final = "FOREBAY_CHILD_PIPES"
+_LAST_WORDS: Final = 1.0
 
 
 class _Reply(msgspec.Struct, array_like=True, tag=True):
@@ -73,16 +78,39 @@ def _decode(body: bytes) -> _Reply | Progress:
     return Progress(told.portion, told.note) if isinstance(told, _Said) else told
 
 
+class ChildDied(Exception):
+    """The child is gone; `begun`: with the job that it was to run."""
+
+    def __init__(self, code: int, *, begun: bool) -> None:
+        super().__init__(describe_exit(code))
+        self.code = code
+        self.begun = begun
+
+
 class Child:
-    """One warm process. `run` blocks the calling thread; `kill` may come from any other."""
+    """One warm process. `prepare` and `run` block the calling thread; `kill` may come from any other."""
 
     def __init__(self, target: str) -> None:
         self._target = target
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = Lock()
 
+    def prepare(self) -> None:
+        """Start the process, if there is none, and wait until it has loaded the app: no job's time runs meanwhile."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        if self._process is not None:
+            self._forget()
+        process = self._start()
+        try:
+            _receive(self._in)
+        except (OSError, EOFError):
+            raise ChildDied(self._bury(process), begun=False) from None
+
     def run(self, run: Run) -> Outcome:
-        process = self._ready()
+        """What came of the job; `ChildDied` if the process did not survive it."""
+        process = self._process
+        assert process is not None
         try:
             lease = run.lease
             _send(self._out, msgspec.msgpack.encode(Lease(lease.job, lease.owner, lease.until)))
@@ -91,11 +119,14 @@ class Child:
                     run.context.reported = told
             return told.outcome(run.handler.keep_for)
         except (OSError, EOFError, msgspec.DecodeError):
-            code = process.wait()
-            self._forget()
-            if run.stop is not None:
-                return run.stopped_outcome()
-            return Failed(Failure(CRASHED, f"its process {describe_exit(code)}"))
+            raise ChildDied(self._bury(process), begun=True) from None
+
+    def let_go_of_dead(self) -> None:
+        """What a dead child has started may hold its pipes open: it goes too, or nobody would notice the death."""
+        process = self._process
+        if process is not None and process.poll() is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
     def kill(self) -> None:
         with self._lock:
@@ -109,11 +140,17 @@ class Child:
             self._process.wait()
             self._forget()
 
-    def _ready(self) -> subprocess.Popen[bytes]:
-        if self._process is not None and self._process.poll() is None:
-            return self._process
-        if self._process is not None:
-            self._forget()
+    def _bury(self, process: subprocess.Popen[bytes]) -> int:
+        """How it ended. A child whose pipes are broken is of no use, and is not waited for."""
+        try:
+            code = process.wait(_LAST_WORDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            code = process.wait()
+        self._forget()
+        return code
+
+    def _start(self) -> subprocess.Popen[bytes]:
         to_child, out = os.pipe()
         in_, from_child = os.pipe()
         life_line, self._life_line = os.pipe()
@@ -138,11 +175,23 @@ class Child:
 def _serve(target: str) -> None:
     """The child's life: one job after another until the parent is gone."""
     to_child, from_child, life_line = (int(number) for number in os.environ[_PIPES].split(","))
-    Thread(target=_die_with_parent, args=(life_line,), daemon=True).start()
+    stand_in, held = os.pipe()
+    if child := os.fork():
+        for descriptor in (to_child, from_child, life_line, stand_in):
+            os.close(descriptor)
+        _end_as(child)
+    os.close(held)
+    Thread(target=_die_with_parent, args=(life_line, stand_in), daemon=True).start()
     app = find_app(target)
     configure_logging()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with os.fdopen(to_child, "rb") as in_, os.fdopen(from_child, "wb", buffering=0) as out:
+    with (
+        os.fdopen(to_child, "rb") as in_,
+        os.fdopen(from_child, "wb", buffering=0) as out,
+        # One loop for all its jobs, as in a worker: what one of them made for its loop, the next may use.
+        asyncio.Runner() as runner,
+    ):
+        _send(out, b"")
         while True:
             try:
                 lease = msgspec.msgpack.decode(_receive(in_), type=Lease)
@@ -151,12 +200,25 @@ def _serve(target: str) -> None:
             context = Context(lease, None, lambda: app.store, app.registry[lease.job.kind])
             takes_context = app.registry[lease.job.kind].signature.context_name is not None
             with _telling(context, out) if takes_context else nullcontext():
-                reply = _run_here(app, context)
+                reply = _run_here(app, context, runner)
             _send(out, msgspec.msgpack.encode(reply))
 
 
-def _die_with_parent(life_line: int) -> None:
-    os.read(life_line, 1)
+def _end_as(child: int) -> NoReturn:
+    """The stand-in: end as the child does, without a core of its own."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if -code != signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+        signal.pause()
+    os._exit(code)
+
+
+def _die_with_parent(*lines: int) -> None:
+    select.select(lines, [], [])
     os.killpg(0, signal.SIGKILL)
 
 
@@ -182,7 +244,7 @@ def _telling(context: Context, out: BinaryIO) -> Iterator[None]:
         teller.join()
 
 
-def _run_here(app: Any, context: Context) -> _Reply:
+def _run_here(app: Any, context: Context, runner: asyncio.Runner) -> _Reply:
     lease = context.lease
     handler: Handler = app.registry[lease.job.kind]
     if (traces := spans()) is not None:
@@ -194,7 +256,7 @@ def _run_here(app: Any, context: Context) -> _Reply:
             arguments[handler.signature.context_name] = context
         value = handler.function(**arguments)
         if inspect.isawaitable(value):
-            value = asyncio.run(_awaited(value))
+            value = runner.run(_awaited(value))
         return _Reply("succeeded", handler.encode_result(value))
     except BaseException as error:
         match handler.outcome_of(error, lease.job.body):

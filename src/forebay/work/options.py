@@ -17,6 +17,7 @@ class Options(Struct, frozen=True, kw_only=True):
 
     weights say how the worker's room is divided while several of its queues have work; a queue without one has 1. None
     at all: evenly.
+    quarantine_processes is how many suspects run at once, each in a process of its own, beside the worker's room.
     metrics is where to be scraped, a port or host:port; processes under a supervisor take the next free ports.
     """
 
@@ -29,6 +30,7 @@ class Options(Struct, frozen=True, kw_only=True):
     retry_budget: float | None = None
     wedged_most: int = 64
     metrics: str | None = None
+    quarantine_processes: int = 2
 
     def __post_init__(self) -> None:
         if not self.queues:
@@ -41,6 +43,7 @@ class Options(Struct, frozen=True, kw_only=True):
             check_between(f"weight of {queue}", weight, 1, WEIGHT_MOST)
         check_between("concurrency", self.concurrency, 1, 10_000)
         check_between("claim_batch", self.claim_batch, 1, BATCH_MOST)
+        check_between("quarantine_processes", self.quarantine_processes, 1, 64)
         check_between("wedged_most", self.wedged_most, 0, 10_000)
         if self.retry_budget is not None:
             Budget(self.retry_budget)

@@ -9,6 +9,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from math import inf
 from threading import Condition, Lock, current_thread
 from typing import Final
@@ -17,21 +18,34 @@ from forebay.core.breaker import Budget, Circuit
 from forebay.core.decide import decide
 from forebay.core.errors import Invalid
 from forebay.core.lease import Fence, Lease, Settlement
-from forebay.core.outcome import Ack, Failed, Outcome, Release, Succeeded, Unhandled, Verdict, Withdrawn
+from forebay.core.outcome import (
+    Ack,
+    Failed,
+    Failure,
+    Interrupted,
+    Outcome,
+    Release,
+    Snoozed,
+    Succeeded,
+    Unhandled,
+    Verdict,
+    Withdrawn,
+)
 from forebay.core.policy import Routing
 from forebay.core.presence import MAX_UNHANDLED
 from forebay.store.protocol import ProgressReport, Store
 from forebay.tracing import spans
 from forebay.work.handler import DONE, Handler, traced
-from forebay.work.isolate import Child
+from forebay.work.isolate import CRASHED, Child, ChildDied
 from forebay.work.job_log import JobLog
 from forebay.work.loop import LoopSlots
 from forebay.work.options import Options
+from forebay.work.quarantine import Quarantine
 from forebay.work.redacting import RunningJob, running_job
 from forebay.work.room import fitting, weight
 from forebay.work.run import Run, Stop, lease_clock
 from forebay.work.sentinel import Sentinel
-from forebay.work.start_marks import StartMarks
+from forebay.work.start_marks import IN_QUARANTINE, StartMarks
 from forebay.work.threads import ThreadSlots
 
 _log = logging.getLogger("forebay.work")
@@ -50,6 +64,8 @@ _PLAIN_ACK: Final = Ack()
 
 _POSTPONED: Final = 1_000_000
 _GRACE: Final = 2.0
+_LONELY_MOST: Final = 10.0
+_LONELY_AGAIN: Final = 3_000_000
 _UNHANDLED_FOR: Final = 180.0
 """Seconds for which a kind that came by is remembered: longer than its jobs wait before they come by again."""
 
@@ -68,6 +84,7 @@ class Pool:
         *,
         store: Callable[[], Store] | None = None,
         target: str | None = None,
+        quarantine: bool = True,
         marks: StartMarks | None = None,
         sentinel: Sentinel | None = None,
         draw: Callable[[], float] = random.random,
@@ -106,20 +123,37 @@ class Pool:
         self._loop = LoopSlots(self._size, self._begin, self._finish_all, self._succeed)
         self._threads = ThreadSlots("thread", self._size, self._call, self._finish)
         self._processes = ThreadSlots("isolate", self._size, self._call_isolated, self._finish)
+        by_place = (("loop", self._loop), ("thread", self._threads), ("process", self._processes))
+        self._places: dict[str, LoopSlots | ThreadSlots] = dict(by_place)
         self._uses_loop = any(handler.where == "loop" for handler in registry.values())
+        self._apart: dict[Fence, Run] = {}
+        self._lonely: tuple[Run, float] | None = None
+        self._quarantine: Quarantine | None = None
+        if target is not None and quarantine:
+            begin = partial(self._begin, thread=IN_QUARANTINE)
+            self._quarantine = Quarantine(options.quarantine_processes, target, begin, self._finish)
         if target is None and any(handler.where == "process" for handler in registry.values()):
             raise Invalid("isolate", "the app has no name that another process could import", "start it as module:name")
 
     @property
     def free(self) -> int:
-        """How many more jobs would begin at once, or within a moment: quick ones are fetched a little ahead."""
+        """How many more jobs would begin at once, or within a moment: quick ones are fetched a little ahead.
+
+        Suspects in quarantine take no room; one that has to run alone here takes all of it.
+        """
+        if self._lonely is not None:
+            return 0
         ahead = 0 if self._extra else self._ahead
-        return self._size + ahead - len(self._runs) - self._extra
+        return self._size + ahead - len(self._runs) + len(self._apart) - self._extra
 
     def fits(self, leases: Sequence[Lease]) -> int:
         """How many of these, from the first on, may begin; light ones may wait here, heavy ones may not."""
         light = not self._extra and all(lease.job.cost == 1 for lease in leases)
-        return len(leases) if light else fitting(leases, self._size - len(self._runs) - self._extra, self._size)
+        return (
+            len(leases)
+            if light
+            else fitting(leases, self._size - len(self._runs) + len(self._apart) - self._extra, self._size)
+        )
 
     @property
     def running(self) -> int:
@@ -148,6 +182,7 @@ class Pool:
         now, traces = time.monotonic(), spans()
         fresh: dict[Fence, Run] = {}
         started: dict[str, list[Run]] = {"loop": [], "thread": [], "process": []}
+        apart: list[Run] = []
         for lease in leases:
             handler = self._registry.get(lease.job.kind)
             if handler is None:
@@ -158,19 +193,53 @@ class Pool:
                 # Its holder died before it could end it.
                 self._settle([self._verdict(lease, Withdrawn(handler.keep_for))])
             else:
-                # An isolated handler is traced where it runs.
-                seen = handler if traces is None or handler.where == "process" else traced(handler, lease.job, traces)
+                suspect = bool(lease.job.errors) and lease.job.needs_quarantine
+                elsewhere = handler.where == "process" or (suspect and self._quarantine is not None)
+                # What runs in another process is traced there.
+                seen = handler if traces is None or elsewhere else traced(handler, lease.job, traces)
                 run = Run(lease, seen, self._store, lease_ends)
+                run.quarantined = suspect
+                (apart if suspect else started[handler.where]).append(run)
                 fresh[run.fence] = run
-                started[handler.where].append(run)
-        extra = {fence: more for fence, run in fresh.items() if (more := weight(run.lease.job, self._size) - 1)}
+        extra = {
+            fence: more
+            for fence, run in fresh.items()
+            if not run.quarantined and (more := weight(run.lease.job, self._size) - 1)
+        }
         with self._guard:
             self._runs.update(fresh)
+            self._apart.update((run.fence, run) for run in apart)
             self._heavy.update(extra)
             self._extra += sum(extra.values())
-        for where, slots in (("loop", self._loop), ("thread", self._threads), ("process", self._processes)):
+        for where, slots in self._places.items():
             if started[where]:
                 slots.feed(started[where])
+        if apart and self._quarantine is not None:
+            self._quarantine.feed(apart)
+        elif apart:
+            self._lonely = (apart[0], now + _LONELY_MOST)
+            self._finish_all([(run, Interrupted()) for run in apart[1:]])
+
+    def quarantine(self, leases: Sequence[Lease], lease_ends: float = inf) -> int:
+        """Run these suspects apart from all others, as many as there is room for: how many, from the first on."""
+        if self._quarantine is None:
+            count = 1 if self._lonely is None else 0
+        else:
+            count = max(0, min(len(leases), self._quarantine.room))
+        self.take(leases[:count], lease_ends)
+        return count
+
+    def settled(self, fence: Fence) -> None:
+        """The store has the verdict, or there is none."""
+        if self._marks is not None:
+            self._marks.ended(fence)
+        if self._quarantine is not None:
+            self._quarantine.settled(fence)
+        lonely = self._lonely
+        if lonely is not None and lonely[0].fence == fence:
+            with self._guard:
+                self._lonely = None
+                self._room.notify_all()
 
     def held(self) -> list[Lease]:
         """What is to be renewed: all that runs, but for jobs that are done already."""
@@ -232,7 +301,21 @@ class Pool:
                 self._stuck += self._finish(run, run.stopped_outcome())
         if self._stuck:
             self._loop.ping()
+        if self._quarantine is not None:
+            self._quarantine.sweep()
+        self._mind_lonely(now)
         return _SWEEP_EVERY if self._runs else _SWEEP_IDLE
+
+    def _mind_lonely(self, now: float) -> None:
+        """Without a quarantine a suspect begins when the pool is empty, or leaves where long jobs keep it from that."""
+        run, until = self._lonely or (None, 0.0)
+        if run is None or run.begun or run.over:
+            return
+        if len(self._runs) == 1:
+            run.begun = True
+            self._places[run.handler.where].feed([run])
+        elif now > until:
+            self._finish(run, Snoozed(int(_LONELY_AGAIN * (0.5 + self._draw()))))
 
     def _under_way(self) -> list[Run]:
         with self._guard:
@@ -272,6 +355,8 @@ class Pool:
         self._processes.close()
         for child in (*self._warm, *self._children.values()):
             child.close()
+        if self._quarantine is not None:
+            self._quarantine.close()
 
     def _return(self, lease: Lease, now: float) -> Settlement:
         """A kind without a handler here costs no attempt: another worker may have it, during a deploy above all."""
@@ -310,6 +395,12 @@ class Pool:
         if run.context is not None:
             run.context.cancelled |= stop is Stop.CANCEL
             run.context.lost |= stop is Stop.LOST
+        if run.quarantined and (self._quarantine is not None or not run.begun):
+            if self._quarantine is not None:
+                self._quarantine.interrupt(run)
+            else:
+                self._finish(run, run.stopped_outcome())
+            return
         match run.handler.where:
             case "loop":
                 self._loop.interrupt(run)
@@ -354,9 +445,14 @@ class Pool:
         child = self._warm.pop() if self._warm else Child(self._target or "")
         self._children[run] = child
         try:
+            child.prepare()
             if run.stop is not None or not self._begin(run):
                 return run.stopped_outcome()
             return child.run(run)
+        except ChildDied as died:
+            if run.stop is not None:
+                return run.stopped_outcome()
+            return Failed(Failure(CRASHED, f"its process {died}"))
         finally:
             del self._children[run]
             self._warm.append(child)
@@ -389,6 +485,8 @@ class Pool:
         with self._guard:
             for fence in fences:
                 self._runs.pop(fence, None)
+                if self._apart:
+                    self._apart.pop(fence, None)
                 if self._extra:
                     self._extra -= self._heavy.pop(fence, 0)
             self._ended += len(fences)
@@ -401,16 +499,14 @@ class Pool:
         circuit = self._circuits.get(run.lease.job.kind)
         if circuit is not None:
             circuit.given_up()
-        if self._marks is not None:
-            self._marks.ended(run.fence)
+        self.settled(run.fence)
 
     def _settled_itself(self, run: Run, outcome: Outcome) -> None:
         """The job ended with its handler's transaction, whatever the handler did after that."""
         circuit = self._circuits.get(run.lease.job.kind)
         if circuit is not None:
             circuit.succeeded()
-        if self._marks is not None:
-            self._marks.ended(run.fence)
+        self.settled(run.fence)
         match outcome:
             case Succeeded(None):
                 pass

@@ -15,14 +15,15 @@ from forebay.core.decide import decide
 from forebay.core.job import Job, State
 from forebay.core.lease import Fence, Lease, Settled
 from forebay.core.limits import BATCH_MOST
-from forebay.core.outcome import Abandoned, Interrupted, Outcome, Unaccounted
+from forebay.core.outcome import Abandoned, Displaced, Interrupted, Outcome, Unaccounted
 from forebay.core.policy import Routing
 from forebay.store.protocol import Query, Store
 from forebay.work.exit_status import describe_exit
 from forebay.work.job_log import JobLog
-from forebay.work.start_marks import ProcessMarks, owners_of, read_marks
+from forebay.work.start_marks import IN_QUARANTINE, ProcessMarks, owners_of, read_marks
 
 _EVERY: Final = 1.0
+_LOST_WORKER: Final = "its worker ended while it ran in quarantine"
 _DIED: Final = f"the process {describe_exit(None)} while running it"
 
 
@@ -102,12 +103,14 @@ def expired_outcome(marks: ProcessMarks | None, fence: Fence) -> Outcome:
     """
     if marks is None or marks.begun is None or (marks.alive and fence in marks.begun):
         return Unaccounted()
-    return Abandoned(_DIED) if fence in marks.begun else Interrupted(expired=True)
+    return _of_dead(marks.begun, fence, _DIED) if fence in marks.begun else Interrupted(expired=True)
 
 
 def _of_dead(begun: dict[Fence, int] | None, fence: Fence, cause: str) -> Outcome:
     if begun is None:
         return Unaccounted(cause)
+    if begun.get(fence) == IN_QUARANTINE:
+        return Displaced(_LOST_WORKER)
     return Abandoned(cause) if fence in begun else Interrupted()
 
 

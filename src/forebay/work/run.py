@@ -48,6 +48,7 @@ class Run:
         "lease",
         "lease_ends",
         "over",
+        "quarantined",
         "started_at",
         "stop",
         "stopped_at",
@@ -60,6 +61,7 @@ class Run:
     ) -> None:
         self.lease = lease
         self.lease_ends = lease_ends
+        self.quarantined = False
         self.fence: Fence = lease.fence
         self.handler = handler
         self.deadline: float | None = None

@@ -37,6 +37,9 @@ _HEADER: Final = struct.Struct("<8sQQQ")
 _INCOMPLETE_AT: Final = 24
 _HEADER_BYTES: Final = 128
 _MARK: Final = struct.Struct("<QQQ")
+IN_QUARANTINE: Final = 2**64 - 1
+"""The thread of a job that runs in a process of its own: the death of the worker is not its doing."""
+
 _CHUNK: Final = 65_536
 
 _Slot = tuple[mmap.mmap, int]

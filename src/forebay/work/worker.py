@@ -126,7 +126,7 @@ class Worker:
         routings = Routings(store, voice)
         self.settler = Settler(
             store,
-            None if marks is None else lambda lease, _: marks.ended(lease.fence),
+            lambda lease, _: self.pool.settled(lease.fence),
             gather=_CARRIED if isinstance(store, Exchanging) else GATHER,
             between=_CARRIED if isinstance(store, Exchanging) else 0.0,
         )
@@ -138,6 +138,8 @@ class Worker:
             self.settler.put,
             store=lambda: store,
             target=target,
+            # A store that belongs to one process cannot be used in another one.
+            quarantine=not app.url.startswith("memory:"),
             marks=marks,
             sentinel=self._sentinel if self._supervised else None,
             log=job_log,

@@ -154,7 +154,7 @@ class Harness:
         """One round of a reaper: what is overdue was abandoned."""
         overdue = self.store.overdue(BATCH_MOST)
         for lease in overdue:
-            self.conclude(lease, Abandoned())
+            self.conclude(lease, Abandoned(expired=True))
         return overdue
 
     def dead(self, **fields: Any) -> int:

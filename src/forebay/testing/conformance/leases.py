@@ -227,10 +227,11 @@ def a_reaper_that_looked_before_a_renewal_takes_nothing(h: Harness) -> None:
     (late,) = h.store.overdue(10)
     (renewed,) = h.store.extend([held], LONG)
     lost = Failure(ABANDONED)
-    for verdict in (Retry(0, lost), DeadLetter(lost), Release(0, lost, expired=True), Release(expired=True)):
+    verdicts: list[Verdict] = [Retry(0, lost, expired=True), DeadLetter(lost, expired=True), Release(expired=True)]
+    for verdict in verdicts:
         assert h.store.settle([(late, verdict)]) == [Settled.STALE]
     assert _is_held_by(h, renewed)
-    assert h.store.settle([(held, Retry(0, ERROR))]) == [Settled.APPLIED], "the holder's own failure counts"
+    assert h.store.settle([(held, Retry(0, lost))]) == [Settled.APPLIED], "what the holder says of itself counts"
 
 
 @case

@@ -31,8 +31,9 @@ class Case:
         return "" if turn.ending is None else _WORDS[type(turn.ending)]
 
     def abandoned(self, turn: Turn) -> bool:
+        """Whether others took it from its holder. What a worker says of its own quarantine is no such thing."""
         error = turn.ending.error if isinstance(turn.ending, Retried | Died | Released) else None
-        return error is not None and error.abandoned
+        return error is not None and error.abandoned and turn.fence not in self.evidence.concluded
 
     def excused(self, turn: Turn, processes: dict[str, list[tuple[int, int]]]) -> bool:
         """Whether something happened to its holder, or to everybody, that explains a lease running out."""

@@ -6,7 +6,10 @@ what its handler does: how long it takes, and whether it works, raises, hangs, s
 at first or always. Handlers on a loop end when they are stopped; those in threads cannot be, and go on as ghosts whose
 effects are noted all the same.
 
-What can go wrong is checked at once: more runs than slots, a suspect that is not alone, a start with a lost lease.
+Suspects run in quarantine, by the board of the real one; the death of such a process is not the worker's.
+
+What can go wrong is checked at once: more runs than slots, a suspect in the wrong place or beside a verdict that is not
+durable, a start with a lost lease.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,6 +20,7 @@ from forebay.core.decide import decide
 from forebay.core.instant import seconds
 from forebay.core.lease import Fence, Lease, Settlement
 from forebay.core.outcome import (
+    Abandoned,
     Dropped,
     Failed,
     Failure,
@@ -34,6 +38,8 @@ from forebay.testing.sim.world import EPOCH, SECOND, Actor, Process, Task, World
 from forebay.work.options import Options
 from forebay.work.room import fitting, weight
 from forebay.work.run import TIMEOUT, Stop
+from forebay.work.start_marks import IN_QUARANTINE
+from forebay.work.suspects import Placement, SuspectBoard
 
 RAISED: Final = "sim.Raised"
 DROPPED: Final = "sim.Dropped"
@@ -41,6 +47,7 @@ TIMEOUTS: Final = {"slow": 2 * SECOND}
 BREAKERS: Final = {"frail": Breaker(failures=3, rest=seconds(2))}
 _NEVER: Final = 10**15
 _LOOK_AGAIN: Final = 1.0
+_MAX_WAITING: Final = 3
 
 
 class Run:
@@ -79,19 +86,49 @@ class SimPool:
         self._runs: dict[Fence, Run] = {}
         self._circuits = {kind: Circuit(breaker) for kind, breaker in BREAKERS.items()}
         self._waiting: Actor | None = None
-        self.marks: dict[Fence, None] = {}
+        self._board = SuspectBoard(world.between(1, 2), _MAX_WAITING)
+        self._suspects: dict[Fence, tuple[Lease, float]] = {}
+        self._quarantined: dict[Fence, int] = {}
+        self._last_in: dict[int, Fence] = {}
+        self.marks: dict[Fence, int] = {}
         self.saved = 0
 
     @property
     def free(self) -> int:
-        return self._size - sum(weight(run.lease.job, self._size) for run in self._runs.values())
+        inside = [run for fence, run in self._runs.items() if fence not in self._quarantined]
+        return self._size - sum(weight(run.lease.job, self._size) for run in inside)
 
     @property
     def idle(self) -> bool:
-        return not self._runs
+        return not self._runs and not self._suspects
 
     def fits(self, leases: Sequence[Lease]) -> int:
         return fitting(leases, self.free, self._size)
+
+    def quarantine(self, leases: Sequence[Lease], lease_ends: float) -> int:
+        count = max(0, min(len(leases), self._board.room))
+        for lease in leases[:count]:
+            self._suspects[lease.fence] = (lease, lease_ends)
+        self._begin_in_quarantine(self._board.admit([lease.fence for lease in leases[:count]]))
+        return count
+
+    def settled(self, fence: Fence) -> None:
+        """The verdict is durable, or there is none."""
+        self.marks.pop(fence, None)
+        self._begin_in_quarantine(self._board.settled(fence))
+
+    def _begin_in_quarantine(self, starts: Sequence[Placement]) -> None:
+        for fence, place in starts:
+            lease, lease_ends = self._suspects.pop(fence)
+            before = self._last_in.get(place)
+            if before is not None and before not in self._evidence.answered and before not in self._evidence.lost:
+                self._world.violation(
+                    "I17 one suspect at a time",
+                    f"{fence} begins in the process of {before}, whose verdict is not durable",
+                )
+            self._last_in[place] = fence
+            self._quarantined[fence] = place
+            self.take([lease], lease_ends)
 
     def take(self, leases: Sequence[Lease], lease_ends: float) -> None:
         for lease in leases:
@@ -109,10 +146,13 @@ class SimPool:
             self._routing(leases[0].job.queue)
 
     def held(self) -> list[Lease]:
-        return [run.lease for run in self._runs.values()]
+        return [run.lease for run in self._runs.values()] + [lease for lease, _ in self._suspects.values()]
 
     def renewed(self, fences: Iterable[Fence], lease_ends: float) -> None:
-        """Whatever is taken begins at once: nothing waits here for which a deadline would matter."""
+        for fence in fences:
+            if fence in self._suspects:
+                lease, ends = self._suspects[fence]
+                self._suspects[fence] = (lease, max(ends, lease_ends))
 
     def lose(self, fences: Sequence[Fence]) -> None:
         for fence in fences:
@@ -123,7 +163,7 @@ class SimPool:
             self._interrupt(fence, Stop.CANCEL)
 
     def interrupt_all(self) -> None:
-        for fence in list(self._runs):
+        for fence in (*self._suspects, *self._runs):
             self._interrupt(fence, Stop.DRAIN)
 
     def wait_for_room(self, timeout: float, least: int = 0) -> None:
@@ -153,7 +193,7 @@ class SimPool:
             world.violation("effects once per delivery", f"the handler of {lease.fence} was started twice")
         evidence.starts[lease.fence] = start
         evidence.alone += suspect
-        self.marks[lease.fence] = None
+        self.marks[lease.fence] = IN_QUARANTINE if lease.fence in self._quarantined else 0
         run = self._runs[lease.fence] = Run(lease, ghostly=plan.get("ghostly", False))
         does = plan["does"] if nth <= plan.get("times", 0) else "work"
         span = _NEVER if does == "hang" else plan["us"]
@@ -165,19 +205,18 @@ class SimPool:
 
     def _check_start(self, lease: Lease) -> None:
         world, name = self._world, self._process.name
-        if self.free <= 0:
+        if self.free <= 0 and lease.fence not in self._quarantined:
             world.violation("I6 the pool is never overfull", f"{name} starts {lease.fence} with {self._size} running")
-        others = [run.lease for run in self._runs.values()]
-        if others and (lease.job.needs_quarantine or any(other.job.needs_quarantine for other in others)):
-            beside = [other.fence for other in others]
-            world.violation("I17 suspects run alone", f"{name} starts {lease.fence} beside {beside}")
+        if lease.job.needs_quarantine != (lease.fence in self._quarantined):
+            world.violation("I17 suspects run in quarantine", f"{name} starts {lease.fence} in the wrong place")
         step_began = 0 if world.acting is None else world.acting.began
         if self._evidence.lost.get(lease.fence, step_began) < step_began:
             world.violation(
                 "I2 no start with a lost lease", f"{name} was told that {lease.fence} is lost, and starts it"
             )
         claimed_at = (lease.job.claimed_at or 0) - EPOCH - world.skew
-        if world.jumped_at < claimed_at and EPOCH + world.now + world.skew >= lease.until:
+        waited = lease.fence in self._quarantined
+        if not waited and world.jumped_at < claimed_at and EPOCH + world.now + world.skew >= lease.until:
             world.violation(
                 "I2 no start after the lease", f"{name} starts {lease.fence}, whose lease has ended meanwhile"
             )
@@ -202,6 +241,9 @@ class SimPool:
             case "snooze":
                 self._faults.count(Kind.SNOOZE)
                 outcome = Snoozed(plan["snooze"])
+            case "poison" if run.lease.fence in self._quarantined:
+                self._faults.count(Kind.POISON)
+                outcome = Abandoned("the process died with SIGSEGV while running it")
             case "poison":
                 self._faults.count(Kind.POISON)
                 self._die(run.lease.job.id)
@@ -211,6 +253,13 @@ class SimPool:
         self._finish(run, outcome)
 
     def _interrupt(self, fence: Fence, stop: Stop) -> None:
+        if fence in self._suspects:
+            lease, _ = self._suspects.pop(fence)
+            if stop is Stop.LOST:
+                self.settled(fence)
+            else:
+                self._conclude(lease, _stopped(stop))
+            return
         run = self._runs.get(fence)
         if run is None or run.stop not in (None, Stop.CANCEL) or run.stop is stop:
             return
@@ -235,6 +284,7 @@ class SimPool:
         run.over = True
         fence = run.lease.fence
         self._runs.pop(fence, None)
+        self._quarantined.pop(fence, None)
         start = self._evidence.starts[fence]
         start.ended_at = self._world.now
         start.outcome = "Lost" if run.stop is Stop.LOST else type(outcome).__name__
@@ -242,7 +292,7 @@ class SimPool:
             self._waiting.nudge(self._world.between(10, 500))
             self._waiting = None
         if run.stop is Stop.LOST:
-            self.marks.pop(fence, None)
+            self.settled(fence)
             circuit = self._circuits.get(run.lease.job.kind)
             if circuit is not None:
                 circuit.given_up()

@@ -82,6 +82,6 @@ def summary(total: Total, wall: float) -> str:
         f"{total.seeds} seeds, {len(total.failed)} failed; {total.simulated:.0f} simulated seconds in {wall:.1f} s "
         f"({total.simulated / max(wall, 1e-9):.0f} a second)\n"
         f"{total.accepted} accepted, {total.starts} handler starts, {total.done} done, {total.dead} dead, "
-        f"{total.cancelled} cancelled, {total.stale} stale verdicts refused, {total.alone} suspects run alone\n"
+        f"{total.cancelled} cancelled, {total.stale} stale verdicts refused, {total.alone} suspects run in quarantine\n"
         f"{sum(total.faults.values())} faults: {faults}"
     )

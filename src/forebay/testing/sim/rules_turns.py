@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from forebay.core.event import Died, Released, Retried
+from forebay.core.limits import ERRORS_KEPT
 from forebay.testing.sim.book import Life
 from forebay.testing.sim.case import Case
 from forebay.testing.sim.world import SECOND
@@ -72,8 +73,11 @@ def lives_counted(case: Case) -> Iterator[str]:
         for sent in evidence.sent.get(turn.fence, []):
             begun = turn.fence in evidence.starts and evidence.starts[turn.fence].at < sent.at
             spared = sent.role == "reaper" and sent.verdict == "Release" and sent.applied
-            if begun and spared and (turn.suspicious or not sent.error):
+            displaced = turn.suspicious and turn.owner in evidence.died_at
+            if begun and spared and not (sent.error and (displaced or not turn.suspicious)):
                 yield f"the reaper gave {turn.fence} back for free"
+            if sent.role == "supervisor" and displaced and turn.fence in evidence.starts:
+                continue
             if sent.role == "supervisor" and (sent.verdict == "Release") == (turn.fence in evidence.starts):
                 yield f"the supervisor settled {turn.fence} by {sent.verdict}"
     for life in case.book.lives.values():
@@ -82,7 +86,7 @@ def lives_counted(case: Case) -> Iterator[str]:
 
 def _paid(case: Case, life: Life) -> Iterator[str]:
     """Each attempt that was charged was a start. Where marks could not be read, it may have been: a suspect is charged
-    then, and a job with one attempt. What was given back so is never given back twice in a row."""
+    then, and a job with one attempt. A job is spared a few times in a row at most."""
     most = life.entry.max_attempts
     for epoch in range(life.epoch + 1):
         charged = [t for t in life.turns if t.epoch == epoch and isinstance(t.ending, Retried | Died)]
@@ -93,8 +97,8 @@ def _paid(case: Case, life: Life) -> Iterator[str]:
         if len(charged) > most:
             yield f"job {life.entry.id} was charged {len(charged)} of {most} lives"
         spared = [t for t in life.turns if t.epoch == epoch and isinstance(t.ending, Released) and case.abandoned(t)]
-        if any(turn.suspicious for turn in spared):
-            yield f"job {life.entry.id} was spared in quarantine"
+        if len(spared) > (len(charged) + 1) * ERRORS_KEPT:
+            yield f"job {life.entry.id} was spared {len(spared)} times and charged {len(charged)} times"
 
 
 def releases_free(case: Case) -> Iterator[str]:

@@ -12,11 +12,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from forebay.core.decide import decide
 from forebay.core.instant import seconds
 from forebay.core.job import State
 from forebay.core.lease import Fence, Lease, Settled, Settlement
-from forebay.core.outcome import Abandoned, Interrupted
 from forebay.core.policy import Routing
 from forebay.store.protocol import Query, Store
 from forebay.testing.sim.connection import Connection
@@ -28,6 +26,7 @@ from forebay.testing.sim.world import SECOND, Actor, Process, World
 from forebay.work.claimer import Claimer
 from forebay.work.options import Options
 from forebay.work.reaper import Promoter, Reaper
+from forebay.work.recovery import take_back
 from forebay.work.renewer import Renewer
 from forebay.work.settler import Settler
 from forebay.work.start_marks import ProcessMarks
@@ -57,7 +56,7 @@ class Surroundings:
         worker = self.workers.get(owner)
         if worker is None or worker.machine != machine:
             return None
-        return ProcessMarks(dict.fromkeys(worker.pool.marks, 0), worker.alive)
+        return ProcessMarks(dict(worker.pool.marks), worker.alive)
 
     def connect(self, process: Process) -> Connection:
         return Connection(self.world, self.depot, self.faults, self.evidence, process)
@@ -192,8 +191,8 @@ class SimWorker(Process):
             self._actors["settler"].nudge(self._world.between(10, 500))
 
     def _answered(self, lease: Lease, answer: Settled) -> None:
-        self.pool.marks.pop(lease.fence, None)
         self._around.evidence.answered[lease.fence] = answer.value
+        self.pool.settled(lease.fence)
 
     def _pause(self, timeout: float) -> None:
         """The settler sleeps until it is given something: `_put` wakes it."""
@@ -253,25 +252,8 @@ class Place:
         self.worker = self._start()
 
     def _take_back(self, dead: SimWorker) -> None:
-        """What had started is charged, what had only been claimed is handed back; as the real supervisor does it."""
         world, store = self._around.world, self._around.connect(self._supervisor)
         try:
-            jobs = store.browse(Query(state=State.RUNNING), 0, 1_000).jobs
-            routing = SimRoutings(world, store)
-            verdicts = [
-                (
-                    Lease(job, dead.name, job.lease_until or 0),
-                    decide(
-                        job,
-                        Abandoned() if (job.id, job.delivery) in dead.pool.marks else Interrupted(),
-                        routing(job.queue),
-                        0.0,
-                    ),
-                )
-                for job in jobs
-                if job.owner == dead.name
-            ]
-            if verdicts:
-                store.settle(verdicts)
+            take_back(store, dead.name, dict(dead.pool.marks), None, SimRoutings(world, store))
         except ConnectionError:
             world.tell(f"the jobs of {dead.name} wait for their leases")
