@@ -174,10 +174,10 @@ def test_a_lost_lease_rolls_back_and_the_run_is_forgotten(site: Site, queue: str
 @pytest.mark.parametrize("awaited", [False, True])
 def test_a_result_is_kept_when_it_is_said_inside(site: Site, awaited: bool, caplog: pytest.LogCaptureFixture) -> None:
     @site.app.job(keep_result=True)
-    def counted(n: int, ctx: Context) -> int:
+    def counted(n: int, ctx: Context) -> dict[str, int]:
         with ctx.transaction():
             ctx.set_result({"n": n})
-        return 7
+        return {"n": 7}
 
     @site.app.job(keep_result=True)
     async def acounted(n: int, ctx: Context) -> None:
