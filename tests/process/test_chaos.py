@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from forebay.lab.chaos.plan import Kept, Plan, Scale, Scaled, find, names, parse
+from forebay.lab.chaos.plan import Kept, Plan, Scale, Scaled, adjust, find, names, parse
 from forebay.lab.chaos.run import Outcome, Runner
 
 TINY = """
@@ -49,6 +49,21 @@ def test_the_late_word_of_a_stopped_worker_does_not_count(tmp_path: Path) -> Non
     once = msgspec.structs.replace(fault, times=Scaled(1, 1, 1))
     proof = msgspec.structs.replace(plan.proof, acks=20, share=0.01, recovery=30.0)
     carried_out(msgspec.structs.replace(plan, faults=(once,), proof=proof), "sqlite", tmp_path)
+
+
+def test_jobs_that_a_kill_interrupted_start_again_at_once(tmp_path: Path) -> None:
+    """None is handed out again and again, and none waits for a lease; half a second is for quiet machines."""
+    plan = adjust(find("kills"), rate=60, every=1.0)
+    patient = msgspec.structs.replace(plan, proof=msgspec.structs.replace(plan.proof, restart_p50=4.0))
+    assert carried_out(patient, "sqlite", tmp_path).interrupted > 0
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("kept", find("kills").stores)
+def test_a_worker_is_killed_every_few_seconds(kept: Kept, tmp_path: Path) -> None:
+    rate = 150 if kept == "sqlite" else 1_000
+    assert carried_out(adjust(find("kills"), rate=rate), kept, tmp_path, "nightly").interrupted > 0
 
 
 @pytest.mark.parametrize("name", ["f14", "f23"])
