@@ -12,6 +12,7 @@ import random
 import signal
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -167,8 +168,10 @@ def audit_job(job: Job, starts: list[Line], effects: list[Line]) -> None:
         assert job.delivery in {line.delivery for line in effects}, f"acknowledged, and had no effect: {job}"
         assert job.result == job.delivery, f"a late acknowledgement counted: {job}"
     ran = {line.attempt for line in starts}
-    assert len(ran) == len(starts), f"a start that was not charged: {job} {starts}"
     abandoned = {error.attempt for error in job.errors if error.abandoned}
+    given_back = {attempt for attempt, count in Counter(line.attempt for line in starts).items() if count > 1}
+    assert given_back <= abandoned or len(job.errors) == ERRORS_KEPT, f"a start that was not charged: {job} {starts}"
+    assert len(starts) - len(ran) <= len(job.errors), f"given back more often than its worker was lost: {job} {starts}"
     charged = set(range(1, job.attempt + 1))
     assert ran <= charged, f"it ran more often than it was charged: {job}"
     assert charged - ran <= abandoned or len(job.errors) == ERRORS_KEPT, f"charged without a start: {job}"
