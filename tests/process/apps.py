@@ -168,7 +168,22 @@ def raises_exit(seq: int, ctx: Context) -> None:
 def holds_the_interpreter(seq: int, ctx: Context) -> None:
     """A call that does not let go of the interpreter's lock: no other thread of this process runs meanwhile."""
     say("start", seq, ctx)
-    ctypes.PyDLL(None).usleep(ctypes.c_uint(4_000_000))
+    ctypes.PyDLL(None).usleep(ctypes.c_uint(8_000_000))
+    say("effect", seq, ctx)
+
+
+@fb.job
+async def holds_the_loop_and_the_interpreter(seq: int, ctx: Context) -> None:
+    say("start", seq, ctx)
+    await asyncio.sleep(0.05)
+    ctypes.PyDLL(None).usleep(ctypes.c_uint(8_000_000))
+    say("effect", seq, ctx)
+
+
+@fb.job
+async def told_on_the_loop(seq: int, ctx: Context) -> None:
+    say("start", seq, ctx)
+    await asyncio.to_thread(wait_for, f"go-{ctx.fence[1]}")
     say("effect", seq, ctx)
 
 

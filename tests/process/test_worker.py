@@ -183,12 +183,12 @@ def test_the_next_worker_takes_back_what_one_without_a_supervisor_held(site: Sit
     site.until(lambda: len(site.lines("start")) == 2, "both have begun")
     first.kill()
     first.wait()
-    assert len(list(site.run_directory.glob("*/*"))) == 1
+    assert len(list(site.run_directory.glob("*/worker-*"))) == 1
     second = site.worker(lease_for=seconds(60))
     site.until_ended(20)
     assert (site.job(stuck).attempt, site.job(stuck).errors[0].abandoned) == (2, True)
     assert site.end(second) == 0
-    assert list(site.run_directory.glob("*/*")) == [], "nothing is left of either"
+    assert list(site.run_directory.glob("*/worker-*")) == [], "nothing is left of either"
     site.audit()
 
 

@@ -4,19 +4,38 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from forebay import Draft, State, Want, open_store
 from forebay.core.instant import seconds
 from forebay.core.lease import Fence
+from forebay.core.outcome import Abandoned, Displaced, Interrupted, Unaccounted
 from forebay.core.policy import Routing
 from forebay.store.protocol import Store
 from forebay.work import start_marks
-from forebay.work.recovery import Recovery
-from forebay.work.start_marks import RUN_DIRECTORY, StartMarks, marks_directory, marks_path, owners_of, read_marks
+from forebay.work.recovery import Recovery, expired_outcome
+from forebay.work.start_marks import (
+    IN_QUARANTINE,
+    NEWEST,
+    NOTHING,
+    RUN_DIRECTORY,
+    ProcessMarks,
+    Pulse,
+    Stall,
+    StartMarks,
+    marks_directory,
+    marks_path,
+    note_stall,
+    owners_of,
+    read_marks,
+    read_pulse,
+    read_running,
+)
 
 
 @pytest.fixture
@@ -48,10 +67,51 @@ def test_what_has_started_and_not_ended_is_marked(marks: StartMarks, path: Path)
     marks.started((8, 3))
     marks.started((2**40, 2**33), thread=77)
     marks.ended((8, 3))
+    assert begun(path) == {(7, 1), (2**40, 2**33)}
     found = read_marks(path)
     assert found is not None
-    assert found.begun == {(7, 1): 0, (2**40, 2**33): 77}
     assert found.alive
+    assert found.stall is None
+
+
+def test_what_runs_just_now_is_known_by_its_thread(marks: StartMarks, path: Path) -> None:
+    loop = threading.get_native_id()
+    for fence in ((1, 1), (2, 1), (3, 1)):
+        marks.started(fence)
+    marks.started((4, 1), thread=77)
+    marks.started((5, 1), thread=IN_QUARANTINE)
+    assert read_running(path) == {77: (4, 1)}, "the loop has not said that it runs any"
+    marks.on_loop(NEWEST)
+    assert read_running(path) == {77: (4, 1), loop: (3, 1)}
+    marks.on_loop((1, 1))
+    assert read_running(path) == {77: (4, 1), loop: (1, 1)}
+    marks.on_loop(NOTHING)
+    marks.ended((4, 1))
+    assert read_running(path) == {}
+
+
+def test_a_heartbeat_and_a_stall_are_there_to_be_read(marks: StartMarks, path: Path) -> None:
+    for _ in range(3):
+        marks.beat()
+    assert read_pulse(path) == Pulse(os.getpid(), True, 3, threading.get_native_id())
+    note_stall(path, Stall(12.5, (7, 2)))
+    found = read_marks(path)
+    assert found is not None
+    assert found.stall == Stall(12.5, (7, 2))
+
+
+def test_only_the_one_that_held_the_interpreter_is_charged() -> None:
+    marks = ProcessMarks({(1, 1): 0, (2, 1): 77, (3, 1): IN_QUARANTINE}, alive=False, stall=Stall(12.0, (2, 1)))
+    outcomes = [expired_outcome(marks, (job_id, 1)) for job_id in (1, 2, 3, 4)]
+    assert outcomes == [
+        Interrupted(),
+        Abandoned("it held the interpreter for 12.0 s"),
+        Displaced("its worker ended while it ran in quarantine"),
+        Interrupted(expired=True),
+    ]
+    unknown = replace(marks, stall=Stall(12.0))
+    assert isinstance(expired_outcome(unknown, (1, 1)), Unaccounted)
+    assert isinstance(expired_outcome(unknown, (2, 1)), Unaccounted)
 
 
 def test_slots_are_used_again(marks: StartMarks, path: Path) -> None:

@@ -1284,7 +1284,7 @@ def test_marks_last_until_the_store_has_the_verdict(tmp_path: Path, monkeypatch:
 
     worker = Worker(fb, Options(concurrency=2))
     worker.start()
-    (path,) = tmp_path.glob("*/*")
+    (path,) = tmp_path.glob("*/*:*")
     inner.enqueue([Draft("job")])
     assert gate.entered.wait(PATIENCE)
     assert worker.pool.idle

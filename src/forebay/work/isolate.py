@@ -8,6 +8,7 @@ handler that kills its parent kills the stand-in, not the worker.
 """
 
 import asyncio
+import faulthandler
 import inspect
 import os
 import resource
@@ -18,7 +19,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
 from threading import Event, Lock, Thread
+from time import sleep
 from typing import Any, BinaryIO, Final, NoReturn
 
 import msgspec
@@ -35,12 +38,15 @@ from forebay.work.handler import Handler, traced
 from forebay.work.log_setup import configure_logging
 from forebay.work.redacting import RunningJob, running_job
 from forebay.work.run import Run
+from forebay.work.start_marks import StartMarks
 
 CRASHED: Final = "forebay.Crashed"
 _LENGTH: Final = struct.Struct("<I")
 _TELL_EVERY: Final = 0.25
 _PIPES: Final = "FOREBAY_CHILD_PIPES"
+_PULSE: Final = "FOREBAY_CHILD_PULSE"
 _LAST_WORDS: Final = 1.0
+_BEAT_EVERY: Final = 0.1
 
 
 class _Reply(msgspec.Struct, array_like=True, tag=True):
@@ -90,8 +96,10 @@ class ChildDied(Exception):
 class Child:
     """One warm process. `prepare` and `run` block the calling thread; `kill` may come from any other."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, pulse: Path | None = None) -> None:
+        """`pulse`: where its heartbeat is written, so that a stall of its interpreter is seen."""
         self._target = target
+        self.pulse = pulse
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = Lock()
 
@@ -156,6 +164,8 @@ class Child:
         life_line, self._life_line = os.pipe()
         theirs = (to_child, from_child, life_line)
         environment = {**os.environ, _PIPES: ",".join(map(str, theirs)), "PYTHONPATH": os.pathsep.join(sys.path)}
+        if self.pulse is not None:
+            environment[_PULSE] = str(self.pulse)
         command = [sys.executable, "-m", "forebay.work.isolate", self._target]
         with self._lock:
             self._process = subprocess.Popen(command, pass_fds=theirs, env=environment, start_new_session=True)
@@ -182,6 +192,8 @@ def _serve(target: str) -> None:
         _end_as(child)
     os.close(held)
     Thread(target=_die_with_parent, args=(life_line, stand_in), daemon=True).start()
+    if _PULSE in os.environ:
+        _beat(StartMarks(Path(os.environ[_PULSE])))
     app = find_app(target)
     configure_logging()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -202,6 +214,20 @@ def _serve(target: str) -> None:
             with _telling(context, out) if takes_context else nullcontext():
                 reply = _run_here(app, context, runner)
             _send(out, msgspec.msgpack.encode(reply))
+
+
+def _beat(pulse: StartMarks) -> None:
+    """The heartbeat of the child, for whoever watches it; a signal that ends it leaves its stacks in the log."""
+    pulse.open()
+    if not faulthandler.is_enabled():
+        faulthandler.enable()
+
+    def beat() -> None:
+        while True:
+            pulse.beat()
+            sleep(_BEAT_EVERY)
+
+    Thread(target=beat, name="forebay-heartbeat", daemon=True).start()
 
 
 def _end_as(child: int) -> NoReturn:

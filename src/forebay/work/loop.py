@@ -18,16 +18,21 @@ from threading import Event, Thread
 from time import monotonic
 from typing import Any, Final
 
+from forebay.core.lease import Fence
 from forebay.core.outcome import Interrupted, Outcome
 from forebay.work.forks import Forks
 from forebay.work.run import Run
+from forebay.work.start_marks import NEWEST, NOTHING
 
 _BREATHE_EVERY: Final = 0.002
 """Seconds after which handlers that never wait let the loop look after others."""
 
 
 class LoopSlots:
-    """`begin` is called on the loop's thread, once a run, and may refuse it; `finish` there or in `flush`."""
+    """`begin` is called on the loop's thread, once a run, and may refuse it; `finish` there or in `flush`.
+
+    `on_loop` is told whose handler runs just now: that which began last, or the one that goes on, or none.
+    """
 
     def __init__(
         self,
@@ -35,11 +40,13 @@ class LoopSlots:
         begin: Callable[[Run], bool],
         finish: Callable[[Sequence[tuple[Run, Outcome]]], object],
         succeed: Callable[[Run, object], Outcome],
+        on_loop: Callable[[Fence], None] | None = None,
     ) -> None:
         self._size = size
         self._begin = begin
         self._finish = finish
         self._succeed = succeed
+        self._on_loop = on_loop or _nobody_asks
         self._ready: deque[Run] = deque()
         self._done: deque[tuple[Run, Outcome]] = deque()
         self._resting: list[asyncio.Future[None]] = []
@@ -177,6 +184,7 @@ class LoopSlots:
         """What is ready, until one waits for something, which is then to be gone on with; or for a moment."""
         until = monotonic() + _BREATHE_EVERY
         ready = self._ready
+        self._on_loop(NEWEST)
         try:
             while ready:
                 run = ready.popleft()
@@ -186,6 +194,7 @@ class LoopSlots:
                 if monotonic() >= until or task.cancelling():
                     break
         finally:
+            self._on_loop(NOTHING)
             self.flush()
         return None
 
@@ -199,7 +208,7 @@ class LoopSlots:
             if self._begin(run):
                 work = handler.function(**arguments)
                 try:
-                    return _Begun(work, work.send(None))
+                    return _Begun(run.fence, work, work.send(None), self._on_loop)
                 except StopIteration as done:
                     outcome = self._succeed(run, done.value)
             else:
@@ -248,9 +257,13 @@ class LoopSlots:
 class _Begun:
     """A coroutine that was stepped once already, to be awaited for the rest."""
 
-    def __init__(self, work: Coroutine[Any, Any, Any], waits_for: Any) -> None:
+    def __init__(
+        self, fence: Fence, work: Coroutine[Any, Any, Any], waits_for: Any, on_loop: Callable[[Fence], None]
+    ) -> None:
+        self._fence = fence
         self._work = work
         self._waits_for = waits_for
+        self._on_loop = on_loop
 
     def __await__(self) -> Generator[Any, Any, Any]:
         waits_for = self._waits_for
@@ -261,10 +274,17 @@ class _Begun:
                 step = partial(self._work.throw, error)
             else:
                 step = partial(self._work.send, answer)
+            self._on_loop(self._fence)
             try:
                 waits_for = step()
             except StopIteration as done:
                 return done.value
+            finally:
+                self._on_loop(NOTHING)
+
+
+def _nobody_asks(fence: Fence) -> None:
+    """Where there are no start marks."""
 
 
 class ExitInTask(Exception):

@@ -120,7 +120,8 @@ class Pool:
         self._budget = Budget(options.retry_budget) if options.retry_budget is not None else None
         self._children: dict[Run, Child] = {}
         self._warm: list[Child] = []
-        self._loop = LoopSlots(self._size, self._begin, self._finish_all, self._succeed)
+        on_loop = None if marks is None else marks.on_loop
+        self._loop = LoopSlots(self._size, self._begin, self._finish_all, self._succeed, on_loop)
         self._threads = ThreadSlots("thread", self._size, self._call, self._finish)
         self._processes = ThreadSlots("isolate", self._size, self._call_isolated, self._finish)
         by_place = (("loop", self._loop), ("thread", self._threads), ("process", self._processes))
@@ -131,7 +132,7 @@ class Pool:
         self._quarantine: Quarantine | None = None
         if target is not None and quarantine:
             begin = partial(self._begin, thread=IN_QUARANTINE)
-            self._quarantine = Quarantine(options.quarantine_processes, target, begin, self._finish)
+            self._quarantine = Quarantine(options, target, begin, self._finish, marks)
         if target is None and any(handler.where == "process" for handler in registry.values()):
             raise Invalid("isolate", "the app has no name that another process could import", "start it as module:name")
 
@@ -290,6 +291,8 @@ class Pool:
     def step(self) -> float:
         """Stop what has run too long; what does not stop when told to is settled without it."""
         now = time.monotonic()
+        if self._marks is not None:
+            self._marks.beat()
         self._loop.flush()
         self._look_ahead(now)
         self._job_log.refresh()

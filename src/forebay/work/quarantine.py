@@ -18,7 +18,10 @@ from forebay.core.lease import Fence
 from forebay.core.outcome import Abandoned, Outcome, Snoozed, Succeeded
 from forebay.work.exit_status import describe_exit
 from forebay.work.isolate import Child, ChildDied
+from forebay.work.options import Options
 from forebay.work.run import Run
+from forebay.work.stall_watch import StallWatch, describe_stall, end_stalled, stall_bound
+from forebay.work.start_marks import Stall, StartMarks, child_path
 from forebay.work.suspects import Placement, SuspectBoard
 from forebay.work.threads import ThreadSlots
 
@@ -35,8 +38,14 @@ class Quarantine:
     """`begin` is called just before a handler; `finish` once a run; `settled` says that its verdict is durable."""
 
     def __init__(
-        self, size: int, target: str, begin: Callable[[Run], bool], finish: Callable[[Run, Outcome], bool]
+        self,
+        options: Options,
+        target: str,
+        begin: Callable[[Run], bool],
+        finish: Callable[[Run, Outcome], bool],
+        marks: StartMarks | None = None,
     ) -> None:
+        size, self._bound = options.quarantine_processes, stall_bound(options.lease_for.total_seconds())
         self._begin = begin
         self._finish = finish
         self._board = SuspectBoard(size, MAX_WAITING)
@@ -45,7 +54,10 @@ class Quarantine:
         self._runs: dict[Fence, Run] = {}
         self._place_of: dict[Run, int] = {}
         self._written: set[Fence] = set()
-        self._children = [Child(target) for _ in range(size)]
+        paths = [None if marks is None else child_path(marks.path, place) for place in range(size)]
+        self._children = [Child(target, path) for path in paths]
+        self._watches: dict[int, StallWatch] = {}
+        self._stalls: dict[Run, Stall] = {}
         self._used_at = [monotonic()] * size
 
     @property
@@ -90,8 +102,24 @@ class Quarantine:
             idle = [place for place, at in enumerate(self._used_at) if place not in used and at + _IDLE_MOST <= now]
             for place in idle:
                 self._children[place].close()
+            self._watches = {place: watch for place, watch in self._watches.items() if place in used}
         for place in used:
             self._children[place].let_go_of_dead()
+        self._end_stalled()
+
+    def _end_stalled(self) -> None:
+        """A suspect that holds its interpreter is charged for it, as it would be in the pool."""
+        with self._guard:
+            running = [(run, place) for run, place in self._place_of.items() if run.started_at]
+        for run, place in running:
+            child = self._children[place]
+            if run in self._stalls:
+                child.kill()
+            elif child.pulse is not None:
+                watch = self._watches.setdefault(place, StallWatch(child.pulse, self._bound))
+                if (found := watch.look()) is not None:
+                    self._stalls[run] = found[1]
+                    end_stalled(child.pulse, *found)
 
     def close(self) -> None:
         self._slots.close()
@@ -119,12 +147,16 @@ class Quarantine:
             if not died.begun:
                 _log.error("quarantine: a child process %s before it could run a job", died)
                 return Snoozed(_START_AGAIN)
+            if (stall := self._stalls.get(run)) is not None:
+                return Abandoned(describe_stall(stall))
             return Abandoned(f"the process {describe_exit(died.code)} while running it")
 
     def _conclude(self, run: Run, outcome: Outcome) -> None:
         """Whatever did not go well may have left the child in any state."""
         with self._guard:
             place = self._place_of.pop(run)
+            self._stalls.pop(run, None)
+            self._watches.pop(place, None)
             self._used_at[place] = monotonic()
             if not isinstance(outcome, Succeeded):
                 self._children[place].close()

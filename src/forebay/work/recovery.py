@@ -20,7 +20,8 @@ from forebay.core.policy import Routing
 from forebay.store.protocol import Query, Store
 from forebay.work.exit_status import describe_exit
 from forebay.work.job_log import JobLog
-from forebay.work.start_marks import IN_QUARANTINE, ProcessMarks, owners_of, read_marks
+from forebay.work.stall_watch import describe_stall
+from forebay.work.start_marks import IN_QUARANTINE, ProcessMarks, Stall, owners_of, read_marks, remove_marks
 
 _EVERY: Final = 1.0
 _LOST_WORKER: Final = "its worker ended while it ran in quarantine"
@@ -59,8 +60,8 @@ class Recovery:
             if owner == self._owner or marks is None or marks.alive:
                 continue
             if owner in self._seen_dead:
-                self.recovered += take_back(self._store, owner, marks.begun, None, self._routing, self._log)
-                path.unlink(missing_ok=True)
+                self.recovered += take_back(self._store, owner, marks, None, self._routing, self._log)
+                remove_marks(self._directory, owner)
             else:
                 dead.add(owner)
         self._seen_dead = dead
@@ -70,21 +71,21 @@ class Recovery:
 def take_back(
     store: Store,
     owner: str,
-    begun: dict[Fence, int] | None,
+    marks: ProcessMarks | None,
     exit_code: int | None,
     routing: Callable[[str], Routing],
     log: JobLog | None = None,
 ) -> int:
     """Settle everything that a dead process held; how many jobs that was.
 
-    `begun` None: nobody knows what had begun. `exit_code` None: nobody saw the end of the process.
+    `marks` None: nobody knows what had begun. `exit_code` None: nobody saw the end of the process.
     """
     cause = _DIED if exit_code is None else f"the process {describe_exit(exit_code)} while running it"
     held = [job for job in _running(store) if job.owner == owner]
     verdicts = [
         (
             Lease(job, owner, job.lease_until or 0),
-            decide(job, _of_dead(begun, (job.id, job.delivery), cause), routing(job.queue), 0.0),
+            decide(job, _of_dead(marks, (job.id, job.delivery), cause), routing(job.queue), 0.0),
         )
         for job in held
     ]
@@ -103,15 +104,24 @@ def expired_outcome(marks: ProcessMarks | None, fence: Fence) -> Outcome:
     """
     if marks is None or marks.begun is None or (marks.alive and fence in marks.begun):
         return Unaccounted()
-    return _of_dead(marks.begun, fence, _DIED) if fence in marks.begun else Interrupted(expired=True)
+    return _of_dead(marks, fence, _DIED) if fence in marks.begun else Interrupted(expired=True)
 
 
-def _of_dead(begun: dict[Fence, int] | None, fence: Fence, cause: str) -> Outcome:
-    if begun is None:
+def _of_dead(marks: ProcessMarks | None, fence: Fence, cause: str) -> Outcome:
+    if marks is None or marks.begun is None:
         return Unaccounted(cause)
-    if begun.get(fence) == IN_QUARANTINE:
+    if fence not in marks.begun:
+        return Interrupted()
+    if marks.begun[fence] == IN_QUARANTINE:
         return Displaced(_LOST_WORKER)
-    return Abandoned(cause) if fence in begun else Interrupted()
+    return Abandoned(cause) if marks.stall is None else _of_stalled(marks.stall, fence)
+
+
+def _of_stalled(stall: Stall, fence: Fence) -> Outcome:
+    """One job held the interpreter; those beside it had no part in it."""
+    if stall.holder is None:
+        return Unaccounted(f"the interpreter was held for {stall.seconds:.1f} s, by this job or one beside it")
+    return Abandoned(describe_stall(stall)) if fence == stall.holder else Interrupted()
 
 
 def _running(store: Store) -> list[Job]:

@@ -6,6 +6,9 @@ writes marks: the files lie in a private directory of the machine, one directory
 after the owner of its leases. A clean exit removes the file; the next worker on the machine removes those that
 crashed processes left, once their jobs are taken back.
 
+The file also has a heartbeat, which a thread advances as long as the interpreter lets it run, and says which job the
+loop runs just now: so a watchdog outside the interpreter sees that it is held, and by whom (`stall_watch`).
+
 The file grows by whole chunks. Where it cannot, it says that it is incomplete, and counts as unreadable.
 """
 
@@ -18,8 +21,9 @@ import struct
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
+from glob import escape as glob_escape
 from pathlib import Path
-from threading import Lock
+from threading import Lock, current_thread
 from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
@@ -35,8 +39,22 @@ _HEADER: Final = struct.Struct("<8sQQQ")
 """Magic, process id, when the process was started, whether marks are missing."""
 
 _INCOMPLETE_AT: Final = 24
+_BEAT: Final = struct.Struct("<QQ")
+"""How often the heartbeat beat, and in which thread."""
+
+_BEAT_AT: Final = 32
+_TURN: Final = struct.Struct("<QQQ")
+"""A number, and a fence: the loop's thread and what it runs; the milliseconds of a stall and who held."""
+
+_LOOP_AT: Final = 48
+_STALL_AT: Final = 72
 _HEADER_BYTES: Final = 128
 _MARK: Final = struct.Struct("<QQQ")
+_CHILDREN: Final = "children"
+_STACKS: Final = "stacks"
+_ON_LOOP: Final = 2**63
+NOTHING: Final[Fence] = (0, 0)
+NEWEST: Final[Fence] = (2**64 - 1, 0)
 IN_QUARANTINE: Final = 2**64 - 1
 """The thread of a job that runs in a process of its own: the death of the worker is not its doing."""
 
@@ -55,6 +73,9 @@ class StartMarks:
         self._free: list[_Slot] = []
         self._slot_of: dict[Fence, _Slot] = {}
         self._failed = False
+        self._beats = 0
+        self._loop_thread = 0
+        self._turn = _ON_LOOP
 
     def open(self) -> None:
         """Create the file. Without it the worker goes on, and nobody can tell what it had begun if it crashes."""
@@ -62,7 +83,10 @@ class StartMarks:
             self._grow()
 
     def started(self, fence: Fence, thread: int = 0) -> None:
+        """`thread` 0: on the loop. Such jobs are numbered, so that the last one that began there is known."""
         with self._lock:
+            if not thread:
+                thread = self._turn = self._turn + 1
             if self._free or self._grow():
                 slot = self._slot_of[fence] = self._free.pop()
                 _MARK.pack_into(slot[0], slot[1], *fence, thread)
@@ -74,6 +98,20 @@ class StartMarks:
                 _MARK.pack_into(slot[0], slot[1], 0, 0, 0)
                 self._free.append(slot)
 
+    def beat(self) -> None:
+        """The interpreter lets this thread run."""
+        with self._lock:
+            if self._maps:
+                self._beats += 1
+                _BEAT.pack_into(self._maps[0], _BEAT_AT, self._beats, current_thread().native_id or 0)
+
+    def on_loop(self, fence: Fence) -> None:
+        """What the loop runs from now on: a handler, `NEWEST` for what begins, or `NOTHING`. Called on its thread."""
+        if self._maps:
+            if not self._loop_thread:
+                self._loop_thread = current_thread().native_id or 0
+            _TURN.pack_into(self._maps[0], _LOOP_AT, self._loop_thread, *fence)
+
     def close(self) -> None:
         """The process gives back all it holds, or has: nobody will ask."""
         with self._lock:
@@ -83,7 +121,7 @@ class StartMarks:
             for each in self._maps:
                 each.close()
             self._maps.clear()
-        self.path.unlink(missing_ok=True)
+        remove_marks(self.path.parent, unquote(self.path.name))
 
     def _grow(self) -> bool:
         """Another chunk of slots. Its space is reserved: a write to a page that a full disk refuses is a SIGBUS."""
@@ -110,15 +148,33 @@ class StartMarks:
         return True
 
 
+class Stall(Struct, frozen=True):
+    """The interpreter was held so long; by the handler of this job, if that is known."""
+
+    seconds: float
+    holder: Fence | None = None
+
+
 class ProcessMarks(Struct, frozen=True):
     """What the file of a process says.
 
     begun  the jobs that it had begun, each with its thread; None: the file does not tell
     alive  whether the process still lives
+    stall  why a watchdog ended it
     """
 
     begun: dict[Fence, int] | None
     alive: bool
+    stall: Stall | None = None
+
+
+class Pulse(Struct, frozen=True):
+    """The heartbeat of a process: how often it beat, and in which thread."""
+
+    pid: int
+    alive: bool
+    beats: int
+    thread: int
 
 
 def read_marks(path: Path) -> ProcessMarks | None:
@@ -130,7 +186,53 @@ def read_marks(path: Path) -> ProcessMarks | None:
         return None
     if magic != _MAGIC:
         return None
-    return ProcessMarks(None if incomplete else dict(_marks_in(data)), _lives(pid, started_at))
+    held_ms, *fence = _TURN.unpack_from(data, _STALL_AT)
+    stall = Stall(held_ms / 1_000, (fence[0], fence[1]) if fence[0] else None) if held_ms else None
+    return ProcessMarks(None if incomplete else dict(_marks_in(data)), lives(pid, started_at), stall)
+
+
+def read_pulse(path: Path) -> Pulse | None:
+    head = _read_head(path)
+    if head is None:
+        return None
+    _, pid, started_at, _ = _HEADER.unpack_from(head)
+    return Pulse(pid, lives(pid, started_at), *_BEAT.unpack_from(head, _BEAT_AT))
+
+
+def read_running(path: Path) -> dict[int, Fence]:
+    """The jobs of each thread that runs one just now, the loop's included."""
+    marks, head = read_marks(path), _read_head(path)
+    if marks is None or marks.begun is None or head is None:
+        return {}
+    running = {thread: fence for fence, thread in marks.begun.items() if thread < _ON_LOOP}
+    turns = {turn: fence for fence, turn in marks.begun.items() if _ON_LOOP < turn < IN_QUARANTINE}
+    loop_thread, *fence = _TURN.unpack_from(head, _LOOP_AT)
+    now = (fence[0], fence[1])
+    if now == NEWEST:
+        now = turns[max(turns)] if turns else NOTHING
+    return running if now == NOTHING else {**running, loop_thread: now}
+
+
+def _read_head(path: Path) -> bytes | None:
+    with suppress(OSError), path.open("rb") as file:
+        head = file.read(_HEADER_BYTES)
+        return head if len(head) == _HEADER_BYTES and head.startswith(_MAGIC) else None
+    return None
+
+
+def note_stall(path: Path, stall: Stall) -> None:
+    """For whoever takes back the jobs of the process."""
+    with suppress(OSError), path.open("r+b") as file:
+        file.seek(_STALL_AT)
+        file.write(_TURN.pack(max(1, int(stall.seconds * 1_000)), *(stall.holder or NOTHING)))
+
+
+def remove_marks(directory: Path, owner: str) -> None:
+    """All that a process has left here."""
+    for path in (marks_path(directory, owner), stacks_path(directory, owner)):
+        path.unlink(missing_ok=True)
+    for path in (directory / _CHILDREN).glob(f"{glob_escape(marks_path(directory, owner).name)}.*"):
+        path.unlink(missing_ok=True)
 
 
 def marks_directory(url: str) -> Path | None:
@@ -150,6 +252,8 @@ def marks_directory(url: str) -> Path | None:
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         directory.mkdir(mode=0o700, exist_ok=True)
+        for name in (_CHILDREN, _STACKS):
+            (directory / name).mkdir(mode=0o700, exist_ok=True)
         for each in (root, directory):
             found = each.lstat()
             if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
@@ -164,6 +268,16 @@ def marks_path(directory: Path, owner: str) -> Path:
     return directory / quote(owner, safe=":")
 
 
+def stacks_path(directory: Path, owner: str) -> Path:
+    """Where a process that is ended by a signal writes its stacks."""
+    return directory / _STACKS / quote(owner, safe=":")
+
+
+def child_path(marks: Path, place: int) -> Path:
+    """The file of a child process of the one that has these marks."""
+    return marks.parent / _CHILDREN / f"{marks.name}.{place}"
+
+
 def marks_of(directory: Path | None, owner: str) -> ProcessMarks | None:
     return None if directory is None else read_marks(marks_path(directory, owner))
 
@@ -171,7 +285,7 @@ def marks_of(directory: Path | None, owner: str) -> ProcessMarks | None:
 def owners_of(directory: Path) -> dict[str, Path]:
     """The processes that have files here, dead or alive."""
     with suppress(OSError):
-        return {unquote(path.name): path for path in sorted(directory.iterdir())}
+        return {unquote(path.name): path for path in sorted(directory.iterdir()) if path.is_file()}
     return {}
 
 
@@ -195,7 +309,7 @@ def _marks_in(data: bytes) -> Iterator[tuple[Fence, int]]:
                 yield (job_id, delivery), thread
 
 
-def _lives(pid: int, started_at: int) -> bool:
+def lives(pid: int, started_at: int) -> bool:
     """Whether this very process lives: its number may have been given to another one since."""
     try:
         os.kill(pid, 0)

@@ -12,17 +12,18 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from math import inf
 from time import monotonic, sleep
 from typing import Final
 
 import msgspec
 
-from forebay.core.lease import Fence
 from forebay.work.exit_status import CANNOT_START, describe_exit
 from forebay.work.job_log import JobLog
 from forebay.work.options import Options
 from forebay.work.recovery import take_back
-from forebay.work.start_marks import marks_directory, marks_of, marks_path
+from forebay.work.stall_watch import StallWatch, end_stalled, stacks_of, stall_bound
+from forebay.work.start_marks import ProcessMarks, marks_directory, marks_of, marks_path, remove_marks, stacks_path
 from forebay.work.worker import App, Routings, new_owner
 
 _log = logging.getLogger("forebay.work")
@@ -33,6 +34,7 @@ _PAUSE_MOST: Final = 5.0
 _YOUNG: Final = 2.0
 _KILL_AFTER: Final = 5.0
 _LOOK_AGAIN: Final = 1.0
+_DUMPED_WITHIN: Final = 1.0
 
 
 class Place:
@@ -44,6 +46,8 @@ class Place:
         self.started_at = 0.0
         self.start_at = 0.0
         self.pause = _PAUSE_FIRST
+        self.watch: StallWatch | None = None
+        self.kill_at = inf
 
 
 class Supervisor:
@@ -95,6 +99,17 @@ class Supervisor:
         code = place.process.poll()
         if code is not None:
             self._bury(place, code)
+        elif place.watch is not None:
+            self._mind_stall(place, place.process, place.watch)
+
+    def _mind_stall(self, place: Place, process: "subprocess.Popen[bytes]", watch: StallWatch) -> None:
+        """A job that holds the interpreter is ended before the leases of all the others run out."""
+        if monotonic() > place.kill_at:
+            process.kill()
+        elif place.kill_at == inf and (found := watch.look()) is not None and self._directory is not None:
+            _log.error("worker %s: its interpreter is held for %.1f s; it ends", place.owner, found[1].seconds)
+            end_stalled(marks_path(self._directory, place.owner), *found)
+            place.kill_at = monotonic() + _DUMPED_WITHIN
 
     def _start(self, place: Place) -> None:
         place.owner = new_owner()
@@ -102,7 +117,10 @@ class Supervisor:
         command = [sys.executable, "-m", "forebay.work.worker", self._target, options, place.owner]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
         place.process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, start_new_session=True)
-        place.started_at = monotonic()
+        place.started_at, place.kill_at = monotonic(), inf
+        if self._directory is not None:
+            bound = stall_bound(self._options.lease_for.total_seconds())
+            place.watch = StallWatch(marks_path(self._directory, place.owner), bound)
 
     def _bury(self, place: Place, code: int) -> None:
         """A child died: give back what it held, and plan the next one."""
@@ -114,8 +132,10 @@ class Supervisor:
         place.start_at = monotonic() + (place.pause if young else 0.0)
         again = f"in {place.pause:.1f} s" if young else "at once"
         _log.warning("worker %s %s; another one starts %s", place.owner, describe_exit(code), again)
+        if self._directory is not None and (stacks := stacks_of(stacks_path(self._directory, place.owner))):
+            _log.error("the last stacks of worker %s:\n%s", place.owner, stacks)
         place.process = None
-        if self._take_back(place.owner, self._begun(place.owner), code):
+        if self._take_back(place.owner, marks_of(self._directory, place.owner), code):
             self._departed.append((monotonic() + _LOOK_AGAIN, place.owner))
         if self._on_death is not None:
             self._on_death(code)
@@ -123,21 +143,17 @@ class Supervisor:
     def _look_again(self) -> None:
         while self._departed and self._departed[0][0] <= monotonic():
             owner = self._departed.pop(0)[1]
-            if self._take_back(owner, {}, None):
+            if self._take_back(owner, ProcessMarks({}, alive=False), None):
                 self._remove_marks(owner)
 
     def _remove_marks(self, owner: str) -> None:
         if self._directory is not None:
-            marks_path(self._directory, owner).unlink(missing_ok=True)
+            remove_marks(self._directory, owner)
 
-    def _begun(self, owner: str) -> dict[Fence, int] | None:
-        marks = marks_of(self._directory, owner)
-        return None if marks is None else marks.begun
-
-    def _take_back(self, owner: str, begun: dict[Fence, int] | None, code: int | None) -> bool:
+    def _take_back(self, owner: str, marks: ProcessMarks | None, code: int | None) -> bool:
         try:
             self._app.store.withdraw(owner)
-            take_back(self._app.store, owner, begun, code, Routings(self._app.store), self._job_log)
+            take_back(self._app.store, owner, marks, code, Routings(self._app.store), self._job_log)
         except Exception as error:
             # Its leases run out by themselves; this would only have been quicker.
             _log.warning("the jobs of %s wait for their leases: %s", owner, error)
@@ -163,7 +179,7 @@ class Supervisor:
         codes = [place.process.wait() for place in running if place.process is not None]
         for place, code in zip(running, codes, strict=True):
             self._close_pipe(place)
-            if code and self._take_back(place.owner, self._begun(place.owner), code):
+            if code and self._take_back(place.owner, marks_of(self._directory, place.owner), code):
                 self._remove_marks(place.owner)
         # A child that had not yet begun dies of the SIGTERM itself, and held nothing.
         return 0 if all(code in (0, -signal.SIGTERM) for code in codes) else 1

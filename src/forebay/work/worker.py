@@ -5,14 +5,17 @@ that others claim it at once, and the exit code is 0. A second SIGTERM does not 
 acknowledged. A process whose loop died or whose threads hang ends with code 70, so that its supervisor replaces it.
 """
 
+import faulthandler
 import logging
 import os
 import secrets
 import select
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from threading import Event, Thread
 from time import monotonic
@@ -42,7 +45,8 @@ from forebay.work.renewer import Renewer
 from forebay.work.role import STALLED_SECONDS, Beat, Role, Voice
 from forebay.work.sentinel import BROKEN, Sentinel
 from forebay.work.settler import GATHER, Settler
-from forebay.work.start_marks import StartMarks, marks_directory, marks_of, marks_path
+from forebay.work.stall_watch import stall_bound
+from forebay.work.start_marks import StartMarks, marks_directory, marks_of, marks_path, stacks_path
 from forebay.work.ticker import Ticker
 
 if TYPE_CHECKING:
@@ -239,6 +243,7 @@ class Worker:
             signal.signal(number, self._on_signal)
         window = self._window()
         self.start()
+        self._be_watched()
         if window is not None:
             window.open()
         _log.info("worker %s: queues %s", self.owner, ", ".join(self.options.queues))
@@ -252,6 +257,20 @@ class Worker:
             return BROKEN
         self.drain(self.options.drain_timeout.total_seconds(), hurry=lambda: self._signals > 1)
         return 0
+
+    def _be_watched(self) -> None:
+        """A signal that ends the process leaves its stacks; one without a supervisor gets a watchdog of its own."""
+        if self._marks is None:
+            return
+        path = self._marks.path
+        with suppress(OSError, RuntimeError):
+            if not faulthandler.is_enabled():
+                # Kept open on purpose: it is written to when nothing else can be done any more.
+                self._stacks = stacks_path(path.parent, self.owner).open("w")
+                faulthandler.enable(self._stacks)
+            if not self._supervised:
+                bound = stall_bound(self.options.lease_for.total_seconds())
+                subprocess.Popen([sys.executable, "-m", "forebay.work.stall_watch", path, str(bound)])
 
     def _window(self) -> "Window | None":
         if self.options.metrics is None:

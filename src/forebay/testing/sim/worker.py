@@ -254,6 +254,7 @@ class Place:
     def _take_back(self, dead: SimWorker) -> None:
         world, store = self._around.world, self._around.connect(self._supervisor)
         try:
-            take_back(store, dead.name, dict(dead.pool.marks), None, SimRoutings(world, store))
+            marks = ProcessMarks(dict(dead.pool.marks), alive=False)
+            take_back(store, dead.name, marks, None, SimRoutings(world, store))
         except ConnectionError:
             world.tell(f"the jobs of {dead.name} wait for their leases")
