@@ -54,7 +54,7 @@ def test_the_late_word_of_a_stopped_worker_does_not_count(tmp_path: Path) -> Non
 def test_jobs_that_a_kill_interrupted_start_again_at_once(tmp_path: Path) -> None:
     """None is handed out again and again, and none waits for a lease; half a second is for quiet machines."""
     plan = adjust(find("kills"), rate=60, every=1.0)
-    patient = msgspec.structs.replace(plan, proof=msgspec.structs.replace(plan.proof, restart_p50=4.0))
+    patient = msgspec.structs.replace(plan, proof=msgspec.structs.replace(plan.proof, restart_p50=4.0, share=0.3))
     assert carried_out(patient, "sqlite", tmp_path).interrupted > 0
 
 
