@@ -1,4 +1,4 @@
-"""The app of `test_poison.py`: innocents, and eleven kinds of handlers that harm the process they run in.
+"""The app of `test_poison.py`: innocents, and a dozen kinds of handlers that harm the process they run in.
 
 The first thing a handler does is to count its start in a file that is mapped into memory: that needs no call of the
 kernel, so no neighbour that ends the process can come between, and what began is known from outside, whatever the
@@ -82,6 +82,13 @@ def starves(seq: int, ctx: Context) -> None:
         bytearray(2**30)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@fb.job
+def stalls(seq: int, ctx: Context) -> None:
+    """A call into C that keeps the interpreter's lock, far beyond the lease: no other thread of the process runs."""
+    begin(seq, ctx)
+    ctypes.PyDLL(None).sleep(ctypes.c_uint(int(LONG)))
 
 
 @fb.job

@@ -1,4 +1,4 @@
-"""Innocents beside eleven kinds of killers, in the real worker command: nobody else pays for what a killer does.
+"""Innocents beside a dozen kinds of killers, in the real worker command: nobody else pays for what a killer does.
 
 Judged from outside: by the starts that the handlers counted before they did anything (`poison.py`), and by the store. A
 worker that a killer took down altogether, supervisor and all, is started again, as an init system would.
@@ -25,6 +25,7 @@ KILLERS = (
     "exits",
     "segfaults",
     "starves",
+    "stalls",
     "raises_exit",
     "raises_base",
     "closes_files",
@@ -50,10 +51,17 @@ def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
     try:
         yield site
     finally:
-        for child in tmp_path.glob("effects.child-*"):
+        children = {int(child.name.rpartition("-")[2]) for child in tmp_path.glob("effects.child-*")}
+        for pid in children | stalled(site):
             with suppress(ProcessLookupError):
-                os.kill(int(child.name.rpartition("-")[2]), signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
         site.close()
+
+
+def stalled(site: Site) -> set[int]:
+    """Where the interpreter was held. If another killer took the supervisor, nobody is there to end such a process."""
+    jobs = {job.id for job in site.jobs() if job.kind == "stalls"}
+    return {line.pid for line in site.lines("start") if line.job in jobs}
 
 
 def starts_of(site: Site) -> Path:
