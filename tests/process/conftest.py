@@ -12,6 +12,7 @@ import pytest
 if TYPE_CHECKING:
     from forebay.testing.servers.postgres import PostgresServer
     from tests.process.load import Load
+    from tests.process.site import Site
 
 
 @pytest.fixture(scope="session")
@@ -46,3 +47,17 @@ def load(durable_url: str, tmp_path: Path) -> "Iterator[Load]":
         yield load
     finally:
         load.close()
+
+
+@pytest.fixture(params=("sqlite", "postgres", "redis"))
+def each_site(request: pytest.FixtureRequest, tmp_path: Path) -> "Iterator[Site]":
+    """A site on each store that several processes share."""
+    from tests.process.site import Site
+
+    kept = request.param
+    url = f"sqlite:///{tmp_path / 'jobs.db'}" if kept == "sqlite" else request.getfixturevalue(f"{kept}_url")
+    site = Site(tmp_path, url)
+    try:
+        yield site
+    finally:
+        site.close()

@@ -34,7 +34,8 @@ def make_suspects(site: Site, *kinds: str) -> list[int]:
     return ids
 
 
-def test_a_killer_ends_in_quarantine_and_its_worker_lives_on(site: Site) -> None:
+def test_a_killer_ends_in_quarantine_and_its_worker_lives_on(each_site: Site) -> None:
+    site = each_site
     ids = make_suspects(site, "exits", "crashes", "exits_on_the_loop", "kills_itself", "kills_its_parent")
     worker = site.worker()
     site.enqueue("quick", 20)
@@ -125,8 +126,9 @@ def test_a_suspect_whose_worker_is_killed_is_not_to_blame(site: Site) -> None:
     assert site.end(fleet) == 0
 
 
-def test_without_a_supervisor_a_killer_costs_two_workers_and_no_innocent(site: Site) -> None:
+def test_without_a_supervisor_a_killer_costs_two_workers_and_no_innocent(each_site: Site) -> None:
     """Somebody starts the worker again each time, as a service manager does."""
+    site = each_site
     innocents = site.enqueue("plain", 12, lives=3, pause=0.3)
     (killer,) = site.enqueue("exits_late", lives=3)
     site.enqueue("plain", 12, lives=3, pause=0.3)

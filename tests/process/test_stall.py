@@ -28,8 +28,9 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 @pytest.mark.parametrize("holder", ["holds_the_interpreter", "holds_the_loop_and_the_interpreter"])
-def test_the_job_that_holds_the_interpreter_is_charged_alone(site: Site, holder: str) -> None:
+def test_the_job_that_holds_the_interpreter_is_charged_alone(each_site: Site, holder: str) -> None:
     """Those beside it wait for the interpreter themselves, in threads and on the loop."""
+    site = each_site
     site.enqueue("told_when", 2)
     site.enqueue("told_on_the_loop", 2)
     fleet = site.fleet(1, lease_for=LEASE)

@@ -1,6 +1,19 @@
 """The board of the quarantine: one suspect at a time in a place, the next one after the verdict is durable."""
 
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+import pytest
+
+from forebay import Draft, Forebay, Want
+from forebay.core.instant import seconds
+from forebay.core.outcome import Interrupted, Outcome, Succeeded
+from forebay.work.options import Options
+from forebay.work.quarantine import Quarantine
+from forebay.work.run import Run, Stop
 from forebay.work.suspects import SuspectBoard
+
+PATIENCE = 20.0
 
 A, B, C, D = (1, 1), (2, 1), (3, 1), (4, 1)
 
@@ -35,3 +48,70 @@ def test_what_it_does_not_know_changes_nothing() -> None:
     board.admit([A])
     assert board.settled(D) == []
     assert (board.room, A in board) == (1, True)
+
+
+# The quarantine around it, with children that do nothing
+
+
+class IdleChild:
+    """A child that runs what it is given until it is told to end."""
+
+    def __init__(self, target: str, pulse: Path | None = None) -> None:
+        self.pulse = None
+        self.ends = SimpleQueue[Outcome]()
+
+    def prepare(self) -> None: ...
+
+    def let_go_of_dead(self) -> None: ...
+
+    def run(self, run: Run) -> Outcome:
+        return self.ends.get(timeout=PATIENCE)
+
+    def kill(self) -> None:
+        self.ends.put(Interrupted())
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def runs() -> list[Run]:
+    fb = Forebay("memory://")
+
+    @fb.job
+    def job() -> None: ...
+
+    fb.store.enqueue([Draft("job")] * 3)
+    return [Run(lease, fb.registry["job"]) for lease in fb.store.claim([Want("default", 3)], "ada", seconds(60))]
+
+
+def test_one_that_is_stopped_while_it_waits_leaves_its_place_to_the_next(
+    runs: list[Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forebay.work.quarantine.Child", IdleChild)
+    begun: SimpleQueue[Run] = SimpleQueue()
+    ended: SimpleQueue[Run] = SimpleQueue()
+
+    def begin(run: Run) -> bool:
+        begun.put(run)
+        return True
+
+    def finish(run: Run, outcome: Outcome) -> bool:
+        run.over = True
+        ended.put(run)
+        return True
+
+    quarantine = Quarantine(Options(quarantine_processes=1), "app:fb", begin, finish)
+    first, second, third = runs
+    quarantine.feed(runs)
+    assert begun.get(timeout=PATIENCE) is first
+    assert quarantine.waiting() == [second, third]
+    second.stop = Stop.CANCEL
+    quarantine.interrupt(second)
+    assert ended.get(timeout=PATIENCE) is second, "it does not wait for a child"
+    quarantine._children[0].ends.put(Succeeded())  # type: ignore[attr-defined]
+    assert ended.get(timeout=PATIENCE) is first
+    with pytest.raises(Empty):
+        begun.get(timeout=0.1)
+    quarantine.settled(first.fence)
+    assert begun.get(timeout=PATIENCE) is third, "the verdict about the second one may still be on its way"
+    quarantine.close()

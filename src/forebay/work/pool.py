@@ -283,6 +283,14 @@ class Pool:
         for fence in fences:
             self._interrupt(fence, Stop.CANCEL)
 
+    def release_waiting(self) -> None:
+        """A drain begins: suspects that have not begun need not wait for its end."""
+        waiting = [] if self._quarantine is None else self._quarantine.waiting()
+        if self._lonely is not None and not self._lonely[0].begun:
+            waiting.append(self._lonely[0])
+        for run in waiting:
+            self._interrupt(run.fence, Stop.DRAIN)
+
     def interrupt_all(self) -> None:
         """The drain is over: everything still running is handed back."""
         for run in self._under_way():

@@ -89,10 +89,17 @@ class Quarantine:
         """`run.stop` says why. One that waits for a child ends at once, one that runs is killed."""
         with self._guard:
             place = self._place_of.get(run)
+            if place is None and self._runs.pop(run.fence, None) is not None:
+                self._board.settled(run.fence)
         if place is not None:
             self._children[place].kill()
         else:
             self._finish(run, run.stopped_outcome())
+
+    def waiting(self) -> list[Run]:
+        """Suspects that have no child yet."""
+        with self._guard:
+            return [run for run in self._runs.values() if run not in self._place_of and not run.over]
 
     def sweep(self) -> None:
         """End children that were idle for long, and let go of those that died while others hold their pipes."""

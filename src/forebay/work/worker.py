@@ -207,6 +207,7 @@ class Worker:
         """Claim no more, let what runs finish, hand back the rest, write every verdict, stop."""
         self.claimer.close()
         self._claiming.stop(_CLAIM_MOST)
+        self.pool.release_waiting()
         deadline = monotonic() + timeout
         while not self.pool.idle and monotonic() < deadline and not hurry():
             self.pool.wait_until_idle(min(_LOOK_EVERY, max(0.0, deadline - monotonic())))

@@ -33,7 +33,11 @@ class Case:
     def abandoned(self, turn: Turn) -> bool:
         """Whether others took it from its holder. What a worker says of its own quarantine is no such thing."""
         error = turn.ending.error if isinstance(turn.ending, Retried | Died | Released) else None
-        return error is not None and error.abandoned and turn.fence not in self.evidence.concluded
+        if error is None or not error.abandoned:
+            return False
+        sent = [one for one in self.evidence.sent.get(turn.fence, []) if one.verdict == self.verdict(turn)]
+        own = [one for one in sent if one.role == "settler"]
+        return not own or any(one.applied for one in sent if one not in own)
 
     def excused(self, turn: Turn, processes: dict[str, list[tuple[int, int]]]) -> bool:
         """Whether something happened to its holder, or to everybody, that explains a lease running out."""

@@ -9,6 +9,7 @@ from collections import Counter
 from msgspec import Struct
 
 from forebay.core.lease import Fence
+from forebay.work.start_marks import Stall
 
 
 class Wish(Struct):
@@ -84,6 +85,7 @@ class Evidence:
         self.unwritten: dict[str, None] = {}
         self.exits: list[Exit] = []
         self.poison_deaths: Counter[int] = Counter()
+        self.stalls: dict[str, Stall] = {}
         self.troubles: dict[str, list[tuple[int, int]]] = {}
         self.stale = 0
         self.alone = 0

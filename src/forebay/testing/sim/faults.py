@@ -29,6 +29,7 @@ class Kind(StrEnum):
     CUT = "worker-cut-off"
     DRAIN = "drain"
     POISON = "poison"
+    HOLD = "interpreter-held"
     RESTART = "worker-restart"
     POWER = "power-cut"
     STORE_KILL = "store-kill"

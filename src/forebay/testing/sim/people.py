@@ -77,9 +77,11 @@ _DOES: Final = (
     ("drop", 4, Kind.DROP),
     ("hang", 6, Kind.HANG),
     ("poison", 4, Kind.POISON),
+    ("hold", 3, Kind.HOLD),
 )
 _KIND_OF: Final = {does: kind for does, _, kind in _DOES}
 _ALWAYS: Final = 1_000
+_OFTEN: Final = ("raise", "poison", "hold", "drop")
 
 
 def chosen_queues(chosen: Sequence[QueueSpec]) -> list[QueueSpec]:
@@ -176,7 +178,7 @@ class Producer(Process):
             "n": self._serial,
             "does": does,
             "us": world.between(4 * SECOND, 9 * SECOND) if long else world.between(2_000, SECOND),
-            "times": draw.choice((1, 2, _ALWAYS)) if does in ("raise", "poison", "drop") else world.between(1, 2),
+            "times": draw.choice((1, 2, _ALWAYS)) if does in _OFTEN else world.between(1, 2),
             "snooze": world.between(0, 2 * SECOND),
             "ghostly": world.chance(0.3),
             "yields": world.chance(0.5),

@@ -6,7 +6,8 @@ what its handler does: how long it takes, and whether it works, raises, hangs, s
 at first or always. Handlers on a loop end when they are stopped; those in threads cannot be, and go on as ghosts whose
 effects are noted all the same.
 
-Suspects run in quarantine, by the board of the real one; the death of such a process is not the worker's.
+Suspects run in quarantine, by the board of the real one; the death of such a process is not the worker's. A handler
+that holds the interpreter stops its whole process, until the watchdog ends that.
 
 What can go wrong is checked at once: more runs than slots, a suspect in the wrong place or beside a verdict that is not
 durable, a start with a lost lease.
@@ -38,7 +39,8 @@ from forebay.testing.sim.world import EPOCH, SECOND, Actor, Process, Task, World
 from forebay.work.options import Options
 from forebay.work.room import fitting, weight
 from forebay.work.run import TIMEOUT, Stop
-from forebay.work.start_marks import IN_QUARANTINE
+from forebay.work.stall_watch import describe_stall, stall_bound
+from forebay.work.start_marks import IN_QUARANTINE, Stall
 from forebay.work.suspects import Placement, SuspectBoard
 
 RAISED: Final = "sim.Raised"
@@ -48,6 +50,7 @@ BREAKERS: Final = {"frail": Breaker(failures=3, rest=seconds(2))}
 _NEVER: Final = 10**15
 _LOOK_AGAIN: Final = 1.0
 _MAX_WAITING: Final = 3
+_HELD_LONGER: Final = 20
 
 
 class Run:
@@ -78,6 +81,7 @@ class SimPool:
         self._world = world
         self._process = process
         self._size = options.concurrency
+        self._stall_bound = int(stall_bound(options.lease_for.total_seconds()) * SECOND)
         self._routing = routing
         self._settle = settle
         self._evidence = evidence
@@ -162,6 +166,10 @@ class SimPool:
         for fence in fences:
             self._interrupt(fence, Stop.CANCEL)
 
+    def release_waiting(self) -> None:
+        for fence in list(self._suspects):
+            self._interrupt(fence, Stop.DRAIN)
+
     def interrupt_all(self) -> None:
         for fence in (*self._suspects, *self._runs):
             self._interrupt(fence, Stop.DRAIN)
@@ -199,9 +207,37 @@ class SimPool:
         span = _NEVER if does == "hang" else plan["us"]
         world.tell(f"starts {lease.fence} attempt {job.attempt} {does}")
         run.end = world.after(span * 4 // 5, lambda: self._reach_effect(run, does, plan), self._process)
+        if does == "hold":
+            self._hold(run, plan["us"] * _HELD_LONGER)
         limit = TIMEOUTS.get(job.kind)
         if limit is not None:
             world.after(limit, lambda: self._interrupt(run.lease.fence, Stop.TIMEOUT), self._process)
+
+    def _hold(self, run: Run, span: int) -> None:
+        """The handler holds the interpreter of its process. After half a lease the watchdog of the process ends it."""
+        world, bound = self._world, self._stall_bound
+        held = min(span, bound)
+        if run.lease.fence in self._quarantined:
+            if span >= bound:
+                world.after(bound, lambda: self._end_held(run, bound), self._process)
+            return
+        self._process.stalled_until = max(self._process.stalled_until, world.now + held + 1)
+        self._process.trouble.append((world.now, world.now + held + 1))
+        if span >= bound:
+            world.after(bound, lambda: self._stalled(run, bound))
+
+    def _end_held(self, run: Run, held: int) -> None:
+        if not run.over:
+            self._faults.count(Kind.HOLD)
+            self._finish(run, Abandoned(describe_stall(Stall(held / SECOND))))
+
+    def _stalled(self, run: Run, held: int) -> None:
+        if self._process.alive and not run.over and run.lease.fence in self.marks:
+            self._faults.count(Kind.HOLD)
+            # Where others sleep without the interpreter, nobody can tell who holds it.
+            known = len(self._runs) == 1 or self._world.chance(0.5)
+            self._evidence.stalls[self._process.name] = Stall(held / SECOND, run.lease.fence if known else None)
+            self._die(run.lease.job.id)
 
     def _check_start(self, lease: Lease) -> None:
         world, name = self._world, self._process.name
@@ -223,7 +259,7 @@ class SimPool:
 
     def _reach_effect(self, run: Run, does: str, plan: Any) -> None:
         """Ghosts do what they do; runs that were really stopped do not. A process may die between effect and end."""
-        if does == "work" and (not run.over or run.ghostly):
+        if does in ("work", "hold") and (not run.over or run.ghostly):
             self._evidence.effects[run.lease.fence] += 1
         run.end = self._world.after(plan["us"] // 5, lambda: self._end(run, does, plan), self._process)
 
@@ -255,6 +291,7 @@ class SimPool:
     def _interrupt(self, fence: Fence, stop: Stop) -> None:
         if fence in self._suspects:
             lease, _ = self._suspects.pop(fence)
+            self._board.settled(fence)
             if stop is Stop.LOST:
                 self.settled(fence)
             else:

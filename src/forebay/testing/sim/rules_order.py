@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from forebay.core.event import Claimed, Released, Retried, SettledAll
+from forebay.core.event import Claimed, Redriven, Released, Retried, SettledAll
 from forebay.core.job import State
 from forebay.core.rank import LEADING
 from forebay.store.memory.facts import Facts
@@ -16,6 +16,9 @@ def taken_back_first(case: Case) -> Iterator[str]:
     for event in case.book.events:
         if isinstance(event, Claimed):
             yield from _passed(facts, event, back)
+            back.difference_update(event.ids)
+        if isinstance(event, Redriven):
+            # It died meanwhile, and comes back as a new job does.
             back.difference_update(event.ids)
         facts.apply(event)
         if isinstance(event, SettledAll):

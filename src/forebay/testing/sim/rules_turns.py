@@ -5,9 +5,11 @@ from itertools import pairwise
 
 from forebay.core.event import Died, Released, Retried
 from forebay.core.limits import ERRORS_KEPT
-from forebay.testing.sim.book import Life
+from forebay.testing.sim.book import Life, Turn
 from forebay.testing.sim.case import Case
+from forebay.testing.sim.evidence import Sent
 from forebay.testing.sim.world import SECOND
+from forebay.work.start_marks import Stall
 
 _DRAIN_GRACE = SECOND // 5
 
@@ -74,14 +76,26 @@ def lives_counted(case: Case) -> Iterator[str]:
             begun = turn.fence in evidence.starts and evidence.starts[turn.fence].at < sent.at
             spared = sent.role == "reaper" and sent.verdict == "Release" and sent.applied
             displaced = turn.suspicious and turn.owner in evidence.died_at
-            if begun and spared and not (sent.error and (displaced or not turn.suspicious)):
-                yield f"the reaper gave {turn.fence} back for free"
             if sent.role == "supervisor" and displaced and turn.fence in evidence.starts:
                 continue
+            if turn.owner in evidence.stalls and turn.fence in evidence.starts:
+                yield from _of_stalled(evidence.stalls[turn.owner], turn, sent)
+                continue
+            if begun and spared and not (sent.error and (displaced or not turn.suspicious)):
+                yield f"the reaper gave {turn.fence} back for free"
             if sent.role == "supervisor" and (sent.verdict == "Release") == (turn.fence in evidence.starts):
                 yield f"the supervisor settled {turn.fence} by {sent.verdict}"
     for life in case.book.lives.values():
         yield from _paid(case, life)
+
+
+def _of_stalled(stall: Stall, turn: Turn, sent: Sent) -> Iterator[str]:
+    """The one that held the interpreter is charged alone; where that is not known, nobody is."""
+    if sent.role not in ("supervisor", "reaper") or not sent.applied or turn.suspicious:
+        return
+    charged = sent.verdict != "Release"
+    if sent.role == "supervisor" and charged != (turn.fence == stall.holder):
+        yield f"the interpreter of {turn.owner} was held, and {turn.fence} was settled by {sent.verdict}"
 
 
 def _paid(case: Case, life: Life) -> Iterator[str]:

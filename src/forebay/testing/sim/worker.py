@@ -56,7 +56,7 @@ class Surroundings:
         worker = self.workers.get(owner)
         if worker is None or worker.machine != machine:
             return None
-        return ProcessMarks(dict(worker.pool.marks), worker.alive)
+        return ProcessMarks(dict(worker.pool.marks), worker.alive, self.evidence.stalls.get(owner))
 
     def connect(self, process: Process) -> Connection:
         return Connection(self.world, self.depot, self.faults, self.evidence, process)
@@ -154,6 +154,7 @@ class SimWorker(Process):
         if claiming and world.now < told_at + _CLAIM_MOST:
             pass
         elif self._interrupted_at is None:
+            self.pool.release_waiting()
             if self.pool.idle or world.now >= told_at + self._options.drain_timeout.total_seconds() * SECOND:
                 self.pool.interrupt_all()
                 self._interrupted_at = world.now
@@ -254,7 +255,7 @@ class Place:
     def _take_back(self, dead: SimWorker) -> None:
         world, store = self._around.world, self._around.connect(self._supervisor)
         try:
-            marks = ProcessMarks(dict(dead.pool.marks), alive=False)
+            marks = ProcessMarks(dict(dead.pool.marks), False, self._around.evidence.stalls.get(dead.name))
             take_back(store, dead.name, marks, None, SimRoutings(world, store))
         except ConnectionError:
             world.tell(f"the jobs of {dead.name} wait for their leases")
