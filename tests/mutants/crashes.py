@@ -44,6 +44,13 @@ CRASH_MUTANTS = [
         ("tests/unit/test_marks.py", "-k", "takes_back"),
     ),
     Mutant(
+        "a process of another container is called dead",
+        MARKS,
+        "return namespace != _namespace() or _lives(pid, started_at)",
+        "return _lives(pid, started_at)",
+        ("tests/unit/test_marks.py", "-k", "another_container"),
+    ),
+    Mutant(
         "what a dead process had begun is not charged",
         RECOVERY,
         "return Abandoned(cause) if marks.stall is None else _of_stalled(marks.stall, fence)",

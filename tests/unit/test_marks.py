@@ -264,3 +264,21 @@ def test_a_worker_takes_back_what_a_dead_process_of_its_machine_held(store: Stor
     assert recovery.recovered == 3
     assert list(owners_of(run)) == ["bob"], "the file goes once the jobs are taken back; who lives keeps his"
     living.close()
+
+
+def test_a_process_of_another_container_is_taken_to_live(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its number means nothing here, so nobody may take its jobs back before their leases end."""
+    child = subprocess.Popen([sys.executable, "-c", "pass"])
+    child.wait()
+    with monkeypatch.context() as other:
+        other.setattr(start_marks, "_namespace", lambda: 7)
+        other.setattr(os, "getpid", lambda: child.pid)
+        StartMarks(path).open()
+    found, pulse = read_marks(path), read_pulse(path)
+    assert found is not None
+    assert pulse is not None
+    assert (found.alive, pulse.alive) == (True, True)
+    monkeypatch.setattr(start_marks, "_namespace", lambda: 7)
+    seen_there = read_marks(path)
+    assert seen_there is not None
+    assert not seen_there.alive

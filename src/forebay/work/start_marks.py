@@ -48,6 +48,10 @@ _TURN: Final = struct.Struct("<QQQ")
 
 _LOOP_AT: Final = 48
 _STALL_AT: Final = 72
+_NAMESPACE: Final = struct.Struct("<Q")
+"""The process namespace in which the process id means something: containers may share the directory."""
+
+_NAMESPACE_AT: Final = 96
 _HEADER_BYTES: Final = 128
 _MARK: Final = struct.Struct("<QQQ")
 _CHILDREN: Final = "children"
@@ -143,6 +147,7 @@ class StartMarks:
             return False
         if number == 0:
             _HEADER.pack_into(chunk, 0, _MAGIC, os.getpid(), _started_at(os.getpid()), 0)
+            _NAMESPACE.pack_into(chunk, _NAMESPACE_AT, _namespace())
         self._maps.append(chunk)
         self._free += [(chunk, at) for at in reversed(_slots_of(number))]
         return True
@@ -188,7 +193,7 @@ def read_marks(path: Path) -> ProcessMarks | None:
         return None
     held_ms, *fence = _TURN.unpack_from(data, _STALL_AT)
     stall = Stall(held_ms / 1_000, (fence[0], fence[1]) if fence[0] else None) if held_ms else None
-    return ProcessMarks(None if incomplete else dict(_marks_in(data)), lives(pid, started_at), stall)
+    return ProcessMarks(None if incomplete else dict(_marks_in(data)), _may_live(data, pid, started_at), stall)
 
 
 def read_pulse(path: Path) -> Pulse | None:
@@ -196,7 +201,7 @@ def read_pulse(path: Path) -> Pulse | None:
     if head is None:
         return None
     _, pid, started_at, _ = _HEADER.unpack_from(head)
-    return Pulse(pid, lives(pid, started_at), *_BEAT.unpack_from(head, _BEAT_AT))
+    return Pulse(pid, _may_live(head, pid, started_at), *_BEAT.unpack_from(head, _BEAT_AT))
 
 
 def read_running(path: Path) -> dict[int, Fence]:
@@ -309,7 +314,20 @@ def _marks_in(data: bytes) -> Iterator[tuple[Fence, int]]:
                 yield (job_id, delivery), thread
 
 
-def lives(pid: int, started_at: int) -> bool:
+def _may_live(head: bytes, pid: int, started_at: int) -> bool:
+    """Whether the process lives. One of another container cannot be seen from here, and is taken to live."""
+    (namespace,) = _NAMESPACE.unpack_from(head, _NAMESPACE_AT)
+    return namespace != _namespace() or _lives(pid, started_at)
+
+
+def _namespace() -> int:
+    """The process namespace of this process; 0 where there is none."""
+    with suppress(OSError):
+        return os.stat("/proc/self/ns/pid").st_ino
+    return 0
+
+
+def _lives(pid: int, started_at: int) -> bool:
     """Whether this very process lives: its number may have been given to another one since."""
     try:
         os.kill(pid, 0)

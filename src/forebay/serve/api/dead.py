@@ -158,7 +158,7 @@ def _moved(ground: Ground, verb: Callable[[list[int]], list[int]], job: Job) -> 
     raise Problem(409, "not-dead", "The job is not dead", detail)
 
 
-@router.post("/dlq/purge", **described(Purged, example=_PURGED, body=Purge, sent=_PURGE_SENT))
+@router.post("/dlq/purge", **described(Purged, example=_PURGED, body=Purge, sent=_PURGE_SENT, problems=(404,)))
 async def purge(request: Request, actor: Annotated[Actor, need(Role.OPERATOR)]) -> Response:
     """Forget dead letters for ever: by their ids, or those that match, at most `limit` in a call."""
     ground: Ground = request.app.state.ground
