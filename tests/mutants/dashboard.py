@@ -246,13 +246,6 @@ DASHBOARD_MUTANTS = [
         ("tests/serve/test_api_bulk.py::test_a_requeue_that_comes_second_says_what_the_job_is_now",),
     ),
     Mutant(
-        "a purge by ids reaches foreign queues",
-        "src/forebay/serve/api/dead.py",
-        " and job.state is State.DEAD and sees(actor, job)]",
-        " and job.state is State.DEAD]",
-        ("tests/serve/test_api_bulk.py::test_a_purge_is_named_and_stays_within_reach",),
-    ),
-    Mutant(
         "gates beyond the first page are passed over",
         "src/forebay/explain.py",
         "(known[:limit], known[limit - 1].name)",
