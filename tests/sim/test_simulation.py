@@ -132,5 +132,5 @@ def test_a_late_reaper_takes_nothing_that_was_renewed() -> None:
     clock.advance(3_000_000)
     (late,) = store.overdue(10)
     assert store.extend(held, seconds(2))
-    verdict = decide(late.job, Abandoned(), Routing(), 0.0)
+    verdict = decide(late.job, Abandoned(expired=True), Routing(), 0.0)
     assert store.settle([(late, verdict)]) == [Settled.STALE]

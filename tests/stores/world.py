@@ -64,7 +64,7 @@ class World:
     def reap(self) -> None:
         """Let half a minute pass: whoever has not settled by now is dead."""
         self.clock.advance(31 * SECOND)
-        self.settle(self.store.overdue(1_000), Abandoned())
+        self.settle(self.store.overdue(1_000), Abandoned(expired=True))
 
     def backlog(self, queue: str | None = None) -> Backlog:
         return self.store.backlog([queue or self.spec.name])[0]

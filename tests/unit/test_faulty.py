@@ -79,7 +79,9 @@ class Worker:
 
     def reap(self) -> None:
         overdue = persist(lambda: self.store.overdue(100))
-        verdicts = [(lease, decide(lease.job, Abandoned(), Routing(backoff=Fixed()), 0.0)) for lease in overdue]
+        verdicts = [
+            (lease, decide(lease.job, Abandoned(expired=True), Routing(backoff=Fixed()), 0.0)) for lease in overdue
+        ]
         persist(lambda: self.store.settle(verdicts))
 
 
