@@ -117,8 +117,8 @@ def judge(site: Site, killers: dict[int, str]) -> None:
     for seq, job_id in enumerate(site.ids, 1):
         job, began = jobs[job_id], starts[seq]
         if seq in killers:
-            due = began if job.kind == HOPELESS else ATTEMPTS
-            if (job.state, job.attempt) != (State.DEAD, due) or began < due:
+            due = range(1, ATTEMPTS + 1) if job.kind == HOPELESS else [ATTEMPTS]
+            if job.state is not State.DEAD or job.attempt not in due or began < job.attempt:
                 wrong.append(told(job, began))
         else:
             if job.state is not State.DONE:

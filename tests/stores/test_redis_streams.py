@@ -68,7 +68,9 @@ def test_what_is_pending_is_what_is_held_by_whom_and_how_often(bench: Bench) -> 
     assert client.xlen(STREAM) == 4, "what has ended is deleted, not only acknowledged"
     clock.advance(10)
     again = claim(store, 9, "eve")
-    assert ids(again) == [3, 2, 5], "a retry that has waited leads, a release has its old place, then the stream"
+    assert ids(again) == [2, 3, 5], (
+        "what was released and a retry that has waited lead, by their times; then the stream"
+    )
     assert pending(client) == {2: ("eve", 2), 3: ("eve", 2), 4: ("bob", 1), 5: ("eve", 1)}
     store.settle([(lease, Ack()) for lease in (*again, first[3])])
     assert client.exists(STREAM) == 0, "an empty stream goes with its group"

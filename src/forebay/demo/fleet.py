@@ -112,7 +112,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rng = random.Random(args.seed)
     with tempfile.TemporaryDirectory(prefix="forebay-fleet-") as directory:
         url, evidence = f"sqlite:///{directory}/jobs.db", Path(directory) / "evidence.db"
-        environment = {**os.environ, "FOREBAY_URL": url, "MIX_EVIDENCE": str(evidence)}
+        # The tour tells of failures itself; FOREBAY_LOG=WARNING shows what the workers log.
+        quiet = {"FOREBAY_LOG": "CRITICAL", **os.environ}
+        environment = {**quiet, "FOREBAY_URL": url, "MIX_EVIDENCE": str(evidence)}
         os.environ.update(FOREBAY_URL=url, MIX_EVIDENCE=str(evidence))
         from forebay.demo.mix import fb
 

@@ -1,7 +1,7 @@
 """Sleeping until there is work or room: a signal inside this process, a cheap look at the file for the others.
 
 A turn's news goes to as many sleepers as it is enough for, longest asleep first. Other processes are noticed by
-`PRAGMA data_version`, a few microseconds every 2 to 20 ms: an eighth of the time since the last change, so that jobs
+`PRAGMA data_version`, a few microseconds every 2 to 40 ms: an eighth of the time since the last change, so that jobs
 that come steadily are found at once and an idle file costs little. Only when it moved are the tables asked.
 """
 
@@ -18,7 +18,7 @@ from forebay.store.sqlite.turn import Turn
 from forebay.store.sqlite.writer import Time
 
 _MIN_LOOK: Final[Span] = 2_000
-_MAX_LOOK: Final[Span] = 20_000
+_MAX_LOOK: Final[Span] = 40_000
 _LOOK_SHARE: Final = 8
 
 Topic = int | str
