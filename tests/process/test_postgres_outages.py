@@ -4,6 +4,7 @@ Also the wake-up: a connection that listens and is half open is noticed and repl
 """
 
 import random
+import re
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -82,6 +83,19 @@ def fill(url: str, stack: ExitStack) -> list[int]:
     return taken
 
 
+def refuse_a_store(url: str, stack: ExitStack) -> None:
+    """A full server says so. A worker may have given a connection up meanwhile: that one is taken, too."""
+    for _ in range(10):
+        try:
+            open_store(url).close()
+        except StoreFailed as error:
+            if re.search(r"too many clients|connection slots", str(error)):
+                return
+            raise
+        fill(url, stack)
+    pytest.fail("a full server took another store")
+
+
 def test_workers_and_producers_outlast_a_server_that_is_full(small: Load) -> None:
     fleet = small.workers(1)
     small.produce(threads=1)
@@ -89,8 +103,7 @@ def test_workers_and_producers_outlast_a_server_that_is_full(small: Load) -> Non
     with ExitStack() as stack:
         taken = fill(small.url, stack)
         assert len(taken) >= 20, "others keep theirs"
-        with pytest.raises(StoreFailed, match=r"too many clients|connection slots"):
-            open_store(small.url)
+        refuse_a_store(small.url, stack)
         time.sleep(2)
     small.until_consumed(now(), 1)
     small.stop_producing()

@@ -87,5 +87,8 @@ class Intake(Base):
         version, *counts = (
             int(each or 0) for each in self._server.command("HMGET", self._key("q", full.queue), *fields)
         )
-        changed = version != self._specs.of(full.queue).version
-        return 0 if changed or sum(counts) + full.asked <= full.limit else INSTANT_MOST
+        known = self._specs.of(full.queue)
+        capacity = known.spec.capacity
+        limit = capacity.limit if isinstance(capacity, Bounded) else sum(counts) + full.asked
+        changed = version != known.version
+        return 0 if changed or sum(counts) + full.asked <= limit else INSTANT_MOST
