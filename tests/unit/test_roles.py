@@ -375,6 +375,17 @@ class Out(MemoryStore):
         return super().settle(settlements)
 
 
+def test_a_reaper_does_not_take_from_its_own_process_what_it_runs(store: MemoryStore, clock: ManualClock) -> None:
+    """After an outage: the job runs here, and the renewer is about to say so. What never arrived is taken back."""
+    runs, never_arrived = leased(store, 2)
+    marks = {runs.owner: ProcessMarks({runs.fence: 0}, alive=True)}
+    clock.advance(11 * SECOND)
+    reaper = Reaper(store, routing, marks=marks.get, owner=runs.owner)
+    assert reaper.step() > 0
+    assert [job(store, lease.job.id).state for lease in (runs, never_arrived)] == [State.RUNNING, State.READY]
+    assert reaper.reaped == 1
+
+
 @pytest.mark.parametrize("readable", [False, True])
 def test_after_an_outage_a_reaper_lets_those_who_live_renew_first(clock: ManualClock, readable: bool) -> None:
     store = Out(clock=clock)

@@ -42,10 +42,12 @@ class Reaper:
         wary: bool = False,
         log: JobLog | None = None,
         marks: Callable[[str], ProcessMarks | None] = lambda _: None,
+        owner: str | None = None,
     ) -> None:
         """`wary`: this process is new, and cannot know whether there was an outage just now.
 
-        `marks` reads the start marks of an owner, where they are on this machine.
+        `marks` reads the start marks of an owner, where they are on this machine. What `owner`, this process, has
+        begun is not taken back here, however late its renewal: it runs, or its verdict is on its way.
         """
         self._store = store
         self._routing = routing
@@ -53,6 +55,7 @@ class Reaper:
         self._every = every
         self._log = log or JobLog()
         self._marks = marks
+        self._owner = owner
         self._failures = _OUTAGE if wary else 0
         self.reaped = 0
 
@@ -68,13 +71,15 @@ class Reaper:
             self._failures = 0
             return self._every
         marks = {owner: self._marks(owner) for owner in {lease.owner for lease in overdue}}
-        verdicts = [(lease, self._verdict(lease, marks[lease.owner])) for lease in overdue]
+        own = marks.get(self._owner or "")
+        mine = {} if own is None else own.begun or {}
+        verdicts = [(lease, self._verdict(lease, marks[lease.owner])) for lease in overdue if lease.fence not in mine]
         for (lease, verdict), answer in zip(verdicts, self._store.settle(verdicts), strict=True):
             if answer is Settled.APPLIED:
                 self.reaped += 1
                 self._log.ended(lease.job, verdict)
         self._failures = 0
-        return 0.0 if len(overdue) == _BATCH else self._every
+        return 0.0 if len(verdicts) == _BATCH else self._every
 
     def _verdict(self, lease: Lease, marks: ProcessMarks | None) -> Verdict:
         outcome = expired_outcome(marks, lease.fence)

@@ -151,7 +151,9 @@ class Worker:
         claim = Courier(store, self.settler).claim if isinstance(store, Exchanging) else None
         self.claimer = Claimer(store, self.pool, options, self.owner, self.settler.put, claim=claim)
         self.renewer = Renewer(store, self.pool, options)
-        self.reaper = Reaper(store, routings, wary=True, log=job_log, marks=partial(marks_of, directory))
+        self.reaper = Reaper(
+            store, routings, wary=True, log=job_log, marks=partial(marks_of, directory), owner=self.owner
+        )
         self.promoter = Promoter(store)
         self.ticker = Ticker(store)
         self.announcer = Announcer(store, self.pool, options, self.owner, app.registry)
@@ -206,8 +208,8 @@ class Worker:
     def drain(self, timeout: float, hurry: Callable[[], bool] = lambda: False) -> None:
         """Claim no more, let what runs finish, hand back the rest, write every verdict, stop."""
         self.claimer.close()
-        self._claiming.stop(_CLAIM_MOST)
         self.pool.release_waiting()
+        self._claiming.stop(_CLAIM_MOST)
         deadline = monotonic() + timeout
         while not self.pool.idle and monotonic() < deadline and not hurry():
             self.pool.wait_until_idle(min(_LOOK_EVERY, max(0.0, deadline - monotonic())))

@@ -30,7 +30,7 @@ from forebay.core.event import (
 from forebay.core.instant import Instant
 from forebay.core.job import is_suspicious
 from forebay.core.lease import Fence
-from forebay.core.outcome import Failure
+from forebay.core.outcome import OUT_OF_TIME, Failure
 
 
 class Turn(Struct):
@@ -88,6 +88,7 @@ class Book:
                 self._born(event.at, event.entries, event.merged)
                 for job_id in event.shed:
                     self.lives[job_id].ends.append("dead")
+                    self.lives[job_id].errors.append(OUT_OF_TIME)
                 if isinstance(event, Fired):
                     slot = (event.name, event.tick)
                     self.fired[slot] = self.fired.get(slot, 0) + 1
@@ -106,6 +107,7 @@ class Book:
             case Promoted():
                 for job_id in event.expired:
                     self.lives[job_id].ends.append("dead")
+                    self.lives[job_id].errors.append(OUT_OF_TIME)
             case Cancelled():
                 for job_id in event.ids:
                     self.lives[job_id].ends.append("cancelled")

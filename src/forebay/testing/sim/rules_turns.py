@@ -72,9 +72,12 @@ def lives_counted(case: Case) -> Iterator[str]:
         if turn is not None and turn.attempt != start.attempt:
             yield f"{fence} started as attempt {start.attempt}, the ledger counts {turn.attempt}"
     for turn in case.book.turns.values():
-        for sent in evidence.sent.get(turn.fence, []):
+        every = evidence.sent.get(turn.fence, [])
+        # What is sent again later is answered alike, and changes nothing.
+        first = next((sent for sent in every if sent.applied), None)
+        for sent in every:
             begun = turn.fence in evidence.starts and evidence.starts[turn.fence].at < sent.at
-            spared = sent.role == "reaper" and sent.verdict == "Release" and sent.applied
+            spared = sent.role == "reaper" and sent.verdict == "Release" and sent is first
             displaced = turn.suspicious and turn.owner in evidence.died_at
             if sent.role == "supervisor" and displaced and turn.fence in evidence.starts:
                 continue

@@ -109,7 +109,10 @@ class SimWorker(Process):
         every = world.random.choice((0.5, 1.0))
         renewer = Renewer(self._store, self.pool, options, self._now)
         marks = partial(around.marks_seen_from, machine)
-        reaper, promoter = Reaper(self._store, routing, draw, every, marks=marks), Promoter(self._store, every)
+        reaper, promoter = (
+            Reaper(self._store, routing, draw, every, marks=marks, owner=owner),
+            Promoter(self._store, every),
+        )
         ticker = Ticker(self._store, draw)
         roles = (self.settler, renewer, reaper, promoter, ticker, self.claimer)
         self._actors = {role.name: Actor(world, self, role.name, role.step) for role in roles}
@@ -144,6 +147,7 @@ class SimWorker(Process):
         self.told_at = self._world.now
         self._world.tell(f"{self.name} drains")
         self.claimer.close()
+        self.pool.release_waiting()
         self._actors["claimer"].stop()
         self._look()
 
@@ -154,7 +158,6 @@ class SimWorker(Process):
         if claiming and world.now < told_at + _CLAIM_MOST:
             pass
         elif self._interrupted_at is None:
-            self.pool.release_waiting()
             if self.pool.idle or world.now >= told_at + self._options.drain_timeout.total_seconds() * SECOND:
                 self.pool.interrupt_all()
                 self._interrupted_at = world.now
