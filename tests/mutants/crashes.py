@@ -197,4 +197,11 @@ CRASH_MUTANTS = [
         "",
         ("tests/process/test_stall.py", "-k", "ended_in_quarantine"),
     ),
+    Mutant(
+        "the copy of a suspect that forked answers for it",
+        "src/forebay/work/isolate.py",
+        "                if os.getpid() != own:\n",
+        "                if False:\n",
+        ("tests/process/test_quarantine.py", "-k", "that_forks"),
+    ),
 ]

@@ -67,6 +67,16 @@ def test_innocent_suspects_of_both_kinds_succeed_in_quarantine(site: Site) -> No
     assert site.end(worker) == 0
 
 
+def test_a_suspect_that_forks_is_answered_for_once(site: Site) -> None:
+    """Its copy comes back from the handler too, and first."""
+    make_suspects(site, "forks", "forks", "plain")
+    worker = site.worker(quarantine_processes=1)
+    site.until_ended()
+    assert {job.state for job in site.audit().values()} == {State.DONE}
+    assert [line.seq for line in site.lines("effect")] == [1, 2, 3]
+    assert site.end(worker) == 0
+
+
 def test_the_pool_does_not_stop_for_suspects(site: Site) -> None:
     """Two suspects take their time, one at each place; another waits. Everybody else goes on meanwhile."""
     make_suspects(site, "told_when", "told_when", "told_when")

@@ -13,7 +13,7 @@ from forebay import State
 from forebay.core.instant import seconds
 from tests.process.site import Site, alive
 from tests.process.test_quarantine import make_suspects
-from tests.process.test_worker import DATABASE
+from tests.process.test_worker import DATABASE, locked
 
 LEASE = seconds(3)
 
@@ -60,6 +60,22 @@ def test_where_the_holder_cannot_be_told_nobody_is_charged_and_quarantine_finds_
     assert "by this job or one beside it" in sleeper.errors[0].message
     assert (found.state, found.attempt, found.delivery) == (State.DEAD, 2, 3)
     assert found.errors[-1].message.startswith("it held the interpreter for ")
+    assert site.end(fleet) == 0
+
+
+def test_the_watchdog_does_not_wait_for_the_store(site: Site) -> None:
+    """The supervisor is about to take back the jobs of another worker, and the file is locked: by the held one, even."""
+    fleet = site.fleet(2, lease_for=LEASE)
+    site.until(lambda: len(site.workers_of(fleet)) == 2, "both workers")
+    site.enqueue("holds_the_interpreter", lives=1)
+    held = site.started(1)
+    (other,) = site.workers_of(fleet) - {held.pid}
+    with locked(site.directory / DATABASE):
+        os.kill(other, signal.SIGKILL)
+        site.until(lambda: not alive(held.pid), "it is ended while nobody can write")
+        assert time.monotonic_ns() // 1_000 - held.at < 7_000_000, "it did not end by itself"
+    site.until_ended()
+    assert site.job(site.ids[0]).errors[-1].message.startswith("it held the interpreter for ")
     assert site.end(fleet) == 0
 
 

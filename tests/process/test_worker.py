@@ -273,7 +273,6 @@ def test_poison_dies_of_its_own_and_innocents_live(site: Site) -> None:
     innocents = [job for job in jobs.values() if job.id not in poison]
     assert {job.state for job in innocents} == {State.DONE}
     ended = {site.job(job_id).kind: site.job(job_id).state for job_id in poison}
-    assert ended.pop("holds_the_interpreter").terminal, "it ends well where nobody was there to take it over"
     assert set(ended.values()) == {State.DEAD}
     deaths = len({line.pid for line in site.lines("boot")}) - 3
     assert deaths <= 2 * len(POISON), "no more workers died than poison had lives"

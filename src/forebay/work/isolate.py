@@ -191,6 +191,7 @@ def _serve(target: str) -> None:
             os.close(descriptor)
         _end_as(child)
     os.close(held)
+    own = os.getpid()
     Thread(target=_die_with_parent, args=(life_line, stand_in), daemon=True).start()
     if _PULSE in os.environ:
         _beat(StartMarks(Path(os.environ[_PULSE])))
@@ -213,6 +214,9 @@ def _serve(target: str) -> None:
             takes_context = app.registry[lease.job.kind].signature.context_name is not None
             with _telling(context, out) if takes_context else nullcontext():
                 reply = _run_here(app, context, runner)
+                # A handler that forked and came back in the copy must not answer for it a second time.
+                if os.getpid() != own:
+                    os._exit(0)
             _send(out, msgspec.msgpack.encode(reply))
 
 

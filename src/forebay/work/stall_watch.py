@@ -11,7 +11,9 @@ exactly one, nobody knows.
 import os
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Final
@@ -22,7 +24,7 @@ from forebay.work.start_marks import Pulse, Stall, note_stall, read_pulse, read_
 
 _LEAST: Final = 0.5
 _SAMPLE: Final = 0.3
-_LOOK_EVERY: Final = 0.1
+LOOK_EVERY: Final = 0.1
 _AWAKE_LEAST: Final = 5
 _ALIKE: Final = 0.3
 _DUMPED_WITHIN: Final = 1.0
@@ -100,19 +102,39 @@ def stacks_of(path: Path) -> str:
         return ""
 
 
-def _main(path: Path, bound: float) -> None:
-    watch, kill_at = StallWatch(path, bound), float("inf")
-    owner = unquote(path.name)
-    while (pulse := read_pulse(path)) is not None and pulse.alive:
-        if (found := watch.look()) is not None:
-            stall = found[1]
-            sys.stderr.write(f"forebay: the interpreter of worker {owner} is held for {stall.seconds:.1f} s; it ends\n")
-            end_stalled(path, pulse, stall)
-            kill_at = monotonic() + _DUMPED_WITHIN
-        if monotonic() > kill_at:
+class Watchdog:
+    """Ends a process whose interpreter is held; `report` is told for how many seconds it was."""
+
+    def __init__(self, path: Path, bound: float, report: Callable[[float], None]) -> None:
+        self._path = path
+        self._watch = StallWatch(path, bound)
+        self._report = report
+        self._kill_at = inf
+
+    def step(self) -> bool:
+        """To be called often, from a thread that waits for nothing else. False: the process is gone."""
+        pulse = read_pulse(self._path)
+        if pulse is None or not pulse.alive:
+            return False
+        if monotonic() > self._kill_at:
             with suppress(ProcessLookupError):
                 os.kill(pulse.pid, signal.SIGKILL)
-        sleep(_LOOK_EVERY)
+        elif self._kill_at == inf and (found := self._watch.look()) is not None:
+            self._kill_at = monotonic() + _DUMPED_WITHIN
+            self._report(found[1].seconds)
+            end_stalled(self._path, *found)
+        return True
+
+
+def _main(path: Path, bound: float) -> None:
+    owner = unquote(path.name)
+
+    def report(seconds: float) -> None:
+        sys.stderr.write(f"forebay: the interpreter of worker {owner} is held for {seconds:.1f} s; it ends\n")
+
+    watchdog = Watchdog(path, bound, report)
+    while watchdog.step():
+        sleep(LOOK_EVERY)
     if stacks := stacks_of(stacks_path(path.parent, owner)):
         sys.stderr.write(f"forebay: the last stacks of worker {owner}:\n{stacks}\n")
 

@@ -12,7 +12,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from math import inf
+from functools import partial
+from threading import Thread
 from time import monotonic, sleep
 from typing import Final
 
@@ -22,7 +23,7 @@ from forebay.work.exit_status import CANNOT_START, describe_exit
 from forebay.work.job_log import JobLog
 from forebay.work.options import Options
 from forebay.work.recovery import take_back
-from forebay.work.stall_watch import StallWatch, end_stalled, stacks_of, stall_bound
+from forebay.work.stall_watch import LOOK_EVERY, Watchdog, stacks_of, stall_bound
 from forebay.work.start_marks import ProcessMarks, marks_directory, marks_of, marks_path, remove_marks, stacks_path
 from forebay.work.worker import App, Routings, new_owner
 
@@ -34,7 +35,6 @@ _PAUSE_MOST: Final = 5.0
 _YOUNG: Final = 2.0
 _KILL_AFTER: Final = 5.0
 _LOOK_AGAIN: Final = 1.0
-_DUMPED_WITHIN: Final = 1.0
 
 
 class Place:
@@ -46,8 +46,7 @@ class Place:
         self.started_at = 0.0
         self.start_at = 0.0
         self.pause = _PAUSE_FIRST
-        self.watch: StallWatch | None = None
-        self.kill_at = inf
+        self.watchdog: Watchdog | None = None
 
 
 class Supervisor:
@@ -77,6 +76,7 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         self.places = [Place() for _ in range(self._processes)]
+        Thread(target=self._watch, name="forebay-watchdog", daemon=True).start()
         while not self._signals:
             for place in self.places:
                 self._tend(place)
@@ -99,17 +99,14 @@ class Supervisor:
         code = place.process.poll()
         if code is not None:
             self._bury(place, code)
-        elif place.watch is not None:
-            self._mind_stall(place, place.process, place.watch)
 
-    def _mind_stall(self, place: Place, process: "subprocess.Popen[bytes]", watch: StallWatch) -> None:
-        """A job that holds the interpreter is ended before the leases of all the others run out."""
-        if monotonic() > place.kill_at:
-            process.kill()
-        elif place.kill_at == inf and (found := watch.look()) is not None and self._directory is not None:
-            _log.error("worker %s: its interpreter is held for %.1f s; it ends", place.owner, found[1].seconds)
-            end_stalled(marks_path(self._directory, place.owner), *found)
-            place.kill_at = monotonic() + _DUMPED_WITHIN
+    def _watch(self) -> None:
+        """In a thread of its own: the store may be away for long, or be locked by the very process that is held."""
+        while True:
+            for place in self.places:
+                if place.watchdog is not None:
+                    place.watchdog.step()
+            sleep(LOOK_EVERY)
 
     def _start(self, place: Place) -> None:
         place.owner = new_owner()
@@ -117,10 +114,11 @@ class Supervisor:
         command = [sys.executable, "-m", "forebay.work.worker", self._target, options, place.owner]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
         place.process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, start_new_session=True)
-        place.started_at, place.kill_at = monotonic(), inf
+        place.started_at = monotonic()
         if self._directory is not None:
             bound = stall_bound(self._options.lease_for.total_seconds())
-            place.watch = StallWatch(marks_path(self._directory, place.owner), bound)
+            report = partial(_log.error, "worker %s: its interpreter is held for %.1f s; it ends", place.owner)
+            place.watchdog = Watchdog(marks_path(self._directory, place.owner), bound, report)
 
     def _bury(self, place: Place, code: int) -> None:
         """A child died: give back what it held, and plan the next one."""
