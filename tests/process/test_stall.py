@@ -64,7 +64,7 @@ def test_where_the_holder_cannot_be_told_nobody_is_charged_and_quarantine_finds_
 
 
 def test_the_watchdog_does_not_wait_for_the_store(site: Site) -> None:
-    """The supervisor is about to take back the jobs of another worker, and the file is locked: by the held one, even."""
+    """The supervisor is about to take jobs back from another worker while the file is locked, perhaps by this one."""
     fleet = site.fleet(2, lease_for=LEASE)
     site.until(lambda: len(site.workers_of(fleet)) == 2, "both workers")
     site.enqueue("holds_the_interpreter", lives=1)

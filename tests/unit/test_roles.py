@@ -384,6 +384,9 @@ def test_a_reaper_does_not_take_from_its_own_process_what_it_runs(store: MemoryS
     assert reaper.step() > 0
     assert [job(store, lease.job.id).state for lease in (runs, never_arrived)] == [State.RUNNING, State.READY]
     assert reaper.reaped == 1
+    clock.advance(60 * SECOND)
+    reaper.step()
+    assert reaper.reaped == 2, "a minute later nothing renews it, so it is not left for ever"
 
 
 @pytest.mark.parametrize("readable", [False, True])

@@ -26,6 +26,9 @@ _OUTAGE: Final = 3
 _AFTER_OUTAGE: Final = 3.0
 """Seconds in which everyone who lives has reached the store again, and renewed what it holds."""
 
+_SPARED: Final = 60_000_000
+"""Microseconds for which a worker leaves its own begun jobs alone after their leases ended."""
+
 
 class Reaper:
     """Takes jobs back from workers that fell silent."""
@@ -47,7 +50,7 @@ class Reaper:
         """`wary`: this process is new, and cannot know whether there was an outage just now.
 
         `marks` reads the start marks of an owner, where they are on this machine. What `owner`, this process, has
-        begun is not taken back here, however late its renewal: it runs, or its verdict is on its way.
+        begun is spared for a minute after its lease ended: it runs, and is renewed as soon as the store is back.
         """
         self._store = store
         self._routing = routing
@@ -73,7 +76,9 @@ class Reaper:
         marks = {owner: self._marks(owner) for owner in {lease.owner for lease in overdue}}
         own = marks.get(self._owner or "")
         mine = {} if own is None else own.begun or {}
-        verdicts = [(lease, self._verdict(lease, marks[lease.owner])) for lease in overdue if lease.fence not in mine]
+        spared = self._store.now() - _SPARED
+        taken = [lease for lease in overdue if lease.fence not in mine or lease.until <= spared]
+        verdicts = [(lease, self._verdict(lease, marks[lease.owner])) for lease in taken]
         for (lease, verdict), answer in zip(verdicts, self._store.settle(verdicts), strict=True):
             if answer is Settled.APPLIED:
                 self.reaped += 1
