@@ -3,6 +3,7 @@
 PYTHON  ?=
 ARGS    ?=
 WORKERS ?= 3
+STORE   ?= sqlite
 
 VENV   := .venv
 PY     := $(VENV)/bin/python
@@ -20,7 +21,7 @@ PYTEST := $(PY) -m pytest
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup servers prometheus demo check test test-nightly cover bench bench-sqlite bench-worker bench-postgres bench-redis bench-stores bench-latency bench-ledger bench-spark bench-audit bench-http bench-metrics bench-dashboard bench-prices lab chaos screenshots mutants fmt lock clean
+.PHONY: help setup servers prometheus demo check test test-unit test-store test-serve test-spark test-nightly lines cover bench bench-sqlite bench-worker bench-postgres bench-redis bench-stores bench-latency bench-ledger bench-spark bench-audit bench-http bench-metrics bench-dashboard bench-prices lab chaos screenshots mutants fmt lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,12 +52,27 @@ check: setup ## format, lint, types, layers, sizes
 test: check servers ## check, then every test but the nightly ones
 	@$(PYTEST) -q -n $(WORKERS) --dist loadgroup -m "not nightly" $(ARGS)
 
+test-unit: setup ## the quickest slice: core, engine, client, worker roles, command line
+	@$(PYTEST) -q -n $(WORKERS) --dist loadgroup -m "not nightly" tests/unit $(ARGS)
+
+test-store: servers ## contract, model and stories of one store: STORE=memory, journal, sqlite, postgres or redis
+	@$(PYTEST) -q -n $(WORKERS) --dist loadgroup -m "not nightly" tests/stores -k "$(STORE)" $(ARGS)
+
+test-serve: servers ## HTTP, security, metrics, dashboard, with a real browser
+	@$(PYTEST) -q -n $(WORKERS) --dist loadgroup -m "not nightly" tests/serve tests/browser $(ARGS)
+
+test-spark: setup ## the data pipeline
+	@$(PYTEST) -q -n $(WORKERS) --dist loadgroup -m "not nightly" tests/spark $(ARGS)
+
 test-nightly: servers prometheus ## every test, nightly ones too, with many more examples
 	@FOREBAY_HYPOTHESIS_PROFILE=nightly $(PYTEST) -n $(WORKERS) --dist loadgroup --timeout 3600 $(ARGS)
 
 cover: servers ## which lines and branches the tests do not reach
 	@$(PY) -m coverage run -m pytest -q -m "not nightly" $(ARGS)
 	@$(PY) -m coverage report
+
+lines: setup ## count lines by room
+	@$(PY) -m bench.lines
 
 bench: setup ## measure the in-process store
 	@$(PY) -m bench.memory $(ARGS)
