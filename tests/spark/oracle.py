@@ -34,6 +34,8 @@ CREATE TABLE beside AS
     CASE p.change WHEN 'accepted' THEN p.due_at ELSE p.next_at END AS was_due,
     p.change IN ('acked', 'died', 'dismissed', 'cancelled', 'expired', 'shed', 'purged') AS was_over,
     (SELECT max(b.max_attempts) FROM life b WHERE b.job_id = l.job_id AND b.n < l.n) AS lives,
+    p.error_kind AS was_error, (SELECT arg_max(b.lease_until, b.n) FROM life b
+      WHERE b.job_id = l.job_id AND b.n < l.n AND b.lease_until IS NOT NULL) AS last_until,
     coalesce((SELECT max(b.delivery) FROM life b WHERE b.job_id = l.job_id AND b.n < l.n), 0) AS top
   FROM life l LEFT JOIN previous v ON v.n = l.n LEFT JOIN life p ON p.n = v.before;
 """
@@ -48,6 +50,7 @@ _LIFE = {
              OR (change IN ('acked', 'died', 'dismissed') AND NOT was_over))
         AND NOT (was IN ('claimed', 'extended') AND was_delivery = delivery)""",
     "lease_overlap": "change = 'claimed' AND was IN ('claimed', 'extended') AND event_at < was_until",
+    "early_take_back": "change = 'claimed' AND was_error = 'forebay.Abandoned' AND event_at < last_until",
     "early_claim": """change = 'claimed' AND (event_at < due_at
         OR (was IN ('accepted', 'retried', 'released', 'redriven') AND event_at < was_due))""",
     "delivery_step": "change = 'claimed' AND was IS NOT NULL AND delivery - top <> 1",
@@ -80,8 +83,17 @@ SELECT 'undone', min(seq), job_id, NULL, NULL, NULL FROM r
     AND job_id NOT IN (SELECT job_id FROM f) GROUP BY job_id
 UNION ALL
 SELECT DISTINCT 'unexpected', seq, job_id, NULL, NULL, NULL FROM f
-  WHERE seq NOT IN (SELECT seq FROM r WHERE answer <> 'refused')
-    OR job_id NOT IN (SELECT job_id FROM e WHERE change = 'accepted')
+  WHERE job_id NOT IN (SELECT job_id FROM e WHERE change = 'accepted')
+    OR (seq NOT IN (SELECT seq FROM r WHERE answer <> 'refused')
+        AND (seq IN (SELECT seq FROM r) OR job_id IN (SELECT job_id FROM r WHERE job_id IS NOT NULL)))
+UNION ALL
+SELECT DISTINCT 'unreceipted', seq, job_id, NULL, NULL, NULL FROM f
+  WHERE job_id IN (SELECT job_id FROM e WHERE change = 'accepted') AND seq NOT IN (SELECT seq FROM r)
+    AND job_id NOT IN (SELECT job_id FROM r WHERE job_id IS NOT NULL)
+UNION ALL
+SELECT 'effect_of_dead', seq, job_id, max(delivery), NULL, NULL FROM f
+  WHERE job_id IN (SELECT job_id FROM e WHERE change = 'died')
+    AND job_id NOT IN (SELECT job_id FROM e WHERE change = 'acked') GROUP BY seq, job_id
 UNION ALL
 SELECT 'duplicated', seq, max(job_id), NULL, NULL, NULL
   FROM (SELECT seq, job_id FROM f UNION SELECT seq, job_id FROM r WHERE answer IN ('accepted', 'duplicate'))

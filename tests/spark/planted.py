@@ -13,12 +13,12 @@ import pyarrow as pa
 
 from forebay.core.instant import seconds
 from forebay.core.ledger import Trait
+from forebay.core.outcome import ABANDONED
 from forebay.spark.audit import Options
 from tests.spark.story import LEASE, SECOND, START, Life, Story
 
 DROPPED = "Drop"
 OPTIONS = Options(
-    every_check=True,
     drained=True,
     dropped=frozenset({DROPPED}),
     ordered={"lines": "subject"},
@@ -151,6 +151,15 @@ def _unsent(g: Garden) -> None:
     seq = g.story.seq()
     g.story.effect(seq, life.first, 1, life.at)
     life.ack(effect=False)
+    g.found.add(("unreceipted", seq, life.first))
+
+
+def _other_seq(g: Garden) -> None:
+    """The producer was told of the job under another seq."""
+    life = g.life().accept().claim()
+    seq = g.story.seq()
+    g.story.effect(seq, life.first, 1, life.at)
+    life.ack(effect=False)
     g.found.add(("unexpected", seq, life.first))
 
 
@@ -205,6 +214,31 @@ def _repeated_effect(g: Garden) -> None:
 def _redelivered(g: Garden) -> None:
     life = g.life().accept().claim().effect(1).after(1).retry().claim().ack()
     g.expect("redelivered", life)
+
+
+def _effect_of_dead(g: Garden) -> None:
+    g.expect("effect_of_dead", g.life(lives=1).accept().claim().effect(1).after(1).die())
+
+
+def _taken_back_early(g: Garden) -> None:
+    """Its holder is said to be gone, and might still be at work."""
+    life = g.life().accept().claim().after(SECOND).retry(0, kind=ABANDONED).claim().after(1).ack()
+    g.expect("early_take_back", life)
+
+
+def _swapped(g: Garden) -> None:
+    """The claim and its ack have changed places."""
+    life = g.life().accept().after(1)
+    life.ack(effect=False, delivery=1, attempt=1).after(1).claim()
+    for check in ("stale_settle", "resurrected", "delivery_step"):
+        g.expect(check, life)
+    life.effect(1)
+
+
+def _attempt_beyond(g: Garden) -> None:
+    life = g.life(lives=2).accept().claim(attempt=3).after(1).ack()
+    g.expect("too_many_lives", life)
+    g.expect("miscounted_lives", life)
 
 
 def _unborn(g: Garden) -> None:
@@ -358,7 +392,7 @@ KINDS: list[Callable[[Garden], None]] = [
     *(_unfenced, _resurrected, _stale_settle, _settled_open, _lease_overlap, _overlap_of_an_extended, _early_claim),
     *(_early_retry, _delivery_step, _delivery_again, _too_many_lives, _miscounted, _died_early, _cancelled_running),
     *(_purged_alive, _out_of_turn, _slot_twice, _ledger_gap, _conflict, _shed_and_run, _shed_running, _shed_twice),
-    _copied_twice,
+    *(_copied_twice, _other_seq, _effect_of_dead, _taken_back_early, _swapped, _attempt_beyond),
 ]
 
 

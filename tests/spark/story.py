@@ -158,8 +158,8 @@ class Life:
             self.effect(other.get("delivery", self.delivery))
         return self._tell(Change.ACKED, "settle", **other)
 
-    def retry(self, delay: int = SECOND, error: str = "no answer", **other: Any) -> "Life":
-        self._tell(Change.RETRIED, "settle", until=self.at + delay, traits=self._failed("Timeout", error), **other)
+    def retry(self, delay: int = SECOND, error: str = "no answer", kind: str = "Timeout", **other: Any) -> "Life":
+        self._tell(Change.RETRIED, "settle", until=self.at + delay, traits=self._failed(kind, error), **other)
         self.due = self.at + delay
         return self
 

@@ -34,7 +34,6 @@ from tests.spark.story import SECOND, START, Story
 GAVE_UP = Failure("GaveUp", "no use")
 QUEUES = ("mail", "lines", "cron", "few")
 OPTIONS = Options(
-    every_check=True,
     drained=True,
     exactly_once=False,
     dropped=frozenset({GAVE_UP.kind}),
@@ -44,7 +43,7 @@ OPTIONS = Options(
 )
 ASKED = (
     *("--lake", "lake", "--receipts", "receipts.parquet", "--effects", "effects.parquet", "--json"),
-    *("--every-check", "--drained", "--dropped", GAVE_UP.kind, "--ordered", "lines:subject"),
+    *("--drained", "--dropped", GAVE_UP.kind, "--ordered", "lines:subject"),
     *("--schedule", "tick=30s", "--coverage", "0.5"),
 )
 """The same, as one says it to the command."""

@@ -48,6 +48,24 @@ def test_from_a_store_to_a_verdict_and_a_page(run: Run, tmp_path: Path) -> None:
     assert page.count("<svg") >= 6
 
 
+def test_an_evidence_file_that_comes_twice_is_named_and_proves_nothing(run: Run, tmp_path: Path) -> None:
+    worked(f"sqlite:///{tmp_path}/forebay.db", tmp_path, JOBS)
+    Path("effects").mkdir()
+    Path("effects.ndjson").rename("effects/1.ndjson")
+    copy = Path("effects/2.ndjson")
+    copy.write_bytes(Path("effects/1.ndjson").read_bytes())
+    words = ("audit", "--lake", "lake", "--store", f"sqlite:///{tmp_path}/forebay.db", "--effects", "effects", "--json")
+    doubled = run(*words, "--receipts", "receipts.ndjson", "--receipts", "receipts.ndjson")
+    (verdict,) = doubled.json
+    assert (doubled.code, verdict["answer"], verdict["facts"]["effects"]) == (2, "INVALID", JOBS)
+    assert verdict["reasons"] == [
+        f"receipts: {tmp_path}/receipts.ndjson was given twice",
+        f"effects: {tmp_path}/effects/2.ndjson is a copy of {tmp_path}/effects/1.ndjson",
+    ]
+    copy.unlink()
+    assert run(*words, "--receipts", "receipts.ndjson").code == 0
+
+
 def test_an_audit_that_cannot_run_does_not_look_like_a_broken_promise(run: Run, tmp_path: Path) -> None:
     from forebay.spark.lake import Lake
 

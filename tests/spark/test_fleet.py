@@ -46,12 +46,12 @@ def test_a_task_that_is_killed_is_started_anew_and_no_job_is_lost(
     assert max(shift.attempt for shift in shifts) >= 1
     assert all(shift.empty for shift in shifts)
     events = spark.read.format("forebay").option("url", url).option("table", "events").load().cache()
-    effects = read_effects(spark, str(tmp_path / "effects"))
+    effects = read_effects(spark, [str(tmp_path / "effects")])
     verdict = audit(
         events,
-        read_receipts(spark, str(tmp_path / "receipts.ndjson")).rows,
+        read_receipts(spark, [str(tmp_path / "receipts.ndjson")]).rows,
         effects.rows,
-        options=Judging(drained=True, every_check=True, least_jobs=JOBS),
+        options=Judging(drained=True, least_jobs=JOBS),
     )
     assert verdict.answer == "PASS", verdict.text()
     assert effects.rows.select("seq").distinct().count() == JOBS

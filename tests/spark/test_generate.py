@@ -7,6 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from forebay.core.errors import Invalid
+from forebay.core.spec import QueueSpec
 from forebay.spark.generate import Seeded, jobs, seed_store
 from tests.spark.ground import every_job, opened
 
@@ -30,6 +31,7 @@ def test_the_mix_of_a_busy_day(spark: SparkSession) -> None:
     assert 200 <= min(lengths["slow"]) < 210
     assert 1_990 < max(lengths["slow"]) <= 2_000
     assert {p.get("fails") for p in payloads} == {None, 1, 2, 3}
+    assert {(row.kind == "poison", row.max_attempts) for row in made} == {(True, 3), (False, None)}
 
 
 def test_a_store_is_seeded_once(spark: SparkSession, tmp_path: Path) -> None:
@@ -42,6 +44,10 @@ def test_a_store_is_seeded_once(spark: SparkSession, tmp_path: Path) -> None:
         found = every_job(store)
     assert sorted(job.payload["seq"] for job in found) == list(range(5_000))
     assert {(job.payload["seq"], job.kind) for job in found} == {(row.seq, row.kind) for row in made.collect()}
+    assert {job.max_attempts for job in found if job.kind == "poison"} == {3}
+    assert {job.max_attempts for job in found if job.kind != "poison"} == {
+        QueueSpec(name="default").routing.max_attempts
+    }
     assert all(0 <= seeded.jobs <= 5_000 for seeded in heard)
 
 

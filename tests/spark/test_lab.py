@@ -60,7 +60,7 @@ def evidence(folder: Path, url: str, *, planted: bool) -> tuple[Path, Path]:
 def test_both_proofs_come_to_one_verdict(run: Run, tmp_path: Path, planted: bool) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
     receipts, effects = evidence(tmp_path, url, planted=planted)
-    words = audit_words(receipts, effects, url, tmp_path / "lake", drained=True, least=10, every_check=False)
+    words = audit_words(receipts, effects, url, tmp_path / "lake", drained=True, least=10)
     slowly = of_spark(run(*words).out, receipts, url)
     store = open_store(url)
     quickly = audit_quickly(receipts, effects, store, least=10)

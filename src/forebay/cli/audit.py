@@ -45,9 +45,14 @@ def _schedule(text: str) -> tuple[str, timedelta]:
 
 def _arguments(parser: ArgumentParser) -> None:
     lake_argument(parser)
-    parser.add_argument("--receipts", metavar="PATH", help="what producers were told: NDJSON or Parquet")
-    parser.add_argument("--effects", metavar="PATH", help="what handlers did: NDJSON or Parquet")
-    parser.add_argument("--every-check", action="store_true", help="look at each job's life, not at the proof alone")
+    for name, what in (("--receipts", "what producers were told"), ("--effects", "what handlers did")):
+        help_ = f"{what}: a file or directory of NDJSON or Parquet; may be repeated"
+        parser.add_argument(name, metavar="PATH", action="append", default=[], help=help_)
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="leave out the checks that compare each job's events; the verdict names them",
+    )
     parser.add_argument("--drained", action="store_true", help="all was worked off: a job without an end is a failure")
     parser.add_argument("--exactly-once", action="store_true", help="effects by two deliveries are a failure")
     parser.add_argument("--dropped", metavar="KIND", action="append", help="errors by which handlers give up at once")
@@ -122,11 +127,11 @@ def _nothing_proved() -> Iterator[None]:
 
 def _said(call: Call) -> str:
     """What was asked, for the one who reads the page later."""
-    chosen = {name: getattr(call.args, name) for name in ("lake", "receipts", "effects")}
-    flags = [
-        f"--{name.replace('_', '-')}" for name in ("every_check", "drained", "exactly_once") if getattr(call.args, name)
-    ]
-    return " ".join(["forebay audit", *(f"--{name} {value}" for name, value in chosen.items() if value), *flags])
+    args = call.args
+    words = [f"--lake {args.lake}"]
+    words += [f"--{name} {path}" for name in ("receipts", "effects") for path in getattr(args, name)]
+    words += [f"--{name.replace('_', '-')}" for name in ("quick", "drained", "exactly_once") if getattr(args, name)]
+    return " ".join(["forebay audit", *words])
 
 
 def _options(call: Call) -> "Options":
@@ -134,7 +139,7 @@ def _options(call: Call) -> "Options":
 
     args = call.args
     return Options(
-        every_check=args.every_check,
+        quick=args.quick,
         drained=args.drained,
         exactly_once=args.exactly_once,
         dropped=None if args.dropped is None else frozenset(args.dropped),
@@ -152,11 +157,13 @@ def _judged(call: Call, spark: "SparkSession", lake: "Lake", url: str | None, op
     from forebay.spark.testimony import read_effects, read_receipts
 
     args = call.args
-    receipts = None if args.receipts is None else read_receipts(spark, args.receipts)
-    effects = None if args.effects is None else read_effects(spark, args.effects)
-    for path, found in ((args.receipts, receipts), (args.effects, effects)):
+    receipts = read_receipts(spark, args.receipts) if args.receipts else None
+    effects = read_effects(spark, args.effects) if args.effects else None
+    doubts = []
+    for what, found in (("receipts", receipts), ("effects", effects)):
         if found is not None and found.torn:
-            call.screen.note(f"{path}: {found.torn} files end in the middle of a line; those ends are left out")
+            call.screen.note(f"{what}: {found.torn} files end in the middle of a line; those ends are left out")
+        doubts += [f"{what}: {each}" for each in ([] if found is None else found.doubled)]
     source = spark.read.format("forebay").option("url", url or "")
     return audit(
         read_events(spark, lake),
@@ -164,6 +171,7 @@ def _judged(call: Call, spark: "SparkSession", lake: "Lake", url: str | None, op
         None if effects is None else effects.rows,
         logs={name: source.option("table", f"log:{name}").load() for name in args.log},
         options=options,
+        doubts=doubts,
     )
 
 
@@ -174,7 +182,7 @@ COMMANDS = (
         _audit,
         """
 forebay audit --lake lake --receipts receipts.ndjson --effects effects/ --drained
-forebay audit --lake lake --receipts receipts.parquet --every-check --json | jq .answer
+forebay audit --lake lake --receipts receipts.parquet --quick --json | jq .answer
 forebay audit --lake lake --store sqlite:///jobs.db --receipts told.ndjson --report report.html
 """,
         _arguments,

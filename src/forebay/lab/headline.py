@@ -97,7 +97,6 @@ class Headline(Struct, frozen=True, kw_only=True):
             faults=kills,
             least_faults=1 if self.kill_every else 0,
             report=directory / AUDIT,
-            every_check=True,
         )
 
     def _write_down(self, told: Told, results: Results) -> None:

@@ -296,10 +296,9 @@ def audit(
     faults: int = 0,
     least_faults: int = 0,
     report: Path | None = None,
-    every_check: bool = False,
 ) -> Verdict:
     """The same by `forebay audit`, in a process of its own. Dead letters are as the store counts them."""
-    words = audit_words(receipts, effects, url, lake, drained=drained, least=least, every_check=every_check)
+    words = audit_words(receipts, effects, url, lake, drained=drained, least=least)
     words += ["--report", str(report)] if report is not None else []
     path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
     done = subprocess.run(
@@ -314,13 +313,10 @@ def audit(
     return of_spark(done.stdout, receipts, url, too_few(faults, least_faults))
 
 
-def audit_words(
-    receipts: Path, effects: Path, url: str, lake: Path, *, drained: bool, least: int, every_check: bool
-) -> list[str]:
+def audit_words(receipts: Path, effects: Path, url: str, lake: Path, *, drained: bool, least: int) -> list[str]:
     """The command that asks Spark."""
     words = ["audit", "--lake", lake, "--store", url, "--receipts", receipts, "--effects", effects, "--json"]
     words += ["--least-jobs", str(least), *(["--drained"] if drained else [])]
-    words += ["--every-check"] if every_check else []
     return [str(word) for word in words]
 
 

@@ -4,7 +4,7 @@ Everything about a job is a pure function of (seed, seq). The mix of a busy day:
 
     70 %  fast      1 … 5 ms                                5 %  flapping  fails `fails` times, then works; 1 … 5 ms
     20 %  slow      200 ms … 2 s: a lease of less than      5 %  poison    never works
-                    2 s must be renewed to outlast it
+                    2 s must be renewed to outlast it                       dies after three attempts
 """
 
 from collections.abc import Callable
@@ -24,12 +24,14 @@ from forebay.store.open import open_store
 
 COUNT_MOST: Final = 2**48
 _LOOK_EVERY: Final = 1.0
+POISON_ATTEMPTS: Final = 3
 FAST, SLOW, FLAPPING = 70, 90, 95
 """Of a hundred jobs, those below are of this kind or one before it."""
 
 
 def jobs(spark: SparkSession, count: int, seed: int, *, start: int = 0, queue: str = "default") -> DataFrame:
-    """Jobs `start` … `start + count - 1` of the seed: seq, kind, payload and queue. Each payload has its `seq`."""
+    """Jobs `start` … `start + count - 1` of the seed: seq, kind, payload, queue and max_attempts, which is null but for
+    poison. Each payload has its `seq`."""
     for name, value in (("count", count), ("start", start)):
         if type(value) is not int or not 0 <= value <= COUNT_MOST:
             raise Invalid(name, f"{value!r} is not an integer in 0 … {COUNT_MOST}", "choose one inside these bounds")
@@ -49,7 +51,11 @@ def jobs(spark: SparkSession, count: int, seed: int, *, start: int = 0, queue: s
     fails = F.when(kind == "flapping", F.concat(F.lit(',"fails":'), 1 + draw("fails", 3))).otherwise("")
     payload = F.concat(F.lit('{"seq":'), seq, F.lit(',"ms":'), length, fails, F.lit("}"))
     made = spark.range(start, start + count)
-    return made.select(seq.alias("seq"), kind.alias("kind"), payload.alias("payload"), F.lit(queue).alias("queue"))
+    attempts = F.when(kind == "poison", POISON_ATTEMPTS).cast("int")
+    return made.select(
+        *(seq.alias("seq"), kind.alias("kind"), payload.alias("payload"), F.lit(queue).alias("queue")),
+        attempts.alias("max_attempts"),
+    )
 
 
 @dataclass(frozen=True)

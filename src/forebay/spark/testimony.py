@@ -1,9 +1,12 @@
 """Receipts and effects from files: NDJSON or Parquet, a file or a directory of them, told apart by what is in them.
 
 A process that was killed may have left half a line at the end of its file; such ends are left out and counted. Any
-other line that cannot be read, or that says nothing, is refused: an audit must not overlook what it was given.
+other line that cannot be read, or that says nothing, is refused: an audit must not overlook what it was given. A file
+with the contents of another one is read once, and named.
 """
 
+import hashlib
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -21,28 +24,32 @@ _PARQUET: Final = b"PAR1"
 
 
 class Testimony(Struct, frozen=True):
-    """`torn`: files whose last line was cut off."""
+    """`torn`: files whose last line was cut off. `doubled`: files that are copies of another one, each with it."""
 
     rows: DataFrame
     torn: int
+    doubled: list[str]
 
 
-def read_receipts(spark: SparkSession, path: str) -> Testimony:
+def read_receipts(spark: SparkSession, paths: Sequence[str]) -> Testimony:
     """What producers were told, as RECEIPTS."""
-    found = _read(spark, path, RECEIPTS, "receipts")
+    found = _read(spark, paths, RECEIPTS, "receipts")
     strange = found.rows.filter(~F.col("answer").isin(*ANSWERS)).select("answer").distinct().take(1)
     if strange:
-        raise Invalid(f"receipts {path}", f"{strange[0][0]!r} is no answer", f"use {', '.join(ANSWERS)}")
+        raise Invalid(f"receipts {' '.join(paths)}", f"{strange[0][0]!r} is no answer", f"use {', '.join(ANSWERS)}")
     return found
 
 
-def read_effects(spark: SparkSession, path: str) -> Testimony:
+def read_effects(spark: SparkSession, paths: Sequence[str]) -> Testimony:
     """What handlers did, as EFFECTS."""
-    return _read(spark, path, EFFECTS, "effects")
+    return _read(spark, paths, EFFECTS, "effects")
 
 
-def _read(spark: SparkSession, path: str, schema: StructType, what: str) -> Testimony:
-    parquet, lines = _files(path, what)
+def _read(spark: SparkSession, paths: Sequence[str], schema: StructType, what: str) -> Testimony:
+    files, doubled = _once(file for path in paths for file in _files(path, what))
+    parquet = [file for file in files if _begins_with(file, _PARQUET)]
+    lines = [file for file in files if file not in set(parquet)]
+    path = " ".join(paths)
     parts = []
     torn = 0
     if parquet:
@@ -54,11 +61,24 @@ def _read(spark: SparkSession, path: str, schema: StructType, what: str) -> Test
     needed = [field.name for field in schema if not field.nullable]
     if not rows.filter(" or ".join(f"{name} is null" for name in needed)).isEmpty():
         raise Invalid(f"{what} {path}", f"a row has no {' or no '.join(needed)}", "every row has them")
-    return Testimony(rows, torn)
+    return Testimony(rows, torn, doubled)
 
 
-def _files(path: str, what: str) -> tuple[list[Path], list[Path]]:
-    """Parquet files, and the others; empty ones say nothing."""
+def _once(files: Iterable[Path]) -> tuple[list[Path], list[str]]:
+    """Files with different contents, and those that repeat one of them."""
+    kept: dict[tuple[int, str], Path] = {}
+    doubled = []
+    for file in files:
+        with file.open("rb") as opened:
+            key = (file.stat().st_size, hashlib.file_digest(opened, "blake2b").hexdigest())
+        first = kept.setdefault(key, file)
+        if first is not file:
+            doubled.append(f"{file} was given twice" if first == file else f"{file} is a copy of {first}")
+    return list(kept.values()), doubled
+
+
+def _files(path: str, what: str) -> list[Path]:
+    """Empty ones say nothing."""
     place = Path(path).resolve()
     if place.is_dir():
         every = (file for file in sorted(place.rglob("*")) if file.is_file())
@@ -69,8 +89,7 @@ def _files(path: str, what: str) -> tuple[list[Path], list[Path]]:
     if not files:
         reason = "there is nothing in it" if place.exists() else "there is no such file or directory"
         raise Invalid(f"{what} {path}", reason, "name NDJSON or Parquet: a file, or a directory of files")
-    parquet = [file for file in files if _begins_with(file, _PARQUET)]
-    return parquet, [file for file in files if file not in set(parquet)]
+    return files
 
 
 def _lines(spark: SparkSession, files: list[Path], schema: StructType, what: str, torn: int) -> DataFrame:

@@ -5,11 +5,12 @@
     sys.exit(verdict.exit_code)
 
 First the proof: a survey of the ledger's offsets, then sets of jobs and of seqs as words of bits (`words`). Where a sum
-is not 0, or when every check is asked for, the exact checks run (`life`, `told`, `lines`, `evidence`) and name each
-offender. The answer is the same under any partitioning, any order of rows and any file read twice.
+is not 0 the exact checks run (`life`, `told`, `lines`, `evidence`) and name each offender; those that compare a job's
+events side by side run in any case, unless a quick audit is asked for. The answer is the same under any partitioning,
+any order of rows and any file read twice.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import DataFrame
 
@@ -29,12 +30,17 @@ def audit(
     *,
     logs: Mapping[str, DataFrame] | None = None,
     options: Options | None = None,
+    doubts: Sequence[str] = (),
 ) -> Verdict:
-    """`events`: the whole ledger as EVENTS. `logs`: entries of retained logs by name, with `partition` and `offset`."""
+    """`events`: the whole ledger as EVENTS. `logs`: entries of retained logs by name, with `partition` and `offset`.
+
+    `doubts`: what is known to be wrong with the evidence; each is a reason for INVALID.
+    """
     return Case(
         conform(with_sizes(events), EVENTS, "events"),
         None if receipts is None else conform(receipts, RECEIPTS, "receipts"),
         None if effects is None else conform(effects, EFFECTS, "effects"),
         dict(logs or {}),
         options or Options(),
+        doubts,
     ).verdict()

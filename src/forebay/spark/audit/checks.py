@@ -2,10 +2,11 @@
 
 A job's life, as the ledger tells it, is a path through open (accepted, retried, released, redriven), running (claimed,
 extended), ended (acked, died, dismissed, cancelled, expired, shed) and gone (purged); "before" means in the order of
-the ledger. A *failure* breaks a promise. A *note* is worth knowing and breaks none.
+the ledger. A *failure* breaks a promise. A *note* is worth knowing and breaks none. A *doubt* says that evidence is
+missing: the answer is INVALID.
 
-A check of the tier `proof` is decided for all jobs by counting bits (`words`); one of the tier `every` needs each
-job's events side by side and runs when it is asked for, or when the proof is suspicious of what it judges.
+A check of the tier `proof` is decided for all jobs by counting bits (`words`). One of the tier `every` needs each job's
+events side by side: a quick audit leaves it out, unless the proof is suspicious of what it judges.
 """
 
 from datetime import timedelta
@@ -16,6 +17,8 @@ from msgspec import Struct
 
 from forebay.core.errors import Invalid
 from forebay.core.policy import Field
+
+Weight = Literal["failure", "note", "doubt"]
 
 
 class Tier(StrEnum):
@@ -31,7 +34,7 @@ class Check(Struct, frozen=True):
     what: str
     needs: tuple[str, ...] = ()
     tier: Tier = Tier.PROOF
-    weight: Literal["failure", "note"] = "failure"
+    weight: Weight = "failure"
 
 
 def _closely(name: str, invariant: str, what: str, needs: tuple[str, ...] = ()) -> Check:
@@ -51,10 +54,15 @@ _ALL: Final = (
     Check("unfinished", "I1", "a job has no end although everything is said to be drained", ("drained",)),
     Check("undone", "I1", "the ledger says acked, and no handler left an effect", _BOTH),
     Check("unexpected", "I1", "an effect of a seq that nobody sent, or of a job that nobody accepted", _DONE),
+    Check(
+        *("unreceipted", "I1", "an effect of an accepted job of which no receipt is there: is a file missing?", _BOTH),
+        weight="doubt",
+    ),
     Check("duplicated", "I11", "one seq became two jobs of one queue", _TOLD),
     _note("recovered", "I1", "the reply was lost, and the job is there all the same", _BOTH),
     Check("repeated_effect", "I3", "one fence left more than one effect", _DONE),
     _note("redelivered", "I2", "several deliveries of one job left an effect", _DONE),
+    _note("effect_of_dead", "I4", "a job that died left an effect: it failed after it had done its work", _DONE),
     Check("unborn", "I1", "a job's first event is not its acceptance"),
     Check("born_twice", "I1", "a job was accepted again"),
     Check("ended_twice", "I13", "a job ended after it had ended, without a redrive between"),
@@ -62,6 +70,9 @@ _ALL: Final = (
     _closely("resurrected", "I13", "a job was claimed after it had ended, without a redrive between"),
     _closely("stale_settle", "I3", "a settle or renewal was taken from a delivery that was not the current one"),
     _closely("lease_overlap", "I2", "a job was claimed while its lease ran and had not been settled"),
+    _note(
+        "early_take_back", "I2", "a lease was given up as abandoned, and claimed again before its end", (), Tier.EVERY
+    ),
     _closely("early_claim", "I12", "a job was claimed before it was due"),
     _closely("delivery_step", "I3", "a claim's delivery is not the last one plus one"),
     _closely("too_many_lives", "I4", "a job was claimed, or died, beyond its max_attempts"),
@@ -81,7 +92,7 @@ CHECKS: Final = {check.id: check for check in _ALL}
 class Options(Struct, frozen=True, kw_only=True):
     """What the one who asks knows, and how much evidence is enough.
 
-    every_check   look at each job's life side by side, not only where the proof is suspicious
+    quick         the proof alone: a job's events are compared side by side only where the proof is suspicious
     drained       everything was worked off before the ledger was read: what has no end is a failure
     exactly_once  effects by several deliveries are a failure: they were bound to the settle
     dropped       kinds of errors by which handlers give up at once; named, any other early death is a failure
@@ -92,7 +103,7 @@ class Options(Struct, frozen=True, kw_only=True):
     coverage      so large a share of the jobs that were enqueued must have a receipt
     """
 
-    every_check: bool = False
+    quick: bool = False
     drained: bool = False
     exactly_once: bool = False
     dropped: frozenset[str] | None = None
@@ -114,7 +125,7 @@ class Options(Struct, frozen=True, kw_only=True):
             if every <= timedelta(0):
                 raise Invalid("schedules", f"{name!r} every {every}", "give the time between two slots")
 
-    def weight(self, check: Check) -> Literal["failure", "note"]:
+    def weight(self, check: Check) -> Weight:
         """What the one who asks makes of it."""
         strict = (check.id == "redelivered" and self.exactly_once) or (
             check.id == "died_early" and self.dropped is not None

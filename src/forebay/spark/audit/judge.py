@@ -1,6 +1,6 @@
 """One audit from the evidence to the verdict: which exact checks have to run, what they find, whether it suffices."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, Final
 
@@ -8,7 +8,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from forebay.spark.audit.checks import CHECKS, Check, Options, Tier
+from forebay.spark.audit.checks import CHECKS, Check, Options, Tier, Weight
 from forebay.spark.audit.evidence import Ground, conflicts, gaps, log_gaps, once, survey
 from forebay.spark.audit.life import life_faults
 from forebay.spark.audit.lines import out_of_turn, slots_missing, slots_twice
@@ -21,6 +21,7 @@ Stage = tuple[bool, Callable[[], DataFrame]]
 
 
 _KEPT: Final = StorageLevel.MEMORY_AND_DISK
+_OUTCOMES: Final[dict[Weight, Outcome]] = {"failure": "failed", "note": "noted", "doubt": "missing"}
 
 
 class Case:
@@ -33,12 +34,14 @@ class Case:
         effects: DataFrame | None,
         logs: dict[str, DataFrame],
         options: Options,
+        doubts: Sequence[str],
     ) -> None:
         self._read = events
         self._receipts = receipts
         self._effects = effects
         self._logs = logs
         self._options = options
+        self._doubts = doubts
         self._whole = options.begins == 0
 
     def verdict(self) -> Verdict:
@@ -47,11 +50,15 @@ class Case:
         finally:
             if self._first_look.ragged:
                 self._events.unpersist()
-        reasons = list(self._missing())
         results = [self._result(check, *found.get(check.id, (0, []))) for check in CHECKS.values()]
+        reasons = [*self._doubts, *self._missing()]
+        reasons += [_doubt(result) for result in results if result.outcome == "missing"]
         failed = any(result.outcome == "failed" for result in results)
         answer: Answer = "FAIL" if failed else "INVALID" if reasons else "PASS"
-        return Verdict(answer, reasons, self._facts(), results)
+        skipped = [
+            result.check for result in results if result.outcome == "not asked" and self._is_left_out(result.check)
+        ]
+        return Verdict(answer, reasons, self._facts(), results, skipped)
 
     @cached_property
     def _first_look(self) -> Ground:
@@ -100,9 +107,10 @@ class Case:
             yield sums.lost + sums.told_twice > 0, lambda: receipt_faults(known, receipts, whole=whole, since=since)
             yield seqs.duplicated + seqs.again + sums.untold > 0, lambda: duplicated(known, receipts, effects)
         if effects is not None:
-            odd = seqs is None or seqs.again + seqs.unexpected + seqs.recovered + sums.undone + sums.stray > 0
+            odd = seqs is None or seqs.again + seqs.unexpected + seqs.recovered > 0
+            odd |= sums.undone + sums.stray + sums.undead > 0
             yield odd, lambda: effect_faults(known, receipts, effects, whole=whole)
-            fences = self._options.every_check and unfenced_sum(self._events, effects) > 0
+            fences = not self._options.quick and unfenced_sum(self._events, effects) > 0
             yield fences, lambda: unfenced(self._events, effects, whole=whole)
 
     @cached_property
@@ -110,7 +118,7 @@ class Case:
         """Whether each job's events are looked at side by side."""
         sums = self._jobs
         odd = sums.born_twice + sums.ended_twice + sums.redriven > 0 or (self._whole and sums.unborn > 0)
-        return self._options.every_check or odd
+        return not self._options.quick or odd
 
     def _result(self, check: Check, count: int, offenders: list[Offender]) -> Result:
         outcome: Outcome = "ok"
@@ -119,11 +127,16 @@ class Case:
         elif (check.id == "unborn" and not self._whole) or (check.tier is Tier.EVERY and not self._was_asked(check)):
             outcome = "not asked"
         elif count:
-            outcome = "failed" if self._options.weight(check) == "failure" else "noted"
+            outcome = _OUTCOMES[self._options.weight(check)]
         return Result(check.id, check.invariant, check.what, outcome, count, offenders)
 
+    def _is_left_out(self, name: str) -> bool:
+        """Whether a full audit would have asked."""
+        check = CHECKS[name]
+        return self._options.quick and check.tier is Tier.EVERY and self._has(*check.needs)
+
     def _was_asked(self, check: Check) -> bool:
-        return self._options.every_check if check.id == "unfenced_effect" else self._lived
+        return not self._options.quick if check.id == "unfenced_effect" else self._lived
 
     def _has(self, *needs: str) -> bool:
         there = {
@@ -171,6 +184,16 @@ class Case:
         if seqs is not None:
             facts |= {"seqs_sent": seqs.sent, "effects": seqs.effects}
         return facts
+
+
+def _doubt(result: Result) -> str:
+    first, last = (result.offenders[place].seq for place in (0, -1))
+    seqs = f"seq {first}" if result.count == 1 else f"seqs {first} … {last}"
+    more = "" if result.count == len(result.offenders) else " and more"
+    return (
+        f"{result.count} effects ({seqs}{more}) have no receipt, and the ledger accepted their jobs: "
+        f"a file of receipts is missing, or a producer writes none"
+    )
 
 
 def _found(parts: list[DataFrame], receipts: DataFrame | None) -> dict[str, tuple[int, list[Offender]]]:

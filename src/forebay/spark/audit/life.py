@@ -13,6 +13,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from forebay.core.ledger import Change
+from forebay.core.outcome import ABANDONED
 from forebay.spark.audit.checks import Options
 from forebay.spark.audit.findings import finding
 
@@ -52,6 +53,7 @@ def _narrow(events: DataFrame, options: Options) -> DataFrame:
         (F.col("event_at") < F.col("due_at")).alias("soon"),
         "lease_until",
         F.coalesce(gave_up, F.lit(False)).alias("gave_up"),
+        F.col("error_kind").eqNullSafe(ABANDONED).alias("abandoned"),
     )
 
 
@@ -59,13 +61,15 @@ def _side_by_side(rows: DataFrame) -> DataFrame:
     line = Window.partitionBy("job_id").orderBy("offset", "place")
     before = line.rowsBetween(Window.unboundedPreceding, -1)
     was = [
-        F.lag(name).over(line).alias(f"was_{name}") for name in ("code", "delivery", "attempt", "due", "lease_until")
+        F.lag(name).over(line).alias(f"was_{name}")
+        for name in ("code", "delivery", "attempt", "due", "lease_until", "abandoned")
     ]
     return rows.select(
         "*",
         *was,
         F.max("delivery").over(before).alias("last_delivery"),
         F.max("max_attempts").over(before).alias("lives"),
+        F.last("lease_until", ignorenulls=True).over(before).alias("last_until"),
     )
 
 
@@ -90,6 +94,7 @@ def _faults(*, whole: bool) -> dict[str, Column]:
         "resurrected": claimed & over,
         "stale_settle": _now(*_FENCED) & known & ~ended_twice & ~current,
         "lease_overlap": claimed & was_running & (F.col("was_lease_until") > F.col("event_at")),
+        "early_take_back": claimed & F.col("was_abandoned") & (F.col("last_until") > F.col("event_at")),
         "early_claim": claimed & (F.col("soon") | (was_open & (F.col("event_at") < F.col("was_due")))),
         "delivery_step": claimed & known & (F.col("delivery") != F.col("last_delivery") + 1),
         "too_many_lives": (claimed | died) & (attempt > lives),

@@ -27,6 +27,7 @@ def known_jobs(events: DataFrame) -> DataFrame:
             (F.count_if(change == Change.ACCEPTED) > 0).alias("born"),
             ((ends > redrives) | (F.count_if(change == Change.PURGED) > 0)).alias("over"),
             (F.count_if(change == Change.ACKED) > 0).alias("acked"),
+            (F.count_if(change == Change.DIED) > 0).alias("died"),
         )
     )
 
@@ -63,15 +64,19 @@ def duplicated(jobs: DataFrame, receipts: DataFrame, effects: DataFrame | None) 
 
 
 def effect_faults(jobs: DataFrame, receipts: DataFrame | None, effects: DataFrame, *, whole: bool) -> DataFrame:
-    """undone, unexpected, recovered, repeated_effect and redelivered."""
-    parts = _several(effects)
-    unknown = effects.join(jobs.filter("born"), "job_id", "left_anti") if whole else effects.limit(0)
+    """undone, unexpected, unreceipted, recovered, repeated_effect, redelivered and effect_of_dead."""
+    parts = [*_several(effects), _of_dead(jobs, effects)]
+    born = jobs.filter("born") if whole else jobs
+    unknown = effects.join(born, "job_id", "left_anti") if whole else effects.limit(0)
     strange = [unknown.select("seq", "job_id", F.lit("the ledger has no such job").alias("why"))]
     if receipts is not None:
         sent = receipts.filter(F.col("answer") != "refused").select("seq").distinct()
-        unsent = effects.join(sent, "seq", "left_anti")
+        unsent = effects.join(sent, "seq", "left_anti").select("seq", "job_id").distinct()
+        absent = _unreceipted(born, receipts, unsent)
+        unsent = unsent.join(absent, ["seq", "job_id"], "left_anti")
         strange.append(unsent.select("seq", "job_id", F.lit("nobody sent it").alias("why")))
         parts += [_undone(jobs, receipts, effects), _recovered(receipts, effects)]
+        parts.append(finding(absent, "unreceipted", "the ledger accepted the job, and there is no receipt of it"))
     rows = together(strange).groupBy("seq", "job_id").agg(F.array_sort(F.collect_set("why")).alias("why"))
     return together([*parts, finding(rows, "unexpected", F.array_join("why", "; "))])
 
@@ -95,6 +100,20 @@ def _several(effects: DataFrame) -> list[DataFrame]:
         finding(repeated, "repeated_effect", F.concat(F.col("n"), F.lit(" effects by one fence"))),
         finding(several, "redelivered", F.concat(F.lit("effects by deliveries "), F.array_join("d", ", "))),
     ]
+
+
+def _unreceipted(born: DataFrame, receipts: DataFrame, unsent: DataFrame) -> DataFrame:
+    """Effects that fit the ledger, and neither their seq nor their job is in any receipt: the evidence is incomplete,
+    the store is not to blame."""
+    unanswered = unsent.join(receipts.select("seq"), "seq", "left_anti")
+    unnamed = unanswered.join(receipts.filter(F.col("job_id").isNotNull()), "job_id", "left_anti")
+    return unnamed.join(born, "job_id", "left_semi").select("seq", "job_id")
+
+
+def _of_dead(jobs: DataFrame, effects: DataFrame) -> DataFrame:
+    dead = effects.join(jobs.filter("died AND NOT acked"), "job_id", "left_semi")
+    rows = dead.groupBy("seq", "job_id").agg(F.max("delivery").alias("delivery"))
+    return finding(rows, "effect_of_dead", "it died, and a handler left an effect")
 
 
 def _replaced(told: DataFrame, jobs: DataFrame) -> DataFrame:

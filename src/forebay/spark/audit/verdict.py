@@ -13,13 +13,14 @@ OFFENDERS: Final = 100
 SHOWN: Final = 5
 
 Answer = Literal["PASS", "FAIL", "INVALID"]
-Outcome = Literal["ok", "failed", "noted", "not asked", "no evidence"]
+Outcome = Literal["ok", "failed", "noted", "missing", "not asked", "no evidence"]
 
 _EXITS: Final[dict[Answer, int]] = {"PASS": 0, "FAIL": 1, "INVALID": 2}
 _MARKS: Final[dict[Outcome, str]] = {
     "ok": "ok",
     "failed": "FAIL",
     "noted": "note",
+    "missing": "MISS",
     "not asked": "-",
     "no evidence": "-",
 }
@@ -53,12 +54,14 @@ class Result(Struct, frozen=True):
 
 
 class Verdict(Struct, frozen=True):
-    """`reasons`: what is missing for more than INVALID. `facts`: how much was looked at."""
+    """`reasons`: what is missing for more than INVALID. `facts`: how much was looked at. `skipped`: checks that a quick
+    audit left out although their evidence was there."""
 
     answer: Answer
     reasons: list[str]
     facts: dict[str, Any]
     results: list[Result]
+    skipped: list[str] = []
 
     @property
     def exit_code(self) -> int:
@@ -75,7 +78,7 @@ class Verdict(Struct, frozen=True):
         lines = [f"{name.replace('_', ' '):18} {_number(value)}" for name, value in self.facts.items()]
         lines += ["", f"{'check':18} {'inv.':5} {'':5} {'count':>9}  meaning"]
         for each in self.results:
-            count = f"{each.count:,}" if each.outcome in {"ok", "failed", "noted"} else each.outcome
+            count = f"{each.count:,}" if each.outcome in {"ok", "failed", "noted", "missing"} else each.outcome
             lines.append(f"{each.check:18} {each.invariant:5} {_MARKS[each.outcome]:5} {count:>9}  {each.what}")
         for each in self.results:
             if each.offenders:
@@ -83,7 +86,10 @@ class Verdict(Struct, frozen=True):
                 lines += [f"  {offender}" for offender in each.offenders[:SHOWN]]
                 more = each.count - min(SHOWN, len(each.offenders))
                 lines += [f"  … and {more:,} more"] if more else []
-        lines += ["", *(f"INVALID because {reason}" for reason in self.reasons), self.answer]
+        lines += [""]
+        if self.skipped:
+            lines.append(f"--quick left out {len(self.skipped)} checks: {', '.join(self.skipped)}")
+        lines += [*(f"INVALID because {reason}" for reason in self.reasons), self.answer]
         return "\n".join(lines)
 
 

@@ -20,7 +20,7 @@ from forebay.spark.audit.life import ENDED
 NAMED = ("accepted", "duplicate", "merged")
 """Answers that tell a producer of a job."""
 
-_ENDED_BUT_ACKED = tuple(change for change in ENDED if change != Change.ACKED)
+_ENDED_UNRUN = tuple(change for change in ENDED if change not in {Change.ACKED, Change.DIED})
 
 
 class JobSums(Struct, frozen=True):
@@ -34,6 +34,7 @@ class JobSums(Struct, frozen=True):
     born_twice     acceptances beyond the first
     ended_twice    ends beyond the first, in words without a redrive
     redriven       redrives: ends may come twice, so a closer look decides
+    undead         died and not acked, and an effect
     stray, untold  an effect, and not accepted in the ledger; an effect, and nobody was told of the job
     """
 
@@ -50,6 +51,7 @@ class JobSums(Struct, frozen=True):
     born_twice: int
     ended_twice: int
     redriven: int
+    undead: int
     stray: int
     untold: int
 
@@ -72,8 +74,10 @@ class SeqSums(Struct, frozen=True):
 def job_sums(events: DataFrame, receipts: DataFrame | None, effects: DataFrame | None) -> JobSums:
     """`lost`, `undone` and the coverage say something if their evidence was given."""
     change = F.col("change")
-    enqueued, fired, acked, ended, redriven, told, effect, accepted = range(8)
-    role = F.when(change == Change.ACKED, acked).when(change.isin(*_ENDED_BUT_ACKED), ended)
+    enqueued, fired, acked, ended, redriven, told, effect, accepted, died = range(9)
+    role = (
+        F.when(change == Change.ACKED, acked).when(change == Change.DIED, died).when(change.isin(*_ENDED_UNRUN), ended)
+    )
     role = role.when(change == Change.REDRIVEN, redriven).when(F.col("verb") == "fire", fired).otherwise(enqueued)
     rows = _bits(events.filter(change.isin(Change.ACCEPTED, Change.REDRIVEN, *ENDED)), "job_id", role)
     if receipts is not None:
@@ -85,13 +89,14 @@ def job_sums(events: DataFrame, receipts: DataFrame | None, effects: DataFrame |
         rows.groupBy("word")
         .agg(
             *(_set(number, name) for number, name in enumerate(["enqueued", "fired", "acked", "ended"])),
-            *(_set(told, "named"), _set(accepted, "accepted"), _set(effect, "effect")),
-            *(_rows("births", enqueued, fired), _rows("ends", acked, ended), _rows("redriven", redriven)),
+            *(_set(told, "named"), _set(accepted, "accepted"), _set(effect, "effect"), _set(died, "died")),
+            *(_rows("births", enqueued, fired), _rows("ends", acked, ended, died), _rows("redriven", redriven)),
             _rows("acceptances", accepted),
         )
         .withColumn("told", F.col("named").bitwiseOR(F.col("accepted")))
     )
-    born, over = F.col("enqueued").bitwiseOR(F.col("fired")), F.col("acked").bitwiseOR(F.col("ended"))
+    born = F.col("enqueued").bitwiseOR(F.col("fired"))
+    over = F.col("acked").bitwiseOR(F.col("ended")).bitwiseOR(F.col("died"))
     found = word.agg(
         _sum(F.bit_count(born), "jobs"),
         _sum(F.bit_count(over), "ended"),
@@ -106,6 +111,7 @@ def job_sums(events: DataFrame, receipts: DataFrame | None, effects: DataFrame |
         _sum(F.col("births") - F.bit_count(born), "born_twice"),
         _sum(F.when(F.col("redriven") == 0, F.col("ends") - F.bit_count(over)).otherwise(0), "ended_twice"),
         _sum(F.col("redriven"), "redriven"),
+        _sum(_without(F.col("effect").bitwiseAND(F.col("died")), F.col("acked")), "undead"),
         _sum(_without(F.col("effect"), born), "stray"),
         _sum(_without(F.col("effect"), F.col("told")), "untold"),
     )
