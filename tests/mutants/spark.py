@@ -81,6 +81,20 @@ SPARK_MUTANTS = [
         PLANTED,
     ),
     Mutant(
+        "spark: a receipts file that is missing is a fault of the store",
+        f"{SPARK}/audit/told.py",
+        'return unnamed.join(born, "job_id", "left_semi")',
+        'return unnamed.limit(0).join(born, "job_id", "left_semi")',
+        PLANTED,
+    ),
+    Mutant(
+        "spark: an audit is quick unless it is told otherwise",
+        f"{SPARK}/audit/checks.py",
+        "    quick: bool = False\n",
+        "    quick: bool = True\n",
+        PLANTED,
+    ),
+    Mutant(
         "spark: a torn record is let in",
         f"{SPARK}/landing.py",
         "    if len(torn):\n",
