@@ -94,6 +94,8 @@ def test_jobs_are_made_into_a_store_or_into_files(run: Run, spark: SparkSession,
     [
         (("audit", "--lake", "nowhere"), 2, "there is no lake.json"),
         (("report", "--lake", "nowhere"), 2, "there is no lake.json"),
+        (("pipeline", "run", "--lake", "s3a://bucket/lake"), 2, "lakes on s3a: are not supported"),
+        (("audit", "--lake", "file:/no/such/lake"), 2, "lake /no/such/lake: there is no lake.json"),
         (("report", "--lake", "x", "--out", "no/such/page.html"), 2, "name a file in a directory that exists"),
         (("pipeline", "run", "--lake", "lake", "--store", "sqlite:///none.db"), 2, "none.db"),
         (("pipeline", "run", "--lake", "lake", "--store", "memory://"), 2, "memory"),

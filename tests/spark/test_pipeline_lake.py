@@ -37,6 +37,27 @@ def test_a_lake_is_made_once_and_belongs_to_its_store(tmp_path: Path) -> None:
         Lake.of(tmp_path / "lake", "sqlite:////srv/other.db")
 
 
+@pytest.mark.parametrize("location", ["s3a://bucket/lake", "hdfs://name:8020/lake", "abfss://c@a/lake", "S3:/bucket"])
+def test_a_scheme_that_is_no_directory_is_refused_by_name(
+    location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    scheme = location.partition(":")[0].lower()
+    for given in (location, Path(location)):
+        with pytest.raises(Invalid, match=rf"lakes on {scheme}: are not supported; name a directory"):
+            Lake.of(given, URL)
+        with pytest.raises(Invalid, match=rf"lakes on {scheme}: are not supported"):
+            Lake.at(given)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_uri_is_the_directory_that_it_names(tmp_path: Path) -> None:
+    lake = Lake.of(f"file://{tmp_path}/my%20lake", URL)
+    assert lake.path == Lake.at(tmp_path / "my lake").path == Lake.at(f"file:{tmp_path}/my%20lake").path
+    with pytest.raises(Invalid, match=r"the directory is on the host far"):
+        Lake.at(f"file://far{tmp_path}/my%20lake")
+
+
 def test_what_is_no_lake_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "letter").write_text("dear ada")
     with pytest.raises(Invalid, match=r"there is no lake.json; name the directory"):

@@ -64,6 +64,7 @@ def _arguments(parser: ArgumentParser) -> None:
 
 def _settings(args: Any) -> Any:
     from forebay.serve.settings import ServeSettings
+    from forebay.spark.lake import lake_directory
 
     drain = {} if args.drain_timeout is None else {"drain": args.drain_timeout.total_seconds()}
     return ServeSettings(
@@ -77,7 +78,7 @@ def _settings(args: Any) -> Any:
         metrics=not args.no_metrics,
         tend=not args.no_tend,
         count_whole=args.count_whole,
-        lake=args.lake,
+        lake=None if args.lake is None else str(lake_directory(args.lake)),
         connections_most=args.max_connections,
         **drain,
     )

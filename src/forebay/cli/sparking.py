@@ -33,7 +33,9 @@ def master_argument(parser: ArgumentParser) -> None:
 
 
 def lake_argument(parser: ArgumentParser) -> None:
-    parser.add_argument("--lake", metavar="DIR", required=True, help="the directory of events and tables")
+    parser.add_argument(
+        "--lake", metavar="DIR", required=True, help="the directory of events and tables, or its file: URI"
+    )
 
 
 def number(text: str) -> int:

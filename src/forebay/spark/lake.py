@@ -16,6 +16,7 @@ It is a path that the driver and all executors see; nothing here needs Spark, or
 
 import fcntl
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -33,6 +34,7 @@ CONTENTS: Final = "lake.json"
 WHOLE: Final = ""
 """Stands for the day of a table that is not kept by days."""
 
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _GRACE_SECONDS: Final = 600
 """How long a reader may go on with what was replaced."""
 
@@ -99,6 +101,21 @@ def identity(url: str) -> str:
     return f"{scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}{f'?prefix={prefix}' if prefix else ''}"
 
 
+def lake_directory(location: str | Path) -> Path:
+    """The directory of a lake: a path, or a `file:` URI of this machine. Any other scheme is refused by name."""
+    text = str(location)
+    scheme = _SCHEME.match(text)
+    if scheme is None:
+        return Path(location).resolve()
+    parts = urlsplit(text)
+    way_out = "name a directory that the driver and all executors see, such as /mnt/lake or file:/mnt/lake"
+    if parts.scheme != "file":
+        raise Invalid(f"lake {text}", f"lakes on {parts.scheme}: are not supported", way_out)
+    if parts.netloc not in ("", "localhost"):
+        raise Invalid(f"lake {text}", f"the directory is on the host {parts.netloc}", way_out)
+    return Path(unquote(parts.path)).resolve()
+
+
 class Lake:
     """A lake on disk. Reading needs no lock; `writing` keeps others from writing."""
 
@@ -108,14 +125,14 @@ class Lake:
     @classmethod
     def at(cls, path: str | Path) -> "Lake":
         """The lake that is there."""
-        lake = cls(Path(path).resolve())
+        lake = cls(lake_directory(path))
         lake.contents()
         return lake
 
     @classmethod
     def of(cls, path: str | Path, url: str) -> "Lake":
         """The lake of a store, made if nothing is there yet."""
-        lake, store = cls(Path(path).resolve()), identity(url)
+        lake, store = cls(lake_directory(path)), identity(url)
         if not lake.path.exists() or (lake.path.is_dir() and not any(lake.path.iterdir())):
             lake.path.mkdir(parents=True, exist_ok=True)
             lake.replace(Contents(FORMAT, store))
