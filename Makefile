@@ -101,7 +101,7 @@ bench-ledger: setup ## measure what the ledger costs the embedded stores
 bench-spark: setup ## measure Spark reading, seeding and following a store
 	@$(PY) -m bench.spark_io $(ARGS)
 
-bench-audit: setup ## measure the audit of ten million jobs, beside DuckDB
+bench-audit: setup ## measure the audit command on two million jobs, beside DuckDB
 	@$(PY) -m bench.audit $(ARGS)
 
 bench-http: setup ## measure the HTTP API on Postgres: single jobs, batches, idle workers

@@ -1,123 +1,154 @@
-"""The audit on Spark over generated histories of 1M and 10M jobs (3.76 events each), beside DuckDB on the same files.
+"""`forebay audit` as a command, cold: from a lake and NDJSON evidence to the verdict, beside DuckDB on the same files.
 
-python -m bench.audit                         all of it, about a quarter of an hour on two cores
-python -m bench.audit --quick                 a hundredth of the jobs, for a first look
-python -m bench.audit --jobs 10000000         this many jobs (and a tenth of them, for the growth)
-python -m bench.audit --only proof --json     one object a figure
+python -m bench.audit                         2M jobs, and a tenth of them for the growth
+python -m bench.audit --jobs 12000000         this many jobs (and a tenth of them)
 python -m bench.audit --ground /tmp/histories keep the histories for the next run
+python -m bench.audit --json                  one object a run
 
-`proof` is the audit as it runs by default: the ledger is whole, nothing lost, undone or unfinished, no effect twice.
-`every` looks at each job's life besides. Both take receipts and effects into account, read Parquet, and are warm: one
-round is made before those that count. `sparse` is the proof with one id in ten used, as calls of 100 jobs leave them on
-a store that hands out ids by the thousand. DuckDB answers `proof` by joining sets of ids, and the core of `every` (each
-event beside the one before it) by a window.
+A history has three events a job, 1 % retries and 0.05 % redeliveries, receipts and effects of all jobs (see
+`audit_data`). Each run is a process of its own on a lake that has never been audited, so that the evidence is read,
+too. `seconds` are those from Spark's start to its end by its event log: the start of Java is not in it. `cpu` is that
+of the executors' tasks by the same log, `all_cpu` that of all processes: driver, planning, compiling and the Python of
+tasks. DuckDB reads the same files and asks for the core of it: sets of jobs and seqs, and
+each event beside the one before it.
 """
 
 import argparse
 import json
+import os
+import shutil
+import subprocess
+import sys
 import tempfile
 import time
-from functools import partial
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import duckdb
-from pyspark.sql import DataFrame, SparkSession
 
 from bench.audit_data import write
-from bench.measure import Figure, run
-from forebay.spark.audit import Options, audit
 from forebay.spark.session import spark_session
 
-SPARSE = 1_000
-
-_DUCK_PROOF = """
+_DUCK = """
+CREATE TABLE proof AS
 WITH born AS (SELECT job_id FROM events WHERE change = 'accepted'),
   over AS (SELECT job_id FROM events WHERE change IN ('acked', 'died', 'dismissed', 'cancelled', 'expired', 'shed')),
   told AS (SELECT job_id FROM receipts WHERE answer IN ('accepted', 'duplicate', 'merged'))
-SELECT (SELECT count(*) FROM told ANTI JOIN born USING (job_id)),
-  (SELECT count(*) FROM born ANTI JOIN over USING (job_id)),
-  (SELECT count(*) - count(DISTINCT job_id) FROM over), (SELECT count(*) - count(DISTINCT seq) FROM effects),
-  (SELECT max("offset") - min("offset") + 1 - count(DISTINCT "offset") FROM events)
-"""
-_DUCK_EVERY = """
-SELECT count(*) FROM (
+SELECT (SELECT count(*) FROM told ANTI JOIN born USING (job_id)) AS lost,
+  (SELECT count(*) FROM born ANTI JOIN over USING (job_id)) AS unfinished,
+  (SELECT count(*) - count(DISTINCT job_id) FROM over) AS ended_twice,
+  (SELECT count(*) - count(DISTINCT (seq, delivery)) FROM effects) AS repeated,
+  (SELECT count(*) FROM effects ANTI JOIN receipts USING (seq)) AS unexpected,
+  (SELECT max("offset") - min("offset") + 1 - count(DISTINCT "offset") FROM events) AS gaps;
+SELECT proof.*, (SELECT count(*) FROM (
   SELECT change, delivery, event_at, lag(change) OVER life AS was, lag(delivery) OVER life AS was_delivery,
     lag(coalesce(next_at, due_at)) OVER life AS was_due, lag(lease_until) OVER life AS was_until
   FROM events WINDOW life AS (PARTITION BY job_id ORDER BY "offset", place))
 WHERE (change = 'claimed' AND (event_at < was_due OR delivery <> coalesce(was_delivery, 0) + 1 OR event_at < was_until))
-  OR (change IN ('acked', 'retried', 'died') AND (was <> 'claimed' OR was_delivery <> delivery))
+  OR (change IN ('acked', 'retried', 'died') AND (was <> 'claimed' OR was_delivery <> delivery))) AS broken FROM proof
 """
 
 
-class Evidence:
-    """One generated history."""
-
-    def __init__(self, spark: SparkSession, place: Path, jobs: int, stride: int) -> None:
-        self._place = place
-        if not (place / "effects" / "_SUCCESS").exists():
-            write(spark, place, jobs, stride)
-        self.events, self.receipts, self.effects = (self._read(spark, name) for name in _NAMES)
-
-    def _read(self, spark: SparkSession, name: str) -> DataFrame:
-        return spark.read.parquet(str(self._place / name))
-
-    def audited(self, *, quick: bool) -> float:
+def audited(place: Path, *more: str) -> dict[str, Any]:
+    """One cold run of the command."""
+    for left in ("evidence", "verdict.json"):
+        path = place / "lake" / left
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(prefix="forebay-bench-") as log:
+        words = [sys.executable, "-m", "forebay", "audit", "--lake", str(place / "lake"), "--drained", "--json", *more]
+        words += ["--receipts", str(place / "receipts"), "--effects", str(place / "effects")]
+        conf = "--conf spark.eventLog.enabled=true"
+        conf += f" --conf spark.eventLog.compress=false --conf spark.eventLog.dir={log} pyspark-shell"
+        environment = {**os.environ, "PYSPARK_SUBMIT_ARGS": conf}
         began = time.perf_counter()
-        options = Options(drained=True, quick=quick)
-        verdict = audit(self.events, self.receipts, self.effects, options=options)
+        with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, start_new_session=True) as command:
+            cpu = _cpu_of_session(command)
+            said = command.stdout.read() if command.stdout is not None else b""
         took = time.perf_counter() - began
-        assert verdict.answer == "PASS", verdict.text()
-        return took
-
-    def by_duckdb(self, query: str) -> float:
-        with duckdb.connect() as db:
-            for name in _NAMES:
-                db.execute(f"CREATE VIEW {name} AS FROM read_parquet('{self._place / name}/*.parquet')")
-            began = time.perf_counter()
-            (found,) = db.execute(query).fetchall()
-            took = time.perf_counter() - began
-        assert not any(found), found
-        return took
+        assert command.returncode == 0, said.decode()
+        verdict = json.loads(said)
+        noted = {each["check"]: each["count"] for each in verdict["results"] if each["count"]}
+        files = [file for file in Path(log).rglob("*") if file.is_file()]
+        lines = [json.loads(line) for file in files for line in file.open() if line.startswith("{")]
+    return {"all_seconds": took, "all_cpu": cpu, "noted": noted} | _bill(lines)
 
 
-_NAMES = ("events", "receipts", "effects")
+def _cpu_of_session(command: subprocess.Popen[bytes]) -> float:
+    """CPU seconds of all processes that it starts, looked at until it ends."""
+    used: dict[str, int] = {}
+    while command.poll() is None:
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError):
+                fields = stat.read_text().rpartition(")")[2].split()
+                if fields[3] == str(command.pid):
+                    used[stat.parent.name] = int(fields[11]) + int(fields[12])
+        time.sleep(0.2)
+    return sum(used.values()) / os.sysconf("SC_CLK_TCK")
 
 
-def figures(spark: SparkSession, ground: Path, jobs: int) -> list[Figure]:
-    found = []
-    for size in (jobs // 10, jobs):
-        history = Evidence(spark, ground / str(size), size, 100)
-        name = f"{size / 1_000_000:g}M"
-        proof, every = partial(history.audited, quick=True), partial(history.audited, quick=False)
-        found += [
-            Figure(f"proof/{name}", "s", proof, f"proof-duckdb/{name}", "<= 15 at 10M"),
-            Figure(f"proof-duckdb/{name}", "s", partial(history.by_duckdb, _DUCK_PROOF)),
-            Figure(f"every/{name}", "s", every, f"every-duckdb/{name}", "<= 60 at 10M"),
-            Figure(f"every-duckdb/{name}", "s", partial(history.by_duckdb, _DUCK_EVERY)),
-        ]
-    sparse = Evidence(spark, ground / "sparse", jobs // 10, SPARSE)
-    return [*found, Figure(f"sparse/{jobs / 10_000_000:g}M", "s", partial(sparse.audited, quick=True))]
+def _bill(lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """Seconds from Spark's start to its end, CPU of the tasks, and the stages that cost most."""
+    started = next(line["Timestamp"] for line in lines if line["Event"] == "SparkListenerApplicationStart")
+    ended = next(line["Timestamp"] for line in lines if line["Event"] == "SparkListenerApplicationEnd")
+    stages: dict[int, float] = {}
+    names: dict[int, str] = {}
+    for line in lines:
+        if line["Event"] == "SparkListenerTaskEnd" and "Task Metrics" in line:
+            cpu = line["Task Metrics"]["Executor CPU Time"] / 1e9
+            stages[line["Stage ID"]] = stages.get(line["Stage ID"], 0) + cpu
+        elif line["Event"] == "SparkListenerStageCompleted":
+            info = line["Stage Info"]
+            about = {each["Name"]: each["Value"] for each in info["Accumulables"]}
+            name = "|".join(rdd["Name"] for rdd in info["RDD Info"][-1:])
+            names[info["Stage ID"]] = f"{info['Stage Name'][:60]} {name[:40]} {about.get('number of output rows', '')}"
+    dear = sorted(stages, key=lambda stage: -stages[stage])[:12]
+    return {
+        "seconds": (ended - started) / 1000,
+        "cpu": sum(stages.values()),
+        "stages": [f"{stages[stage]:.2f} {names.get(stage, stage)}" for stage in dear],
+    }
+
+
+def by_duckdb(place: Path) -> dict[str, Any]:
+    with duckdb.connect() as db:
+        began, before = time.perf_counter(), time.process_time()
+        db.execute(
+            f"CREATE VIEW events AS FROM read_parquet('{place}/lake/events/*/*/*/*.parquet', hive_partitioning = true)"
+        )
+        for name in ("receipts", "effects"):
+            db.execute(f"CREATE TABLE {name} AS FROM read_json('{place}/{name}/*.json', format = 'newline_delimited')")
+        (found,) = db.execute(_DUCK).fetchall()
+        took, cpu = time.perf_counter() - began, time.process_time() - before
+    assert not any(found), found
+    return {"seconds": took, "cpu": cpu}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a hundredth of the jobs")
-    parser.add_argument("--json", action="store_true", help="one JSON object a figure instead of the table")
-    parser.add_argument("--only", default="", help="only figures whose name contains this (and their baselines)")
-    parser.add_argument("--jobs", type=int, default=10_000_000, help="jobs of the larger history")
-    parser.add_argument("--rounds", type=int, default=2, help="rounds that count, after one that warms up")
+    parser.add_argument("--json", action="store_true", help="one JSON object a run instead of the table")
+    parser.add_argument("--jobs", type=int, default=2_000_000, help="jobs of the larger history")
     parser.add_argument("--ground", type=Path, help="keep the histories here and use those that are there")
     given = parser.parse_args()
     jobs = given.jobs // (100 if given.quick else 1)
-    spark = spark_session()
     with tempfile.TemporaryDirectory(prefix="forebay-bench-") as directory:
-        measured = figures(spark, given.ground or Path(directory), jobs)
-        warm = [figure for figure in measured if given.only in figure.name and "duckdb" not in figure.name]
-        for figure in warm:
-            figure.measure()
-        run(measured, rounds=given.rounds, only=given.only, as_json=given.json)
-    if given.json:
-        print(json.dumps({"name": "jobs", "value": jobs, "unit": "jobs"}))
+        ground = given.ground or Path(directory)
+        missing = [size for size in (jobs // 10, jobs) if not (ground / str(size) / "effects" / "_SUCCESS").exists()]
+        if missing:
+            spark = spark_session()
+            for size in missing:
+                write(spark, ground / str(size), size)
+            spark.stop()
+        for size in (jobs // 10, jobs):
+            place = ground / str(size)
+            runs = {"audit": audited(place), "audit --quick": audited(place, "--quick"), "duckdb": by_duckdb(place)}
+            for name, run in runs.items():
+                if given.json:
+                    print(json.dumps({"name": name, "jobs": size, **run}))
+                else:
+                    every = f", {run['all_cpu']:.1f} of all processes" if "all_cpu" in run else ""
+                    print(f"{size:>12,} jobs  {name:14} {run['seconds']:7.1f} s {run['cpu']:7.1f} CPU-s{every}")
 
 
 if __name__ == "__main__":

@@ -1,23 +1,33 @@
-"""A clean history of any size, made by Spark: events, receipts and effects as Parquet, in the shape a store leaves.
+"""A history of any size without a broken promise, made by Spark: a lake of events, and receipts and effects as NDJSON.
 
-Jobs come in blocks of 100 that go through life together (one record a block and step); a period of 50 blocks is mixed
-step by step, as many workers would. Of 50 blocks 36 succeed at once, 13 after one or two retries, and one dies with all
-four lives used: 3.76 events a job. `stride` is the distance between the first ids of two calls.
+Jobs come in blocks of 100 that go through life together (one record a block and step); a period of 100 blocks is mixed
+step by step, as many workers would. Of 100 blocks 99 succeed at once and one after a retry, so 1 % of the jobs are
+retried; every twentieth of those left an effect by both deliveries: 0.05 % redeliveries. `stride` is the distance
+between the first ids of two calls.
 """
 
 from pathlib import Path
 from typing import Final
 
+from msgspec import structs
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from forebay.spark.audit.findings import only
+from forebay.spark.frames import write_rows
+from forebay.spark.lake import Lake, Part
 from forebay.spark.schemas import EFFECTS, EVENTS, RECEIPTS
 
 BLOCK: Final = 100
 LIVES: Final = 4
-PERIOD: Final = 50
-RETRIES: Final = [([0] * 36 + [1] * 10 + [2] * 3 + [LIVES - 1])[place * 7 % PERIOD] for place in range(PERIOD)]
+PERIOD: Final = 100
+RETRIES: Final = [int(place == 42) for place in range(PERIOD)]
 """Of each block of a period."""
+
+REDELIVERED: Final = 20
+"""Of so many jobs that were retried one had done its work before."""
+
+_FILES: Final = 4
 
 START: Final = 1_900_000_000_000_000
 SPACING: Final = 1_000
@@ -113,10 +123,12 @@ def receipts(spark: SparkSession, jobs: int, stride: int = BLOCK) -> DataFrame:
 
 
 def effects(happened: DataFrame, stride: int = BLOCK) -> DataFrame:
-    """One for each job that was acknowledged, by its last delivery, just before."""
+    """One for each job that was acknowledged, by its last delivery, and one by the first delivery of those that were
+    delivered again."""
     job = F.col("job_id") - 1
+    again = (F.col("change") == "retried") & (F.col("job_id") % REDELIVERED == 0)
     return (
-        happened.filter(F.col("change") == "acked")
+        happened.filter((F.col("change") == "acked") | again)
         .select(
             (F.floor(job / stride).cast("long") * BLOCK + job % stride).alias("seq"),
             "job_id",
@@ -129,12 +141,19 @@ def effects(happened: DataFrame, stride: int = BLOCK) -> DataFrame:
 
 
 def write(spark: SparkSession, place: Path, jobs: int, stride: int = BLOCK) -> None:
-    """All three below the place."""
+    """`lake`, `receipts` and `effects` below the place."""
     period = BLOCK * PERIOD
     jobs = max(1, jobs // period) * period
-    events(spark, jobs, stride).write.parquet(str(place / "events"))
-    receipts(spark, jobs, stride).write.parquet(str(place / "receipts"))
-    effects(spark.read.parquet(str(place / "events")), stride).write.parquet(str(place / "effects"))
+    lake = Lake.of(place / "lake", "sqlite:////srv/jobs.db")
+    made = events(spark, jobs, stride).repartitionByRange(_FILES, "offset").sortWithinPartitions("offset", "place")
+    draft = lake.draft("events")
+    write_rows(made, draft)
+    lake.put(draft, "events", 1)
+    told = spark.read.parquet(str(lake.place("events", 1)))
+    end, count = only(told.agg(F.max("offset") + 1, F.count("*")))
+    lake.replace(structs.replace(lake.contents(), versions=1, events=[Part(1, 0, end, count)]))
+    receipts(spark, jobs, stride).repartition(_FILES).write.json(str(place / "receipts"))
+    effects(told, stride).repartition(_FILES).write.json(str(place / "effects"))
 
 
 def _instant(offset: Column) -> Column:

@@ -95,6 +95,20 @@ SPARK_MUTANTS = [
         PLANTED,
     ),
     Mutant(
+        "spark: a job whose events changed places is no suspect",
+        f"{SPARK}/audit/profile.py",
+        "(life == (_CLAIMED | _ACKED)) & (last == _ACK) & as_due",
+        "(life == (_CLAIMED | _ACKED)) & as_due",
+        ("tests/spark/test_audit_profile.py", "-k", "planted_kind"),
+    ),
+    Mutant(
+        "spark: a line at the edge of a chunk is read twice",
+        f"{SPARK}/evidence.py",
+        'if chunk.start and file.read(1) != b"\\n":',
+        "if False:",
+        ("tests/spark/test_evidence.py", "-k", "every_line"),
+    ),
+    Mutant(
         "spark: a torn record is let in",
         f"{SPARK}/landing.py",
         "    if len(torn):\n",

@@ -11,8 +11,8 @@ from forebay.core.errors import Invalid
 from forebay.core.job import Draft
 from forebay.spark.audit import Options as Judging
 from forebay.spark.audit import audit
+from forebay.spark.evidence import read_effects, read_receipts
 from forebay.spark.fleet import drain
-from forebay.spark.testimony import read_effects, read_receipts
 from forebay.work.options import Options
 from tests.spark.fleets import an_app
 from tests.spark.ground import opened, told
@@ -46,10 +46,10 @@ def test_a_task_that_is_killed_is_started_anew_and_no_job_is_lost(
     assert max(shift.attempt for shift in shifts) >= 1
     assert all(shift.empty for shift in shifts)
     events = spark.read.format("forebay").option("url", url).option("table", "events").load().cache()
-    effects = read_effects(spark, [str(tmp_path / "effects")])
+    effects = read_effects(spark, [str(tmp_path / "effects")], tmp_path / "kept")
     verdict = audit(
         events,
-        read_receipts(spark, [str(tmp_path / "receipts.ndjson")]).rows,
+        read_receipts(spark, [str(tmp_path / "receipts.ndjson")], tmp_path / "kept").rows,
         effects.rows,
         options=Judging(drained=True, least_jobs=JOBS),
     )

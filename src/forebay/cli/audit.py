@@ -153,12 +153,13 @@ def _options(call: Call) -> "Options":
 
 def _judged(call: Call, spark: "SparkSession", lake: "Lake", url: str | None, options: "Options") -> "Verdict":
     from forebay.spark.audit import audit
+    from forebay.spark.evidence import read_effects, read_receipts
     from forebay.spark.frames import read_events
-    from forebay.spark.testimony import read_effects, read_receipts
 
     args = call.args
-    receipts = read_receipts(spark, args.receipts) if args.receipts else None
-    effects = read_effects(spark, args.effects) if args.effects else None
+    keep = lake.path / "evidence"
+    receipts = read_receipts(spark, args.receipts, keep) if args.receipts else None
+    effects = read_effects(spark, args.effects, keep) if args.effects else None
     doubts = []
     for what, found in (("receipts", receipts), ("effects", effects)):
         if found is not None and found.torn:

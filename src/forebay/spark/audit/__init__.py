@@ -4,10 +4,10 @@
     print(verdict.text())
     sys.exit(verdict.exit_code)
 
-First the proof: a survey of the ledger's offsets, then sets of jobs and of seqs as words of bits (`words`). Where a sum
-is not 0 the exact checks run (`life`, `told`, `lines`, `evidence`) and name each offender; those that compare a job's
-events side by side run in any case, unless a quick audit is asked for. The answer is the same under any partitioning,
-any order of rows and any file read twice.
+First a survey of the ledger's offsets (`evidence`), then one aggregate by job that finds suspects (`profile`); the
+exact checks (`life`, `told`, `lines`) look at these alone and name each offender. A quick audit goes by sets of jobs
+and of seqs as words of bits (`words`), and looks for suspects only where a sum is not 0. The answer is the same under
+any partitioning, any order of rows and any file read twice.
 """
 
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,8 @@ extended), ended (acked, died, dismissed, cancelled, expired, shed) and gone (pu
 the ledger. A *failure* breaks a promise. A *note* is worth knowing and breaks none. A *doubt* says that evidence is
 missing: the answer is INVALID.
 
-A check of the tier `proof` is decided for all jobs by counting bits (`words`). One of the tier `every` needs each job's
-events side by side: a quick audit leaves it out, unless the proof is suspicious of what it judges.
+A check of the tier `proof` can be decided for all jobs by counting bits (`words`). One of the tier `every` needs each
+job's events side by side: a quick audit leaves it out, unless the bits are suspicious.
 """
 
 from datetime import timedelta
@@ -92,7 +92,7 @@ CHECKS: Final = {check.id: check for check in _ALL}
 class Options(Struct, frozen=True, kw_only=True):
     """What the one who asks knows, and how much evidence is enough.
 
-    quick         the proof alone: a job's events are compared side by side only where the proof is suspicious
+    quick         count bits alone, and look at jobs one by one only where these are suspicious
     drained       everything was worked off before the ledger was read: what has no end is a failure
     exactly_once  effects by several deliveries are a failure: they were bound to the settle
     dropped       kinds of errors by which handlers give up at once; named, any other early death is a failure

@@ -20,7 +20,7 @@ _PLACE: Final = ["offset", "place"]
 
 class Ground(Struct, frozen=True):
     """`ragged`: records whose places are not 0, 1, … once each, as many as they say. `silences`: how often the ledger
-    was switched off. `fires`: events of schedules."""
+    was switched off. `fires`: events of schedules. `largest`: the largest place."""
 
     records: int
     events: int
@@ -29,6 +29,7 @@ class Ground(Struct, frozen=True):
     ragged: int
     silences: int
     fires: int
+    largest: int
     since: datetime | None
     until: datetime | None
 
@@ -63,6 +64,7 @@ def survey(events: DataFrame) -> Ground:
         F.count_if(~even).alias("ragged"),
         F.coalesce(F.sum("off"), F.lit(0)).alias("silences"),
         F.coalesce(F.sum("fires"), F.lit(0)).alias("fires"),
+        F.coalesce(F.max("most"), F.lit(0)).alias("largest"),
         F.min("at").alias("since"),
         F.max("at").alias("until"),
     )

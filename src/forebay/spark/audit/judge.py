@@ -1,27 +1,45 @@
 """One audit from the evidence to the verdict: which exact checks have to run, what they find, whether it suffices."""
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from functools import cached_property, reduce
 from typing import Any, Final
 
+from msgspec import Struct
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from forebay.spark.audit.checks import CHECKS, Check, Options, Tier, Weight
 from forebay.spark.audit.evidence import Ground, conflicts, gaps, log_gaps, once, survey
-from forebay.spark.audit.life import life_faults
+from forebay.spark.audit.life import COLUMNS, life_faults
 from forebay.spark.audit.lines import out_of_turn, slots_missing, slots_twice
-from forebay.spark.audit.told import duplicated, effect_faults, known_jobs, receipt_faults, unfenced, unfinished
+from forebay.spark.audit.profile import Profile, fits, profile
+from forebay.spark.audit.told import (
+    accepted_again,
+    duplicated,
+    effect_faults,
+    known_jobs,
+    receipt_faults,
+    unfenced,
+    unfinished,
+)
 from forebay.spark.audit.verdict import OFFENDERS, Answer, Offender, Outcome, Result, Verdict
-from forebay.spark.audit.words import JobSums, SeqSums, job_sums, seq_sums, unfenced_sum
-
-Stage = tuple[bool, Callable[[], DataFrame]]
-"""Whether it has to run: it was asked for, or the proof is suspicious. And the exact check."""
-
+from forebay.spark.audit.words import JobSums, SeqSums, job_sums, seq_sums
 
 _KEPT: Final = StorageLevel.MEMORY_AND_DISK
 _OUTCOMES: Final[dict[Weight, Outcome]] = {"failure": "failed", "note": "noted", "doubt": "missing"}
+_MANY: Final = 2
+"""Where more than one job of so many is a suspect, their rows are not kept."""
+
+
+class Facts(Struct, frozen=True):
+    """How many jobs there are, have ended, were enqueued and have a receipt."""
+
+    jobs: int
+    ended: int
+    enqueued: int
+    receipted: int
+    untimed: bool
 
 
 class Case:
@@ -43,13 +61,14 @@ class Case:
         self._options = options
         self._doubts = doubts
         self._whole = options.begins == 0
+        self._kept: list[DataFrame] = []
 
     def verdict(self) -> Verdict:
         try:
-            found = _found([exact() for needed, exact in self._stages() if needed], self._receipts)
+            found = _found([*self._of_ledger(), *self._of_jobs()], self._receipts)
         finally:
-            if self._first_look.ragged:
-                self._events.unpersist()
+            for frame in self._kept:
+                frame.unpersist()
         results = [self._result(check, *found.get(check.id, (0, []))) for check in CHECKS.values()]
         reasons = [*self._doubts, *self._missing()]
         reasons += [_doubt(result) for result in results if result.outcome == "missing"]
@@ -58,7 +77,7 @@ class Case:
         skipped = [
             result.check for result in results if result.outcome == "not asked" and self._is_left_out(result.check)
         ]
-        return Verdict(answer, reasons, self._facts(), results, skipped)
+        return Verdict(answer, reasons, self._facts_told(), results, skipped)
 
     @cached_property
     def _first_look(self) -> Ground:
@@ -67,64 +86,113 @@ class Case:
     @cached_property
     def _events(self) -> DataFrame:
         """Each once. Kept while the audit lasts if that took work."""
-        return once(self._read).persist(_KEPT) if self._first_look.ragged else self._read
+        return self._keep(once(self._read)) if self._first_look.ragged else self._read
 
     @cached_property
     def _ground(self) -> Ground:
         return survey(self._events) if self._first_look.ragged else self._first_look
 
     @cached_property
-    def _jobs(self) -> JobSums:
-        return job_sums(self._events, self._receipts, self._effects)
-
-    @cached_property
     def _seqs(self) -> SeqSums | None:
         return None if self._receipts is None else seq_sums(self._receipts, self._effects)
 
-    def _stages(self) -> Iterator[Stage]:
-        options, ground = self._options, self._ground
-        yield self._first_look.ragged > 0, lambda: conflicts(self._read)
-        yield ground.missing + ground.ragged > 0, lambda: gaps(self._events, ground)
-        yield self._lived, lambda: life_faults(self._events, options)
-        if ground.fires:
-            yield True, lambda: slots_twice(self._events)
-        if options.schedules:
-            yield True, lambda: slots_missing(self._events, options.schedules)
-        if options.ordered:
-            yield True, lambda: out_of_turn(self._events, options.ordered)
-        for name, entries in self._logs.items():
-            yield True, lambda name=name, entries=entries: log_gaps(name, entries)  # type: ignore[misc]
-        yield from self._told_stages()
-
-    def _told_stages(self) -> Iterator[Stage]:
-        """What needs more than the ledger."""
-        known, sums, seqs, whole = known_jobs(self._events), self._jobs, self._seqs, self._whole
-        receipts, effects = self._receipts, self._effects
-        if self._options.drained:
-            yield sums.unfinished + sums.redriven > 0, lambda: unfinished(known)
-        if receipts is not None and seqs is not None:
-            since = self._ground.since
-            yield sums.lost + sums.told_twice > 0, lambda: receipt_faults(known, receipts, whole=whole, since=since)
-            yield seqs.duplicated + seqs.again + sums.untold > 0, lambda: duplicated(known, receipts, effects)
-        if effects is not None:
-            odd = seqs is None or seqs.again + seqs.unexpected + seqs.recovered > 0
-            odd |= sums.undone + sums.stray + sums.undead > 0
-            yield odd, lambda: effect_faults(known, receipts, effects, whole=whole)
-            fences = not self._options.quick and unfenced_sum(self._events, effects) > 0
-            yield fences, lambda: unfenced(self._events, effects, whole=whole)
+    @cached_property
+    def _sums(self) -> JobSums | None:
+        """What a quick audit goes by; None: it is not asked for."""
+        return job_sums(self._events, self._receipts, self._effects) if self._options.quick else None
 
     @cached_property
-    def _lived(self) -> bool:
-        """Whether each job's events are looked at side by side."""
-        sums = self._jobs
-        odd = sums.born_twice + sums.ended_twice + sums.redriven > 0 or (self._whole and sums.unborn > 0)
-        return not self._options.quick or odd
+    def _in_full(self) -> bool:
+        """Whether each job is looked at: in any audit but a quick one whose sums are all 0."""
+        sums, seqs = self._sums, self._seqs
+        if sums is None:
+            return True
+        odd = sums.suspicions - (0 if self._options.drained else sums.unfinished) - (0 if self._whole else sums.unborn)
+        return odd > 0 or seqs is None or seqs.suspicions > 0
+
+    @cached_property
+    def _profile(self) -> tuple[Profile, DataFrame]:
+        found = profile(self._events, self._receipts, self._effects, drained=self._options.drained)
+        self._kept.append(found[1])
+        return found
+
+    @cached_property
+    def _facts(self) -> Facts:
+        sums = self._sums
+        if self._in_full:
+            seen, _ = self._profile
+            return Facts(seen.jobs, seen.ended, seen.enqueued, seen.receipted, seen.untimed > 0)
+        assert sums is not None
+        untimed = self._effects is not None and not self._effects.filter(F.col("effect_at").isNull()).isEmpty()
+        return Facts(sums.jobs, sums.ended, sums.enqueued, sums.receipted, untimed)
+
+    def _keep(self, frame: DataFrame) -> DataFrame:
+        self._kept.append(frame.persist(_KEPT))
+        return frame
+
+    def _keep_few(self, frame: DataFrame) -> DataFrame:
+        """What is about suspects, unless these are so many that reading again is cheaper."""
+        seen, _ = self._profile
+        return self._keep(frame) if seen.suspects * _MANY <= seen.jobs else frame
+
+    def _of_ledger(self) -> Iterator[DataFrame]:
+        """What is not about single jobs."""
+        options, ground = self._options, self._ground
+        if self._first_look.ragged:
+            yield conflicts(self._read)
+        if ground.missing + ground.ragged:
+            yield gaps(self._events, ground)
+        if ground.fires:
+            yield slots_twice(self._events)
+        if options.schedules:
+            yield slots_missing(self._events, options.schedules)
+        if options.ordered:
+            yield out_of_turn(self._events, options.ordered)
+        for name, entries in self._logs.items():
+            yield log_gaps(name, entries)
+
+    def _of_jobs(self) -> Iterator[DataFrame]:
+        """The exact checks of suspects, their seqs, and whoever shares these."""
+        again = self._seqs.duplicated if self._seqs is not None else 0
+        if not self._in_full or (fits(self._ground) and self._profile[0].suspects + again == 0):
+            return
+        events, receipts, effects = self._closely()
+        known = self._keep(known_jobs(events))
+        yield life_faults(events, self._options)
+        if self._options.drained:
+            yield unfinished(known)
+        if receipts is not None:
+            yield receipt_faults(known, receipts, whole=self._whole, since=self._ground.since)
+            yield duplicated(known, receipts, effects)
+        if effects is not None:
+            yield effect_faults(known, receipts, effects, whole=self._whole)
+            yield unfenced(events, effects, whole=self._whole)
+
+    def _closely(self) -> tuple[DataFrame, DataFrame | None, DataFrame | None]:
+        """Events, receipts and effects that have to do with suspects."""
+        _, jobs = self._profile
+        if not fits(self._ground):
+            return self._events, self._receipts, self._effects
+        evidence = [each for each in (self._receipts, self._effects) if each is not None]
+        if not evidence:
+            return self._keep_few(_of(self._events.select(*COLUMNS), jobs, "job_id")), None, None
+        seqs = [_of(each, jobs, "job_id").select("seq") for each in evidence]
+        if self._receipts is not None and self._seqs is not None and self._seqs.duplicated:
+            seqs.append(accepted_again(self._receipts))
+        shared = self._keep(reduce(DataFrame.unionAll, seqs).distinct())
+        receipts, effects = (
+            None if each is None else self._keep_few(_of(each, shared, "seq"))
+            for each in (self._receipts, self._effects)
+        )
+        theirs = [each.select("job_id") for each in (receipts, effects) if each is not None]
+        everyone = self._keep(reduce(DataFrame.unionAll, [jobs, *theirs]).distinct())
+        return self._keep_few(_of(self._events.select(*COLUMNS), everyone, "job_id")), receipts, effects
 
     def _result(self, check: Check, count: int, offenders: list[Offender]) -> Result:
         outcome: Outcome = "ok"
         if not self._has(*check.needs):
             outcome = "no evidence" if {"receipts", "effects"} & set(check.needs) else "not asked"
-        elif (check.id == "unborn" and not self._whole) or (check.tier is Tier.EVERY and not self._was_asked(check)):
+        elif (check.id == "unborn" and not self._whole) or (check.tier is Tier.EVERY and not self._in_full):
             outcome = "not asked"
         elif count:
             outcome = _OUTCOMES[self._options.weight(check)]
@@ -134,9 +202,6 @@ class Case:
         """Whether a full audit would have asked."""
         check = CHECKS[name]
         return self._options.quick and check.tier is Tier.EVERY and self._has(*check.needs)
-
-    def _was_asked(self, check: Check) -> bool:
-        return not self._options.quick if check.id == "unfenced_effect" else self._lived
 
     def _has(self, *needs: str) -> bool:
         there = {
@@ -151,39 +216,45 @@ class Case:
 
     def _missing(self) -> Iterator[str]:
         """Why the evidence does not suffice for PASS."""
-        options, ground, sums = self._options, self._ground, self._jobs
+        options, ground, facts = self._options, self._ground, self._facts
         if not ground.records:
             yield "there are no events"
         elif ground.first > options.begins:
             yield f"the ledger begins at offset {ground.first}, not {options.begins}: what was before is not known"
         if ground.silences:
             yield f"the ledger was switched off {ground.silences} times: what happened meanwhile is not known"
-        if sums.jobs < options.least_jobs:
-            yield f"{sums.jobs} jobs were accepted, {options.least_jobs} is the least that proves something"
+        if facts.jobs < options.least_jobs:
+            yield f"{facts.jobs} jobs were accepted, {options.least_jobs} is the least that proves something"
         if self._seqs is None:
             yield "there are no receipts: what producers were told is not known, so nothing can be said of loss"
         elif not self._seqs.sent:
             yield "the receipts are empty"
-        elif sums.receipted < options.coverage * sums.enqueued:
-            yield f"{sums.receipted} of {sums.enqueued} enqueued jobs have a receipt, less than {options.coverage:.0%}"
-        if self._effects is not None and not self._effects.filter(F.col("effect_at").isNull()).isEmpty():
+        elif facts.receipted < options.coverage * facts.enqueued:
+            share = f"{options.coverage:.0%}"
+            yield f"{facts.receipted} of {facts.enqueued} enqueued jobs have a receipt, less than {share}"
+        if facts.untimed:
             yield "effects have no effect_at: one that was repeated is not told from a line that was"
 
-    def _facts(self) -> dict[str, Any]:
-        ground, sums, seqs = self._ground, self._jobs, self._seqs
+    def _facts_told(self) -> dict[str, Any]:
+        ground, known, seqs = self._ground, self._facts, self._seqs
         facts: dict[str, Any] = {
             "events": ground.events,
             "records": ground.records,
             "offsets": f"{ground.first} … {ground.last}" if ground.records else "none",
             "from": str(ground.since),
             "to": str(ground.until),
-            "jobs": sums.jobs,
-            "ended": sums.ended,
-            "with_a_receipt": sums.receipted,
+            "jobs": known.jobs,
+            "ended": known.ended,
+            "with_a_receipt": known.receipted,
         }
         if seqs is not None:
             facts |= {"seqs_sent": seqs.sent, "effects": seqs.effects}
         return facts
+
+
+def _of(rows: DataFrame, chosen: DataFrame, by: str) -> DataFrame:
+    """The rows of those that were chosen."""
+    return rows.join(chosen, by, "left_semi").select(*rows.columns)
 
 
 def _doubt(result: Result) -> str:

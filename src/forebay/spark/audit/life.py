@@ -22,8 +22,15 @@ _RUNNING: Final = (Change.CLAIMED, Change.EXTENDED)
 ENDED: Final = (Change.ACKED, Change.DIED, Change.DISMISSED, Change.CANCELLED, Change.EXPIRED, Change.SHED)
 _DEAD: Final = (Change.DIED, Change.EXPIRED, Change.SHED)
 _FENCED: Final = (Change.ACKED, Change.RETRIED, Change.DIED, Change.RELEASED, Change.DISMISSED, Change.EXTENDED)
-_MOVES: Final = (*_OPEN, *_RUNNING, *ENDED, Change.PURGED)
+MOVES: Final = (*_OPEN, *_RUNNING, *ENDED, Change.PURGED)
 """In an order of its own: a change is its place here while it is shuffled."""
+
+
+COLUMNS: Final = (
+    *("job_id", "offset", "place", "change", "queue", "delivery", "attempt", "max_attempts"),
+    *("event_at", "due_at", "next_at", "lease_until", "error_kind"),
+)
+"""What the checks of jobs need of an event."""
 
 
 def life_faults(events: DataFrame, options: Options) -> DataFrame:
@@ -40,7 +47,7 @@ def _narrow(events: DataFrame, options: Options) -> DataFrame:
     """Only what the pass needs, as small as it can be: all of it is shuffled."""
     change = F.col("change")
     gave_up = change.eqNullSafe(Change.DIED) & F.col("error_kind").isin(*(options.dropped or ()))
-    return events.filter(change.isin(*_MOVES)).select(
+    return events.filter(change.isin(*MOVES)).select(
         "job_id",
         "offset",
         "place",
@@ -117,19 +124,19 @@ def _note() -> Column:
 
 
 def _code(change: Column) -> Column:
-    code = F.when(change == _MOVES[0], 0)
-    for place, move in enumerate(_MOVES[1:], 1):
+    code = F.when(change == MOVES[0], 0)
+    for place, move in enumerate(MOVES[1:], 1):
         code = code.when(change == move, place)
     return code.cast("tinyint")
 
 
 def _word(code: Column) -> Column:
-    return F.get(F.array(*(F.lit(str(move)) for move in _MOVES)), code)
+    return F.get(F.array(*(F.lit(str(move)) for move in MOVES)), code)
 
 
 def _now(*changes: Change) -> Column:
-    return F.col("code").isin(*(_MOVES.index(change) for change in changes))
+    return F.col("code").isin(*(MOVES.index(change) for change in changes))
 
 
 def _was(*changes: Change) -> Column:
-    return F.coalesce(F.col("was_code").isin(*(_MOVES.index(change) for change in changes)), F.lit(False))
+    return F.coalesce(F.col("was_code").isin(*(MOVES.index(change) for change in changes)), F.lit(False))

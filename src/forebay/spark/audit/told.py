@@ -63,6 +63,12 @@ def duplicated(jobs: DataFrame, receipts: DataFrame, effects: DataFrame | None) 
     return finding(twice, "duplicated", F.concat(F.lit("jobs "), F.array_join("j", ", ")))
 
 
+def accepted_again(receipts: DataFrame) -> DataFrame:
+    """Seqs that were accepted more than once."""
+    own = receipts.filter(F.col("answer") == "accepted").groupBy("seq").agg(F.count("*").alias("n"))
+    return own.filter(F.col("n") > 1).select("seq")
+
+
 def effect_faults(jobs: DataFrame, receipts: DataFrame | None, effects: DataFrame, *, whole: bool) -> DataFrame:
     """undone, unexpected, unreceipted, recovered, repeated_effect, redelivered and effect_of_dead."""
     parts = [*_several(effects), _of_dead(jobs, effects)]

@@ -55,6 +55,10 @@ class JobSums(Struct, frozen=True):
     stray: int
     untold: int
 
+    @property
+    def suspicions(self) -> int:
+        return sum(getattr(self, name) for name in self.__struct_fields__[5:])
+
 
 class SeqSums(Struct, frozen=True):
     """Likewise by the producers' numbers.
@@ -69,6 +73,10 @@ class SeqSums(Struct, frozen=True):
     again: int
     unexpected: int
     recovered: int
+
+    @property
+    def suspicions(self) -> int:
+        return self.duplicated + self.again + self.unexpected + self.recovered
 
 
 def job_sums(events: DataFrame, receipts: DataFrame | None, effects: DataFrame | None) -> JobSums:
@@ -143,17 +151,9 @@ def seq_sums(receipts: DataFrame, effects: DataFrame | None) -> SeqSums:
     return SeqSums(**only(found).asDict())
 
 
-def unfenced_sum(events: DataFrame, effects: DataFrame) -> int:
-    """How many (job, delivery) left an effect and were never claimed."""
-    claims = _bits(events.filter(F.col("change") == Change.CLAIMED), "job_id", F.lit(0), "delivery")
-    rows = claims.unionAll(_bits(effects, "job_id", F.lit(1), "delivery"))
-    fences = rows.groupBy("word", "delivery").agg(_set(0, "claim"), _set(1, "effect"))
-    return int(only(fences.agg(_sum(_without(F.col("effect"), F.col("claim")), "n")))["n"])
-
-
-def _bits(rows: DataFrame, number: str, role: Column, *more: str) -> DataFrame:
+def _bits(rows: DataFrame, number: str, role: Column) -> DataFrame:
     bit = F.expr(f"shiftleft(1L, cast({number} & 63 as int))")
-    return rows.select(F.shiftright(number, 6).alias("word"), bit.alias("bit"), role.alias("role"), *more)
+    return rows.select(F.shiftright(number, 6).alias("word"), bit.alias("bit"), role.alias("role"))
 
 
 def _set(role: int, name: str) -> Column:
