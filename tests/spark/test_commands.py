@@ -48,7 +48,7 @@ def test_from_a_store_to_a_verdict_and_a_page(run: Run, tmp_path: Path) -> None:
     assert page.count("<svg") >= 6
 
 
-def test_an_evidence_file_that_comes_twice_is_named_and_proves_nothing(run: Run, tmp_path: Path) -> None:
+def test_an_evidence_file_that_comes_twice_or_is_missing_is_named(run: Run, tmp_path: Path) -> None:
     worked(f"sqlite:///{tmp_path}/forebay.db", tmp_path, JOBS)
     Path("effects").mkdir()
     Path("effects.ndjson").rename("effects/1.ndjson")
@@ -63,7 +63,16 @@ def test_an_evidence_file_that_comes_twice_is_named_and_proves_nothing(run: Run,
         f"effects: {tmp_path}/effects/2.ndjson is a copy of {tmp_path}/effects/1.ndjson",
     ]
     copy.unlink()
-    assert run(*words, "--receipts", "receipts.ndjson").code == 0
+    lines = Path("receipts.ndjson").read_text().splitlines(keepends=True)
+    for number in range(4):
+        Path(f"{number}.ndjson").write_text("".join(lines[number::4]))
+    files = [word for number in range(4) for word in ("--receipts", f"{number}.ndjson")]
+    assert run(*words, *files).code == 0
+    missing = run(*words, *files[2:], "--coverage", "0.5")
+    assert (missing.code, missing.json[0]["answer"]) == (2, "INVALID")
+    (reason,) = missing.json[0]["reasons"]
+    assert "effects (seqs 0 … 48) have no receipt, and the ledger accepted their jobs" in reason
+    assert f"{tmp_path}/0.ndjson" in reason
 
 
 def test_an_audit_that_cannot_run_does_not_look_like_a_broken_promise(run: Run, tmp_path: Path) -> None:

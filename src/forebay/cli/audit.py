@@ -173,6 +173,7 @@ def _judged(call: Call, spark: "SparkSession", lake: "Lake", url: str | None, op
         logs={name: source.option("table", f"log:{name}").load() for name in args.log},
         options=options,
         doubts=doubts,
+        absent=[] if receipts is None else receipts.absent,
     )
 
 

@@ -86,11 +86,13 @@ class KeptFile(Struct, frozen=True):
 
 
 class Evidence(Struct, frozen=True):
-    """`torn`: files whose last line was cut off. `doubled`: files that are copies of another one, each with it."""
+    """`torn`: files whose last line was cut off. `doubled`: files that are copies of another one, each with it.
+    `absent`: files that an earlier audit was given, and this one is not."""
 
     rows: DataFrame
     torn: int
     doubled: list[str]
+    absent: list[str]
 
 
 def read_receipts(spark: SparkSession, paths: Sequence[str], keep: Path) -> Evidence:
@@ -120,7 +122,9 @@ def _read(spark: SparkSession, paths: Sequence[str], keep: Path, name: str) -> E
     rows = spark.createDataFrame([], schema) if not parts else parts[0]
     for more in parts[1:]:
         rows = rows.unionAll(more)
-    return Evidence(rows, sum(each.torn for each in kept), doubled)
+    given = {str(file) for file in files.values()}
+    absent = sorted({each.file for each in _kept_files(keep / name)} - given)
+    return Evidence(rows, sum(each.torn for each in kept), doubled, absent)
 
 
 def _once(files: Iterable[Path]) -> tuple[dict[str, Path], list[str]]:
@@ -172,7 +176,16 @@ def _take_in(spark: SparkSession, files: dict[str, Path], keep: Path, name: str)
         draft = keep / f".{digest}.{os.getpid()}"
         draft.write_bytes(msgspec.json.encode(kept))
         draft.replace(keep / f"{digest}.json")
-    return [msgspec.json.decode((keep / f"{digest}.json").read_bytes(), type=KeptFile) for digest in files]
+    return [_kept_file(keep / f"{digest}.json") for digest in files]
+
+
+def _kept_files(keep: Path) -> Iterator[KeptFile]:
+    """All that were ever taken in."""
+    return (_kept_file(index) for index in keep.glob("*.json"))
+
+
+def _kept_file(index: Path) -> KeptFile:
+    return msgspec.json.decode(index.read_bytes(), type=KeptFile)
 
 
 def _chunks(file: Path, folder: Path, name: str) -> list[Chunk]:

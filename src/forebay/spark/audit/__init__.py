@@ -31,10 +31,12 @@ def audit(
     logs: Mapping[str, DataFrame] | None = None,
     options: Options | None = None,
     doubts: Sequence[str] = (),
+    absent: Sequence[str] = (),
 ) -> Verdict:
     """`events`: the whole ledger as EVENTS. `logs`: entries of retained logs by name, with `partition` and `offset`.
 
-    `doubts`: what is known to be wrong with the evidence; each is a reason for INVALID.
+    `doubts`: what is known to be wrong with the evidence; each is a reason for INVALID. `absent`: files of receipts
+    that were given to an earlier audit; they are named where receipts are missing.
     """
     return Case(
         conform(with_sizes(events), EVENTS, "events"),
@@ -43,4 +45,5 @@ def audit(
         dict(logs or {}),
         options or Options(),
         doubts,
+        absent,
     ).verdict()

@@ -1,12 +1,13 @@
 """One audit from the evidence to the verdict: which exact checks have to run, what they find, whether it suffices."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property, reduce
 from typing import Any, Final
 
 from msgspec import Struct
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from forebay.spark.audit.checks import CHECKS, Check, Options, Tier, Weight
@@ -23,13 +24,21 @@ from forebay.spark.audit.told import (
     unfenced,
     unfinished,
 )
-from forebay.spark.audit.verdict import OFFENDERS, Answer, Offender, Outcome, Result, Verdict
+from forebay.spark.audit.verdict import OFFENDERS, SHOWN, Answer, Offender, Outcome, Result, Verdict
 from forebay.spark.audit.words import JobSums, SeqSums, job_sums, seq_sums
 
 _KEPT: Final = StorageLevel.MEMORY_AND_DISK
 _OUTCOMES: Final[dict[Weight, Outcome]] = {"failure": "failed", "note": "noted", "doubt": "missing"}
 _MANY: Final = 2
 """Where more than one job of so many is a suspect, their rows are not kept."""
+
+_FEW: Final = 100_000
+_INTERPRETED: Final = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+}
 
 
 class Facts(Struct, frozen=True):
@@ -53,6 +62,7 @@ class Case:
         logs: dict[str, DataFrame],
         options: Options,
         doubts: Sequence[str],
+        absent: Sequence[str],
     ) -> None:
         self._read = events
         self._receipts = receipts
@@ -60,18 +70,23 @@ class Case:
         self._logs = logs
         self._options = options
         self._doubts = doubts
+        self._absent = absent
         self._whole = options.begins == 0
         self._kept: list[DataFrame] = []
 
     def verdict(self) -> Verdict:
         try:
-            found = _found([*self._of_ledger(), *self._of_jobs()], self._receipts)
+            rows = _collected(self._of_ledger())
+            of_jobs = list(self._of_jobs())
+            with _interpreted(self._read.sparkSession, self._few):
+                rows += _collected(of_jobs)
+            found = _found(rows, self._receipts)
         finally:
             for frame in self._kept:
                 frame.unpersist()
         results = [self._result(check, *found.get(check.id, (0, []))) for check in CHECKS.values()]
         reasons = [*self._doubts, *self._missing()]
-        reasons += [_doubt(result) for result in results if result.outcome == "missing"]
+        reasons += [_doubt(result, self._absent) for result in results if result.outcome == "missing"]
         failed = any(result.outcome == "failed" for result in results)
         answer: Answer = "FAIL" if failed else "INVALID" if reasons else "PASS"
         skipped = [
@@ -131,9 +146,18 @@ class Case:
         return frame
 
     def _keep_few(self, frame: DataFrame) -> DataFrame:
-        """What is about suspects, unless these are so many that reading again is cheaper."""
+        """What is about suspects, unless these are so many that reading again is cheaper. Where they are few, they are
+        read at once."""
         seen, _ = self._profile
-        return self._keep(frame) if seen.suspects * _MANY <= seen.jobs else frame
+        if seen.suspects * _MANY <= seen.jobs:
+            self._keep(frame)
+            if self._few:
+                frame.count()
+        return frame
+
+    @property
+    def _few(self) -> bool:
+        return self._in_full and fits(self._ground) and self._profile[0].suspects <= _FEW
 
     def _of_ledger(self) -> Iterator[DataFrame]:
         """What is not about single jobs."""
@@ -257,26 +281,43 @@ def _of(rows: DataFrame, chosen: DataFrame, by: str) -> DataFrame:
     return rows.join(chosen, by, "left_semi").select(*rows.columns)
 
 
-def _doubt(result: Result) -> str:
+def _doubt(result: Result, absent: Sequence[str]) -> str:
     first, last = (result.offenders[place].seq for place in (0, -1))
     seqs = f"seq {first}" if result.count == 1 else f"seqs {first} … {last}"
     more = "" if result.count == len(result.offenders) else " and more"
-    return (
-        f"{result.count} effects ({seqs}{more}) have no receipt, and the ledger accepted their jobs: "
-        f"a file of receipts is missing, or a producer writes none"
-    )
+    why = "a file of receipts is missing, or a producer writes none"
+    if absent:
+        why += f"; an earlier audit was also given {', '.join(absent[:SHOWN])}"
+    return f"{result.count} effects ({seqs}{more}) have no receipt, and the ledger accepted their jobs: {why}"
 
 
-def _found(parts: list[DataFrame], receipts: DataFrame | None) -> dict[str, tuple[int, list[Offender]]]:
-    """By check: how many offenders, and the first of them with their seqs. One query a part."""
+@contextmanager
+def _interpreted(spark: SparkSession, few: bool) -> Iterator[None]:
+    """Where there are few rows, they are looked at sooner than code for it is compiled."""
+    before = {name: spark.conf.get(name) for name in _INTERPRETED} if few else {}
+    for name in before:
+        spark.conf.set(name, _INTERPRETED[name])
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value or "")
+
+
+def _collected(parts: Iterable[DataFrame]) -> list[Row]:
+    """By check: how many offenders, and the first of them. One query a part."""
     order = F.struct(F.col("seq").isNull(), "seq", "job_id", "offset", "place", "note")
     first = F.min_by(F.struct(*Offender.__struct_fields__), order, OFFENDERS)
+    return [row for part in parts for row in part.groupBy("check").agg(F.count("*"), first).collect()]
+
+
+def _found(found: list[Row], receipts: DataFrame | None) -> dict[str, tuple[int, list[Offender]]]:
+    """All of it together, with the seqs of those who have one."""
     counts: dict[str, int] = {}
     named: dict[str, list[dict[str, Any]]] = {}
-    for part in parts:
-        for check, count, rows in part.groupBy("check").agg(F.count("*"), first).collect():
-            counts[check] = counts.get(check, 0) + count
-            named.setdefault(check, []).extend(row.asDict() for row in rows)
+    for check, count, rows in found:
+        counts[check] = counts.get(check, 0) + count
+        named.setdefault(check, []).extend(row.asDict() for row in rows)
     unnamed = {row["job_id"] for rows in named.values() for row in rows if row["seq"] is None} - {None}
     seqs = _seqs_of(unnamed, receipts)
     for row in (row for rows in named.values() for row in rows if row["seq"] is None):
