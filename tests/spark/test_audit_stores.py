@@ -186,6 +186,7 @@ def read_all(store: Store) -> list[LedgerEntry]:
     return entries
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("url", "turns"),
     [
