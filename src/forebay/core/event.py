@@ -9,7 +9,6 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from forebay.core.gate import Gate
 from forebay.core.instant import Instant, Span
 from forebay.core.outcome import Failure
 from forebay.core.rank import TIMED
@@ -18,7 +17,10 @@ from forebay.core.spec import QueueSpec
 
 
 class Entry(Struct, frozen=True, array_like=True, gc=False):
-    """A job at its birth. `ready`: it was claimable at once; otherwise it waits for its due time or a gate."""
+    """A job when it is accepted. `ready`: due at once and in no line. `gates`: names of those its lane has to pass.
+
+    `line`: only the smallest unfinished id of it is exposed; `blocks`: a dead head keeps that line shut.
+    """
 
     id: int
     queue: str
@@ -40,8 +42,10 @@ class Entry(Struct, frozen=True, array_like=True, gc=False):
     meta: dict[str, str] | None = None
     cls: str = ""
     merges: bool = False
-    gates: tuple[Gate, ...] = ()
+    gates: tuple[str, ...] = ()
     cost: int = 1
+    line: str | None = None
+    blocks: bool = False
 
 
 class Newer(Struct, frozen=True, array_like=True):
@@ -109,14 +113,14 @@ class Promoted(Struct, frozen=True, array_like=True, tag="promoted"):
 
 
 class Claimed(Struct, frozen=True, array_like=True, tag="claimed"):
-    """Jobs were handed out; with those that a rate let in, its tide moved."""
+    """Jobs were handed out. `tats`: of the rates that they started at, the new theoretical arrival times."""
 
     at: Instant
     owner: str
     until: Instant
     ids: list[int]
     deliveries: list[int]
-    tides: dict[str, Instant] = {}
+    tats: dict[str, Instant] = {}
 
 
 class Extended(Struct, frozen=True, array_like=True, tag="extended"):
@@ -187,8 +191,11 @@ class Cancelled(Struct, frozen=True, array_like=True, tag="cancelled"):
 
 
 class Redriven(Struct, frozen=True, array_like=True, tag="redriven"):
+    """`withdrawn` were ready at the head of their lines and wait again, behind one that came back to life."""
+
     at: Instant
     ids: list[int]
+    withdrawn: list[int] = []
 
 
 class Purged(Struct, frozen=True, array_like=True, tag="purged"):
@@ -220,8 +227,8 @@ class GateSet(Struct, frozen=True, array_like=True, tag="gate"):
     limit: int | None
 
 
-class LetIn(Struct, frozen=True, array_like=True, tag="let-in"):
-    """These parked jobs passed the gate, and are never held by it again."""
+class GateReleased(Struct, frozen=True, array_like=True, tag="gate-released"):
+    """These jobs passed the gate of a condition, and are never held by it again."""
 
     at: Instant
     gate: str
@@ -333,6 +340,6 @@ Event: TypeAlias = (
     | Trimmed
     | LedgerRuled
     | LedgerTrimmed
-    | LetIn
+    | GateReleased
     | PartitionsOwned
 )

@@ -1,65 +1,135 @@
-"""What may hold a due job back. Core stamps a job with its gates; a store only counts slots, and time.
+"""Gates, lanes and lines: what may keep a ready job from being claimed. A claim takes slots, a settle gives them back.
 
-A slot is taken when a job becomes ready and freed when it is settled; a job takes as many as it costs. A job that finds
-a gate closed parks in `waiting`: it is never looked at by a claim, so a closed gate costs the others nothing.
-An ordered gate admits one job at a time, always the one with the smallest id that is not finished.
+A *gate* is a cap, a rate or a condition. A gate of the whole queue (a term without `per`) bounds how much a claim may
+take; it belongs to the queue's spec and is not stamped on jobs. The other gates are stamped by name, and the jobs of a
+queue with the same class and the same gates form a *lane*: eligibility is a property of the lane, its jobs only have an
+order. The numbers of a gate are always those of the queue's current spec, or the operator's (`set_gate`).
 
-Who is first in rank goes first. In a queue with `Fair` the slot is its queue's, and the classes of that queue take
-turns for it (`core/share.py`): the job says by `share` how much a turn of its class is worth.
+A cap counts running jobs; each counts as much as it costs. A rate has a `step`, the time one unit costs, and follows
+the generic cell rate algorithm: all its state is the theoretical arrival time (`tat`), up to which its starts are paid.
+A start moves it on by cost · step; a job may start while that leaves it at most `limit` steps ahead of now.
 
-A gate with a `step` is a rate: nothing is given back, time is. All that is to be known of it is one instant, the gate's
-`tide`: the time up to which its starts are paid for (the "theoretical arrival time" of the cell rate algorithm). Each
-unit moves it on by a step; a job is let in as long as that leaves it no more than `limit` steps ahead of now. A tide
-that has come to pass says nothing any more, and may be forgotten. Only a claim lets a job in at a rate, and only what
-it hands out: otherwise the starts of an idle hour would be saved up as ready jobs, and all start at once.
+A *line* is not a gate: it exposes one job at a time, the smallest id that has not finished.
 """
+
+import json
+from typing import NamedTuple
 
 from msgspec import Struct
 
 from forebay.core.errors import Invalid
 from forebay.core.instant import Instant, Span
 from forebay.core.job import Draft
-from forebay.core.limits import INSTANT_MOST, SLOTS_MOST
+from forebay.core.limits import INSTANT_MOST
 from forebay.core.policy import AtMost, Field, InOrder, Rate, Term, Until, terms_of
 from forebay.core.spec import QueueSpec
 
 
 class Gate(Struct, frozen=True, array_like=True):
-    """One gate in front of one job.
+    """A gate with the numbers that a spec gives it.
 
-    limit   slots, or of a rate the units that may start at once; 0: closed until `set_gate` or `release`
-    blocks  a dead head keeps the line closed
-    cost    how many slots, or units, the job takes
-    step    the time that one unit of a rate costs; 0: it is no rate
-    share   the weight of the job's class, where classes of its queue take turns at the gate; 0: it goes by rank alone
+    limit  slots, or of a rate the units that may start at once; 0: closed until `set_gate` or `release`
+    step   the time that one unit of a rate costs; 0: the gate is not a rate
     """
 
     name: str
     limit: int
-    ordered: bool = False
-    blocks: bool = False
-    cost: int = 1
     step: Span = 0
-    share: int = 0
 
 
-def opens_at(tide: Instant, gate: Gate, limit: int | None = None) -> Instant:
-    """When a rate with this tide lets the job in; `limit`: the operator's number, which wins over the stamped one.
+class Line(NamedTuple):
+    """The line a job belongs to. `blocks`: a dead head keeps the line shut."""
 
-    Where the numbers were made smaller than the cost of a job that waits, it goes when nobody else is owed for.
+    name: str
+    blocks: bool
+
+
+def opens_at(gate: Gate, tat: Instant, cost: int, given: int | None = None) -> Instant:
+    """When a rate admits a job of this cost; `given`: the operator's number, which wins over the spec's.
+
+    A job that costs more than a number that was made smaller starts when nothing else is owed.
     """
-    most = gate.limit if limit is None else limit
-    return tide - (most - min(gate.cost, most)) * gate.step if most else INSTANT_MOST
+    limit = gate.limit if given is None else given
+    return tat - (limit - min(cost, limit)) * gate.step if limit else INSTANT_MOST
 
 
-def tide_after(tide: Instant, gate: Gate, now: Instant) -> Instant:
-    """The tide once the job was let in."""
-    return max(tide, now) + gate.cost * gate.step
+def tat_after(gate: Gate, tat: Instant, cost: int, now: Instant) -> Instant:
+    """The theoretical arrival time of a rate once a job of this cost has started."""
+    return max(tat, now) + cost * gate.step
 
 
-def has_room(held: int, cost: int, slots: int) -> bool:
-    """Whether slots of which some are held have room for the cost; who costs more than there are goes alone."""
-    return held + min(cost, max(slots, 1)) <= slots
+def has_room(used: int, cost: int, slots: int) -> bool:
+    """Whether so many slots have room for the cost; a job that costs more than there are runs alone."""
+    return used + min(cost, max(slots, 1)) <= slots
+
+
+def is_open(gate: Gate, used: int, tat: Instant, cost: int, now: Instant, given: int | None = None) -> bool:
+    """Whether a job of this cost may start now."""
+    if gate.step:
+        return opens_at(gate, tat, cost, given) <= now
+    return has_room(used, cost, gate.limit if given is None else given)
+
+
+def whole_gates(spec: QueueSpec) -> tuple[Gate, ...]:
+    """The gates of the whole queue, in the order of the spec."""
+    terms = [term for term in terms_of(spec.eligibility) if isinstance(term, AtMost | Rate) and term.per is None]
+    return tuple(_gate(_prefix(spec.name, term), term) for term in terms)
+
+
+def lane_gates(spec: QueueSpec, draft: Draft) -> tuple[str, ...]:
+    """The names of the gates that the draft's lane has to pass; `Until` counts with and without a field.
+
+    A job without the field that a term names is not held by that term.
+    """
+    names = []
+    for term in terms_of(spec.eligibility):
+        if isinstance(term, InOrder):
+            continue
+        value = None if term.per is None else _value(draft, term.per)
+        if value is not None:
+            names.append(f"{_prefix(spec.name, term)}/{value}")
+        elif term.per is None and isinstance(term, Until):
+            names.append(_prefix(spec.name, term))
+    return tuple(sorted(names))
+
+
+def lane_key(cls: str, gates: tuple[str, ...]) -> str:
+    """A lane in one word, unique within its queue: the class alone where there are no gates."""
+    return json.dumps([cls, *gates], ensure_ascii=False) if gates else cls
+
+
+def gate_of(spec: QueueSpec, name: str) -> Gate | None:
+    """A gate of a lane with the numbers of the spec; None: the spec has no such term, so the gate holds nothing."""
+    for term in terms_of(spec.eligibility):
+        if isinstance(term, InOrder) or (term.per is None and not isinstance(term, Until)):
+            continue
+        prefix = _prefix(spec.name, term)
+        if name == prefix if term.per is None else name.startswith(f"{prefix}/"):
+            return _gate(name, term)
+    return None
+
+
+def line_of(spec: QueueSpec, draft: Draft) -> Line | None:
+    """The line of the draft, by `InOrder` or by `LatestWins`.
+
+    `LatestWins` has one too: a retry of older work must not run after newer work and undo it.
+    """
+    if spec.merge is not None and draft.subject is not None:
+        return Line(f"merge/{spec.name}/{draft.subject}", False)
+    for term in terms_of(spec.eligibility):
+        if isinstance(term, InOrder) and (value := _value(draft, term.per)) is not None:
+            return Line(f"{_prefix(spec.name, term)}/{value}", term.dead_head == "block")
+    return None
+
+
+def check_cost(spec: QueueSpec, draft: Draft) -> None:
+    """Refuse a draft that costs more than one of its gates ever has: it would wait for ever."""
+    for term in terms_of(spec.eligibility):
+        if isinstance(term, AtMost | Rate) and (term.per is None or _value(draft, term.per) is not None):
+            limit = term.limit if isinstance(term, AtMost) else term.most
+            if draft.cost > limit:
+                reason = f"{draft.cost} is more than {_prefix(spec.name, term)} ever admits at once, which is {limit}"
+                raise Invalid("cost", reason, "split the job, or give the gate more room")
 
 
 def condition_gate(condition: str, value: str | None = None) -> str:
@@ -68,86 +138,58 @@ def condition_gate(condition: str, value: str | None = None) -> str:
 
 
 def gate_names(spec: QueueSpec) -> list[str]:
-    """What the gates of this queue's jobs are called: so, or so with a slash and more behind it."""
-    names = [f"{sort}/{spec.name}" for sort in ("cap", "rate", "order", "merge")]
+    """What the gates of this queue are called: exactly so, or so with a slash and more behind it."""
+    named = [f"cap/{spec.name}", f"rate/{spec.name}"]
     for term in terms_of(spec.eligibility):
         match term:
             case AtMost(_, _, str(shared)):
-                names.append(f"cap/@{shared}")
+                named.append(f"cap/@{shared}")
             case Rate(shared=str(shared)):
-                names.append(f"rate/@{shared}")
+                named.append(f"rate/@{shared}")
             case Until(condition, _):
-                names.append(condition_gate(condition))
+                named.append(condition_gate(condition))
             case AtMost() | Rate() | InOrder():
                 pass
-    return list(dict.fromkeys(names))
+    return list(dict.fromkeys(named))
 
 
 def checked_gate(name: str) -> str:
     """A name as gates have them, for people who type it."""
     sort, _, of = name.partition("/")
-    if sort not in ("cap", "rate", "order", "merge", "until") or not of:
-        way = "write cap/QUEUE, rate/QUEUE, order/QUEUE/FIELD/VALUE, merge/QUEUE/SUBJECT or until/CONDITION"
+    if sort in ("order", "merge"):
+        raise Invalid("gate", f"{name} is a line, which has no slots", "pause the queue, or cancel the job at its head")
+    if sort not in ("cap", "rate", "until") or not of:
+        way = "write cap/QUEUE, cap/QUEUE/FIELD/VALUE, rate/QUEUE or until/CONDITION"
         raise Invalid("gate", "no gate has such a name", way)
     return name
 
 
 def has_gate(spec: QueueSpec, name: str) -> bool:
-    """Whether jobs of this queue may be stamped with a gate of this name."""
+    """Whether jobs of this queue may be held by a gate of this name."""
     return any(name == each or name.startswith(f"{each}/") for each in gate_names(spec))
 
 
-def gates_for(spec: QueueSpec, draft: Draft) -> tuple[Gate, ...]:
-    """The draft's gates, tightest first: a job should park where it is likeliest to wait longest. Rates come last.
-
-    A job without the field that a term looks at is not held by that term. One that costs more than a gate ever has
-    is refused: it would wait for ever.
-    """
-    gates = []
-    for term in terms_of(spec.eligibility):
-        value = None if term.per is None else _value(draft, term.per)
-        if term.per is None or value is not None:
-            gates.append(_gate(spec.name, term, value, draft.cost, _weight(spec, term, draft)))
-    if spec.merge is not None and draft.subject is not None:
-        # Ordered: a retry of older work must not run after newer work and undo it.
-        gates.append(Gate(f"merge/{spec.name}/{draft.subject}", 1, ordered=True))
-    if len(gates) > 1:
-        gates.sort(key=lambda gate: (not gate.ordered, gate.step > 0, gate.limit or SLOTS_MOST))
-    return tuple(gates)
-
-
-def _weight(spec: QueueSpec, term: Term, draft: Draft) -> int:
-    """Where every class has a gate of its own there are no turns to take."""
-    share = spec.share
-    if share is None or term.per == share.by:
-        return 0
-    return share.weights.get((draft.tenant if share.by == "tenant" else draft.kind) or "", share.default)
-
-
-def _gate(queue: str, term: Term, value: str | None, cost: int, share: int) -> Gate:
+def _gate(name: str, term: Term) -> Gate:
     match term:
-        case InOrder(per, dead_head):
-            return Gate(f"order/{queue}/{per}/{value}", 1, ordered=True, blocks=dead_head == "block")
-        case AtMost(limit, per, shared):
-            return _checked(Gate(_named("cap", queue, shared, per, value), limit, cost=cost, share=share))
-        case Rate(_, _, per, _, shared):
-            name = _named("rate", queue, shared, per, value)
-            return _checked(Gate(name, term.most, cost=cost, step=term.step, share=share))
-        case Until(condition, _):
-            return Gate(condition_gate(condition, value), 0, cost=cost, share=share)
+        case AtMost(limit):
+            return Gate(name, limit)
+        case Rate():
+            return Gate(name, term.most, term.step)
+        case _:
+            return Gate(name, 0)
 
 
-def _checked(gate: Gate) -> Gate:
-    if gate.cost > gate.limit:
-        reason = f"{gate.cost} is more than {gate.name} ever lets in at once, which is {gate.limit}"
-        raise Invalid("cost", reason, "split the job, or give the gate more room")
-    return gate
-
-
-def _named(sort: str, queue: str, shared: str | None, per: Field | None, value: str | None) -> str:
-    """No queue has a name with an @."""
-    of = queue if shared is None else f"@{shared}"
-    return f"{sort}/{of}" if per is None else f"{sort}/{of}/{per}/{value}"
+def _prefix(queue: str, term: Term) -> str:
+    """The name of the term's gate, without the value of its field. No queue has a name with an @."""
+    match term:
+        case Until(condition):
+            return condition_gate(condition)
+        case InOrder(per):
+            return f"order/{queue}/{per}"
+        case AtMost() | Rate():
+            of = queue if term.shared is None else f"@{term.shared}"
+            name = f"{'cap' if isinstance(term, AtMost) else 'rate'}/{of}"
+            return name if term.per is None else f"{name}/{term.per}"
 
 
 def _value(draft: Draft, per: Field) -> str | None:

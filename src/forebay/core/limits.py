@@ -68,6 +68,9 @@ ID_MOST: Final = 2**63 - 1
 AHEAD_MOST: Final = 10_000
 """Jobs that are counted to say how many go before one."""
 
+LANES_MET: Final = 4_000
+"""Heads that one claim may find expired or behind a closed gate; the next claim continues."""
+
 BLOCKED_MOST: Final = 1_000
 """Lines of a queue that are looked at to say how many are blocked."""
 

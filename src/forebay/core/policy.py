@@ -254,6 +254,8 @@ class All(_Term, frozen=True, forbid_unknown_fields=True, tag="all"):
         ]
         if len(set(lines)) != len(lines):
             raise Invalid("eligibility", "two terms limit the same thing", "keep the tighter one")
+        if sum(isinstance(term, InOrder) for term in self.terms) > 1:
+            raise Invalid("eligibility", "two InOrder terms may wait for each other", "keep one of the two")
 
 
 Eligibility: TypeAlias = Immediate | Term | All

@@ -8,30 +8,45 @@ from collections.abc import Callable
 from typing import Final
 
 from forebay.core.event import Entry, Grave, Newer
-from forebay.core.gate import Gate, gates_for
+from forebay.core.gate import Gate, check_cost, gate_of, lane_gates, line_of, whole_gates
 from forebay.core.instant import Instant, Span, micros
 from forebay.core.job import Draft, State
 from forebay.core.limits import INSTANT_MOST
 from forebay.core.payload import digest
-from forebay.core.policy import Bounded, Fifo, Immediate, KeepFor, LatestWins, Shed, While
+from forebay.core.policy import Bounded, Fifo, Immediate, KeepFor, LatestWins, Shed, While, terms_of
 from forebay.core.rank import BY_TIME, rank_rule
 from forebay.core.spec import QueueSpec
 
-_OPEN: Final[tuple[Gate, ...]] = ()
 _WHILE_UNFINISHED: Final = While()
 
 
 class Stamper:
     """The stamps of one queue's spec."""
 
-    __slots__ = ("_debounce", "_keep_for", "_key_window", "_ranked", "gated", "is_broker", "is_log", "sheds", "spec")
+    __slots__ = (
+        "_debounce",
+        "_keep_for",
+        "_key_window",
+        "_ranked",
+        "gated",
+        "is_broker",
+        "is_log",
+        "sheds",
+        "spec",
+        "stamped",
+        "whole",
+    )
 
     def __init__(self, spec: QueueSpec) -> None:
         self.spec = spec
         self.is_log = spec.is_log
         self.is_broker = spec.is_broker
         self._ranked = not isinstance(spec.selection, Fifo)
-        self.gated = spec.merge is not None or not isinstance(spec.eligibility, Immediate)
+        self.whole: tuple[Gate, ...] = whole_gates(spec)
+        """The gates of the whole queue, which hold its jobs without being stamped on them."""
+        self.gated = not isinstance(spec.eligibility, Immediate)
+        self.stamped = spec.merge is not None or len(self.whole) < len(terms_of(spec.eligibility))
+        """Whether jobs get gates or a line of their own."""
         self._debounce = spec.merge if spec.merge is not None and spec.merge.quiet is not None else None
         full = spec.capacity.when_full if isinstance(spec.capacity, Bounded) else None
         self.sheds = full if isinstance(full, Shed) else None
@@ -77,14 +92,16 @@ class Stamper:
         if self._debounce is not None and draft.subject is not None:
             due_at = max(due_at, quiet_until(self._debounce, now, now))
         base, timed = rank_rule(spec.selection, draft) if self._ranked else BY_TIME
-        gates = gates_for(spec, draft) if self.gated else _OPEN
+        if self.gated and draft.cost > 1:
+            check_cost(spec, draft)
+        gates, line = (lane_gates(spec, draft), line_of(spec, draft)) if self.stamped else ((), None)
         return Entry(
             job_id,
             draft.queue,
             draft.kind,
             draft.body,
             due_at,
-            due_at <= now and not gates,
+            due_at <= now and line is None,
             draft.max_attempts or spec.routing.max_attempts,
             draft.priority,
             base,
@@ -101,7 +118,17 @@ class Stamper:
             spec.merge is not None and draft.subject is not None,
             gates,
             draft.cost,
+            *(line or (None, False)),
         )
+
+    def gate(self, name: str) -> Gate | None:
+        """A gate that jobs were stamped with, as the spec has it now; None: it holds nothing any more."""
+        return gate_of(self.spec, name)
+
+    def weight(self, cls: str) -> int:
+        """The weight of a class; 0: classes of this queue do not take turns."""
+        share = self.spec.share
+        return 0 if share is None else share.weights.get(cls, share.default)
 
     def cls(self, draft: Draft) -> str:
         share = self.spec.share

@@ -125,10 +125,13 @@ class Page(Struct, frozen=True):
 class Backlog(Struct, frozen=True):
     """One queue at a glance.
 
-    oldest_age     how long the oldest ready job has been claimable, in microseconds
-    oldest_parked  how long the oldest job that is held by a gate has been due
-    blocked        lines (`InOrder`) whose dead head lets nobody pass; of the lines in which some dead stand,
-                   `limits.BLOCKED_MOST` are looked at
+    waiting     not due yet, or behind the head of their line
+    ready       due, whether a gate holds them or not
+    oldest_age  how long the oldest ready job has been due, in microseconds
+    held        ready jobs behind a closed gate: all, where one of the whole queue is closed, else those of lanes that
+                claims found closed; `limits.AHEAD_MOST` are counted
+    blocked     lines (`InOrder`) with a dead head that nothing may pass; of the lines with dead jobs in them,
+                `limits.BLOCKED_MOST` are looked at
     """
 
     queue: str
@@ -141,7 +144,7 @@ class Backlog(Struct, frozen=True):
     oldest_age: int
     paused_until: Instant | None
     keys: int
-    oldest_parked: int = 0
+    held: int = 0
     blocked: int = 0
 
     @property
@@ -164,37 +167,29 @@ class Totals(Struct, frozen=True):
 
 
 class Hold(Struct, frozen=True):
-    """What holds a waiting job that is due: the gate where it is parked, and how that stands.
+    """What holds a due job: a closed gate of its queue or lane, or the line in which it is not the first.
 
-    slots     so many may pass it at once, for now; the operator's number, where there is one
-    held      slots that are taken; a job takes as many as it costs
-    parked    jobs that are parked there
-    before    those of them that go before this one, `limits.AHEAD_MOST` at most
-    head      of a line: the job that everybody there waits for, which may be dead
-    opens_at  of a rate: when it lets the next one in; None: that is for others to decide
-    by_class  classes of its queue take turns there: `before` are those of its own class
+    slots     how many may run at once, for now; the operator's number, where there is one. A line has one
+    used      slots that running jobs take; a job takes as many as it costs
+    before    ready jobs of its lane, or jobs behind the head of its line, that go before it; `limits.AHEAD_MOST` at most
+    head      of a line: its first job that has not finished, which may be dead
+    opens_at  of a rate: when it admits the next job; None: only an operator can open it
     """
 
     gate: str
     slots: int
-    held: int
-    parked: int
+    used: int
     before: int
     head: int | None = None
     opens_at: Instant | None = None
-    by_class: bool = False
 
 
 class GateUse(Struct, frozen=True):
-    """A gate that somebody holds, is parked at or stands in line for. `slots`: so many may pass it at once, for now.
-
-    `given`: the operator's number, where there is one.
-    """
+    """A gate that running jobs use, a rate that starts are owed to, or one with an operator's number (`given`)."""
 
     name: str
     slots: int
-    held: int
-    parked: int
+    used: int
     given: int | None = None
 
 
@@ -234,17 +229,18 @@ class Store(Log, Protocol):
         """
 
     def promote(self, limit: int) -> Promotion:
-        """waiting → ready, where due and every gate is open. `claim` does this for what it hands out.
+        """waiting → ready, where due and first in line. `claim` does this for what it hands out.
 
-        Nobody becomes ready at a rate before a claim wants him. What outlived its time goes here too: jobs that were
-        kept or expired, dead letters beyond their rule, entries that left the window of their log. `limit` bounds each
-        of these.
+        What outlived its time goes here too: jobs that were kept or expired, dead letters beyond their rule, entries
+        that left the window of their log. `limit` bounds each of these. `next_due` is also when a rate opens.
         """
 
     def claim(self, wants: Sequence[Want], owner: str, lease_for: timedelta) -> list[Lease]:
-        """Smallest (rank, id) first within a class; attempt and delivery grow by one. Never blocks.
+        """Smallest (rank, id) first, within a class where classes share; attempt and delivery grow by one.
 
-        Of those held by a rate it lets in what it wants and the rate allows, first in rank first.
+        Takes a slot of every gate of what it hands out, and never blocks. It returns fewer than wanted only if the
+        queue is paused, each ready job has a gate without room for it, an earlier head waits for room at one of its
+        gates, or `limits.LANES_MET` heads were met that could not start.
         """
 
     def extend(self, leases: Sequence[Lease], lease_for: timedelta) -> list[Lease]:
@@ -296,7 +292,9 @@ class Store(Log, Protocol):
         """All queues together, and the `limit` deepest of them: by depth, then by dead letters, then by name."""
 
     def put_spec(self, spec: QueueSpec) -> None:
-        """Jobs already accepted keep what they were stamped with. A queue cannot become a log, nor a log a queue.
+        """Gates of the spec hold at once, also for jobs already accepted, as far as these were stamped with them.
+
+        A queue cannot become a log, nor a log a queue.
 
         An edge (a route, the way to dead letters) may lead to a queue that nobody has put yet, never to a log or a
         broker.
@@ -316,20 +314,20 @@ class Store(Log, Protocol):
         """
 
     def release(self, condition: str, count: int, value: str | None = None) -> int:
-        """The first `count` of those that are parked at an `Until` pass it, and are never held by it again; how many.
+        """The first `count` ready jobs behind an `Until` pass it, and are never held by it again; how many.
 
-        First in rank first; who is past its expiry dies instead and counts for nobody. They take no slot of it, and
-        still have to pass their other gates. Nothing is saved up: who comes later waits.
+        By rank; a job past its expiry dies instead and does not count. They take no slot of it, and still have to pass
+        their other gates. Nothing is saved up for jobs that come later.
         """
 
     def gates(self, after: str, limit: int, prefix: str = "") -> list[GateUse]:
-        """Gates in use whose names begin with the prefix, by name, behind `after` ("": from the first); a page."""
+        """Gates in use, or with an operator's number, whose names begin with the prefix; a page by name, behind `after`."""
 
     def hold(self, job_id: int) -> Hold | None:
         """What holds this job; None: no gate does, or there is no such job. Changes nothing."""
 
     def ahead(self, job_id: int) -> int | None:
-        """How many ready jobs of its class go before this one, `limits.AHEAD_MOST` at most; None: it is not ready."""
+        """How many ready jobs of its lane go before this one, `limits.AHEAD_MOST` at most; None: it is not ready."""
 
     def put_schedule(self, schedule: Schedule) -> None:
         """Create or edit; `last_at` and, while it exists, `last_job` stay what they were, whatever it says.
