@@ -8,7 +8,7 @@ last: idle time is not saved up. Deterministic; no clock, no randomness, nothing
 from typing import Final
 
 UNIT: Final = 720_720_000
-"""What one start costs a class of weight 1: divisible by every weight up to 16, and exact to 0.0001 % for all others."""
+"""What one start costs a class of weight 1: divisible by every weight up to 16, exact to 0.0001 % for the others."""
 
 
 def turn_after(turn: int, weight: int, starts: int = 1) -> int:

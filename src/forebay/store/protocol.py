@@ -171,7 +171,7 @@ class Hold(Struct, frozen=True):
 
     slots     how many may run at once, for now; the operator's number, where there is one. A line has one
     used      slots that running jobs take; a job takes as many as it costs
-    before    ready jobs of its lane, or jobs behind the head of its line, that go before it; `limits.AHEAD_MOST` at most
+    before    ready jobs of its lane, or jobs behind the head of its line, that go first; `limits.AHEAD_MOST` at most
     head      of a line: its first job that has not finished, which may be dead
     opens_at  of a rate: when it admits the next job; None: only an operator can open it
     """
@@ -294,9 +294,7 @@ class Store(Log, Protocol):
     def put_spec(self, spec: QueueSpec) -> None:
         """Gates of the spec hold at once, also for jobs already accepted, as far as these were stamped with them.
 
-        A queue cannot become a log, nor a log a queue.
-
-        An edge (a route, the way to dead letters) may lead to a queue that nobody has put yet, never to a log or a
+        A queue cannot become a log, nor a log a queue. An edge (a route, the way to dead letters) may lead to a queue that nobody has put yet, never to a log or a
         broker.
         """
 
@@ -321,7 +319,7 @@ class Store(Log, Protocol):
         """
 
     def gates(self, after: str, limit: int, prefix: str = "") -> list[GateUse]:
-        """Gates in use, or with an operator's number, whose names begin with the prefix; a page by name, behind `after`."""
+        """A page of the gates in use or with an operator's number whose names begin with the prefix, behind `after`."""
 
     def hold(self, job_id: int) -> Hold | None:
         """What holds this job; None: no gate does, or there is no such job. Changes nothing."""
