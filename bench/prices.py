@@ -1,10 +1,11 @@
-"""What each guarantee costs on each store, as a ratio to a plain queue in the same run: `forebay bench`, with a server.
+"""What each guarantee costs on each store, as a ratio in the same run: `forebay bench`, with a server.
 
 python -m bench.prices            memory, SQLite, and a private Postgres that syncs
 python -m bench.prices --quick    a first look
 
-The ratio is time with the guarantee over time without, alternating rounds. Beside them: what 100,000 jobs behind a
-closed gate cost those that are claimed beside them.
+The ratio is time with the guarantee over time without, alternating rounds: over plain jobs, which are all alike, and
+(`…/unlike`) over jobs no two neighbours of which are. Beside them: what 100,000 jobs behind a closed gate cost those
+that are claimed beside them, and how long a claim takes from 100,000 lanes.
 """
 
 import json
@@ -12,14 +13,16 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from bench.measure import arguments
-from forebay.bench import GUARANTEES, Load, Price, parked_price, prices
+from forebay.bench import GUARANTEES, PLAIN, UNLIKE, Load, Price, lanes_latency, parked_price, prices
 from forebay.store.open import open_store
 from forebay.store.protocol import Store
 from forebay.testing.servers.postgres import PostgresServer
 
-PARKED = 100_000
+MANY: Final = 100_000
+GOALS: Final = {"parked": 1.1, "cap": 1.2, "rate": 1.2, "fair": 1.3, "order": 2.0, "cap_200": 1.6, "cap_5000": 1.6}
 
 
 @contextmanager
@@ -29,30 +32,54 @@ def stores() -> Iterator[Iterator[Store]]:
         yield (open_store(url) for url in urls)
 
 
-def measured(only: str, *, quick: bool) -> Iterator[Price]:
-    """One after the other; a plain queue beside each."""
-    load = Load(jobs=500, rounds=2) if quick else Load(jobs=5_000, rounds=7)
-    with stores() as opened:
-        for store in opened:
-            wanted = [each for name, each in GUARANTEES.items() if only in f"{store.capabilities.name}/{name}"]
-            yield from prices(store, wanted, load)
-            if only in f"{store.capabilities.name}/parked":
-                yield parked_price(store, PARKED // 10 if quick else PARKED, load)
-            store.close()
+def name_of(price: Price) -> str:
+    name = f"{price.store}/{price.guarantee.rpartition(' ')[2]}"
+    return name if price.base == PLAIN.name else f"{name}/{price.base}"
+
+
+def measured(store: Store, only: str, load: Load, many: int) -> Iterator[Price]:
+    """One after the other; a queue without the guarantee beside each."""
+    name = store.capabilities.name
+    for base in (PLAIN, UNLIKE):
+        ending = "" if base is PLAIN else f"/{base.name}"
+        wanted = [each for key, each in GUARANTEES.items() if only in f"{name}/{key}{ending}" and each is not base]
+        yield from prices(store, wanted, load, base)
+    if only in f"{name}/parked":
+        yield parked_price(store, many, load)
 
 
 def main() -> None:
     args = arguments(__doc__)
-    for price in measured(args.only, quick=args.quick):
-        name = f"{price.store}/{price.guarantee.rpartition(' ')[2]}"
-        if args.json:
-            figure = {"name": name, "value": price.ratio, "unit": "×", "spread": [price.least, price.most]}
-            goal = "1.3" if name.endswith("parked") else "2"
-            print(json.dumps({**figure, "baseline": f"{price.store}/plain", "ratio": price.ratio, "goal": goal}))
-        else:
-            told = f"{price.ratio:6.2f} × plain [{price.least:.2f} … {price.most:.2f}]"
-            print(f"{name:24} {told:32} {price.rate:12,.0f} jobs/s, plain {price.plain_rate:,.0f}")
-        sys.stdout.flush()
+    load = Load(jobs=500, rounds=2) if args.quick else Load(jobs=5_000, rounds=7)
+    many = MANY // 10 if args.quick else MANY
+    with stores() as opened:
+        for store in opened:
+            for price in measured(store, args.only, load, many):
+                show(price, as_json=args.json)
+            if args.only in f"{store.capabilities.name}/lanes":
+                show_lanes(store.capabilities.name, *lanes_latency(store, many, load), as_json=args.json)
+            store.close()
+
+
+def show(price: Price, *, as_json: bool) -> None:
+    name, base = name_of(price), f"{price.store}/{price.base}"
+    if as_json:
+        figure = {"name": name, "value": price.ratio, "unit": "×", "spread": [price.least, price.most]}
+        goal = GOALS.get(name.split("/")[1], 2.0)
+        print(json.dumps({**figure, "baseline": base, "ratio": price.ratio, "goal": goal}))
+    else:
+        ratio = f"{price.ratio:6.2f} × {price.base} [{price.least:.2f} … {price.most:.2f}]"
+        print(f"{name:26} {ratio:34} {price.rate:12,.0f} jobs/s, {price.base} {price.plain_rate:,.0f}")
+    sys.stdout.flush()
+
+
+def show_lanes(store: str, middle: float, p99: float, *, as_json: bool) -> None:
+    if as_json:
+        figure = {"name": f"{store}/lanes", "value": p99, "unit": "ms", "spread": [middle, p99]}
+        print(json.dumps({**figure, "baseline": None, "ratio": None, "goal": 10}))
+    else:
+        print(f"{store + '/lanes':26} a claim of 100: median {middle:.1f} ms, p99 {p99:.1f} ms")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

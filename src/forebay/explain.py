@@ -1,4 +1,4 @@
-"""Why a job is where it is: what holds it, who goes before it, and when that may end; and the gates of a queue."""
+"""Why a job is where it is: what holds it, what goes before it, and when that may end; and the gates of a queue."""
 
 from collections.abc import Iterable, Sequence
 
@@ -17,7 +17,7 @@ _SECOND = 1_000_000
 
 
 class Place(Struct, frozen=True):
-    """Where a job stands among others: the gate that holds it, the head of its line, who goes before it."""
+    """Where a job is among others: what holds it, the head of its line, how many jobs of its lane go before it."""
 
     hold: Hold | None = None
     head: Job | None = None
@@ -38,7 +38,7 @@ def explain(store: Store, job_id: int) -> list[str]:
 
 
 def gates_of(store: Store, spec: QueueSpec, most: int) -> list[GateUse]:
-    """The gates in use that jobs of the queue may be stamped with, `most` of them at most, by name."""
+    """The gates in use that may hold jobs of the queue, `most` of them at most, by name."""
     found: list[GateUse] = []
     after: str | None = ""
     while after is not None and len(found) < most:
@@ -59,14 +59,12 @@ def gates_page(store: Store, names: Iterable[str], after: str, limit: int) -> tu
 
 
 def place_of(store: Store, job: Job) -> Place:
-    """The gate that holds a waiting job, or how many go before a ready one."""
+    """The gate or the line that holds a job, or how many go before a ready one."""
     if job.state not in (State.WAITING, State.READY):
         return _NOWHERE
-    if job.state is State.READY:
-        return Place(ahead=store.ahead(job.id))
     hold = store.hold(job.id)
     head = None if hold is None or hold.head is None else store.get([hold.head])[0]
-    return Place(hold, head)
+    return Place(hold, head, store.ahead(job.id) if job.state is State.READY and hold is None else None)
 
 
 def reasons(
@@ -88,10 +86,7 @@ def reasons(
         case State.WAITING:
             lines += _waiting(job, place, now, others)
         case State.READY:
-            beside = f"; {backlog.ready - 1} other jobs of the queue are ready too" if others else ""
-            if others and place.ahead is not None:
-                beside += f", {_counted(place.ahead)} of its class go before it"
-            lines.append(f"it may be claimed at any time{beside}")
+            lines += _ready(backlog, place, now, others)
         case State.RUNNING:
             left = ((job.lease_until or 0) - now) / _SECOND
             holder = job.owner or "a worker"
@@ -121,27 +116,33 @@ def _waiting(job: Job, place: Place, now: Instant, others: bool) -> list[str]:
     hold = place.hold
     if hold is None:
         return ["it is due and becomes ready with the next claim or promotion"]
-    lines = [f"it is due and held at the gate {hold.gate}: {_state_of(hold, now)}"]
+    lines = [f"it is due and waits in the line {hold.gate}: in order, one at a time"]
     if others and hold.head is not None:
         lines.append(_head(hold.head, place.head))
     if others:
-        who = "of its class, which takes turns with others," if hold.by_class else "of them"
-        lines.append(f"{hold.parked} jobs are parked there, {_counted(hold.before)} {who} go before it")
+        lines.append(f"{_counted(hold.before)} jobs of the line are between its head and this one")
     return lines
 
 
+def _ready(backlog: Backlog, place: Place, now: Instant, others: bool) -> list[str]:
+    hold = place.hold
+    if hold is not None:
+        lines = [f"the gate {hold.gate} holds it: {_state_of(hold, now)}"]
+        return [*lines, f"{_counted(hold.before)} jobs of its lane go before it"] if others else lines
+    beside = f"; {backlog.ready - 1} other jobs of the queue are ready too" if others else ""
+    if others and place.ahead is not None:
+        beside += f", {_counted(place.ahead)} of its lane go before it"
+    return [f"it may be claimed at any time{beside}"]
+
+
 def _state_of(hold: Hold, now: Instant) -> str:
-    """How the gate stands, and when it opens."""
-    if hold.head is not None:
-        return "in order, one at a time"
+    """How many slots are used, and when it opens."""
     if hold.opens_at is not None:
-        if hold.opens_at <= now:
-            return "it lets the next one in as soon as one is claimed"
-        wait = (hold.opens_at - now) / _SECOND
-        return f"it lets the next one in in {wait:.1f} s, at {to_datetime(hold.opens_at).isoformat()}"
+        wait = max(0, hold.opens_at - now) / _SECOND
+        return f"the rate admits the next job in {wait:.1f} s, at {to_datetime(hold.opens_at).isoformat()}"
     if hold.slots == 0:
         return "it is closed until it is set or released"
-    return f"{hold.held} of its {hold.slots} slots are taken"
+    return f"running jobs use {hold.used} of its {many(hold.slots, 'slot')}"
 
 
 def _head(job_id: int, head: Job | None) -> str:

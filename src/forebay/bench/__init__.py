@@ -8,8 +8,11 @@ their spread. Only ratios of one run mean anything: the numbers of jobs a second
 """
 
 from forebay.bench.guarantees import GUARANTEES as GUARANTEES
+from forebay.bench.guarantees import PLAIN as PLAIN
+from forebay.bench.guarantees import UNLIKE as UNLIKE
 from forebay.bench.guarantees import Guarantee as Guarantee
 from forebay.bench.prices import Load as Load
 from forebay.bench.prices import Price as Price
+from forebay.bench.prices import lanes_latency as lanes_latency
 from forebay.bench.prices import parked_price as parked_price
 from forebay.bench.prices import prices as prices

@@ -1,5 +1,5 @@
-"""The guarantees that have a price, each as a spec and what its jobs need. Wide enough that nobody is ever held up:
-what is measured is the keeping of the books, not the waiting that was asked for."""
+"""The guarantees that have a price, each as a spec and what its jobs need. All limits are wide enough to hold nothing:
+what is measured is the bookkeeping, not the waiting that was asked for."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -28,12 +28,15 @@ class Guarantee(Struct, frozen=True):
 
 
 PLAIN: Final = Guarantee("plain", "fifo, at least once", {}, lambda _: {})
+UNLIKE: Final = Guarantee("unlike", "none, and no two neighbours alike", {}, lambda n: {"max_attempts": 24 + n % 2})
+"""A store may keep neighbours that are alike in one row; real jobs seldom are."""
 
 GUARANTEES: Final[dict[str, Guarantee]] = {
     each.name: each
     for each in (
-        Guarantee("unlike", "none, and no two neighbours alike", {}, lambda n: {"max_attempts": 24 + n % 2}),
+        UNLIKE,
         Guarantee("fair", "tenants take turns", {"share": Fair()}, lambda n: {"tenant": f"t{n % _TENANTS}"}),
+        Guarantee("fair_500", "500 tenants take turns", {"share": Fair()}, lambda n: {"tenant": f"t{n % 500}"}),
         Guarantee(
             "rate",
             "at most so many starts in a time",
@@ -47,6 +50,18 @@ GUARANTEES: Final[dict[str, Guarantee]] = {
             lambda n: {"subject": f"s{n % _SUBJECTS}"},
         ),
         Guarantee("cap", "at most so many at once", {"eligibility": AtMost(_ROOM)}, lambda _: {}),
+        Guarantee(
+            "cap_200",
+            "at most so many at once for each of 200 subjects",
+            {"eligibility": AtMost(_ROOM, per="subject")},
+            lambda n: {"subject": f"s{n % _SUBJECTS}"},
+        ),
+        Guarantee(
+            "cap_5000",
+            "the same for 5,000 subjects",
+            {"eligibility": AtMost(_ROOM, per="subject")},
+            lambda n: {"subject": f"s{n % 5_000}"},
+        ),
         Guarantee("key", "the same key is the same job", {"key_window": hours(1)}, lambda n: {"key": f"k{n}"}),
         Guarantee("bounded", "never more than so many", {"capacity": Bounded(_ROOM)}, lambda _: {}),
         Guarantee("priority", "the highest goes first", {"selection": Priority()}, lambda n: {"priority": n % 10}),

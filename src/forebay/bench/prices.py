@@ -1,19 +1,19 @@
-"""Measuring: rounds of enqueue, claim and settle, a plain one beside each one that promises more."""
+"""Measuring: rounds of enqueue, claim and settle, one without the guarantee beside each one with it."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from secrets import token_hex
-from statistics import median
+from statistics import median, quantiles
 from time import perf_counter
 from typing import Final
 
 from msgspec import Struct
 
-from forebay.bench.guarantees import PLAIN, Guarantee
+from forebay.bench.guarantees import PLAIN, UNLIKE, Guarantee
 from forebay.core.instant import minutes
 from forebay.core.job import Draft
 from forebay.core.limits import BATCH_MOST
 from forebay.core.outcome import Ack
-from forebay.core.policy import Until
+from forebay.core.policy import AtMost, Until
 from forebay.core.spec import QueueSpec
 from forebay.store.protocol import Store, Want
 
@@ -29,10 +29,14 @@ class Load(Struct, frozen=True):
 
 
 class Price(Struct, frozen=True):
-    """How much longer the same jobs take with the guarantee than without: the median of the rounds, least and most."""
+    """How much longer the same jobs take with the guarantee than without: the median of the rounds, least and most.
+
+    `base`: over which jobs, `plain` ones that are all alike or `unlike` ones.
+    """
 
     store: str
     guarantee: str
+    base: str
     ratio: float
     least: float
     most: float
@@ -40,26 +44,42 @@ class Price(Struct, frozen=True):
     rate: float
 
 
-def prices(store: Store, guarantees: Iterable[Guarantee], load: Load) -> Iterator[Price]:
+def prices(store: Store, guarantees: Iterable[Guarantee], load: Load, base: Guarantee = PLAIN) -> Iterator[Price]:
     """One after the other. The store's own queues are left alone; those of the bench are empty afterwards."""
     for guarantee in guarantees:
-        yield _price(store, guarantee, load)
+        yield _price(store, guarantee, load, base)
 
 
-def _price(store: Store, guarantee: Guarantee, load: Load) -> Price:
+def _price(store: Store, guarantee: Guarantee, load: Load, base: Guarantee) -> Price:
     name, run = store.capabilities.name, token_hex(4)
-    plain, other = f"bench.{run}.plain", f"bench.{run}.{guarantee.name}"
+    plain, other = f"bench.{run}.{base.name}", f"bench.{run}.{guarantee.name}.on"
     store.put_spec(guarantee.spec(other))
     pairs = []
     # The first pair warms up: caches, statements, connections.
     for number in range(load.rounds + 1):
         first = number * load.jobs
         pair = (
-            _round(store, plain, PLAIN, load, first),
-            _round(store, other, guarantee, load, first),
+            _round(store, plain, [base], load, first),
+            _round(store, other, [base, guarantee], load, first),
         )
         pairs += [pair] if number else []
-    return _told(name, guarantee.name, pairs, load)
+    return _price_of(name, guarantee.name, base.name, pairs, load)
+
+
+def lanes_latency(store: Store, lanes: int, load: Load) -> tuple[float, float]:
+    """Median and p99 of a claim, in milliseconds, while so many subjects have a cap and jobs of their own."""
+    queue = f"bench.{token_hex(4)}.lanes"
+    store.put_spec(QueueSpec(name=queue, eligibility=AtMost(1, per="subject")))
+    for start in range(0, lanes, BATCH_MOST):
+        subjects = range(start, min(start + BATCH_MOST, lanes))
+        store.enqueue([Draft("bench", queue=queue, subject=f"s{subject}") for subject in subjects])
+    spans: list[float] = []
+    for _ in range(load.rounds * 40):
+        began = perf_counter()
+        leases = store.claim([Want(queue, load.batch)], "bench", _LEASE)
+        spans.append((perf_counter() - began) * 1_000)
+        store.settle([(lease, Ack()) for lease in leases])
+    return median(spans), quantiles(spans, n=100)[98]
 
 
 def parked_price(store: Store, parked: int, load: Load) -> Price:
@@ -67,26 +87,29 @@ def parked_price(store: Store, parked: int, load: Load) -> Price:
     name, run = store.capabilities.name, token_hex(4)
     plain, closed = f"bench.{run}.plain", f"bench.{run}.parked"
     store.put_spec(QueueSpec(name=closed, eligibility=Until(f"bench.{run}")))
-    alone = [_round(store, plain, PLAIN, load, 0) for _ in range(load.rounds + 1)][1:]
+    alone = [_round(store, plain, [PLAIN], load, 0) for _ in range(load.rounds + 1)][1:]
     ids: list[int] = []
     for start in range(0, parked, BATCH_MOST):
         count = min(BATCH_MOST, parked - start)
         ids += [receipt.id for receipt in store.enqueue([Draft("bench", queue=closed)] * count)]
-    beside = [_round(store, plain, PLAIN, load, 0) for _ in range(load.rounds + 1)][1:]
+    beside = [_round(store, plain, [PLAIN], load, 0) for _ in range(load.rounds + 1)][1:]
     for start in range(0, len(ids), BATCH_MOST):
         store.cancel(ids[start : start + BATCH_MOST])
-    return _told(name, f"{parked} parked", list(zip(alone, beside, strict=True)), load)
+    return _price_of(name, f"{parked} parked", PLAIN.name, list(zip(alone, beside, strict=True)), load)
 
 
-def _told(store: str, guarantee: str, pairs: Sequence[tuple[float, float]], load: Load) -> Price:
+def _price_of(store: str, guarantee: str, base: str, pairs: Sequence[tuple[float, float]], load: Load) -> Price:
     ratios = [with_it / without for without, with_it in pairs]
     rates = [load.jobs / median(each) for each in zip(*pairs, strict=True)]
-    return Price(store, guarantee, median(ratios), min(ratios), max(ratios), *rates)
+    return Price(store, guarantee, base, median(ratios), min(ratios), max(ratios), *rates)
 
 
-def _round(store: Store, queue: str, guarantee: Guarantee, load: Load, first: int) -> float:
-    """Seconds from the first enqueue to the last settle."""
-    drafts = [Draft("bench", queue=queue, **guarantee.fields(first + number)) for number in range(load.jobs)]
+def _round(store: Store, queue: str, guarantees: Sequence[Guarantee], load: Load, first: int) -> float:
+    """Seconds from the first enqueue to the last settle, of jobs with the fields that all of these need."""
+    drafts = []
+    for number in range(first, first + load.jobs):
+        fields = {field: value for each in guarantees for field, value in each.fields(number).items()}
+        drafts.append(Draft("bench", queue=queue, **fields))
     began = perf_counter()
     for start in range(0, len(drafts), load.batch):
         store.enqueue(drafts[start : start + load.batch])

@@ -30,7 +30,6 @@ from forebay.work.cron import NEVER, words_of
 
 _GATE = "forebay.doctor"
 _OLD_SECONDS = 300
-_PARKED_SECONDS = 3600
 _LATE_SECONDS = 60
 _SKEW_WARN, _SKEW_FAIL = 1.0, 60.0
 _SLOW_WRITE = 0.25
@@ -56,7 +55,7 @@ def examine(url: str, open_store: Callable[[], Store]) -> Iterator[Finding]:
         yield from _disk(url)
         if not (is_postgres(url) or is_redis(url)):
             yield from _durable(store)
-        for check in (_writable, _clock, _ages, _kinds, _parked, _lines, _dead, _leases, _pauses, _schedules, _logs):
+        for check in (_writable, _clock, _ages, _kinds, _held, _lines, _dead, _leases, _pauses, _schedules, _logs):
             yield from check(store)
         yield _schema(url)
     except (ForebayError, CommandFailed) as error:
@@ -125,7 +124,7 @@ def _ages(store: Store) -> Iterator[Finding]:
     old = [
         backlog
         for backlog in store.backlog()
-        if backlog.ready and backlog.oldest_age > _OLD_SECONDS * SECOND and backlog.paused_until is None
+        if backlog.ready > backlog.held and backlog.oldest_age > _OLD_SECONDS * SECOND and backlog.paused_until is None
     ]
     for backlog in old:
         fact = f"{backlog.queue}: {backlog.ready:,} ready, the oldest for {span(backlog.oldest_age)}"
@@ -143,13 +142,14 @@ def _kinds(store: Store) -> Iterator[Finding]:
         yield Finding("ok", "kinds", "workers have a handler for every kind that they met")
 
 
-def _parked(store: Store) -> Iterator[Finding]:
-    held = [backlog for backlog in store.backlog() if backlog.oldest_parked > _PARKED_SECONDS * SECOND]
+def _held(store: Store) -> Iterator[Finding]:
+    """Gates are there to hold jobs; a finding only where the oldest ready job has waited for long."""
+    held = [each for each in store.backlog() if each.held and each.oldest_age > _OLD_SECONDS * SECOND]
     for backlog in held:
-        fact = f"{backlog.queue}: a gate has held a due job for {span(backlog.oldest_parked)}"
-        yield Finding("warn", "parked", fact, "forebay gates ls shows which are full, forebay gates set opens one")
+        fact = f"{backlog.queue}: a closed gate holds {many(backlog.held, 'ready job')}"
+        yield Finding("warn", "gates", fact, "forebay gates ls shows which are full, forebay gates set opens one")
     if not held:
-        yield Finding("ok", "parked", f"no gate has held a job for more than {span(_PARKED_SECONDS * SECOND)}")
+        yield Finding("ok", "gates", f"no gate has held a job for more than {span(_OLD_SECONDS * SECOND)}")
 
 
 def _lines(store: Store) -> Iterator[Finding]:

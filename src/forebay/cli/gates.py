@@ -1,7 +1,7 @@
-"""`gates`: what holds due jobs back (caps, rates, orders, conditions), and the operator's hand on it.
+"""`gates`: what holds ready jobs back (caps, rates, conditions), and how an operator opens or closes it.
 
-A number that an operator gives wins over what jobs are stamped with until it is taken back; a release lets some pass a
-condition once, and saves nothing up for those who come later.
+An operator's number wins over that of the queue's spec until it is taken back; a release lets some jobs pass a
+condition once, and saves nothing up for jobs that come later.
 """
 
 from argparse import ArgumentParser, ArgumentTypeError
@@ -33,10 +33,10 @@ def _ls(call: Call) -> int:
     if call.screen.as_json:
         return OK
     if not shown:
-        call.screen.note("no gate is in use: nobody holds a slot, and nobody is parked")
+        call.screen.note("no gate is in use: no running job has a slot, and no operator set one")
         return OK
-    rows = [(each.name, each.slots, each.held, each.parked, _given(each)) for each in shown]
-    call.screen.table(("gate", "slots", "held", "parked", ""), rows, "slots held parked")
+    rows = [(each.name, each.slots, each.used, _given(each)) for each in shown]
+    call.screen.table(("gate", "slots", "used", ""), rows, "slots used")
     if len(gates) > len(shown):
         call.screen.note("there are more; --limit shows them, or name a queue")
     return OK
@@ -63,17 +63,17 @@ def _spec(store: Store, queue: str) -> QueueSpec:
 
 
 def _slots(text: str) -> int | None:
-    if text == "stamped":
+    if text == "default":
         return None
     if not text.isascii() or not text.isdigit() or int(text) > SLOTS_MOST:
-        raise ArgumentTypeError(f"{text!r} is no number of slots; write 0 to close it, or `stamped` to go back")
+        raise ArgumentTypeError(f"{text!r} is no number of slots; write 0 to close it, or `default` to go back")
     return int(text)
 
 
 def _set_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("gate", metavar="GATE", help="its name, as `forebay gates ls` shows it")
     parser.add_argument(
-        "slots", metavar="SLOTS", type=_slots, help="so many at once; 0 closes it; stamped: as jobs say"
+        "slots", metavar="SLOTS", type=_slots, help="so many at once; 0 closes it; default: as the spec says"
     )
 
 
@@ -81,13 +81,13 @@ def _set(call: Call) -> int:
     name, slots = checked_gate(call.args.gate), call.args.slots
     with call.store() as store:
         if not any(has_gate(spec, name) for spec in store.specs()):
-            call.screen.note(f"no queue is declared whose jobs have the gate {name}; it holds for those who come")
+            call.screen.note(f"no queue is declared whose jobs have the gate {name}; it counts once one is")
         store.set_gate(name, slots)
         noted(store, "gates set", name, slots=slots)
     if call.screen.as_json:
         call.screen.emit({"gate": name, "slots": slots})
     else:
-        words = "has as many slots as jobs are stamped with" if slots is None else f"has {many(slots, 'slot')}"
+        words = "has as many slots as its queue's spec says" if slots is None else f"has {many(slots, 'slot')}"
         call.screen.say(f"{name} {'is closed' if slots == 0 else words}")
     return OK
 
@@ -125,26 +125,26 @@ def _conditions(spec: QueueSpec) -> list[Until]:
 COMMANDS = (
     Group(
         "gates",
-        "look at what holds due jobs back, and open or close it",
+        "look at what holds ready jobs back, and open or close it",
         (
             Command(
                 "ls",
-                "list the gates in use: slots, slots held, jobs parked",
+                "list the gates in use: slots, and how many running jobs use",
                 _ls,
                 """
 forebay gates ls
-forebay gates ls mail --json | jq 'select(.parked > 0)'
+forebay gates ls mail --json | jq 'select(.used >= .slots)'
 """,
                 _ls_arguments,
             ),
             Command(
                 "set",
-                "give a gate another number of slots, whatever its jobs are stamped with",
+                "give a gate another number of slots, whatever the queue's spec says",
                 _set,
                 """
 forebay gates set cap/mail 20
 forebay gates set rate/@payments 0
-forebay gates set cap/mail stamped
+forebay gates set cap/mail default
 """,
                 _set_arguments,
             ),

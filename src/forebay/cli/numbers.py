@@ -1,6 +1,6 @@
 """`stats` and `top`: every queue in one line, once or live.
 
-`oldest` is how long the oldest ready job has been claimable, `parked` how long a gate has held the oldest due one.
+`oldest` is how long the oldest ready job has been due, `held` how many of the ready ones a closed gate holds.
 
 Rates are differences between two looks: `net/s` is how fast the depth changes, `dead/s` how fast jobs die, `done/s` how
 fast they end where the queue keeps what is done. A store keeps no totals, so what came and went between two looks is
@@ -31,8 +31,8 @@ from forebay.core.words import SECOND, iso, many, span
 from forebay.serve.security.redact import redact_job
 from forebay.store.protocol import Backlog, Query, Store
 
-_HEADS = "queue waiting ready running done dead cancelled oldest parked".split()
-_TOP_HEADS = "queue depth net/s ready running waiting oldest parked done/s dead dead/s".split()
+_HEADS = "queue waiting ready running done dead cancelled oldest held".split()
+_TOP_HEADS = "queue depth net/s ready running waiting oldest held done/s dead dead/s".split()
 
 
 def backlogs_of(store: Store, queues: list[str] | None = None) -> list[Backlog]:
@@ -83,7 +83,7 @@ def _stats_row(backlog: Backlog) -> list[Any]:
         backlog.dead,
         backlog.cancelled,
         span(backlog.oldest_age) if backlog.ready else "",
-        span(backlog.oldest_parked) if backlog.oldest_parked else "",
+        backlog.held or "",
     ]
 
 
@@ -203,7 +203,7 @@ def _top_row(backlog: Backlog, found: tuple[float, float, float] | None) -> list
         backlog.running,
         backlog.waiting,
         span(backlog.oldest_age) if backlog.ready else "",
-        span(backlog.oldest_parked) if backlog.oldest_parked else "",
+        backlog.held or "",
         done,
         backlog.dead,
         dead,

@@ -65,7 +65,7 @@ def backlog_json(backlog: Backlog) -> dict[str, Any]:
         "dead": backlog.dead,
         "cancelled": backlog.cancelled,
         "oldest_age_seconds": backlog.oldest_age / SECOND,
-        "oldest_parked_seconds": backlog.oldest_parked / SECOND,
+        "held": backlog.held,
         "blocked_lines": backlog.blocked,
         "paused": backlog.paused_until is not None,
         "paused_until": iso(backlog.paused_until),

@@ -19,7 +19,7 @@ from forebay.core.errors import Invalid
 from forebay.core.limits import BATCH_MOST, INSTANT_MOST
 from forebay.core.names import check_name, is_reserved
 from forebay.core.spec import QueueSpec
-from forebay.core.words import iso, span, when
+from forebay.core.words import iso, many, when
 from forebay.store.protocol import Backlog, Store
 
 _LOOK_EVERY = 0.1
@@ -68,7 +68,7 @@ def _show(call: Call) -> int:
     if backlog is not None:
         counts = f"{backlog.waiting} waiting, {backlog.ready} ready, {backlog.running} running, {backlog.dead} dead"
         pairs += [("now", counts), ("paused until", _pause_words(backlog, now))]
-        pairs += [("parked", f"the oldest for {span(backlog.oldest_parked)}" if backlog.oldest_parked else None)]
+        pairs += [("held", f"{many(backlog.held, 'ready job')} behind a closed gate" if backlog.held else None)]
         pairs += [("blocked", blocked_words(backlog) if backlog.blocked else None)]
     call.screen.facts(pairs)
     call.screen.say(msgspec.json.format(spec.to_json(), indent=2).decode())

@@ -75,7 +75,7 @@ HAZARDS: Final = (
     Hazard(
         _releases_by_rank,
         "a release lets the first ones pass, of whatever class: a flood is released first",
-        "oldest_parked; slots are given by turns, and a condition per class is released class by class",
+        "held; slots are given by turns, and a condition per class is released class by class",
     ),
     Hazard(
         lambda spec: spec.merge is not None and spec.merge.quiet is not None and spec.merge.at_most is None,
@@ -89,8 +89,8 @@ HAZARDS: Final = (
     ),
     Hazard(
         lambda spec: _has(spec, Rate),
-        "more comes than may start: what is left is parked, and only grows older",
-        "oldest_parked, forebay_gates",
+        "more comes than may start: what is left only grows older",
+        "held, oldest_age",
     ),
     Hazard(
         _shares,
@@ -110,12 +110,12 @@ HAZARDS: Final = (
     Hazard(
         lambda spec: _has(spec, Until),
         "nobody opens the gate: they wait for ever",
-        "oldest_parked; expires_at ends it",
+        "held; expires_at ends it",
     ),
     Hazard(
         lambda spec: isinstance(spec.capacity, Unbounded) and (_has(spec, Rate) or _has(spec, Until)),
         "nothing bounds what is held back",
-        "waiting; Bounded tells the producer",
+        "ready; Bounded tells the producer",
     ),
     Hazard(
         lambda spec: isinstance(_full(spec), Block),

@@ -294,7 +294,8 @@ class Store(Log, Protocol):
     def put_spec(self, spec: QueueSpec) -> None:
         """Gates of the spec hold at once, also for jobs already accepted, as far as these were stamped with them.
 
-        A queue cannot become a log, nor a log a queue. An edge (a route, the way to dead letters) may lead to a queue that nobody has put yet, never to a log or a
+        A queue cannot become a log, nor a log a queue. An edge (a route, the way to dead letters) may lead to a queue
+        that nobody has put yet, never to a log or a
         broker.
         """
 

@@ -24,8 +24,8 @@ from forebay.store.protocol import Store, Want
 from forebay.work.meter import Histogram
 from forebay.work.options import Options
 from forebay.work.room import weight
+from forebay.work.rotation import QueueRotation
 from forebay.work.run import lease_clock
-from forebay.work.turns import Turns
 
 _IDLE: Final = seconds(1)
 _STARTING_MOST: Final = 0.05
@@ -84,7 +84,7 @@ class Claimer:
         self._owed_for = 0
         self._cost = 1
         self._closing = Event()
-        self._turns = Turns(options.queues, options.weights)
+        self._rotation = QueueRotation(options.queues, options.weights)
         self._hinted = False
         self._fruitless = 0
         self.claims = 0
@@ -107,11 +107,11 @@ class Claimer:
         if room <= 0:
             self._slots.wait_for_room(_STARTING_MOST)
             return 0.0
-        wants = self._turns.wants(room)
+        wants = self._rotation.wants(room)
         # From before the claim: the process may be stopped while the answer is on its way.
         self._lease_ends = self._clock() + self._options.lease_for.total_seconds()
         leases = self._ask(wants)
-        if more := self._turns.more(room, wants, leases):
+        if more := self._rotation.more(room, wants, leases):
             leases += self._ask(more)
         if not leases:
             return self._idle()

@@ -231,8 +231,8 @@ class Causes(Struct, frozen=True):
 class BacklogView(Struct, frozen=True):
     """One queue at a glance.
 
-    `oldest_age_s` is how long the oldest ready job has been claimable, `oldest_parked_s` how long a gate has held the
-    oldest due one; `blocked_lines` have a dead head that lets nobody pass.
+    `oldest_age_s` is how long the oldest ready job has been due; a closed gate holds `held` of the ready ones;
+    `blocked_lines` have a dead head that nothing may pass.
     """
 
     waiting: Count
@@ -242,7 +242,7 @@ class BacklogView(Struct, frozen=True):
     dead: Count
     cancelled: Count
     oldest_age_s: float
-    oldest_parked_s: float
+    held: Count
     blocked_lines: Count
     paused: bool
     paused_until: datetime | None
@@ -289,7 +289,7 @@ class Stats(Struct, frozen=True):
     cancelled: Count
     depth: Count
     oldest_age_s: float
-    oldest_parked_s: float
+    held: Count
     blocked_lines: Count
     attempts_p99: int | None
     attempts_from: str

@@ -32,12 +32,11 @@ router = APIRouter(tags=["gates"])
 
 
 class GateView(Struct, frozen=True):
-    """A gate in use. `slots`: so many may pass it at once, for now; `given`: the operator's number, or null."""
+    """A gate in use. `slots`: what may run, or of a rate start, at once; `given`: the operator's number, or null."""
 
     name: str
     slots: Count
-    held: Count
-    parked: Count
+    used: Count
     given: Count | None
 
 
@@ -79,7 +78,7 @@ async def browse(
     if queue is not None:
         must_rule(actor, queue)
     found, end = await ground.call(_looked, ground, actor, queue, after, limit)
-    views = [GateView(each.name, each.slots, each.held, each.parked, each.given) for each in found]
+    views = [GateView(each.name, each.slots, each.used, each.given) for each in found]
     return Answer(GatesView(views, end))
 
 

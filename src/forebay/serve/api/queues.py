@@ -141,7 +141,7 @@ def backlog_view(backlog: Backlog) -> BacklogView:
         backlog.dead,
         backlog.cancelled,
         backlog.oldest_age / SECOND,
-        backlog.oldest_parked / SECOND,
+        backlog.held,
         backlog.blocked,
         backlog.paused_until is not None,
         moment(backlog.paused_until),

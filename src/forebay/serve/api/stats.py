@@ -80,7 +80,7 @@ def _stats(queue: str | None, backlogs: list[Backlog], recent: Recent) -> Stats:
         sum(each.cancelled for each in known),
         sum(each.depth for each in known),
         max(each.oldest_age for each in known) / SECOND,
-        max(each.oldest_parked for each in known) / SECOND,
+        sum(each.held for each in known),
         sum(each.blocked for each in known),
         p99(recent.attempts[each.queue] for each in known if each.queue in recent.attempts),
         recent.source,
@@ -95,16 +95,17 @@ async def scale(
     queue: Annotated[str, Query(pattern=NAME_PATTERN)],
     within: Annotated[float, Query(gt=0, le=86_400)] = 60.0,
 ) -> Response:
-    """How many slots would work off what is ready and running `within` seconds: for whoever scales workers.
+    """How many slots would work off what is claimable and running `within` seconds: for whoever scales workers.
 
-    Seconds a job are the mean of those that ended lately; null while none has, and then nothing can be said.
+    Jobs behind a closed gate do not count: more workers would not start them. Seconds a job are the mean of those that
+    ended lately; null while none has, and then nothing can be said.
     """
     ground: Ground = request.app.state.ground
     must_rule(actor, queue)
     backlogs, recent = await ground.call(_looked, ground, queue)
     backlog = backlogs[0] if backlogs else _NOTHING
     count, total = recent.ran.get(queue, (0, 0))
-    depth = backlog.ready + backlog.running
+    depth = backlog.ready - backlog.held + backlog.running
     if not count:
         return Answer(Scale(queue, depth, None, None, within, 0 if depth == 0 else None, 0))
     mean = total / count / SECOND

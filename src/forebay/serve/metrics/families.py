@@ -10,7 +10,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from forebay.core.ledger import Change
-from forebay.core.limits import BLOCKED_MOST
+from forebay.core.limits import AHEAD_MOST, BLOCKED_MOST
 from forebay.serve.metrics.follower import Follower
 from forebay.serve.metrics.meters import Meters
 from forebay.serve.metrics.names import OTHER
@@ -88,11 +88,12 @@ def queues(watch: Watch, label: Callable[[str], str]) -> Iterator[Family]:
     yield gauge("forebay_queue_jobs", "Jobs by state.", _added(jobs))
     yield gauge("forebay_queues", "Names of queues and logs that exist.", [((), seen.totals.queues)])
     ages: list[Sample] = [((("queue", queue),), each.oldest_age / 1e6) for queue, each in by_queue]
-    yield gauge("forebay_queue_oldest_seconds", "How long the oldest ready job has been claimable.", _most(ages))
-    parked: list[Sample] = [((("queue", queue),), each.oldest_parked / 1e6) for queue, each in by_queue]
-    yield gauge("forebay_queue_oldest_parked_seconds", "How long a gate has held the oldest due job.", _most(parked))
+    yield gauge("forebay_queue_oldest_seconds", "How long the oldest ready job has been due.", _most(ages))
+    held: list[Sample] = [((("queue", queue),), each.held) for queue, each in by_queue]
+    counted = f"Ready jobs behind a closed gate; up to {AHEAD_MOST:,} are counted."
+    yield gauge("forebay_queue_held_jobs", counted, _added(held))
     blocked: list[Sample] = [((("queue", queue),), each.blocked) for queue, each in by_queue]
-    told = f"Lines whose dead head lets nobody pass; up to {BLOCKED_MOST:,} are looked at."
+    told = f"Lines with a dead head that nothing may pass; up to {BLOCKED_MOST:,} are looked at."
     yield gauge("forebay_queue_blocked_lines", told, _added(blocked))
     paused = [((("queue", queue),), float(each.paused_until is not None)) for queue, each in by_queue]
     yield gauge("forebay_queue_paused", "1: nobody claims from it.", _most(paused))

@@ -1,9 +1,8 @@
-"""Gates by what they hold back: those of one queue that look at one field are told of together.
+"""Gates by what they hold back: those of one queue that look at one field are added up.
 
 A gate may be one of a million, as one for each subject is, and its name may hold a subject or a tenant. So labels carry
-the queue and the sort of gate, never the value: `cap`, `cap/tenant`, `rate`, `order/subject`, `merge`,
-`until/<condition>`; what queues share has its own name, `cap/@<name>`. A look reads up to `GATES_MOST` gates and says
-when there are more. A rate holds nothing: it tells who waits for it.
+the queue and the sort of gate, never the value: `cap`, `cap/tenant`, `rate`, `until/<condition>`; what queues share
+has its own name, `cap/@<name>`. At most `GATES_MOST` gates are read, and a gauge says when there are more.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,20 +23,18 @@ Sort = tuple[str, str]
 
 
 class GateSum(Struct):
-    """Gates of one sort. `full`: so many of them let nobody in now."""
+    """Gates of one sort. `full`: so many of them have no slot left."""
 
     gates: int = 0
     full: int = 0
     slots: int = 0
-    held: int = 0
-    parked: int = 0
+    used: int = 0
 
     def add(self, gate: GateUse) -> None:
         self.gates += 1
-        self.full += gate.held >= gate.slots
+        self.full += gate.used >= gate.slots
         self.slots += gate.slots
-        self.held += gate.held
-        self.parked += gate.parked
+        self.used += gate.used
 
 
 class GatesSeen(Struct, frozen=True):
@@ -55,9 +52,9 @@ def sort_of(name: str) -> Sort:
             return "", f"until/{condition}"
         case "cap" | "rate", [shared, *per] if shared.startswith("@"):
             return "", "/".join([sort, shared, *per[:1]])
-        case "cap" | "rate" | "order", [queue, per, _]:
+        case "cap" | "rate", [queue, per, _]:
             return queue, f"{sort}/{per}"
-        case "cap" | "rate" | "merge", [queue, *_]:
+        case "cap" | "rate", [queue, *_]:
             return queue, sort
         case _:
             return "", OTHER
@@ -94,9 +91,8 @@ def families(seen: GatesSeen, label: Callable[[str], str]) -> Iterator[Family]:
     ]
     yield gauge("forebay_gates", "Gates in use, by whether one more job may pass.", states)
     for field, told in (
-        ("slots", "As many jobs may be past these gates at once."),
-        ("held", "Slots that are taken."),
-        ("parked", "Due jobs that wait for a slot."),
+        ("slots", "Slots of these gates; of a rate, what may start at once."),
+        ("used", "Slots that running jobs use."),
     ):
         samples = [(labels, float(getattr(each, field))) for labels, each in together.items()]
         yield gauge(f"forebay_gate_{field}", told, samples)

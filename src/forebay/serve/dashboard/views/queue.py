@@ -72,7 +72,7 @@ def queue_view(
     by = spec.share.by if spec.share else "tenant"
     classes = _classes(spec.share, by, jobs, store.now())
     uses = gates_of(store, spec, GATES_LOOKED_AT)
-    gates = sorted((use for use in uses if seen(use.name)), key=lambda use: (-use.parked, -use.held, use.name))
+    gates = sorted((use for use in uses if seen(use.name)), key=lambda use: (use.used < use.slots, -use.used, use.name))
     return QueueView(
         spec,
         declared,

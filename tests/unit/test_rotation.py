@@ -10,10 +10,10 @@ from forebay.core.lease import Lease
 from forebay.store.memory.store import MemoryStore
 from forebay.store.protocol import Want
 from forebay.work.options import Options
-from forebay.work.turns import Turns
+from forebay.work.rotation import QueueRotation
 
 
-def shares(turns: Turns, room: int, times: int) -> dict[str, int]:
+def shares(turns: QueueRotation, room: int, times: int) -> dict[str, int]:
     """What is asked of each queue while all of them have work."""
     asked: dict[str, int] = {}
     for _ in range(times):
@@ -28,26 +28,26 @@ def leases(store: MemoryStore, wants: list[Want]) -> list[Lease]:
 
 @pytest.mark.parametrize("room", [1, 2, 3, 7, 100])
 def test_room_is_divided_by_weights_whatever_its_size(room: int) -> None:
-    asked = shares(Turns(["mail", "media", "rest"], {"mail": 3, "media": 2}), room, 600)
+    asked = shares(QueueRotation(["mail", "media", "rest"], {"mail": 3, "media": 2}), room, 600)
     assert sum(asked.values()) == 600 * room
     for queue, part in {"mail": 3 / 6, "media": 2 / 6, "rest": 1 / 6}.items():
         assert asked[queue] == pytest.approx(part * 600 * room, abs=6)
 
 
 def test_without_weights_all_have_the_same_and_nothing_is_asked_twice() -> None:
-    turns = Turns(["mail", "media"], {})
+    turns = QueueRotation(["mail", "media"], {})
     assert shares(turns, 5, 10) == {"mail": 25, "media": 25}
     assert turns.more(5, [Want("mail", 3), Want("media", 2)], []) == []
 
 
 def test_one_queue_has_all_the_room() -> None:
-    assert Turns(["mail"], {"mail": 7}).wants(5) == [Want("mail", 5)]
+    assert QueueRotation(["mail"], {"mail": 7}).wants(5) == [Want("mail", 5)]
 
 
 def test_what_an_empty_queue_leaves_goes_to_the_others_at_once() -> None:
     store = MemoryStore()
     store.enqueue([Draft("k", queue="media")] * 20)
-    turns = Turns(["mail", "media"], {"mail": 3})
+    turns = QueueRotation(["mail", "media"], {"mail": 3})
     wants = turns.wants(8)
     assert {want.queue: want.count for want in wants} == {"mail": 6, "media": 2}
     found = leases(store, wants)
@@ -57,19 +57,19 @@ def test_what_an_empty_queue_leaves_goes_to_the_others_at_once() -> None:
 
 
 def test_a_queue_that_was_not_asked_is_asked_when_the_others_are_empty() -> None:
-    turns = Turns(["mail", "media"], {"mail": 3})
+    turns = QueueRotation(["mail", "media"], {"mail": 3})
     wants = turns.wants(1)
     assert wants == [Want("mail", 1)]
     assert turns.more(1, wants, []) == [Want("media", 1)]
 
 
 def test_where_all_are_empty_nobody_is_asked_again() -> None:
-    turns = Turns(["mail", "media"], {"mail": 3})
+    turns = QueueRotation(["mail", "media"], {"mail": 3})
     assert turns.more(8, turns.wants(8), []) == []
 
 
 def test_an_empty_queue_saves_nothing_up() -> None:
-    turns = Turns(["mail", "media"], {"mail": 3, "media": 3})
+    turns = QueueRotation(["mail", "media"], {"mail": 3, "media": 3})
     for _ in range(50):
         wants = turns.wants(1)
         turns.more(1, wants, [])
