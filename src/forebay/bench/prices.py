@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from forebay.bench.guarantees import PLAIN, UNLIKE, Guarantee
+from forebay.bench.guarantees import PLAIN, Guarantee
 from forebay.core.instant import minutes
 from forebay.core.job import Draft
 from forebay.core.limits import BATCH_MOST
