@@ -24,6 +24,7 @@ CONTRACT = [
 SHARED = [
     *CONTRACT,
     *(
+        "forebay.store.states",
         "forebay.store.places",
         "forebay.store.gating",
         "forebay.store.rings",

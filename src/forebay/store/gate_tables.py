@@ -9,21 +9,11 @@ join_turns and drop_turns, is the store's own way too. A store that lets parked 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from forebay.core.instant import Instant
 from forebay.store.places import Place, Row
-
-
-class Cursor(Protocol):
-    """What a database's driver gives."""
-
-    @property
-    def rowcount(self) -> int: ...
-
-    def fetchone(self) -> Any: ...
-
-    def fetchall(self) -> Sequence[Any]: ...
+from forebay.store.sql_logs import Cursor
 
 
 class SqlTables:

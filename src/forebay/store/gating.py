@@ -16,8 +16,9 @@ from collections.abc import Iterable, Sequence
 from forebay.core.gate import Gate
 from forebay.core.instant import Instant
 from forebay.core.limits import BATCH_MOST, INSTANT_MOST
-from forebay.store.places import DEAD, GateTables, Place, Row
+from forebay.store.places import GateTables, Place, Row
 from forebay.store.rings import Rings
+from forebay.store.states import DEAD
 
 
 class Gates:

@@ -7,12 +7,6 @@ import msgspec
 
 from forebay.core.gate import Gate, has_room, opens_at, tide_after
 from forebay.core.instant import Instant, Span
-from forebay.core.job import State
-
-STATES: Final = tuple(State)
-"""By their number in the tables; the numbers are part of the schemas."""
-
-WAITING, READY, RUNNING, DONE, DEAD, CANCELLED = range(len(STATES))
 
 _decode_gates: Final = msgspec.json.Decoder(tuple[Gate, ...]).decode
 

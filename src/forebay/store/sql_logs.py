@@ -8,7 +8,7 @@ the group, down to the readers, and those by place.
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from zlib import crc32
 
 from forebay.core.division import Holding, divide, next_epoch
@@ -18,13 +18,23 @@ from forebay.core.instant import Instant, Span, micros
 from forebay.core.policy import Retained
 from forebay.core.spec import QueueSpec
 from forebay.store.checks import check_offset
-from forebay.store.gate_tables import Cursor
 from forebay.store.log import Owned, Standing
 
 _OFFSET_MOST: Final = 2**63 - 2
 
 Partition = tuple[int, int, int, Instant]
 """Place, first offset held, next offset, the instant of the newest entry."""
+
+
+class Cursor(Protocol):
+    """What a database's driver returns."""
+
+    @property
+    def rowcount(self) -> int: ...
+
+    def fetchone(self) -> Any: ...
+
+    def fetchall(self) -> Sequence[Any]: ...
 
 
 class SqlLogs:

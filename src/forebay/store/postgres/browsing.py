@@ -11,11 +11,11 @@ from typing import Any, Final, NamedTuple
 from forebay.core.instant import Instant
 from forebay.core.job import Job, State
 from forebay.core.limits import BATCH_MOST, ID_MOST
-from forebay.store.places import STATES
 from forebay.store.postgres.connect import Rows, Server
 from forebay.store.postgres.queries import statement
 from forebay.store.postgres.runs import HELD, LATER, READY, ended_job, jobs_of_run
 from forebay.store.protocol import Page, Query
+from forebay.store.states import STATES
 
 _RUNS_END: Final = statement("runs_end")
 _PAGE_RUNS: Final = statement("page_runs")

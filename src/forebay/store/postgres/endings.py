@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from forebay.core.instant import Instant
 from forebay.core.ledger import Change
-from forebay.store.places import CANCELLED, READY, RUNNING, Row
+from forebay.store.places import Row
 from forebay.store.postgres.base import Turn
 from forebay.store.postgres.graves import left
 from forebay.store.postgres.intake import check_capacity
@@ -14,6 +14,7 @@ from forebay.store.postgres.runs import jobs_of_run, span_kept
 from forebay.store.postgres.tend import forget, remember, tend
 from forebay.store.postgres.waiting import ending_of, requests_to
 from forebay.store.protocol import CancelAnswer
+from forebay.store.states import CANCELLED, READY, RUNNING
 
 _TAKE_OUT: Final = "SELECT forebay.take_out(%s, %s)"
 _FIND: Final = "SELECT id, single, last_id FROM forebay.find(%s::bigint[])"

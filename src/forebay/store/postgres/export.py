@@ -10,10 +10,10 @@ from typing import Final
 from psycopg import Error, sql
 
 from forebay.core.job import State
-from forebay.store.places import STATES
 from forebay.store.postgres.bulk import Bulk
 from forebay.store.postgres.connect import Connection
 from forebay.store.protocol import Query
+from forebay.store.states import STATES
 
 _BLOCK_BYTES: Final = 4 * 1024 * 1024
 _RUN_MOST: Final = 1_000

@@ -16,13 +16,13 @@ from forebay.core.names import check_text
 from forebay.store.brokers import in_parts
 from forebay.store.checks import check_batch, check_ids
 from forebay.store.feeding import FEED_KEPT, Place, check_feed
-from forebay.store.places import DEAD
 from forebay.store.postgres.base import Restart, Turn
 from forebay.store.postgres.bulk import Bulk
 from forebay.store.postgres.connect import Connection
 from forebay.store.postgres.intake import accept
 from forebay.store.postgres.tend import forget, tend
 from forebay.store.protocol import Receipt, Tally
+from forebay.store.states import DEAD
 
 _PLACE: Final = "SELECT batch, taken, digest FROM forebay.feed WHERE source = %s"
 _START: Final = (

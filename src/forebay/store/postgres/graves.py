@@ -13,12 +13,13 @@ from forebay.core.instant import Instant
 from forebay.core.ledger import Change
 from forebay.core.limits import ERRORS_KEPT
 from forebay.core.outcome import Failure
-from forebay.store.places import DEAD, READY, Row
+from forebay.store.places import Row
 from forebay.store.postgres.base import Turn
 from forebay.store.postgres.connect import Rows
 from forebay.store.postgres.queries import statement
 from forebay.store.postgres.runs import errors_of, text_of
 from forebay.store.postgres.specs import Specs
+from forebay.store.states import DEAD, READY
 
 _BURY: Final = statement("bury")
 _COUNT_ANEW: Final = statement("count_dead_anew")

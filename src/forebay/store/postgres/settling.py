@@ -18,7 +18,6 @@ from forebay.core.lease import Lease, Settled, Settlement, outlived
 from forebay.core.limits import LEASE_LEAST, LEASE_MOST
 from forebay.core.outcome import Ack, Cancel, DeadLetter, Release, Retry, Verdict
 from forebay.store.checks import check_ids, check_purge, checked_owner, checked_total
-from forebay.store.places import RUNNING, STATES
 from forebay.store.postgres.claims import CALL, Claims
 from forebay.store.postgres.endings import cancel, purge, redrive
 from forebay.store.postgres.queries import statement
@@ -26,6 +25,7 @@ from forebay.store.postgres.runs import Ref
 from forebay.store.postgres.verdicts import CODES, SETTLE, SETTLE_CALL, Group, Item, SettleCall, grouped
 from forebay.store.postgres.waiting import ending_of
 from forebay.store.protocol import CancelAnswer, Want
+from forebay.store.states import RUNNING, STATES
 
 _EXCHANGE: Final = (
     f"WITH told AS MATERIALIZED (SELECT {SETTLE_CALL} AS applied) "

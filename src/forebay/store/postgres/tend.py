@@ -13,12 +13,13 @@ import msgspec
 from forebay.core.ledger import Change
 from forebay.core.limits import BATCH_MOST
 from forebay.core.outcome import OUT_OF_TIME
-from forebay.store.places import DEAD, Row
+from forebay.store.places import Row
 from forebay.store.postgres.base import Turn
 from forebay.store.postgres.connect import Json, Rows
 from forebay.store.postgres.graves import bury, left
 from forebay.store.postgres.queries import statement
 from forebay.store.protocol import Want
+from forebay.store.states import DEAD
 
 TEND_LIMIT: Final = 256
 """How much of what fell due a verb looks after in passing."""

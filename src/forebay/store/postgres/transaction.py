@@ -26,12 +26,12 @@ from psycopg.rows import tuple_row
 from forebay.core.errors import Closed, Invalid, LeaseLost, StoreFailed
 from forebay.core.lease import Lease
 from forebay.core.outcome import Verdict
-from forebay.store.places import RUNNING
 from forebay.store.postgres.base import Turn
 from forebay.store.postgres.bulk import Bulk
 from forebay.store.postgres.runs import Ref
 from forebay.store.postgres.verdicts import SETTLE, Group
 from forebay.store.postgres.waiting import ending_of
+from forebay.store.states import RUNNING
 
 Plain = psycopg.Connection[tuple[Any, ...]]
 Awaited = psycopg.AsyncConnection[tuple[Any, ...]]

@@ -27,12 +27,12 @@ from forebay.store.checks import (
     checked_queues,
     checked_wait,
 )
-from forebay.store.places import STATES
 from forebay.store.protocol import Backlog, Page, Query, Totals
 from forebay.store.redis.base import refuse
 from forebay.store.redis.gate_verbs import GateVerbs
 from forebay.store.redis.row import jobs_of, packed, sid, sids
 from forebay.store.redis.specs import rule_of
+from forebay.store.states import STATES
 
 _PROBES: Final = 5_000
 """How many jobs one page looks at, found or not: a page is never a long read."""

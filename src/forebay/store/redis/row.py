@@ -12,7 +12,7 @@ from msgspec import Struct
 from forebay.core.job import Job
 from forebay.core.lease import Lease
 from forebay.core.outcome import Failure
-from forebay.store.places import STATES
+from forebay.store.states import STATES
 
 ID_DIGITS: Final = 16
 _ID_MOST: Final = 10**ID_DIGITS - 1

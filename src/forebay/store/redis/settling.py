@@ -11,11 +11,11 @@ from forebay.core.lease import Lease, Settled, Settlement, presumes_expiry
 from forebay.core.limits import LEASE_LEAST, LEASE_MOST
 from forebay.core.outcome import Ack, Cancel, DeadLetter, Failure, Release, Retry, Verdict
 from forebay.store.checks import check_batch, check_bytes, check_ids, check_purge, checked_owner, checked_total
-from forebay.store.places import STATES
 from forebay.store.protocol import CancelAnswer, Want
 from forebay.store.redis.base import refuse
 from forebay.store.redis.claims import Claims, wanted
 from forebay.store.redis.row import leases_of, packed, sid, sids
+from forebay.store.states import STATES
 
 _CODES: Final[dict[type, str]] = {Ack: "a", Retry: "r", DeadLetter: "d", Release: "l", Cancel: "c"}
 _SETTLED: Final = (Settled.STALE, Settled.APPLIED)

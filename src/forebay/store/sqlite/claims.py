@@ -16,7 +16,6 @@ from forebay.core.lease import Lease
 from forebay.core.ledger import Change
 from forebay.core.limits import LEASE_LEAST, LEASE_MOST
 from forebay.store.checks import check_batch, check_limit, checked_owner, checked_total
-from forebay.store.places import READY, RUNNING
 from forebay.store.protocol import Promotion, Want
 from forebay.store.sqlite.intake import Intake
 from forebay.store.sqlite.queries import statement
@@ -24,6 +23,7 @@ from forebay.store.sqlite.row import id_list, lease_of, picture
 from forebay.store.sqlite.tally import Line
 from forebay.store.sqlite.tend import TEND_LIMIT, TRIES, ready_of, start, sweep_keys, sweep_rates, tend
 from forebay.store.sqlite.turn import Turn
+from forebay.store.states import READY, RUNNING
 
 _CLAIM: Final = statement("claim")
 _NEXT_DUE: Final = statement("next_due")

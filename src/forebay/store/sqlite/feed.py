@@ -9,13 +9,13 @@ from forebay.core.names import check_text
 from forebay.store.brokers import any_new
 from forebay.store.checks import check_batch, check_ids
 from forebay.store.feeding import FEED_KEPT, Place, check_feed
-from forebay.store.places import DEAD
 from forebay.store.protocol import Receipt, Tally
 from forebay.store.sqlite.intake import accept
 from forebay.store.sqlite.ledger import LedgerVerbs
 from forebay.store.sqlite.row import id_list
 from forebay.store.sqlite.tend import forget, tend
 from forebay.store.sqlite.turn import Turn
+from forebay.store.states import DEAD
 
 _SWEEP_MOST: Final = 2
 _PLACE: Final = "SELECT batch, taken, digest FROM feed WHERE source = ?"

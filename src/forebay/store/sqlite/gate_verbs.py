@@ -7,13 +7,14 @@ from typing import Final
 from forebay.core.instant import Instant
 from forebay.core.limits import AHEAD_MOST, ID_MOST
 from forebay.store.checks import check_ids, checked_condition
-from forebay.store.places import READY, WAITING, Place, Row
+from forebay.store.places import Place, Row
 from forebay.store.protocol import Hold
 from forebay.store.sqlite.queries import statement
 from forebay.store.sqlite.row import text_of
 from forebay.store.sqlite.settling import Settling
 from forebay.store.sqlite.tend import open_gates, readmit, tend
 from forebay.store.sqlite.turn import Turn
+from forebay.store.states import READY, WAITING
 
 _ONE: Final = statement("one")
 _LOOK: Final = statement("look")

@@ -9,10 +9,11 @@ from forebay.core.instant import Instant
 from forebay.core.ledger import Change
 from forebay.core.limits import ERRORS_KEPT
 from forebay.core.outcome import Failure
-from forebay.store.places import DEAD, READY, Row
+from forebay.store.places import Row
 from forebay.store.sqlite.queries import statement
 from forebay.store.sqlite.row import errors_of, text_of
 from forebay.store.sqlite.turn import Turn
+from forebay.store.states import DEAD, READY
 
 _DIE: Final = statement("die")
 _CROWDED: Final = statement("crowded")

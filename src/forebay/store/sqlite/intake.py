@@ -21,7 +21,7 @@ from forebay.core.rank import rank_at
 from forebay.core.spec import QueueSpec
 from forebay.store.brokers import any_new, folded
 from forebay.store.checks import check_batch, check_bytes
-from forebay.store.places import READY, STATES, WAITING, Row
+from forebay.store.places import Row
 from forebay.store.protocol import Receipt
 from forebay.store.sqlite.base import Base
 from forebay.store.sqlite.queries import statement
@@ -30,6 +30,7 @@ from forebay.store.sqlite.shedding import give_way, mark
 from forebay.store.sqlite.tally import Line
 from forebay.store.sqlite.tend import sweep_keys, tend
 from forebay.store.sqlite.turn import Turn
+from forebay.store.states import READY, STATES, WAITING
 
 _RETRY_AFTER_SECONDS: Final = 1.0
 _SWEEP_PER_DRAFT: Final = 2

@@ -34,7 +34,6 @@ from forebay.store.checks import (
     checked_queues,
     checked_wait,
 )
-from forebay.store.places import READY, STATES
 from forebay.store.protocol import Backlog, GateUse, Page, Query, Totals
 from forebay.store.sqlite.gate_verbs import GateVerbs
 from forebay.store.sqlite.intake import accept
@@ -43,6 +42,7 @@ from forebay.store.sqlite.row import id_list, picture, text_of
 from forebay.store.sqlite.shedding import mark_all
 from forebay.store.sqlite.tend import tend
 from forebay.store.sqlite.turn import Turn
+from forebay.store.states import READY, STATES
 
 _PROBES: Final = 5_000
 """How many jobs one page looks at, found or not: a page is never a long read."""

@@ -8,7 +8,7 @@ import msgspec
 from forebay.core.job import Job
 from forebay.core.lease import Lease
 from forebay.core.outcome import Failure
-from forebay.store.places import STATES
+from forebay.store.states import STATES
 
 _FIELDS: Final = Job.__struct_fields__.index("progress")
 """Those that a row has; progress is kept elsewhere."""

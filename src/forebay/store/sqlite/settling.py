@@ -17,7 +17,7 @@ from forebay.core.ledger import Change, Trait
 from forebay.core.outcome import Ack, Cancel, DeadLetter, Failure, Release, Retry, Verdict
 from forebay.core.rank import rank_at, rank_back
 from forebay.store.checks import check_batch, check_bytes, check_ids, check_purge
-from forebay.store.places import CANCELLED, DEAD, DONE, READY, RUNNING, STATES, WAITING, Row
+from forebay.store.places import Row
 from forebay.store.protocol import CancelAnswer
 from forebay.store.sqlite.claims import Claims
 from forebay.store.sqlite.graves import Mark, died, failed, lay_down
@@ -26,6 +26,7 @@ from forebay.store.sqlite.queries import statement
 from forebay.store.sqlite.row import id_list
 from forebay.store.sqlite.tend import forget, tend
 from forebay.store.sqlite.turn import Turn
+from forebay.store.states import CANCELLED, DEAD, DONE, READY, RUNNING, STATES, WAITING
 
 _CODES: Final[dict[type, str]] = {Ack: "a", Retry: "r", DeadLetter: "d", Release: "l", Cancel: "c"}
 _ACK: Final = statement("ack")

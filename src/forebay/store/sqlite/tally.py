@@ -15,8 +15,8 @@ from forebay.core.policy import Bounded
 from forebay.core.share import Share, start_of
 from forebay.core.spec import QueueSpec
 from forebay.core.stamp import Stamper
-from forebay.store.places import READY, RUNNING, WAITING
 from forebay.store.sqlite.queries import statement
+from forebay.store.states import READY, RUNNING, WAITING
 
 _QUEUE: Final = statement("queue")
 _PUT_QUEUE: Final = statement("put_queue")

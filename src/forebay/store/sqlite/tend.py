@@ -11,11 +11,12 @@ from typing import Any, Final
 from forebay.core.ledger import Change
 from forebay.core.limits import BATCH_MOST, INSTANT_MOST
 from forebay.core.outcome import OUT_OF_TIME
-from forebay.store.places import READY, Row
+from forebay.store.places import Row
 from forebay.store.sqlite.graves import bury, too_many
 from forebay.store.sqlite.queries import statement
 from forebay.store.sqlite.tally import Line
 from forebay.store.sqlite.turn import Turn
+from forebay.store.states import READY
 
 TEND_LIMIT: Final = 256
 """How much of what fell due a verb looks after in passing."""

@@ -17,10 +17,11 @@ from forebay.core.ledger import encode_record
 from forebay.core.scribe import Scribe
 from forebay.store.gate_tables import SqlTables
 from forebay.store.gating import Gates
-from forebay.store.places import READY, Row
+from forebay.store.places import Row
 from forebay.store.sqlite.queries import statement
 from forebay.store.sqlite.row import id_list
 from forebay.store.sqlite.tally import Knowledge, Line, Tally, Turns
+from forebay.store.states import READY
 
 SETTLE_MEMORY: Final = 65_536
 _RECORDS_PER_TRIM: Final = 64
