@@ -294,6 +294,7 @@ def combinations_that_make_no_sense_are_refused(h: Harness) -> None:
         lambda: QueueSpec(name="q", retention=Retained(), capacity=Bounded(1)),
         lambda: AtMost(1) & AtMost(2),
         lambda: InOrder(dead_head="skip") & InOrder(dead_head="block"),
+        lambda: InOrder(per="subject") & InOrder(per="tenant"),
     ]
     with h.unchanged():
         for make in makers:

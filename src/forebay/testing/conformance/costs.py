@@ -1,8 +1,9 @@
-"""Jobs that cost more than one: they take as many slots as they cost, and nobody passes one that waits for room."""
+"""Jobs that cost more than one: they take as many slots as they cost, and nothing passes one that waits for room."""
 
 from forebay.core.errors import Invalid
 from forebay.core.gate import condition_gate
 from forebay.core.job import State
+from forebay.core.lease import Lease
 from forebay.core.outcome import Ack, Cancel, DeadLetter, Release, Retry, Verdict
 from forebay.core.policy import AtMost, KeepFor, Priority, Until
 from forebay.testing.conformance.case import case, refused
@@ -38,7 +39,7 @@ def a_dear_job_takes_as_many_slots_as_it_costs(h: Harness) -> None:
     h.spec(eligibility=AtMost(4))
     dear, first, second = h.one(cost=3), h.one(), h.one()
     assert [lease.job.id for lease in h.claim(3)] == [dear, first]
-    assert h.state(second) is State.WAITING
+    assert h.state(second) is State.READY
 
 
 @case
@@ -61,7 +62,7 @@ def a_small_job_does_not_pass_a_dear_one_that_waits_for_room(h: Harness) -> None
     holder = h.take()
     dear, small = h.one(cost=3), h.one()
     assert h.claim(4) == []
-    assert (h.state(dear), h.state(small)) == (State.WAITING, State.WAITING)
+    assert (h.state(dear), h.state(small)) == (State.READY, State.READY)
     h.ack(holder)
     assert [lease.job.id for lease in h.claim(4)] == [dear, small]
 
@@ -75,18 +76,18 @@ def nor_does_one_of_the_same_batch(h: Harness) -> None:
     assert h.claim(4) == []
     h.ack(holder)
     assert [lease.job.id for lease in h.claim(4)] == [dear]
-    assert h.state(small) is State.WAITING
+    assert h.state(small) is State.READY
 
 
 @case
-def one_that_goes_before_it_takes_what_room_there_is(h: Harness) -> None:
+def a_job_that_goes_before_it_takes_what_room_there_is(h: Harness) -> None:
     h.spec(eligibility=AtMost(4), selection=Priority())
     h.one(cost=3)
     h.take()
     dear = h.one(cost=2)
     urgent = h.one(priority=5)
     assert [lease.job.id for lease in h.claim(4)] == [urgent]
-    assert h.state(dear) is State.WAITING
+    assert h.state(dear) is State.READY
 
 
 @case
@@ -109,6 +110,65 @@ def those_behind_a_dear_job_go_on_when_it_expires(h: Harness) -> None:
     h.advance(h.short + SECOND)
     assert [lease.job.id for lease in h.claim(4)] == [small]
     assert h.state(dear) is State.DEAD
+
+
+def _kinds(h: Harness) -> tuple[Lease, int, int]:
+    """Two lanes at one gate of four: two slots taken, then a job that needs three, then one that needs one."""
+    h.spec(eligibility=AtMost(4, per="kind") & AtMost(9, per="tenant"))
+    h.one(tenant="a", cost=2)
+    holder = h.take()
+    return holder, h.one(tenant="b", cost=3), h.one(tenant="c")
+
+
+@case
+def a_small_job_does_not_pass_a_dear_one_of_another_lane_at_the_same_gate(h: Harness) -> None:
+    holder, dear, small = _kinds(h)
+    other = h.one(tenant="c", kind="other")
+    assert [lease.job.id for lease in h.claim(9)] == [other]
+    assert h.claim(9) == []
+    h.ack(holder)
+    assert [lease.job.id for lease in h.claim(9)] == [dear, small]
+
+
+@case
+def lanes_behind_a_dear_head_go_on_when_it_is_cancelled_or_expires(h: Harness) -> None:
+    _, dear, small = _kinds(h)
+    assert h.claim(9) == []
+    h.store.cancel([dear])
+    lease = h.take()
+    assert lease.job.id == small
+    late = h.one(tenant="b", cost=3, expires_at=h.now() + h.short)
+    after = h.one(tenant="c")
+    assert h.claim(9) == []
+    h.advance(h.short + SECOND)
+    assert h.state(late) is State.DEAD
+    assert [lease.job.id for lease in h.claim(9)] == [after]
+
+
+@case
+def lanes_behind_a_dear_head_go_on_when_a_cheaper_one_takes_its_place(h: Harness) -> None:
+    h.spec(eligibility=AtMost(4, per="kind") & AtMost(9, per="tenant"), selection=Priority())
+    h.one(tenant="a", cost=3)
+    h.take()
+    dear, small = h.one(tenant="b", cost=3), h.one(tenant="c")
+    assert h.claim(9) == []
+    cheap = h.one(tenant="b", priority=5)
+    assert [lease.job.id for lease in h.claim(9)] == [cheap]
+    assert (h.state(dear), h.state(small)) == (State.READY, State.READY)
+
+
+@case
+def dear_heads_at_a_gate_of_many_lanes_all_come_to_run(h: Harness) -> None:
+    h.spec(eligibility=AtMost(5, per="kind") & AtMost(6, per="tenant"))
+    ids = [h.one(tenant=f"t{number % 7}", cost=1 + number % 5) for number in range(70)]
+    done: list[int] = []
+    while leases := h.claim(3):
+        assert sum(job.cost for job in h.jobs(state=State.RUNNING)) <= 5
+        for lease in reversed(leases):
+            h.ack(lease)
+        done += [lease.job.id for lease in leases]
+    assert sorted(done) == ids
+    h.nothing_left()
 
 
 @case

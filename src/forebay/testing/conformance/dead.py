@@ -214,11 +214,12 @@ def a_waiting_or_ready_job_is_cancelled_at_once(h: Harness) -> None:
 
 
 @case
-def a_parked_job_is_cancelled_at_once(h: Harness) -> None:
+def a_held_job_is_cancelled_at_once(h: Harness) -> None:
     h.spec(eligibility=AtMost(1))
-    running, parked = h.enqueue(2)
+    running, held = h.enqueue(2)
     lease = h.take()
-    assert h.store.cancel([parked]) == [CANCELLED]
+    assert h.claim() == []
+    assert h.store.cancel([held]) == [CANCELLED]
     h.ack(lease)
     assert lease.job.id == running
     h.nothing_left()

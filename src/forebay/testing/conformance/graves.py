@@ -98,12 +98,12 @@ def an_expired_job_goes_the_same_way(h: Harness) -> None:
     h.spec(routing=_EDGE, eligibility=AtMost(1))
     holder = h.one()
     h.take()
-    parked = h.one(expires_at=h.now() + h.short)
+    held = h.one(expires_at=h.now() + h.short)
     ready = h.one(queue="other", expires_at=h.now() + h.short)
     h.spec("other", routing=_EDGE)
     h.advance(h.short + SECOND)
-    assert h.state(parked) is State.DEAD
-    assert [_places(h.get(each)) for each in (parked, ready)] == [
+    assert h.state(held) is State.DEAD
+    assert [_places(h.get(each)) for each in (held, ready)] == [
         (State.DEAD, _GRAVES, QUEUE),
         (State.DEAD, _GRAVES, "other"),
     ]

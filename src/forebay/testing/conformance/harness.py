@@ -223,7 +223,7 @@ class Harness:
 
     def _picture(self) -> Sequence[object]:
         self.store.promote(BATCH_MOST)
-        backlogs = [replace(backlog, oldest_age=0, oldest_parked=0) for backlog in self.store.backlog()]
+        backlogs = [replace(backlog, oldest_age=0, held=0) for backlog in self.store.backlog()]
         busy = sorted(repr(backlog) for backlog in backlogs if backlog != _idle(backlog.queue))
         logs = [(spec.name, self.store.extent(spec.name)) for spec in self.store.specs() if spec.is_log]
         return busy, logs, self.jobs(), self.store.specs(), self.store.schedules()

@@ -1,4 +1,4 @@
-"""What holds a queue up, told in its backlog: how long somebody has been parked, and lines that a dead head blocks."""
+"""What holds a queue up, as its backlog shows it: ready jobs behind closed gates, and lines that a dead head blocks."""
 
 from forebay.core.gate import condition_gate
 from forebay.core.instant import hours
@@ -6,75 +6,68 @@ from forebay.core.job import State
 from forebay.core.limits import BATCH_MOST
 from forebay.core.policy import AtMost, DeadLetters, InOrder, Priority, Rate, Routing, Until
 from forebay.testing.conformance.case import Need, case, case_if
-from forebay.testing.conformance.harness import Harness
+from forebay.testing.conformance.harness import SECOND, Harness
 
 _BLOCK = InOrder(dead_head="block")
 
 
 @case
-def the_oldest_parked_is_the_one_that_has_been_due_longest(h: Harness) -> None:
+def the_oldest_ready_job_is_the_one_that_has_been_due_longest_held_or_not(h: Harness) -> None:
     h.spec(eligibility=AtMost(1), selection=Priority())
     h.one()
-    assert h.backlog().oldest_parked == 0, "nobody is parked"
+    h.take()
     h.one(priority=1, delay=h.short)
     h.one(priority=9, delay=2 * h.short)
     h.advance(4 * h.short)
-    assert 3 * h.short <= h.backlog().oldest_parked < 4 * h.short
-    assert h.backlog("other").oldest_parked == 0
-    h.ack(h.take())
-    assert h.backlog().oldest_parked >= 3 * h.short, "the one of the higher priority was let in"
-    h.ack(h.take())
-    assert h.backlog().oldest_parked == 0
-    assert h.drain() != []
+    assert 3 * h.short <= h.backlog().oldest_age < 4 * h.short
+    assert h.backlog("other").oldest_age == 0
 
 
 @case
-def the_oldest_parked_is_told_of_every_gate(h: Harness) -> None:
-    h.spec(eligibility=AtMost(1, per="subject") & Until("open", per="tenant"))
-    h.enqueue(2, subject="s")
-    h.advance(h.short)
-    h.one(tenant="t")
-    assert h.short <= h.backlog().oldest_parked < 2 * h.short
-    h.drain()
-    assert h.backlog().oldest_parked < h.short
-    h.store.set_gate(condition_gate("open", "t"), 1)
-    assert h.backlog().oldest_parked == 0
+def all_ready_jobs_are_held_while_a_gate_of_the_whole_queue_is_closed(h: Harness) -> None:
+    h.spec(eligibility=AtMost(2))
+    h.spec("rated", eligibility=Rate(1, hours(1)))
+    h.enqueue(5)
+    h.enqueue(3, queue="rated")
+    assert (h.backlog().held, h.backlog("rated").held) == (0, 0)
+    lease = h.claim(2)[0]
+    h.take("rated")
+    assert (h.backlog().held, h.backlog("rated").held) == (3, 2)
+    h.ack(lease)
+    assert h.backlog().held == 0
+    h.store.set_gate("cap/q", 0)
+    assert h.backlog().held == 3
+    h.spec()
+    assert h.backlog().held == 0
 
 
 @case
-def who_was_cancelled_is_parked_no_longer(h: Harness) -> None:
-    h.spec(eligibility=Until("open"))
-    first = h.one()
-    h.advance(h.short)
-    h.one()
-    assert h.backlog().oldest_parked >= h.short
+def the_jobs_of_lanes_that_a_claim_found_closed_are_held(h: Harness) -> None:
+    h.spec(eligibility=AtMost(1, per="tenant") & Until("open", per="subject"))
+    h.enqueue(3, tenant="a")
+    h.enqueue(2, tenant="b", subject="s")
+    free = h.enqueue(4)
+    assert len(h.claim(9)) == 1 + len(free)
+    assert (h.backlog().ready, h.backlog().held) == (4, 4)
+    h.one(tenant="a")
+    assert h.backlog().held == 5, "it came into a lane that is closed"
+    h.store.set_gate(condition_gate("open", "s"), 1)
+    assert h.backlog().held == 3
+    h.spec()
+    assert h.backlog().held == 0
+
+
+@case
+def a_cancelled_or_expired_job_is_held_no_longer(h: Harness) -> None:
+    h.spec(eligibility=Until("open"), routing=Routing(dead=DeadLetters("graves")))
+    first, _, _ = h.enqueue(3)
+    late = h.one(expires_at=h.now() + h.short)
+    assert (h.claim(9), h.backlog().held) == ([], 4)
     h.store.cancel([first])
-    assert h.backlog().oldest_parked < h.short
-
-
-@case
-def who_waits_for_a_rate_is_parked(h: Harness) -> None:
-    h.spec(eligibility=Rate(1, hours(1)))
-    h.enqueue(2)
-    h.take()
-    h.advance(h.short)
-    assert h.short <= h.backlog().oldest_parked < 2 * h.short
-
-
-@case
-def who_dies_at_a_gate_and_lies_elsewhere_is_parked_no_longer(h: Harness) -> None:
-    gates = (AtMost(1), Rate(1, hours(1)))
-    for number, gate in enumerate(gates):
-        queue = f"q{number}"
-        h.spec(queue, eligibility=gate, routing=Routing(dead=DeadLetters("graves")))
-        h.one(queue=queue)
-        h.take(queue)
-        late = h.one(queue=queue, expires_at=h.now() + h.short)
-        assert h.backlog(queue).waiting == 1
-        h.advance(2 * h.short)
-        assert h.state(late) is State.DEAD
-        assert h.backlog(queue).oldest_parked == 0
-        assert h.backlog("graves").oldest_parked == 0
+    assert h.backlog().held == 3
+    h.advance(h.short + SECOND)
+    assert h.state(late) is State.DEAD
+    assert (h.backlog().held, h.backlog("graves").held) == (2, 0)
 
 
 @case
@@ -141,8 +134,8 @@ def what_holds_a_queue_up_outlives_a_reopening(h: Harness) -> None:
     h.spec(eligibility=_BLOCK)
     h.dead(subject="s")
     h.one(subject="s")
-    h.advance(h.short)
+    h.spec("capped", eligibility=AtMost(1))
+    h.enqueue(3, queue="capped")
+    h.take("capped")
     h.reopen()
-    backlog = h.backlog()
-    assert backlog.blocked == 1
-    assert h.short <= backlog.oldest_parked < 2 * h.short
+    assert (h.backlog().blocked, h.backlog("capped").held) == (1, 2)

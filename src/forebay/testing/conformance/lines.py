@@ -1,14 +1,16 @@
 """Lines: jobs of one subject one at a time, in the order of acceptance, through retries, crashes and redrives."""
 
+from datetime import timedelta
 from random import Random
 from typing import Any
 
+from forebay.core.errors import Invalid
 from forebay.core.job import State
 from forebay.core.lease import Lease, Settled
 from forebay.core.outcome import Ack, Cancel, Release, Retry, Verdict
-from forebay.core.policy import AtMost, InOrder, Priority, Until
+from forebay.core.policy import AtMost, InOrder, LatestWins, Priority, Until
 from forebay.store.protocol import CancelAnswer
-from forebay.testing.conformance.case import Need, case, case_if
+from forebay.testing.conformance.case import Need, case, case_if, refused
 from forebay.testing.conformance.harness import ERROR, SECOND, Harness
 
 
@@ -22,6 +24,26 @@ def _head(h: Harness) -> Lease:
     leases = h.claim(10)
     assert len(leases) == 1
     return leases[0]
+
+
+def _end(h: Harness, head: int, way: str) -> None:
+    """End the head of a line, the only job that is ready, in one of the ways there are."""
+    queue = h.get(head).queue
+    match way:
+        case "cancel":
+            assert h.store.cancel([head]) == [CancelAnswer.CANCELLED]
+        case "expire":
+            h.advance(h.short + SECOND)
+            assert h.state(head) is State.DEAD
+        case "bury":
+            h.bury(h.take(queue))
+        case "discard":
+            h.bury(h.take(queue))
+            assert h.store.discard([head]) == [head]
+        case _:
+            h.bury(h.take(queue))
+            h.advance(1_000)
+            assert h.store.purge(State.DEAD, h.now(), 10, queue) == 1
 
 
 @case
@@ -177,30 +199,120 @@ def a_redriven_job_steps_to_the_front_of_its_line(h: Harness) -> None:
 
 
 @case
-def a_redriven_head_never_runs_beside_the_next_one(h: Harness) -> None:
-    """The slot of a line is taken when its job becomes ready: one of the two runs, never both."""
+def a_redriven_head_withdraws_the_one_that_was_exposed(h: Harness) -> None:
     first, second = _line(h, 2)
     h.bury(_head(h))
     assert h.state(second) is State.READY
     h.store.redrive([first])
-    leases = h.claim(10)
-    assert len(leases) == 1
-    h.ack(leases[0])
-    assert sorted([leases[0].job.id, *h.drain()]) == [first, second]
+    assert (h.state(first), h.state(second)) == (State.READY, State.WAITING)
+    assert h.drain() == [first, second]
     h.nothing_left()
 
 
 @case
-def no_number_of_slots_lets_two_of_a_line_run(h: Harness) -> None:
-    first, second, _ = _line(h)
-    h.store.set_gate("order/q/subject/s", 5)
+def a_withdrawn_job_is_exposed_again_when_the_head_dies_again(h: Harness) -> None:
+    first, second, third = _line(h)
     h.bury(_head(h))
-    lease = _head(h)
-    assert lease.job.id == second
     h.store.redrive([first])
-    assert h.claim(10) == []
+    h.bury(_head(h))
+    assert (h.state(second), h.state(third)) == (State.READY, State.WAITING)
+    assert h.drain() == [second, third]
+
+
+@case
+def a_line_is_no_gate_and_has_no_slots(h: Harness) -> None:
+    _line(h)
+    h.spec("merging", merge=LatestWins())
+    h.one(queue="merging", subject="s")
+    _head(h)
+    assert h.store.gates("", 9) == []
+    with h.unchanged():
+        for name in ("order/q/subject/s", "merge/merging/s"):
+            for number in (5, 0, None):
+                refused(Invalid, lambda name=name, number=number: h.store.set_gate(name, number))  # type: ignore[misc]
+
+
+@case
+def only_the_head_of_a_line_is_ready(h: Harness) -> None:
+    ids = _line(h)
+    assert [h.get(job_id).state for job_id in ids] == [State.READY, State.WAITING, State.WAITING]
+    lease = _head(h)
+    assert [h.state(job_id) for job_id in ids[1:]] == [State.WAITING, State.WAITING]
     h.ack(lease)
-    assert _head(h).job.id == first
+    assert [h.get(job_id).state for job_id in ids[1:]] == [State.READY, State.WAITING]
+
+
+@case
+def a_line_behind_a_head_that_is_not_due_is_due_when_the_head_is(h: Harness) -> None:
+    h.spec(eligibility=InOrder())
+    head = h.one(subject="s", delay=3 * h.short)
+    second = h.one(subject="s", delay=h.short)
+    h.advance(2 * h.short)
+    assert (h.state(head), h.state(second)) == (State.WAITING, State.WAITING)
+    assert h.store.promote(10).next_due == h.get(head).due_at, "what is behind the head does not fall due"
+    h.advance(h.short)
+    assert h.drain() == [head, second]
+
+
+@case
+def a_retrying_head_keeps_its_line_shut_until_it_is_due(h: Harness) -> None:
+    ids = _line(h)
+    h.fail(_head(h), after=2 * h.short)
+    assert [h.state(job_id) for job_id in ids] == [State.WAITING] * 3
+    assert h.claim(10) == []
+    assert h.store.wait(["q"], timedelta(0)) is False
+    assert h.store.promote(10).next_due == h.get(ids[0]).due_at
+    h.advance(2 * h.short + 1)
+    assert [h.state(job_id) for job_id in ids] == [State.READY, State.WAITING, State.WAITING]
+    assert h.drain() == ids
+
+
+@case
+def a_head_that_ends_without_a_run_exposes_the_next_where_dead_heads_are_skipped(h: Harness) -> None:
+    for number, end in enumerate(("cancel", "expire", "bury", "purge", "discard")):
+        queue = f"q{number}"
+        h.spec(queue, eligibility=InOrder(dead_head="skip"))
+        expires = h.now() + h.short if end == "expire" else None
+        head = h.one(queue=queue, subject="s", expires_at=expires)
+        second = h.one(queue=queue, subject="s")
+        _end(h, head, end)
+        assert h.drain(queue) == [second], end
+
+
+@case
+def a_head_that_dies_without_a_run_blocks_where_dead_heads_block(h: Harness) -> None:
+    for number, (end, blocked) in enumerate(
+        (("cancel", False), ("expire", True), ("bury", True), ("purge", False), ("discard", False))
+    ):
+        queue = f"q{number}"
+        h.spec(queue, eligibility=InOrder(dead_head="block"))
+        expires = h.now() + h.short if end == "expire" else None
+        head = h.one(queue=queue, subject="s", expires_at=expires)
+        second = h.one(queue=queue, subject="s")
+        _end(h, head, end)
+        assert h.drain(queue) == ([] if blocked else [second]), end
+        if blocked:
+            assert (h.state(second), h.backlog(queue).blocked) == (State.WAITING, 1), end
+            h.store.redrive([head])
+            assert h.drain(queue) == [head, second], end
+
+
+@case
+def a_line_of_which_all_end_at_once_leaves_nothing_behind(h: Harness) -> None:
+    ids = _line(h, 6)
+    h.store.cancel([ids[0], ids[1], ids[3]])
+    assert [h.state(job_id) for job_id in (ids[2], ids[4])] == [State.READY, State.WAITING]
+    h.store.cancel([ids[4], ids[2]])
+    assert h.drain() == ids[5:]
+    h.nothing_left()
+
+
+@case
+def a_line_keeps_its_order_when_the_queue_has_none_any_more(h: Harness) -> None:
+    ids = _line(h)
+    h.spec()
+    free = h.one(subject="s")
+    assert sorted(lease.job.id for lease in h.claim(9)) == [ids[0], free]
 
 
 @case

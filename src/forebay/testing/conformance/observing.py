@@ -77,7 +77,7 @@ def the_backlog_follows_a_job_through_its_life(h: Harness) -> None:
     h.advance(h.short)
     h.drain()
     look()
-    assert seen == [(1, 1, 0, 0), (1, 0, 1, 0), (1, 1, 0, 0), (1, 0, 0, 1), (0, 0, 0, 1)]
+    assert seen == [(0, 2, 0, 0), (0, 1, 1, 0), (1, 1, 0, 0), (1, 0, 0, 1), (0, 0, 0, 1)]
 
 
 @case

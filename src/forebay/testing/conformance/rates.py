@@ -1,4 +1,4 @@
-"""Rates: so many may start in a length of time, and a burst at once. Time lets in, and only who is claimed."""
+"""Rates: so many may start in a length of time, and a burst at once. Only a claim that hands a job out spends them."""
 
 from datetime import timedelta
 
@@ -46,7 +46,7 @@ def the_starts_of_an_idle_time_are_not_saved_up_beyond_the_burst(h: Harness) -> 
         h.advance(h.short)
         h.store.promote(10)
     backlog = h.backlog()
-    assert (backlog.ready, backlog.waiting) == (0, 8)
+    assert (backlog.ready, backlog.waiting) == (8, 0)
     assert len(h.claim(8)) == 2
 
 
@@ -57,17 +57,17 @@ def what_falls_due_is_not_saved_up_either(h: Harness) -> None:
     h.advance(2 * h.short)
     h.store.promote(10)
     backlog = h.backlog()
-    assert (backlog.ready, backlog.waiting) == (0, 3)
+    assert (backlog.ready, backlog.waiting) == (3, 0)
     assert len(h.claim(3)) == 2
 
 
 @case
-def a_claim_lets_in_only_what_it_hands_out(h: Harness) -> None:
+def a_claim_spends_only_what_it_hands_out(h: Harness) -> None:
     h.spec(eligibility=one_a_moment(h, burst=5))
     ids = h.enqueue(5)
     assert h.take().job.id == ids[0]
     backlog = h.backlog()
-    assert (backlog.running, backlog.ready, backlog.waiting) == (1, 0, 4)
+    assert (backlog.running, backlog.ready, backlog.waiting) == (1, 4, 0)
     assert [lease.job.id for lease in h.claim(2)] == ids[1:3]
 
 
@@ -157,22 +157,63 @@ def a_paused_queue_takes_nothing_of_its_rate(h: Harness) -> None:
     first = h.one()
     h.store.pause("q")
     assert h.claim() == []
-    assert h.state(first) is State.WAITING
+    assert h.state(first) is State.READY
     h.store.resume("q")
     assert h.take().job.id == first
 
 
 @case
-def newer_numbers_hold_for_those_who_wait(h: Harness) -> None:
-    h.spec(eligibility=Rate(1, 100 * h.brief, burst=1))
-    h.enqueue(3)
+def newer_numbers_hold_at_once_and_what_was_paid_stays_paid(h: Harness) -> None:
+    h.spec(eligibility=Rate(1, 5 * h.brief, burst=1))
+    h.enqueue(4)
     h.take()
     h.spec(eligibility=one_a_moment(h))
-    h.advance(100 * h.short)
-    h.one()
+    h.advance(h.short)
+    assert h.claim(4) == [], "the start of before is paid until its time"
+    h.advance(4 * h.short)
     assert len(h.claim(4)) == 1
     h.advance(h.short)
     assert len(h.claim(4)) == 1
+
+
+@case
+def a_larger_burst_holds_at_once(h: Harness) -> None:
+    for number, per in enumerate((None, "tenant")):
+        queue = f"q{number}"
+        h.spec(queue, eligibility=Rate(1, 100 * h.brief, burst=1, per=per))  # type: ignore[arg-type]
+        h.enqueue(6, queue=queue, tenant="t")
+        assert (len(h.claim(6, queue)), h.claim(6, queue)) == (1, [])
+        h.spec(queue, eligibility=Rate(1, 100 * h.brief, burst=3, per=per))  # type: ignore[arg-type]
+        assert (len(h.claim(6, queue)), h.claim(6, queue)) == (2, [])
+
+
+@case
+def a_rate_that_was_removed_holds_nothing(h: Harness) -> None:
+    for number, per in enumerate((None, "tenant")):
+        queue = f"q{number}"
+        h.spec(queue, eligibility=Rate(1, 100 * h.brief, burst=1, per=per))  # type: ignore[arg-type]
+        h.enqueue(4, queue=queue, tenant="t")
+        assert (len(h.claim(4, queue)), h.claim(4, queue)) == (1, [])
+        h.spec(queue)
+        assert len(h.claim(4, queue)) == 3
+
+
+@case
+def promote_tells_when_the_rate_of_a_lane_opens(h: Harness) -> None:
+    h.spec(eligibility=one_a_moment(h, per="tenant"))
+    h.enqueue(2, tenant="a")
+    started = h.now()
+    assert (len(h.claim(9)), h.claim(9)) == (1, [])
+    next_due = h.store.promote(10).next_due
+    assert next_due is not None
+    assert started + h.short <= next_due <= h.now() + h.short
+    assert h.store.wait(["q"], timedelta(0)) is False
+    task = Task(lambda: h.store.wait(["q"], timedelta(minutes=1)))
+    h.until_asleep(1)
+    h.advance(2 * h.short)
+    assert task.result() is True
+    h.take()
+    assert h.store.promote(10).next_due is None
 
 
 @case
@@ -187,12 +228,15 @@ def a_job_that_expires_at_a_rate_dies_there(h: Harness) -> None:
 
 
 @case
-def no_start_is_spent_on_who_has_just_expired(h: Harness) -> None:
-    h.spec(eligibility=one_a_moment(h))
-    stale, fresh = h.one(expires_at=h.now() + h.short // 4), h.one()
-    h.advance(h.short // 2)
-    assert h.take().job.id == fresh
-    assert h.state(stale) is State.DEAD
+def no_start_is_spent_on_a_job_that_has_expired(h: Harness) -> None:
+    for number, rate in enumerate((one_a_moment(h), one_a_moment(h, per="tenant"))):
+        queue = f"q{number}"
+        h.spec(queue, eligibility=rate)
+        stale = h.enqueue(3, queue=queue, tenant="t", expires_at=h.now() + h.short // 4)
+        fresh = h.one(queue=queue, tenant="t")
+        h.advance(h.short // 2)
+        assert h.take(queue).job.id == fresh
+        assert {h.state(job_id) for job_id in stale} == {State.DEAD}
 
 
 @case
@@ -278,7 +322,7 @@ def a_cap_that_queues_share_holds_them_together(h: Harness) -> None:
 
 
 @case
-def a_rate_that_queues_share_lets_in_whoever_is_claimed(h: Harness) -> None:
+def a_rate_that_queues_share_goes_to_the_claim_that_comes(h: Harness) -> None:
     for queue in ("mail", "media"):
         h.spec(queue, eligibility=one_a_moment(h, shared="api"))
     first = h.enqueue(2, queue="mail")

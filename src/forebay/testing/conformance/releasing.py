@@ -1,4 +1,4 @@
-"""Release: the first of those that wait for a condition pass it, once and for good, whatever its slots."""
+"""Release: the first jobs that a condition holds pass it, once and for good, whatever its slots."""
 
 from datetime import timedelta
 
@@ -12,7 +12,7 @@ from forebay.testing.conformance.racing import Task, answers, race
 
 
 @case
-def a_release_lets_the_first_ones_pass(h: Harness) -> None:
+def a_release_passes_the_first_ones(h: Harness) -> None:
     h.spec(eligibility=Until("stock"))
     ids = h.enqueue(4)
     assert h.claim(4) == []
@@ -28,12 +28,39 @@ def the_first_in_rank_are_released_first(h: Harness) -> None:
     h.spec(eligibility=Until("stock"), selection=Priority())
     low = h.one()
     high = h.one(priority=5)
+    middle = h.one(priority=3)
     assert h.store.release("stock", 1) == 1
-    assert (h.state(high), h.state(low)) == (State.READY, State.WAITING)
+    assert [lease.job.id for lease in h.claim(5)] == [high]
+    assert h.store.release("stock", 1) == 1
+    assert [lease.job.id for lease in h.claim(5)] == [middle]
+    assert h.state(low) is State.READY
 
 
 @case
-def nothing_is_saved_up_for_those_who_come_later(h: Harness) -> None:
+def the_first_in_rank_are_released_whatever_their_lane(h: Harness) -> None:
+    h.spec(eligibility=Until("stock") & AtMost(5, per="tenant"), selection=Priority())
+    ids = {priority: h.one(tenant=f"t{priority % 3}", priority=priority) for priority in (1, 4, 2, 6, 3, 5)}
+    assert h.store.release("stock", 4) == 4
+    assert [lease.job.id for lease in h.claim(9)] == [ids[priority] for priority in (6, 5, 4, 3)]
+
+
+@case
+def a_released_job_leaves_the_others_of_its_lane_held(h: Harness) -> None:
+    h.spec(eligibility=Until("stock") & AtMost(2, per="tenant"))
+    first, second, third = h.enqueue(3, tenant="t")
+    assert h.claim(3) == []
+    assert h.store.release("stock", 1) == 1
+    lease = h.take()
+    assert (lease.job.id, h.claim(3)) == (first, [])
+    assert [h.store.ahead(job_id) for job_id in (second, third)] == [0, 1]
+    h.store.set_gate(condition_gate("stock"), 5)
+    assert [lease.job.id for lease in h.claim(3)] == [second]
+    h.ack(lease)
+    assert [lease.job.id for lease in h.claim(3)] == [third]
+
+
+@case
+def nothing_is_saved_up_for_jobs_that_come_later(h: Harness) -> None:
     h.spec(eligibility=Until("stock"))
     assert h.store.release("stock", 5) == 0
     h.one()
@@ -99,7 +126,7 @@ def a_condition_per_tenant_is_released_for_that_tenant(h: Harness) -> None:
     ada, bob = h.one(tenant="ada"), h.one(tenant="bob")
     assert h.store.release("stock", 5, "bob") == 1
     assert [lease.job.id for lease in h.claim(2)] == [bob]
-    assert h.state(ada) is State.WAITING
+    assert h.state(ada) is State.READY
 
 
 @case
@@ -115,6 +142,7 @@ def jobs_of_several_queues_wait_for_one_condition(h: Harness) -> None:
 def a_release_wakes_who_waits_for_work(h: Harness) -> None:
     h.spec(eligibility=Until("stock"))
     h.one()
+    assert h.claim() == []
     task = Task(lambda: h.store.wait(["q"], timedelta(minutes=1)))
     h.until_asleep(1)
     assert task.running

@@ -44,18 +44,15 @@ def equal_classes_get_equal_shares(h: Harness) -> None:
     h.spec(share=Fair())
     for tenant in "abcd":
         h.enqueue(60, tenant=tenant)
-    served = _served(h, 200)
-    assert all(abs(served[tenant] - 50) <= 2.5 for tenant in "abcd"), served
+    assert _served(h, 200) == Counter(dict.fromkeys("abcd", 50))
 
 
 @case
-def shares_follow_the_weights_within_five_percent(h: Harness) -> None:
+def shares_follow_the_weights_exactly(h: Harness) -> None:
     h.spec(share=Fair(weights={"gold": 5, "silver": 3}, default=2))
     for tenant in ("gold", "silver", "plain"):
         h.enqueue(300, tenant=tenant)
-    served = _served(h, 400)
-    for tenant, share in (("gold", 0.5), ("silver", 0.3), ("plain", 0.2)):
-        assert abs(served[tenant] / 400 - share) <= 0.05 * share, served
+    assert _served(h, 400) == Counter(gold=200, silver=120, plain=80)
 
 
 @case
@@ -65,7 +62,7 @@ def shares_hold_whatever_the_size_of_a_claim(h: Harness) -> None:
         h.enqueue(400, tenant="a")
         h.enqueue(400, tenant="b")
         served = _served(h, 400, batch)
-        assert abs(served["a"] / 400 - 0.75) <= 0.0375, (batch, served)
+        assert served == Counter(a=300, b=100), batch
         h.drain(batch=100)
 
 
@@ -76,39 +73,37 @@ def shares_hold_for_jobs_that_came_one_by_one(h: Harness) -> None:
         for number in range(80):
             h.one(tenant="ab"[number % 2])
         served = _served(h, 40, batch)
-        assert abs(served["a"] - 30) <= 1.5, (batch, served)
+        assert served == Counter(a=30, b=10), batch
         h.drain(batch=100)
 
 
 @case
 def eight_claimers_share_by_weight(h: Harness) -> None:
-    """Each ends in the middle of a round: if all had begun it alike, the class that comes last would get too little."""
-    shares = {"a": 0.5, "b": 0.3, "c": 0.2}
-    h.spec(share=Fair(weights={"a": 5, "b": 3, "c": 2}))
-    for tenant, share in shares.items():
-        h.enqueue(int(900 * share), tenant=tenant)
+    """One after the other, each with a store of its own: they share one turn a class."""
+    weights = {"a": 5, "b": 3, "c": 2}
+    h.spec(share=Fair(weights=weights))
+    for tenant, weight in weights.items():
+        h.enqueue(90 * weight, tenant=tenant)
     with h.handles(8) as handles:
-        served = _served_by_turns(handles, claims=11, batch=8)
-    for tenant, share in shares.items():
-        assert abs(served[tenant] / served.total() - share) <= 0.05 * share, served
+        served = _served_by_turns(handles, claims=10, batch=8)
+    assert served == Counter(a=320, b=192, c=128)
 
 
 @case
 def a_hundred_tenants_are_served_evenly(h: Harness) -> None:
-    """By eight claimers, each of whom begins a round that it does not end; evenly as Jain's index has it."""
+    """By eight claimers that take turns, none of which ends a round."""
     h.spec(share=Fair())
     tenants = [f"t{number}" for number in range(100)]
     for _ in range(2):
         h.send(*[h.draft(tenant=tenant) for tenant in tenants * 9])
     with h.handles(8) as handles:
         served = _served_by_turns(handles, claims=8, batch=14)
-    counts = [served[tenant] for tenant in tenants]
-    assert sum(counts) ** 2 / (len(counts) * sum(count**2 for count in counts)) >= 0.95, served
+    assert {served[tenant] for tenant in tenants} == {8, 9}, served
 
 
 @case
 def light_tenants_wait_no_longer_under_a_flood(h: Harness) -> None:
-    """However much one tenant has sent: of its jobs each of eight claimers hands out one, then it is others' turn."""
+    """However much one tenant has sent: of its jobs one is handed out, then it is the others' turn."""
     h.spec(share=Fair())
     h.enqueue(1_000, tenant="flood")
     with h.handles(8) as handles:
@@ -116,7 +111,7 @@ def light_tenants_wait_no_longer_under_a_flood(h: Harness) -> None:
         for number in range(10):
             h.one(tenant=f"light-{number % 3}")
             before = sum(1 for _ in iter(lambda: next(coming).job.tenant, f"light-{number % 3}"))
-            assert before <= len(handles), (number, before)
+            assert before <= 1, (number, before)
 
 
 @case
@@ -235,19 +230,19 @@ def a_flood_at_the_end_of_its_own_rate_leaves_the_turns_to_others(h: Harness) ->
 
 
 @case
-def claims_of_one_class_cost_the_others_no_turn(h: Harness) -> None:
+def a_start_that_was_wanted_of_one_class_counts_among_its_turns(h: Harness) -> None:
     h.spec(share=Fair())
     for tenant in "abc":
         h.enqueue(40, tenant=tenant)
     served: Counter[str | None] = Counter()
     for _ in range(10):
         assert [lease.job.tenant for lease in h.claim(1, cls="b")] == ["b"]
-        served += _served(h, 3, 3)
-    assert served == Counter(a=10, b=10, c=10)
+        served += Counter(b=1) + _served(h, 3, 3)
+        assert max(served.values()) - min(served.values()) <= 1, served
 
 
 @case
-def one_call_may_want_a_class_and_whoever_is_next(h: Harness) -> None:
+def one_call_may_want_a_class_and_then_any(h: Harness) -> None:
     h.spec(share=Fair())
     for tenant in "abc":
         h.enqueue(40, tenant=tenant)
@@ -256,7 +251,7 @@ def one_call_may_want_a_class_and_whoever_is_next(h: Harness) -> None:
         leases = h.store.claim([Want(QUEUE, 1, "a"), Want(QUEUE, 2)], "worker", LONG)
         assert [lease.job.tenant for lease in leases[:1]] == ["a"]
         served.update(lease.job.tenant for lease in leases[1:])
-    assert all(abs(served[tenant] - 8) <= 1 for tenant in "abc"), served
+    assert served == Counter(b=12, c=12), "those of a were wanted by name, and count"
 
 
 @case

@@ -154,13 +154,15 @@ def a_retried_job_may_give_way_again(h: Harness) -> None:
 
 
 @case
-def parked_jobs_give_way_and_slots_are_free_again(h: Harness) -> None:
+def held_jobs_give_way_and_running_ones_keep_their_slots(h: Harness) -> None:
     _shedding(h, 2, eligibility=AtMost(1))
-    held, parked = h.enqueue(2)
+    _, held = h.enqueue(2)
+    lease = h.take()
     newest = h.one()
     assert _shed(h) == [held]
-    assert h.state(parked) is State.READY
-    assert h.drain() == [parked, newest]
+    assert (h.state(newest), h.claim()) == (State.READY, [])
+    h.ack(lease)
+    assert h.drain() == [newest]
     h.nothing_left()
 
 

@@ -168,7 +168,7 @@ def the_head_of_a_line_that_is_taken_back_is_the_head_again(h: Harness) -> None:
 def a_slot_of_a_cap_goes_to_the_job_that_was_taken_back(h: Harness) -> None:
     for outcome in TAKEN_BACK:
         h.spec(eligibility=AtMost(2))
-        first, victim, *parked = h.enqueue(5)
+        first, victim, *held = h.enqueue(5)
         leases = h.claim(5)
         assert [lease.job.id for lease in leases] == [first, victim]
         h.advance(h.short)
@@ -177,7 +177,7 @@ def a_slot_of_a_cap_goes_to_the_job_that_was_taken_back(h: Harness) -> None:
         assert [lease.job.id for lease in again] == [victim], outcome
         h.ack(leases[0])
         h.ack(again[0])
-        assert h.drain() == parked
+        assert h.drain() == held
         h.nothing_left()
 
 
@@ -185,11 +185,11 @@ def a_slot_of_a_cap_goes_to_the_job_that_was_taken_back(h: Harness) -> None:
 def the_next_start_of_a_rate_goes_to_the_job_that_was_taken_back(h: Harness) -> None:
     for outcome in TAKEN_BACK:
         h.spec(eligibility=Rate(1, h.brief))
-        victim, *parked = h.enqueue(3)
+        victim, *behind = h.enqueue(3)
         lease = h.take()
         _take_back(h, lease, outcome)
         assert h.claim(3) == [], "a start that was paid for is not given back"
-        for job_id in (victim, *parked):
+        for job_id in (victim, *behind):
             h.advance(h.short)
             held = h.take()
             assert held.job.id == job_id, outcome

@@ -383,6 +383,7 @@ def wait_does_not_spin_at_a_closed_gate(h: Harness) -> None:
     h.spec(eligibility=Until("go"))
     h.one()
     h.store.promote(10)
+    assert h.claim() == [], "which is when its lane is found closed"
     assert h.store.wait(["q"], _AT_ONCE) is False
     waiter = Task(lambda: h.store.wait(["q"], _HOUR))
     h.until_asleep(1)
