@@ -120,7 +120,7 @@ def _waiting(job: Job, place: Place, now: Instant, others: bool) -> list[str]:
     if others and hold.head is not None:
         lines.append(_head(hold.head, place.head))
     if others:
-        lines.append(f"{_counted(hold.before)} jobs of the line are between its head and this one")
+        lines.append(f"{_jobs(hold.before)} of the line between its head and this one")
     return lines
 
 
@@ -128,10 +128,10 @@ def _ready(backlog: Backlog, place: Place, now: Instant, others: bool) -> list[s
     hold = place.hold
     if hold is not None:
         lines = [f"the gate {hold.gate} holds it: {_state_of(hold, now)}"]
-        return [*lines, f"{_counted(hold.before)} jobs of its lane go before it"] if others else lines
-    beside = f"; {backlog.ready - 1} other jobs of the queue are ready too" if others else ""
+        return [*lines, f"{_jobs(hold.before)} of its lane before it"] if others else lines
+    beside = f"; ready in the queue: {many(backlog.ready, 'job')}" if others else ""
     if others and place.ahead is not None:
-        beside += f", {_counted(place.ahead)} of its lane go before it"
+        beside += f", {_jobs(place.ahead)} of its lane before it"
     return [f"it may be claimed at any time{beside}"]
 
 
@@ -151,5 +151,5 @@ def _head(job_id: int, head: Job | None) -> str:
     return f"job {job_id} is first in line{'' if head is None else f', {head.state.value}'}"
 
 
-def _counted(number: int | None) -> str:
-    return f"{number} or more" if number == AHEAD_MOST else str(number)
+def _jobs(number: int) -> str:
+    return f"{number} or more jobs" if number >= AHEAD_MOST else many(number, "job")

@@ -5,12 +5,14 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from forebay.core.instant import seconds
 from forebay.core.job import Draft, State
 from forebay.core.policy import AtMost, Rate, Until
 from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Role
 from forebay.serve.security.acts import read_acts
 from forebay.store.open import open_store
+from forebay.store.protocol import Want
 from tests.serve.site import Site
 from tests.serve.visitor import visitor
 
@@ -23,6 +25,7 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
     store.put_spec(QueueSpec(name="far", eligibility=AtMost(1, per="subject", shared="gpu") & Rate(5, shared="api")))
     store.put_spec(QueueSpec(name="far.b", eligibility=AtMost(2, shared="gpu") & Until("ours")))
     store.enqueue([Draft("k", queue=queue, subject="s") for queue in ("own", "own.b", "far") for _ in range(2)])
+    assert len(store.claim([Want(queue, 2) for queue in ("own", "own.b", "far")], "w", seconds(60))) == 1
     site = Site(store).start()
     yield site
     site.stop()
@@ -35,7 +38,7 @@ def test_gates_are_shown_page_by_page(site: Site) -> None:
     assert whole["next"] is None
     assert [gate["name"] for gate in whole["gates"]] == sorted(gate["name"] for gate in whole["gates"])
     named = {gate.pop("name"): gate for gate in whole["gates"]}
-    assert named["until/mine"] == {"slots": 0, "held": 0, "parked": 2, "given": None}
+    assert named["until/mine"] == {"slots": 0, "used": 0, "given": None}
     pages: list[str] = []
     after: str | None = ""
     while after is not None:

@@ -469,23 +469,23 @@ def test_nobody_finds_what_is_not_theirs(store: SqliteStore) -> None:
 # -- queues
 
 
-def test_gates_are_those_that_jobs_wait_at(store: SqliteStore, clock: ManualClock) -> None:
-    spec = QueueSpec(name="q", eligibility=AtMost(2, "tenant") & InOrder("subject"), share=Fair("tenant", {"a": 3}))
+def test_gates_are_those_in_use_full_ones_first(store: SqliteStore, clock: ManualClock) -> None:
+    gates = AtMost(2, "tenant") & AtMost(9) & InOrder("subject")
+    spec = QueueSpec(name="q", eligibility=gates, share=Fair("tenant", {"a": 3}))
     store.put_spec(spec)
     enqueued(store, *[Draft("k", None, "q", tenant="a", subject="x") for _ in range(4)])
     enqueued(store, *[Draft("k", None, "q", tenant="b", subject=f"y{n}") for n in range(5)])
     clock.advance(61 * SECOND)
-    store.claim([Want("q", 1, "a")], "w", MINUTE)
+    store.claim([Want("q", 9, "a")], "w", MINUTE)
+    store.claim([Want("q", 9, "b")], "w", MINUTE)
     view = queue_view(store, spec, True, store.backlog(["q"])[0])
-    gates = {gate.name: (gate.held, gate.parked) for gate in view.gates}
-    assert gates["order/q/subject/x"] == (1, 3)
-    assert gates["cap/q/tenant/b"] == (2, 3)
-    hidden = queue_view(store, spec, True, store.backlog(["q"])[0], lambda name: not name.startswith("order/"))
-    assert {gate.name for gate in hidden.gates} == {name for name in gates if name.startswith("cap/")}
+    shown = [(gate.name, gate.used) for gate in view.gates]
+    assert shown == [("cap/q/tenant/b", 2), ("cap/q", 3), ("cap/q/tenant/a", 1)]
+    hidden = queue_view(store, spec, True, store.backlog(["q"])[0], lambda name: not name.endswith("/b"))
+    assert [(gate.name, gate.used) for gate in hidden.gates] == shown[1:]
     classes = {each.name: each for each in view.classes}
     assert (classes["a"].share, classes["a"].running, classes["a"].starved) == (0.75, 1, False)
-    assert (classes["b"].ready, classes["b"].waiting, classes["b"].starved) == (2, 3, True)
-    assert view.classes[0].name == "b"
+    assert (classes["b"].ready, classes["b"].running, classes["b"].waiting) == (3, 2, 0)
     assert not view.early
 
 

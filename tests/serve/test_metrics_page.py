@@ -8,12 +8,12 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from forebay.core.gate import gates_for
+from forebay.core.gate import lane_gates, whole_gates
 from forebay.core.instant import days, seconds
 from forebay.core.job import Draft
 from forebay.core.ledger import Change, LedgerEntry, Record, Span
 from forebay.core.outcome import Ack, DeadLetter, Failure
-from forebay.core.policy import AtMost, Bounded, InOrder, LatestWins, Rate, Retained, Shed, Until
+from forebay.core.policy import AtMost, Bounded, Rate, Retained, Shed, Until
 from forebay.core.presence import Presence
 from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Actor, Role
@@ -132,21 +132,23 @@ def test_gates_are_told_of_by_queue_and_sort_and_never_by_a_value(store: Store, 
     store.put_spec(QueueSpec(name="shut", eligibility=Until("go", per="subject")))
     store.enqueue([Draft("k", None, "mail", tenant=f"tenant-{n % 3}") for n in range(6)])
     store.enqueue([Draft("k", None, "shut", subject=f"person/{n}") for n in range(4)])
+    assert len(store.claim([Want("mail", 9), Want("shut", 9)], "w", seconds(60))) == 2
     settled(site)
     text = site.client(Role.VIEWER).get("/metrics").text
     found = series(text)
     plain, each = (("gate", "cap"), ("queue", "mail")), (("gate", "cap/tenant"), ("queue", "mail"))
     until = (("gate", "until/go"), ("queue", ""))
-    for field, wanted in {"slots": (2, 3, 0), "held": (2, 2, 0), "parked": (2, 2, 4)}.items():
+    for field, wanted in {"slots": (2, 2, 0), "used": (2, 2, 0)}.items():
         assert tuple(found[f"forebay_gate_{field}", labels] for labels in (plain, each, until)) == wanted, field
     states = {state: found["forebay_gates", (*each, ("state", state))] for state in ("open", "full")}
-    assert states == {"open": 1, "full": 2}
+    assert states == {"open": 0, "full": 2}
+    assert found["forebay_queue_held_jobs", (("queue", "shut"),)] == 4
     assert found["forebay_gates_uncounted", ()] == 0
     assert "tenant-1" not in text
     assert "person" not in text
     mine = scraped(site.client(Role.VIEWER, queues=("mail",)))
-    assert ("forebay_gate_held", plain) in mine
-    assert ("forebay_gate_held", until) not in mine, "a condition holds back other queues too"
+    assert ("forebay_gate_used", plain) in mine
+    assert ("forebay_gate_used", until) not in mine, "a condition holds back other queues too"
 
 
 def test_a_look_at_gates_is_bounded_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,45 +157,46 @@ def test_a_look_at_gates_is_bounded_and_says_so(monkeypatch: pytest.MonkeyPatch)
     class Many(MemoryStore):
         def __init__(self, count: int) -> None:
             super().__init__()
-            self.names = [f"order/q/subject/{n:05}" for n in range(count)]
+            self.names = [f"cap/q/subject/{n:05}" for n in range(count)]
 
         def gates(self, after: str, limit: int, prefix: str = "") -> list[GateUse]:
-            return [GateUse(name, 1, 1, 2) for name in self.names if name > after][:limit]
+            return [GateUse(name, 1, 1) for name in self.names if name > after][:limit]
 
     whole, cut = gates.gates_of(Many(2_000)), gates.gates_of(Many(2_001))
     assert (whole.more, cut.more) == (False, True)
     for seen in (whole, cut):
-        assert seen.sums == {("q", "order/subject"): gates.GateSum(2_000, 2_000, 2_000, 2_000, 4_000)}
+        assert seen.sums == {("q", "cap/subject"): gates.GateSum(2_000, 2_000, 2_000, 2_000)}
 
 
 def test_a_thousand_queues_and_conditions_make_no_more_series_than_the_cap(store: Store) -> None:
     names = [f"cap/q{n}/tenant/t" for n in range(1_000)] + [f"until/c{n}" for n in range(1_000)]
-    sums = {gates.sort_of(name): gates.GateSum(1, 1, 1, 1, 1) for name in names}
+    sums = {gates.sort_of(name): gates.GateSum(1, 1, 1, 1) for name in names}
     metrics = Metrics(store)
     metrics.watch.gates = gates.GatesSeen(sums)
     told = {family.name: family for family in metrics.families()}
-    held = told["forebay_gate_held"].samples
-    assert len(held) == QUEUES_MOST + 1 + gates.CONDITIONS_MOST + 1
-    assert sum(value for _, value in held) == 2_000
+    used = told["forebay_gate_used"].samples
+    assert len(used) == QUEUES_MOST + 1 + gates.CONDITIONS_MOST + 1
+    assert sum(value for _, value in used) == 2_000
 
 
 def test_every_name_of_a_gate_has_its_sort() -> None:
-    spec = QueueSpec(name="q", eligibility=AtMost(3) & InOrder(per="subject") & Until("go", per="tenant") & Until("up"))
-    names = [gate.name for gate in gates_for(spec, Draft("k", None, "q", tenant="a", subject="x/y/../z"))]
-    names += [gate.name for gate in gates_for(QueueSpec(name="m", merge=LatestWins()), Draft("k", subject="a/b"))]
+    capped = AtMost(3) & AtMost(3, per="subject") & Until("go", per="tenant") & Until("up")
+    spec = QueueSpec(name="q", eligibility=capped)
+    names = [gate.name for gate in whole_gates(spec)]
+    names += lane_gates(spec, Draft("k", None, "q", tenant="a", subject="x/y/../z"))
     paced = (
         AtMost(3, per="tenant", shared="gpu") & Rate(3, seconds(1)) & Rate(3, seconds(1), per="tenant", shared="api")
     )
-    names += [gate.name for gate in gates_for(QueueSpec(name="p", eligibility=paced), Draft("k", tenant="a.b"))]
+    spec = QueueSpec(name="p", eligibility=paced)
+    names += [*(gate.name for gate in whole_gates(spec)), *lane_gates(spec, Draft("k", tenant="a.b"))]
     assert sorted(map(gates.sort_of, names)) == [
         ("", "cap/@gpu/tenant"),
         ("", "rate/@api/tenant"),
         ("", "until/go"),
         ("", "until/up"),
-        ("m", "merge"),
         ("p", "rate"),
         ("q", "cap"),
-        ("q", "order/subject"),
+        ("q", "cap/subject"),
     ]
     assert gates.sort_of("something else") == ("", "other")
 

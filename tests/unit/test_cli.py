@@ -373,19 +373,16 @@ def test_what_holds_a_queue_up_is_told(run: Run) -> None:
     store.put_spec(QueueSpec(name="line", eligibility=InOrder(dead_head="block")))
     store.put_spec(QueueSpec(name="list", eligibility=Until("room")))
     store.enqueue([Draft("a", queue="line", subject="s")] * 2 + [Draft("a", queue="list")])
-    (lease,) = store.claim([Want("line", 1)], "me", seconds(30))
+    (lease,) = store.claim([Want("line", 1), Want("list", 1)], "me", seconds(30))
     store.settle([(lease, DeadLetter(Failure("E")))])
     store.close()
     told = run("stats").out
     assert "line: 1 line is blocked by a dead head\n" in told
-    assert [(line["blocked_lines"], line["oldest_parked_seconds"] > 0) for line in run("stats", "--json").json] == [
-        (1, True),
-        (0, True),
-    ]
+    assert [(line["blocked_lines"], line["held"]) for line in run("stats", "--json").json] == [(1, 0), (0, 1)]
     assert "line: 1 line is blocked by a dead head" in run("top", "--once", "--every", "0.1").out
     assert "line: 1 line is blocked by a dead head" in run("queues", "show", "line").out
     findings = {(each["check"], each["status"]) for each in run("doctor", "--json").json}
-    assert {("lines", "warn"), ("parked", "ok")} <= findings
+    assert {("lines", "warn"), ("gates", "ok")} <= findings
 
 
 def test_gates_are_listed_set_and_released(run: Run) -> None:
@@ -393,19 +390,19 @@ def test_gates_are_listed_set_and_released(run: Run) -> None:
     assert "no gate is in use" in run("gates", "ls").err
     fill(*[Draft("a", queue="mail")] * 3, spec=QueueSpec(name="mail", eligibility=AtMost(1)))
     fill(*[Draft("a", queue="list")] * 3, spec=QueueSpec(name="list", eligibility=Until("room")))
+    with closing(open_store("sqlite:///forebay.db")) as store:
+        assert len(store.claim([Want("mail", 3), Want("list", 3)], "worker", seconds(60))) == 1
     assert [line.split() for line in run("gates", "ls").out.splitlines()] == [
-        ["gate", "slots", "held", "parked"],
-        ["cap/mail", "1", "1", "2"],
-        ["until/room", "0", "0", "3"],
+        ["gate", "slots", "used"],
+        ["cap/mail", "1", "1"],
+        ["until/room", "0", "0"],
     ]
     assert [gate["name"] for gate in run("gates", "ls", "list", "--json").json] == ["until/room"]
     assert "there are more" in run("gates", "ls", "--limit", "1").err
     assert run("gates", "set", "cap/mail", "2").out == "cap/mail has 2 slots\n"
-    assert run("gates", "ls", "mail", "--json").json == [
-        {"name": "cap/mail", "slots": 2, "held": 2, "parked": 1, "given": 2}
-    ]
+    assert run("gates", "ls", "mail", "--json").json == [{"name": "cap/mail", "slots": 2, "used": 1, "given": 2}]
     assert run("gates", "set", "cap/mail", "0", "--json").json == [{"gate": "cap/mail", "slots": 0}]
-    assert run("gates", "set", "cap/mail", "stamped").out == "cap/mail has as many slots as jobs are stamped with\n"
+    assert run("gates", "set", "cap/mail", "default").out == "cap/mail has as many slots as its queue's spec says\n"
     assert run("gates", "release", "room", "--count", "2").out == "2 jobs passed until/room\n"
     assert run("gates", "release", "room", "--count", "2", "--json").json == [
         {"condition": "room", "value": None, "released": 1}
@@ -424,7 +421,7 @@ def test_mistakes_about_gates_are_explained(run: Run) -> None:
     wrong = run("gates", "set", "mail", "2")
     assert (wrong.code, wrong.out) == (2, "")
     assert "write cap/QUEUE" in wrong.err
-    assert "write 0 to close it, or `stamped`" in run("gates", "set", "cap/mail", "many").err
+    assert "write 0 to close it, or `default`" in run("gates", "set", "cap/mail", "many").err
     assert "no queue is declared whose jobs have the gate cap/mail" in run("gates", "set", "cap/mail", "2").err
     assert "no queue waits for 'rom'; conditions: room" in run("gates", "release", "rom").err
 
@@ -450,7 +447,7 @@ def test_stats_and_top_show_the_same_numbers(run: Run) -> None:
     fill(Draft("a"), Draft("a", queue="mail"), Draft("a", queue="mail", delay=9_000_000))
     run("pause", "mail")
     out = run("stats").out.splitlines()
-    assert out[0].split() == "queue waiting ready running done dead cancelled oldest parked".split()
+    assert out[0].split() == "queue waiting ready running done dead cancelled oldest held".split()
     assert out[3].split() == ["(all)", "1", "2", "0", "0", "0", "0"]
     assert out[4] == "mail is paused until `forebay resume`"
     assert [line["queue"] for line in run("stats", "mail", "--json").json] == ["mail"]

@@ -306,7 +306,7 @@ def test_the_doctor_finds_what_is_wrong() -> None:
         "clock": "fail",
         "ready": "warn",
         "kinds": "warn",
-        "parked": "ok",
+        "gates": "ok",
         "dead": "warn",
         "leases": "warn",
         "paused": "warn",

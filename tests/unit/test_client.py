@@ -510,9 +510,9 @@ def test_a_pause_and_a_closed_gate_are_explained(fb: Forebay) -> None:
     fb.queue(QueueSpec(name="default", eligibility=InOrder()))
     first, second, third = (fb.enqueue("k", subject="s").id for _ in range(3))
     told = explained(fb, third)
-    assert "it is due and held at the gate order/default/subject/s: in order, one at a time" in told
+    assert "it is due and waits in the line order/default/subject/s: in order, one at a time" in told
     assert f"job {first} is first in line, ready" in told
-    assert "2 jobs are parked there, 1 of them go before it" in told
+    assert "1 job of the line between its head and this one" in told
     assert f"job {first} is first in line, ready" in explained(fb, second)
     fb.store.pause("default")
     assert "the queue is paused until" in explained(fb, first)
@@ -525,12 +525,12 @@ def test_the_gate_that_holds_a_job_is_named_with_when_it_opens(fb: Forebay, cloc
     fb.queue(QueueSpec(name="line", eligibility=InOrder(dead_head="block")))
     names = ("cap", "rate", "until", "line")
     jobs = {name: [fb.enqueue("k", queue=name, subject="s").id for _ in range(2)][-1] for name in names}
-    assert "held at the gate cap/cap: 1 of its 1 slots are taken" in explained(fb, jobs["cap"])
-    assert "rate/rate: it lets the next one in as soon as one is claimed" in explained(fb, jobs["rate"])
-    fb.store.claim([Want("rate", 1)], "ada", seconds(30))
+    assert "it may be claimed at any time; ready in the queue: 2 jobs, 1 job of its lane before it" in explained(fb, jobs["cap"])
+    fb.store.claim([Want("rate", 1), Want("cap", 1)], "ada", seconds(30))
+    assert "the gate cap/cap holds it: running jobs use 1 of its 1 slot" in explained(fb, jobs["cap"])
     clock.advance(20 * SECOND)
-    assert "rate/rate: it lets the next one in in 40.0 s, at " in explained(fb, jobs["rate"])
-    assert "until/stock: it is closed until it is set or released" in explained(fb, jobs["until"])
+    assert "rate/rate holds it: the rate admits the next job in 40.0 s, at " in explained(fb, jobs["rate"])
+    assert "until/stock holds it: it is closed until it is set or released" in explained(fb, jobs["until"])
     (lease,) = fb.store.claim([Want("line", 1)], "ada", seconds(30))
     fb.store.settle([(lease, DeadLetter(Failure("OSError", "no route")))])
     assert "is first in line and dead: it blocks the line until it is redriven or purged" in explained(fb, jobs["line"])
