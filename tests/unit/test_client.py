@@ -489,9 +489,7 @@ def test_every_state_is_explained(fb: Forebay, clock: ManualClock) -> None:
     assert "it is due in 60.0 s" in explained(fb, job_id)
     clock.advance(61 * SECOND)
     fb.store.promote(10)
-    assert "may be claimed at any time; 0 other jobs of the queue are ready too, 0 of its class" in explained(
-        fb, job_id
-    )
+    assert "may be claimed at any time; ready in the queue: 1 job, 0 jobs of its lane" in explained(fb, job_id)
     (lease,) = fb.store.claim([Want("default", 1)], "ada", seconds(30))
     assert "ada holds it, delivery 1; the lease ends in 30.0 s" in explained(fb, job_id)
     fb.store.settle([(lease, Retry(90 * SECOND, Failure("OSError", "no route")))])
@@ -525,7 +523,9 @@ def test_the_gate_that_holds_a_job_is_named_with_when_it_opens(fb: Forebay, cloc
     fb.queue(QueueSpec(name="line", eligibility=InOrder(dead_head="block")))
     names = ("cap", "rate", "until", "line")
     jobs = {name: [fb.enqueue("k", queue=name, subject="s").id for _ in range(2)][-1] for name in names}
-    assert "it may be claimed at any time; ready in the queue: 2 jobs, 1 job of its lane before it" in explained(fb, jobs["cap"])
+    assert "it may be claimed at any time; ready in the queue: 2 jobs, 1 job of its lane before it" in explained(
+        fb, jobs["cap"]
+    )
     fb.store.claim([Want("rate", 1), Want("cap", 1)], "ada", seconds(30))
     assert "the gate cap/cap holds it: running jobs use 1 of its 1 slot" in explained(fb, jobs["cap"])
     clock.advance(20 * SECOND)
