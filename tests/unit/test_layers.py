@@ -23,6 +23,7 @@ CONTRACT = [
 ]
 SHARED = [
     *CONTRACT,
+    "forebay.engine",
     *(
         "forebay.store.states",
         "forebay.store.places",
@@ -51,6 +52,7 @@ ROOMS = {
     "forebay.bench": CONTRACT,
     "forebay.cli": ["forebay", "forebay.*"],
     "forebay.core": [],
+    "forebay.engine": ["forebay.core"],
     "forebay.client": [
         *FACADE,
         "forebay.store.streams",

@@ -12,10 +12,9 @@ A start moves it on by cost · step; a job may start while that leaves it at mos
 A *line* is not a gate: it exposes one job at a time, the smallest id that has not finished.
 """
 
-import json
 from typing import NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, json
 
 from forebay.core.errors import Invalid
 from forebay.core.instant import Instant, Span
@@ -95,7 +94,7 @@ def lane_gates(spec: QueueSpec, draft: Draft) -> tuple[str, ...]:
 
 def lane_key(cls: str, gates: tuple[str, ...]) -> str:
     """A lane in one word, unique within its queue: the class alone where there are no gates."""
-    return json.dumps([cls, *gates], ensure_ascii=False) if gates else cls
+    return json.encode([cls, *gates]).decode() if gates else cls
 
 
 def gate_of(spec: QueueSpec, name: str) -> Gate | None:

@@ -1,0 +1,492 @@
+"""Which ready jobs a claim hands out: lanes, the gates they have to pass, and classes that take turns.
+
+This is the reference. The in-process store keeps one `Lanes` for good, SQLite fills one for each unit of work, and the
+servers of Postgres and Redis carry the same functions under the same names.
+
+A *lane* has the ready jobs of a queue with the same class and the same gates, in the order of (rank, id). An *open*
+lane stands in its class; a lane whose head met a closed gate is *parked* at that gate, as a whole. The *front* of a
+queue orders what may start next: classes by their turns where the queue shares, by their heads elsewhere, and beside
+them every gate that has room again, in the place of the first lane parked there. So room makes no lane move before a
+claim gets to it, and a claim costs O(started + parked), however much is held.
+
+A job that costs more than its gate has room for waits at the head of its lane, and no lane of its queue passes it at
+that gate. Gates of the whole queue park nothing: they end the claim.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from heapq import heappop, heappush
+from itertools import islice
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
+
+from forebay.core.gate import Gate, is_open, opens_at, tat_after
+from forebay.core.instant import Instant
+from forebay.core.limits import INSTANT_MOST, LANES_MET
+from forebay.core.share import lifted, turn_after
+from forebay.engine.order import Key, More, Order
+
+IDLE_CLASSES: Final = 256
+"""Classes without ready jobs whose turns a queue remembers; one that is forgotten gains a single start."""
+
+
+class ReadyJob(Protocol):
+    """What the rules need to know of a job besides its rank and id."""
+
+    @property
+    def cost(self) -> int: ...
+
+    @property
+    def expires_at(self) -> Instant | None: ...
+
+
+J = TypeVar("J", bound=ReadyJob)
+J_co = TypeVar("J_co", bound=ReadyJob, covariant=True)
+
+
+class ReadyJobs(Protocol[J_co]):
+    """The jobs of a lane, smallest (rank, id) first; a store may load them as they are needed."""
+
+    def head(self) -> tuple[int, int, J_co] | None: ...
+
+    def pop(self) -> object: ...
+
+
+class GateState:
+    """A gate as it stands: what running jobs use of it, its theoretical arrival time, the operator's number.
+
+    numbers  by queue, the gate as the queue's spec has it now; `queue` is the one that used it last
+    parked   by queue, the lanes that are parked here
+    refs     lanes with ready jobs that have this gate, and queues that have it as a whole
+    timer    the instant for which a timer is set
+    """
+
+    __slots__ = ("given", "name", "numbers", "parked", "queue", "refs", "tat", "timer", "used")
+
+    def __init__(self, name: str, used: int = 0, tat: Instant = 0, given: int | None = None) -> None:
+        self.name = name
+        self.used = used
+        self.tat = tat
+        self.given = given
+        self.numbers: dict[str, Gate] = {}
+        self.parked: dict[str, Order[Lane[Any]]] = {}
+        self.queue: str | None = None
+        self.refs = 0
+        self.timer: Instant = 0
+
+    def is_open(self, gate: Gate, cost: int, now: Instant) -> bool:
+        return is_open(gate, self.used, self.tat, cost, now, self.given)
+
+    def take(self, queue: str, gate: Gate, cost: int, now: Instant) -> None:
+        """A job of this cost starts."""
+        self.queue = queue
+        if gate.step:
+            self.tat = tat_after(gate, self.tat, cost, now)
+        else:
+            self.used += cost
+
+
+Numbered: TypeAlias = tuple[Gate, GateState]
+
+
+class Lane(Generic[J]):
+    """The ready jobs of one class and one set of gates. `at`: where it is parked. `gates`: those the spec still has."""
+
+    __slots__ = ("at", "cls", "gates", "names", "ready")
+
+    def __init__(
+        self, cls: "Class[J]", names: tuple[str, ...], ready: ReadyJobs[J], gates: tuple[Numbered, ...]
+    ) -> None:
+        self.cls = cls
+        self.names = names
+        self.ready = ready
+        self.gates = gates
+        self.at: GateState | None = None
+
+    def head(self) -> Key | None:
+        """(rank, id) of the first job: where the lane stands in its class."""
+        head = self.ready.head()
+        return None if head is None else head[:2]
+
+    def place(self) -> Key:
+        """Where the lane stands in its queue. It has a job."""
+        rank, job_id, _ = self.ready.head() or (0, 0, None)
+        return self.cls.turn, rank, job_id
+
+    @property
+    def cost(self) -> int:
+        """What its first job costs."""
+        head = self.ready.head()
+        return 1 if head is None else head[2].cost
+
+    def is_expired(self, now: Instant) -> bool:
+        """Whether its first job outlived its time."""
+        head = self.ready.head()
+        expires_at = None if head is None else head[2].expires_at
+        return expires_at is not None and expires_at <= now
+
+
+class Class(Generic[J]):
+    """The lanes of one class, `lanes` in all. `turn` stays 0 where the queue does not share."""
+
+    __slots__ = ("lanes", "name", "open", "parked", "turn")
+
+    def __init__(self, name: str, turn: int = 0, more: More | None = None) -> None:
+        self.name = name
+        self.turn = turn
+        self.open: Order[Lane[J]] = Order(Lane.head, more)
+        self.parked: dict[Lane[J], None] = {}
+        self.lanes = 0
+
+
+class Front(Generic[J]):
+    """What may start next in one queue. `weight` of a class; None: classes do not take turns.
+
+    turn  that of the class that started last in its turn
+    idle  classes without ready jobs, until their turns say nothing any more
+    """
+
+    __slots__ = ("_lanes", "classes", "idle", "lanes", "order", "queue", "turn", "weight", "whole")
+
+    def __init__(self, queue: str, lanes: "Lanes[J]", more: More | None = None) -> None:
+        self.queue = queue
+        self._lanes = lanes
+        self.whole: tuple[Numbered, ...] = ()
+        self.weight: Callable[[str], int] | None = None
+        self.clear(more)
+
+    def clear(self, more: More | None = None) -> None:
+        self.turn = 0
+        self.classes: dict[str, Class[J]] = {}
+        self.idle: dict[str, None] = {}
+        self.lanes: dict[tuple[str, tuple[str, ...]], Lane[J]] = {}
+        self.order: Order[Class[J] | GateState] = Order(self._key, more)
+
+    def first(self) -> Lane[J] | None:
+        """The open lane whose head is next; lanes parked at gates that have room again are opened on the way."""
+        while (item := self.order.first()) is not None:
+            if isinstance(item, Class):
+                return item.open.first()
+            lane = item.parked[self.queue].first()
+            assert lane is not None
+            self._lanes.open(self, lane)
+        return None
+
+    def _key(self, item: "Class[J] | GateState") -> Key | None:
+        if isinstance(item, Class):
+            lane = item.open.first()
+        else:
+            lane = item.parked[self.queue].first()
+            if lane is not None and not item.is_open(item.numbers[self.queue], lane.cost, self._lanes.now):
+                lane = None
+        if lane is None:
+            return None
+        return lane.head() if self.weight is None else (lane.cls.turn,)
+
+
+class Taken(Generic[J]):
+    """What a claim of one queue did.
+
+    jobs     handed out, in order, with their slots taken
+    expired  met past their expiry, and out of their lanes now
+    gates    whose states the starts changed, by name
+    classes  whose turns the starts moved on, by name
+    parked   lanes that met a closed gate
+    """
+
+    __slots__ = ("classes", "expired", "gates", "jobs", "parked")
+
+    def __init__(self) -> None:
+        self.jobs: list[J] = []
+        self.expired: list[J] = []
+        self.gates: dict[str, GateState] = {}
+        self.classes: dict[str, Class[J]] = {}
+        self.parked: list[Lane[J]] = []
+
+
+class Lanes(Generic[J]):
+    """All gates and lanes of a store, or what a unit of work has loaded of them. `now`: that of the current verb.
+
+    A store overrides `new_state` to load what it knows of a gate: states that nothing refers to are forgotten.
+    """
+
+    def __init__(self) -> None:
+        self.now: Instant = 0
+        self.gates: dict[str, GateState] = {}
+        self.fronts: dict[str, Front[J]] = {}
+        self._timers: list[tuple[Instant, str]] = []
+
+    def new_state(self, name: str) -> GateState:
+        return GateState(name)
+
+    def state(self, name: str) -> GateState:
+        state = self.gates.get(name)
+        if state is None:
+            state = self.gates[name] = self.new_state(name)
+        return state
+
+    def take(self, front: Front[J], limit: int, now: Instant, cls: str | None = None) -> Taken[J]:
+        """Hand out up to `limit` jobs of a queue, or of one class of it, that every gate admits."""
+        self.now = now
+        taken: Taken[J] = Taken()
+        only = None if cls is None else front.classes.get(cls)
+        if only is not None:
+            self._open_again(front, only)
+        elif cls is not None:
+            return taken
+        while len(taken.jobs) < limit and len(taken.expired) + len(taken.parked) < LANES_MET:
+            lane = front.first() if only is None else only.open.first()
+            head = None if lane is None else lane.ready.head()
+            if lane is None or head is None:
+                break
+            job = head[2]
+            if lane.is_expired(now):
+                lane.ready.pop()
+                taken.expired.append(job)
+                self.shrank(front, lane)
+            elif front.whole and closed_of(front.whole, job.cost, now) is not None:
+                break
+            elif lane.gates and (closed := self.closed_gate(front, lane)) is not None:
+                self.park(front, lane, closed)
+                taken.parked.append(lane)
+            else:
+                self._start(front, lane, job, taken, in_turn=only is None)
+        return taken
+
+    def give_back(self, front: Front[J], names: Iterable[str], cost: int) -> list[GateState]:
+        """A job with these gates does not run any more; the caps that have more room now."""
+        freed = [state for gate, state in front.whole if not gate.step]
+        for name in names:
+            state = self.gates.get(name)
+            if state is not None and (gate := state.numbers.get(front.queue)) is not None and not gate.step:
+                freed.append(state)
+        for state in freed:
+            state.used -= cost
+            self.wake(state)
+        return freed
+
+    def count(self, front: Front[J], gates: Iterable[Gate], cost: int) -> None:
+        """A job runs which has these gates besides those of the whole queue: a store counts again what is used."""
+        for gate, state in (*front.whole, *self._numbered(front, gates)):
+            if not gate.step:
+                state.take(front.queue, gate, cost, self.now)
+
+    def wake(self, state: GateState) -> None:
+        """The gate may have room: it gets in front of the queues whose lanes are parked there."""
+        for queue in state.parked:
+            self.fronts[queue].order.put(state)
+        self._forget(state)
+
+    def tick(self, now: Instant) -> list[GateState]:
+        """The rates that have opened by now."""
+        self.now = now
+        opened = []
+        while (at := self.next_opening()) is not None and at <= now:
+            state = self.gates[heappop(self._timers)[1]]
+            state.timer = 0
+            self.wake(state)
+            self._set_timer(state)
+            opened.append(state)
+        return opened
+
+    def next_opening(self) -> Instant | None:
+        """When a rate opens next that lanes with ready jobs have to pass."""
+        while self._timers:
+            at, name = self._timers[0]
+            state = self.gates.get(name)
+            if state is not None and state.timer == at and state.refs:
+                return at
+            heappop(self._timers)
+        return None
+
+    def workable_at(self, front: Front[J], now: Instant) -> Instant:
+        """When a claim may find something in the queue if nothing happens: now, later at a rate, or never."""
+        self.now = now
+        for _ in range(LANES_MET):
+            lane = front.first()
+            if lane is None:
+                return INSTANT_MOST
+            if lane.is_expired(now):
+                break
+            closed = closed_of(front.whole, lane.cost, now)
+            if closed is not None:
+                return opening(*closed, lane.cost)
+            state = self.closed_gate(front, lane)
+            if state is None:
+                break
+            self.park(front, lane, state)
+        return now
+
+    def add(
+        self, front: Front[J], cls: str, names: tuple[str, ...], gates: Iterable[Gate], ready: ReadyJobs[J]
+    ) -> Lane[J]:
+        """A lane with ready jobs; `gates` are those of its names that the spec has. It parks where one is closed."""
+        of = front.classes.get(cls)
+        if of is None:
+            of = front.classes[cls] = Class(cls, front.turn)
+        front.idle.pop(cls, None)
+        of.lanes += 1
+        lane = front.lanes[cls, names] = Lane(of, names, ready, self._numbered(front, gates))
+        for _, state in lane.gates:
+            state.refs += 1
+        closed = self.closed_gate(front, lane)
+        if closed is None:
+            self.open(front, lane)
+        else:
+            self.park(front, lane, closed)
+        return lane
+
+    def grew(self, front: Front[J], lane: Lane[J]) -> None:
+        """A job came to the lane and is its head now."""
+        if lane.at is None:
+            lane.cls.open.put(lane)
+            front.order.put(lane.cls)
+        else:
+            self.park(front, lane, lane.at)
+            self.wake(lane.at)
+
+    def shrank(self, front: Front[J], lane: Lane[J]) -> None:
+        """A job left the lane."""
+        if lane.ready.head() is None:
+            self.drop(front, lane)
+        elif lane.at is not None:
+            self.park(front, lane, lane.at)
+            self.wake(lane.at)
+
+    def drop(self, front: Front[J], lane: Lane[J]) -> None:
+        """A lane without jobs is forgotten, and so is its class, once its turn says nothing any more."""
+        of = lane.cls
+        del front.lanes[of.name, lane.names]
+        of.lanes -= 1
+        of.open.drop(lane)
+        of.parked.pop(lane, None)
+        if lane.at is not None:
+            lane.at.parked[front.queue].drop(lane)
+        for _, state in lane.gates:
+            state.refs -= 1
+            self.wake(state)
+        if not of.lanes:
+            front.order.drop(of)
+            front.idle[of.name] = None
+            for name in list(islice(front.idle, 2)):
+                if front.classes[name].turn <= front.turn or len(front.idle) > IDLE_CLASSES:
+                    del front.idle[name], front.classes[name]
+
+    def configure(
+        self,
+        front: Front[J],
+        whole: Iterable[Gate],
+        weight: Callable[[str], int] | None,
+        gate_of: Callable[[str], Gate | None],
+    ) -> None:
+        """The queue has another spec: turns begin again, and lanes park as claims find them now.
+
+        The store takes the queue's running jobs out of `used` before (`give_back`) and counts them again after.
+        """
+        lanes = list(front.lanes.values())
+        for _, state in (*front.whole, *(each for lane in lanes for each in lane.gates)):
+            state.refs -= 1
+        for state in list(self.gates.values()):
+            state.numbers.pop(front.queue, None)
+            state.parked.pop(front.queue, None)
+            self._forget(state)
+        front.clear()
+        front.weight = weight
+        front.whole = self._numbered(front, whole)
+        for _, state in front.whole:
+            state.refs += 1
+        for lane in lanes:
+            gates = [gate for name in lane.names if (gate := gate_of(name)) is not None]
+            self.add(front, lane.cls.name, lane.names, gates, lane.ready)
+
+    def closed_gate(self, front: Front[J], lane: Lane[J]) -> GateState | None:
+        """The first gate of the lane without room for its head, or at which an earlier head waits for room."""
+        for gate, state in lane.gates:
+            if not state.is_open(gate, lane.cost, self.now):
+                return state
+            parked = state.parked.get(front.queue)
+            first = None if parked is None else parked.first()
+            earlier = first is not None and first is not lane and first.place() < lane.place()
+            if first is not None and earlier and not state.is_open(gate, first.cost, self.now):
+                return state
+        return None
+
+    def park(self, front: Front[J], lane: Lane[J], state: GateState) -> None:
+        """The lane waits at the gate, in the place of its head; it may be there already, with another head."""
+        lane.at = state
+        lane.cls.open.drop(lane)
+        lane.cls.parked[lane] = None
+        parked = state.parked.get(front.queue)
+        if parked is None:
+            parked = state.parked[front.queue] = Order(Lane.place)
+        parked.put(lane)
+        self._set_timer(state)
+
+    def open(self, front: Front[J], lane: Lane[J]) -> None:
+        """The lane is in front again. A class that had no open lane saved no turns up."""
+        of = lane.cls
+        if lane.at is not None:
+            lane.at.parked[front.queue].drop(lane)
+            lane.at = None
+            del of.parked[lane]
+        if of not in front.order:
+            of.turn = lifted(of.turn, front.turn)
+        of.open.put(lane)
+        front.order.put(of)
+
+    def _open_again(self, front: Front[J], only: Class[J]) -> None:
+        """A claim of one class does not wait until other classes were at the gates that have room."""
+        for lane in list(islice(only.parked, LANES_MET)):
+            if self.closed_gate(front, lane) is None:
+                self.open(front, lane)
+            else:
+                only.parked[lane] = only.parked.pop(lane)
+
+    def _start(self, front: Front[J], lane: Lane[J], job: J, taken: Taken[J], *, in_turn: bool) -> None:
+        of = lane.cls
+        if front.weight is not None:
+            if in_turn:
+                front.turn = of.turn
+            of.turn = turn_after(of.turn, front.weight(of.name))
+            taken.classes[of.name] = of
+        lane.ready.pop()
+        taken.jobs.append(job)
+        for gate, state in (*front.whole, *lane.gates):
+            state.take(front.queue, gate, job.cost, self.now)
+            taken.gates[state.name] = state
+        self.shrank(front, lane)
+        for gate, state in lane.gates:
+            if gate.step:
+                self._set_timer(state)
+
+    def _numbered(self, front: Front[J], gates: Iterable[Gate]) -> tuple[Numbered, ...]:
+        found = tuple((gate, self.state(gate.name)) for gate in gates)
+        for gate, state in found:
+            state.numbers[front.queue] = gate
+        return found
+
+    def _set_timer(self, state: GateState) -> None:
+        at = INSTANT_MOST
+        for queue, gate in state.numbers.items():
+            if gate.step:
+                parked = state.parked.get(queue)
+                first = None if parked is None else parked.first()
+                at = min(at, opening(gate, state, 1 if first is None else first.cost))
+        if self.now < at < INSTANT_MOST and at != state.timer:
+            state.timer = at
+            heappush(self._timers, (at, state.name))
+
+    def _forget(self, state: GateState) -> None:
+        if not state.refs and not state.used:
+            self.gates.pop(state.name, None)
+
+
+def closed_of(gates: Sequence[Numbered], cost: int, now: Instant) -> Numbered | None:
+    """The first of these gates that has no room for the cost."""
+    for gate, state in gates:
+        if not state.is_open(gate, cost, now):
+            return gate, state
+    return None
+
+
+def opening(gate: Gate, state: GateState, cost: int) -> Instant:
+    """When a gate that is closed opens by itself: a rate in time, another gate never."""
+    return opens_at(gate, state.tat, cost, state.given) if gate.step else INSTANT_MOST

@@ -1,0 +1,80 @@
+"""A heap whose keys may grow unseen, and which may be loaded piece by piece."""
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush, heapreplace
+from itertools import count
+from typing import Final, Generic, TypeAlias, TypeVar
+
+_SMALL: Final = 64
+
+T = TypeVar("T")
+
+Key: TypeAlias = tuple[int, ...]
+More: TypeAlias = Callable[[], Key | None]
+"""Loads further things into an order; the key below which all are loaded, or None once everything is."""
+
+
+class Order(Generic[T]):
+    """Things by key, smallest first. Keys may grow unseen: a key is read again when its thing surfaces.
+
+    A thing whose key became smaller must be `put` again; one whose key is None is dropped.
+    """
+
+    __slots__ = ("_heap", "_horizon", "_key", "_live", "_more", "_number")
+
+    def __init__(self, key: Callable[[T], Key | None], more: More | None = None) -> None:
+        self._key = key
+        self._more = more
+        self._horizon: Key | None = None if more is None else ()
+        self._heap: list[tuple[Key, int, T]] = []
+        self._live: dict[T, tuple[Key, int, T]] = {}
+        self._number = count()
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def __contains__(self, thing: T) -> bool:
+        return thing in self._live
+
+    def put(self, thing: T) -> None:
+        key = self._key(thing)
+        known = self._live.get(thing)
+        if key is None or (known is not None and known[0] == key):
+            return
+        entry = self._live[thing] = (key, next(self._number), thing)
+        if len(self._heap) > 2 * len(self._live) + _SMALL:
+            self._heap = list(self._live.values())
+            heapify(self._heap)
+        else:
+            heappush(self._heap, entry)
+
+    def drop(self, thing: T) -> None:
+        self._live.pop(thing, None)
+
+    def first(self) -> T | None:
+        thing = self._surfaced()
+        while self._horizon is not None and self._more is not None:
+            if thing is not None and self._live[thing][0] < self._horizon:
+                break
+            self._horizon = self._more()
+            thing = self._surfaced()
+        return thing
+
+    def _surfaced(self) -> T | None:
+        heap, live = self._heap, self._live
+        while heap:
+            entry = heap[0]
+            thing = entry[2]
+            if live.get(thing) is not entry:
+                heappop(heap)
+                continue
+            key = self._key(thing)
+            if key == entry[0]:
+                return thing
+            if key is None:
+                heappop(heap)
+                del live[thing]
+            else:
+                entry = live[thing] = (key, next(self._number), thing)
+                heapreplace(heap, entry)
+        return None
