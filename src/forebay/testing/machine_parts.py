@@ -89,8 +89,6 @@ GATES = [
     "cap/cap",
     "cap/cap/subject/s",
     "cap/block",
-    "order/order/subject/s",
-    "merge/merge/t",
     "cap/@gpu",
     "rate/@api",
     "rate/pace",

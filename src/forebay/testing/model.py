@@ -3,13 +3,12 @@
 Most verbs here return what a store must answer, or raise what it must raise. Where the contract leaves a choice, the
 model takes over the store's, once it has checked that the choice is a legal one:
 
-    ready       `observe`: a job may become ready whenever it is due, its gates have room and, at an ordered gate, it is
-                the smallest unfinished id. After a full `promote` none that could be ready may still wait. Who gets
-                the last slot of a cap is free; so is the number of slots while its jobs bear stamps of two specs.
+    ready       exact where a job is due when it is accepted, goes back, or becomes the head of its line; what falls due
+                later becomes ready by the next full `promote`, or by a claim
     expired     a job may die of it from `expires_at` on, must be dead a second later, and is never claimed in between
     kept        a finished job may be forgotten from the end of its time on, not before; `model_graves` for the dead;
                 a key counts for at most a second after its window
-    claim       within a class exact: smallest (rank, id) first, nothing that was claimable left out. Shares are free.
+    claim       `model_claims`: exact, but for classes with equal turns
     leases      the end is the store's, within [asked, asked · 1.01 + 1 ms]; `overdue` is free among equal ends
     purge, trim which ones, if `limit` cuts; how many is exact.  `append` without a key: which partition
 
@@ -42,44 +41,51 @@ class Model(DoorModel):
 
     def __init__(self, durable: bool = False) -> None:
         super().__init__(durable)
-        self.paused: dict[str, Instant] = {}
         self.schedules: dict[str, Schedule] = {}
         self.ticks: dict[str, Instant] = {}
         self._settled: dict[int, tuple[int, type[Verdict]]] = {}
-        self._admitted: set[int] = set()
+        self._later: set[int] = set()
+        self._just: set[int] = set()
 
     def observe(self, now: Instant, pictures: Mapping[int, Job | None]) -> list[int]:
         """All accepted jobs as the store shows them; returns those that became ready since the last look."""
+        self.lay_down(now, pictures)
         ready = []
         for job_id, shown in pictures.items():
             item = self.items.get(job_id)
-            if item is None:
-                continue
-            was = item.job.state
-            if shown and shown.state is State.READY and was is State.WAITING and item.job.due_at <= now:
-                self._start(item, now)
+            if item and shown and (shown.state, item.job.state) == (State.READY, State.WAITING):
+                require(item.job.due_at <= now, f"job {job_id} is ready before it is due", item.job.due_at, now)
+                require(self.exposed(item), f"job {job_id} is ready behind", self.line(item)[0].job.id)
                 self._change(item, state=State.READY)
                 ready.append(job_id)
-            elif (shown is None or shown.state is State.DEAD) and was in OPEN[:2] and item.expired(now):
-                self._die(item, OUT_OF_TIME, now)
-        gone = [item for job_id, shown in pictures.items() if shown is None and (item := self.items.get(job_id))]
-        for item in gone:
-            if self._forgotten(now, item, pictures):
-                del self.items[item.job.id]
         for job_id, shown in pictures.items():
             item = self.items.get(job_id)
             require(shown == (item and item.job), f"job {job_id} is", item and item.job, shown)
-        for job_id in {*ready, *self._admitted} & self.items.keys():
-            self._check_admission(self.items[job_id], now)
-        self._admitted.clear()
+        self._check_waiting(now)
+        self.lift_classes()
+        self.uncovered.clear()
         return ready
+
+    def lay_down(self, now: Instant, pictures: Mapping[int, Job | None]) -> None:
+        """Those that ended by themselves have: they expired, or their time to be kept was over."""
+        for job_id, shown in pictures.items():
+            item = self.items.get(job_id)
+            if item is None or not (shown is None or shown.state is State.DEAD):
+                continue
+            if item.job.state in OPEN[:2] and item.expired(now):
+                self.uncovered |= {item.entry.line} if item.entry.line else set()
+                self._die(item, OUT_OF_TIME, now)
+            if shown is None and self._forgotten(now, self.items[job_id], pictures):
+                self.uncovered |= {item.entry.line} if item.entry.line else set()
+                del self.items[job_id]
 
     def promoted(self, now: Instant, limit: int, ready: Sequence[int], answer: Promotion) -> None:
         """Called after `observe`, with what it returned."""
         require(answer.ready == len(ready) <= limit, "promote says how many became ready", len(ready), answer)
         waiting = self.jobs(State.WAITING)
         if len(waiting) + len(ready) < limit:
-            late = [i.job.id for i in waiting if not i.expired(now) and self._surely_let_in(i, now)]
+            due = [i for i in waiting if i.job.due_at <= now and not i.expired(now) and i.job.id not in self._just]
+            late = [item.job.id for item in due if self.exposed(item)]
             require(not late, "promote left behind what could be ready", late)
             self.next_due(now, answer.next_due)
             if len(self.items) < limit:
@@ -88,57 +94,40 @@ class Model(DoorModel):
                 require(not self.crowded(), "promote left more dead than these queues keep", self.crowded())
 
     def claimed(self, now: Instant, wants: Sequence[Want], owner: str, span: Span, leases: Sequence[Lease]) -> None:
-        """What was handed out was there to be had. The wants name different queues or different classes."""
-        self.claiming = True
-        for lease in leases:
-            item = self.items.get(lease.job.id)
-            assert item is not None, f"claimed {lease.job.id}, which is not there"
-            job = item.job
-            require(any(_wanted(item, want) for want in wants), f"nobody asked for job {job.id}", wants, job)
-            require(self.paused.get(job.queue, 0) <= now, f"{job.queue} is paused and gave job {job.id}")
-            require(job.state in OPEN[:2], f"claimed job {job.id}, which is {job.state}")
-            require(job.due_at <= now, f"claimed job {job.id} before it was due", job.due_at, now)
-            require(not item.expired(now), f"claimed job {job.id} after it had expired", job.expires_at, now)
-            if job.state is State.WAITING:
-                self._admitted.add(job.id)
-                self._start(item, now)
-            self._check_until(now, span, lease.until)
-            self._change(
-                replace(item, fresh=False),
-                state=State.RUNNING,
-                attempt=job.attempt + 1,
-                delivery=job.delivery + 1,
-                owner=owner,
-                claimed_at=now,
-                lease_until=lease.until,
-            )
-            self._check_lease(lease)
-
-    def claimed_in_order(self, now: Instant, wants: Sequence[Want], leases: Sequence[Lease]) -> None:
-        """Called after `observe`: nothing that could be had was passed over.
-
-        Where a claim of several queues started a job at its rate, room may have come for another queue, whose part of
-        the claim was over.
-        """
-        paused = [queue for queue, until in self.paused.items() if until > now]
-        self.claiming = False
+        """What was handed out, in the order of the wants, is what had to be. Called after `lay_down`."""
+        rest = list(leases)
         for want in wants:
-            got = [item for lease in leases if _wanted(item := self.items[lease.job.id], want)]
-            items = [] if want.queue in paused else self.jobs(*OPEN[:2], queue=want.queue)
-            others = [item for lease in leases if (item := self.items[lease.job.id]).job.queue != want.queue]
-            made_way = {gate.name for item in others if item.paced for gate in item.entry.gates if not gate.step}
-            left = [i for i in items if _wanted(i, want) and self._claimable(i, now) and not i.at(made_way)]
-            require(len(got) <= want.count, "more than was asked for", want, len(got))
-            require(len(got) == want.count or not left, "jobs were there, fewer came", want, [i.job.id for i in left])
-            for cls in {item.entry.cls for item in got}:
-                places = [item.place for item in got if item.entry.cls == cls]
-                require(places == sorted(places), "claims follow (rank, id)", sorted(places), places)
-                last = {
-                    False: places[-1],
-                    True: max((i.place for i in got if i.entry.cls == cls and i.paced), default=()),
-                }
-                passed = [i.job.id for i in left if i.entry.cls == cls and i.place < last[i.paced]]
-                require(not passed, f"jobs were passed over by {places[-1]}", passed)
+            self.begin_claim(now, want.queue)
+            count = 0
+            while rest and count < want.count and _wanted(self.items.get(rest[0].job.id), want):
+                self._hand_out(now, want, owner, span, rest.pop(0))
+                count += 1
+            if count < want.count and self.paused.get(want.queue, 0) <= now:
+                self.end_claim(now, want)
+        require(not rest, "more was handed out than wanted, or in another order", wants, [one.job.id for one in rest])
+
+    def _hand_out(self, now: Instant, want: Want, owner: str, span: Span, lease: Lease) -> None:
+        item = self.items[lease.job.id]
+        job = item.job
+        require(self.paused.get(job.queue, 0) <= now, f"{job.queue} is paused and gave job {job.id}")
+        require(job.state in OPEN[:2], f"claimed job {job.id}, which is {job.state}")
+        require(job.due_at <= now, f"claimed job {job.id} before it was due", job.due_at, now)
+        require(not item.expired(now), f"claimed job {job.id} after it had expired", job.expires_at, now)
+        require(self.exposed(item), f"claimed job {job.id} before", self.line(item)[0].job.id)
+        self.next_in(now, want, item)
+        self._check_until(now, span, lease.until)
+        self.pay(item, now)
+        self._change(
+            replace(item, fresh=False),
+            state=State.RUNNING,
+            attempt=job.attempt + 1,
+            delivery=job.delivery + 1,
+            owner=owner,
+            claimed_at=now,
+            lease_until=lease.until,
+        )
+        self.started(now, want, item)
+        self._check_lease(lease)
 
     def extended(self, now: Instant, leases: Sequence[Lease], span: Span, survivors: Sequence[Lease]) -> None:
         held = list(dict.fromkeys(lease.job.id for lease in leases if self._held(lease.fence)))
@@ -169,6 +158,9 @@ class Model(DoorModel):
             lives = {"attempt": 0, "cancel_requested": False, "finished_at": None, "expires_at": None}
             home = {"queue": item.job.home or item.job.queue, "home": None}
             self._wait(replace(item, rank=rank_of(item.entry, now, now), kept_until=0), now, **lives, **home)
+        for item in self.jobs(State.READY):
+            if not self.exposed(item):
+                self._change(item, state=State.WAITING)
         return list(dead)
 
     def purged(self, now: Instant, state: State, before: Instant, limit: int, answer: int, gone: set[int]) -> None:
@@ -191,15 +183,15 @@ class Model(DoorModel):
         facts = [fact for name, fact in self.keys.items() if name[0] == queue]
         live, lately = (len([f for f in facts if self.key_counts(queue, f, at)]) for at in (now, now - _SECOND))
         require(live <= shown.keys <= lately, f"keys of {queue}: live, at most, shown", live, lately, shown.keys)
-        parked = {0} | {now - i.job.due_at for i in self.jobs(State.WAITING, queue=queue) if i.job.due_at <= now}
-        require(shown.oldest_parked in parked, f"parked in {queue}: ages, shown", parked, shown.oldest_parked)
+        least, most = self.held_most(now, queue)
+        require(least <= shown.held <= most, f"held in {queue}: at least, at most, shown", least, most, shown.held)
         expected = Backlog(
             queue=queue,
             **{state.value: states.count(state) for state in State},
             oldest_age=now - min(due, default=now),
             paused_until=until if until > now else None,
             keys=shown.keys,
-            oldest_parked=shown.oldest_parked,
+            held=shown.held,
             blocked=len(self.blocked(queue)),
         )
         require(shown == expected, "backlog: expected and shown", expected, shown)
@@ -209,7 +201,7 @@ class Model(DoorModel):
         jobs = [item.job for item in self.items.values()]
         instants = [at for job in jobs for at in (job.due_at, job.lease_until, job.expires_at) if at is not None]
         instants += [item.kept_until for item in self.items.values()] + [fact[2] for fact in self.keys.values()]
-        instants += [least for least, _ in self.openings(now)]
+        instants += self.openings(now)
         return sorted({at for at in [*instants, *self.paused.values()] if now < at < INSTANT_MOST})
 
     def pause(self, queue: str, until: Instant | None) -> None:
@@ -217,11 +209,6 @@ class Model(DoorModel):
 
     def resume(self, queue: str) -> None:
         self.paused.pop(queue, None)
-
-    def set_gate(self, name: str, limit: int | None) -> None:
-        self.gate_limits.pop(name, None)
-        if limit is not None:
-            self.gate_limits[name] = limit
 
     def put_schedule(self, schedule: Schedule) -> None:
         known = self.schedules.get(schedule.name)
@@ -255,8 +242,16 @@ class Model(DoorModel):
         self.schedules[name] = replace(known, next_at=next_at, last_at=tick, last_job=became)
         return True
 
-    def _claimable(self, item: Item, now: Instant) -> bool:
-        return not item.expired(now) and (item.job.state is State.READY or self._surely_started(item, now))
+    def _check_waiting(self, now: Instant) -> None:
+        """Who is due and the first in its line is ready, but for those that fell due, or became the first, unseen."""
+        later = set()
+        for item in self.jobs(State.WAITING):
+            if self.exposed(item) and not item.expired(now):
+                unseen = item.job.due_at > now or item.job.id in self._later or item.entry.line in self.uncovered
+                require(unseen, f"job {item.job.id} is due and first in its line, and waits", item.job)
+                later.add(item.job.id)
+        self._later = later
+        self._just = {job_id for job_id in later if self.items[job_id].entry.line in self.uncovered}
 
     def _held(self, fence: tuple[int, int]) -> Item | None:
         item = self.items.get(fence[0])
@@ -312,5 +307,5 @@ class Model(DoorModel):
             del self.items[item.job.id]
 
 
-def _wanted(item: Item, want: Want) -> bool:
-    return item.job.queue == want.queue and want.cls in (None, item.entry.cls)
+def _wanted(item: Item | None, want: Want) -> bool:
+    return item is not None and item.job.queue == want.queue and want.cls in (None, item.entry.cls)

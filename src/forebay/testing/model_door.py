@@ -58,8 +58,6 @@ class DoorModel(GraveModel):
         require([*self.accepted, *born] == sorted({*self.accepted, *born}), "ids grow", self.accepted, born)
         self.accepted += born
         self.keys |= batch.keys
-        for item in batch.born:
-            self._stamp(item)
         return receipts
 
     def key_counts(self, queue: str, fact: Fact, now: Instant) -> bool:
@@ -90,7 +88,6 @@ class DoorModel(GraveModel):
             job_id = target.job.id
             self.items[job_id] = _taken_over(target, draft, stamper, now)
             batch.merged.add(job_id)
-            self.parked.pop(job_id, None)
         else:
             job_id = next(batch.ids, 0)
             entry = stamper.entry(draft, job_id, now)

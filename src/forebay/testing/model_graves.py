@@ -14,20 +14,16 @@ from forebay.core.instant import Instant
 from forebay.core.job import Job, State
 from forebay.core.limits import ERRORS_KEPT
 from forebay.core.outcome import Failure
-from forebay.core.spec import QueueSpec
 from forebay.core.stamp import Stamper
+from forebay.testing.model_claims import ClaimModel
 from forebay.testing.model_gates import Item
-from forebay.testing.model_holds import HoldModel
 
 _SECOND = 1_000_000
 UNHELD: dict[str, Any] = {"owner": None, "claimed_at": None, "lease_until": None}
 
 
-class GraveModel(HoldModel):
+class GraveModel(ClaimModel):
     """Jobs, and what becomes of those that die."""
-
-    def spec(self, queue: str) -> QueueSpec:
-        return self.specs.get(queue) or QueueSpec(name=queue)
 
     def crowded(self) -> list[str]:
         """Queues in which more dead lie than they keep."""
@@ -62,7 +58,6 @@ class GraveModel(HoldModel):
 
     def _change(self, item: Item, **changes: Any) -> None:
         self.items[item.job.id] = replace(item, job=replace(item.job, **changes))
-        self.parked.pop(item.job.id, None)
 
 
 def errors_of(job: Job, error: Failure, now: Instant) -> tuple[Failure, ...]:

@@ -121,9 +121,9 @@ class Pair:
 
     def claim(self, wants: Sequence[Want], owner: str, lease_for: timedelta) -> list[Lease]:
         leases = self.store.claim(wants, owner, lease_for)
+        self.model.lay_down(self.now, self._pictures())
         self.model.claimed(self.now, wants, owner, micros(lease_for), leases)
         self.look()
-        self.model.claimed_in_order(self.now, wants, leases)
         self.leases += leases
         return leases
 
@@ -186,16 +186,15 @@ class Pair:
         self.look()
 
     def holds(self) -> None:
-        """What holds each job, and how many go before it, once everything that can be ready is."""
+        """What holds each job, how many go before it, and the gates, once everything that can be ready is."""
         self.promote()
-        ids = [item.job.id for item in self.model.jobs(*State)]
-        waiting = [item.job.id for item in self.model.jobs(State.WAITING)]
-        self.model.held_by(self.now, {job_id: self.store.hold(job_id) for job_id in waiting})
-        self.model.ahead(self.now, {job_id: self.store.ahead(job_id) for job_id in ids})
+        self.model.held(self.now, {job_id: self.store.hold(job_id) for job_id in self.model.accepted})
+        self.model.ahead(self.now, {job_id: self.store.ahead(job_id) for job_id in self.model.accepted})
+        self.model.gates(self.now, self.store.gates("", BATCH_MOST))
         self.look()
 
     def release(self, condition: str, count: int, value: str | None) -> None:
-        """Who is parked at the condition is known before, so who passes it is known too."""
+        """Who is ready is known before, so who passes is known too."""
         self.holds()
         answer = self.store.release(condition, count, value)
         self.model.released(self.now, condition_gate(condition, value), count, answer)
@@ -265,7 +264,7 @@ class Pair:
         """A crash and a recovery change nothing that anyone can see."""
         if self.opened.reopen is not None:
             self.store = self.opened.reopen()
-            self.model.parked.clear()
+            self.model.reopened()
             self.look()
             self.configuration()
 
@@ -273,7 +272,7 @@ class Pair:
         """Heal everything, run the store empty, and show that nothing is left: no job, no lease, no key, no slot."""
         for queue in list(self.model.paused):
             self.resume(queue)
-        for name in {gate.name for item in self.model.items.values() for gate in item.entry.gates}:
+        for name in {name for item in self.model.items.values() for name in item.entry.gates} | self.model.given.keys():
             self.set_gate(name, BATCH_MOST if name.startswith(("until/", "rate/")) else None)
         for _ in range(_ROUNDS):
             self.clock.advance(micros(minutes(10)))
@@ -284,6 +283,8 @@ class Pair:
                 pass
             if not self.model.jobs(State.WAITING, State.READY, State.RUNNING):
                 break
+        for name in list(self.model.given):
+            self.set_gate(name, None)
         self.clock.advance(micros(days(365)))
         for state in (State.DONE, State.DEAD, State.CANCELLED):
             self.purge(state, self.now + 1)

@@ -3,9 +3,10 @@
     conservation  every accepted job ends once, in one state, and nothing ends that was never accepted
     owners        one holder at a time, fences only grow, and only the current holder settles
     attempts      lives are counted exactly: never more than `max_attempts`, and none are left when a failure kills
-    key_order     at an ordered gate one at a time, smallest unfinished id first
-    shares        while all classes have work, each gets its weight within 5 %
+    key_order     in a line one at a time, smallest unfinished id first
+    shares        while all classes have work, each gets its weight, to one start
     early         nothing is handed out before it is due, nor after it has expired
+    caps          no claim takes more than the slots that its gates have
     rates         in no stretch of time do more start than the burst and what it earned
     readers       a partition of a log has one owner a group at a time, and a new epoch with each
 
@@ -19,10 +20,10 @@ from forebay.core.event import Event
 from forebay.testing.checkers.attempts import attempts
 from forebay.testing.checkers.conservation import conservation
 from forebay.testing.checkers.early import early
+from forebay.testing.checkers.gates import caps, rates
 from forebay.testing.checkers.key_order import key_order
 from forebay.testing.checkers.ledger import ledger
 from forebay.testing.checkers.owners import owners
-from forebay.testing.checkers.rates import rates
 from forebay.testing.checkers.readers import readers
 from forebay.testing.checkers.shares import shares
 from forebay.testing.checkers.violation import Violation
@@ -30,6 +31,7 @@ from forebay.testing.checkers.violation import Violation
 __all__ = [
     "Violation",
     "attempts",
+    "caps",
     "check_all",
     "conservation",
     "early",
@@ -51,6 +53,7 @@ def check_all(events: Sequence[Event], *, drained: bool = False, dropped: Collec
         *key_order(events),
         *shares(events),
         *early(events),
+        *caps(events),
         *rates(events),
         *readers(events),
     ]

@@ -88,6 +88,7 @@ def _moves(event: Event) -> Iterator[Move]:
             yield from ((job_id, (_RUNNING,), _RUNNING) for job_id in event.asked)
         case Redriven():
             yield from ((job_id, (State.DEAD,), _WAITING) for job_id in event.ids)
+            yield from ((job_id, (_WAITING, _READY), _WAITING) for job_id in event.withdrawn)
         case Purged():
             yield from ((job_id, _FINISHED, None) for job_id in event.ids)
         case _:

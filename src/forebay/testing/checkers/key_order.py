@@ -1,17 +1,17 @@
-"""Order per key: an ordered gate lets one job in at a time, always the smallest id that is not finished.
+"""Order per key: a line exposes one job at a time, always the smallest id that is not finished.
 
-The slot is taken when a job becomes ready (or is claimed from waiting) and kept until it is settled; a job that waits
-for its retry still stands in line, and so does a dead one where a dead head blocks. A redriven job comes back to its
-old place, so it may have to wait for one that was let in meanwhile.
+A job that waits for its retry is still in line, and so is a dead one where a dead head blocks. A redriven job comes
+back to its old place: one that was exposed meanwhile is withdrawn, one that runs finishes first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from forebay.core.event import (
     Cancelled,
     Claimed,
     Died,
     Enqueued,
+    Entry,
     Event,
     Fired,
     Promoted,
@@ -21,45 +21,49 @@ from forebay.core.event import (
     Retried,
     SettledAll,
 )
-from forebay.core.gate import Gate
 from forebay.testing.checkers.violation import Violation
 
 
 class _Lines:
-    """Who stands in which line, and who is inside."""
+    """The unfinished jobs of each line, and those of them that run."""
 
     def __init__(self) -> None:
-        self.gates: dict[int, tuple[Gate, ...]] = {}
-        self.line: dict[str, set[int]] = {}
-        self.inside: dict[str, set[int]] = {}
+        self._names: dict[int, str] = {}
+        self._blocks: set[int] = set()
+        self._line: dict[str, set[int]] = {}
+        self._running: dict[str, set[int]] = {}
+
+    def accept(self, entry: Entry) -> None:
+        if entry.line is not None:
+            self._names[entry.id] = entry.line
+            self._blocks |= {entry.id} if entry.blocks else set()
+            self.join(entry.id)
 
     def join(self, job_id: int) -> None:
-        for gate in self.gates.get(job_id, ()):
-            self.line.setdefault(gate.name, set()).add(job_id)
+        if (name := self._names.get(job_id)) is not None:
+            self._line.setdefault(name, set()).add(job_id)
 
-    def step_out(self, job_id: int) -> None:
-        for gate in self.gates.get(job_id, ()):
-            self.inside.setdefault(gate.name, set()).discard(job_id)
+    def stop(self, job_id: int) -> None:
+        if (name := self._names.get(job_id)) is not None:
+            self._running.setdefault(name, set()).discard(job_id)
 
     def leave(self, job_id: int, *, died: bool = False) -> None:
-        self.step_out(job_id)
-        for gate in self.gates.get(job_id, ()):
-            if not (died and gate.blocks):
-                self.line[gate.name].discard(job_id)
+        self.stop(job_id)
+        if (name := self._names.get(job_id)) is not None and not (died and job_id in self._blocks):
+            self._line.setdefault(name, set()).discard(job_id)
 
-    def enter(self, job_id: int) -> list[str]:
-        """What is wrong with letting the job in; nothing, when it is inside already."""
-        wrong = []
-        for gate in self.gates.get(job_id, ()):
-            inside = self.inside.setdefault(gate.name, set())
-            if job_id in inside:
-                continue
-            if inside:
-                wrong.append(f"let in at {gate.name} while {sorted(inside)} is inside")
-            if self.line[gate.name] and job_id > min(self.line[gate.name]):
-                wrong.append(f"let in at {gate.name} before {min(self.line[gate.name])}")
-            inside.add(job_id)
-        return wrong
+    def expose(self, job_id: int, *, runs: bool) -> Iterator[str]:
+        """What is wrong with it."""
+        name = self._names.get(job_id)
+        if name is None:
+            return
+        running, first = self._running.setdefault(name, set()), min(self._line[name] | {job_id})
+        if running:
+            yield f"exposed in {name} while {sorted(running)} runs"
+        if first < job_id:
+            yield f"exposed in {name} before {first}"
+        if runs:
+            running.add(job_id)
 
 
 def key_order(events: Sequence[Event]) -> list[Violation]:
@@ -69,19 +73,19 @@ def key_order(events: Sequence[Event]) -> list[Violation]:
         match event:
             case Enqueued() | Fired():
                 for entry in event.entries:
-                    lines.gates[entry.id] = tuple(gate for gate in entry.gates if gate.ordered)
-                    lines.join(entry.id)
+                    lines.accept(entry)
                 for job_id in event.shed:
                     lines.leave(job_id, died=True)
             case Promoted() | Claimed():
                 for job_id in event.expired if isinstance(event, Promoted) else ():
                     lines.leave(job_id, died=True)
                 for job_id in event.ids:
-                    found += [Violation("key_order", place, job_id, wrong) for wrong in lines.enter(job_id)]
+                    wrong = lines.expose(job_id, runs=isinstance(event, Claimed))
+                    found += [Violation("key_order", place, job_id, text) for text in wrong]
             case SettledAll():
                 for ending in event.endings:
                     if isinstance(ending, Retried | Released):
-                        lines.step_out(ending.id)
+                        lines.stop(ending.id)
                     else:
                         lines.leave(ending.id, died=isinstance(ending, Died))
             case Cancelled() | Purged():

@@ -24,7 +24,6 @@ from forebay.testing.sim.rules_jobs import (
     one_end,
     one_job_a_key,
     one_redrive,
-    slots,
 )
 from forebay.testing.sim.rules_order import taken_back_first
 from forebay.testing.sim.rules_turns import (
@@ -51,7 +50,6 @@ CHECKS: Final[dict[str, Callable[[Case], Iterator[str]]]] = {
     "I4 hand-backs are free": releases_free,
     "I5 each tick once": each_tick_once,
     "I6 capacity": capacity,
-    "I6 slots": slots,
     "I7 order per subject": subject_order,
     "I7 the latest wins": latest_wins,
     "I7 taken back goes first": taken_back_first,

@@ -42,7 +42,6 @@ from forebay.testing.sim.world import EPOCH, SECOND, Actor, Process
 _QUICK: Final = FullJitter(ms(200), seconds(2))
 _KEYS: Final = hours(4)
 CAPACITY: Final = 5
-SLOTS: Final = {"cap": 2, "dear": 4}
 
 QUEUES: Final = (
     QueueSpec(name="plain", routing=Routing(3, _QUICK), key_window=_KEYS),
@@ -50,11 +49,18 @@ QUEUES: Final = (
     QueueSpec(
         name="order", eligibility=InOrder(), routing=Routing(3, Exponential(ms(100), seconds(1))), key_window=_KEYS
     ),
-    QueueSpec(name="cap", eligibility=AtMost(SLOTS["cap"]), routing=Routing(4, _QUICK), key_window=_KEYS),
+    QueueSpec(name="cap", eligibility=AtMost(2), routing=Routing(4, _QUICK), key_window=_KEYS),
     QueueSpec(name="small", capacity=Bounded(CAPACITY), routing=Routing(3, _QUICK), key_window=_KEYS),
     QueueSpec(name="latest", merge=LatestWins(), routing=Routing(3, _QUICK), key_window=_KEYS),
     QueueSpec(name="fair", share=Fair(weights={"big": 3}), routing=Routing(3, _QUICK), key_window=_KEYS),
-    QueueSpec(name="dear", eligibility=AtMost(SLOTS["dear"]), routing=Routing(3, _QUICK), key_window=_KEYS),
+    QueueSpec(name="dear", eligibility=AtMost(4), routing=Routing(3, _QUICK), key_window=_KEYS),
+    QueueSpec(
+        name="lanes",
+        share=Fair(weights={"big": 3}),
+        eligibility=AtMost(4) & AtMost(3, per="tenant") & AtMost(2, per="subject") & Rate(4, seconds(1), per="tenant"),
+        routing=Routing(3, _QUICK),
+        key_window=_KEYS,
+    ),
     QueueSpec(name="paced", eligibility=Rate(2, seconds(1), burst=3), routing=Routing(3, _QUICK), key_window=_KEYS),
     QueueSpec(name="shed", capacity=Bounded(CAPACITY, Shed()), routing=Routing(3, _QUICK), key_window=_KEYS),
     QueueSpec(name="broker", fan_out=FanOut((Route("**", "plain"), Route("**", "paced")))),
@@ -192,7 +198,7 @@ class Producer(Process):
             key=f"k{self._serial}" if keyed else None,
             tenant=draw.choice(("big", "small")),
             # Each producer has its own subjects: then the order of its calls is the order of the line.
-            subject=f"s{self._number}.{world.between(0, 1)}" if queue in ("order", "latest") else None,
+            subject=f"s{self._number}.{world.between(0, 1)}" if queue in ("order", "latest", "lanes") else None,
             cost=world.between(1, 3) if queue in ("dear", "paced") else 1,
         )
 

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from forebay.core.event import (
     Acked,
     Cancelled,
-    Claimed,
     Dismissed,
     Enqueued,
     Fired,
@@ -18,7 +17,7 @@ from forebay.core.event import (
 from forebay.core.job import State
 from forebay.store.protocol import Query
 from forebay.testing.sim.case import Case
-from forebay.testing.sim.people import CAPACITY, SCHEDULES, SLOTS
+from forebay.testing.sim.people import CAPACITY, SCHEDULES
 from forebay.work.cron import Timetable
 
 
@@ -154,29 +153,6 @@ def _capacity(case: Case, queue: str) -> Iterator[str]:
                 continue
         if len(inside) > CAPACITY:
             yield f"{len(inside)} jobs in {queue}, which has room for {CAPACITY}, at record {place}"
-
-
-def slots(case: Case) -> Iterator[str]:
-    """No more of a capped queue is handed out at once than it has slots, by what the jobs cost."""
-    for queue, limit in SLOTS.items():
-        yield from _slots(case, queue, limit)
-
-
-def _slots(case: Case, queue: str, limit: int) -> Iterator[str]:
-    running: dict[int, int] = {}
-    lives = case.book.lives
-    for place, event in enumerate(case.book.events):
-        match event:
-            case Claimed():
-                entries = [lives[job_id].entry for job_id in event.ids]
-                running.update({entry.id: entry.cost for entry in entries if entry.queue == queue})
-            case SettledAll():
-                for ending in event.endings:
-                    running.pop(ending.id, None)
-            case _:
-                continue
-        if sum(running.values()) > limit:
-            yield f"jobs that cost {running} run at record {place}, {queue} has {limit} slots"
 
 
 def each_tick_once(case: Case) -> Iterator[str]:

@@ -10,7 +10,7 @@ from forebay.testing.sim.case import Case
 
 
 def taken_back_first(case: Case) -> Iterator[str]:
-    """In a FIFO queue no fresh job of a class is handed out while one is ready that was taken back or released."""
+    """In a FIFO queue no fresh job of a lane is handed out while one is ready that was taken back or released."""
     facts = Facts()
     back: set[int] = set()
     for event in case.book.events:
@@ -26,17 +26,17 @@ def taken_back_first(case: Case) -> Iterator[str]:
 
 
 def _passed(facts: Facts, event: Claimed, back: set[int]) -> Iterator[str]:
-    fresh: dict[tuple[str, str], int] = {}
+    fresh: dict[object, int] = {}
     for row in (facts.rows[job_id] for job_id in event.ids):
         if row.entry.rank_timed == LEADING and not row.delivery and row.due_at <= row.enqueued_at:
-            fresh[row.entry.queue, row.entry.cls] = row.entry.id
+            fresh[row.entry.queue, row.entry.cls, row.entry.gates] = row.entry.id
     for job_id in sorted(back.difference(event.ids)):
         found = facts.rows.get(job_id)
         if found is None or found.state is not State.READY or found.entry.rank_timed != LEADING:
             continue
-        line, expires_at = (found.entry.queue, found.entry.cls), found.entry.expires_at
-        if line in fresh and (expires_at is None or expires_at > event.at):
-            yield f"job {job_id} was taken back and ready at {event.at}, and job {fresh[line]} was handed out"
+        expires_at, lane = found.entry.expires_at, (found.entry.queue, found.entry.cls, found.entry.gates)
+        if lane in fresh and (expires_at is None or expires_at > event.at):
+            yield f"job {job_id} was taken back and ready at {event.at}, and job {fresh[lane]} was handed out"
 
 
 def _goes_back(ending: object) -> bool:
