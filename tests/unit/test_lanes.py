@@ -68,13 +68,9 @@ class Engine(Lanes[Job]):
         self, queue: str, whole: Iterable[Gate], gates: Iterable[Gate], weights: dict[str, int] | None = None
     ) -> None:
         front = self.fronts.setdefault(queue, Front(queue, self))
-        running = [job for job in self.jobs if job.queue == queue and job.state == "running"]
-        for job in running:
-            self.give_back(front, job.names, job.cost)
+        running = [(job.names, job.cost) for job in self.jobs if job.queue == queue and job.state == "running"]
         spec = self.specs[queue] = {gate.name: gate for gate in gates}
-        self.configure(front, whole, None if weights is None else weights.__getitem__, spec.get)
-        for job in running:
-            self.count(front, self.known(job), job.cost)
+        self.configure(front, whole, None if weights is None else weights.__getitem__, spec.get, running)
 
     def known(self, job: Job) -> list[Gate]:
         spec = self.specs[job.queue]
@@ -140,8 +136,7 @@ class Engine(Lanes[Job]):
         state = self.gates.get(name)
         if state is not None:
             state.given = given
-            self.wake(state)
-            self.tick(now)
+            self.changed(state)
 
     def admitted(self, job: Job, now: int) -> bool:
         """By brute force: from running jobs and the specs alone."""

@@ -140,11 +140,12 @@ class Class(Generic[J]):
 class Front(Generic[J]):
     """What may start next in one queue. `weight` of a class; None: classes do not take turns.
 
-    turn  that of the class that started last in its turn
-    idle  classes without ready jobs, until their turns say nothing any more
+    turn    that of the class that started last in its turn
+    idle    classes without ready jobs, until their turns say nothing any more
+    parked  lanes that met a closed gate
     """
 
-    __slots__ = ("_lanes", "classes", "idle", "lanes", "order", "queue", "turn", "weight", "whole")
+    __slots__ = ("_lanes", "classes", "idle", "lanes", "order", "parked", "queue", "turn", "weight", "whole")
 
     def __init__(self, queue: str, lanes: "Lanes[J]", more: More | None = None) -> None:
         self.queue = queue
@@ -158,6 +159,7 @@ class Front(Generic[J]):
         self.classes: dict[str, Class[J]] = {}
         self.idle: dict[str, None] = {}
         self.lanes: dict[tuple[str, tuple[str, ...]], Lane[J]] = {}
+        self.parked: dict[Lane[J], None] = {}
         self.order: Order[Class[J] | GateState] = Order(self._key, more)
 
     def first(self) -> Lane[J] | None:
@@ -263,17 +265,16 @@ class Lanes(Generic[J]):
             self.wake(state)
         return freed
 
-    def count(self, front: Front[J], gates: Iterable[Gate], cost: int) -> None:
-        """A job runs which has these gates besides those of the whole queue: a store counts again what is used."""
-        for gate, state in (*front.whole, *self._numbered(front, gates)):
-            if not gate.step:
-                state.take(front.queue, gate, cost, self.now)
-
     def wake(self, state: GateState) -> None:
         """The gate may have room: it gets in front of the queues whose lanes are parked there."""
         for queue in state.parked:
             self.fronts[queue].order.put(state)
         self._forget(state)
+
+    def changed(self, state: GateState) -> None:
+        """The operator's number is another one."""
+        self.wake(state)
+        self._set_timer(state)
 
     def tick(self, now: Instant) -> list[GateState]:
         """The rates that have opened by now."""
@@ -358,6 +359,7 @@ class Lanes(Generic[J]):
         of.lanes -= 1
         of.open.drop(lane)
         of.parked.pop(lane, None)
+        front.parked.pop(lane, None)
         if lane.at is not None:
             lane.at.parked[front.queue].drop(lane)
         for _, state in lane.gates:
@@ -376,11 +378,15 @@ class Lanes(Generic[J]):
         whole: Iterable[Gate],
         weight: Callable[[str], int] | None,
         gate_of: Callable[[str], Gate | None],
+        running: Iterable[tuple[Sequence[str], int]] = (),
     ) -> None:
-        """The queue has another spec: turns begin again, and lanes park as claims find them now.
+        """The queue has another spec: turns begin again, and what its `running` jobs use is counted again.
 
-        The store takes the queue's running jobs out of `used` before (`give_back`) and counts them again after.
+        Of each running job: the names of its gates, and its cost. `gate_of` has the gates of lanes by their names.
         """
+        running = list(running)
+        for names, cost in running:
+            self.give_back(front, names, cost)
         lanes = list(front.lanes.values())
         for _, state in (*front.whole, *(each for lane in lanes for each in lane.gates)):
             state.refs -= 1
@@ -393,9 +399,12 @@ class Lanes(Generic[J]):
         front.whole = self._numbered(front, whole)
         for _, state in front.whole:
             state.refs += 1
+        for names, cost in running:
+            for gate, state in (*front.whole, *self._numbered(front, _known(names, gate_of))):
+                if not gate.step:
+                    state.take(front.queue, gate, cost, self.now)
         for lane in lanes:
-            gates = [gate for name in lane.names if (gate := gate_of(name)) is not None]
-            self.add(front, lane.cls.name, lane.names, gates, lane.ready)
+            self.add(front, lane.cls.name, lane.names, _known(lane.names, gate_of), lane.ready)
 
     def closed_gate(self, front: Front[J], lane: Lane[J]) -> GateState | None:
         """The first gate of the lane without room for its head, or at which an earlier head waits for room."""
@@ -413,7 +422,7 @@ class Lanes(Generic[J]):
         """The lane waits at the gate, in the place of its head; it may be there already, with another head."""
         lane.at = state
         lane.cls.open.drop(lane)
-        lane.cls.parked[lane] = None
+        lane.cls.parked[lane] = front.parked[lane] = None
         parked = state.parked.get(front.queue)
         if parked is None:
             parked = state.parked[front.queue] = Order(Lane.place)
@@ -426,7 +435,7 @@ class Lanes(Generic[J]):
         if lane.at is not None:
             lane.at.parked[front.queue].drop(lane)
             lane.at = None
-            del of.parked[lane]
+            del of.parked[lane], front.parked[lane]
         if of not in front.order:
             of.turn = lifted(of.turn, front.turn)
         of.open.put(lane)
@@ -477,6 +486,10 @@ class Lanes(Generic[J]):
     def _forget(self, state: GateState) -> None:
         if not state.refs and not state.used:
             self.gates.pop(state.name, None)
+
+
+def _known(names: Iterable[str], gate_of: Callable[[str], Gate | None]) -> list[Gate]:
+    return [gate for name in names if (gate := gate_of(name)) is not None]
 
 
 def closed_of(gates: Sequence[Numbered], cost: int, now: Instant) -> Numbered | None:
