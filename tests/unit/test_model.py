@@ -1,6 +1,7 @@
 """The reference model on its own: it must say no to what a store could plausibly get wrong."""
 
 from itertools import count
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -11,10 +12,21 @@ from forebay.core.instant import micros, seconds
 from forebay.core.job import Draft, Job, State
 from forebay.core.lease import Lease, Settled
 from forebay.core.outcome import Ack, DeadLetter, Failure, Release, Retry
-from forebay.core.policy import AtMost, Bounded, InOrder, LatestWins, Rate, Retained, Until
+from forebay.core.policy import (
+    AtMost,
+    Bounded,
+    Eligibility,
+    Fair,
+    Immediate,
+    InOrder,
+    LatestWins,
+    Rate,
+    Retained,
+    Until,
+)
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
-from forebay.store.protocol import CancelAnswer, Hold, Promotion, Want
+from forebay.store.protocol import CancelAnswer, GateUse, Hold, Promotion, Want
 from forebay.testing.model import Model
 
 SPAN = micros(seconds(5))
@@ -36,12 +48,33 @@ def lease_of(model: Model, job_id: int, now: int, until: int | None = None) -> L
     return Lease(replace(job, attempt=job.attempt + 1, delivery=job.delivery + 1, **held), "w", end)
 
 
-def claim(model: Model, job_id: int, now: int, until: int | None = None) -> Lease:
-    lease, wants = lease_of(model, job_id, now, until), [Want(model.items[job_id].job.queue, 1)]
-    model.claimed(now, wants, "w", SPAN, [lease])
+def claim(
+    model: Model, job_id: int, now: int, until: int | None = None, count: int = 1, cls: str | None = None
+) -> Lease:
+    lease = lease_of(model, job_id, now, until)
+    model.claimed(now, [Want(model.items[job_id].job.queue, count, cls)], "w", SPAN, [lease])
     model.observe(now, show(model))
-    model.claimed_in_order(now, wants, [lease])
     return lease
+
+
+def nothing(model: Model, now: int, queue: str = "q") -> None:
+    """A claim that comes back empty."""
+    model.claimed(now, [Want(queue, 1)], "w", SPAN, [])
+
+
+def ready(model: Model, *ids: int) -> dict[int, Job | None]:
+    """What a store shows if these became ready; all that may, unless they are named."""
+    chosen = ids or [item.job.id for item in model.jobs(State.WAITING) if model.exposed(item)]
+    return {**show(model), **{each: replace(model.items[each].job, state=State.READY) for each in chosen}}
+
+
+def filled(eligibility: Eligibility, *drafts: Draft, **axes: Any) -> Model:
+    """Jobs of a queue `q`, all of them ready."""
+    model = Model()
+    model.put_spec(QueueSpec(name="q", eligibility=eligibility, **axes))
+    model.enqueue(0, list(drafts))
+    model.observe(0, ready(model))
+    return model
 
 
 def test_keys_last_their_window_and_conflict_within_it() -> None:
@@ -114,109 +147,217 @@ def test_a_redrive_gives_lives_back_and_keeps_the_fence() -> None:
 def test_a_claim_that_may_not_be_is_refused(draft: Draft, now: int, until: int | None, complaint: str) -> None:
     model = Model()
     model.enqueue(0, [draft])
+    model.observe(0, ready(model) if draft.delay == 0 else show(model))
     with pytest.raises(AssertionError, match=complaint):
         claim(model, 1, now, until)
 
 
+def job(**fields: Any) -> Draft:
+    return Draft("k", queue="q", **fields)
+
+
 def test_claims_follow_the_rank_and_leave_nothing_behind() -> None:
-    model = Model()
-    model.enqueue(0, [Draft("k"), Draft("k")])
-    with pytest.raises(AssertionError, match="passed over"):
+    model = filled(Immediate(), job(), job())
+    with pytest.raises(AssertionError, match="job 2 starts before; 1"):
         claim(model, 2, 0)
     with pytest.raises(AssertionError, match="fewer came"):
-        model.claimed_in_order(0, [Want("default", 1)], [])
-    model.pause("default", 5)
-    model.claimed_in_order(4, [Want("default", 1)], [])
+        nothing(model, 0)
+    with pytest.raises(AssertionError, match="more was handed out"):
+        model.claimed(0, [Want("other", 1)], "w", SPAN, [lease_of(model, 1, 0)])
+    model.pause("q", 5)
+    nothing(model, 4)
     with pytest.raises(AssertionError, match="paused"):
         claim(model, 1, 4)
 
 
+def test_a_job_that_is_due_when_it_comes_is_ready_at_once() -> None:
+    model = Model()
+    model.enqueue(0, [job(), job(delay=5)])
+    with pytest.raises(AssertionError, match="job 1 is due and first in its line, and waits"):
+        model.observe(0, show(model))
+    model.observe(0, ready(model, 1))
+    with pytest.raises(AssertionError, match="job 2 is ready before it is due"):
+        model.observe(4, ready(model, 2))
+    model.observe(5, show(model))
+    model.observe(5, ready(model, 2))
+
+
 @pytest.mark.parametrize(
-    ("eligibility", "ids", "complaint"),
-    [(InOrder(), [2], "before; 1"), (AtMost(1, "subject"), [1, 2], "slots and holders; 1; 2")],
+    ("eligibility", "drafts"),
+    [
+        (AtMost(1), [job(), job()]),
+        (AtMost(1, "subject"), [job(subject="s"), job(subject="s")]),
+        (AtMost(3), [job(cost=2), job(cost=2)]),
+        (Rate(1, seconds(1), burst=1), [job(), job()]),
+        (Rate(9, seconds(9), "subject", burst=3), [job(subject="s", cost=2), job(subject="s", cost=2)]),
+    ],
 )
-def test_a_gate_that_lets_too_many_in_is_noticed(eligibility: InOrder | AtMost, ids: list[int], complaint: str) -> None:
-    model = Model()
-    model.put_spec(QueueSpec(name="q", eligibility=eligibility))
-    model.enqueue(0, [Draft("k", queue="q", subject="s")] * 2)
-    ready = show(model, state=State.READY)
-    with pytest.raises(AssertionError, match=complaint):
-        model.observe(0, {**show(model), **{job_id: ready[job_id] for job_id in ids}})
+def test_a_start_for_which_there_is_no_room_is_noticed(eligibility: Eligibility, drafts: list[Draft]) -> None:
+    model = filled(eligibility, *drafts)
+    first = claim(model, 1, 0, count=1)
+    with pytest.raises(AssertionError, match="job 2 starts at a closed gate"):
+        claim(model, 2, 0)
+    nothing(model, 0)
+    model.settle(0, [(first, Ack())])
+    if isinstance(eligibility, Rate):
+        nothing(model, 999_999)
+        with pytest.raises(AssertionError, match="fewer came"):
+            nothing(model, 1_000_000)
+    else:
+        with pytest.raises(AssertionError, match="fewer came"):
+            nothing(model, 0)
 
 
-def test_a_start_that_its_rate_does_not_allow_is_noticed() -> None:
-    model = Model()
-    model.put_spec(QueueSpec(name="q", eligibility=Rate(1, seconds(1), burst=1)))
-    model.enqueue(0, [Draft("k", queue="q")] * 3)
-    with pytest.raises(AssertionError, match="nobody claims"):
-        model.observe(0, {**show(model), 1: replace(model.items[1].job, state=State.READY)})
+def test_the_numbers_of_the_spec_of_now_count_and_so_does_what_runs() -> None:
+    model = filled(AtMost(1, "subject"), *[job(subject="s")] * 4)
     claim(model, 1, 0)
-    with pytest.raises(AssertionError, match="before it opened"):
-        model.claimed(999_999, [Want("q", 1)], "w", SPAN, [lease_of(model, 2, 999_999)])
+    nothing(model, 0)
+    model.put_spec(QueueSpec(name="q", eligibility=AtMost(2)))
+    claim(model, 2, 0)
+    nothing(model, 0)
+    model.put_spec(QueueSpec(name="q", eligibility=AtMost(3, "subject")))
+    claim(model, 3, 0)
+    nothing(model, 0)
+    model.set_gate("cap/q/subject/s", 4)
     with pytest.raises(AssertionError, match="fewer came"):
-        model.claimed_in_order(1_000_000, [Want("q", 1)], [])
-    with pytest.raises(AssertionError, match="in time"):
-        model.next_due(999_999, None)
-    claim(model, 2, 1_000_000)
+        nothing(model, 0)
 
 
-def test_who_passes_one_that_waits_for_room_is_noticed() -> None:
-    model = _at_a_cap()
-    model.held_by(0, _HELD)
-    with pytest.raises(AssertionError, match=r"let job 3 pass; \[2\]"):
-        model.observe(0, {**show(model), 3: replace(model.items[3].job, state=State.READY)})
+def test_a_small_job_that_passes_a_dear_one_is_noticed() -> None:
+    costs = [job(tenant="a", cost=2), job(tenant="b", cost=3), job(tenant="c")]
+    for eligibility in (AtMost(4), AtMost(4, "kind") & AtMost(9, "tenant")):
+        model = filled(eligibility, *costs)
+        claim(model, 1, 0)
+        with pytest.raises(AssertionError, match=r"job 3 (starts before; 2|passes one that waits for room; \[2\])"):
+            claim(model, 3, 0)
+        nothing(model, 0)
+
+
+def test_a_class_whose_turn_it_is_not_is_noticed() -> None:
+    drafts = [job(tenant=tenant) for tenant in "aaaabbbb"]
+    model = filled(AtMost(9), *drafts, share=Fair(weights={"a": 2}))
+    claim(model, 1, 0)
+    with pytest.raises(AssertionError, match="not of the class whose turn it is"):
+        claim(model, 2, 0)
+    claim(model, 5, 0)
+    claim(model, 2, 0)
+    with pytest.raises(AssertionError, match="job 4 starts before; 3"):
+        claim(model, 4, 0)
+    model.reopened()
+    claim(model, 6, 0)
+    claim(model, 3, 0)
+
+
+def test_an_idle_class_that_saved_up_is_noticed() -> None:
+    model = filled(Immediate(), *[job(tenant="a")] * 5, share=Fair())
+    for job_id in (1, 2, 3):
+        claim(model, job_id, 0)
+    model.enqueue(0, [job(tenant="b")] * 3)
+    model.observe(0, ready(model))
+    claim(model, 6, 0)
+    claim(model, 7, 0)
+    with pytest.raises(AssertionError, match="not of the class whose turn it is"):
+        claim(model, 8, 0)
+
+
+def test_only_the_head_of_a_line_is_exposed() -> None:
+    model = filled(InOrder(), *[job(subject="s")] * 3)
+    with pytest.raises(AssertionError, match="job 2 is ready behind; 1"):
+        model.observe(0, ready(model, 2))
+    lease = claim(model, 1, 0)
+    with pytest.raises(AssertionError, match="claimed job 2 before; 1"):
+        claim(model, 2, 0)
+    model.settle(0, [(lease, Retry(5, BOOM))])
+    model.observe(0, show(model))
+    nothing(model, 4)
+    model.settle(5, [(claim(model, 1, 5), DeadLetter(BOOM))])
+    with pytest.raises(AssertionError, match="job 2 is due and first in its line, and waits"):
+        model.observe(5, show(model))
+    model.observe(5, ready(model, 2))
+    model.redrive(6, [1])
+    assert model.items[2].job.state is State.WAITING
+    with pytest.raises(AssertionError, match="job 2 is"):
+        model.observe(6, ready(model, 1, 2))
 
 
 @pytest.mark.parametrize(
     ("lie", "complaint"),
     [
-        (None, "is due, and held"),
-        (Hold("cap/q", 3, 1, 2, 1), "slots of cap/q"),
-        (Hold("cap/q", 2, 2, 2, 1), "what holds job 3"),
-        (Hold("cap/q", 2, 1, 1, 1), "what holds job 3"),
-        (Hold("cap/q", 2, 1, 2, 0), "what holds job 3"),
-        (Hold("cap/q", 2, 1, 2, 1, head=2), "what holds job 3"),
-        (Hold("cap/q", 2, 1, 2, 1, opens_at=5), "is no rate"),
+        (None, "what holds job 3"),
+        (Hold("cap/q", 3, 1, 1), "what holds job 3"),
+        (Hold("cap/q", 2, 2, 1), "what holds job 3"),
+        (Hold("cap/q", 2, 1, 0), "what holds job 3"),
+        (Hold("cap/q", 2, 1, 1, head=2), "what holds job 3"),
+        (Hold("cap/q", 2, 1, 1, opens_at=5), "what holds job 3"),
     ],
 )
 def test_a_lie_about_what_holds_a_job_is_noticed(lie: Hold | None, complaint: str) -> None:
-    model = _at_a_cap()
+    model = filled(AtMost(2), *[job(cost=cost) for cost in (1, 2, 1)])
+    claim(model, 1, 0)
+    truth = {1: None, 2: Hold("cap/q", 2, 1, 0), 3: Hold("cap/q", 2, 1, 1)}
+    model.held(0, truth)
     with pytest.raises(AssertionError, match=complaint):
-        model.held_by(0, {**_HELD, 3: lie})
+        model.held(0, {**truth, 3: lie})
+
+
+def test_a_lie_about_a_line_or_a_rate_is_noticed() -> None:
+    model = filled(InOrder() & Rate(1, seconds(1), "kind"), *[job(subject="s")] * 3, job())
+    claim(model, 1, 0)
+    line = {2: Hold("order/q/subject/s", 1, 1, 0, 1), 3: Hold("order/q/subject/s", 1, 1, 1, 1)}
+    rate = {4: Hold("rate/q/kind/k", 1, 0, 0, None, 1_000_000)}
+    model.held(0, {**line, **rate})
+    for lie in ({3: line[2]}, {4: None}, {4: Hold("rate/q/kind/k", 1, 0, 0)}):
+        with pytest.raises(AssertionError, match="what holds job"):
+            model.held(0, {**line, **rate, **lie})
+    with pytest.raises(AssertionError, match="ahead of job 4"):
+        model.ahead(0, {4: 1})
+
+
+def test_gates_that_are_listed_wrongly_are_noticed() -> None:
+    model = filled(AtMost(2) & Rate(1, seconds(1), "kind", burst=3), job(cost=2), job())
+    model.gates(0, [])
+    claim(model, 1, 0)
+    truth = [GateUse("cap/q", 2, 2), GateUse("rate/q/kind/k", 3, 0)]
+    model.gates(0, truth)
+    for lie in ([], truth[:1], [GateUse("cap/q", 2, 1), truth[1]], [GateUse("cap/q", 3, 2), truth[1]]):
+        with pytest.raises(AssertionError):
+            model.gates(0, lie)
+    model.set_gate("until/x", 4)
+    with pytest.raises(AssertionError, match="gates"):
+        model.gates(0, truth)
+
+
+def test_the_opening_of_a_rate_is_told_in_time() -> None:
+    model = filled(Rate(1, seconds(1), burst=1), job(), job())
+    claim(model, 1, 0)
+    model.next_due(0, 1_000_000)
+    with pytest.raises(AssertionError, match="next due"):
+        model.next_due(0, None)
+    with pytest.raises(AssertionError, match="next due"):
+        model.next_due(0, 1_000_001)
+    model.next_due(1_000_000, None)
 
 
 def test_a_release_of_others_than_the_first_is_noticed() -> None:
-    model = Model()
-    model.put_spec(QueueSpec(name="q", eligibility=Until("go")))
-    model.enqueue(0, [Draft("k", queue="q")] * 2)
-    model.held_by(0, {job_id: Hold("until/go", 0, 0, 2, job_id - 1) for job_id in (1, 2)})
+    model = filled(Until("go"), *[job()] * 2)
+    nothing(model, 0)
     with pytest.raises(AssertionError, match="how many passed until/go; 1; 2"):
         model.released(0, "until/go", 1, 2)
     model.released(0, "until/go", 1, 1)
-    with pytest.raises(AssertionError, match="slots and holders; 0; 1"):
-        model.observe(0, {**show(model), 2: replace(model.items[2].job, state=State.READY)})
-
-
-_HELD = {2: Hold("cap/q", 2, 1, 2, 0), 3: Hold("cap/q", 2, 1, 2, 1)}
-
-
-def _at_a_cap() -> Model:
-    """One holds a slot of two, one waits for both, and one behind it for one."""
-    model = Model()
-    model.put_spec(QueueSpec(name="q", eligibility=AtMost(2)))
-    model.enqueue(0, [Draft("k", queue="q", cost=cost) for cost in (1, 2, 1)])
+    with pytest.raises(AssertionError, match="job 2 starts at a closed gate"):
+        claim(model, 2, 0)
     claim(model, 1, 0)
-    return model
+    nothing(model, 0)
 
 
 def test_a_promotion_that_forgets_someone_is_noticed() -> None:
     model = Model()
-    model.enqueue(0, [Draft("k"), Draft("k", delay=9)])
+    model.enqueue(0, [Draft("k", delay=1), Draft("k", delay=9)])
+    model.observe(0, show(model))
     model.observe(1, show(model))
     with pytest.raises(AssertionError, match="left behind"):
         model.promoted(1, 1000, [], Promotion(0, 9))
-    ready = model.observe(1, {**show(model), 1: replace(model.items[1].job, state=State.READY)})
-    model.promoted(1, 1000, ready, Promotion(1, 9))
+    model.promoted(1, 1000, model.observe(1, ready(model, 1)), Promotion(1, 9))
     with pytest.raises(AssertionError, match="next due"):
         model.promoted(1, 1000, [], Promotion(0, None))
 

@@ -7,7 +7,19 @@ from forebay.core.event import Grave, Newer
 from forebay.core.instant import days, micros, minutes, seconds
 from forebay.core.job import Draft, State
 from forebay.core.limits import INSTANT_MOST
-from forebay.core.policy import Aging, DeadLetters, LatestWins, Priority, Routing, While
+from forebay.core.policy import (
+    Aging,
+    AtMost,
+    DeadLetters,
+    Fair,
+    InOrder,
+    LatestWins,
+    Priority,
+    Rate,
+    Routing,
+    Until,
+    While,
+)
 from forebay.core.spec import QueueSpec
 from forebay.core.stamp import Stamper
 from tests.unit.values import NOW, SECOND
@@ -91,6 +103,36 @@ def test_where_the_dead_lie_says_how_long() -> None:
         edge = stamper(routing=Routing(dead=DeadLetters(queue)))
         assert edge.grave(NOW, others.__getitem__) == Grave(queue, kept_until)
     assert stamper(routing=Routing(dead=DeadLetters(most=9))).grave(NOW, others.__getitem__) is None
+
+
+def test_an_entry_has_its_class_its_gates_and_its_line() -> None:
+    one = stamper(
+        share=Fair(), eligibility=AtMost(3) & AtMost(2, per="kind") & InOrder(dead_head="block") & Until("go")
+    )
+    entry = one.entry(Draft("a", queue="q", tenant="t", subject="s"), 1, NOW)
+    assert (entry.cls, entry.gates, entry.line, entry.blocks) == (
+        "t",
+        ("cap/q/kind/a", "until/go"),
+        "order/q/subject/s",
+        True,
+    )
+    assert not entry.ready, "in a line only the store knows"
+    free = one.entry(Draft("a", queue="q"), 2, NOW)
+    assert (free.cls, free.line, free.blocks, free.ready) == ("", None, False, True)
+    assert [gate.name for gate in one.whole] == ["cap/q"]
+
+
+def test_a_queue_with_whole_gates_only_stamps_nothing() -> None:
+    assert not stamper(eligibility=AtMost(3) & Rate(2)).stamped
+    for axes in ({"eligibility": AtMost(3, per="kind")}, {"eligibility": Until("go")}, {"eligibility": InOrder()}):
+        assert stamper(**axes).stamped
+    assert stamper(merge=LatestWins()).stamped
+
+
+def test_a_class_has_the_weight_of_the_spec() -> None:
+    one = stamper(share=Fair(weights={"a": 3}, default=2))
+    assert [one.weight(cls) for cls in ("a", "b", "")] == [3, 2, 2]
+    assert stamper().weight("a") == 0
 
 
 def test_an_entry_knows_its_cost() -> None:
