@@ -226,5 +226,5 @@ def test_waitlist_is_bounded_and_empties_itself(begin: Begin) -> None:
         world.send(Draft("one-too-many"))
     world.clock.advance(2 * HOUR)
     world.store.promote(100)
-    assert (world.backlog().waiting, world.backlog().dead) == (10, 90), "nobody waits for ever"
+    assert (world.backlog().ready, world.backlog().dead) == (10, 90), "nobody waits for ever"
     world.send(Draft("there-is-room-again"))
