@@ -1,5 +1,6 @@
-"""The verbs about gates: another number of slots, letting some pass a condition, telling what holds a job."""
+"""The verbs about gates: another number of slots, releasing jobs from a condition, what holds a job."""
 
+from forebay.core.gate import checked_gate
 from forebay.core.limits import AHEAD_MOST, SLOTS_MOST
 from forebay.core.policy import check_between
 from forebay.store.checks import check_gate, check_gates_page, check_ids, checked_condition
@@ -13,6 +14,7 @@ class GateVerbs(Settling):
 
     def set_gate(self, name: str, limit: int | None) -> None:
         check_gate(name)
+        checked_gate(name)
         if limit is not None:
             check_between("gate limit", limit, 0, SLOTS_MOST)
         self._call("set_gate", name, "" if limit is None else limit)
@@ -31,9 +33,9 @@ class GateVerbs(Settling):
         found = self._call("hold", *sids([job_id]), AHEAD_MOST) if sids([job_id]) else ()
         if not found:
             return None
-        gate, slots, held, parked, before, head, opens_at, by_class = found
+        gate, slots, used, before, head, opens_at = found
         at = opens_at if isinstance(opens_at, int) else None
-        return Hold(gate.decode(), slots, held, parked, before, int(head) if head else None, at, bool(by_class))
+        return Hold(gate.decode(), slots, used, before, int(head) if head else None, at)
 
     def ahead(self, job_id: int) -> int | None:
         check_ids("ahead", [job_id])

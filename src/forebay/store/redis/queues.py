@@ -12,7 +12,7 @@ from forebay.core.errors import Invalid, WrongQueueKind
 from forebay.core.fanout import copies
 from forebay.core.instant import Instant, checked_instant
 from forebay.core.job import Draft, Job
-from forebay.core.limits import BATCH_MOST, INSTANT_MOST
+from forebay.core.limits import AHEAD_MOST, BATCH_MOST, INSTANT_MOST
 from forebay.core.names import check_name
 from forebay.core.policy import Retained
 from forebay.core.schedule import Schedule
@@ -64,7 +64,7 @@ class QueueVerbs(GateVerbs):
 
     def backlog(self, queues: Sequence[str] | None = None) -> list[Backlog]:
         names = checked_queues("backlog", queues or ())
-        now, *told = self._call("backlog", packed(names), "all" if queues is None else "")
+        now, *told = self._call("backlog", packed(names), "all" if queues is None else "", AHEAD_MOST)
         return [_backlog(each, now) for each in told]
 
     def queues(self, after: str, limit: int, prefix: str = "") -> list[str]:
@@ -171,7 +171,7 @@ class QueueVerbs(GateVerbs):
 
 
 def _backlog(told: Sequence[Any], now: Instant) -> Backlog:
-    name, waiting, ready, running, done, dead, cancelled, oldest, paused, keys, parked, blocked = told
+    name, waiting, ready, running, done, dead, cancelled, oldest, paused, keys, held, blocked = told
     return Backlog(
         name.decode(),
         waiting,
@@ -183,7 +183,7 @@ def _backlog(told: Sequence[Any], now: Instant) -> Backlog:
         oldest_age=max(0, now - oldest) if ready else 0,
         paused_until=paused if paused > now else None,
         keys=keys,
-        oldest_parked=max(0, now - parked),
+        held=held,
         blocked=blocked,
     )
 

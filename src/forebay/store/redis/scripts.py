@@ -11,16 +11,17 @@ from typing import Final
 
 from msgspec import Struct
 
-_READING: Final = ("keys", "jobs", "streams", "lines")
-_MOVING: Final = (*_READING, "ledger", "gates", "tend")
+_READING: Final = ("keys", "jobs", "streams", "queues")
+_GATED: Final = (*_READING, "lanes")
+_MOVING: Final = (*_GATED, "lines", "ledger", "tend")
 _ACCEPTING: Final = (*_MOVING, "accept")
 _LOGS: Final = (*_READING, "logs")
 _NEEDS: Final[dict[str, tuple[str, ...]]] = {
-    "ahead": _READING,
+    "ahead": _GATED,
     "announce": ("keys", "workers"),
     "append": _LOGS,
     "asked": _READING,
-    "backlog": _READING,
+    "backlog": _GATED,
     "queues": _READING,
     "browse": _READING,
     "cancel": _MOVING,
@@ -36,10 +37,10 @@ _NEEDS: Final[dict[str, tuple[str, ...]]] = {
     "extent": _LOGS,
     "feed": _ACCEPTING,
     "fire": _ACCEPTING,
-    "gates": _MOVING,
+    "gates": _GATED,
     "get": _READING,
     "groups": _LOGS,
-    "hold": _MOVING,
+    "hold": _GATED,
     "ledger": (*_READING, "ledger"),
     "mend": _ACCEPTING,
     "offset_at": _LOGS,
@@ -48,7 +49,7 @@ _NEEDS: Final[dict[str, tuple[str, ...]]] = {
     "pause": _MOVING,
     "position": _LOGS,
     "promote": (*_MOVING, "logs"),
-    "pulse": _LOGS,
+    "pulse": (*_GATED, "logs"),
     "purge": _MOVING,
     "put_rule": _MOVING,
     "put_schedule": _MOVING,

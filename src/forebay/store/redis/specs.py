@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from forebay.core.errors import Invalid, WrongQueueKind
-from forebay.core.gate import gates_for
+from forebay.core.gate import Gate, check_cost, lane_gates, lane_terms, line_of, whole_gates
 from forebay.core.instant import micros
 from forebay.core.job import Draft
 from forebay.core.policy import Bounded, Fifo, KeepFor, Retained, Shed
@@ -56,13 +56,13 @@ class Known:
             shape["base"] = f"{base + _RANK_ZERO:020d}"
         more = self._more(draft)
         if self.stamper.gated:
-            # Told by the script if the draft becomes a job: one whose key is known needs no gate.
+            # The script refuses it if the draft would become a job: one whose key is known costs nothing.
             try:
-                gates = gates_for(spec, draft)
+                check_cost(spec, draft)
             except Invalid as error:
                 shape["wrong"] = (error.field, error.reason, error.remedy)
-            else:
-                more |= {"gates": gates} if gates else {}
+        if self.stamper.stamped:
+            more |= _stamps(spec, draft)
         if draft.key is not None:
             digest, window = self.stamper.key(draft, 0)
             shape["digest"] = digest.hex()
@@ -90,6 +90,18 @@ class Known:
             "cost": draft.cost if draft.cost != 1 else None,
         }
         return {name: value for name, value in more.items() if value is not None}
+
+
+def _stamps(spec: QueueSpec, draft: Draft) -> dict[str, Any]:
+    """The gates of the draft's lane, and its line."""
+    stamps: dict[str, Any] = {}
+    if gates := lane_gates(spec, draft):
+        stamps["gates"] = gates
+    if line := line_of(spec, draft):
+        stamps["line"] = line.name
+        if line.blocks:
+            stamps["blocks"] = True
+    return stamps
 
 
 class Batch(Struct, frozen=True, omit_defaults=True):
@@ -172,7 +184,15 @@ def rule_of(spec: QueueSpec) -> dict[str, Any]:
         rule["dead"] = {name: value for name, value in facts.items() if value is not None}
     if spec.unique is not None:
         rule["unique"] = spec.unique.mask
+    if whole := whole_gates(spec):
+        rule["whole"] = [_numbers(gate) for gate in whole]
+    if terms := lane_terms(spec):
+        rule["terms"] = [_numbers(gate) | {"per": per} for gate, per in terms]
     if spec.share is not None:
         rule["weights"] = spec.share.weights
         rule["default"] = spec.share.default
     return rule
+
+
+def _numbers(gate: Gate) -> dict[str, Any]:
+    return {"name": gate.name, "limit": gate.limit, "step": gate.step}

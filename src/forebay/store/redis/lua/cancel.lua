@@ -9,15 +9,9 @@ local replies, marks, ends, owners = {}, {}, {}, {}
 -- A job that nobody holds will not run; until when it can be read.
 local function dismiss(sid, r)
   local keep, m = kept_until(r[QUEUE]), more(r)
-  if m.gates then
-    if r[STATE] == READY then
-      free_slots(r)
-    end
-    end_gates(sid, r, CANCELLED)
-  end
   if keep then
     local is = edited(r)
-    is[STATE], is[MORE].finished, is[MORE].kept, is[MORE].gate, is[MORE].merges = CANCELLED, now, keep, nil, nil
+    is[STATE], is[MORE].finished, is[MORE].kept, is[MORE].behind, is[MORE].merges = CANCELLED, now, keep, nil, nil
     move(sid, r, is)
   else
     move(sid, r, nil)
@@ -55,7 +49,6 @@ if #book.spans > 0 then
   tell('cancel')
 end
 remember(marks)
-tend_gates()
 finish()
 for owner in pairs(owners) do
   call('PUBLISH', P .. 'asked', owner)

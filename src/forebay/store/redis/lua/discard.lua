@@ -14,6 +14,5 @@ forget_all(going)
 if #going > 0 then
   tell('purge')
 end
-tend_gates()
 finish()
 return answer(going)

@@ -5,7 +5,7 @@ local parts, n = log_state(name)
 if not parts then
   return { 'kind' }
 end
-local window, reply = line(name).rule.log.window, { 'ok' }
+local window, reply = queue_of(name).rule.log.window, { 'ok' }
 local from = ARGV[4] == '' and '-' or '(' .. ARGV[4]
 for _, group in ipairs(call('ZRANGE', P .. 'groups:' .. name, from, '+', 'BYLEX', 'LIMIT', 0, ARGV[5])) do
   local key = group_key(name, group)

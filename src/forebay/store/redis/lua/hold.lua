@@ -1,24 +1,39 @@
--- What holds a job: its id, so many to count at most. Gate, slots, held, parked, before, and the head of a line or the
--- instant at which a rate lets the next of the queue in, or empty texts; and whether those before are of its class.
+-- What holds a job: its id, so many to count at most. Gate, slots, used, before, and the head of a line or the instant at
+-- which a rate opens, or empty texts.
 local sid, most = ARGV[3], tonumber(ARGV[4])
 local r = fetch_one(sid)
-local name = r and r[STATE] == WAITING and more(r).gate
-local g = name and find_gate(name)
-if not g then
-  return {}
-end
-if g.standing > 0 then
-  local before = 0
-  for _, blob in ipairs(fetch(call('ZRANGE', P .. 'line:' .. name, '-inf', '(' .. sid, 'BYSCORE', 'LIMIT', 0, most))) do
-    if blob and more(record(blob)).gate == name then
-      before = before + 1
+
+-- The job that decides whether gates are open for the lane of a ready job: the first that has not expired.
+local function first_of_lane()
+  local key = P .. 'r:' .. r[QUEUE] .. '|' .. lane_of(r)
+  for from = 0, most, BATCH do
+    for _, place in ipairs(call('ZRANGE', key, from, from + BATCH - 1)) do
+      local head = fetch_one(sub(place, 21))
+      if (more(head).expires or MOST) > now then
+        return head
+      end
     end
   end
-  return { name, slots_of(g), g.held, g.parked, before, head_of_line(name), '', 0 }
+  return r
 end
-local by_class = share_at(more(r), name)
-local key = by_class and class_key(r[QUEUE], name, r[CLS]) or P .. 'gp:' .. name
-local before = min(most, call('ZRANK', key, r[RANK] .. sid) or 0)
-local pace = g.step > 0 and call('HGET', P .. 'pace:' .. r[QUEUE], name)
-local opens = pace and tonumber(string.match(pace, '^[^|]*', 37))
-return { name, slots_of(g), g.held, g.parked, before, '', opens and max(opens, now) or '', by_class and 1 or 0 }
+
+local function by_line(name)
+  local head, shown = call('ZRANGE', P .. 'line:' .. name, 0, 0)[1], call('HGET', P .. 'exposed', name)
+  local out = shown and fetch_one(shown)
+  local between = max(0, call('ZCOUNT', P .. 'line:' .. name, head, '(' .. sid) - 1)
+  return { name, 1, out and out[STATE] == RUNNING and 1 or 0, min(most, between), head, '' }
+end
+
+if r and r[STATE] == WAITING and more(r).behind and r[DUE] <= now then
+  return by_line(more(r).line)
+elseif not r or r[STATE] ~= READY then
+  return {}
+end
+local q, cost = queue_of(r[QUEUE]), cost_of(first_of_lane())
+local gate = closed_of(gates_of(q, r, true), cost)
+if not gate then
+  return {}
+end
+local state = state_of(gate.name)
+local opens = gate.step > 0 and opens_at(gate, cost)
+return { gate.name, state.given or gate.limit, state.used, min(most, ahead(sid, r, most)), '', opens and opens < MOST and opens or '' }

@@ -2,16 +2,11 @@
 local grown = 0
 local soonest = min(first_score(P .. 'due') or MOST, first_score(P .. 'lease') or MOST)
 for _, name in ipairs(decode(ARGV[3])) do
-  local l = line(name)
-  if l.rule.log then
+  local q = queue_of(name)
+  if q.rule.log then
     grown = grown + appended(name)
-  elseif l[READY] > 0 or call('EXISTS', P .. 'po:' .. name) == 1 then
-    soonest = min(soonest, l.paused)
-  else
-    soonest = min(soonest, max(first_score(P .. 'pn:' .. name) or MOST, l.paused))
+  elseif q[READY] > 0 then
+    soonest = min(soonest, max(workable_at(q), q.paused))
   end
-end
-if call('EXISTS', P .. 'opened') == 1 then
-  soonest = 0
 end
 return { soonest, grown }

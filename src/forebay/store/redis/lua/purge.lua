@@ -9,6 +9,5 @@ forget_all(sids)
 if #sids > 0 then
   tell('purge')
 end
-tend_gates()
 finish()
 return answer({ #sids })[1]

@@ -1,13 +1,13 @@
 -- Put a spec: name, the spec as text, what scripts know of it, the count of changes that the caller knows, partitions.
 local name, body, rule, partitions = ARGV[3], ARGV[4], decode(ARGV[5]), tonumber(ARGV[7])
-local l, changes = line(name), tonumber(call('HGET', P .. 'head', 'specs') or 0)
+local q, changes = queue_of(name), tonumber(call('HGET', P .. 'head', 'specs') or 0)
 if changes ~= tonumber(ARGV[6]) then
   return { 'stale' }
 end
-if l.version > 0 and (l.rule.log and 1 or 0) ~= (rule.log and 1 or 0) then
-  return { 'kind', l.rule.log and 1 or 0 }
+if q.version > 0 and (q.rule.log and 1 or 0) ~= (rule.log and 1 or 0) then
+  return { 'kind', q.rule.log and 1 or 0 }
 end
-if rule.log and l.version == 0 and l[0] + l[1] + l[2] + l[3] + l[4] + l[5] > 0 then
+if rule.log and q.version == 0 and q[0] + q[1] + q[2] + q[3] + q[4] + q[5] > 0 then
   return { 'kind', 0 }
 end
 if rule.log and partitions < tonumber(call('HGET', P .. 'log:' .. name, 'partitions') or 0) then
@@ -30,9 +30,10 @@ local function mark_all()
 end
 
 if call('GET', P .. 'spec:' .. name) ~= body then
-  local shed_before = l.rule.shed
-  l.version, l.rule = call('HINCRBY', P .. 'head', 'specs', 1), rule
-  call('HSET', P .. 'q:' .. name, 'version', l.version, 'rule', ARGV[5])
+  local shed_before = q.rule.shed
+  q.version = call('HINCRBY', P .. 'head', 'specs', 1)
+  configure(q, rule)
+  call('HSET', P .. 'q:' .. name, 'version', q.version, 'rule', ARGV[5])
   call('SET', P .. 'spec:' .. name, body)
   call('ZREM', P .. 'crowded', name)
   if rule.shed and not shed_before then
@@ -44,6 +45,6 @@ if rule.log then
   call('HSET', P .. 'log:' .. name, 'partitions', partitions)
   call('ZADD', P .. 'logs', 0, name)
 end
-l.changed, eased[name] = true, true
+q.changed, eased[name] = true, true
 finish()
 return { 'ok' }

@@ -14,9 +14,9 @@ for _, sid in ipairs(decode(ARGV[3])) do
   end
 end
 for queue, arriving in pairs(arrivals) do
-  local l = line(queue)
-  if l.rule.limit and depth(l) + arriving > l.rule.limit then
-    return { 'full', queue, depth(l), l.rule.limit, arriving }
+  local q = queue_of(queue)
+  if q.rule.limit and depth(q) + arriving > q.rule.limit then
+    return { 'full', queue, depth(q), q.rule.limit, arriving }
   end
 end
 local reply = { 'ok' }
@@ -27,8 +27,8 @@ for _, each in ipairs(found) do
   is[STATE], is[QUEUE], is[ATTEMPT], is[DUE] = WAITING, home, 0, now
   is[RANK] = rank_at(m.base or ZERO, r[TIMED], now)
   m.home, m.kept, m.finished, m.asked, m.expires = nil, nil, nil, nil, nil
-  m.sheds = line(home).rule.shed and true or nil
-  rejoin_lines(sid, r)
+  m.sheds = queue_of(home).rule.shed and true or nil
+  m.behind = m.line and true or nil
   move(sid, r, is)
   told_plain('redriven', sid, home, r, now)
   reply[#reply + 1] = sid

@@ -1,4 +1,4 @@
--- Let some pass a condition: its gate, so many at most. They take no slot of it and are never held by it again.
+-- Some jobs pass a condition for good: its gate, so many at most. They go on in the lane without it.
 local before = answered()
 if before then
   return before[1]
@@ -6,33 +6,35 @@ end
 local name, most = ARGV[3], tonumber(ARGV[4])
 tend(TEND_LIMIT)
 
-local function without(stamps)
+local function without(names)
   local others = {}
-  for _, stamp in ipairs(stamps) do
-    if stamp[NAME] ~= name then
-      others[#others + 1] = stamp
+  for _, each in ipairs(names) do
+    if each ~= name then
+      others[#others + 1] = each
     end
   end
   return #others > 0 and others or nil
 end
 
 local released = 0
-for _, place in ipairs(call('ZRANGE', P .. 'gp:' .. name, 0, most - 1)) do
-  local sid = sub(place, 21)
-  local r = fetch_one(sid)
-  if (more(r).expires or MOST) > now then
-    local is, g = edited(r), unpark(r)
-    open_again(g)
+while released < most do
+  local member = call('ZRANGE', P .. 'lanes:' .. name, 0, 0)[1]
+  local sid = member and sub(member, 21, 36)
+  local r = sid and fetch_one(sid)
+  if not r then
+    break
+  end
+  if (more(r).expires or MOST) <= now then
+    bury(sid, r, OUT_OF_TIME, 'expired')
+  else
+    local is = edited(r)
     is[MORE].gates = without(more(r).gates)
-    is[MORE].gate = nil
-    is[MORE].gate = is[MORE].gates and admit(sid, is) or nil
-    is[STATE] = is[MORE].gate and WAITING or READY
     move(sid, r, is)
     released = released + 1
   end
+  refresh_lanes()
 end
 if released > 0 then
-  open_gates(TEND_LIMIT)
   tell('release', nil, name)
 end
 finish()

@@ -1,6 +1,7 @@
 -- Give a gate another number of slots: its name, the number or an empty text.
 local name, limit = ARGV[3], tonumber(ARGV[4])
-if tonumber(call('HGET', P .. 'limits', name)) ~= limit then
+local state = state_of(name)
+if state.given ~= limit then
   tell('set_gate', nil, name)
 end
 if limit then
@@ -8,10 +9,6 @@ if limit then
 else
   call('HDEL', P .. 'limits', name)
 end
-local g = find_gate(name)
-if g then
-  renumbered(g)
-end
-tend(TEND_LIMIT)
+state.given, state.changed, state.spread = limit, true, true
 finish()
 return 1

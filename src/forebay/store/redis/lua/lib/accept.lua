@@ -42,7 +42,7 @@ local planned, accept, receipts_of
       end
       if fact[3] >= MOST then
         local r = fetch_one(fact[1])
-        local mask = line(shape.queue).rule.unique or 7
+        local mask = queue_of(shape.queue).rule.unique or 7
         if not r or floor(mask / 2 ^ r[STATE]) % 2 == 0 then
           plan.stale[#plan.stale + 1] = { shape.queue, shape.more.key, fact[1] }
           return nil
@@ -70,7 +70,6 @@ local planned, accept, receipts_of
     plan.last = plan.last + n
     plan.births[#plan.births + 1] = { shape = shape, first = first, n = n, body = body }
     plan.arrivals[shape.queue] = (plan.arrivals[shape.queue] or 0) + n
-    plan.gated = plan.gated or (shape.more and shape.more.gates)
     receive(plan, first, n, NEW)
     return first
   end
@@ -146,13 +145,13 @@ local planned, accept, receipts_of
     end
     table.sort(names)
     for _, name in ipairs(names) do
-      local l, arriving = line(name), plan.arrivals[name]
-      local limit = l.rule.limit
-      local excess = limit and arriving - (limit - depth(l)) or 0
+      local q, arriving = queue_of(name), plan.arrivals[name]
+      local limit = q.rule.limit
+      local excess = limit and arriving - (limit - depth(q)) or 0
       if excess > 0 then
-        local some = l.rule.shed and victims(plan, name, l.rule.shed, excess)
+        local some = q.rule.shed and victims(plan, name, q.rule.shed, excess)
         if not some then
-          return { 'full', name, depth(l), limit, arriving }
+          return { 'full', name, depth(q), limit, arriving }
         end
         for _, sid in ipairs(some) do
           doomed[#doomed + 1] = sid
@@ -168,9 +167,9 @@ local planned, accept, receipts_of
       extra[name] = value
     end
     extra.base, extra.merges = shape.base, shape.merges
-    extra.sheds = line(shape.queue).rule.shed and true or nil
+    extra.sheds = queue_of(shape.queue).rule.shed and true or nil
     extra.keyed = extra.key and not shape.window and { extra.key } or nil
-    local state = due <= now and not extra.gates and READY or WAITING
+    local state = due <= now and not extra.line and READY or WAITING
     local rank = rank_at(shape.base or ZERO, shape.timed, due)
     return {
       state, shape.queue, shape.cls or '', shape.kind, rank, due, now, shape.lives, 0, 0, shape.timed,
@@ -182,15 +181,15 @@ local planned, accept, receipts_of
   local function add_many(sids, r)
     local members = {}
     if r[STATE] == READY and r[MORE] and r[MORE].flow then
-      streams.add(line(r[QUEUE]), sids, r)
+      streams.add(queue_of(r[QUEUE]), sids, r)
     elseif r[STATE] == READY then
       for i = 1, #sids do
         members[2 * i - 1], members[2 * i] = 0, r[RANK] .. sids[i]
       end
-      call('ZADD', P .. 'r:' .. r[QUEUE] .. '|' .. r[CLS], unpack(members))
-      if r[CLS] ~= '' then
-        join_ring(r[QUEUE], r[CLS])
-      end
+      call('ZADD', P .. 'r:' .. r[QUEUE] .. '|' .. lane_of(r), unpack(members))
+    end
+    if r[STATE] == READY then
+      stir_lane(queue_of(r[QUEUE]), r)
     end
     if r[STATE] == WAITING or is_odd(r) then
       for i = 1, #sids do
@@ -205,7 +204,7 @@ local planned, accept, receipts_of
     local shape = birth.shape
     local r = newborn(shape)
     local m, sids, blobs, bodies = r[MORE], sids_from(birth.first, birth.n), {}, {}
-    if r[STATE] == READY and streams.takes(line(r[QUEUE]), sids[1], r) then
+    if r[STATE] == READY and streams.takes(queue_of(r[QUEUE]), sids[1], r) then
       m.flow = r[DUE]
     end
     local blob = encoded(r)
@@ -213,18 +212,15 @@ local planned, accept, receipts_of
       blobs[i], bodies[i] = blob, ARGV[birth.body + i - 1]
     end
     store('b', sids, bodies)
-    if m.gates then
+    if m.line then
       for i, sid in ipairs(sids) do
-        enter_gates(sid, m.gates)
         local is = edited(r)
-        if r[DUE] <= now then
-          is[MORE].gate = admit(sid, r)
-          is[STATE] = is[MORE].gate and WAITING or READY
-        end
+        is[MORE].behind = not join_line(sid, m.line) or nil
+        is[STATE] = not is[MORE].behind and r[DUE] <= now and READY or WAITING
         add_to_sets(sid, is)
         blobs[i] = encoded(is)
-        call('HSET', P .. 'j:' .. sub(sid, 1, 14), sid, blobs[i])
       end
+      store('j', sids, blobs)
     elseif m.expires or m.sheds or m.merges or m.keyed then
       for _, sid in ipairs(sids) do
         add_to_sets(sid, r)
@@ -305,7 +301,7 @@ local planned, accept, receipts_of
       keys = {}, newest = {}, spared = {}, stale = {},
     }
     for queue, version in pairs(batch.versions) do
-      if line(queue).version ~= version then
+      if queue_of(queue).version ~= version then
         return nil, { 'stale' }
       end
     end
@@ -339,9 +335,6 @@ local planned, accept, receipts_of
   function accept(plan)
     for _, sid in ipairs(plan.doomed) do
       bury(sid, fetch_one(sid), GAVE_WAY, 'shed')
-    end
-    if plan.gated or #touched > 0 then
-      tend(TEND_LIMIT)
     end
     for _, birth in ipairs(plan.births) do
       give_birth(birth)

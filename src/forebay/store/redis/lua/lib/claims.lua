@@ -1,5 +1,5 @@
--- Handing out: the smallest places of a class, straight from its set; classes take turns by deficit round robin, and all
--- processes share the turns.
+-- Handing out: the smallest places of a queue straight from its set, as many as the gates of the whole queue admit; where
+-- the queue has lanes, head by head (lanes.lua).
 
 local claim, claimed_before
 
@@ -29,25 +29,20 @@ local claim, claimed_before
     end
   end
 
-  -- How many ready jobs a class has.
-  local function standing(l, cls)
-    return call('ZCARD', P .. 'r:' .. l.name .. '|' .. cls) + (cls == '' and l.streamed or 0)
-  end
-
-  -- The next jobs of one class leave the set, or the stream: ids and records.
-  local function next_of(l, cls, most, owner)
-    if cls ~= '' or not l.tail then
-      local sids = popped(l, cls, most)
+  -- The next jobs of the set without class and gates leave it, or the stream: ids and records.
+  local function next_of(q, most, owner)
+    if not q.tail then
+      local sids = popped(q, most)
       return sids, fetch(sids)
     end
     local sids, blobs, before = nil, nil, {}
-    if l.streamed > 0 then
-      sids, blobs = next_of_both(l, most, owner)
+    if q.streamed > 0 then
+      sids, blobs = next_of_both(q, most, owner)
       if blobs then
         return sids, blobs
       end
     else
-      sids = popped(l, cls, most)
+      sids = popped(q, most)
     end
     blobs = fetch(sids)
     for i = 1, #sids do
@@ -56,21 +51,18 @@ local claim, claimed_before
         before[#before + 1] = entry_id(sids[i], r[MORE].flow)
       end
     end
-    if #before > 0 and not take_over(l, owner, before) then
+    if #before > 0 and not take_over(q, owner, before) then
       blobs = fetch(sids)
       for i = 1, #sids do
-        call('ZREM', P .. 'r:' .. l.name .. '|', record(blobs[i])[RANK] .. sids[i])
+        call('ZREM', P .. 'r:' .. q.name .. '|', record(blobs[i])[RANK] .. sids[i])
       end
     end
     return sids, blobs
   end
 
-  -- The next jobs of one class become running; lists of their ids and records.
-  local function take_class(l, cls, most, owner, till)
-    local known, leases, records, sids, blobs = {}, {}, {}, next_of(l, cls, most, owner)
-    if #sids == 0 then
-      return sids, blobs
-    end
+  -- Jobs become running; their new records.
+  local function hand_out(sids, blobs, owner, till)
+    local known, leases, records = {}, {}, {}
     for i = 1, #sids do
       local sid, c = sids[i], known[blobs[i]] or handed_out(known, blobs[i], owner, till)
       c.n = c.n + 1
@@ -87,123 +79,86 @@ local claim, claimed_before
     end
     call('ZADD', P .. 'lease', unpack(leases))
     store('j', sids, blobs)
+  end
+
+  -- The first places of a queue without lanes.
+  local function first_places(q, most)
+    local places = call('ZRANGE', P .. 'r:' .. q.name .. '|', 0, most - 1)
+    for _, entry in ipairs(q.streamed > 0 and streams.unread(q, most) or NOTHING) do
+      places[#places + 1] = streams.place(entry)
+    end
+    table.sort(places)
+    return places
+  end
+
+  -- How many of the next jobs the gates of the whole queue admit; they have taken their slots.
+  local function admitted(q, most)
+    local whole, n = q.rule.whole, 0
+    for _, gate in ipairs(whole or NOTHING) do
+      most = max(0, min(most, room_of(gate)))
+    end
+    if not whole or most == 0 then
+      return most
+    end
+    for _, place in ipairs(first_places(q, most)) do
+      local r = n < most and fetch_one(sub(place, 21))
+      local cost = r and cost_of(r)
+      if not r or closed_of(whole, cost) then
+        break
+      end
+      take(q, whole, cost)
+      n = n + 1
+    end
+    return n
+  end
+
+  -- The next jobs of a queue with lanes, of one class if it is named; ids and records.
+  local function start_lanes(q, most, only, owner)
+    local sids, blobs, met = {}, {}, 0
+    while #sids < most and met < LANES_MET do
+      local lane = first(q, only)
+      local sid = lane and sub(lane.place, 21)
+      local r = sid and fetch_one(sid)
+      if not r or closed_of(q.rule.whole, cost_of(r)) then
+        break
+      end
+      local closed = closed_gate(q, lane, cost_of(r))
+      if closed then
+        park(q, lane, closed)
+        met = met + 1
+      else
+        local some, records
+        if lane.key == '' then
+          some, records = next_of(q, 1, owner)
+        else
+          call('ZREM', P .. 'r:' .. q.name .. '|' .. lane.key, lane.place)
+          some, records = { sid }, fetch({ sid })
+        end
+        start(q, lane, record(records[1]), only)
+        sids[#sids + 1], blobs[#blobs + 1] = some[1], records[1]
+      end
+    end
     return sids, blobs
   end
 
-  -- Who gives how many of the next jobs, in this order, beside what was given. `starting`: who has nobody ready may have
-  -- somebody whom a rate lets in.
-  local function deal(l, wanted, given, starting)
-    local ring, deficits, open = P .. 'ring:' .. l.name, P .. 'deficit:' .. l.name, P .. 'pc:' .. l.name .. '|'
-    local weights, default, turns = l.rule.weights or NOTHING, l.rule.default or 1, {}
-    if standing(l, '') > 0 or starting and call('EXISTS', open) > 0 then
-      join_ring(l.name, '')
-    end
-    while wanted > 0 do
-      local cls = call('LINDEX', ring, 0)
-      if not cls then
-        break
-      end
-      local left = standing(l, cls) - (given[cls] or 0)
-      left = left + (starting and call('EXISTS', open .. cls) * 2 or 0)
-      local deficit = tonumber(call('HGET', deficits, cls))
-      deficit = deficit > 0 and deficit or weights[cls] or default
-      local part = max(0, min(wanted, left, deficit))
-      wanted, given[cls] = wanted - part, (given[cls] or 0) + part
-      if part > 0 then
-        turns[#turns + 1] = { cls, part }
-      end
-      if part == max(left, 0) then
-        leave_ring(l.name, cls)
-      else
-        call('HSET', deficits, cls, deficit - part)
-        if deficit == part then
-          call('LMOVE', ring, ring, 'LEFT', 'RIGHT')
-        end
-      end
-    end
-    return turns
-  end
-
-  -- The next jobs of a queue, smallest place first within a class, classes by their shares.
-  -- `turns` and what is `given`: if that is known already.
-  local function take_queue(l, want, turns, given, owner, till)
-    local cls = want[3]
-    if cls then
-      local sids, blobs = take_class(l, cls, want[2], owner, till)
-      if cls ~= '' then
-        keep_turn(l.name, cls)
-      end
+  -- The next jobs of a queue: a queue, how many, a class or false.
+  local function take_queue(want, owner, till)
+    local q, sids, blobs = queue_of(want[1]), NOTHING, NOTHING
+    if q.paused > now or q[READY] == 0 then
       return sids, blobs
     end
-    if not turns and call('EXISTS', P .. 'ring:' .. l.name) == 0 then
-      return take_class(l, '', want[2], owner, till)
-    end
-    turns = turns or deal(l, want[2], given)
-    local taken, sids, blobs = {}, {}, {}
-    for name, part in pairs(given) do
-      if part > 0 then
-        local some, records = take_class(l, name, part, owner, till)
-        taken[name] = { some, records, 0 }
-        keep_turn(l.name, name)
+    if q.lanes > 0 then
+      sids, blobs = start_lanes(q, want[2], want[3] or nil, owner)
+    elseif not want[3] or want[3] == '' then
+      local n = admitted(q, want[2])
+      if n > 0 then
+        sids, blobs = next_of(q, n, owner)
       end
     end
-    for _, turn in ipairs(turns) do
-      local class = taken[turn[1]]
-      for _ = 1, turn[2] do
-        class[3] = class[3] + 1
-        sids[#sids + 1], blobs[#blobs + 1] = class[1][class[3]], class[2][class[3]]
-      end
+    if #sids > 0 then
+      hand_out(sids, blobs, owner, till)
     end
     return sids, blobs
-  end
-
-  -- Let in at the rates of a queue, or of one class of it, what a claim wants beyond what is ready. Whether it was all,
-  -- and how many tries are left.
-  local function start(l, wanted, cls, tries)
-    wanted = wanted - (cls and standing(l, cls) or l[READY])
-    while wanted > 0 and tries > 0 do
-      local sid, r = next_start(l.name, cls)
-      if not sid then
-        break
-      end
-      if readmit(sid, r, true, true) then
-        wanted = wanted - 1
-      else
-        tries = tries - 1
-      end
-      open_gates(TEND_LIMIT)
-    end
-    return wanted <= 0, tries
-  end
-
-  -- The same where classes take turns, with what is ready and with what their rates let in: who gives how many.
-  local function start_by_turns(l, wanted, given)
-    local turns, tries, started = {}, TRIES, false
-    while #turns < wanted and tries > 0 do
-      write_paces()
-      local turn = deal(l, 1, given, true)[1]
-      if not turn then
-        break
-      end
-      started, tries = start(l, given[turn[1]], turn[1], tries)
-      if started then
-        turns[#turns + 1] = turn
-      else
-        given[turn[1]] = given[turn[1]] - 1
-        tries = tries - 1
-      end
-    end
-    return turns
-  end
-
-  -- Let in at rates what is wanted; who gives how many, if classes take turns at that.
-  local function let_start(l, want, given)
-    write_paces()
-    if l.rule.default and not want[3] and call('EXISTS', P .. 'po:' .. l.name) == 1 then
-      return start_by_turns(l, want[2], given)
-    end
-    start(l, want[2], want[3], TRIES)
-    return nil
   end
 
   -- Claim what is wanted; ids and records of all that was handed out.
@@ -217,18 +172,9 @@ local claim, claimed_before
       return all, records
     end
     for _, want in ipairs(wants) do
-      local l = line(want[1])
-      if l.paused <= now then
-        local given, turns = {}, nil
-        if #touched > 0 or call('EXISTS', P .. 'po:' .. l.name) == 1 then
-          turns = let_start(l, want, given)
-        end
-        if l[READY] > 0 then
-          local sids, blobs = take_queue(l, want, turns, given, owner, now + length)
-          for i = 1, #sids do
-            all[#all + 1], records[#records + 1] = sids[i], blobs[i]
-          end
-        end
+      local sids, blobs = take_queue(want, owner, now + length)
+      for i = 1, #sids do
+        all[#all + 1], records[#records + 1] = sids[i], blobs[i]
       end
     end
     if #all > 0 then

@@ -2,7 +2,8 @@
 -- Alike jobs have equal records, since a record has no id: so one is decoded, changed and encoded once for all of them.
 -- A decoded record is never changed: `edited` gives a copy that may be.
 --
---   more: base priority tenant subject key deadline expires meta cost · gates, gate: where it is parked · merges, sheds
+--   more: base priority tenant subject key deadline expires meta cost · gates: names of those of its lane
+--         line, blocks: a dead head shuts it, behind: it waits for the head · merges, sheds
 --         keyed: keys that its state holds · asked · mark: its last settle · errors · finished kept home · flow
 
 local STATE, QUEUE, CLS, KIND, RANK, DUE, BORN, LIVES, ATTEMPT, DELIVERY = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
@@ -10,7 +11,7 @@ local TIMED, OWNER, CLAIMED, UNTIL, MORE = 11, 12, 13, 14, 15
 local WAITING, READY, RUNNING, DONE, DEAD, CANCELLED = 0, 1, 2, 3, 4, 5
 local NOTHING = {}
 
-local HALF, LEAD, ZERO = 10000000000, 9007199254740992, '09223372036854775808'
+local HALF, LEAD, ZERO, START = 10000000000, 9007199254740992, '09223372036854775808', '00000000000000000000'
 local ERRORS_KEPT = 5
 
 local decoded = {}
@@ -99,11 +100,17 @@ local function rank_back(rank, timed)
   return timed == 2 and rank >= ZERO and shifted(rank, -LEAD) or rank
 end
 
+-- The lane of a job, unique within its queue: the class alone where there are no gates.
+local function lane_of(r)
+  local gates = more(r).gates
+  return gates and cjson.encode({ r[CLS], unpack(gates) }) or r[CLS]
+end
+
 local plain_ranks = {}
 
 -- Whether a ready job is not found by its rank when the oldest is looked for.
 local function is_odd(r)
-  if r[CLS] ~= '' then
+  if r[CLS] ~= '' or more(r).gates then
     return true
   end
   local plain = plain_ranks[r[DUE]]

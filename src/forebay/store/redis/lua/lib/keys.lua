@@ -12,16 +12,16 @@
 --   queues             zset    names of queues that are configured, paused or hold jobs
 --   q:<queue>          hash    version · paused · rule: what scripts know of the spec · how many jobs, by state · keyed
 --                              tail, streamed: the last place of its stream, and how many there were never handed out
+--                              lanes: how many have ready jobs · turn: of the class that started last
 --   spec:<queue>       string  the spec as JSON, for the clients
 --
 --   j:<14 digits>      hash    up to 100 jobs by id: the record, see jobs.lua;  b: their payloads;  x: their results
 --   buckets            zset    the 14 digits of those hashes
---   due                zset    waiting jobs that no gate holds, by due time
---   r:<queue>|<class>  zset    ready jobs, by place, but for those in a stream
+--   due                zset    waiting jobs, but for those behind the head of a line, by due time
+--   r:<queue>|<lane>   zset    ready jobs of a lane, by place, but for those in a stream; the lane without class and gates
+--                              has no name, and a queue that has no other keeps nothing else of it
 --   s:<queue>          stream  delivery by streams, see streams.lua;  streams: zset of the queues that have one
---   odd:<queue>        zset    those of them whose rank is not their due time or that have a class, by due time
---   ring:<queue>       list    classes that have ready jobs, or that a rate lets start, in their turn
---   deficit:<queue>    hash    what each of them may still take in its turn
+--   odd:<queue>        zset    those of them whose rank is not their due time or that have a lane of their own, by due time
 --   lease              zset    running jobs, by the end of their lease
 --   expire             zset    waiting and ready jobs that expire, by when
 --   kept               zset    finished jobs that are forgotten at an instant, by that
@@ -35,20 +35,20 @@
 --   k:<queue>          hash    idempotency keys: job, digest, until;  ku:<queue>: zset of the keys by until
 --   windows            zset    queues by the first of their keys to leave its window
 --
---   g:<gate>           hash    slots, held, parked, standing, step, tide (see gates.lua);  gates: zset of their names
---   limits             hash    operators' own numbers of slots, by gate
---   gp:<gate>          zset    jobs that are parked at a gate, by place;  gr:<queue>|<gate>: those of a queue at a rate
---   gc:<queue>|<length of the gate>|<gate>|<class>  zset: those of a class, where classes take turns at the gate, by place
---   ring:<queue>|<gate>, deficit:<queue>|<gate>     classes that have somebody parked there, in their turn, as above
---   held:<queue>       zset    parked jobs of a queue, by due time
---   line:<gate>        zset    jobs that stand in line, by id;  blocked:<queue>: set of lines whose head is dead
---   opened             zset    gates that may have room for somebody parked
---   ebb                zset    rates that nobody is parked at, by tide
---   pace:<queue>       hash    by rate: the place of who is next of the queue there, when it is let in, | and its class
---   pg:<gate>          set     queues that have a pace at this rate
---   pn:<queue>         zset    rates that open later, by when;  po:<queue>: zset of place and rate where they are open
---   pc:<queue>|<class> zset    the same of those where who is next is of the class
---   openings           zset    queues by the first of their rates to open
+--   g:<gate>           hash    used, tat, and the queue that used it last;  gates: zset of names, also of those with a number
+--   limits             hash    operators' own numbers of slots, by gate;  tats: zset of rates by tat
+--   wholes:<gate>      set     queues whose spec has it for the whole queue
+--   at:<queue>         hash    lanes that have ready jobs: place of the head, gate and turn where it is parked
+--   open:<queue>|<class>       zset: open lanes by the place of their head; without shares the class is empty
+--   turns:<queue>      zset    turn and name of the classes with open lanes;  idle:<queue>: of others that are ahead
+--   turn:<queue>       hash    the turns of both
+--   parked:<queue>|<gate>      zset: lanes parked at a gate, by turn of their class and place of their head
+--   parks:<gate>       set     queues with lanes parked there;  lanes:<gate>: zset of the lanes of an `Until`, by head
+--   front:<queue>      zset    gates with room for the first lane parked there, by its turn and place;  rooms: hash of these
+--   opens:<queue>      zset    gates that hold jobs of a queue, by when they open by themselves
+--   openings           zset    queues by the first of these
+--   line:<line>        zset    unfinished jobs of a line, and dead ones that block it, by id;  exposed: hash of the job that it exposes
+--   blocked:<queue>    set     lines whose head is dead
 --
 --   schedules          hash    name: body, next, paused, last job, rule and zone;  ticks: hash of their last slots, also of dropped ones
 --   feed               hash    source: its place;  feed_at: zset of sources by when they were fed last

@@ -112,7 +112,7 @@ local log_state, stream, appended, entry_at, first_since, group_key, drop_before
   -- Drop what left the windows of logs, but for what a group still reads towards, if it may.
   function keep_windows(limit)
     for _, name in ipairs(call('ZRANGE', P .. 'logs', 0, -1)) do
-      local rule = line(name).rule.log
+      local rule = queue_of(name).rule.log
       if limit > 0 and rule and rule.window then
         local _, n = log_state(name)
         local ends = rule.block and floors(name, n, now - rule.window) or NOTHING

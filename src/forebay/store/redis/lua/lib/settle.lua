@@ -27,7 +27,7 @@ local settle
     local m = is[MORE]
     m.mark, is[OWNER], is[CLAIMED], is[UNTIL] = mark, false, false, false
     if keep then
-      is[STATE], m.finished, m.kept, m.gate, m.merges = code == 'a' and DONE or CANCELLED, now, keep, nil, nil
+      is[STATE], m.finished, m.kept, m.merges = code == 'a' and DONE or CANCELLED, now, keep, nil
       return is, keep
     end
     is[STATE], is[DUE] = WAITING, now + group[4]
@@ -47,12 +47,7 @@ local settle
 
   local function apply(sid, r, group, mark)
     local is, till = after_verdict(r, group, mark)
-    if more(r).gates then
-      free_slots(r)
-      if not is or is[STATE] ~= WAITING then
-        end_gates(sid, r, is and is[STATE] or DONE)
-      end
-    end
+    give_back(r, 1)
     move(sid, r, is)
     if not is then
       marks_left[#marks_left + 1] = sid
@@ -71,7 +66,7 @@ local settle
       local r = record(blob)
       local m = more(r)
       local held = r[STATE] == RUNNING and r[DELIVERY] == delivery
-      plain = held and not m.gates and not m.keyed and not m.asked and not line(r[QUEUE]).rule.keep
+      plain = held and not m.line and not m.keyed and not m.asked and not queue_of(r[QUEUE]).rule.keep
       known[blob] = plain
     end
     return plain
@@ -91,10 +86,11 @@ local settle
       end
     end
     for queue, ids in pairs(flowing) do
-      streams.drop(line(queue), ids)
+      streams.drop(queue_of(queue), ids)
     end
     for r, n in pairs(counts) do
       count(r, -n)
+      give_back(r, n)
       eased[r[QUEUE]] = true
     end
     call('ZREM', P .. 'lease', unpack(sids))
@@ -183,7 +179,7 @@ local settle
     end
     remember(marks_left)
     tell_ended()
-    if waits or #touched > 0 then
+    if waits then
       tend(TEND_LIMIT)
     end
     return replies

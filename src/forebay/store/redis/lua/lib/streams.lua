@@ -13,8 +13,14 @@ local CONSUMERS_KEPT = 600000000
 local streams, entry_id, is_unread = {}, nil, nil
 
 (function()
-  function streams.key(l)
-    return P .. 's:' .. l.name
+  function streams.key(q)
+    return P .. 's:' .. q.name
+  end
+
+  -- The place of the job that an entry stands for.
+  function streams.place(entry)
+    local due, job = string.match(entry[1], '^(%d+)-(%d+)$')
+    return shifted(ZERO, tonumber(due)) .. sid_of(tonumber(job))
   end
 
   function entry_id(sid, flow)
@@ -27,47 +33,47 @@ local streams, entry_id, is_unread = {}, nil, nil
   end
 
   -- Whether a job that is ready now takes its place at the end of the stream.
-  function streams.takes(l, sid, r)
-    if r[TIMED] ~= 2 or r[DELIVERY] > 0 or r[CLS] ~= '' or more(r).gates then
+  function streams.takes(q, sid, r)
+    if r[TIMED] ~= 2 or r[DELIVERY] > 0 or is_odd(r) or more(r).line or q.rule.whole or q.rule.terms or q.rule.default then
       return false
     end
     streams.mode = streams.mode or call('HGET', P .. 'head', 'delivery') or 'sets'
-    return streams.mode == 'streams' and not is_odd(r) and r[RANK] .. sid > (l.tail or '')
+    return streams.mode == 'streams' and r[RANK] .. sid > (q.tail or '')
   end
 
   -- Alike jobs, in the order of their ids.
-  function streams.add(l, sids, r)
-    local key = streams.key(l)
-    if not l.tail then
+  function streams.add(q, sids, r)
+    local key = streams.key(q)
+    if not q.tail then
       redis.pcall('XGROUP', 'CREATE', key, GROUP, '0', 'MKSTREAM')
-      call('ZADD', P .. 'streams', now + CONSUMERS_KEPT, l.name)
+      call('ZADD', P .. 'streams', now + CONSUMERS_KEPT, q.name)
     end
     for i = 1, #sids do
       call('XADD', key, entry_id(sids[i], r[MORE].flow), 'kind', r[KIND])
     end
-    l.tail = r[RANK] .. sids[#sids]
+    q.tail = r[RANK] .. sids[#sids]
   end
 
   -- Jobs have ended, or leave before they were handed out. A stream without entries goes, with its group.
-  function streams.drop(l, ids)
-    local key = streams.key(l)
+  function streams.drop(q, ids)
+    local key = streams.key(q)
     call('XACK', key, GROUP, unpack(ids))
     call('XDEL', key, unpack(ids))
     if call('XLEN', key) == 0 then
       call('DEL', key)
-      call('ZREM', P .. 'streams', l.name)
-      l.tail, l.changed = nil, true
+      call('ZREM', P .. 'streams', q.name)
+      q.tail, q.changed = nil, true
     end
   end
 
   -- A job waits to be handed out again. A group that is lost is made anew by the next claim.
-  function streams.hand_back(l, id)
-    redis.pcall('XCLAIM', streams.key(l), GROUP, NOBODY, 0, id, 'JUSTID')
+  function streams.hand_back(q, id)
+    redis.pcall('XCLAIM', streams.key(q), GROUP, NOBODY, 0, id, 'JUSTID')
   end
 
   -- Entries that were never handed out, so many at most; `till`: before this one.
-  function streams.unread(l, most, till)
-    local after, groups = '-', redis.pcall('XINFO', 'GROUPS', streams.key(l))
+  function streams.unread(q, most, till)
+    local after, groups = '-', redis.pcall('XINFO', 'GROUPS', streams.key(q))
     for _, group in ipairs(groups) do
       for i = 1, #group, 2 do
         if group[2] == GROUP and group[i] == 'last-delivered-id' then
@@ -75,7 +81,7 @@ local streams, entry_id, is_unread = {}, nil, nil
         end
       end
     end
-    return call('XRANGE', streams.key(l), after, till and '(' .. till or '+', 'COUNT', most)
+    return call('XRANGE', streams.key(q), after, till and '(' .. till or '+', 'COUNT', most)
   end
 
   -- Consumers that hold nothing are forgotten: every process that ever claimed is one.

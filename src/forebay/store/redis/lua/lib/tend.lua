@@ -1,17 +1,15 @@
 -- Looking after what fell due: expire, promote, forget. Bounded, and done in passing by the verbs.
--- What is due is admitted first, by rank: a job that was taken back gets the slot that it gave back, a newcomer parks
--- behind others. A job that expired is never handed out, however many there are: `expire` says whether it is through.
+-- A job that expired is never handed out, however many there are: `expire` says whether it is through.
 
-local TEND_LIMIT, EXPIRE_LIMIT, TRIES = 256, 4000, 64
+local TEND_LIMIT, EXPIRE_LIMIT = 256, 4000
+local OUT_OF_TIME = { 'forebay.Expired', 'not claimed before it expired', '' }
 local GAVE_WAY = { 'forebay.Shed', 'it gave way to newer work in a full queue', '' }
-local kept_until, dead, bury, forget_all, expire, readmit, open_gates, tend, tend_gates, sweep_keys, finish
+local kept_until, dead, bury, forget_all, expire, arrange, tend, sweep_keys, finish
 
 (function()
-  local OUT_OF_TIME = { 'forebay.Expired', 'not claimed before it expired', '' }
-
   -- Until when a job that ends now stays readable, by its queue or its verdict; nil: it goes at once.
   function kept_until(queue, keep_for)
-    local keep = max(line(queue).rule.keep or 0, keep_for or 0)
+    local keep = max(queue_of(queue).rule.keep or 0, keep_for or 0)
     return keep > 0 and now + keep or nil
   end
 
@@ -20,11 +18,11 @@ local kept_until, dead, bury, forget_all, expire, readmit, open_gates, tend, ten
     local is = edited(r)
     local m = is[MORE]
     m.errors = failures(r, error)
-    m.finished, m.gate, m.merges, m.mark = now, nil, nil, mark or m.mark
+    m.finished, m.behind, m.merges, m.mark = now, nil, nil, mark or m.mark
     is[STATE], is[OWNER], is[CLAIMED], is[UNTIL] = DEAD, false, false, false
-    local rule = line(r[QUEUE]).rule.dead
+    local rule = queue_of(r[QUEUE]).rule.dead
     if rule then
-      local there = rule.queue and line(rule.queue).rule.dead or not rule.queue and rule
+      local there = rule.queue and queue_of(rule.queue).rule.dead or not rule.queue and rule
       m.kept = there and there.keep and now + there.keep or nil
       if rule.queue then
         m.home, is[QUEUE] = r[QUEUE], rule.queue
@@ -35,21 +33,12 @@ local kept_until, dead, bury, forget_all, expire, readmit, open_gates, tend, ten
 
   -- A job that nobody holds dies of this.
   function bury(sid, r, error, change)
-    if more(r).gates then
-      if r[STATE] == READY then
-        free_slots(r)
-      end
-      end_gates(sid, r, DEAD)
-    end
     move(sid, r, dead(r, error))
     told_plain(change, sid, r[QUEUE], r)
   end
 
   -- A finished job is gone, but for its last settle.
   local function forget(sid, r, marks)
-    if more(r).gates then
-      forget_gates(sid, r)
-    end
     move(sid, r, nil)
     told_plain('purged', sid, more(r).home or r[QUEUE], r)
     if more(r).mark then
@@ -84,52 +73,31 @@ local kept_until, dead, bury, forget_all, expire, readmit, open_gates, tend, ten
     return false
   end
 
-  -- A due job becomes ready, or parks; true: it is ready. It may be parked somewhere already, uncounted.
-  -- `chosen`: by the gate where it is parked.
-  function readmit(sid, r, starts, chosen)
-    local gate = more(r).gates and admit(sid, r, starts, chosen and more(r).gate) or nil
-    if gate and gate == more(r).gate then
-      return false
-    end
-    local is = edited(r)
-    is[MORE].gate = gate
-    is[STATE] = gate and WAITING or READY
-    move(sid, r, is)
-    return not gate
-  end
-
-  -- Let in who is parked where there is room; how many became ready, and how many were tried.
-  function open_gates(limit)
-    local ready, tried = 0, 0
-    while tried < limit do
-      local sid, r = next_candidate()
-      if not sid then
-        break
-      end
-      tried = tried + 1
-      if readmit(sid, r, false, true) then
-        ready = ready + 1
-      end
-    end
-    return ready, tried
+  -- Lines expose their heads, lanes have theirs, gates that were given room are known; how many jobs became ready.
+  function arrange()
+    local ready = expose_lines()
+    refresh_lanes()
+    spread_room()
+    return ready
   end
 
   local function promote_due(limit)
-    local ready, due = 0, call('ZRANGE', P .. 'due', '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)
+    local due = call('ZRANGE', P .. 'due', '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)
     for _, sid in ipairs(due) do
-      if readmit(sid, fetch_one(sid)) then
-        ready = ready + 1
-      end
+      local r = fetch_one(sid)
+      local is = edited(r)
+      is[STATE] = READY
+      move(sid, r, is)
     end
-    return ready, #due
+    return #due
   end
 
   -- The oldest dead go wherever more lie than the queue keeps.
   local function thin_out(limit)
     for _, name in ipairs(call('ZRANGE', P .. 'crowded', 0, -1)) do
-      local l = line(name)
-      local most = l.rule.dead and l.rule.dead.most
-      local excess = most and min(limit, l[DEAD] - most) or 0
+      local q = queue_of(name)
+      local most = q.rule.dead and q.rule.dead.most
+      local excess = most and min(limit, q[DEAD] - most) or 0
       if excess > 0 then
         limit = limit - excess
         forget_all(call('ZRANGE', P .. 'e:' .. DEAD .. '|' .. name, 0, excess - 1))
@@ -141,19 +109,10 @@ local kept_until, dead, bury, forget_all, expire, readmit, open_gates, tend, ten
   function tend(limit, expiring)
     local due, expires = first_score(P .. 'due'), first_score(P .. 'expire')
     local through = not expires or expires > now or expire(expiring or EXPIRE_LIMIT)
-    local ready, tried = 0, 0
-    if due and due <= now then
-      ready, tried = promote_due(limit)
-    end
-    if tried < limit and (#touched > 0 or call('EXISTS', P .. 'opened') == 1) then
-      ready = ready + open_gates(limit - tried)
-    end
+    local ready = due and due <= now and promote_due(limit) or 0
     local opens = first_score(P .. 'openings')
     if opens and opens <= now then
       open_rates(limit)
-    end
-    if #touched > 0 then
-      write_paces()
     end
     local kept = first_score(P .. 'kept')
     if kept and kept <= now then
@@ -162,14 +121,7 @@ local kept_until, dead, bury, forget_all, expire, readmit, open_gates, tend, ten
     if call('EXISTS', P .. 'crowded') == 1 then
       thin_out(limit)
     end
-    return ready, through
-  end
-
-  -- After a verb that may have freed slots.
-  function tend_gates()
-    if #touched > 0 then
-      tend(TEND_LIMIT)
-    end
+    return ready + arrange(), through
   end
 
   -- Keys whose window has passed are forgotten.
@@ -194,8 +146,9 @@ local kept_until, dead, bury, forget_all, expire, readmit, open_gates, tend, ten
   end
 
   function finish()
+    arrange()
     write_gates()
-    write_lines()
+    write_queues()
     write_ledger()
   end
 end)()
