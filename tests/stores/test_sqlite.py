@@ -20,8 +20,8 @@ from forebay.core.errors import Closed, ForebayError, Invalid, KeyConflict, Stor
 from forebay.core.instant import seconds
 from forebay.core.job import Draft
 from forebay.core.lease import Settled
-from forebay.core.outcome import Ack, DeadLetter, Failure
-from forebay.core.policy import Fair, InOrder, Until
+from forebay.core.outcome import Ack
+from forebay.core.policy import Fair, Until
 from forebay.core.spec import QueueSpec
 from forebay.store.protocol import Query, Want
 from forebay.store.sqlite import turn
@@ -367,7 +367,6 @@ def test_a_process_follows_the_clock_that_is_ahead(path: Path) -> None:
 
 
 def test_a_gate_that_opens_for_many_lets_all_of_them_in(store: SqliteStore) -> None:
-    """More than one call looks after: the gate stays marked until nobody is left."""
     store.put_spec(QueueSpec(name="q", eligibility=Until("go")))
     ids = [receipt.id for receipt in store.enqueue([Draft("k", queue="q")] * 700)]
     assert store.claim([Want("q", 1_000)], "w", LEASE) == []
@@ -418,16 +417,3 @@ def test_ids_are_never_used_again(path: Path) -> None:
     store = SqliteStore(str(path))
     assert store.enqueue([Draft("k")])[0].id == receipt.id + 1
     store.close()
-
-
-def test_the_dead_that_stand_in_a_line_are_counted_and_no_others(store: SqliteStore) -> None:
-    """A look at blocked lines reads these gates, and a count that only grew would make it read more and more."""
-    store.put_spec(QueueSpec(name="line", eligibility=InOrder(dead_head="block")))
-    store.enqueue([Draft("k", queue="line", subject="s")] * 2)
-    fallen = "SELECT coalesce(sum(fallen), 0) FROM gate"
-    for _ in range(2):
-        (lease,) = store.claim([Want("line", 1)], "me", seconds(30))
-        store.settle([(lease, DeadLetter(Failure("E")))])
-        assert store._writer._connection.execute(fallen).fetchone() == (1,)
-        assert store.redrive([lease.job.id]) == [lease.job.id]
-        assert store._writer._connection.execute(fallen).fetchone() == (0,)

@@ -45,11 +45,11 @@ class _Sqlite:
         try:
             left = {
                 table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
-                for table in ("job", "key", "gate", "line", "pace", "class", "turn")
+                for table in ("job", "key", "gate", "lane", "lane_until", "woken", "class")
             }
             sums = "abs(waiting) + abs(ready) + abs(running) + abs(done) + abs(dead) + abs(cancelled)"
             (left["counters"],) = connection.execute(
-                f"SELECT total({sums} + abs(classed) + abs(keys)) FROM queue"
+                f"SELECT total({sums} + abs(laned) + abs(keys)) FROM queue"
             ).fetchone()
         finally:
             connection.close()

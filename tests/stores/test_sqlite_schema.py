@@ -17,8 +17,12 @@ from forebay.store.sqlite.queries import statements
 from forebay.store.sqlite.store import SqliteStore
 
 SEARCHES = {
-    "claim": ["job USING INTEGER PRIMARY KEY (rowid=?)", "job USING INDEX job_ready (queue=? AND cls=?)"],
-    "due": ["job USING INDEX job_due (due_at<?)"],
+    "claim": ["job USING INTEGER PRIMARY KEY (rowid=?)", "job USING INDEX job_ready (queue=? AND lane=?)"],
+    "fall_due": ["job USING INTEGER PRIMARY KEY (rowid=?)", "job USING INDEX job_due (due_at<?)"],
+    "next_of_lane": ["job USING INDEX job_ready (queue=? AND lane=? AND rank>?)"],
+    "expose": ["job USING INTEGER PRIMARY KEY (rowid=?)", "job USING INDEX job_line (line=?)"],
+    "taken_lines": ["job USING INDEX job_line (line=?)"],
+    "between": ["job USING INDEX job_line (line=? AND rowid>? AND rowid<?)"],
     "next_due": ["job USING INDEX job_due"],
     "expired": ["job USING INDEX job_expiring (expires_at>? AND expires_at<?)"],
     "kept": ["job USING INDEX job_kept (kept_until>? AND kept_until<?)"],
@@ -28,18 +32,11 @@ SEARCHES = {
     "overdue": ["job USING INDEX job_lease (lease_until<?)"],
     "asked": ["job USING INDEX job_asked (owner=?)"],
     "next_lease": ["job USING INDEX job_lease"],
-    "first_parked": ["job USING INDEX job_parked (gate=?)"],
-    "oldest_parked": ["job USING INDEX job_held_up (queue=?)"],
-    "blocked_lines": [
-        "gate USING INDEX gate_fallen (name>? AND name<?)",
-        "job USING INTEGER PRIMARY KEY (rowid=?)",
-        "line USING PRIMARY KEY (gate=?)",
-    ],
     "fresh": ["job USING INDEX job_fresh (queue=? AND subject=?)"],
     "oldest": ["job USING INDEX job_oldest (queue=?)"],
     "lowest": ["job USING INDEX job_lowest (queue=?)"],
     "oldest_plain": [
-        "job USING INDEX job_ready (queue=? AND cls=? AND rank>? AND rank<?)",
+        "job USING INDEX job_ready (queue=? AND lane=? AND rank>? AND rank<?)",
         "job USING INTEGER PRIMARY KEY (rowid=?)",
         "job",
     ],
@@ -51,11 +48,12 @@ SEARCHES = {
         "job USING INTEGER PRIMARY KEY (rowid=?)",
     ],
     "expired_keys": ["key USING COVERING INDEX key_until (until<?)"],
-    "joined": ["class USING COVERING INDEX class_joined (queue=? AND joined>?)"],
-    "first_of": ["job USING INDEX job_paced (gate=? AND queue=?)"],
-    "next_opening": ["pace USING INDEX pace_later (opens_at>?)"],
-    "next_start": ["p USING INDEX pace_open (queue=?)", "j USING INTEGER PRIMARY KEY (rowid=?)"],
-    "head_of_line": ["line USING PRIMARY KEY (gate=?)"],
+    "open_lanes": ["lane USING INDEX lane_open (queue=? AND cls=? AND (rank,id)>(?,?))"],
+    "parked_lanes": ["lane USING INDEX lane_parked (at=? AND queue=? AND (turn,rank,id)>(?,?,?))"],
+    "parked_of_class": ["lane USING INDEX lane_held (queue=? AND cls=?)"],
+    "gates_with_parked": ["lane USING COVERING INDEX lane_parked (at=? AND queue=?)"],
+    "classes_by_turn": ["class USING INDEX class_turn (queue=? AND (turn,cls)>(?,?))"],
+    "opened_rates": ["gate USING COVERING INDEX gate_waking (wake_at>? AND wake_at<?)"],
     "page": ["job USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"],
     "page_dead": ["job USING INDEX job_dead (state=? AND rowid>? AND rowid<?)"],
     "entries": ["log_entry USING PRIMARY KEY (place=? AND entry>?)"],
@@ -64,7 +62,7 @@ SEARCHES = {
 SMALL_TABLES = {"queue", "schedule", "log_partition", "progress"}
 """A row a queue, a schedule, a partition of a log or a running job that reports: all of them are what is asked for."""
 
-FOUND = {"half", "page", "fell", "idle"}
+FOUND = {"half", "page", "idle", "held", "parked", "named", "fallen"}
 """What another part of the statement has found."""
 
 SORTED = {"page_held", "deepest"}
@@ -113,15 +111,14 @@ def test_no_statement_scans_or_sorts(connection: sqlite3.Connection, name: str) 
             assert (
                 table in {"CONSTANT", "json_each"} | SMALL_TABLES | FOUND
                 or "VIRTUAL TABLE" in step
-                or "INDEX gate_opened" in step
-                or "INDEX pace_open" in step
+                or "INDEX queue_paced" in step
                 or "INDEX class_idle" in step
             ), step
 
 
 def test_the_pulse_looks_at_the_front_of_each_index(connection: sqlite3.Connection) -> None:
     steps = " ".join(plan(connection, "pulse"))
-    for index in ("job_due", "job_expiring", "job_kept", "gate_opened", "pace_later", "pace_open"):
+    for index in ("job_due", "job_expiring", "job_kept", "gate_waking", "queue_crowded"):
         assert f"INDEX {index}" in steps
 
 

@@ -36,6 +36,17 @@ class Gate(Struct, frozen=True, array_like=True):
     step: Span = 0
 
 
+class LaneTerm(NamedTuple):
+    """What a spec says of the gates of lanes called `prefix`, or so with a slash and a value; `exact`: without one."""
+
+    prefix: str
+    exact: bool
+    gate: Gate
+
+    def covers(self, name: str) -> bool:
+        return name == self.prefix if self.exact else name.startswith(f"{self.prefix}/")
+
+
 class Line(NamedTuple):
     """The line a job belongs to. `blocks`: a dead head keeps the line shut."""
 
@@ -99,23 +110,20 @@ def lane_key(cls: str, gates: tuple[str, ...]) -> str:
 
 def gate_of(spec: QueueSpec, name: str) -> Gate | None:
     """A gate of a lane with the numbers of the spec; None: the spec has no such term, so the gate holds nothing."""
-    for term in terms_of(spec.eligibility):
-        if isinstance(term, InOrder) or (term.per is None and not isinstance(term, Until)):
-            continue
-        prefix = _prefix(spec.name, term)
-        if name == prefix if term.per is None else name.startswith(f"{prefix}/"):
-            return _gate(name, term)
+    for term in lane_terms(spec):
+        if term.covers(name):
+            return Gate(name, term.gate.limit, term.gate.step)
     return None
 
 
-def lane_terms(spec: QueueSpec) -> tuple[tuple[Gate, bool], ...]:
-    """The terms whose gates are stamped on jobs, each under the name that its gates begin with.
-
-    Where the flag is set, a slash and the value of the term's field follow.
-    """
-    terms = [term for term in terms_of(spec.eligibility) if isinstance(term, Until | AtMost | Rate)]
-    stamped = [term for term in terms if term.per is not None or isinstance(term, Until)]
-    return tuple((_gate(_prefix(spec.name, term), term), term.per is not None) for term in stamped)
+def lane_terms(spec: QueueSpec) -> tuple[LaneTerm, ...]:
+    """What the spec says of gates that jobs are stamped with, in its order."""
+    found = []
+    for term in terms_of(spec.eligibility):
+        if isinstance(term, Until) or (not isinstance(term, InOrder) and term.per is not None):
+            prefix = _prefix(spec.name, term)
+            found.append(LaneTerm(prefix, term.per is None, _gate(prefix, term)))
+    return tuple(found)
 
 
 def line_of(spec: QueueSpec, draft: Draft) -> Line | None:

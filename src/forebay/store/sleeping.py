@@ -6,7 +6,7 @@ store's own business: it starts a thread by `_listen`, which wakes sleepers and 
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from threading import Event, Lock, Thread
 from typing import Final
 
@@ -22,10 +22,11 @@ Ready = Callable[[], Instant]
 
 
 class _Sleeper:
-    """`news`: there may be something. Without it the signal only means to look again."""
+    """`news`: there may be something. Without it the signal only means to look again. `hints`: whose news suffice."""
 
-    def __init__(self) -> None:
+    def __init__(self, hints: Collection[str]) -> None:
         self.signal = Event()
+        self.hints = frozenset(hints)
         self.news = False
 
 
@@ -63,15 +64,18 @@ class Sleeping:
                 for sleeper in sleepers:
                     sleeper.signal.set()
 
-    def until_work(self, queues: Sequence[str], end: Instant, ready: Ready) -> bool:
-        return self._sleep(self._claimers, queues, end, ready)
+    def until_work(
+        self, queues: Sequence[str], end: Instant, ready: Ready, hints: Collection[str] | None = None
+    ) -> bool:
+        """`hints`: queues whose news alone are enough; None: all of them."""
+        return self._sleep(self._claimers, queues, end, ready, queues if hints is None else hints)
 
     def until_room(self, queue: str, end: Instant, ready: Ready) -> bool:
-        return self._sleep(self._producers, [queue], end, ready)
+        return self._sleep(self._producers, [queue], end, ready, [queue])
 
     def until_news_of(self, topics: Sequence[str], end: Instant, ready: Ready) -> bool:
         """Topics are what becomes of single jobs, and what is asked of one holder."""
-        return self._sleep(self._watchers, topics, end, ready, hint=False)
+        return self._sleep(self._watchers, topics, end, ready)
 
     @property
     def watched(self) -> bool:
@@ -87,7 +91,7 @@ class Sleeping:
         for rooms, queues in ((self._claimers, news), (self._producers, eased), (self._watchers, topics)):
             for queue in queues:
                 for sleeper in rooms.get(queue, ()):
-                    sleeper.news = True
+                    sleeper.news = sleeper.news or queue in sleeper.hints
                     sleeper.signal.set()
 
     def _start(self, name: str, target: Callable[[], None]) -> None:
@@ -100,16 +104,21 @@ class Sleeping:
         thread.start()
 
     def _sleep(
-        self, rooms: dict[str, set[_Sleeper]], queues: Sequence[str], end: Instant, ready: Ready, *, hint: bool = True
+        self,
+        rooms: dict[str, set[_Sleeper]],
+        queues: Sequence[str],
+        end: Instant,
+        ready: Ready,
+        hints: Collection[str] = (),
     ) -> bool:
-        """True: there may be something. `hint`: news alone are enough, else they are a reason to ask the server."""
+        """True: there may be something. `hints`: news of these suffice; of others they are a reason to look."""
         self._start("listen", self._listen)
-        sleeper = _Sleeper()
+        sleeper = _Sleeper(hints)
         with self._guard:
             for queue in queues:
                 rooms.setdefault(queue, set()).add(sleeper)
         try:
-            while not (hint and sleeper.news):
+            while not sleeper.news:
                 if self._closing.is_set():
                     raise Closed("the store")
                 sleeper.signal.clear()

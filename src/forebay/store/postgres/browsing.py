@@ -13,7 +13,7 @@ from forebay.core.job import Job, State
 from forebay.core.limits import BATCH_MOST, ID_MOST
 from forebay.store.postgres.connect import Rows, Server
 from forebay.store.postgres.queries import statement
-from forebay.store.postgres.runs import HELD, LATER, READY, ended_job, jobs_of_run
+from forebay.store.postgres.runs import BEHIND, LATER, READY, ended_job, jobs_of_run
 from forebay.store.protocol import Page, Query
 from forebay.store.states import STATES
 
@@ -31,7 +31,7 @@ _PROBES: Final = 2_000
 _SPARE: Final = 2
 """Rows may come in between while a page is made; not so many times as many."""
 
-_OPEN: Final = {State.WAITING: [HELD, LATER], State.READY: [READY]}
+_OPEN: Final = {State.WAITING: [BEHIND, LATER], State.READY: [READY]}
 _N: Final = 2
 """Where the columns of a run tell how many jobs it has."""
 

@@ -2,7 +2,7 @@
 
 Plain drafts are put together into parts of tens of thousands. A part is one transaction: a token, the ids, and one COPY
 of a row for each thousand jobs. It is written while the next part is read; two parts at most are in memory, and no
-transaction waits for the caller's iterator. Drafts that need more (keys, gates, bounds) go in by `enqueue`, in their
+transaction waits for the caller's iterator. Drafts that need more (keys, lanes, bounds) go in by `enqueue`, in their
 place. The token tells whether a commit whose reply was lost had happened: then, and while the server is away for a
 moment, the part is tried again, and is in exactly once.
 """
@@ -50,11 +50,13 @@ _COLUMNS: Final = {
     "expires_at": "int8",
     "n": "int4",
     "size": "int4",
+    "cost": "int4",
     "max_attempts": "int4",
     "state": "int2",
     "single": "bool",
     "rank_timed": "int2",
     "queue": "text",
+    "lane": "text",
     "cls": "text",
     "kind": "text",
     "facts": "json",
@@ -125,7 +127,8 @@ class Bulk(QueueVerbs):
             yield part
 
     def _copies(self, queue: str) -> bool:
-        return self._specs.of(queue).direct
+        known = self._specs.of(queue)
+        return known.direct and not known.laned
 
     def _put_part(self, part: _Part) -> None:
         queues = {draft.queue for draft in part.drafts}
@@ -203,17 +206,17 @@ class _Told:
 
 def _row(run: Run, last_id: int, now: Instant) -> tuple[Any, ...]:
     """A run at its birth, as its table has it."""
-    n, queue, cls, kind, delay, run_at, base, timed, lives, expires_at, facts, bodies = run.columns()
+    n, queue, cls, cost, kind, delay, run_at, base, timed, lives, expires_at, facts, bodies = run.columns()
     due_at = now + delay if run_at is None else max(now, run_at)
     rank = rank_at(base, timed, due_at, now)
     state = LATER if due_at > now else READY
     ids = (last_id, rank, due_at, now, base, expires_at)
-    return (*ids, n, n, lives, state, n == 1, timed, queue, cls, kind, facts, bodies)
+    return (*ids, n, n, cost, lives, state, n == 1, timed, queue, cls, cls, kind, facts, bodies)
 
 
 def _born(row: Sequence[Any]) -> tuple[Any, ...]:
     """The span of a run at its birth, from what `_row` gives."""
-    last_id, _, due_at, now, _, _, n, _, lives, _, _, _, queue, _, kind, facts, _ = row
+    last_id, _, due_at, now, _, _, n, _, _, lives, _, _, _, queue, _, _, kind, facts, _ = row
     traits = None if facts is None else msgspec.Raw(facts)
     return (Change.ACCEPTED, last_id - n + 1, n, queue, kind, 0, 0, lives, now, due_at, 0, 0, traits)
 

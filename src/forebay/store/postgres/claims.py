@@ -1,7 +1,6 @@
 """Handing out: promote, claim, extend, overdue.
 
-A claim is one call of one function. It takes whole runs while they fit and splits the last one. Where a queue has
-classes, a call before tells which of them have work, and this process deals turns among them. What this process holds
+A claim is one call of one function. It takes whole runs while they fit and splits the last one. What this process holds
 is remembered by run, so that one heartbeat extends everything when everything is to be extended, however many jobs that
 are.
 """
@@ -10,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from itertools import islice
+from itertools import islice, repeat
 from threading import Lock
 from time import monotonic
 from typing import Any, Final
@@ -31,13 +30,12 @@ from forebay.store.postgres.inbox import take_inbox
 from forebay.store.postgres.intake import Intake
 from forebay.store.postgres.queries import statement
 from forebay.store.postgres.runs import RUNNING, Held, Ref, jobs_of_run, leases_of
-from forebay.store.postgres.tend import forget_excess, start, sweep, tend
-from forebay.store.postgres.turns import Deal, Taken, Turns
+from forebay.store.postgres.tend import expire, forget_excess, sweep
 from forebay.store.protocol import Promotion, Want
 
 CALL: Final = (
-    "forebay.claim(%s::bigint, %s, %s, %s::bigint, %s::text[], %s::integer[], %s::text[], %s::integer[], "
-    "%s::integer[], %s::bigint[], %s::bigint[])"
+    "forebay.claim(%s::bigint, %s, %s, %s::bigint, %s::integer[], %s::integer[], %s::boolean[], %s::text[], "
+    "%s::integer[], %s::text[], %s::integer[], %s::integer[], %s::bigint[], %s::bigint[])"
 )
 _CLAIM: Final = f"SELECT * FROM {CALL}"
 _PROMOTE: Final = "SELECT p.*, forebay.counts_dead() FROM forebay.promote(%s::bigint, %s) AS p"
@@ -49,22 +47,28 @@ _HOLDER: Final = (
 _HEARTBEAT: Final = "SELECT * FROM forebay.heartbeat(%s::bigint, %s, %s::bigint)"
 _EXTEND: Final = "SELECT * FROM forebay.extend(%s::bigint, %s::bigint, %s::boolean[], %s::bigint[], %s::integer[])"
 _ANY_INBOX: Final = "SELECT EXISTS (SELECT FROM forebay.inbox)"
-_HAND_BACK: Final = "SELECT forebay.hand_back(%s::bigint, %s, %s::boolean[], %s::bigint[])"
+_RIPEN: Final = "SELECT forebay.ripen(%s, %s, %s)"
+_HAND_BACK: Final = (
+    "SELECT forebay.hand_back(%s::bigint, %s::integer[], %s::integer[], %s::text[], %s::integer[], %s, %s::boolean[], "
+    "%s::bigint[])"
+)
 _SET_APART: Final = "SELECT forebay.set_apart(%s, %s, %s, %s::integer[])"
 _OVERDUE: Final = statement("overdue")
 _SILENT: Final = statement("silent")
 _FOUND: Final = statement("found")
 
 _CLAIMS_MOST: Final = 20
-_DEALS_MOST: Final = 3
 _HOLDER_SECONDS: Final = 43_200.0
 _HOLDERS_MOST: Final = 1_000
 _SWEEP_EVERY: Final = 30_000_000
 _TRIM_EVERY: Final = 5_000_000
 _TRIM_LIMIT: Final = 10 * BATCH_MOST
-_TEND, _STALE, _CLASSED = 1, 2, 3
+_TEND, _STALE, _LANED = 1, 2, 3
 _RUN: Final = 4
 """Where the columns of a run begin in a claimed row."""
+
+_PLACES: Final = -1
+"""Where a claimed row tells the places of its jobs in the claim."""
 
 
 class Claims(Intake):
@@ -76,22 +80,25 @@ class Claims(Intake):
         self._holders_guard = Lock()
         self._run_sizes: dict[str, float] = {}
         self._fronts: dict[str, Front] = {}
-        self._turns = Turns(self._specs)
         self._past = Past()
         self._swept_at: Instant | None = None
         self._trimmed_at: Instant = 0
 
     def promote(self, limit: int) -> Promotion:
         check_limit("promote", limit)
-        ready, next_due, stirs, stamp, counted = self._server.query(_PROMOTE, (self._at, limit))[0]
+        ready, next_due, stirs, stamp, laned, counted = self._server.query(_PROMOTE, (self._at, limit))[0]
         if self._swept_at is None:
             self._swept_at = stamp
-        if stirs or abs(stamp - self._swept_at) > _SWEEP_EVERY:
+        sweeps = stirs or abs(stamp - self._swept_at) > _SWEEP_EVERY
+        if sweeps:
             self._swept_at = stamp
-            ready += self._write(lambda turn: _sweep(turn, limit), gated=True)
+            self._write(lambda turn: _sweep(turn, limit))
+        if laned and ready < limit:
+            ready += self._write(lambda turn: _ripen(turn, laned, limit - ready), laned)
+        if sweeps or laned:
             _, next_due, *_ = self._server.query(_PROMOTE, (self._at, 0))[0]
         if counted and self._server.query(_CROWDED, (stamp,))[0][0]:
-            self._write(lambda turn: forget_excess(turn, limit), gated=True)
+            self._write(lambda turn: forget_excess(turn, limit))
         if abs(stamp - self._trimmed_at) > _TRIM_EVERY:
             self._trimmed_at = stamp
             self._server.query(_TRIM, (stamp, _TRIM_LIMIT))
@@ -101,34 +108,16 @@ class Claims(Intake):
         owner = checked_owner(owner)
         span = checked_micros("lease_for", lease_for, LEASE_LEAST, LEASE_MOST)
         checked_total(wants)
-        leases: list[Lease] = []
-        for _ in range(_DEALS_MOST):
-            if not wants:
-                break
-            try:
-                taken, wants = self._take(wants, owner, span)
-            except StoreFailed:
-                if not leases:
-                    raise
-                break
-            leases += taken
-        return leases
-
-    def _take(self, wants: Sequence[Want], owner: str, span: Span) -> tuple[list[Lease], list[Want]]:
-        """What comes now, and what is still wanted of classes that had less than was known."""
-        broken = classed = False
-        for _ in range(_CLAIMS_MOST):
+        broken = False
+        for _ in range(_CLAIMS_MOST if wants else 0):
             holder = self._holder(owner)
-            flag, deal = self._turns.deal(self._server.query, self._at, wants, holder.id, classed=classed)
-            rows: Rows = []
             try:
                 with holder.claiming():
-                    if not flag and deal.asked:
-                        flag, rows = self._claim(deal, holder, span)
+                    flag, rows = self._claim(wants, holder, span)
                     if flag == _TEND:
-                        work = partial(self._claim_tended, wants, classed, holder, span)
-                        flag, deal, rows = self._write(work, gated=True)
-                    taken = {} if flag else self._leases(rows, owner, holder)
+                        work = partial(self._claim_tended, wants, holder, span)
+                        flag, rows = self._write(work, {want.queue for want in wants})
+                    taken = [] if flag else self._leases(rows, owner, holder)
             except StoreFailed:
                 # What was taken, if anything was, is unknown: a new holder must not keep it alive.
                 self._retire(owner, holder)
@@ -136,13 +125,19 @@ class Claims(Intake):
                     raise
                 broken = True
                 continue
-            if flag == _STALE:
-                self._specs.reload({want.queue for want in wants})
-            elif flag == _CLASSED:
-                classed = True
-            else:
-                return deal.in_turn(taken), deal.left(taken)
-        raise StoreFailed(self._server.name, f"{_CLAIMS_MOST} claims in a row found their queues changed by others")
+            if not flag:
+                return taken
+            self._refused(flag, wants)
+        if wants:
+            raise StoreFailed(self._server.name, f"{_CLAIMS_MOST} claims in a row found their queues changed by others")
+        return []
+
+    def _refused(self, flag: int, wants: Sequence[Want]) -> None:
+        """A claim could not be made with what was known of the queues."""
+        if flag == _STALE:
+            self._specs.reload({want.queue for want in wants})
+        elif flag == _LANED:
+            self._specs.set_apart({want.queue for want in wants})
 
     def extend(self, leases: Sequence[Lease], lease_for: timedelta) -> list[Lease]:
         check_batch("extend", len(leases))
@@ -184,42 +179,45 @@ class Claims(Intake):
         rows = self._server.query(_OVERDUE, (silent, floors, now, limit, now, alone, now, limit, limit))
         if not rows and self._past.worth_knowing(monotonic() - began):
             self._past.nothing_at(now, [holder for (holder,) in self._server.query(_SILENT, (now,))])
-        leases: list[Lease] = [lease for row in rows for lease in leases_of(row, row[21] or "")]
+        leases: list[Lease] = [lease for row in rows for lease in leases_of(row, row[20] or "")]
         return leases[:limit]
 
-    def _claim(self, deal: Deal, holder: Holder, span: Span) -> tuple[int, Rows]:
+    def _claim(self, wants: Sequence[Want], holder: Holder, span: Span) -> tuple[int, Rows]:
         """What came; or why nothing could come."""
-        fronts = [self._front(want) for want in deal.asked]
+        fronts = [self._front(want) for want in wants]
         began = monotonic()
-        asked = self._asked(deal.asked, fronts, holder, span, tended=deal.looked)
+        asked = self._asked(wants, fronts, holder, span)
         rows = self._server.query(_CLAIM, asked, repeatable=False)
-        self._moved(monotonic() - began, deal.asked, fronts, rows)
+        self._moved(monotonic() - began, wants, fronts, rows)
         return _flag(rows), rows
 
-    def _claim_tended(
-        self, wants: Sequence[Want], classed: bool, holder: Holder, span: Span, turn: Turn
-    ) -> tuple[int, Deal, Rows]:
-        """The same, once what fell due was looked after and who starts was let in; in one transaction with that."""
+    def _claim_tended(self, wants: Sequence[Want], holder: Holder, span: Span, turn: Turn) -> tuple[int, Rows]:
+        """The same, once what is over was looked after; in one transaction with that."""
         take_inbox(turn)
-        tend(turn, BATCH_MOST)
-        started = start(turn, wants)
-        flag, deal = self._turns.deal(turn.fetch, self._at, wants, holder.id, started, classed=classed)
-        if flag or not deal.asked:
-            return flag, deal, []
-        fronts = [None] * len(deal.asked)
-        rows = turn.fetch(_CLAIM, self._asked(deal.asked, fronts, holder, span, tended=True))
-        return _flag(rows), deal, rows
+        expire(turn)
+        turn.write_lanes()
+        rows = turn.fetch(_CLAIM, self._asked(wants, [None] * len(wants), holder, span, tended=True))
+        return _flag(rows), rows
 
     def _asked(
-        self, wants: Sequence[Want], fronts: Sequence[Front | None], holder: Holder, span: Span, tended: bool
+        self,
+        wants: Sequence[Want],
+        fronts: Sequence[Front | None],
+        holder: Holder,
+        span: Span,
+        tended: bool = False,
     ) -> tuple[Any, ...]:
         """The arguments of `forebay.claim`."""
         floors = [(None, None) if front is None else front.floors() for front in fronts]
+        locks = self._specs.locks((), [want.queue for want in wants])
         return (
             self._at,
             tended,
             holder.id,
             span,
+            array_of(locks.alone),
+            array_of(locks.beside),
+            array_of([self._specs.is_apart(want.queue) for want in wants]),
             array_of([want.queue for want in wants]),
             array_of([self._specs.of(want.queue).version for want in wants]),
             array_of([want.cls for want in wants]),
@@ -244,18 +242,20 @@ class Claims(Intake):
         """How many runs will probably be enough."""
         return max(1, round(want.count / self._run_sizes.get(want.queue, 1.0)))
 
-    def _leases(self, rows: Rows, owner: str, holder: Holder) -> Taken:
+    def _leases(self, rows: Rows, owner: str, holder: Holder) -> list[Lease]:
+        """By want; of queues with lanes in the order in which they were taken, else by rank."""
         rows.sort(key=lambda row: (*row[2:4], row[_RUN + 1]))
-        taken: Taken = {}
+        taken: list[tuple[int, int, Held]] = []
         sizes: dict[str, list[int]] = {}
         for row in rows:
             found = leases_of(row[_RUN:], owner)
             holder.hold(found)
-            taken.setdefault(row[2], []).extend(found)
+            taken += zip(repeat(row[2]), row[_PLACES] or repeat(0), found)
             sizes.setdefault(row[_RUN + 5], []).append(row[_RUN + 2])
         for queue, known in sizes.items():
             self._run_sizes[queue] = sum(known) / len(known)
-        return taken
+        taken.sort(key=lambda each: each[:2])
+        return [lease for _, _, lease in taken]
 
     def _holder(self, owner: str) -> Holder:
         """This process under that name; known anew twice a day, so that the store can forget who is gone."""
@@ -279,8 +279,19 @@ class Claims(Intake):
                 del self._holders[owner]
         if holder.idle:
             with suppress(StoreFailed):
-                keys = holder.runs() or [(False, 0)]
-                self._server.query(_HAND_BACK, (self._at, holder.id, *map(array_of, zip(*keys, strict=True))))
+                self._hand_back(holder)
+
+    def _hand_back(self, holder: Holder) -> None:
+        """First what needs no lock alone; then the queues of what is left are known."""
+        keys = [array_of(column) for column in zip(*(holder.runs() or [(False, 0)]), strict=True)]
+        queues: set[str] = set()
+        for _ in range(_CLAIMS_MOST):
+            locks = self._specs.locks(queues)
+            left = self._server.query(_HAND_BACK, (self._at, *locks, holder.id, *keys))[0][0]
+            if left == []:
+                return
+            queues.update(left or ())
+            self._specs.reload(queues)
 
     def _beat(self, leases: Sequence[Lease], span: Span) -> list[Lease] | None:
         """One heartbeat for all, if these are all that a holder has and nobody else touched them; else None."""
@@ -309,9 +320,9 @@ class Claims(Intake):
         for row in self._server.query(_FOUND, ([job_id for job_id, _ in held],)):
             fence = (row[0], row[10])
             if row[5] == RUNNING and fence in held:
-                ref = Ref(row[1], row[2], row[3], row[10], row[16], row[23])
+                ref = Ref(row[1], row[2], row[3], row[10], row[22])
                 alive.add(fence)
-                if row[21] is not None and row[21][ref.place(row[0])] == "1":
+                if row[20] is not None and row[20][ref.place(row[0])] == "1":
                     asked.append(fence)
                 if not ref.beat:
                     alone.add((ref.single, ref.last_id, ref.delivery))
@@ -326,9 +337,9 @@ class Claims(Intake):
         found = self._server.query(_FOUND, ([lease.job.id for lease in leases.values()],))
         wanted: dict[tuple[bool, int], tuple[Ref, str, list[int]]] = {}
         for row in found:
-            delivery, gone = row[10], row[20]
+            delivery, gone = row[10], row[19]
             if row[5] == RUNNING and (row[0], delivery) in leases:
-                ref = Ref(row[1], row[2], row[3], delivery, row[16], row[23])
+                ref = Ref(row[1], row[2], row[3], delivery, row[22])
                 wanted.setdefault(ref.key, (ref, gone or "0" * ref.n, []))[2].append(row[0])
         for ref, gone, ids in wanted.values():
             first = ref.last_id - ref.n + 1
@@ -355,7 +366,7 @@ class Claims(Intake):
     def _empty_inbox(self) -> None:
         """What SQL users put into queues with rules is seen by whoever looks."""
         if self._server.query(_ANY_INBOX)[0][0]:
-            self._write(take_inbox, gated=True)
+            self._write(take_inbox)
 
     def _pictures(self, ids: Sequence[int]) -> dict[int, Job]:
         """Those of these jobs that are not finished, as they look now."""
@@ -377,8 +388,17 @@ def _flag(rows: Rows) -> int:
     return rows[0][0] if rows else 0
 
 
-def _sweep(turn: Turn, limit: int) -> int:
+def _sweep(turn: Turn, limit: int) -> None:
     take_inbox(turn)
-    ready = tend(turn, limit, limit)
+    expire(turn, limit)
     sweep(turn, limit)
+
+
+def _ripen(turn: Turn, queues: Sequence[str], limit: int) -> int:
+    """Due jobs of queues with lanes become ready; how many."""
+    ready = 0
+    for queue in queues:
+        if ready < limit:
+            ready += turn.fetch(_RIPEN, (turn.now, queue, limit - ready))[0][0]
+    turn.news.update(queues)
     return ready

@@ -16,8 +16,9 @@ from forebay.store.postgres.specs import Known, Specs
 from forebay.store.together import Call, Together
 
 _PUT: Final = (
-    "SELECT * FROM forebay.put(%s::bigint, %s::uuid, %s::text[], %s::integer[], %s::integer[], %s::text[], "
-    "%s::text[], %s::text[], %s::bigint[], %s::bigint[], %s::bigint[], %s::smallint[], %s::integer[], %s::bigint[], "
+    "SELECT * FROM forebay.put(%s::bigint, %s::uuid, %s::integer[], %s::text[], %s::integer[], %s::integer[], "
+    "%s::text[], %s::text[], %s::integer[], %s::text[], %s::bigint[], %s::bigint[], %s::bigint[], %s::smallint[], "
+    "%s::integer[], %s::bigint[], "
 )
 _MANY: Final = _PUT + "%b::json[], %b::json[])"
 _ONE: Final = _PUT + "ARRAY[%b::json], ARRAY[%b::json])"
@@ -78,17 +79,21 @@ class Door:
 
     def _put(self, drafts: Sequence[Draft]) -> int | None:
         known: dict[str, Known] = {}
+        alone: set[int] = set()
 
         def stamp(draft: Draft) -> Stamp:
             queue = known.get(draft.queue)
             if queue is None:
                 queue = known[draft.queue] = self._specs.of(draft.queue)
+                if queue.laned:
+                    alone.update(queue.keys)
             return queue.stamp(draft)
 
         *columns, facts, bodies = zip(*[run.columns() for run in group(drafts, stamp)], strict=True)
-        alone = len(bodies) == 1
-        payloads = (facts[0], bodies[0]) if alone else (list(facts), list(bodies))
+        one = len(bodies) == 1
+        payloads = (facts[0], bodies[0]) if one else (list(facts), list(bodies))
         versions = array_of([queue.version for queue in known.values()])
-        parameters = (self._at(), uuid4(), array_of(known), versions, *map(array_of, columns), *payloads)
-        first = int(self._server.query(_ONE if alone else _MANY, parameters, certain=True)[0][0])
+        said = (self._at(), uuid4(), array_of(sorted(alone)), array_of(known), versions)
+        parameters = (*said, *map(array_of, columns), *payloads)
+        first = int(self._server.query(_ONE if one else _MANY, parameters, certain=True)[0][0])
         return None if first == _STALE else first

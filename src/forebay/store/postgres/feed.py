@@ -20,7 +20,7 @@ from forebay.store.postgres.base import Restart, Turn
 from forebay.store.postgres.bulk import Bulk
 from forebay.store.postgres.connect import Connection
 from forebay.store.postgres.intake import accept
-from forebay.store.postgres.tend import forget, tend
+from forebay.store.postgres.tend import forget
 from forebay.store.protocol import Receipt, Tally
 from forebay.store.states import DEAD
 
@@ -39,8 +39,7 @@ _SWEEP: Final = (
 )
 _DEAD: Final = (
     f"DELETE FROM forebay.ended WHERE id = ANY (%s::bigint[]) AND state + 0 = {DEAD} "
-    "RETURNING id, queue, cls, state, 0, due_at, gates, NULL, settled_delivery, settled_code, kind, "
-    "coalesce(home, queue)"
+    "RETURNING id, queue, state, lane, line, kind, settled_delivery, settled_code, coalesce(home, queue)"
 )
 
 
@@ -63,8 +62,7 @@ class Feed(Bulk):
             else:
                 self._sleepers.hear(queues, ())
                 return tally
-        gated = any(self._specs.of(queue).stamper.gated for queue in queues)
-        return self._write(lambda turn: _feed(turn, move, drafts), gated=gated)
+        return self._write(lambda turn: _feed(turn, move, drafts), queues)
 
     def _feed_plain(self, move: Any, drafts: Sequence[Draft], queues: set[str], connection: Connection) -> Tally | None:
         if not move(connection):
@@ -76,11 +74,11 @@ class Feed(Bulk):
     def discard(self, ids: Sequence[int]) -> list[int]:
         check_ids("discard", ids)
         known = [job_id for job_id in dict.fromkeys(ids) if 0 < job_id <= ID_MOST]
-        return self._write(partial(_discard, known), gated=True) if known else []
+        return self._write(partial(_discard, known)) if known else []
 
     def mend(self, pairs: Sequence[tuple[int, Draft]]) -> list[Receipt | None]:
         check_batch("mend", len(pairs))
-        return self._write(partial(_mend, pairs), gated=True)
+        return self._write(partial(_mend, pairs), {draft.queue for _, draft in pairs})
 
 
 def _moved(source: str, before: Place | None, after: Place, connection: Any) -> bool:
@@ -118,6 +116,4 @@ def _discard(ids: Sequence[int], turn: Turn) -> list[int]:
     if dead:
         forget(turn, list(dead.values()))
         turn.scribe.tell("purge")
-    if turn.gated:
-        tend(turn)
     return [job_id for job_id in ids if job_id in dead]

@@ -1,40 +1,66 @@
-"""The verbs about gates that are not about one queue: letting some pass a condition, and telling what holds a job."""
+"""The verbs about gates: their numbers, passing a condition, and what holds a job."""
 
-from typing import Final
+from typing import Any, Final
 
-from forebay.core.limits import AHEAD_MOST, BATCH_MOST, ID_MOST
-from forebay.store.checks import check_ids, checked_condition
-from forebay.store.places import Place, Row
+from forebay.core.gate import Gate, checked_gate, gate_of, is_open, lane_key, opens_at
+from forebay.core.instant import Instant
+from forebay.core.limits import AHEAD_MOST, ID_MOST, INSTANT_MOST, SLOTS_MOST
+from forebay.core.policy import check_between
+from forebay.store.checks import LAST, check_gate, check_gates_page, check_ids, checked_condition
 from forebay.store.postgres.base import Turn
 from forebay.store.postgres.queries import statement
-from forebay.store.postgres.runs import text_of
+from forebay.store.postgres.runs import BEHIND, READY
 from forebay.store.postgres.settling import Settling
-from forebay.store.postgres.tend import TEND_LIMIT, tend
-from forebay.store.protocol import Hold
+from forebay.store.postgres.specs import gate_key
+from forebay.store.postgres.tend import expire
+from forebay.store.protocol import GateUse, Hold
 
-_PARKED: Final = statement("parked")
-_LOOK: Final = statement("look")
-_PARKED_AT: Final = statement("parked_at")
-_PASS: Final = statement("pass")
-_PACE: Final = statement("pace")
-_PARKED_BEFORE: Final = statement("parked_before")
-_CLASS_BEFORE: Final = statement("class_before")
-_STANDING_BEFORE: Final = statement("standing_before")
+_LIMIT: Final = statement("gate_limit")
+_SET_LIMIT: Final = statement("set_gate_limit")
+_DROP_LIMIT: Final = statement("drop_gate_limit")
+_GATES: Final = statement("gates")
+_GATE_STATES: Final = statement("gate_states")
+_LANES_UNTIL: Final = statement("lanes_until")
+_HELD_UNTIL: Final = statement("held_until")
+_CHANGE_LANE: Final = statement("change_lane")
+_DUE_JOB: Final = statement("due_job")
+_LANE_HEAD: Final = statement("lane_head")
+_LINE_HEAD: Final = statement("line_head")
+_LINE_BEFORE: Final = statement("line_before")
 _AHEAD: Final = statement("ahead")
+_WAKE: Final = "SELECT forebay.wake(%s, ARRAY[%s]), forebay.sharing(ARRAY[%s])"
 
 
 class GateVerbs(Settling):
-    """Release, hold, ahead."""
+    """Numbers of gates, release, hold, ahead."""
+
+    def set_gate(self, name: str, limit: int | None) -> None:
+        check_gate(name)
+        name = checked_gate(name)
+        if limit is not None:
+            check_between("gate limit", limit, 0, SLOTS_MOST)
+        self._write(lambda turn: _set_gate(turn, name, limit), keys=[gate_key(name)])
+
+    def gates(self, after: str, limit: int, prefix: str = "") -> list[GateUse]:
+        check_gates_page(after, limit, prefix)
+        page = (after, prefix, prefix + LAST)
+        return [GateUse(*row) for row in self._server.query(_GATES, (*page, self.now(), limit, *page, limit, limit))]
 
     def release(self, condition: str, count: int, value: str | None = None) -> int:
         name = checked_condition(condition, count, value)
-        return self._write(lambda turn: _release(turn, name, count), gated=True)
+        return self._write(lambda turn: _release(turn, name, count), keys=[gate_key(name)])
 
     def hold(self, job_id: int) -> Hold | None:
         check_ids("hold", [job_id])
         self._empty_inbox()
-        found = self._server.query(_PARKED, (job_id,)) if 0 < job_id <= ID_MOST else []
-        return self._hold(Row.of(found[0])) if found else None
+        found = self._server.query(_DUE_JOB, (job_id,)) if 0 < job_id <= ID_MOST else []
+        if not found:
+            return None
+        _, queue, state, lane, line, gates, _, due_at = found[0]
+        now = self.now()
+        if state == READY:
+            return self._held_at_gate(job_id, queue, lane, gates or (), now)
+        return self._held_in_line(job_id, line, now) if state == BEHIND and due_at <= now else None
 
     def ahead(self, job_id: int) -> int | None:
         check_ids("ahead", [job_id])
@@ -42,33 +68,57 @@ class GateVerbs(Settling):
         found = self._server.query(_AHEAD, (AHEAD_MOST, AHEAD_MOST, job_id, job_id)) if 0 < job_id <= ID_MOST else []
         return int(found[0][0]) if found else None
 
-    def _hold(self, row: Row) -> Hold | None:
-        name = row.gate or ""
-        place = Place(*self._server.query(_LOOK, ([name],))[0])
-        if not place.stored:
+    def _held_at_gate(self, job_id: int, queue: str, lane: str, names: Any, now: Instant) -> Hold | None:
+        """The first closed gate of the whole queue or of the lane, as the first job of the lane meets it."""
+        self._specs.reload([queue])
+        stamper = self._specs.of(queue).stamper
+        stamped = [gate for name in names if (gate := gate_of(stamper.spec, name)) is not None]
+        gates: list[Gate] = [*stamper.whole, *stamped]
+        head = self._server.query(_LANE_HEAD, (queue, lane, now)) if gates else []
+        if not head:
             return None
-        if place.standing:
-            before = self._server.query(_STANDING_BEFORE, (name, row.id, AHEAD_MOST))[0][0]
-            return Hold(name, place.room, place.held, place.parked, before, place.head)
-        by_class = any(gate.share for gate in row.gates if gate.name == name)
-        if by_class:
-            mine = (name, row.queue, row.cls, row.rank, row.id, AHEAD_MOST)
-            before = self._server.query(_CLASS_BEFORE, mine)[0][0]
-        else:
-            before = self._server.query(_PARKED_BEFORE, (name, row.rank, row.id, AHEAD_MOST))[0][0]
-        pace = self._server.query(_PACE, (row.queue, name)) if place.step else []
-        opens_at = max(pace[0][0], self.now()) if pace and pace[0][0] is not None else None
-        return Hold(name, place.room, place.held, place.parked, before, opens_at=opens_at, by_class=by_class)
+        states = {row[0]: row[1:] for row in self._server.query(_GATE_STATES, ([gate.name for gate in gates],))}
+        for gate in gates:
+            used, tat, given = states[gate.name]
+            if not is_open(gate, used, tat, head[0][0], now, given):
+                opens = opens_at(gate, tat, head[0][0], given) if gate.step else INSTANT_MOST
+                slots = gate.limit if given is None else given
+                before = self.ahead(job_id) or 0
+                return Hold(gate.name, slots, used, before, None, None if opens >= INSTANT_MOST else opens)
+        return None
+
+    def _held_in_line(self, job_id: int, line: str, now: Instant) -> Hold | None:
+        found = self._server.query(_LINE_HEAD, (line, line, line))
+        if not found or found[0][0] == job_id:
+            return None
+        head, runs = found[0]
+        before = self._server.query(_LINE_BEFORE, (line, head, job_id, AHEAD_MOST))[0][0]
+        return Hold(line, 1, int(runs), before, head)
+
+
+def _set_gate(turn: Turn, name: str, limit: int | None) -> None:
+    known = turn.fetch(_LIMIT, (name,))
+    if [(limit,)] != (known or [(None,)]):
+        turn.scribe.tell("set_gate", name=name)
+    if limit is None:
+        turn.execute(_DROP_LIMIT, (name,))
+    else:
+        turn.execute(_SET_LIMIT, (name, limit))
+    for queues in turn.fetch(_WAKE, (turn.now, name, name))[0]:
+        turn.news.update(queues)
 
 
 def _release(turn: Turn, name: str, count: int) -> int:
-    tend(turn, BATCH_MOST)
-    rows = [Row.of(columns) for columns in turn.fetch(_PARKED_AT, (name, turn.now, count))]
-    gates = [tuple(gate for gate in row.gates if gate.name != name) for row in rows]
-    for row in rows:
-        turn.gates.let_go(row)
+    turn.hold([queue for (queue,) in turn.fetch(_LANES_UNTIL, (name,))])
+    expire(turn)
+    turn.write_lanes()
+    rows = turn.fetch(_HELD_UNTIL, (turn.now, count, name, count))
+    for job_id, queue, lane, cls, gates in rows:
+        left = tuple(gate for gate in gates if gate != name)
+        turn.execute(_CHANGE_LANE, (list(left) or None, lane_key(cls, left), job_id))
+        turn.touch(queue, lane, None)
+        turn.touch(queue, lane_key(cls, left), None)
+        turn.news.add(queue)
     if rows:
-        turn.execute(_PASS, ([row.id for row in rows], [text_of(each) if each else None for each in gates]))
         turn.scribe.tell("release", name=name)
-        tend(turn, len(rows) + TEND_LIMIT)
     return len(rows)

@@ -13,13 +13,12 @@ from forebay.core.instant import Instant
 from forebay.core.ledger import Change
 from forebay.core.limits import ERRORS_KEPT
 from forebay.core.outcome import Failure
-from forebay.store.places import Row
 from forebay.store.postgres.base import Turn
 from forebay.store.postgres.connect import Rows
 from forebay.store.postgres.queries import statement
 from forebay.store.postgres.runs import errors_of, text_of
 from forebay.store.postgres.specs import Specs
-from forebay.store.states import DEAD, READY
+from forebay.store.states import DEAD
 
 _BURY: Final = statement("bury")
 _COUNT_ANEW: Final = statement("count_dead_anew")
@@ -39,17 +38,14 @@ def bury(turn: Turn, found: Sequence[Sequence[Any]], failure: Failure, change: C
     graves: dict[str, Grave] = {}
     rows: list[tuple[int, str, str | None, Instant | None]] = []
     for columns in found:
-        row, attempt, past = Row.of(columns), columns[8], columns[9]
-        grave = graves.get(row.queue)
+        job_id, queue, _, lane, line, kind, attempt, past = columns
+        grave = graves.get(queue)
         if grave is None:
-            grave = graves[row.queue] = grave_of(turn.specs, row.queue, turn.now, turn.fetch)
-        rows.append((row.id, failed(past, failure, turn.now, attempt), grave.queue, grave.kept_until or None))
-        if row.gates:
-            if row.state == READY:
-                turn.gates.release(row)
-            turn.gates.end(row, DEAD)
-        turn.eased.add(row.queue)
-        turn.scribe.job(change, row.id, row.queue, columns[10])
+            grave = graves[queue] = grave_of(turn.specs, queue, turn.now, turn.fetch)
+        rows.append((job_id, failed(past, failure, turn.now, attempt), grave.queue, grave.kept_until or None))
+        turn.touch(queue, lane, line)
+        turn.eased.add(queue)
+        turn.scribe.job(change, job_id, queue, kind)
     if rows:
         turn.execute(_BURY, (*(list(column) for column in zip(*rows, strict=True)), turn.now, DEAD))
 

@@ -27,11 +27,14 @@ def take_inbox(turn: Turn) -> None:
     for job_id, text in sorted(rows):
         try:
             draft = _draft_of(text)
+            turn.hold([draft.queue])
             known = turn.known(draft.queue)
             if known.stamper.is_log:
                 raise WrongQueueKind(draft.queue, is_log=True)
+            drafts = copies(known.spec, draft)
+            turn.hold({each.queue for each in drafts})
             batch = Batch(turn)
-            batch.take_as(job_id, copies(known.spec, draft))
+            batch.take_as(job_id, drafts)
             batch.write()
             turn.scribe.tell("enqueue")
         except (Invalid, msgspec.ValidationError) as error:

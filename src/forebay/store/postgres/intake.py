@@ -1,4 +1,4 @@
-"""The door: enqueue. Plain drafts go in as runs; those with keys, gates, merges or a bound are taken in by a turn.
+"""The door: enqueue. Plain drafts go in as runs; those with keys, gates, lines or a bound are taken in by a turn.
 
 A batch is all or nothing. Drafts of one batch see each other: the second of two equal keys is a duplicate of the first,
 a newer payload of the same subject takes the place of an older one, and all count against the capacity.
@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from forebay.core.errors import Invalid, KeyConflict, QueueFull, WrongQueueKind
 from forebay.core.event import Entry, Newer
+from forebay.core.gate import lane_key
 from forebay.core.instant import Instant, micros
 from forebay.core.job import Draft
 from forebay.core.limits import INSTANT_MOST
@@ -17,13 +18,12 @@ from forebay.core.policy import Block, Bounded
 from forebay.core.rank import rank_at
 from forebay.store.brokers import Spread
 from forebay.store.checks import check_batch, check_bytes
-from forebay.store.places import Row
 from forebay.store.postgres.base import Base, Restart, Turn
 from forebay.store.postgres.connect import Json
 from forebay.store.postgres.door import Door
 from forebay.store.postgres.queries import statement
 from forebay.store.postgres.runs import (
-    HELD,
+    BEHIND,
     LATER,
     READY,
     Facts,
@@ -34,17 +34,17 @@ from forebay.store.postgres.runs import (
     text_of,
 )
 from forebay.store.postgres.shedding import give_way
-from forebay.store.postgres.tend import sweep_keys, tend
+from forebay.store.postgres.tend import sweep_keys
 from forebay.store.protocol import Receipt
 
 _RETRY_AFTER_SECONDS: Final = 1.0
 _SWEEP_PER_DRAFT: Final = 2
 _NEXT_ID: Final = "SELECT nextval('forebay.job_id')"
-_VERSIONS: Final = statement("versions")
 _LOCK_QUEUES: Final = statement("lock_queues")
 _DEPTH: Final = statement("depth")
 _DEPTH_MOST: Final = statement("depth_most")
 _INSERT: Final = statement("insert")
+_BUSY_LINES: Final = statement("busy_lines")
 _KEYS: Final = statement("keys")
 _RESERVE_KEYS: Final = statement("reserve_keys")
 _MOVE_KEY: Final = statement("move_key")
@@ -80,9 +80,8 @@ class Intake(Base):
     def _take_in(self, drafts: Sequence[Draft], queues: set[str]) -> list[Receipt]:
         give_up_at: Instant | None = None
         while True:
-            gated = any(self._specs.of(queue).stamper.gated for queue in queues)
             try:
-                return self._write(partial(accept, drafts), gated=gated)
+                return self._write(partial(accept, drafts), queues)
             except QueueFull as full:
                 now = self.now()
                 if give_up_at is None:
@@ -115,11 +114,7 @@ def accept(drafts: Sequence[Draft], turn: Turn) -> list[Receipt]:
 
 def accept_copies(drafts: Sequence[Draft], brokers: set[str], turn: Turn) -> list[Receipt]:
     """The same for drafts that are for no broker any more; one receipt for each."""
-    queues = sorted({draft.queue for draft in drafts} | brokers)
-    stale = [name for name, version in turn.fetch(_VERSIONS, (queues,)) if version != turn.known(name).version]
-    gated = not turn.locked and any(turn.known(queue).stamper.gated for queue in queues)
-    if stale or gated:
-        raise Restart(stale, gated=gated)
+    turn.hold({draft.queue for draft in drafts} | brokers)
     batch = Batch(turn)
     batch.reserve_keys(drafts)
     for place, draft in enumerate(drafts):
@@ -161,6 +156,7 @@ class _Target(NamedTuple):
     due_at: Instant
     rank_timed: int
     facts: Facts | None
+    lane: str
 
 
 class Batch:
@@ -207,6 +203,8 @@ class Batch:
         """What became of a draft that has its id, and its key if any, already: the first has that id."""
         for place, draft in enumerate(drafts):
             self._put(self._first_id + place if place else job_id, draft, b"", 0)
+        # It may stand before others that came later and were taken in before.
+        self._turn.lines.update(entry.line for entry in self._entries if entry.line is not None)
 
     def take(self, place: int, draft: Draft) -> None:
         turn, stamper = self._turn, self._turn.known(draft.queue).stamper
@@ -242,18 +240,19 @@ class Batch:
 
     def write(self) -> None:
         turn, entries = self._turn, self._entries
-        if turn.gated or any(entry.gates for entry in entries):
-            tend(turn)
         for (queue, key), (target, _, _) in self._keys.items():
             if self._reserved[queue, key][0] != target:
                 turn.execute(_MOVE_KEY, (target, queue, key))
-        if gates := [gate for entry in entries for gate in entry.gates]:
-            turn.gates.meet(gates)
         if entries:
-            turn.write_rows(_INSERT, [self._row(run) for run in _runs(entries, self._shedding())])
+            # Whoever died for them has left its line by now.
+            turn.write_lanes()
+            lines = {entry.line for entry in entries if entry.line is not None}
+            busy = {line for (line,) in turn.fetch(_BUSY_LINES, (sorted(lines),))} if lines else set()
+            turn.write_rows(_INSERT, [self._row(run, busy) for run in _runs(entries, self._shedding())])
         turn.scribe.accepted(entries)
         for taker, draft, newer in self._merged:
             turn.execute(_MERGE, self._merge(taker, draft, newer))
+            turn.touch(draft.queue, taker.lane, None)
             turn.scribe.merged(taker.id, draft, newer.due_at or 0)
         turn.news |= self._arrivals.keys()
         if self._keys:
@@ -275,24 +274,24 @@ class Batch:
             self.receipts.append(Receipt(job_id, True))
             self._arrivals[draft.queue] = self._arrivals.get(draft.queue, 0) + 1
             if entry.merges:
-                target = _Target(job_id, turn.now, entry.due_at, entry.rank_timed, facts_of(entry, entry.kind))
+                lane = lane_key(entry.cls, entry.gates)
+                target = _Target(job_id, turn.now, entry.due_at, entry.rank_timed, facts_of(entry, entry.kind), lane)
         if target is not None:
             alive = draft.expires_at is None or draft.expires_at > turn.now
             self._newest[draft.queue, draft.subject or ""] = target if alive else None
         return job_id
 
-    def _row(self, run: Sequence[Entry]) -> tuple[Any, ...]:
-        """The columns of a run; a job with gates takes its slots or parks right here."""
-        turn, entry, now = self._turn, run[-1], self._turn.now
-        state, gate = READY if entry.due_at <= now else LATER, None
+    def _row(self, run: Sequence[Entry], busy: set[str]) -> tuple[Any, ...]:
+        """The columns of a run. `busy`: lines that have a head; the first job of any other line is its head."""
+        entry, now = run[-1], self._turn.now
+        state = READY if entry.due_at <= now else LATER
+        lane = lane_key(entry.cls, entry.gates)
+        if entry.line is not None:
+            state = BEHIND if entry.line in busy else state
+            busy.add(entry.line)
+        if state == READY:
+            self._turn.touch(entry.queue, lane, None)
         rank = rank_at(entry.rank_base, entry.rank_timed, entry.due_at, now)
-        if entry.gates:
-            state = HELD
-            turn.gates.enter(entry.id, entry.gates)
-            if entry.due_at <= now:
-                row = Row(entry.id, entry.queue, entry.cls, HELD, rank, entry.due_at, entry.gates, None)
-                gate = turn.gates.admit(row)
-                state = READY if gate is None else HELD
         return (
             entry.id,
             rank,
@@ -301,18 +300,19 @@ class Batch:
             entry.rank_base,
             entry.expires_at,
             len(run),
-            len(run),
+            entry.cost,
             entry.max_attempts,
             state,
-            len(run) == 1,
             entry.rank_timed,
             entry.merges,
+            entry.blocks,
             entry.queue,
+            lane,
             entry.cls,
             entry.kind,
             entry.subject if entry.merges else None,
-            gate,
-            None if not entry.gates else text_of(entry.gates),
+            entry.line,
+            text_of(entry.gates) if entry.gates else None,
             facts_json(run, entry.kind),
             Json(b"[" + b",".join([each.body for each in run]) + b"]"),
         )
@@ -324,8 +324,8 @@ class Batch:
         found = self._turn.fetch(_FRESH, (*name, self._turn.now))
         if not found:
             return None
-        job_id, enqueued_at, due_at, timed, facts = found[0]
-        return _Target(job_id, enqueued_at, due_at, timed, one_facts(facts))
+        job_id, enqueued_at, due_at, timed, facts, lane = found[0]
+        return _Target(job_id, enqueued_at, due_at, timed, one_facts(facts), lane)
 
     def _merge(self, target: "_Target", draft: Draft, newer: Newer) -> tuple[Any, ...]:
         moved, base = newer.due_at, newer.rank_base
@@ -336,12 +336,13 @@ class Batch:
 
 
 def _runs(entries: Sequence[Entry], shedding: set[str]) -> list[list[Entry]]:
-    """Neighbours by their ids that are alike in all that a claim looks at; what has gates or may end early is alone."""
+    """Neighbours by their ids that are alike in all that a claim looks at; with gates, a line or an expiry: alone."""
     runs: list[list[Entry]] = []
     last: tuple[Any, ...] | None = None
     for entry in entries:
-        alike = (entry.queue, entry.cls, entry.due_at, entry.rank_base, entry.rank_timed, entry.max_attempts)
-        alone = entry.gates or entry.merges or entry.expires_at is not None or entry.queue in shedding
+        ranked = (entry.due_at, entry.rank_base, entry.rank_timed)
+        alike = (entry.queue, entry.cls, entry.cost, *ranked, entry.max_attempts)
+        alone = entry.gates or entry.line or entry.expires_at is not None or entry.queue in shedding
         if runs and alike == last and not alone and entry.id == runs[-1][-1].id + 1:
             runs[-1].append(entry)
         else:

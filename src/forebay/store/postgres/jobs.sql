@@ -2,10 +2,6 @@
 -- `= ANY (ARRAY(SELECT …))`: such a list is made once; with IN the planner may make it anew for every row.
 -- `state + 0`: the primary key is meant, not an index of all rows in that state.
 
--- name: versions
--- The versions of specs as they are now.
-SELECT u.name, coalesce(q.version, 0) FROM unnest(%s::text[]) AS u (name) LEFT JOIN forebay.queue AS q ON q.name = u.name;
-
 -- name: lock_queues
 -- Who comes next into these bounded queues waits for this turn.
 SELECT name, depth_most FROM forebay.queue WHERE name = ANY (%s) ORDER BY name FOR UPDATE;
@@ -17,8 +13,7 @@ FROM (
     SELECT n, gone, queue FROM forebay.run WHERE state = 1
     UNION ALL SELECT n, gone, queue FROM forebay.run WHERE state = 3
     UNION ALL SELECT n, gone, queue FROM forebay.run WHERE state = 2
-    UNION ALL SELECT n, gone, queue FROM forebay.run WHERE state = 0 AND gate IS NULL
-    UNION ALL SELECT n, gone, queue FROM forebay.run WHERE state = 0 AND gate IS NOT NULL
+    UNION ALL SELECT n, gone, queue FROM forebay.run WHERE state = 0
 ) AS r
 WHERE r.queue = %s;
 
@@ -27,16 +22,28 @@ WHERE r.queue = %s;
 UPDATE forebay.queue SET depth_most = %s WHERE name = %s;
 
 -- name: insert
--- Runs at their birth: ready, waiting for their time, or held by a gate.
+-- Runs at their birth: ready, waiting for their time, or behind the head of their line. Gates come as the JSON of their names.
 INSERT INTO forebay.run (
-    last_id, rank, due_at, enqueued_at, rank_base, expires_at, n, size, max_attempts, state, single, rank_timed, merges,
-    queue, cls, kind, subject, gate, gates, facts, bodies
+    last_id, rank, due_at, enqueued_at, rank_base, expires_at, n, size, cost, max_attempts, state, single, rank_timed,
+    merges, blocks, queue, lane, cls, kind, subject, line, gates, facts, bodies
 )
-SELECT * FROM unnest(
+SELECT u.last_id, u.rank, u.due_at, u.enqueued_at, u.rank_base, u.expires_at, u.n, u.n, u.cost, u.max_attempts, u.state,
+    u.n = 1, u.rank_timed, u.merges, u.blocks, u.queue, u.lane, u.cls, u.kind, u.subject, u.line,
+    CASE WHEN u.gates IS NOT NULL THEN ARRAY(SELECT jsonb_array_elements_text(u.gates::jsonb)) END, u.facts, u.bodies
+FROM unnest(
     %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::integer[], %s::integer[],
-    %s::integer[], %s::smallint[], %s::boolean[], %s::smallint[], %s::boolean[], %s::text[], %s::text[], %s::text[],
-    %s::text[], %s::text[], %s::text[], %b::json[], %b::json[]
+    %s::integer[], %s::smallint[], %s::smallint[], %s::boolean[], %s::boolean[], %s::text[], %s::text[], %s::text[],
+    %s::text[], %s::text[], %s::text[], %s::text[], %b::json[], %b::json[]
+) AS u (
+    last_id, rank, due_at, enqueued_at, rank_base, expires_at, n, cost, max_attempts, state, rank_timed, merges, blocks,
+    queue, lane, cls, kind, subject, line, gates, facts, bodies
 );
+
+-- name: busy_lines
+-- Those of these lines that have unfinished jobs, or a dead head that keeps them shut.
+SELECT n.line FROM unnest(%s::text[]) AS n (line)
+WHERE (SELECT true FROM forebay.run AS r WHERE r.line = n.line LIMIT 1)
+    OR (SELECT true FROM forebay.ended AS e WHERE e.state = 4 AND e.blocks AND e.line COLLATE "C" = n.line LIMIT 1);
 
 -- name: keys
 -- Which of these keys are known, and live.
@@ -60,7 +67,7 @@ UPDATE forebay.key SET job_id = %s WHERE queue = %s AND key = %s;
 
 -- name: fresh
 -- The job that newer work of its subject may replace.
-SELECT last_id, enqueued_at, due_at, rank_timed, facts FROM forebay.run
+SELECT last_id, enqueued_at, due_at, rank_timed, facts, lane FROM forebay.run
 WHERE merges AND queue = %s AND subject = %s AND (expires_at IS NULL OR expires_at > %s)
 ORDER BY last_id DESC LIMIT 1 FOR UPDATE;
 
@@ -212,8 +219,7 @@ ORDER BY e.id LIMIT %s;
 SELECT r.single, r.last_id, r.n, r.rank FROM (
     SELECT single, last_id, n, rank FROM forebay.run WHERE state = 1 AND queue = %s
     UNION ALL SELECT single, last_id, n, rank FROM forebay.run WHERE state = 3 AND queue = %s
-    UNION ALL SELECT single, last_id, n, rank FROM forebay.run WHERE state = 0 AND gate IS NULL AND queue = %s
-    UNION ALL SELECT single, last_id, n, rank FROM forebay.run WHERE state = 0 AND gate IS NOT NULL AND queue = %s
+    UNION ALL SELECT single, last_id, n, rank FROM forebay.run WHERE state = 0 AND queue = %s
 ) AS r
 ORDER BY r.last_id LIMIT %s;
 
@@ -222,8 +228,7 @@ ORDER BY r.last_id LIMIT %s;
 SELECT r.single, r.last_id, r.n, r.rank FROM (
     SELECT single, last_id, n, rank FROM forebay.run WHERE state = 1 AND queue = %s
     UNION ALL SELECT single, last_id, n, rank FROM forebay.run WHERE state = 3 AND queue = %s
-    UNION ALL SELECT single, last_id, n, rank FROM forebay.run WHERE state = 0 AND gate IS NULL AND queue = %s
-    UNION ALL SELECT single, last_id, n, rank FROM forebay.run WHERE state = 0 AND gate IS NOT NULL AND queue = %s
+    UNION ALL SELECT single, last_id, n, rank FROM forebay.run WHERE state = 0 AND queue = %s
 ) AS r
 ORDER BY r.rank DESC, r.last_id DESC LIMIT %s;
 
@@ -235,18 +240,26 @@ WHERE r.state <> 2 FOR UPDATE OF r SKIP LOCKED;
 
 -- name: doomed
 -- Jobs on their own, as `expired` has them.
-SELECT last_id, queue, cls, state, rank, due_at, gates, gate, attempt, errors, kind FROM forebay.run
+SELECT last_id, queue, state, lane, line, kind, attempt, errors FROM forebay.run
 WHERE single AND last_id = ANY (%s::bigint[]) ORDER BY last_id;
 
 -- name: move
 -- One job that is on its own, as a move from state to state needs it.
-SELECT last_id, queue, cls, state, rank, due_at, gates, gate, settled_delivery, settled_code, kind FROM forebay.run
+SELECT last_id, queue, state, lane, line, kind, settled_delivery, settled_code FROM forebay.run
 WHERE single AND last_id = ANY (%s::bigint[]) ORDER BY last_id FOR UPDATE;
 
 -- name: expired
 -- Jobs that nobody claimed in time; those that somebody claims this moment are in time.
-SELECT last_id, queue, cls, state, rank, due_at, gates, gate, attempt, errors, kind FROM forebay.run
-WHERE expires_at IS NOT NULL AND state <> 2 AND expires_at <= %s ORDER BY expires_at LIMIT %s FOR UPDATE SKIP LOCKED;
+SELECT last_id, queue, state, lane, line, kind, attempt, errors FROM forebay.run
+WHERE expires_at IS NOT NULL AND state <> 2 AND expires_at <= %s AND queue = ANY (%s)
+ORDER BY expires_at LIMIT %s FOR UPDATE SKIP LOCKED;
+
+-- name: expired_queues
+-- The queues of jobs that nobody claimed in time, as far as the first of them tell.
+SELECT DISTINCT e.queue FROM (
+    SELECT queue FROM forebay.run
+    WHERE expires_at IS NOT NULL AND state <> 2 AND expires_at <= %s ORDER BY expires_at LIMIT %s
+) AS e;
 
 -- name: bury
 -- Jobs that nobody holds are finished and kept, each so long; dead ones may lie in another queue.
@@ -258,11 +271,12 @@ WITH gone AS (
 )
 INSERT INTO forebay.ended (
     id, due_at, enqueued_at, finished_at, kept_until, expires_at, rank_base, delivery, attempt, max_attempts,
-    settled_delivery, state, rank_timed, cancel_requested, queue, cls, kind, settled_code, gates, errors, facts, body, home
+    settled_delivery, state, rank_timed, cancel_requested, queue, cls, kind, settled_code, cost, blocks, lane, line, gates,
+    errors, facts, body, home
 )
 SELECT r.last_id, r.due_at, r.enqueued_at, %s, r.kept_until, r.expires_at, r.rank_base, r.delivery, r.attempt, r.max_attempts,
     r.settled_delivery, %s, r.rank_timed, r.asked IS NOT NULL, coalesce(r.elsewhere, r.queue), r.cls, r.kind,
-    r.settled_code, r.gates, coalesce(r.known, r.errors), r.facts -> (r.size - 1), r.bodies -> (r.size - 1),
+    r.settled_code, r.cost, r.blocks, r.lane, r.line, r.gates, coalesce(r.known, r.errors), r.facts -> (r.size - 1), r.bodies -> (r.size - 1),
     CASE WHEN r.elsewhere IS NOT NULL THEN r.queue END
 FROM gone AS r;
 
@@ -295,7 +309,7 @@ UPDATE forebay.holder SET changes = changes + 1 WHERE id = ANY (%s::integer[]);
 
 -- name: dead
 -- Those of these jobs that are dead.
-SELECT id, queue, cls, 0, rank_base, due_at, gates, NULL, kind, coalesce(home, queue) FROM forebay.ended
+SELECT id, queue, state, lane, line, kind, coalesce(home, queue) FROM forebay.ended
 WHERE id = ANY (%s::bigint[]) AND state + 0 = 4 AND (kept_until IS NULL OR kept_until > %s) ORDER BY id FOR UPDATE;
 
 -- name: redrive
@@ -305,12 +319,12 @@ WITH back AS (
 ), stamp AS (SELECT %s::bigint AS at)
 INSERT INTO forebay.run (
     last_id, rank, due_at, enqueued_at, rank_base, n, size, delivery, attempt, max_attempts, settled_delivery, state,
-    single, rank_timed, queue, cls, kind, settled_code, gates, errors, facts, bodies, subject
+    single, rank_timed, blocks, queue, lane, cls, kind, settled_code, cost, line, gates, errors, facts, bodies
 )
 SELECT e.id, forebay.rank_at(e.rank_base, e.rank_timed, s.at, s.at), s.at, e.enqueued_at, e.rank_base, 1, 1, e.delivery,
-    0, e.max_attempts, e.settled_delivery, CASE WHEN e.gates IS NULL THEN 1 ELSE 0 END, true, e.rank_timed,
-    coalesce(e.home, e.queue), e.cls, e.kind, e.settled_code, e.gates, e.errors, CASE WHEN e.facts IS NOT NULL THEN json_build_array(e.facts) END,
-    json_build_array(e.body), NULL
+    0, e.max_attempts, e.settled_delivery, CASE WHEN e.line IS NULL THEN 1 ELSE 0 END, true, e.rank_timed,
+    e.blocks, coalesce(e.home, e.queue), e.lane, e.cls, e.kind, e.settled_code, e.cost, e.line, e.gates, e.errors, CASE WHEN e.facts IS NOT NULL THEN json_build_array(e.facts) END,
+    json_build_array(e.body)
 FROM back AS e, stamp AS s;
 
 -- name: finished
@@ -319,7 +333,7 @@ DELETE FROM forebay.ended WHERE id = ANY (ARRAY(
     SELECT id FROM forebay.ended WHERE state = %s AND finished_at < %s AND (kept_until IS NULL OR kept_until > %s)
     ORDER BY finished_at, id LIMIT %s FOR UPDATE SKIP LOCKED
 ))
-RETURNING id, queue, cls, state, 0, due_at, gates, NULL, settled_delivery, settled_code, kind, coalesce(home, queue);
+RETURNING id, queue, state, lane, line, kind, settled_delivery, settled_code, coalesce(home, queue);
 
 -- name: finished_in
 -- Jobs that ended in this state before an instant, oldest first, are gone: those that lie in one queue.
@@ -327,11 +341,11 @@ DELETE FROM forebay.ended WHERE id = ANY (ARRAY(
     SELECT id FROM forebay.ended WHERE queue = %s AND state = %s AND finished_at < %s AND (kept_until IS NULL OR kept_until > %s)
     ORDER BY finished_at, id LIMIT %s FOR UPDATE SKIP LOCKED
 ))
-RETURNING id, queue, cls, state, 0, due_at, gates, NULL, settled_delivery, settled_code, kind, coalesce(home, queue);
+RETURNING id, queue, state, lane, line, kind, settled_delivery, settled_code, coalesce(home, queue);
 
 -- name: outgrown
 -- The oldest of the dead are gone wherever more of them lie than the queue keeps.
-SELECT id, queue, cls, state, 0, due_at, gates, NULL, settled_delivery, settled_code, kind, coalesce(home, queue)
+SELECT id, queue, state, lane, line, kind, settled_delivery, settled_code, coalesce(home, queue)
 FROM forebay.outgrown(%s, %s);
 
 -- name: count_dead_anew
@@ -344,7 +358,7 @@ DELETE FROM forebay.ended WHERE id = ANY (ARRAY(
     SELECT id FROM forebay.ended WHERE kept_until IS NOT NULL AND kept_until <= %s ORDER BY kept_until LIMIT %s
     FOR UPDATE SKIP LOCKED
 ))
-RETURNING id, queue, cls, state, 0, due_at, gates, NULL, settled_delivery, settled_code, kind, coalesce(home, queue);
+RETURNING id, queue, state, lane, line, kind, settled_delivery, settled_code, coalesce(home, queue);
 
 -- name: sweep_keys
 -- Keys whose window has passed are forgotten, some at a time.
@@ -391,7 +405,10 @@ RETURNING id, draft;
 
 -- name: refuse
 -- What SQL users put and no queue can take is a dead letter.
-INSERT INTO forebay.ended
-SELECT v.id, v.now, v.now, v.now, NULL, NULL, 0, 0, 0, 1, 0, 4, 1, false, coalesce(v.draft ->> 'queue', 'default'), '',
-    coalesce(v.draft ->> 'kind', 'unknown'), '', NULL, v.errors, NULL, v.draft, NULL
+INSERT INTO forebay.ended (
+    id, due_at, enqueued_at, finished_at, rank_base, delivery, attempt, max_attempts, settled_delivery, state, rank_timed,
+    cancel_requested, queue, cls, kind, settled_code, errors, body
+)
+SELECT v.id, v.now, v.now, v.now, 0, 0, 0, 1, 0, 4, 1, false, coalesce(v.draft ->> 'queue', 'default'), '',
+    coalesce(v.draft ->> 'kind', 'unknown'), '', v.errors, v.draft
 FROM (SELECT %s::bigint AS id, %s::bigint AS now, %s::text AS errors, %b::json AS draft) AS v;

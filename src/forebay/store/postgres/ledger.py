@@ -53,7 +53,7 @@ class LedgerVerbs(Transactions):
 
     def put_ledger_rule(self, rule: LedgerRule) -> None:
         check_rule(rule)
-        self._write(lambda turn: _put_rule(turn, rule), gated=False)
+        self._write(lambda turn: _put_rule(turn, rule))
 
     def trim_ledger(self, limit: int) -> int:
         check_limit("trim_ledger", limit)

@@ -7,14 +7,14 @@ and both put together. `{taken}`: the key `k` is taken, if by the state of its j
 from functools import cache
 from typing import Final
 
-from forebay.core.limits import BLOCKED_MOST
+from forebay.core.limits import AHEAD_MOST, BLOCKED_MOST
 from forebay.store.statements import read_statements
 
 _RUN: Final = (
     "r.single, r.last_id, r.n, r.size, r.state, r.queue, r.kind, r.due_at, r.enqueued_at, r.delivery, r.attempt, "
     "r.max_attempts, r.claimed_at, "
     "CASE WHEN r.state = 2 THEN forebay.leased_until(r.beat, r.lease_until, r.holder) END, r.expires_at, "
-    "r.gates IS NOT NULL, r.errors, r.facts, r.bodies, r.gone::text, r.asked::text, "
+    "r.errors, r.facts, r.bodies, r.gone::text, r.asked::text, "
     "(SELECT h.owner FROM forebay.holder AS h WHERE h.id = r.holder), r.beat"
 )
 _ENDED: Final = (
@@ -24,7 +24,7 @@ _ENDED: Final = (
 _OPEN: Final = (
     "queue, sum(n) FILTER (WHERE state IN (0, 3)) AS waiting, sum(n) FILTER (WHERE state = 1) AS ready, "
     "sum(n - coalesce(bit_count(gone), 0)) FILTER (WHERE state = 2) AS running, "
-    "min(due_at) FILTER (WHERE state = 1) AS oldest, min(due_at) FILTER (WHERE gate IS NOT NULL) AS parked"
+    "min(due_at) FILTER (WHERE state = 1) AS oldest"
 )
 _GONE: Final = (
     "queue, count(*) FILTER (WHERE state = 3) AS done, count(*) FILTER (WHERE state = 4) AS dead, "
@@ -33,7 +33,9 @@ _GONE: Final = (
 _BACKLOG: Final = (
     "u.name, coalesce(r.waiting, 0), coalesce(r.ready, 0), coalesce(r.running, 0), coalesce(e.done, 0), "
     "coalesce(e.dead, 0), coalesce(e.cancelled, 0), r.oldest, q.paused_until, coalesce(k.keys, 0), "
-    f"r.parked, forebay.blocked_lines(u.name, {BLOCKED_MOST})"
+    "CASE WHEN r.ready > 0 AND (q.laned OR q.whole <> '[]') "
+    f"THEN forebay.held_jobs(%s, u.name, {AHEAD_MOST}) ELSE 0 END, "
+    f"forebay.blocked_lines(u.name, {BLOCKED_MOST})"
 )
 _TAKEN: Final = (
     "(k.until < 7258118400000000 OR forebay.in_states(k.job_id, "

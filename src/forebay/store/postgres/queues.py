@@ -12,18 +12,17 @@ from msgspec.structs import replace
 
 from forebay.core.errors import Invalid, WrongQueueKind
 from forebay.core.fanout import copies
+from forebay.core.gate import gate_names
 from forebay.core.instant import Instant, checked_instant, micros
 from forebay.core.job import Draft, Job
-from forebay.core.limits import ID_MOST, INSTANT_MOST, SLOTS_MOST
+from forebay.core.limits import ID_MOST, INSTANT_MOST
 from forebay.core.names import check_name
-from forebay.core.policy import Retained, check_between
+from forebay.core.policy import Retained
 from forebay.core.schedule import Schedule, edited
 from forebay.core.spec import QueueSpec
 from forebay.store.brokers import became
 from forebay.store.checks import (
     LAST,
-    check_gate,
-    check_gates_page,
     check_ids,
     check_limit,
     check_names_page,
@@ -39,9 +38,8 @@ from forebay.store.postgres.gate_verbs import GateVerbs
 from forebay.store.postgres.intake import accept_copies
 from forebay.store.postgres.queries import statement
 from forebay.store.postgres.runs import ended_job, text_of
-from forebay.store.postgres.specs import is_plain
-from forebay.store.postgres.tend import tend
-from forebay.store.protocol import Backlog, GateUse, Page, Query, Receipt, Totals
+from forebay.store.postgres.specs import Known, is_plain
+from forebay.store.protocol import Backlog, Page, Query, Receipt, Totals
 
 _ENDED: Final = statement("ended")
 _BACKLOG: Final = statement("backlog")
@@ -56,10 +54,14 @@ _DEPTH: Final = statement("depth")
 _PAUSE: Final = statement("pause")
 _WORK_AT: Final = statement("work_at")
 _ADD_PARTITION: Final = statement("add_partition")
-_LIMIT: Final = statement("gate_limit")
-_GATES: Final = statement("gates")
-_SET_LIMIT: Final = statement("set_gate_limit")
-_DROP_LIMIT: Final = statement("drop_gate_limit")
+_DROP_LANES: Final = statement("drop_lanes")
+_RESET_TURNS: Final = statement("reset_turns")
+_READY_LANES: Final = statement("ready_lanes")
+_COUNT_USED: Final = "SELECT forebay.count_used(%s::text[])"
+_WAKE: Final = (
+    "SELECT forebay.wake(%s, ARRAY(SELECT DISTINCT l.at FROM unnest(%s::text[]) AS b (name) JOIN forebay.lane AS l "
+    "ON l.at = b.name OR l.at >= b.name || '/' AND l.at < b.name || '0')), forebay.sharing(%s::text[])"
+)
 _SCHEDULES: Final = statement("schedules")
 _SCHEDULE: Final = statement("schedule")
 _PUT_SCHEDULE: Final = statement("put_schedule")
@@ -97,7 +99,7 @@ class QueueVerbs(GateVerbs):
         self._empty_inbox()
         now = self.now()
         names = None if queues is None else list(queues)
-        which = (_BACKLOGS, (now, now)) if names is None else (_BACKLOG, (names, names, names, now, names, now))
+        which = (_BACKLOGS, (now,) * 3) if names is None else (_BACKLOG, (now, names, names, names, now, names, now))
         found = {row[0]: row for row in self._server.query(*which)}
         return [_backlog(found[name], now) for name in (found if names is None else names)]
 
@@ -111,42 +113,34 @@ class QueueVerbs(GateVerbs):
         check_limit("totals", limit)
         self._empty_inbox()
         now = self.now()
-        rows = self._server.query(_TOTALS, (now, limit, now))
+        rows = self._server.query(_TOTALS, (now, limit, now, now))
         counts = [int(count) for count in rows[0][:_SUMS]] if rows else [0] * _SUMS
         return Totals([_backlog(row[_SUMS:], now) for row in rows], *counts)
 
     def put_spec(self, spec: QueueSpec) -> None:
         check_spec(spec)
-        self._write(lambda turn: _put_spec(turn, spec), gated=False)
+        new = Known(spec.name, 0, spec.to_json().decode())
+        # Its own lock in any case: claims and settles of a plain queue share it.
+        self._write(lambda turn: _put_spec(turn, new), [spec.name], {new.key, *new.keys})
         self._specs.reload([spec.name])
 
     def pause(self, queue: str, until: Instant | None = None) -> None:
         queue = check_name("queue", queue)
         end = INSTANT_MOST if until is None else checked_instant("until", until)
-        self._write(lambda turn: _pause(turn, "pause", queue, end), gated=False)
+        self._write(lambda turn: _pause(turn, "pause", queue, end))
 
     def resume(self, queue: str) -> None:
         queue = check_name("queue", queue)
-        self._write(lambda turn: _pause(turn, "resume", queue, None), gated=False)
-
-    def set_gate(self, name: str, limit: int | None) -> None:
-        check_gate(name)
-        if limit is not None:
-            check_between("gate limit", limit, 0, SLOTS_MOST)
-        self._write(lambda turn: _set_gate(turn, name, limit), gated=True)
-
-    def gates(self, after: str, limit: int, prefix: str = "") -> list[GateUse]:
-        check_gates_page(after, limit, prefix)
-        return [GateUse(*columns) for columns in self._server.query(_GATES, (after, prefix, prefix + LAST, limit))]
+        self._write(lambda turn: _pause(turn, "resume", queue, None))
 
     def put_schedule(self, schedule: Schedule) -> None:
         if type(schedule) is not Schedule:
             raise Invalid("schedule", f"{type(schedule).__name__} is not a Schedule", "build a Schedule(…)")
-        self._write(lambda turn: _put_schedule(turn, schedule), gated=False)
+        self._write(lambda turn: _put_schedule(turn, schedule))
 
     def drop_schedule(self, name: str) -> bool:
         name = check_name("schedule", name)
-        return self._write(lambda turn: _drop_schedule(turn, name), gated=False)
+        return self._write(lambda turn: _drop_schedule(turn, name))
 
     def schedules(self) -> list[Schedule]:
         rows = self._server.query(_SCHEDULES)
@@ -157,20 +151,22 @@ class QueueVerbs(GateVerbs):
         checked_instant("tick", tick)
         if checked_instant("next_at", next_at) <= tick:
             raise Invalid("next_at", "it is not after the tick", "a schedule only moves forward")
-        gated = draft is not None and self._specs.of(draft.queue).stamper.gated
-        return self._write(lambda turn: _fire(turn, name, tick, next_at, draft), gated=gated)
+        return self._write(lambda turn: _fire(turn, name, tick, next_at, draft), [] if draft is None else [draft.queue])
 
     def wait(self, queues: Sequence[str], timeout: timedelta) -> bool:
         queues = checked_queues("wait", queues)
         span = checked_wait(timeout)
-        return self._sleepers.until_work(queues, self.now() + span, lambda: self._work_at(queues))
+        # Where gates may hold jobs, news are a reason to look and no more.
+        hints = [queue for queue in queues if not self._specs.of(queue).keys]
+        return self._sleepers.until_work(queues, self.now() + span, lambda: self._work_at(queues), hints)
 
     def _work_at(self, queues: Sequence[str]) -> Instant:
         """When a claim or a reaping may next find something, as far as is known."""
         fronts = [self._fronts.get(queue) for queue in queues]
         floors = [(None, None) if front is None else front.known for front in fronts]
         leads, others = (array_of([each[place] for each in floors]) for place in range(2))
-        *instants, stirs = self._server.query(_WORK_AT, (list(queues), leads, others, *self._past.floors()))[0]
+        asked = (self._at, list(queues), leads, others, *self._past.floors())
+        *instants, stirs = self._server.query(_WORK_AT, asked)[0]
         if stirs:
             return 0
         known = [at for at in instants if at is not None]
@@ -178,14 +174,15 @@ class QueueVerbs(GateVerbs):
 
 
 def _backlog(row: Sequence[Any], now: Instant) -> Backlog:
-    name, waiting, ready, running, done, dead, cancelled, oldest, paused_until, keys, parked, blocked = row
-    age, parked_for = (0 if since is None else max(0, now - since) for since in (oldest, parked))
+    name, waiting, ready, running, done, dead, cancelled, oldest, paused_until, keys, held, blocked = row
+    age = 0 if oldest is None else max(0, now - oldest)
     paused = paused_until if paused_until is not None and paused_until > now else None
     counts = (int(waiting), int(ready), int(running), done, dead, cancelled)
-    return Backlog(name, *counts, age, paused, keys, parked_for, blocked)
+    return Backlog(name, *counts, age, paused, keys, int(held), blocked)
 
 
-def _put_spec(turn: Turn, spec: QueueSpec) -> None:
+def _put_spec(turn: Turn, new: Known) -> None:
+    spec = new.spec
     text, _ = turn.fetch(_LOCK_QUEUE, (spec.name,))[0]
     known = None if text is None else QueueSpec.from_json(text)
     if known is not None and known.is_log != spec.is_log:
@@ -200,11 +197,29 @@ def _put_spec(turn: Turn, spec: QueueSpec) -> None:
         turn.execute(_ADD_PARTITION, (spec.name, number))
     depth = turn.fetch(_DEPTH, (spec.name,))[0][0]
     unique = (micros(spec.key_window), None) if spec.unique is None else (INSTANT_MOST, spec.unique.mask)
-    known_to_sql = (spec.is_log, is_plain(spec), spec.routing.max_attempts, *unique)
+    known_to_sql = (spec.is_log, is_plain(spec), spec.routing.max_attempts, *unique, *new.sql)
     turn.execute(_PUT_SPEC, (spec.to_json().decode(), depth, *known_to_sql, spec.name))
     if spec.to_json().decode() != text:
         turn.scribe.tell("put_spec", name=spec.name)
     turn.eased.add(spec.name)
+    _rearrange(turn, None if known is None else Known(spec.name, 0, text), new)
+
+
+def _rearrange(turn: Turn, old: Known | None, new: Known) -> None:
+    """Lanes and turns begin anew where they may have changed, and what running jobs use of caps is counted again."""
+    name = new.spec.name
+    if old is not None and (old.sql, old.lined) == (new.sql, new.lined):
+        turn.execute(_RESET_TURNS, (name, name))
+        return
+    turn.execute(_DROP_LANES, (name,) * 3)
+    lanes = [lane for (lane,) in turn.fetch(_READY_LANES, (name, name))]
+    if lanes and (new.laned or lanes != [""]):
+        turn.lanes[name] = set(lanes)
+    bases = sorted({*gate_names(new.spec), *(() if old is None else gate_names(old.spec))})
+    turn.execute(_COUNT_USED, (bases,))
+    for queues in turn.fetch(_WAKE, (turn.now, bases, bases))[0]:
+        turn.news.update(queues)
+    turn.news.add(name)
 
 
 def _others(turn: Turn, spec: QueueSpec) -> list[QueueSpec]:
@@ -222,18 +237,6 @@ def _pause(turn: Turn, verb: str, queue: str, until: Instant | None) -> None:
         turn.scribe.tell(verb, name=queue)
     if until is None:
         turn.news.add(queue)
-
-
-def _set_gate(turn: Turn, name: str, limit: int | None) -> None:
-    known = turn.fetch(_LIMIT, (name,))
-    if [(limit,)] != (known or [(None,)]):
-        turn.scribe.tell("set_gate", name=name)
-    if limit is None:
-        turn.execute(_DROP_LIMIT, (name,))
-    else:
-        turn.execute(_SET_LIMIT, (name, limit))
-    turn.gates.limited(name, limit)
-    tend(turn)
 
 
 def _put_schedule(turn: Turn, schedule: Schedule) -> None:

@@ -88,7 +88,7 @@ SELECT EXISTS (SELECT FROM forebay.run WHERE queue = %s) OR EXISTS (SELECT FROM 
 -- A queue has another spec; everybody's picture of it is old.
 UPDATE forebay.queue
 SET spec = %s, version = version + 1, depth_most = %s, is_log = %s, plain = %s, lives = %s, key_window = %s,
-    unique_states = %s
+    unique_states = %s, laned = %s, whole = %s::jsonb, terms = %s::jsonb, weights = %s::jsonb, weight = %s
 WHERE name = %s;
 
 -- name: pause
@@ -98,29 +98,28 @@ UPDATE forebay.queue SET paused_until = %s WHERE name = %s;
 -- name: work_at
 -- When a claim or a reaping may next find something.
 SELECT * FROM forebay.work_at(
-    %s::text[], %s::bigint[], %s::bigint[], %s::integer[], %s::bigint[], %s::bigint
+    %s::bigint, %s::text[], %s::bigint[], %s::bigint[], %s::integer[], %s::bigint[], %s::bigint
 );
 
--- name: look
--- Gates: their slots, holders, waiters, lines, the operator's numbers, what a rate has, the heads of their lines,
--- and how many of those in it are dead.
-SELECT n.name, coalesce(g.slots, 0), coalesce(g.held, 0), coalesce(g.parked, 0), coalesce(g.standing, 0),
-    coalesce(g.opened, false), (SELECT l.slots FROM forebay.gate_limit AS l WHERE l.name = n.name),
-    coalesce(g.step, 0), coalesce(g.tide, 0),
-    CASE WHEN g.standing > 0 THEN (SELECT min(l.id) FROM forebay.line AS l WHERE l.gate = n.name) END,
-    g.name IS NOT NULL, coalesce(g.fallen, 0)
-FROM unnest(%s::text[]) AS n (name) LEFT JOIN LATERAL (
-    SELECT * FROM forebay.gate AS g WHERE g.name = n.name OFFSET 0
-) AS g ON true;
-
 -- name: gates
--- Gates that are in use: the slots that hold now, holders, waiters. No number lets two in where a line says who is next.
-SELECT g.name, least(coalesce(l.slots, g.slots), CASE WHEN g.standing > 0 THEN 1 END), g.held, g.parked,
-    l.slots
-FROM forebay.gate AS g LEFT JOIN forebay.gate_limit AS l ON l.name = g.name
-WHERE g.name COLLATE "C" > %s AND g.name COLLATE "C" >= %s AND g.name COLLATE "C" < %s
-    AND (g.held > 0 OR g.parked > 0 OR g.standing > 0)
-ORDER BY g.name COLLATE "C" LIMIT %s;
+-- Gates in use, or with an operator's number: the slots that hold now, what is used of them, that number.
+SELECT n.name, coalesce(l.slots, g.slots), coalesce(g.used, 0), l.slots FROM (
+    (
+        SELECT g.name FROM forebay.gate AS g
+        WHERE g.name > %s AND g.name >= %s AND g.name < %s AND (g.used > 0 OR g.tat > %s) ORDER BY g.name LIMIT %s
+    )
+    UNION (
+        SELECT l.name FROM forebay.gate_limit AS l WHERE l.name > %s AND l.name >= %s AND l.name < %s
+        ORDER BY l.name LIMIT %s
+    )
+) AS n
+LEFT JOIN forebay.gate AS g ON g.name = n.name LEFT JOIN forebay.gate_limit AS l ON l.name = n.name
+ORDER BY n.name LIMIT %s;
+
+-- name: gate_states
+-- What is used of these gates, the theoretical arrival times of rates, the operator's numbers.
+SELECT n.name, coalesce(g.used, 0), coalesce(g.tat, 0), l.slots FROM unnest(%s::text[]) AS n (name)
+LEFT JOIN forebay.gate AS g ON g.name = n.name LEFT JOIN forebay.gate_limit AS l ON l.name = n.name;
 
 -- name: gate_limit
 -- The operator's own number of slots.
@@ -131,161 +130,97 @@ SELECT slots FROM forebay.gate_limit WHERE name = %s;
 INSERT INTO forebay.gate_limit VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET slots = excluded.slots;
 
 -- name: drop_gate_limit
--- Back to the stamped number.
+-- Back to the number of the spec.
 DELETE FROM forebay.gate_limit WHERE name = %s;
 
--- name: put_gate
--- Gates after a turn.
-INSERT INTO forebay.gate (name, slots, held, parked, standing, opened, step, tide, fallen)
-SELECT * FROM unnest(
-    %s::text[], %s::integer[], %s::integer[], %s::integer[], %s::integer[], %s::boolean[], %s::bigint[], %s::bigint[],
-    %s::integer[]
-) ON CONFLICT (name) DO UPDATE
-SET slots = excluded.slots, held = excluded.held, parked = excluded.parked, standing = excluded.standing,
-    opened = excluded.opened, step = excluded.step, tide = excluded.tide, fallen = excluded.fallen;
-
--- name: drop_gate
--- Nobody holds it, waits at it or stands in line: a million subjects leave nothing behind.
-DELETE FROM forebay.gate WHERE name = ANY (%s);
-
--- name: drop_ebbed
--- Rates that owe nothing any more and that nobody waits at.
+-- name: drop_rates
+-- Rates that owe nothing any more.
 DELETE FROM forebay.gate WHERE name = ANY (ARRAY(
-    SELECT name FROM forebay.gate WHERE step > 0 AND parked = 0 AND tide <= %s ORDER BY tide LIMIT %s
+    SELECT name FROM forebay.gate WHERE tat > 0 AND tat <= %s AND used = 0 ORDER BY tat LIMIT %s FOR UPDATE SKIP LOCKED
 ));
 
--- name: first_parked
--- Who gets the next slot of a gate without an order.
-SELECT last_id, queue, cls, 0, rank, due_at, gates, gate FROM forebay.run
-WHERE gate = %s ORDER BY rank, last_id LIMIT 1;
+-- name: drop_lanes
+-- Lanes and turns of a queue begin anew.
+WITH lanes AS (DELETE FROM forebay.lane WHERE queue = %s), classes AS (DELETE FROM forebay.class WHERE queue = %s)
+DELETE FROM forebay.share WHERE queue = %s;
 
--- name: first_of
--- Who of a queue is the first at a rate.
-SELECT last_id, queue, cls, 0, rank, due_at, gates, gate FROM forebay.run
-WHERE left(gate, 5) = 'rate/' AND gate = %s AND queue = %s ORDER BY rank, last_id LIMIT 1;
+-- name: reset_turns
+-- The turns of a queue's classes begin anew.
+WITH current AS (DELETE FROM forebay.share WHERE queue = %s) UPDATE forebay.class SET turn = 0 WHERE queue = %s;
 
--- name: first_of_class
--- Who of a class is the first at a gate where classes take turns.
-SELECT last_id, queue, cls, 0, rank, due_at, gates, gate FROM forebay.run
-WHERE gate = %s AND gates ~ ',[1-9][0-9]*]' AND queue = %s AND cls = %s ORDER BY rank, last_id LIMIT 1;
+-- name: ready_lanes
+-- The lanes of a queue that have ready jobs.
+WITH RECURSIVE found AS (
+    (SELECT r.lane FROM forebay.run AS r WHERE r.state = 1 AND r.queue = %s ORDER BY r.lane LIMIT 1)
+    UNION ALL
+    SELECT (
+        SELECT r.lane FROM forebay.run AS r WHERE r.state = 1 AND r.queue = %s AND r.lane > found.lane
+        ORDER BY r.lane LIMIT 1
+    )
+    FROM found WHERE found.lane IS NOT NULL
+)
+SELECT lane FROM found WHERE lane IS NOT NULL;
 
--- name: join_turns
--- Classes that have no place in a ring come last.
-INSERT INTO forebay.turn
-SELECT u.gate, u.queue, u.cls, u.place + forebay.end_of_ring(u.gate, u.queue), 0
-FROM unnest(%s::text[], %s::text[], %s::text[]) WITH ORDINALITY AS u (gate, queue, cls, place)
-ON CONFLICT DO NOTHING;
+-- name: lanes_until
+-- The queues that have lanes with the gate of a condition.
+SELECT DISTINCT queue FROM forebay.lane WHERE untils @> ARRAY[%s::text];
 
--- name: whose_turn
--- The class at the head of a ring.
-SELECT head FROM forebay.head_of_ring(%s, %s) AS head WHERE head IS NOT NULL;
+-- name: held_until
+-- The first ready jobs with the gate of a condition; what has expired is left out.
+SELECT r.last_id, r.queue, r.lane, r.cls, r.gates FROM forebay.lane AS l CROSS JOIN LATERAL (
+    SELECT * FROM forebay.run AS r
+    WHERE r.state = 1 AND r.queue = l.queue AND r.lane = l.lane AND (r.expires_at IS NULL OR r.expires_at > %s)
+    ORDER BY r.rank, r.last_id LIMIT %s
+) AS r
+WHERE l.untils @> ARRAY[%s::text] ORDER BY r.rank, r.last_id LIMIT %s;
 
--- name: rest_of_turn
--- What a class may still take.
-SELECT rest FROM forebay.turn WHERE gate = %s AND queue = %s AND cls = %s;
+-- name: change_lane
+-- A job goes to the lane without a gate that it has passed.
+UPDATE forebay.run SET gates = %s::text[], lane = %s WHERE single AND last_id = %s;
 
--- name: go_on
--- Its turn goes on.
-UPDATE forebay.turn SET rest = %s WHERE gate = %s AND queue = %s AND cls = %s;
+-- name: due_job
+-- One job that a gate or a line may hold, and its place.
+SELECT r.last_id, r.queue, r.state, r.lane, r.line, r.gates, r.rank, r.due_at FROM forebay.find(ARRAY[%s::bigint]) AS f
+CROSS JOIN LATERAL (
+    SELECT * FROM forebay.run AS r WHERE r.single = f.single AND r.last_id = f.last_id OFFSET 0
+) AS r;
 
--- name: end_turn
--- Its turn is over.
-UPDATE forebay.turn SET rest = 0, place = forebay.end_of_ring(%s, %s)
-WHERE gate = %s AND queue = %s AND cls = %s;
+-- name: lane_head
+-- What the first job of a lane costs.
+SELECT cost FROM forebay.run WHERE state = 1 AND queue = %s AND lane = %s AND (expires_at IS NULL OR expires_at > %s)
+ORDER BY rank, last_id LIMIT 1;
 
--- name: leave_turns
--- A class of which nobody is parked there loses its place.
-DELETE FROM forebay.turn WHERE gate = %s AND queue = %s AND cls = %s;
+-- name: line_head
+-- The smallest unfinished id of a line, and whether it runs; a dead one that keeps it shut counts.
+SELECT h.id, h.runs FROM (
+    (SELECT last_id AS id, false AS runs FROM forebay.run WHERE line = %s AND least(state, 1) = 0 ORDER BY last_id LIMIT 1)
+    UNION ALL
+    (
+        SELECT last_id, state = 2 FROM forebay.run WHERE line = %s AND least(state, 1) = 1 ORDER BY last_id LIMIT 1
+    )
+    UNION ALL (
+        SELECT id, false FROM forebay.ended WHERE state = 4 AND blocks AND line COLLATE "C" = %s ORDER BY id LIMIT 1
+    )
+) AS h
+ORDER BY h.id LIMIT 1;
 
--- name: drop_turns
--- Nobody is parked there.
-DELETE FROM forebay.turn WHERE gate = ANY (%s);
-
--- name: drop_idle
--- Where no rate is open, turns are dealt by the processes.
-DELETE FROM forebay.turn AS t WHERE t.gate = ''
-    AND NOT EXISTS (SELECT FROM forebay.pace AS p WHERE p.open AND p.queue = t.queue);
-
--- name: parked
--- One job, if it is parked at a gate.
-SELECT last_id, queue, cls, 0, rank, due_at, gates, gate FROM forebay.run
-WHERE single AND last_id = %s AND gate IS NOT NULL;
-
--- name: parked_at
--- The first of those that are parked at a gate without an order; who has expired is left out.
-SELECT last_id, queue, cls, 0, rank, due_at, gates, gate FROM forebay.run
-WHERE gate = %s AND (expires_at IS NULL OR expires_at > %s) ORDER BY rank, last_id LIMIT %s;
-
--- name: pass
--- Jobs leave the gate where they are parked, with the stamps of the others.
-UPDATE forebay.run AS r SET gates = u.gates, gate = NULL
-FROM unnest(%s::bigint[], %s::text[]) AS u (id, gates) WHERE r.single AND r.last_id = u.id;
-
--- name: parked_before
--- How many are parked at a gate before a job, so many at most.
+-- name: line_before
+-- How many jobs stand in a line behind its head and before a job, so many at most.
 SELECT count(*) FROM (
-    SELECT FROM forebay.run WHERE gate = %s AND (rank, last_id) < (%s, %s) LIMIT %s
-) AS b;
-
--- name: class_before
--- The same of its class at a gate where classes take turns.
-SELECT count(*) FROM (
-    SELECT FROM forebay.run
-    WHERE gate = %s AND gates ~ ',[1-9][0-9]*]' AND queue = %s AND cls = %s AND (rank, last_id) < (%s, %s) LIMIT %s
-) AS b;
-
--- name: standing_before
--- How many are parked before a job in its line, so many at most.
-SELECT count(*) FROM (
-    SELECT FROM forebay.line AS l JOIN forebay.run AS r ON r.single AND r.last_id = l.id AND r.gate = l.gate
-    WHERE l.gate = %s AND l.id < %s LIMIT %s
+    SELECT FROM forebay.run WHERE line = %s AND last_id > %s AND last_id < %s LIMIT %s
 ) AS b;
 
 -- name: ahead
--- How many of its class go before a ready job, so many at most.
+-- How many of its lane go before a ready job, so many at most.
 SELECT least(%s, coalesce((
     SELECT sum(b.n) FROM (
         SELECT r.n FROM forebay.run AS r
-        WHERE r.state = 1 AND r.queue = j.queue AND r.cls = j.cls AND (r.rank, r.last_id) < (j.rank, j.last_id)
+        WHERE r.state = 1 AND r.queue = j.queue AND r.lane = j.lane AND (r.rank, r.last_id) < (j.rank, j.last_id)
         ORDER BY r.rank, r.last_id LIMIT %s
     ) AS b
 ), 0) + %s - (j.last_id - j.n + 1))
 FROM forebay.find(ARRAY[%s::bigint]) AS f JOIN forebay.run AS j ON j.single = f.single AND j.last_id = f.last_id
 WHERE j.state = 1;
-
--- name: pace
--- When a rate lets the first of a queue in.
-SELECT opens_at FROM forebay.pace WHERE queue = %s AND gate = %s;
-
--- name: paced
--- The queues of those who are parked at a rate.
-SELECT queue FROM forebay.pace WHERE gate = %s;
-
--- name: put_pace
--- Who of a queue is the first at a rate, and when it is let in.
-INSERT INTO forebay.pace (queue, gate, opens_at, rank, id, open, cls) VALUES (%s, %s, %s, %s, %s, %s, %s)
-ON CONFLICT (queue, gate) DO UPDATE
-SET opens_at = excluded.opens_at, rank = excluded.rank, id = excluded.id, open = excluded.open, cls = excluded.cls;
-
--- name: drop_pace
--- Nobody of the queue is parked there.
-DELETE FROM forebay.pace WHERE queue = %s AND gate = %s;
-
--- name: enter_line
--- A job stands in the line of an ordered gate.
-INSERT INTO forebay.line VALUES (%s, %s) ON CONFLICT DO NOTHING;
-
--- name: line_up
--- New jobs stand in their lines.
-INSERT INTO forebay.line SELECT * FROM unnest(%s::text[], %s::bigint[]);
-
--- name: leave_line
--- A job leaves it.
-DELETE FROM forebay.line WHERE gate = %s AND id = %s;
-
--- name: head_of_line
--- The smallest unfinished id.
-SELECT min(id) FROM forebay.line WHERE gate = %s;
 
 -- name: schedules
 -- Every schedule.

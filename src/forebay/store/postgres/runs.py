@@ -1,7 +1,8 @@
 """Jobs in runs: grouping alike entries on the way in, pictures of jobs on the way out. Pure.
 
-Alike is what a claim looks at: queue, class, due time, rank, lives. Only neighbours of a call share a run, so that ids,
-and with them the order of acceptance, stay what they are. What else differs travels in `facts`, an object a job.
+Alike is what a claim looks at: queue, class, due time, rank, lives, cost. Only neighbours of a call share a run, so
+that ids, and with them the order of acceptance, stay what they are. What else differs travels in `facts`, an object a
+job.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,8 +20,8 @@ from forebay.core.rank import RankRule
 from forebay.core.stamp import Stamper
 from forebay.store.postgres.connect import Json
 
-HELD, READY, RUNNING, LATER = range(4)
-"""States of a run in its table."""
+BEHIND, READY, RUNNING, LATER = range(4)
+"""States of a run in its table. `BEHIND` the head of its line."""
 
 _STATES: Final = (State.WAITING, State.READY, State.RUNNING, State.WAITING)
 
@@ -55,6 +56,7 @@ class Stamp(NamedTuple):
     rule: RankRule
     lives: int
     cls: str
+    cost: int
 
 
 class Run(Struct):
@@ -70,6 +72,7 @@ class Run(Struct):
             len(self.drafts),
             draft.queue,
             stamp.cls,
+            stamp.cost,
             draft.kind,
             draft.delay,
             draft.run_at,
@@ -154,14 +157,13 @@ def _plain(draft: Draft | Entry, kind: str) -> bool:
 class Ref:
     """Where running jobs are: what a settle needs to find their run. `beat`: the run follows its holder's heartbeat."""
 
-    __slots__ = ("beat", "delivery", "gated", "last_id", "n", "single")
+    __slots__ = ("beat", "delivery", "last_id", "n", "single")
 
-    def __init__(self, single: bool, last_id: int, n: int, delivery: int, gated: bool, beat: bool = True) -> None:
+    def __init__(self, single: bool, last_id: int, n: int, delivery: int, beat: bool = True) -> None:
         self.single = single
         self.last_id = last_id
         self.n = n
         self.delivery = delivery
-        self.gated = gated
         self.beat = beat
 
     @property
@@ -200,10 +202,10 @@ def leases_of(row: Sequence[Any], owner: str) -> list[Held]:
 def jobs_of_run(row: Sequence[Any], held_by: str | None = None) -> Iterator[tuple[Job, Ref]]:
     """Every job that is still in a run, from the columns `{run}`; `held_by` where the row does not tell."""
     (single, last_id, n, size, stored, queue, kind, due_at, enqueued_at, delivery, attempt, lives) = row[:12]
-    claimed_at, until, expires_at, gated, errors, facts, bodies, gone, asked, owner, beat = row[12:]
+    claimed_at, until, expires_at, errors, facts, bodies, gone, asked, owner, beat = row[12:22]
     running = stored == RUNNING
     state = _STATES[stored]
-    ref = Ref(single, last_id, n, delivery, gated, beat)
+    ref = Ref(single, last_id, n, delivery, beat)
     past = errors_of(errors)
     raws = _bodies(bodies)[size - n :]
     each = _facts(facts)[size - n :] if facts is not None else [None] * n

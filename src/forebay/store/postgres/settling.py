@@ -50,41 +50,33 @@ class Settling(Claims):
     def exchange(
         self, settlements: Sequence[Settlement], wants: Sequence[Want], owner: str, lease_for: timedelta
     ) -> tuple[list[Settled], list[Lease]]:
-        """Settle, and claim what comes next, in one round trip and one commit. What is not plain takes two.
-
-        Where classes take turns they are dealt before, by what was ready then.
-        """
+        """Settle, and claim what comes next, in one round trip and one commit. What is not plain takes two."""
         owner = checked_owner(owner)
         span = checked_micros("lease_for", lease_for, LEASE_LEAST, LEASE_MOST)
         checked_total(wants)
         groups, later = grouped(settlements)
-        # Slots that these verdicts free may be for classes that have nothing now.
-        freeing = any(ref.gated for ref, _ in groups) and self._turns.are_taken(wants)
-        if later or not groups or not wants or freeing:
+        if later or not groups or not wants:
             return self.settle(settlements), self.claim(wants, owner, lease_for)
         holder = self._holder(owner)
-        _, deal = self._turns.deal(self._server.query, self._at, wants, holder.id)
-        if not deal.asked:
-            return self.settle(settlements), self.claim(wants, owner, lease_for)
-        fronts = [self._front(want) for want in deal.asked]
-        asked = self._asked(deal.asked, fronts, holder, span, tended=deal.looked)
-        told = self._settle_call(groups)
+        fronts = [self._front(want) for want in wants]
+        asked = self._asked(wants, fronts, holder, span)
+        told = self._settle_call(groups, [want.queue for want in wants])
         began = monotonic()
         try:
             with holder.claiming():
                 rows = self._server.query(_EXCHANGE, (*told, *asked), repeatable=False)
                 found = [row[1:] for row in rows if row[1] is not None]
                 flag = found[0][0] if found else 0
-                taken = {} if flag else self._leases(found, owner, holder)
+                taken = [] if flag else self._leases(found, owner, holder)
         except StoreFailed:
             self._retire(owner, holder)
             raise
-        self._moved(monotonic() - began, deal.asked, fronts, found)
-        applied = set(rows[0][0])
-        self._settled([group for place, group in enumerate(groups, 1) if place in applied])
+        self._moved(monotonic() - began, wants, fronts, found)
+        applied = self._applied(groups, rows[0][0])
         answers = self._answers(settlements, groups, later, applied)
-        wanted = wants if flag else [] if taken else deal.left(taken)
-        return answers, self.claim(wanted, owner, lease_for) if wanted else deal.in_turn(taken)
+        if flag:
+            self._refused(flag, wants)
+        return answers, self.claim(wants, owner, lease_for) if flag else taken
 
     def _answers(
         self, settlements: Sequence[Settlement], groups: Sequence[Group], later: list[Item], applied: set[int]
@@ -101,26 +93,34 @@ class Settling(Claims):
 
     def cancel(self, ids: Sequence[int]) -> list[CancelAnswer]:
         check_ids("cancel", ids)
-        return self._write(lambda turn: cancel(turn, ids), gated=True) if ids else []
+        return self._write(lambda turn: cancel(turn, ids)) if ids else []
 
     def redrive(self, ids: Sequence[int]) -> list[int]:
         check_ids("redrive", ids)
-        return self._write(lambda turn: redrive(turn, ids), gated=True) if ids else []
+        return self._write(lambda turn: redrive(turn, ids)) if ids else []
 
     def purge(self, state: State, before: Instant, limit: int, queue: str | None = None) -> int:
         check_purge(state, before, limit, queue)
-        return self._write(lambda turn: purge(turn, STATES.index(state), before, limit, queue), gated=True)
+        return self._write(lambda turn: purge(turn, STATES.index(state), before, limit, queue))
 
     def _apply(self, groups: Sequence[Group]) -> set[int]:
         """Which of these runs were settled as asked, by number."""
-        (applied,) = self._server.query(SETTLE, self._settle_call(groups))[0]
-        done = set(applied)
+        return self._applied(groups, self._server.query(SETTLE, self._settle_call(groups))[0][0])
+
+    def _applied(self, groups: Sequence[Group], numbers: list[int] | None) -> set[int]:
+        """The same from the answer to a call; None: it knew an old spec and is made again."""
+        for _ in range(_LOOKS_MOST):
+            if numbers is not None:
+                break
+            self._specs.reload({items[0][1].job.queue for _, items in groups})
+            numbers = self._server.query(SETTLE, self._settle_call(groups))[0][0]
+        done = set(numbers or ())
         self._settled([group for place, group in enumerate(groups, 1) if place in done])
         return done
 
-    def _settle_call(self, groups: Sequence[Group]) -> tuple[Any, ...]:
+    def _settle_call(self, groups: Sequence[Group], claimed: Sequence[str] = ()) -> tuple[Any, ...]:
         """The arguments of `forebay.settle`."""
-        return SettleCall(self._at, self._mine(), self._specs, groups).parameters()
+        return SettleCall(self._at, self._mine(), self._specs, groups, claimed).parameters()
 
     def _mine(self) -> list[int]:
         return [holder.id for holder in list(self._holders.values())]
@@ -130,9 +130,9 @@ class Settling(Claims):
         news: set[str] = set()
         eased: set[str] = set()
         topics = [ending_of(job_id) for job_id in self._ended(groups)]
-        for ref, items in groups:
+        for _, items in groups:
             queue = items[0][1].job.queue
-            if ref.gated or any(type(verdict) in (Retry, Release) for _, _, verdict in items):
+            if self._specs.of(queue).keys or any(type(verdict) in (Retry, Release) for _, _, verdict in items):
                 news.add(queue)
             if self._specs.of(queue).bounded:
                 eased.add(queue)
@@ -158,7 +158,7 @@ class Settling(Claims):
         if len(ids) < _TOGETHER or len(set(ids)) < len(ids):
             return items
         rows = [row for row in self._server.query(_FOUND, (ids,)) if row[5] == RUNNING]
-        refs = {(row[0], row[10]): Ref(row[1], row[2], row[3], row[10], row[16]) for row in rows}
+        refs = {(row[0], row[10]): Ref(row[1], row[2], row[3], row[10]) for row in rows}
         groups: dict[tuple[bool, int], Group] = {}
         for item in items:
             if (ref := refs.get(item[1].fence)) is not None:
@@ -178,7 +178,7 @@ class Settling(Claims):
             if not found or outlived(lease, verdict, found[0][14]):
                 break
             row = found[0]
-            groups: list[Group] = [(Ref(row[1], row[2], row[3], row[10], row[16]), [(0, lease, verdict)])]
+            groups: list[Group] = [(Ref(row[1], row[2], row[3], row[10]), [(0, lease, verdict)])]
             if self._apply(groups):
                 return Settled.APPLIED
         marks = self._server.query(_MARKS, ([fence[0]],) * 3)

@@ -12,7 +12,7 @@ from forebay.core.ledger import Change
 from forebay.core.policy import Shed
 from forebay.core.rank import rank_at
 from forebay.core.shedding import GAVE_WAY, victims
-from forebay.store.postgres.base import Restart, Turn
+from forebay.store.postgres.base import Turn
 from forebay.store.postgres.graves import bury
 from forebay.store.postgres.queries import statement
 
@@ -30,7 +30,7 @@ def give_way(
 ) -> int:
     """Let so many die to make room, if they are there to be had; how many did. Those who are spared do not."""
     looked_at = excess + len(spared) + _SPARE
-    found = turn.fetch(_RESTING[shed.who], (queue, queue, queue, queue, looked_at))
+    found = turn.fetch(_RESTING[shed.who], (queue, queue, queue, looked_at))
     singles, lasts = [row[0] for row in found], [row[1] for row in found]
     still = {tuple(row) for row in turn.fetch(_HELD_STILL, (singles, lasts))} if found else set()
     runs = [row for row in found if tuple(row) in still]
@@ -45,10 +45,7 @@ def give_way(
         if not single:
             # From the back a run gets shorter at its end, which is its name.
             turn.execute(_TAKE_OUT, (job_id if shed.who == "lowest" else last_id, job_id))
-    rows = turn.fetch(_DOOMED, (doomed,))
-    if not turn.locked and any(columns[6] is not None for columns in rows):
-        raise Restart(gated=True)
-    bury(turn, rows, GAVE_WAY, Change.SHED)
+    bury(turn, turn.fetch(_DOOMED, (doomed,)), GAVE_WAY, Change.SHED)
     return excess
 
 

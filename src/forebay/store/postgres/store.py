@@ -53,12 +53,12 @@ class PostgresStore(ProgressVerbs, Feed, Export, LedgerVerbs, PresenceVerbs, Wat
     def append(self, log: str, bodies: Sequence[bytes], keys: Sequence[str | None] | None = None) -> list[LogEntry]:
         log = check_name("log", log)
         pairs = checked_entries(bodies, keys)
-        return self._write(lambda turn: _append(turn, log, pairs), gated=False)
+        return self._write(lambda turn: _append(turn, log, pairs))
 
     def read(self, log: str, partition: int, after: int, limit: int) -> list[LogEntry]:
         check_limit("read", limit)
         log = check_name("log", log)
-        return self._write(lambda turn: _logs(turn).read(log, partition, after, limit), gated=False)
+        return self._write(lambda turn: _logs(turn).read(log, partition, after, limit))
 
     def commit(
         self, log: str, group: str, partition: int, offset: int, *, rewind: bool = False, epoch: int | None = None
@@ -73,42 +73,42 @@ class PostgresStore(ProgressVerbs, Feed, Export, LedgerVerbs, PresenceVerbs, Wat
 
     def position(self, log: str, group: str, partition: int) -> int:
         log = check_name("log", log)
-        return self._write(lambda turn: _logs(turn).position(log, group, partition), gated=False)
+        return self._write(lambda turn: _logs(turn).position(log, group, partition))
 
     def extent(self, log: str) -> list[tuple[int, int]]:
         log = check_name("log", log)
-        return self._write(lambda turn: _logs(turn).extent(log), gated=False)
+        return self._write(lambda turn: _logs(turn).extent(log))
 
     def offset_at(self, log: str, partition: int, instant: Instant) -> int:
         log = check_name("log", log)
         checked_instant("instant", instant)
-        return self._write(lambda turn: _logs(turn).offset_at(log, partition, instant), gated=False)
+        return self._write(lambda turn: _logs(turn).offset_at(log, partition, instant))
 
     def trim(self, log: str, before: Instant, limit: int) -> int:
         check_limit("trim", limit)
         log = check_name("log", log)
         checked_instant("before", before)
-        return self._write(lambda turn: _logs(turn).trim(log, before, limit), gated=False)
+        return self._write(lambda turn: _logs(turn).trim(log, before, limit))
 
     def promote(self, limit: int) -> Promotion:
         promotion = super().promote(limit)
         due = due_logs(self._server.query(_OLDEST), self.now)
         if due:
-            self._write(lambda turn: _logs(turn).keep_windows(due, turn.now, limit), gated=False)
+            self._write(lambda turn: _logs(turn).keep_windows(due, turn.now, limit))
         return promotion
 
     def own(self, log: str, group: str, member: str, lease_for: timedelta) -> list[Owned]:
         log, group, member, span = checked_member(log, group, member, lease_for)
-        return self._write(lambda turn: _logs(turn).own(log, group, member, span, turn.now), gated=False)
+        return self._write(lambda turn: _logs(turn).own(log, group, member, span, turn.now))
 
     def disown(self, log: str, group: str, member: str) -> int:
         log, group, member, _ = checked_member(log, group, member)
-        return self._write(lambda turn: _logs(turn).disown(log, group, member), gated=False)
+        return self._write(lambda turn: _logs(turn).disown(log, group, member))
 
     def groups(self, log: str, after: str, limit: int) -> list[Standing]:
         log = check_name("log", log)
         check_limit("groups", limit)
-        return self._write(lambda turn: _logs(turn).groups(log, after, limit), gated=False)
+        return self._write(lambda turn: _logs(turn).groups(log, after, limit))
 
 
 def _append(turn: Turn, log: str, pairs: Sequence[tuple[bytes, str | None]]) -> list[LogEntry]:

@@ -61,7 +61,7 @@ _CLEAN: Final = (
 """All of DISCARD ALL but the plans: those of our own functions cost more than everything else here."""
 
 _PLACE: Final = (
-    "SELECT r.single, r.last_id, r.n, r.delivery, r.gates IS NOT NULL FROM forebay.find(%s::bigint[]) AS f, "
+    "SELECT r.single, r.last_id, r.n, r.delivery FROM forebay.find(%s::bigint[]) AS f, "
     "LATERAL (SELECT * FROM forebay.run AS r WHERE r.single = f.single AND r.last_id = f.last_id OFFSET 0) AS r "
     f"WHERE r.state = {RUNNING} AND r.delivery = %s"
 )
@@ -167,13 +167,16 @@ class Transactions(Bulk):
         raise LeaseLost(*lease.fence)
 
     def _settled_turn(self, hand: Any, groups: list[Group]) -> Turn | None:
-        ref, ((_, lease, _),) = groups[0]
+        _, ((_, lease, _),) = groups[0]
+        queue = lease.job.queue
         turn = Turn(hand, 0, self._specs)
-        applied = bool(turn.fetch(SETTLE, self._settle_call(groups))[0][0])
-        turn.eased.add(lease.job.queue)
+        applied = turn.fetch(SETTLE, self._settle_call(groups))[0][0]
+        if applied is None:
+            self._specs.reload([queue], turn.fetch)
+        turn.eased.add(queue)
         turn.topics.add(ending_of(lease.job.id))
-        if ref.gated:
-            turn.news.add(lease.job.queue)
+        if self._specs.of(queue).keys:
+            turn.news.add(queue)
         return turn if applied else None
 
     def _heard(self, lease: Lease, turn: Turn | None) -> None:

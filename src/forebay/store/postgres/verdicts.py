@@ -21,8 +21,9 @@ from forebay.store.postgres.specs import Specs
 
 CODES: Final[dict[type, str]] = {Ack: "a", Retry: "r", DeadLetter: "d", Release: "l", Cancel: "c"}
 SETTLE_CALL: Final = (
-    "forebay.settle(%s::bigint, %s, %s::integer[], %s::boolean[], %s::bigint[], %s::integer[], %s::text[], "
-    "%s::bigint[], %s::integer[], %s::bigint[], %s::integer[], %s::text[], %s::json, %s::text)"
+    "forebay.settle(%s::bigint, %s::integer[], %s::integer[], %s::text[], %s::integer[], %s::integer[], %s::boolean[], "
+    "%s::bigint[], %s::integer[], %s::text[], %s::bigint[], %s::integer[], %s::bigint[], %s::integer[], %s::text[], "
+    "%s::json, %s::text)"
 )
 SETTLE: Final = f"SELECT {SETTLE_CALL}"
 _encode: Final = msgspec.json.Encoder().encode
@@ -71,14 +72,24 @@ def _twice(ids: Sequence[int]) -> set[int]:
 class SettleCall:
     """The arguments of one call of `forebay.settle`."""
 
-    def __init__(self, at: Instant | None, mine: Sequence[int], specs: Specs, groups: Sequence[Group]) -> None:
+    def __init__(
+        self,
+        at: Instant | None,
+        mine: Sequence[int],
+        specs: Specs,
+        groups: Sequence[Group],
+        claimed: Sequence[str] = (),
+    ) -> None:
+        """`claimed`: queues from which a claim follows in the same transaction; their locks are taken here too."""
         self._runs: list[tuple[bool, int, int, str | None, Instant | None]] = []
         self._memo: list[tuple[int, int, int, str]] = []
         self._outs: list[dict[str, Any]] = []
         self._told: list[bytes] = []
         self._keeps: dict[str, Span] = {}
         self._graves: dict[str, dict[str, Any]] = {}
-        self._said = (at, any(ref.gated for ref, _ in groups), array_of(mine))
+        locks = specs.locks({items[0][1].job.queue for _, items in groups}, claimed)
+        names = (array_of(locks.names), array_of(locks.versions))
+        self._said = (at, array_of(locks.alone), array_of(locks.beside), *names, array_of(mine))
         self._specs = specs
         for number, (ref, items) in enumerate(groups, 1):
             self._add(number, ref, items)

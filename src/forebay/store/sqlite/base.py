@@ -45,7 +45,7 @@ class Base:
     def close(self) -> None:
         """No verb works afterwards; sleepers wake up and find it closed."""
         self._database.close()
-        self._sleepers.wake_all()
+        self._sleepers.close()
         self._writer.close()
 
     @property

@@ -1,40 +1,44 @@
 """Handing out: promote, claim, extend, overdue.
 
-A claim takes the smallest (rank, id) of a class straight from one index; classes take turns by `core.share`, each
-process keeping its own turns. What fell due is promoted, and what expired is buried, before anything is handed out.
+A claim of a plain queue takes the smallest (rank, id) straight from one index; gates of the whole queue only bound how
+many it takes. Where jobs have lanes, `engine.lanes` chooses among what `fronts` loads. What fell due is promoted, and
+what expired is buried, before anything is handed out.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from operator import itemgetter
 from typing import Any, Final
 
+from forebay.core.gate import Gate
 from forebay.core.instant import Instant, checked_micros
 from forebay.core.job import Job
 from forebay.core.lease import Lease
 from forebay.core.ledger import Change
-from forebay.core.limits import LEASE_LEAST, LEASE_MOST
+from forebay.core.limits import INSTANT_MOST, INTEGER_LEAST, LEASE_LEAST, LEASE_MOST
+from forebay.engine.lanes import closed_of
 from forebay.store.checks import check_batch, check_limit, checked_owner, checked_total
 from forebay.store.protocol import Promotion, Want
+from forebay.store.sqlite.fronts import LoadedLanes, QueueFront, workable_at
 from forebay.store.sqlite.intake import Intake
 from forebay.store.sqlite.queries import statement
 from forebay.store.sqlite.row import id_list, lease_of, picture
-from forebay.store.sqlite.tally import Line
-from forebay.store.sqlite.tend import TEND_LIMIT, TRIES, ready_of, start, sweep_keys, sweep_rates, tend
+from forebay.store.sqlite.tally import QueueCounters
+from forebay.store.sqlite.tend import TEND_LIMIT, sweep_idle, sweep_keys, tend
 from forebay.store.sqlite.turn import Turn
 from forebay.store.states import READY, RUNNING
 
 _CLAIM: Final = statement("claim")
+_CLAIM_THESE: Final = statement("claim_these")
 _NEXT_DUE: Final = statement("next_due")
 _NEXT_OPENING: Final = statement("next_opening")
 _OVERDUE: Final = statement("overdue")
 _FENCES: Final = statement("fences")
 _EXTEND: Final = statement("extend")
 _PICTURES: Final = statement("pictures")
-_JOINED: Final = statement("joined")
-_CLASS_STARTS: Final = statement("class_starts")
-_START_AT: Final = statement("start_at")
+_PACED: Final = statement("paced")
+_NEXT_OF_LANE: Final = statement("next_of_lane")
 _place: Final = itemgetter(Job.__struct_fields__.index("progress"), 0)
 
 Columns = tuple[Any, ...]
@@ -65,124 +69,93 @@ class Claims(Intake):
 
 
 def _promote(turn: Turn, limit: int) -> Promotion:
-    ready, _ = tend(turn, limit, limit)
+    tend(turn, limit, limit)
     sweep_keys(turn, limit)
-    sweep_rates(turn, limit)
+    sweep_idle(turn, limit)
     turn.trim_ledger(limit)
-    instants = [turn.connection.execute(each).fetchone()[0] for each in (_NEXT_DUE, _NEXT_OPENING)]
-    return Promotion(ready, min((at for at in instants if at is not None), default=None))
+    turn.lanes.write()
+    turn.gates.write()
+    instants = [turn.connection.execute(each).fetchone() for each in (_NEXT_DUE, _NEXT_OPENING)]
+    opens = [_opens_at(turn, name) for (name,) in turn.connection.execute(_PACED, (limit,)).fetchall()]
+    due = [found[0] for found in instants if found is not None and found[0] is not None]
+    return Promotion(turn.exposed, min([*due, *(at for at in opens if turn.now < at < INSTANT_MOST)], default=None))
+
+
+def _opens_at(turn: Turn, name: str) -> Instant:
+    return workable_at(turn.connection, turn.gates, turn.queue(name), turn.now)
 
 
 def _claim(turn: Turn, wants: Sequence[Want], owner: str, until: Instant, total: int) -> list[Lease]:
-    _, through = tend(turn, total + TEND_LIMIT)
-    if not through:
+    if not tend(turn, total + TEND_LIMIT):
         return []
+    turn.lanes.write()
+    claim = _Claim(turn, owner, until)
     leases: list[Lease] = []
     for want in wants:
-        line = turn.line(want.queue)
-        if (line.paused_until or 0) > turn.now:
-            continue
-        turns = None
-        if turn.paced or turn.gated:
-            turns = _start(turn, line, want)
-        if line.counts[READY]:
-            rows = _pop(turn, line, want, turns, owner, until)
-            leases += [Lease(picture(columns), owner, until) for columns in rows]
+        queue = turn.queue(want.queue)
+        if queue.counts[READY] and (queue.paused_until or 0) <= turn.now:
+            leases += [Lease(picture(columns), owner, until) for columns in claim.take(queue, want)]
+    claim.write()
     if leases and turn.scribe is not None:
         turn.scribe.tell("claim", owner=owner)
         turn.scribe.leased(Change.CLAIMED, [lease.job for lease in leases], until)
     return leases
 
 
-def _start(turn: Turn, line: Line, want: Want) -> list[tuple[str, int]] | None:
-    """Let in at rates what the claim wants beyond what is ready.
+class _Claim:
+    """One call of claim."""
 
-    Where classes take turns, with what is ready and with what their rates let in: who gives how many.
-    """
-    if want.cls is not None or line.spec.share is None or not _starts(turn, line):
-        start(turn, line, want.count, want.cls, TRIES)
-        return None
-    turns: list[tuple[str, int]] = []
-    given: Counter[str] = Counter()
-    tries = TRIES
-    while tries > 0 and given.total() < want.count and (dealt := _deal(turn, line, 1, given, starting=True)):
-        name = dealt[0][0]
-        tries = start(turn, line, given[name] + 1, name, tries)
-        if ready_of(turn, line, name) > given[name]:
-            given[name] += 1
-            turns.append((name, 1))
-        else:
-            tries -= 1
-    return turns
+    def __init__(self, turn: Turn, owner: str, until: Instant) -> None:
+        self._turn = turn
+        self._lease = (owner, turn.now, until)
+        self._rules = LoadedLanes(turn.gates, turn.now)
+        self._fronts: dict[str, QueueFront] = {}
 
+    def take(self, queue: QueueCounters, want: Want) -> list[Columns]:
+        """The next jobs of a queue that its gates admit, in order."""
+        if queue.spec.share is None and not queue.laned and want.queue not in self._fronts:
+            return self._take_plain(queue, want.count) if not want.cls else []
+        front = self._fronts.get(want.queue)
+        if front is None:
+            front = self._fronts[want.queue] = QueueFront(self._turn.connection, self._rules, queue, want.count)
+        jobs = front.take(want.count, want.cls).jobs
+        if not jobs:
+            return []
+        found = self._turn.connection.execute(_CLAIM_THESE, (*self._lease, id_list(job.id for job in jobs)))
+        rows = {columns[0]: columns for columns in found}
+        for lane, count in Counter(job.lane for job in jobs).items():
+            self._turn.tally.moved(queue.name, lane, READY, RUNNING, count)
+        return [rows[job.id] for job in jobs]
 
-def _starts(turn: Turn, line: Line) -> bool:
-    """Whether a rate of the queue stands open."""
-    turn.tally.starting(turn.gates.write_paces() if turn.gated else ())
-    return bool(turn.connection.execute(_START_AT, (line.name,)).fetchone()[0])
+    def write(self) -> None:
+        for front in self._fronts.values():
+            front.write(self._turn.lanes)
 
+    def _take_plain(self, queue: QueueCounters, count: int) -> list[Columns]:
+        whole = queue.known.stamper.whole
+        if whole:
+            count = self._admitted(queue, whole, count)
+        if not count:
+            return []
+        execute = self._turn.connection.execute
+        rows: list[Columns] = execute(_CLAIM, (*self._lease, queue.name, "", count)).fetchall()
+        if rows:
+            rows.sort(key=_place)
+            self._turn.tally.moved(queue.name, "", READY, RUNNING, len(rows))
+        return rows
 
-def _pop(
-    turn: Turn, line: Line, want: Want, turns: list[tuple[str, int]] | None, owner: str, until: Instant
-) -> list[Columns]:
-    """The next jobs of a queue, smallest rank first within a class, classes by their shares; `turns`: known already."""
-    if want.cls is not None:
-        return _pop_class(turn, line, want.cls, want.count, owner, until)
-    if turns is None and not line.classed:
-        return _pop_class(turn, line, "", want.count, owner, until)
-    turns = _deal(turn, line, want.count, {}) if turns is None else turns
-    totals: dict[str, int] = {}
-    for name, count in turns:
-        totals[name] = totals.get(name, 0) + count
-    taken = {name: iter(_pop_class(turn, line, name, count, owner, until)) for name, count in totals.items()}
-    rows = [next(taken[name], None) for name, count in turns for _ in range(count)]
-    return [row for row in rows if row is not None]
-
-
-def _pop_class(turn: Turn, line: Line, cls: str, count: int, owner: str, until: Instant) -> list[Columns]:
-    rows: list[Columns] = turn.connection.execute(_CLAIM, (owner, turn.now, until, line.name, cls, count)).fetchall()
-    if rows:
-        rows.sort(key=_place)
-        turn.tally.moved(line.name, cls, READY, RUNNING, len(rows))
-    return rows
-
-
-def _deal(
-    turn: Turn, line: Line, count: int, given: Mapping[str, int], *, starting: bool = False
-) -> list[tuple[str, int]]:
-    """Who gives how many, beside what was `given`. Classes that joined since this process last looked come first.
-
-    `starting`: who has nobody ready may have somebody whom a rate lets in.
-    """
-    turn.write_classes()
-    turns = turn.turns(line)
-
-    def starts(name: str) -> bool:
-        return starting and bool(turn.connection.execute(_CLASS_STARTS, (line.name, name)).fetchone()[0])
-
-    taken = Counter(given)
-
-    def waiting(name: str) -> int:
-        return ready_of(turn, line, name) - taken[name] + 2 * starts(name)
-
-    def deal(count: int) -> list[tuple[str, int]]:
-        for name, joined in turn.connection.execute(_JOINED, (line.name, turns.seen)).fetchall():
-            turns.share.join(name)
-            turns.seen = joined
-        if waiting(""):
-            turns.share.join("")
-        dealt = turns.share.deal(count, waiting)
-        for name, part in dealt:
-            taken[name] += part
-        return dealt
-
-    dealt = deal(count)
-    short = min(count, max(line.counts[READY] - sum(given.values()), 1)) - sum(part for _, part in dealt)
-    if short > 0:
-        # Turns are only this process's memory: whatever it holds, ready jobs are found.
-        turns.seen = 0
-        dealt += deal(short)
-    return dealt
+    def _admitted(self, queue: QueueCounters, whole: Sequence[Gate], count: int) -> int:
+        """How many of the next jobs the gates of the queue have room for; nothing passes one that costs too much."""
+        turn = self._turn
+        turn.gates.load(gate.name for gate in whole)
+        states = [(gate, turn.gates.state(gate.name)) for gate in whole]
+        found = turn.connection.execute(_NEXT_OF_LANE, (queue.name, "", INTEGER_LEAST, 0, count)).fetchall()
+        for number, (_, _, cost) in enumerate(found):
+            if closed_of(states, cost, turn.now) is not None:
+                return number
+            for gate, state in states:
+                state.take(queue.name, gate, cost, turn.now)
+        return len(found)
 
 
 def _extend(turn: Turn, leases: Sequence[Lease], until: Instant) -> list[Lease]:

@@ -12,20 +12,16 @@ from forebay.store.feeding import FEED_KEPT, Place, check_feed
 from forebay.store.protocol import Receipt, Tally
 from forebay.store.sqlite.intake import accept
 from forebay.store.sqlite.ledger import LedgerVerbs
-from forebay.store.sqlite.row import id_list
-from forebay.store.sqlite.tend import forget, tend
+from forebay.store.sqlite.queries import statement
+from forebay.store.sqlite.row import id_list, rows_of
+from forebay.store.sqlite.tend import forget
 from forebay.store.sqlite.turn import Turn
-from forebay.store.states import DEAD
 
 _SWEEP_MOST: Final = 2
 _PLACE: Final = "SELECT batch, taken, digest FROM feed WHERE source = ?"
 _MOVE: Final = "INSERT OR REPLACE INTO feed (source, batch, taken, digest, at) VALUES (?, ?, ?, ?, ?)"
 _SWEEP: Final = "DELETE FROM feed WHERE source IN (SELECT source FROM feed WHERE at < ? ORDER BY at LIMIT ?)"
-_DEAD: Final = (
-    "SELECT id, queue, cls, state, rank, due_at, gates, gate, settled_delivery, settled_code, kind, "
-    "coalesce(home, queue) FROM job "
-    f"WHERE id IN (SELECT value FROM json_each(?)) AND state = {DEAD}"
-)
+_DEAD: Final = statement("dead_of")
 
 
 class Feed(LedgerVerbs):
@@ -64,9 +60,9 @@ def _feed(turn: Turn, source: str, before: Place | None, after: Place, drafts: S
 
 def _mend(turn: Turn, pairs: Sequence[tuple[int, Draft]]) -> list[Receipt | None]:
     drafts = dict(reversed(pairs))
-    dead = turn.connection.execute(_DEAD, (id_list(drafts),)).fetchall()
+    dead = rows_of(turn.connection.execute(_DEAD, (id_list(drafts),)))
     forget(turn, dead)
-    ids = [columns[0] for columns in dead]
+    ids = [row.id for row in dead]
     receipts = dict(zip(ids, accept(turn, [drafts[job_id] for job_id in ids]), strict=True))
     if ids and turn.scribe is not None:
         turn.scribe.tell("mend")
@@ -74,11 +70,9 @@ def _mend(turn: Turn, pairs: Sequence[tuple[int, Draft]]) -> list[Receipt | None
 
 
 def _discard(turn: Turn, ids: Sequence[int]) -> list[int]:
-    dead = {columns[0]: columns for columns in turn.connection.execute(_DEAD, (id_list(ids),)).fetchall()}
+    dead = {row.id: row for row in rows_of(turn.connection.execute(_DEAD, (id_list(ids),)))}
     if dead:
         forget(turn, list(dead.values()))
         if turn.scribe is not None:
             turn.scribe.tell("purge")
-    if turn.gated:
-        tend(turn)
     return [job_id for job_id in dict.fromkeys(ids) if job_id in dead]

@@ -1,34 +1,56 @@
-"""The verbs about gates that are not about one queue: letting some pass a condition, and telling what holds a job."""
+"""The verbs about gates: operators' numbers, jobs that pass a condition, and what holds a job."""
 
+import heapq
 import json
 import sqlite3
+from itertools import islice
 from typing import Final
 
+from forebay.core.gate import checked_gate, is_open, lane_key, opens_at
 from forebay.core.instant import Instant
-from forebay.core.limits import AHEAD_MOST, ID_MOST
-from forebay.store.checks import check_ids, checked_condition
-from forebay.store.places import Place, Row
-from forebay.store.protocol import Hold
+from forebay.core.limits import AHEAD_MOST, ID_MOST, INSTANT_MOST, SLOTS_MOST
+from forebay.core.policy import check_between
+from forebay.store.checks import LAST, check_gate, check_gates_page, check_ids, checked_condition
+from forebay.store.protocol import GateUse, Hold
+from forebay.store.sqlite.gates import Gates
 from forebay.store.sqlite.queries import statement
-from forebay.store.sqlite.row import text_of
+from forebay.store.sqlite.row import Row, lane_name
 from forebay.store.sqlite.settling import Settling
-from forebay.store.sqlite.tend import open_gates, readmit, tend
-from forebay.store.sqlite.turn import Turn
-from forebay.store.states import READY, WAITING
+from forebay.store.sqlite.tally import Knowledge, Tally
+from forebay.store.sqlite.tend import tend
+from forebay.store.sqlite.turn import LineHead, Turn
+from forebay.store.states import READY, RUNNING, WAITING
 
 _ONE: Final = statement("one")
-_LOOK: Final = statement("look")
-_PARKED_AT: Final = statement("parked_at")
-_PASS: Final = statement("pass")
-_PACE: Final = statement("pace")
-_PARKED_BEFORE: Final = statement("parked_before")
-_CLASS_BEFORE: Final = statement("class_before")
-_STANDING_BEFORE: Final = statement("standing_before")
+_GATES: Final = statement("gates")
+_LANES_UNTIL: Final = statement("lanes_until")
+_UNEXPIRED: Final = statement("unexpired_of_lane")
+_MOVE_TO_LANE: Final = statement("move_to_lane")
+_HEAD_COST: Final = statement("head_cost")
+_HEADS: Final = statement("heads")
+_BETWEEN: Final = statement("between")
 _READY_BEFORE: Final = statement("ready_before")
 
 
 class GateVerbs(Settling):
-    """Release, hold, ahead."""
+    """Gates, release, hold, ahead."""
+
+    def set_gate(self, name: str, limit: int | None) -> None:
+        check_gate(name)
+        checked_gate(name)
+        if limit is not None:
+            check_between("gate limit", limit, 0, SLOTS_MOST)
+        self._write(lambda turn: _set_gate(turn, name, limit))
+
+    def gates(self, after: str, limit: int, prefix: str = "") -> list[GateUse]:
+        check_gates_page(after, limit, prefix)
+        with self._read() as (reader, now):
+            tally = Tally(reader, Knowledge())
+            found = reader.execute(_GATES, (after, prefix, prefix + LAST, limit, now)).fetchall()
+            return [
+                GateUse(name, _spec_slots(tally, queue, name) if given is None else given, used, given)
+                for name, queue, used, given in found
+            ]
 
     def release(self, condition: str, count: int, value: str | None = None) -> int:
         name = checked_condition(condition, count, value)
@@ -38,50 +60,85 @@ class GateVerbs(Settling):
         check_ids("hold", [job_id])
         with self._read() as (reader, now):
             row = _row(reader, job_id)
-            return None if row is None or row.gate is None else _hold(reader, now, row, row.gate)
+            if row is not None and row.state == READY:
+                return _gate_hold(reader, now, row)
+            if row is not None and row.state == WAITING and row.behind and row.due_at <= now:
+                return _line_hold(reader, row)
+            return None
 
     def ahead(self, job_id: int) -> int | None:
         check_ids("ahead", [job_id])
         with self._read() as (reader, _):
             row = _row(reader, job_id)
-            if row is None or row.state != READY:
-                return None
-            return len(reader.execute(_READY_BEFORE, (row.queue, row.cls, row.rank, row.id, AHEAD_MOST)).fetchall())
+            return None if row is None or row.state != READY else _before(reader, row)
 
 
 def _row(reader: sqlite3.Connection, job_id: int) -> Row | None:
     found = reader.execute(_ONE, (job_id,)).fetchone() if 0 < job_id <= ID_MOST else None
-    return None if found is None else Row.of(found)
+    return None if found is None else Row(*found)
 
 
-def _hold(reader: sqlite3.Connection, now: Instant, row: Row, name: str) -> Hold | None:
-    place = Place(*reader.execute(_LOOK, (json.dumps([name]),)).fetchone())
-    if not place.stored or row.state != WAITING:
+def _before(reader: sqlite3.Connection, row: Row) -> int:
+    return len(reader.execute(_READY_BEFORE, (row.queue, row.lane, row.rank, row.id, AHEAD_MOST)).fetchall())
+
+
+def _gate_hold(reader: sqlite3.Connection, now: Instant, row: Row) -> Hold | None:
+    known = Tally(reader, Knowledge()).queue(row.queue).known
+    gates = (*known.stamper.whole, *known.gates(row.lane))
+    states = Gates(reader, now)
+    states.load(gate.name for gate in gates)
+    found = reader.execute(_HEAD_COST, (row.queue, row.lane, now)).fetchone()
+    cost = row.cost if found is None else found[0]
+    for gate in gates:
+        state = states.state(gate.name)
+        if not is_open(gate, state.used, state.tat, cost, now, state.given):
+            opens = opens_at(gate, state.tat, cost, state.given) if gate.step else INSTANT_MOST
+            slots = gate.limit if state.given is None else state.given
+            opens_then = opens if opens < INSTANT_MOST else None
+            return Hold(gate.name, slots, state.used, _before(reader, row), opens_at=opens_then)
+    return None
+
+
+def _line_hold(reader: sqlite3.Connection, row: Row) -> Hold | None:
+    head = LineHead(*reader.execute(_HEADS, (json.dumps([row.line]),)).fetchone())
+    if head.id == row.id or row.line is None:
         return None
-    if place.standing:
-        before = len(reader.execute(_STANDING_BEFORE, (name, row.id, AHEAD_MOST)).fetchall())
-        return Hold(name, place.room, place.held, place.parked, before, place.head)
-    by_class = any(gate.share for gate in row.gates if gate.name == name)
-    if by_class:
-        mine = (name, row.queue, row.cls, row.rank, row.id, AHEAD_MOST)
-        before = len(reader.execute(_CLASS_BEFORE, mine).fetchall())
-    else:
-        before = len(reader.execute(_PARKED_BEFORE, (name, row.rank, row.id, AHEAD_MOST)).fetchall())
-    pace = reader.execute(_PACE, (row.queue, name)).fetchone() if place.step else None
-    opens_at = None if pace is None or pace[0] is None else max(pace[0], now)
-    return Hold(name, place.room, place.held, place.parked, before, opens_at=opens_at, by_class=by_class)
+    before = len(reader.execute(_BETWEEN, (row.line, head.id, row.id, AHEAD_MOST)).fetchall())
+    return Hold(row.line, 1, int(head.state == RUNNING), before, head.id)
+
+
+def _spec_slots(tally: Tally, queue: str | None, name: str) -> int:
+    """What the spec of the queue that used a gate last says of it."""
+    if queue is None:
+        return 0
+    stamper = tally.queue(queue).known.stamper
+    gate = next((gate for gate in stamper.whole if gate.name == name), None) or stamper.gate(name)
+    return 0 if gate is None else gate.limit
+
+
+def _set_gate(turn: Turn, name: str, limit: int | None) -> None:
+    state = turn.gates.state(name)
+    if turn.scribe is not None and state.given != limit:
+        turn.scribe.tell("set_gate", name=name)
+    state.given = limit
+    tend(turn)
+    turn.lanes.wake(name, SLOTS_MOST if limit is None else limit)
 
 
 def _release(turn: Turn, name: str, count: int) -> int:
     tend(turn)
-    rows = [Row.of(columns) for columns in turn.connection.execute(_PARKED_AT, (name, turn.now, count)).fetchall()]
-    for row in rows:
-        gates = tuple(gate for gate in row.gates if gate.name != name)
-        turn.gates.let_go(row)
-        turn.connection.execute(_PASS, (row.id, text_of(gates) if gates else None))
-        readmit(turn, row._replace(gates=gates, gate=None))
-    if rows:
-        open_gates(turn)
-        if turn.scribe is not None:
-            turn.scribe.tell("release", name=name)
-    return len(rows)
+    turn.lanes.write()
+    lanes = turn.connection.execute(_LANES_UNTIL, (name,)).fetchall()
+    ready = [turn.connection.execute(_UNEXPIRED, (queue, lane, turn.now)) for queue, lane in lanes]
+    passed = list(islice(heapq.merge(*ready), count))
+    for rank, job_id, queue, lane in passed:
+        cls, gates = lane_name(lane)
+        free = lane_key(cls, tuple(gate for gate in gates if gate != name))
+        turn.connection.execute(_MOVE_TO_LANE, (job_id, free))
+        turn.tally.moved(queue, lane, READY, None)
+        turn.tally.moved(queue, free, None, READY)
+        turn.lanes.left(queue, lane)
+        turn.lanes.arrived(queue, free, rank, job_id)
+    if passed and turn.scribe is not None:
+        turn.scribe.tell("release", name=name)
+    return len(passed)

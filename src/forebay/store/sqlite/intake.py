@@ -5,6 +5,7 @@ see each other: the second of two equal keys is a duplicate of the first, a newe
 place of an older one, and all count against the capacity.
 """
 
+import json
 import sqlite3
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -13,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from forebay.core.errors import Invalid, KeyConflict, QueueFull, WrongQueueKind
 from forebay.core.event import Entry, Newer
 from forebay.core.fanout import copies
+from forebay.core.gate import lane_key
 from forebay.core.instant import Instant, micros
 from forebay.core.job import Draft, State
 from forebay.core.limits import INSTANT_MOST
@@ -21,14 +23,13 @@ from forebay.core.rank import rank_at
 from forebay.core.spec import QueueSpec
 from forebay.store.brokers import any_new, folded
 from forebay.store.checks import check_batch, check_bytes
-from forebay.store.places import Row
 from forebay.store.protocol import Receipt
 from forebay.store.sqlite.base import Base
 from forebay.store.sqlite.queries import statement
-from forebay.store.sqlite.row import text_of
+from forebay.store.sqlite.row import Row, text_of
 from forebay.store.sqlite.shedding import give_way, mark
-from forebay.store.sqlite.tally import Line
-from forebay.store.sqlite.tend import sweep_keys, tend
+from forebay.store.sqlite.tally import QueueCounters
+from forebay.store.sqlite.tend import sweep_keys
 from forebay.store.sqlite.turn import Turn
 from forebay.store.states import READY, STATES, WAITING
 
@@ -39,9 +40,10 @@ _INSERT_PLAIN: Final = statement("insert_plain")
 _KEY: Final = statement("key")
 _REMEMBER_KEY: Final = statement("remember_key")
 _ONE: Final = statement("one")
+_TAKEN_LINES: Final = statement("taken_lines")
 _FRESH: Final = statement("fresh")
 _MERGE: Final = statement("merge")
-_QUEUE: Final = statement("queue")
+_DEPTH: Final = statement("depth")
 
 
 class Intake(Base):
@@ -89,10 +91,10 @@ def accept(turn: Turn, drafts: Sequence[Draft]) -> list[Receipt]:
 def check_capacity(turn: Turn, arrivals: Mapping[str, int]) -> None:
     """Every bounded queue has room for those who come; called before they are counted."""
     for queue, count in sorted(arrivals.items()):
-        line = turn.line(queue)
-        capacity = line.spec.capacity
-        if isinstance(capacity, Bounded) and line.depth + count > capacity.limit:
-            raise QueueFull(queue, line.depth, capacity.limit, count, _RETRY_AFTER_SECONDS)
+        counters = turn.queue(queue)
+        capacity = counters.spec.capacity
+        if isinstance(capacity, Bounded) and counters.depth + count > capacity.limit:
+            raise QueueFull(queue, counters.depth, capacity.limit, count, _RETRY_AFTER_SECONDS)
 
 
 class _Target(NamedTuple):
@@ -121,8 +123,8 @@ class _Batch:
         if type(draft) is not Draft:
             raise Invalid("draft", f"{type(draft).__name__} is not a Draft", "build a Draft(kind, payload, …)")
         turn = self._turn
-        line = turn.line(draft.queue)
-        stamper = line.known.stamper
+        queue = turn.queue(draft.queue)
+        stamper = queue.known.stamper
         if stamper.is_broker:
             self._fan_out(stamper.spec, draft)
             return
@@ -131,7 +133,7 @@ class _Batch:
         key_digest, key_until = b"", 0
         if draft.key is not None:
             key_digest, key_until = stamper.key(draft, turn.now)
-            first = self._first(line, draft.key, key_digest)
+            first = self._first(queue, draft.key, key_digest)
             if first is not None:
                 self.receipts.append(Receipt(first, durable=True, duplicate=True))
                 return
@@ -166,37 +168,35 @@ class _Batch:
         turn, entries = self._turn, self._entries
         check_bytes("enqueue", [entry.body for entry in entries] + [draft.body for _, draft, _ in self._merged])
         self._make_room()
-        if turn.gated or any(entry.gates for entry in entries):
-            tend(turn)
-        if gates := [gate for entry in entries for gate in entry.gates]:
-            turn.gates.meet(gates)
         plain = [self._plain_row(entry) for entry in entries if _is_plain(entry)]
-        rows = [self._row(entry) for entry in entries if not _is_plain(entry)] if len(plain) < len(entries) else []
+        rows = self._rows([entry for entry in entries if not _is_plain(entry)]) if len(plain) < len(entries) else []
         turn.connection.executemany(_INSERT_PLAIN, plain)
         if rows:
             turn.connection.executemany(_INSERT, rows)
-        shedding = [queue for queue in self._arrivals if turn.line(queue).known.stamper.sheds is not None]
+        shedding = [queue for queue in self._arrivals if turn.queue(queue).known.stamper.sheds is not None]
         if shedding:
             mark(turn, [entry for entry in entries if entry.queue in shedding])
-        if self._merged:
-            turn.connection.executemany(_MERGE, [self._merge(*each) for each in self._merged])
+        for each in self._merged:
+            self._merge(*each)
         if self._keys:
             turn.connection.executemany(_REMEMBER_KEY, [(*name, *fact) for name, fact in self._keys.items()])
-        for (queue, cls, state), count in self._born.items():
-            turn.tally.moved(queue, cls, None, state, count)
+        for (queue, lane, state), count in self._born.items():
+            turn.tally.moved(queue, lane, None, state, count)
+            if state == READY and not lane and turn.queue(queue).spec.share is not None:
+                turn.lanes.arrived(queue, "", 0, 0)
         if turn.scribe is not None:
             turn.scribe.accepted(entries)
             for target, draft, newer in self._merged:
                 turn.scribe.merged(target.id, draft, newer.due_at or 0)
-        if entries and any(turn.line(queue).keys for queue in self._arrivals):
-            by_state = any(turn.line(queue).spec.unique for queue in self._arrivals)
+        if entries and any(turn.queue(queue).keys for queue in self._arrivals):
+            by_state = any(turn.queue(queue).spec.unique for queue in self._arrivals)
             sweep_keys(turn, _SWEEP_PER_DRAFT * (len(entries) + 1), by_state=by_state)
 
     def _make_room(self) -> None:
         spared = {target.id for target, _, _ in self._merged}
         for queue, count in self._arrivals.items():
-            line = self._turn.line(queue)
-            shed, excess = line.known.stamper.sheds, count - line.room
+            counters = self._turn.queue(queue)
+            shed, excess = counters.known.stamper.sheds, count - counters.room
             if shed is not None and excess > 0:
                 arriving = [entry for entry in self._entries if entry.queue == queue]
                 give_way(self._turn, queue, shed, excess, arriving, spared)
@@ -204,33 +204,8 @@ class _Batch:
 
     def _plain_row(self, entry: Entry) -> tuple[Any, ...]:
         now, state = self._turn.now, READY if entry.ready else WAITING
-        self._count(entry, state)
-        return (
-            entry.id,
-            state,
-            entry.queue,
-            entry.cls,
-            rank_at(entry.rank_base, entry.rank_timed, entry.due_at, now),
-            entry.due_at,
-            entry.max_attempts,
-            now,
-            entry.rank_timed,
-            entry.kind,
-            entry.tenant,
-            entry.body,
-        )
-
-    def _row(self, entry: Entry) -> tuple[Any, ...]:
-        """The columns of a new job; one with gates takes its slots or parks right here."""
-        turn, gates, now = self._turn, entry.gates, self._turn.now
-        state, gate = READY if entry.ready else WAITING, None
         rank = rank_at(entry.rank_base, entry.rank_timed, entry.due_at, now)
-        if gates:
-            turn.gates.enter(entry.id, gates)
-            if entry.due_at <= now:
-                gate = turn.gates.admit(Row(entry.id, entry.queue, entry.cls, WAITING, rank, entry.due_at, gates, None))
-                state = READY if gate is None else WAITING
-        self._count(entry, state)
+        self._count(entry, entry.cls, state, rank)
         return (
             entry.id,
             state,
@@ -240,13 +215,47 @@ class _Batch:
             entry.due_at,
             entry.max_attempts,
             now,
+            entry.rank_timed,
+            entry.kind,
+            entry.tenant,
+            entry.body,
+        )
+
+    def _rows(self, entries: Sequence[Entry]) -> list[tuple[Any, ...]]:
+        """The columns of new jobs. Of a line, only one that has no job before it is exposed."""
+        lines = json.dumps(list({entry.line: None for entry in entries if entry.line is not None}))
+        taken = {line for (line,) in self._turn.connection.execute(_TAKEN_LINES, (lines,))} if lines != "[]" else set()
+        rows = []
+        for entry in entries:
+            rows.append(self._row(entry, behind=entry.line in taken))
+            if entry.line is not None:
+                taken.add(entry.line)
+        return rows
+
+    def _row(self, entry: Entry, *, behind: bool) -> tuple[Any, ...]:
+        now = self._turn.now
+        lane = lane_key(entry.cls, entry.gates)
+        state = READY if entry.due_at <= now and not behind else WAITING
+        rank = rank_at(entry.rank_base, entry.rank_timed, entry.due_at, now)
+        self._count(entry, lane, state, rank)
+        return (
+            entry.id,
+            state,
+            entry.queue,
+            lane,
+            rank,
+            entry.due_at,
+            entry.max_attempts,
+            now,
             entry.expires_at,
             entry.priority,
             entry.rank_base,
             entry.rank_timed,
             entry.merges,
-            gate,
-            text_of(gates) if gates else None,
+            entry.line,
+            entry.blocks,
+            behind,
+            entry.cost,
             entry.kind,
             entry.tenant,
             entry.subject,
@@ -254,34 +263,34 @@ class _Batch:
             entry.deadline,
             None if entry.meta is None else text_of(entry.meta),
             entry.body,
-            entry.cost,
-            any(gate.share for gate in gates),
         )
 
-    def _count(self, entry: Entry, state: int) -> None:
-        name = (entry.queue, entry.cls, state)
+    def _count(self, entry: Entry, lane: str, state: int, rank: int) -> None:
+        name = (entry.queue, lane, state)
         self._born[name] = self._born.get(name, 0) + 1
+        if lane and state == READY:
+            self._turn.lanes.arrived(entry.queue, lane, rank, entry.id)
 
-    def _first(self, line: Line, key: str, key_digest: bytes) -> int | None:
+    def _first(self, queue: QueueCounters, key: str, key_digest: bytes) -> int | None:
         """The job that has this key already. A key that is new is counted here; one that nobody swept yet is."""
-        name = (line.name, key)
+        name = (queue.name, key)
         fact = self._keys.get(name)
         if fact is None:
             fact = self._turn.connection.execute(_KEY, name).fetchone()
             if fact is None:
-                line.keys += 1
-                line.changed = True
+                queue.keys += 1
+                queue.changed = True
                 return None
             state = self._state(fact[0]) if fact[2] >= INSTANT_MOST else None
-            if not line.known.stamper.key_counts(fact[2], state, self._turn.now):
+            if not queue.known.stamper.key_counts(fact[2], state, self._turn.now):
                 return None
         if fact[1] != key_digest:
-            raise KeyConflict(line.name, key, fact[0])
+            raise KeyConflict(queue.name, key, fact[0])
         return fact[0]
 
     def _state(self, job_id: int) -> State | None:
         found = self._turn.connection.execute(_ONE, (job_id,)).fetchone()
-        return None if found is None else STATES[found[3]]
+        return None if found is None else STATES[Row(*found).state]
 
     def _target(self, draft: Draft) -> "_Target | None":
         name = (draft.queue, draft.subject or "")
@@ -290,19 +299,22 @@ class _Batch:
         found = self._turn.connection.execute(_FRESH, (*name, self._turn.now)).fetchone()
         return None if found is None else _Target(*found)
 
-    def _merge(self, target: "_Target", draft: Draft, newer: Newer) -> tuple[Any, ...]:
+    def _merge(self, target: "_Target", draft: Draft, newer: Newer) -> None:
         moved = newer.due_at
         rank = None if moved is None else rank_at(newer.rank_base, target.rank_timed, moved, self._turn.now)
         meta = None if newer.meta is None else text_of(newer.meta)
         urgency = (newer.priority, newer.rank_base, newer.deadline, newer.expires_at)
-        return (target.id, draft.kind, draft.body, meta, *urgency, moved, rank)
+        work = (target.id, draft.kind, draft.body, meta, *urgency, moved, rank)
+        for queue, lane, state in self._turn.connection.execute(_MERGE, work).fetchall():
+            if state == READY:
+                self._turn.lanes.left(queue, lane)
 
 
 def _is_plain(entry: Entry) -> bool:
     """Nothing in it that most jobs do not have."""
     return not (
         entry.gates
-        or entry.merges
+        or entry.line is not None
         or entry.priority
         or entry.rank_base
         or entry.expires_at is not None
@@ -316,6 +328,6 @@ def _is_plain(entry: Entry) -> bool:
 
 def _room_at(full: QueueFull, reader: sqlite3.Connection) -> Instant:
     """At once if there is room by now."""
-    found = reader.execute(_QUEUE, (full.queue,)).fetchone()
-    depth = 0 if found is None else sum(found[4:7])
+    found = reader.execute(_DEPTH, (full.queue,)).fetchone()
+    depth = 0 if found is None else found[0]
     return 0 if depth + full.asked <= full.limit else INSTANT_MOST

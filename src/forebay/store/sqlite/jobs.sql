@@ -2,75 +2,121 @@
 -- INDEXED BY makes a poll fail loudly, rather than slowly, should its index ever be lost.
 
 -- name: insert
--- A job at its birth: ready, waiting for its time, or parked at a gate.
-INSERT INTO job (id, state, queue, cls, rank, due_at, max_attempts, enqueued_at, expires_at, priority, rank_base,
-    rank_timed, merges, gate, gates, kind, tenant, subject, key, deadline, meta, body, cost, turns)
+-- A job at its birth: ready, waiting for its time, or behind the head of its line.
+INSERT INTO job (id, state, queue, lane, rank, due_at, max_attempts, enqueued_at, expires_at, priority, rank_base,
+    rank_timed, merges, line, blocks, behind, cost, kind, tenant, subject, key, deadline, meta, body)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: insert_plain
 -- The same for the common case: what is left out has its default.
-INSERT INTO job (id, state, queue, cls, rank, due_at, max_attempts, enqueued_at, rank_timed, kind, tenant, body)
+INSERT INTO job (id, state, queue, lane, rank, due_at, max_attempts, enqueued_at, rank_timed, kind, tenant, body)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: claim
--- The next jobs of one class become running.
+-- The next jobs of one lane become running.
 UPDATE job
 SET state = 2, attempt = attempt + 1, delivery = delivery + 1, owner = ?1, claimed_at = ?2, lease_until = ?3, merges = 0
 WHERE id IN (
     SELECT id FROM job INDEXED BY job_ready
-    WHERE state = 1 AND queue = ?4 AND cls = ?5
+    WHERE state = 1 AND queue = ?4 AND lane = ?5
     ORDER BY rank, id LIMIT ?6
 )
 RETURNING {job}, rank;
 
+-- name: claim_these
+-- Jobs that were chosen from several lanes become running.
+UPDATE job
+SET state = 2, attempt = attempt + 1, delivery = delivery + 1, owner = ?1, claimed_at = ?2, lease_until = ?3, merges = 0
+WHERE id IN (SELECT value FROM json_each(?4))
+RETURNING {job};
+
+-- name: next_of_lane
+-- The ready jobs of a lane behind a rank and id, in order.
+SELECT rank, id, cost FROM job INDEXED BY job_ready
+WHERE state = 1 AND queue = ?1 AND lane = ?2 AND rank >= ?3 AND (rank, id) > (?3, ?4)
+ORDER BY rank, id LIMIT ?5;
+
+-- name: first_of_lanes
+-- The first ready job of each of these lanes.
+SELECT l.value ->> 0, l.value ->> 1, j.rank, j.id
+FROM json_each(?1) AS l LEFT JOIN job AS j ON j.id = (
+    SELECT id FROM job INDEXED BY job_ready
+    WHERE state = 1 AND queue = l.value ->> 0 AND lane = l.value ->> 1
+    ORDER BY rank, id LIMIT 1
+);
+
 -- name: pulse
--- What is next: to fall due, to expire, to be forgotten, a gate that may have room, too many dead.
+-- What is next: to fall due, to expire, to be forgotten, a rate that opens for a lane, too many dead.
 SELECT
-    (SELECT min(due_at) FROM job INDEXED BY job_due WHERE state = 0 AND gate IS NULL),
+    (SELECT min(due_at) FROM job INDEXED BY job_due WHERE state = 0 AND behind = 0),
     (SELECT min(expires_at) FROM job INDEXED BY job_expiring WHERE expires_at IS NOT NULL AND state < 2),
     (SELECT min(kept_until) FROM job INDEXED BY job_kept WHERE kept_until IS NOT NULL),
-    EXISTS (SELECT 1 FROM gate INDEXED BY gate_opened WHERE opened = 1),
-    EXISTS (SELECT 1 FROM queue INDEXED BY queue_crowded WHERE dead > dead_most),
-    (SELECT min(opens_at) FROM pace INDEXED BY pace_later WHERE open = 0 AND opens_at IS NOT NULL),
-    EXISTS (SELECT 1 FROM pace INDEXED BY pace_open WHERE open = 1);
+    (SELECT min(wake_at) FROM gate INDEXED BY gate_waking WHERE wake_at IS NOT NULL),
+    EXISTS (SELECT 1 FROM queue INDEXED BY queue_crowded WHERE dead > dead_most);
 
--- name: due
--- Waiting jobs whose time has come, oldest first.
-SELECT id, queue, cls, state, rank, due_at, gates, gate FROM job INDEXED BY job_due
-WHERE state = 0 AND gate IS NULL AND due_at <= ?1
-ORDER BY due_at LIMIT ?2;
+-- name: fall_due
+-- Waiting jobs whose time has come become ready, oldest first.
+UPDATE job SET state = 1 WHERE id IN (
+    SELECT id FROM job INDEXED BY job_due WHERE state = 0 AND behind = 0 AND due_at <= ?1 ORDER BY due_at LIMIT ?2
+)
+RETURNING queue, lane, rank, id;
+
+-- name: expose
+-- The heads of these lines wait for nothing but their time, and are ready if it has come.
+UPDATE job SET behind = 0, state = due_at <= ?2
+WHERE state = 0 AND id IN (
+    SELECT (SELECT min(id) FROM job INDEXED BY job_line WHERE line = l.value AND {in_line}) FROM json_each(?1) AS l
+)
+RETURNING queue, lane, rank, id, state;
+
+-- name: taken_lines
+-- Those of these lines in which a new job is not the first.
+SELECT l.value FROM json_each(?1) AS l
+WHERE EXISTS (SELECT 1 FROM job INDEXED BY job_line WHERE line = l.value AND {in_line});
+
+-- name: heads
+-- The heads of these lines.
+SELECT line, id, state, behind, queue, lane FROM job WHERE id IN (
+    SELECT (SELECT min(id) FROM job INDEXED BY job_line WHERE line = l.value AND {in_line}) FROM json_each(?1) AS l
+);
+
+-- name: running_in_line
+-- Whether one of a line runs.
+SELECT EXISTS (SELECT 1 FROM job INDEXED BY job_line WHERE line = ?1 AND {in_line} AND state = 2);
+
+-- name: step_back
+-- A job that was exposed waits behind the head of its line.
+UPDATE job SET behind = 1, state = 0 WHERE id = ?1;
+
+-- name: between
+-- What a line still has between its head and a job, so many at most.
+SELECT id FROM job INDEXED BY job_line WHERE line = ?1 AND {in_line} AND id > ?2 AND id < ?3 LIMIT ?4;
 
 -- name: next_due
 -- When the next waiting job falls due.
-SELECT min(due_at) FROM job INDEXED BY job_due WHERE state = 0 AND gate IS NULL;
+SELECT min(due_at) FROM job INDEXED BY job_due WHERE state = 0 AND behind = 0;
 
 -- name: expired
 -- Jobs that nobody claimed in time.
-SELECT id, queue, cls, state, rank, due_at, gates, gate, attempt, errors, kind FROM job INDEXED BY job_expiring
+SELECT {row}, errors FROM job INDEXED BY job_expiring
 WHERE expires_at IS NOT NULL AND state < 2 AND expires_at <= ?1
 ORDER BY expires_at LIMIT ?2;
 
 -- name: kept
 -- Finished jobs whose time to be readable is over.
-SELECT id, queue, cls, state, rank, due_at, gates, gate, settled_delivery, settled_code, kind,
-    coalesce(home, queue)
-FROM job INDEXED BY job_kept
+SELECT {row} FROM job INDEXED BY job_kept
 WHERE kept_until IS NOT NULL AND kept_until <= ?1
 ORDER BY kept_until LIMIT ?2;
 
 -- name: finished
 -- Jobs that ended in this state before an instant, oldest first.
-SELECT id, queue, cls, state, rank, due_at, gates, gate, settled_delivery, settled_code, kind,
-    coalesce(home, queue)
-FROM job INDEXED BY job_finished
+SELECT {row} FROM job INDEXED BY job_finished
 WHERE state > 2 AND state = ?1 AND finished_at < ?2
 ORDER BY finished_at LIMIT ?3;
 
 -- name: finished_in
 -- The same, of those that lie in one queue.
-SELECT id, queue, cls, state, rank, due_at, gates, gate, settled_delivery, settled_code, kind,
-    coalesce(home, queue)
-FROM job INDEXED BY job_ended
+SELECT {row} FROM job INDEXED BY job_ended
 WHERE state > 2 AND queue = ?4 AND state = ?1 AND finished_at < ?2
 ORDER BY finished_at LIMIT ?3;
 
@@ -80,9 +126,7 @@ SELECT name FROM queue INDEXED BY queue_crowded WHERE dead > dead_most;
 
 -- name: oldest_dead
 -- The oldest of the dead that lie in a queue.
-SELECT id, queue, cls, state, rank, due_at, gates, gate, settled_delivery, settled_code, kind,
-    coalesce(home, queue)
-FROM job INDEXED BY job_ended
+SELECT {row} FROM job INDEXED BY job_ended
 WHERE state > 2 AND queue = ?1 AND state = 4
 ORDER BY finished_at, id LIMIT ?2;
 
@@ -96,15 +140,9 @@ ORDER BY lease_until LIMIT ?2;
 -- When the next lease runs out.
 SELECT min(lease_until) FROM job INDEXED BY job_lease WHERE state = 2;
 
--- name: first_parked
--- Who gets the next slot of a gate without an order.
-SELECT id, queue, cls, state, rank, due_at, gates, gate FROM job INDEXED BY job_parked
-WHERE gate IS NOT NULL AND gate = ?1
-ORDER BY rank, id LIMIT 1;
-
 -- name: one
 -- One job, as a move from state to state needs it.
-SELECT id, queue, cls, state, rank, due_at, gates, gate FROM job WHERE id = ?;
+SELECT {row} FROM job WHERE id = ?;
 
 -- name: fresh
 -- The job that newer work of its subject may replace.
@@ -117,17 +155,18 @@ ORDER BY id DESC LIMIT 1;
 UPDATE job
 SET kind = ?2, body = ?3, meta = ?4, priority = ?5, rank_base = ?6, deadline = ?7, expires_at = ?8,
     due_at = coalesce(?9, due_at), rank = coalesce(?10, rank + ?6 - rank_base)
-WHERE id = ?1;
+WHERE id = ?1
+RETURNING queue, lane, state;
 
 -- name: oldest
 -- Who gives way first where the oldest do; as `expired` has them.
-SELECT id, queue, cls, state, rank, due_at, gates, gate, attempt, errors, kind FROM job INDEXED BY job_oldest
+SELECT {row}, errors FROM job INDEXED BY job_oldest
 WHERE sheds = 1 AND state < 2 AND queue = ?1
 ORDER BY id LIMIT ?2;
 
 -- name: lowest
 -- The same where the last in rank do.
-SELECT id, queue, cls, state, rank, due_at, gates, gate, attempt, errors, kind FROM job INDEXED BY job_lowest
+SELECT {row}, errors FROM job INDEXED BY job_lowest
 WHERE sheds = 1 AND state < 2 AND queue = ?1
 ORDER BY rank DESC, id DESC LIMIT ?2;
 
@@ -141,21 +180,21 @@ UPDATE job SET sheds = 1 WHERE queue = ?1 AND sheds IS NULL;
 
 -- name: move
 -- Those of these jobs that exist, as a move from state to state needs them.
-SELECT id, queue, cls, state, rank, due_at, gates, gate, settled_delivery, settled_code, kind, delivery, attempt,
-    enqueued_at, claimed_at, cancel_requested, coalesce(home, queue)
-FROM job WHERE id IN (SELECT value FROM json_each(?1));
+SELECT {row} FROM job WHERE id IN (SELECT value FROM json_each(?1));
+
+-- name: dead_of
+-- Those of these jobs that are dead.
+SELECT {row} FROM job WHERE id IN (SELECT value FROM json_each(?1)) AND state = 4;
 
 -- name: ack
--- Plain jobs whose leases are held are done and go.
+-- Jobs whose leases are held are done and go.
 DELETE FROM job
-WHERE id IN (SELECT value FROM json_each(?1)) AND delivery = ?2 AND queue = ?3 AND state = 2 AND gates IS NULL
-RETURNING id, kind, attempt, enqueued_at, due_at, claimed_at;
+WHERE id IN (SELECT value FROM json_each(?1)) AND delivery = ?2 AND queue = ?3 AND state = 2
+RETURNING id, kind, attempt, enqueued_at, due_at, claimed_at, lane, cost, line;
 
 -- name: held
--- Those of these jobs that exist, as a settle needs them.
-SELECT id, queue, cls, state, rank, due_at, gates, gate, settled_delivery, settled_code, delivery, attempt, errors,
-    rank_base, rank_timed, lease_until, kind, enqueued_at, claimed_at
-FROM job WHERE id IN (SELECT value FROM json_each(?1));
+-- The same with their failures, as a settle needs them.
+SELECT {row}, errors FROM job WHERE id IN (SELECT value FROM json_each(?1));
 
 -- name: fences
 -- Which of these jobs run, and their fences.
@@ -169,14 +208,6 @@ UPDATE job SET lease_until = ?2 WHERE id IN (SELECT value FROM json_each(?1));
 -- Jobs as callers see them.
 SELECT {job} FROM job WHERE id IN (SELECT value FROM json_each(?1));
 
--- name: make_ready
--- Waiting jobs become ready.
-UPDATE job SET state = 1, gate = NULL WHERE id IN (SELECT value FROM json_each(?1));
-
--- name: park
--- A due job found a gate closed.
-UPDATE job SET gate = ?2 WHERE id = ?1;
-
 -- name: delete
 -- Jobs are gone.
 DELETE FROM job WHERE id IN (SELECT value FROM json_each(?1));
@@ -185,7 +216,7 @@ DELETE FROM job WHERE id IN (SELECT value FROM json_each(?1));
 -- A job ended and stays readable.
 UPDATE job
 SET state = ?2, finished_at = ?3, kept_until = ?4, result = ?5, settled_delivery = ?6, settled_code = ?7,
-    owner = NULL, claimed_at = NULL, lease_until = NULL, gate = NULL, merges = 0
+    owner = NULL, claimed_at = NULL, lease_until = NULL, merges = 0
 WHERE id = ?1;
 
 -- name: die
@@ -193,15 +224,14 @@ WHERE id = ?1;
 UPDATE job
 SET state = 4, queue = coalesce(?6, queue), home = CASE WHEN ?6 IS NOT NULL THEN queue END, kept_until = ?7,
     finished_at = ?2, errors = ?3, settled_delivery = coalesce(?4, settled_delivery),
-    settled_code = coalesce(?5, settled_code), owner = NULL, claimed_at = NULL, lease_until = NULL, gate = NULL,
-    merges = 0
+    settled_code = coalesce(?5, settled_code), owner = NULL, claimed_at = NULL, lease_until = NULL, merges = 0
 WHERE id = ?1;
 
 -- name: wait_again
--- A job that ran waits for its next time.
+-- A job that ran waits for its next time; in a line, until it is seen whether it is the head.
 UPDATE job
 SET state = 0, due_at = ?2, rank = ?3, attempt = ?4, errors = ?5, settled_delivery = ?6, settled_code = ?7,
-    owner = NULL, claimed_at = NULL, lease_until = NULL
+    owner = NULL, claimed_at = NULL, lease_until = NULL, behind = line IS NOT NULL
 WHERE id = ?1;
 
 -- name: ask_to_cancel
@@ -234,10 +264,10 @@ SELECT id FROM job WHERE id IN (SELECT value FROM json_each(?1)) AND state <= 2;
 
 -- name: redrive
 -- A dead job is home and due now, with all lives back; whoever redrives an expired job wants it to run all the same.
--- Due now: nobody leads, and the rank needs no more than this.
+-- Due now: nobody leads, and the rank needs no more than this. In a line it waits until it is seen whether it is the head.
 UPDATE job
 SET state = 0, queue = coalesce(home, queue), home = NULL, kept_until = NULL, attempt = 0, finished_at = NULL,
-    cancel_requested = 0, expires_at = NULL, due_at = ?2,
+    cancel_requested = 0, expires_at = NULL, due_at = ?2, behind = line IS NOT NULL,
     rank = CASE WHEN rank_timed THEN rank_base + ?2 ELSE rank_base END
 WHERE id = ?1;
 
@@ -327,14 +357,14 @@ ORDER BY id LIMIT ?9;
 SELECT EXISTS (SELECT 1 FROM job WHERE id > ?1);
 
 -- name: oldest_plain
--- Since when the oldest ready job of a plain line has been claimable, if that is before the oldest of the others.
+-- Since when the oldest ready job of the plain lane has been due, if that is before the oldest of the others.
 -- No job is due before the first job of the table was accepted, so neither leaders nor priorities are looked at.
 SELECT due_at FROM job INDEXED BY job_ready
-WHERE state = 1 AND queue = ?1 AND cls = '' AND rank = due_at
+WHERE state = 1 AND queue = ?1 AND lane = '' AND rank = due_at
     AND rank >= (SELECT enqueued_at FROM job WHERE id = (SELECT min(id) FROM job)) AND rank < ?2
 ORDER BY rank, id LIMIT 1;
 
 -- name: oldest_odd
--- The same among jobs whose order is not that of their age, or that belong to a class.
+-- The same among jobs whose order is not that of their age, or that have a lane of their own.
 SELECT min(due_at) FROM job INDEXED BY job_odd
-WHERE state = 1 AND (rank <> due_at OR cls <> '') AND queue = ?1;
+WHERE state = 1 AND (rank <> due_at OR lane <> '') AND queue = ?1;

@@ -15,17 +15,16 @@ from forebay.core.errors import Invalid, WrongQueueKind
 from forebay.core.fanout import copies
 from forebay.core.instant import Instant, checked_instant
 from forebay.core.job import Draft, Job, State
-from forebay.core.limits import BLOCKED_MOST, INSTANT_MOST, SLOTS_MOST
+from forebay.core.limits import AHEAD_MOST, BLOCKED_MOST, INSTANT_MOST
 from forebay.core.names import check_name
-from forebay.core.policy import Retained, While, check_between
+from forebay.core.policy import Retained, While
 from forebay.core.schedule import Schedule, edited
 from forebay.core.spec import QueueSpec
 from forebay.core.stamp import Stamper
+from forebay.engine.lanes import closed_of
 from forebay.store.brokers import became
 from forebay.store.checks import (
     LAST,
-    check_gate,
-    check_gates_page,
     check_ids,
     check_limit,
     check_names_page,
@@ -34,13 +33,15 @@ from forebay.store.checks import (
     checked_queues,
     checked_wait,
 )
-from forebay.store.protocol import Backlog, GateUse, Page, Query, Totals
+from forebay.store.protocol import Backlog, Page, Query, Totals
+from forebay.store.sqlite.fronts import workable_at
 from forebay.store.sqlite.gate_verbs import GateVerbs
+from forebay.store.sqlite.gates import Gates
 from forebay.store.sqlite.intake import accept
 from forebay.store.sqlite.queries import statement
 from forebay.store.sqlite.row import id_list, picture, text_of
 from forebay.store.sqlite.shedding import mark_all
-from forebay.store.sqlite.tend import tend
+from forebay.store.sqlite.tally import Knowledge, Known, QueueCounters, Tally
 from forebay.store.sqlite.turn import Turn
 from forebay.store.states import READY, STATES
 
@@ -54,7 +55,6 @@ _PAGE_HELD: Final = statement("page_held")
 _DEAD_END: Final = statement("dead_end")
 _PAGE_DEAD: Final = statement("page_dead")
 _ANY_AFTER: Final = statement("any_after")
-_QUEUE: Final = statement("queue")
 _QUEUES: Final = statement("queues")
 _QUEUE_NAMES: Final = statement("queue_names")
 _TOTALS: Final = statement("totals")
@@ -64,20 +64,17 @@ _EXPIRED_KEYS: Final = statement("expired_keys")
 _FREE_KEYS: Final = statement("free_keys")
 _OLDEST_PLAIN: Final = statement("oldest_plain")
 _OLDEST_ODD: Final = statement("oldest_odd")
-_OLDEST_PARKED: Final = statement("oldest_parked")
 _BLOCKED_LINES: Final = statement("blocked_lines")
 _ADD_PARTITION: Final = statement("add_partition")
-_SET_LIMIT: Final = statement("set_gate_limit")
-_DROP_LIMIT: Final = statement("drop_gate_limit")
-_LIMIT: Final = statement("gate_limit")
-_GATES: Final = statement("gates")
 _SCHEDULES: Final = statement("schedules")
 _SCHEDULE: Final = statement("schedule")
 _PUT_SCHEDULE: Final = statement("put_schedule")
 _DROP_SCHEDULE: Final = statement("drop_schedule")
 _TICK: Final = statement("tick")
-_PULSE: Final = statement("pulse")
-_START_AT: Final = statement("start_at")
+_NEXT_DUE: Final = statement("next_due")
+_NEXT_OPENING: Final = statement("next_opening")
+_HELD_JOBS: Final = statement("held_jobs")
+_RUNNING_LANES: Final = statement("running_lanes")
 _NEXT_LEASE: Final = statement("next_lease")
 _GROWN: Final = statement("grown")
 
@@ -147,17 +144,6 @@ class QueueVerbs(GateVerbs):
         queue = check_name("queue", queue)
         self._write(lambda turn: _pause(turn, "resume", queue, None))
 
-    def set_gate(self, name: str, limit: int | None) -> None:
-        check_gate(name)
-        if limit is not None:
-            check_between("gate limit", limit, 0, SLOTS_MOST)
-        self._write(lambda turn: _set_gate(turn, name, limit))
-
-    def gates(self, after: str, limit: int, prefix: str = "") -> list[GateUse]:
-        check_gates_page(after, limit, prefix)
-        with self._read() as (reader, _):
-            return [GateUse(*columns) for columns in reader.execute(_GATES, (after, prefix, prefix + LAST, limit))]
-
     def put_schedule(self, schedule: Schedule) -> None:
         if type(schedule) is not Schedule:
             raise Invalid("schedule", f"{type(schedule).__name__} is not a Schedule", "build a Schedule(…)")
@@ -184,7 +170,7 @@ class QueueVerbs(GateVerbs):
         growth = Growth(queues)
         now = self.now()
         return self._sleepers.until_work(
-            queues, now + span, lambda reader: 0 if growth.seen(reader) else _work_at(reader, queues)
+            queues, now + span, lambda reader: 0 if growth.seen(reader) else _work_at(reader, queues, self.now())
         )
 
 
@@ -201,36 +187,32 @@ class Growth:
         return bool(total > self._first)
 
 
-def _work_at(reader: sqlite3.Connection, queues: Sequence[str]) -> Instant:
+def _work_at(reader: sqlite3.Connection, queues: Sequence[str], now: Instant) -> Instant:
     """When a claim or a reaping may next find something, as far as is known."""
-    due_at, _, _, opened, _, *rates = reader.execute(_PULSE).fetchone()
-    lease_until = reader.execute(_NEXT_LEASE).fetchone()[0]
-    instants = [INSTANT_MOST, due_at or INSTANT_MOST, lease_until or INSTANT_MOST]
-    for queue in queues:
-        found = reader.execute(_QUEUE, (queue,)).fetchone()
-        if found is not None and found[4 + READY]:
-            instants.append(found[1] or 0)
-        elif found is not None and any(rates):
-            starts, opens_at = reader.execute(_START_AT, (queue,)).fetchone()
-            instants.append(max(0 if starts else opens_at or INSTANT_MOST, found[1] or 0))
-    return 0 if opened else min(instants)
+    tally, gates = Tally(reader, Knowledge()), Gates(reader, now)
+    found = [reader.execute(each).fetchone() for each in (_NEXT_DUE, _NEXT_LEASE, _NEXT_OPENING)]
+    instants = [INSTANT_MOST, *(at for (at,) in filter(None, found) if at is not None)]
+    for name in queues:
+        queue = tally.queue(name)
+        if queue.counts[READY]:
+            instants.append(max(workable_at(reader, gates, queue, now), queue.paused_until or 0))
+    earliest: Instant = min(instants)
+    return earliest
 
 
-def _backlog(reader: sqlite3.Connection, queue: str, now: Instant) -> Backlog:
-    found = reader.execute(_QUEUE, (queue,)).fetchone()
-    if found is None:
-        return Backlog(queue, 0, 0, 0, 0, 0, 0, 0, None, 0)
-    spec, paused_until, _, keys, waiting, ready, running, done, dead, cancelled = found
+def _backlog(reader: sqlite3.Connection, name: str, now: Instant) -> Backlog:
+    queue = Tally(reader, Knowledge()).queue(name)
+    waiting, ready, running, done, dead, cancelled = queue.counts
     oldest = now
     if ready:
-        odd = reader.execute(_OLDEST_ODD, (queue,)).fetchone()[0]
+        odd = reader.execute(_OLDEST_ODD, (name,)).fetchone()[0]
         oldest = now if odd is None else min(now, odd)
-        plain = reader.execute(_OLDEST_PLAIN, (queue, oldest)).fetchone()
+        plain = reader.execute(_OLDEST_PLAIN, (name, oldest)).fetchone()
         oldest = oldest if plain is None else plain[0]
-    (parked,) = reader.execute(_OLDEST_PARKED, (queue,)).fetchone() if waiting else (None,)
-    (blocked,) = reader.execute(_BLOCKED_LINES, (queue, BLOCKED_MOST)).fetchone()
+    (blocked,) = reader.execute(_BLOCKED_LINES, (name, BLOCKED_MOST)).fetchone()
+    paused_until = queue.paused_until
     return Backlog(
-        queue,
+        name,
         waiting,
         ready,
         running,
@@ -239,26 +221,36 @@ def _backlog(reader: sqlite3.Connection, queue: str, now: Instant) -> Backlog:
         cancelled,
         oldest_age=now - oldest,
         paused_until=paused_until if paused_until is not None and paused_until > now else None,
-        keys=keys - _free_keys(reader, queue, spec, now) if keys else 0,
-        oldest_parked=0 if parked is None else max(0, now - parked),
+        keys=queue.keys - _free_keys(reader, queue, now) if queue.keys else 0,
+        held=_held(reader, queue, now) if ready else 0,
         blocked=blocked,
     )
 
 
-def _free_keys(reader: sqlite3.Connection, queue: str, spec: str | None, now: Instant) -> int:
+def _held(reader: sqlite3.Connection, queue: QueueCounters, now: Instant) -> int:
+    """Ready jobs behind a closed gate: all, where one of the whole queue is closed, else those of parked lanes."""
+    whole, gates = queue.known.stamper.whole, Gates(reader, now)
+    gates.load(gate.name for gate in whole)
+    if closed_of([(gate, gates.state(gate.name)) for gate in whole], 1, now) is not None:
+        return int(queue.counts[READY])
+    held: int = reader.execute(_HELD_JOBS, (queue.name, AHEAD_MOST)).fetchone()[0]
+    return held
+
+
+def _free_keys(reader: sqlite3.Connection, queue: QueueCounters, now: Instant) -> int:
     """Keys that are still remembered and no longer taken."""
-    unique = (None if spec is None else QueueSpec.from_json(spec).unique) or While()
-    expired: int = reader.execute(_EXPIRED_KEYS, (now, queue)).fetchone()[0]
-    free: int = reader.execute(_FREE_KEYS, (INSTANT_MOST, queue, unique.mask)).fetchone()[0]
+    unique = queue.spec.unique or While()
+    expired: int = reader.execute(_EXPIRED_KEYS, (now, queue.name)).fetchone()[0]
+    free: int = reader.execute(_FREE_KEYS, (INSTANT_MOST, queue.name, unique.mask)).fetchone()[0]
     return expired + free
 
 
 def _put_spec(turn: Turn, spec: QueueSpec) -> None:
-    line = turn.line(spec.name)
-    known = line.spec if line.known.text is not None else None
+    queue = turn.queue(spec.name)
+    known = queue.spec if queue.known.text is not None else None
     if known is not None and known.is_log != spec.is_log:
         raise WrongQueueKind(spec.name, known.is_log)
-    if spec.is_log and known is None and any(line.counts):
+    if spec.is_log and known is None and any(queue.counts):
         raise WrongQueueKind(spec.name, is_log=False)
     if known is not None and _partitions(spec) < _partitions(known):
         raise Invalid(spec.name, "a log cannot lose partitions", "keep them, or start a new log")
@@ -266,13 +258,29 @@ def _put_spec(turn: Turn, spec: QueueSpec) -> None:
     have = 0 if known is None else _partitions(known)
     for number in range(have, _partitions(spec)):
         turn.connection.execute(_ADD_PARTITION, (spec.name, number))
-    if Stamper(spec).sheds and not line.known.stamper.sheds and any(line.counts):
+    if Stamper(spec).sheds and not queue.known.stamper.sheds and any(queue.counts):
         mark_all(turn, spec.name)
     text = spec.to_json().decode()
-    if turn.scribe is not None and text != line.known.text:
+    if turn.scribe is not None and text != queue.known.text:
         turn.scribe.tell("put_spec", name=spec.name)
+    before = queue.known
     turn.tally.configure(spec.name, text)
+    if before.stamper.spec.eligibility != spec.eligibility:
+        _count_again(turn, queue, before)
+        turn.lanes.open_all(queue)
+    elif before.stamper.spec.share is not None or spec.share is not None:
+        turn.lanes.open_all(queue)
     turn.tally.eased[spec.name] = None
+
+
+def _count_again(turn: Turn, queue: QueueCounters, before: Known) -> None:
+    """What running jobs use of gates, by the terms that the spec has now."""
+    for lane, cost in turn.connection.execute(_RUNNING_LANES, (queue.name,)).fetchall():
+        for name in before.caps(lane):
+            turn.gates.give_back(name, cost)
+        for name in queue.known.caps(lane):
+            turn.gates.give_back(name, -cost)
+            turn.gates.state(name).queue = queue.name
 
 
 def _specs(turn: Turn) -> list[QueueSpec]:
@@ -280,25 +288,13 @@ def _specs(turn: Turn) -> list[QueueSpec]:
 
 
 def _pause(turn: Turn, verb: str, queue: str, until: Instant | None) -> None:
-    line = turn.line(queue)
-    if line.paused_until != until:
-        line.paused_until, line.changed = until, True
+    counters = turn.queue(queue)
+    if counters.paused_until != until:
+        counters.paused_until, counters.changed = until, True
         if turn.scribe is not None:
             turn.scribe.tell(verb, name=queue)
-    if until is None and line.counts[READY]:
-        turn.tally.news[queue] = line.counts[READY]
-
-
-def _set_gate(turn: Turn, name: str, limit: int | None) -> None:
-    known = turn.connection.execute(_LIMIT, (name,)).fetchone()
-    if turn.scribe is not None and (limit,) != (known or (None,)):
-        turn.scribe.tell("set_gate", name=name)
-    if limit is None:
-        turn.connection.execute(_DROP_LIMIT, (name,))
-    else:
-        turn.connection.execute(_SET_LIMIT, (name, limit))
-    turn.gates.limited(name, limit)
-    tend(turn)
+    if until is None and counters.counts[READY]:
+        turn.tally.news[queue] = counters.counts[READY]
 
 
 def _put_schedule(turn: Turn, schedule: Schedule) -> None:
@@ -324,7 +320,7 @@ def _fire(turn: Turn, name: str, tick: Instant, next_at: Instant, draft: Draft |
     schedule = _decode_schedule(body)
     if schedule.paused or schedule.next_at != tick or tick <= (-1 if last_at is None else last_at):
         return False
-    receipts = [] if draft is None else accept(turn, copies(turn.line(draft.queue).spec, draft))
+    receipts = [] if draft is None else accept(turn, copies(turn.queue(draft.queue).spec, draft))
     last_job = became(receipts) or schedule.last_job
     turn.connection.execute(_TICK, (name, text_of(replace(schedule, next_at=next_at, last_job=last_job)), tick))
     if turn.scribe is not None:

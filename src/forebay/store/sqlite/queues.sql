@@ -1,15 +1,15 @@
--- Statements about queues, classes, gates, schedules and the head.
+-- Statements about queues, lanes, classes, gates, schedules and the head.
 
 -- name: head
 -- The counters of the whole store.
-SELECT next_id, next_join, dealers, last_at, half, filled, ledger_first, ledger_next, ledger_bytes, ledger_on,
+SELECT next_id, last_at, half, filled, ledger_first, ledger_next, ledger_bytes, ledger_on,
     ledger_keep, ledger_keep_bytes
 FROM head WHERE one = 1;
 
 -- name: put_head
 -- The counters after a call.
 UPDATE head
-SET next_id = ?, next_join = ?, dealers = ?, last_at = ?, half = ?, filled = ?, ledger_first = ?, ledger_next = ?,
+SET next_id = ?, last_at = ?, half = ?, filled = ?, ledger_first = ?, ledger_next = ?,
     ledger_bytes = ?, ledger_on = ?, ledger_keep = ?, ledger_keep_bytes = ?
 WHERE one = 1;
 
@@ -39,7 +39,11 @@ UPDATE head SET last_at = max(last_at, ?) WHERE one = 1;
 
 -- name: queue
 -- One queue: its spec, its pause, its counts.
-SELECT spec, paused_until, classed, keys, waiting, ready, running, done, dead, cancelled FROM queue WHERE name = ?;
+SELECT spec, paused_until, laned, turn, keys, waiting, ready, running, done, dead, cancelled FROM queue WHERE name = ?;
+
+-- name: depth
+-- What counts against the capacity of a queue.
+SELECT waiting + ready + running FROM queue WHERE name = ?;
 
 -- name: queues
 -- Queues that are configured, paused, or hold jobs.
@@ -70,8 +74,12 @@ ORDER BY waiting + ready + running DESC, dead DESC, name LIMIT ?;
 -- name: put_queue
 -- One queue after a call.
 INSERT OR REPLACE INTO queue
-    (name, spec, paused_until, dead_most, classed, keys, waiting, ready, running, done, dead, cancelled)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+    (name, spec, paused_until, dead_most, paced, laned, turn, keys, waiting, ready, running, done, dead, cancelled)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: paced
+-- Queues with ready jobs that a rate holds as a whole.
+SELECT name FROM queue INDEXED BY queue_paced WHERE paced = 1 AND ready > 0 LIMIT ?;
 
 -- name: specs
 -- Every configuration.
@@ -86,228 +94,227 @@ SELECT count(*) FROM key INDEXED BY key_until WHERE until <= ?1 AND queue = ?2;
 SELECT count(*) FROM key INDEXED BY key_until WHERE until = ?1 AND queue = ?2
     AND NOT EXISTS (SELECT 1 FROM job WHERE id = key.job_id AND (?3 >> state) & 1);
 
--- name: class_ready
--- How many jobs a class could give.
-SELECT ready FROM class WHERE queue = ?1 AND name = ?2;
-
--- name: class_moved
--- More or fewer ready jobs of a class; a class that had none joins.
-INSERT INTO class (queue, name, ready, joined) VALUES (?, ?, ?, ?)
-ON CONFLICT (queue, name) DO UPDATE SET ready = ready + excluded.ready;
-
--- name: class_left
--- A class without work loses its place, unless a rate lets somebody of it start.
-DELETE FROM class WHERE queue = ?1 AND name = ?2 AND ready <= 0
-    AND NOT EXISTS (SELECT 1 FROM pace INDEXED BY pace_start WHERE open = 1 AND queue = ?1 AND cls = ?2);
-
--- name: drop_idle
--- So do classes for which a rate was open; so many are looked at.
-DELETE FROM class WHERE (queue, name) IN (
-    SELECT idle.queue, idle.name FROM (SELECT queue, name FROM class INDEXED BY class_idle WHERE ready <= 0 LIMIT ?) AS idle
-    WHERE NOT EXISTS (SELECT 1 FROM pace INDEXED BY pace_start WHERE open = 1 AND queue = idle.queue AND cls = idle.name)
-);
-
--- name: class_starts
--- Whether a rate lets somebody of a class start.
-SELECT EXISTS (SELECT 1 FROM pace INDEXED BY pace_start WHERE open = 1 AND queue = ?1 AND cls = ?2);
-
--- name: joined
--- Classes that joined after the last one seen, in the order of arrival.
-SELECT name, joined FROM class INDEXED BY class_joined WHERE queue = ?1 AND joined > ?2 ORDER BY joined;
-
--- name: look
--- Gates: their slots, holders, waiters, lines, the operator's numbers, what a rate has, the heads of their lines,
--- and how many of those in it are dead.
-SELECT n.value, coalesce(g.slots, 0), coalesce(g.held, 0), coalesce(g.parked, 0), coalesce(g.standing, 0),
-    coalesce(g.opened, 0), (SELECT slots FROM gate_limit WHERE name = n.value), coalesce(g.step, 0), coalesce(g.tide, 0),
-    CASE WHEN g.standing > 0 THEN (SELECT min(id) FROM line WHERE gate = n.value) END, g.name IS NOT NULL,
-    coalesce(g.fallen, 0)
-FROM json_each(?1) AS n LEFT JOIN gate AS g ON g.name = n.value;
-
 -- name: gates
--- Gates that are in use: the slots that hold now, holders, waiters. No number lets two in where a line says who is next.
-SELECT g.name, CASE WHEN g.standing > 0 THEN min(1, coalesce(l.slots, g.slots)) ELSE coalesce(l.slots, g.slots) END,
-    g.held, g.parked, l.slots
-FROM gate AS g LEFT JOIN gate_limit AS l ON l.name = g.name
-WHERE g.name >= max(?1, ?2) AND g.name < ?3 AND g.name <> ?1 AND (g.held > 0 OR g.parked > 0 OR g.standing > 0)
-ORDER BY g.name LIMIT ?4;
+-- Gates that are in use or have an operator's number.
+SELECT name, queue, used, given FROM gate
+WHERE name >= max(?1, ?2) AND name < ?3 AND name <> ?1 AND (used > 0 OR tat > ?5 OR given IS NOT NULL)
+ORDER BY name LIMIT ?4;
 
--- name: gate_limit
--- The operator's own number of slots.
-SELECT slots FROM gate_limit WHERE name = ?;
-
--- name: set_gate_limit
--- An operator gives a gate another number.
-INSERT OR REPLACE INTO gate_limit VALUES (?, ?);
-
--- name: drop_gate_limit
--- Back to the stamped number.
-DELETE FROM gate_limit WHERE name = ?;
+-- name: gate_states
+-- Those of these gates that are known.
+SELECT name, used, tat, queue, given, wake_at FROM gate WHERE name IN (SELECT value FROM json_each(?1));
 
 -- name: put_gate
--- Gates after a call.
-INSERT OR REPLACE INTO gate (name, slots, held, parked, standing, opened, step, tide, fallen)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
+-- A gate after a call.
+INSERT OR REPLACE INTO gate (name, used, tat, queue, given, wake_at) VALUES (?, ?, ?, ?, ?, ?);
 
 -- name: drop_gate
--- Nobody holds it, waits at it or stands in line: a million subjects leave nothing behind.
+-- A gate that nothing uses: a million subjects leave nothing behind.
 DELETE FROM gate WHERE name = ?;
 
--- name: opened
--- Gates that may have room for someone parked.
-SELECT name FROM gate INDEXED BY gate_opened WHERE opened = 1 ORDER BY name LIMIT ?;
-
--- name: drop_ebbed
--- Rates that owe nothing any more and that nobody waits at.
+-- name: drop_paid
+-- Rates that owe nothing any more.
 DELETE FROM gate WHERE name IN (
-    SELECT name FROM gate INDEXED BY gate_ebbed WHERE step > 0 AND parked = 0 AND tide <= ?1 LIMIT ?2
+    SELECT name FROM gate INDEXED BY gate_owed WHERE used = 0 AND given IS NULL AND wake_at IS NULL AND tat <= ?1 LIMIT ?2
 );
 
--- name: first_of
--- Who of a queue is the first at a rate.
-SELECT id, queue, cls, state, rank, due_at, gates, gate FROM job INDEXED BY job_paced
-WHERE gate >= 'rate/' AND gate < 'rate0' AND gate = ?1 AND queue = ?2
-ORDER BY rank, id LIMIT 1;
-
--- name: first_of_class
--- Who of a class is the first at a gate where classes take turns.
-SELECT id, queue, cls, state, rank, due_at, gates, gate FROM job INDEXED BY job_turns
-WHERE gate IS NOT NULL AND turns = 1 AND gate = ?1 AND queue = ?2 AND cls = ?3
-ORDER BY rank, id LIMIT 1;
-
--- name: join_turns
--- A class that has no place in a ring comes last.
-INSERT OR IGNORE INTO turn
-VALUES (?1, ?2, ?3, (SELECT coalesce(max(place), 0) + 1 FROM turn INDEXED BY turn_place WHERE gate = ?1 AND queue = ?2), 0);
-
--- name: whose_turn
--- The class at the head of a ring.
-SELECT cls FROM turn INDEXED BY turn_place WHERE gate = ?1 AND queue = ?2 ORDER BY place LIMIT 1;
-
--- name: rest_of_turn
--- What a class may still take.
-SELECT rest FROM turn WHERE gate = ?1 AND queue = ?2 AND cls = ?3;
-
--- name: go_on
--- Its turn goes on.
-UPDATE turn SET rest = ? WHERE gate = ? AND queue = ? AND cls = ?;
-
--- name: end_turn
--- Its turn is over.
-UPDATE turn SET rest = 0, place = (SELECT max(place) + 1 FROM turn INDEXED BY turn_place WHERE gate = ? AND queue = ?)
-WHERE gate = ? AND queue = ? AND cls = ?;
-
--- name: leave_turns
--- A class of which nobody is parked there loses its place.
-DELETE FROM turn WHERE gate = ?1 AND queue = ?2 AND cls = ?3;
-
--- name: drop_turns
--- Nobody is parked there.
-DELETE FROM turn WHERE gate = ?;
-
--- name: parked_at
--- The first of those that are parked at a gate without an order; who has expired is left out.
-SELECT id, queue, cls, state, rank, due_at, gates, gate FROM job INDEXED BY job_parked
-WHERE gate IS NOT NULL AND gate = ?1 AND (expires_at IS NULL OR expires_at > ?2)
-ORDER BY rank, id LIMIT ?3;
-
--- name: pass
--- A job leaves the gate where it is parked, with the stamps of the others.
-UPDATE job SET gates = ?2, gate = NULL WHERE id = ?1;
-
--- name: parked_before
--- Who is parked at a gate before a job, so many at most.
-SELECT id FROM job INDEXED BY job_parked
-WHERE gate IS NOT NULL AND gate = ?1 AND rank <= ?2 AND (rank, id) < (?2, ?3) LIMIT ?4;
-
--- name: class_before
--- Who of its class is parked before a job at a gate where classes take turns, so many at most.
-SELECT id FROM job INDEXED BY job_turns
-WHERE gate IS NOT NULL AND turns = 1 AND gate = ?1 AND queue = ?2 AND cls = ?3 AND rank <= ?4 AND (rank, id) < (?4, ?5)
-LIMIT ?6;
-
--- name: standing_before
--- Who is parked before a job in its line, so many at most.
-SELECT l.id FROM line AS l CROSS JOIN job AS j ON j.id = l.id WHERE l.gate = ?1 AND l.id < ?2 AND j.gate = ?1 LIMIT ?3;
-
--- name: ready_before
--- Who of a class is ready before a job, so many at most.
-SELECT id FROM job INDEXED BY job_ready
-WHERE state = 1 AND queue = ?1 AND cls = ?2 AND rank <= ?3 AND (rank, id) < (?3, ?4) LIMIT ?5;
-
--- name: oldest_parked
--- Since when the one who has waited longest at a gate of a queue has been due.
-SELECT min(due_at) FROM job INDEXED BY job_held_up WHERE gate IS NOT NULL AND queue = ?;
-
--- name: blocked_lines
--- Lines of a queue whose head is dead; of those in which some dead stand, so many are looked at.
-SELECT count(*) FROM (
-    SELECT name FROM gate INDEXED BY gate_fallen
-    WHERE fallen > 0 AND name >= 'order/' || ?1 || '/' AND name < 'order/' || ?1 || '0' LIMIT ?2
-) AS fell
-WHERE (SELECT state FROM job WHERE id = (SELECT min(id) FROM line WHERE gate = fell.name)) = 4;
-
--- name: pace
--- When a rate lets the first of a queue in.
-SELECT opens_at FROM pace WHERE queue = ?1 AND gate = ?2;
-
--- name: paced
--- The queues of those who are parked at a rate.
-SELECT queue FROM pace INDEXED BY pace_gate WHERE gate = ?;
-
--- name: put_pace
--- Who of a queue is the first at a rate, and when it is let in.
-INSERT OR REPLACE INTO pace (queue, gate, opens_at, rank, id, open, cls) VALUES (?, ?, ?, ?, ?, ?, ?);
-
--- name: drop_pace
--- Nobody of the queue is parked there.
-DELETE FROM pace WHERE queue = ?1 AND gate = ?2;
-
--- name: opening
--- Rates whose time has come are open; where they are.
-UPDATE pace SET open = 1 WHERE (queue, gate) IN (
-    SELECT queue, gate FROM pace INDEXED BY pace_later WHERE open = 0 AND opens_at IS NOT NULL AND opens_at <= ?1
-    ORDER BY opens_at LIMIT ?2
-) RETURNING queue, cls;
-
--- name: next_start
--- The first of those whom the rates of a queue let in.
-SELECT j.id, j.queue, j.cls, j.state, j.rank, j.due_at, j.gates, j.gate
-FROM pace AS p INDEXED BY pace_open JOIN job AS j ON j.id = p.id
-WHERE p.open = 1 AND p.queue = ?1
-ORDER BY p.rank, p.id LIMIT 1;
-
--- name: next_start_of
--- The same, of one class.
-SELECT j.id, j.queue, j.cls, j.state, j.rank, j.due_at, j.gates, j.gate
-FROM pace AS p INDEXED BY pace_start JOIN job AS j ON j.id = p.id
-WHERE p.open = 1 AND p.queue = ?1 AND p.cls = ?2
-ORDER BY p.rank, p.id LIMIT 1;
-
--- name: start_at
--- Whether a claim of a queue finds somebody whom a rate lets in, and when it will.
-SELECT EXISTS (SELECT 1 FROM pace INDEXED BY pace_open WHERE open = 1 AND queue = ?1),
-    (SELECT min(opens_at) FROM pace INDEXED BY pace_next WHERE open = 0 AND opens_at IS NOT NULL AND queue = ?1);
+-- name: opened_rates
+-- Rates whose time has come for lanes that are parked there.
+SELECT name FROM gate INDEXED BY gate_waking WHERE wake_at IS NOT NULL AND wake_at <= ?1 ORDER BY wake_at LIMIT ?2;
 
 -- name: next_opening
--- When the next rate lets somebody in.
-SELECT min(opens_at) FROM pace INDEXED BY pace_later WHERE open = 0 AND opens_at IS NOT NULL;
+-- When the next rate opens for a lane that is parked there.
+SELECT wake_at FROM gate INDEXED BY gate_waking
+WHERE wake_at IS NOT NULL AND EXISTS (SELECT 1 FROM lane INDEXED BY lane_parked WHERE at = gate.name)
+ORDER BY wake_at LIMIT 1;
 
--- name: enter_line
--- A job stands in the line of an ordered gate.
-INSERT OR IGNORE INTO line VALUES (?, ?);
+-- name: add_lane
+-- A lane has a ready job; nothing is returned unless it is the first of it now.
+INSERT INTO lane (queue, lane, cls, rank, id, turn, at) VALUES (?1, ?2, ?3, ?4, ?5, 0, NULL)
+ON CONFLICT (queue, lane) DO UPDATE SET rank = ?4, id = ?5 WHERE (?4, ?5) < (rank, id)
+RETURNING at;
 
--- name: line_up
--- New jobs stand in their lines.
-INSERT INTO line VALUES (?, ?);
+-- name: lead_lane
+-- A lane has another head.
+UPDATE lane SET rank = ?3, id = ?4 WHERE queue = ?1 AND lane = ?2 RETURNING at;
 
--- name: leave_line
--- A job leaves it.
-DELETE FROM line WHERE gate = ?1 AND id = ?2;
+-- name: put_lane
+-- A lane after a claim.
+UPDATE lane SET rank = ?3, id = ?4, turn = ?5, at = ?6 WHERE queue = ?1 AND lane = ?2;
 
--- name: head_of_line
--- The smallest unfinished id.
-SELECT min(id) FROM line WHERE gate = ?;
+-- name: drop_lane
+-- A lane without ready jobs.
+DELETE FROM lane WHERE queue = ?1 AND lane = ?2;
+
+-- name: open_lanes
+-- Open lanes of a class behind a place, first jobs first.
+SELECT rank, id, lane FROM lane INDEXED BY lane_open
+WHERE at IS NULL AND queue = ?1 AND cls = ?2 AND (rank, id) > (?3, ?4)
+ORDER BY rank, id LIMIT ?5;
+
+-- name: parked_lanes
+-- Lanes of a queue that are parked at a gate behind a place, in the order in which it has room for them.
+SELECT turn, rank, id, lane, cls FROM lane INDEXED BY lane_parked
+WHERE at = ?1 AND queue = ?2 AND (turn, rank, id) > (?3, ?4, ?5)
+ORDER BY turn, rank, id LIMIT ?6;
+
+-- name: parked_of_class
+-- Parked lanes of a class, so many at most.
+SELECT lane, rank, id, turn, at FROM lane INDEXED BY lane_held WHERE at IS NOT NULL AND queue = ?1 AND cls = ?2 LIMIT ?3;
+
+-- name: gates_with_parked
+-- Those of these gates at which lanes of a queue are parked.
+SELECT n.value FROM json_each(?1) AS n
+WHERE EXISTS (SELECT 1 FROM lane INDEXED BY lane_parked WHERE at = n.value AND queue = ?2);
+
+-- name: queues_parked_at
+-- The queues of lanes that are parked at a gate.
+WITH RECURSIVE parked (queue) AS (
+    SELECT min(queue) FROM lane INDEXED BY lane_parked WHERE at = ?1
+    UNION ALL
+    SELECT (SELECT min(queue) FROM lane INDEXED BY lane_parked WHERE at = ?1 AND queue > parked.queue)
+    FROM parked WHERE queue IS NOT NULL
+)
+SELECT queue FROM parked WHERE queue IS NOT NULL;
+
+-- name: open_all_lanes
+-- Lanes of a queue whose gates are others now: the next claim finds out.
+UPDATE lane SET at = NULL, turn = 0 WHERE queue = ?1 AND at IS NOT NULL;
+
+-- name: held_jobs
+-- Ready jobs in lanes of a queue that are parked at gates which have no room, so many at most.
+SELECT count(*) FROM (
+    SELECT 1 FROM lane AS l INDEXED BY lane_held CROSS JOIN job AS j INDEXED BY job_ready
+        ON j.state = 1 AND j.queue = l.queue AND j.lane = l.lane
+    WHERE l.at IS NOT NULL AND l.queue = ?1
+        AND NOT EXISTS (SELECT 1 FROM woken AS w WHERE w.queue = l.queue AND w.gate = l.at)
+    LIMIT ?2
+) AS held;
+
+-- name: wake
+-- A gate may have room for a parked lane of a queue.
+INSERT OR IGNORE INTO woken (queue, gate) VALUES (?, ?);
+
+-- name: woken
+-- Gates that may have room for parked lanes of a queue.
+SELECT gate FROM woken WHERE queue = ?1 LIMIT ?2;
+
+-- name: sleep_again
+-- A gate has no room for the parked lanes of a queue.
+DELETE FROM woken WHERE queue = ? AND gate = ?;
+
+-- name: sleep_all
+-- Lanes of a queue are parked nowhere.
+DELETE FROM woken WHERE queue = ?;
+
+-- name: add_lane_until
+-- A lane has to pass a condition.
+INSERT OR IGNORE INTO lane_until (gate, queue, lane) VALUES (?, ?, ?);
+
+-- name: drop_lane_until
+-- The lane is gone.
+DELETE FROM lane_until WHERE gate = ? AND queue = ? AND lane = ?;
+
+-- name: lanes_until
+-- The lanes that have to pass a condition.
+SELECT queue, lane FROM lane_until WHERE gate = ?;
+
+-- name: unexpired_of_lane
+-- Ready jobs of a lane that have not expired, in order.
+SELECT rank, id, queue, lane FROM job INDEXED BY job_ready
+WHERE state = 1 AND queue = ?1 AND lane = ?2 AND (expires_at IS NULL OR expires_at > ?3)
+ORDER BY rank, id;
+
+-- name: move_to_lane
+-- A job passed a condition for good.
+UPDATE job SET lane = ?2 WHERE id = ?1;
+
+-- name: open_class
+-- A class has an open lane. If it had none, it saved no turns up.
+INSERT INTO class (queue, cls, turn, open) VALUES (?1, ?2, ?3, 1)
+ON CONFLICT (queue, cls) DO UPDATE SET turn = max(turn, ?3), open = 1 WHERE open = 0;
+
+-- name: reopen_class
+-- The same, if it has one.
+INSERT INTO class (queue, cls, turn, open)
+SELECT ?1, ?2, ?3, 1
+WHERE EXISTS (SELECT 1 FROM lane INDEXED BY lane_open WHERE at IS NULL AND queue = ?1 AND cls = ?2)
+ON CONFLICT (queue, cls) DO UPDATE SET turn = max(turn, ?3), open = 1 WHERE open = 0;
+
+-- name: put_class
+-- A class after a claim.
+INSERT OR REPLACE INTO class (queue, cls, turn, open) VALUES (?, ?, ?, ?);
+
+-- name: close_class
+-- A class that lost a lane has none that is open any more.
+UPDATE class SET open = 0 WHERE queue = ?1 AND cls = ?2 AND NOT EXISTS (
+    SELECT 1 FROM lane INDEXED BY lane_open WHERE at IS NULL AND queue = ?1 AND cls = ?2
+);
+
+-- name: class
+-- The turn of a class.
+SELECT turn, open FROM class WHERE queue = ?1 AND cls = ?2;
+
+-- name: classes_by_turn
+-- Classes with open lanes behind a place, smallest turn first.
+SELECT turn, cls FROM class INDEXED BY class_turn
+WHERE open = 1 AND queue = ?1 AND (turn, cls) > (?2, ?3)
+ORDER BY turn, cls LIMIT ?4;
+
+-- name: classes_of_lanes
+-- The classes of open lanes.
+WITH RECURSIVE named (cls) AS (
+    SELECT min(cls) FROM lane INDEXED BY lane_open WHERE at IS NULL AND queue = ?1
+    UNION ALL
+    SELECT (SELECT min(cls) FROM lane INDEXED BY lane_open WHERE at IS NULL AND queue = ?1 AND cls > named.cls)
+    FROM named WHERE cls IS NOT NULL
+)
+SELECT cls FROM named WHERE cls IS NOT NULL;
+
+-- name: drop_classes
+-- The turns of a queue begin again.
+DELETE FROM class WHERE queue = ?;
+
+-- name: drop_idle
+-- Classes without open lanes whose turns say nothing any more, or whose queues are empty; so many are looked at.
+DELETE FROM class WHERE (queue, cls) IN (
+    SELECT idle.queue, idle.cls FROM (SELECT queue, cls, turn FROM class INDEXED BY class_idle WHERE open = 0 LIMIT ?) AS idle
+    JOIN queue AS q ON q.name = idle.queue
+    WHERE idle.turn <= q.turn OR q.waiting + q.ready + q.running = 0
+);
+
+-- name: running_lanes
+-- The lanes of the running jobs of a queue, and what these cost.
+SELECT lane, cost FROM job INDEXED BY job_lease WHERE state = 2 AND lease_until > 0 AND queue = ?1;
+
+-- name: ready_before
+-- Ready jobs of a lane before a job, so many at most.
+SELECT id FROM job INDEXED BY job_ready
+WHERE state = 1 AND queue = ?1 AND lane = ?2 AND rank <= ?3 AND (rank, id) < (?3, ?4) LIMIT ?5;
+
+-- name: head_cost
+-- What the first ready job of a lane costs that has not expired.
+SELECT cost FROM job INDEXED BY job_ready
+WHERE state = 1 AND queue = ?1 AND lane = ?2 AND (expires_at IS NULL OR expires_at > ?3)
+ORDER BY rank, id LIMIT 1;
+
+-- name: blocked_lines
+-- Lines of a queue whose head is dead; of those with dead jobs that block, so many are looked at.
+WITH RECURSIVE fallen (line, n) AS (
+    SELECT min(line), 1 FROM job INDEXED BY job_fallen
+    WHERE line >= 'order/' || ?1 || '/' AND line < 'order/' || ?1 || '0' AND state = 4 AND blocks = 1
+    UNION ALL
+    SELECT (
+        SELECT min(line) FROM job INDEXED BY job_fallen
+        WHERE line > fallen.line AND line < 'order/' || ?1 || '0' AND state = 4 AND blocks = 1
+    ), n + 1
+    FROM fallen WHERE line IS NOT NULL AND n < ?2
+)
+SELECT count(*) FROM fallen WHERE line IS NOT NULL AND (
+    SELECT state FROM job WHERE id = (
+        SELECT min(id) FROM job INDEXED BY job_line WHERE line = fallen.line AND {in_line}
+    )
+) = 4;
 
 -- name: schedules
 -- Every schedule.

@@ -1,10 +1,13 @@
 """The pictures of jobs that callers get, from the columns that the tables have. Lists travel as one JSON text."""
 
+import json
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from forebay.core.instant import Instant
 from forebay.core.job import Job
 from forebay.core.lease import Lease
 from forebay.core.outcome import Failure
@@ -21,6 +24,57 @@ _META, _ERRORS, _STATE, _CANCEL = (
 _encode: Final = msgspec.json.Encoder().encode
 _decode_meta: Final = msgspec.json.Decoder(dict[str, str]).decode
 _decode_errors: Final = msgspec.json.Decoder(tuple[Failure, ...]).decode
+
+
+class Row(NamedTuple):
+    """What a move from state to state needs to know of a job: `{row}` in a statement, `{row}, errors` where it fails.
+
+    `behind`: the head of its line goes before it. `home`: the queue that it belongs to, also where it is dead.
+    """
+
+    id: int
+    queue: str
+    lane: str
+    state: int
+    rank: int
+    due_at: Instant
+    line: str | None
+    blocks: int
+    behind: int
+    cost: int
+    kind: str
+    delivery: int
+    attempt: int
+    enqueued_at: Instant
+    claimed_at: Instant
+    lease_until: Instant
+    cancel_requested: int
+    settled_delivery: int
+    settled_code: str
+    rank_base: int
+    rank_timed: int
+    home: str
+    errors: str | None = None
+
+
+def rows_of(found: Iterable[tuple[Any, ...]]) -> list[Row]:
+    return [Row(*columns) for columns in found]
+
+
+class LaneName(NamedTuple):
+    """What the text of a lane says (`core.gate.lane_key`)."""
+
+    cls: str
+    gates: tuple[str, ...]
+
+
+@lru_cache(maxsize=4_096)
+def lane_name(lane: str) -> LaneName:
+    """No class has a name that begins like a JSON array."""
+    if not lane.startswith("["):
+        return LaneName(lane, ())
+    cls, *gates = json.loads(lane)
+    return LaneName(cls, tuple(gates))
 
 
 def picture(columns: Sequence[Any]) -> Job:

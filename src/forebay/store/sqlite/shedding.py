@@ -10,7 +10,7 @@ from forebay.core.rank import rank_at
 from forebay.core.shedding import GAVE_WAY, victims
 from forebay.store.sqlite.graves import bury
 from forebay.store.sqlite.queries import statement
-from forebay.store.sqlite.row import id_list
+from forebay.store.sqlite.row import id_list, rows_of
 from forebay.store.sqlite.turn import Turn
 
 _RESTING: Final = {"oldest": statement("oldest"), "lowest": statement("lowest")}
@@ -22,10 +22,10 @@ def give_way(
     turn: Turn, queue: str, shed: Shed, excess: int, arriving: Sequence[Entry], spared: Collection[int]
 ) -> bool:
     """Let so many die to make room, if they are there to be had; those who are spared are not."""
-    found = turn.connection.execute(_RESTING[shed.who], (queue, excess + len(spared))).fetchall()
-    resting = {columns[0]: columns for columns in found if columns[0] not in spared}
+    found = rows_of(turn.connection.execute(_RESTING[shed.who], (queue, excess + len(spared))))
+    resting = {row.id: row for row in found if row.id not in spared}
     places = [(rank_at(entry.rank_base, entry.rank_timed, entry.due_at, turn.now), entry.id) for entry in arriving]
-    doomed = victims(shed, excess, ((columns[4], columns[0]) for columns in resting.values()), places)
+    doomed = victims(shed, excess, ((row.rank, row.id) for row in resting.values()), places)
     if doomed is not None:
         bury(turn, [resting[job_id] for job_id in doomed], GAVE_WAY, Change.SHED)
     return doomed is not None

@@ -1,27 +1,25 @@
-"""One call inside a transaction: its instant, its counters, its gates, and the news for those who sleep.
+"""One call inside a transaction: its instant, its counters, its gates and lanes, and the news for those who sleep.
 
-The work of a verb runs between the opening of a turn and `finish`, which writes counters and gates back. A turn that
-raises is rolled back by the writer and leaves nothing. Jobs move only by the methods here and in `tend`, so that rows,
-counters, gates and lines always change together.
+The work of a verb runs between the opening of a turn and `finish`, which writes counters, lanes and gates back. A turn
+that raises is rolled back by the writer and leaves nothing.
 """
 
 import json
 import sqlite3
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
 from forebay.core.instant import Instant, Span
 from forebay.core.ledger import encode_record
 from forebay.core.scribe import Scribe
-from forebay.store.gate_tables import SqlTables
-from forebay.store.gating import Gates
-from forebay.store.places import Row
+from forebay.store.sqlite.gates import Gates
+from forebay.store.sqlite.lanes import LaneTable
 from forebay.store.sqlite.queries import statement
 from forebay.store.sqlite.row import id_list
-from forebay.store.sqlite.tally import Knowledge, Line, Tally, Turns
-from forebay.store.states import READY
+from forebay.store.sqlite.tally import Knowledge, QueueCounters, Tally
+from forebay.store.states import READY, WAITING
 
 SETTLE_MEMORY: Final = 65_536
 _RECORDS_PER_TRIM: Final = 64
@@ -30,7 +28,11 @@ _TRIMMED_AT_ONCE: Final = 256
 _DELETE: Final = statement("delete")
 _REMEMBER: Final = (statement("remember_0"), statement("remember_1"))
 _FORGET: Final = (statement("forget_0"), statement("forget_1"))
-_MAKE_READY: Final = statement("make_ready")
+_FALL_DUE: Final = statement("fall_due")
+_EXPOSE: Final = statement("expose")
+_HEADS: Final = statement("heads")
+_RUNNING_IN_LINE: Final = statement("running_in_line")
+_STEP_BACK: Final = statement("step_back")
 _KEEP_RECORD: Final = statement("keep_record")
 _RECORD_SIZES: Final = statement("record_sizes")
 _DROP_RECORDS: Final = statement("drop_records")
@@ -40,8 +42,6 @@ class Head(Struct):
     """The counters of the whole store, and the rule of its ledger: every process reads it anew at every call."""
 
     next_id: int
-    next_join: int
-    dealers: int
     last_at: Instant
     half: int
     filled: int
@@ -53,21 +53,21 @@ class Head(Struct):
     ledger_keep_bytes: int
 
 
-class _Tables(SqlTables):
-    """Classes of which somebody may start take turns with those that have ready jobs."""
+class LineHead(NamedTuple):
+    """The first job of a line."""
 
-    may_start: Callable[[list[tuple[str, str]]], None]
-
-    def put_pace(self, queue: str, first: Row, opens_at: Instant | None, now: Instant) -> None:
-        super().put_pace(queue, first, opens_at, now)
-        if first.cls and opens_at is not None and opens_at <= now:
-            self.may_start([(queue, first.cls)])
+    line: str
+    id: int
+    state: int
+    behind: int
+    queue: str
+    lane: str
 
 
 class Turn:
     """What the work of a verb is given. `scribe`: who is told what becomes of jobs, unless the ledger is off.
 
-    `topics`: jobs that ended, and owners whose jobs are to end.
+    `topics`: jobs that ended, and owners whose jobs are to end. `exposed`: jobs that became ready in it.
     """
 
     def __init__(self, connection: sqlite3.Connection, knowledge: Knowledge, head: Head, now: Instant) -> None:
@@ -75,50 +75,64 @@ class Turn:
         self.now = now
         self.head = head
         self.tally = Tally(connection, knowledge)
+        self.gates = Gates(connection, now)
+        self.lanes = LaneTable(connection, self.tally, self.gates, now)
         self.scribe = Scribe(now) if head.ledger_on else None
         self.topics: set[int | str] = set()
-        self._gates: Gates | None = None
-        self.paced = False
+        self.exposed = 0
         self._changes = connection.total_changes
 
-    @property
-    def gates(self) -> Gates:
-        if self._gates is None:
-            connection = self.connection
-            tables = _Tables(connection.execute, connection.executemany, json.dumps, statement)
-            tables.may_start = self.tally.join
-            self._gates = Gates(tables, self.now)
-        return self._gates
-
-    @property
-    def gated(self) -> bool:
-        """Whether this turn has touched a gate."""
-        return self._gates is not None
-
-    def line(self, queue: str) -> Line:
-        return self.tally.line(queue)
-
-    def write_classes(self) -> None:
-        self.head.next_join = self.tally.write_classes(self.head.next_join)
-
-    def turns(self, line: Line) -> Turns:
-        """Whose turn it is in a queue."""
-        return self.tally.turns(line, self._begin_to_deal)
+    def queue(self, name: str) -> QueueCounters:
+        return self.tally.queue(name)
 
     def finish(self) -> None:
         """Write what the turn has counted; a turn that changed nothing costs no sync. The writer writes the head."""
-        if self._gates is not None:
-            self.tally.starting(self._gates.write())
-        self.write_classes()
-        self.tally.write_queues()
+        self.lanes.write()
+        self.gates.write()
+        self.tally.write()
         self._keep_record()
         if self.connection.total_changes != self._changes:
             self.head.last_at = self.now
 
-    def _begin_to_deal(self) -> int:
-        """The number of a process that has no turns yet."""
-        self.head.dealers += 1
-        return self.head.dealers
+    def promote_due(self, limit: int) -> int:
+        """Waiting jobs whose time has come become ready; how many."""
+        rows = self.connection.execute(_FALL_DUE, (self.now, limit)).fetchall()
+        for queue, lane, rank, job_id in rows:
+            self._became_ready(queue, lane, rank, job_id)
+        return len(rows)
+
+    def expose(self, lines: Iterable[str]) -> None:
+        """The jobs that were exposed in these lines have ended or went back: their heads are exposed."""
+        for queue, lane, rank, job_id, state in self.connection.execute(_EXPOSE, (json.dumps(list(lines)), self.now)):
+            if state == READY:
+                self._became_ready(queue, lane, rank, job_id)
+
+    def expose_if_free(self, lines: Iterable[str]) -> None:
+        """The same where a job of the line may still run, which finishes first."""
+        running = self.connection.execute
+        self.expose([line for line in lines if not running(_RUNNING_IN_LINE, (line,)).fetchone()[0]])
+
+    def heads(self, lines: Iterable[str]) -> dict[str, LineHead]:
+        """The first job of each of these lines that has not finished, or is dead and blocks it."""
+        found = (LineHead(*row) for row in self.connection.execute(_HEADS, (json.dumps(list(lines)),)))
+        return {head.line: head for head in found}
+
+    def step_back(self, head: LineHead) -> None:
+        """A job that was exposed waits again behind one that came back to life."""
+        self.connection.execute(_STEP_BACK, (head.id,))
+        if head.state == READY:
+            self.tally.moved(head.queue, head.lane, READY, WAITING)
+            self.lanes.left(head.queue, head.lane)
+
+    def give_back(self, queue: str, lane: str, cost: int) -> None:
+        """A job of this lane runs no longer: its slots are free."""
+        for name in self.queue(queue).known.caps(lane):
+            self.gates.give_back(name, cost)
+
+    def _became_ready(self, queue: str, lane: str, rank: int, job_id: int) -> None:
+        self.exposed += 1
+        self.tally.moved(queue, lane, WAITING, READY)
+        self.lanes.arrived(queue, lane, rank, job_id)
 
     def _keep_record(self) -> None:
         record = None if self.scribe is None else self.scribe.record()
@@ -144,13 +158,6 @@ class Turn:
             head.ledger_first += dropped
             self.connection.execute(_DROP_RECORDS, (head.ledger_first,))
         return dropped
-
-    def make_ready(self, rows: Sequence[Row]) -> None:
-        """Waiting jobs whose slots are taken become ready."""
-        if rows:
-            self.connection.execute(_MAKE_READY, (id_list(row.id for row in rows),))
-            for row in rows:
-                self.tally.moved(row.queue, row.cls, row.state, READY)
 
     def remove(self, ids: Sequence[int], settled: Sequence[tuple[int, int, str]]) -> None:
         """Jobs are gone; of those that were settled once, the last settle is remembered."""

@@ -37,6 +37,7 @@ class Sleepers:
         self._time = time
         self._changed_at = time.now()
         self._guard = Lock()
+        self._closed = False
         self._claimers: dict[str, dict[Event, int]] = {}
         self._producers: dict[str, dict[Event, int]] = {}
         self._watchers: dict[Topic, set[Event]] = {}
@@ -49,12 +50,14 @@ class Sleepers:
             for queue, count in turn.tally.news.items():
                 _wake(self._claimers.get(queue, {}), count)
             for queue in turn.tally.eased:
-                _wake(self._producers.get(queue, {}), turn.line(queue).room)
+                _wake(self._producers.get(queue, {}), turn.queue(queue).room)
             for topic in turn.topics & self._watchers.keys():
                 for watcher in self._watchers[topic]:
                     watcher.set()
 
-    def wake_all(self) -> None:
+    def close(self) -> None:
+        """Sleepers wake up."""
+        self._closed = True
         with self._guard:
             for sleepers in (*self._claimers.values(), *self._producers.values(), *self._watchers.values()):
                 for sleeper in sleepers:
@@ -64,7 +67,7 @@ class Sleepers:
         return self._sleep(self._claimers, queues, 1, end, ready)
 
     def until_room(self, full: QueueFull, end: Instant, ready: Ready) -> bool:
-        return self._sleep(self._producers, [full.queue], full.asked, end, ready)
+        return self._sleep(self._producers, [full.queue], full.asked, end, ready, hint=True)
 
     def until_news_of(self, topics: Sequence[Topic], end: Instant, ready: Ready, least: Span = _MIN_LOOK) -> None:
         """Until `ready` has something, or the time passed. Topics: jobs that may end, owners that may be asked.
@@ -77,8 +80,7 @@ class Sleepers:
                 self._watchers.setdefault(topic, set()).add(signal)
         try:
             with self._database.lending() as connection:
-                if self._nap(connection, signal, end, ready, least) and signal.is_set():
-                    self._database.patiently(lambda: ready(connection))
+                self._nap(connection, signal, end, ready, signal.clear, least)
         finally:
             with self._guard:
                 for topic in topics:
@@ -87,16 +89,34 @@ class Sleepers:
                         del self._watchers[topic]
 
     def _sleep(
-        self, rooms: dict[str, dict[Event, int]], queues: Sequence[str], need: int, end: Instant, ready: Ready
+        self,
+        rooms: dict[str, dict[Event, int]],
+        queues: Sequence[str],
+        need: int,
+        end: Instant,
+        ready: Ready,
+        *,
+        hint: bool = False,
     ) -> bool:
-        """True: there may be something. Whoever sleeps is known before the tables are asked, so no news is missed."""
+        """True: there may be something. Sleepers are registered before the tables are read, so no news is missed.
+
+        `hint`: a signal is enough; else it is a reason to read the tables, since a closed gate may hold what came.
+        """
         signal = Event()
-        with self._guard:
-            for queue in queues:
-                rooms.setdefault(queue, {})[signal] = need
+
+        def register() -> bool:
+            if hint and signal.is_set():
+                return True
+            signal.clear()
+            with self._guard:
+                for queue in queues:
+                    rooms.setdefault(queue, {})[signal] = need
+            return False
+
+        register()
         try:
             with self._database.lending() as connection:
-                return self._nap(connection, signal, end, ready)
+                return self._nap(connection, signal, end, ready, register)
         finally:
             with self._guard:
                 for queue in queues:
@@ -106,21 +126,29 @@ class Sleepers:
                         rooms.pop(queue, None)
 
     def _nap(
-        self, connection: sqlite3.Connection, signal: Event, end: Instant, ready: Ready, least: Span = _MIN_LOOK
+        self,
+        connection: sqlite3.Connection,
+        signal: Event,
+        end: Instant,
+        ready: Ready,
+        again: Callable[[], bool | None],
+        least: Span = _MIN_LOOK,
     ) -> bool:
+        """Until the tables have something, or `again`, which is called before they are read anew, is content."""
         version = self._database.patiently(lambda: _version(connection))
         wake_at = self._database.patiently(lambda: ready(connection))
-        while not signal.is_set():
+        while True:
             now = self._time.now()
-            if wake_at <= now or end <= now:
-                return wake_at <= now
+            if self._closed or wake_at <= now or end <= now:
+                return self._closed or wake_at <= now
             look = max(least, min(_MAX_LOOK, (now - self._changed_at) // _LOOK_SHARE))
             self._clock.wait(signal, min(wake_at - now, end - now, look))
             seen = self._database.patiently(lambda: _version(connection))
-            if seen != version:
+            if seen != version or signal.is_set():
+                if again():
+                    return True
                 version, self._changed_at = seen, now
                 wake_at = self._database.patiently(lambda: ready(connection))
-        return True
 
 
 def _version(connection: sqlite3.Connection) -> int:

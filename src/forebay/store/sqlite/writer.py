@@ -82,7 +82,7 @@ class Writer:
         self._connection = connection
         self._time = time
         self._publish = publish
-        self._knowledge = Knowledge()
+        self.knowledge = Knowledge()
         self.callers: Together[_Call] = Together(database.name, self._commit)
         self._busy = Lock()
         self._closed = False
@@ -135,18 +135,16 @@ class Writer:
                     raise
                 connection.execute("ROLLBACK TO turn")
                 connection.execute("RELEASE turn")
-                self._knowledge.rolled_back()
                 call.error = self._database.failure(error)
                 head = before
         if head != found:
             connection.execute(_PUT_HEAD, msgspec.structs.astuple(head))
         connection.execute("COMMIT")
-        self._knowledge.committed()
 
     def _take_turn(self, call: _Call, head: Head, alone: bool) -> None:
         if not alone:
             self._connection.execute("SAVEPOINT turn")
-        turn = Turn(self._connection, self._knowledge, head, self._time.after(head.last_at))
+        turn = Turn(self._connection, self.knowledge, head, self._time.after(head.last_at))
         call.answer = call.work(turn)
         turn.finish()
         call.turn = turn
@@ -154,7 +152,6 @@ class Writer:
             self._connection.execute("RELEASE turn")
 
     def _undo(self) -> None:
-        self._knowledge.rolled_back()
         try:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")

@@ -18,6 +18,9 @@ CREATE SEQUENCE forebay.job_id INCREMENT 1000;
 -- For the SQL function: `plain`: its jobs need no stamps but the time; `lives` and `key_window`: NULL, the defaults.
 -- `unique_states`: a key whose `until` is beyond all instants (7258118400000000) is taken while its job is in one of these
 -- states; bits in the order waiting, ready, running, done, dead, cancelled.
+-- For gates, lanes and lines (core/gate.py), written with the spec: `laned`: its jobs have classes that share or gates of
+-- their own; `whole`: gates of the whole queue, objects with name, slots, step; `terms`: of the gates that jobs are stamped
+-- with, objects with prefix, exact, slots, step; `weights` and `weight`: NULL where classes do not share.
 -- `dead_seen` dead letters of the queue died at `dead_upto` or before; NULL: count again. Kept where the spec bounds their
 -- number, so that a million of them are not counted each time that a few are added.
 CREATE TABLE forebay.queue (
@@ -31,20 +34,28 @@ CREATE TABLE forebay.queue (
     lives integer,
     key_window bigint,
     unique_states smallint,
+    laned boolean NOT NULL DEFAULT false,
+    whole jsonb NOT NULL DEFAULT '[]',
+    terms jsonb NOT NULL DEFAULT '[]',
+    weights jsonb,
+    weight integer,
     dead_seen bigint NOT NULL DEFAULT 0,
     dead_upto bigint
 );
+CREATE INDEX queue_gated ON forebay.queue (name) WHERE whole <> '[]';
 CREATE INDEX queue_dead_most ON forebay.queue (name) WHERE spec::json #>> '{routing,dead,most}' IS NOT NULL;
 
 -- A run: n jobs that arrived together and are alike in all that a claim looks at. Their ids are the n up to `last_id`,
 -- their payloads the last n of the `size` elements of `bodies`. Most runs have n = 1.
---   state   0 held by a gate or its time · 1 ready · 2 running · 3 will be ready when it is due
+--   state   0 behind the head of its line · 1 ready · 2 running · 3 will be ready when it is due
 --   single  one job that was put or broken out alone; so a job may have the last id of the run that it came from
 --   gone    of a running run: the jobs that have been settled
 --   asked   of a running run: the jobs whose holder is to be told of a cancellation
 --   beat    the lease also lasts as long as its holder's
 --   facts   per job what differs or is rare: kind, tenant, subject, key, priority, deadline, meta; NULL: nothing
---   gate    where a held job is parked; NULL with state 0: it waits for its time
+--   cost    what each of its jobs takes of a gate
+--   lane    its class and gates in one word (core's `lane_key`); `gates`: their names, NULL where it has none
+--   line    where only the smallest unfinished id is exposed; `blocks`: a dead head keeps it shut
 CREATE TABLE forebay.run (
     last_id bigint NOT NULL,
     rank bigint NOT NULL,
@@ -56,6 +67,7 @@ CREATE TABLE forebay.run (
     expires_at bigint,
     n integer NOT NULL,
     size integer NOT NULL,
+    cost integer NOT NULL DEFAULT 1,
     delivery integer NOT NULL DEFAULT 0,
     attempt integer NOT NULL DEFAULT 0,
     max_attempts integer NOT NULL,
@@ -66,13 +78,15 @@ CREATE TABLE forebay.run (
     beat boolean NOT NULL DEFAULT true,
     rank_timed smallint NOT NULL,
     merges boolean NOT NULL DEFAULT false,
+    blocks boolean NOT NULL DEFAULT false,
     queue text NOT NULL,
+    lane text NOT NULL,
     cls text NOT NULL,
     kind text NOT NULL,
     settled_code text NOT NULL DEFAULT '',
     subject text,
-    gate text,
-    gates text,
+    line text,
+    gates text[],
     gone bit varying,
     asked bit varying,
     errors text,
@@ -94,18 +108,15 @@ EXCEPTION WHEN feature_not_supported THEN
     RAISE NOTICE 'this server was built without lz4: payloads are compressed by pglz';
 END
 $$;
-CREATE INDEX run_ready ON forebay.run (queue, cls, rank, last_id) WHERE state = 1;
-CREATE INDEX run_later ON forebay.run (queue, cls, due_at, last_id) WHERE state = 3;
+CREATE INDEX run_ready ON forebay.run (queue, lane, rank, last_id) WHERE state = 1;
+CREATE INDEX run_later ON forebay.run (queue, due_at, last_id) WHERE state = 3;
 CREATE INDEX run_due ON forebay.run (due_at) WHERE state = 3;
-CREATE INDEX run_gated ON forebay.run (due_at) WHERE state = 0 AND gate IS NULL;
-CREATE INDEX run_parked ON forebay.run (gate, rank, last_id) WHERE gate IS NOT NULL;
 CREATE INDEX run_held ON forebay.run (holder, lease_until) WHERE state = 2;
 CREATE INDEX run_alone ON forebay.run (lease_until) WHERE state = 2 AND NOT beat;
 CREATE INDEX run_expiring ON forebay.run (expires_at) WHERE expires_at IS NOT NULL AND state <> 2;
 CREATE INDEX run_fresh ON forebay.run (queue, subject) WHERE merges;
-CREATE INDEX run_paced ON forebay.run (gate, queue, rank, last_id) WHERE left(gate, 5) = 'rate/';
-CREATE INDEX run_turns ON forebay.run (gate, queue, cls, rank, last_id)
-WHERE gate IS NOT NULL AND gates ~ ',[1-9][0-9]*]';
+CREATE INDEX run_line ON forebay.run (line, least(state, 1), last_id) WHERE line IS NOT NULL;
+CREATE INDEX run_behind ON forebay.run (queue) WHERE state = 0;
 
 -- Finished jobs that stay readable, a row each. States: 3 done, 4 dead, 5 cancelled.
 -- `home`: the queue that a dead job died in, where it lies in another one (`queue`).
@@ -128,7 +139,11 @@ CREATE TABLE forebay.ended (
     cls text NOT NULL,
     kind text NOT NULL,
     settled_code text NOT NULL,
-    gates text,
+    cost integer NOT NULL DEFAULT 1,
+    blocks boolean NOT NULL DEFAULT false,
+    lane text NOT NULL DEFAULT '',
+    line text,
+    gates text[],
     errors text,
     facts json,
     body json NOT NULL,
@@ -138,6 +153,8 @@ CREATE TABLE forebay.ended (
 CREATE INDEX ended_finished ON forebay.ended (state, finished_at, id);
 CREATE INDEX ended_kept ON forebay.ended (kept_until) WHERE kept_until IS NOT NULL;
 CREATE INDEX ended_dead ON forebay.ended (id) WHERE state = 4;
+-- Byte by byte, whatever the database's order of words: the lines of a queue are found by how their names begin.
+CREATE INDEX ended_blocks ON forebay.ended (line COLLATE "C", id) WHERE state = 4 AND blocks;
 CREATE INDEX ended_lies ON forebay.ended (queue, state, finished_at, id);
 
 -- One row for each process that claims, under each of its names. `until` is its heartbeat; `changes` counts what others
@@ -189,31 +206,56 @@ CREATE TABLE forebay.settled (
     codes text[] NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
 
--- Gates that are held, waited at or lined up for. A gate with a `step` is a rate: `tide` is up to when its starts are paid
--- for. `fallen`: how many in its line are dead.
+-- Gates in use: the slots that running jobs take of a cap, the theoretical arrival time of a rate. `slots`: as the spec of
+-- the queue has it that used the gate last. A gate that nothing uses has no row.
 CREATE TABLE forebay.gate (
-    name text PRIMARY KEY,
+    name text COLLATE "C" PRIMARY KEY,
     slots integer NOT NULL,
-    held integer NOT NULL,
-    parked integer NOT NULL,
-    standing integer NOT NULL,
-    opened boolean NOT NULL,
-    step bigint NOT NULL DEFAULT 0,
-    tide bigint NOT NULL DEFAULT 0,
-    fallen integer NOT NULL DEFAULT 0
+    used integer NOT NULL DEFAULT 0,
+    tat bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
-CREATE INDEX gate_opened ON forebay.gate (name) WHERE opened;
-CREATE INDEX gate_ebbed ON forebay.gate (tide) WHERE step > 0 AND parked = 0;
+CREATE INDEX gate_tat ON forebay.gate (tat) WHERE tat > 0;
 
--- Byte by byte, whatever the database's order of words: the gates of a queue are found by how their names begin.
-CREATE INDEX gate_fallen ON forebay.gate (name COLLATE "C") WHERE fallen > 0;
-CREATE INDEX gate_named ON forebay.gate (name COLLATE "C");
+-- Lanes with ready jobs, of queues that have lanes. `rank`, `id`: its first job. `cls`: '' where classes do not share.
+-- `at`: the gate where it is parked; `opens_at`: of a rate, when the first lane parked there may start.
+-- `untils`: those of its gates that are conditions, NULL where it has none.
+CREATE TABLE forebay.lane (
+    queue text NOT NULL,
+    lane text NOT NULL,
+    cls text NOT NULL,
+    rank bigint NOT NULL,
+    id bigint NOT NULL,
+    at text COLLATE "C",
+    opens_at bigint,
+    gates text[] NOT NULL,
+    untils text[],
+    PRIMARY KEY (queue, lane)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX lane_open ON forebay.lane (queue, cls, rank, id) WHERE at IS NULL;
+CREATE INDEX lane_parked ON forebay.lane (at, queue, rank, id) WHERE at IS NOT NULL;
+CREATE INDEX lane_class ON forebay.lane (queue, cls) WHERE at IS NOT NULL;
+CREATE INDEX lane_opens ON forebay.lane (opens_at) WHERE opens_at IS NOT NULL;
+CREATE INDEX lane_opening ON forebay.lane (queue, opens_at) WHERE opens_at IS NOT NULL;
+CREATE INDEX lane_until ON forebay.lane USING gin (untils) WHERE untils IS NOT NULL;
+
+-- Classes of queues that share, by their turns (core/share.py). `open`: some of its lanes are; `idle`: it has none at all.
+CREATE TABLE forebay.class (
+    queue text NOT NULL,
+    cls text NOT NULL,
+    turn bigint NOT NULL,
+    open boolean NOT NULL,
+    idle boolean NOT NULL,
+    PRIMARY KEY (queue, cls)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX class_open ON forebay.class (queue, turn) WHERE open;
+CREATE INDEX class_idle ON forebay.class (queue, turn) WHERE idle;
+
+-- The turn of the class of a queue that started last in its turn.
+CREATE TABLE forebay.share (queue text PRIMARY KEY, turn bigint NOT NULL)
+WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
 -- The operators' own limits.
-CREATE TABLE forebay.gate_limit (name text PRIMARY KEY, slots integer NOT NULL);
-
--- Which jobs are in which line (`InOrder`, `LatestWins`).
-CREATE TABLE forebay.line (gate text NOT NULL, id bigint NOT NULL, PRIMARY KEY (gate, id));
+CREATE TABLE forebay.gate_limit (name text COLLATE "C" PRIMARY KEY, slots integer NOT NULL);
 
 -- Jobs put by the SQL function into queues whose rules need core: the next process that looks takes them in.
 CREATE TABLE forebay.inbox (id bigint PRIMARY KEY, draft json NOT NULL);
@@ -312,40 +354,6 @@ CREATE TABLE forebay.feed (
     digest bytea NOT NULL,
     at bigint NOT NULL
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
-
--- A rate at which jobs of a queue are parked: who is first of them, and when it is let in (NULL: the rate is closed).
--- `open`: that time has come. Who is parked at a rate is let in by a claim of its queue alone. `cls`: who is first is of
--- that class.
-CREATE TABLE forebay.pace (
-    queue text NOT NULL,
-    gate text NOT NULL,
-    opens_at bigint,
-    rank bigint NOT NULL,
-    id bigint NOT NULL,
-    open boolean NOT NULL,
-    cls text NOT NULL,
-    PRIMARY KEY (queue, gate)
-) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
-CREATE INDEX pace_gate ON forebay.pace (gate);
-CREATE INDEX pace_later ON forebay.pace (opens_at) WHERE NOT open;
-CREATE INDEX pace_next ON forebay.pace (queue, opens_at) WHERE NOT open;
-CREATE INDEX pace_open ON forebay.pace (queue, rank, id) WHERE open;
-CREATE INDEX pace_start ON forebay.pace (queue, cls, rank, id) WHERE open;
-
--- Turns of classes at a gate that they share: who comes first in the ring, and how many it may still take in a turn that
--- has begun. Stamps with a share, their seventh number, take turns there; where the gate's name is empty, it is the turns
--- in which classes are handed out while a rate lets some of them start.
-CREATE TABLE forebay.turn (
-    gate text NOT NULL,
-    queue text NOT NULL,
-    cls text NOT NULL,
-    place bigint NOT NULL,
-    rest integer NOT NULL,
-    PRIMARY KEY (gate, queue, cls)
-) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
-
--- Not of the columns themselves: the planner would take it for the primary key.
-CREATE INDEX turn_place ON forebay.turn ((gate || '|' || queue), place);
 
 CREATE TABLE forebay.log_group (
     log text NOT NULL,

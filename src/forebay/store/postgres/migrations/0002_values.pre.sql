@@ -44,30 +44,26 @@ AS $$
     HAVING bool_or(e.value ->> 'kind' IS NOT NULL)
 $$;
 
--- Whether so many slots, of which some are held, have room; who costs more than there are goes alone.
-CREATE FUNCTION forebay.has_room(held integer, cost integer, slots integer) RETURNS boolean LANGUAGE sql IMMUTABLE
-AS $$ SELECT held + least(cost, greatest(slots, 1)) <= slots $$;
-
--- When a rate lets a job in; NULL: never, it is closed. The same as core's `opens_at`.
-CREATE FUNCTION forebay.opens_at(tide bigint, slots integer, cost integer, step bigint) RETURNS bigint
+-- Units that a gate has now. The same arithmetic as core's `is_open`: a job fits if `least(cost, greatest(slots, 1))` is no
+-- more than that, and takes its cost of it.
+CREATE FUNCTION forebay.room(slots integer, step bigint, used integer, tat bigint, v_now bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE
-AS $$ SELECT CASE WHEN slots > 0 THEN tide - (slots - least(cost, slots)) * step END $$;
-
--- What a job with these stamps takes of one of its gates.
-CREATE FUNCTION forebay.cost_at(gates text, name text) RETURNS integer LANGUAGE sql IMMUTABLE
 AS $$
-    SELECT coalesce((
-        SELECT (s.value ->> 4)::integer FROM json_array_elements(gates::json) AS s (value) WHERE s.value ->> 0 = name
-    ), 1)
+    SELECT CASE WHEN coalesce(step, 0) = 0 THEN slots - coalesce(used, 0)
+        ELSE slots - (greatest(coalesce(tat, 0) - v_now, 0) + step - 1) / step END
 $$;
 
--- What a turn of the job's class is worth at one of its gates; 0: the job goes by rank alone.
-CREATE FUNCTION forebay.share_at(gates text, name text) RETURNS integer LANGUAGE sql IMMUTABLE
+-- How many jobs of this cost fit into so much room, one after the other; one that costs more than there are slots runs alone.
+CREATE FUNCTION forebay.fitting(room bigint, slots integer, cost integer) RETURNS bigint LANGUAGE sql IMMUTABLE
 AS $$
-    SELECT coalesce((
-        SELECT (s.value ->> 6)::integer FROM json_array_elements(gates::json) AS s (value) WHERE s.value ->> 0 = name
-    ), 0)
+    SELECT CASE WHEN least(cost, greatest(slots, 1)) > room THEN 0
+        ELSE 1 + (room - least(cost, greatest(slots, 1))) / cost END
 $$;
+
+-- When a rate admits a job; NULL: it is closed, or not a rate. The same as core's `opens_at`.
+CREATE FUNCTION forebay.opens_at(tat bigint, slots integer, cost integer, step bigint) RETURNS bigint
+LANGUAGE sql IMMUTABLE
+AS $$ SELECT CASE WHEN slots > 0 AND step > 0 THEN coalesce(tat, 0) - (slots - least(cost, slots)) * step END $$;
 
 -- Until when a run is leased.
 CREATE FUNCTION forebay.leased_until(beat boolean, lease_until bigint, holder integer) RETURNS bigint

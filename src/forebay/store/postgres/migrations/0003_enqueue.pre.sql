@@ -3,46 +3,49 @@
 
 -- Put runs. `first` -1: the stamps come from an old version of a spec. A call that is repeated gets its first answer.
 CREATE FUNCTION forebay.put(
-    at bigint, token uuid, names text[], versions integer[],
-    counts integer[], queues text[], classes text[], kinds text[], delays bigint[], run_ats bigint[],
+    at bigint, token uuid, v_alone integer[], names text[], versions integer[],
+    counts integer[], queues text[], classes text[], costs integer[], kinds text[], delays bigint[], run_ats bigint[],
     bases bigint[], timed smallint[], lives integer[], expiries bigint[], facts json[], bodies json[]
 ) RETURNS TABLE (first bigint, stamp bigint)
 LANGUAGE plpgsql SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
-    v_now bigint := coalesce(at, forebay.clock());
-    v_first bigint := nextval('forebay.job_id');
+    v_now bigint;
+    v_first bigint;
+    v_lane record;
 BEGIN
+    PERFORM forebay.lock(v_alone, '{}');
+    v_now := coalesce(at, forebay.clock());
+    v_first := nextval('forebay.job_id');
     INSERT INTO forebay.call AS c VALUES (put.token, v_first, v_now) ON CONFLICT (token) DO NOTHING;
     IF NOT FOUND THEN
         RETURN QUERY SELECT c.first_id, c.at FROM forebay.call AS c WHERE c.token = put.token;
         RETURN;
     END IF;
-    PERFORM 1 FROM unnest(names, versions) AS u (name, version) LEFT JOIN forebay.queue AS q ON q.name = u.name
-    WHERE coalesce(q.version, 0) <> u.version;
-    IF FOUND THEN
+    IF NOT forebay.is_current(names, versions) THEN
         DELETE FROM forebay.call AS c WHERE c.token = put.token;
         RETURN QUERY SELECT -1::bigint, v_now;
         RETURN;
     END IF;
     WITH born AS (
         INSERT INTO forebay.run (
-            last_id, rank, due_at, enqueued_at, rank_base, expires_at, n, size, max_attempts, state, single, rank_timed,
-            queue, cls, kind, facts, bodies
+            last_id, rank, due_at, enqueued_at, rank_base, expires_at, n, size, cost, max_attempts, state, single, rank_timed,
+            queue, lane, cls, kind, facts, bodies
         )
         SELECT
             v_first + r.upto - 1,
-            forebay.rank_at(r.base, r.timed, r.due_at, v_now), r.due_at, v_now, r.base, r.expires_at, r.n, r.n, r.lives,
+            forebay.rank_at(r.base, r.timed, r.due_at, v_now), r.due_at, v_now, r.base, r.expires_at, r.n, r.n, r.cost,
+            r.lives,
             CASE WHEN r.due_at > v_now THEN 3 ELSE 1 END, r.n = 1,
-            r.timed, r.queue, r.cls, r.kind, r.facts, r.bodies
+            r.timed, r.queue, r.cls, r.cls, r.kind, r.facts, r.bodies
         FROM (
             SELECT u.*, sum(u.n) OVER (ORDER BY u.place) AS upto,
                 CASE WHEN u.run_at IS NULL THEN v_now + u.delay ELSE greatest(v_now, u.run_at) END AS due_at
             FROM unnest(
-                counts, queues, classes, kinds, delays, run_ats, bases, timed, lives, expiries, facts, bodies
+                counts, queues, classes, costs, kinds, delays, run_ats, bases, timed, lives, expiries, facts, bodies
             ) WITH ORDINALITY AS u (
-                n, queue, cls, kind, delay, run_at, base, timed, lives, expires_at, facts, bodies, place
+                n, queue, cls, cost, kind, delay, run_at, base, timed, lives, expires_at, facts, bodies, place
             )
         ) AS r
         RETURNING last_id, n, queue, kind, max_attempts, due_at, facts
@@ -53,6 +56,14 @@ BEGIN
     ) ORDER BY b.last_id)
     FROM born AS b, forebay.ledger_rule AS l WHERE l.recording
     HAVING count(*) > 0;
+    IF v_alone <> '{}' THEN
+        FOR v_lane IN
+            SELECT u.queue, array_agg(DISTINCT u.cls) AS lanes FROM unnest(queues, classes) AS u (queue, cls)
+            JOIN forebay.queue AS q ON q.name = u.queue AND q.laned GROUP BY u.queue
+        LOOP
+            PERFORM forebay.refresh(v_now, v_lane.queue, v_lane.lanes);
+        END LOOP;
+    END IF;
     RETURN QUERY SELECT v_first, v_now;
 END
 $$;
@@ -159,13 +170,13 @@ BEGIN
         'meta', draft -> 'meta', 'cost', nullif((draft ->> 'cost')::integer, 1)
     ));
     INSERT INTO forebay.run (
-        last_id, rank, due_at, enqueued_at, rank_base, n, size, max_attempts, state, single, rank_timed, queue, cls,
-        kind, facts, bodies
+        last_id, rank, due_at, enqueued_at, rank_base, n, size, cost, max_attempts, state, single, rank_timed, queue,
+        lane, cls, kind, facts, bodies
     )
     VALUES (
         v_id, forebay.rank_at(0, 2::smallint, v_due, v_now), v_due, v_now, 0, 1, 1,
-        v_lives, CASE WHEN v_due > v_now THEN 3 ELSE 1 END, true,
-        2, v_queue, '', v_kind, CASE WHEN v_facts <> '{}' THEN json_build_array(v_facts) END, json_build_array(v_body)
+        coalesce((draft ->> 'cost')::integer, 1), v_lives, CASE WHEN v_due > v_now THEN 3 ELSE 1 END, true,
+        2, v_queue, '', '', v_kind, CASE WHEN v_facts <> '{}' THEN json_build_array(v_facts) END, json_build_array(v_body)
     );
     INSERT INTO forebay.ledger (at, verb, spans)
     SELECT v_now, 'enqueue', json_build_array(json_build_array(

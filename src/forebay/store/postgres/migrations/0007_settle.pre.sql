@@ -15,33 +15,32 @@ BEGIN
         UPDATE forebay.run AS r SET n = r.n - count WHERE r.single = v_single AND r.last_id = v_last RETURNING r.*
     ), part AS (
         INSERT INTO forebay.run (
-            last_id, rank, due_at, enqueued_at, rank_base, lease_until, claimed_at, n, size, delivery,
-            attempt, max_attempts, holder, state, single, beat, rank_timed, queue, cls, kind, facts, bodies
+            last_id, rank, due_at, enqueued_at, rank_base, lease_until, claimed_at, n, size, cost, delivery,
+            attempt, max_attempts, holder, state, single, beat, rank_timed, queue, lane, cls, kind, facts, bodies
         )
         SELECT
-            r.last_id - r.n, r.rank, r.due_at, r.enqueued_at, r.rank_base, v_until, greatest(v_now, r.due_at), count, count,
-            r.delivery + 1, r.attempt + 1, r.max_attempts, me, 2, false, v_beat, r.rank_timed, r.queue, r.cls, r.kind,
+            r.last_id - r.n, r.rank, r.due_at, r.enqueued_at, r.rank_base, v_until, greatest(v_now, r.due_at), count, count, r.cost,
+            r.delivery + 1, r.attempt + 1, r.max_attempts, me, 2, false, v_beat, r.rank_timed, r.queue, r.lane, r.cls, r.kind,
             forebay.slice(r.facts, r.size - r.n - count, count), forebay.slice(r.bodies, r.size - r.n - count, count)
         FROM rest AS r
         RETURNING *
     )
     SELECT 0, v_now, want, r.rank, r.single, r.last_id, r.n, r.size, r.state, r.queue, r.kind, r.due_at, r.enqueued_at,
-        r.delivery, r.attempt, r.max_attempts, r.claimed_at, r.lease_until, r.expires_at, false, r.errors, r.facts,
-        r.bodies, NULL, NULL, NULL, r.beat
+        r.delivery, r.attempt, r.max_attempts, r.claimed_at, r.lease_until, r.expires_at, r.errors, r.facts,
+        r.bodies, NULL, NULL, NULL, r.beat, NULL
     INTO v_row FROM part AS r;
     RETURN v_row;
 END
 $$;
 
--- The commit point. `gated`: some of these jobs may have gates, which are released here too; without it those are left
--- alone. A run is settled whole (`bits` NULL) or in part; it is applied if its fence is current, none of these jobs was
+-- The commit point. NULL: a spec has changed, and nothing was done. A run is settled whole (`bits` NULL) or in part; it is applied if its fence is current, none of these jobs was
 -- settled before and, where `renewed` is given, the lease was not renewed since then.
 -- `memo`: what to remember of jobs that are gone. `outs`: jobs that go somewhere else than away. `told`: for the ledger,
 -- the spans of each run, a line a run.
 -- Returns the numbers of the runs that were applied; the others are untouched.
 -- (`state + 0`: with a bare state the planner may prefer the index of all that is held to the primary key.)
 CREATE FUNCTION forebay.settle(
-    at bigint, gated boolean, mine integer[],
+    at bigint, v_alone integer[], v_beside integer[], names text[], versions integer[], mine integer[],
     singles boolean[], lasts bigint[], deliveries integer[], bits text[], renewed bigint[],
     memo_runs integer[], memo_firsts bigint[], memo_sizes integer[], memo_codes text[], outs json, told text
 ) RETURNS integer[]
@@ -50,20 +49,25 @@ SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
-    v_now bigint := coalesce(at, forebay.clock());
+    v_now bigint;
     v_whole integer[];
     v_parts integer[];
     v_holders integer[];
     v_more integer[];
-    v_gated integer[];
-    v_stamps text[];
-    v_queues text[];
+    v_freed forebay.freed[];
 BEGIN
-    IF gated THEN
-        PERFORM forebay.lock_gates();
-        SELECT array_agg(u.place), array_agg(r.gates), array_agg(r.queue) INTO v_gated, v_stamps, v_queues
-        FROM unnest(singles, lasts) WITH ORDINALITY AS u (single, last_id, place)
-        JOIN forebay.run AS r ON r.single = u.single AND r.last_id = u.last_id AND r.gates IS NOT NULL
+    PERFORM forebay.lock(v_alone, v_beside);
+    IF NOT forebay.is_current(names, versions) THEN
+        RETURN NULL;
+    END IF;
+    v_now := coalesce(at, forebay.clock());
+    IF v_alone <> '{}' THEN
+        SELECT array_agg(ROW(
+            u.place, r.queue, r.lane, r.line, r.gates,
+            r.cost * CASE WHEN u.bits IS NULL THEN r.n ELSE length(replace(u.bits, '0', '')) END
+        )::forebay.freed) INTO v_freed
+        FROM unnest(singles, lasts, bits) WITH ORDINALITY AS u (single, last_id, bits, place)
+        JOIN forebay.run AS r ON r.single = u.single AND r.last_id = u.last_id
         WHERE r.single = ANY (singles) AND r.last_id = ANY (lasts);
     END IF;
     WITH gone AS (
@@ -71,7 +75,7 @@ BEGIN
         USING unnest(singles, lasts, deliveries, bits) WITH ORDINALITY AS u (single, last_id, delivery, bits, place)
         WHERE r.single = ANY (singles) AND r.last_id = ANY (lasts)
             AND u.bits IS NULL AND r.single = u.single AND r.last_id = u.last_id AND r.delivery = u.delivery
-            AND r.state + 0 = 2 AND r.gone IS NULL AND (gated OR r.gates IS NULL)
+            AND r.state + 0 = 2 AND r.gone IS NULL
         RETURNING u.place::integer, r.holder
     )
     SELECT array_agg(place), array_agg(DISTINCT holder) INTO v_whole, v_holders FROM gone;
@@ -83,7 +87,7 @@ BEGIN
                 WITH ORDINALITY AS u (single, last_id, delivery, bits, renewed, place)
             WHERE r.single = ANY (singles) AND r.last_id = ANY (lasts)
                 AND u.bits IS NOT NULL AND r.single = u.single AND r.last_id = u.last_id AND r.delivery = u.delivery
-                AND r.state + 0 = 2 AND (gated OR r.gates IS NULL) AND r.n = length(u.bits)
+                AND r.state + 0 = 2 AND r.n = length(u.bits)
                 AND (r.gone IS NULL OR bit_count(r.gone & u.bits::bit varying) = 0)
                 AND (u.renewed IS NULL OR forebay.leased_until(r.beat, r.lease_until, r.holder) <= u.renewed)
             RETURNING u.place::integer, r.holder
@@ -112,13 +116,13 @@ BEGIN
             FROM unnest(string_to_array(told, E'\n')) WITH ORDINALITY AS t (line, run) WHERE t.run = ANY (v_whole)
         ) END || ']')::json
     FROM forebay.ledger_rule AS l WHERE l.recording AND cardinality(v_whole) > 0;
-    IF v_gated IS NOT NULL THEN
-        SELECT array_agg(g.run), array_agg(g.stamps) INTO v_gated, v_stamps
-        FROM unnest(v_gated, v_stamps) AS g (run, stamps) WHERE g.run = ANY (v_whole);
-        PERFORM forebay.settle_gates(
-            v_now, v_queues, v_gated, ARRAY(SELECT lasts[g.run] FROM unnest(v_gated) AS g (run)), v_stamps,
-            memo_runs, memo_codes, outs
-        );
+    IF v_freed IS NOT NULL AND v_whole IS NOT NULL THEN
+        IF cardinality(v_whole) < cardinality(lasts) THEN
+            SELECT array_agg(f) INTO v_freed FROM unnest(v_freed) AS f WHERE f.run = ANY (v_whole);
+        END IF;
+        PERFORM pg_notify('forebay', n.queue)
+        FROM (SELECT DISTINCT unnest(forebay.give_back(v_now, v_freed, outs IS NOT NULL)) AS queue) AS n
+        WHERE n.queue <> ALL (names);
     END IF;
     IF NOT mine @> array_remove(v_holders || v_more, NULL) THEN
         UPDATE forebay.holder AS h SET changes = h.changes + 1
@@ -154,13 +158,13 @@ BEGIN
     ), kept AS (
         INSERT INTO forebay.ended (
             id, due_at, enqueued_at, finished_at, kept_until, expires_at, rank_base, delivery, attempt, max_attempts,
-            settled_delivery, state, rank_timed, cancel_requested, queue, cls, kind, settled_code, gates, errors, facts,
-            body, result, home
+            settled_delivery, state, rank_timed, cancel_requested, queue, cls, kind, settled_code, cost, blocks, lane, line,
+            gates, errors, facts, body, result, home
         )
         SELECT o.id, r.due_at, r.enqueued_at, v_now, o.kept_until, r.expires_at, r.rank_base, r.delivery,
             r.attempt, r.max_attempts, r.delivery, CASE o.code WHEN 'a' THEN 3 WHEN 'd' THEN 4 ELSE 5 END,
             r.rank_timed, coalesce(get_bit(r.asked, o.place) = 1, false), coalesce(o.queue, r.queue), r.cls, r.kind,
-            o.code, r.gates, coalesce(o.errors, r.errors), r.facts -> (r.size - r.n + o.place), b.value, o.result,
+            o.code, r.cost, r.blocks, r.lane, r.line, r.gates, coalesce(o.errors, r.errors), r.facts -> (r.size - r.n + o.place), b.value, o.result,
             CASE WHEN o.queue IS NOT NULL THEN r.queue END
         FROM o
         JOIN forebay.run AS r ON r.single = o.single AND r.last_id = o.last_id
@@ -168,7 +172,7 @@ BEGIN
         WHERE r.single = ANY (singles) AND r.last_id = ANY (lasts) AND o.code IN ('a', 'c', 'd')
     ), again AS (
         UPDATE forebay.run AS r
-        SET state = CASE WHEN r.gates IS NOT NULL THEN 0 WHEN o.due_at > v_now THEN 3 ELSE 1 END, due_at = o.due_at,
+        SET state = CASE WHEN r.line IS NOT NULL THEN 0 WHEN o.due_at > v_now THEN 3 ELSE 1 END, due_at = o.due_at,
             rank = forebay.rank_again(o.keep_rank, r.rank, r.rank_base, r.rank_timed, v_now, o.due_at),
             attempt = r.attempt - (o.code = 'l')::integer,
             errors = coalesce(o.errors, r.errors), settled_delivery = r.delivery, settled_code = o.code, gone = NULL,
@@ -177,12 +181,12 @@ BEGIN
         WHERE r.single AND r.last_id = ANY (lasts) AND o.single AND r.last_id = o.last_id AND o.code IN ('r', 'l')
     )
     INSERT INTO forebay.run (
-        last_id, rank, due_at, enqueued_at, rank_base, n, size, delivery, attempt, max_attempts,
-        settled_delivery, state, single, rank_timed, queue, cls, kind, settled_code, asked, errors, facts, bodies
+        last_id, rank, due_at, enqueued_at, rank_base, n, size, cost, delivery, attempt, max_attempts,
+        settled_delivery, state, single, rank_timed, queue, lane, cls, kind, settled_code, asked, errors, facts, bodies
     )
     SELECT o.id, forebay.rank_again(o.keep_rank, r.rank, r.rank_base, r.rank_timed, v_now, o.due_at), o.due_at,
-        r.enqueued_at, r.rank_base, 1, 1, r.delivery, r.attempt - (o.code = 'l')::integer, r.max_attempts, r.delivery,
-        CASE WHEN o.due_at > v_now THEN 3 ELSE 1 END, true, r.rank_timed, r.queue, r.cls, r.kind, o.code,
+        r.enqueued_at, r.rank_base, 1, 1, r.cost, r.delivery, r.attempt - (o.code = 'l')::integer, r.max_attempts, r.delivery,
+        CASE WHEN o.due_at > v_now THEN 3 ELSE 1 END, true, r.rank_timed, r.queue, r.lane, r.cls, r.kind, o.code,
         CASE WHEN get_bit(r.asked, o.place) = 1 THEN B'1' END,
         o.errors, CASE WHEN r.facts IS NOT NULL THEN forebay.slice(r.facts, r.size - r.n + o.place, 1) END,
         json_build_array(b.value)
@@ -237,12 +241,12 @@ BEGIN
         RETURNING r.*
     )
     INSERT INTO forebay.run (
-        last_id, rank, due_at, enqueued_at, rank_base, lease_until, claimed_at, n, size, delivery, attempt,
-        max_attempts, holder, state, single, beat, rank_timed, queue, cls, kind, asked, facts, bodies
+        last_id, rank, due_at, enqueued_at, rank_base, lease_until, claimed_at, n, size, cost, delivery, attempt,
+        max_attempts, holder, state, single, beat, rank_timed, queue, lane, cls, kind, asked, facts, bodies
     )
     SELECT r.last_id - r.n + 1 + p, r.rank, r.due_at, r.enqueued_at, r.rank_base,
-        forebay.leased_until(r.beat, r.lease_until, r.holder), r.claimed_at, 1, 1, r.delivery, r.attempt, r.max_attempts, r.holder, 2, true, false, r.rank_timed, r.queue,
-        r.cls, r.kind, CASE WHEN get_bit(r.asked, p) = 1 THEN B'1' END,
+        forebay.leased_until(r.beat, r.lease_until, r.holder), r.claimed_at, 1, 1, r.cost, r.delivery, r.attempt, r.max_attempts, r.holder, 2, true, false, r.rank_timed, r.queue,
+        r.lane, r.cls, r.kind, CASE WHEN get_bit(r.asked, p) = 1 THEN B'1' END,
         CASE WHEN r.facts IS NOT NULL THEN forebay.slice(r.facts, r.size - r.n + p, 1) END,
         forebay.slice(r.bodies, r.size - r.n + p, 1)
     FROM part AS r, unnest(places) AS p;
@@ -267,26 +271,38 @@ BEGIN
         SELECT r.last_id, r.last_id - v_id, r.size - (r.last_id - v_id), false FROM whole AS r
     )
     INSERT INTO forebay.run (
-        last_id, rank, due_at, enqueued_at, rank_base, n, size, delivery, attempt, max_attempts, state, single,
-        rank_timed, queue, cls, kind, facts, bodies
+        last_id, rank, due_at, enqueued_at, rank_base, n, size, cost, delivery, attempt, max_attempts, state, single,
+        rank_timed, queue, lane, cls, kind, facts, bodies
     )
-    SELECT p.last_id, r.rank, r.due_at, r.enqueued_at, r.rank_base, p.n, p.n, r.delivery, r.attempt, r.max_attempts,
-        r.state, p.single, r.rank_timed, r.queue, r.cls, r.kind,
+    SELECT p.last_id, r.rank, r.due_at, r.enqueued_at, r.rank_base, p.n, p.n, r.cost, r.delivery, r.attempt,
+        r.max_attempts, r.state, p.single, r.rank_timed, r.queue, r.lane, r.cls, r.kind,
         forebay.slice(r.facts, p.skip::integer, p.n::integer), forebay.slice(r.bodies, p.skip::integer, p.n::integer)
     FROM whole AS r, part AS p
     WHERE p.n > 0;
 END
 $$;
 
--- Runs that a claim took whose answer was lost are handed back: the holder does not know of them. Those with gates wait
--- until their leases run out.
-CREATE FUNCTION forebay.hand_back(at bigint, v_holder integer, singles boolean[], lasts bigint[]) RETURNS void
+-- Runs that a claim took whose answer was lost are handed back: the holder does not know of them. Queues of those that are
+-- left, as their locks are not held alone; NULL: a spec has changed.
+CREATE FUNCTION forebay.hand_back(
+    at bigint, v_alone integer[], v_beside integer[], names text[], versions integer[],
+    v_holder integer, singles boolean[], lasts bigint[]
+) RETURNS text[]
 LANGUAGE plpgsql SET enable_seqscan = off
 AS $$
+#variable_conflict use_column
+DECLARE
+    v_now bigint;
+    v_freed forebay.freed[];
 BEGIN
+    PERFORM forebay.lock(v_alone, v_beside);
+    IF NOT forebay.is_current(names, versions) THEN
+        RETURN NULL;
+    END IF;
+    v_now := coalesce(at, forebay.clock());
     WITH lost AS (
         SELECT r.single, r.last_id, r.claimed_at FROM forebay.run AS r
-        WHERE r.state = 2 AND r.holder = v_holder AND r.beat AND r.gates IS NULL AND r.gone IS NULL
+        WHERE r.state = 2 AND r.holder = v_holder AND r.beat AND r.gone IS NULL AND r.queue = ANY (names)
             AND NOT EXISTS (
                 SELECT FROM unnest(singles, lasts) AS u (single, last_id)
                 WHERE u.single = r.single AND u.last_id = r.last_id
@@ -294,17 +310,27 @@ BEGIN
         FOR UPDATE
     ), back AS (
         UPDATE forebay.run AS r
-        SET state = 1, attempt = r.attempt - 1, holder = NULL, lease_until = NULL, claimed_at = NULL,
-            rank = forebay.rank_back(r.rank, r.rank_timed)
+        SET state = CASE WHEN r.line IS NULL THEN 1 ELSE 0 END, attempt = r.attempt - 1, holder = NULL, lease_until = NULL,
+            claimed_at = NULL, rank = forebay.rank_back(r.rank, r.rank_timed)
         FROM lost WHERE r.single = lost.single AND r.last_id = lost.last_id
         RETURNING r.*, lost.claimed_at AS since
+    ), told AS (
+        INSERT INTO forebay.ledger (at, verb, spans)
+        SELECT v_now, 'hand_back', json_agg(json_build_array(
+            'released', r.last_id - r.n + 1, r.n, r.queue, r.kind, r.delivery, r.attempt + 1, 0, r.enqueued_at, r.due_at,
+            r.since, r.due_at, CASE WHEN r.facts IS NOT NULL THEN forebay.kinds(r.facts, r.size - r.n, r.n) END
+        ) ORDER BY r.last_id)
+        FROM back AS r, forebay.ledger_rule AS l WHERE l.recording
+        HAVING count(*) > 0
     )
-    INSERT INTO forebay.ledger (at, verb, spans)
-    SELECT coalesce(at, forebay.clock()), 'hand_back', json_agg(json_build_array(
-        'released', r.last_id - r.n + 1, r.n, r.queue, r.kind, r.delivery, r.attempt + 1, 0, r.enqueued_at, r.due_at,
-        r.since, r.due_at, CASE WHEN r.facts IS NOT NULL THEN forebay.kinds(r.facts, r.size - r.n, r.n) END
-    ) ORDER BY r.last_id)
-    FROM back AS r, forebay.ledger_rule AS l WHERE l.recording
-    HAVING count(*) > 0;
+    SELECT array_agg(ROW(0, r.queue, r.lane, r.line, r.gates, r.cost * r.n)::forebay.freed) INTO v_freed FROM back AS r;
+    IF v_freed IS NOT NULL AND v_alone <> '{}' THEN
+        PERFORM pg_notify('forebay', n.queue)
+        FROM (SELECT DISTINCT unnest(forebay.give_back(v_now, v_freed, true)) AS queue) AS n;
+    END IF;
+    RETURN ARRAY(
+        SELECT DISTINCT r.queue FROM forebay.run AS r
+        WHERE r.state = 2 AND r.holder = v_holder AND r.beat AND r.gone IS NULL AND r.queue <> ALL (names)
+    );
 END
 $$;

@@ -1,7 +1,9 @@
 -- Maintenance: what is due becomes ready, dead letters beyond their rule are forgotten.
 
--- All that is due becomes ready in one statement; and when the next rate lets somebody in.
-CREATE FUNCTION forebay.promote(at bigint, most integer) RETURNS TABLE (ready bigint, next_due bigint, stirs boolean, stamp bigint)
+-- All that is due becomes ready in one statement, but for queues with lanes, which are named; and when the next rate opens
+-- that holds ready jobs.
+CREATE FUNCTION forebay.promote(at bigint, most integer)
+RETURNS TABLE (ready bigint, next_due bigint, stirs boolean, stamp bigint, laned text[])
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
@@ -13,7 +15,8 @@ DECLARE
 BEGIN
     WITH due AS MATERIALIZED (
         SELECT r.ctid AS place, r.n, r.due_at, r.last_id FROM forebay.run AS r
-        WHERE r.state = 3 AND r.due_at <= v_now AND (r.expires_at IS NULL OR r.expires_at > v_now)
+        WHERE r.state = 3 AND r.due_at <= v_now AND (r.expires_at IS NULL OR r.expires_at > v_now) AND r.lane = ''
+            AND NOT coalesce((SELECT q.laned FROM forebay.queue AS q WHERE q.name = r.queue), false)
         ORDER BY r.due_at, r.last_id LIMIT most FOR UPDATE SKIP LOCKED
     ), counted AS (
         SELECT d.place, d.n, sum(d.n) OVER (ORDER BY d.due_at, d.last_id) AS so_far FROM due AS d
@@ -28,11 +31,11 @@ BEGIN
             UPDATE forebay.run AS r SET n = r.n - v_left WHERE r.ctid = v_part RETURNING r.*
         )
         INSERT INTO forebay.run (
-            last_id, rank, due_at, enqueued_at, rank_base, n, size, delivery, attempt, max_attempts, state, single,
-            rank_timed, queue, cls, kind, facts, bodies
+            last_id, rank, due_at, enqueued_at, rank_base, n, size, cost, delivery, attempt, max_attempts, state, single,
+            rank_timed, queue, lane, cls, kind, facts, bodies
         )
-        SELECT r.last_id - r.n, r.rank, r.due_at, r.enqueued_at, r.rank_base, v_left, v_left, r.delivery, r.attempt,
-            r.max_attempts, 1, false, r.rank_timed, r.queue, r.cls, r.kind,
+        SELECT r.last_id - r.n, r.rank, r.due_at, r.enqueued_at, r.rank_base, v_left, v_left, r.cost, r.delivery, r.attempt,
+            r.max_attempts, 1, false, r.rank_timed, r.queue, r.lane, r.cls, r.kind,
             forebay.slice(r.facts, r.size - r.n - v_left, v_left),
             forebay.slice(r.bodies, r.size - r.n - v_left, v_left)
         FROM rest AS r;
@@ -41,13 +44,23 @@ BEGIN
     RETURN QUERY SELECT (most - v_left)::bigint,
         least(
             (SELECT min(r.due_at) FROM forebay.run AS r WHERE r.state = 3),
-            (SELECT min(r.due_at) FROM forebay.run AS r WHERE r.state = 0 AND r.gate IS NULL),
-            (SELECT min(p.opens_at) FROM forebay.pace AS p WHERE NOT p.open)
+            (SELECT min(l.opens_at) FROM forebay.lane AS l WHERE l.opens_at > v_now),
+            (
+                SELECT min(w.at) FROM forebay.queue AS q, LATERAL (SELECT forebay.workable_at(v_now, q.name) AS at) AS w
+                WHERE q.whole <> '[]' AND q.whole @? '$[*] ? (@.step > 0)' AND w.at > v_now
+            )
         ),
         forebay.stirs(v_now)
             OR EXISTS (SELECT FROM forebay.ended AS e WHERE e.kept_until IS NOT NULL AND e.kept_until <= v_now)
             OR EXISTS (SELECT FROM forebay.key AS k WHERE k.until <= v_now),
-        v_now;
+        v_now,
+        ARRAY(
+            SELECT DISTINCT d.queue FROM (
+                SELECT r.queue FROM forebay.run AS r
+                WHERE r.state = 3 AND r.due_at <= v_now AND (r.expires_at IS NULL OR r.expires_at > v_now)
+                ORDER BY r.due_at LIMIT most
+            ) AS d
+        );
 END
 $$;
 

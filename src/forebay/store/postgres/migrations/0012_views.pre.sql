@@ -21,7 +21,7 @@ SELECT
     CASE WHEN r.state = 2
         THEN to_timestamp(forebay.leased_until(r.beat, r.lease_until, r.holder) / 1000000.0) END AS lease_until,
     NULL::timestamptz AS finished_at,
-    r.gate AS parked_at,
+    (SELECT l.at FROM forebay.lane AS l WHERE r.state = 1 AND l.queue = r.queue AND l.lane = r.lane) AS parked_at,
     r.errors::json AS errors,
     NULL::json AS result
 FROM forebay.run AS r

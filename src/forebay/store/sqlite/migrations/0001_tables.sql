@@ -1,14 +1,11 @@
 -- The whole state of a store. Instants are microseconds since 1970. States: 0 waiting, 1 ready, 2 running, 3 done,
 -- 4 dead, 5 cancelled. Every poll has one partial index, which holds nothing but the rows that the poll may return.
 
--- One row. `dealers`: how many processes have begun to deal turns among classes, each by its number.
--- `half` and `filled`: which of the two tables of removed jobs is being filled, and how far.
+-- One row. `half` and `filled`: which of the two tables of removed jobs is being filled, and how far.
 -- `ledger_*`: the entries held and their bytes, and the rule that says whether there are any, how long and how many.
 CREATE TABLE head (
     one INTEGER PRIMARY KEY CHECK (one = 1),
     next_id INTEGER NOT NULL,
-    next_join INTEGER NOT NULL,
-    dealers INTEGER NOT NULL,
     last_at INTEGER NOT NULL,
     half INTEGER NOT NULL,
     filled INTEGER NOT NULL,
@@ -19,17 +16,18 @@ CREATE TABLE head (
     ledger_keep INTEGER NOT NULL DEFAULT 604800000000,
     ledger_keep_bytes INTEGER NOT NULL DEFAULT 1073741824
 );
-INSERT INTO head (one, next_id, next_join, dealers, last_at, half, filled) VALUES (1, 1, 1, 0, 0, 0, 0);
+INSERT INTO head (one, next_id, last_at, half, filled) VALUES (1, 1, 0, 0, 0);
 
 -- Small columns first: reading them of a row with a large payload then needs no further page.
--- `gate`: where it is parked. `merges`: newer work may still take its place.
--- `turns`: it has a gate that classes share. `sheds`: its queue sheds; only such jobs are in the indexes for shedding.
+-- `lane`: its class and its gates, as core.gate.lane_key writes them. `merges`: newer work may still take its place.
+-- `line`: only the smallest unfinished id of it is exposed, the others are `behind`; `blocks`: if it dies as the head of
+-- its line, that stays shut. `sheds`: its queue sheds; only such jobs are in the indexes for shedding.
 -- `home`: the queue of a dead job whose dead letter belongs to another one.
 CREATE TABLE job (
     id INTEGER PRIMARY KEY,
     state INTEGER NOT NULL,
     queue TEXT NOT NULL,
-    cls TEXT NOT NULL,
+    lane TEXT NOT NULL,
     rank INTEGER NOT NULL,
     due_at INTEGER NOT NULL,
     delivery INTEGER NOT NULL DEFAULT 0,
@@ -49,8 +47,10 @@ CREATE TABLE job (
     rank_base INTEGER NOT NULL DEFAULT 0,
     rank_timed INTEGER NOT NULL DEFAULT 1,
     merges INTEGER NOT NULL DEFAULT 0,
-    gate TEXT,
-    gates TEXT,
+    line TEXT,
+    blocks INTEGER NOT NULL DEFAULT 0,
+    behind INTEGER NOT NULL DEFAULT 0,
+    cost INTEGER NOT NULL DEFAULT 1,
     kind TEXT NOT NULL,
     tenant TEXT,
     subject TEXT,
@@ -60,15 +60,14 @@ CREATE TABLE job (
     body BLOB NOT NULL,
     errors TEXT,
     result BLOB,
-    cost INTEGER NOT NULL DEFAULT 1,
-    turns INTEGER NOT NULL DEFAULT 0,
     sheds INTEGER,
     home TEXT
 );
-CREATE INDEX job_ready ON job (queue, cls, rank) WHERE state = 1;
-CREATE INDEX job_odd ON job (queue, due_at) WHERE state = 1 AND (rank <> due_at OR cls <> '');
-CREATE INDEX job_due ON job (due_at) WHERE state = 0 AND gate IS NULL;
-CREATE INDEX job_parked ON job (gate, rank) WHERE gate IS NOT NULL;
+CREATE INDEX job_ready ON job (queue, lane, rank) WHERE state = 1;
+CREATE INDEX job_odd ON job (queue, due_at) WHERE state = 1 AND (rank <> due_at OR lane <> '');
+CREATE INDEX job_due ON job (due_at) WHERE state = 0 AND behind = 0;
+CREATE INDEX job_line ON job (line) WHERE line IS NOT NULL AND (state < 3 OR state = 4 AND blocks = 1);
+CREATE INDEX job_fallen ON job (line) WHERE line IS NOT NULL AND state = 4 AND blocks = 1;
 CREATE INDEX job_lease ON job (lease_until) WHERE state = 2;
 CREATE INDEX job_asked ON job (owner) WHERE cancel_requested = 1 AND state = 2;
 CREATE INDEX job_expiring ON job (expires_at) WHERE expires_at IS NOT NULL AND state < 2;
@@ -76,14 +75,9 @@ CREATE INDEX job_kept ON job (kept_until) WHERE kept_until IS NOT NULL;
 CREATE INDEX job_finished ON job (state, finished_at) WHERE state > 2;
 CREATE INDEX job_dead ON job (state) WHERE state = 4;
 CREATE INDEX job_fresh ON job (queue, subject) WHERE merges = 1;
-CREATE INDEX job_paced ON job (gate, queue, rank) WHERE gate >= 'rate/' AND gate < 'rate0';
-CREATE INDEX job_turns ON job (gate, queue, cls, rank) WHERE gate IS NOT NULL AND turns = 1;
 CREATE INDEX job_oldest ON job (queue) WHERE sheds = 1 AND state < 2;
 CREATE INDEX job_lowest ON job (queue, rank) WHERE sheds = 1 AND state < 2;
 CREATE INDEX job_ended ON job (state, queue, finished_at) WHERE state > 2;
-
--- What holds up a queue, for people: who has been parked longest, and lines that a dead head blocks.
-CREATE INDEX job_held_up ON job (queue, due_at) WHERE gate IS NOT NULL;
 
 -- How far running jobs say they are. Rows of deliveries that have ended mean nothing, and are dropped in passing.
 CREATE TABLE progress (
@@ -94,7 +88,8 @@ CREATE TABLE progress (
     at INTEGER NOT NULL
 );
 
--- A queue and how many jobs it has in each state. `classed`: ready jobs that belong to a class with a name.
+-- A queue and how many jobs it has in each state. `laned`: ready jobs in other lanes than the plain one, which is ''.
+-- `turn`: that of the class that started last. `paced`: a rate of its spec holds the whole queue.
 -- `dead_most`: as the spec says; where more of them lie, the oldest are forgotten.
 CREATE TABLE queue (
     name TEXT PRIMARY KEY,
@@ -106,22 +101,52 @@ CREATE TABLE queue (
     done INTEGER NOT NULL DEFAULT 0,
     dead INTEGER NOT NULL DEFAULT 0,
     cancelled INTEGER NOT NULL DEFAULT 0,
-    classed INTEGER NOT NULL DEFAULT 0,
+    laned INTEGER NOT NULL DEFAULT 0,
+    turn INTEGER NOT NULL DEFAULT 0,
+    paced INTEGER NOT NULL DEFAULT 0,
     keys INTEGER NOT NULL DEFAULT 0,
     dead_most INTEGER
 ) WITHOUT ROWID;
 CREATE INDEX queue_crowded ON queue (name) WHERE dead > dead_most;
+CREATE INDEX queue_paced ON queue (name) WHERE paced = 1 AND ready > 0;
 
--- Classes that have ready jobs right now; `joined` tells a process which ones it has not seen yet.
+-- Lanes that have ready jobs, but for the plain one. `rank` and `id`: its first job comes no earlier than that.
+-- `at`: the closed gate where it is parked, and `turn` that of its class when it parked; else 0.
+CREATE TABLE lane (
+    queue TEXT NOT NULL,
+    lane TEXT NOT NULL,
+    cls TEXT NOT NULL,
+    rank INTEGER NOT NULL,
+    id INTEGER NOT NULL,
+    turn INTEGER NOT NULL,
+    at TEXT,
+    PRIMARY KEY (queue, lane)
+) WITHOUT ROWID;
+CREATE INDEX lane_open ON lane (queue, cls, rank, id) WHERE at IS NULL;
+CREATE INDEX lane_parked ON lane (at, queue, turn, rank, id) WHERE at IS NOT NULL;
+CREATE INDEX lane_held ON lane (queue, cls) WHERE at IS NOT NULL;
+
+-- Gates that may have room for a lane of the queue that is parked there.
+CREATE TABLE woken (queue TEXT NOT NULL, gate TEXT NOT NULL, PRIMARY KEY (queue, gate)) WITHOUT ROWID;
+
+-- The lanes that have to pass a condition, for `release`.
+CREATE TABLE lane_until (
+    gate TEXT NOT NULL,
+    queue TEXT NOT NULL,
+    lane TEXT NOT NULL,
+    PRIMARY KEY (gate, queue, lane)
+) WITHOUT ROWID;
+
+-- Turns of the classes of queues that share (core.share). `open`: it may have a lane that is not parked.
 CREATE TABLE class (
     queue TEXT NOT NULL,
-    name TEXT NOT NULL,
-    ready INTEGER NOT NULL,
-    joined INTEGER NOT NULL,
-    PRIMARY KEY (queue, name)
+    cls TEXT NOT NULL,
+    turn INTEGER NOT NULL,
+    open INTEGER NOT NULL,
+    PRIMARY KEY (queue, cls)
 ) WITHOUT ROWID;
-CREATE INDEX class_joined ON class (queue, joined);
-CREATE INDEX class_idle ON class (queue, name) WHERE ready <= 0;
+CREATE INDEX class_turn ON class (queue, turn, cls) WHERE open = 1;
+CREATE INDEX class_idle ON class (queue, turn) WHERE open = 0;
 
 CREATE TABLE key (
     queue TEXT NOT NULL,
@@ -133,27 +158,19 @@ CREATE TABLE key (
 ) WITHOUT ROWID;
 CREATE INDEX key_until ON key (until, queue);
 
--- Gates that are held, waited at or lined up for, and the operators' own limits. A gate with a `step` is a rate: `tide`
--- is up to when its starts are paid for.
--- `fallen`: so many of those in its line are dead, and block it once they are its head.
+-- Gates that running jobs use, rates that starts are owed to, and gates with an operator's number (`given`). No others.
+-- `tat`: the theoretical arrival time of a rate. `queue`: the one that used the gate last; its spec has the numbers.
+-- `wake_at`: when a rate opens for the first of the lanes that are parked there.
 CREATE TABLE gate (
     name TEXT PRIMARY KEY,
-    slots INTEGER NOT NULL,
-    held INTEGER NOT NULL,
-    parked INTEGER NOT NULL,
-    standing INTEGER NOT NULL,
-    opened INTEGER NOT NULL,
-    step INTEGER NOT NULL DEFAULT 0,
-    tide INTEGER NOT NULL DEFAULT 0,
-    fallen INTEGER NOT NULL DEFAULT 0
+    used INTEGER NOT NULL,
+    tat INTEGER NOT NULL,
+    queue TEXT,
+    given INTEGER,
+    wake_at INTEGER
 ) WITHOUT ROWID;
-CREATE INDEX gate_opened ON gate (name) WHERE opened = 1;
-CREATE INDEX gate_ebbed ON gate (tide) WHERE step > 0 AND parked = 0;
-CREATE INDEX gate_fallen ON gate (name) WHERE fallen > 0;
-
-CREATE TABLE gate_limit (name TEXT PRIMARY KEY, slots INTEGER NOT NULL) WITHOUT ROWID;
-
-CREATE TABLE line (gate TEXT NOT NULL, id INTEGER NOT NULL, PRIMARY KEY (gate, id)) WITHOUT ROWID;
+CREATE INDEX gate_waking ON gate (wake_at) WHERE wake_at IS NOT NULL;
+CREATE INDEX gate_owed ON gate (tat) WHERE used = 0 AND given IS NULL AND wake_at IS NULL;
 
 -- The last settle of jobs that are gone, in two tables: when one is full, the other, older one is emptied at once.
 CREATE TABLE removed_0 (id INTEGER PRIMARY KEY, delivery INTEGER NOT NULL, code TEXT NOT NULL);
@@ -216,37 +233,6 @@ CREATE TABLE feed (
     at INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX feed_at ON feed (at);
-
--- A rate at which jobs of a queue are parked: who is first of them, and when it is let in (NULL: the rate is closed).
--- `open`: that time has come. Who is parked at a rate is let in by a claim of its queue alone. `cls`: who is first is of
--- that class.
-CREATE TABLE pace (
-    queue TEXT NOT NULL,
-    gate TEXT NOT NULL,
-    opens_at INTEGER,
-    rank INTEGER NOT NULL,
-    id INTEGER NOT NULL,
-    open INTEGER NOT NULL,
-    cls TEXT NOT NULL,
-    PRIMARY KEY (queue, gate)
-) WITHOUT ROWID;
-CREATE INDEX pace_gate ON pace (gate);
-CREATE INDEX pace_later ON pace (opens_at) WHERE open = 0 AND opens_at IS NOT NULL;
-CREATE INDEX pace_next ON pace (queue, opens_at) WHERE open = 0 AND opens_at IS NOT NULL;
-CREATE INDEX pace_open ON pace (queue, rank, id) WHERE open = 1;
-CREATE INDEX pace_start ON pace (queue, cls, rank, id) WHERE open = 1;
-
--- Turns of classes at a gate that they share: who comes first in the ring, and how many it may still take in a turn that
--- has begun. `turns` of a job: it has such a gate.
-CREATE TABLE turn (
-    gate TEXT NOT NULL,
-    queue TEXT NOT NULL,
-    cls TEXT NOT NULL,
-    place INTEGER NOT NULL,
-    rest INTEGER NOT NULL,
-    PRIMARY KEY (gate, queue, cls)
-) WITHOUT ROWID;
-CREATE INDEX turn_place ON turn (gate, queue, place);
 
 CREATE TABLE log_group (
     log TEXT NOT NULL,

@@ -1,0 +1,228 @@
+-- Gates and lanes: which ready jobs a claim may hand out. The rules are those of engine/lanes.py, in the same words.
+--
+-- Advisory locks keep verbs apart: one for each queue whose claims need more than the next ready job, one for each gate
+-- that queues share. A verb takes all that its queues have, in order, before it reads anything, and then looks whether the
+-- specs are still those that it knows: a new spec is written under the old locks and the new ones. Claims and settles of
+-- plain queues take the lock of the queue beside each other, so that a new spec counts what really runs.
+
+CREATE FUNCTION forebay.lock(v_alone integer[], v_beside integer[]) RETURNS void LANGUAGE plpgsql
+AS $$
+DECLARE
+    v_key integer;
+BEGIN
+    IF cardinality(v_alone) = 0 THEN
+        FOREACH v_key IN ARRAY v_beside LOOP
+            PERFORM pg_advisory_xact_lock_shared(1178748739, v_key);
+        END LOOP;
+        RETURN;
+    END IF;
+    PERFORM CASE WHEN k.alone THEN pg_advisory_xact_lock(1178748739, k.key)
+        ELSE pg_advisory_xact_lock_shared(1178748739, k.key) END
+    FROM (
+        SELECT u.key, bool_or(u.alone) AS alone FROM (
+            SELECT unnest(v_alone) AS key, true AS alone UNION ALL SELECT unnest(v_beside), false
+        ) AS u GROUP BY u.key ORDER BY u.key
+    ) AS k;
+END
+$$;
+
+-- Whether these are the versions of these specs now.
+CREATE FUNCTION forebay.is_current(names text[], versions integer[]) RETURNS boolean
+LANGUAGE plpgsql SET enable_seqscan = off
+AS $$
+BEGIN
+    RETURN NOT EXISTS (
+        SELECT FROM unnest(names, versions) AS u (name, version) LEFT JOIN forebay.queue AS q ON q.name = u.name
+        WHERE coalesce(q.version, 0) <> u.version
+    );
+END
+$$;
+
+-- The locks of a unit of work; its instant, or NULL where it knows an old spec.
+CREATE FUNCTION forebay.begin(at bigint, v_alone integer[], names text[], versions integer[]) RETURNS bigint
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    PERFORM forebay.lock(v_alone, '{}');
+    RETURN CASE WHEN forebay.is_current(names, versions) THEN coalesce(at, forebay.clock()) END;
+END
+$$;
+
+-- The gates of a whole queue with what they have now. `slots`: the operator's number, else the spec's, which is `stamped`.
+CREATE FUNCTION forebay.whole_gates(v_now bigint, v_queue text)
+RETURNS TABLE (name text, stamped integer, slots integer, step bigint, tat bigint, room bigint)
+LANGUAGE sql STABLE SET enable_seqscan = off
+AS $$
+    SELECT w.name, w.slots, coalesce(l.slots, w.slots), w.step, g.tat,
+        forebay.room(coalesce(l.slots, w.slots), w.step, g.used, g.tat, v_now)
+    FROM forebay.queue AS q CROSS JOIN LATERAL jsonb_to_recordset(q.whole) AS w (name text, slots integer, step bigint)
+    LEFT JOIN forebay.gate AS g ON g.name = w.name LEFT JOIN forebay.gate_limit AS l ON l.name = w.name
+    WHERE q.name = v_queue
+$$;
+
+-- The same for gates of lanes; those for which the spec has no term hold nothing and are left out.
+CREATE FUNCTION forebay.lane_gates(v_now bigint, v_queue text, names text[])
+RETURNS TABLE (name text, stamped integer, slots integer, step bigint, tat bigint, room bigint)
+LANGUAGE sql STABLE SET enable_seqscan = off SET enable_nestloop = on SET enable_hashjoin = off SET enable_mergejoin = off
+AS $$
+    SELECT n.name, t.slots, coalesce(l.slots, t.slots), t.step, g.tat,
+        forebay.room(coalesce(l.slots, t.slots), t.step, g.used, g.tat, v_now)
+    FROM forebay.queue AS q
+    CROSS JOIN LATERAL jsonb_to_recordset(q.terms) AS t (prefix text, exact boolean, slots integer, step bigint)
+    JOIN unnest(names) AS n (name) ON n.name = t.prefix AND t.exact OR NOT t.exact AND starts_with(n.name, t.prefix || '/')
+    LEFT JOIN LATERAL (SELECT * FROM forebay.gate AS g WHERE g.name = n.name OFFSET 0) AS g ON true
+    LEFT JOIN LATERAL (SELECT * FROM forebay.gate_limit AS l WHERE l.name = n.name OFFSET 0) AS l ON true
+    WHERE q.name = v_queue
+$$;
+
+-- Jobs have started: these gates have so much less room.
+CREATE FUNCTION forebay.use_gates(v_now bigint, names text[], v_slots integer[], v_steps bigint[], amounts bigint[])
+RETURNS void LANGUAGE sql
+AS $$
+    INSERT INTO forebay.gate AS g (name, slots, used, tat)
+    SELECT u.name, u.slots, CASE WHEN u.step = 0 THEN u.amount ELSE 0 END,
+        CASE WHEN u.step = 0 THEN 0 ELSE v_now + u.amount * u.step END
+    FROM unnest(names, v_slots, v_steps, amounts) AS u (name, slots, step, amount) WHERE u.amount > 0 ORDER BY u.name
+    ON CONFLICT (name) DO UPDATE SET slots = excluded.slots, used = g.used + excluded.used,
+        tat = CASE WHEN excluded.tat > 0 THEN greatest(g.tat, v_now) + excluded.tat - v_now ELSE g.tat END
+$$;
+
+-- Classes whose lanes have changed. One that had no open lane is lifted: idle time is not saved up.
+CREATE FUNCTION forebay.sort_classes(v_queue text, v_classes text[]) RETURNS void
+LANGUAGE sql SET enable_seqscan = off SET enable_nestloop = on SET enable_hashjoin = off
+AS $$
+    INSERT INTO forebay.class AS c (queue, cls, turn, open, idle)
+    SELECT v_queue, n.cls, coalesce((SELECT s.turn FROM forebay.share AS s WHERE s.queue = v_queue), 0), n.open, n.idle
+    FROM (
+        SELECT u.cls, o.open, NOT (o.open OR EXISTS (
+            SELECT FROM forebay.lane AS l WHERE l.queue = v_queue AND l.cls = u.cls AND l.at IS NOT NULL
+        )) AS idle
+        FROM (SELECT DISTINCT unnest(v_classes) AS cls) AS u CROSS JOIN LATERAL (SELECT EXISTS (
+            SELECT FROM forebay.lane AS l WHERE l.queue = v_queue AND l.cls = u.cls AND l.at IS NULL
+        ) AS open) AS o
+    ) AS n
+    ON CONFLICT (queue, cls) DO UPDATE SET open = excluded.open, idle = excluded.idle,
+        turn = CASE WHEN excluded.open AND NOT c.open THEN greatest(c.turn, excluded.turn) ELSE c.turn END
+    WHERE (c.open, c.idle) <> (excluded.open, excluded.idle)
+$$;
+
+-- Jobs came to these lanes or left them: each has its first job, or is gone if it has none. Where a parked lane has another
+-- head, or one is gone, the room at its gates is for others. Queues of which lanes were opened.
+CREATE FUNCTION forebay.refresh(v_now bigint, v_queue text, v_lanes text[]) RETURNS text[]
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_nestloop = on SET enable_hashjoin = off SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_fair boolean;
+    v_classes text[];
+    v_gates text[];
+BEGIN
+    SELECT q.weight IS NOT NULL INTO v_fair FROM forebay.queue AS q WHERE q.name = v_queue;
+    WITH head AS MATERIALIZED (
+        SELECT u.lane, l.at, l.rank AS known_rank, l.id AS known_id, r.* FROM (SELECT DISTINCT unnest(v_lanes) AS lane) AS u
+        LEFT JOIN LATERAL (
+            SELECT * FROM forebay.lane AS l WHERE l.queue = v_queue AND l.lane = u.lane OFFSET 0
+        ) AS l ON true
+        LEFT JOIN LATERAL (
+            SELECT r.rank, r.last_id, r.cls, r.gates FROM forebay.run AS r
+            WHERE r.state = 1 AND r.queue = v_queue AND r.lane = u.lane ORDER BY r.rank, r.last_id LIMIT 1
+        ) AS r ON true
+    ), gone AS (
+        DELETE FROM forebay.lane AS l USING head AS h
+        WHERE h.last_id IS NULL AND h.known_id IS NOT NULL AND l.queue = v_queue AND l.lane = h.lane RETURNING l.cls, l.gates, l.at
+    ), moved AS (
+        INSERT INTO forebay.lane AS l (queue, lane, cls, rank, id, gates, untils)
+        SELECT v_queue, h.lane, CASE WHEN v_fair THEN h.cls ELSE '' END, h.rank, h.last_id, coalesce(h.gates, '{}'),
+            (SELECT array_agg(g) FROM unnest(h.gates) AS g WHERE starts_with(g, 'until/'))
+        FROM head AS h
+        WHERE h.last_id IS NOT NULL AND (h.known_rank IS DISTINCT FROM h.rank OR h.known_id IS DISTINCT FROM h.last_id)
+        ON CONFLICT (queue, lane) DO UPDATE SET rank = excluded.rank, id = excluded.id
+        RETURNING l.cls, l.at
+    )
+    SELECT array_agg(t.cls), array_agg(g.name) FILTER (WHERE g.name IS NOT NULL) INTO v_classes, v_gates
+    FROM (SELECT cls, gates || at AS gates FROM gone UNION ALL SELECT cls, ARRAY[at] FROM moved) AS t
+    LEFT JOIN LATERAL unnest(t.gates) AS g (name) ON true;
+    IF v_fair AND v_classes IS NOT NULL THEN
+        PERFORM forebay.sort_classes(v_queue, v_classes);
+    END IF;
+    RETURN CASE WHEN v_gates IS NULL THEN '{}' ELSE forebay.wake(v_now, v_gates) END;
+END
+$$;
+
+-- The first of a queue's lanes that are parked at a gate, and what its first job costs.
+CREATE FUNCTION forebay.first_parked(
+    v_gate text, v_queue text, v_fair boolean,
+    OUT turn bigint, OUT lane text, OUT cls text, OUT rank bigint, OUT id bigint, OUT cost integer
+)
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on
+AS $$
+#variable_conflict use_column
+BEGIN
+    IF v_fair THEN
+        SELECT c.turn, l.lane, l.cls, l.rank, l.id INTO turn, lane, cls, rank, id FROM forebay.lane AS l
+        JOIN forebay.class AS c ON c.queue = l.queue AND c.cls = l.cls
+        WHERE l.at = v_gate AND l.queue = v_queue ORDER BY c.turn, l.rank, l.id LIMIT 1;
+    ELSE
+        SELECT 0, l.lane, l.cls, l.rank, l.id INTO turn, lane, cls, rank, id FROM forebay.lane AS l
+        WHERE l.at = v_gate AND l.queue = v_queue ORDER BY l.rank, l.id LIMIT 1;
+    END IF;
+    SELECT coalesce(min(f.cost), 1) INTO cost FROM (
+        SELECT r.cost FROM forebay.run AS r WHERE r.state = 1 AND r.queue = v_queue AND r.lane = first_parked.lane
+        ORDER BY r.rank, r.last_id LIMIT 1
+    ) AS f;
+END
+$$;
+
+-- These gates may have room: lanes that are parked there are opened, of each queue as many as fit, until a head does not.
+-- Queues of which lanes were opened.
+CREATE FUNCTION forebay.wake(v_now bigint, v_gates text[]) RETURNS text[]
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_gate text;
+    v_queue text;
+    v_fair boolean;
+    v_number record;
+    v_lane record;
+    v_room bigint;
+    v_opened text[] := '{}';
+    v_classes text[];
+BEGIN
+    FOR v_gate IN
+        SELECT g.name FROM (SELECT DISTINCT unnest(v_gates) AS name) AS g
+        WHERE (SELECT true FROM forebay.lane AS l WHERE l.at = g.name LIMIT 1) ORDER BY g.name
+    LOOP
+        v_queue := '';
+        LOOP
+            SELECT l.queue, q.weight IS NOT NULL INTO v_queue, v_fair FROM forebay.lane AS l
+            JOIN forebay.queue AS q ON q.name = l.queue
+            WHERE l.at = v_gate AND l.queue > v_queue ORDER BY l.queue LIMIT 1;
+            EXIT WHEN NOT FOUND;
+            SELECT * INTO v_number FROM forebay.lane_gates(v_now, v_queue, ARRAY[v_gate]);
+            v_room := coalesce(v_number.room, 9223372036854775807);
+            v_classes := '{}';
+            LOOP
+                SELECT * INTO v_lane FROM forebay.first_parked(v_gate, v_queue, v_fair) AS p WHERE p.lane IS NOT NULL;
+                EXIT WHEN NOT FOUND;
+                IF least(v_lane.cost, greatest(v_number.slots, 1)) > v_room THEN
+                    UPDATE forebay.lane AS l SET opens_at = CASE WHEN l.lane = v_lane.lane
+                        THEN forebay.opens_at(v_number.tat, v_number.slots, v_lane.cost, v_number.step) END
+                    WHERE l.queue = v_queue AND l.at = v_gate AND (l.lane = v_lane.lane OR l.opens_at IS NOT NULL) AND v_number.step > 0;
+                    EXIT;
+                END IF;
+                UPDATE forebay.lane AS l SET at = NULL, opens_at = NULL WHERE l.queue = v_queue AND l.lane = v_lane.lane;
+                v_room := v_room - v_lane.cost;
+                v_classes := v_classes || v_lane.cls;
+            END LOOP;
+            IF v_classes <> '{}' THEN
+                v_opened := v_opened || v_queue;
+                IF v_fair THEN
+                    PERFORM forebay.sort_classes(v_queue, v_classes);
+                END IF;
+            END IF;
+        END LOOP;
+    END LOOP;
+    RETURN v_opened;
+END
+$$;

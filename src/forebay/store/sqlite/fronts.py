@@ -1,0 +1,359 @@
+"""What a claim may hand out of a queue with lanes, loaded from the tables as the rules need it (`engine.lanes`).
+
+Classes come by their turns, lanes by their heads and jobs by their ranks, a page at a time, so a claim reads little
+more than it hands out. `write` puts back what the claim changed. Without it nothing is changed: `wait` looks this way.
+"""
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from forebay.core.gate import Gate
+from forebay.core.instant import Instant
+from forebay.core.limits import INSTANT_MOST, INTEGER_LEAST, LANES_MET
+from forebay.engine.lanes import Class, Front, GateState, Lane, Lanes, Taken, closed_of, opening
+from forebay.engine.order import Key, More, Order
+from forebay.store.sqlite.gates import Gates
+from forebay.store.sqlite.lanes import LaneTable
+from forebay.store.sqlite.queries import statement
+from forebay.store.sqlite.row import lane_name
+from forebay.store.sqlite.tally import QueueCounters
+from forebay.store.states import READY
+
+_PAGE: Final = 64
+_MANY: Final = 1 << 40
+"""How many lanes a class has, as far as the rules need to know: not all of them are loaded."""
+
+_NEXT: Final = statement("next_of_lane")
+_OPEN_LANES: Final = statement("open_lanes")
+_PARKED_LANES: Final = statement("parked_lanes")
+_PARKED_OF_CLASS: Final = statement("parked_of_class")
+_WITH_PARKED: Final = statement("gates_with_parked")
+_WOKEN: Final = statement("woken")
+_SLEEP: Final = statement("sleep_again")
+_WAKE: Final = statement("wake")
+_CLASS: Final = statement("class")
+_BY_TURN: Final = statement("classes_by_turn")
+_CLASSES: Final = statement("classes_of_lanes")
+_PUT_LANE: Final = statement("put_lane")
+_PUT_CLASS: Final = statement("put_class")
+
+
+Place: TypeAlias = tuple[int | str, ...]
+
+
+class ReadyHead(NamedTuple):
+    """A ready job. What expired is dead before anything is handed out."""
+
+    rank: int
+    id: int
+    cost: int
+    lane: str
+    expires_at: Instant | None = None
+
+
+class LaneJobs:
+    """The ready jobs of a lane in order; the longer it is read, the larger the pages."""
+
+    __slots__ = ("_connection", "_jobs", "_last", "_next", "_page", "_queue", "lane")
+
+    def __init__(self, connection: sqlite3.Connection, queue: str, lane: str, page: int) -> None:
+        self._connection = connection
+        self._queue = queue
+        self.lane = lane
+        self._page = page
+        self._jobs: list[ReadyHead] = []
+        self._next = 0
+        self._last: tuple[int, int] | None = (INTEGER_LEAST, 0)
+
+    def head(self) -> tuple[int, int, ReadyHead] | None:
+        if self._next == len(self._jobs) and not self._load():
+            return None
+        job = self._jobs[self._next]
+        return job.rank, job.id, job
+
+    def pop(self) -> None:
+        self._next += 1
+
+    def _load(self) -> bool:
+        if self._last is None:
+            return False
+        found = self._connection.execute(_NEXT, (self._queue, self.lane, *self._last, self._page)).fetchall()
+        self._jobs, self._next = [ReadyHead(rank, job_id, cost, self.lane) for rank, job_id, cost in found], 0
+        self._last = found[-1][:2] if len(found) == self._page else None
+        self._page *= 4
+        return bool(found)
+
+
+_Lane: TypeAlias = Lane[ReadyHead]
+_Class: TypeAlias = Class[ReadyHead]
+_Front: TypeAlias = Front[ReadyHead]
+
+
+class LaneRow(NamedTuple):
+    """A lane as its row has it, or is to have it."""
+
+    rank: int
+    id: int
+    turn: int
+    at: str | None
+
+
+class LoadedLanes(Lanes[ReadyHead]):
+    """The rules over what one unit of work has loaded."""
+
+    def __init__(self, gates: Gates, now: Instant) -> None:
+        super().__init__()
+        self.now = now
+        self.book = gates
+
+    def new_state(self, name: str) -> GateState:
+        return self.book.state(name)
+
+    def load(self, front: _Front, of: _Class, gates: Iterable[Gate], jobs: LaneJobs) -> _Lane:
+        """A lane as it is stored, open or parked."""
+        lane = Lane(of, lane_name(jobs.lane).gates, jobs, self._numbered(front, gates))
+        for _, state in lane.gates:
+            state.refs += 1
+        front.lanes[of.name, lane.names] = lane
+        return lane
+
+    def number(self, front: _Front, gate: Gate) -> GateState:
+        return self._numbered(front, (gate,))[0][1]
+
+
+class QueueFront:
+    """The front of one queue. `count`: how many jobs are wanted of it."""
+
+    def __init__(
+        self, connection: sqlite3.Connection, rules: LoadedLanes, queue: QueueCounters, count: int = 1
+    ) -> None:
+        self._connection = connection
+        self._rules = rules
+        self._queue = queue
+        self._page = count
+        self._shares = queue.spec.share is not None
+        self._rows: dict[str, LaneRow] = {}
+        self._lanes: dict[str, _Lane] = {}
+        self._classes: dict[str, tuple[int, bool]] = {}
+        self._met: set[str] = set()
+        self._woken: set[str] = set()
+        self._changed: dict[str, None] = {}
+        self._front: _Front = Front(queue.name, rules)
+        self._load()
+
+    def take(self, count: int, cls: str | None) -> Taken[ReadyHead]:
+        """What a claim hands out; `write` makes it so."""
+        if cls is not None:
+            self._load_class(cls)
+        taken = self._rules.take(self._front, count, self._rules.now, cls)
+        self._changed |= dict.fromkeys([*taken.gates, *(lane.at.name for lane in taken.parked if lane.at is not None)])
+        self._park_at_rates(taken)
+        return taken
+
+    def workable_at(self) -> Instant:
+        """When a claim may find something if nothing happens: now, later at a rate, or never."""
+        at = self._rules.workable_at(self._front, self._rules.now)
+        return min(at, self._rules.next_opening() or INSTANT_MOST)
+
+    def write(self, table: LaneTable) -> None:
+        """Put back what claims changed."""
+        queue, lanes = self._queue, []
+        for name, lane in self._lanes.items():
+            if name:
+                head = lane.ready.head()
+                if head is None:
+                    table.drop(queue.name, name)
+                    continue
+                turn = lane.cls.turn if lane.at is not None else 0
+                row = LaneRow(head[0], head[1], turn, None if lane.at is None else lane.at.name)
+                if row != self._rows[name]:
+                    lanes.append((queue.name, name, *row))
+        self._connection.executemany(_PUT_LANE, lanes)
+        if self._shares:
+            self._write_classes()
+        self._write_gates()
+
+    def _write_classes(self) -> None:
+        rows = []
+        for name, of in self._front.classes.items():
+            stored = self._classes.get(name)
+            if stored is None or stored[1] or stored[0] != of.turn or of in self._front.order:
+                row = (of.turn, of.open.first() is not None)
+                if row != stored:
+                    rows.append((self._queue.name, name, *row))
+        self._connection.executemany(_PUT_CLASS, rows)
+        if self._queue.turn != self._front.turn:
+            self._queue.turn, self._queue.changed = self._front.turn, True
+
+    def _write_gates(self) -> None:
+        """Gates that have room for parked lanes are awake, the others are not; of rates it is known when they open."""
+        queue, now = self._queue.name, self._rules.now
+        for name in {**dict.fromkeys(self._woken), **self._changed}:
+            state = self._rules.book.state(name)
+            gate, parked = state.numbers.get(queue), state.parked.get(queue)
+            first = None if gate is None or parked is None else parked.first()
+            is_open = gate is not None and first is not None and state.is_open(gate, first.cost, now)
+            if is_open != (name in self._woken):
+                self._connection.execute(_WAKE if is_open else _SLEEP, (queue, name))
+            if gate is not None and gate.step and first is not None and not is_open:
+                at, known = opening(gate, state, first.cost), self._rules.book.wake_at[name]
+                if "/@" in name and known is not None:
+                    at = min(at, known)
+                self._rules.book.wake_at[name] = at if at < INSTANT_MOST else None
+
+    def _load(self) -> None:
+        front, queue, stamper = self._front, self._queue, self._queue.known.stamper
+        self._rules.book.load(gate.name for gate in stamper.whole)
+        self._rules.fronts[queue.name] = front
+        self._rules.configure(front, stamper.whole, stamper.weight if self._shares else None, stamper.gate)
+        front.clear(
+            self._pager(_BY_TURN, (queue.name,), (INTEGER_LEAST, ""), self._add_classes) if self._shares else None
+        )
+        front.turn = queue.turn
+        classes = [] if self._shares else [cls for (cls,) in self._connection.execute(_CLASSES, (queue.name,))]
+        if queue.counts[READY] > queue.laned and "" not in classes:
+            classes.append("")
+        for cls in classes:
+            front.order.put(self._class(cls))
+        woken = [name for (name,) in self._connection.execute(_WOKEN, (queue.name, LANES_MET))]
+        gates = [gate for name in woken if (gate := stamper.gate(name)) is not None]
+        self._meet(gates)
+        self._woken = set(woken)
+        for gate in gates:
+            state = self._rules.number(front, gate)
+            if queue.name in state.parked:
+                front.order.put(state)
+
+    def _load_class(self, cls: str) -> None:
+        """A claim of one class looks at all of its lanes, parked or not."""
+        of = self._class(cls)
+        found = self._connection.execute(_PARKED_OF_CLASS, (self._queue.name, cls, LANES_MET)).fetchall()
+        self._meet(gate for lane, *_ in found for gate in self._queue.known.gates(lane))
+        for lane, rank, job_id, turn, at in found:
+            self._add_parked(lane, of, LaneRow(rank, job_id, turn, at))
+
+    def _class(self, name: str) -> _Class:
+        of = self._front.classes.get(name)
+        if of is not None:
+            return of
+        turn, is_open = self._queue.turn if self._shares else 0, False
+        if self._shares and (found := self._connection.execute(_CLASS, (self._queue.name, name)).fetchone()):
+            turn, is_open = found
+            self._classes[name] = (turn, bool(is_open))
+        return self._new_class(name, turn)
+
+    def _new_class(self, name: str, turn: int) -> _Class:
+        more: More | None = None
+        of: _Class = Class(name, turn, lambda: None if more is None else more())
+        more = self._pager(_OPEN_LANES, (self._queue.name, name), (INTEGER_LEAST, 0), partial(self._add_open, of))
+        of.lanes = _MANY
+        self._front.classes[name] = of
+        if not name and self._queue.counts[READY] > self._queue.laned:
+            of.open.put(self._lane("", of, LaneRow(0, 0, 0, None)))
+        return of
+
+    def _add_classes(self, found: Sequence[Any]) -> Key:
+        self._share_page(len(found))
+        for turn, name in found:
+            of = self._front.classes.get(name)
+            if of is None:
+                self._classes[name] = (turn, True)
+                of = self._new_class(name, turn)
+            self._front.order.put(of)
+        return found[-1][:1] if found else ()
+
+    def _add_open(self, of: _Class, found: Sequence[Any]) -> Key:
+        if not self._shares:
+            self._share_page(len(found))
+        self._meet(gate for *_, lane in found for gate in self._queue.known.gates(lane))
+        for rank, job_id, name in found:
+            if name not in self._lanes:
+                of.open.put(self._lane(name, of, LaneRow(rank, job_id, 0, None)))
+        return found[-1][:2] if found else ()
+
+    def _add_parked_at(self, state: GateState, found: Sequence[Any]) -> Key:
+        self._meet(gate for *_, lane, _ in found for gate in self._queue.known.gates(lane))
+        for turn, rank, job_id, name, cls in found:
+            self._add_parked(name, self._class(cls), LaneRow(rank, job_id, turn, state.name))
+        return found[-1][:3] if found else ()
+
+    def _add_parked(self, name: str, of: _Class, row: LaneRow) -> None:
+        if name in self._lanes or row.at is None:
+            return
+        lane = self._lane(name, of, row)
+        state = self._rules.book.state(row.at)
+        lane.at = state
+        of.parked[lane] = self._front.parked[lane] = None
+        state.parked.setdefault(self._queue.name, Order(Lane.place)).put(lane)
+
+    def _lane(self, name: str, of: _Class, row: LaneRow) -> _Lane:
+        jobs = LaneJobs(self._connection, self._queue.name, name, self._page)
+        lane = self._lanes[name] = self._rules.load(self._front, of, self._queue.known.gates(name), jobs)
+        self._rows[name] = row
+        return lane
+
+    def _meet(self, gates: Iterable[Gate]) -> None:
+        """Load these gates, and find out at which of them lanes are parked."""
+        names = list({gate.name: None for gate in gates if gate.name not in self._met})
+        if not names:
+            return
+        self._met.update(names)
+        self._rules.book.load(names)
+        for (name,) in self._connection.execute(_WITH_PARKED, (json.dumps(names), self._queue.name)).fetchall():
+            state = self._rules.book.state(name)
+            start = (INTEGER_LEAST, INTEGER_LEAST, 0)
+            more = self._pager(_PARKED_LANES, (name, self._queue.name), start, partial(self._add_parked_at, state))
+            state.parked[self._queue.name] = Order(Lane.place, more)
+
+    def _park_at_rates(self, taken: Taken[ReadyHead]) -> None:
+        """What a rate holds from now on is parked at once: then it is known when that opens."""
+        spent = {
+            name for name, state in taken.gates.items() if (gate := state.numbers.get(self._queue.name)) and gate.step
+        }
+        if not spent:
+            return
+        for lane in list(self._lanes.values()):
+            if lane.at is None and not spent.isdisjoint(lane.names) and lane.head() is not None:
+                closed = self._rules.closed_gate(self._front, lane)
+                if closed is not None:
+                    self._rules.park(self._front, lane, closed)
+                    self._changed[closed.name] = None
+
+    def _share_page(self, parts: int) -> None:
+        """Of each of many lanes little is loaded at once."""
+        self._page = max(2, 2 * self._page // max(parts, 1))
+
+    def _pager(self, text: str, of: Place, start: Place, add: Callable[[Sequence[Any]], Key]) -> More:
+        """Pages of a statement that continues behind a place; `add` loads one and returns the key of its end.
+
+        The first columns of a page are those of its end, in the order of the statement.
+        """
+        last = start
+
+        def more() -> Key | None:
+            nonlocal last
+            found = self._connection.execute(text, (*of, *last, _PAGE)).fetchall()
+            key = add(found)
+            if len(found) < _PAGE:
+                return None
+            last = found[-1][: len(start)]
+            return key
+
+        return more
+
+
+def workable_at(connection: sqlite3.Connection, gates: Gates, queue: QueueCounters, now: Instant) -> Instant:
+    """When a claim of a queue with ready jobs may find one if nothing happens: now, later at a rate, or never."""
+    rules = LoadedLanes(gates, now)
+    if queue.spec.share is not None or queue.laned:
+        return QueueFront(connection, rules, queue).workable_at()
+    whole = queue.known.stamper.whole
+    if not whole:
+        return now
+    found = connection.execute(_NEXT, (queue.name, "", INTEGER_LEAST, 0, 1)).fetchone()
+    cost = 1 if found is None else found[2]
+    closed = closed_of([(gate, gates.state(gate.name)) for gate in whole], cost, now)
+    return now if closed is None else opening(*closed, cost)

@@ -1,0 +1,177 @@
+"""The rows of lanes, classes and woken gates, as a turn changes them outside of a claim.
+
+A turn says which lanes got a ready job and which lost one by something other than a claim; `write` brings the rows up
+to date. What may start is decided by the next claim (`fronts`). A gate is woken, for each queue with lanes that are
+parked there, when it may have room for them.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterable
+from typing import Final
+
+from forebay.core.gate import is_open, opens_at
+from forebay.core.instant import Instant
+from forebay.core.limits import INSTANT_MOST
+from forebay.store.sqlite.gates import Gates
+from forebay.store.sqlite.queries import statement
+from forebay.store.sqlite.row import lane_name
+from forebay.store.sqlite.tally import QueueCounters, Tally
+from forebay.store.states import READY
+
+_ADD: Final = statement("add_lane")
+_PUT: Final = statement("put_lane")
+_DROP: Final = statement("drop_lane")
+_LEAD: Final = statement("lead_lane")
+_FIRST: Final = statement("first_of_lanes")
+_HEAD_COST: Final = statement("head_cost")
+_ADD_UNTIL: Final = statement("add_lane_until")
+_DROP_UNTIL: Final = statement("drop_lane_until")
+_OPEN_CLASS: Final = statement("open_class")
+_REOPEN_CLASS: Final = statement("reopen_class")
+_CLOSE_CLASS: Final = statement("close_class")
+_CLASS: Final = statement("class")
+_QUEUES_PARKED: Final = statement("queues_parked_at")
+_WAKE: Final = statement("wake")
+_OPENED_RATES: Final = statement("opened_rates")
+_OPEN_ALL: Final = statement("open_all_lanes")
+_SLEEP_ALL: Final = statement("sleep_all")
+_DROP_CLASSES: Final = statement("drop_classes")
+_CLASSES: Final = statement("classes_of_lanes")
+
+
+class LaneTable:
+    """The lanes of one turn."""
+
+    def __init__(self, connection: sqlite3.Connection, tally: Tally, gates: Gates, now: Instant) -> None:
+        self._connection = connection
+        self._tally = tally
+        self._gates = gates
+        self._now = now
+        self._arrived: dict[tuple[str, str], tuple[int, int]] = {}
+        self._left: dict[tuple[str, str], None] = {}
+
+    def arrived(self, queue: str, lane: str, rank: int, job_id: int) -> None:
+        """A job of this lane became ready."""
+        known = self._arrived.get((queue, lane))
+        if known is None or (rank, job_id) < known:
+            self._arrived[queue, lane] = (rank, job_id)
+
+    def left(self, queue: str, lane: str) -> None:
+        """A ready job of this lane is ready no longer, or has another rank, and no claim took it."""
+        self._left[queue, lane] = None
+
+    def write(self) -> None:
+        """Bring the rows up to date; a claim begins with it, and a turn ends with it."""
+        if self._arrived:
+            arrived, self._arrived = self._arrived, {}
+            for (queue, lane), head in arrived.items():
+                self._add(self._tally.queue(queue), lane, head)
+        if self._left:
+            left, self._left = self._left, {}
+            self._look_again(list(left))
+        if self._gates.freed:
+            units = dict(self._gates.freed)
+            for name in self._gates.count_freed():
+                if units[name] > 0:
+                    self.wake(name, units[name])
+
+    def wake(self, gate: str, units: int) -> None:
+        """A gate may have so much more room: for parked lanes, or for the queues that it holds as a whole."""
+        state = self._gates.state(gate)
+        for (queue,) in self._connection.execute(_QUEUES_PARKED, (gate,)).fetchall():
+            numbers = self._tally.queue(queue).known.stamper.gate(gate)
+            if numbers is None or state.is_open(numbers, 1, self._now):
+                self._connection.execute(_WAKE, (queue, gate))
+                self._notify(queue, units)
+        for queue in self._tally.knowledge.held_by(gate):
+            if self._tally.queue(queue).counts[READY]:
+                self._notify(queue, units)
+
+    def open_rates(self, limit: int) -> None:
+        """Rates whose time has come are woken."""
+        for (name,) in self._connection.execute(_OPENED_RATES, (self._now, limit)).fetchall():
+            self._gates.state(name)
+            self._gates.wake_at[name] = None
+            self.wake(name, 1)
+
+    def open_all(self, queue: QueueCounters) -> None:
+        """The queue has other gates or shares now: its turns begin again, and the next claim finds what is closed."""
+        self.write()
+        self._connection.execute(_OPEN_ALL, (queue.name,))
+        self._connection.execute(_SLEEP_ALL, (queue.name,))
+        self._connection.execute(_DROP_CLASSES, (queue.name,))
+        queue.turn, queue.changed = 0, True
+        if queue.spec.share is not None:
+            for (cls,) in self._connection.execute(_CLASSES, (queue.name,)).fetchall():
+                self._connection.execute(_OPEN_CLASS, (queue.name, cls, 0))
+        if queue.counts[READY]:
+            self._notify(queue.name, queue.counts[READY])
+
+    def drop(self, queue: str, lane: str) -> None:
+        """A lane without ready jobs is forgotten."""
+        self._connection.execute(_DROP, (queue, lane))
+        for gate in lane_name(lane).gates:
+            if gate.startswith("until/"):
+                self._connection.execute(_DROP_UNTIL, (gate, queue, lane))
+
+    def _add(self, queue: QueueCounters, lane: str, head: tuple[int, int]) -> None:
+        cls, gates = lane_name(lane)
+        if lane:
+            found = self._connection.execute(_ADD, (queue.name, lane, cls, *head)).fetchone()
+            if found is None:
+                return
+            if found[0] is not None:
+                self.wake(found[0], 1)
+                return
+            for gate in gates:
+                if gate.startswith("until/"):
+                    self._connection.execute(_ADD_UNTIL, (gate, queue.name, lane))
+            if any(gate.step for gate in queue.known.gates(lane)) and self._parks(queue, lane, cls, head):
+                return
+        if queue.spec.share is not None:
+            self._connection.execute(_OPEN_CLASS, (queue.name, cls, queue.turn))
+
+    def _parks(self, queue: QueueCounters, lane: str, cls: str, head: tuple[int, int]) -> bool:
+        """Whether a new lane with a rate is held: then it is known when that opens, before any claim meets it."""
+        gates = queue.known.gates(lane)
+        self._gates.load(gate.name for gate in gates)
+        found = self._connection.execute(_HEAD_COST, (queue.name, lane, self._now)).fetchone()
+        cost = 1 if found is None else found[0]
+        for gate in gates:
+            state = self._gates.state(gate.name)
+            if not is_open(gate, state.used, state.tat, cost, self._now, state.given):
+                turn = self._connection.execute(_CLASS, (queue.name, cls)).fetchone() or (0, 0)
+                self._connection.execute(_PUT, (queue.name, lane, *head, turn[0], gate.name))
+                if gate.step and (at := opens_at(gate, state.tat, cost, state.given)) < INSTANT_MOST:
+                    self._gates.wake_at[gate.name] = min(at, self._gates.wake_at[gate.name] or at)
+                return True
+        return False
+
+    def _look_again(self, lanes: list[tuple[str, str]]) -> None:
+        """Lanes that lost jobs have other heads, or are gone: gates may have room for these, or for others."""
+        rows = self._connection.execute(_FIRST, (json.dumps([each for each in lanes if each[1]]),)).fetchall()
+        for queue, lane, rank, job_id in rows:
+            if job_id is None:
+                self.drop(queue, lane)
+                for gate in lane_name(lane).gates:
+                    self.wake(gate, 1)
+            else:
+                at = self._connection.execute(_LEAD, (queue, lane, rank, job_id)).fetchone()
+                if at is not None and at[0] is not None:
+                    self.wake(at[0], 1)
+        self._update_classes(lanes)
+
+    def _update_classes(self, lanes: Iterable[tuple[str, str]]) -> None:
+        for name, cls in {(name, lane_name(lane).cls): None for name, lane in lanes}:
+            queue = self._tally.queue(name)
+            if queue.spec.share is None:
+                continue
+            if not cls and queue.counts[READY] > queue.laned:
+                self._connection.execute(_OPEN_CLASS, (name, cls, queue.turn))
+            else:
+                self._connection.execute(_REOPEN_CLASS, (name, cls, queue.turn))
+                self._connection.execute(_CLOSE_CLASS, (name, cls))
+
+    def _notify(self, queue: str, units: int) -> None:
+        self._tally.news[queue] = self._tally.news.get(queue, 0) + units
