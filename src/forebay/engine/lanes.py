@@ -20,7 +20,7 @@ from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from forebay.core.gate import Gate, is_open, opens_at, tat_after
 from forebay.core.instant import Instant
-from forebay.core.limits import INSTANT_MOST, LANES_MET
+from forebay.core.limits import INSTANT_MOST, LANES_MET, SLOTS_MOST
 from forebay.core.share import lifted, turn_after
 from forebay.engine.order import Key, More, Order
 
@@ -498,6 +498,16 @@ def closed_of(gates: Sequence[Numbered], cost: int, now: Instant) -> Numbered | 
         if not state.is_open(gate, cost, now):
             return gate, state
     return None
+
+
+def room_of(gates: Sequence[Numbered], now: Instant) -> int:
+    """How many jobs that cost one unit each these gates admit now, one after the other."""
+    room = SLOTS_MOST
+    for gate, state in gates:
+        slots = gate.limit if state.given is None else state.given
+        taken = -(-max(state.tat - now, 0) // gate.step) if gate.step else state.used
+        room = min(room, slots - taken)
+    return max(room, 0)
 
 
 def opening(gate: Gate, state: GateState, cost: int) -> Instant:

@@ -27,15 +27,13 @@ from forebay.core.event import (
     SettledAll,
 )
 from forebay.core.instant import Instant
-from forebay.core.job import State
 from forebay.core.limits import INSTANT_MOST
 from forebay.core.written import Told, encode_event
 from forebay.store.memory.facts import Facts
 from forebay.store.memory.index import Index
 from forebay.store.memory.intake import Intake
-from forebay.store.memory.line import Line
 from forebay.store.memory.row import Row
-from forebay.store.protocol import Capabilities, Want
+from forebay.store.protocol import Capabilities
 
 Topic: TypeAlias = int | str
 """What a watcher waits for: a job, by its id, or an owner."""
@@ -88,9 +86,9 @@ class Engine:
             if self._closed:
                 return
             self._closed = True
-            for line in self._index.lines.values():
-                line.claimers.wake_all()
-                line.producers.wake_all()
+            for queue in self._index.queues.values():
+                queue.claimers.wake_all()
+                queue.producers.wake_all()
             self._wake(list(self._watchers))
         if self._recorder is not None:
             self._recorder.close()
@@ -101,8 +99,8 @@ class Engine:
             raise Closed("the store")
         if self._broken is not None:
             raise StoreFailed("the store", self._broken)
-        now = self._clock.now() + self._shift
-        return max(now, self._facts.last_at)
+        now = self._index.lanes.now = max(self._clock.now() + self._shift, self._facts.last_at)
+        return now
 
     def _record(self, event: Event) -> None:
         """Nothing happens if the event cannot be written down; if it is half done, the store stops for good."""
@@ -151,21 +149,22 @@ class Engine:
             for sleeper in self._watchers.get(topic, ()):
                 sleeper.set()
 
-    def _rouse(self) -> None:
+    def _rouse(self, now: Instant) -> None:
         """Something falls due earlier than some sleepers meant to look: they look again."""
         if not self._asleep:
             return
-        due = min(self._index.next_due() or INSTANT_MOST, self._index.leases.next() or INSTANT_MOST)
+        due = min(self._index.next_due(now) or INSTANT_MOST, self._index.leases.next() or INSTANT_MOST)
         for sleeper in [sleeper for sleeper, planned in self._asleep.items() if planned > due]:
             del self._asleep[sleeper]
             sleeper.set()
 
     def _tend(self, now: Instant, limit: int = TEND_LIMIT) -> int:
-        """Expire, promote and forget what is due, up to a bound; how many became ready."""
+        """Expire, promote, open and forget what is due, up to a bound; how many became ready."""
         index = self._index
         if not index.restless:
             return 0
         self._expire(now, limit)
+        index.tick(now)
         rows = index.promote(now, limit)
         if rows:
             self._record(Promoted(now, [row.entry.id for row in rows]))
@@ -193,23 +192,10 @@ class Engine:
         for row, state in zip(rows, states, strict=True):
             self._index.ended(row, state)
 
-    def _without_expired(self, line: Line, want: Want, rows: list[Row], now: Instant) -> list[Row]:
-        """Popped rows, none of them expired: whoever gets the slot of one that was may belong before the others."""
-        while expired := [row for row in rows if row.entry.expires_at is not None and row.entry.expires_at <= now]:
-            self._record(Promoted(now, [], [row.entry.id for row in expired], self._graves(expired, now)))
-            for row in rows:
-                if row.state is State.DEAD:
-                    self._index.expired(row)
-                else:
-                    line.push(row)
-            self._tend(now)
-            rows = line.pop(want.count, want.cls)
-        return rows
-
     def _grave(self, row: Row, now: Instant) -> Grave | None:
         """Where a job that dies now will lie."""
         index = self._index
-        return index.lines[row.entry.queue].stamper.grave(now, lambda queue: index.line(queue).stamper)
+        return index.queues[row.entry.queue].stamper.grave(now, lambda queue: index.queue(queue).stamper)
 
     def _graves(self, rows: list[Row], now: Instant) -> dict[int, Grave]:
         """Of those rows that have one of their own."""

@@ -27,11 +27,11 @@ from forebay.core.event import (
     Extended,
     Fed,
     Fired,
+    GateReleased,
     GateSet,
     Grave,
     LedgerRuled,
     LedgerTrimmed,
-    LetIn,
     PartitionsOwned,
     Paused,
     Promoted,
@@ -83,7 +83,7 @@ class Facts:
         self.specs: dict[str, QueueSpec] = {}
         self.paused: dict[str, Instant] = {}
         self.gate_limits: dict[str, int] = {}
-        self.tides: dict[str, Instant] = {}
+        self.tats: dict[str, Instant] = {}
         self.schedules: dict[str, Schedule] = {}
         self.last_ticks: dict[str, Instant] = {}
         self.logs = Logs()
@@ -105,7 +105,7 @@ class Facts:
             SpecPut: self._spec_put,
             Paused: self._paused,
             GateSet: self._gate_set,
-            LetIn: self._let_in,
+            GateReleased: self._gate_released,
             SchedulePut: self._schedule_put,
             ScheduleDropped: self._schedule_dropped,
             Fired: self._fired,
@@ -211,20 +211,20 @@ class Facts:
         for job_id in event.expired:
             self._bury(self.rows[job_id], OUT_OF_TIME, event.at, event.graves.get(job_id))
 
-    def _move_tides(self, event: Claimed) -> None:
+    def _move_tats(self, event: Claimed) -> None:
         """Each new one goes to the end; of those at the front, some that say nothing any more are forgotten."""
-        tides = self.tides
-        for name, tide in event.tides.items():
-            tides.pop(name, None)
-            tides[name] = tide
-        for name in list(islice(tides, _SWEEP_PER_ENTRY * len(event.tides))):
-            if tides[name] > event.at:
+        tats = self.tats
+        for name, tat in event.tats.items():
+            tats.pop(name, None)
+            tats[name] = tat
+        for name in list(islice(tats, _SWEEP_PER_ENTRY * len(event.tats))):
+            if tats[name] > event.at:
                 break
-            del tides[name]
+            del tats[name]
 
     def _claimed(self, event: Claimed) -> None:
-        if event.tides:
-            self._move_tides(event)
+        if event.tats:
+            self._move_tats(event)
         rows, at, until, owner = self.rows, event.at, event.until, event.owner
         for job_id, delivery in zip(event.ids, event.deliveries, strict=True):
             row = rows[job_id]
@@ -328,6 +328,8 @@ class Facts:
             row.entry = replace(row.entry, expires_at=None, queue=row.queue)
             row.home = None
             row.restamp(event.at, event.at)
+        for job_id in event.withdrawn:
+            self.rows[job_id].state = State.WAITING
 
     def _purged(self, event: Purged) -> None:
         for job_id in event.ids:
@@ -356,10 +358,10 @@ class Facts:
         else:
             self.gate_limits[event.name] = event.limit
 
-    def _let_in(self, event: LetIn) -> None:
+    def _gate_released(self, event: GateReleased) -> None:
         for job_id in event.ids:
             row = self.rows[job_id]
-            row.entry = replace(row.entry, gates=tuple(gate for gate in row.entry.gates if gate.name != event.gate))
+            row.entry = replace(row.entry, gates=tuple(name for name in row.entry.gates if name != event.gate))
 
     def _schedule_put(self, event: SchedulePut) -> None:
         self.schedules[event.schedule.name] = event.schedule

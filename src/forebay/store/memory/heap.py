@@ -5,7 +5,7 @@ same key while its old entry is still inside. Once more than half of a large hea
 a forgotten entry, and the memory stays within twice what is alive.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Final, TypeAlias
 
@@ -32,19 +32,38 @@ class LazyHeap:
     def push(self, key: int, row: Row) -> None:
         heappush(self.items, (key, row.entry.id, row))
 
-    def peek(self) -> Row | None:
+    def head(self) -> Item | None:
+        """The first row with its key and id."""
         items = self.items
         while items:
             if not self._dead or not self._bury(items[0]):
-                return items[0][2]
+                return items[0]
             heappop(items)
         return None
+
+    def peek(self) -> Row | None:
+        head = self.head()
+        return None if head is None else head[2]
 
     def pop(self) -> Row | None:
         row = self.peek()
         if row is not None:
             heappop(self.items)
         return row
+
+    def walk(self) -> Iterator[Item]:
+        """In order, at O(log k) for the k-th: the frontier holds what may come next. Nothing may change meanwhile."""
+        items, dead = self.items, dict(self._dead)
+        frontier = [(items[0], 0)] if items else []
+        while frontier:
+            item, index = heappop(frontier)
+            if dead.get(item[:2], 0):
+                dead[item[:2]] -= 1
+            else:
+                yield item
+            for child in (2 * index + 1, 2 * index + 2):
+                if child < len(items):
+                    heappush(frontier, (items[child], child))
 
     def take(self, count: int) -> list[Row]:
         """Up to so many rows, in order."""

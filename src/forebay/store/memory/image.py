@@ -136,7 +136,7 @@ _TABLES: Final[dict[str, _Table]] = {
     "specs": _mapping(str, QueueSpec, lambda facts: facts.specs),
     "paused": _mapping(str, Instant, lambda facts: facts.paused),
     "gate_limits": _mapping(str, int, lambda facts: facts.gate_limits),
-    "tides": _mapping(str, Instant, lambda facts: facts.tides),
+    "tats": _mapping(str, Instant, lambda facts: facts.tats),
     "schedules": _mapping(str, Schedule, lambda facts: facts.schedules),
     "last_ticks": _mapping(str, Instant, lambda facts: facts.last_ticks),
     "feeds": _mapping(str, tuple[Fed, Instant], lambda facts: facts.feeds),

@@ -1,36 +1,30 @@
-"""Everything derived from the facts: which job is next, what is due, whose lease ran out, which gate has room.
+"""Everything derived from the facts: which job is next, what is due, whose lease ran out, which lane is open.
 
 Verbs change the facts by an event and then tell the index what moved. Every operation is O(log n); nothing walks all
 jobs in flight. `Index(facts)` rebuilds it all, which is how a recovered store gets its index.
 """
 
+from collections.abc import Iterable
 from heapq import merge
 from itertools import islice
 
-from forebay.core.instant import Instant
+from forebay.core.instant import Instant, micros
 from forebay.core.job import State
-from forebay.core.limits import INSTANT_MOST
+from forebay.core.limits import DEPTH_MOST, INSTANT_MOST, LEASE_MOST
 from forebay.core.spec import QueueSpec
+from forebay.engine.lanes import GateState
 from forebay.store.memory.deadlines import Deadlines
 from forebay.store.memory.facts import Facts
-from forebay.store.memory.gates import Gates
 from forebay.store.memory.heap import LazyHeap
-from forebay.store.memory.line import Line
+from forebay.store.memory.lines import Lines
+from forebay.store.memory.queue_state import MemoryLanes, QueueState
 from forebay.store.memory.row import Row
 
 _SECOND = 1_000_000
 _GRAIN = 10_000
 """What is kept or expires may go so much later: fine enough for milliseconds, coarse enough to share buckets."""
+_LEASE_MOST = micros(LEASE_MOST)
 _READY, _RUNNING, _WAITING = State.READY, State.RUNNING, State.WAITING
-
-
-class Tries:
-    """How many that a rate lets in, and another gate does not, a claim still looks at in passing."""
-
-    __slots__ = ("left",)
-
-    def __init__(self) -> None:
-        self.left = 64
 
 
 class Index:
@@ -38,8 +32,10 @@ class Index:
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
-        self.lines: dict[str, Line] = {}
-        self.gates = Gates(facts.gate_limits, facts.tides)
+        self.queues: dict[str, QueueState] = {}
+        self.lanes = MemoryLanes(facts)
+        self.lines = Lines()
+        self.paced: set[str] = set()
         self.leases: Deadlines[int] = Deadlines()
         self.kept: Deadlines[int] = Deadlines(_GRAIN)
         self.expiring: Deadlines[int] = Deadlines(_GRAIN)
@@ -49,49 +45,64 @@ class Index:
         self.brokers = {spec.name for spec in facts.specs.values() if spec.is_broker}
         self.shedding: set[str] = set()
         self.asked = {job_id for job_id, row in facts.rows.items() if row.cancel_requested}
-        for queue in (*facts.specs, *facts.paused):
-            self.line(queue)
+        running: dict[str, list[Row]] = {}
+        for row in facts.rows.values():
+            if row.state is _RUNNING:
+                running.setdefault(row.entry.queue, []).append(row)
+        for queue in (*facts.specs, *facts.paused, *running):
+            self.queue(queue, running.get(queue, ()))
         for row in facts.rows.values():
             self._restore(row)
+        for name in list(self.lines):
+            self._advance(name)
 
-    def line(self, queue: str) -> Line:
-        line = self.lines.get(queue)
-        if line is None:
-            line = self.lines[queue] = Line(self._facts.spec(queue))
-            if line.resting is not None:
-                self.shedding.add(queue)
-        return line
+    def queue(self, name: str, running: Iterable[Row] = ()) -> QueueState:
+        queue = self.queues.get(name)
+        if queue is None:
+            queue = self.queues[name] = QueueState(self._facts.spec(name), self.lanes, running)
+            self._configured(queue)
+        return queue
 
     def configure(self, spec: QueueSpec) -> None:
-        line = self.line(spec.name)
-        line.configure(spec)
-        self.shedding.discard(spec.name)
-        if line.resting is not None:
-            self.shedding.add(spec.name)
-            for row in self._facts.rows.values():
+        queue = self.queue(spec.name)
+        rows = self._facts.rows
+        running = (rows[job_id] for job_id in self.leases.walk(INSTANT_MOST + _LEASE_MOST))
+        queue.configure(spec, [row for row in running if row.entry.queue == spec.name])
+        self._configured(queue)
+        if queue.resting is not None:
+            for row in rows.values():
                 if row.entry.queue == spec.name and row.state in (_WAITING, _READY):
-                    line.resting.add(row)
+                    queue.resting.add(row)
         self.crowd(spec.name)
+        self.brokers.discard(spec.name)
         if spec.is_broker:
             self.brokers.add(spec.name)
-        else:
-            self.brokers.discard(spec.name)
+
+    def _configured(self, queue: QueueState) -> None:
+        name = queue.spec.name
+        for names, belongs in ((self.shedding, queue.resting is not None), (self.paced, queue.paced)):
+            names.discard(name)
+            if belongs:
+                names.add(name)
 
     def accept(self, row: Row) -> None:
-        """A new row: ready at once, or waiting for its time and its gates."""
+        """A new row: ready at once, or waiting for its time and its line."""
         entry, state = row.entry, row.state
-        if entry.gates or entry.merges or entry.expires_at is not None:
+        if entry.merges or entry.expires_at is not None:
             self._enter(row)
-        line = self.lines.get(entry.queue) or self.line(entry.queue)
-        line.counts[state] += 1
-        if line.resting is not None:
-            line.resting.add(row)
+        queue = self.queues.get(entry.queue) or self.queue(entry.queue)
+        queue.counts[state] += 1
+        if queue.resting is not None:
+            queue.resting.add(row)
         if state is _READY:
-            line.push(row)
-            if line.claimers.sleepers:
-                line.claimers.wake(1)
-        else:
+            queue.push(row)
+            if queue.claimers.sleepers:
+                self.notify(queue, 1)
+        elif entry.line is None:
             self._due.push(row.due_at, row)
+        else:
+            self.lines.join(entry.line, row)
+            self._advance(entry.line)
 
     def merged(self, before: Row, row: Row) -> None:
         """A row that nobody has claimed took over newer work."""
@@ -101,15 +112,14 @@ class Index:
                 self.expiring.remove(expired_at, entry.id)
             if entry.expires_at is not None:
                 self.expiring.add(entry.expires_at, entry.id)
-        if before.due_at != row.due_at:
+        if before.due_at != row.due_at and self._waits(row):
             self._due.forget(before.due_at, row)
             self._due.push(row.due_at, row)
         if before.rank != row.rank:
-            self._reranked(before, row, self.lines[entry.queue])
+            self._reranked(before, row, self.queues[entry.queue])
 
     def claimed(self, rows: list[Row], until: Instant) -> None:
-        """Rows that were popped, or started, are running now."""
-        self.gates.moved.clear()
+        """Rows that were taken are running now."""
         for row in rows:
             entry = row.entry
             self.leases.add(until, entry.id)
@@ -119,19 +129,17 @@ class Index:
                 self.expiring.remove(entry.expires_at, entry.id)
         if self.shedding:
             for row in rows:
-                resting = self.lines[row.entry.queue].resting
+                resting = self.queues[row.entry.queue].resting
                 if resting is not None:
                     resting.drop(row)
 
-    def _reranked(self, before: Row, row: Row, line: Line) -> None:
-        if line.resting is not None:
-            line.resting.drop(before)
-            line.resting.add(row)
+    def _reranked(self, before: Row, row: Row, queue: QueueState) -> None:
+        if queue.resting is not None:
+            queue.resting.drop(before)
+            queue.resting.add(row)
         if row.state is _READY:
-            line.withdraw(before)
-            line.push(row)
-        else:
-            self.gates.reranked(before, row)
+            queue.withdraw(before)
+            queue.push(row)
 
     def extended(self, row: Row, was: Instant) -> None:
         self.leases.remove(was, row.entry.id)
@@ -141,113 +149,115 @@ class Index:
         """A running row ended or waits again, as its new state says."""
         entry = row.entry
         self.leases.remove(row.until, entry.id)
-        if entry.gates:
-            self.gates.release(row)
-        line = self._home(row)
-        line.counts[_RUNNING] -= 1
+        queue = self._home(row)
+        queue.counts[_RUNNING] -= 1
+        if queue.front.whole or entry.gates:
+            for state in self.lanes.give_back(queue.front, entry.gates, entry.cost):
+                self.has_room(state, entry.cost)
         if row.state is _WAITING:
-            self._wait(row, line)
+            self._wait(row, queue)
         else:
-            self._end(row, line)
+            self._end(row, queue)
 
     def ended(self, row: Row, was: State) -> None:
         """A row that nobody held was cancelled, or died."""
-        line = self._home(row)
-        line.counts[was] -= 1
-        if line.resting is not None:
-            line.resting.drop(row)
-        if was is State.READY:
-            line.withdraw(row)
-            self.gates.release(row)
-        elif was is State.WAITING and self.gates.where(row) is None:
+        queue = self._home(row)
+        queue.counts[was] -= 1
+        if queue.resting is not None:
+            queue.resting.drop(row)
+        if was is _READY:
+            queue.withdraw(row)
+            if queue.claimers.sleepers:
+                self.notify(queue, 1)
+        elif was is _WAITING and self._waits(row):
             self._due.forget(row.due_at, row)
         self._forget_merge(row)
-        self._end(row, line)
+        self._end(row, queue)
 
     def expired(self, row: Row) -> None:
-        """A ready row was popped by a claim that found it expired."""
-        line = self._home(row)
-        line.counts[State.READY] -= 1
-        if line.resting is not None:
-            line.resting.drop(row)
-        self.gates.release(row)
+        """A ready row was met by a claim past its expiry, and has left its lane."""
+        queue = self._home(row)
+        queue.counts[_READY] -= 1
+        if queue.resting is not None:
+            queue.resting.drop(row)
         self._forget_merge(row)
-        self._end(row, line)
+        self._end(row, queue)
 
     def forgotten(self, row: Row, was: State) -> None:
         """A finished row was purged."""
-        self.lines[row.entry.queue].counts[was] -= 1
+        self.queues[row.entry.queue].counts[was] -= 1
         self._unkeep(row, was)
-        self.gates.forget(row)
+        line = row.entry.line
+        if line is not None and row.entry.blocks and was is State.DEAD:
+            self.lines.rose(line, row)
+            self.lines.leave(line, row)
+            self._advance(line)
+
+    def passed_by(self, rows: Iterable[Row]) -> list[Row]:
+        """Ready rows that go behind one of these dead rows of their line, when that is alive again."""
+        found: dict[int, Row] = {}
+        for row in rows:
+            exposed = None if row.entry.line is None else self.lines.exposed(row.entry.line)
+            if exposed is not None and exposed.state is _READY and exposed.entry.id > row.entry.id:
+                found[exposed.entry.id] = exposed
+        return list(found.values())
+
+    def withdrawn(self, row: Row) -> None:
+        """A ready row is behind another one of its line again, and waits."""
+        queue = self.queues[row.entry.queue]
+        queue.withdraw(row)
+        queue.counts[_READY] -= 1
+        queue.counts[_WAITING] += 1
+        if row.entry.line is not None:
+            self.lines.hide(row.entry.line, row)
 
     def redriven(self, row: Row, lay_in: str, died_at: Instant, kept_until: Instant) -> None:
         """A dead row that lay in that queue is back in its own."""
-        self.lines[lay_in].counts[State.DEAD] -= 1
+        self.queues[lay_in].counts[State.DEAD] -= 1
         self._finished[State.DEAD][lay_in].remove(died_at, row.entry.id)
         self.kept.remove(kept_until, row.entry.id)
-        self.gates.rejoin(row)
-        self._wait(row, self.lines[row.entry.queue])
+        if row.entry.line is not None:
+            if row.entry.blocks:
+                self.lines.rose(row.entry.line, row)
+            else:
+                self.lines.join(row.entry.line, row)
+        self._wait(row, self.queues[row.entry.queue])
 
     def promote(self, now: Instant, limit: int) -> list[Row]:
-        """Rows that may become ready now, their slots taken.
-
-        First those that are due: one that was taken back is the first in rank for the slot that it gave back, and a
-        newcomer parks behind those that are parked. Then parked rows.
-        """
+        """Rows that become ready now."""
         rows: list[Row] = []
-        while limit > 0:
-            row, turn = self._due.peek(), None
-            if row is not None and row.due_at <= now:
-                self._due.pop()
-            else:
-                found = self.gates.next_candidate(now) if self.gates.opened else None
-                if found is None:
-                    break
-                row, turn = found
-            limit -= 1
-            if not row.entry.gates or self.gates.admit(row, now, turn=turn):
-                rows.append(row)
-        if self.gates.paces:
-            for queue in self.gates.paces.ripen(now):
-                self.lines[queue].claimers.wake(1)
+        while len(rows) < limit and (row := self._due.peek()) is not None and row.due_at <= now:
+            self._due.pop()
+            rows.append(row)
         return rows
-
-    def passed(self, name: str, rows: list[Row]) -> None:
-        """They left the gate for good, and wait for what else may hold them."""
-        for row in rows:
-            self._due.push(row.due_at, row)
-        self.gates.left(name)
-
-    def start(self, queue: str, now: Instant, count: int, cls: str | None, tries: Tries) -> tuple[list[Row], list[Row]]:
-        """Rows of the queue that their rates let in now, as many as a claim wants; their slots are taken.
-
-        And those that have expired meanwhile: no start is spent on them. It ends early where others may go on to rates.
-        """
-        rows: list[Row] = []
-        late: list[Row] = []
-        while len(rows) < count and tries.left > 0 and not self.gates.opened:
-            found = self.gates.next_start(queue, now, cls)
-            if found is None:
-                break
-            row, turn = found
-            if row.entry.expires_at is not None and row.entry.expires_at <= now:
-                self._due.push(row.due_at, row)
-                late.append(row)
-            elif self.gates.admit(row, now, starts=True, turn=turn):
-                rows.append(row)
-            else:
-                tries.left -= 1
-        return rows, late
 
     def promoted(self, rows: list[Row]) -> None:
         """Their state is ready now."""
         for row in rows:
-            line = self.lines[row.entry.queue]
-            line.counts[State.WAITING] -= 1
-            line.counts[State.READY] += 1
-            line.push(row)
-            if line.claimers.sleepers:
-                line.claimers.wake(1)
+            queue = self.queues[row.entry.queue]
+            queue.counts[_WAITING] -= 1
+            queue.counts[_READY] += 1
+            queue.push(row)
+            if queue.claimers.sleepers:
+                self.notify(queue, 1)
+
+    def notify(self, queue: QueueState, count: int) -> None:
+        """Wake so many of those who sleep until there is work, if a claim may find some now."""
+        now = self.lanes.now
+        if self._facts.paused.get(queue.spec.name, 0) <= now and queue.workable_at(now) <= now:
+            queue.claimers.wake(count)
+
+    def has_room(self, state: GateState, count: int) -> None:
+        """A gate may have room for so many: whoever sleeps in front of a queue with it is woken."""
+        for name in state.numbers:
+            queue = self.queues[name]
+            if queue.claimers.sleepers:
+                self.notify(queue, count)
+
+    def tick(self, now: Instant) -> None:
+        """Rates open in time."""
+        for state in self.lanes.tick(now):
+            self.has_room(state, DEPTH_MOST)
 
     def finished_before(self, state: State, before: Instant, limit: int, queue: str | None = None) -> list[int]:
         """The oldest first, of those that lie in one queue or in all of them."""
@@ -272,60 +282,81 @@ class Index:
         return []
 
     def _excess(self, queue: str) -> int:
-        line = self.lines[queue]
-        rule = line.spec.routing.dead
-        return 0 if rule is None or rule.most is None else line.counts[State.DEAD] - rule.most
+        state = self.queues[queue]
+        rule = state.spec.routing.dead
+        return 0 if rule is None or rule.most is None else state.counts[State.DEAD] - rule.most
 
-    def next_due(self) -> Instant | None:
-        """When the next row falls due, or the next rate lets one in."""
+    def next_due(self, now: Instant) -> Instant | None:
+        """When the next row falls due, or the next rate opens that holds ready rows."""
+        openings = (self.queues[name].workable_at(now) for name in self.paced)
+        instants = [self.next_due_job(), self.lanes.next_opening(), *(at for at in openings if now < at < INSTANT_MOST)]
+        return min((at for at in instants if at is not None), default=None)
+
+    def next_due_job(self) -> Instant | None:
         row = self._due.peek()
-        due_at = INSTANT_MOST if row is None else row.due_at
-        if self.gates.paces:
-            due_at = min(due_at, self.gates.paces.next())
-        return due_at if due_at < INSTANT_MOST else None
+        return None if row is None else row.due_at
 
     @property
     def restless(self) -> bool:
-        """Whether anything may have to be promoted, expired or forgotten, now or later."""
-        gates = self.gates.opened or self.gates.paces
-        return bool(self._due.items or gates or self.expiring.instants or self.kept.instants or self.crowded)
+        """Whether anything may have to be promoted, opened, expired or forgotten, now or later."""
+        timers = self._due.items or self.expiring.instants or self.kept.instants or self.crowded or self.paced
+        return bool(timers) or self.lanes.next_opening() is not None
 
     def _enter(self, row: Row) -> None:
         entry = row.entry
-        if entry.gates:
-            self.gates.enter(row)
         # A job that was handed out once, or died and came back, no longer takes newer payloads.
         if entry.merges and entry.subject is not None and not row.delivery and not row.errors:
-            self.line(entry.queue).newest[entry.subject] = entry.id
+            self.queue(entry.queue).newest[entry.subject] = entry.id
         if entry.expires_at is not None:
             self.expiring.add(entry.expires_at, entry.id)
 
-    def _wait(self, row: Row, line: Line) -> None:
-        line.counts[State.WAITING] += 1
-        self._due.push(row.due_at, row)
-        if line.resting is not None:
-            line.resting.add(row)
+    def _waits(self, row: Row) -> bool:
+        """Whether a waiting row waits for its time, and not for its turn in a line."""
+        return row.entry.line is None or self.lines.exposed(row.entry.line) is row
+
+    def _wait(self, row: Row, queue: QueueState) -> None:
+        queue.counts[_WAITING] += 1
+        if row.entry.line is None:
+            self._due.push(row.due_at, row)
+        else:
+            self.lines.hide(row.entry.line, row)
+            self._advance(row.entry.line)
+        if queue.resting is not None:
+            queue.resting.add(row)
         if row.entry.expires_at is not None:
             self.expiring.add(row.entry.expires_at, row.entry.id)
 
-    def _end(self, row: Row, line: Line) -> None:
+    def _end(self, row: Row, queue: QueueState) -> None:
         entry = row.entry
-        if entry.gates:
-            self.gates.end(row)
+        if entry.line is not None:
+            if entry.blocks and row.state is State.DEAD:
+                self.lines.hide(entry.line, row)
+                self.lines.fell(entry.line, row)
+            else:
+                self.lines.leave(entry.line, row)
+            self._advance(entry.line)
         if entry.expires_at is not None:
             self.expiring.remove(entry.expires_at, entry.id)
         if entry.id in self._facts.rows:
             self._keep(row)
-        if line.producers.sleepers:
-            line.producers.wake(line.room)
+        if queue.producers.sleepers:
+            queue.producers.wake(queue.room)
 
-    def _home(self, row: Row) -> Line:
+    def _advance(self, line: str) -> None:
+        """The line may have another head: that one waits for its time now, the other one does not."""
+        before, head = self.lines.advance(line)
+        if before is not None:
+            self._due.forget(before.due_at, before)
+        if head is not None:
+            self._due.push(head.due_at, head)
+
+    def _home(self, row: Row) -> QueueState:
         """The queue that a job belongs to, wherever it lies when it is dead."""
-        return self.lines[row.queue]
+        return self.queues[row.queue]
 
     def _keep(self, row: Row) -> None:
         queue = row.entry.queue
-        self.line(queue).counts[row.state] += 1
+        self.queue(queue).counts[row.state] += 1
         deadlines = self._finished[row.state].get(queue)
         if deadlines is None:
             deadlines = self._finished[row.state][queue] = Deadlines(_SECOND)
@@ -347,19 +378,24 @@ class Index:
                 del newest[row.entry.subject]
 
     def _restore(self, row: Row) -> None:
-        """One row of a recovered store."""
-        match row.state:
-            case State.WAITING | State.READY:
-                self.accept(row)
-                if row.state is State.READY:
-                    self.gates.hold(row)
-            case State.RUNNING:
-                line = self.line(row.entry.queue)
-                line.counts[State.RUNNING] += 1
-                self.gates.enter(row)
-                self.gates.hold(row)
-                self.leases.add(row.until, row.entry.id)
-            case State.DONE | State.DEAD | State.CANCELLED:
-                if row.state is State.DEAD:
-                    self.gates.stand(row)
-                self._keep(row)
+        """One row of a recovered store; who is exposed in its line is worked out when all are there."""
+        entry, state = row.entry, row.state
+        queue = self.queue(entry.queue)
+        if entry.line is not None and (not state.terminal or (state is State.DEAD and entry.blocks)):
+            self.lines.join(entry.line, row, exposed=state in (_READY, _RUNNING))
+        if state.terminal:
+            if state is State.DEAD and entry.line is not None and entry.blocks:
+                self.lines.fell(entry.line, row)
+            self._keep(row)
+            return
+        queue.counts[state] += 1
+        if state is _RUNNING:
+            self.leases.add(row.until, entry.id)
+            return
+        self._enter(row)
+        if queue.resting is not None:
+            queue.resting.add(row)
+        if state is _READY:
+            queue.push(row)
+        elif entry.line is None:
+            self._due.push(row.due_at, row)

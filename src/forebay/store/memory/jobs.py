@@ -18,6 +18,7 @@ from forebay.core.event import (
     Extended,
     Fired,
     Grave,
+    Promoted,
     Redriven,
     Released,
     Retried,
@@ -42,8 +43,6 @@ from forebay.store.checks import (
 from forebay.store.memory.deadlines import rounded_up
 from forebay.store.memory.engine import TEND_LIMIT, Engine
 from forebay.store.memory.facts import ENDING_CODES
-from forebay.store.memory.index import Tries
-from forebay.store.memory.line import Line
 from forebay.store.memory.row import Row
 from forebay.store.protocol import CancelAnswer, Promotion, Receipt, Want
 
@@ -78,8 +77,9 @@ class JobVerbs(Engine):
     def promote(self, limit: int) -> Promotion:
         check_limit("promote", limit)
         with self._lock:
-            ready = self._tend(self._begin(), limit)
-            next_due = self._index.next_due()
+            now = self._begin()
+            ready = self._tend(now, limit)
+            next_due = self._index.next_due(now)
             lsn = self._lsn
         self._settle_down(lsn)
         return Promotion(ready, next_due)
@@ -94,17 +94,19 @@ class JobVerbs(Engine):
             if self._index.restless:
                 self._tend(now, total + TEND_LIMIT)
             rows = (
-                self._pop(wants[0], now) if len(wants) == 1 else [row for want in wants for row in self._pop(want, now)]
+                self._take(wants[0], now)
+                if len(wants) == 1
+                else [row for want in wants for row in self._take(want, now)]
             )
             if rows:
                 until = rounded_up(now + span, span)
                 ids = [row.entry.id for row in rows]
-                deliveries, tides = [row.delivery + 1 for row in rows], dict(self._index.gates.moved)
-                self._record(Claimed(now, owner, until, ids, deliveries, tides))
+                deliveries, tats = [row.delivery + 1 for row in rows], self._index.lanes.tats()
+                self._record(Claimed(now, owner, until, ids, deliveries, tats))
                 self._index.claimed(rows, until)
                 leases = [Lease(row.picture(), owner, until) for row in rows]
                 if self._asleep:
-                    self._rouse()
+                    self._rouse(now)
             lsn = self._lsn
         self._settle_down(lsn)
         return leases
@@ -149,7 +151,7 @@ class JobVerbs(Engine):
                     self._index.settled(row)
                 if self._index.restless:
                     self._tend(now)
-                    self._rouse()
+                    self._rouse(now)
             lsn = self._lsn
         self._settle_down(lsn)
         return answers
@@ -205,7 +207,10 @@ class JobVerbs(Engine):
             self._intake.check_capacity(arrivals)
             if dead:
                 graves = [(row.entry.queue, row.finished_at, row.kept_until) for row in dead.values()]
-                self._record(Redriven(now, list(dead)))
+                withdrawn = self._index.passed_by(dead.values())
+                self._record(Redriven(now, list(dead), [row.entry.id for row in withdrawn]))
+                for row in withdrawn:
+                    self._index.withdrawn(row)
                 for row, grave in zip(dead.values(), graves, strict=True):
                     self._index.redriven(row, *grave)
                 self._tend(now)
@@ -265,7 +270,7 @@ class JobVerbs(Engine):
             index.ended(row, state)
         if index.restless:
             self._tend(event.at, len(event.entries) + TEND_LIMIT)
-            self._rouse()
+            self._rouse(event.at)
 
     def _graves_of(self, ids: list[int], now: Instant) -> dict[int, Grave]:
         return self._graves([self._facts.rows[job_id] for job_id in ids], now) if ids else {}
@@ -273,78 +278,38 @@ class JobVerbs(Engine):
     def _wait_for_room(self, full: QueueFull, span: Span) -> None:
         sleeper = Sleeper()
         with self._lock:
-            line = self._index.line(full.queue)
-            if self._closed or line.depth + full.asked <= full.limit:
+            queue = self._index.queue(full.queue)
+            if self._closed or queue.depth + full.asked <= full.limit:
                 return
-            line.producers.add(sleeper, full.asked)
+            queue.producers.add(sleeper, full.asked)
         self._clock.wait(sleeper, span)
         with self._lock:
-            line.producers.drop(sleeper)
+            queue.producers.drop(sleeper)
 
     def _patience(self, full: QueueFull) -> int:
         """How long the full queue lets its producers wait; a batch that can never fit does not wait at all."""
-        capacity = self._index.line(full.queue).spec.capacity
+        capacity = self._index.queue(full.queue).spec.capacity
         if isinstance(capacity, Bounded) and isinstance(capacity.when_full, Block) and full.asked <= full.limit:
             return micros(capacity.when_full.timeout)
         return 0
 
-    def _pop(self, want: Want, now: Instant) -> list[Row]:
-        line = self._index.lines.get(want.queue)
-        if line is None or self._facts.paused.get(want.queue, 0) > now:
+    def _take(self, want: Want, now: Instant) -> list[Row]:
+        """Rows of the queue that its gates admit; those past their expiry die, and others may follow."""
+        queue = self._index.queues.get(want.queue)
+        if queue is None or self._facts.paused.get(want.queue, 0) > now:
             return []
-        if not self._index.gates.paces.has(want.queue):
-            return self._ready(line, want, now)
-        if want.cls is None and line.spec.share is not None:
-            return self._by_turns(line, want, now)
-        return self._started(line, want, self._ready(line, want, now), now, Tries())
-
-    def _by_turns(self, line: Line, want: Want, now: Instant) -> list[Row]:
-        """One by one: classes take turns with what is ready and with what their rates let in."""
-        paces = self._index.gates.paces
-        rows: list[Row] = []
-        tries = Tries()
-        while len(rows) < want.count and tries.left > 0:
-            joining = paces.joining(want.queue, now, anew=line.rejoins)
-            cls = line.next_class(joining, lambda name: paces.is_open(want.queue, name))
-            if cls is None:
-                break
-            one = Want(want.queue, 1, cls)
-            some = self._started(line, one, self._ready(line, one, now), now, tries)
-            tries.left -= not some
-            rows += some
-        by_class: dict[str, list[Row]] = {}
-        for row in sorted(rows, key=lambda row: (-row.rank, -row.entry.id)):
-            by_class.setdefault(row.entry.cls, []).append(row)
-        return [by_class[row.entry.cls].pop() for row in rows]
-
-    def _ready(self, line: Line, want: Want, now: Instant) -> list[Row]:
-        rows = line.pop(want.count, want.cls)
-        if self._index.expiring.instants:
-            rows = self._without_expired(line, want, rows, now)
-        line.counts[State.READY] -= len(rows)
-        line.counts[State.RUNNING] += len(rows)
-        return rows
-
-    def _started(self, line: Line, want: Want, rows: list[Row], now: Instant, tries: Tries) -> list[Row]:
-        """With what the claim wants beyond what is ready, as far as rates let it in.
-
-        It is paid for by the record that hands it out: a start that a crash took back would be handed out later, when
-        its time is no longer free.
-        """
-        started: list[Row] = []
-        while (missing := want.count - len(rows) - len(started)) > 0:
-            some, late = self._index.start(want.queue, now, missing, want.cls, tries)
-            started += some
-            if not late and not self._index.gates.opened:
-                break
-            if late:
-                self._let_expire(late, now)
+        expiring = bool(self._index.expiring.instants)
+        rows, late = queue.take(want.count, want.cls, now, expiring)
+        while late:
+            self._record(Promoted(now, [], [row.entry.id for row in late], self._graves(late, now)))
+            for row in late:
+                self._index.expired(row)
             self._tend(now)
-            if len(some) < missing:
-                rows += self._ready(line, Want(want.queue, missing - len(some), want.cls), now)
-        line.counts[State.WAITING] -= len(started)
-        line.counts[State.RUNNING] += len(started)
-        return sorted([*rows, *started], key=lambda row: (row.rank, row.entry.id)) if started else rows
+            more, late = queue.take(want.count - len(rows), want.cls, now, expiring)
+            rows += more
+        queue.counts[State.READY] -= len(rows)
+        queue.counts[State.RUNNING] += len(rows)
+        return rows
 
     def _held(self, lease: Lease) -> Row | None:
         """The row, if the lease is its current one; the fence decides, not the time."""
@@ -382,7 +347,7 @@ class JobVerbs(Engine):
                 raise Invalid("verdict", f"{type(verdict).__name__} is not one", "use what decide() returns")
 
     def _kept_until(self, row: Row, now: Instant, keep_for: Span = 0) -> Instant:
-        return self._index.lines[row.entry.queue].stamper.kept_until(now, keep_for)
+        return self._index.queues[row.entry.queue].stamper.kept_until(now, keep_for)
 
 
 def _lease(row: Row) -> Lease:

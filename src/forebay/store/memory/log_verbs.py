@@ -34,7 +34,7 @@ class LogVerbs(FeedVerbs):
                 following[number] += 1
             if entries:
                 self._record(Appended(now, log, entries))
-                self._index.line(log).claimers.wake_all()
+                self._index.queue(log).claimers.wake_all()
             lsn = self._lsn
         self._settle_down(lsn)
         return entries

@@ -1,4 +1,4 @@
-"""The verbs around jobs: looking at them, configuring queues, gates and schedules, and sleeping until there is work."""
+"""The verbs around jobs: looking at them, configuring queues and schedules, and sleeping until there is work."""
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -7,17 +7,15 @@ from threading import Event as Sleeper
 from typing import Final
 
 from forebay.core.errors import Invalid, WrongQueueKind
-from forebay.core.event import Fired, GateSet, Paused, ScheduleDropped, SchedulePut, SpecPut
+from forebay.core.event import Fired, Paused, ScheduleDropped, SchedulePut, SpecPut
 from forebay.core.instant import Instant, checked_instant
 from forebay.core.job import Draft, Job, State
-from forebay.core.limits import INSTANT_MOST, SLOTS_MOST
+from forebay.core.limits import DEPTH_MOST, INSTANT_MOST
 from forebay.core.names import check_name
-from forebay.core.policy import Retained, check_between
+from forebay.core.policy import Retained
 from forebay.core.schedule import Schedule, edited
 from forebay.core.spec import QueueSpec
 from forebay.store.checks import (
-    check_gate,
-    check_gates_page,
     check_ids,
     check_limit,
     check_names_page,
@@ -28,9 +26,9 @@ from forebay.store.checks import (
 )
 from forebay.store.memory.facts import KeyFact
 from forebay.store.memory.gate_verbs import GateVerbs
-from forebay.store.memory.line import Line
+from forebay.store.memory.queue_state import MemoryLanes, QueueState
 from forebay.store.memory.row import Row
-from forebay.store.protocol import Backlog, GateUse, Page, Query, Totals
+from forebay.store.protocol import Backlog, Page, Query, Totals
 
 _PROBES: Final = 5_000
 """How many ids one page looks at, found or not: a page never holds the lock for long."""
@@ -101,26 +99,30 @@ class QueueVerbs(GateVerbs):
         check_limit("totals", limit)
         with self._lock:
             self._tend(self._begin())
-            lines = [(name, self._index.line(name).counts) for name in self._queues()]
-            sums = [sum(counts[state] for _, counts in lines) for state in State]
-            deepest = nsmallest(limit, lines, key=lambda each: (-_depth(each[1]), -each[1][State.DEAD], each[0]))
-        return Totals(self.backlog([name for name, _ in deepest]) if deepest else [], len(lines), *sums)
+            queues = [(name, self._index.queue(name).counts) for name in self._queues()]
+            sums = [sum(counts[state] for _, counts in queues) for state in State]
+            deepest = nsmallest(limit, queues, key=lambda each: (-_depth(each[1]), -each[1][State.DEAD], each[0]))
+        return Totals(self.backlog([name for name, _ in deepest]) if deepest else [], len(queues), *sums)
 
     def put_spec(self, spec: QueueSpec) -> None:
         check_spec(spec)
         with self._lock:
             now = self._begin()
             known = self._facts.specs.get(spec.name)
-            line = self._index.lines.get(spec.name)
+            queue = self._index.queues.get(spec.name)
             if known is not None and known.is_log != spec.is_log:
                 raise WrongQueueKind(spec.name, known.is_log)
-            if spec.is_log and known is None and line is not None and any(line.counts.values()):
+            if spec.is_log and known is None and queue is not None and any(queue.counts.values()):
                 raise WrongQueueKind(spec.name, is_log=False)
             if known is not None and _partitions(spec) < _partitions(known):
                 raise Invalid(spec.name, "a log cannot lose partitions", "keep them, or start a new log")
             check_neighbours(spec, self._facts.specs.values())
             self._record(SpecPut(now, spec))
             self._index.configure(spec)
+            for each in self._index.queues.values():
+                if each.claimers.sleepers:
+                    self._index.notify(each, DEPTH_MOST)
+            self._rouse(now)
             lsn = self._lsn
         self._settle_down(lsn)
 
@@ -138,28 +140,6 @@ class QueueVerbs(GateVerbs):
 
     def resume(self, queue: str) -> None:
         self._pause(check_name("queue", queue), None)
-
-    def set_gate(self, name: str, limit: int | None) -> None:
-        check_gate(name)
-        if limit is not None:
-            check_between("gate limit", limit, 0, SLOTS_MOST)
-        with self._lock:
-            now = self._begin()
-            self._record(GateSet(now, name, limit))
-            self._index.gates.reconsider(name)
-            self._tend(now)
-            self._rouse()
-            lsn = self._lsn
-        self._settle_down(lsn)
-
-    def gates(self, after: str, limit: int, prefix: str = "") -> list[GateUse]:
-        check_gates_page(after, limit, prefix)
-        with self._lock:
-            self._begin()
-            gates = self._index.gates.used(after, limit, prefix)
-            lsn = self._lsn
-        self._settle_down(lsn)
-        return gates
 
     def put_schedule(self, schedule: Schedule) -> None:
         if type(schedule) is not Schedule:
@@ -212,56 +192,59 @@ class QueueVerbs(GateVerbs):
     def wait(self, queues: Sequence[str], timeout: timedelta) -> bool:
         names = checked_queues("wait", queues)
         span = checked_wait(timeout)
-        sleeper = Sleeper()
-        with self._lock:
-            now = self._begin()
-            lines = [self._index.line(name) for name in names]
-            work_at = self._work_at(lines, now)
-            if work_at <= now:
+        deadline: Instant | None = None
+        while True:
+            sleeper = Sleeper()
+            with self._lock:
+                now = self._begin()
+                deadline = now + span if deadline is None else deadline
+                states = [self._index.queue(name) for name in names]
+                work_at = self._work_at(states, now)
+                if work_at <= now or now >= deadline:
+                    return work_at <= now
+                for queue in states:
+                    queue.claimers.add(sleeper)
+                self._asleep[sleeper] = min(deadline, work_at)
+            self._clock.wait(sleeper, min(deadline, work_at) - now)
+            with self._lock:
+                self._asleep.pop(sleeper, None)
+                woken = any(sleeper not in queue.claimers.sleepers for queue in states)
+                for queue in states:
+                    queue.claimers.drop(sleeper)
+            if woken:
                 return True
-            for line in lines:
-                line.claimers.add(sleeper)
-            self._asleep[sleeper] = min(now + span, work_at)
-        self._clock.wait(sleeper, min(span, work_at - now))
-        with self._lock:
-            self._asleep.pop(sleeper, None)
-            for line in lines:
-                line.claimers.drop(sleeper)
-            return sleeper.is_set() or self._work_at(lines, self.now()) <= self.now()
 
-    def _work_at(self, lines: Sequence[Line], now: Instant) -> Instant:
+    def _work_at(self, queues: Sequence[QueueState], now: Instant) -> Instant:
         """When a claim or a reaping may next find something, as far as is known."""
-        paused = self._facts.paused
-        instants = [INSTANT_MOST, self._index.next_due() or INSTANT_MOST, self._index.leases.next() or INSTANT_MOST]
-        instants += [paused.get(line.spec.name, now) for line in lines if line.counts[State.READY]]
-        starts = self._index.gates.paces.start_at
-        instants += [max(paused.get(line.spec.name, 0), starts(line.spec.name)) for line in lines]
-        return now if self._index.gates.opened else min(instants)
+        index, paused = self._index, self._facts.paused
+        instants = [index.next_due_job(), index.lanes.next_opening(), index.leases.next()]
+        instants += [max(paused.get(queue.spec.name, 0), queue.workable_at(now)) for queue in queues]
+        return min((at for at in instants if at is not None), default=INSTANT_MOST)
 
     def _pause(self, queue: str, until: Instant | None) -> None:
         with self._lock:
             now = self._begin()
             self._record(Paused(now, queue, until))
-            line = self._index.line(queue)
-            if until is None:
-                line.claimers.wake(line.counts[State.READY])
+            state = self._index.queue(queue)
+            if until is None and state.claimers.sleepers:
+                self._index.notify(state, state.counts[State.READY])
             lsn = self._lsn
         self._settle_down(lsn)
 
     def _key_counts(self, queue: str, fact: KeyFact, now: Instant) -> bool:
-        return self._index.line(queue).stamper.key_counts(fact[2], self._facts.state(fact[0]), now)
+        return self._index.queue(queue).stamper.key_counts(fact[2], self._facts.state(fact[0]), now)
 
     def _backlog(self, queue: str, now: Instant, keys: int) -> Backlog:
-        line = self._index.lines.get(queue) or Line(self._facts.spec(queue))
+        state = self._index.queues.get(queue) or QueueState(self._facts.spec(queue), MemoryLanes(self._facts))
         until = self._facts.paused.get(queue, 0)
         return Backlog(
             queue=queue,
-            **{state.value: count for state, count in line.counts.items()},
-            oldest_age=line.oldest(now),
+            **{each.value: count for each, count in state.counts.items()},
+            oldest_age=state.oldest(now),
             paused_until=until if until > now else None,
             keys=keys,
-            oldest_parked=self._index.gates.oldest_parked(queue, now),
-            blocked=self._index.gates.blocked(queue),
+            held=state.held(now),
+            blocked=self._index.lines.blocked(queue),
         )
 
     def _queues(self) -> list[str]:
@@ -269,8 +252,8 @@ class QueueVerbs(GateVerbs):
         facts = self._facts
         return [
             name
-            for name, line in self._index.lines.items()
-            if name in facts.specs or name in facts.paused or any(line.counts.values())
+            for name, queue in self._index.queues.items()
+            if name in facts.specs or name in facts.paused or any(queue.counts.values())
         ]
 
     def _skip_gone(self) -> None:

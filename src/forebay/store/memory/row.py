@@ -41,6 +41,14 @@ class Row(Struct, array_like=True, gc=False):
         return self.home or self.entry.queue
 
     @property
+    def cost(self) -> int:
+        return self.entry.cost
+
+    @property
+    def expires_at(self) -> Instant | None:
+        return self.entry.expires_at
+
+    @property
     def suspect(self) -> bool:
         """As a `Job` says it."""
         return bool(self.errors) and self.errors[-1].abandoned

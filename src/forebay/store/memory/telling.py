@@ -19,9 +19,9 @@ from forebay.core.event import (
     Event,
     Extended,
     Fired,
+    GateReleased,
     GateSet,
     LedgerRuled,
-    LetIn,
     Newer,
     Paused,
     Promoted,
@@ -182,7 +182,7 @@ def _gate_set(facts: Facts, event: GateSet, scribe: Scribe) -> None:
         scribe.tell("set_gate", name=event.name)
 
 
-def _let_in(_: Facts, event: LetIn, scribe: Scribe) -> None:
+def _gate_released(_: Facts, event: GateReleased, scribe: Scribe) -> None:
     scribe.tell("release", name=event.gate)
 
 
@@ -213,7 +213,7 @@ _TELLERS: Final[Mapping[type, Callable[[Facts, Any, Scribe], None]]] = {
     SpecPut: _spec_put,
     Paused: _paused,
     GateSet: _gate_set,
-    LetIn: _let_in,
+    GateReleased: _gate_released,
     SchedulePut: _schedule_put,
     ScheduleDropped: _schedule_dropped,
     Fired: _fired,
