@@ -22,11 +22,17 @@ from forebay.store.sqlite.row import lane_name
 from forebay.store.sqlite.tally import QueueCounters
 from forebay.store.states import READY
 
-_PAGE: Final = 64
+_PAGE_LEAST: Final = 16
+_PAGE_MOST: Final = 256
+_AHEAD: Final = 2
+"""How many lanes of a class are loaded with it: with fewer, that is all of them."""
+
 _MANY: Final = 1 << 40
 """How many lanes a class has, as far as the rules need to know: not all of them are loaded."""
 
 _NEXT: Final = statement("next_of_lane")
+_JOBS_OF_LANES: Final = statement("jobs_of_lanes")
+_LANES_OF_CLASSES: Final = statement("lanes_of_classes")
 _OPEN_LANES: Final = statement("open_lanes")
 _PARKED_LANES: Final = statement("parked_lanes")
 _PARKED_OF_CLASS: Final = statement("parked_of_class")
@@ -59,7 +65,9 @@ class LaneJobs:
 
     __slots__ = ("_connection", "_jobs", "_last", "_next", "_page", "_queue", "lane")
 
-    def __init__(self, connection: sqlite3.Connection, queue: str, lane: str, page: int) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, queue: str, lane: str, page: int, first: list[ReadyHead] | None = None
+    ) -> None:
         self._connection = connection
         self._queue = queue
         self.lane = lane
@@ -67,6 +75,8 @@ class LaneJobs:
         self._jobs: list[ReadyHead] = []
         self._next = 0
         self._last: tuple[int, int] | None = (INTEGER_LEAST, 0)
+        if first is not None:
+            self._take_in(first)
 
     def head(self) -> tuple[int, int, ReadyHead] | None:
         if self._next == len(self._jobs) and not self._load():
@@ -81,10 +91,13 @@ class LaneJobs:
         if self._last is None:
             return False
         found = self._connection.execute(_NEXT, (self._queue, self.lane, *self._last, self._page)).fetchall()
-        self._jobs, self._next = [ReadyHead(rank, job_id, cost, self.lane) for rank, job_id, cost in found], 0
-        self._last = found[-1][:2] if len(found) == self._page else None
-        self._page *= 4
+        self._take_in([ReadyHead(rank, job_id, cost, self.lane) for rank, job_id, cost in found])
         return bool(found)
+
+    def _take_in(self, jobs: list[ReadyHead]) -> None:
+        self._jobs, self._next = jobs, 0
+        self._last = jobs[-1][:2] if len(jobs) == self._page else None
+        self._page *= 4
 
 
 _Lane: TypeAlias = Lane[ReadyHead]
@@ -134,10 +147,12 @@ class QueueFront:
         self._rules = rules
         self._queue = queue
         self._page = count
+        self._size = min(max(count, _PAGE_LEAST), _PAGE_MOST)
         self._shares = queue.spec.share is not None
         self._rows: dict[str, LaneRow] = {}
         self._lanes: dict[str, _Lane] = {}
         self._classes: dict[str, tuple[int, bool]] = {}
+        self._jobs: dict[str, LaneJobs] = {}
         self._met: set[str] = set()
         self._woken: set[str] = set()
         self._changed: dict[str, None] = {}
@@ -245,10 +260,11 @@ class QueueFront:
             self._classes[name] = (turn, bool(is_open))
         return self._new_class(name, turn)
 
-    def _new_class(self, name: str, turn: int) -> _Class:
+    def _new_class(self, name: str, turn: int, first: Sequence[Any] | None = None) -> _Class:
         more: More | None = None
         of: _Class = Class(name, turn, lambda: None if more is None else more())
-        more = self._pager(_OPEN_LANES, (self._queue.name, name), (INTEGER_LEAST, 0), partial(self._add_open, of))
+        add = partial(self._add_open, of)
+        more = self._pager(_OPEN_LANES, (self._queue.name, name), (INTEGER_LEAST, 0), add, first)
         of.lanes = _MANY
         self._front.classes[name] = of
         if not name and self._queue.counts[READY] > self._queue.laned:
@@ -256,12 +272,18 @@ class QueueFront:
         return of
 
     def _add_classes(self, found: Sequence[Any]) -> Key:
+        """Classes come with their first lanes, and these with their first jobs."""
         self._share_page(len(found))
+        names = [name for _, name in found if name not in self._front.classes]
+        first: dict[str, list[Any]] = {name: [] for name in names}
+        for cls, *lane in self._connection.execute(_LANES_OF_CLASSES, (json.dumps(names), self._queue.name, _AHEAD)):
+            first[cls].append(lane)
+        self._load_jobs([lane[-1] for lanes in first.values() for lane in lanes])
         for turn, name in found:
             of = self._front.classes.get(name)
             if of is None:
                 self._classes[name] = (turn, True)
-                of = self._new_class(name, turn)
+                of = self._new_class(name, turn, sorted(first[name]))
             self._front.order.put(of)
         return found[-1][:1] if found else ()
 
@@ -269,16 +291,30 @@ class QueueFront:
         if not self._shares:
             self._share_page(len(found))
         self._meet(gate for *_, lane in found for gate in self._queue.known.gates(lane))
+        self._load_jobs([lane for *_, lane in found])
         for rank, job_id, name in found:
             if name not in self._lanes:
                 of.open.put(self._lane(name, of, LaneRow(rank, job_id, 0, None)))
-        return found[-1][:2] if found else ()
+        return tuple(found[-1][:2]) if found else ()
 
     def _add_parked_at(self, state: GateState, found: Sequence[Any]) -> Key:
         self._meet(gate for *_, lane, _ in found for gate in self._queue.known.gates(lane))
+        self._load_jobs([lane for *_, lane, _ in found])
         for turn, rank, job_id, name, cls in found:
             self._add_parked(name, self._class(cls), LaneRow(rank, job_id, turn, state.name))
         return found[-1][:3] if found else ()
+
+    def _load_jobs(self, lanes: Sequence[str]) -> None:
+        """The first jobs of several lanes at once."""
+        lanes = [lane for lane in lanes if lane not in self._lanes and lane not in self._jobs]
+        if len(lanes) < _AHEAD:
+            return
+        first: dict[str, list[ReadyHead]] = {lane: [] for lane in lanes}
+        wanted = (json.dumps(lanes), self._queue.name, self._page)
+        for lane, rank, job_id, cost in self._connection.execute(_JOBS_OF_LANES, wanted):
+            first[lane].append(ReadyHead(rank, job_id, cost, lane))
+        for lane, jobs in first.items():
+            self._jobs[lane] = LaneJobs(self._connection, self._queue.name, lane, self._page, sorted(jobs))
 
     def _add_parked(self, name: str, of: _Class, row: LaneRow) -> None:
         if name in self._lanes or row.at is None:
@@ -290,7 +326,7 @@ class QueueFront:
         state.parked.setdefault(self._queue.name, Order(Lane.place)).put(lane)
 
     def _lane(self, name: str, of: _Class, row: LaneRow) -> _Lane:
-        jobs = LaneJobs(self._connection, self._queue.name, name, self._page)
+        jobs = self._jobs.pop(name, None) or LaneJobs(self._connection, self._queue.name, name, self._page)
         lane = self._lanes[name] = self._rules.load(self._front, of, self._queue.known.gates(name), jobs)
         self._rows[name] = row
         return lane
@@ -326,21 +362,33 @@ class QueueFront:
         """Of each of many lanes little is loaded at once."""
         self._page = max(2, 2 * self._page // max(parts, 1))
 
-    def _pager(self, text: str, of: Place, start: Place, add: Callable[[Sequence[Any]], Key]) -> More:
+    def _pager(
+        self,
+        text: str,
+        of: Place,
+        start: Place,
+        add: Callable[[Sequence[Any]], Key],
+        first: Sequence[Any] | None = None,
+    ) -> More:
         """Pages of a statement that continues behind a place; `add` loads one and returns the key of its end.
 
-        The first columns of a page are those of its end, in the order of the statement.
+        The first columns of a page are those of its end, in the order of the statement. `first` is known already.
         """
         last = start
 
         def more() -> Key | None:
-            nonlocal last
-            found = self._connection.execute(text, (*of, *last, _PAGE)).fetchall()
+            nonlocal last, first
+            size, found = _AHEAD, first
+            if found is None:
+                size = self._size
+                found = self._connection.execute(text, (*of, *last, size)).fetchall()
+            first = None
             key = add(found)
-            if len(found) < _PAGE:
+            if len(found) < size:
                 return None
-            last = found[-1][: len(start)]
-            return key
+            last = tuple(found[-1][: len(start)])
+            # What has the same key as the end of the page goes first: among equals the order is free.
+            return (*key, 0)
 
         return more
 

@@ -63,17 +63,16 @@ class Gates:
     def give_back(self, name: str, cost: int) -> None:
         self.freed[name] += cost
 
-    def count_freed(self) -> list[str]:
-        """Take what was given back out of the states; the gates that have more room now."""
-        names = list(self.freed)
-        self.load(names)
+    def count_freed(self) -> None:
+        """Take what was given back out of the states."""
+        self.load(self.freed)
         for name, cost in self.freed.items():
             self._states[name].used -= cost
         self.freed.clear()
-        return names
 
     def write(self) -> None:
         put: list[GateRow] = []
+        gone: list[tuple[str]] = []
         for name, state in self._states.items():
             row = GateRow(name, state.used, state.tat, state.queue, state.given, self.wake_at[name])
             stored = self._rows.get(name)
@@ -81,6 +80,8 @@ class Gates:
             if used and row != stored:
                 put.append(row)
             elif not used and stored is not None:
-                self._connection.execute(_DROP, (name,))
+                gone.append((name,))
+        if gone:
+            self._connection.executemany(_DROP, gone)
         if put:
             self._connection.executemany(_PUT, put)

@@ -36,6 +36,14 @@ SELECT rank, id, cost FROM job INDEXED BY job_ready
 WHERE state = 1 AND queue = ?1 AND lane = ?2 AND rank >= ?3 AND (rank, id) > (?3, ?4)
 ORDER BY rank, id LIMIT ?5;
 
+-- name: jobs_of_lanes
+-- The first ready jobs of each of these lanes, so many at most.
+SELECT l.value, j.rank, j.id, j.cost FROM json_each(?1) AS l CROSS JOIN job AS j ON j.id IN (
+    SELECT id FROM job INDEXED BY job_ready
+    WHERE state = 1 AND queue = ?2 AND lane = l.value
+    ORDER BY rank, id LIMIT ?3
+);
+
 -- name: first_of_lanes
 -- The first ready job of each of these lanes.
 SELECT l.value ->> 0, l.value ->> 1, j.rank, j.id

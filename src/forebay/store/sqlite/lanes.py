@@ -32,6 +32,7 @@ _REOPEN_CLASS: Final = statement("reopen_class")
 _CLOSE_CLASS: Final = statement("close_class")
 _CLASS: Final = statement("class")
 _QUEUES_PARKED: Final = statement("queues_parked_at")
+_IN_DEMAND: Final = statement("gates_in_demand")
 _WAKE: Final = statement("wake")
 _OPENED_RATES: Final = statement("opened_rates")
 _OPEN_ALL: Final = statement("open_all_lanes")
@@ -71,19 +72,28 @@ class LaneTable:
             left, self._left = self._left, {}
             self._look_again(list(left))
         if self._gates.freed:
-            units = dict(self._gates.freed)
-            for name in self._gates.count_freed():
-                if units[name] > 0:
-                    self.wake(name, units[name])
+            freed = {name: units for name, units in self._gates.freed.items() if units > 0}
+            self._gates.count_freed()
+            waited = {name for (name,) in self._connection.execute(_IN_DEMAND, (json.dumps(list(freed)),))}
+            for name, units in freed.items():
+                if name in waited:
+                    self._wake_lanes(name, units)
+                self._wake_queues(name, units)
 
     def wake(self, gate: str, units: int) -> None:
         """A gate may have so much more room: for parked lanes, or for the queues that it holds as a whole."""
+        self._wake_lanes(gate, units)
+        self._wake_queues(gate, units)
+
+    def _wake_lanes(self, gate: str, units: int) -> None:
         state = self._gates.state(gate)
         for (queue,) in self._connection.execute(_QUEUES_PARKED, (gate,)).fetchall():
             numbers = self._tally.queue(queue).known.stamper.gate(gate)
             if numbers is None or state.is_open(numbers, 1, self._now):
                 self._connection.execute(_WAKE, (queue, gate))
                 self._notify(queue, units)
+
+    def _wake_queues(self, gate: str, units: int) -> None:
         for queue in self._tally.knowledge.held_by(gate):
             if self._tally.queue(queue).counts[READY]:
                 self._notify(queue, units)

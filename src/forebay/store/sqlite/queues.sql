@@ -152,6 +152,14 @@ SELECT rank, id, lane FROM lane INDEXED BY lane_open
 WHERE at IS NULL AND queue = ?1 AND cls = ?2 AND (rank, id) > (?3, ?4)
 ORDER BY rank, id LIMIT ?5;
 
+-- name: lanes_of_classes
+-- The first open lanes of each of these classes, so many at most.
+SELECT l.cls, l.rank, l.id, l.lane FROM json_each(?1) AS c CROSS JOIN lane AS l ON l.queue = ?2 AND l.lane IN (
+    SELECT lane FROM lane INDEXED BY lane_open
+    WHERE at IS NULL AND queue = ?2 AND cls = c.value
+    ORDER BY rank, id LIMIT ?3
+);
+
 -- name: parked_lanes
 -- Lanes of a queue that are parked at a gate behind a place, in the order in which it has room for them.
 SELECT turn, rank, id, lane, cls FROM lane INDEXED BY lane_parked
@@ -166,6 +174,11 @@ SELECT lane, rank, id, turn, at FROM lane INDEXED BY lane_held WHERE at IS NOT N
 -- Those of these gates at which lanes of a queue are parked.
 SELECT n.value FROM json_each(?1) AS n
 WHERE EXISTS (SELECT 1 FROM lane INDEXED BY lane_parked WHERE at = n.value AND queue = ?2);
+
+-- name: gates_in_demand
+-- Those of these gates at which lanes are parked.
+SELECT n.value FROM json_each(?1) AS n
+WHERE EXISTS (SELECT 1 FROM lane INDEXED BY lane_parked WHERE at = n.value);
 
 -- name: queues_parked_at
 -- The queues of lanes that are parked at a gate.
