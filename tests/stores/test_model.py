@@ -64,14 +64,17 @@ def _residue(store: MemoryStore) -> Mapping[str, int]:
     facts, index = store._facts, store._index
     finished = [timer for queues in index._finished.values() for timer in queues.values()]
     timers = [index.leases, index.expiring, index.kept, *finished]
-    resting = [line.resting for line in index.lines.values() if line.resting is not None]
+    resting = [queue.resting for queue in index.queues.values() if queue.resting is not None]
     return {
         "rows": len(facts.rows),
         "keys": len(facts.keys),
-        "gates": len(index.gates),
-        "rates": bool(index.gates.paces),
+        "lanes": sum(len(front.lanes) for front in index.lanes.fronts.values()),
+        "classes": sum(len(front.classes) - len(front.idle) for front in index.lanes.fronts.values()),
+        "slots": sum(state.used for state in index.lanes.gates.values()),
+        "conditions": len(index.lanes.conditions),
+        "lines": len(index.lines),
         "timers": sum(timer.next() is not None for timer in timers),
-        "merge targets": sum(len(line.newest) for line in index.lines.values()),
+        "merge targets": sum(len(queue.newest) for queue in index.queues.values()),
         "resting": sum(len(list(each)) for each in resting),
     }
 

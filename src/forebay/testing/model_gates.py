@@ -132,7 +132,7 @@ class GateModel(LogModel):
         maybe = [item.job.due_at for item in later if self.line(item)[0] is item]
         for queue in {head.job.queue for head in self.heads(now)}:
             if self.paused.get(queue, 0) <= now:
-                opens = [self._whole_opens(head, now) for head in self.heads(now, queue)]
+                opens = [self._opens(head, now) for head in self.heads(now, queue)]
                 surely += [max(opens)] if all(now < at < INSTANT_MOST for at in opens) else []
         legal = {*surely, *maybe, *self.openings(now)}
         require(shown in legal or (shown is None and not surely), "promote tells the next due time", legal, shown)
@@ -203,11 +203,11 @@ class GateModel(LogModel):
         found = [gate for spec in self.specs.values() for gate in (*whole_gates(spec), gate_of(spec, name)) if gate]
         return [gate for gate in found if gate.name == name]
 
-    def _whole_opens(self, head: Item, now: Instant) -> Instant:
-        """When the gates of the whole queue admit the head by themselves; now: they do, or it waits elsewhere."""
-        closed = self.closed(head, self.whole(head.job.queue), now)
+    def _opens(self, head: Item, now: Instant) -> Instant:
+        """When the head may start, held by a rate of the whole queue; `now`: no gate of the queue holds it."""
+        closed = self.closed(head, self._all(head), now)
         opens = [self.opening(gate, head.entry.cost) if gate.step else INSTANT_MOST for gate in closed]
-        return max(opens, default=now)
+        return max(opens) if self.closed(head, self.whole(head.job.queue), now) else now
 
     def _lane(self, item: Item, now: Instant) -> list[Item] | None:
         """The ready jobs of its lane in order; None: one of them has expired."""
