@@ -132,6 +132,7 @@ def test_gates_are_told_of_by_queue_and_sort_and_never_by_a_value(store: Store, 
     store.put_spec(QueueSpec(name="shut", eligibility=Until("go", per="subject")))
     store.enqueue([Draft("k", None, "mail", tenant=f"tenant-{n % 3}") for n in range(6)])
     store.enqueue([Draft("k", None, "shut", subject=f"person/{n}") for n in range(4)])
+    store.set_gate("until/go/person/0", 0)
     assert len(store.claim([Want("mail", 9), Want("shut", 9)], "w", seconds(60))) == 2
     settled(site)
     text = site.client(Role.VIEWER).get("/metrics").text

@@ -392,10 +392,11 @@ def test_gates_are_listed_set_and_released(run: Run) -> None:
     fill(*[Draft("a", queue="list")] * 3, spec=QueueSpec(name="list", eligibility=Until("room")))
     with closing(open_store("sqlite:///forebay.db")) as store:
         assert len(store.claim([Want("mail", 3), Want("list", 3)], "worker", seconds(60))) == 1
+    run("gates", "set", "until/room", "0")
     assert [line.split() for line in run("gates", "ls").out.splitlines()] == [
         ["gate", "slots", "used"],
         ["cap/mail", "1", "1"],
-        ["until/room", "0", "0"],
+        ["until/room", "0", "0", "an", "operator", "gave", "it", "0"],
     ]
     assert [gate["name"] for gate in run("gates", "ls", "list", "--json").json] == ["until/room"]
     assert "there are more" in run("gates", "ls", "--limit", "1").err

@@ -28,7 +28,7 @@ from forebay.core.words import SECOND, many, span, when
 from forebay.store.protocol import Backlog, Store
 from forebay.work.cron import NEVER, words_of
 
-_GATE = "forebay.doctor"
+_GATE = "until/forebay-doctor"
 _OLD_SECONDS = 300
 _LATE_SECONDS = 60
 _SKEW_WARN, _SKEW_FAIL = 1.0, 60.0

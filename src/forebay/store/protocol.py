@@ -185,8 +185,7 @@ class Hold(Struct, frozen=True):
 
 
 class GateUse(Struct, frozen=True):
-    """A gate that running jobs use, a rate that starts are owed to, a gate that a claim found closed, or one with an
-    operator's number (`given`)."""
+    """A gate that running jobs use, a rate that starts are owed to, or one with an operator's number (`given`)."""
 
     name: str
     slots: int
