@@ -130,8 +130,8 @@ class Ready:
 class QueueState:
     """The live side of one queue. `newest` maps a merge subject to its job that has not run yet.
 
-    `_single` has the ready rows without class and gates; its lane is in front only beside others. `_ages` has all
-    ready rows by age that are odd or in other lanes; who is not ready any more is skipped when it surfaces.
+    `_single` has the ready rows without class and gates; its lane is in front only beside others, or where classes
+    share. `_ages` has all ready rows by age that are odd or in other lanes; rows that are not ready are skipped there.
     """
 
     __slots__ = (
@@ -182,6 +182,8 @@ class QueueState:
         weight = None if spec.share is None else self.stamper.weight
         uses = [(row.entry.gates, row.entry.cost) for row in running]
         self._lanes.configure(self.front, self.stamper.whole, weight, self.stamper.gate, uses)
+        if weight is not None and len(self._single) and _NO_LANE not in self.front.lanes:
+            self._lanes.add(self.front, *_NO_LANE, (), self._single)
         self.producers.wake(self.room)
 
     def push(self, row: Row) -> None:
@@ -191,7 +193,7 @@ class QueueState:
             self._push_into(row, (entry.cls, entry.gates))
         else:
             self._single.push(row)
-            if self.front.lanes:
+            if self.front.lanes or self.front.weight is not None:
                 self._join(row)
             if row.rank == row.due_at:
                 return
@@ -214,7 +216,7 @@ class QueueState:
         """The next rows that gates admit, and rows that were met past their expiry; all of them left their lanes."""
         front, lanes = self.front, self._lanes
         if front.lanes:
-            if len(front.lanes) == 1 and _NO_LANE in front.lanes:
+            if len(front.lanes) == 1 and _NO_LANE in front.lanes and front.weight is None:
                 lanes.drop(front, front.lanes[_NO_LANE])
             else:
                 taken = lanes.take(front, count, now, cls)

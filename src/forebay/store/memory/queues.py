@@ -204,15 +204,16 @@ class QueueVerbs(GateVerbs):
                     return work_at <= now
                 for queue in states:
                     queue.claimers.add(sleeper)
-                self._asleep[sleeper] = min(deadline, work_at)
-            self._clock.wait(sleeper, min(deadline, work_at) - now)
+                until = self._asleep[sleeper] = min(deadline, work_at)
+            self._clock.wait(sleeper, until - now)
             with self._lock:
                 self._asleep.pop(sleeper, None)
                 woken = any(sleeper not in queue.claimers.sleepers for queue in states)
                 for queue in states:
                     queue.claimers.drop(sleeper)
-            if woken:
-                return True
+            # A clock that returns early, with no signal, sleeps elsewhere.
+            if woken or (not sleeper.is_set() and self.now() < until):
+                return woken
 
     def _work_at(self, queues: Sequence[QueueState], now: Instant) -> Instant:
         """When a claim or a reaping may next find something, as far as is known."""
