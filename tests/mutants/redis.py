@@ -146,7 +146,7 @@ REDIS_MUTANTS = [
     Mutant(
         "a class that is behind does not go first, in Redis",
         f"{_LUA}/lib/lanes.lua",
-        "      set_turn(q, lane.cls, shifted(turn, floor(UNIT / (q.rule.weights[lane.cls] or q.rule.default))), true)\n",
+        "      turn = shifted(turn, floor(UNIT / (q.rule.weights[lane.cls] or q.rule.default)))\n",
         "",
         (*_CONFORMANCE, "redis-shares or redis-turns"),
     ),
@@ -160,13 +160,13 @@ REDIS_MUTANTS = [
     Mutant(
         "a cheap job passes a dear one at its gate, in Redis",
         f"{_LUA}/lib/lanes.lua",
-        "        and not is_open(gate, cost_at(sub(member, 21, 56))) then",
-        "        and false then",
+        "if not is_open(gate, cost) or is_later and not is_open(gate, cost_at(sub(place, 21))) then",
+        "if not is_open(gate, cost) then",
         (*_CONFORMANCE, "redis-costs or redis-lanes"),
     ),
     Mutant(
         "room at a gate is seen by nothing that is parked there, in Redis",
-        f"{_LUA}/lib/lanes.lua",
+        f"{_LUA}/lib/rooms.lua",
         "          wake(queue_of(queue), name)\n",
         "",
         (*_CONFORMANCE, "redis-lanes or redis-gates"),

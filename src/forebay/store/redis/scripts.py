@@ -12,12 +12,12 @@ from typing import Final
 from msgspec import Struct
 
 _READING: Final = ("keys", "jobs", "streams", "queues")
-_GATED: Final = (*_READING, "lanes")
-_MOVING: Final = (*_GATED, "lines", "ledger", "tend")
+_GATED: Final = (*_READING, "order", "gates", "lanes")
+_MOVING: Final = (*_GATED, "rooms", "lines", "ledger", "tend")
 _ACCEPTING: Final = (*_MOVING, "accept")
 _LOGS: Final = (*_READING, "logs")
 _NEEDS: Final[dict[str, tuple[str, ...]]] = {
-    "ahead": _GATED,
+    "ahead": _READING,
     "announce": ("keys", "workers"),
     "append": _LOGS,
     "asked": _READING,

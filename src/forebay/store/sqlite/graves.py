@@ -57,8 +57,7 @@ def bury(turn: Turn, rows: Iterable[Row], failure: Failure, change: Change) -> N
 
 def too_many(turn: Turn, limit: int) -> Iterator[list[Row]]:
     """The oldest of the dead wherever more lie than the queue keeps; `limit` of all of them, for `forget`."""
-    found = turn.connection.execute(_CROWDED).fetchall()
-    for name in {**dict.fromkeys(name for (name,) in found), **dict.fromkeys(turn.tally.crowded())}:
+    for (name,) in turn.connection.execute(_CROWDED).fetchall():
         queue = turn.queue(name)
         excess = min(limit, queue.counts[DEAD] - (queue.known.dead_most or queue.counts[DEAD]))
         if excess > 0:

@@ -4,4 +4,4 @@ local r = fetch_one(sid)
 if not r or r[STATE] ~= READY then
   return -1
 end
-return ahead(sid, r, most)
+return streams.ahead(queue_of(r[QUEUE]), sid, r, most)

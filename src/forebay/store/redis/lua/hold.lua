@@ -30,10 +30,10 @@ elseif not r or r[STATE] ~= READY then
   return {}
 end
 local q, cost = queue_of(r[QUEUE]), cost_of(first_of_lane())
-local gate = closed_of(gates_of(q, r, true), cost)
+local gate = closed_of(gates_of(q, r), cost)
 if not gate then
   return {}
 end
 local state = state_of(gate.name)
 local opens = gate.step > 0 and opens_at(gate, cost)
-return { gate.name, state.given or gate.limit, state.used, min(most, ahead(sid, r, most)), '', opens and opens < MOST and opens or '' }
+return { gate.name, state.given or gate.limit, state.used, min(most, streams.ahead(q, sid, r, most)), '', opens and opens < MOST and opens or '' }

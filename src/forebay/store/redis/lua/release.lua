@@ -18,7 +18,7 @@ end
 
 local released = 0
 while released < most do
-  local member = call('ZRANGE', P .. 'lanes:' .. name, 0, 0)[1]
+  local member = order.first(P .. 'lanes:' .. name)
   local sid = member and sub(member, 21, 36)
   local r = sid and fetch_one(sid)
   if not r then

@@ -9,6 +9,6 @@ if limit then
 else
   call('HDEL', P .. 'limits', name)
 end
-state.given, state.changed, state.spread = limit, true, true
+state.given, state.changed, state.moved = limit, true, true
 finish()
 return 1

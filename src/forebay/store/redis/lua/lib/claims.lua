@@ -11,16 +11,13 @@ local claim, claimed_before
     is[STATE], is[ATTEMPT], is[DELIVERY] = RUNNING, r[ATTEMPT] + 1, r[DELIVERY] + 1
     is[OWNER], is[CLAIMED], is[UNTIL], is[MORE].merges = owner, now, till, nil
     local c = { r = r, is = is, n = 0, odd = is_odd(r), rests = m.expires or m.sheds, merges = m.merges and m.subject }
-    c.plain = not (c.odd or c.rests or c.merges)
+    c.plain = not (c.rests or c.merges)
     c.blob = encoded(is)
     known[blob] = c
     return c
   end
 
   local function leave_rest(sid, c)
-    if c.odd then
-      call('ZREM', P .. 'odd:' .. c.r[QUEUE], sid)
-    end
     if c.rests then
       end_rest(sid, c.r)
     end
@@ -62,15 +59,19 @@ local claim, claimed_before
 
   -- Jobs become running; their new records.
   local function hand_out(sids, blobs, owner, till)
-    local known, leases, records = {}, {}, {}
+    local known, leases, records, odd = {}, {}, {}, {}
     for i = 1, #sids do
       local sid, c = sids[i], known[blobs[i]] or handed_out(known, blobs[i], owner, till)
       c.n = c.n + 1
+      odd[#odd + 1] = c.odd and sid or nil
       if not c.plain then
         leave_rest(sid, c)
       end
       blobs[i], records[i] = c.blob, c.is
       leases[2 * i - 1], leases[2 * i] = till, sid
+    end
+    if #odd > 0 then
+      call('ZREM', P .. 'odd:' .. records[1][QUEUE], unpack(odd))
     end
     told_runs('claimed', sids, records, till)
     for _, c in pairs(known) do
@@ -81,13 +82,16 @@ local claim, claimed_before
     store('j', sids, blobs)
   end
 
-  -- The first places of a queue without lanes.
-  local function first_places(q, most)
+  -- The first jobs of a queue without lanes.
+  local function first_jobs(q, most)
     local places = call('ZRANGE', P .. 'r:' .. q.name .. '|', 0, most - 1)
     for _, entry in ipairs(q.streamed > 0 and streams.unread(q, most) or NOTHING) do
       places[#places + 1] = streams.place(entry)
     end
     table.sort(places)
+    for i = 1, #places do
+      places[i] = sub(places[i], 21)
+    end
     return places
   end
 
@@ -100,10 +104,9 @@ local claim, claimed_before
     if not whole or most == 0 then
       return most
     end
-    for _, place in ipairs(first_places(q, most)) do
-      local r = n < most and fetch_one(sub(place, 21))
-      local cost = r and cost_of(r)
-      if not r or closed_of(whole, cost) then
+    for _, blob in ipairs(fetch(first_jobs(q, most))) do
+      local cost = blob and cost_of(record(blob))
+      if not blob or n == most or closed_of(whole, cost) then
         break
       end
       take(q, whole, cost)
@@ -112,31 +115,49 @@ local claim, claimed_before
     return n
   end
 
+  -- The head of a lane is taken: the place behind it. Places are read in pages, and what was taken of a lane leaves its set
+  -- in the end.
+  local function next_of_lane(q, lane, most, taken)
+    local t = taken[lane]
+    if not t or not t.places[t.n + 2] and not t.whole then
+      local page, from = floor(most / q.lanes) + 2, t and t.n or 0
+      local places = call('ZRANGE', P .. 'r:' .. q.name .. '|' .. lane.key, from, from + page - 1)
+      t = t or { places = {}, n = 0 }
+      for i, place in ipairs(places) do
+        t.places[from + i] = place
+      end
+      t.whole, taken[lane] = #places < page, t
+    end
+    t.n = t.n + 1
+    return t.places[t.n + 1]
+  end
+
   -- The next jobs of a queue with lanes, of one class if it is named; ids and records.
   local function start_lanes(q, most, only, owner)
-    local sids, blobs, met = {}, {}, 0
+    local sids, blobs, met, taken = {}, {}, 0, {}
     while #sids < most and met < LANES_MET do
       local lane = first(q, only)
       local sid = lane and sub(lane.place, 21)
-      local r = sid and fetch_one(sid)
-      if not r or closed_of(q.rule.whole, cost_of(r)) then
+      local blob = sid and call('HGET', P .. 'j:' .. sub(sid, 1, 14), sid)
+      local cost = blob and cost_of(record(blob))
+      if not blob or closed_of(q.rule.whole, cost) then
         break
       end
-      local closed = closed_gate(q, lane, cost_of(r))
+      local closed = closed_gate(q, lane, cost)
       if closed then
         park(q, lane, closed)
         met = met + 1
-      else
-        local some, records
-        if lane.key == '' then
-          some, records = next_of(q, 1, owner)
-        else
-          call('ZREM', P .. 'r:' .. q.name .. '|' .. lane.key, lane.place)
-          some, records = { sid }, fetch({ sid })
-        end
-        start(q, lane, record(records[1]), only)
+      elseif lane.key == '' then
+        local some, records = next_of(q, 1, owner)
+        start(q, lane, record(records[1]), head_of(q, ''), only)
         sids[#sids + 1], blobs[#blobs + 1] = some[1], records[1]
+      else
+        start(q, lane, record(blob), next_of_lane(q, lane, most, taken), only)
+        sids[#sids + 1], blobs[#blobs + 1] = sid, blob
       end
+    end
+    for lane, t in pairs(taken) do
+      call('ZREM', P .. 'r:' .. q.name .. '|' .. lane.key, unpack(t.places, 1, t.n))
     end
     return sids, blobs
   end

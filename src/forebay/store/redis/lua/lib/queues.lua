@@ -20,7 +20,7 @@ local queue_of, depth, stir_lane, count, end_rest, add_to_sets, move, remember, 
       q = { name = name, version = tonumber(f.version or 0), paused = tonumber(f.paused or 0), stored = f.waiting }
       q.tail, q.had_tail, q.streamed = f.tail, f.tail, tonumber(f.streamed or 0)
       q.turn, q.had_turn, q.lanes, q.had_lanes = f.turn or START, f.turn, tonumber(f.lanes or 0), f.lanes
-      q.at, q.gates = {}, {}
+      q.at, q.gates, q.turns, q.turned = {}, {}, {}, {}
       q.rule, q.keyed = f.rule and decode(f.rule) or NOTHING, f.keyed and decode(f.keyed) or nil
       for state = WAITING, CANCELLED do
         q[state] = tonumber(f[STATES[state + 1]] or 0)

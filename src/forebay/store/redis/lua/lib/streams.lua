@@ -84,6 +84,16 @@ local streams, entry_id, is_unread = {}, nil, nil
     return call('XRANGE', streams.key(q), after, till and '(' .. till or '+', 'COUNT', most)
   end
 
+  -- How many ready jobs of its lane go before a ready job; of a stream so many are counted at most.
+  function streams.ahead(q, sid, r, most)
+    local key, place = lane_of(r), r[RANK] .. sid
+    local before = call('ZLEXCOUNT', P .. 'r:' .. q.name .. '|' .. key, '-', '(' .. place)
+    for _, entry in ipairs(key == '' and q.streamed > 0 and streams.unread(q, most) or NOTHING) do
+      before = before + (streams.place(entry) < place and 1 or 0)
+    end
+    return before
+  end
+
   -- Consumers that hold nothing are forgotten: every process that ever claimed is one.
   function streams.sweep(limit)
     for _, name in ipairs(call('ZRANGE', P .. 'streams', '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)) do

@@ -92,9 +92,16 @@ local kept_until, dead, bury, forget_all, expire, arrange, tend, sweep_keys, fin
     return #due
   end
 
-  -- The oldest dead go wherever more lie than the queue keeps.
+  -- The oldest dead go wherever more lie than the queue keeps, also by what this call did.
   local function thin_out(limit)
+    local names = {}
     for _, name in ipairs(call('ZRANGE', P .. 'crowded', 0, -1)) do
+      names[name] = true
+    end
+    for name, q in pairs(queues) do
+      names[name] = names[name] or q.changed
+    end
+    for name in pairs(names) do
       local q = queue_of(name)
       local most = q.rule.dead and q.rule.dead.most
       local excess = most and min(limit, q[DEAD] - most) or 0
@@ -118,9 +125,7 @@ local kept_until, dead, bury, forget_all, expire, arrange, tend, sweep_keys, fin
     if kept and kept <= now then
       forget_all(call('ZRANGE', P .. 'kept', '-inf', now, 'BYSCORE', 'LIMIT', 0, limit))
     end
-    if call('EXISTS', P .. 'crowded') == 1 then
-      thin_out(limit)
-    end
+    thin_out(limit)
     return ready + arrange(), through
   end
 
@@ -148,6 +153,7 @@ local kept_until, dead, bury, forget_all, expire, arrange, tend, sweep_keys, fin
   function finish()
     arrange()
     write_gates()
+    write_lanes()
     write_queues()
     write_ledger()
   end
