@@ -211,7 +211,8 @@ class JobVerbs(Engine):
                 self._record(Redriven(now, list(dead), [row.entry.id for row in withdrawn]))
                 for row in withdrawn:
                     self._index.withdrawn(row)
-                for row, grave in zip(dead.values(), graves, strict=True):
+                # Smaller ids first: of those of one line, the first is exposed at once, and only once.
+                for row, grave in sorted(zip(dead.values(), graves, strict=True), key=lambda pair: pair[0].entry.id):
                     self._index.redriven(row, *grave)
                 self._tend(now)
             lsn = self._lsn

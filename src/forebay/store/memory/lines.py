@@ -66,7 +66,7 @@ class Lines:
         if head is None:
             del self._lines[name]
         elif head is not before:
-            line.exposed = None if head.state is State.DEAD else head
+            line.exposed = None if head.state.terminal else head
             return before, line.exposed
         return None, None
 

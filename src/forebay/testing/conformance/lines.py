@@ -298,6 +298,48 @@ def a_head_that_dies_without_a_run_blocks_where_dead_heads_block(h: Harness) -> 
 
 
 @case
+def several_jobs_of_a_line_that_are_redriven_together_run_in_their_order(h: Harness) -> None:
+    (head,) = _line(h, 1, eligibility=InOrder(dead_head="block"))
+    lease = _head(h)
+    late, last = h.one(subject="s", expires_at=h.now() + h.short), h.one(subject="s")
+    h.advance(h.short + SECOND)
+    assert h.state(late) is State.DEAD
+    h.bury(lease)
+    assert h.store.redrive([late, head]) == [late, head]
+    assert [h.state(job_id) for job_id in (head, late, last)] == [State.READY, State.WAITING, State.WAITING]
+    backlog = h.backlog()
+    assert (backlog.ready, backlog.waiting) == (1, 2)
+    assert h.drain() == [head, late, last]
+    h.nothing_left()
+
+
+@case
+def several_dead_jobs_of_a_line_that_are_purged_together_expose_the_next(h: Harness) -> None:
+    for number, forget in enumerate((_purge, _discard)):
+        queue = f"q{number}"
+        h.spec(queue, eligibility=InOrder(dead_head="block"))
+        head = h.one(queue=queue, subject="s")
+        lease = h.take(queue)
+        late = h.one(queue=queue, subject="s", expires_at=h.now() + h.short)
+        last = h.one(queue=queue, subject="s")
+        h.advance(h.short + SECOND)
+        assert h.state(late) is State.DEAD
+        h.bury(lease)
+        assert h.claim(10, queue) == []
+        forget(h, [late, head])
+        assert h.drain(queue) == [last]
+    h.nothing_left("q0", "q1")
+
+
+def _purge(h: Harness, ids: list[int]) -> None:
+    assert h.store.purge(State.DEAD, h.now() + SECOND, 10) == len(ids)
+
+
+def _discard(h: Harness, ids: list[int]) -> None:
+    assert h.store.discard(ids) == ids
+
+
+@case
 def a_line_of_which_all_end_at_once_leaves_nothing_behind(h: Harness) -> None:
     ids = _line(h, 6)
     h.store.cancel([ids[0], ids[1], ids[3]])
