@@ -149,7 +149,7 @@ def test_a_spec_that_changes_on_the_way_counts_for_what_comes_after(store: Postg
     def drafts() -> Iterator[Draft]:
         for number in range(6_000):
             if number == 5_000:
-                other.put_spec(QueueSpec(name="default", eligibility=AtMost(1)))
+                other.put_spec(QueueSpec(name="default", eligibility=AtMost(1, per="kind")))
             yield Draft("k", number)
 
     assert enqueue_stream(store, drafts()) == Tally(6_000)

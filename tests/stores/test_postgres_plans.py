@@ -26,42 +26,58 @@ ROWS = 100_000
 READ_MOST = 5_000
 """Rows that a call may look at: far less than a table, more than any call needs."""
 
-LARGE = ("run", "ended", "key", "call", "line", "gate", "turn")
+LARGE = ("run", "ended", "key", "call", "gate", "lane", "class")
 NOW = 1_700_000_000_000_000
-# By hundred thousands of ids: ready, later, running by heartbeat, running alone, parked, gated and later, in turns.
+# By hundred thousands of ids: ready, later, running by heartbeat, running alone, behind a gate of the whole queue, and
+# later there; 1,000 classes and 100,000 lanes, each of them parked at one gate; one long line.
 FILL = f"""
 INSERT INTO forebay.holder (owner, until, seen_at) SELECT 'gone-' || i, 0, {NOW} FROM generate_series(1, 50) AS i;
 
 INSERT INTO forebay.run (
-    last_id, rank, due_at, enqueued_at, rank_base, n, size, max_attempts, state, single, rank_timed, queue, cls, kind,
-    bodies, holder, lease_until, claimed_at, delivery, attempt, beat, expires_at, gate, gates
+    last_id, rank, due_at, enqueued_at, rank_base, n, size, max_attempts, state, single, rank_timed, queue, lane, cls,
+    kind, bodies, holder, lease_until, claimed_at, delivery, attempt, beat, expires_at
 )
 SELECT i, {NOW} + i, CASE WHEN k IN (1, 5) THEN {2 * NOW} ELSE {NOW} END + i, {NOW}, 0, 1, 1, 25,
-    (ARRAY[1, 3, 2, 2, 0, 0])[k + 1], true, 2, CASE WHEN k < 4 THEN 'q' ELSE 'gated' END, '', 'k', '[null]',
+    (ARRAY[1, 3, 2, 2, 1, 3])[k + 1], true, 2, CASE WHEN k < 4 THEN 'q' ELSE 'gated' END, '', '', 'k', '[null]',
     CASE WHEN k IN (2, 3) THEN 1 + i % 50 END, CASE WHEN k IN (2, 3) THEN {2 * NOW} + i END,
     CASE WHEN k IN (2, 3) THEN {NOW} END, (k IN (2, 3))::integer, 0, k <> 3,
-    CASE WHEN k < 2 AND i % 2 = 0 THEN {2 * NOW} + i END, CASE WHEN k = 4 THEN 'cap/gated' END,
-    CASE WHEN k > 3 THEN '[["cap/gated",5,false]]' END
+    CASE WHEN k < 2 AND i % 2 = 0 THEN {2 * NOW} + i END
 FROM generate_series(0, 5) AS k, generate_series(k * {ROWS} + 1, (k + 1) * {ROWS}) AS i;
 
 INSERT INTO forebay.run (
-    last_id, rank, due_at, enqueued_at, rank_base, n, size, max_attempts, state, single, rank_timed, queue, cls, kind,
-    bodies, gate, gates
+    last_id, rank, due_at, enqueued_at, rank_base, n, size, max_attempts, state, single, rank_timed, queue, lane, cls,
+    kind, bodies, gates
 )
-SELECT i, {NOW} + i, {NOW} + i, {NOW}, 0, 1, 1, 25, 0, true, 2, 'turns', 't' || i % 1000, 'k', '[null]', 'cap/turns',
-    '[["cap/turns",5,false,false,1,0,1]]'
-FROM generate_series({6 * ROWS} + 1, {7 * ROWS}) AS i;
-INSERT INTO forebay.turn SELECT 'cap/turns', 'turns', 't' || i, i, 0 FROM generate_series(0, 999) AS i;
+SELECT i, {NOW} + i, {NOW} + i, {NOW}, 0, 1, 1, 25, 1, true, 2, 'turns',
+    format('["t%s", "cap/turns/kind/k"]', i % 1000), 't' || i % 1000, 'k', '[null]'::json, ARRAY['cap/turns/kind/k']
+FROM generate_series({6 * ROWS} + 1, {7 * ROWS}) AS i
+UNION ALL
+SELECT i, {NOW} + i, {NOW} + i, {NOW}, 0, 1, 1, 25, 1, true, 2, 'lanes',
+    format('["", "cap/lanes/kind/k", "cap/lanes/subject/s%s"]', i), '', 'k', '[null]'::json,
+    ARRAY['cap/lanes/kind/k', 'cap/lanes/subject/s' || i]
+FROM generate_series({7 * ROWS} + 1, {8 * ROWS}) AS i;
+INSERT INTO forebay.lane
+SELECT r.queue, r.lane, r.cls, min(r.rank), min(r.last_id), r.gates[1], NULL, r.gates FROM forebay.run AS r
+WHERE r.gates IS NOT NULL GROUP BY r.queue, r.lane, r.cls, r.gates;
+INSERT INTO forebay.class SELECT 'turns', 't' || i, i, false, false FROM generate_series(0, 999) AS i;
+INSERT INTO forebay.gate
+VALUES ('cap/gated', 5, 5, 0), ('cap/turns/kind/k', 5, 5, 0), ('cap/lanes/kind/k', 5, 5, 0);
+INSERT INTO forebay.gate SELECT 'cap/' || i, 1, 1, 0 FROM generate_series(1, {ROWS}) AS i;
 
-INSERT INTO forebay.gate VALUES ('cap/gated', 5, 5, {ROWS}, 0, false), ('cap/turns', 5, 5, {ROWS}, 0, false);
-INSERT INTO forebay.gate SELECT 'cap/' || i, 1, 1, 0, 0, false FROM generate_series(1, {ROWS}) AS i;
-INSERT INTO forebay.gate (name, slots, held, parked, standing, opened, fallen)
-SELECT 'order/far/subject/' || i, 1, 0, 0, 1, false, 1 FROM generate_series(1, {ROWS}) AS i;
-INSERT INTO forebay.line SELECT 'order/' || i % 1000, i FROM generate_series(1, {ROWS}) AS i;
+INSERT INTO forebay.run (
+    last_id, rank, due_at, enqueued_at, rank_base, n, size, max_attempts, state, single, rank_timed, queue, lane, cls,
+    kind, bodies, line
+)
+SELECT i, {NOW} + i, {NOW} + i, {NOW}, 0, 1, 1, 25, CASE WHEN i > {8 * ROWS} + 1 THEN 0 ELSE 1 END, true, 2, 'long', '',
+    '', 'k', '[null]', 'order/long/subject/s'
+FROM generate_series({8 * ROWS} + 1, {9 * ROWS}) AS i;
 
-INSERT INTO forebay.ended
-SELECT {10 * ROWS} + i, {NOW}, {NOW}, {NOW} + i, CASE WHEN i % 2 = 0 THEN {2 * NOW} + i END, NULL, 0, 1, 1, 25, 1,
-    3 + i % 3, 2, false, 'q', '', 'k', 'a', NULL, NULL, NULL, 'null', NULL
+INSERT INTO forebay.ended (
+    id, due_at, enqueued_at, finished_at, kept_until, rank_base, delivery, attempt, max_attempts, settled_delivery,
+    state, rank_timed, cancel_requested, queue, cls, kind, settled_code, body, line, blocks
+)
+SELECT {10 * ROWS} + i, {NOW}, {NOW}, {NOW} + i, CASE WHEN i % 2 = 0 THEN {2 * NOW} + i END, 0, 1, 1, 25, 1,
+    3 + i % 3, 2, false, 'q', '', 'k', 'a', 'null', CASE WHEN i > 1000 THEN 'order/far/subject/' || i END, i > 1000
 FROM generate_series(1, {ROWS}) AS i;
 
 INSERT INTO forebay.key SELECT 'q', 'key-' || i, i, {2 * NOW} + i, '\\x00' FROM generate_series(1, {ROWS}) AS i;
@@ -107,12 +123,36 @@ def by_turns(store: PostgresStore) -> None:
 
 
 def turns_at_a_gate(store: PostgresStore) -> None:
-    store.set_gate("cap/turns", 25)
+    store.set_gate("cap/turns/kind/k", 25)
     leases = store.claim([Want("turns", 10)], "me", minutes(1))
     assert len({lease.job.id % 1_000 for lease in leases}) == 10
     store.settle([(lease, Ack()) for lease in leases])
+    store.set_gate("cap/turns/kind/k", 5)
     assert store.hold(7 * ROWS) is not None
     store.enqueue([Draft("k", queue="turns", tenant=f"t{n}") for n in range(9)])
+
+
+def many_lanes(store: PostgresStore) -> None:
+    """One gate holds 100,000 lanes; each of them has another gate of its own."""
+    store.set_gate("cap/lanes/kind/k", 15)
+    leases = store.claim([Want("lanes", 20)], "me", minutes(1))
+    assert [lease.job.id - 7 * ROWS for lease in leases] == sorted(lease.job.id - 7 * ROWS for lease in leases)
+    assert len(leases) == 10
+    store.settle([(lease, Ack()) for lease in leases])
+    store.enqueue([Draft("k", queue="lanes", subject=f"new{n}") for n in range(9)])
+    store.cancel([8 * ROWS - 1])
+    leases = store.claim([Want("lanes", 20)], "me", minutes(1))
+    assert len(leases) == 10
+    store.settle([(lease, Ack()) for lease in leases])
+    store.set_gate("cap/lanes/kind/k", None)
+
+
+def long_line(store: PostgresStore) -> None:
+    store.settle([(one(store, "long"), Ack())])
+    assert store.hold(8 * ROWS + 100) is not None
+    store.cancel([9 * ROWS - 5])
+    store.enqueue([Draft("k", queue="long", subject="s")])
+    store.settle([(one(store, "long"), Retry(0, Failure("E")))])
 
 
 def pause(store: PostgresStore) -> None:
@@ -131,6 +171,8 @@ VERBS: Mapping[str, Callable[[PostgresStore], object]] = {
     "claim one": one,
     "claim by turns": by_turns,
     "turns at a gate": turns_at_a_gate,
+    "many lanes": many_lanes,
+    "a long line": long_line,
     "claim nothing": lambda store: store.claim([Want("empty", 20)], "me", minutes(1)),
     "settle": settle,
     "settle again, and late": stale,
@@ -143,6 +185,7 @@ VERBS: Mapping[str, Callable[[PostgresStore], object]] = {
     "redrive": lambda store: store.redrive([10 * ROWS + n for n in range(1, 9)]),
     "purge": lambda store: store.purge(State.DONE, NOW + ROWS, 20),
     "set_gate": lambda store: store.set_gate("cap/gated", 6),
+    "ahead": lambda store: store.ahead(50),
     "pause": pause,
     "wait": lambda store: store.wait(["empty"], seconds(0)),
     "wait for work": lambda store: store.wait(["q"], seconds(1)),
@@ -166,7 +209,9 @@ def full(postgres: PostgresServer) -> Iterator[str]:
     store = PostgresStore(url)
     store.put_spec(QueueSpec(name="fair", share=Fair()))
     store.put_spec(QueueSpec(name="gated", eligibility=AtMost(5)))
-    store.put_spec(QueueSpec(name="turns", share=Fair(), eligibility=AtMost(5)))
+    store.put_spec(QueueSpec(name="turns", share=Fair(), eligibility=AtMost(5, per="kind")))
+    store.put_spec(QueueSpec(name="lanes", eligibility=AtMost(5, per="kind") & AtMost(1, per="subject")))
+    store.put_spec(QueueSpec(name="long", eligibility=InOrder()))
     store.put_spec(QueueSpec(name="ordered", eligibility=InOrder(), capacity=Bounded(10**6)))
     store.close()
     execute(url, FILL)

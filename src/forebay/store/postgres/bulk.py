@@ -64,6 +64,8 @@ _COLUMNS: Final = {
 }
 _N: Final = list(_COLUMNS).index("n")
 _FACTS: Final = list(_COLUMNS).index("facts")
+_QUEUE: Final = list(_COLUMNS).index("queue")
+_LANE: Final = list(_COLUMNS).index("lane")
 _COPY: Final = f"COPY forebay.run ({', '.join(_COLUMNS)}) FROM STDIN (FORMAT BINARY)"
 
 
@@ -127,8 +129,7 @@ class Bulk(QueueVerbs):
             yield part
 
     def _copies(self, queue: str) -> bool:
-        known = self._specs.of(queue)
-        return known.direct and not known.laned
+        return self._specs.of(queue).direct
 
     def _put_part(self, part: _Part) -> None:
         queues = {draft.queue for draft in part.drafts}
@@ -165,10 +166,13 @@ class Bulk(QueueVerbs):
         begun = connection.execute(_BEGIN, (self._at, token, len(calls))).fetchall()
         if not begun:
             return
-        versions: dict[str, int] = dict(connection.execute(_LOCK, (sorted(queues),)).fetchall())
-        if any(versions.get(name, 0) != self._specs.of(name).version or not self._copies(name) for name in queues):
+        laned = {name for name in queues if self._specs.of(name).laned}
+        versions: dict[str, int] = dict(connection.execute(_LOCK, (sorted(queues - laned),)).fetchall())
+        stale = any(versions.get(name, 0) != self._specs.of(name).version for name in queues - laned)
+        if stale or not all(map(self._copies, queues)):
             raise Restart(queues)
         now, firsts = begun[0]
+        lanes: dict[str, set[str]] = {name: set() for name in sorted(laned)}
         told = _Told()
         with connection.cursor() as cursor, cursor.copy(_COPY) as copy:
             copy.set_types(list(_COLUMNS.values()))
@@ -176,6 +180,13 @@ class Bulk(QueueVerbs):
                 for row in self._rows(call, first, now):
                     copy.write_row(row)
                     told.add(row)
+                    if row[_QUEUE] in lanes:
+                        lanes[row[_QUEUE]].add(row[_LANE])
+        if lanes:
+            # Only now: claims of these queues wait until this is committed.
+            turn = self._begin_turn(connection, laned)
+            turn.lanes = lanes
+            turn.write_lanes()
         for born in told.records:
             connection.execute(TELL, (now, "enqueue", None, None, None, Json(msgspec.json.encode(born))))
 

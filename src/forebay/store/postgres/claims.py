@@ -233,8 +233,12 @@ class Claims(Intake):
                 front.moved(took, want.count, [(row[3], row[_RUN + 2]) for row in rows if row[2] == number])
 
     def _front(self, want: Want) -> Front | None:
-        """Only where newcomers stand behind the others, by the server's own clock, can a claim begin further on."""
-        if self._clock is not None or want.cls is not None or not self._specs.of(want.queue).by_time:
+        """Only where newcomers stand behind the others, by the server's own clock, can a claim begin further on.
+
+        The next head of a line, and what a gate held, may stand before all that was claimed last.
+        """
+        known = self._specs.of(want.queue)
+        if self._clock is not None or want.cls is not None or not known.by_time or known.keys:
             return None
         return self._fronts.setdefault(want.queue, Front())
 

@@ -88,7 +88,7 @@ class GateVerbs(Settling):
         return None
 
     def _held_in_line(self, job_id: int, line: str, now: Instant) -> Hold | None:
-        found = self._server.query(_LINE_HEAD, (line, line, line))
+        found = self._server.query(_LINE_HEAD, (line,))
         if not found or found[0][0] == job_id:
             return None
         head, runs = found[0]

@@ -39,12 +39,6 @@ FROM unnest(
     queue, lane, cls, kind, subject, line, gates, facts, bodies
 );
 
--- name: busy_lines
--- Those of these lines that have unfinished jobs, or a dead head that keeps them shut.
-SELECT n.line FROM unnest(%s::text[]) AS n (line)
-WHERE (SELECT true FROM forebay.run AS r WHERE r.line = n.line LIMIT 1)
-    OR (SELECT true FROM forebay.ended AS e WHERE e.state = 4 AND e.blocks AND e.line COLLATE "C" = n.line LIMIT 1);
-
 -- name: keys
 -- Which of these keys are known, and live.
 SELECT k.queue, k.key, k.job_id, k.digest, k.until

@@ -192,17 +192,10 @@ ORDER BY rank, last_id LIMIT 1;
 
 -- name: line_head
 -- The smallest unfinished id of a line, and whether it runs; a dead one that keeps it shut counts.
-SELECT h.id, h.runs FROM (
-    (SELECT last_id AS id, false AS runs FROM forebay.run WHERE line = %s AND least(state, 1) = 0 ORDER BY last_id LIMIT 1)
-    UNION ALL
-    (
-        SELECT last_id, state = 2 FROM forebay.run WHERE line = %s AND least(state, 1) = 1 ORDER BY last_id LIMIT 1
-    )
-    UNION ALL (
-        SELECT id, false FROM forebay.ended WHERE state = 4 AND blocks AND line COLLATE "C" = %s ORDER BY id LIMIT 1
-    )
-) AS h
-ORDER BY h.id LIMIT 1;
+SELECT h.id, coalesce((
+    SELECT r.state = 2 FROM forebay.run AS r WHERE r.single AND r.last_id = h.id AND h.id = h.exposed
+), false)
+FROM (SELECT least(behind, exposed, dead) AS id, exposed FROM forebay.line_heads(ARRAY[%s])) AS h WHERE h.id IS NOT NULL;
 
 -- name: line_before
 -- How many jobs stand in a line behind its head and before a job, so many at most.
@@ -219,7 +212,9 @@ SELECT least(%s, coalesce((
         ORDER BY r.rank, r.last_id LIMIT %s
     ) AS b
 ), 0) + %s - (j.last_id - j.n + 1))
-FROM forebay.find(ARRAY[%s::bigint]) AS f JOIN forebay.run AS j ON j.single = f.single AND j.last_id = f.last_id
+FROM forebay.find(ARRAY[%s::bigint]) AS f CROSS JOIN LATERAL (
+    SELECT * FROM forebay.run AS r WHERE r.single = f.single AND r.last_id = f.last_id OFFSET 0
+) AS j
 WHERE j.state = 1;
 
 -- name: schedules

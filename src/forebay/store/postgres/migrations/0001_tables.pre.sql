@@ -24,7 +24,7 @@ CREATE SEQUENCE forebay.job_id INCREMENT 1000;
 -- `dead_seen` dead letters of the queue died at `dead_upto` or before; NULL: count again. Kept where the spec bounds their
 -- number, so that a million of them are not counted each time that a few are added.
 CREATE TABLE forebay.queue (
-    name text PRIMARY KEY,
+    name text COLLATE "C" PRIMARY KEY,
     version integer NOT NULL DEFAULT 0,
     spec text,
     paused_until bigint,
@@ -55,7 +55,8 @@ CREATE INDEX queue_dead_most ON forebay.queue (name) WHERE spec::json #>> '{rout
 --   facts   per job what differs or is rare: kind, tenant, subject, key, priority, deadline, meta; NULL: nothing
 --   cost    what each of its jobs takes of a gate
 --   lane    its class and gates in one word (core's `lane_key`); `gates`: their names, NULL where it has none
---   line    where only the smallest unfinished id is exposed; `blocks`: a dead head keeps it shut
+--   line    where only the smallest unfinished id is exposed; `blocks`: a dead head keeps it shut. Its name is compared byte
+--           by byte, whatever the database's order of words: the lines of a queue are found by how their names begin
 CREATE TABLE forebay.run (
     last_id bigint NOT NULL,
     rank bigint NOT NULL,
@@ -79,13 +80,13 @@ CREATE TABLE forebay.run (
     rank_timed smallint NOT NULL,
     merges boolean NOT NULL DEFAULT false,
     blocks boolean NOT NULL DEFAULT false,
-    queue text NOT NULL,
-    lane text NOT NULL,
-    cls text NOT NULL,
+    queue text COLLATE "C" NOT NULL,
+    lane text COLLATE "C" NOT NULL,
+    cls text COLLATE "C" NOT NULL,
     kind text NOT NULL,
     settled_code text NOT NULL DEFAULT '',
     subject text,
-    line text,
+    line text COLLATE "C",
     gates text[],
     gone bit varying,
     asked bit varying,
@@ -135,26 +136,25 @@ CREATE TABLE forebay.ended (
     state smallint NOT NULL,
     rank_timed smallint NOT NULL,
     cancel_requested boolean NOT NULL,
-    queue text NOT NULL,
-    cls text NOT NULL,
+    queue text COLLATE "C" NOT NULL,
+    cls text COLLATE "C" NOT NULL,
     kind text NOT NULL,
     settled_code text NOT NULL,
     cost integer NOT NULL DEFAULT 1,
     blocks boolean NOT NULL DEFAULT false,
-    lane text NOT NULL DEFAULT '',
-    line text,
+    lane text COLLATE "C" NOT NULL DEFAULT '',
+    line text COLLATE "C",
     gates text[],
     errors text,
     facts json,
     body json NOT NULL,
     result json,
-    home text
+    home text COLLATE "C"
 ) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX ended_finished ON forebay.ended (state, finished_at, id);
 CREATE INDEX ended_kept ON forebay.ended (kept_until) WHERE kept_until IS NOT NULL;
 CREATE INDEX ended_dead ON forebay.ended (id) WHERE state = 4;
--- Byte by byte, whatever the database's order of words: the lines of a queue are found by how their names begin.
-CREATE INDEX ended_blocks ON forebay.ended (line COLLATE "C", id) WHERE state = 4 AND blocks;
+CREATE INDEX ended_blocks ON forebay.ended (line, id) WHERE state = 4 AND blocks;
 CREATE INDEX ended_lies ON forebay.ended (queue, state, finished_at, id);
 
 -- One row for each process that claims, under each of its names. `until` is its heartbeat; `changes` counts what others
@@ -178,8 +178,8 @@ CREATE UNLOGGED TABLE forebay.progress (
 
 -- Idempotency keys, each with its own window.
 CREATE TABLE forebay.key (
-    queue text NOT NULL,
-    key text NOT NULL,
+    queue text COLLATE "C" NOT NULL,
+    key text COLLATE "C" NOT NULL,
     job_id bigint NOT NULL,
     until bigint NOT NULL,
     digest bytea NOT NULL,
@@ -220,9 +220,9 @@ CREATE INDEX gate_tat ON forebay.gate (tat) WHERE tat > 0;
 -- `at`: the gate where it is parked; `opens_at`: of a rate, when the first lane parked there may start.
 -- `untils`: those of its gates that are conditions, NULL where it has none.
 CREATE TABLE forebay.lane (
-    queue text NOT NULL,
-    lane text NOT NULL,
-    cls text NOT NULL,
+    queue text COLLATE "C" NOT NULL,
+    lane text COLLATE "C" NOT NULL,
+    cls text COLLATE "C" NOT NULL,
     rank bigint NOT NULL,
     id bigint NOT NULL,
     at text COLLATE "C",
@@ -240,8 +240,8 @@ CREATE INDEX lane_until ON forebay.lane USING gin (untils) WHERE untils IS NOT N
 
 -- Classes of queues that share, by their turns (core/share.py). `open`: some of its lanes are; `idle`: it has none at all.
 CREATE TABLE forebay.class (
-    queue text NOT NULL,
-    cls text NOT NULL,
+    queue text COLLATE "C" NOT NULL,
+    cls text COLLATE "C" NOT NULL,
     turn bigint NOT NULL,
     open boolean NOT NULL,
     idle boolean NOT NULL,
@@ -251,7 +251,7 @@ CREATE INDEX class_open ON forebay.class (queue, turn) WHERE open;
 CREATE INDEX class_idle ON forebay.class (queue, turn) WHERE idle;
 
 -- The turn of the class of a queue that started last in its turn.
-CREATE TABLE forebay.share (queue text PRIMARY KEY, turn bigint NOT NULL)
+CREATE TABLE forebay.share (queue text COLLATE "C" PRIMARY KEY, turn bigint NOT NULL)
 WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
 -- The operators' own limits.

@@ -149,27 +149,31 @@ BEGIN
 END
 $$;
 
--- The first of a queue's lanes that are parked at a gate, and what its first job costs.
-CREATE FUNCTION forebay.first_parked(
-    v_gate text, v_queue text, v_fair boolean,
-    OUT turn bigint, OUT lane text, OUT cls text, OUT rank bigint, OUT id bigint, OUT cost integer
-)
+-- The first of a queue's lanes that are parked at a gate, and what their first jobs cost.
+CREATE FUNCTION forebay.parked(v_gate text, v_queue text, v_fair boolean, most bigint)
+RETURNS TABLE (turn bigint, lane text, cls text, rank bigint, id bigint, cost integer)
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on
+SET enable_hashjoin = off SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 BEGIN
-    IF v_fair THEN
-        SELECT c.turn, l.lane, l.cls, l.rank, l.id INTO turn, lane, cls, rank, id FROM forebay.lane AS l
-        JOIN forebay.class AS c ON c.queue = l.queue AND c.cls = l.cls
-        WHERE l.at = v_gate AND l.queue = v_queue ORDER BY c.turn, l.rank, l.id LIMIT 1;
-    ELSE
-        SELECT 0, l.lane, l.cls, l.rank, l.id INTO turn, lane, cls, rank, id FROM forebay.lane AS l
-        WHERE l.at = v_gate AND l.queue = v_queue ORDER BY l.rank, l.id LIMIT 1;
-    END IF;
-    SELECT coalesce(min(f.cost), 1) INTO cost FROM (
-        SELECT r.cost FROM forebay.run AS r WHERE r.state = 1 AND r.queue = v_queue AND r.lane = first_parked.lane
+    RETURN QUERY
+    SELECT p.turn, p.lane, p.cls, p.rank, p.id, coalesce((
+        SELECT r.cost FROM forebay.run AS r WHERE r.state = 1 AND r.queue = v_queue AND r.lane = p.lane
         ORDER BY r.rank, r.last_id LIMIT 1
-    ) AS f;
+    ), 1)
+    FROM (
+        (
+            SELECT c.turn, l.lane, l.cls, l.rank, l.id FROM forebay.lane AS l CROSS JOIN LATERAL (
+                SELECT c.turn FROM forebay.class AS c WHERE c.queue = v_queue AND c.cls = l.cls OFFSET 0
+            ) AS c
+            WHERE v_fair AND l.at = v_gate AND l.queue = v_queue ORDER BY c.turn, l.rank, l.id LIMIT most
+        )
+        UNION ALL (
+            SELECT 0, l.lane, l.cls, l.rank, l.id FROM forebay.lane AS l
+            WHERE NOT v_fair AND l.at = v_gate AND l.queue = v_queue ORDER BY l.rank, l.id LIMIT most
+        )
+    ) AS p;
 END
 $$;
 
@@ -202,13 +206,15 @@ BEGIN
             SELECT * INTO v_number FROM forebay.lane_gates(v_now, v_queue, ARRAY[v_gate]);
             v_room := coalesce(v_number.room, 9223372036854775807);
             v_classes := '{}';
-            LOOP
-                SELECT * INTO v_lane FROM forebay.first_parked(v_gate, v_queue, v_fair) AS p WHERE p.lane IS NOT NULL;
-                EXIT WHEN NOT FOUND;
+            FOR v_lane IN SELECT * FROM forebay.parked(v_gate, v_queue, v_fair, least(greatest(v_room, 0), 4000) + 1) LOOP
                 IF least(v_lane.cost, greatest(v_number.slots, 1)) > v_room THEN
-                    UPDATE forebay.lane AS l SET opens_at = CASE WHEN l.lane = v_lane.lane
-                        THEN forebay.opens_at(v_number.tat, v_number.slots, v_lane.cost, v_number.step) END
-                    WHERE l.queue = v_queue AND l.at = v_gate AND (l.lane = v_lane.lane OR l.opens_at IS NOT NULL) AND v_number.step > 0;
+                    IF v_number.step > 0 THEN
+                        UPDATE forebay.lane AS l SET opens_at = CASE WHEN l.lane = v_lane.lane
+                            THEN forebay.opens_at(v_number.tat, v_number.slots, v_lane.cost, v_number.step) END
+                        WHERE l.queue = v_queue AND l.lane = ANY (v_lane.lane || ARRAY(
+                            SELECT o.lane FROM forebay.lane AS o WHERE o.queue = v_queue AND o.opens_at <= v_now AND o.at = v_gate
+                        ));
+                    END IF;
                     EXIT;
                 END IF;
                 UPDATE forebay.lane AS l SET at = NULL, opens_at = NULL WHERE l.queue = v_queue AND l.lane = v_lane.lane;

@@ -1,5 +1,19 @@
 -- Lines, and what every end of a delivery gives back: slots to gates, the head to its line, the job to its lane.
 
+-- Of each of these lines: the smallest id behind its head, that of the head, and that of a dead one that keeps it shut.
+CREATE FUNCTION forebay.line_heads(v_lines text[]) RETURNS TABLE (line text, behind bigint, exposed bigint, dead bigint)
+LANGUAGE sql STABLE SET enable_seqscan = off SET enable_bitmapscan = off
+AS $$
+    SELECT n.line, (
+        SELECT r.last_id FROM forebay.run AS r WHERE r.line = n.line AND least(r.state, 1) = 0 ORDER BY r.last_id LIMIT 1
+    ), (
+        SELECT r.last_id FROM forebay.run AS r WHERE r.line = n.line AND least(r.state, 1) = 1 ORDER BY r.last_id LIMIT 1
+    ), (
+        SELECT e.id FROM forebay.ended AS e WHERE e.state = 4 AND e.blocks AND e.line = n.line ORDER BY e.id LIMIT 1
+    )
+    FROM (SELECT DISTINCT unnest(v_lines) AS line) AS n
+$$;
+
 -- Of each of these lines the smallest unfinished id is exposed, unless a later one still runs or a dead head keeps the line
 -- shut; others wait behind it. Queues that may have work.
 CREATE FUNCTION forebay.expose(v_now bigint, v_lines text[]) RETURNS text[]
@@ -13,17 +27,7 @@ DECLARE
 BEGIN
     FOR v_change IN
         WITH known AS MATERIALIZED (
-            SELECT n.line, (
-                SELECT r.last_id FROM forebay.run AS r WHERE r.line = n.line AND least(r.state, 1) = 0
-                ORDER BY r.last_id LIMIT 1
-            ) AS behind, (
-                SELECT r.last_id FROM forebay.run AS r WHERE r.line = n.line AND least(r.state, 1) = 1
-                ORDER BY r.last_id LIMIT 1
-            ) AS exposed, (
-                SELECT e.id FROM forebay.ended AS e WHERE e.state = 4 AND e.blocks AND e.line COLLATE "C" = n.line
-                ORDER BY e.id LIMIT 1
-            ) AS dead
-            FROM (SELECT DISTINCT unnest(v_lines) AS line) AS n
+            SELECT * FROM forebay.line_heads(v_lines)
         ), withdrawn AS (
             UPDATE forebay.run AS r SET state = 0 FROM known AS k
             WHERE k.exposed IS NOT NULL AND r.line = k.line AND least(r.state, 1) = 1 AND r.state <> 2
@@ -156,10 +160,10 @@ AS $$
 BEGIN
     RETURN (
         SELECT count(*) FROM (
-            SELECT e.line COLLATE "C" AS line, min(e.id) AS id FROM forebay.ended AS e
-            WHERE e.state = 4 AND e.blocks AND e.line COLLATE "C" >= 'order/' || v_queue || '/'
-                AND e.line COLLATE "C" < 'order/' || v_queue || '0'
-            GROUP BY e.line COLLATE "C" ORDER BY e.line COLLATE "C" LIMIT most
+            SELECT e.line, min(e.id) AS id FROM forebay.ended AS e
+            WHERE e.state = 4 AND e.blocks AND e.line >= 'order/' || v_queue || '/'
+                AND e.line < 'order/' || v_queue || '0'
+            GROUP BY e.line ORDER BY e.line LIMIT most
         ) AS d
         WHERE NOT EXISTS (
             SELECT FROM forebay.run AS r WHERE r.line = d.line AND least(r.state, 1) = 0 AND r.last_id < d.id

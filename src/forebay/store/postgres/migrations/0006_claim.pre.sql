@@ -169,7 +169,7 @@ BEGIN
         LEFT JOIN LATERAL (
             SELECT p.* FROM (
                 SELECT l.at, l.queue FROM forebay.lane AS l WHERE l.at = g.name AND l.queue = v_queue LIMIT 1
-            ) AS l CROSS JOIN LATERAL forebay.first_parked(l.at, l.queue, q.weight IS NOT NULL) AS p
+            ) AS l CROSS JOIN LATERAL forebay.parked(l.at, l.queue, q.weight IS NOT NULL, 1) AS p
         ) AS p ON true;
         v_shut := array_fill(0, ARRAY[cardinality(c)]);
         v_costs := v_shut;
