@@ -6,10 +6,8 @@ from random import Random
 from threading import Event, Thread
 
 import pytest
-from msgspec.msgpack import encode
 
 from forebay.core.errors import Closed, Invalid, JournalDamaged, OffsetGone, Unsupported
-from forebay.core.event import Claimed, Enqueued, Entry
 from forebay.core.instant import seconds
 from forebay.core.job import Draft
 from forebay.core.ledger import LedgerEntry, LedgerRule, decode_record
@@ -27,8 +25,6 @@ from forebay.testing.clock import ManualClock
 from forebay.testing.disk import FaultyDisk, MemoryDisk, SimulatedCrash
 from tests.stores.story import DIRECTORY, Story, on_disk
 from tests.stores.test_crash_points import cuts, files_of
-from tests.unit.journals import opened as opened_journal
-from tests.unit.journals import put
 
 ALWAYS = LedgerRule(keep=10**14, keep_bytes=2**40)
 
@@ -228,21 +224,6 @@ def test_a_missing_or_damaged_file_is_told_and_not_skipped() -> None:
         without = {path: data for path, data in files.items() if path != missing}
         with pytest.raises(JournalDamaged, match="is missing"):
             every(LedgerReader(DIRECTORY, on_disk(without)))
-
-
-def test_a_journal_of_the_second_version_gets_a_ledger_from_now_on(tmp_path: Path) -> None:
-    """A record was an event and nothing else then."""
-    journal, _ = opened_journal(RealDisk(), str(tmp_path / "j"))
-    entries = [Entry(job_id, "default", "mail", b"1", 5, True, 3) for job_id in (1, 2)]
-    put(journal, b"\x02" + encode(Enqueued(5, entries)), b"\x02" + encode(Claimed(6, "w", 10**16, [1], [1])))
-    journal.close()
-    store = open_journaled(str(tmp_path / "j"))
-    assert store.ledger_extent() == (0, 0)
-    assert store.ledger_rule() == LedgerRule()
-    assert len(store.claim([Want("default", 9)], "w", seconds(1))) == 1
-    (entry,) = every(store)
-    assert (entry.offset, entry.record.verb, entry.record.jobs) == (0, "claim", 1)
-    store.close()
 
 
 def test_another_process_reads_while_the_owner_writes_and_compacts(tmp_path: Path) -> None:

@@ -1,14 +1,8 @@
 """How an event is written into a journal, and read back.
 
 With the event comes, in the same record, what the ledger (`core.ledger`) says of it: one write, one sync, both or
-neither. `VERSION` is written in front of each record, so that an old reader refuses what it cannot know. A record of
-any older version is read, and means what it meant.
-
-    1   the first
-    2   `Entry.rank_timed` is a number of `core.rank`; it was a bool, and nobody led
-    3   a record is an event and, where the ledger is on, its entry; `Purged.outlived`; the ledger's own events
-    4   `Entry.cost`; `Merge.newer`; jobs that were shed, fed or mended; graves; `LetIn` and `PartitionsOwned`
-    5   `Retried.keep_rank`, `Released.leads`; every retry wrote the rank anew, and no release did; `Released.error`
+neither. `VERSION` is written in front of each record: a reader refuses what it cannot know. Versions before 6 were
+never released; in them jobs took slots when they became ready.
 """
 
 from typing import Final
@@ -18,8 +12,8 @@ from msgspec import Struct
 
 from forebay.core.event import Event
 
-VERSION: Final = 5
-READABLE: Final = range(1, VERSION + 1)
+VERSION: Final = 6
+READABLE: Final = range(6, VERSION + 1)
 
 
 class Told(Struct, frozen=True, array_like=True, gc=False):
@@ -43,11 +37,8 @@ class _Glimpse(Struct, frozen=True, array_like=True):
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final[msgspec.msgpack.Decoder[Written]] = msgspec.msgpack.Decoder(Written)
-_bare_decoder: Final[msgspec.msgpack.Decoder[Event]] = msgspec.msgpack.Decoder(Event)
 _glimpser: Final[msgspec.msgpack.Decoder[_Glimpse]] = msgspec.msgpack.Decoder(_Glimpse)
 _VERSION_BYTE: Final = bytes([VERSION])
-_BARE: Final = 2
-"""The last version whose records are events and nothing else."""
 
 
 def encode_event(event: Event, told: Told | None = None) -> bytes:
@@ -61,17 +52,16 @@ def decode_event(record: bytes | memoryview) -> Event:
 
 def decode_written(record: bytes | memoryview) -> Written:
     """The event and what the ledger says of it; `ValueError` as in `decode_event`."""
-    version = _version(record)
+    _check_version(record)
     try:
-        return Written(_bare_decoder.decode(record[1:])) if version <= _BARE else _decoder.decode(record[1:])
+        return _decoder.decode(record[1:])
     except msgspec.DecodeError as error:
         raise ValueError(str(error)) from None
 
 
 def decode_told(record: bytes | memoryview) -> Told | None:
     """What the ledger says, without a look at the event."""
-    if _version(record) <= _BARE:
-        return None
+    _check_version(record)
     try:
         return _glimpser.decode(record[1:]).told
     except msgspec.DecodeError as error:
@@ -83,8 +73,7 @@ def is_of_ledger(record: bytes | memoryview) -> bool:
     return record[4:11] == b"ledger-"
 
 
-def _version(record: bytes | memoryview) -> int:
+def _check_version(record: bytes | memoryview) -> None:
     if not record or record[0] not in READABLE:
         version = record[0] if record else "missing"
-        raise ValueError(f"record version {version}, this reader knows versions 1 to {VERSION}")
-    return record[0]
+        raise ValueError(f"record version {version}, this reader knows version {VERSION}")
