@@ -479,7 +479,7 @@ def test_a_wake_up_without_work_does_not_end_the_wait(queue: JobQueue, clock: Ma
     store = memory(queue)
     for _ in range(20):
         with store._lock:
-            store._index.line("default").claimers.wake_all()
+            store._index.queue("default").claimers.wake_all()
         clock.until_asleep(1)
     assert receiver.is_alive()
     job_id = queue.enqueue("x")

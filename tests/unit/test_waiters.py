@@ -105,4 +105,4 @@ def test_a_wait_leaves_no_trace() -> None:
     clock.advance(5_000_000)
     sleeper.join(10)
     assert answers == [False]
-    assert not any(line.claimers.sleepers for line in store._index.lines.values())
+    assert not any(queue.claimers.sleepers for queue in store._index.queues.values())
