@@ -126,8 +126,8 @@ DOOR_MUTANTS = [
     Mutant(
         "who takes over newer work gives way to it, in SQLite",
         f"{_SQLITE_STORE}/shedding.py",
-        "if columns[0] not in spared",
-        "if columns",
+        "if row.id not in spared",
+        "if row",
         _SQLITE,
     ),
     Mutant(

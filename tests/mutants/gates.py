@@ -1,9 +1,8 @@
 """The guards of what holds jobs back: rates, costs, released conditions, what is told of it; and how each is broken."""
 
-from tests.mutants.guards import GATING, MEMORY, PLACES, SCHEMA, Mutant
+from tests.mutants.guards import MEMORY, SCHEMA, Mutant
 
 _SUITE = "tests/stores/test_conformance.py"
-_SQLITE = "src/forebay/store/sqlite"
 _POSTGRES = "src/forebay/store/postgres"
 
 
@@ -28,13 +27,6 @@ GATE_MUTANTS = [
         _cases("memory", "releasing"),
     ),
     Mutant(
-        "a released job is held again, in SQLite",
-        f"{_SQLITE}/queues.sql",
-        "UPDATE job SET gates = ?2, gate = NULL WHERE id = ?1;",
-        "UPDATE job SET gates = coalesce(gates, ?2), gate = NULL WHERE id = ?1;",
-        _cases("sqlite", "releasing"),
-    ),
-    Mutant(
         "a released job is held again, in Postgres",
         f"{_POSTGRES}/queues.sql",
         "SET gates = u.gates, gate = NULL",
@@ -54,13 +46,6 @@ GATE_MUTANTS = [
         "before = place.parked.before(row.rank, row, AHEAD_MOST)",
         "before = len(place.parked)",
         _cases("memory", "explaining"),
-    ),
-    Mutant(
-        "other classes are ahead of you too, in SQLite",
-        f"{_SQLITE}/queues.sql",
-        "WHERE state = 1 AND queue = ?1 AND cls = ?2 AND rank <= ?3",
-        "WHERE state = 1 AND queue = ?1 AND ?2 IS NOT NULL AND rank <= ?3",
-        _cases("sqlite", "explaining"),
     ),
     Mutant(
         "those of your own run are not ahead of you, in Postgres",
@@ -103,20 +88,6 @@ GATE_MUTANTS = [
         "return held + min(cost, max(slots, 1)) <= slots",
         "return held + cost <= slots",
         _cases("memory", "costs"),
-    ),
-    Mutant(
-        "a tide is lost with its claim, in tables",
-        GATING,
-        "                place.start(gate.cost, self._now)\n",
-        "                pass\n",
-        _cases("sqlite", "rates"),
-    ),
-    Mutant(
-        "a rate that owes is forgotten, in tables",
-        PLACES,
-        "return not (self.held or self.parked or self.standing) and self.tide <= now",
-        "return not (self.held or self.parked or self.standing)",
-        _cases("sqlite", "rates"),
     ),
     Mutant(
         "an idle rate saves up ready jobs, in Postgres",
@@ -175,20 +146,6 @@ GATE_MUTANTS = [
         _cases("memory", "turns"),
     ),
     Mutant(
-        "a flood takes every slot of a cap, in tables",
-        "src/forebay/store/rings.py",
-        "return self._tables.first_of_class(place.name, first.queue, cls) or first",
-        "return first",
-        _cases("sqlite", "turns"),
-    ),
-    Mutant(
-        "who is ready keeps others from starting, in SQLite",
-        f"{_SQLITE}/claims.py",
-        "if want.cls is not None or line.spec.share is None or not _starts(turn, line):",
-        "if True:",
-        _cases("sqlite", "turns"),
-    ),
-    Mutant(
         "a flood takes every slot of a cap, in Postgres",
         f"{SCHEMA}/0004_gates.pre.sql",
         "v_class := coalesce(forebay.whose_turn(v_now, v_gate.name, v_queue), v_class);",
@@ -215,33 +172,5 @@ GATE_MUTANTS = [
         "if turn is not None and gate.step and not starts and self._behind(gate, place, row, turn, now):",
         "if False:",
         _cases("memory", "turns"),
-    ),
-    Mutant(
-        "a free slot sends all who wait on to their rate, in SQLite",
-        "src/forebay/store/gating.py",
-        "if its_turn and not starts and gate.step and self._behind(row, gate, place):",
-        "if False:",
-        _cases("sqlite", "turns"),
-    ),
-    Mutant(
-        "a claim does not look who may come to a rate after it",
-        f"{_SQLITE}/tend.py",
-        "            tries -= 1\n        open_gates(turn)\n",
-        "            tries -= 1\n",
-        _cases("sqlite", "turns"),
-    ),
-    Mutant(
-        "a rate that closed keeps others at their cap",
-        "src/forebay/store/gating.py",
-        "        if opens > self._now:\n            self._look_again(row)\n",
-        "",
-        _cases("sqlite", "turns"),
-    ),
-    Mutant(
-        "sqlite: a class that left its ring is not found",
-        f"{_SQLITE}/claims.py",
-        "    if short > 0:\n",
-        "    if not dealt:\n",
-        _cases("sqlite", "turns"),
     ),
 ]

@@ -5,15 +5,11 @@ from dataclasses import dataclass
 CONFORMANCE = ("tests/stores/test_conformance.py", "-k", "memory and not journaled and not sqlite")
 CRASH = ("tests/stores/test_crash_points.py",)
 GRAVES = ("tests/stores/test_conformance.py", "-k", "memory-graves")
-SQLITE = ("tests/stores/test_conformance.py", "-k", "sqlite and (lines or gates)")
 HOLDUPS = ("tests/stores/test_conformance.py", "-k", "holdups and (memory or sqlite)")
 HEAVY = ("tests/unit/test_roles.py", "-k", "costs or heavy")
-SQLITE_PACED = ("tests/stores/test_conformance.py", "-k", "sqlite-costs or sqlite-rates")
 PACED = ("tests/stores/test_conformance.py", "-k", "memory-costs or memory-rates")
 MEMORY = "src/forebay/store/memory"
 SCHEMA = "src/forebay/store/postgres/migrations"
-GATING = "src/forebay/store/gating.py"
-PLACES = "src/forebay/store/places.py"
 
 
 @dataclass(frozen=True)
@@ -31,8 +27,8 @@ MUTANTS = [
     Mutant(
         "a promotion lets any number expire, in SQLite",
         "src/forebay/store/sqlite/claims.py",
-        "ready, _ = tend(turn, limit, limit)",
-        "ready, _ = tend(turn, limit)",
+        "    tend(turn, limit, limit)\n",
+        "    tend(turn, limit)\n",
         ("tests/stores/test_conformance.py", "-k", "sqlite-timing"),
     ),
     Mutant(
@@ -92,20 +88,6 @@ MUTANTS = [
         ("tests/stores/test_journaled.py", "-k", "logged_and_tried"),
     ),
     Mutant(
-        "the dead in a line are counted when they live again",
-        GATING,
-        "                else:\n                    place.fallen -= 1\n",
-        "",
-        ("tests/stores/test_sqlite.py", "-k", "dead_that_stand"),
-    ),
-    Mutant(
-        "who dies in line is not counted",
-        GATING,
-        "self._place(gate).fallen += 1",
-        "pass",
-        HOLDUPS,
-    ),
-    Mutant(
         "a parked job that dies elsewhere is looked for there",
         f"{MEMORY}/paces.py",
         "queue = self._queues[row.queue]",
@@ -136,8 +118,8 @@ MUTANTS = [
     Mutant(
         "sqlite: no fence for an ack, under chaos",
         "src/forebay/store/sqlite/jobs.sql",
-        "AND delivery = ?2 AND queue = ?3 AND state = 2 AND gates IS NULL",
-        "AND delivery >= ?2 AND queue = ?3 AND state = 2 AND gates IS NULL",
+        "AND delivery = ?2 AND queue = ?3 AND state = 2",
+        "AND delivery >= ?2 AND queue = ?3 AND state = 2",
         ("tests/process/test_chaos.py", "-k", "late_word"),
     ),
     Mutant(
@@ -267,13 +249,6 @@ MUTANTS = [
         ("tests/stores/test_conformance.py", "-k", "sqlite-taking_back"),
     ),
     Mutant(
-        "parked jobs get the slot of a job taken back",
-        "src/forebay/store/sqlite/tend.py",
-        "    ready = tried = 0\n    if due_at is not None",
-        "    ready, tried = open_gates(turn, limit)\n    if due_at is not None",
-        ("tests/stores/test_conformance.py", "-k", "sqlite-taking_back"),
-    ),
-    Mutant(
         "order broken by a retry",
         f"{MEMORY}/gates.py",
         "return self._has_room(gate.name, place) and place.line.peek() is row",
@@ -302,20 +277,6 @@ MUTANTS = [
         CONFORMANCE,
     ),
     Mutant(
-        "an operator's number lets two of a line run, in tables",
-        PLACES,
-        "return min(slots, 1) if self.standing else slots",
-        "return slots",
-        SQLITE,
-    ),
-    Mutant(
-        "order broken by a retry, in tables",
-        GATING,
-        "return place.has_room() and self._head(place) == row.id",
-        "return place.has_room()",
-        SQLITE,
-    ),
-    Mutant(
         "a small job passes a dear one",
         f"{MEMORY}/gates.py",
         "(its_turn or not self._passes(gate, place, row, starts))",
@@ -323,25 +284,11 @@ MUTANTS = [
         PACED,
     ),
     Mutant(
-        "a small job passes a dear one, in tables",
-        GATING,
-        " and (its_turn or not self._passes(row, gate, place, starts))",
-        "",
-        SQLITE_PACED,
-    ),
-    Mutant(
         "an idle rate saves up ready jobs",
         f"{MEMORY}/gates.py",
         "open_now = starts and self._opens_at",
         "open_now = self._opens_at",
         PACED,
-    ),
-    Mutant(
-        "an idle rate saves up ready jobs, in tables",
-        GATING,
-        "if gate.step and not (starts and place.opens_at",
-        "if gate.step and not (place.opens_at",
-        SQLITE_PACED,
     ),
     Mutant(
         "a start of a rate is free",
@@ -356,13 +303,6 @@ MUTANTS = [
         "place.held -= gate.cost",
         "place.held -= 1",
         PACED,
-    ),
-    Mutant(
-        "a gate is not written back",
-        GATING,
-        "            self._tables.put(used)\n",
-        "            pass\n",
-        SQLITE,
     ),
     Mutant(
         "a slot leaks at a dead letter",
@@ -420,13 +360,6 @@ MUTANTS = [
         "skipped = int(self._start * sum(map(self._weight, self._ring)))",
         "skipped = 0",
         ("tests/unit/test_share.py",),
-    ),
-    Mutant(
-        "sqlite: two processes that deal have the same number",
-        "src/forebay/store/sqlite/turn.py",
-        "self.head.dealers += 1",
-        "self.head.dealers += 0",
-        ("tests/stores/test_conformance.py", "-k", "sqlite-shares and (eight or hundred)"),
     ),
     Mutant(
         "a torn tail is cut although it was acknowledged",
@@ -501,7 +434,7 @@ MUTANTS = [
     Mutant(
         "a dead letter elsewhere still takes room at home, in tables",
         "src/forebay/store/sqlite/graves.py",
-        "        turn.tally.moved(queue, cls, was, None, count)\n",
+        "        turn.tally.moved(queue, lane, was, None, count)\n",
         "",
         ("tests/stores/test_conformance.py", "-k", "sqlite-graves"),
     ),

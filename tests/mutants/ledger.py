@@ -19,9 +19,9 @@ LEDGER_MUTANTS = [
     Mutant(
         "told before the fence is checked",
         f"{SQLITE}/settling.py",
-        "            held = columns[3] == RUNNING and columns[10] == lease.job.delivery\n",
-        "            held = columns[3] == RUNNING and columns[10] == lease.job.delivery\n"
-        "            self._ended.append((job_id, Change.RETRIED, columns, 0, None))\n",
+        "            held = row.state == RUNNING and row.delivery == lease.job.delivery\n",
+        "            held = row.state == RUNNING and row.delivery == lease.job.delivery\n"
+        "            self._ended.append((job_id, Change.RETRIED, row, 0, None))\n",
         ON_SQLITE,
     ),
     Mutant(

@@ -36,6 +36,7 @@ from tests.mutants.postgres import POSTGRES_MUTANTS  # noqa: E402
 from tests.mutants.redis import REDIS_MUTANTS  # noqa: E402
 from tests.mutants.security import SECURITY_MUTANTS  # noqa: E402
 from tests.mutants.spark import SPARK_MUTANTS  # noqa: E402
+from tests.mutants.sqlite import SQLITE_MUTANTS  # noqa: E402
 from tests.mutants.transactions import TRANSACTION_MUTANTS  # noqa: E402
 from tests.mutants.watching import WATCHING_MUTANTS  # noqa: E402
 
@@ -112,6 +113,7 @@ def main() -> int:
             *POSTGRES_MUTANTS,
             *REDIS_MUTANTS,
             *SECURITY_MUTANTS,
+            *SQLITE_MUTANTS,
             *SPARK_MUTANTS,
             *TRANSACTION_MUTANTS,
             *WATCHING_MUTANTS,

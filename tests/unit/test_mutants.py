@@ -19,6 +19,7 @@ from tests.mutants.postgres import POSTGRES_MUTANTS
 from tests.mutants.redis import REDIS_MUTANTS
 from tests.mutants.security import SECURITY_MUTANTS
 from tests.mutants.spark import SPARK_MUTANTS
+from tests.mutants.sqlite import SQLITE_MUTANTS
 from tests.mutants.transactions import TRANSACTION_MUTANTS
 from tests.mutants.watching import WATCHING_MUTANTS
 
@@ -38,6 +39,7 @@ ALL = [
     *POSTGRES_MUTANTS,
     *REDIS_MUTANTS,
     *SECURITY_MUTANTS,
+    *SQLITE_MUTANTS,
     *TRANSACTION_MUTANTS,
     *WATCHING_MUTANTS,
     *SPARK_MUTANTS,
