@@ -12,6 +12,7 @@ from forebay.testing.sim.world import SECOND
 from forebay.work.start_marks import Stall
 
 _DRAIN_GRACE = SECOND // 5
+_SLOW_CALL = 5 * SECOND
 
 
 def exclusive_lease(case: Case) -> Iterator[str]:
@@ -154,10 +155,15 @@ def subject_order(case: Case) -> Iterator[str]:
 
 
 def drains(case: Case) -> Iterator[str]:
-    """Nothing is started after a drain began; a process that is gone with all its verdicts written holds nothing."""
+    """Nothing is claimed and started after a drain began; what was claimed before, a slow call may hold up.
+
+    A process that is gone with all its verdicts written holds nothing.
+    """
     told = {gone.owner: gone.told_at for gone in case.evidence.exits}
     for start in case.evidence.starts.values():
-        if start.owner in told and start.at > told[start.owner] + _DRAIN_GRACE:
+        turn = case.book.turns.get(start.fence)
+        begun = turn is not None and turn.began <= told.get(start.owner, 0)
+        if start.owner in told and start.at > told[start.owner] + (_SLOW_CALL if begun else _DRAIN_GRACE):
             yield f"{start.owner} started {start.fence} {start.at - told[start.owner]} µs after it was told to drain"
     for gone in case.evidence.exits:
         if gone.flushed and gone.still_running:
