@@ -75,9 +75,11 @@ class Model(DoorModel):
             if item.job.state in OPEN[:2] and item.expired(now):
                 self.uncovered |= {item.entry.line} if item.entry.line else set()
                 self._die(item, OUT_OF_TIME, now)
-            if shown is None and self._forgotten(now, self.items[job_id], pictures):
+        gone = [item for job_id, shown in pictures.items() if shown is None and (item := self.items.get(job_id))]
+        for item in gone:
+            if self._forgotten(now, item, pictures):
                 self.uncovered |= {item.entry.line} if item.entry.line else set()
-                del self.items[job_id]
+                del self.items[item.job.id]
 
     def promoted(self, now: Instant, limit: int, ready: Sequence[int], answer: Promotion) -> None:
         """Called after `observe`, with what it returned."""
