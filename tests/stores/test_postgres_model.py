@@ -36,7 +36,7 @@ class _Postgres:
         # What nobody needs any more is swept by whoever promotes, now and then.
         self.store._swept_at = 0
         self.store.promote(1_000)
-        names = ("run", "ended", "key", "gate", "line", "pace", "turn", "inbox")
+        names = ("run", "ended", "key", "gate", "lane", "inbox")
         left = {name: self.tables.value(f"SELECT count(*) FROM forebay.{name}") for name in names}
         # Marks of transactions have the server's own time, and are swept by that.
         left["call"] = self.tables.value("SELECT count(*) FROM forebay.call WHERE first_id > 0")
