@@ -1,6 +1,6 @@
 """The guards of what holds jobs back: rates, costs, released conditions, what is told of it; and how each is broken."""
 
-from tests.mutants.guards import MEMORY, SCHEMA, Mutant
+from tests.mutants.guards import MEMORY, Mutant
 
 _SUITE = "tests/stores/test_conformance.py"
 _POSTGRES = "src/forebay/store/postgres"
@@ -90,27 +90,6 @@ GATE_MUTANTS = [
         _cases("memory", "costs"),
     ),
     Mutant(
-        "an idle rate saves up ready jobs, in Postgres",
-        f"{SCHEMA}/0004_gates.pre.sql",
-        "v_open := starts AND forebay.opens_at(",
-        "v_open := forebay.opens_at(",
-        _cases("postgres", "rates"),
-    ),
-    Mutant(
-        "a start of a rate is free, in Postgres",
-        f"{SCHEMA}/0004_gates.pre.sql",
-        "(excluded.tide - v_now) / excluded.step * g.step END;",
-        "0 END;",
-        _cases("postgres", "rates"),
-    ),
-    Mutant(
-        "a dear job takes one slot, in Postgres",
-        f"{SCHEMA}/0004_gates.pre.sql",
-        "SELECT s.name, s.slots, CASE WHEN s.step = 0 THEN s.cost ELSE 0 END,",
-        "SELECT s.name, s.slots, CASE WHEN s.step = 0 THEN 1 ELSE 0 END,",
-        _cases("postgres", "costs"),
-    ),
-    Mutant(
         "the checker of rates lets one more start",
         "src/forebay/testing/checkers/rates.py",
         "            if total > most:\n",
@@ -144,27 +123,6 @@ GATE_MUTANTS = [
         "if want.cls is None and line.spec.share is not None:",
         "if False:",
         _cases("memory", "turns"),
-    ),
-    Mutant(
-        "a flood takes every slot of a cap, in Postgres",
-        f"{SCHEMA}/0004_gates.pre.sql",
-        "v_class := coalesce(forebay.whose_turn(v_now, v_gate.name, v_queue), v_class);",
-        "",
-        _cases("postgres", "turns"),
-    ),
-    Mutant(
-        "a turn at a gate is never over, in Postgres",
-        f"{SCHEMA}/0005_turns.pre.sql",
-        "PERFORM forebay.took_turns(v_gate, v_queue, v_class, v_weight, v_ready);",
-        "",
-        _cases("postgres", "turns"),
-    ),
-    Mutant(
-        "who is ready keeps others from starting, in Postgres",
-        f"{_POSTGRES}/tend.py",
-        "if want.cls is None and known.spec.share is not None:",
-        "if False:",
-        _cases("postgres", "turns"),
     ),
     Mutant(
         "a free slot sends all who wait on to their rate",
