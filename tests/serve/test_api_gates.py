@@ -75,7 +75,7 @@ def test_a_condition_lets_some_pass(site: Site) -> None:
     answer = client.post("/conditions/ours/release", json={"count": 1})
     assert answer.json() == {"condition": "ours", "value": None, "released": 1}
     assert client.post("/conditions/ours/release", json={"value": "x"}).json()["released"] == 0
-    assert site.store.backlog(["own.b"])[0].ready == 1
+    assert site.store.backlog(["own.b"])[0].held == 1, "the other one"
     assert read_acts(site.store)[0][1].facts == {"passed": 1}
 
 
@@ -126,6 +126,8 @@ def test_a_key_for_some_queues_reaches_every_page_of_its_gates(site: Site, limit
         site.store.put_spec(QueueSpec(name=queue, eligibility=AtMost(1, per="subject") & Until("ours")))
         site.store.enqueue([Draft("k", queue=queue, subject=subject) for subject in subjects for _ in range(2)])
     site.store.set_gate("until/ours", 1_000)
+    for queue in ("own.c", "own.d", "far.c"):
+        assert len(site.store.claim([Want(queue, 100)], "w", seconds(60))) == 20
     mine = site.client(Role.VIEWER, queues=("own*",))
     wanted = [f"cap/own.{name}/subject/{subject}" for name in "cd" for subject in subjects]
     seen = _all(mine, limit=limit)
@@ -140,4 +142,4 @@ def test_a_key_of_a_tenant_sees_no_gate(site: Site) -> None:
     assert client.get("/gates").json()["gates"] == []
     assert client.get("/gates", params={"queue": "own"}).status_code == 404
     assert client.post("/gates/cap/own", json={"slots": 1}).status_code == 404
-    assert all(job is None or job.state is State.WAITING for job in site.store.get([1, 2]))
+    assert all(job is None or job.state is State.READY for job in site.store.get([1, 2]))

@@ -336,7 +336,7 @@ def test_doctor_by_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     assert {finding["status"] for finding in found} == {"ok"}
     assert {"versions", "opens", "private", "disk", "clock", "schema", "schedules"} <= {one["check"] for one in found}
     connection = sqlite3.connect("forebay.db")
-    assert connection.execute("SELECT count(*) FROM gate_limit").fetchone() == (0,)
+    assert connection.execute("SELECT count(*) FROM gate").fetchone() == (0,)
     connection.close()
     os.chmod("forebay.db", 0o644)
     assert main(["doctor"]) == 0

@@ -105,7 +105,7 @@ BOUNDED: Final = Named(
 FAIR: Final = Named(
     lambda queue: QueueSpec(name=queue, share=Fair(by="tenant"), eligibility=AtMost(64, per="tenant")),
     "wrong weights; starvation; idle tenants waste capacity",
-    "deficit round robin: shares follow the weights, an idle class gives its turn away",
+    "virtual time: shares follow the weights, an idle class gives its turn away",
     "test_fair_a_loud_tenant_and_idle_ones",
 )
 COALESCING: Final = Named(

@@ -103,7 +103,7 @@ Selection: TypeAlias = Fifo | Priority | Aging | Deadline
 
 
 class Fair(Struct, frozen=True, forbid_unknown_fields=True):
-    """Classes take turns by deficit round robin, each as often as its weight says."""
+    """Classes take turns by virtual time, each as often as its weight says."""
 
     by: Literal["tenant", "kind"] = "tenant"
     weights: dict[str, int] = field(default_factory=dict)

@@ -57,7 +57,8 @@ def bury(turn: Turn, rows: Iterable[Row], failure: Failure, change: Change) -> N
 
 def too_many(turn: Turn, limit: int) -> Iterator[list[Row]]:
     """The oldest of the dead wherever more lie than the queue keeps; `limit` of all of them, for `forget`."""
-    for (name,) in turn.connection.execute(_CROWDED).fetchall():
+    found = turn.connection.execute(_CROWDED).fetchall()
+    for name in {**dict.fromkeys(name for (name,) in found), **dict.fromkeys(turn.tally.crowded())}:
         queue = turn.queue(name)
         excess = min(limit, queue.counts[DEAD] - (queue.known.dead_most or queue.counts[DEAD]))
         if excess > 0:

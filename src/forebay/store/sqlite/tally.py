@@ -16,7 +16,7 @@ from forebay.core.spec import QueueSpec
 from forebay.core.stamp import Stamper
 from forebay.store.sqlite.queries import statement
 from forebay.store.sqlite.row import lane_name
-from forebay.store.states import READY, RUNNING, WAITING
+from forebay.store.states import DEAD, READY, RUNNING, WAITING
 
 _LANES_KNOWN: Final = 4_096
 _QUEUE: Final = statement("queue")
@@ -151,6 +151,11 @@ class Tally:
                 self.news[name] = self.news.get(name, 0) + count
                 if lane:
                     queue.laned += count
+
+    def crowded(self) -> list[str]:
+        """The queues of this turn in which more dead lie than they keep."""
+        queues = self._queues.values()
+        return [each.name for each in queues if each.known.dead_most and each.counts[DEAD] > each.known.dead_most]
 
     def write(self) -> None:
         for queue in self._queues.values():

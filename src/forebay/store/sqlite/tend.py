@@ -43,7 +43,7 @@ def tend(turn: Turn, limit: int = TEND_LIMIT, expiring: int = EXPIRE_LIMIT) -> b
         turn.lanes.open_rates(limit)
     if kept_until is not None and kept_until <= now:
         forget(turn, rows_of(turn.connection.execute(_KEPT, (now, limit))))
-    if crowded:
+    if crowded or turn.tally.crowded():
         for oldest in too_many(turn, limit):
             forget(turn, oldest)
     return through
