@@ -15,6 +15,7 @@ from forebay.core.lease import Lease, Settled, Settlement
 from forebay.core.outcome import Release, Verdict
 from forebay.core.policy import Unbounded
 from forebay.core.spec import QueueSpec
+from forebay.store.memory.backend import MemoryBackend
 from forebay.store.memory.store import MemoryStore
 from forebay.store.postgres.store import PostgresStore
 from forebay.store.protocol import Capabilities, GateUse, Promotion, Receipt, Store, Want
@@ -170,9 +171,14 @@ class YesMan(MemoryStore):
         return [Settled.APPLIED] * len(settlements)
 
 
-class NoMemory(MemoryStore):
+class Forgetful(MemoryBackend):
     def _again(self, lease: Lease, verdict: Verdict, same_call: object) -> Settled:
         return Settled.STALE
+
+
+class NoMemory(MemoryStore):
+    def __init__(self, clock: Clock | None) -> None:
+        super().__init__(backend=Forgetful(clock=clock))
 
 
 class HalfBatch(MemoryStore):
@@ -346,4 +352,4 @@ def test_every_case_leaves_its_store_closed() -> None:
 
     run(opener, only="leases/*")
     assert len(opened) > 20
-    assert all(store._closed for store in opened)
+    assert all(store.backend._closed for store in opened)

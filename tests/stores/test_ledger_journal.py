@@ -17,7 +17,8 @@ from forebay.core.written import decode_written
 from forebay.store.memory.disk import Disk, RealDisk
 from forebay.store.memory.frame import encode_mark
 from forebay.store.memory.journaled import CompactingJournal, open_journaled
-from forebay.store.memory.ledger import LedgeredStore, LedgerReader
+from forebay.store.memory.ledger import LedgerReader
+from forebay.store.memory.store import MemoryStore
 from forebay.store.open import open_ledger, open_store
 from forebay.store.protocol import Want
 from forebay.testing.checkers import ledger as violations
@@ -29,23 +30,23 @@ from tests.stores.test_crash_points import cuts, files_of
 ALWAYS = LedgerRule(keep=10**14, keep_bytes=2**40)
 
 
-def opened(disk: Disk, segment_bytes: int = 4_096) -> LedgeredStore:
+def opened(disk: Disk, segment_bytes: int = 4_096) -> MemoryStore:
     return open_journaled(DIRECTORY, clock=ManualClock(), disk=disk, segment_bytes=segment_bytes)
 
 
-def compact(store: LedgeredStore) -> None:
-    assert isinstance(store._recorder, CompactingJournal)
-    store._recorder.compact()
+def compact(store: MemoryStore) -> None:
+    assert isinstance(store.backend._recorder, CompactingJournal)
+    store.backend._recorder.compact()
 
 
-def work(store: LedgeredStore, rounds: int) -> None:
+def work(store: MemoryStore, rounds: int) -> None:
     """Three records a round."""
     for _ in range(rounds):
         store.enqueue([Draft("mail", {"text": "x" * 50})] * 2)
         store.settle([(lease, Ack()) for lease in store.claim([Want("default", 2)], "w", seconds(30))])
 
 
-def every(store: LedgeredStore | LedgerReader, limit: int = 1_000) -> list[LedgerEntry]:
+def every(store: MemoryStore | LedgerReader, limit: int = 1_000) -> list[LedgerEntry]:
     found: list[LedgerEntry] = []
     after = store.ledger_extent()[0] - 1
     while page := store.ledger(after, limit):
@@ -262,7 +263,7 @@ class LateCompaction(RealDisk):
     """Once it is told to, somebody compacts just after the reader has looked at the directory."""
 
     def __init__(self) -> None:
-        self.stores: list[LedgeredStore] = []
+        self.stores: list[MemoryStore] = []
 
     def entries(self, path: str) -> list[str]:
         names = super().entries(path)

@@ -52,8 +52,8 @@ class _Journaled:
 
     def reopen(self) -> MemoryStore:
         if self.crashes % 2:
-            assert isinstance(self.store._recorder, CompactingJournal)
-            self.store._recorder.compact()
+            assert isinstance(self.store.backend._recorder, CompactingJournal)
+            self.store.backend._recorder.compact()
         self.crashes += 1
         self.disk = self.disk.crash(Random(self.crashes).randrange)
         self.store = open_journaled("journal", clock=self.clock, disk=self.disk)
@@ -61,7 +61,7 @@ class _Journaled:
 
 
 def _residue(store: MemoryStore) -> Mapping[str, int]:
-    facts, index = store._facts, store._index
+    facts, index = store.backend._facts, store.backend._index
     finished = [timer for queues in index._finished.values() for timer in queues.values()]
     timers = [index.leases, index.expiring, index.kept, *finished]
     resting = [queue.resting for queue in index.queues.values() if queue.resting is not None]

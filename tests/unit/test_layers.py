@@ -37,6 +37,8 @@ SHARED = [
         "forebay.store.sleeping",
     ),
     "forebay.store.brokers",
+    "forebay.store.backend",
+    "forebay.store.shell",
 ]
 FACADE = [*CONTRACT, "forebay.store.open"]
 

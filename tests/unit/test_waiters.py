@@ -105,4 +105,4 @@ def test_a_wait_leaves_no_trace() -> None:
     clock.advance(5_000_000)
     sleeper.join(10)
     assert answers == [False]
-    assert not any(queue.claimers.sleepers for queue in store._index.queues.values())
+    assert not any(queue.claimers.sleepers for queue in store.backend._index.queues.values())

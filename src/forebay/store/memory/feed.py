@@ -4,9 +4,8 @@ from collections.abc import Sequence
 
 from forebay.core.event import Enqueued, Fed
 from forebay.core.job import Draft, State
-from forebay.core.names import check_text
-from forebay.store.checks import check_batch, check_bytes
-from forebay.store.feeding import Place, check_feed
+from forebay.store.checks import check_bytes
+from forebay.store.feeding import Place
 from forebay.store.memory.queues import QueueVerbs
 from forebay.store.protocol import Receipt, Tally
 
@@ -15,7 +14,6 @@ class FeedVerbs(QueueVerbs):
     """Exactly once, however often it comes."""
 
     def fed(self, source: str) -> Place | None:
-        source = check_text("source", source)
         with self._lock:
             self._begin()
             place = self._place(source)
@@ -24,7 +22,6 @@ class FeedVerbs(QueueVerbs):
         return place
 
     def feed(self, source: str, before: Place | None, after: Place, drafts: Sequence[Draft]) -> Tally | None:
-        source = check_feed(source, drafts)
         check_bytes("feed", [draft.body for draft in drafts])
         with self._lock:
             now = self._begin()
@@ -39,9 +36,7 @@ class FeedVerbs(QueueVerbs):
         self._settle_down(lsn)
         return tally
 
-    def mend(self, pairs: Sequence[tuple[int, Draft]]) -> list[Receipt | None]:
-        check_batch("mend", len(pairs))
-        drafts = dict(reversed(pairs))
+    def mend(self, drafts: dict[int, Draft]) -> dict[int, Receipt]:
         with self._lock:
             now = self._begin()
             rows = self._facts.rows
@@ -55,7 +50,7 @@ class FeedVerbs(QueueVerbs):
                 self._take_in(Enqueued(now, plan.entries, plan.merged, plan.shed, graves, mended=ids))
             lsn = self._lsn
         self._settle_down(lsn)
-        return [receipts.pop(job_id, None) for job_id, _ in pairs]
+        return receipts
 
     def _place(self, source: str) -> Place | None:
         known = self._facts.feeds.get(source)

@@ -3,13 +3,11 @@
 from heapq import merge
 
 from forebay.core.event import GateReleased, GateSet
-from forebay.core.gate import Gate, checked_gate
+from forebay.core.gate import Gate
 from forebay.core.instant import Instant
 from forebay.core.job import State
-from forebay.core.limits import AHEAD_MOST, DEPTH_MOST, INSTANT_MOST, SLOTS_MOST
-from forebay.core.policy import check_between
+from forebay.core.limits import AHEAD_MOST, DEPTH_MOST, INSTANT_MOST
 from forebay.engine.lanes import opening
-from forebay.store.checks import check_gate, check_gates_page, check_ids, checked_condition
 from forebay.store.memory.jobs import JobVerbs
 from forebay.store.memory.row import Row
 from forebay.store.protocol import GateUse, Hold
@@ -19,10 +17,6 @@ class GateVerbs(JobVerbs):
     """Gates as operators see them, and release, hold, ahead."""
 
     def set_gate(self, name: str, limit: int | None) -> None:
-        check_gate(name)
-        checked_gate(name)
-        if limit is not None:
-            check_between("gate limit", limit, 0, SLOTS_MOST)
         with self._lock:
             now = self._begin()
             self._record(GateSet(now, name, limit))
@@ -37,8 +31,7 @@ class GateVerbs(JobVerbs):
             lsn = self._lsn
         self._settle_down(lsn)
 
-    def gates(self, after: str, limit: int, prefix: str = "") -> list[GateUse]:
-        check_gates_page(after, limit, prefix)
+    def gates(self, after: str, limit: int, prefix: str) -> list[GateUse]:
         with self._lock:
             now = self._begin()
             facts, states = self._facts, self._index.lanes.gates
@@ -56,8 +49,7 @@ class GateVerbs(JobVerbs):
         self._settle_down(lsn)
         return uses
 
-    def release(self, condition: str, count: int, value: str | None = None) -> int:
-        name = checked_condition(condition, count, value)
+    def release(self, name: str, count: int) -> int:
         with self._lock:
             now = self._begin()
             self._tend(now)
@@ -77,7 +69,6 @@ class GateVerbs(JobVerbs):
         return len(rows)
 
     def hold(self, job_id: int) -> Hold | None:
-        check_ids("hold", [job_id])
         with self._lock:
             now = self._begin()
             row = self._facts.rows.get(job_id)
@@ -87,7 +78,6 @@ class GateVerbs(JobVerbs):
         return held
 
     def ahead(self, job_id: int) -> int | None:
-        check_ids("ahead", [job_id])
         with self._lock:
             self._begin()
             row = self._facts.rows.get(job_id)

@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 from copy import copy
-from datetime import timedelta
 from threading import Event as Sleeper
 from typing import Final
 
-from forebay.core.errors import Invalid, QueueFull
+from forebay.core.errors import QueueFull
 from forebay.core.event import (
     Acked,
     Cancelled,
@@ -24,22 +23,10 @@ from forebay.core.event import (
     Retried,
     SettledAll,
 )
-from forebay.core.instant import Instant, Span, checked_micros, micros
+from forebay.core.instant import Instant, Span
 from forebay.core.job import Draft, State
 from forebay.core.lease import Lease, Settled, Settlement, outlived
-from forebay.core.limits import LEASE_LEAST, LEASE_MOST
 from forebay.core.outcome import Ack, Cancel, DeadLetter, Release, Retry, Verdict
-from forebay.core.policy import Block, Bounded
-from forebay.store.checks import (
-    ALWAYS_FIT,
-    check_batch,
-    check_bytes,
-    check_ids,
-    check_limit,
-    check_purge,
-    checked_owner,
-    checked_total,
-)
 from forebay.store.memory.deadlines import rounded_up
 from forebay.store.memory.engine import TEND_LIMIT, Engine
 from forebay.store.memory.facts import ENDING_CODES
@@ -59,23 +46,28 @@ class JobVerbs(Engine):
     """A job from its acceptance to its end."""
 
     def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
-        check_batch("enqueue", len(drafts))
-        if len(drafts) > ALWAYS_FIT:
-            check_bytes("enqueue", [getattr(draft, "body", None) for draft in drafts])
-        give_up_at: Instant | None = None
-        while True:
-            try:
-                return self._enqueue_now(drafts)
-            except QueueFull as full:
-                now = self.now()
-                if give_up_at is None:
-                    give_up_at = now + self._patience(full)
-                if now >= give_up_at:
-                    raise
-                self._wait_for_room(full, give_up_at - now)
+        with self._lock:
+            now = self._begin()
+            plan = self._intake.plan(drafts, now)
+            if plan.entries or plan.merged:
+                self._take_in(Enqueued(now, plan.entries, plan.merged, plan.shed, self._graves_of(plan.shed, now)))
+            lsn = self._lsn
+        self._settle_down(lsn)
+        return plan.receipts
+
+    def wait_for_room(self, full: QueueFull, until: Instant) -> None:
+        sleeper = Sleeper()
+        with self._lock:
+            now = self._begin()
+            queue = self._index.queue(full.queue)
+            if queue.depth + full.asked <= full.limit:
+                return
+            queue.producers.add(sleeper, full.asked)
+        self._clock.wait(sleeper, until - now)
+        with self._lock:
+            queue.producers.drop(sleeper)
 
     def promote(self, limit: int) -> Promotion:
-        check_limit("promote", limit)
         with self._lock:
             now = self._begin()
             ready = self._tend(now, limit)
@@ -84,15 +76,12 @@ class JobVerbs(Engine):
         self._settle_down(lsn)
         return Promotion(ready, next_due)
 
-    def claim(self, wants: Sequence[Want], owner: str, lease_for: timedelta) -> list[Lease]:
-        owner = checked_owner(owner)
-        span = checked_micros("lease_for", lease_for, LEASE_LEAST, LEASE_MOST)
-        total = checked_total(wants)
+    def claim(self, wants: Sequence[Want], owner: str, span: Span) -> list[Lease]:
         leases: list[Lease] = []
         with self._lock:
             now = self._begin()
             if self._index.restless:
-                self._tend(now, total + TEND_LIMIT)
+                self._tend(now, sum(want.count for want in wants) + TEND_LIMIT)
             rows = (
                 self._take(wants[0], now)
                 if len(wants) == 1
@@ -111,9 +100,7 @@ class JobVerbs(Engine):
         self._settle_down(lsn)
         return leases
 
-    def extend(self, leases: Sequence[Lease], lease_for: timedelta) -> list[Lease]:
-        check_batch("extend", len(leases))
-        span = checked_micros("lease_for", lease_for, LEASE_LEAST, LEASE_MOST)
+    def extend(self, leases: Sequence[Lease], span: Span) -> list[Lease]:
         with self._lock:
             now = self._begin()
             until = rounded_up(now + span, span)
@@ -129,9 +116,6 @@ class JobVerbs(Engine):
         return survivors
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
-        check_batch("settle", len(settlements))
-        if len(settlements) > ALWAYS_FIT:
-            check_bytes("settle", [verdict.result if type(verdict) is Ack else None for _, verdict in settlements])
         with self._lock:
             now = self._begin()
             answers: list[Settled] = []
@@ -157,7 +141,6 @@ class JobVerbs(Engine):
         return answers
 
     def overdue(self, limit: int) -> list[Lease]:
-        check_limit("overdue", limit)
         with self._lock:
             now = self._begin()
             leases = [_lease(self._facts.rows[job_id]) for job_id in self._index.leases.due(now, limit)]
@@ -166,7 +149,6 @@ class JobVerbs(Engine):
         return leases
 
     def cancel(self, ids: Sequence[int]) -> list[CancelAnswer]:
-        check_ids("cancel", ids)
         with self._lock:
             now = self._begin()
             answers: list[CancelAnswer] = []
@@ -195,7 +177,6 @@ class JobVerbs(Engine):
         return answers
 
     def redrive(self, ids: Sequence[int]) -> list[int]:
-        check_ids("redrive", ids)
         with self._lock:
             now = self._begin()
             rows = self._facts.rows
@@ -219,8 +200,7 @@ class JobVerbs(Engine):
         self._settle_down(lsn)
         return list(dead)
 
-    def purge(self, state: State, before: Instant, limit: int, queue: str | None = None) -> int:
-        check_purge(state, before, limit, queue)
+    def purge(self, state: State, before: Instant, limit: int, queue: str | None) -> int:
         with self._lock:
             now = self._begin()
             ids = self._index.finished_before(state, before, limit, queue)
@@ -232,7 +212,6 @@ class JobVerbs(Engine):
         return len(ids)
 
     def discard(self, ids: Sequence[int]) -> list[int]:
-        check_ids("discard", ids)
         with self._lock:
             now = self._begin()
             rows = self._facts.rows
@@ -243,16 +222,6 @@ class JobVerbs(Engine):
             lsn = self._lsn
         self._settle_down(lsn)
         return dead
-
-    def _enqueue_now(self, drafts: Sequence[Draft]) -> list[Receipt]:
-        with self._lock:
-            now = self._begin()
-            plan = self._intake.plan(drafts, now)
-            if plan.entries or plan.merged:
-                self._take_in(Enqueued(now, plan.entries, plan.merged, plan.shed, self._graves_of(plan.shed, now)))
-            lsn = self._lsn
-        self._settle_down(lsn)
-        return plan.receipts
 
     def _take_in(self, event: Enqueued | Fired) -> None:
         """What came in, as it was planned."""
@@ -275,24 +244,6 @@ class JobVerbs(Engine):
 
     def _graves_of(self, ids: list[int], now: Instant) -> dict[int, Grave]:
         return self._graves([self._facts.rows[job_id] for job_id in ids], now) if ids else {}
-
-    def _wait_for_room(self, full: QueueFull, span: Span) -> None:
-        sleeper = Sleeper()
-        with self._lock:
-            queue = self._index.queue(full.queue)
-            if self._closed or queue.depth + full.asked <= full.limit:
-                return
-            queue.producers.add(sleeper, full.asked)
-        self._clock.wait(sleeper, span)
-        with self._lock:
-            queue.producers.drop(sleeper)
-
-    def _patience(self, full: QueueFull) -> int:
-        """How long the full queue lets its producers wait; a batch that can never fit does not wait at all."""
-        capacity = self._index.queue(full.queue).spec.capacity
-        if isinstance(capacity, Bounded) and isinstance(capacity.when_full, Block) and full.asked <= full.limit:
-            return micros(capacity.when_full.timeout)
-        return 0
 
     def _take(self, want: Want, now: Instant) -> list[Row]:
         """Rows of the queue that its gates admit; those past their expiry die, and others may follow."""
@@ -344,8 +295,6 @@ class JobVerbs(Engine):
                 return Released(job_id, delivery, now + after, leads=True, error=error)
             case Cancel():
                 return Dismissed(job_id, delivery, self._kept_until(row, now, verdict.keep_for))
-            case _:
-                raise Invalid("verdict", f"{type(verdict).__name__} is not one", "use what decide() returns")
 
     def _kept_until(self, row: Row, now: Instant, keep_for: Span = 0) -> Instant:
         return self._index.queues[row.entry.queue].stamper.kept_until(now, keep_for)

@@ -23,10 +23,11 @@ from forebay.store.memory.facts import Facts
 from forebay.store.memory.frame import Scan, decode_header
 from forebay.store.memory.image import image, restore
 from forebay.store.memory.journal import Journal
-from forebay.store.memory.ledger import LedgeredStore
+from forebay.store.memory.ledger import LedgeredBackend
 from forebay.store.memory.ledger_files import LedgerFiles, LedgerWriter, discard_below
 from forebay.store.memory.recovery import SEGMENT_BYTES, failing_as_store, recover
 from forebay.store.memory.snapshot import read_snapshot, snapshot_path
+from forebay.store.memory.store import MemoryStore
 
 _log = logging.getLogger("forebay.store.memory")
 
@@ -51,7 +52,7 @@ def open_journaled(
     disk: Disk | None = None,
     segment_bytes: int = SEGMENT_BYTES,
     compact_bytes: int = COMPACT_BYTES,
-) -> LedgeredStore:
+) -> MemoryStore:
     """The store in this directory, created if need be; `StoreLocked`, `JournalDamaged` or `StoreFailed` if not."""
     disk = RealDisk() if disk is None else disk
     with recover(directory, disk, segment_bytes) as recovery, _no_collections():
@@ -63,7 +64,8 @@ def open_journaled(
         journal = recovery.start()
     recorder = CompactingJournal(journal, directory, disk, snapshot_lsn, compact_bytes)
     files = LedgerFiles(disk, directory)
-    return LedgeredStore(clock=clock, facts=facts, recorder=recorder, files=files, durable=lambda: journal.synced)
+    backend = LedgeredBackend(clock=clock, facts=facts, recorder=recorder, files=files, durable=lambda: journal.synced)
+    return MemoryStore(backend=backend)
 
 
 class CompactingJournal:

@@ -1,7 +1,7 @@
 """The ledger's own verbs in the in-process store: reading it, its rule, and giving up its front.
 
-`LedgeredStore` is the store that has a journal. `LedgerReader` reads the same files from outside, without a lock, while
-another process owns them or nobody does.
+`LedgeredBackend` is that of a store with a journal. `LedgerReader` reads the same files from outside, without a lock,
+while another process owns them or nobody does.
 """
 
 import logging
@@ -16,7 +16,8 @@ from forebay.core.event import Event, LedgerRuled, LedgerTrimmed
 from forebay.core.instant import Instant
 from forebay.core.ledger import LedgerEntry, LedgerRule, decode_record, encode_record
 from forebay.core.written import Told
-from forebay.store.checks import check_limit, check_offset, check_rule
+from forebay.store.checks import check_limit, check_offset
+from forebay.store.memory.backend import MemoryBackend
 from forebay.store.memory.disk import Disk, RealDisk
 from forebay.store.memory.engine import Recorder
 from forebay.store.memory.facts import Facts
@@ -25,7 +26,6 @@ from forebay.store.memory.image import ledger_state
 from forebay.store.memory.ledger_files import LedgerFiles
 from forebay.store.memory.ledger_state import LedgerState
 from forebay.store.memory.snapshot import first_chunk, snapshot_lsn, snapshot_path
-from forebay.store.memory.store import MemoryStore
 from forebay.store.memory.telling import record_of
 from forebay.store.protocol import Promotion
 
@@ -36,7 +36,7 @@ _TRIMMED_AT_ONCE: Final = 256
 _TRIES: Final = 16
 
 
-class LedgeredStore(MemoryStore):
+class LedgeredBackend(MemoryBackend):
     """The in-process store with a journal, and so with a ledger. `durable` is the last record on the disk."""
 
     def __init__(
@@ -51,8 +51,6 @@ class LedgeredStore(MemoryStore):
         self._trim_next = facts.ledger.next + _RECORDS_PER_TRIM
 
     def ledger(self, after: int, limit: int) -> list[LedgerEntry]:
-        check_limit("ledger", limit)
-        check_offset(after)
         return [LedgerEntry(told.offset, decode_record(told.record)) for told in self._read(after, limit)]
 
     def ledger_extent(self) -> tuple[int, int]:
@@ -73,14 +71,12 @@ class LedgeredStore(MemoryStore):
         return rule
 
     def put_ledger_rule(self, rule: LedgerRule) -> None:
-        check_rule(rule)
         with self._lock:
             self._record(LedgerRuled(self._begin(), rule.on, rule.keep, rule.keep_bytes))
             lsn = self._lsn
         self._settle_down(lsn)
 
     def trim_ledger(self, limit: int) -> int:
-        check_limit("trim_ledger", limit)
         with self._trimming:
             dropped = self._trim(limit)
         self._settle_down(self._lsn)

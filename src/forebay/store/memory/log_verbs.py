@@ -1,16 +1,13 @@
 """The verbs of retained logs: appending and reading, groups and the partitions that their members own, the window."""
 
 from collections.abc import Sequence
-from datetime import timedelta
 from zlib import crc32
 
 from forebay.core.division import divide, next_epoch
 from forebay.core.errors import Invalid, OffsetGone, PartitionLost, WrongQueueKind
 from forebay.core.event import Appended, Committed, LogEntry, PartitionsOwned, Trimmed
-from forebay.core.instant import Instant, Span, checked_instant, micros
-from forebay.core.names import check_name
+from forebay.core.instant import Instant, Span, micros
 from forebay.core.policy import Retained
-from forebay.store.checks import check_epoch, check_limit, check_offset, checked_entries, checked_member
 from forebay.store.log import Owned, Standing
 from forebay.store.memory.feed import FeedVerbs
 from forebay.store.memory.logs import Partition
@@ -20,9 +17,7 @@ from forebay.store.protocol import Promotion
 class LogVerbs(FeedVerbs):
     """Logs beside the queues."""
 
-    def append(self, log: str, bodies: Sequence[bytes], keys: Sequence[str | None] | None = None) -> list[LogEntry]:
-        log = check_name("log", log)
-        pairs = checked_entries(bodies, keys)
+    def append(self, log: str, pairs: Sequence[tuple[bytes, str | None]]) -> list[LogEntry]:
         with self._lock:
             now = self._begin()
             partitions = self._partitions_of(log)
@@ -40,12 +35,9 @@ class LogVerbs(FeedVerbs):
         return entries
 
     def read(self, log: str, partition: int, after: int, limit: int) -> list[LogEntry]:
-        log = check_name("log", log)
-        check_limit("read", limit)
         with self._lock:
             self._begin()
             place = self._partition(log, partition)
-            check_offset(after)
             if after + 1 < place.first:
                 raise OffsetGone(log, partition, after + 1, place.first)
             entries = place.read(after, limit)
@@ -53,11 +45,7 @@ class LogVerbs(FeedVerbs):
         self._settle_down(lsn)
         return entries
 
-    def commit(
-        self, log: str, group: str, partition: int, offset: int, *, rewind: bool = False, epoch: int | None = None
-    ) -> int:
-        log, group = check_name("log", log), check_name("group", group)
-        check_epoch(epoch)
+    def commit(self, log: str, group: str, partition: int, offset: int, rewind: bool, epoch: int | None) -> int:
         with self._lock:
             now = self._begin()
             place = self._partition(log, partition)
@@ -74,7 +62,6 @@ class LogVerbs(FeedVerbs):
         return known
 
     def position(self, log: str, group: str, partition: int) -> int:
-        log = check_name("log", log)
         with self._lock:
             self._begin()
             self._partition(log, partition)
@@ -84,7 +71,6 @@ class LogVerbs(FeedVerbs):
         return offset
 
     def extent(self, log: str) -> list[tuple[int, int]]:
-        log = check_name("log", log)
         with self._lock:
             self._begin()
             ranges = [(partition.first, partition.next) for partition in self._partitions_of(log)]
@@ -93,8 +79,6 @@ class LogVerbs(FeedVerbs):
         return ranges
 
     def offset_at(self, log: str, partition: int, instant: Instant) -> int:
-        log = check_name("log", log)
-        checked_instant("instant", instant)
         with self._lock:
             self._begin()
             offset = self._partition(log, partition).before(instant)
@@ -103,9 +87,6 @@ class LogVerbs(FeedVerbs):
         return offset
 
     def trim(self, log: str, before: Instant, limit: int) -> int:
-        log = check_name("log", log)
-        check_limit("trim", limit)
-        checked_instant("before", before)
         with self._lock:
             now = self._begin()
             ends = [partition.next for partition in self._partitions_of(log)]
@@ -120,8 +101,7 @@ class LogVerbs(FeedVerbs):
             self._keep_windows(limit)
         return promotion
 
-    def own(self, log: str, group: str, member: str, lease_for: timedelta) -> list[Owned]:
-        log, group, member, span = checked_member(log, group, member, lease_for)
+    def own(self, log: str, group: str, member: str, span: Span) -> list[Owned]:
         with self._lock:
             now = self._begin()
             self._partitions_of(log)
@@ -139,7 +119,6 @@ class LogVerbs(FeedVerbs):
         return [Owned(*each, until) for each in zip(numbers, epochs, places, strict=True)]
 
     def disown(self, log: str, group: str, member: str) -> int:
-        log, group, member, _ = checked_member(log, group, member)
         with self._lock:
             now = self._begin()
             self._partitions_of(log)
@@ -152,8 +131,6 @@ class LogVerbs(FeedVerbs):
         return freed
 
     def groups(self, log: str, after: str, limit: int) -> list[Standing]:
-        log = check_name("log", log)
-        check_limit("groups", limit)
         with self._lock:
             self._begin()
             partitions = self._partitions_of(log)

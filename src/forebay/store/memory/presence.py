@@ -1,13 +1,10 @@
 """Workers that announce themselves. They live in this process alone, so nothing of them is written to the journal."""
 
-from datetime import timedelta
-
 from msgspec.structs import replace
 
 from forebay.core.clock import Clock
-from forebay.core.instant import Instant
+from forebay.core.instant import Instant, Span
 from forebay.core.presence import Presence
-from forebay.store.checks import check_workers_page, checked_owner, checked_presence
 from forebay.store.memory.engine import Engine, Recorder
 from forebay.store.memory.facts import Facts
 
@@ -19,8 +16,7 @@ class PresenceVerbs(Engine):
         super().__init__(facts, clock, recorder)
         self._known: dict[str, tuple[Presence, Instant]] = {}
 
-    def announce(self, presence: Presence, keep_for: timedelta) -> None:
-        span = checked_presence(presence, keep_for)
+    def announce(self, presence: Presence, span: Span) -> None:
         with self._lock:
             now = self._begin()
             self._known = {owner: known for owner, known in self._known.items() if known[1] > now}
@@ -29,14 +25,12 @@ class PresenceVerbs(Engine):
             self._known[presence.owner] = (replace(presence, since=since, seen_at=now), now + span)
 
     def withdraw(self, owner: str) -> bool:
-        checked_owner(owner)
         with self._lock:
             now = self._begin()
             known = self._known.pop(owner, None)
         return known is not None and known[1] > now
 
     def workers(self, after: str, limit: int) -> list[Presence]:
-        check_workers_page(after, limit)
         with self._lock:
             now = self._begin()
             found = sorted(owner for owner, (_, until) in self._known.items() if until > now and owner > after)

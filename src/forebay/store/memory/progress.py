@@ -6,12 +6,10 @@ from msgspec.structs import replace
 
 from forebay.core.clock import Clock
 from forebay.core.job import Job, Progress, State, with_progress
-from forebay.core.lease import Settled
-from forebay.store.checks import checked_reports
+from forebay.core.lease import Fence
 from forebay.store.memory.engine import Recorder
 from forebay.store.memory.facts import Facts
 from forebay.store.memory.queues import QueueVerbs
-from forebay.store.protocol import ProgressReport
 
 
 class ProgressVerbs(QueueVerbs):
@@ -21,15 +19,14 @@ class ProgressVerbs(QueueVerbs):
         super().__init__(facts, clock, recorder)
         self._progress: dict[int, tuple[int, Progress]] = {}
 
-    def report_progress(self, reports: Sequence[ProgressReport]) -> list[Settled]:
-        newest = checked_reports(reports)
+    def report_progress(self, newest: dict[Fence, Progress]) -> dict[Fence, bool]:
         with self._lock:
             now = self._begin()
             self._progress = {job_id: told for job_id, told in self._progress.items() if self._runs(job_id, told[0])}
             for (job_id, delivery), progress in newest.items():
                 if self._runs(job_id, delivery):
                     self._progress[job_id] = (delivery, replace(progress, at=now))
-            return [Settled.APPLIED if self._runs(*fence) else Settled.STALE for fence, _ in reports]
+            return {fence: self._runs(*fence) for fence in newest}
 
     def get(self, ids: Sequence[int]) -> list[Job | None]:
         jobs, told = super().get(ids), self._progress

@@ -1,29 +1,19 @@
 """The verbs around jobs: looking at them, configuring queues and schedules, and sleeping until there is work."""
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from heapq import nsmallest
 from threading import Event as Sleeper
 from typing import Final
 
 from forebay.core.errors import Invalid, WrongQueueKind
 from forebay.core.event import Fired, Paused, ScheduleDropped, SchedulePut, SpecPut
-from forebay.core.instant import Instant, checked_instant
+from forebay.core.instant import Instant, Span
 from forebay.core.job import Draft, Job, State
 from forebay.core.limits import DEPTH_MOST, INSTANT_MOST
-from forebay.core.names import check_name
 from forebay.core.policy import Retained
 from forebay.core.schedule import Schedule, edited
 from forebay.core.spec import QueueSpec
-from forebay.store.checks import (
-    check_ids,
-    check_limit,
-    check_names_page,
-    check_neighbours,
-    check_spec,
-    checked_queues,
-    checked_wait,
-)
+from forebay.store.checks import check_neighbours
 from forebay.store.memory.facts import KeyFact
 from forebay.store.memory.gate_verbs import GateVerbs
 from forebay.store.memory.queue_state import MemoryLanes, QueueState
@@ -40,7 +30,6 @@ class QueueVerbs(GateVerbs):
     _low = 1
 
     def get(self, ids: Sequence[int]) -> list[Job | None]:
-        check_ids("get", ids)
         with self._lock:
             self._begin()
             rows = [self._facts.rows.get(job_id) for job_id in ids]
@@ -50,9 +39,6 @@ class QueueVerbs(GateVerbs):
         return jobs
 
     def browse(self, query: Query, after: int, limit: int) -> Page:
-        check_limit("browse", limit)
-        if type(query) is not Query or type(after) is not int:
-            raise Invalid("browse", "it takes a Query and the id to go on after", "start with Query(), after=0")
         with self._lock:
             self._begin()
             self._skip_gone()
@@ -70,8 +56,7 @@ class QueueVerbs(GateVerbs):
         self._settle_down(lsn)
         return Page(jobs, job_id if job_id + 1 < end else None)
 
-    def backlog(self, queues: Sequence[str] | None = None) -> list[Backlog]:
-        checked_queues("backlog", queues or ())
+    def backlog(self, queues: Sequence[str] | None) -> list[Backlog]:
         with self._lock:
             now = self._begin()
             self._tend(now)
@@ -86,8 +71,7 @@ class QueueVerbs(GateVerbs):
         self._settle_down(lsn)
         return pictures
 
-    def queues(self, after: str, limit: int, prefix: str = "") -> list[str]:
-        check_names_page(after, limit, prefix)
+    def queues(self, after: str, limit: int, prefix: str) -> list[str]:
         with self._lock:
             self._tend(self._begin())
             names = nsmallest(limit, (name for name in self._queues() if name > after and name.startswith(prefix)))
@@ -96,7 +80,6 @@ class QueueVerbs(GateVerbs):
         return names
 
     def totals(self, limit: int) -> Totals:
-        check_limit("totals", limit)
         with self._lock:
             self._tend(self._begin())
             queues = [(name, self._index.queue(name).counts) for name in self._queues()]
@@ -105,7 +88,6 @@ class QueueVerbs(GateVerbs):
         return Totals(self.backlog([name for name, _ in deepest]) if deepest else [], len(queues), *sums)
 
     def put_spec(self, spec: QueueSpec) -> None:
-        check_spec(spec)
         with self._lock:
             now = self._begin()
             known = self._facts.specs.get(spec.name)
@@ -134,16 +116,7 @@ class QueueVerbs(GateVerbs):
         self._settle_down(lsn)
         return specs
 
-    def pause(self, queue: str, until: Instant | None = None) -> None:
-        queue = check_name("queue", queue)
-        self._pause(queue, INSTANT_MOST if until is None else checked_instant("until", until))
-
-    def resume(self, queue: str) -> None:
-        self._pause(check_name("queue", queue), None)
-
     def put_schedule(self, schedule: Schedule) -> None:
-        if type(schedule) is not Schedule:
-            raise Invalid("schedule", f"{type(schedule).__name__} is not a Schedule", "build a Schedule(…)")
         with self._lock:
             now = self._begin()
             known = self._facts.schedules.get(schedule.name)
@@ -153,7 +126,6 @@ class QueueVerbs(GateVerbs):
         self._settle_down(lsn)
 
     def drop_schedule(self, name: str) -> bool:
-        name = check_name("schedule", name)
         with self._lock:
             now = self._begin()
             known = name in self._facts.schedules
@@ -172,10 +144,6 @@ class QueueVerbs(GateVerbs):
         return schedules
 
     def fire(self, name: str, tick: Instant, next_at: Instant, draft: Draft | None) -> bool:
-        name = check_name("schedule", name)
-        checked_instant("tick", tick)
-        if checked_instant("next_at", next_at) <= tick:
-            raise Invalid("next_at", "it is not after the tick", "a schedule only moves forward")
         with self._lock:
             now = self._begin()
             schedule = self._facts.schedules.get(name)
@@ -189,16 +157,14 @@ class QueueVerbs(GateVerbs):
         self._settle_down(lsn)
         return won
 
-    def wait(self, queues: Sequence[str], timeout: timedelta) -> bool:
-        names = checked_queues("wait", queues)
-        span = checked_wait(timeout)
+    def wait(self, queues: Sequence[str], span: Span) -> bool:
         deadline: Instant | None = None
         while True:
             sleeper = Sleeper()
             with self._lock:
                 now = self._begin()
                 deadline = now + span if deadline is None else deadline
-                states = [self._index.queue(name) for name in names]
+                states = [self._index.queue(name) for name in queues]
                 work_at = self._work_at(states, now)
                 if work_at <= now or now >= deadline:
                     return work_at <= now
@@ -222,7 +188,7 @@ class QueueVerbs(GateVerbs):
         instants += [max(paused.get(queue.spec.name, 0), queue.workable_at(now)) for queue in queues]
         return min((at for at in instants if at is not None), default=INSTANT_MOST)
 
-    def _pause(self, queue: str, until: Instant | None) -> None:
+    def pause(self, queue: str, until: Instant | None) -> None:
         with self._lock:
             now = self._begin()
             self._record(Paused(now, queue, until))

@@ -5,14 +5,12 @@ it concerns (`Engine._notify`), and they look again.
 """
 
 from collections.abc import Callable, Collection, Sequence
-from datetime import timedelta
 from threading import Event as Sleeper
 from typing import TypeVar
 
 from forebay.core.instant import Instant, Span
 from forebay.core.job import State
 from forebay.core.lease import Fence
-from forebay.store.checks import check_ids, checked_owner, checked_wait
 from forebay.store.memory.engine import Engine, Topic
 
 T = TypeVar("T")
@@ -21,13 +19,11 @@ T = TypeVar("T")
 class WatchVerbs(Engine):
     """Verbs that wait for jobs."""
 
-    def wait_ended(self, ids: Sequence[int], timeout: timedelta) -> list[int]:
-        check_ids("wait_ended", ids)
-        return self._watch(ids, checked_wait(timeout), lambda: [job_id for job_id in ids if self._has_ended(job_id)])
+    def wait_ended(self, ids: Sequence[int], span: Span) -> list[int]:
+        return self._watch(ids, span, lambda: [job_id for job_id in ids if self._has_ended(job_id)])
 
-    def wait_cancel_requests(self, owner: str, timeout: timedelta, known: Collection[Fence] = ()) -> list[Fence]:
-        owner = checked_owner(owner)
-        return self._watch([owner], checked_wait(timeout), lambda: self._requests(owner, known))
+    def wait_cancel_requests(self, owner: str, span: Span, known: Collection[Fence]) -> list[Fence]:
+        return self._watch([owner], span, lambda: self._requests(owner, known))
 
     def _has_ended(self, job_id: int) -> bool:
         row = self._facts.rows.get(job_id)
