@@ -141,6 +141,6 @@ SQLITE_MUTANTS = [
         f"{_SQLITE}/intake.py",
         "                self._turn.lanes.left(queue, lane)\n",
         "                pass\n",
-        _cases("quiet", "merging"),
+        ("tests/stores/test_sqlite.py", "-k", "newer_work_moves"),
     ),
 ]

@@ -5,6 +5,7 @@ The contract is checked in `test_conformance.py`, the schema and the plans in `t
 
 import sqlite3
 import stat
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -21,7 +22,7 @@ from forebay.core.instant import seconds
 from forebay.core.job import Draft
 from forebay.core.lease import Settled
 from forebay.core.outcome import Ack
-from forebay.core.policy import Fair, Until
+from forebay.core.policy import AtMost, Fair, LatestWins, Priority, Until
 from forebay.core.spec import QueueSpec
 from forebay.store.protocol import Query, Want
 from forebay.store.sqlite import turn
@@ -417,3 +418,33 @@ def test_ids_are_never_used_again(path: Path) -> None:
     store = SqliteStore(str(path))
     assert store.enqueue([Draft("k")])[0].id == receipt.id + 1
     store.close()
+
+
+def test_newer_work_moves_its_lane_ahead_of_more_than_one_page_of_others(store: SqliteStore) -> None:
+    gates = AtMost(1, per="tenant")
+    store.put_spec(QueueSpec(name="q", selection=Priority(), merge=LatestWins(), eligibility=gates))
+    store.enqueue([Draft("k", queue="q", tenant=f"t{number}", subject=f"s{number}") for number in range(40)])
+    (receipt,) = store.enqueue([Draft("k", queue="q", tenant="t39", subject="s39", priority=5)])
+    assert receipt.merged
+    assert [lease.job.id for lease in store.claim([Want("q", 1)], "w", LEASE)] == [receipt.id]
+
+
+def test_a_claim_of_many_lanes_hands_out_each_job_once_and_in_order(store: SqliteStore) -> None:
+    """More lanes than a page of lanes has, and more jobs in each than a page of jobs."""
+    store.put_spec(QueueSpec(name="q", eligibility=AtMost(100, per="tenant")))
+    drafts = [Draft("k", queue="q", tenant=f"t{number % 50}") for number in range(600)]
+    ids = [receipt.id for receipt in store.enqueue(drafts)]
+    got: list[int] = []
+    for size in (1, 7, 20, 300, 300):
+        got += [lease.job.id for lease in store.claim([Want("q", size)], "w", LEASE)]
+    assert got == ids
+
+
+def test_classes_with_equal_turns_share_though_they_are_more_than_a_page(store: SqliteStore) -> None:
+    store.put_spec(QueueSpec(name="q", share=Fair()))
+    for _ in range(4):
+        store.enqueue([Draft("k", queue="q", tenant=f"t{number}") for number in range(300)])
+    served: Counter[str | None] = Counter()
+    for _ in range(9):
+        served.update(lease.job.tenant for lease in store.claim([Want("q", 100)], "w", LEASE))
+    assert set(served.values()) == {3}
