@@ -13,6 +13,7 @@ from forebay.store.protocol import Capabilities
 from forebay.store.sqlite.database import Database
 from forebay.store.sqlite.migrate import migrate
 from forebay.store.sqlite.queries import statement
+from forebay.store.sqlite.tally import Knowledge
 from forebay.store.sqlite.turn import Turn
 from forebay.store.sqlite.waiting import Sleepers
 from forebay.store.sqlite.writer import Time, Writer
@@ -34,6 +35,8 @@ class Base:
         except BaseException:
             connection.close()
             raise
+        self._known = Knowledge()
+        """What readers know of specs; the writer has its own."""
         self._sleepers = Sleepers(self._database, clock, self._time)
         self._writer = Writer(self._database, connection, self._time, self._sleepers.hear)
         with self._database.reading() as (_, last_at):

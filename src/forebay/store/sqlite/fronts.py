@@ -175,18 +175,21 @@ class QueueFront:
 
     def write(self, table: LaneTable) -> None:
         """Put back what claims changed."""
-        queue, lanes = self._queue, []
+        queue = self._queue
+        lanes: list[tuple[Any, ...]] = []
+        empty: list[str] = []
         for name, lane in self._lanes.items():
             if name:
                 head = lane.ready.head()
                 if head is None:
-                    table.drop(queue.name, name)
+                    empty.append(name)
                     continue
                 turn = lane.cls.turn if lane.at is not None else 0
                 row = LaneRow(head[0], head[1], turn, None if lane.at is None else lane.at.name)
                 if row != self._rows[name]:
                     lanes.append((queue.name, name, *row))
         self._connection.executemany(_PUT_LANE, lanes)
+        table.drop(queue.name, empty)
         if self._shares:
             self._write_classes()
         self._write_gates()

@@ -16,7 +16,7 @@ from forebay.store.sqlite.gates import Gates
 from forebay.store.sqlite.queries import statement
 from forebay.store.sqlite.row import Row, lane_name
 from forebay.store.sqlite.settling import Settling
-from forebay.store.sqlite.tally import Knowledge, Tally
+from forebay.store.sqlite.tally import Known, Tally
 from forebay.store.sqlite.tend import tend
 from forebay.store.sqlite.turn import LineHead, Turn
 from forebay.store.states import READY, RUNNING, WAITING
@@ -45,7 +45,7 @@ class GateVerbs(Settling):
     def gates(self, after: str, limit: int, prefix: str = "") -> list[GateUse]:
         check_gates_page(after, limit, prefix)
         with self._read() as (reader, now):
-            tally = Tally(reader, Knowledge())
+            tally = Tally(reader, self._known)
             found = reader.execute(_GATES, (after, prefix, prefix + LAST, limit, now)).fetchall()
             return [
                 GateUse(name, _spec_slots(tally, queue, name) if given is None else given, used, given)
@@ -61,7 +61,7 @@ class GateVerbs(Settling):
         with self._read() as (reader, now):
             row = _row(reader, job_id)
             if row is not None and row.state == READY:
-                return _gate_hold(reader, now, row)
+                return _gate_hold(reader, now, row, Tally(reader, self._known).queue(row.queue).known)
             if row is not None and row.state == WAITING and row.behind and row.due_at <= now:
                 return _line_hold(reader, row)
             return None
@@ -82,8 +82,7 @@ def _before(reader: sqlite3.Connection, row: Row) -> int:
     return len(reader.execute(_READY_BEFORE, (row.queue, row.lane, row.rank, row.id, AHEAD_MOST)).fetchall())
 
 
-def _gate_hold(reader: sqlite3.Connection, now: Instant, row: Row) -> Hold | None:
-    known = Tally(reader, Knowledge()).queue(row.queue).known
+def _gate_hold(reader: sqlite3.Connection, now: Instant, row: Row, known: Known) -> Hold | None:
     gates = (*known.stamper.whole, *known.gates(row.lane))
     states = Gates(reader, now)
     states.load(gate.name for gate in gates)

@@ -79,8 +79,10 @@ class Gates:
             used = row.used or row.tat > self._now or row.given is not None or row.wake_at is not None
             if used and row != stored:
                 put.append(row)
+                self._rows[name] = row
             elif not used and stored is not None:
                 gone.append((name,))
+                del self._rows[name]
         if gone:
             self._connection.executemany(_DROP, gone)
         if put:

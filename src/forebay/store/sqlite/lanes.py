@@ -7,7 +7,7 @@ parked there, when it may have room for them.
 
 import json
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from forebay.core.gate import is_open, opens_at
@@ -118,12 +118,12 @@ class LaneTable:
         if queue.counts[READY]:
             self._notify(queue.name, queue.counts[READY])
 
-    def drop(self, queue: str, lane: str) -> None:
-        """A lane without ready jobs is forgotten."""
-        self._connection.execute(_DROP, (queue, lane))
-        for gate in lane_name(lane).gates:
-            if gate.startswith("until/"):
-                self._connection.execute(_DROP_UNTIL, (gate, queue, lane))
+    def drop(self, queue: str, lanes: Sequence[str]) -> None:
+        """Lanes without ready jobs are forgotten."""
+        self._connection.executemany(_DROP, [(queue, lane) for lane in lanes])
+        gates = [(gate, queue, lane) for lane in lanes for gate in lane_name(lane).gates if gate.startswith("until/")]
+        if gates:
+            self._connection.executemany(_DROP_UNTIL, gates)
 
     def _add(self, queue: QueueCounters, lane: str, head: tuple[int, int]) -> None:
         cls, gates = lane_name(lane)
@@ -163,7 +163,7 @@ class LaneTable:
         rows = self._connection.execute(_FIRST, (json.dumps([each for each in lanes if each[1]]),)).fetchall()
         for queue, lane, rank, job_id in rows:
             if job_id is None:
-                self.drop(queue, lane)
+                self.drop(queue, [lane])
                 for gate in lane_name(lane).gates:
                     self.wake(gate, 1)
             else:

@@ -41,7 +41,7 @@ from forebay.store.sqlite.intake import accept
 from forebay.store.sqlite.queries import statement
 from forebay.store.sqlite.row import id_list, picture, text_of
 from forebay.store.sqlite.shedding import mark_all
-from forebay.store.sqlite.tally import Knowledge, Known, QueueCounters, Tally
+from forebay.store.sqlite.tally import Known, QueueCounters, Tally
 from forebay.store.sqlite.turn import Turn
 from forebay.store.states import READY, STATES
 
@@ -117,7 +117,8 @@ class QueueVerbs(GateVerbs):
         checked_queues("backlog", queues or ())
         with self._read() as (reader, now):
             names = [name for (name,) in reader.execute(_QUEUES)] if queues is None else queues
-            return [_backlog(reader, name, now) for name in names]
+            tally = Tally(reader, self._known)
+            return [_backlog(reader, tally.queue(name), now) for name in names]
 
     def queues(self, after: str, limit: int, prefix: str = "") -> list[str]:
         check_names_page(after, limit, prefix)
@@ -129,7 +130,8 @@ class QueueVerbs(GateVerbs):
         with self._read() as (reader, now):
             counts = reader.execute(_TOTALS).fetchone()
             names = [name for (name,) in reader.execute(_DEEPEST, (limit,))]
-            return Totals([_backlog(reader, name, now) for name in names], *counts)
+            tally = Tally(reader, self._known)
+            return Totals([_backlog(reader, tally.queue(name), now) for name in names], *counts)
 
     def put_spec(self, spec: QueueSpec) -> None:
         check_spec(spec)
@@ -170,7 +172,11 @@ class QueueVerbs(GateVerbs):
         growth = Growth(queues)
         now = self.now()
         return self._sleepers.until_work(
-            queues, now + span, lambda reader: 0 if growth.seen(reader) else _work_at(reader, queues, self.now())
+            queues,
+            now + span,
+            lambda reader: (
+                0 if growth.seen(reader) else _work_at(Tally(reader, self._known), reader, queues, self.now())
+            ),
         )
 
 
@@ -187,9 +193,9 @@ class Growth:
         return bool(total > self._first)
 
 
-def _work_at(reader: sqlite3.Connection, queues: Sequence[str], now: Instant) -> Instant:
+def _work_at(tally: Tally, reader: sqlite3.Connection, queues: Sequence[str], now: Instant) -> Instant:
     """When a claim or a reaping may next find something, as far as is known."""
-    tally, gates = Tally(reader, Knowledge()), Gates(reader, now)
+    gates = Gates(reader, now)
     found = [reader.execute(each).fetchone() for each in (_NEXT_DUE, _NEXT_LEASE, _NEXT_OPENING)]
     instants = [INSTANT_MOST, *(at for (at,) in filter(None, found) if at is not None)]
     for name in queues:
@@ -200,8 +206,8 @@ def _work_at(reader: sqlite3.Connection, queues: Sequence[str], now: Instant) ->
     return earliest
 
 
-def _backlog(reader: sqlite3.Connection, name: str, now: Instant) -> Backlog:
-    queue = Tally(reader, Knowledge()).queue(name)
+def _backlog(reader: sqlite3.Connection, queue: QueueCounters, now: Instant) -> Backlog:
+    name = queue.name
     waiting, ready, running, done, dead, cancelled = queue.counts
     oldest = now
     if ready:

@@ -109,18 +109,18 @@ def _acknowledge(turn: Turn, settlements: Sequence[Settlement]) -> set[tuple[int
                 acked.update((row.id, delivery) for row in rows)
                 turn.topics.update(row.id for row in rows)
                 _tell_acked(turn, queue, delivery, rows)
-                if known.stamper.gated or known.stamper.stamped:
-                    _let_go(turn, queue, rows)
+                _let_go(turn, queue, rows, gated=known.stamper.gated)
     return acked
 
 
-def _let_go(turn: Turn, queue: str, rows: Sequence[_Acked]) -> None:
+def _let_go(turn: Turn, queue: str, rows: Sequence[_Acked], *, gated: bool) -> None:
     """Give the slots of jobs that are done back, and expose the next jobs of their lines."""
-    costs = Counter[str]()
-    for row in rows:
-        costs[row.lane] += row.cost
-    for lane, cost in costs.items():
-        turn.give_back(queue, lane, cost)
+    if gated:
+        costs = Counter[str]()
+        for row in rows:
+            costs[row.lane] += row.cost
+        for lane, cost in costs.items():
+            turn.give_back(queue, lane, cost)
     if lines := {row.line: None for row in rows if row.line is not None}:
         turn.expose(lines)
 

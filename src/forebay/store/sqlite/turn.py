@@ -103,7 +103,8 @@ class Turn:
 
     def expose(self, lines: Iterable[str]) -> None:
         """The jobs that were exposed in these lines have ended or went back: their heads are exposed."""
-        for queue, lane, rank, job_id, state in self.connection.execute(_EXPOSE, (json.dumps(list(lines)), self.now)):
+        found = self.connection.execute(_EXPOSE, (json.dumps(list(lines)), self.now)).fetchall()
+        for queue, lane, rank, job_id, state in found:
             if state == READY:
                 self._became_ready(queue, lane, rank, job_id)
 

@@ -354,7 +354,10 @@ def a_line_keeps_its_order_when_the_queue_has_none_any_more(h: Harness) -> None:
     ids = _line(h)
     h.spec()
     free = h.one(subject="s")
-    assert sorted(lease.job.id for lease in h.claim(9)) == [ids[0], free]
+    leases = {lease.job.id: lease for lease in h.claim(9)}
+    assert sorted(leases) == [ids[0], free]
+    h.ack(leases[ids[0]])
+    assert [lease.job.id for lease in h.claim(9)] == [ids[1]]
 
 
 @case
