@@ -5,9 +5,7 @@ from dataclasses import dataclass
 CONFORMANCE = ("tests/stores/test_conformance.py", "-k", "memory and not journaled and not sqlite")
 CRASH = ("tests/stores/test_crash_points.py",)
 GRAVES = ("tests/stores/test_conformance.py", "-k", "memory-graves")
-HOLDUPS = ("tests/stores/test_conformance.py", "-k", "holdups and (memory or sqlite)")
 HEAVY = ("tests/unit/test_roles.py", "-k", "costs or heavy")
-PACED = ("tests/stores/test_conformance.py", "-k", "memory-costs or memory-rates")
 MEMORY = "src/forebay/store/memory"
 SCHEMA = "src/forebay/store/postgres/migrations"
 
@@ -88,13 +86,6 @@ MUTANTS = [
         ("tests/stores/test_journaled.py", "-k", "logged_and_tried"),
     ),
     Mutant(
-        "a parked job that dies elsewhere is looked for there",
-        f"{MEMORY}/paces.py",
-        "queue = self._queues[row.queue]",
-        "queue = self._queues[row.entry.queue]",
-        HOLDUPS,
-    ),
-    Mutant(
         "light jobs pass a heavy one",
         "src/forebay/work/claimer.py",
         "            self._owed = weight(leases[count].job, size)\n",
@@ -138,9 +129,9 @@ MUTANTS = [
     ),
     Mutant(
         "promoted before it is due",
-        f"{MEMORY}/index.py",
-        "if row is not None and row.due_at <= now:",
-        "if row is not None and row.due_at <= now + 1_000_000:",
+        "src/forebay/core/stamp.py",
+        "due_at <= now and line is None,",
+        "due_at <= now + 1_000_000 and line is None,",
         CONFORMANCE,
     ),
     Mutant(
@@ -188,8 +179,8 @@ MUTANTS = [
     Mutant(
         "capacity off by one",
         f"{MEMORY}/intake.py",
-        "excess = count - line.room",
-        "excess = count - line.room - 1",
+        "excess = count - state.room",
+        "excess = count - state.room - 1",
         CONFORMANCE,
     ),
     Mutant(
@@ -249,13 +240,6 @@ MUTANTS = [
         ("tests/stores/test_conformance.py", "-k", "sqlite-taking_back"),
     ),
     Mutant(
-        "order broken by a retry",
-        f"{MEMORY}/gates.py",
-        "return self._has_room(gate.name, place) and place.line.peek() is row",
-        "return self._has_room(gate.name, place)",
-        CONFORMANCE,
-    ),
-    Mutant(
         "what is due waits behind the backlog",
         "src/forebay/core/rank.py",
         "return base + due_at - LEAD if timed == LEADING and due_at > now else base + due_at",
@@ -267,49 +251,6 @@ MUTANTS = [
         "src/forebay/core/rank.py",
         "if timed == LEADING and due_at > now else",
         "if timed == LEADING else",
-        CONFORMANCE,
-    ),
-    Mutant(
-        "an operator's number lets two of a line run",
-        f"{MEMORY}/gates.py",
-        "return slots if place.line is None else min(slots, 1)",
-        "return slots",
-        CONFORMANCE,
-    ),
-    Mutant(
-        "a small job passes a dear one",
-        f"{MEMORY}/gates.py",
-        "(its_turn or not self._passes(gate, place, row, starts))",
-        "True",
-        PACED,
-    ),
-    Mutant(
-        "an idle rate saves up ready jobs",
-        f"{MEMORY}/gates.py",
-        "open_now = starts and self._opens_at",
-        "open_now = self._opens_at",
-        PACED,
-    ),
-    Mutant(
-        "a start of a rate is free",
-        "src/forebay/core/gate.py",
-        "return max(tide, now) + gate.cost * gate.step",
-        "return max(tide, now)",
-        PACED,
-    ),
-    Mutant(
-        "a dear job gives one slot back",
-        f"{MEMORY}/gates.py",
-        "place.held -= gate.cost",
-        "place.held -= 1",
-        PACED,
-    ),
-    Mutant(
-        "a slot leaks at a dead letter",
-        f"{MEMORY}/index.py",
-        "        if entry.gates:\n            self.gates.release(row)\n        line = self._home(row)",
-        "        if entry.gates and row.state is not State.DEAD:\n            self.gates.release(row)\n"
-        "        line = self._home(row)",
         CONFORMANCE,
     ),
     Mutant(
@@ -328,9 +269,9 @@ MUTANTS = [
     ),
     Mutant(
         "an expired job is handed out",
-        f"{MEMORY}/jobs.py",
-        "        if self._index.expiring.instants:\n            rows = self._without_expired(line, want, rows, now)\n",
-        "",
+        f"{MEMORY}/queue_state.py",
+        "late = [row for row in rows if _expired(row, now)] if expiring else []",
+        "late = list[Row]()",
         CONFORMANCE,
     ),
     Mutant(
@@ -346,20 +287,6 @@ MUTANTS = [
         "schedule is not None and schedule.next_at == tick and",
         "schedule is not None and",
         CONFORMANCE,
-    ),
-    Mutant(
-        "shares ignore weights",
-        "src/forebay/core/share.py",
-        "return self._weights.get(name, self._default)",
-        "return self._default",
-        ("tests/unit/test_share.py",),
-    ),
-    Mutant(
-        "whoever deals begins with the same class",
-        "src/forebay/core/share.py",
-        "skipped = int(self._start * sum(map(self._weight, self._ring)))",
-        "skipped = 0",
-        ("tests/unit/test_share.py",),
     ),
     Mutant(
         "a torn tail is cut although it was acknowledged",

@@ -18,7 +18,7 @@ TRANSACTION_MUTANTS = [
     Mutant(
         "transaction: the job is not settled in it",
         f"{STORE}/transaction.py",
-        "        applied = bool(turn.fetch(SETTLE, self._settle_call(groups))[0][0])\n",
+        "        applied = turn.fetch(SETTLE, self._settle_call(groups))[0][0]\n",
         "        applied = bool(self._settle_call(groups))\n",
         (HANDLERS, "-k", "no_use_after"),
     ),

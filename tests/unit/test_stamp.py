@@ -123,10 +123,8 @@ def test_an_entry_has_its_class_its_gates_and_its_line() -> None:
 
 
 def test_a_queue_with_whole_gates_only_stamps_nothing() -> None:
-    assert not stamper(eligibility=AtMost(3) & Rate(2)).stamped
-    for axes in ({"eligibility": AtMost(3, per="kind")}, {"eligibility": Until("go")}, {"eligibility": InOrder()}):
-        assert stamper(**axes).stamped
-    assert stamper(merge=LatestWins()).stamped
+    entry = stamper(eligibility=AtMost(3) & Rate(2)).entry(Draft("a", queue="q", tenant="t", subject="s"), 1, NOW)
+    assert (entry.gates, entry.line, entry.ready) == ((), None, True)
 
 
 def test_a_class_has_the_weight_of_the_spec() -> None:

@@ -11,8 +11,9 @@ from collections.abc import Collection, Sequence
 from itertools import combinations
 
 from forebay.core.event import Cancelled, Claimed, Enqueued, Entry, Event, Fired, Promoted, SpecPut
-from forebay.core.policy import Fair
-from forebay.core.stamp import Stamper
+from forebay.core.gate import whole_gates
+from forebay.core.policy import Fair, terms_of
+from forebay.core.spec import QueueSpec
 from forebay.testing.checkers.violation import Violation
 
 LEAST_ROUNDS = 40
@@ -70,7 +71,7 @@ def shares(events: Sequence[Event]) -> list[Violation]:
                 if queue is not None:
                     queue.end_stretch()
                     queue.share = event.spec.share or Fair()
-                elif event.spec.share is not None and not Stamper(event.spec).stamped:
+                elif event.spec.share is not None and not _stamps(event.spec):
                     queues[event.spec.name] = _Queue(event.spec.share)
             case Enqueued() | Fired():
                 born.update((entry.id, entry) for entry in event.entries)
@@ -97,3 +98,8 @@ def _ready(queues: dict[str, _Queue], entries: list[Entry]) -> None:
     for entry in entries:
         if entry.queue in queues:
             queues[entry.queue].add(entry.cls, entry.id)
+
+
+def _stamps(spec: QueueSpec) -> bool:
+    """Whether jobs get gates or a line of their own."""
+    return spec.merge is not None or len(whole_gates(spec)) < len(terms_of(spec.eligibility))
