@@ -13,7 +13,7 @@ from forebay.core.instant import Instant, Span, micros
 from forebay.core.job import Draft, State
 from forebay.core.limits import INSTANT_MOST
 from forebay.core.payload import digest
-from forebay.core.policy import Bounded, Fifo, Immediate, KeepFor, LatestWins, Shed, While, terms_of
+from forebay.core.policy import Bounded, Fifo, Immediate, InOrder, KeepFor, LatestWins, Shed, While, terms_of
 from forebay.core.rank import BY_TIME, rank_rule
 from forebay.core.spec import QueueSpec
 
@@ -27,6 +27,8 @@ class Stamper:
         "_debounce",
         "_keep_for",
         "_key_window",
+        "_laned",
+        "_lined",
         "_ranked",
         "gated",
         "is_broker",
@@ -45,7 +47,11 @@ class Stamper:
         self.whole: tuple[Gate, ...] = whole_gates(spec)
         """The gates of the whole queue, which hold its jobs without being stamped on them."""
         self.gated = not isinstance(spec.eligibility, Immediate)
-        self.stamped = spec.merge is not None or len(self.whole) < len(terms_of(spec.eligibility))
+        terms = terms_of(spec.eligibility)
+        ordered = sum(isinstance(term, InOrder) for term in terms)
+        self._laned = len(self.whole) + ordered < len(terms)
+        self._lined = ordered > 0 or spec.merge is not None
+        self.stamped = self._laned or self._lined
         """Whether jobs get gates or a line of their own."""
         self._debounce = spec.merge if spec.merge is not None and spec.merge.quiet is not None else None
         full = spec.capacity.when_full if isinstance(spec.capacity, Bounded) else None
@@ -94,7 +100,8 @@ class Stamper:
         base, timed = rank_rule(spec.selection, draft) if self._ranked else BY_TIME
         if self.gated and draft.cost > 1:
             check_cost(spec, draft)
-        gates, line = (lane_gates(spec, draft), line_of(spec, draft)) if self.stamped else ((), None)
+        gates = lane_gates(spec, draft) if self._laned else ()
+        line = line_of(spec, draft) if self._lined else None
         return Entry(
             job_id,
             draft.queue,

@@ -125,9 +125,9 @@ class Lane(Generic[J]):
 
 
 class Class(Generic[J]):
-    """The lanes of one class, `lanes` in all. `turn` stays 0 where the queue does not share."""
+    """The lanes of one class, `lanes` in all. `turn` stays 0 where the queue does not share; `weight` 0: not known."""
 
-    __slots__ = ("lanes", "name", "open", "parked", "turn")
+    __slots__ = ("lanes", "name", "open", "parked", "turn", "weight")
 
     def __init__(self, name: str, turn: int = 0, more: More | None = None) -> None:
         self.name = name
@@ -135,6 +135,11 @@ class Class(Generic[J]):
         self.open: Order[Lane[J]] = Order(Lane.head, more)
         self.parked: dict[Lane[J], None] = {}
         self.lanes = 0
+        self.weight = 0
+
+    def first(self) -> Lane[J] | None:
+        """The open lane with the first head."""
+        return self.open.sole() or self.open.first()
 
 
 class Front(Generic[J]):
@@ -166,7 +171,7 @@ class Front(Generic[J]):
         """The open lane whose head is next; lanes parked at gates that have room again are opened on the way."""
         while (item := self.order.first()) is not None:
             if isinstance(item, Class):
-                return item.open.first()
+                return item.first()
             lane = item.parked[self.queue].first()
             assert lane is not None
             self._lanes.open(self, lane)
@@ -174,7 +179,9 @@ class Front(Generic[J]):
 
     def _key(self, item: "Class[J] | GateState") -> Key | None:
         if isinstance(item, Class):
-            lane = item.open.first()
+            if self.weight is not None and len(item.open):
+                return (item.turn,)
+            lane = item.first()
         else:
             lane = item.parked[self.queue].first()
             if lane is not None and not item.is_open(item.numbers[self.queue], lane.cost, self._lanes.now):
@@ -235,12 +242,12 @@ class Lanes(Generic[J]):
         elif cls is not None:
             return taken
         while len(taken.jobs) < limit and len(taken.expired) + len(taken.parked) < LANES_MET:
-            lane = front.first() if only is None else only.open.first()
+            lane = front.first() if only is None else only.first()
             head = None if lane is None else lane.ready.head()
             if lane is None or head is None:
                 break
             job = head[2]
-            if lane.is_expired(now):
+            if job.expires_at is not None and job.expires_at <= now:
                 lane.ready.pop()
                 taken.expired.append(job)
                 self.shrank(front, lane)
@@ -454,13 +461,15 @@ class Lanes(Generic[J]):
         if front.weight is not None:
             if in_turn:
                 front.turn = of.turn
-            of.turn = turn_after(of.turn, front.weight(of.name))
+            of.weight = of.weight or front.weight(of.name)
+            of.turn = turn_after(of.turn, of.weight)
             taken.classes[of.name] = of
         lane.ready.pop()
         taken.jobs.append(job)
-        for gate, state in (*front.whole, *lane.gates):
-            state.take(front.queue, gate, job.cost, self.now)
-            taken.gates[state.name] = state
+        if front.whole or lane.gates:
+            for gate, state in (*front.whole, *lane.gates):
+                state.take(front.queue, gate, job.cost, self.now)
+                taken.gates[state.name] = state
         self.shrank(front, lane)
         for gate, state in lane.gates:
             if gate.step:

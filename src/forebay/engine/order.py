@@ -51,8 +51,14 @@ class Order(Generic[T]):
     def drop(self, thing: T) -> None:
         self._live.pop(thing, None)
 
+    def sole(self) -> T | None:
+        """The only thing there is, if so; its key is not read."""
+        return next(iter(self._live)) if len(self._live) == 1 and self._horizon is None else None
+
     def first(self) -> T | None:
         thing = self._surfaced()
+        if self._horizon is None:
+            return thing
         while self._horizon is not None and self._more is not None:
             if thing is not None and self._live[thing][0] < self._horizon:
                 break
@@ -77,4 +83,6 @@ class Order(Generic[T]):
             else:
                 entry = live[thing] = (key, next(self._number), thing)
                 heapreplace(heap, entry)
+                if heap[0] is entry:
+                    return thing
         return None

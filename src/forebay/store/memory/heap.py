@@ -46,10 +46,7 @@ class LazyHeap:
         return None if head is None else head[2]
 
     def pop(self) -> Row | None:
-        row = self.peek()
-        if row is not None:
-            heappop(self.items)
-        return row
+        return None if self.head() is None else heappop(self.items)[2]
 
     def walk(self) -> Iterator[Item]:
         """In order, at O(log k) for the k-th: the frontier holds what may come next. Nothing may change meanwhile."""
@@ -91,6 +88,9 @@ class LazyHeap:
     def forget(self, key: int, row: Row) -> None:
         """The row's entry under this key, wherever it is, is dead."""
         name = (key, row.entry.id)
+        if not self._dead and self.items[0][:2] == name:
+            heappop(self.items)
+            return
         self._dead[name] = self._dead.get(name, 0) + 1
         self._dead_count += 1
         if self._dead_count > _SMALL and self._dead_count * 2 > len(self.items):

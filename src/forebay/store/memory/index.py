@@ -5,8 +5,9 @@ jobs in flight. `Index(facts)` rebuilds it all, which is how a recovered store g
 """
 
 from collections.abc import Iterable
-from heapq import merge
-from itertools import islice
+from heapq import heappop, merge
+from itertools import groupby, islice
+from operator import attrgetter
 
 from forebay.core.instant import Instant, micros
 from forebay.core.job import State
@@ -23,6 +24,7 @@ from forebay.store.memory.row import Row
 _SECOND = 1_000_000
 _GRAIN = 10_000
 """What is kept or expires may go so much later: fine enough for milliseconds, coarse enough to share buckets."""
+_QUEUE = attrgetter("entry.queue")
 _LEASE_MOST = micros(LEASE_MOST)
 _READY, _RUNNING, _WAITING = State.READY, State.RUNNING, State.WAITING
 
@@ -100,8 +102,7 @@ class Index:
                 self.notify(queue, 1)
         elif entry.line is None:
             self._due.push(row.due_at, row)
-        else:
-            self.lines.join(entry.line, row)
+        elif self.lines.join(entry.line, row):
             self._advance(entry.line)
 
     def merged(self, before: Row, row: Row) -> None:
@@ -226,20 +227,21 @@ class Index:
     def promote(self, now: Instant, limit: int) -> list[Row]:
         """Rows that become ready now."""
         rows: list[Row] = []
-        while len(rows) < limit and (row := self._due.peek()) is not None and row.due_at <= now:
-            self._due.pop()
-            rows.append(row)
+        while len(rows) < limit and (head := self._due.head()) is not None and head[0] <= now:
+            heappop(self._due.items)
+            rows.append(head[2])
         return rows
 
     def promoted(self, rows: list[Row]) -> None:
         """Their state is ready now."""
-        for row in rows:
-            queue = self.queues[row.entry.queue]
-            queue.counts[_WAITING] -= 1
-            queue.counts[_READY] += 1
-            queue.push(row)
+        for name, alike in groupby(rows, _QUEUE):
+            some, queue = list(alike), self.queues[name]
+            queue.counts[_WAITING] -= len(some)
+            queue.counts[_READY] += len(some)
+            for row in some:
+                queue.push(row)
             if queue.claimers.sleepers:
-                self.notify(queue, 1)
+                self.notify(queue, len(some))
 
     def notify(self, queue: QueueState, count: int) -> None:
         """Wake so many of those who sleep until there is work, if a claim may find some now."""

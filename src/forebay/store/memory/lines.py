@@ -35,14 +35,15 @@ class Lines:
     def __iter__(self) -> Iterator[str]:
         return iter(self._lines)
 
-    def join(self, name: str, row: Row, *, exposed: bool = False) -> None:
-        """A row that is not finished, or blocks the line."""
+    def join(self, name: str, row: Row, *, exposed: bool = False) -> bool:
+        """A row that is not finished, or blocks the line; whether it may be the first one."""
         line = self._lines.get(name)
         if line is None:
             line = self._lines[name] = _Line()
         line.jobs.push(row.entry.id, row)
         if exposed:
             line.exposed = row
+        return line.jobs.items[0][2] is row
 
     def leave(self, name: str, row: Row) -> None:
         """The row ended, and does not block the line."""

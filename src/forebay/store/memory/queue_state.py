@@ -85,30 +85,33 @@ class Ready:
     def __len__(self) -> int:
         return len(self.plain) + (0 if self.odd is None else len(self.odd))
 
-    def push(self, row: Row) -> None:
+    def push(self, row: Row) -> bool:
+        """Whether the row may be the first one now."""
         heap = self.plain
         if row.rank != row.due_at:
             if self.odd is None:
                 self.odd = LazyHeap()
             heap = self.odd
         heappush(heap.items, (row.rank, row.entry.id, row))
+        return heap.items[0][2] is row
 
     def forget(self, row: Row) -> None:
         heap = self.plain if row.rank == row.due_at or self.odd is None else self.odd
         heap.forget(row.rank, row)
 
     def head(self) -> Item | None:
-        return self._first().head()
+        return self.plain.head() if self.odd is None else self._first().head()
 
-    def pop(self) -> Row | None:
-        return self._first().pop()
+    def pop(self) -> Row:
+        """The row that `head` has shown."""
+        return heappop((self.plain if self.odd is None else self._first()).items)[2]
 
     def take(self, count: int) -> list[Row]:
         if self.odd is None or not self.odd.items:
             return self.plain.take(count)
         rows: list[Row] = []
-        while len(rows) < count and (row := self.pop()) is not None:
-            rows.append(row)
+        while len(rows) < count and self.head() is not None:
+            rows.append(self.pop())
         return rows
 
     def before(self, row: Row, most: int) -> int:
@@ -192,9 +195,9 @@ class QueueState:
         if entry.cls or entry.gates:
             self._push_into(row, (entry.cls, entry.gates))
         else:
-            self._single.push(row)
+            leads = self._single.push(row)
             if self.front.lanes or self.front.weight is not None:
-                self._join(row)
+                self._join(leads)
             if row.rank == row.due_at:
                 return
         ages = self._ages
@@ -318,21 +321,15 @@ class QueueState:
             ready.push(row)
             gates = [gate for each in name[1] if (gate := self.stamper.gate(each)) is not None]
             lanes.add(front, *name, gates, ready)
-        else:
-            _ready_of(lane).push(row)
-            self._grew(lane, row)
+        elif _ready_of(lane).push(row):
+            lanes.grew(front, lane)
 
-    def _join(self, row: Row) -> None:
+    def _join(self, leads: bool) -> None:
         """The queue has other lanes: the one without class and gates stands beside them."""
         lane = self.front.lanes.get(_NO_LANE)
         if lane is None:
             self._lanes.add(self.front, *_NO_LANE, (), self._single)
-        else:
-            self._grew(lane, row)
-
-    def _grew(self, lane: Lane[Row], row: Row) -> None:
-        head = lane.ready.head()
-        if head is not None and head[2] is row:
+        elif leads:
             self._lanes.grew(self.front, lane)
 
     def _ready(self, row: Row) -> Ready:
