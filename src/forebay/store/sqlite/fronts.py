@@ -363,7 +363,7 @@ class QueueFront:
 
     def _share_page(self, parts: int) -> None:
         """Of each of many lanes little is loaded at once."""
-        self._page = max(2, 2 * self._page // max(parts, 1))
+        self._page = max(2, 1 + 5 * self._page // (4 * max(parts, 1)))
 
     def _pager(
         self,
