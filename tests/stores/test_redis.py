@@ -188,6 +188,9 @@ SPECS = [
     QueueSpec(name="fair", share=Fair(), capacity=Bounded(100)),
     QueueSpec(name="capped", eligibility=AtMost(2) & InOrder()),
     QueueSpec(name="paced", eligibility=Rate(5, timedelta(seconds=1))),
+    QueueSpec(
+        name="laned", eligibility=AtMost(1, per="tenant") & Rate(1, timedelta(seconds=1), per="subject"), share=Fair()
+    ),
     QueueSpec(name="merged", merge=LatestWins(quiet=timedelta(seconds=1))),
     QueueSpec(name="unique", unique=While(), retention=KeepFor(hours(1))),
     QueueSpec(name="shedding", capacity=Bounded(5, Shed("oldest"))),

@@ -35,5 +35,5 @@ if not gate then
   return {}
 end
 local state = state_of(gate.name)
-local opens = gate.step > 0 and opens_at(gate, cost)
-return { gate.name, state.given or gate.limit, state.used, min(most, streams.ahead(q, sid, r, most)), '', opens and opens < MOST and opens or '' }
+local opens, before = gate.step > 0 and opens_at(gate, cost), min(most, streams.ahead(q, sid, r, most))
+return { gate.name, state.given or gate.limit, state.used, before, '', opens and opens < MOST and opens or '' }

@@ -149,7 +149,7 @@ local claim, claimed_before
         met = met + 1
       elseif lane.key == '' then
         local some, records = next_of(q, 1, owner)
-        start(q, lane, record(records[1]), head_of(q, ''), only)
+        start(q, lane, record(records[1]), streams.head(q, ''), only)
         sids[#sids + 1], blobs[#blobs + 1] = some[1], records[1]
       else
         start(q, lane, record(blob), next_of_lane(q, lane, most, taken), only)

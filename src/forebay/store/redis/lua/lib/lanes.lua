@@ -6,17 +6,9 @@
 -- queue has the gates with room for the first lane parked there, which opens when a claim gets to it.
 
 local LANES_MET, UNIT = 4000, 7207200
-local head_of, lane_in, put, first, closed_gate, park, start, wake, refresh_lanes, workable_at
+local lane_in, put, first, closed_gate, park, start, wake, refresh_lanes, workable_at
 
 (function()
-  -- The place of the first job of a lane.
-  function head_of(q, key)
-    local place = call('ZRANGE', P .. 'r:' .. q.name .. '|' .. key, 0, 0)[1]
-    local entry = key == '' and q.streamed > 0 and streams.unread(q, 1)[1]
-    local flowing = entry and streams.place(entry)
-    return (not flowing or place and place < flowing) and place or flowing or nil
-  end
-
   local function cost_at(place)
     return cost_of(fetch_one(sub(place, 21)))
   end
@@ -28,11 +20,14 @@ local head_of, lane_in, put, first, closed_gate, park, start, wake, refresh_lane
       local known = not open_at and call('HGET', P .. 'at:' .. q.name, key)
       local names = sub(key, 1, 1) == '[' and cjson.decode(key) or { key }
       lane = known and decode(known) or { place = open_at }
-      lane.key, lane.cls, lane.names, lane.gates = key, table.remove(names, 1), names, {}
-      for _, name in ipairs(names) do
+      lane.key, lane.cls, lane.names = key, table.remove(names, 1), names
+      q.at[key] = lane
+    end
+    if lane.rule ~= q.rule then
+      lane.rule, lane.gates = q.rule, {}
+      for _, name in ipairs(lane.names) do
         lane.gates[#lane.gates + 1] = gate_of(q, name) or nil
       end
-      q.at[key] = lane
     end
     return lane
   end
@@ -147,9 +142,17 @@ local head_of, lane_in, put, first, closed_gate, park, start, wake, refresh_lane
     return nil
   end
 
+  local function is_first_parked(q, lane)
+    local _, key = first_parked(q, lane.gate)
+    return key == lane.key
+  end
+
   function park(q, lane, gate)
+    q.holds = true
     put(q, lane, lane.place, gate.name)
-    wake(q, gate.name)
+    if is_first_parked(q, lane) then
+      wake(q, gate.name)
+    end
   end
 
   -- The first lane that is parked at a gate of the front opens, if there is room for it still.
@@ -163,8 +166,8 @@ local head_of, lane_in, put, first, closed_gate, park, start, wake, refresh_lane
 
   -- The open lane whose head is next, of one class if it is named; lanes parked at gates with room open on the way.
   function first(q, only)
-    local share, tries = q.rule.default, LANES_MET
-    local key, head = share and P .. 'turns:' .. q.name or open_key(q, ''), nil
+    local share, tries, head = q.rule.default, LANES_MET, nil
+    local key = share and P .. 'turns:' .. q.name or open_key(q, '')
     while true do
       local front = tries > 0 and order.first(P .. 'front:' .. q.name)
       head = order.first(key)
@@ -205,16 +208,17 @@ local head_of, lane_in, put, first, closed_gate, park, start, wake, refresh_lane
 
   -- A lane whose jobs came or went by something other than a claim. A new one parks at once where a gate is closed.
   local function refresh(q, key)
-    local lane, head = lane_in(q, key), head_of(q, key)
+    local lane, head = lane_in(q, key), streams.head(q, key)
     local gate, is_new = lane.gate, not lane.place
     if head == lane.place then
       return
     end
+    local was_first = gate and is_first_parked(q, lane)
     put(q, lane, head, head and gate or nil)
     local closed = head and is_new and closed_gate(q, lane, cost_at(head))
     if closed then
       park(q, lane, closed)
-    elseif gate then
+    elseif gate and (was_first or head and is_first_parked(q, lane)) then
       wake(q, gate)
     end
   end
@@ -231,7 +235,7 @@ local head_of, lane_in, put, first, closed_gate, park, start, wake, refresh_lane
   -- When a claim may find a job of the queue if nothing happens: at once (0), when a rate opens, or never. And the cost of
   -- the job that goes first, as far as its lanes know.
   function workable_at(q)
-    local place = q[READY] > 0 and q.lanes == 0 and head_of(q, '')
+    local place = q[READY] > 0 and q.lanes == 0 and streams.head(q, '')
     if q.lanes > 0 then
       local head = q.rule.default and order.first(P .. 'turns:' .. q.name)
       local open, front = order.first(open_key(q, head and sub(head, 21) or '')), order.first(P .. 'front:' .. q.name)

@@ -64,6 +64,9 @@ local order = {}
     o.added[member], o.removed[member] = not o.removed[member] or nil, nil
     if list and (o.whole or #list > 0 and member < list[#list]) then
       table.insert(list, place_in(list, member), member)
+      if #list > 2 * PAGE then
+        list[#list], o.whole = nil, false
+      end
     end
   end
 

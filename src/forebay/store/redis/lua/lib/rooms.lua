@@ -5,16 +5,40 @@ local configure, spread_room, open_rates, write_lanes
 (function()
   local IDLE_FORGOTTEN = 100
 
-  -- The queue has another spec: its running jobs are counted anew, turns begin again, lanes open or park as they must.
+  local function is_same(one, other)
+    if type(one) ~= 'table' or type(other) ~= 'table' then
+      return one == other
+    end
+    for name, value in pairs(one) do
+      if not is_same(value, other[name]) then
+        return false
+      end
+    end
+    for name in pairs(other) do
+      if one[name] == nil then
+        return false
+      end
+    end
+    return true
+  end
+
+  -- The queue has another spec. If that changes its gates or shares, its running jobs are counted anew, turns begin again,
+  -- and lanes open or park as they must.
   function configure(q, rule)
-    local running, keys = {}, call('HKEYS', P .. 'at:' .. q.name)
-    for _, blob in ipairs(fetch(call('ZRANGE', P .. 'lease', 0, -1))) do
+    local was, running, keys = q.rule, {}, call('HKEYS', P .. 'at:' .. q.name)
+    if is_same({ was.whole or 0, was.terms or 0, was.weights or 0, was.default },
+      { rule.whole or 0, rule.terms or 0, rule.weights or 0, rule.default }) then
+      q.rule = rule
+      return
+    end
+    local counts = was.whole or was.terms or rule.whole or rule.terms
+    for _, blob in ipairs(counts and fetch(call('ZRANGE', P .. 'lease', 0, -1)) or NOTHING) do
       running[#running + 1] = record(blob)[QUEUE] == q.name and record(blob) or nil
     end
     for _, r in ipairs(running) do
       give_back(r, 1)
     end
-    for _, gate in ipairs(q.rule.whole or NOTHING) do
+    for _, gate in ipairs(was.whole or NOTHING) do
       call('SREM', P .. 'wholes:' .. gate.name, q.name)
     end
     for _, key in ipairs(keys) do
@@ -24,8 +48,8 @@ local configure, spread_room, open_rates, write_lanes
       wake(q, name)
     end
     order.write(P .. 'idle:' .. q.name)
-    call('DEL', P .. 'at:' .. q.name, P .. 'turn:' .. q.name, P .. 'idle:' .. q.name)
-    q.rule, q.turn, q.at, q.gates, q.turns, q.turned, news[q.name] = rule, START, {}, {}, {}, {}, true
+    call('DEL', P .. 'turn:' .. q.name, P .. 'idle:' .. q.name)
+    q.rule, q.turn, q.gates, q.turns, q.turned, news[q.name] = rule, START, {}, {}, {}, true
     for _, r in ipairs(running) do
       take(q, gates_of(q, r), cost_of(r), true)
     end

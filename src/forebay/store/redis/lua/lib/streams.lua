@@ -84,6 +84,14 @@ local streams, entry_id, is_unread = {}, nil, nil
     return call('XRANGE', streams.key(q), after, till and '(' .. till or '+', 'COUNT', most)
   end
 
+  -- The place of the first job of a lane, in its set or in the stream.
+  function streams.head(q, key)
+    local place = call('ZRANGE', P .. 'r:' .. q.name .. '|' .. key, 0, 0)[1]
+    local entry = key == '' and q.streamed > 0 and streams.unread(q, 1)[1]
+    local flowing = entry and streams.place(entry)
+    return (not flowing or place and place < flowing) and place or flowing or nil
+  end
+
   -- How many ready jobs of its lane go before a ready job; of a stream so many are counted at most.
   function streams.ahead(q, sid, r, most)
     local key, place = lane_of(r), r[RANK] .. sid
