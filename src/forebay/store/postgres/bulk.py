@@ -129,7 +129,8 @@ class Bulk(QueueVerbs):
             yield part
 
     def _copies(self, queue: str) -> bool:
-        return self._specs.of(queue).direct
+        known = self._specs.of(queue)
+        return known.direct and not known.terms
 
     def _put_part(self, part: _Part) -> None:
         queues = {draft.queue for draft in part.drafts}
@@ -217,12 +218,12 @@ class _Told:
 
 def _row(run: Run, last_id: int, now: Instant) -> tuple[Any, ...]:
     """A run at its birth, as its table has it."""
-    n, queue, cls, cost, kind, delay, run_at, base, timed, lives, expires_at, facts, bodies = run.columns()
+    n, queue, cls, lane, _, cost, kind, delay, run_at, base, timed, lives, expires_at, facts, bodies = run.columns()
     due_at = now + delay if run_at is None else max(now, run_at)
     rank = rank_at(base, timed, due_at, now)
     state = LATER if due_at > now else READY
     ids = (last_id, rank, due_at, now, base, expires_at)
-    return (*ids, n, n, cost, lives, state, n == 1, timed, queue, cls, cls, kind, facts, bodies)
+    return (*ids, n, n, cost, lives, state, n == 1, timed, queue, lane, cls, kind, facts, bodies)
 
 
 def _born(row: Sequence[Any]) -> tuple[Any, ...]:

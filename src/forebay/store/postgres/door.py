@@ -17,8 +17,8 @@ from forebay.store.together import Call, Together
 
 _PUT: Final = (
     "SELECT * FROM forebay.put(%s::bigint, %s::uuid, %s::integer[], %s::text[], %s::integer[], %s::integer[], "
-    "%s::text[], %s::text[], %s::integer[], %s::text[], %s::bigint[], %s::bigint[], %s::bigint[], %s::smallint[], "
-    "%s::integer[], %s::bigint[], "
+    "%s::text[], %s::text[], %s::text[], %s::text[], %s::integer[], %s::text[], %s::bigint[], %s::bigint[], "
+    "%s::bigint[], %s::smallint[], %s::integer[], %s::bigint[], "
 )
 _MANY: Final = _PUT + "%b::json[], %b::json[])"
 _ONE: Final = _PUT + "ARRAY[%b::json], ARRAY[%b::json])"
@@ -89,11 +89,14 @@ class Door:
                     alone.update(queue.keys)
             return queue.stamp(draft)
 
-        *columns, facts, bodies = zip(*[run.columns() for run in group(drafts, stamp)], strict=True)
+        counts, queues, classes, lanes, gates, *columns, facts, bodies = zip(
+            *[run.columns() for run in group(drafts, stamp)], strict=True
+        )
         one = len(bodies) == 1
         payloads = (facts[0], bodies[0]) if one else (list(facts), list(bodies))
         versions = array_of([queue.version for queue in known.values()])
         said = (self._at(), uuid4(), array_of(sorted(alone)), array_of(known), versions)
-        parameters = (*said, *map(array_of, columns), *payloads)
+        named = (array_of(counts), array_of(queues), array_of(classes), list(lanes), list(gates))
+        parameters = (*said, *named, *map(array_of, columns), *payloads)
         first = int(self._server.query(_ONE if one else _MANY, parameters, certain=True)[0][0])
         return None if first == _STALE else first

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from forebay.core.event import Entry
+from forebay.core.gate import lane_key
 from forebay.core.instant import Instant, Span
 from forebay.core.job import Draft, Job, State
 from forebay.core.lease import Lease
@@ -51,12 +52,17 @@ _errors: Final = msgspec.json.Decoder(tuple[Failure, ...]).decode
 
 
 class Stamp(NamedTuple):
-    """What its queue's spec makes of a draft without gates; the server adds the time."""
+    """What its queue's spec makes of a draft; the server adds the time."""
 
     rule: RankRule
     lives: int
     cls: str
     cost: int
+    gates: tuple[str, ...] = ()
+
+    @property
+    def lane(self) -> str:
+        return lane_key(self.cls, self.gates)
 
 
 class Run(Struct):
@@ -72,6 +78,8 @@ class Run(Struct):
             len(self.drafts),
             draft.queue,
             stamp.cls,
+            stamp.lane,
+            text_of(stamp.gates) if stamp.gates else None,
             stamp.cost,
             draft.kind,
             draft.delay,
@@ -86,7 +94,7 @@ class Run(Struct):
 
 
 def group(drafts: Iterable[Draft], stamp: Callable[[Draft], Stamp]) -> list[Run]:
-    """Runs, in the order of the drafts. A job that may expire is alone."""
+    """Runs, in the order of the drafts. A job that has gates or may expire is alone."""
     runs: list[Run] = []
     head: Draft | None = None
     last: Stamp | None = None
@@ -95,6 +103,7 @@ def group(drafts: Iterable[Draft], stamp: Callable[[Draft], Stamp]) -> list[Run]
         if (
             head is not None
             and (own is last or own == last)
+            and not own.gates
             and draft.queue == head.queue
             and draft.delay == head.delay
             and draft.run_at == head.run_at

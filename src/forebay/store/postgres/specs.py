@@ -10,7 +10,7 @@ from zlib import crc32
 
 import msgspec
 
-from forebay.core.gate import check_cost, lane_terms
+from forebay.core.gate import check_cost, lane_gates, lane_terms
 from forebay.core.job import Draft
 from forebay.core.policy import Bounded, Fifo, InOrder, terms_of
 from forebay.core.rank import BY_TIME, rank_rule
@@ -61,9 +61,9 @@ class Known:
         self.spec = spec
         self.stamper = Stamper(spec)
         self.bounded = isinstance(spec.capacity, Bounded)
-        self.direct = not (self.bounded or self.stamper.stamped or spec.is_log or spec.is_broker)
         terms = terms_of(spec.eligibility)
         self.lined = spec.merge is not None or any(isinstance(term, InOrder) for term in terms)
+        self.direct = not (self.bounded or self.lined or spec.is_log or spec.is_broker)
         self.terms = lane_terms(spec)
         self.laned = spec.share is not None or bool(self.terms)
         self.claims = self.laned or bool(self.stamper.whole)
@@ -72,17 +72,18 @@ class Known:
         self.keys = {self.key, *map(gate_key, gates)} if self.claims or self.lined else set()
         """Locks that every verb of the queue takes, but for claims of a queue that has only lines."""
         self.by_time = isinstance(spec.selection, Fifo)
-        alike = self.by_time and spec.share is None
+        alike = self.by_time and not self.laned
         self._only = Stamp(BY_TIME, spec.routing.max_attempts, "", 1) if alike else None
 
     def stamp(self, draft: Draft) -> Stamp:
-        """For a draft without gates of its own."""
+        """For a draft in no line."""
         if draft.cost > 1 and self.stamper.gated:
             check_cost(self.spec, draft)
         if self._only is not None and draft.max_attempts is None and draft.cost == 1:
             return self._only
         lives = draft.max_attempts or self.spec.routing.max_attempts
-        return Stamp(rank_rule(self.spec.selection, draft), lives, self.stamper.cls(draft), draft.cost)
+        gates = lane_gates(self.spec, draft) if self.terms else ()
+        return Stamp(rank_rule(self.spec.selection, draft), lives, self.stamper.cls(draft), draft.cost, gates)
 
     @property
     def sql(self) -> tuple[Any, ...]:

@@ -109,6 +109,9 @@ EXCEPTION WHEN feature_not_supported THEN
     RAISE NOTICE 'this server was built without lz4: payloads are compressed by pglz';
 END
 $$;
+-- What claims and settles look at stays in the row; payloads and facts do not.
+ALTER TABLE forebay.run ALTER COLUMN queue SET STORAGE MAIN, ALTER COLUMN lane SET STORAGE MAIN,
+    ALTER COLUMN line SET STORAGE MAIN, ALTER COLUMN gates SET STORAGE MAIN;
 CREATE INDEX run_ready ON forebay.run (queue, lane, rank, last_id) WHERE state = 1;
 CREATE INDEX run_later ON forebay.run (queue, due_at, last_id) WHERE state = 3;
 CREATE INDEX run_due ON forebay.run (due_at) WHERE state = 3;
@@ -216,7 +219,7 @@ CREATE TABLE forebay.gate (
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 CREATE INDEX gate_tat ON forebay.gate (tat) WHERE tat > 0;
 
--- Lanes with ready jobs, of queues that have lanes. `rank`, `id`: its first job. `cls`: '' where classes do not share.
+-- Lanes with ready jobs, of queues that have lanes. `rank`, `id`: no job goes before it; of a parked lane, its first. `cls`: '' where classes do not share.
 -- `at`: the gate where it is parked; `opens_at`: of a rate, when the first lane parked there may start.
 -- `untils`: those of its gates that are conditions, NULL where it has none.
 CREATE TABLE forebay.lane (

@@ -1,10 +1,10 @@
 -- Enqueue: what a process puts, keys that are taken by the state of their job, and the functions for people with psql
 -- and for programs in any language.
 
--- Put runs. `first` -1: the stamps come from an old version of a spec. A call that is repeated gets its first answer.
+-- Put runs. Gates come as the JSON of their names. `first` -1: the stamps come from an old version of a spec. A call that is repeated gets its first answer.
 CREATE FUNCTION forebay.put(
     at bigint, token uuid, v_alone integer[], names text[], versions integer[],
-    counts integer[], queues text[], classes text[], costs integer[], kinds text[], delays bigint[], run_ats bigint[],
+    counts integer[], queues text[], classes text[], lanes text[], gates text[], costs integer[], kinds text[], delays bigint[], run_ats bigint[],
     bases bigint[], timed smallint[], lives integer[], expiries bigint[], facts json[], bodies json[]
 ) RETURNS TABLE (first bigint, stamp bigint)
 LANGUAGE plpgsql SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
@@ -31,21 +31,22 @@ BEGIN
     WITH born AS (
         INSERT INTO forebay.run (
             last_id, rank, due_at, enqueued_at, rank_base, expires_at, n, size, cost, max_attempts, state, single, rank_timed,
-            queue, lane, cls, kind, facts, bodies
+            queue, lane, cls, kind, gates, facts, bodies
         )
         SELECT
             v_first + r.upto - 1,
             forebay.rank_at(r.base, r.timed, r.due_at, v_now), r.due_at, v_now, r.base, r.expires_at, r.n, r.n, r.cost,
             r.lives,
             CASE WHEN r.due_at > v_now THEN 3 ELSE 1 END, r.n = 1,
-            r.timed, r.queue, r.cls, r.cls, r.kind, r.facts, r.bodies
+            r.timed, r.queue, r.lane, r.cls, r.kind,
+            CASE WHEN r.gates IS NOT NULL THEN ARRAY(SELECT jsonb_array_elements_text(r.gates::jsonb)) END, r.facts, r.bodies
         FROM (
             SELECT u.*, sum(u.n) OVER (ORDER BY u.place) AS upto,
                 CASE WHEN u.run_at IS NULL THEN v_now + u.delay ELSE greatest(v_now, u.run_at) END AS due_at
             FROM unnest(
-                counts, queues, classes, costs, kinds, delays, run_ats, bases, timed, lives, expiries, facts, bodies
+                counts, queues, classes, lanes, gates, costs, kinds, delays, run_ats, bases, timed, lives, expiries, facts, bodies
             ) WITH ORDINALITY AS u (
-                n, queue, cls, cost, kind, delay, run_at, base, timed, lives, expires_at, facts, bodies, place
+                n, queue, cls, lane, gates, cost, kind, delay, run_at, base, timed, lives, expires_at, facts, bodies, place
             )
         ) AS r
         RETURNING last_id, n, queue, kind, max_attempts, due_at, facts
@@ -58,7 +59,7 @@ BEGIN
     HAVING count(*) > 0;
     IF v_alone <> '{}' THEN
         FOR v_lane IN
-            SELECT u.queue, array_agg(DISTINCT u.cls) AS lanes FROM unnest(queues, classes) AS u (queue, cls)
+            SELECT u.queue, array_agg(DISTINCT u.lane) AS lanes FROM unnest(queues, lanes) AS u (queue, lane)
             JOIN forebay.queue AS q ON q.name = u.queue AND q.laned GROUP BY u.queue
         LOOP
             PERFORM forebay.refresh(v_now, v_lane.queue, v_lane.lanes);

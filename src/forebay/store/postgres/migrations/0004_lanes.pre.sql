@@ -106,9 +106,10 @@ AS $$
     WHERE (c.open, c.idle) <> (excluded.open, excluded.idle)
 $$;
 
--- Jobs came to these lanes or left them: each has its first job, or is gone if it has none. Where a parked lane has another
--- head, or one is gone, the room at its gates is for others. Queues of which lanes were opened.
-CREATE FUNCTION forebay.refresh(v_now bigint, v_queue text, v_lanes text[]) RETURNS text[]
+-- Jobs came to these lanes or left them. A lane without jobs is gone; no job goes before the place of an open one, and with
+-- `exact` one stands there, as in a parked one. Where a parked lane has another head, or one is gone, the room at its gates
+-- is for others. Queues of which lanes were opened.
+CREATE FUNCTION forebay.refresh(v_now bigint, v_queue text, v_lanes text[], exact boolean DEFAULT false) RETURNS text[]
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_nestloop = on SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
@@ -135,11 +136,15 @@ BEGIN
         SELECT v_queue, h.lane, CASE WHEN v_fair THEN h.cls ELSE '' END, h.rank, h.last_id, coalesce(h.gates, '{}'),
             (SELECT array_agg(g) FROM unnest(h.gates) AS g WHERE starts_with(g, 'until/'))
         FROM head AS h
-        WHERE h.last_id IS NOT NULL AND (h.known_rank IS DISTINCT FROM h.rank OR h.known_id IS DISTINCT FROM h.last_id)
+        WHERE h.last_id IS NOT NULL AND (
+            h.known_id IS NULL OR (h.rank, h.last_id) < (h.known_rank, h.known_id)
+            OR (exact OR h.at IS NOT NULL) AND (h.rank, h.last_id) > (h.known_rank, h.known_id)
+        )
         ON CONFLICT (queue, lane) DO UPDATE SET rank = excluded.rank, id = excluded.id
-        RETURNING l.cls, l.at
+        RETURNING CASE WHEN l.xmax = 0 THEN l.cls END AS cls, l.at
     )
-    SELECT array_agg(t.cls), array_agg(g.name) FILTER (WHERE g.name IS NOT NULL) INTO v_classes, v_gates
+    SELECT array_agg(t.cls) FILTER (WHERE t.cls IS NOT NULL), array_agg(g.name) FILTER (WHERE g.name IS NOT NULL)
+    INTO v_classes, v_gates
     FROM (SELECT cls, gates || at AS gates FROM gone UNION ALL SELECT cls, ARRAY[at] FROM moved) AS t
     LEFT JOIN LATERAL unnest(t.gates) AS g (name) ON true;
     IF v_fair AND v_classes IS NOT NULL THEN

@@ -64,9 +64,11 @@ END
 $$;
 
 -- A lane that a claim may take from: the turn of its class and what a start costs it, how many jobs of the class and how many
--- runs of the lane are read. `many`: its class has others; `ends`: behind its first job, what was not read may come before.
+-- runs of the lane are read. `many`: its class has others. Behind the turn `upto`, classes that were not read may come before;
+-- behind (`upto_rank`, `upto_id`), lanes of the class.
 CREATE TYPE forebay.candidate AS (
-    lane text, cls text, gates text[], turn bigint, step bigint, give integer, per integer, many boolean, ends boolean
+    lane text, cls text, gates text[], turn bigint, step bigint, upto bigint, upto_rank bigint, upto_id bigint,
+    give integer, per integer, many boolean
 );
 
 -- The open lanes that the next jobs of a queue come from.
@@ -89,20 +91,21 @@ BEGIN
             SELECT c.cls, c.turn, coalesce(720720000 / c.weight, 0) AS step,
                 CASE WHEN count(*) OVER () = 1 THEN v_need
                     ELSE least(v_need, 2 + 2 * v_need * c.weight / sum(c.weight) OVER ()) END AS give,
-                count(*) OVER () > v_need AND row_number() OVER (ORDER BY c.turn DESC) = 1 AS ends
+                CASE WHEN count(*) OVER () > v_need THEN max(c.turn) OVER () ELSE 9223372036854775807 END AS upto
             FROM class AS c
         )
         SELECT array_agg(ROW(
-            l.lane, l.cls, l.gates, l.turn, l.step, l.give,
-            CASE WHEN l.lanes = 1 THEN l.give ELSE least(l.give, 2 + 2 * l.give / l.lanes) END, l.lanes > 1,
-            l.place = 1 AND l.ends OR l.place > l.give
+            l.lane, l.cls, l.gates, l.turn, l.step, l.upto, CASE WHEN l.lanes >= 4 * l.give THEN l.last_rank END,
+            CASE WHEN l.lanes >= 4 * l.give THEN l.last_id END, l.give,
+            CASE WHEN l.lanes = 1 THEN l.give ELSE least(l.give, 2 + 2 * l.give / l.lanes) END, l.lanes > 1
         )::forebay.candidate)
         FROM (
             SELECT l.lane, l.gates, g.*, count(*) OVER (PARTITION BY g.cls) AS lanes,
-                row_number() OVER (PARTITION BY g.cls ORDER BY l.rank, l.id) AS place
+                first_value(l.rank) OVER (PARTITION BY g.cls ORDER BY l.rank DESC, l.id DESC) AS last_rank,
+                first_value(l.id) OVER (PARTITION BY g.cls ORDER BY l.rank DESC, l.id DESC) AS last_id
             FROM giving AS g CROSS JOIN LATERAL (
                 SELECT l.lane, l.gates, l.rank, l.id FROM forebay.lane AS l
-                WHERE l.queue = q.name AND l.cls = g.cls AND l.at IS NULL ORDER BY l.rank, l.id LIMIT g.give + 1
+                WHERE l.queue = q.name AND l.cls = g.cls AND l.at IS NULL ORDER BY l.rank, l.id LIMIT 4 * g.give
             ) AS l
         ) AS l
     );
@@ -124,22 +127,25 @@ DECLARE
     v_part forebay.claimed;
     c forebay.candidate[];
     w_names text[]; w_stamped integer[]; w_slots integer[]; w_steps bigint[]; w_rooms bigint[]; w_used bigint;
+    w_count integer;
     g_names text[]; g_stamped integer[]; g_slots integer[]; g_steps bigint[]; g_rooms bigint[]; g_used bigint[];
     p_lanes text[]; p_classes text[]; p_costs integer[]; p_turns bigint[]; p_ranks bigint[]; p_ids bigint[];
-    v_shut integer[]; v_costs integer[];
-    t_singles boolean[]; t_lasts bigint[]; t_lanes integer[]; t_places integer[]; t_classes text[];
+    v_shut boolean[]; s_lanes text[]; s_classes text[]; s_gates integer[]; s_costs integer[];
+    s_ranks bigint[]; s_ids bigint[];
+    t_singles boolean[]; t_lasts bigint[]; t_places integer[]; t_lanes text[]; t_classes text[]; t_steps bigint[];
     v_turn bigint;
     v_gate integer;
     v_place integer := 0;
     v_met integer := 0;
-    v_parked integer;
     v_again boolean;
+    v_beyond boolean;
     v_full boolean := false;
     v_names text[];
 BEGIN
     SELECT * INTO q FROM forebay.queue AS k WHERE k.name = v_queue;
     SELECT array_agg(g.name), array_agg(g.stamped), array_agg(g.slots), array_agg(g.step), array_agg(g.room)
     INTO w_names, w_stamped, w_slots, w_steps, w_rooms FROM forebay.whole_gates(v_now, v_queue) AS g;
+    w_count := coalesce(cardinality(w_names), 0);
     IF NOT EXISTS (SELECT FROM forebay.lane AS l WHERE l.queue = v_queue AND l.lane = '')
         AND EXISTS (SELECT FROM forebay.run AS j WHERE j.state = 1 AND j.queue = v_queue AND j.lane = '') THEN
         PERFORM forebay.refresh(v_now, v_queue, ARRAY['']);
@@ -171,23 +177,26 @@ BEGIN
                 SELECT l.at, l.queue FROM forebay.lane AS l WHERE l.at = g.name AND l.queue = v_queue LIMIT 1
             ) AS l CROSS JOIN LATERAL forebay.parked(l.at, l.queue, q.weight IS NOT NULL, 1) AS p
         ) AS p ON true;
-        v_shut := array_fill(0, ARRAY[cardinality(c)]);
-        v_costs := v_shut;
-        t_singles := '{}'; t_lasts := '{}'; t_lanes := '{}'; t_places := '{}'; t_classes := '{}'; w_used := 0; v_names := '{}';
-        v_parked := 0;
+        v_shut := array_fill(false, ARRAY[cardinality(c)]);
+        s_lanes := '{}'; s_classes := '{}'; s_gates := '{}'; s_costs := '{}'; s_ranks := '{}'; s_ids := '{}';
+        t_singles := '{}'; t_lasts := '{}'; t_places := '{}'; t_lanes := '{}'; t_classes := '{}'; t_steps := '{}';
+        w_used := 0;
+        v_names := '{}';
         v_again := false;
+        v_beyond := false;
         FOR r IN
             WITH lane AS MATERIALIZED (
                 SELECT l.*, ARRAY(
                     SELECT array_position(g_names, n.name) FROM unnest(l.gates) AS n (name) WHERE n.name = ANY (g_names)
                 ) AS numbers
                 FROM unnest(c) WITH ORDINALITY AS l (
-                    lane, cls, gates, turn, step, give, per, many, ends, place
+                    lane, cls, gates, turn, step, upto, upto_rank, upto_id, give, per, many, place
                 )
             )
-            SELECT l.place, l.cls, j.single, j.last_id, j.rank, j.cost, l.numbers, l.many,
+            SELECT l.place, l.lane, l.cls, l.gates, l.step, l.upto, j.single, j.last_id, j.rank, j.cost, l.numbers, l.many,
                 l.turn + (row_number() OVER (PARTITION BY l.cls ORDER BY j.rank, j.last_id, i.i) - 1) * l.step AS turn,
-                l.ends AND j.place = 1 OR i.i = least(j.n, l.give) AND (j.place = l.per OR j.n > l.give) AS ends
+                i.i = least(j.n, l.give) AND (j.place = l.per OR j.n > l.give) AS ends,
+                coalesce((j.rank, j.last_id) > (l.upto_rank, l.upto_id), false) AS beyond
             FROM lane AS l CROSS JOIN LATERAL (
                 SELECT f.*, row_number() OVER (ORDER BY f.rank, f.last_id) AS place FROM (
                     SELECT j.single, j.last_id, j.rank, j.cost, j.n FROM forebay.run AS j
@@ -198,8 +207,10 @@ BEGIN
             ) AS j CROSS JOIN LATERAL generate_series(1, least(j.n, l.give)) AS i (i)
             ORDER BY turn, j.rank, j.last_id, i.i
         LOOP
-            IF v_shut[r.place] = 0 THEN
-                FOR i IN 1 .. coalesce(cardinality(w_names), 0) LOOP
+            v_beyond := r.beyond;
+            EXIT WHEN v_beyond OR r.turn > r.upto;
+            IF NOT v_shut[r.place] THEN
+                FOR i IN 1 .. w_count LOOP
                     v_full := v_full OR least(r.cost, greatest(w_slots[i], 1)) > w_rooms[i];
                 END LOOP;
                 EXIT WHEN v_full;
@@ -217,13 +228,18 @@ BEGIN
                 EXIT WHEN v_again;
                 IF v_gate > 0 THEN
                     -- Nothing that comes later passes this head at the gate.
-                    v_shut[r.place] := v_gate;
-                    v_costs[r.place] := r.cost;
+                    v_shut[r.place] := true;
                     g_rooms[v_gate] := 0;
-                    v_parked := v_parked + 1;
+                    s_lanes := s_lanes || r.lane;
+                    s_classes := s_classes || r.cls;
+                    s_gates := s_gates || v_gate;
+                    s_costs := s_costs || r.cost;
+                    s_ranks := s_ranks || r.rank;
+                    s_ids := s_ids || r.last_id;
+                    v_names := v_names || array_remove(r.gates, g_names[v_gate]);
                     EXIT WHEN r.many AND q.weight IS NOT NULL;
                 ELSE
-                    FOR i IN 1 .. coalesce(cardinality(w_names), 0) LOOP
+                    FOR i IN 1 .. w_count LOOP
                         w_rooms[i] := w_rooms[i] - r.cost;
                     END LOOP;
                     FOREACH v_gate IN ARRAY r.numbers LOOP
@@ -236,16 +252,21 @@ BEGIN
                     v_turn := r.turn;
                     t_singles := t_singles || r.single;
                     t_lasts := t_lasts || r.last_id;
-                    t_lanes := t_lanes || r.place::integer;
                     t_places := t_places || v_place;
+                    t_lanes := t_lanes || r.lane;
                     IF q.weight IS NOT NULL THEN
                         t_classes := t_classes || r.cls;
+                        t_steps := t_steps || r.step;
                     END IF;
                 END IF;
             END IF;
             EXIT WHEN v_need = 0 OR r.ends;
         END LOOP;
-        EXIT WHEN t_lasts = '{}' AND v_parked = 0 AND NOT v_again;
+        EXIT WHEN t_lasts = '{}' AND s_lanes = '{}' AND NOT (v_again OR v_beyond);
+        IF t_lasts = '{}' AND s_lanes = '{}' AND v_beyond THEN
+            v_met := v_met + 1;
+            PERFORM forebay.refresh(v_now, v_queue, ARRAY(SELECT l.lane FROM unnest(c) AS l), true);
+        END IF;
         IF t_lasts <> '{}' THEN
             RETURN QUERY
             WITH taken AS MATERIALIZED (
@@ -273,14 +294,13 @@ BEGIN
             IF w_names || g_names IS NOT NULL THEN
                 PERFORM forebay.use_gates(
                     v_now, w_names || g_names, w_stamped || g_stamped, w_steps || g_steps,
-                    array_fill(w_used, ARRAY[coalesce(cardinality(w_names), 0)]) || g_used
+                    array_fill(w_used, ARRAY[w_count]) || g_used
                 );
             END IF;
             IF q.weight IS NOT NULL THEN
                 UPDATE forebay.class AS k SET turn = k.turn + t.n * t.step
                 FROM (
-                    SELECT (c[t.lane]).cls AS cls, (c[t.lane]).step AS step, count(*) AS n
-                    FROM unnest(t_lanes) AS t (lane) GROUP BY 1, 2
+                    SELECT t.cls, t.step, count(*) AS n FROM unnest(t_classes, t_steps) AS t (cls, step) GROUP BY 1, 2
                 ) AS t
                 WHERE k.queue = v_queue AND k.cls = t.cls;
                 IF v_cls IS NULL THEN
@@ -289,23 +309,19 @@ BEGIN
                 END IF;
             END IF;
         END IF;
-        IF v_parked > 0 THEN
-            v_met := v_met + v_parked;
-            UPDATE forebay.lane AS l SET at = g_names[s.gate], opens_at = forebay.opens_at((
+        IF s_lanes <> '{}' THEN
+            v_met := v_met + cardinality(s_lanes);
+            UPDATE forebay.lane AS l SET at = g_names[s.gate], rank = s.rank, id = s.id, opens_at = forebay.opens_at((
                 SELECT g.tat FROM forebay.gate AS g WHERE g.name = g_names[s.gate]
             ), g_slots[s.gate], s.cost, g_steps[s.gate])
-            FROM unnest(v_shut, v_costs) WITH ORDINALITY AS s (gate, cost, place)
-            WHERE s.gate > 0 AND l.queue = v_queue AND l.lane = (c[s.place]).lane;
-            SELECT array_agg(n.name) INTO v_names FROM unnest(v_shut) WITH ORDINALITY AS s (gate, place)
-            CROSS JOIN LATERAL unnest((c[s.place]).gates) AS n (name) WHERE s.gate > 0 AND n.name <> g_names[s.gate];
+            FROM unnest(s_lanes, s_gates, s_costs, s_ranks, s_ids) AS s (lane, gate, cost, rank, id)
+            WHERE l.queue = v_queue AND l.lane = s.lane;
             IF q.weight IS NOT NULL THEN
-                PERFORM forebay.sort_classes(v_queue, ARRAY(
-                    SELECT (c[s.place]).cls FROM unnest(v_shut) WITH ORDINALITY AS s (gate, place) WHERE s.gate > 0
-                ));
+                PERFORM forebay.sort_classes(v_queue, s_classes);
             END IF;
         END IF;
         IF t_lasts <> '{}' THEN
-            PERFORM forebay.refresh(v_now, v_queue, ARRAY(SELECT DISTINCT (c[t.lane]).lane FROM unnest(t_lanes) AS t (lane)));
+            PERFORM forebay.refresh(v_now, v_queue, t_lanes, (c[1]).upto_rank IS NOT NULL);
         END IF;
         IF v_names <> '{}' THEN
             PERFORM forebay.wake(v_now, v_names);
@@ -488,7 +504,7 @@ BEGIN
         INSERT INTO forebay.ledger (at, verb, owner, spans)
         SELECT greatest(v_now, max(r.due_at)), 'claim', (SELECT h.owner FROM forebay.holder AS h WHERE h.id = me), json_agg(json_build_array(
             'claimed', r.last_id - r.n + 1, r.n, r.queue, r.kind, r.delivery, r.attempt, 0, r.enqueued_at, r.due_at,
-            r.claimed_at, v_until, CASE WHEN r.facts IS NOT NULL THEN forebay.kinds(r.facts, r.size - r.n, r.n) END
+            r.claimed_at, v_until, CASE WHEN r.facts::text LIKE '%"kind"%' THEN forebay.kinds(r.facts, r.size - r.n, r.n) END
         ) ORDER BY u.place)
         FROM forebay.ledger_rule AS l, unnest(v_told_singles, v_told_lasts) WITH ORDINALITY AS u (single, last_id, place)
         JOIN forebay.run AS r ON r.single = u.single AND r.last_id = u.last_id

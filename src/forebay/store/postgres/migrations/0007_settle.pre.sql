@@ -318,7 +318,7 @@ BEGIN
         INSERT INTO forebay.ledger (at, verb, spans)
         SELECT v_now, 'hand_back', json_agg(json_build_array(
             'released', r.last_id - r.n + 1, r.n, r.queue, r.kind, r.delivery, r.attempt + 1, 0, r.enqueued_at, r.due_at,
-            r.since, r.due_at, CASE WHEN r.facts IS NOT NULL THEN forebay.kinds(r.facts, r.size - r.n, r.n) END
+            r.since, r.due_at, CASE WHEN r.facts::text LIKE '%"kind"%' THEN forebay.kinds(r.facts, r.size - r.n, r.n) END
         ) ORDER BY r.last_id)
         FROM back AS r, forebay.ledger_rule AS l WHERE l.recording
         HAVING count(*) > 0

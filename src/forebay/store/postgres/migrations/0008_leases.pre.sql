@@ -22,7 +22,7 @@ BEGIN
         SELECT v_now, 'extend', json_agg(json_build_array(
             'extended', r.last_id - r.n + 1 + p.skip, p.n, r.queue, r.kind, r.delivery, r.attempt, 0, r.enqueued_at,
             r.due_at, r.claimed_at, v_now + span,
-            CASE WHEN r.facts IS NOT NULL THEN forebay.kinds(r.facts, r.size - r.n + p.skip, p.n) END
+            CASE WHEN r.facts::text LIKE '%"kind"%' THEN forebay.kinds(r.facts, r.size - r.n + p.skip, p.n) END
         ) ORDER BY r.last_id, p.skip)
         FROM forebay.ledger_rule AS l, renewed AS r, LATERAL (
             SELECT 0, r.n WHERE r.gone IS NULL
