@@ -33,7 +33,7 @@ def journaled(directory: Path) -> Opener:
 def sqlite(directory: Path) -> Opener:
     def opener(clock: Clock | None) -> Store:
         store = SqliteStore(str(directory / "jobs.db"), clock=clock)
-        store._writer._connection.execute("PRAGMA synchronous = OFF")
+        store.backend._writer._connection.execute("PRAGMA synchronous = OFF")
         return store
 
     return opener

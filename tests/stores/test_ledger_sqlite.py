@@ -50,7 +50,7 @@ def test_a_record_that_commits_late_is_not_behind_one_that_was_read(store: Sqlit
         inside.set()
         assert let_go.wait(10)
 
-    holder = Thread(target=lambda: store._write(hold))
+    holder = Thread(target=lambda: store.backend._write(hold))
     holder.start()
     assert inside.wait(10)
     quick = Thread(target=lambda: other.enqueue([Draft("quick")]))
@@ -87,7 +87,7 @@ def test_a_commit_that_fails_leaves_no_record(store: SqliteStore) -> None:
         raise RuntimeError("after the record was written")
 
     with pytest.raises(RuntimeError):
-        store._write(explode)
+        store.backend._write(explode)
     assert store.ledger_extent() == (0, 0)
     store.enqueue([Draft("k")])
     assert offsets(store) == [0]

@@ -34,7 +34,7 @@ class _Sqlite:
 
     def _open(self) -> SqliteStore:
         store = SqliteStore(self.path, clock=self.clock)
-        store._writer._connection.execute("PRAGMA synchronous = OFF")
+        store.backend._writer._connection.execute("PRAGMA synchronous = OFF")
         return store
 
     def residue(self) -> Mapping[str, int]:

@@ -84,8 +84,8 @@ def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Con
         store.enqueue([Draft("k", key=f"{number}/{i}", delay=i % 2 * 10**9) for i in range(500)])
         store.enqueue([Draft("k", queue="gated", subject=f"s{i % 50}", expires_at=4 * 10**15) for i in range(400)])
         store.enqueue([Draft("k", queue="merging", subject=f"{number}/{i}") for i in range(100)])
-    store._writer._connection.execute("ANALYZE")
-    yield store._writer._connection
+    store.backend._writer._connection.execute("ANALYZE")
+    yield store.backend._writer._connection
     store.close()
 
 

@@ -7,18 +7,16 @@ what expired is buried, before anything is handed out.
 
 from collections import Counter
 from collections.abc import Sequence
-from datetime import timedelta
 from operator import itemgetter
 from typing import Any, Final
 
 from forebay.core.gate import Gate
-from forebay.core.instant import Instant, checked_micros
+from forebay.core.instant import Instant, Span
 from forebay.core.job import Job
 from forebay.core.lease import Lease
 from forebay.core.ledger import Change
-from forebay.core.limits import INSTANT_MOST, INTEGER_LEAST, LEASE_LEAST, LEASE_MOST
+from forebay.core.limits import INSTANT_MOST, INTEGER_LEAST
 from forebay.engine.lanes import closed_of
-from forebay.store.checks import check_batch, check_limit, checked_owner, checked_total
 from forebay.store.protocol import Promotion, Want
 from forebay.store.sqlite.fronts import LoadedLanes, QueueFront, workable_at
 from forebay.store.sqlite.intake import Intake
@@ -48,22 +46,16 @@ class Claims(Intake):
     """From waiting to running, and leases."""
 
     def promote(self, limit: int) -> Promotion:
-        check_limit("promote", limit)
         return self._write(lambda turn: _promote(turn, limit))
 
-    def claim(self, wants: Sequence[Want], owner: str, lease_for: timedelta) -> list[Lease]:
-        owner = checked_owner(owner)
-        span = checked_micros("lease_for", lease_for, LEASE_LEAST, LEASE_MOST)
-        total = checked_total(wants)
+    def claim(self, wants: Sequence[Want], owner: str, span: Span) -> list[Lease]:
+        total = sum(want.count for want in wants)
         return self._write(lambda turn: _claim(turn, wants, owner, turn.now + span, total))
 
-    def extend(self, leases: Sequence[Lease], lease_for: timedelta) -> list[Lease]:
-        check_batch("extend", len(leases))
-        span = checked_micros("lease_for", lease_for, LEASE_LEAST, LEASE_MOST)
+    def extend(self, leases: Sequence[Lease], span: Span) -> list[Lease]:
         return self._write(lambda turn: _extend(turn, leases, turn.now + span))
 
     def overdue(self, limit: int) -> list[Lease]:
-        check_limit("overdue", limit)
         with self._read() as (reader, now):
             return [lease_of(columns) for columns in reader.execute(_OVERDUE, (now, limit))]
 

@@ -5,10 +5,8 @@ from typing import Final
 
 from forebay.core.instant import micros
 from forebay.core.job import Draft
-from forebay.core.names import check_text
 from forebay.store.brokers import any_new
-from forebay.store.checks import check_batch, check_ids
-from forebay.store.feeding import FEED_KEPT, Place, check_feed
+from forebay.store.feeding import FEED_KEPT, Place
 from forebay.store.protocol import Receipt, Tally
 from forebay.store.sqlite.intake import accept
 from forebay.store.sqlite.ledger import LedgerVerbs
@@ -28,22 +26,18 @@ class Feed(LedgerVerbs):
     """Exactly once, however often it comes."""
 
     def fed(self, source: str) -> Place | None:
-        source = check_text("source", source)
         with self._read() as (reader, _):
             found = reader.execute(_PLACE, (source,)).fetchone()
         return None if found is None else Place(*found)
 
     def feed(self, source: str, before: Place | None, after: Place, drafts: Sequence[Draft]) -> Tally | None:
-        source = check_feed(source, drafts)
         return self._write(lambda turn: _feed(turn, source, before, after, drafts))
 
     def discard(self, ids: Sequence[int]) -> list[int]:
-        check_ids("discard", ids)
         return self._write(lambda turn: _discard(turn, ids))
 
-    def mend(self, pairs: Sequence[tuple[int, Draft]]) -> list[Receipt | None]:
-        check_batch("mend", len(pairs))
-        return self._write(lambda turn: _mend(turn, pairs))
+    def mend(self, drafts: dict[int, Draft]) -> dict[int, Receipt]:
+        return self._write(lambda turn: _mend(turn, drafts))
 
 
 def _feed(turn: Turn, source: str, before: Place | None, after: Place, drafts: Sequence[Draft]) -> Tally | None:
@@ -58,15 +52,14 @@ def _feed(turn: Turn, source: str, before: Place | None, after: Place, drafts: S
     return Tally.of(receipts)
 
 
-def _mend(turn: Turn, pairs: Sequence[tuple[int, Draft]]) -> list[Receipt | None]:
-    drafts = dict(reversed(pairs))
+def _mend(turn: Turn, drafts: dict[int, Draft]) -> dict[int, Receipt]:
     dead = rows_of(turn.connection.execute(_DEAD, (id_list(drafts),)))
     forget(turn, dead)
     ids = [row.id for row in dead]
     receipts = dict(zip(ids, accept(turn, [drafts[job_id] for job_id in ids]), strict=True))
     if ids and turn.scribe is not None:
         turn.scribe.tell("mend")
-    return [receipts.pop(job_id, None) for job_id, _ in pairs]
+    return receipts
 
 
 def _discard(turn: Turn, ids: Sequence[int]) -> list[int]:

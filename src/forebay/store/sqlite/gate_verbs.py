@@ -6,11 +6,10 @@ import sqlite3
 from itertools import islice
 from typing import Final
 
-from forebay.core.gate import checked_gate, is_open, lane_key, opens_at
+from forebay.core.gate import is_open, lane_key, opens_at
 from forebay.core.instant import Instant
 from forebay.core.limits import AHEAD_MOST, ID_MOST, INSTANT_MOST, SLOTS_MOST
-from forebay.core.policy import check_between
-from forebay.store.checks import LAST, check_gate, check_gates_page, check_ids, checked_condition
+from forebay.store.checks import LAST
 from forebay.store.protocol import GateUse, Hold
 from forebay.store.sqlite.gates import Gates
 from forebay.store.sqlite.queries import statement
@@ -36,14 +35,9 @@ class GateVerbs(Settling):
     """Gates, release, hold, ahead."""
 
     def set_gate(self, name: str, limit: int | None) -> None:
-        check_gate(name)
-        checked_gate(name)
-        if limit is not None:
-            check_between("gate limit", limit, 0, SLOTS_MOST)
         self._write(lambda turn: _set_gate(turn, name, limit))
 
-    def gates(self, after: str, limit: int, prefix: str = "") -> list[GateUse]:
-        check_gates_page(after, limit, prefix)
+    def gates(self, after: str, limit: int, prefix: str) -> list[GateUse]:
         with self._read() as (reader, now):
             tally = Tally(reader, self._known)
             found = reader.execute(_GATES, (after, prefix, prefix + LAST, limit, now)).fetchall()
@@ -52,12 +46,10 @@ class GateVerbs(Settling):
                 for name, queue, used, given in found
             ]
 
-    def release(self, condition: str, count: int, value: str | None = None) -> int:
-        name = checked_condition(condition, count, value)
+    def release(self, name: str, count: int) -> int:
         return self._write(lambda turn: _release(turn, name, count))
 
     def hold(self, job_id: int) -> Hold | None:
-        check_ids("hold", [job_id])
         with self._read() as (reader, now):
             row = _row(reader, job_id)
             if row is not None and row.state == READY:
@@ -67,7 +59,6 @@ class GateVerbs(Settling):
             return None
 
     def ahead(self, job_id: int) -> int | None:
-        check_ids("ahead", [job_id])
         with self._read() as (reader, _):
             row = _row(reader, job_id)
             return None if row is None or row.state != READY else _before(reader, row)

@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from forebay.core.errors import Invalid, KeyConflict, QueueFull, WrongQueueKind
+from forebay.core.errors import KeyConflict, QueueFull, WrongQueueKind
 from forebay.core.event import Entry, Newer
 from forebay.core.fanout import copies
 from forebay.core.gate import lane_key
-from forebay.core.instant import Instant, micros
+from forebay.core.instant import Instant
 from forebay.core.job import Draft, State
 from forebay.core.limits import INSTANT_MOST
-from forebay.core.policy import Block, Bounded
+from forebay.core.policy import Bounded
 from forebay.core.rank import rank_at
 from forebay.core.spec import QueueSpec
 from forebay.store.brokers import any_new, folded
@@ -50,25 +50,10 @@ class Intake(Base):
     """Enqueue."""
 
     def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
-        check_batch("enqueue", len(drafts))
-        give_up_at: Instant | None = None
-        while True:
-            try:
-                return self._write(lambda turn: _enqueue(turn, drafts))
-            except QueueFull as full:
-                now = self.now()
-                if give_up_at is None:
-                    give_up_at = now + self._patience(full)
-                if now >= give_up_at:
-                    raise
-                self._sleepers.until_room(full, give_up_at, partial(_room_at, full))
+        return self._write(lambda turn: _enqueue(turn, drafts))
 
-    def _patience(self, full: QueueFull) -> int:
-        """How long the full queue lets its producers wait; a batch that can never fit does not wait at all."""
-        capacity = next((spec.capacity for spec in self.specs() if spec.name == full.queue), None)
-        if isinstance(capacity, Bounded) and isinstance(capacity.when_full, Block) and full.asked <= full.limit:
-            return micros(capacity.when_full.timeout)
-        return 0
+    def wait_for_room(self, full: QueueFull, until: Instant) -> None:
+        self._sleepers.until_room(full, until, partial(_room_at, full))
 
 
 def _enqueue(turn: Turn, drafts: Sequence[Draft]) -> list[Receipt]:
@@ -120,8 +105,6 @@ class _Batch:
         self._keys: dict[tuple[str, str], tuple[int, bytes, Instant]] = {}
 
     def take(self, draft: Draft) -> None:
-        if type(draft) is not Draft:
-            raise Invalid("draft", f"{type(draft).__name__} is not a Draft", "build a Draft(kind, payload, …)")
         turn = self._turn
         queue = turn.queue(draft.queue)
         stamper = queue.known.stamper

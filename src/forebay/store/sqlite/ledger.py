@@ -10,7 +10,6 @@ from typing import Final
 from forebay.core.errors import OffsetGone
 from forebay.core.ledger import LedgerEntry, LedgerRule, decode_record
 from forebay.core.scribe import Scribe
-from forebay.store.checks import check_limit, check_offset, check_rule
 from forebay.store.sqlite.queries import statement
 from forebay.store.sqlite.queues import QueueVerbs
 from forebay.store.sqlite.turn import Head, Turn
@@ -24,8 +23,6 @@ class LedgerVerbs(QueueVerbs):
     """What happened."""
 
     def ledger(self, after: int, limit: int) -> list[LedgerEntry]:
-        check_limit("ledger", limit)
-        check_offset(after)
         with self._read() as (reader, _):
             first = _head(reader).ledger_first
             if after + 1 < first:
@@ -44,11 +41,9 @@ class LedgerVerbs(QueueVerbs):
         return LedgerRule(head.ledger_on == 1, head.ledger_keep, head.ledger_keep_bytes)
 
     def put_ledger_rule(self, rule: LedgerRule) -> None:
-        check_rule(rule)
         self._write(lambda turn: _put_rule(turn, rule))
 
     def trim_ledger(self, limit: int) -> int:
-        check_limit("trim_ledger", limit)
         return self._write(lambda turn: turn.trim_ledger(limit))
 
 

@@ -1,6 +1,5 @@
 """Workers that announce themselves: a row each, until its time is up."""
 
-from datetime import timedelta
 from typing import Final
 
 import msgspec
@@ -8,7 +7,6 @@ from msgspec.structs import replace
 
 from forebay.core.instant import Span
 from forebay.core.presence import Presence
-from forebay.store.checks import check_workers_page, checked_owner, checked_presence
 from forebay.store.sqlite.base import Base
 from forebay.store.sqlite.row import text_of
 from forebay.store.sqlite.turn import Turn
@@ -27,16 +25,13 @@ _decode: Final = msgspec.json.Decoder(Presence).decode
 class PresenceVerbs(Base):
     """Announce, withdraw, list."""
 
-    def announce(self, presence: Presence, keep_for: timedelta) -> None:
-        span = checked_presence(presence, keep_for)
+    def announce(self, presence: Presence, span: Span) -> None:
         self._write(lambda turn: _announce(turn, presence, span))
 
     def withdraw(self, owner: str) -> bool:
-        owner = checked_owner(owner)
         return self._write(lambda turn: _withdraw(turn, owner))
 
     def workers(self, after: str, limit: int) -> list[Presence]:
-        check_workers_page(after, limit)
         with self._read() as (reader, now):
             rows = reader.execute(_WORKERS, (after, now, limit)).fetchall()
         return [replace(_decode(body), since=since, seen_at=seen_at) for body, since, seen_at in rows]

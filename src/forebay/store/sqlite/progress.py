@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from forebay.core.job import Job, Progress, State, with_progress
-from forebay.core.lease import Fence, Settled
-from forebay.store.checks import checked_reports
-from forebay.store.protocol import ProgressReport, Promotion
+from forebay.core.lease import Fence
+from forebay.store.protocol import Promotion
 from forebay.store.sqlite.queries import statement
 from forebay.store.sqlite.queues import QueueVerbs
 from forebay.store.sqlite.row import id_list
@@ -20,10 +19,9 @@ _DROP: Final = statement("drop_reports")
 class ProgressVerbs(QueueVerbs):
     """Report, and show what was reported."""
 
-    def report_progress(self, reports: Sequence[ProgressReport]) -> list[Settled]:
-        newest = checked_reports(reports)
+    def report_progress(self, newest: dict[Fence, Progress]) -> dict[Fence, bool]:
         known = self._write(lambda turn: _report(turn, newest)) if newest else set()
-        return [Settled.APPLIED if fence in known else Settled.STALE for fence, _ in reports]
+        return {fence: fence in known for fence in newest}
 
     def get(self, ids: Sequence[int]) -> list[Job | None]:
         jobs = super().get(ids)

@@ -10,14 +10,12 @@ from itertools import groupby
 from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple
 
-from forebay.core.errors import Invalid
 from forebay.core.instant import Instant, Span
 from forebay.core.job import State
 from forebay.core.lease import Lease, Settled, Settlement, outlived
 from forebay.core.ledger import Change, Trait
 from forebay.core.outcome import Ack, Cancel, DeadLetter, Failure, Release, Retry, Verdict
 from forebay.core.rank import rank_at, rank_back
-from forebay.store.checks import check_batch, check_bytes, check_ids, check_purge
 from forebay.store.protocol import CancelAnswer
 from forebay.store.sqlite.claims import Claims
 from forebay.store.sqlite.graves import Mark, died, failed, lay_down
@@ -60,25 +58,17 @@ class Settling(Claims):
     """How jobs end."""
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
-        check_batch("settle", len(settlements))
-        check_bytes("settle", [verdict.result if type(verdict) is Ack else None for _, verdict in settlements])
-        for _, verdict in settlements:
-            if type(verdict) not in _CODES:
-                raise Invalid("verdict", f"{type(verdict).__name__} is not one", "use what decide() returns")
         if not settlements:
             return []
         return self._write(lambda turn: _settle(turn, settlements))
 
     def cancel(self, ids: Sequence[int]) -> list[CancelAnswer]:
-        check_ids("cancel", ids)
         return self._write(lambda turn: _cancel(turn, ids))
 
     def redrive(self, ids: Sequence[int]) -> list[int]:
-        check_ids("redrive", ids)
         return self._write(lambda turn: _redrive(turn, ids))
 
-    def purge(self, state: State, before: Instant, limit: int, queue: str | None = None) -> int:
-        check_purge(state, before, limit, queue)
+    def purge(self, state: State, before: Instant, limit: int, queue: str | None) -> int:
         return self._write(lambda turn: _purge(turn, STATES.index(state), before, limit, queue))
 
 

@@ -2,13 +2,11 @@
 
 import sqlite3
 from collections.abc import Collection, Sequence
-from datetime import timedelta
 from typing import Final
 
 from forebay.core.instant import Instant, Span
 from forebay.core.lease import Fence
 from forebay.core.limits import INSTANT_MOST
-from forebay.store.checks import check_ids, checked_owner, checked_wait
 from forebay.store.sqlite.base import Base
 from forebay.store.sqlite.queries import statement
 from forebay.store.sqlite.row import id_list
@@ -22,8 +20,7 @@ _LOOK_FOR_REQUESTS: Final[Span] = 100_000
 class Watching(Base):
     """Verbs that wait for jobs."""
 
-    def wait_ended(self, ids: Sequence[int], timeout: timedelta) -> list[int]:
-        check_ids("wait_ended", ids)
+    def wait_ended(self, ids: Sequence[int], span: Span) -> list[int]:
         ended: list[int] = []
 
         def ready(reader: sqlite3.Connection) -> Instant:
@@ -31,16 +28,15 @@ class Watching(Base):
             ended[:] = [job_id for job_id in ids if job_id not in running]
             return 0 if ended else INSTANT_MOST
 
-        self._sleepers.until_news_of(ids, self.now() + checked_wait(timeout), ready)
+        self._sleepers.until_news_of(ids, self.now() + span, ready)
         return ended
 
-    def wait_cancel_requests(self, owner: str, timeout: timedelta, known: Collection[Fence] = ()) -> list[Fence]:
-        owner = checked_owner(owner)
+    def wait_cancel_requests(self, owner: str, span: Span, known: Collection[Fence]) -> list[Fence]:
         asked: list[Fence] = []
 
         def ready(reader: sqlite3.Connection) -> Instant:
             asked[:] = [fence for fence in reader.execute(_ASKED, (owner,)) if fence not in known]
             return 0 if asked else INSTANT_MOST
 
-        self._sleepers.until_news_of([owner], self.now() + checked_wait(timeout), ready, _LOOK_FOR_REQUESTS)
+        self._sleepers.until_news_of([owner], self.now() + span, ready, _LOOK_FOR_REQUESTS)
         return asked
