@@ -101,7 +101,7 @@ GATE_MUTANTS = [
     Mutant(
         "a class has its turn for ever",
         _ENGINE,
-        "            of.turn = turn_after(of.turn, front.weight(of.name))\n",
+        "            of.turn = turn_after(of.turn, of.weight)\n",
         "",
         _cases("shares", "turns"),
     ),

@@ -22,7 +22,7 @@ from forebay.core.policy import Block, Bounded, check_between
 from forebay.core.presence import Presence
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
-from forebay.store.backend import Backend
+from forebay.store.backend import Backend, ExchangingBackend
 from forebay.store.checks import (
     ALWAYS_FIT,
     check_batch,
@@ -67,6 +67,7 @@ from forebay.store.protocol import (
 )
 
 B = TypeVar("B", bound=Backend)
+E = TypeVar("E", bound=ExchangingBackend)
 _VERDICTS: Final = frozenset((Ack, Retry, DeadLetter, Release, Cancel))
 
 
@@ -331,6 +332,17 @@ class Shell(Generic[B]):
     def groups(self, log: str, after: str, limit: int) -> list[Standing]:
         check_limit("groups", limit)
         return self.backend.groups(check_name("log", log), after, limit)
+
+
+class ExchangingShell(Shell[E]):
+    """A store whose verdicts may ride on the next claim."""
+
+    def exchange(
+        self, settlements: Sequence[Settlement], wants: Sequence[Want], owner: str, lease_for: timedelta
+    ) -> tuple[list[Settled], list[Lease]]:
+        check_settlements(settlements)
+        checked_total(wants)
+        return self.backend.exchange(settlements, wants, checked_owner(owner), checked_lease(lease_for))
 
 
 def check_drafts(verb: str, drafts: Sequence[Draft]) -> None:

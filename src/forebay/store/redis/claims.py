@@ -1,12 +1,9 @@
 """Handing out: promote, claim, extend, overdue."""
 
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
 
-from forebay.core.instant import checked_micros
+from forebay.core.instant import Span
 from forebay.core.lease import Lease
-from forebay.core.limits import LEASE_LEAST, LEASE_MOST
-from forebay.store.checks import check_batch, check_limit, checked_owner, checked_total
 from forebay.store.protocol import Promotion, Want
 from forebay.store.redis.intake import Intake
 from forebay.store.redis.row import leases_of, packed, sid
@@ -16,23 +13,16 @@ class Claims(Intake):
     """From waiting to running, and leases."""
 
     def promote(self, limit: int) -> Promotion:
-        check_limit("promote", limit)
         ready, next_due = self._call("promote", limit)
         return Promotion(ready, next_due if isinstance(next_due, int) else None)
 
-    def claim(self, wants: Sequence[Want], owner: str, lease_for: timedelta) -> list[Lease]:
-        owner = checked_owner(owner)
-        span = checked_micros("lease_for", lease_for, LEASE_LEAST, LEASE_MOST)
-        checked_total(wants)
+    def claim(self, wants: Sequence[Want], owner: str, span: Span) -> list[Lease]:
         return leases_of(self._call("claim", owner, span, wanted(wants), tokened=True))
 
-    def extend(self, leases: Sequence[Lease], lease_for: timedelta) -> list[Lease]:
-        check_batch("extend", len(leases))
-        span = checked_micros("lease_for", lease_for, LEASE_LEAST, LEASE_MOST)
+    def extend(self, leases: Sequence[Lease], span: Span) -> list[Lease]:
         return leases_of(self._call("extend", span, packed(_by_delivery(leases)))) if leases else []
 
     def overdue(self, limit: int) -> list[Lease]:
-        check_limit("overdue", limit)
         return leases_of(self._call("overdue", limit))
 
 

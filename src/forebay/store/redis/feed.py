@@ -7,9 +7,7 @@ import msgspec
 
 from forebay.core.errors import Invalid
 from forebay.core.job import Draft
-from forebay.core.names import check_text
-from forebay.store.checks import check_batch, check_bytes
-from forebay.store.feeding import Place, check_feed
+from forebay.store.feeding import Place
 from forebay.store.protocol import Receipt, Tally
 from forebay.store.redis.base import SourceMoved, refuse
 from forebay.store.redis.ledger import LedgerVerbs
@@ -22,11 +20,10 @@ class Feed(LedgerVerbs):
     """Exactly once, however often it comes."""
 
     def fed(self, source: str) -> Place | None:
-        kept = self._server.command("HGET", self._key("feed"), check_text("source", source))
+        kept = self._server.command("HGET", self._key("feed"), source)
         return None if kept is None else _decode_place(kept)
 
     def feed(self, source: str, before: Place | None, after: Place, drafts: Sequence[Draft]) -> Tally | None:
-        source = check_feed(source, drafts)
         if self.fed(source) != before:
             return None
         places = (b"" if before is None else packed(before), packed(after))
@@ -35,11 +32,9 @@ class Feed(LedgerVerbs):
         except SourceMoved:
             return None
 
-    def mend(self, pairs: Sequence[tuple[int, Draft]]) -> list[Receipt | None]:
-        check_batch("mend", len(pairs))
-        known = [(job_id, draft) for job_id, draft in pairs if sids([job_id])]
+    def mend(self, mended: dict[int, Draft]) -> dict[int, Receipt]:
+        known = [(job_id, draft) for job_id, draft in mended.items() if sids([job_id])]
         drafts = [draft for _, draft in known]
-        check_bytes("mend", [draft.body for draft in drafts if type(draft) is Draft])
 
         def attempt() -> Sequence[Any]:
             batch = self._specs.batch(drafts, single=True)
@@ -54,6 +49,5 @@ class Feed(LedgerVerbs):
         reply = self._on_specs(attempt)
         if reply[0] != b"ok":
             refuse(reply)
-        _, told, mended = reply
-        receipts = dict(zip(map(int, mended), self._receipts(told[1:]), strict=True))
-        return [receipts.pop(job_id, None) for job_id, _ in pairs]
+        _, told, ids = reply
+        return dict(zip(map(int, ids), self._receipts(told[1:]), strict=True))

@@ -1,9 +1,6 @@
 """The verbs about gates: another number of slots, releasing jobs from a condition, what holds a job."""
 
-from forebay.core.gate import checked_gate
-from forebay.core.limits import AHEAD_MOST, SLOTS_MOST
-from forebay.core.policy import check_between
-from forebay.store.checks import check_gate, check_gates_page, check_ids, checked_condition
+from forebay.core.limits import AHEAD_MOST
 from forebay.store.protocol import GateUse, Hold
 from forebay.store.redis.row import sids
 from forebay.store.redis.settling import Settling
@@ -13,23 +10,16 @@ class GateVerbs(Settling):
     """Set, list, release, hold, ahead."""
 
     def set_gate(self, name: str, limit: int | None) -> None:
-        check_gate(name)
-        checked_gate(name)
-        if limit is not None:
-            check_between("gate limit", limit, 0, SLOTS_MOST)
         self._call("set_gate", name, "" if limit is None else limit)
 
-    def gates(self, after: str, limit: int, prefix: str = "") -> list[GateUse]:
-        check_gates_page(after, limit, prefix)
+    def gates(self, after: str, limit: int, prefix: str) -> list[GateUse]:
         return [GateUse(name.decode(), *numbers) for name, *numbers in self._call("gates", after, limit, prefix)]
 
-    def release(self, condition: str, count: int, value: str | None = None) -> int:
-        name = checked_condition(condition, count, value)
+    def release(self, name: str, count: int) -> int:
         released: int = self._call("release", name, count, tokened=True)
         return released
 
     def hold(self, job_id: int) -> Hold | None:
-        check_ids("hold", [job_id])
         found = self._call("hold", *sids([job_id]), AHEAD_MOST) if sids([job_id]) else ()
         if not found:
             return None
@@ -38,6 +28,5 @@ class GateVerbs(Settling):
         return Hold(gate.decode(), slots, used, before, int(head) if head else None, at)
 
     def ahead(self, job_id: int) -> int | None:
-        check_ids("ahead", [job_id])
         place = self._call("ahead", *sids([job_id]), AHEAD_MOST) if sids([job_id]) else -1
         return None if place < 0 else min(place, AHEAD_MOST)

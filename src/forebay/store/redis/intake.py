@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from forebay.core.errors import QueueFull
-from forebay.core.instant import Instant, micros
+from forebay.core.instant import Instant
 from forebay.core.job import Draft
 from forebay.core.limits import INSTANT_MOST
-from forebay.core.policy import Block, Bounded
+from forebay.core.policy import Bounded
 from forebay.store.brokers import Spread
-from forebay.store.checks import check_batch, check_bytes
 from forebay.store.protocol import Receipt
 from forebay.store.redis.base import Base, refuse
 from forebay.store.redis.connect import Argument
@@ -22,18 +21,10 @@ class Intake(Base):
     """Enqueue."""
 
     def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
-        check_batch("enqueue", len(drafts))
-        give_up_at: Instant | None = None
-        while True:
-            try:
-                return self._put("enqueue", (), drafts)
-            except QueueFull as full:
-                now = self.now()
-                if give_up_at is None:
-                    give_up_at = now + self._patience(full)
-                if now >= give_up_at:
-                    raise
-                self._sleepers.until_room(full.queue, give_up_at, lambda full=full: self._room_at(full))  # type: ignore[misc]
+        return self._put("enqueue", (), drafts)
+
+    def wait_for_room(self, full: QueueFull, until: Instant) -> None:
+        self._sleepers.until_room(full.queue, until, lambda: self._room_at(full))
 
     def _put(self, verb: str, before: Sequence[Argument], drafts: Sequence[Draft]) -> list[Receipt]:
         """Put drafts into their queues by a verb that takes a batch; `before` are its other arguments."""
@@ -56,10 +47,9 @@ class Intake(Base):
 
     def _spread(self, drafts: Sequence[Draft]) -> Spread | None:
         """Drafts of which some are for brokers."""
-        queues = {draft.queue for draft in drafts if type(draft) is Draft}
+        queues = {draft.queue for draft in drafts}
         if any(self._specs.of(queue).spec.is_broker for queue in queues):
             return Spread(drafts, lambda queue: self._specs.of(queue).spec)
-        check_bytes("enqueue", [draft.body for draft in drafts if type(draft) is Draft])
         return None
 
     def _receipts(self, told: Sequence[int]) -> list[Receipt]:
@@ -73,13 +63,6 @@ class Intake(Base):
             else:
                 receipts.append(Receipt(first, durable, duplicate=flag == _DUPLICATE, merged=flag == _MERGED))
         return receipts
-
-    def _patience(self, full: QueueFull) -> int:
-        """How long the full queue lets its producers wait; a batch that can never fit does not wait at all."""
-        capacity = self._specs.of(full.queue).spec.capacity
-        if isinstance(capacity, Bounded) and isinstance(capacity.when_full, Block) and full.asked <= full.limit:
-            return micros(capacity.when_full.timeout)
-        return 0
 
     def _room_at(self, full: QueueFull) -> Instant:
         """At once if there is room by now, or another bound."""

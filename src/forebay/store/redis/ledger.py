@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from forebay.core.errors import OffsetGone
 from forebay.core.ledger import LedgerEntry, LedgerRule, Record, Span, Trait
-from forebay.store.checks import check_limit, check_offset, check_rule
 from forebay.store.redis.queues import QueueVerbs
 
 _OFFSET_MOST: Final = 2**53 - 2
@@ -22,8 +21,6 @@ class LedgerVerbs(QueueVerbs):
     """What happened."""
 
     def ledger(self, after: int, limit: int) -> list[LedgerEntry]:
-        check_limit("ledger", limit)
-        check_offset(after)
         first, _, *entries = self._call("ledger", min(after, _OFFSET_MOST), limit)
         if after + 1 < first:
             raise OffsetGone("ledger", 0, after + 1, first)
@@ -38,11 +35,9 @@ class LedgerVerbs(QueueVerbs):
         return LedgerRule(not off, keep, keep_bytes)
 
     def put_ledger_rule(self, rule: LedgerRule) -> None:
-        check_rule(rule)
         self._call("put_rule", int(not rule.on), rule.keep, rule.keep_bytes)
 
     def trim_ledger(self, limit: int) -> int:
-        check_limit("trim_ledger", limit)
         dropped: int = self._call("trim_ledger", limit, tokened=True)
         return dropped
 

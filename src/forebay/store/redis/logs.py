@@ -1,15 +1,12 @@
 """Retained logs: append, read, commit, and groups that share the partitions."""
 
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any, Final
 from zlib import crc32
 
 from forebay.core.errors import Invalid, OffsetGone, WrongQueueKind
 from forebay.core.event import LogEntry
-from forebay.core.instant import Instant, checked_instant
-from forebay.core.names import check_name
-from forebay.store.checks import check_epoch, check_limit, checked_entries, checked_member
+from forebay.core.instant import Instant, Span
 from forebay.store.log import Owned, Standing, committed
 from forebay.store.redis.connect import Argument
 from forebay.store.redis.feed import Feed
@@ -20,9 +17,7 @@ _NUMBER_MOST: Final = 2**53 - 2
 class Logs(Feed):
     """Dense offsets, groups, replay."""
 
-    def append(self, log: str, bodies: Sequence[bytes], keys: Sequence[str | None] | None = None) -> list[LogEntry]:
-        log = check_name("log", log)
-        pairs = checked_entries(bodies, keys)
+    def append(self, log: str, pairs: Sequence[tuple[bytes, str | None]]) -> list[LogEntry]:
         arguments: list[Argument] = []
         for body, key in pairs:
             arguments += (crc32(key.encode()) if key else -1, key or "", body)
@@ -31,62 +26,43 @@ class Logs(Feed):
         return [LogEntry(*place, body, key) for place, (body, key) in zip(places, pairs, strict=True)]
 
     def read(self, log: str, partition: int, after: int, limit: int) -> list[LogEntry]:
-        check_limit("read", limit)
-        log = check_name("log", log)
-        start = after if type(after) is int else -2
-        reply = _of_log(log, self._call("read", log, _number(partition), min(start, _NUMBER_MOST), limit), partition)
-        if start < -1:
-            raise Invalid("after", f"{after!r} is no offset", "-1 reads from the start")
+        reply = _of_log(log, self._call("read", log, _number(partition), min(after, _NUMBER_MOST), limit), partition)
         first, _, *entries = reply
         if after + 1 < first:
             raise OffsetGone(log, partition, after + 1, first)
         return [_entry(partition, after + 1 + place, fields) for place, fields in enumerate(entries)]
 
-    def commit(
-        self, log: str, group: str, partition: int, offset: int, *, rewind: bool = False, epoch: int | None = None
-    ) -> int:
-        log, group = check_name("log", log), check_name("group", group)
-        check_epoch(epoch)
-        numbers = (_number(partition), _number(offset), int(bool(rewind)))
+    def commit(self, log: str, group: str, partition: int, offset: int, rewind: bool, epoch: int | None) -> int:
+        numbers = (_number(partition), _number(offset), int(rewind))
         known, flaw = self._call("commit", log, group, *numbers, "" if epoch is None else epoch, tokened=True)
         return committed(known, flaw.decode() or None, log, group, partition, offset, epoch)
 
     def position(self, log: str, group: str, partition: int) -> int:
-        log = check_name("log", log)
         (position,) = _of_log(log, self._call("position", log, group, _number(partition)), partition)
         return int(position)
 
     def extent(self, log: str) -> list[tuple[int, int]]:
-        log = check_name("log", log)
         extents = [(first, following) for first, following in self._call("extent", log)]
         if not extents:
             raise WrongQueueKind(log, is_log=False)
         return extents
 
     def offset_at(self, log: str, partition: int, instant: Instant) -> int:
-        log = check_name("log", log)
-        checked_instant("instant", instant)
         (offset,) = _of_log(log, self._call("offset_at", log, _number(partition), instant), partition)
         return int(offset)
 
     def trim(self, log: str, before: Instant, limit: int) -> int:
-        check_limit("trim", limit)
-        log = check_name("log", log)
-        return _count(log, self._call("trim", log, checked_instant("before", before), limit, tokened=True))
+        return _count(log, self._call("trim", log, before, limit, tokened=True))
 
-    def own(self, log: str, group: str, member: str, lease_for: timedelta) -> list[Owned]:
-        log, group, member, span = checked_member(log, group, member, lease_for)
+    def own(self, log: str, group: str, member: str, span: Span) -> list[Owned]:
         until, *told = _of_log(log, self._call("own", log, group, member, span))
         owned = zip(told[::3], told[1::3], told[2::3], strict=True)
         return [Owned(partition, epoch, position, until) for partition, epoch, position in owned]
 
     def disown(self, log: str, group: str, member: str) -> int:
-        log, group, member, _ = checked_member(log, group, member)
         return _count(log, self._call("disown", log, group, member, tokened=True))
 
     def groups(self, log: str, after: str, limit: int) -> list[Standing]:
-        log = check_name("log", log)
-        check_limit("groups", limit)
         return [_standing(told) for told in _of_log(log, self._call("groups", log, after, limit))]
 
 

@@ -6,9 +6,7 @@ from typing import Any
 import msgspec
 
 from forebay.core.job import Job, Progress, State, with_progress
-from forebay.core.lease import Settled
-from forebay.store.checks import checked_reports
-from forebay.store.protocol import ProgressReport
+from forebay.core.lease import Fence
 from forebay.store.redis.queues import QueueVerbs
 from forebay.store.redis.row import packed, sid, sids
 
@@ -16,12 +14,11 @@ from forebay.store.redis.row import packed, sid, sids
 class ProgressVerbs(QueueVerbs):
     """Report, and show what was reported."""
 
-    def report_progress(self, reports: Sequence[ProgressReport]) -> list[Settled]:
-        newest = {fence: told for fence, told in checked_reports(reports).items() if sids(fence[:1])}
-        rows = [(sid(job_id), delivery, told.portion, told.note) for (job_id, delivery), told in newest.items()]
+    def report_progress(self, newest: dict[Fence, Progress]) -> dict[Fence, bool]:
+        known = [fence for fence in newest if sids(fence[:1])]
+        rows = [(sid(job_id), delivery, *_shape(newest[job_id, delivery])) for job_id, delivery in known]
         answers = self._call("report", packed(rows)) if rows else []
-        known = {fence for fence, current in zip(newest, answers, strict=True) if current}
-        return [Settled.APPLIED if fence in known else Settled.STALE for fence, _ in reports]
+        return dict.fromkeys(newest, False) | {fence: bool(told) for fence, told in zip(known, answers, strict=True)}
 
     def get(self, ids: Sequence[int]) -> list[Job | None]:
         jobs = super().get(ids)
@@ -31,6 +28,10 @@ class ProgressVerbs(QueueVerbs):
         found = self._server.command("HMGET", self._key("progress"), *sids(running))
         told = {job_id: msgspec.msgpack.decode(each) for job_id, each in zip(running, found, strict=True) if each}
         return [_shown(job, told[job.id]) if job is not None and job.id in told else job for job in jobs]
+
+
+def _shape(progress: Progress) -> tuple[float, str]:
+    return progress.portion, progress.note
 
 
 def _shown(job: Job, told: Sequence[Any]) -> Job | None:

@@ -1,7 +1,6 @@
 """The verbs around jobs: looking at them, configuring queues and schedules, and sleeping until there is work."""
 
 from collections.abc import Sequence
-from datetime import timedelta
 from heapq import nsmallest
 from typing import Any, Final
 
@@ -10,23 +9,13 @@ from msgspec.structs import replace
 
 from forebay.core.errors import Invalid, WrongQueueKind
 from forebay.core.fanout import copies
-from forebay.core.instant import Instant, checked_instant
+from forebay.core.instant import Instant, Span
 from forebay.core.job import Draft, Job
-from forebay.core.limits import AHEAD_MOST, BATCH_MOST, INSTANT_MOST
-from forebay.core.names import check_name
+from forebay.core.limits import AHEAD_MOST, BATCH_MOST
 from forebay.core.policy import Retained
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
-from forebay.store.checks import (
-    check_bytes,
-    check_ids,
-    check_limit,
-    check_names_page,
-    check_neighbours,
-    check_spec,
-    checked_queues,
-    checked_wait,
-)
+from forebay.store.checks import check_bytes, check_neighbours
 from forebay.store.protocol import Backlog, Page, Query, Totals
 from forebay.store.redis.base import refuse
 from forebay.store.redis.gate_verbs import GateVerbs
@@ -46,15 +35,11 @@ class QueueVerbs(GateVerbs):
     """Observation and configuration."""
 
     def get(self, ids: Sequence[int]) -> list[Job | None]:
-        check_ids("get", ids)
         known = sids(ids)
         found = {job.id: job for job in jobs_of(self._call("get", packed(known)), results=True)} if known else {}
         return [found.get(job_id) for job_id in ids]
 
     def browse(self, query: Query, after: int, limit: int) -> Page:
-        check_limit("browse", limit)
-        if type(query) is not Query or type(after) is not int:
-            raise Invalid("browse", "it takes a Query and the id to go on after", "start with Query(), after=0")
         wanted = {name: getattr(query, name) for name in ("queue", "kind", "tenant", "subject", "suspect")}
         wanted["state"] = None if query.state is None else STATES.index(query.state)
         given = {name: value for name, value in wanted.items() if value is not None}
@@ -62,18 +47,15 @@ class QueueVerbs(GateVerbs):
         last, *found = self._call("browse", start, limit, _PROBES, packed(given))
         return Page(list(jobs_of(found, results=True)), int(last) if last else None)
 
-    def backlog(self, queues: Sequence[str] | None = None) -> list[Backlog]:
-        names = checked_queues("backlog", queues or ())
-        now, *told = self._call("backlog", packed(names), "all" if queues is None else "", AHEAD_MOST)
+    def backlog(self, queues: Sequence[str] | None) -> list[Backlog]:
+        now, *told = self._call("backlog", packed(queues or ()), "all" if queues is None else "", AHEAD_MOST)
         return [_backlog(each, now) for each in told]
 
-    def queues(self, after: str, limit: int, prefix: str = "") -> list[str]:
-        check_names_page(after, limit, prefix)
+    def queues(self, after: str, limit: int, prefix: str) -> list[str]:
         return [name.decode() for name, *_ in self._call("queues", after, limit, prefix)]
 
     def totals(self, limit: int) -> Totals:
         """In pages, so that no call holds the server up: a queue may have moved while others were counted."""
-        check_limit("totals", limit)
         counted, after = list[tuple[str, list[int]]](), ""
         while page := self._call("queues", after, BATCH_MOST, ""):
             counted += [(name.decode(), [int(count or 0) for count in counts]) for name, *counts in page]
@@ -83,7 +65,6 @@ class QueueVerbs(GateVerbs):
         return Totals(self.backlog([name for name, _ in deepest]) if deepest else [], len(counted), *sums)
 
     def put_spec(self, spec: QueueSpec) -> None:
-        check_spec(spec)
         name = spec.name
         facts = (spec.to_json(), packed(rule_of(spec)))
 
@@ -101,22 +82,16 @@ class QueueVerbs(GateVerbs):
             case _:
                 self._specs.reload()
 
-    def pause(self, queue: str, until: Instant | None = None) -> None:
-        queue = check_name("queue", queue)
-        self._call("pause", "pause", queue, INSTANT_MOST if until is None else checked_instant("until", until))
-
-    def resume(self, queue: str) -> None:
-        self._call("pause", "resume", check_name("queue", queue), 0)
+    def pause(self, queue: str, until: Instant | None) -> None:
+        self._call("pause", "resume" if until is None else "pause", queue, until or 0)
 
     def put_schedule(self, schedule: Schedule) -> None:
-        if type(schedule) is not Schedule:
-            raise Invalid("schedule", f"{type(schedule).__name__} is not a Schedule", "build a Schedule(…)")
         body = _encode(replace(schedule, next_at=0, last_at=None, last_job=None))
         timing = f"{schedule.rule}\n{schedule.zone}"
         self._call("put_schedule", schedule.name, body, schedule.next_at, int(schedule.paused), timing)
 
     def drop_schedule(self, name: str) -> bool:
-        return bool(self._call("drop_schedule", check_name("schedule", name), tokened=True))
+        return bool(self._call("drop_schedule", name, tokened=True))
 
     def schedules(self) -> list[Schedule]:
         found = [
@@ -126,11 +101,6 @@ class QueueVerbs(GateVerbs):
         return sorted(found, key=lambda schedule: schedule.name)
 
     def fire(self, name: str, tick: Instant, next_at: Instant, draft: Draft | None) -> bool:
-        name = check_name("schedule", name)
-        checked_instant("tick", tick)
-        if checked_instant("next_at", next_at) <= tick:
-            raise Invalid("next_at", "it is not after the tick", "a schedule only moves forward")
-
         def attempt() -> Sequence[Any]:
             drafts = [] if draft is None else copies(self._specs.of(draft.queue).spec, draft)
             check_bytes("enqueue", [each.body for each in drafts])
@@ -157,17 +127,15 @@ class QueueVerbs(GateVerbs):
                 return not schedule.paused and schedule.next_at == tick > last_at
         return False
 
-    def wait(self, queues: Sequence[str], timeout: timedelta) -> bool:
-        names = checked_queues("wait", queues)
-        span = checked_wait(timeout)
+    def wait(self, queues: Sequence[str], span: Span) -> bool:
         first: list[int] = []
 
         def ready() -> Instant:
-            work_at, grown = self._call("pulse", packed(names))
+            work_at, grown = self._call("pulse", packed(queues))
             first.append(grown)
             return 0 if grown > first[0] else int(work_at)
 
-        return self._sleepers.until_work(names, self.now() + span, ready)
+        return self._sleepers.until_work(queues, self.now() + span, ready)
 
 
 def _backlog(told: Sequence[Any], now: Instant) -> Backlog:

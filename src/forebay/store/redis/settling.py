@@ -1,16 +1,12 @@
 """The commit point and the other endings: settle, exchange, cancel, redrive, purge."""
 
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any, Final
 
-from forebay.core.errors import Invalid
-from forebay.core.instant import Instant, Span, checked_micros
+from forebay.core.instant import Instant, Span
 from forebay.core.job import State
 from forebay.core.lease import Lease, Settled, Settlement, presumes_expiry
-from forebay.core.limits import LEASE_LEAST, LEASE_MOST
 from forebay.core.outcome import Ack, Cancel, DeadLetter, Failure, Release, Retry, Verdict
-from forebay.store.checks import check_batch, check_bytes, check_ids, check_purge, checked_owner, checked_total
 from forebay.store.protocol import CancelAnswer, Want
 from forebay.store.redis.base import refuse
 from forebay.store.redis.claims import Claims, wanted
@@ -34,52 +30,35 @@ class Settling(Claims):
     """How jobs end."""
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
-        check_settlements(settlements)
         if not settlements:
             return []
         groups, results = _grouped(settlements, _RESULTS_OF_SETTLE)
         return [_SETTLED[told] for told in self._call("settle", packed(groups), *results)]
 
     def exchange(
-        self, settlements: Sequence[Settlement], wants: Sequence[Want], owner: str, lease_for: timedelta
+        self, settlements: Sequence[Settlement], wants: Sequence[Want], owner: str, span: Span
     ) -> tuple[list[Settled], list[Lease]]:
-        check_settlements(settlements)
-        owner = checked_owner(owner)
-        span = checked_micros("lease_for", lease_for, LEASE_LEAST, LEASE_MOST)
-        checked_total(wants)
         groups, results = _grouped(settlements, _RESULTS_OF_EXCHANGE)
         told, leases = self._call("exchange", packed(groups), owner, span, wanted(wants), *results, tokened=True)
         return [_SETTLED[each] for each in told], leases_of(leases)
 
     def cancel(self, ids: Sequence[int]) -> list[CancelAnswer]:
-        check_ids("cancel", ids)
         known = sids(ids)
         told = iter(self._call("cancel", packed(known), tokened=True) if known else ())
         return [_CANCELLED[next(told)] if sids([job_id]) else CancelAnswer.GONE for job_id in ids]
 
     def redrive(self, ids: Sequence[int]) -> list[int]:
-        check_ids("redrive", ids)
         reply: Sequence[Any] = self._call("redrive", packed(sids(ids)), tokened=True)
         if reply[0] != b"ok":
             refuse(reply)
         return [int(each) for each in reply[1:]]
 
-    def purge(self, state: State, before: Instant, limit: int, queue: str | None = None) -> int:
-        check_purge(state, before, limit, queue)
+    def purge(self, state: State, before: Instant, limit: int, queue: str | None) -> int:
         purged: int = self._call("purge", STATES.index(state), before, limit, queue or "", tokened=True)
         return purged
 
     def discard(self, ids: Sequence[int]) -> list[int]:
-        check_ids("discard", ids)
         return [int(each) for each in self._call("discard", packed(sids(ids)), tokened=True)]
-
-
-def check_settlements(settlements: Sequence[Settlement]) -> None:
-    check_batch("settle", len(settlements))
-    check_bytes("settle", [verdict.result if type(verdict) is Ack else None for _, verdict in settlements])
-    for _, verdict in settlements:
-        if type(verdict) not in _CODES:
-            raise Invalid("verdict", f"{type(verdict).__name__} is not one", "use what decide() returns")
 
 
 def _grouped(settlements: Sequence[Settlement], first_result: int) -> tuple[list[Group], list[bytes]]:

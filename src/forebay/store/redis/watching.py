@@ -1,12 +1,10 @@
 """Waiting for what becomes of jobs: until they have ended, or until their end is requested."""
 
 from collections.abc import Collection, Sequence
-from datetime import timedelta
 
-from forebay.core.instant import Instant
+from forebay.core.instant import Instant, Span
 from forebay.core.lease import Fence
 from forebay.core.limits import INSTANT_MOST
-from forebay.store.checks import check_ids, checked_owner, checked_wait
 from forebay.store.redis.base import Base
 from forebay.store.redis.row import packed, sid, sids
 from forebay.store.redis.waiting import ending_of, requests_to
@@ -15,8 +13,7 @@ from forebay.store.redis.waiting import ending_of, requests_to
 class Watching(Base):
     """Verbs that wait for jobs."""
 
-    def wait_ended(self, ids: Sequence[int], timeout: timedelta) -> list[int]:
-        check_ids("wait_ended", ids)
+    def wait_ended(self, ids: Sequence[int], span: Span) -> list[int]:
         names = sids(ids)
         ended: list[int] = []
 
@@ -25,12 +22,11 @@ class Watching(Base):
             ended[:] = [job_id for job_id in ids if not sids([job_id]) or sid(job_id) in told]
             return 0 if ended else INSTANT_MOST
 
-        end = self.now() + checked_wait(timeout)
+        end = self.now() + span
         self._sleepers.until_news_of([ending_of(name) for name in names], end, ready)
         return ended
 
-    def wait_cancel_requests(self, owner: str, timeout: timedelta, known: Collection[Fence] = ()) -> list[Fence]:
-        owner = checked_owner(owner)
+    def wait_cancel_requests(self, owner: str, span: Span, known: Collection[Fence]) -> list[Fence]:
         asked: list[Fence] = []
 
         def ready() -> Instant:
@@ -39,5 +35,5 @@ class Watching(Base):
             asked[:] = [fence for fence in fences if fence not in known]
             return 0 if asked else INSTANT_MOST
 
-        self._sleepers.until_news_of([requests_to(owner)], self.now() + checked_wait(timeout), ready)
+        self._sleepers.until_news_of([requests_to(owner)], self.now() + span, ready)
         return asked
