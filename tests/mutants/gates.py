@@ -18,7 +18,7 @@ GATE_MUTANTS = [
         _CORE,
         "(limit - min(cost, limit)) * gate.step if limit else INSTANT_MOST",
         "(limit - min(cost, limit)) * gate.step",
-        _cases("rates"),
+        ("tests/unit/test_rates.py",),
     ),
     Mutant(
         "a dear job counts for one start",
@@ -138,7 +138,7 @@ GATE_MUTANTS = [
         f"{MEMORY}/queue_state.py",
         "if len(front.lanes) == 1 and _NO_LANE in front.lanes and front.weight is None:",
         "if len(front.lanes) == 1 and _NO_LANE in front.lanes:",
-        ("tests/stores/test_model.py",),
+        _cases("shares"),
     ),
     Mutant(
         "room at a gate wakes nobody",

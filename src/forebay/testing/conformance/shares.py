@@ -144,6 +144,19 @@ def an_idle_class_saves_nothing_up(h: Harness) -> None:
 
 
 @case
+def a_class_that_was_alone_has_had_its_turns(h: Harness) -> None:
+    """Also jobs without a tenant, which a store may serve in a quicker way as long as there are no others."""
+    for number, (first, second) in enumerate(((None, "b"), ("a", "b"), ("b", None))):
+        queue = f"q{number}"
+        h.spec(queue, share=Fair())
+        h.enqueue(10, queue=queue, tenant=first)
+        h.ack(h.take(queue))
+        h.ack(h.take(queue))
+        h.enqueue(10, queue=queue, tenant=second)
+        assert h.take(queue).job.tenant == second
+
+
+@case
 def a_class_alone_gets_everything(h: Harness) -> None:
     h.spec(share=Fair(weights={"a": 1, "b": 100}))
     h.enqueue(30, tenant="a")
