@@ -56,7 +56,7 @@ END
 $$;
 
 -- Jobs that do not run any more: `amount` is what those of a run cost together.
-CREATE TYPE forebay.freed AS (run integer, queue text, lane text, line text, gates text[], amount bigint);
+CREATE TYPE forebay.freed AS (queue text, lane text, line text, gates text[], amount bigint);
 
 -- Their slots are free; lines and, if some of them are ready `again`, lanes are looked at. Queues that may have work.
 CREATE FUNCTION forebay.give_back(v_now bigint, v_freed forebay.freed[], again boolean) RETURNS text[]

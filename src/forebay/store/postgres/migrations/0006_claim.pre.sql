@@ -97,7 +97,7 @@ BEGIN
         SELECT array_agg(ROW(
             l.lane, l.cls, l.gates, l.turn, l.step, l.upto, CASE WHEN l.lanes >= 4 * l.give THEN l.last_rank END,
             CASE WHEN l.lanes >= 4 * l.give THEN l.last_id END, l.give,
-            CASE WHEN l.lanes = 1 THEN l.give ELSE least(l.give, 2 + 2 * l.give / l.lanes) END, l.lanes > 1
+            CASE WHEN l.lanes = 1 THEN l.give ELSE least(l.give, 2 + 3 * l.give / (2 * l.lanes)) END, l.lanes > 1
         )::forebay.candidate)
         FROM (
             SELECT l.lane, l.gates, g.*, count(*) OVER (PARTITION BY g.cls) AS lanes,
@@ -113,10 +113,11 @@ END
 $$;
 
 -- Hand out jobs of a queue with lanes, in the order of the engine's `take`: round by round, each as far as what was read is
--- surely next. The lock of the queue is held alone.
+-- surely next. The lock of the queue is held alone. Returns the runs, and the places of their jobs among those handed out.
 CREATE FUNCTION forebay.take(
-    v_now bigint, v_until bigint, me integer, v_beat boolean, v_want integer, v_queue text, v_cls text, v_need integer
-) RETURNS SETOF forebay.claimed
+    v_now bigint, v_until bigint, me integer, v_beat boolean, v_queue text, v_cls text, v_need integer,
+    OUT singles boolean[], OUT lasts bigint[], OUT places text[]
+)
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on SET enable_hashjoin = off
 SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan
 AS $$
@@ -194,18 +195,20 @@ BEGIN
                 )
             )
             SELECT l.place, l.lane, l.cls, l.gates, l.step, l.upto, j.single, j.last_id, j.rank, j.cost, l.numbers, l.many,
-                l.turn + (row_number() OVER (PARTITION BY l.cls ORDER BY j.rank, j.last_id, i.i) - 1) * l.step AS turn,
-                i.i = least(j.n, l.give) AND (j.place = l.per OR j.n > l.give) AS ends,
+                l.turn + (row_number() OVER (PARTITION BY l.cls ORDER BY j.rank, j.last_id, j.i) - 1) * l.step AS turn,
+                j.i = least(j.n, l.give) AND (
+                    j.n > l.give OR dense_rank() OVER (PARTITION BY l.place ORDER BY j.rank, j.last_id) = l.per
+                ) AS ends,
                 coalesce((j.rank, j.last_id) > (l.upto_rank, l.upto_id), false) AS beyond
             FROM lane AS l CROSS JOIN LATERAL (
-                SELECT f.*, row_number() OVER (ORDER BY f.rank, f.last_id) AS place FROM (
+                SELECT f.*, generate_series(1, least(f.n, l.give)) AS i FROM (
                     SELECT j.single, j.last_id, j.rank, j.cost, j.n FROM forebay.run AS j
                     WHERE j.state = 1 AND j.queue = v_queue AND j.lane = l.lane
                         AND (j.expires_at IS NULL OR j.expires_at > v_now) AND (v_cls IS NULL OR j.cls = v_cls)
                     ORDER BY j.rank, j.last_id LIMIT l.per
                 ) AS f
-            ) AS j CROSS JOIN LATERAL generate_series(1, least(j.n, l.give)) AS i (i)
-            ORDER BY turn, j.rank, j.last_id, i.i
+            ) AS j
+            ORDER BY turn, j.rank, j.last_id, j.i
         LOOP
             v_beyond := r.beyond;
             EXIT WHEN v_beyond OR r.turn > r.upto;
@@ -268,28 +271,29 @@ BEGIN
             PERFORM forebay.refresh(v_now, v_queue, ARRAY(SELECT l.lane FROM unnest(c) AS l), true);
         END IF;
         IF t_lasts <> '{}' THEN
-            RETURN QUERY
             WITH taken AS MATERIALIZED (
                 SELECT t.single, t.last_id, array_agg(t.place ORDER BY t.place) AS places
                 FROM unnest(t_singles, t_lasts, t_places) AS t (single, last_id, place) GROUP BY t.single, t.last_id
+            ), started AS (
+                UPDATE forebay.run AS j
+                SET state = 2, attempt = j.attempt + 1, delivery = j.delivery + 1, holder = me, beat = v_beat,
+                    claimed_at = greatest(v_now, j.due_at), lease_until = v_until, merges = false
+                FROM taken AS t
+                WHERE j.single = t.single AND j.last_id = t.last_id AND j.n = cardinality(t.places)
+                RETURNING j.single, j.last_id, t.places::text AS places
             )
-            UPDATE forebay.run AS j
-            SET state = 2, attempt = j.attempt + 1, delivery = j.delivery + 1, holder = me, beat = v_beat,
-                claimed_at = greatest(v_now, j.due_at), lease_until = v_until, merges = false
-            FROM taken AS t
-            WHERE j.single = t.single AND j.last_id = t.last_id AND j.n = cardinality(t.places)
-            RETURNING 0, v_now, v_want, j.rank, j.single, j.last_id, j.n, j.size, j.state, j.queue, j.kind, j.due_at,
-                j.enqueued_at, j.delivery, j.attempt, j.max_attempts, j.claimed_at, j.lease_until, j.expires_at,
-                j.errors, j.facts, j.bodies, NULL::text, j.asked::text, NULL::text, j.beat, t.places;
+            SELECT take.singles || array_agg(s.single), take.lasts || array_agg(s.last_id), take.places || array_agg(s.places)
+            INTO singles, lasts, places FROM started AS s;
             FOR r IN
                 SELECT t.last_id, array_agg(t.place ORDER BY t.place) AS places
                 FROM unnest(t_singles, t_lasts, t_places) AS t (single, last_id, place)
                 JOIN forebay.run AS j ON NOT j.single AND j.last_id = t.last_id AND j.state + 0 = 1
                 WHERE NOT t.single GROUP BY t.last_id
             LOOP
-                v_part := forebay.split(false, r.last_id, cardinality(r.places), me, v_now, v_until, v_beat, v_want);
-                v_part.places := r.places;
-                RETURN NEXT v_part;
+                v_part := forebay.split(false, r.last_id, cardinality(r.places), me, v_now, v_until, v_beat, 0);
+                singles := singles || false;
+                lasts := lasts || v_part.last_id;
+                places := places || r.places::text;
             END LOOP;
             IF w_names || g_names IS NOT NULL THEN
                 PERFORM forebay.use_gates(
@@ -374,6 +378,7 @@ DECLARE
     v_lasts bigint[];
     v_sizes integer[];
     v_costs integer[];
+    v_places text[];
     g_names text[]; g_stamped integer[]; g_slots integer[]; g_steps bigint[]; g_rooms bigint[];
     v_part forebay.claimed;
     v_told_singles boolean[] := '{}';
@@ -413,13 +418,17 @@ BEGIN
             PERFORM forebay.ripen(v_now, names[i], 1000);
         END IF;
         IF v_queue.laned THEN
-            FOR v_part IN
-                SELECT * FROM forebay.take(v_now, v_until, me, v_beat, i, names[i], classes[i], v_need)
-            LOOP
-                RETURN NEXT v_part;
-                v_told_singles := v_told_singles || v_part.single;
-                v_told_lasts := v_told_lasts || v_part.last_id;
-            END LOOP;
+            SELECT t.singles, t.lasts, t.places INTO v_singles, v_lasts, v_places
+            FROM forebay.take(v_now, v_until, me, v_beat, names[i], classes[i], v_need) AS t;
+            RETURN QUERY
+            SELECT 0, v_now, i, r.rank, r.single, r.last_id, r.n, r.size, r.state, r.queue, r.kind, r.due_at, r.enqueued_at,
+                r.delivery, r.attempt, r.max_attempts, r.claimed_at, r.lease_until, r.expires_at, r.errors, r.facts, r.bodies,
+                NULL::text, r.asked::text, NULL::text, r.beat, u.places::integer[]
+            FROM unnest(v_singles, v_lasts, v_places) AS u (single, last_id, places)
+            JOIN forebay.run AS r ON r.single = u.single AND r.last_id = u.last_id
+            WHERE r.single = ANY (v_singles) AND r.last_id = ANY (v_lasts);
+            v_told_singles := v_told_singles || v_singles;
+            v_told_lasts := v_told_lasts || v_lasts;
             CONTINUE;
         END IF;
         CONTINUE WHEN classes[i] <> '';

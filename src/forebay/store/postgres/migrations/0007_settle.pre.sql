@@ -61,24 +61,19 @@ BEGIN
         RETURN NULL;
     END IF;
     v_now := coalesce(at, forebay.clock());
-    IF v_alone <> '{}' THEN
-        SELECT array_agg(ROW(
-            u.place, r.queue, r.lane, r.line, r.gates,
-            r.cost * CASE WHEN u.bits IS NULL THEN r.n ELSE length(replace(u.bits, '0', '')) END
-        )::forebay.freed) INTO v_freed
-        FROM unnest(singles, lasts, bits) WITH ORDINALITY AS u (single, last_id, bits, place)
-        JOIN forebay.run AS r ON r.single = u.single AND r.last_id = u.last_id
-        WHERE r.single = ANY (singles) AND r.last_id = ANY (lasts);
-    END IF;
     WITH gone AS (
         DELETE FROM forebay.run AS r
         USING unnest(singles, lasts, deliveries, bits) WITH ORDINALITY AS u (single, last_id, delivery, bits, place)
         WHERE r.single = ANY (singles) AND r.last_id = ANY (lasts)
             AND u.bits IS NULL AND r.single = u.single AND r.last_id = u.last_id AND r.delivery = u.delivery
             AND r.state + 0 = 2 AND r.gone IS NULL
-        RETURNING u.place::integer, r.holder
+        RETURNING u.place::integer, r.holder, r.queue, r.lane, r.line, r.gates, r.cost * r.n AS amount
     )
-    SELECT array_agg(place), array_agg(DISTINCT holder) INTO v_whole, v_holders FROM gone;
+    -- Jobs of an older spec may have lines and lanes that the queue has not any more.
+    SELECT array_agg(place), array_agg(DISTINCT holder),
+        array_agg(ROW(queue, lane, line, gates, amount)::forebay.freed)
+            FILTER (WHERE v_alone <> '{}' OR line IS NOT NULL OR lane <> '')
+    INTO v_whole, v_holders, v_freed FROM gone;
     IF cardinality(array_remove(bits, NULL)) > 0 THEN
         WITH part AS (
             UPDATE forebay.run AS r
@@ -90,9 +85,13 @@ BEGIN
                 AND r.state + 0 = 2 AND r.n = length(u.bits)
                 AND (r.gone IS NULL OR bit_count(r.gone & u.bits::bit varying) = 0)
                 AND (u.renewed IS NULL OR forebay.leased_until(r.beat, r.lease_until, r.holder) <= u.renewed)
-            RETURNING u.place::integer, r.holder
+            RETURNING u.place::integer, r.holder, r.queue, r.lane, r.line, r.gates,
+                r.cost * length(replace(u.bits, '0', '')) AS amount
         )
-        SELECT array_agg(place), array_agg(DISTINCT holder) INTO v_parts, v_more FROM part;
+        SELECT array_agg(place), array_agg(DISTINCT holder),
+            v_freed || array_agg(ROW(queue, lane, line, gates, amount)::forebay.freed)
+                FILTER (WHERE v_alone <> '{}' OR line IS NOT NULL OR lane <> '')
+        INTO v_parts, v_more, v_freed FROM part;
         IF outs IS NOT NULL THEN
             PERFORM forebay.break_out(v_now, singles, lasts, v_parts, outs);
         END IF;
@@ -116,10 +115,7 @@ BEGIN
             FROM unnest(string_to_array(told, E'\n')) WITH ORDINALITY AS t (line, run) WHERE t.run = ANY (v_whole)
         ) END || ']')::json
     FROM forebay.ledger_rule AS l WHERE l.recording AND cardinality(v_whole) > 0;
-    IF v_freed IS NOT NULL AND v_whole IS NOT NULL THEN
-        IF cardinality(v_whole) < cardinality(lasts) THEN
-            SELECT array_agg(f) INTO v_freed FROM unnest(v_freed) AS f WHERE f.run = ANY (v_whole);
-        END IF;
+    IF v_freed IS NOT NULL THEN
         PERFORM pg_notify('forebay', n.queue)
         FROM (SELECT DISTINCT unnest(forebay.give_back(v_now, v_freed, outs IS NOT NULL)) AS queue) AS n
         WHERE n.queue <> ALL (names);
@@ -323,8 +319,10 @@ BEGIN
         FROM back AS r, forebay.ledger_rule AS l WHERE l.recording
         HAVING count(*) > 0
     )
-    SELECT array_agg(ROW(0, r.queue, r.lane, r.line, r.gates, r.cost * r.n)::forebay.freed) INTO v_freed FROM back AS r;
-    IF v_freed IS NOT NULL AND v_alone <> '{}' THEN
+    SELECT array_agg(ROW(r.queue, r.lane, r.line, r.gates, r.cost * r.n)::forebay.freed)
+        FILTER (WHERE v_alone <> '{}' OR r.line IS NOT NULL OR r.lane <> '')
+    INTO v_freed FROM back AS r;
+    IF v_freed IS NOT NULL THEN
         PERFORM pg_notify('forebay', n.queue)
         FROM (SELECT DISTINCT unnest(forebay.give_back(v_now, v_freed, true)) AS queue) AS n;
     END IF;
