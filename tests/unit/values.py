@@ -122,6 +122,9 @@ TERMS: st.SearchStrategy[Term] = st.one_of(
 
 
 def _limits(term: Term) -> object:
+    """What no two terms of a spec may have in common; a spec has one order."""
+    if isinstance(term, InOrder):
+        return InOrder
     return type(term), term.per, getattr(term, "condition", None), getattr(term, "shared", None)
 
 
