@@ -205,7 +205,7 @@ def _held(reader: sqlite3.Connection, queue: QueueCounters, now: Instant) -> int
     gates.load(gate.name for gate in whole)
     if closed_of([(gate, gates.state(gate.name)) for gate in whole], 1, now) is not None:
         return int(queue.counts[READY])
-    held: int = reader.execute(_HELD_JOBS, (queue.name, AHEAD_MOST)).fetchone()[0]
+    held: int = reader.execute(_HELD_JOBS, (queue.name, AHEAD_MOST, now)).fetchone()[0]
     return held
 
 

@@ -201,6 +201,7 @@ SELECT count(*) FROM (
         ON j.state = 1 AND j.queue = l.queue AND j.lane = l.lane
     WHERE l.at IS NOT NULL AND l.queue = ?1
         AND NOT EXISTS (SELECT 1 FROM woken AS w WHERE w.queue = l.queue AND w.gate = l.at)
+        AND NOT EXISTS (SELECT 1 FROM gate AS g WHERE g.name = l.at AND g.wake_at <= ?3)
     LIMIT ?2
 ) AS held;
 
