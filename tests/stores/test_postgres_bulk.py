@@ -69,7 +69,7 @@ def test_a_generator_is_read_as_it_goes_and_thousands_share_a_row(store: Postgre
     assert store.enqueue_stream(drafts(), progress) == Tally(9_500)
     assert told == [2_000, 4_000, 6_000, 8_000, 9_500]
     assert max(ahead) <= 2_001, "no more than two parts are in memory"
-    with psycopg.connect(store._server.url) as connection:
+    with psycopg.connect(store.backend._server.url) as connection:
         assert connection.execute("SELECT n, size FROM forebay.run ORDER BY last_id").fetchall() == [
             *[(1_000, 1_000)] * 9,
             (500, 500),
@@ -144,7 +144,7 @@ def test_what_needs_more_goes_in_at_its_place(store: PostgresStore, small: None)
 
 
 def test_a_spec_that_changes_on_the_way_counts_for_what_comes_after(store: PostgresStore, small: None) -> None:
-    other = open_store(store._server.url)
+    other = open_store(store.backend._server.url)
 
     def drafts() -> Iterator[Draft]:
         for number in range(6_000):
@@ -154,7 +154,7 @@ def test_a_spec_that_changes_on_the_way_counts_for_what_comes_after(store: Postg
 
     assert enqueue_stream(store, drafts()) == Tally(6_000)
     other.close()
-    with psycopg.connect(store._server.url) as connection:
+    with psycopg.connect(store.backend._server.url) as connection:
         found = connection.execute("SELECT gates IS NOT NULL, sum(n) FROM forebay.run GROUP BY 1").fetchall()
     gated: dict[bool, int] = dict(found)
     assert sum(gated.values()) == 6_000
@@ -215,7 +215,7 @@ def test_the_other_stores_take_streams_in_batches() -> None:
 def test_large_drafts_make_small_parts(store: PostgresStore) -> None:
     told: list[int] = []
     large = Draft("k", "x" * 250_000)
-    assert Forebay(store._server.url).enqueue_many([large] * 130, told.append) == 130
+    assert Forebay(store.backend._server.url).enqueue_many([large] * 130, told.append) == 130
     assert all(part <= 67 for part in (told[0], *(b - a for a, b in pairwise(told))))
 
 

@@ -32,10 +32,10 @@ class Held:
 
     def until_waiting(self, count: int) -> None:
         for _ in range(2_000):
-            if self._store._door.callers.waiting == count and self._store._door.callers.led:
+            if self._store.backend._door.callers.waiting == count and self._store.backend._door.callers.led:
                 return
             Event().wait(0.005)
-        raise AssertionError(f"{self._store._door.callers.waiting} wait, not {count}")
+        raise AssertionError(f"{self._store.backend._door.callers.waiting} wait, not {count}")
 
     def let_go(self) -> None:
         self._connection.close()
@@ -115,6 +115,6 @@ def test_marks_of_transactions_are_swept_with_the_calls(store: PostgresStore, ta
     tables.execute("UPDATE forebay.call SET at = 1")
     store.promote(1_000)
     assert tables.value(f"{marks} AND at = 1") > 0, "it has swept a moment ago"
-    store._swept_at = 0
+    store.backend._swept_at = 0
     store.promote(1_000)
     assert tables.value("SELECT count(*) FROM forebay.call WHERE at = 1") == 0

@@ -83,15 +83,15 @@ def test_slots_change_hands_in_the_one_round_trip_of_their_verdicts(
     _, leases = store.exchange([], WANT, "me", TIME)
     assert [lease.job.subject for lease in leases] == ["a", "b"]
     trips: list[str] = []
-    query = store._server.query
+    query = store.backend._server.query
 
     def counted(*asked: Any, **how: Any) -> Any:
         if "pg_notify" not in asked[0]:  # which another thread sends, when it likes
             trips.append(asked[0])
         return query(*asked, **how)
 
-    monkeypatch.setattr(store._server, "query", counted)
-    monkeypatch.setattr(store._server, "transact", None)
+    monkeypatch.setattr(store.backend._server, "query", counted)
+    monkeypatch.setattr(store.backend._server, "transact", None)
     answers, following = store.exchange([(lease, verdict) for lease in leases], WANT, "me", TIME)
     assert answers == [Settled.APPLIED] * 2
     assert len(following) == 2

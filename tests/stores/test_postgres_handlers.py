@@ -312,7 +312,7 @@ def test_a_connection_is_of_no_use_after_its_block_and_the_next_one_is_clean(sit
     store.enqueue([Draft("k", n) for n in range(4)])
     leases = store.claim([Want("default", 4)], "me", seconds(60))
     with store.transaction(leases[0], Ack) as connection:
-        connection.row_factory = dict_row  # type: ignore[assignment]
+        connection.row_factory = dict_row
         connection.execute("SET search_path TO nowhere; CREATE TEMP TABLE mine (n int)")
         connection.execute("SELECT pg_advisory_lock(7)")
         cursor = connection.execute("SELECT pg_backend_pid() AS pid")

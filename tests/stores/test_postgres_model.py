@@ -34,13 +34,13 @@ class _Postgres:
     def residue(self) -> Mapping[str, int]:
         """Rows that are left, and what a process holds on to."""
         # What nobody needs any more is swept by whoever promotes, now and then.
-        self.store._swept_at = 0
+        self.store.backend._swept_at = 0
         self.store.promote(1_000)
         names = ("run", "ended", "key", "gate", "lane", "inbox")
         left = {name: self.tables.value(f"SELECT count(*) FROM forebay.{name}") for name in names}
         # Marks of transactions have the server's own time, and are swept by that.
         left["call"] = self.tables.value("SELECT count(*) FROM forebay.call WHERE first_id > 0")
-        left["leases"] = sum(len(holder.jobs) for holder in self.store._holders.values())
+        left["leases"] = sum(len(holder.jobs) for holder in self.store.backend._holders.values())
         self.store.close()
         return left
 

@@ -48,7 +48,7 @@ def test_a_heart_that_stops_after_the_look_is_noticed(store: PostgresStore, cloc
     assert gone.fence == other.fence
     store.settle([(gone, Retry(0, Failure("x")))])
     assert overdue(store) == []
-    assert store._past.floors()[1], "the look was remembered"
+    assert store.backend._past.floors()[1], "the look was remembered"
     clock.advance(20 * SECOND)
     assert overdue(store) == [steady.job.id]
 

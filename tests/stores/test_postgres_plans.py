@@ -194,7 +194,7 @@ VERBS: Mapping[str, Callable[[PostgresStore], object]] = {
     "browse what is ready": lambda store: store.browse(Query(queue="gated", state=State.READY), 0, 20),
     "browse the dead": lambda store: store.browse(Query(queue="q", state=State.DEAD), 0, 20),
     "browse a kind": lambda store: store.browse(Query(kind="other"), 0, 20),
-    "blocked lines": lambda store: [store._server.query(BLOCKED, (queue,)) for queue in ("q", "far", "gated")],
+    "blocked lines": lambda store: [store.backend._server.query(BLOCKED, (queue,)) for queue in ("q", "far", "gated")],
     "gates": lambda store: store.gates("", 20),
 }
 

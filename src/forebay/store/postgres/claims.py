@@ -7,7 +7,6 @@ are.
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from datetime import timedelta
 from functools import partial
 from itertools import islice, repeat
 from threading import Lock
@@ -17,11 +16,10 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from forebay.core.errors import StoreFailed
-from forebay.core.instant import Instant, Span, checked_micros
+from forebay.core.instant import Instant, Span
 from forebay.core.job import Job
 from forebay.core.lease import Fence, Heartbeat, Lease
-from forebay.core.limits import BATCH_MOST, LEASE_LEAST, LEASE_MOST
-from forebay.store.checks import check_batch, check_limit, checked_owner, checked_total
+from forebay.core.limits import BATCH_MOST
 from forebay.store.postgres.base import Turn
 from forebay.store.postgres.connect import Rows, array_of
 from forebay.store.postgres.front import Front, Past
@@ -85,7 +83,6 @@ class Claims(Intake):
         self._trimmed_at: Instant = 0
 
     def promote(self, limit: int) -> Promotion:
-        check_limit("promote", limit)
         ready, next_due, stirs, stamp, laned, counted = self._server.query(_PROMOTE, (self._at, limit))[0]
         if self._swept_at is None:
             self._swept_at = stamp
@@ -104,10 +101,7 @@ class Claims(Intake):
             self._server.query(_TRIM, (stamp, _TRIM_LIMIT))
         return Promotion(ready, next_due)
 
-    def claim(self, wants: Sequence[Want], owner: str, lease_for: timedelta) -> list[Lease]:
-        owner = checked_owner(owner)
-        span = checked_micros("lease_for", lease_for, LEASE_LEAST, LEASE_MOST)
-        checked_total(wants)
+    def claim(self, wants: Sequence[Want], owner: str, span: Span) -> list[Lease]:
         broken = False
         for _ in range(_CLAIMS_MOST if wants else 0):
             holder = self._holder(owner)
@@ -139,9 +133,7 @@ class Claims(Intake):
         elif flag == _LANED:
             self._specs.set_apart({want.queue for want in wants})
 
-    def extend(self, leases: Sequence[Lease], lease_for: timedelta) -> list[Lease]:
-        check_batch("extend", len(leases))
-        span = checked_micros("lease_for", lease_for, LEASE_LEAST, LEASE_MOST)
+    def extend(self, leases: Sequence[Lease], span: Span) -> list[Lease]:
         unique = {lease.fence: lease for lease in leases}
         beating = self._beat(list(unique.values()), span)
         if beating is not None:
@@ -150,13 +142,12 @@ class Claims(Intake):
         self._let_go(fence for fence in unique.keys() - {lease.fence for lease in extended})
         return extended
 
-    def beat(self, leases: Sequence[Lease], lease_for: timedelta) -> Heartbeat:
+    def beat(self, leases: Sequence[Lease], span: Span) -> Heartbeat:
         """New time for all that their owner has claimed here, in one step, and not only for these.
 
         A worker says so: what is not among its leases is on its way here or back. Runs with a time of their own are
         looked at, and all of them once others have touched some.
         """
-        span = checked_micros("lease_for", lease_for, LEASE_LEAST, LEASE_MOST)
         holder = self._holders.get(leases[0].owner) if leases else None
         found = self._server.query(_HEARTBEAT, (self._at, holder.id, span)) if holder is not None else []
         if holder is None or not found:
@@ -172,7 +163,6 @@ class Claims(Intake):
         return Heartbeat(lost, asked, unknown)
 
     def overdue(self, limit: int) -> list[Lease]:
-        check_limit("overdue", limit)
         now = self.now()
         silent, floors, alone = self._past.floors()
         began = monotonic()

@@ -12,10 +12,8 @@ from uuid import uuid4
 from forebay.core.instant import micros
 from forebay.core.job import Draft
 from forebay.core.limits import BATCH_MOST, ID_MOST
-from forebay.core.names import check_text
 from forebay.store.brokers import in_parts
-from forebay.store.checks import check_batch, check_ids
-from forebay.store.feeding import FEED_KEPT, Place, check_feed
+from forebay.store.feeding import FEED_KEPT, Place
 from forebay.store.postgres.base import Restart, Turn
 from forebay.store.postgres.bulk import Bulk
 from forebay.store.postgres.connect import Connection
@@ -47,11 +45,10 @@ class Feed(Bulk):
     """Exactly once, however often it comes."""
 
     def fed(self, source: str) -> Place | None:
-        found = self._server.query(_PLACE, (check_text("source", source),))
+        found = self._server.query(_PLACE, (source,))
         return Place(*found[0]) if found else None
 
     def feed(self, source: str, before: Place | None, after: Place, drafts: Sequence[Draft]) -> Tally | None:
-        source = check_feed(source, drafts)
         queues = {draft.queue for draft in drafts}
         move = partial(_moved, source, before, after)
         if all(draft.key is None for draft in drafts) and all(self._copies(queue) for queue in queues):
@@ -72,13 +69,11 @@ class Feed(Bulk):
         return Tally(len(drafts))
 
     def discard(self, ids: Sequence[int]) -> list[int]:
-        check_ids("discard", ids)
         known = [job_id for job_id in dict.fromkeys(ids) if 0 < job_id <= ID_MOST]
         return self._write(partial(_discard, known)) if known else []
 
-    def mend(self, pairs: Sequence[tuple[int, Draft]]) -> list[Receipt | None]:
-        check_batch("mend", len(pairs))
-        return self._write(partial(_mend, pairs), {draft.queue for _, draft in pairs})
+    def mend(self, drafts: dict[int, Draft]) -> dict[int, Receipt]:
+        return self._write(partial(_mend, drafts), {draft.queue for draft in drafts.values()})
 
 
 def _moved(source: str, before: Place | None, after: Place, connection: Any) -> bool:
@@ -100,15 +95,14 @@ def _feed(turn: Turn, move: Any, drafts: Sequence[Draft]) -> Tally | None:
     return tally
 
 
-def _mend(pairs: Sequence[tuple[int, Draft]], turn: Turn) -> list[Receipt | None]:
-    drafts = dict(reversed(pairs))
+def _mend(drafts: dict[int, Draft], turn: Turn) -> dict[int, Receipt]:
     dead = turn.fetch(_DEAD, (list(drafts),))
     forget(turn, dead)
     ids = [columns[0] for columns in dead]
     receipts = dict(zip(ids, accept([drafts[job_id] for job_id in ids], turn), strict=True))
     if ids:
         turn.scribe.tell("mend")
-    return [receipts.pop(job_id, None) for job_id, _ in pairs]
+    return receipts
 
 
 def _discard(ids: Sequence[int], turn: Turn) -> list[int]:

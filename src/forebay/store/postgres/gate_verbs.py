@@ -2,11 +2,10 @@
 
 from typing import Any, Final
 
-from forebay.core.gate import Gate, checked_gate, gate_of, is_open, lane_key, opens_at
+from forebay.core.gate import Gate, gate_of, is_open, lane_key, opens_at
 from forebay.core.instant import Instant
-from forebay.core.limits import AHEAD_MOST, ID_MOST, INSTANT_MOST, SLOTS_MOST
-from forebay.core.policy import check_between
-from forebay.store.checks import LAST, check_gate, check_gates_page, check_ids, checked_condition
+from forebay.core.limits import AHEAD_MOST, ID_MOST, INSTANT_MOST
+from forebay.store.checks import LAST
 from forebay.store.postgres.base import Turn
 from forebay.store.postgres.queries import statement
 from forebay.store.postgres.runs import BEHIND, READY
@@ -35,23 +34,16 @@ class GateVerbs(Settling):
     """Numbers of gates, release, hold, ahead."""
 
     def set_gate(self, name: str, limit: int | None) -> None:
-        check_gate(name)
-        name = checked_gate(name)
-        if limit is not None:
-            check_between("gate limit", limit, 0, SLOTS_MOST)
         self._write(lambda turn: _set_gate(turn, name, limit), keys=[gate_key(name)])
 
-    def gates(self, after: str, limit: int, prefix: str = "") -> list[GateUse]:
-        check_gates_page(after, limit, prefix)
+    def gates(self, after: str, limit: int, prefix: str) -> list[GateUse]:
         page = (after, prefix, prefix + LAST)
         return [GateUse(*row) for row in self._server.query(_GATES, (*page, self.now(), limit, *page, limit, limit))]
 
-    def release(self, condition: str, count: int, value: str | None = None) -> int:
-        name = checked_condition(condition, count, value)
+    def release(self, name: str, count: int) -> int:
         return self._write(lambda turn: _release(turn, name, count), keys=[gate_key(name)])
 
     def hold(self, job_id: int) -> Hold | None:
-        check_ids("hold", [job_id])
         self._empty_inbox()
         found = self._server.query(_DUE_JOB, (job_id,)) if 0 < job_id <= ID_MOST else []
         if not found:
@@ -63,7 +55,6 @@ class GateVerbs(Settling):
         return self._held_in_line(job_id, line, now) if state == BEHIND and due_at <= now else None
 
     def ahead(self, job_id: int) -> int | None:
-        check_ids("ahead", [job_id])
         self._empty_inbox()
         found = self._server.query(_AHEAD, (AHEAD_MOST, AHEAD_MOST, job_id, job_id)) if 0 < job_id <= ID_MOST else []
         return int(found[0][0]) if found else None

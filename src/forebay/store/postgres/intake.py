@@ -8,16 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from forebay.core.errors import Invalid, KeyConflict, QueueFull, WrongQueueKind
+from forebay.core.errors import KeyConflict, QueueFull, WrongQueueKind
 from forebay.core.event import Entry, Newer
 from forebay.core.gate import lane_key
-from forebay.core.instant import Instant, micros
+from forebay.core.instant import Instant
 from forebay.core.job import Draft
 from forebay.core.limits import INSTANT_MOST
-from forebay.core.policy import Block, Bounded
+from forebay.core.policy import Bounded
 from forebay.core.rank import rank_at
 from forebay.store.brokers import Spread
-from forebay.store.checks import check_batch, check_bytes
 from forebay.store.postgres.base import Base, Restart, Turn
 from forebay.store.postgres.connect import Json
 from forebay.store.postgres.door import Door
@@ -60,11 +59,6 @@ class Intake(Base):
         self._door = Door(self._server, self._specs, lambda: self._at)
 
     def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
-        check_batch("enqueue", len(drafts))
-        for draft in drafts:
-            if type(draft) is not Draft:
-                raise Invalid("draft", f"{type(draft).__name__} is not a Draft", "build a Draft(kind, payload, …)")
-        check_bytes("enqueue", [draft.body for draft in drafts])
         queues = {draft.queue for draft in drafts}
         if drafts and self._all_plain(drafts, queues):
             first = self._door.put(drafts)
@@ -72,30 +66,13 @@ class Intake(Base):
                 self._sleepers.hear(queues, ())
                 return [Receipt(first + place, True) for place in range(len(drafts))]
             self._specs.reload(queues)
-        return self._take_in(drafts, queues)
+        return self._write(partial(accept, drafts), queues)
 
     def _all_plain(self, drafts: Sequence[Draft], queues: set[str]) -> bool:
         return all(self._specs.of(queue).direct for queue in queues) and all(draft.key is None for draft in drafts)
 
-    def _take_in(self, drafts: Sequence[Draft], queues: set[str]) -> list[Receipt]:
-        give_up_at: Instant | None = None
-        while True:
-            try:
-                return self._write(partial(accept, drafts), queues)
-            except QueueFull as full:
-                now = self.now()
-                if give_up_at is None:
-                    give_up_at = now + self._patience(full)
-                if now >= give_up_at:
-                    raise
-                self._sleepers.until_room(full.queue, give_up_at, partial(self._room_at, full))
-
-    def _patience(self, full: QueueFull) -> int:
-        """How long the full queue lets its producers wait; a batch that can never fit does not wait at all."""
-        capacity = self._specs.of(full.queue).spec.capacity
-        if isinstance(capacity, Bounded) and isinstance(capacity.when_full, Block) and full.asked <= full.limit:
-            return micros(capacity.when_full.timeout)
-        return 0
+    def wait_for_room(self, full: QueueFull, until: Instant) -> None:
+        self._sleepers.until_room(full.queue, until, partial(self._room_at, full))
 
     def _room_at(self, full: QueueFull) -> Instant:
         """At once if there is room by now."""

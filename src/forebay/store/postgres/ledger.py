@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from forebay.core.errors import OffsetGone
 from forebay.core.instant import Instant
 from forebay.core.ledger import Change, LedgerEntry, LedgerRule, Record, Span
-from forebay.store.checks import check_limit, check_offset, check_rule
 from forebay.store.postgres.base import Turn
 from forebay.store.postgres.transaction import Transactions
 
@@ -33,8 +32,6 @@ class LedgerVerbs(Transactions):
     """What happened."""
 
     def ledger(self, after: int, limit: int) -> list[LedgerEntry]:
-        check_limit("ledger", limit)
-        check_offset(after)
         rows = self._server.query(_READ, (min(after, _OFFSET_MOST), limit))
         if len(rows) < limit or rows[0][0] != after + 1:
             first, _ = self.ledger_extent()
@@ -52,11 +49,9 @@ class LedgerVerbs(Transactions):
         return LedgerRule(*self._server.query(_RULE)[0])
 
     def put_ledger_rule(self, rule: LedgerRule) -> None:
-        check_rule(rule)
         self._write(lambda turn: _put_rule(turn, rule))
 
     def trim_ledger(self, limit: int) -> int:
-        check_limit("trim_ledger", limit)
         self._server.query(_NUMBER)
         trimmed: int = self._server.query(_TRIM, (self.now(), limit))[0][0]
         return trimmed

@@ -1,13 +1,12 @@
 """Workers that announce themselves: a row each, until its time is up."""
 
-from datetime import timedelta
 from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
+from forebay.core.instant import Span
 from forebay.core.presence import Presence
-from forebay.store.checks import check_workers_page, checked_owner, checked_presence
 from forebay.store.postgres.base import Base
 from forebay.store.postgres.runs import text_of
 
@@ -32,16 +31,14 @@ _decode: Final = msgspec.json.Decoder(Presence).decode
 class PresenceVerbs(Base):
     """Announce, withdraw, list."""
 
-    def announce(self, presence: Presence, keep_for: timedelta) -> None:
-        span = checked_presence(presence, keep_for)
+    def announce(self, presence: Presence, span: Span) -> None:
         owner = presence.owner
         self._server.query(_ANNOUNCE, (self._at, owner, owner, span, text_of(presence)))
 
     def withdraw(self, owner: str) -> bool:
-        rows = self._server.query(_WITHDRAW, (checked_owner(owner), self._at))
+        rows = self._server.query(_WITHDRAW, (owner, self._at))
         return any(known for (known,) in rows)
 
     def workers(self, after: str, limit: int) -> list[Presence]:
-        check_workers_page(after, limit)
         rows = self._server.query(_WORKERS, (after, self._at, limit))
         return [replace(_decode(body), since=since, seen_at=seen_at) for body, since, seen_at in rows]

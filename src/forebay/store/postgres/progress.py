@@ -4,11 +4,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from forebay.core.job import Job, Progress, State, with_progress
-from forebay.core.lease import Settled
-from forebay.store.checks import checked_reports
+from forebay.core.lease import Fence
 from forebay.store.postgres.queries import statement
 from forebay.store.postgres.queues import QueueVerbs
-from forebay.store.protocol import ProgressReport
 
 _REPORT: Final = statement("report")
 _REPORTS: Final = statement("reports")
@@ -17,14 +15,13 @@ _REPORTS: Final = statement("reports")
 class ProgressVerbs(QueueVerbs):
     """Report, and show what was reported."""
 
-    def report_progress(self, reports: Sequence[ProgressReport]) -> list[Settled]:
-        newest = checked_reports(reports)
+    def report_progress(self, newest: dict[Fence, Progress]) -> dict[Fence, bool]:
         if not newest:
-            return []
+            return {}
         rows = [(*fence, progress.portion, progress.note) for fence, progress in newest.items()]
         columns = [list(column) for column in zip(*rows, strict=True)]
         known = set(self._server.query(_REPORT, (*columns, self._at)))
-        return [Settled.APPLIED if fence in known else Settled.STALE for fence, _ in reports]
+        return {fence: fence in known for fence in newest}
 
     def get(self, ids: Sequence[int]) -> list[Job | None]:
         jobs = super().get(ids)

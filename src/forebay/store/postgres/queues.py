@@ -4,7 +4,6 @@ Looking takes no lock: it waits for no writer, and no writer waits for it.
 """
 
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any, Final
 
 import msgspec
@@ -13,24 +12,14 @@ from msgspec.structs import replace
 from forebay.core.errors import Invalid, WrongQueueKind
 from forebay.core.fanout import copies
 from forebay.core.gate import gate_names
-from forebay.core.instant import Instant, checked_instant, micros
+from forebay.core.instant import Instant, Span, micros
 from forebay.core.job import Draft, Job
 from forebay.core.limits import ID_MOST, INSTANT_MOST
-from forebay.core.names import check_name
 from forebay.core.policy import Retained
 from forebay.core.schedule import Schedule, edited
 from forebay.core.spec import QueueSpec
 from forebay.store.brokers import became
-from forebay.store.checks import (
-    LAST,
-    check_ids,
-    check_limit,
-    check_names_page,
-    check_neighbours,
-    check_spec,
-    checked_queues,
-    checked_wait,
-)
+from forebay.store.checks import LAST, check_neighbours
 from forebay.store.postgres.base import SPECS, Turn
 from forebay.store.postgres.browsing import browse
 from forebay.store.postgres.connect import array_of
@@ -77,7 +66,6 @@ class QueueVerbs(GateVerbs):
     """Observation and configuration."""
 
     def get(self, ids: Sequence[int]) -> list[Job | None]:
-        check_ids("get", ids)
         known = [job_id for job_id in ids if 0 < job_id <= ID_MOST]
         self._empty_inbox()
         found = self._pictures(known)
@@ -88,14 +76,10 @@ class QueueVerbs(GateVerbs):
 
     def browse(self, query: Query, after: int, limit: int) -> Page:
         """One page looks at a bounded number of jobs, found or not."""
-        check_limit("browse", limit)
-        if type(query) is not Query or type(after) is not int:
-            raise Invalid("browse", "it takes a Query and the id to go on after", "start with Query(), after=0")
         self._empty_inbox()
         return browse(self._server, query, after, limit, self.now())
 
-    def backlog(self, queues: Sequence[str] | None = None) -> list[Backlog]:
-        checked_queues("backlog", queues or ())
+    def backlog(self, queues: Sequence[str] | None) -> list[Backlog]:
         self._empty_inbox()
         now = self.now()
         names = None if queues is None else list(queues)
@@ -103,14 +87,12 @@ class QueueVerbs(GateVerbs):
         found = {row[0]: row for row in self._server.query(*which)}
         return [_backlog(found[name], now) for name in (found if names is None else names)]
 
-    def queues(self, after: str, limit: int, prefix: str = "") -> list[str]:
-        check_names_page(after, limit, prefix)
+    def queues(self, after: str, limit: int, prefix: str) -> list[str]:
         self._empty_inbox()
         page = self._server.query(_QUEUE_NAMES, (self.now(), after, prefix, prefix + LAST, limit))
         return [name for (name,) in page]
 
     def totals(self, limit: int) -> Totals:
-        check_limit("totals", limit)
         self._empty_inbox()
         now = self.now()
         rows = self._server.query(_TOTALS, (now, limit, now, now))
@@ -118,28 +100,18 @@ class QueueVerbs(GateVerbs):
         return Totals([_backlog(row[_SUMS:], now) for row in rows], *counts)
 
     def put_spec(self, spec: QueueSpec) -> None:
-        check_spec(spec)
         new = Known(spec.name, 0, spec.to_json().decode())
         # Its own lock in any case: claims and settles of a plain queue share it.
         self._write(lambda turn: _put_spec(turn, new), [spec.name], {new.key, *new.keys})
         self._specs.reload([spec.name])
 
-    def pause(self, queue: str, until: Instant | None = None) -> None:
-        queue = check_name("queue", queue)
-        end = INSTANT_MOST if until is None else checked_instant("until", until)
-        self._write(lambda turn: _pause(turn, "pause", queue, end))
-
-    def resume(self, queue: str) -> None:
-        queue = check_name("queue", queue)
-        self._write(lambda turn: _pause(turn, "resume", queue, None))
+    def pause(self, queue: str, until: Instant | None) -> None:
+        self._write(lambda turn: _pause(turn, "resume" if until is None else "pause", queue, until))
 
     def put_schedule(self, schedule: Schedule) -> None:
-        if type(schedule) is not Schedule:
-            raise Invalid("schedule", f"{type(schedule).__name__} is not a Schedule", "build a Schedule(…)")
         self._write(lambda turn: _put_schedule(turn, schedule))
 
     def drop_schedule(self, name: str) -> bool:
-        name = check_name("schedule", name)
         return self._write(lambda turn: _drop_schedule(turn, name))
 
     def schedules(self) -> list[Schedule]:
@@ -147,15 +119,9 @@ class QueueVerbs(GateVerbs):
         return [replace(_decode_schedule(body), last_at=last_at) for body, last_at in rows]
 
     def fire(self, name: str, tick: Instant, next_at: Instant, draft: Draft | None) -> bool:
-        name = check_name("schedule", name)
-        checked_instant("tick", tick)
-        if checked_instant("next_at", next_at) <= tick:
-            raise Invalid("next_at", "it is not after the tick", "a schedule only moves forward")
         return self._write(lambda turn: _fire(turn, name, tick, next_at, draft), [] if draft is None else [draft.queue])
 
-    def wait(self, queues: Sequence[str], timeout: timedelta) -> bool:
-        queues = checked_queues("wait", queues)
-        span = checked_wait(timeout)
+    def wait(self, queues: Sequence[str], span: Span) -> bool:
         # Where gates may hold jobs, news are a reason to look and no more.
         hints = [queue for queue in queues if not self._specs.of(queue).keys]
         return self._sleepers.until_work(queues, self.now() + span, lambda: self._work_at(queues), hints)

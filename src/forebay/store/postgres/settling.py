@@ -7,17 +7,14 @@ alike.
 """
 
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
 from time import monotonic
 from typing import Any, Final
 
 from forebay.core.errors import StoreFailed
-from forebay.core.instant import Instant, checked_micros
+from forebay.core.instant import Instant, Span
 from forebay.core.job import State
 from forebay.core.lease import Lease, Settled, Settlement, outlived
-from forebay.core.limits import LEASE_LEAST, LEASE_MOST
 from forebay.core.outcome import Ack, Cancel, DeadLetter, Release, Retry, Verdict
-from forebay.store.checks import check_ids, check_purge, checked_owner, checked_total
 from forebay.store.postgres.claims import CALL, Claims
 from forebay.store.postgres.endings import cancel, purge, redrive
 from forebay.store.postgres.queries import statement
@@ -48,15 +45,12 @@ class Settling(Claims):
         return self._answers(settlements, groups, later, applied)
 
     def exchange(
-        self, settlements: Sequence[Settlement], wants: Sequence[Want], owner: str, lease_for: timedelta
+        self, settlements: Sequence[Settlement], wants: Sequence[Want], owner: str, span: Span
     ) -> tuple[list[Settled], list[Lease]]:
         """Settle, and claim what comes next, in one round trip and one commit. What is not plain takes two."""
-        owner = checked_owner(owner)
-        span = checked_micros("lease_for", lease_for, LEASE_LEAST, LEASE_MOST)
-        checked_total(wants)
         groups, later = grouped(settlements)
         if later or not groups or not wants:
-            return self.settle(settlements), self.claim(wants, owner, lease_for)
+            return self.settle(settlements), self.claim(wants, owner, span)
         holder = self._holder(owner)
         fronts = [self._front(want) for want in wants]
         asked = self._asked(wants, fronts, holder, span)
@@ -76,7 +70,7 @@ class Settling(Claims):
         answers = self._answers(settlements, groups, later, applied)
         if flag:
             self._refused(flag, wants)
-        return answers, self.claim(wants, owner, lease_for) if flag else taken
+        return answers, self.claim(wants, owner, span) if flag else taken
 
     def _answers(
         self, settlements: Sequence[Settlement], groups: Sequence[Group], later: list[Item], applied: set[int]
@@ -92,15 +86,12 @@ class Settling(Claims):
         return answers
 
     def cancel(self, ids: Sequence[int]) -> list[CancelAnswer]:
-        check_ids("cancel", ids)
         return self._write(lambda turn: cancel(turn, ids)) if ids else []
 
     def redrive(self, ids: Sequence[int]) -> list[int]:
-        check_ids("redrive", ids)
         return self._write(lambda turn: redrive(turn, ids)) if ids else []
 
-    def purge(self, state: State, before: Instant, limit: int, queue: str | None = None) -> int:
-        check_purge(state, before, limit, queue)
+    def purge(self, state: State, before: Instant, limit: int, queue: str | None) -> int:
         return self._write(lambda turn: purge(turn, STATES.index(state), before, limit, queue))
 
     def _apply(self, groups: Sequence[Group]) -> set[int]:

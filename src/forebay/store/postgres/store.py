@@ -3,125 +3,43 @@
 Durable before every answer. The server's clock alone decides; a clock may be injected by tests.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import timedelta
-from typing import Final
+from typing import Any
 
 from forebay.core.clock import Clock
-from forebay.core.event import LogEntry
-from forebay.core.instant import Instant, checked_instant
-from forebay.core.names import check_name
-from forebay.store.checks import check_epoch, check_limit, checked_entries, checked_member
-from forebay.store.log import Owned, Standing, committed
-from forebay.store.postgres.base import Turn
-from forebay.store.postgres.export import Export
-from forebay.store.postgres.feed import Feed
-from forebay.store.postgres.health import look, vitals_of
-from forebay.store.postgres.ledger import LedgerVerbs
-from forebay.store.postgres.presence import PresenceVerbs
-from forebay.store.postgres.progress import ProgressVerbs
-from forebay.store.postgres.queries import statement
-from forebay.store.postgres.tend import SETTLE_MEMORY
-from forebay.store.postgres.watching import Watching
-from forebay.store.protocol import Capabilities, Promotion, Vitals
-from forebay.store.sql_logs import SqlLogs, due_logs
-
-_COMMIT: Final = statement("commit_offset")
-_OLDEST: Final = statement("oldest_entries")
-_BIGINT_MOST: Final = 2**63 - 1
+from forebay.core.job import Draft
+from forebay.core.lease import Heartbeat, Lease
+from forebay.core.outcome import Verdict
+from forebay.store.postgres.backend import PostgresBackend
+from forebay.store.protocol import Query, Tally, Vitals
+from forebay.store.shell import ExchangingShell, checked_lease
 
 
-class PostgresStore(ProgressVerbs, Feed, Export, LedgerVerbs, PresenceVerbs, Watching):
-    """The production store."""
+class PostgresStore(ExchangingShell[PostgresBackend]):
+    """The production store, with what a server gives besides the contract."""
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
-        super().__init__(url, clock)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(
-            name="postgres",
-            durable=True,
-            processes="many",
-            settle_memory=SETTLE_MEMORY,
-            lease_grain=0.0,
-        )
+        super().__init__(PostgresBackend(url, clock=clock))
 
     def vitals(self) -> Vitals:
-        return vitals_of(look(self._server), self._sleepers.hears)
+        return self.backend.vitals()
 
-    def append(self, log: str, bodies: Sequence[bytes], keys: Sequence[str | None] | None = None) -> list[LogEntry]:
-        log = check_name("log", log)
-        pairs = checked_entries(bodies, keys)
-        return self._write(lambda turn: _append(turn, log, pairs))
+    def beat(self, leases: Sequence[Lease], lease_for: timedelta) -> Heartbeat:
+        return self.backend.beat(leases, checked_lease(lease_for))
 
-    def read(self, log: str, partition: int, after: int, limit: int) -> list[LogEntry]:
-        check_limit("read", limit)
-        log = check_name("log", log)
-        return self._write(lambda turn: _logs(turn).read(log, partition, after, limit))
+    def enqueue_stream(self, drafts: Iterable[Draft], progress: Callable[[Tally], object]) -> Tally:
+        return self.backend.enqueue_stream(drafts, progress)
 
-    def commit(
-        self, log: str, group: str, partition: int, offset: int, *, rewind: bool = False, epoch: int | None = None
-    ) -> int:
-        log, group = check_name("log", log), check_name("group", group)
-        check_epoch(epoch)
-        numbers = [_bigint(partition), _bigint(offset)]
-        known, flaw = self._server.query(
-            _COMMIT, (log, group, *numbers, bool(rewind), epoch, self._at), repeatable=not rewind, certain=not rewind
-        )[0]
-        return committed(known, flaw, log, group, partition, offset, epoch)
+    def transaction(self, lease: Lease, verdict: Callable[[], Verdict]) -> AbstractContextManager[Any]:
+        return self.backend.transaction(lease, verdict)
 
-    def position(self, log: str, group: str, partition: int) -> int:
-        log = check_name("log", log)
-        return self._write(lambda turn: _logs(turn).position(log, group, partition))
+    def atransaction(self, lease: Lease, verdict: Callable[[], Verdict]) -> AbstractAsyncContextManager[Any]:
+        return self.backend.atransaction(lease, verdict)
 
-    def extent(self, log: str) -> list[tuple[int, int]]:
-        log = check_name("log", log)
-        return self._write(lambda turn: _logs(turn).extent(log))
+    def id_extent(self) -> tuple[int, int]:
+        return self.backend.id_extent()
 
-    def offset_at(self, log: str, partition: int, instant: Instant) -> int:
-        log = check_name("log", log)
-        checked_instant("instant", instant)
-        return self._write(lambda turn: _logs(turn).offset_at(log, partition, instant))
-
-    def trim(self, log: str, before: Instant, limit: int) -> int:
-        check_limit("trim", limit)
-        log = check_name("log", log)
-        checked_instant("before", before)
-        return self._write(lambda turn: _logs(turn).trim(log, before, limit))
-
-    def promote(self, limit: int) -> Promotion:
-        promotion = super().promote(limit)
-        due = due_logs(self._server.query(_OLDEST), self.now)
-        if due:
-            self._write(lambda turn: _logs(turn).keep_windows(due, turn.now, limit))
-        return promotion
-
-    def own(self, log: str, group: str, member: str, lease_for: timedelta) -> list[Owned]:
-        log, group, member, span = checked_member(log, group, member, lease_for)
-        return self._write(lambda turn: _logs(turn).own(log, group, member, span, turn.now))
-
-    def disown(self, log: str, group: str, member: str) -> int:
-        log, group, member, _ = checked_member(log, group, member)
-        return self._write(lambda turn: _logs(turn).disown(log, group, member))
-
-    def groups(self, log: str, after: str, limit: int) -> list[Standing]:
-        log = check_name("log", log)
-        check_limit("groups", limit)
-        return self._write(lambda turn: _logs(turn).groups(log, after, limit))
-
-
-def _append(turn: Turn, log: str, pairs: Sequence[tuple[bytes, str | None]]) -> list[LogEntry]:
-    entries = _logs(turn).append(log, pairs, turn.now)
-    if entries:
-        turn.news.add(log)
-    return entries
-
-
-def _bigint(number: object) -> int:
-    """What is none is one that never is: the server answers why."""
-    return number if type(number) is int and abs(number) <= _BIGINT_MOST else -2
-
-
-def _logs(turn: Turn) -> SqlLogs:
-    return SqlLogs(turn.connection.execute, statement)
+    def export(self, query: Query, first: int, last: int) -> Iterator[tuple[str, list[str], bytes]]:
+        return self.backend.export(query, first, last)

@@ -6,14 +6,12 @@ from typing import Any, Final
 
 import msgspec
 
-from forebay.core.errors import Invalid
 from forebay.core.instant import Instant, Span
 from forebay.core.lease import Lease, Settlement, presumes_expiry
 from forebay.core.ledger import Change
 from forebay.core.limits import ERRORS_KEPT
 from forebay.core.outcome import Ack, Cancel, DeadLetter, Release, Retry, Verdict
 from forebay.core.scribe import Scribe
-from forebay.store.checks import check_batch, check_bytes
 from forebay.store.postgres.connect import array_of
 from forebay.store.postgres.graves import grave_of
 from forebay.store.postgres.runs import Ref, errors_before, ref_of, span_kept, text_of
@@ -37,11 +35,6 @@ Group = tuple[Ref, list[Item]]
 
 def grouped(settlements: Sequence[Settlement]) -> tuple[list[Group], list[Item]]:
     """Settlements run by run, in the order in which runs are locked; and those that are looked at one by one."""
-    check_batch("settle", len(settlements))
-    check_bytes("settle", [verdict.result if type(verdict) is Ack else None for _, verdict in settlements])
-    for _, verdict in settlements:
-        if type(verdict) not in CODES:
-            raise Invalid("verdict", f"{type(verdict).__name__} is not one", "use what decide() returns")
     groups: dict[int, Group] = {}
     later: list[Item] = []
     twice = _twice([lease.job.id for lease, _ in settlements])

@@ -1,13 +1,11 @@
 """Waiting for what becomes of jobs: until they have ended, or until their end is requested."""
 
 from collections.abc import Collection, Sequence
-from datetime import timedelta
 from typing import Final
 
-from forebay.core.instant import Instant
+from forebay.core.instant import Instant, Span
 from forebay.core.lease import Fence
 from forebay.core.limits import INSTANT_MOST
-from forebay.store.checks import check_ids, checked_owner, checked_wait
 from forebay.store.postgres.claims import Claims
 from forebay.store.postgres.holders import Holder
 from forebay.store.postgres.queries import statement
@@ -21,8 +19,7 @@ _ASKED: Final = statement("asked")
 class Watching(Claims):
     """Verbs that wait for jobs."""
 
-    def wait_ended(self, ids: Sequence[int], timeout: timedelta) -> list[int]:
-        check_ids("wait_ended", ids)
+    def wait_ended(self, ids: Sequence[int], span: Span) -> list[int]:
         ended: list[int] = []
 
         def ready() -> Instant:
@@ -30,13 +27,13 @@ class Watching(Claims):
             ended[:] = [job_id for job_id in ids if job_id not in running]
             return 0 if ended else INSTANT_MOST
 
-        end = self.now() + checked_wait(timeout)
+        end = self.now() + span
         self._sleepers.until_news_of([ending_of(job_id) for job_id in ids], end, ready)
         return ended
 
-    def wait_cancel_requests(self, owner: str, timeout: timedelta, known: Collection[Fence] = ()) -> list[Fence]:
-        holder = self._holders.get(checked_owner(owner))
-        end = self.now() + checked_wait(timeout)
+    def wait_cancel_requests(self, owner: str, span: Span, known: Collection[Fence]) -> list[Fence]:
+        holder = self._holders.get(owner)
+        end = self.now() + span
         asked: list[Fence] = []
 
         def ready() -> Instant:
