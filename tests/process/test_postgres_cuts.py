@@ -16,7 +16,7 @@ from forebay.core.errors import StoreFailed
 from forebay.core.instant import hours, seconds
 from forebay.core.lease import Lease, Settled
 from forebay.core.outcome import Ack, Cancel, DeadLetter, Failure, Release, Retry, Verdict
-from forebay.core.policy import AtMost, KeepFor
+from forebay.core.policy import AtMost, InOrder, KeepFor
 from forebay.core.schedule import Schedule
 from forebay.store.protocol import Query, Store
 from forebay.testing.conformance.racing import Task
@@ -54,6 +54,7 @@ def store(proxy: Proxy, durable_url: str) -> Iterator[Store]:
     store = open_store(proxy.url(durable_url))
     store.put_spec(QueueSpec(name="default", retention=KeepFor(hours(1))))
     store.put_spec(QueueSpec(name="brief"))
+    store.put_spec(QueueSpec(name="ordered", eligibility=InOrder()))
     store.put_spec(QueueSpec(name="gated", retention=KeepFor(hours(1)), eligibility=AtMost(2)))
     store.backlog()
     yield store
@@ -132,7 +133,7 @@ def test_threads_that_share_a_commit_share_its_luck(store: Store, proxy: Proxy) 
 
 
 @both_ways
-@pytest.mark.parametrize(("queue", "key"), [("default", "order-7"), ("gated", "order-7"), ("gated", None)])
+@pytest.mark.parametrize(("queue", "key"), [("default", "order-7"), ("gated", "order-7"), ("ordered", None)])
 def test_a_commit_that_is_cut_off_is_one_job(store: Store, proxy: Proxy, cut: Cut, queue: str, key: str | None) -> None:
     draft = Draft("k", 1, queue=queue, key=key)
     with struck(cut(proxy, b"COMMIT")):

@@ -15,7 +15,7 @@ import pytest
 from forebay import Draft, QueueSpec
 from forebay.client import Forebay
 from forebay.core.errors import StoreFailed
-from forebay.core.policy import AtMost, Bounded
+from forebay.core.policy import Bounded, InOrder
 from forebay.store import lending
 from forebay.testing.servers.postgres import PostgresServer
 from forebay.testing.servers.proxy import Proxy
@@ -44,7 +44,7 @@ def proxy(durable: PostgresServer) -> Iterator[Proxy]:
 @pytest.fixture
 def fb(durable_url: str, proxy: Proxy) -> Iterator[Forebay]:
     fb = Forebay(proxy.url(durable_url))
-    fb.queue(QueueSpec(name="gated", eligibility=AtMost(3)))
+    fb.queue(QueueSpec(name="ordered", eligibility=InOrder()))
     fb.queue(QueueSpec(name="bounded", capacity=Bounded(10)))
     fb.backlog()
     yield fb
@@ -72,7 +72,7 @@ def back_after(proxy: Proxy, trap: Trap, seconds: float) -> Iterator[None]:
 @both_ways
 @pytest.mark.parametrize(
     ("queue", "key", "pattern"),
-    [("default", None, PUT), ("default", "k", COMMIT), ("gated", None, COMMIT), ("bounded", None, COMMIT)],
+    [("default", None, PUT), ("default", "k", COMMIT), ("ordered", None, COMMIT), ("bounded", None, COMMIT)],
 )
 @pytest.mark.parametrize("away", [0.0, 1.5])
 def test_a_lost_reply_is_found_out(
@@ -94,7 +94,7 @@ def test_a_lost_reply_is_found_out(
 
 
 @both_ways
-@pytest.mark.parametrize(("queue", "pattern"), [("default", PUT), ("gated", COMMIT)])
+@pytest.mark.parametrize(("queue", "pattern"), [("default", PUT), ("ordered", COMMIT)])
 def test_a_server_that_stays_away_is_an_error(
     fb: Forebay,
     proxy: Proxy,
