@@ -36,6 +36,7 @@ _IN_DEMAND: Final = statement("gates_in_demand")
 _WAKE: Final = statement("wake")
 _OPENED_RATES: Final = statement("opened_rates")
 _OPEN_ALL: Final = statement("open_all_lanes")
+_SLEEP_UNUSED: Final = statement("sleep_unused")
 _SLEEP_ALL: Final = statement("sleep_all")
 _DROP_CLASSES: Final = statement("drop_classes")
 _CLASSES: Final = statement("classes_of_lanes")
@@ -165,6 +166,7 @@ class LaneTable:
             if job_id is None:
                 self.drop(queue, [lane])
                 for gate in lane_name(lane).gates:
+                    self._connection.execute(_SLEEP_UNUSED, (queue, gate))
                     self.wake(gate, 1)
             else:
                 at = self._connection.execute(_LEAD, (queue, lane, rank, job_id)).fetchone()

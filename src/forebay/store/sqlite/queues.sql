@@ -217,6 +217,12 @@ SELECT gate FROM woken WHERE queue = ?1 LIMIT ?2;
 -- A gate has no room for the parked lanes of a queue.
 DELETE FROM woken WHERE queue = ? AND gate = ?;
 
+-- name: sleep_unused
+-- No lane of a queue is parked at a gate any more.
+DELETE FROM woken WHERE queue = ?1 AND gate = ?2 AND NOT EXISTS (
+    SELECT 1 FROM lane INDEXED BY lane_parked WHERE at = ?2 AND queue = ?1
+);
+
 -- name: sleep_all
 -- Lanes of a queue are parked nowhere.
 DELETE FROM woken WHERE queue = ?;
