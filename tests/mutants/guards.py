@@ -268,13 +268,6 @@ MUTANTS = [
         CONFORMANCE,
     ),
     Mutant(
-        "an expired job is handed out",
-        f"{MEMORY}/queue_state.py",
-        "late = [row for row in rows if _expired(row, now)] if expiring else []",
-        "late = list[Row]()",
-        CONFORMANCE,
-    ),
-    Mutant(
         "a tick fires twice",
         f"{MEMORY}/queues.py",
         "schedule.next_at == tick and tick > last and",
