@@ -104,7 +104,7 @@ def test_the_columns_of_a_run_are_those_of_its_first_job() -> None:
     kept = QueueSpec(name="q", retention=KeepFor(minutes(1)))
     (run,) = grouped(Draft("k", "a", queue="q", delay=5), Draft("l", "b", queue="q", delay=5), spec=kept)
     columns = run.columns()
-    assert columns[:6] == (2, "q", "", "k", 5, None)
+    assert columns[:9] == (2, "q", "", "", None, 1, "k", 5, None)
     assert columns[-1] == b'["a","b"]'
 
 
