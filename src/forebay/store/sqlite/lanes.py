@@ -10,9 +10,10 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from forebay.core.gate import is_open, opens_at
+from forebay.core.gate import Gate, is_open, opens_at
 from forebay.core.instant import Instant
-from forebay.core.limits import INSTANT_MOST
+from forebay.core.limits import INSTANT_MOST, INTEGER_LEAST
+from forebay.engine.lanes import GateState
 from forebay.store.sqlite.gates import Gates
 from forebay.store.sqlite.queries import statement
 from forebay.store.sqlite.row import lane_name
@@ -32,6 +33,7 @@ _REOPEN_CLASS: Final = statement("reopen_class")
 _CLOSE_CLASS: Final = statement("close_class")
 _CLASS: Final = statement("class")
 _QUEUES_PARKED: Final = statement("queues_parked_at")
+_PARKED: Final = statement("parked_lanes")
 _IN_DEMAND: Final = statement("gates_in_demand")
 _WAKE: Final = statement("wake")
 _OPENED_RATES: Final = statement("opened_rates")
@@ -87,12 +89,26 @@ class LaneTable:
         self._wake_queues(gate, units)
 
     def _wake_lanes(self, gate: str, units: int) -> None:
-        state = self._gates.state(gate)
+        state, openings = self._gates.state(gate), []
         for (queue,) in self._connection.execute(_QUEUES_PARKED, (gate,)).fetchall():
             numbers = self._tally.queue(queue).known.stamper.gate(gate)
-            if numbers is None or state.is_open(numbers, 1, self._now):
+            if numbers is not None and numbers.step:
+                openings.append(self._opening(queue, numbers, state))
+                has_room = openings[-1] <= self._now
+            else:
+                has_room = numbers is None or state.is_open(numbers, 1, self._now)
+            if has_room:
                 self._connection.execute(_WAKE, (queue, gate))
                 self._notify(queue, units)
+        if openings:
+            self._gates.wake_at[gate] = min((at for at in openings if self._now < at < INSTANT_MOST), default=None)
+
+    def _opening(self, queue: str, gate: Gate, state: GateState) -> Instant:
+        """When a rate opens for the first of the lanes of a queue that are parked there."""
+        start = (INTEGER_LEAST, INTEGER_LEAST, 0)
+        *_, lane, _ = self._connection.execute(_PARKED, (gate.name, queue, *start, 1)).fetchone()
+        found = self._connection.execute(_HEAD_COST, (queue, lane, self._now)).fetchone()
+        return opens_at(gate, state.tat, 1 if found is None else found[0], state.given)
 
     def _wake_queues(self, gate: str, units: int) -> None:
         for queue in self._tally.knowledge.held_by(gate):
