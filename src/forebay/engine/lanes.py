@@ -179,8 +179,6 @@ class Front(Generic[J]):
 
     def _key(self, item: "Class[J] | GateState") -> Key | None:
         if isinstance(item, Class):
-            if self.weight is not None and len(item.open):
-                return (item.turn,)
             lane = item.first()
         else:
             lane = item.parked[self.queue].first()
@@ -188,7 +186,8 @@ class Front(Generic[J]):
                 lane = None
         if lane is None:
             return None
-        return lane.head() if self.weight is None else (lane.cls.turn,)
+        # By its head too: of one class, a lane at a gate that has room again may go before those that are open.
+        return lane.head() if self.weight is None else lane.place()
 
 
 class Taken(Generic[J]):

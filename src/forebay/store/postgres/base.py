@@ -169,7 +169,7 @@ class Base:
         """A turn in the transaction that the connection is in; with the locks of these queues, and those besides."""
         if not (queues or keys):
             return Turn(connection, connection.execute(_BEGIN, (self._at,)).fetchall()[0][0], self._specs)
-        locks = self._specs.locks(queues)
+        locks = self._specs.locks(queues, fetch=lambda text, values: connection.execute(text, values).fetchall())
         said = (self._at, sorted({*locks.alone, *keys}), locks.names, locks.versions)
         now = connection.execute(_BEGIN_LOCKED, said).fetchall()[0][0]
         if now is None:

@@ -114,10 +114,10 @@ class Specs:
     def is_apart(self, name: str) -> bool:
         return name in self._apart or self.of(name).claims
 
-    def locks(self, names: Iterable[str], claimed: Iterable[str] = ()) -> Locks:
-        """Those of a verb that changes jobs of these queues, and claims from those."""
+    def locks(self, names: Iterable[str], claimed: Iterable[str] = (), fetch: Fetch | None = None) -> Locks:
+        """Those of a verb that changes jobs of these queues, and claims from those; `fetch` as in `reload`."""
         names, claimed = set(names), set(claimed)
-        known = {name: self.of(name) for name in sorted(names | claimed)}
+        known = {name: self.of(name, fetch) for name in sorted(names | claimed)}
         alone: set[int] = set()
         beside: set[int] = set()
         for name, each in known.items():

@@ -234,6 +234,18 @@ def a_held_job_knows_its_place_in_its_own_class(h: Harness) -> None:
     assert [hold and (hold.gate, hold.slots, hold.used) for hold in holds] == [("cap/q", 1, 1)] * 3
 
 
+@case_if(Need.EXACT_ORDER)
+def within_a_class_a_lane_that_has_room_again_goes_by_its_head(h: Harness) -> None:
+    h.spec(share=Fair(by="kind"), selection=Priority(), eligibility=AtMost(4, per="tenant"))
+    first, _, dear = (h.one(tenant="a", cost=cost) for cost in (1, 1, 3))
+    leases = {lease.job.id: lease for lease in h.claim(3)}
+    assert dear not in leases
+    later = h.one(tenant="b")
+    h.settle(leases[first], Release())
+    assert [lease.job.id for lease in h.claim(1)] == [first]
+    assert [lease.job.id for lease in h.claim(9)] == [later]
+
+
 @case_if(Need.DURABLE)
 def turns_at_gates_go_on_after_a_reopening(h: Harness) -> None:
     _flooded(h, AtMost(2), weight=1)
