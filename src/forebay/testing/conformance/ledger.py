@@ -13,7 +13,7 @@ from forebay.core.job import State
 from forebay.core.lease import Lease, Settled
 from forebay.core.ledger import Change, LedgerEntry, Record, Span, Trait
 from forebay.core.outcome import Ack, Cancel, DeadLetter, Release, Retry, Verdict
-from forebay.core.policy import Bounded, KeepFor, LatestWins, Retained
+from forebay.core.policy import Bounded, InOrder, KeepFor, LatestWins, Retained
 from forebay.core.schedule import Schedule
 from forebay.testing.checkers.ledger import kind_of
 from forebay.testing.conformance.case import Need, case_if, refused
@@ -341,6 +341,16 @@ def a_refused_call_leaves_nothing(h: Harness) -> None:
         assert written(h, lambda kind=kind, drafts=drafts: refused(kind, lambda: h.send(*drafts))) == []  # type: ignore[misc]
     batch = record(h, "enqueue", lambda: h.enqueue(2))
     assert sum(span.n for span in batch.spans) == 2
+
+
+@case_if(Need.DURABLE)
+def the_end_of_a_head_is_on_record_before_the_claim_of_the_next(h: Harness) -> None:
+    h.spec(eligibility=InOrder())
+    head, following = h.one(subject="s", expires_at=h.now() + h.short), h.one(subject="s")
+    h.advance(h.short + SECOND)
+    records = written(h, h.take)
+    changes = [(job.change, job.id) for each in records for job in told(each)]
+    assert changes.index((Change.EXPIRED, head)) < changes.index((Change.CLAIMED, following)), changes
 
 
 @case_if(Need.DURABLE)
