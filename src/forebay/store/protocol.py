@@ -72,7 +72,7 @@ class Want(Struct, frozen=True):
 
 
 class Promotion(Struct, frozen=True):
-    """How many jobs became ready, and when the next one is due."""
+    """How many jobs became ready (what the expired head of a line exposes may not count), and when the next is due."""
 
     ready: int
     next_due: Instant | None

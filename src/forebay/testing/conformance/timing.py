@@ -313,6 +313,16 @@ def wait_is_woken_when_a_lease_runs_out(h: Harness) -> None:
     assert [overdue.fence for overdue in h.store.overdue(5)] == [lease.fence]
 
 
+def _woken(h: Harness, waiter: Task[bool]) -> bool:
+    """The waiter may have looked at the clock just before that was moved on, and sleep a little longer."""
+    for _ in range(20):
+        try:
+            return waiter.result(patience=0.5)
+        except TimeoutError:
+            h.advance(h.short // 10)
+    return False
+
+
 @case
 def wait_is_woken_by_work_that_becomes_due_earlier_than_was_known(h: Harness) -> None:
     """A delayed job, a retry and somebody else's lease, each new after the waiter fell asleep."""
@@ -328,7 +338,7 @@ def wait_is_woken_by_work_that_becomes_due_earlier_than_was_known(h: Harness) ->
         h.until_asleep(1)
         change()
         h.advance(h.short + h.short // 10)
-        assert waiter.result(patience=10) is True
+        assert _woken(h, waiter)
         h.drain()
         h.drain("other")
         h.reap()
