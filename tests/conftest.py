@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 IN_CI = bool(os.environ.get("CI"))
 
-settings.register_profile("dev", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=False, print_blob=True, max_examples=100)
+settings.register_profile("dev", deadline=None, derandomize=True)
+settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True, max_examples=100)
 settings.register_profile(
     "nightly",
     deadline=None,
