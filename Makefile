@@ -19,9 +19,12 @@ METER  := $(PEERED)/redis-benchmark
 PIP    := $(PY) -m pip --disable-pip-version-check --quiet
 PYTEST := $(PY) -m pytest
 
+# Without bytecode every worker and every command that a test starts would compile all of it again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup servers prometheus demo check test test-unit test-store test-serve test-spark test-nightly lines cover bench bench-sqlite bench-worker bench-postgres bench-redis bench-stores bench-latency bench-ledger bench-spark bench-audit bench-http bench-metrics bench-dashboard bench-prices lab chaos screenshots mutants fmt lock clean
+.PHONY: help setup servers prometheus demo check test test-unit test-store test-serve test-spark test-nightly lines cover bench bench-sqlite bench-worker bench-postgres bench-redis bench-stores bench-latency bench-ledger bench-spark bench-audit bench-http bench-metrics bench-dashboard bench-prices lies lab chaos screenshots mutants fmt lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,6 +66,9 @@ test-serve: servers ## HTTP, security, metrics, dashboard, with a real browser
 
 test-spark: setup ## the data pipeline
 	@$(PYTEST) -q -n $(WORKERS) --dist loadgroup -m "not nightly" tests/spark $(ARGS)
+
+lies: setup ## plant lies into histories; the audit must name each and invent none (ARGS='--lies 1000 --seed 7')
+	@$(PY) -m tests.spark.lie_rounds $(ARGS)
 
 test-nightly: servers prometheus ## every test, nightly ones too, with many more examples
 	@FOREBAY_HYPOTHESIS_PROFILE=nightly $(PYTEST) -n $(WORKERS) --dist loadgroup --timeout 3600 $(ARGS)
@@ -138,12 +144,12 @@ lock: $(PY) ## pin the dependencies of pyproject.toml anew (ARGS=--upgrade takes
 
 clean: ## remove all that make has made
 	@rm -rf $(VENV) $(PEERED) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage build dist
-	@find src tests bench examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+	@find src proof tests bench examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
-$(STAMP): $(PY) $(LOCK) pyproject.toml
+$(STAMP): $(PY) $(LOCK) pyproject.toml proof/pyproject.toml
 	@echo "setup: installing the pinned dependencies"
 	@$(PIP) install --require-hashes -r $(LOCK)
-	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@$(PIP) install --no-deps --no-build-isolation --editable . --editable proof
 	@touch $@
 
 # No wheel carries these: tests use those of the machine, or the packages of Debian or Ubuntu, unpacked here.

@@ -7,7 +7,8 @@ python -m bench.audit --json                  one object a run
 
 A history has three events a job, 1 % retries and 0.05 % redeliveries, receipts and effects of all jobs (see
 `audit_data`). Each run is a process of its own on a lake that has never been audited, so that the evidence is read,
-too. `seconds` are those from Spark's start to its end by its event log: the start of Java is not in it. `cpu` is that
+too. The incremental run is the second one of a lake: the first proved 99 % of it (at least a period of the history is
+left). `seconds` are those from Spark's start to its end by its event log: the start of Java is not in it. `cpu` is that
 of the executors' tasks by the same log, `all_cpu` that of all processes: driver, planning, compiling and the Python of
 tasks. DuckDB reads the same files and asks for the core of it: sets of jobs and seqs, and
 each event beside the one before it.
@@ -21,14 +22,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import duckdb
 
-from bench.audit_data import write
+from bench.audit_data import whole_periods, write
 from forebay.spark.session import spark_session
+from forebay_proof.processes import cpu_seconds
+
+_STAGES = 4
+"""Of a run that are shown: those that cost most."""
 
 _DUCK = """
 CREATE TABLE proof AS
@@ -51,19 +57,35 @@ WHERE (change = 'claimed' AND (event_at < was_due OR delivery <> coalesce(was_de
 
 
 def audited(place: Path, *more: str) -> dict[str, Any]:
-    """One cold run of the command."""
-    for left in ("evidence", "verdict.json"):
-        path = place / "lake" / left
-        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    """One cold run of the command on a lake that was never audited."""
+    for left in ("receipts", "effects", "proof"):
+        shutil.rmtree(place / "lake" / left, ignore_errors=True)
+    return _command(place / "lake", place / "receipts", place / "effects", *more)
+
+
+def audited_again(place: Path) -> dict[str, Any]:
+    """The command on the last 1 %, after it has proven all that was before."""
+    lake, log = place / "growing", Path("events", "_delta_log", f"{2:020}.json")
+    shutil.rmtree(lake, ignore_errors=True)
+    shutil.copytree(place / "lake", lake, ignore=shutil.ignore_patterns("receipts", "effects", "proof"))
+    (lake / log).unlink()
+    _command(lake, place / "receipts" / "before", place / "effects" / "before")
+    shutil.copy(place / "lake" / log, lake / log)
+    run = _command(lake, place / "receipts", place / "effects")
+    assert run["earlier"] is not None, run
+    return run
+
+
+def _command(lake: Path, receipts: Path, effects: Path, *more: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="forebay-bench-") as log:
-        words = [sys.executable, "-m", "forebay", "audit", "--lake", str(place / "lake"), "--drained", "--json", *more]
-        words += ["--receipts", str(place / "receipts"), "--effects", str(place / "effects")]
+        words = [sys.executable, "-m", "forebay", "audit", "--lake", str(lake), "--drained", "--json", *more]
+        words += ["--receipts", str(receipts), "--effects", str(effects)]
         conf = "--conf spark.eventLog.enabled=true"
         conf += f" --conf spark.eventLog.compress=false --conf spark.eventLog.dir={log} pyspark-shell"
         environment = {**os.environ, "PYSPARK_SUBMIT_ARGS": conf}
         began = time.perf_counter()
         with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, start_new_session=True) as command:
-            cpu = _cpu_of_session(command)
+            cpu = _cpu_of_tree(command)
             said = command.stdout.read() if command.stdout is not None else b""
         took = time.perf_counter() - began
         assert command.returncode == 0, said.decode()
@@ -71,20 +93,17 @@ def audited(place: Path, *more: str) -> dict[str, Any]:
         noted = {each["check"]: each["count"] for each in verdict["results"] if each["count"]}
         files = [file for file in Path(log).rglob("*") if file.is_file()]
         lines = [json.loads(line) for file in files for line in file.open() if line.startswith("{")]
-    return {"all_seconds": took, "all_cpu": cpu, "noted": noted} | _bill(lines)
+    facts = {"noted": noted, "earlier": verdict["earlier"], "load": os.getloadavg()[1]}
+    return {"all_seconds": took, "all_cpu": cpu} | facts | _bill(lines)
 
 
-def _cpu_of_session(command: subprocess.Popen[bytes]) -> float:
-    """CPU seconds of all processes that it starts, looked at until it ends."""
-    used: dict[str, int] = {}
+def _cpu_of_tree(command: subprocess.Popen[bytes]) -> float:
+    """CPU seconds of all processes that it starts, sampled until it ends."""
+    used = 0.0
     while command.poll() is None:
-        for stat in Path("/proc").glob("[0-9]*/stat"):
-            with suppress(OSError):
-                fields = stat.read_text().rpartition(")")[2].split()
-                if fields[3] == str(command.pid):
-                    used[stat.parent.name] = int(fields[11]) + int(fields[12])
+        used = max(used, cpu_seconds([command.pid]))
         time.sleep(0.2)
-    return sum(used.values()) / os.sysconf("SC_CLK_TCK")
+    return used
 
 
 def _bill(lines: list[dict[str, Any]]) -> dict[str, Any]:
@@ -114,10 +133,12 @@ def by_duckdb(place: Path) -> dict[str, Any]:
     with duckdb.connect() as db:
         began, before = time.perf_counter(), time.process_time()
         db.execute(
-            f"CREATE VIEW events AS FROM read_parquet('{place}/lake/events/*/*/*/*.parquet', hive_partitioning = true)"
+            f"CREATE VIEW events AS FROM read_parquet('{place}/lake/events/*/*.parquet', hive_partitioning = true)"
         )
         for name in ("receipts", "effects"):
-            db.execute(f"CREATE TABLE {name} AS FROM read_json('{place}/{name}/*.json', format = 'newline_delimited')")
+            db.execute(
+                f"CREATE TABLE {name} AS FROM read_json('{place}/{name}/*/*.json', format = 'newline_delimited')"
+            )
         (found,) = db.execute(_DUCK).fetchall()
         took, cpu = time.perf_counter() - began, time.process_time() - before
     assert not any(found), found
@@ -132,23 +153,35 @@ def main() -> None:
     parser.add_argument("--ground", type=Path, help="keep the histories here and use those that are there")
     given = parser.parse_args()
     jobs = given.jobs // (100 if given.quick else 1)
+    sizes = sorted({whole_periods(jobs // 10), whole_periods(jobs)})
     with tempfile.TemporaryDirectory(prefix="forebay-bench-") as directory:
         ground = given.ground or Path(directory)
-        missing = [size for size in (jobs // 10, jobs) if not (ground / str(size) / "effects" / "_SUCCESS").exists()]
+        missing = [size for size in sizes if not (ground / str(size) / "effects" / "last" / "_SUCCESS").exists()]
         if missing:
             spark = spark_session()
             for size in missing:
                 write(spark, ground / str(size), size)
             spark.stop()
-        for size in (jobs // 10, jobs):
+        for size in sizes:
             place = ground / str(size)
-            runs = {"audit": audited(place), "audit --quick": audited(place, "--quick"), "duckdb": by_duckdb(place)}
-            for name, run in runs.items():
-                if given.json:
-                    print(json.dumps({"name": name, "jobs": size, **run}))
-                else:
-                    every = f", {run['all_cpu']:.1f} of all processes" if "all_cpu" in run else ""
-                    print(f"{size:>12,} jobs  {name:14} {run['seconds']:7.1f} s {run['cpu']:7.1f} CPU-s{every}")
+            runs: dict[str, Callable[[], dict[str, Any]]] = {
+                "audit": partial(audited, place),
+                "audit --quick": partial(audited, place, "--quick"),
+                "the last 1 %": partial(audited_again, place),
+                "duckdb": partial(by_duckdb, place),
+            }
+            for name, measure in runs.items():
+                _show(name, size, measure(), as_json=given.json)
+
+
+def _show(name: str, size: int, run: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({"name": name, "jobs": size, **run}), flush=True)
+        return
+    every = f", {run['all_cpu']:.1f} of all processes; load {run['load']:.0f}" if "all_cpu" in run else ""
+    print(f"{size:>12,} jobs  {name:14} {run['seconds']:7.1f} s {run['cpu']:7.1f} CPU-s{every}", flush=True)
+    for stage in run.get("stages", [])[:_STAGES]:
+        print(f"{'':>18} {stage}", flush=True)
 
 
 if __name__ == "__main__":

@@ -9,13 +9,12 @@ between the first ids of two calls.
 from pathlib import Path
 from typing import Final
 
-from msgspec import structs
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from forebay.spark.audit.findings import only
-from forebay.spark.frames import write_rows
-from forebay.spark.lake import Lake, Part
+from forebay.spark.frames import read_events
+from forebay.spark.lake import Lake
+from forebay.spark.landing import write_table
 from forebay.spark.schemas import EFFECTS, EVENTS, RECEIPTS
 
 BLOCK: Final = 100
@@ -140,20 +139,29 @@ def effects(happened: DataFrame, stride: int = BLOCK) -> DataFrame:
     )
 
 
+def whole_periods(jobs: int) -> int:
+    """So many jobs, or nearly: two periods at least, one to be proven and one to come."""
+    return max(2, jobs // (BLOCK * PERIOD)) * BLOCK * PERIOD
+
+
 def write(spark: SparkSession, place: Path, jobs: int, stride: int = BLOCK) -> None:
-    """`lake`, `receipts` and `effects` below the place."""
+    """`lake`, `receipts` and `effects` of whole periods below the place. The last 1 % (at least a period) is a commit
+    of its own, and has files of its own beside `receipts/before`: `receipts/last`."""
     period = BLOCK * PERIOD
-    jobs = max(1, jobs // period) * period
+    before = jobs - max(1, jobs // period // 100) * period
     lake = Lake.of(place / "lake", "sqlite:////srv/jobs.db")
-    made = events(spark, jobs, stride).repartitionByRange(_FILES, "offset").sortWithinPartitions("offset", "place")
-    draft = lake.draft("events")
-    write_rows(made, draft)
-    lake.put(draft, "events", 1)
-    told = spark.read.parquet(str(lake.place("events", 1)))
-    end, count = only(told.agg(F.max("offset") + 1, F.count("*")))
-    lake.replace(structs.replace(lake.contents(), versions=1, events=[Part(1, 0, end, count)]))
-    receipts(spark, jobs, stride).repartition(_FILES).write.json(str(place / "receipts"))
-    effects(told, stride).repartition(_FILES).write.json(str(place / "effects"))
+    made = events(spark, jobs, stride)
+    (cut,) = made.filter(F.col("job_id") > (before // BLOCK) * stride).agg(F.min("offset")).collect()[0]
+    for part in (F.col("offset") < cut, F.col("offset") >= cut):
+        rows = made.filter(part).repartitionByRange(_FILES, "offset").sortWithinPartitions("offset", "place")
+        files = write_table(lake, "events", rows)
+        lake.table("events").commit(files, 1 + max(file.most["offset"] for file in files))
+    for name, rows in (
+        ("receipts", receipts(spark, jobs, stride)),
+        ("effects", effects(read_events(spark, lake), stride)),
+    ):
+        for folder, part in (("before", F.col("seq") < before), ("last", F.col("seq") >= before)):
+            rows.filter(part).repartitionByRange(_FILES, "seq").write.json(str(place / name / folder))
 
 
 def _instant(offset: Column) -> Column:

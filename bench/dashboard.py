@@ -36,7 +36,8 @@ from forebay.serve.settings import ServeSettings
 from forebay.store.open import open_store
 from forebay.store.protocol import Store, Want
 from forebay.store.streams import enqueue_stream
-from forebay.testing.servers.postgres import PostgresServer
+from forebay_proof.histogram import percentile
+from forebay_proof.servers.postgres import PostgresServer
 
 JOBS, DEAD = 1_000_000, 200_000
 ASKED = 20
@@ -91,7 +92,7 @@ def fill(store: Store, jobs: int, dead: int, alike: int) -> int:
 @contextmanager
 def served(store: Store) -> Iterator[httpx.Client]:
     """A browser that is logged in as an admin."""
-    app = create_app(store, ServeSettings(port=0, tend=False))
+    app = create_app(store, ServeSettings(port=0, maintain=False))
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning"))
     thread = Thread(target=server.run, daemon=True)
     thread.start()
@@ -99,7 +100,7 @@ def served(store: Store) -> Iterator[httpx.Client]:
         time.sleep(0.01)
     url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     key, text = mint("bench", [Role.ADMIN], store.now())
-    app.state.ground.door.follower.create(key, "bench")
+    app.state.context.authenticator.follower.create(key, "bench")
     try:
         with httpx.Client(base_url=url, headers={"Origin": url}, timeout=60, trust_env=False) as client:
             assert client.post("/ui/login", data={"key": text}).status_code == 303
@@ -118,7 +119,7 @@ def p95(client: httpx.Client, path: str, asked: int) -> float:
         times.append((time.perf_counter() - began) * 1_000)
         assert answer.status_code == 200, (path, answer.status_code)
         assert re.search(r"<main", answer.text)
-    return sorted(times)[max(0, int(len(times) * 0.95) - 1)]
+    return percentile(times, 95)
 
 
 def first(store: Store) -> float:

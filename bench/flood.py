@@ -12,7 +12,6 @@ import argparse
 import asyncio
 import json
 import resource
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -21,10 +20,12 @@ from collections import Counter
 from contextlib import closing
 from urllib.parse import urlsplit
 
-from bench.queue_names import resident, served
+from bench.queue_names import served
 from forebay.serve.actor import Role
 from forebay.serve.security.keys import Created, mint, write_entries
 from forebay.store.open import open_store
+from forebay_proof.histogram import percentile
+from forebay_proof.processes import rss_bytes
 
 BAD = "fb_0123456789ab_" + "x" * 32
 PATIENCE = 30.0
@@ -119,7 +120,7 @@ def _together(found: list[tuple[list[float], Counter[str]]]) -> tuple[list[float
 
 
 def told(name: str, times: list[float], met: Counter[str]) -> None:
-    p50, p99 = statistics.median(times), statistics.quantiles(times, n=100)[98]
+    p50, p99 = percentile(times, 50), percentile(times, 99)
     failed = sum(count for status, count in met.items() if status != "202")
     print(f"{name:34} {len(times):6} requests  p50 {p50:8.1f}  p99 {p99:8.1f}  most {max(times):8.1f}  failed {failed}")
 
@@ -144,7 +145,7 @@ def measure(connections: int, seconds: float) -> None:
                 told(f"{word}, new each time", *fresh)
                 if flooder is not None:
                     print(f"the flood met {flooder.communicate()[0].strip()}")
-            print(f"the server's memory: {resident(pid):.0f} MiB")
+            print(f"the server's memory: {rss_bytes([pid]) / 2**20:.0f} MiB")
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from bench.crew.client import drafts
 from bench.pg.server import SETTINGS
 from bench.rd.server import MODES, RedisBench
 from forebay import Store, open_store
-from forebay.testing.servers.postgres import PostgresServer, Stop
+from forebay_proof.servers.postgres import PostgresServer, Stop
 
 _BULK: Final = 1_000
 _ANSWERS: Final = "{forebay}:t:*"

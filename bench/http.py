@@ -30,10 +30,10 @@ from urllib.request import Request, urlopen
 
 import psycopg
 
-from bench.crew.processes import cpu_seconds
 from bench.measure import Figure, arguments, run
 from bench.pg.server import SETTINGS
-from forebay.testing.servers.postgres import PostgresServer
+from forebay_proof.processes import cpu_seconds, machine_seconds
+from forebay_proof.servers.postgres import PostgresServer
 
 ROOT = Path(__file__).parents[1]
 CONNECTIONS = 64
@@ -58,9 +58,8 @@ class Machine:
         return max(0.0, busy - own) / whole * 100
 
     def _now(self) -> tuple[float, float, float]:
-        spent = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
-        tick = os.sysconf("SC_CLK_TCK")
-        return (sum(spent) - spent[3] - spent[4]) / tick, sum(spent) / tick, cpu_seconds([os.getpid()])
+        busy, idle = machine_seconds()
+        return busy, busy + idle, cpu_seconds([os.getpid()])
 
 
 class Served:
@@ -169,7 +168,7 @@ class Served:
         """Requests that the server has taken up, but for this one."""
         asked = Request(f"{self._url}/metrics", headers={"Authorization": f"Bearer {self._key}"})
         with urlopen(asked) as answer:
-            found = re.search(rb"^forebay_http_in_flight (\S+)", answer.read(), re.MULTILINE)
+            found = re.search(rb"^forebay_http_requests_in_flight (\S+)", answer.read(), re.MULTILINE)
         assert found is not None
         return int(float(found[1])) - 1
 

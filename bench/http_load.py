@@ -20,6 +20,8 @@ from urllib.parse import urlsplit
 
 import uvloop
 
+from forebay_proof.histogram import percentile
+
 PAYLOAD = {
     "kind": "send_email",
     "payload": {"to": "ada@example.com", "subject": "Hello", "number": 42},
@@ -90,12 +92,12 @@ class Load:
         else:
             await self._by_the_clock(began)
         spent = time.perf_counter() - began
-        took = sorted(self._took)
+        took = self._took
         return {
             "rate": len(took) / spent,
-            "p50": took[len(took) // 2] * 1000 if took else None,
-            "p99": took[int(len(took) * 0.99)] * 1000 if took else None,
-            "worst": took[-1] * 1000 if took else None,
+            "p50": percentile(took, 50) * 1000,
+            "p99": percentile(took, 99) * 1000,
+            "worst": percentile(took, 100) * 1000,
             "statuses": self._statuses,
             "lost": self.lost,
         }

@@ -15,51 +15,53 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from bench.crew import ours
-from bench.crew.cell import Cell, Values, percentile
+from bench.crew.cell import Cell, Values
 from bench.crew.client import PRODUCER
 from bench.crew.peer import Peer
+from bench.crew.place import Located
 from bench.crew.processes import Clients
-from bench.homes import Home, Postgres, Redis, Site, Sqlite
+from bench.homes import Home, Postgres, Redis, Sqlite
 from bench.measure import Figure, arguments, run
 from bench.pg.peers.programs import PEERS as POSTGRES_PEERS
 from bench.rd.peers.programs import PEERS as REDIS_PEERS
+from forebay_proof.tally import LATE
 
 RATE: Final = 50
 _WARM_UP: Final = 2.0
-_START_MOST: Final = 60.0
+_MAX_START: Final = 60.0
 _NO_LOCAL_QUEUE: Final = -1
 
-Start = Callable[[Site, Clients], None]
+Start = Callable[[Located, Clients], None]
 
 
-def dripped(home: Home, seconds: float, start: Start) -> Values:
+def dripped(fresh: Callable[[], AbstractContextManager[Located]], seconds: float, start: Start) -> Values:
     """How late jobs begin that come one by one, in milliseconds."""
-    with home.fresh() as site, Clients() as clients:
+    with fresh() as site, Clients() as clients:
         start(site, clients)
         workers = clients.tallies("worker")
-        clients.wait_until(lambda: any(tally.taken("late") for tally in workers.all()), _START_MOST, "the first job")
+        clients.wait_until(lambda: workers.histogram(LATE).total > 0, _MAX_START, "the first job")
         time.sleep(_WARM_UP)
-        marks = workers.marks()
+        before = workers.histogram(LATE)
         time.sleep(seconds)
         clients.check()
-        late = workers.since(marks, "late")
+        late = workers.histogram(LATE).minus(before)
         clients.stop()
-    return {f"p{percent}": 1e3 * percentile(late, percent) for percent in (50, 95)}
+    return {f"p{percent}": 1e3 * late.percentile(percent) for percent in (50, 95)}
 
 
-def start_ours(site: Site, clients: Clients) -> None:
+def start_ours(site: Located, clients: Clients) -> None:
     ours.prepare(site)
     ours.start_worker(site, clients, ours.DEFAULTS)
     ours.start_client(site, clients, PRODUCER, "drip", RATE)
 
 
-def start_peer(peer: Peer, site: Site, clients: Clients) -> None:
+def start_peer(peer: Peer, site: Located, clients: Clients) -> None:
     url = site.url.partition("?")[0]
     peer.prepare(url, clients)
     peer.start(url, clients)
@@ -80,7 +82,7 @@ def figures(stack: ExitStack, seconds: float) -> list[Figure]:
     found: list[Figure] = []
 
     def add(name: str, home: Home, start: Start, baseline: str, goals: tuple[str, str] = ("", "")) -> None:
-        cell = Cell(f"latency/{name}", partial(dripped, home, seconds, start))
+        cell = Cell(f"latency/{name}", partial(dripped, home.fresh, seconds, start))
         for key, suffix, goal in (("p50", "", goals[0]), ("p95", "/p95", goals[1])):
             base = f"latency/{baseline}{suffix}" if baseline else None
             figure = f"{cell.name}{suffix}"

@@ -1,8 +1,11 @@
-"""Lines of Python, SQL and Lua by room, and of the product's heart together: `make lines`."""
+"""Lines of Python, SQL and Lua by room, and the files that a plain job passes: `make lines`."""
 
 from pathlib import Path
 
+from bench import plain_job
+
 ROOT = Path(__file__).parents[1]
+PRODUCT, PROOF = ROOT / "src" / "forebay", ROOT / "proof" / "src" / "forebay_proof"
 HEART = ("core", "engine", "store", "work", "client.py")
 """What a plain job passes from enqueue to the ledger."""
 
@@ -15,14 +18,16 @@ def lines(place: Path) -> int:
 
 
 def main() -> None:
-    product = ROOT / "src" / "forebay"
-    for place in sorted(product.iterdir()):
-        if place.suffix == ".py" or (place.is_dir() and place.name != "__pycache__"):
-            print(f"{place.name:16} {lines(place):8,}")
-    heart = sum(lines(product / name) for name in HEART if (product / name).exists())
+    for package in PRODUCT, PROOF:
+        print(f"{package.name:16} {lines(package):8,}")
+        for place in sorted(package.iterdir()):
+            if place.suffix == ".py" or (place.is_dir() and place.name != "__pycache__"):
+                print(f"  {place.name:16} {lines(place):8,}")
+    heart = sum(lines(PRODUCT / name) for name in HEART)
     print(f"{'together':16} {heart:8,}  {' + '.join(HEART)}")
     for name in ("tests", "bench"):
         print(f"{name:16} {lines(ROOT / name):8,}")
+    plain_job.main()
 
 
 if __name__ == "__main__":

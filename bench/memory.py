@@ -6,20 +6,19 @@ make bench ARGS="--json"         one object a figure
 """
 
 import os
-import resource
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 from bench.measure import Figure, arguments, run
 from bench.textbook import TextbookQueue
 from forebay import Draft, Store, Want, open_store
 from forebay.core.instant import seconds
 from forebay.core.outcome import Ack
+from forebay_proof.processes import rss_bytes
 
 BATCH = 100
 PAYLOAD = {"seq": 123456, "to": "ada@example.com", "data": "x" * 56}
@@ -171,15 +170,9 @@ def bytes_per_job(jobs: int) -> float:
 def print_resident(jobs: int) -> None:
     store = open_store("memory://")
     fill(store, 1_000)
-    before = _resident()
+    before = rss_bytes([os.getpid()])
     fill(store, jobs)
-    print((_resident() - before) / jobs)
-
-
-def _resident() -> int:
-    with suppress(OSError), open("/proc/self/statm") as statm:
-        return int(statm.read().split()[1]) * resource.getpagesize()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print((rss_bytes([os.getpid()]) - before) / jobs)
 
 
 def figures(scale: int) -> list[Figure]:

@@ -21,29 +21,29 @@ from timeit import timeit
 from bench.measure import Figure, arguments, run
 from bench.memory import BATCH, cycle
 from forebay import open_store
-from forebay.core.ledger import Change, LedgerEntry, Record, Span
+from forebay.core.ledger import Change, JobRange, LedgerEntry, Record
 from forebay.core.payload import encode_payload
 from forebay.serve.metrics import Metrics
-from forebay.serve.metrics.expose import exposition
-from forebay.serve.metrics.follower import Follower
-from forebay.serve.metrics.names import PAIRS_MOST, QUEUES_MOST, Names
+from forebay.serve.metrics.exposition import exposition
+from forebay.serve.metrics.follower import LedgerFollower
+from forebay.serve.metrics.labels import MAX_PAIRS, MAX_QUEUES, LabelNames
 from forebay.serve.metrics.tally import Tally
 from forebay.serve.security.redact import redact
-from forebay.testing.servers.postgres import PostgresServer
-from forebay.testing.servers.process import ServerUnavailable
 from forebay.tracing import carried, spans
 from forebay.work.handler import Handler
 from forebay.work.signature import Signature
-from forebay.work.trace import trace_of
+from forebay.work.trace import format_trace
+from forebay_proof.servers.postgres import PostgresServer
+from forebay_proof.servers.process import ServerUnavailable
 
 ROUNDS = 5
 WATCHER = """
 import sys
 from forebay.serve.metrics import Metrics
 from forebay.store.open import open_store
-from forebay.work.role import Beat
+from forebay.work.role import RoleThread
 store = open_store(sys.argv[1])
-beats = [Beat(role) for role in Metrics(store).roles]
+beats = [RoleThread(role) for role in Metrics(store).roles]
 for beat in beats:
     beat.start()
 print("watching", flush=True)
@@ -84,8 +84,8 @@ def counted(jobs: int) -> float:
     with tempfile.TemporaryDirectory(prefix="forebay-bench-") as directory:
         store = open_store(f"sqlite:///{directory}/jobs.db")
         cycle(store, jobs, BATCH)
-        tally = Tally(Names())
-        follower = Follower(store, tally, whole=True)
+        tally = Tally(LabelNames())
+        follower = LedgerFollower(store, tally, whole=True)
         began = time.perf_counter()
         while follower.step() < 1.0:
             pass
@@ -99,8 +99,8 @@ def scrape() -> float:
     store = open_store("memory://")
     metrics = Metrics(store)
     spans_ = [
-        Span(change, n, 1, f"q{n % (2 * QUEUES_MOST)}", f"k{n}", 1, 1, 1, 1, 1, 1)
-        for n in range(4 * PAIRS_MOST)
+        JobRange(change, n, 1, f"q{n % (2 * MAX_QUEUES)}", f"k{n}", 1, 1, 1, 1, 1, 1)
+        for n in range(4 * MAX_PAIRS)
         for change in (Change.ACCEPTED, Change.CLAIMED, Change.ACKED)
     ]
     metrics.tally.take([LedgerEntry(0, Record(1_000_000, "enqueue", spans_))])
@@ -138,7 +138,7 @@ def hiding(number: int) -> list[Figure]:
     large = [f"item {place}: a short text" for place in range(9_000)]
     micros = partial(timeit, number=number)
     return [
-        Figure("hide/trace-alone", "µs", lambda: micros(lambda: trace_of(error)) / number * 1e6),
+        Figure("hide/trace-alone", "µs", lambda: micros(lambda: format_trace(error)) / number * 1e6),
         Figure(
             "hide/failure",
             "µs",

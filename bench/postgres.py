@@ -4,9 +4,11 @@ make bench-postgres PEERS=1                            all of it, about forty mi
 make bench-postgres ARGS="--quick"                     a first look, without peers that are not there
 make bench-postgres ARGS="--json --only end_to_end"    one object a figure
 
-drain/        a backlog worked off; over-…: ours by theirs           bulk/      many jobs put at once, batches of 1,000
+drain/        a backlog worked off; over-…: ours by theirs
+drain_unlike/ the same where each job is a row of its own            bulk/      many jobs put at once, batches of 1,000
 end_to_end/   enqueue and process together, batches of 100, a depth of 20,000; failing: 5 % on their first attempt
-single/       64 threads, a job a call                               latency/   at four fifths of end_to_end
+single/       64 threads, a job a call                               single_enqueue/ one thread, a job a call
+latency/      from the call to the handler, an idle worker; 80-percent: calls at four fifths of end_to_end
 fleet/        8 processes, 64 jobs at once in each                   scheduled/ how late due jobs start
 depth/        claims on a deep backlog beside a shallow one          sweep/     jobs a claim, and claimers at once
 flat/         minutes in buckets                                     snapshot/  as long with a snapshot held
@@ -21,7 +23,7 @@ import traceback
 from collections.abc import Iterator
 
 from bench.measure import Figure, arguments, run
-from bench.pg import backlog, depth, drain, flow
+from bench.pg import backlog, depth, drain, flow, single
 from bench.pg.peers.programs import PEERS
 from bench.pg.pgbench import CONNECTIONS, find_pgbench
 from bench.pg.server import Bench, described
@@ -52,6 +54,7 @@ def themes(bench: Bench, quick: bool, knee: Sweep) -> Iterator[tuple[list[Figure
     yield drain.figures(bench, jobs), rounds
     yield drain.bulk_figures(bench, jobs), rounds
     yield flow.figures(bench, lengths), rounds
+    yield single.figures(bench, 2_000 if quick else 10_000, 4 if quick else 15), rounds
     yield knee.figures(), 1
     yield depth.figures(bench, 200_000 if quick else 5_000_000, 300 if quick else 2_000), 1
     yield flow.scheduled_figures(bench, lengths), 1

@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from typing import Final
 
 from bench.measure import arguments
-from forebay.bench import GUARANTEES, PLAIN, UNLIKE, Load, Price, lanes_latency, parked_price, prices
 from forebay.store.open import open_store
 from forebay.store.protocol import Store
-from forebay.testing.servers.postgres import PostgresServer
+from forebay_proof.bench import GUARANTEES, PLAIN, UNLIKE, Load, Price, lanes_latency, parked_price, prices
+from forebay_proof.servers.postgres import PostgresServer
 
 MANY: Final = 100_000
 GOALS: Final = {"parked": 1.1, "cap": 1.2, "rate": 1.2, "fair": 1.3, "order": 2.0, "cap_200": 1.6, "cap_5000": 1.6}

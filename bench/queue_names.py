@@ -8,7 +8,6 @@ slowest of five requests. Memory is the growth of the server's resident set from
 """
 
 import argparse
-import os
 import re
 import subprocess
 import sys
@@ -16,7 +15,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
 
 import httpx
 
@@ -24,7 +22,8 @@ from forebay.core.job import Draft
 from forebay.serve.actor import Role
 from forebay.serve.security.keys import Created, mint, write_entries
 from forebay.store.open import open_store
-from forebay.testing.servers.postgres import PostgresServer
+from forebay_proof.processes import rss_bytes
+from forebay_proof.servers.postgres import PostgresServer
 
 ROUTES = ("/queues", "/stats", "/metrics", "/ui/")
 
@@ -44,12 +43,6 @@ def served(url: str) -> Iterator[tuple[str, int]]:
             process.terminate()
 
 
-def resident(pid: int) -> float:
-    """MiB."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text("utf-8").split()[1])
-    return pages * os.sysconf("SC_PAGESIZE") / 2**20
-
-
 def fill(url: str, names: int) -> str:
     """The queues, and the text of a key for all of it."""
     with closing(open_store(url)) as store:
@@ -64,7 +57,7 @@ def measure(name: str, url: str, names: int) -> None:
     key = fill(url, names)
     with served(url) as (address, pid):
         time.sleep(5)
-        before = resident(pid)
+        before = rss_bytes([pid]) / 2**20
         with httpx.Client(base_url=address, timeout=300, trust_env=False) as client:
             client.post("/ui/login", data={"key": key}, headers={"Origin": address})
             for route in ROUTES:
@@ -77,7 +70,9 @@ def measure(name: str, url: str, names: int) -> None:
                     assert answer.status_code == 200, (route, answer.status_code)
                     size = len(answer.content)
                 print(f"{name:10} {route:10} first {times[0]:8.3f} s  slowest {max(times):8.3f} s  {size:>12,} bytes")
-        print(f"{name:10} memory     {before:.0f} MiB, grown by {resident(pid) - before:.0f} MiB", flush=True)
+        print(
+            f"{name:10} memory     {before:.0f} MiB, grown by {rss_bytes([pid]) / 2**20 - before:.0f} MiB", flush=True
+        )
 
 
 def main() -> None:

@@ -17,13 +17,14 @@ A session is started and warmed up before; the server is one of our own on this 
 
 import argparse
 import os
-import statistics
 import tempfile
 import time
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from threading import Event, Thread
 
+import psutil
 from pyspark.sql import SparkSession
 
 from bench.measure import Figure, run
@@ -31,14 +32,16 @@ from forebay.core.job import Draft
 from forebay.core.outcome import Ack
 from forebay.spark.generate import jobs, seed_store
 from forebay.spark.lake import Lake
-from forebay.spark.landing import counted, land
+from forebay.spark.landing import land
 from forebay.spark.options import Reading
 from forebay.spark.pipeline import Pipeline, check_ledger
 from forebay.spark.reading import Part
 from forebay.spark.session import spark_session
 from forebay.store.open import open_store
 from forebay.store.protocol import Want
-from forebay.testing.servers.postgres import PostgresServer
+from forebay_proof.histogram import percentile
+from forebay_proof.processes import tree_of
+from forebay_proof.servers.postgres import PostgresServer
 
 STEADY_RATE = 10_000
 STEADY_SECONDS = 20
@@ -64,32 +67,11 @@ class Memory:
     def _watch(self) -> None:
         while not self._over.wait(LOOK_SECONDS):
             held = {"python": 0.0, "java": 0.0}
-            for process in _family():
-                name = _read(process, "comm").strip()
-                held["java" if name == "java" else "python"] += _proportional(process) if name != "postgres" else 0.0
+            for process in tree_of([os.getpid()]):
+                with suppress(psutil.NoSuchProcess):
+                    if (name := process.name()) != "postgres":
+                        held["java" if name == "java" else "python"] += process.memory_full_info().pss / 2**20
             self.python, self.java = max(self.python, held["python"]), max(self.java, held["java"])
-
-
-def _family() -> list[int]:
-    """This process and all below it."""
-    parents = {int(entry): _read(int(entry), "stat") for entry in os.listdir("/proc") if entry.isdigit()}
-    above = {process: int(stat.rpartition(")")[2].split()[1]) for process, stat in parents.items() if stat}
-    found = [os.getpid()]
-    for process in found:
-        found += [child for child, parent in above.items() if parent == process]
-    return found
-
-
-def _proportional(process: int) -> float:
-    lines = _read(process, "smaps_rollup").splitlines()
-    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
-
-
-def _read(process: int, name: str) -> str:
-    try:
-        return Path(f"/proc/{process}/{name}").read_text()
-    except OSError:
-        return ""
 
 
 class Ground:
@@ -151,14 +133,12 @@ class Ground:
     def task(self) -> float:
         url = self.lived()
         lake = Lake.of(self.fresh(), url)
-        reading = Reading.of({"url": url, "table": "events", "lake": str(lake.path)})
+        reading = Reading.of({"url": url, "table": "events"})
         first, following = check_ledger(url, lake.contents())
         began = time.process_time()
-        files = [
-            file for batch in land(reading, Part(0, first, following)) for file in batch.column("file").to_pylist()
-        ]
+        files = land(lake, reading, Part(0, first, following))
         took = time.process_time() - began
-        return 1e6 * took / counted(lake.landed(files), 0).events
+        return 1e6 * took / sum(file.rows for file in files)
 
     def parquet(self) -> float:
         url, ground = self.lived(), self.fresh()
@@ -193,7 +173,7 @@ class Ground:
         assert seen == made[0], f"{seen} events of {made[0]}"
         assert seen >= 0.9 * STEADY_RATE * STEADY_SECONDS, f"only {seen} events were made"
         lengths: list[float] = [progress["durationMs"]["triggerExecution"] / 1e3 for progress in batches[3:]]
-        return statistics.quantiles(lengths, n=20)[-1]
+        return percentile(lengths, 95)
 
 
 def _produce(url: str, stop: Event) -> int:

@@ -25,12 +25,13 @@ from typing import Final
 from bench.crew import ours
 from bench.crew.cell import OFFERED, RATE, Cell, Values, latencies
 from bench.crew.client import PRODUCER
-from bench.crew.flow import DEPTH, SHARE, START_MOST, WARM_UP
+from bench.crew.flow import DEPTH, MAX_START, SHARE, WARM_UP
 from bench.crew.processes import Clients
 from bench.homes import Home, fill, homes
 from bench.measure import Figure, arguments, race, run
 from bench.memory import BATCH, LEASE, bytes_per_job, cycle, rate
 from forebay import Store, Want, open_store
+from forebay_proof.tally import CLAIM
 
 _MANY: Final = 1_000
 _PROCESSES: Final = 2
@@ -73,13 +74,14 @@ def flow(home: Home, seconds: float, offered: int = 0) -> Values:
         else:
             ours.start_client(site, clients, "worker", "both", *load)
         done = clients.tallies("worker")
-        clients.wait_until(lambda: done.jobs() > 0, START_MOST, "the first job")
+        clients.wait_until(lambda: done.jobs() > 0, MAX_START, "the first job")
         time.sleep(WARM_UP)
-        marks, jobs, began = done.marks(), done.jobs(), time.perf_counter()
+        claims, jobs, began = done.histogram(CLAIM), done.jobs(), time.perf_counter()
         time.sleep(seconds)
         jobs, took = done.jobs() - jobs, time.perf_counter() - began
         clients.check()
-        found = {RATE: jobs / took, OFFERED: float(offered), **latencies("claim", done.since(marks, "claim"))}
+        claimed = latencies("claim", done.histogram(CLAIM).minus(claims))
+        found = {RATE: jobs / took, OFFERED: float(offered), **claimed}
         clients.stop()
         return found
 

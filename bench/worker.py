@@ -6,7 +6,6 @@ make bench-worker ARGS="--quick"     a first look
 
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from forebay.core.policy import Routing
 from forebay.work.options import Options
 from forebay.work.pool import Pool
 from forebay.work.worker import Worker
+from forebay_proof.histogram import percentile
 
 IDLE_SECONDS = 4.0
 GROWN_UP_SECONDS = 2.1
@@ -71,8 +71,8 @@ def overhead(jobs: int, kind: str = "nothing") -> float:
     began = time.process_time()
     for start in range(0, len(leases), 100):
         while pool.free < 100:
-            pool.wait_for_room(0.05)
-        pool.take(leases[start : start + 100])
+            pool.wait_for_capacity(0.05)
+        pool.submit(leases[start : start + 100])
     pool.wait_until_idle(30)
     spent = time.process_time() - began
     pool.close()
@@ -155,10 +155,6 @@ def _lines(starts: Path, count: int) -> list[list[str]]:
     raise TimeoutError("the job did not start again")
 
 
-def p99(values: list[float]) -> float:
-    return statistics.quantiles(values, n=100, method="inclusive")[98] if len(values) > 1 else values[0]
-
-
 def figures(quick: bool) -> list[Figure]:
     jobs = 20_000 if quick else 100_000
     kills = 5 if quick else 50
@@ -172,7 +168,7 @@ def figures(quick: bool) -> list[Figure]:
             "import/forebay.Forebay", "ms", lambda: import_milliseconds("from forebay import Forebay"), goal="≤ 150"
         ),
         Figure("import/asyncio", "ms", lambda: import_milliseconds("import asyncio")),
-        Figure(f"recovery/supervised-p99-of-{kills}", "s", lambda: p99(recovery_seconds(kills)), goal="≤ 1"),
+        Figure(f"recovery/supervised-p99-of-{kills}", "s", lambda: percentile(recovery_seconds(kills), 99), goal="≤ 1"),
     ]
 
 

@@ -11,8 +11,8 @@ import sys
 import psycopg
 
 from forebay import Context, Forebay
-from forebay.testing.servers.postgres import PostgresServer
 from forebay.work.worker import Worker
+from forebay_proof.servers.postgres import PostgresServer
 
 
 def run(url: str) -> int:

@@ -4,12 +4,14 @@ are there for those who ask.
 A skip hides a missing server or a wrong platform, and nobody reads the count. On a developer's machine it is shown
 with its reason (`-ra`); on a build machine it is red. Expected failures (`xfail`) are strict and are not skips.
 `FOREBAY_HYPOTHESIS_PROFILE` chooses `dev`, `ci` or `nightly`; a failing example prints the blob that replays it.
+`ci` draws the same examples each time, so that a red run is the fault of a change; the others draw new ones.
 
 `postgres`, `pgbouncer` and `redis` are real servers, one of each for a worker of xdist, started by the first test that
 names them. `postgres_url` and `pgbouncer_url` are one fresh, empty database for one test, straight and through the
 pooler; `redis_url` is the Redis server, emptied.
 
 With `--dist loadgroup` all tests on Spark run in one worker: one Java for all of them, and no table is made twice.
+`tests/durations.py` says which test runs where and when, and how long each took.
 """
 
 import os
@@ -21,15 +23,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.durations import Durations, Schedule
+
 if TYPE_CHECKING:
-    from forebay.testing.servers.pgbouncer import PgBouncer
-    from forebay.testing.servers.postgres import PostgresServer
-    from forebay.testing.servers.redis import RedisServer
-    from forebay.testing.servers.server import Server
+    from forebay_proof.servers.pgbouncer import PgBouncer
+    from forebay_proof.servers.postgres import PostgresServer
+    from forebay_proof.servers.redis import RedisServer
+    from forebay_proof.servers.server import Server
 
 IN_CI = bool(os.environ.get("CI"))
 
-settings.register_profile("dev", deadline=None, derandomize=True)
+settings.register_profile("dev", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True, max_examples=100)
 settings.register_profile(
     "nightly",
@@ -69,25 +73,19 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     return report
 
 
-TOGETHER = ("tests/spark/", "tests/browser/")
-"""Rooms whose tests share something dear, a JVM or a browser: all of them go to one process."""
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Durations(config))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """By the path of a test: xdist 3.8 loses the mark `xdist_group` on its way through pytest 9.2, silently."""
-    if config.getvalue("dist") != "loadgroup":
-        return None
-    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
-
-    scheduler = LoadScopeScheduling(config, log)
-    scheduler._split_scope = lambda test: next((room for room in TOGETHER if test.startswith(room)), test)
-    return scheduler
+    return Schedule(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
 def running(server: "Server", stack: ExitStack) -> None:
     """Start it for as long as the stack lives; where it cannot run, that is a skip with its reason."""
-    from forebay.testing.servers.process import ServerUnavailable
+    from forebay_proof.servers.process import ServerUnavailable
 
     try:
         stack.enter_context(server)
@@ -97,7 +95,7 @@ def running(server: "Server", stack: ExitStack) -> None:
 
 @pytest.fixture(scope="session")
 def postgres() -> "Iterator[PostgresServer]":
-    from forebay.testing.servers.postgres import PostgresServer
+    from forebay_proof.servers.postgres import PostgresServer
 
     server = PostgresServer()
     with ExitStack() as stack:
@@ -114,7 +112,7 @@ def postgres_url(postgres: "PostgresServer") -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def pgbouncer(postgres: "PostgresServer") -> "Iterator[PgBouncer]":
-    from forebay.testing.servers.pgbouncer import PgBouncer
+    from forebay_proof.servers.pgbouncer import PgBouncer
 
     pooler = PgBouncer(postgres)
     with ExitStack() as stack:
@@ -129,7 +127,7 @@ def pgbouncer_url(pgbouncer: "PgBouncer", postgres_url: str) -> str:
 
 @pytest.fixture(scope="session")
 def redis() -> "Iterator[RedisServer]":
-    from forebay.testing.servers.redis import RedisServer
+    from forebay_proof.servers.redis import RedisServer
 
     server = RedisServer()
     with ExitStack() as stack:

@@ -1,15 +1,15 @@
-"""What it means that neighbours share a span, written as plainly as can be: a `Scribe` must give the same."""
+"""What it means that neighbours share a span, written as plainly as can be: a `RecordBuilder` must give the same."""
 
 from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from forebay.core.ledger import Span, Trait
+from forebay.core.ledger import JobRange, Trait
 
 
-def joined(spans: Iterable[Span]) -> list[Span]:
+def joined(spans: Iterable[JobRange]) -> list[JobRange]:
     """The same spans with alike neighbours joined; those that differ in kind alone are alike."""
-    result: list[Span] = []
+    result: list[JobRange] = []
     for span in spans:
         if result and _continues(result[-1], span):
             last = result[-1]
@@ -19,12 +19,12 @@ def joined(spans: Iterable[Span]) -> list[Span]:
     return result
 
 
-def expanded(spans: Iterable[Span]) -> list[Span]:
+def expanded(spans: Iterable[JobRange]) -> list[JobRange]:
     """A span for each job, with its own kind: what spans say, however jobs share them."""
     return [_alone(span, place) for span in spans for place in range(span.n)]
 
 
-def _alone(span: Span, place: int) -> Span:
+def _alone(span: JobRange, place: int) -> JobRange:
     trait = (span.traits[place] if span.traits else None) or Trait()
     own = replace(trait, kind=None)
     return replace(
@@ -32,7 +32,7 @@ def _alone(span: Span, place: int) -> Span:
     )
 
 
-def _continues(last: Span, span: Span) -> bool:
+def _continues(last: JobRange, span: JobRange) -> bool:
     return (
         span.first == last.first + last.n
         and span.change == last.change
@@ -47,7 +47,7 @@ def _continues(last: Span, span: Span) -> bool:
     )
 
 
-def _both(last: Span, span: Span) -> list[Trait | None] | None:
+def _both(last: JobRange, span: JobRange) -> list[Trait | None] | None:
     told = [
         replace(trait or Trait(), kind=_other(trait, span.kind, last.kind)) for trait in span.traits or [None] * span.n
     ]

@@ -4,7 +4,6 @@ A figure that asks a second time wants the next round: the cell measures again. 
 of one cell never measure twice for one round. `Window` is how every cell takes its values: between two moments.
 """
 
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,8 @@ from typing import Final
 from bench.crew.place import Place
 from bench.crew.processes import Clients
 from bench.measure import Figure
+from forebay_proof.histogram import Histogram
+from forebay_proof.tally import CLAIM, ENQUEUE, LATE
 
 Values = Mapping[str, float]
 
@@ -73,15 +74,9 @@ def ratio(name: str, ours: Sequence[Cell], theirs: Sequence[Cell], goal: str, ke
     return Figure(name, "×", lambda: best(ours) / best(theirs), goal=goal)
 
 
-def percentile(values: Sequence[float], percent: int) -> float:
-    if len(values) < 2:
-        return values[0] if values else 0.0
-    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
-
-
-def latencies(name: str, seconds: Sequence[float]) -> dict[str, float]:
+def latencies(name: str, histogram: Histogram) -> dict[str, float]:
     """In milliseconds."""
-    return {f"{name}-p{percent}": 1e3 * percentile(seconds, percent) for percent in (50, 99)}
+    return {f"{name}-p{percent}": 1e3 * histogram.percentile(percent) for percent in (50, 99)}
 
 
 def costs(jobs: int, server: float, client: float, wal: float) -> dict[str, float]:
@@ -103,8 +98,7 @@ class Window:
         self._clients = clients
         self._group = clients.tallies(group)
         self._others = clients.tallies("producer")
-        self._marks = self._group.marks()
-        self._other_marks = self._others.marks()
+        self._before = self._latencies()
         self._wal = place.wal()
         self._server = place.server_cpu()
         self._client = clients.cpu()
@@ -121,7 +115,16 @@ class Window:
         return {
             RATE: jobs / took,
             **costs(jobs, server, client, wal),
-            **latencies("claim", self._group.since(self._marks, "claim")),
-            **latencies("enqueue", self._others.since(self._other_marks, "enqueue")),
-            **latencies("late", self._group.since(self._marks, "late")),
+            **{
+                name: milliseconds
+                for channel, histogram in self._latencies().items()
+                for name, milliseconds in latencies(channel, histogram.minus(self._before[channel])).items()
+            },
+        }
+
+    def _latencies(self) -> dict[str, Histogram]:
+        return {
+            CLAIM: self._group.histogram(CLAIM),
+            ENQUEUE: self._others.histogram(ENQUEUE),
+            LATE: self._group.histogram(LATE),
         }

@@ -4,10 +4,11 @@
     produce KIND BATCH DEPTH RATE  batches until stopped, while fewer than DEPTH wait; or, if not 0, RATE jobs a second
     schedule RATE                  single jobs due within a second or so, until stopped
     drip RATE                      single jobs that carry the time of their call, evenly spaced, until stopped
+    singles JOBS                   one thread, one job a call
     threads JOBS                   64 threads, each enqueueing one job a call
     loop BATCH                     claim and acknowledge without a worker, until stopped
     both KIND BATCH DEPTH RATE     produce and loop in one process, for a store that only one may have
-    cycle BATCH SINGLES CYCLES     enqueue, claim, acknowledge, and the times of the claims
+    cycle BATCH SINGLES CYCLES     enqueue, claim, acknowledge, and the times of the claims but for the first tenth
 
 The store is FOREBAY_URL, the workers' tallies are in the folder that FOREBAY_BENCH_WORKERS names.
 """
@@ -16,22 +17,23 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import repeat
 from pathlib import Path
 from threading import Thread
 
 from bench.crew.load import BATCH, payloads
-from bench.crew.tally import CLAIM, ENQUEUE, Tallies, Tally
 from forebay import Draft, Forebay, Store, Want, open_store
 from forebay.core.instant import seconds
 from forebay.core.outcome import Ack
+from forebay_proof.tally import CLAIM, ENQUEUE, Tallies, Tally
 
 THREADS = 64
 WORKERS = "FOREBAY_BENCH_WORKERS"
 PRODUCER = "producer"
 LEASE = seconds(600)
 _PAUSE = 0.001
-_BEHIND_MOST = 0.1
+_MAX_BEHIND = 0.1
 
 
 def queue_of(kind: str) -> str:
@@ -43,6 +45,15 @@ def drafts(count: int, *, singles: bool = False) -> list[Draft]:
     if singles:
         return [Draft("email", load, max_attempts=24 + n % 2) for n, load in enumerate(payloads(count))]
     return [Draft("email", load) for load in payloads(count)]
+
+
+def paced(rate: float) -> Iterator[None]:
+    """`rate` times a second; what is more than a tenth of a second late is not caught up."""
+    due_at = time.perf_counter()
+    while True:
+        time.sleep(max(0.0, due_at - time.perf_counter()))
+        yield
+        due_at = max(due_at + 1 / rate, time.perf_counter() - _MAX_BEHIND)
 
 
 def bulk(tally: Tally, jobs: int) -> None:
@@ -58,14 +69,10 @@ def produce(store: Store, tally: Tally, kind: str, batch: int, depth: int, rate:
     done = Tallies(Path(os.environ[WORKERS]))
     loads = payloads(1_000)
     queue = queue_of(kind)
-    place, due_at = 0, time.perf_counter()
-    while True:
-        if rate:
-            due_at = max(due_at + batch / rate, time.perf_counter() - _BEHIND_MOST)
-            time.sleep(max(0.0, due_at - time.perf_counter()))
-        elif tally.jobs - done.jobs() >= depth:
+    place = 0
+    for _ in paced(rate / batch) if rate else repeat(None):
+        while not rate and tally.jobs - done.jobs() >= depth:
             time.sleep(_PAUSE)
-            continue
         made = [Draft(kind, loads[(place + n) % 1_000], queue) for n in range(batch)]
         place += batch
         began = time.perf_counter()
@@ -78,21 +85,27 @@ def schedule(rate: int) -> None:
     """A tenth of a second's worth at a time, due at random moments half a second to one and a half from now."""
     store = open_store(os.environ["FOREBAY_URL"])
     draw = random.Random(11)
-    next_at = time.perf_counter()
-    while True:
+    for _ in paced(10):
         dues = [time.time() + draw.uniform(0.5, 1.5) for _ in range(rate // 10)]
         store.enqueue([Draft("scheduled", {"due": due}, run_at=int(due * 1e6)) for due in dues])
-        next_at += 0.1
-        time.sleep(max(0.0, next_at - time.perf_counter()))
 
 
 def drip(rate: int) -> None:
     fb = Forebay()
-    next_at = time.perf_counter()
-    while True:
+    for _ in paced(rate):
         fb.enqueue("scheduled", {"due": time.time()})
-        next_at = max(next_at + 1 / rate, time.perf_counter() - _BEHIND_MOST)
-        time.sleep(max(0.0, next_at - time.perf_counter()))
+
+
+def singles(tally: Tally, jobs: int) -> None:
+    fb = Forebay()
+    loads = payloads(jobs)
+    fb.enqueue("email", loads[0])
+    with tally.whole(jobs):
+        for load in loads:
+            began = time.perf_counter()
+            fb.enqueue("email", load)
+            tally.add(ENQUEUE, time.perf_counter() - began)
+    fb.close()
 
 
 def threads(tally: Tally, jobs: int) -> None:
@@ -134,18 +147,20 @@ def both(tally: Tally, kind: str, batch: int, depth: int, rate: int) -> None:
 
 def cycles(tally: Tally, batch: int, singles: bool, count: int) -> None:
     store = open_store(os.environ["FOREBAY_URL"])
-    for _ in range(count):
+    for number in range(count):
         store.enqueue(drafts(batch, singles=singles))
-        _claim_and_ack(store, tally, batch)
+        _claim_and_ack(store, tally if number >= count // 10 else None, batch)
     store.close()
 
 
-def _claim_and_ack(store: Store, tally: Tally, batch: int) -> int:
+def _claim_and_ack(store: Store, tally: Tally | None, batch: int) -> int:
     began = time.perf_counter()
     leases = store.claim([Want("default", batch)], "bench", LEASE)
+    took = time.perf_counter() - began
     if leases:
-        tally.add(CLAIM, time.perf_counter() - began)
         store.settle([(lease, Ack()) for lease in leases])
+    if leases and tally is not None:
+        tally.add(CLAIM, took)
         tally.count(len(leases))
     return len(leases)
 
@@ -158,6 +173,7 @@ def main(what: str, *given: str) -> None:
         "produce": lambda: produce(open_store(os.environ["FOREBAY_URL"]), tally, given[0], *numbers),
         "schedule": lambda: schedule(numbers[0]),
         "drip": lambda: drip(numbers[0]),
+        "singles": lambda: singles(tally, numbers[0]),
         "threads": lambda: threads(tally, numbers[0]),
         "loop": lambda: loop(open_store(os.environ["FOREBAY_URL"]), tally, numbers[0] if numbers else BATCH),
         "both": lambda: both(tally, given[0], *numbers),

@@ -13,12 +13,13 @@ from bench.crew.cell import BOTH, CLIENT, CPU, PUT, RATE, SERVER, WAL, Values, W
 from bench.crew.peer import Peer
 from bench.crew.place import Ground, P
 from bench.crew.processes import Clients
+from forebay_proof.tally import WHOLE
 
 COSTS: Final = (CPU, SERVER, CLIENT, WAL)
 SEED: Final = "seed"
-_START_MOST: Final = 60.0
-_DRAIN_MOST: Final = 600.0
-_EMPTY_MOST: Final = 30.0
+_MAX_START: Final = 60.0
+_MAX_DRAIN: Final = 600.0
+_MAX_EMPTY: Final = 30.0
 
 Prepare = Callable[[P, Clients], None]
 Put = Callable[[P, Clients, int], None]
@@ -40,18 +41,18 @@ def drained(ground: Ground[P], queue: Queue[P], jobs: int) -> Values:
         place.settle_down(analyze=queue.analyze)
         workers = clients.tallies("worker")
         queue.start(place, clients)
-        clients.wait_until(lambda: workers.jobs() >= jobs // 10, _START_MOST, "the first tenth of the backlog")
+        clients.wait_until(lambda: workers.jobs() >= jobs // 10, _MAX_START, "the first tenth of the backlog")
         window = Window(place, clients)
-        clients.wait_until(lambda: workers.jobs() >= jobs, _DRAIN_MOST, "the end of the backlog")
+        clients.wait_until(lambda: workers.jobs() >= jobs, _MAX_DRAIN, "the end of the backlog")
         values = window.close()
-        clients.wait_until(lambda: place.number(queue.left) == 0, _EMPTY_MOST, "every job acknowledged", step=0.05)
+        clients.wait_until(lambda: place.number(queue.left) == 0, _MAX_EMPTY, "every job acknowledged", step=0.05)
         clients.stop()
         return {**values, **_put(clients, jobs, values[RATE]), **place.traces()}
 
 
 def _put(clients: Clients, jobs: int, rate: float) -> dict[str, float]:
     """If the backlog was put by a client: at which rate, and jobs by the time of both, one after the other."""
-    took = sum(tally.samples("whole", 0)[0] for tally in clients.tallies(SEED).all())
+    took = clients.tallies(SEED).seconds(WHOLE)
     return {PUT: jobs / took, BOTH: 1 / (took / jobs + 1 / rate)} if took else {}
 
 

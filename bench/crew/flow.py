@@ -18,7 +18,7 @@ from bench.crew.processes import Clients
 
 DEPTH: Final = 20_000
 CALLS: Final = ("claim-p50", "claim-p99", "enqueue-p50", "enqueue-p99")
-START_MOST: Final = 60.0
+MAX_START: Final = 60.0
 WARM_UP: Final = 2.0
 SHARE: Final = 0.8
 
@@ -53,9 +53,7 @@ def flowing(
         ours.start_client(place, clients, "producer", "produce", kind, BATCH, depth, rate)
         ours.start_worker(place, clients, size, processes, queue_of(kind))
         busy = max(1, processes)
-        clients.wait_until(
-            lambda: sum(tally.jobs > 0 for tally in workers.all()) >= busy, START_MOST, "every process at work"
-        )
+        clients.wait_until(lambda: workers.busy() >= busy, MAX_START, "every process at work")
         time.sleep(WARM_UP)
         yield Flow(place, clients)
         clients.stop()

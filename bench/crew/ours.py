@@ -10,7 +10,7 @@ from bench.crew.processes import Clients
 from forebay import open_store
 from forebay.core.ledger import LedgerRule
 
-DEFAULTS: Final = (64, 100)
+DEFAULTS: Final = (64, 500)
 DRAIN: Final = (2_000, 1_000)
 FLOW: Final = (1_000, 500)
 """Jobs at once in a process, and jobs in one claim at most: a worker's own, and the best for two kinds of load."""

@@ -1,7 +1,8 @@
 """Peers: how they are started, with which settings, and which of them are here.
 
 They live in `.venv-bench`, which PEERS=1 fills with pinned versions; what is not there is left out. Each is a program
-with three words: `prepare URL`, `put URL JOBS`, `work URL …`; some know `drip URL RATE`, single jobs evenly spaced.
+with three words: `prepare URL`, `put URL JOBS`, `work URL …`; some know `drip URL RATE`, single jobs evenly spaced, and
+`singles URL JOBS`, one job after the other.
 """
 
 import json
@@ -44,6 +45,9 @@ class Peer:
 
     def put(self, url: str, clients: Clients, group: str, jobs: int) -> None:
         clients.run(group, [*self.command, "put", url, str(jobs)], self.env)
+
+    def singles(self, url: str, clients: Clients, group: str, jobs: int) -> None:
+        clients.run(group, [*self.command, "singles", url, str(jobs)], self.env)
 
     def drip(self, url: str, clients: Clients, rate: int) -> None:
         clients.start("producer", [*self.command, "drip", url, str(rate)], self.env)

@@ -1,53 +1,20 @@
-"""CPU time of process trees, and client processes that end with the benchmark.
-
-The CPU of a tree is exact over its whole life: what has ended and was waited for is in its parent's account. Its grain
-is the kernel's tick, a hundredth of a second. Linux only.
-"""
+"""Client processes that end with the benchmark."""
 
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from bench.crew.tally import VARIABLE, Tallies
-from forebay.testing.servers.process import Child, Keep, environment, tail
+from forebay_proof.processes import cpu_seconds, parent_of
+from forebay_proof.servers.process import Child, Keep, environment, tail
+from forebay_proof.tally import FOLDER, Tallies
 
 ROOT: Final = Path(__file__).parents[2]
-_TICK: Final = 1 / os.sysconf("SC_CLK_TCK")
 _DRAIN_SECONDS: Final = 30.0
 _LOOK_EVERY: Final = 0.5
-
-
-def _fields(pid: int | str) -> list[str]:
-    """Of /proc/PID/stat, from the state on; none if it has ended."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
-
-
-def parent_of(pid: int) -> int:
-    """Zero if it has ended."""
-    return int((_fields(pid) or ["", "0"])[1])
-
-
-def cpu_seconds(roots: Iterable[int]) -> float:
-    """User and system time of these processes and of all below them, the ended ones too."""
-    parents: dict[int, list[int]] = {}
-    spent: dict[int, float] = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit() and (fields := _fields(entry)):
-            parents.setdefault(int(fields[1]), []).append(int(entry))
-            spent[int(entry)] = sum(map(int, fields[11:15])) * _TICK
-    total, todo = 0.0, list(roots)
-    while todo:
-        pid = todo.pop()
-        total += spent.get(pid, 0.0)
-        todo += parents.get(pid, [])
-    return total
 
 
 class Clients:
@@ -78,8 +45,8 @@ class Clients:
         self.tallies(group)
         given = {
             **environment(),
-            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")]),
-            VARIABLE: str(self.directory / group),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src"), str(ROOT / "proof" / "src")]),
+            FOLDER: str(self.directory / group),
             "TMPDIR": str(self.directory),
             **(env or {}),
         }

@@ -1,4 +1,4 @@
-// What peers in Node share: the tally, with the layout of bench/crew/tally.py, clocks, and the load. The tally is written
+// What peers in Node share: the tally, with the layout of forebay_proof/tally.py, clocks, and the load. The tally is written
 // when it is flushed, not at every job.
 "use strict";
 
@@ -7,35 +7,42 @@ const fs = require("fs");
 const path = require("path");
 
 const CHANNELS = ["claim", "enqueue", "late", "whole", "cpu"];
-const KEPT = 1 << 17;
-const HEAD = 1 + CHANNELS.length;
+const BUCKETS = 1100;
+const GROWTH = Math.log(1.02);
+const MIN_SECONDS = 1e-6;
 const BULK = 1000;
 const FLUSH_MS = 4;
+
+const bucketOf = (seconds) =>
+  seconds > MIN_SECONDS ? Math.min(BUCKETS - 1, Math.ceil(Math.log(seconds / MIN_SECONDS) / GROWTH)) : 0;
 
 class Tally {
   constructor(folder) {
     fs.mkdirSync(folder, { recursive: true });
     this.file = fs.openSync(path.join(folder, `${process.pid}.tally`), "w+");
-    this.head = new BigUint64Array(HEAD);
+    this.numbers = new BigUint64Array(1 + (1 + BUCKETS) * CHANNELS.length);
+    this.changed = new Set();
     this.jobs = 0;
-    this.waiting = CHANNELS.map(() => []);
-    fs.ftruncateSync(this.file, 8 * (HEAD + KEPT * CHANNELS.length));
+    fs.ftruncateSync(this.file, this.numbers.byteLength);
   }
 
   add(channel, seconds) {
-    this.waiting[CHANNELS.indexOf(channel)].push(seconds);
+    const first = 1 + CHANNELS.indexOf(channel) * (1 + BUCKETS);
+    this.#increase(first, BigInt(Math.max(0, Math.trunc(seconds * 1e9))));
+    this.#increase(first + 1 + bucketOf(seconds), 1n);
+  }
+
+  #increase(place, by) {
+    this.numbers[place] += by;
+    this.changed.add(place);
   }
 
   flush() {
-    this.waiting.forEach((samples, number) => {
-      for (const seconds of samples.splice(0)) {
-        const place = HEAD + number * KEPT + (Number(this.head[1 + number]) % KEPT);
-        fs.writeSync(this.file, new Uint8Array(Float64Array.of(seconds).buffer), 0, 8, 8 * place);
-        this.head[1 + number] += 1n;
-      }
-    });
-    this.head[0] = BigInt(this.jobs);
-    fs.writeSync(this.file, new Uint8Array(this.head.buffer), 0, 8 * HEAD, 0);
+    this.numbers[0] = BigInt(this.jobs);
+    for (const place of [...this.changed, 0]) {
+      fs.writeSync(this.file, new Uint8Array(this.numbers.buffer, 8 * place, 8), 0, 8, 8 * place);
+    }
+    this.changed.clear();
   }
 }
 

@@ -16,7 +16,10 @@ SETTINGS: Final = (
     f"one process; drain: --concurrency {DRAIN[0]} --claim-batch {DRAIN[1]}, a backlog of rows of 100 jobs "
     f"(singles: of one); enqueue and process together: --concurrency {FLOW[0]} --claim-batch {FLOW[1]}, batches of 100"
 )
-LEFT: Final = "SELECT coalesce(sum(n), 0) FROM forebay.run"
+LEFT: Final = (
+    "SELECT (SELECT coalesce(sum(n), 0) FROM forebay.run) "
+    "+ (SELECT coalesce(sum(n - coalesce(bit_count(gone), 0)), 0) FROM forebay.pack)"
+)
 _COLUMNS: Final = """
     SELECT column_name FROM information_schema.columns
     WHERE table_schema = 'forebay' AND table_name = 'run' ORDER BY ordinal_position

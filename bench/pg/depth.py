@@ -10,6 +10,7 @@ from bench.crew.processes import Clients
 from bench.measure import Figure
 from bench.pg import backlog
 from bench.pg.server import Bench
+from forebay_proof.tally import CLAIM
 
 SHALLOW: Final = 10_000
 
@@ -20,8 +21,7 @@ def claims(bench: Bench, depth: int, rows_of: int, cycles: int) -> Values:
         backlog.seed(database, depth, rows_of)
         database.settle_down()
         ours.run_client(database, clients, "worker", "cycle", BATCH, int(rows_of == 1), cycles)
-        (tally,) = clients.tallies("worker").all()
-        return latencies("claim", tally.samples("claim", cycles // 10))
+        return latencies("claim", clients.tallies("worker").histogram(CLAIM))
 
 
 def figures(bench: Bench, deep: int, cycles: int) -> list[Figure]:

@@ -12,6 +12,11 @@ from bench.measure import Figure
 from bench.pg import backlog
 from bench.pg.peers.programs import PEERS
 from bench.pg.server import Bench, Database
+from forebay_proof.tally import CPU as CPU_TIME
+from forebay_proof.tally import ENQUEUE, WHOLE
+
+BULK: Final = "bulk"
+"""The group of the client that puts many jobs."""
 
 _KEYS: Final = (*COSTS, "claim-p50", "claim-p99", DEAD)
 
@@ -22,12 +27,11 @@ def put_in_bulk(bench: Bench, prepare: Prepare[Database], put: Put[Database], jo
         spent, wal = database.server_cpu(), database.wal()
         put(database, clients, jobs)
         server = database.server_cpu() - spent
-        (tally,) = clients.tallies("bulk").all()
-        (took,), (client,) = tally.samples("whole", 0), tally.samples("cpu", 0)
+        tallies = clients.tallies(BULK)
         return {
-            RATE: jobs / took,
-            **costs(jobs, server, client, database.wal() - wal),
-            **latencies("enqueue", tally.samples("enqueue", 0)),
+            RATE: jobs / tallies.seconds(WHOLE),
+            **costs(jobs, server, tallies.seconds(CPU_TIME), database.wal() - wal),
+            **latencies("enqueue", tallies.histogram(ENQUEUE)),
         }
 
 
@@ -36,7 +40,7 @@ def _seeded(batch: int) -> Put[Database]:
 
 
 def _our_bulk(database: Database, clients: Clients, jobs: int) -> None:
-    ours.run_client(database, clients, "bulk", "bulk", jobs)
+    ours.run_client(database, clients, BULK, "bulk", jobs)
 
 
 def _worker(size: tuple[int, int], processes: int = 0, rows_of: int = 100) -> Queue[Database]:
@@ -63,6 +67,10 @@ def figures(bench: Bench, jobs: int) -> list[Figure]:
     for cell in theirs.values():
         found += cell.figures(_KEYS, "drain/forebay")
     mine = [cells["forebay"], cells["forebay-2-processes"]]
+    unlike = Cell("drain_unlike/forebay", drain_of(bench, _worker(ours.DRAIN, processes=2, rows_of=1), jobs))
+    found += unlike.figures(_KEYS, "drain/forebay")
+    if layouts := [theirs[peer.name] for peer in PEERS.layouts("graphile")]:
+        found.append(ratio("drain_unlike/graphile", [unlike], layouts, "≥ 3.5"))
     for name, goal in (("graphile", "≥ 2.5 (4)"), ("pgqueuer", "≥ 3 (5)"), ("procrastinate", "")):
         if layouts := [theirs[peer.name] for peer in PEERS.layouts(name)]:
             found.append(ratio(f"drain/over-{name}", mine, layouts, goal))
@@ -83,6 +91,6 @@ def bulk_figures(bench: Bench, jobs: int) -> list[Figure]:
 
 def _bulk_of_peer(bench: Bench, peer: Peer, jobs: int) -> Callable[[], Values]:
     def put(database: Database, clients: Clients, count: int) -> None:
-        peer.put(database.url, clients, "bulk", count)
+        peer.put(database.url, clients, BULK, count)
 
     return lambda: put_in_bulk(bench, lambda db, clients: peer.prepare(db.url, clients), put, jobs // peer.slower)

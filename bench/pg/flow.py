@@ -9,18 +9,19 @@ from typing import Final
 import psycopg
 
 from bench.crew import ours
-from bench.crew.cell import CLIENT, CPU, DEAD, LEFT, OFFERED, RATE, SERVER, WAL, Cell, Values, latencies
+from bench.crew.cell import CLIENT, CPU, DEAD, LEFT, OFFERED, RATE, SERVER, WAL, Cell, Values, latencies, ratio
 from bench.crew.drain import COSTS
-from bench.crew.flow import CALLS, START_MOST, WARM_UP, Flow, at_share, flowing, together
+from bench.crew.flow import CALLS, MAX_START, WARM_UP, Flow, at_share, flowing, together
 from bench.crew.load import BATCH
 from bench.crew.processes import Clients
 from bench.measure import Figure
 from bench.pg import backlog
 from bench.pg.pgbench import ceiling, find_pgbench
 from bench.pg.server import Bench, Database
+from forebay_proof.tally import ENQUEUE, LATE, WHOLE
 
 _FLEET: Final = 8
-_FLEET_MOST: Final = 60_000
+_MAX_FLEET: Final = 60_000
 """Jobs a second that no fleet here works off."""
 
 _SCHEDULED_RATE: Final = 1_000
@@ -46,13 +47,11 @@ def fleet(bench: Bench, lengths: Lengths) -> Values:
 def fleet_flat_out(bench: Bench, lengths: Lengths) -> Values:
     """On a backlog that outlasts the window."""
     with bench.database() as database, Clients() as clients:
-        backlog.seed(database, round(_FLEET_MOST * (2 * WARM_UP + lengths.window)))
+        backlog.seed(database, round(_MAX_FLEET * (2 * WARM_UP + lengths.window)))
         database.settle_down()
         ours.start_worker(database, clients, ours.DEFAULTS, _FLEET)
         workers = clients.tallies("worker")
-        clients.wait_until(
-            lambda: sum(tally.jobs > 0 for tally in workers.all()) >= _FLEET, START_MOST, "every process at work"
-        )
+        clients.wait_until(lambda: workers.busy() >= _FLEET, MAX_START, "every process at work")
         time.sleep(WARM_UP)
         values = Flow(database, clients).measured(lengths.window)
         left = database.number(backlog.LEFT)
@@ -69,7 +68,7 @@ def scheduled(bench: Bench, lengths: Lengths) -> Values:
         ours.start_worker(database, clients, ours.FLOW)
         ours.start_client(database, clients, "scheduler", "schedule", _SCHEDULED_RATE)
         late = clients.tallies("worker")
-        clients.wait_until(lambda: sum(t.taken("late") for t in late.all()) > 0, START_MOST, "the first due job")
+        clients.wait_until(lambda: late.histogram(LATE).total > 0, MAX_START, "the first due job")
         time.sleep(WARM_UP)
         values = Flow(database, clients).measured(lengths.window)
         left = database.number(backlog.LEFT)
@@ -81,8 +80,8 @@ def threads(bench: Bench, jobs: int) -> Values:
     with bench.database() as database, Clients() as clients:
         ours.prepare(database)
         ours.run_client(database, clients, "threads", "threads", jobs)
-        (tally,) = clients.tallies("threads").all()
-        return {RATE: tally.jobs / tally.samples("whole", 0)[0], **latencies("enqueue", tally.samples("enqueue", 0))}
+        done = clients.tallies("threads")
+        return {RATE: done.jobs() / done.seconds(WHOLE), **latencies("enqueue", done.histogram(ENQUEUE))}
 
 
 def for_minutes(bench: Bench, lengths: Lengths) -> Values:
@@ -135,7 +134,8 @@ def figures(bench: Bench, lengths: Lengths) -> list[Figure]:
     found += flat_out.figures(all_of_it, base, rate="≥ 50,000 and ≥ 0.6 ×")
     silent = Cell("end_to_end/forebay-without-ledger", lambda: together(bench, lengths.window, ledger=False))
     found += silent.figures(COSTS, "end_to_end/forebay", rate="≤ 1.1 ×")
-    found += failing.figures(all_of_it, "end_to_end/forebay", rate="≥ 0.75 ×")
+    found += failing.figures(all_of_it, "end_to_end/forebay", rate="≥ 0.85 ×")
+    found.append(ratio("failing/none", [failing], [flat_out], "≥ 0.85"))
     single = Cell("single/enqueue-64-threads", lambda: threads(bench, lengths.threads))
     found += single.figures(("enqueue-p50", "enqueue-p99"), rate="≥ 8,000", enqueue_p99="< 25")
     name = "latency/80-percent"

@@ -28,16 +28,16 @@ from bench.pg import backlog
 from bench.pg.server import Bench, Database
 from forebay import Want, open_store
 from forebay.core.outcome import Ack
-from forebay.testing.servers.postgres import find_programs
-from forebay.testing.servers.process import ServerUnavailable
+from forebay.store.postgres.runs import Held
+from forebay_proof.servers.postgres import find_programs
+from forebay_proof.servers.process import ServerUnavailable
 
 CONNECTIONS: Final = 8
 _WARM: Final = 8
 _LONG: Final = 500
 _TPS: Final = re.compile(r"^tps = ([\d.]+)", re.MULTILINE)
-_ARRAY: Final = re.compile(r"\{\d+(,\d+)*\}")
 _PLACE: Final = re.compile(r"%[sb]")
-_STRAY: Final = "SELECT count(*) FROM forebay.run WHERE state = 2"
+_STRAY: Final = "SELECT count(*) FROM forebay.pack"
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def _text(connection: Any, value: Any) -> str:
 
 
 def record(url: str) -> Script:
-    """After some cycles, so that ids are numbers that nothing else is."""
+    """After some cycles, so that the id of the pack is a number that nothing else is."""
     store = open_store(url)
     want = [Want("default", BATCH)]
     made = drafts(BATCH)
@@ -117,23 +117,22 @@ def record(url: str) -> Script:
             store.settle([(lease, Ack()) for lease in leases])
     finally:
         store.close()
-    ids = range(leases[0].job.id, leases[-1].job.id + 1)
+    (pack,) = {lease.ref.pack for lease in leases if isinstance(lease, Held)}
     variables: dict[str, str] = {}
     parts = (calls[:enqueues], calls[enqueues:claims], calls[claims:])
-    enqueue, claim, settle = ("".join(_rendered(call, ids, variables) for call in part) for part in parts)
+    enqueue, claim, settle = ("".join(_rendered(call, pack, variables) for call in part) for part in parts)
     return Script(enqueue, claim, settle, variables)
 
 
-def _rendered(call: Call, ids: range, variables: dict[str, str]) -> str:
+def _rendered(call: Call, pack: int, variables: dict[str, str]) -> str:
     values = iter(zip(call.parameters, call.texts, strict=True))
 
     def put(_: "re.Match[str]") -> str:
         value, text = next(values)
         if isinstance(value, UUID):
             return "gen_random_uuid()"
-        numbers = _numbers(value)
-        if numbers and all(number in ids for number in numbers):
-            return "ARRAY[" + ", ".join(f":c_last_id::bigint - {ids[-1] - number}" for number in numbers) + "]"
+        if value == f"{{{pack}}}":
+            return "ARRAY[:c_pack::bigint]"
         if len(text) > _LONG:
             name = f"long{len(variables)}"
             variables[name] = value.decode() if isinstance(value, bytes) else str(value)
@@ -142,13 +141,6 @@ def _rendered(call: Call, ids: range, variables: dict[str, str]) -> str:
 
     statement = _PLACE.sub(put, call.statement)
     return statement + (" \\gset c_\n" if "forebay.claim(" in statement else ";\n")
-
-
-def _numbers(value: Any) -> list[int]:
-    """The numbers of an array of them, whether it is a list or the text of one."""
-    if isinstance(value, str) and _ARRAY.fullmatch(value):
-        return [int(number) for number in value[1:-1].split(",")]
-    return value if isinstance(value, list) and all(type(each) is int for each in value) else []
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from typing import Any, Final, Self
 import psycopg
 
 from bench.crew.cell import DEAD
-from bench.crew.processes import cpu_seconds
-from forebay.testing.servers.postgres import PostgresServer
+from forebay_proof.processes import cpu_seconds
+from forebay_proof.servers.postgres import PostgresServer
 
 SETTINGS: Final = {
     "shared_buffers": "1GB",

@@ -11,17 +11,18 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bench.crew import ours
-from bench.crew.cell import CPU, RATE, Cell, Values, Window, costs, percentile
+from bench.crew.cell import CPU, RATE, Cell, Values, Window, costs
 from bench.crew.load import BATCH
 from bench.crew.processes import Clients
 from bench.measure import Figure
 from bench.pg import backlog
 from bench.pg.pgbench import find_pgbench, record, run
 from bench.pg.server import Bench, top
+from forebay_proof.histogram import percentile
 
 BATCHES: Final = (1, 10, 50, 100, 200, 1_000)
 CONNECTIONS: Final = (1, 2, 4, 8, 16, 64)
-_START_MOST: Final = 60.0
+_MAX_START: Final = 60.0
 _NEAR: Final = 0.9
 _HEAD: Final = f"{'jobs/s':>10} {'p50 ms':>8} {'p99 ms':>8} {'jobs/CPU-s':>11}  waits of active sessions"
 
@@ -39,7 +40,7 @@ class Sweep:
             database.settle_down()
             ours.start_client(database, clients, "worker", "loop", size)
             done = clients.tallies("worker")
-            clients.wait_until(lambda: done.jobs() > 0, _START_MOST, "the first claim")
+            clients.wait_until(lambda: done.jobs() > 0, _MAX_START, "the first claim")
             window = Window(database, clients)
             with database.waits() as waits:
                 ends_at = time.monotonic() + self.seconds

@@ -11,8 +11,8 @@ from typing import Final
 
 from bench.crew.load import BATCH
 from bench.crew.peer import PLACE
-from bench.crew.processes import cpu_seconds
-from forebay.testing.servers.redis import RedisServer
+from forebay_proof.processes import cpu_seconds
+from forebay_proof.servers.redis import RedisServer
 
 MODES: Final = ("everysec", "always")
 _PAYLOAD: Final = 103

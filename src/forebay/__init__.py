@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from forebay.store.open import open_store
     from forebay.store.protocol import Receipt, Store, Want
     from forebay.work.context import Context
-    from forebay.work.errors import Drop, Snooze
+    from forebay.work.handler import Drop, Snooze
 
 __all__ = [
     "Breaker",
@@ -80,9 +80,9 @@ def __getattr__(name: str) -> object:
 
         return context.Context
     if name in ("Drop", "Snooze"):
-        from forebay.work import errors
+        from forebay.work import handler
 
-        return errors.Drop if name == "Drop" else errors.Snooze
+        return handler.Drop if name == "Drop" else handler.Snooze
     if name in __all__:
         from forebay import public
 

@@ -24,9 +24,9 @@ from msgspec.structs import replace
 from forebay.core.breaker import Breaker
 from forebay.core.clock import Clock
 from forebay.core.errors import Invalid, JobCancelled, JobFailed, JobGone, ResultPending
-from forebay.core.instant import Instant, Span, checked_micros, from_datetime, from_seconds, micros
+from forebay.core.instant import Duration, Instant, checked_micros, from_datetime, from_seconds, micros
 from forebay.core.job import Draft, Job, State
-from forebay.core.limits import ATTEMPTS_MOST, BATCH_MOST, COST_MOST, MAX_WAIT, RESULT_KEPT, SPAN_MOST
+from forebay.core.limits import MAX_ATTEMPTS, MAX_BATCH, MAX_COST, MAX_DURATION, MAX_WAIT, RESULT_KEPT
 from forebay.core.names import check_name
 from forebay.core.payload import Json
 from forebay.core.policy import check_between
@@ -40,7 +40,7 @@ from forebay.tracing import carried
 from forebay.transactions import aenqueue_in, check_url, enqueue_in
 from forebay.vault import Vault
 from forebay.work.cron import NEVER, CatchUp, Cron, Dst, Overlap, Timetable
-from forebay.work.handler import Handler, check_function, place_of
+from forebay.work.handler import Handler, check_function, executor_for
 from forebay.work.results import ResultType
 from forebay.work.signature import Signature
 
@@ -52,7 +52,7 @@ DEFAULT_URL = "sqlite:///forebay.db"
 RESULT_WAIT: Final = 30.0
 """Seconds for which a result is waited for, unless the caller says otherwise."""
 
-_WAITERS_MOST: Final = 64
+_MAX_WAITERS: Final = 64
 _WAIT_SLICE: Final = 1.0
 """So many coroutines wait at once; with more of them each waits for so many seconds, then it is the next one's turn."""
 
@@ -370,7 +370,7 @@ class Forebay:
 
         with self._opening:
             if self._waiters is None:
-                self._waiters = ThreadPoolExecutor(_WAITERS_MOST, "forebay-wait")
+                self._waiters = ThreadPoolExecutor(_MAX_WAITERS, "forebay-wait")
             return self._waiters
 
     def jobs(self, query: Query = Query()) -> Iterator[Job]:  # noqa: B008
@@ -382,7 +382,7 @@ class Forebay:
         """As the store keeps them, sealed ones too."""
         after: int | None = 0
         while after is not None:
-            page = self.store.browse(query, after, BATCH_MOST)
+            page = self.store.browse(query, after, MAX_BATCH)
             yield from page.jobs
             after = page.next
 
@@ -394,7 +394,7 @@ class Forebay:
         if job_ids is None:
             job_ids = [job.id for job in self._found(Query(queue=queue, state=State.DEAD))]
         ids = list(job_ids)
-        return sum(len(self.store.redrive(ids[start : start + BATCH_MOST])) for start in range(0, len(ids), BATCH_MOST))
+        return sum(len(self.store.redrive(ids[start : start + MAX_BATCH])) for start in range(0, len(ids), MAX_BATCH))
 
     def backlog(self, *queues: str) -> list[Backlog]:
         return self.store.backlog(queues or None)
@@ -418,10 +418,10 @@ class Forebay:
         timeout = options.pop("timeout", None)
         retry_on = options.pop("retry_on", None)
         if (lives := options.get("max_attempts")) is not None:
-            check_between("max_attempts", lives, 1, ATTEMPTS_MOST)
-        check_between("cost", options.get("cost", 1), 1, COST_MOST)
+            check_between("max_attempts", lives, 1, MAX_ATTEMPTS)
+        check_between("cost", options.get("cost", 1), 1, MAX_COST)
         if not isinstance(options.get("breaker"), Breaker | None):
-            raise Invalid(kind, "its breaker is not a Breaker", "build a Breaker(failures=…, rest=…)")
+            raise Invalid(kind, "its breaker is not a Breaker", "build a Breaker(failures=…, cooldown=…)")
         isolate = options.pop("isolate", False)
         keep_for = _keep_for(options.pop("keep_result", False), options.pop("result_ttl", None))
         try:
@@ -429,7 +429,7 @@ class Forebay:
                 kind,
                 function,
                 Signature(kind, function, self.vault),
-                where=place_of(function, isolate),
+                where=executor_for(function, isolate),
                 timeout=None if timeout is None else _span(timeout),
                 retry_on=None if retry_on is None else _types("retry_on", retry_on),
                 drop_on=_types("drop_on", options.pop("drop_on", ())),
@@ -479,12 +479,12 @@ def _types(field: str, kinds: object) -> tuple[type[BaseException], ...]:
     return tuple(given)
 
 
-def _keep_for(keep_result: bool, result_ttl: float | timedelta | None) -> Span:
+def _keep_for(keep_result: bool, result_ttl: float | timedelta | None) -> Duration:
     """How long results are kept; 0: not at all."""
     if result_ttl is None:
         return micros(RESULT_KEPT) if keep_result else 0
     ttl = result_ttl if isinstance(result_ttl, timedelta) else timedelta(seconds=result_ttl)
-    return checked_micros("result_ttl", ttl, timedelta(milliseconds=1), SPAN_MOST)
+    return checked_micros("result_ttl", ttl, timedelta(milliseconds=1), MAX_DURATION)
 
 
 def _settings(kind: str, given: dict[str, Any]) -> Settings:
@@ -498,7 +498,7 @@ def _instant(moment: datetime | None) -> Instant | None:
     return None if moment is None else from_datetime(moment)
 
 
-def _span(length: timedelta | float | None) -> Span:
+def _span(length: timedelta | float | None) -> Duration:
     if length is None:
         return 0
     return micros(length) if isinstance(length, timedelta) else from_seconds("delay", length)

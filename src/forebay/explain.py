@@ -1,54 +1,54 @@
-"""Why a job is where it is: what holds it, what goes before it, and when that may end; and the gates of a queue."""
+"""Why a job is in its state: what holds it, what is before it, and when that may change; and the gates of a queue."""
 
 from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
 from forebay.core.gate import gate_names
+from forebay.core.humanize import many
 from forebay.core.instant import Instant, to_datetime
 from forebay.core.job import Job, State
-from forebay.core.limits import AHEAD_MOST, BATCH_MOST
+from forebay.core.limits import MAX_AHEAD, MAX_BATCH
 from forebay.core.presence import Presence
 from forebay.core.spec import QueueSpec
-from forebay.core.words import many
 from forebay.store.protocol import Backlog, GateUse, Hold, Store
 
 _SECOND = 1_000_000
 
 
-class Place(Struct, frozen=True):
-    """Where a job is among others: what holds it, the head of its line, how many jobs of its lane go before it."""
+class Position(Struct, frozen=True):
+    """The position of a job: the gate or line that holds it, the head of that line, the jobs before it in its lane."""
 
     hold: Hold | None = None
     head: Job | None = None
     ahead: int | None = None
 
 
-_NOWHERE = Place()
+_NO_POSITION = Position()
 
 
 def explain(store: Store, job_id: int) -> list[str]:
-    """Sentences, the deciding one first. An unknown id is said to be so."""
+    """Sentences, the deciding one first; also for an unknown id."""
     job = store.get([job_id])[0]
     if job is None:
         return [f"job {job_id} is unknown: it never existed, or it was done and removed, or purged"]
     spec = next((spec for spec in store.specs() if spec.name == job.queue), QueueSpec(name=job.queue))
-    backlog, workers = store.backlog([job.queue])[0], store.workers("", BATCH_MOST)
-    return [*reasons(job, backlog, store.now(), place_of(store, job), workers), spec.vector()]
+    backlog, workers = store.backlog([job.queue])[0], store.workers("", MAX_BATCH)
+    return [*reasons(job, backlog, store.now(), position_of(store, job), workers), spec.vector()]
 
 
 def gates_of(store: Store, spec: QueueSpec, most: int) -> list[GateUse]:
-    """The gates in use that may hold jobs of the queue, `most` of them at most, by name."""
+    """The gates in use that may hold jobs of the queue, by name, at most `most`."""
     found: list[GateUse] = []
     after: str | None = ""
     while after is not None and len(found) < most:
-        page, after = gates_page(store, gate_names(spec), after, min(most - len(found), BATCH_MOST))
+        page, after = gates_page(store, gate_names(spec), after, min(most - len(found), MAX_BATCH))
         found += page
     return found
 
 
 def gates_page(store: Store, names: Iterable[str], after: str, limit: int) -> tuple[list[GateUse], str | None]:
-    """Gates in use that have one of these names or lie below one, by name, and where to go on; None: that was all."""
+    """Gates in use with one of these names or below one, by name, and the next `after`; None at the end."""
     found: dict[str, GateUse] = {}
     for name in set(names):
         if name > after:
@@ -58,25 +58,25 @@ def gates_page(store: Store, names: Iterable[str], after: str, limit: int) -> tu
     return (known, None) if len(known) < limit else (known[:limit], known[limit - 1].name)
 
 
-def place_of(store: Store, job: Job) -> Place:
-    """The gate or the line that holds a job, or how many go before a ready one."""
+def position_of(store: Store, job: Job) -> Position:
+    """The gate or line that holds a job, or how many jobs are before a ready one."""
     if job.state not in (State.WAITING, State.READY):
-        return _NOWHERE
+        return _NO_POSITION
     hold = store.hold(job.id)
     head = None if hold is None or hold.head is None else store.get([hold.head])[0]
-    return Place(hold, head, store.ahead(job.id) if job.state is State.READY and hold is None else None)
+    return Position(hold, head, store.ahead(job.id) if job.state is State.READY and hold is None else None)
 
 
 def reasons(
     job: Job,
     backlog: Backlog,
     now: Instant,
-    place: Place = _NOWHERE,
+    position: Position = _NO_POSITION,
     workers: Sequence[Presence] = (),
     *,
     others: bool = True,
 ) -> list[str]:
-    """The same for one who knows the job, its queue and the time; `others`: who may also hear of the others there."""
+    """The sentences for a known job, queue and time. `others`: also mention other jobs and workers."""
     lines = [f"job {job.id} ({job.kind}) of queue {job.queue} is {job.state.value}"]
     if job.state in (State.WAITING, State.READY):
         lines += _unhandled(job, workers, others)
@@ -84,9 +84,9 @@ def reasons(
         lines.append(f"the queue is paused until {to_datetime(backlog.paused_until).isoformat()}")
     match job.state:
         case State.WAITING:
-            lines += _waiting(job, place, now, others)
+            lines += _waiting(job, position, now, others)
         case State.READY:
-            lines += _ready(backlog, place, now, others)
+            lines += _ready(backlog, position, now, others)
         case State.RUNNING:
             left = ((job.lease_until or 0) - now) / _SECOND
             holder = job.owner or "a worker"
@@ -99,7 +99,7 @@ def reasons(
 
 
 def _unhandled(job: Job, workers: Sequence[Presence], others: bool) -> list[str]:
-    """Workers serve its queue, and none of them has a handler for its kind."""
+    """The reason when workers serve its queue and none has a handler for its kind."""
     serving = [worker for worker in workers if job.queue in worker.queues]
     if not serving or any(worker.handles(job.queue, job.kind) for worker in serving):
         return []
@@ -109,34 +109,34 @@ def _unhandled(job: Job, workers: Sequence[Presence], others: bool) -> list[str]
     return [f"no worker handles kind {job.kind}{known}; start one that does, and it runs{back}"]
 
 
-def _waiting(job: Job, place: Place, now: Instant, others: bool) -> list[str]:
+def _waiting(job: Job, position: Position, now: Instant, others: bool) -> list[str]:
     if job.due_at > now:
         why = "its retry" if job.errors else "it"
         return [f"{why} is due in {(job.due_at - now) / _SECOND:.1f} s, at {to_datetime(job.due_at).isoformat()}"]
-    hold = place.hold
+    hold = position.hold
     if hold is None:
         return ["it is due and becomes ready with the next claim or promotion"]
     lines = [f"it is due and waits in the line {hold.gate}: in order, one at a time"]
     if others and hold.head is not None:
-        lines.append(_head(hold.head, place.head))
+        lines.append(_head(hold.head, position.head))
     if others:
         lines.append(f"{_jobs(hold.before)} of the line between its head and this one")
     return lines
 
 
-def _ready(backlog: Backlog, place: Place, now: Instant, others: bool) -> list[str]:
-    hold = place.hold
+def _ready(backlog: Backlog, position: Position, now: Instant, others: bool) -> list[str]:
+    hold = position.hold
     if hold is not None:
         lines = [f"the gate {hold.gate} holds it: {_state_of(hold, now)}"]
         return [*lines, f"{_jobs(hold.before)} of its lane before it"] if others else lines
     beside = f"; ready in the queue: {many(backlog.ready, 'job')}" if others else ""
-    if others and place.ahead is not None:
-        beside += f", {_jobs(place.ahead)} of its lane before it"
+    if others and position.ahead is not None:
+        beside += f", {_jobs(position.ahead)} of its lane before it"
     return [f"it may be claimed at any time{beside}"]
 
 
 def _state_of(hold: Hold, now: Instant) -> str:
-    """How many slots are used, and when it opens."""
+    """How many slots are used, or when the gate opens."""
     if hold.opens_at is not None:
         wait = max(0, hold.opens_at - now) / _SECOND
         return f"the rate admits the next job in {wait:.1f} s, at {to_datetime(hold.opens_at).isoformat()}"
@@ -152,4 +152,4 @@ def _head(job_id: int, head: Job | None) -> str:
 
 
 def _jobs(number: int) -> str:
-    return f"{number} or more jobs" if number >= AHEAD_MOST else many(number, "job")
+    return f"{number} or more jobs" if number >= MAX_AHEAD else many(number, "job")

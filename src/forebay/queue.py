@@ -25,7 +25,7 @@ from forebay.core.instant import checked_micros, from_seconds
 from forebay.core.job import Draft
 from forebay.core.job import Job as StoredJob
 from forebay.core.lease import Lease, Settled
-from forebay.core.limits import ATTEMPTS_MOST, BATCH_MOST, LEASE_LEAST, LEASE_MOST
+from forebay.core.limits import MAX_ATTEMPTS, MAX_BATCH, MAX_LEASE, MIN_LEASE
 from forebay.core.outcome import Abandoned, Ack, DeadLetter, Failed, Failure, Outcome, Release
 from forebay.core.payload import Json
 from forebay.core.policy import Fixed, Routing, check_between
@@ -40,7 +40,7 @@ _OWNER: Final = "JobQueue"
 _REAP_BATCH: Final = 100
 _NO_LUCK: Final = 0.0
 _DELIVERIES_TOLD_APART: Final = 1_000
-_NAP_MOST: Final = timedelta(hours=12)
+_MAX_NAP: Final = timedelta(hours=12)
 
 
 class Job(Struct, frozen=True):
@@ -75,11 +75,11 @@ class JobQueue:
     ) -> None:
         self._name = name
         self._visibility = _span("default_visibility_timeout", default_visibility_timeout)
-        checked_micros("default_visibility_timeout", self._visibility, LEASE_LEAST, LEASE_MOST)
+        checked_micros("default_visibility_timeout", self._visibility, MIN_LEASE, MAX_LEASE)
         if max_redeliveries is not None:
-            check_between("max_redeliveries", max_redeliveries, 0, ATTEMPTS_MOST - 1)
+            check_between("max_redeliveries", max_redeliveries, 0, MAX_ATTEMPTS - 1)
         self._routing = Routing(
-            max_attempts=ATTEMPTS_MOST if max_redeliveries is None else max_redeliveries + 1, backoff=Fixed()
+            max_attempts=MAX_ATTEMPTS if max_redeliveries is None else max_redeliveries + 1, backoff=Fixed()
         )
         self._dlq_handler = dlq_handler
         self._leases: dict[int, Lease] = {}
@@ -115,7 +115,7 @@ class JobQueue:
             left = deadline - self._store.now()
             if job is not None or left <= 0:
                 return job
-            self._store.wait([self._name], min(timedelta(microseconds=left), _NAP_MOST))
+            self._store.wait([self._name], min(timedelta(microseconds=left), _MAX_NAP))
 
     def ack(self, job_id: int) -> bool:
         """The work is done. False when the job is not in your hands any more: someone else will do it, or did."""
@@ -155,8 +155,8 @@ class JobQueue:
         self._closed = True
         held = list(self._leases.values())
         self._leases.clear()
-        for start in range(0, len(held), BATCH_MOST):
-            self._store.settle([(lease, Release()) for lease in held[start : start + BATCH_MOST]])
+        for start in range(0, len(held), MAX_BATCH):
+            self._store.settle([(lease, Release()) for lease in held[start : start + MAX_BATCH]])
         self._store.close()
 
     def __enter__(self) -> "JobQueue":
@@ -171,7 +171,7 @@ class JobQueue:
 
     def _backlog(self) -> Backlog:
         self._reap()
-        while self._store.promote(BATCH_MOST).ready == BATCH_MOST:
+        while self._store.promote(MAX_BATCH).ready == MAX_BATCH:
             pass
         return self._store.backlog([self._name])[0]
 

@@ -1,11 +1,11 @@
-"""A redrive as a plan: which dead letters go back, changed how, how fast, and when to stop.
+"""Redriving dead letters by a plan: which ones, with what change, at what rate, and when to stop.
 
-A plan is a value; the command line, the HTTP side, the dashboard and Spark read it and carry it out alike. What is to
-move is chosen before the first one moves, so a job that dies again at once is not moved twice. Who took its holder
-along is quarantined: such dead letters stay where they are unless the plan names them.
+A plan is a value that the command line, the HTTP API, the dashboard and Spark share. The jobs are chosen before the
+first one is redriven, so that a job that dies again at once is not redriven twice. A job whose worker died while
+running it is quarantined: it is redriven only if the plan says so.
 
-    course = Course(plan, [job.id for job in chosen(store, plan)])
-    carry_out(store, course)
+    run = RedriveRun(plan, [job.id for job in chosen(store, plan)])
+    run_redrive(store, run)
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -21,32 +21,32 @@ from forebay.core.errors import Invalid
 from forebay.core.fingerprint import fingerprint_of
 from forebay.core.instant import Instant, checked_instant
 from forebay.core.job import Draft, Job, State
-from forebay.core.limits import BATCH_MOST
+from forebay.core.limits import MAX_BATCH
 from forebay.core.patch import patched
 from forebay.core.payload import Json, encode_payload
 from forebay.store.feeding import successor
 from forebay.store.protocol import Query, Store
 
-RATE_MOST: Final = 1_000_000.0
+MAX_RATE: Final = 1_000_000.0
 _STEPS_A_SECOND: Final = 5
 _encode: Final = msgspec.json.Encoder().encode
 _in_order: Final = msgspec.json.Encoder(order="deterministic").encode
 
 
 class Plan(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which dead letters go back, and how.
+    """Which dead letters to redrive, and how.
 
-    queue … subject  as a `Query` has them; a queue is where they lie
-    where            a text that the last error holds, in any case
-    fingerprint      what killed them, as `dlq ls --group` names it
-    died_from        those that died at that instant or later;  died_before: or earlier
-    quarantined      also those whose last holder died with them
-    limit            at most so many, the smallest ids first
-    sample           so many of those that match, chosen by `seed`: the same seed, the same ones
-    patch            their payloads are changed alike, by a JSON merge patch; each gives way to a new job
-    rate             so many a second
-    stop_at          stop when more than this share of those that ended again have died again …
-    stop_after       … and at least so many have ended
+    queue … subject  as in `Query`; the queue is the one that holds them
+    where            a text in the last error, ignoring case
+    fingerprint      the cause, as shown by `dlq ls --group`
+    died_from        those that died at this instant or later;  died_before: earlier
+    quarantined      include jobs whose last worker died while running them
+    limit            at most this many, lowest ids first
+    sample           this many of those that match, drawn by `seed`; the same seed draws the same jobs
+    patch            a JSON merge patch for the payloads; each job is replaced by a new one
+    rate             jobs per second
+    stop_at          stop when more than this fraction of the redriven jobs that ended have died again …
+    stop_after       … and at least this many have ended
     """
 
     queue: str | None = None
@@ -74,13 +74,15 @@ class Plan(Struct, frozen=True, forbid_unknown_fields=True):
         for name, instant in (("died_from", self.died_from), ("died_before", self.died_before)):
             if instant is not None:
                 checked_instant(name, instant)
-        if self.rate is not None and not 0 < self.rate <= RATE_MOST:
-            raise Invalid("rate", f"{self.rate!r} is not in 0 … {RATE_MOST:,.0f} a second", "leave it out for no rate")
+        if self.rate is not None and not 0 < self.rate <= MAX_RATE:
+            raise Invalid(
+                "rate", f"{self.rate!r} is not in 0 … {MAX_RATE:,.0f} per second", "leave it out for no limit"
+            )
         if self.stop_at is not None:
             if not 0 <= self.stop_at <= 1:
-                raise Invalid("stop_at", f"{self.stop_at!r} is not a share", "give 0.1 for a tenth")
+                raise Invalid("stop_at", f"{self.stop_at!r} is not in 0 … 1", "give a fraction, such as 0.1")
             if self.rate is None:
-                raise Invalid("stop_at", "without a rate all have moved before the first one ends", "give a rate too")
+                raise Invalid("stop_at", "without a rate all are redriven before the first one ends", "give a rate too")
         if self.patch is not None:
             encode_payload(self.patch)
             if not self.patch:
@@ -88,11 +90,11 @@ class Plan(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def query(self) -> Query:
-        """What the store can tell apart; the rest is `fits`."""
+        """The part of the filter that the store applies; `fits` applies the rest."""
         return Query(self.queue, State.DEAD, self.kind, self.tenant, self.subject, None if self.quarantined else False)
 
     def fits(self, job: Job) -> bool:
-        """Whether a dead letter is meant."""
+        """Whether the plan selects this dead letter."""
         at = job.finished_at or 0
         return (
             job.state is State.DEAD
@@ -105,14 +107,14 @@ class Plan(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def filtered(self) -> bool:
-        """Whether anything but the pace is said: a plan for all of them should be meant."""
+        """Whether the plan has a filter; one without selects every dead letter, which callers ask to be explicit."""
         said = (self.queue, self.kind, self.tenant, self.subject, self.where, self.fingerprint)
         return any(said) or self.died_from is not None or self.died_before is not None
 
     @property
     def step(self) -> int:
-        """How many move at a time."""
-        return BATCH_MOST if self.rate is None else max(1, min(BATCH_MOST, int(self.rate / _STEPS_A_SECOND)))
+        """How many jobs one step redrives."""
+        return MAX_BATCH if self.rate is None else max(1, min(MAX_BATCH, int(self.rate / _STEPS_A_SECOND)))
 
 
 def last_error(job: Job) -> str:
@@ -120,42 +122,42 @@ def last_error(job: Job) -> str:
 
 
 def matching(store: Store, query: Query) -> Iterator[Job]:
-    """Every job that the query finds, page by page."""
+    """Every job that matches the query, page by page."""
     after: int | None = 0
     while after is not None:
-        page = store.browse(query, after, BATCH_MOST)
+        page = store.browse(query, after, MAX_BATCH)
         yield from page.jobs
         after = page.next
 
 
 def chosen(store: Store, plan: Plan) -> list[Job]:
-    """What the plan would move now, in the order of the ids."""
+    """The jobs that the plan selects now, by id."""
     found = (job for job in matching(store, plan.query) if plan.fits(job))
     return picked(found, plan)
 
 
 def picked(found: Iterator[Job], plan: Plan) -> list[Job]:
-    """Of those that fit: the sample, or the first ones."""
+    """The plan's sample of the matching jobs, or the first ones."""
     if plan.sample is None:
         return [job for _, job in zip(range(plan.limit), found, strict=False)] if plan.limit else list(found)
-    # A job's lot depends on the seed and its id alone, so a dry run shows what the real one will move.
+    # A job's draw depends only on the seed and its id, so that a dry run shows what the real run redrives.
     lots = ((blake2b(b"%d/%d" % (plan.seed, job.id), digest_size=8).digest(), job.id, job) for job in found)
     sample = [job for _, _, job in nsmallest(min(plan.sample, plan.limit or plan.sample), lots)]
     return sorted(sample, key=lambda job: job.id)
 
 
 class Step(Struct, frozen=True):
-    """How far a redrive has come. `tried` were chosen and are behind, `moved` of them went back under these `ids`."""
+    """Progress of a redrive: `tried` jobs were attempted, `moved` of them redriven; `ids`: those of this step."""
 
     tried: int
     moved: int
     ids: list[int]
 
 
-class Course:
-    """A redrive under way: its steps, its pace, and what became of those that it moved.
+class RedriveRun:
+    """A redrive in progress: its steps, its rate, and the outcomes of the redriven jobs.
 
-    `stopped` says why it ended early. With a patch `ids` of a step are those of the new jobs.
+    `stopped`: why it ended early. With a patch, the `ids` of a step are those of the new jobs.
     """
 
     def __init__(self, plan: Plan, ids: list[int]) -> None:
@@ -180,9 +182,9 @@ class Course:
         return 0.0 if self.plan.rate is None else max(0.0, self._began + self.tried / self.plan.rate - now)
 
     def step(self, store: Store) -> Step:
-        """Move the next ones, unless too many of those before have died again."""
+        """Redrive the next jobs, unless too many of the previous ones have died again."""
         if self.plan.stop_at is not None:
-            self._look(store)
+            self._check_outcomes(store)
         if self.over:
             return Step(self.tried, len(self.moved), [])
         part = self.chosen[self.tried : self.tried + self.plan.step]
@@ -193,24 +195,24 @@ class Course:
             self._watched += ids
         return Step(self.tried, len(self.moved), ids)
 
-    def _look(self, store: Store) -> None:
-        """What became of the longest moved ones; who is still about is looked at again."""
+    def _check_outcomes(self, store: Store) -> None:
+        """Count the outcomes of the jobs that were redriven first; those that have not ended are checked again."""
         assert self.plan.stop_at is not None
-        looked, rest = self._watched[:BATCH_MOST], self._watched[BATCH_MOST:]
-        open_still: list[int] = []
-        for job_id, job in zip(looked, store.get(looked), strict=True):
+        checked, rest = self._watched[:MAX_BATCH], self._watched[MAX_BATCH:]
+        still_open: list[int] = []
+        for job_id, job in zip(checked, store.get(checked), strict=True):
             if job is not None and not job.state.terminal:
-                open_still.append(job_id)
+                still_open.append(job_id)
                 continue
             self.ended += 1
             self.died += job is not None and job.state is State.DEAD
-        self._watched = rest + open_still
+        self._watched = rest + still_open
         if self.ended >= self.plan.stop_after and self.died > self.plan.stop_at * self.ended:
-            self.stopped = f"{self.died} of {self.ended} that ended had died again"
+            self.stopped = f"{self.died} of {self.ended} jobs that ended had died again"
 
 
 def move(store: Store, plan: Plan, ids: list[int]) -> list[int]:
-    """Those of these that were dead go back in one step, changed as the plan says; the ids under which they live."""
+    """Redrive the dead ones of these jobs in one step, with the plan's patch; the ids that they have now."""
     if plan.patch is None:
         return store.redrive(ids)
     dead = [job for job in store.get(ids) if job is not None and job.state is State.DEAD]
@@ -218,7 +220,7 @@ def move(store: Store, plan: Plan, ids: list[int]) -> list[int]:
 
 
 def divided(payloads: Iterable[tuple[Job, Json]]) -> tuple[list[int], list[tuple[int, Draft]]]:
-    """Dead jobs with the payloads that they should have: who has it already, and who has to give way to a new job."""
+    """Dead jobs with their wanted payloads, divided into those that have it already and those that need a new job."""
     alike: list[int] = []
     others: list[tuple[int, Draft]] = []
     for job, payload in payloads:
@@ -230,7 +232,7 @@ def divided(payloads: Iterable[tuple[Job, Json]]) -> tuple[list[int], list[tuple
 
 
 def mend(store: Store, payloads: Iterable[tuple[Job, Json]]) -> list[int]:
-    """Dead jobs live again with these payloads; the ids under which they do."""
+    """Redrive dead jobs with these payloads; the ids that they have now."""
     alike, others = divided(payloads)
     ids = store.redrive(alike) if alike else []
     if others:
@@ -238,16 +240,16 @@ def mend(store: Store, payloads: Iterable[tuple[Job, Json]]) -> list[int]:
     return ids
 
 
-def carry_out(
+def run_redrive(
     store: Store,
-    course: Course,
-    told: Callable[[Step], object] = lambda _: None,
+    run: RedriveRun,
+    on_step: Callable[[Step], object] = lambda _: None,
     *,
     clock: Callable[[], float] = monotonic,
     wait: Callable[[float], object] = sleep,
-) -> Course:
-    """To the end, at the plan's pace."""
-    while not course.over:
-        wait(course.due_in(clock()))
-        told(course.step(store))
-    return course
+) -> RedriveRun:
+    """Run it to the end, at the plan's rate."""
+    while not run.over:
+        wait(run.due_in(clock()))
+        on_step(run.step(store))
+    return run

@@ -1,14 +1,14 @@
-"""Traces from producer to handler, by OpenTelemetry: the producer's span travels in the job's meta, as W3C has it.
+"""OpenTelemetry traces from producer to handler: the job's meta carries the producer's span as W3C trace context.
 
-    carried(meta)   a producer: meta with `traceparent` (and `tracestate`) of the current span
-    spans()         a worker: what runs a handler inside a span of its own; None when nobody wants spans
+    carried(meta)   for producers: meta with `traceparent` (and `tracestate`) of the current span
+    spans()         for workers: runs handlers inside spans; None without a tracer provider
 
-Nothing is imported here. An application that traces has imported OpenTelemetry and set a provider before it enqueues or
-works; where it has not, there is nothing to carry and `spans` is None, which costs a look into a dictionary. No enqueue
-ever fails because of a trace: what does not fit into meta is left out.
+OpenTelemetry is not imported here. An application that traces has imported it and set a provider before it enqueues or
+works; otherwise `spans` is None, at the cost of a dictionary lookup. No enqueue fails because of a trace: a context
+that does not fit into meta is left out.
 
-A handler's span follows the conventions for messaging: kind CONSUMER, named `process <queue>`, linked to the producer's
-span and its child. Every attempt is a span of its own, with its number.
+A handler's span follows the messaging conventions: kind CONSUMER, named `process <queue>`, child of and linked to the
+producer's span. Every attempt has its own span, with its number.
 """
 
 import inspect
@@ -24,7 +24,7 @@ from forebay.core.limits import META_BYTES, META_ENTRIES, TEXT_LENGTH
 from forebay.core.outcome import Failure
 
 Describe = Callable[[BaseException], Failure | None]
-"""What a raise means: a failure, without its secrets, or nothing to worry about."""
+"""The redacted failure that an exception means; None for one that is no failure."""
 
 PARENT: Final = "traceparent"
 STATE: Final = "tracestate"
@@ -33,7 +33,7 @@ _PRINTABLE: Final = re.compile(rf"[ -~]{{1,{TEXT_LENGTH}}}", re.ASCII)
 
 
 def carried(meta: dict[str, str] | None, headers: Mapping[str, str] | None = None) -> dict[str, str] | None:
-    """Meta with where the job comes from: the headers of a request, or else the current span. What meta says wins."""
+    """Meta with the trace context of the request's headers, or else of the current span. An existing one is kept."""
     if meta is not None and PARENT in meta:
         return meta
     found = _of_headers(headers) if headers is not None and PARENT in headers else _current()
@@ -45,7 +45,7 @@ def carried(meta: dict[str, str] | None, headers: Mapping[str, str] | None = Non
 
 
 def _of_headers(headers: Mapping[str, str]) -> dict[str, str] | None:
-    """As a stranger sent them: only what is well formed."""
+    """The trace context of a request; None unless it is well formed."""
     parent, state = headers.get(PARENT, ""), headers.get(STATE, "")
     if _PARENT.fullmatch(parent) is None:
         return None
@@ -63,14 +63,14 @@ def _current() -> dict[str, str] | None:
 
 
 class Spans:
-    """Handlers inside spans, by one provider."""
+    """Runs handlers inside spans of one provider."""
 
     def __init__(self, api: Any, provider: Any) -> None:
         self._api = api
         self._tracer = provider.get_tracer("forebay")
 
     def around(self, function: Callable[..., Any], job: Job, failure: Describe) -> Callable[..., Any]:
-        """The function, inside a span for this job, which ends with what `failure` says of a raise."""
+        """The function inside a span for this job; `failure` describes an exception for the span."""
         if inspect.iscoroutinefunction(function):
 
             @wraps(function)
@@ -102,14 +102,14 @@ class Spans:
             try:
                 yield
             except BaseException as error:
-                if (told := failure(error)) is not None:
-                    span.set_attribute("error.type", told.kind)
-                    span.add_event("exception", _exception(told))
+                if (described := failure(error)) is not None:
+                    span.set_attribute("error.type", described.kind)
+                    span.add_event("exception", _exception(described))
                     span.set_status(self._api.StatusCode.ERROR)
                 raise
 
     def _origin(self, meta: dict[str, str] | None) -> Any:
-        """The producer's span; None where meta tells of none that could be one."""
+        """The producer's span; None without a valid one in meta."""
         found = _PARENT.fullmatch((meta or {}).get(PARENT, ""))
         if found is None:
             return None
@@ -119,7 +119,7 @@ class Spans:
 
 
 def spans() -> Spans | None:
-    """What runs handlers inside spans; None while no provider is set."""
+    """None while no tracer provider is set."""
     api = _api()
     if api is None:
         return None
@@ -130,12 +130,12 @@ def spans() -> Spans | None:
 
 
 def _api() -> Any:
-    """OpenTelemetry's, if somebody here has imported it."""
+    """The OpenTelemetry module, if the application has imported it."""
     return sys.modules.get("opentelemetry.trace")
 
 
-def _exception(told: Failure) -> dict[str, str]:
-    return {"exception.type": told.kind, "exception.message": told.message, "exception.stacktrace": told.trace}
+def _exception(failure: Failure) -> dict[str, str]:
+    return {"exception.type": failure.kind, "exception.message": failure.message, "exception.stacktrace": failure.trace}
 
 
 def _attributes(job: Job) -> dict[str, str | int]:

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from forebay.core.errors import ForebayError, Invalid, KeyConflict, Unsupported, WrongQueueKind
-from forebay.core.instant import Instant, Span
+from forebay.core.instant import Duration, Instant
 from forebay.core.job import Draft
 from forebay.core.names import check_name
 from forebay.core.payload import digest
@@ -52,7 +52,7 @@ _KNOWN: Final = (
 _CONFLICT: Final = re.compile(r"forebay: key E?'(.*)' of queue (\S+) belongs to job (\d+)")
 _LOG: Final = re.compile(r"forebay: (\S+) is a log")
 _MISSING: Final = ("3F000", "42883", "42P01")
-_BIGINT_MOST: Final = 2**63 - 1
+_MAX_BIGINT: Final = 2**63 - 1
 
 Statement = Callable[[str], tuple[str, tuple[str, ...]]]
 """The statement and its parameters, for a driver that marks them with `%s` or with `$1`."""
@@ -66,7 +66,7 @@ class _Put(Struct, omit_defaults=True):
     queue: str
     priority: int = 0
     run_at: Instant | None = None
-    delay: Span = 0
+    delay: Duration = 0
     deadline: Instant | None = None
     expires_at: Instant | None = None
     key: str | None = None
@@ -144,7 +144,7 @@ def _commit_on_sqlite(connection: Any, log: str, group: str, partition: int, off
 def _commit(log: str, group: str, partition: int, offset: int, epoch: int | None) -> Statement:
     check_epoch(epoch)
     for name, number in (("partition", partition), ("offset", offset)):
-        check_between(name, number, -1, _BIGINT_MOST)
+        check_between(name, number, -1, _MAX_BIGINT)
     numbers = (str(partition), str(offset), "" if epoch is None else str(epoch))
     return _styled(_COMMIT, check_name("log", log), check_name("group", group), *numbers)
 

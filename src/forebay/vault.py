@@ -1,15 +1,15 @@
-"""Payloads and results sealed at rest: the store, its backups and whoever reads them see an envelope and no content.
+"""Payloads and results encrypted at rest: the store and its backups hold envelopes instead of content.
 
     fb = Forebay(url, vault=Vault.from_env())        # FOREBAY_VAULT_KEYS="2026-11:<base64>,2026-05:<base64>"
 
-AES-256-GCM, bound to the kind of the job, so an envelope cannot be passed on to another handler. The first key seals,
-every key opens; to rotate, put a new key first, everywhere, and drop the old one once no job is left that needs it.
-Client and worker seal and open; kinds, queues, keys of idempotency, subjects, tenants and meta stay readable, because
-stores work with them. What cannot be opened stays as it is: the job fails with `SealBroken`, is tried again by its
-rules, and ends as a dead letter that can be redriven.
+AES-256-GCM, bound to the kind of the job, so that an envelope cannot be passed to another handler. The first key seals,
+every key opens; to rotate, put a new key first, in every process, and drop the old one once no job needs it. Client and
+worker seal and open. Kinds, queues, idempotency keys, subjects, tenants and meta stay readable, because stores use
+them. A job whose payload cannot be opened fails with `SealBroken`, is retried by its policy, and ends as a dead letter
+that can be redriven.
 
-Nonces are random. A job with an idempotency key must be recognised when it comes again, also sealed by another key, so
-its envelope carries a mark: a keyed digest of queue, key and payload, by the oldest key that is known. It tells nobody
+Nonces are random. A job with an idempotency key must be recognised when it is enqueued again, also under another vault
+key, so its envelope carries a mark: a keyed digest of queue, key and payload, by the oldest known key. It reveals no
 more than the idempotency key does, and it changes only when the oldest key is dropped.
 """
 
@@ -43,18 +43,18 @@ class Vault:
     def __init__(self, keys: Mapping[str, bytes]) -> None:
         ciphers = _ciphers()
         if not keys:
-            raise Invalid("vault", "it has no key", f"name one in {VARIABLE}")
+            raise Invalid("vault", "it has no key", f"set one in {VARIABLE}")
         for name, key in keys.items():
             check_name("vault key", name)
             if len(key) != KEY_BYTES:
-                raise Invalid(f"vault key {name}", f"it has {len(key)} bytes", f"give {KEY_BYTES} random ones")
+                raise Invalid(f"vault key {name}", f"it has {len(key)} bytes", f"give {KEY_BYTES} random bytes")
         self._ciphers = {name: ciphers(key) for name, key in keys.items()}
         self._first = next(iter(keys))
         self._marking = sha256(b"forebay mark" + list(keys.values())[-1]).digest()
 
     @classmethod
     def from_env(cls, variable: str = VARIABLE) -> "Vault":
-        """`name:base64,name:base64`, the one that seals first."""
+        """`name:base64,name:base64`; the first one seals."""
         keys = {}
         for part in filter(None, os.environ.get(variable, "").split(",")):
             name, _, text = part.strip().partition(":")
@@ -69,7 +69,7 @@ class Vault:
         return self._seal(kind, body, None)
 
     def open(self, kind: str, body: bytes) -> bytes:
-        """What is in the envelope; what is none is given back as it is."""
+        """The content of the envelope; a body that is not sealed is returned unchanged."""
         envelope = envelope_of(body)
         if envelope is None:
             return body
@@ -80,12 +80,12 @@ class Vault:
         try:
             opened: bytes = cipher.decrypt(b64decode(envelope["nonce"]), b64decode(envelope["text"]), kind.encode())
         except Exception as error:
-            reason = "its key is another one of that name, or it was changed"
+            reason = "this process has another key of that name, or the envelope was changed"
             raise SealBroken(kind, name, reason) from error
         return opened
 
     def seal_draft(self, draft: Draft) -> Draft:
-        """The draft with its payload sealed; one that is sealed already, or says nothing, stays as it is."""
+        """The draft with its payload sealed; a sealed or empty payload stays unchanged."""
         if draft.body in _NOTHING or envelope_of(draft.body) is not None:
             return draft
         mark = None
@@ -95,7 +95,7 @@ class Vault:
         return replace(draft, payload=None, body=self._seal(draft.kind, draft.body, mark))
 
     def open_job(self, job: Job) -> Job:
-        """The job as it was before it was sealed."""
+        """The job with its payload and result opened."""
         result = None if job.result_body is None else self.open(job.kind, job.result_body)
         return replace(job, body=self.open(job.kind, job.body), result_body=result)
 
@@ -106,12 +106,12 @@ class Vault:
         sealed = msgspec.json.encode({SEALED: envelope if mark is None else {**envelope, "same": mark}})
         if len(sealed) > PAYLOAD_BYTES:
             most = PAYLOAD_BYTES * 3 // 4 - 256
-            raise Invalid(kind, f"{len(body)} bytes are too many to be sealed", f"the limit is about {most}")
+            raise Invalid(kind, f"{len(body)} bytes are too many to seal", f"the limit is about {most} bytes")
         return sealed
 
 
 def envelope_of(body: bytes) -> dict[str, Any] | None:
-    """The envelope that this is; None for a payload that is not sealed."""
+    """The decoded envelope; None for a payload that is not sealed."""
     if not body.startswith(b'{"' + SEALED.encode()):
         return None
     payload = msgspec.json.decode(body)

@@ -10,12 +10,12 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page
 
-from forebay.lab.picture import Missing, browser, chromium
+from forebay_proof.lab.screenshot import BrowserMissing, browser, chromium
 from tests.serve.site import Site
 
 _WIDTH, _HEIGHT = 1360, 900
 
-__all__ = ["Missing", "axe_source", "browser", "chromium", "log_in", "opened", "violations"]
+__all__ = ["BrowserMissing", "axe_source", "browser", "chromium", "log_in", "opened", "violations"]
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser
 
 from forebay.serve.settings import ServeSettings
 from forebay.store.open import open_store
-from tests.browser.chrome import Missing, axe_source, browser
+from tests.browser.chrome import BrowserMissing, axe_source, browser
 from tests.browser.stage import set_up
 from tests.serve.site import Site
 
@@ -20,7 +20,7 @@ from tests.serve.site import Site
 def skipping() -> Iterator[None]:
     try:
         yield
-    except Missing as missing:
+    except BrowserMissing as missing:
         pytest.skip(str(missing))
 
 
@@ -29,7 +29,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     url = f"sqlite:///{tmp_path_factory.mktemp('shop')}/shop.db"
     set_up(url, minutes=2)
     store = open_store(url)
-    site = Site(store, ServeSettings(port=0, tend=False)).start()
+    site = Site(store, ServeSettings(port=0, maintain=False)).start()
     yield site
     site.stop()
     store.close()

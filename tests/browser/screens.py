@@ -35,7 +35,7 @@ def shoot(folder: Path) -> list[Path]:
         url = f"sqlite:///{home}/shop.db"
         set_up(url)
         store = open_store(url)
-        site = Site(store, ServeSettings(port=0, tend=False)).start()
+        site = Site(store, ServeSettings(port=0, maintain=False)).start()
         try:
             dead = next(job.id for job in store.browse(Query(queue="mail", state=State.DEAD), 0, 1_000).jobs)
             with browser() as chrome:

@@ -19,7 +19,7 @@ from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.serve.metrics.history import HISTORY_LOG, STEPS, Step
 from forebay.serve.metrics.history import STEP as HISTORY_STEP
-from forebay.serve.security.keys import make_log
+from forebay.serve.security.keys import ensure_log
 from forebay.store.clock import SystemClock
 from forebay.store.open import open_store
 from forebay.store.protocol import Store, Want
@@ -131,7 +131,7 @@ def _work(store: Store, rng: random.Random, clock: ManualClock, pace: int, secon
 
 def _day(store: Store, rng: random.Random) -> None:
     """What servers have counted of the day before: busy at noon, quiet at night, and an hour in which none ran."""
-    make_log(store, HISTORY_LOG, days(2))
+    ensure_log(store, HISTORY_LOG, days(2))
     newest = store.now() // HISTORY_STEP
     for ago in range(STEPS, 1, -1):
         if 90 < ago <= 102:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.plain_job import files_passed
 from forebay import NAMED
-from forebay.testing.conformance import cases
+from forebay_proof.conformance import cases
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -49,6 +50,18 @@ def test_every_test_that_a_page_names_is_there() -> None:
             assert f"def {name}(" in (ROOT / file).read_text(), f"{page.name} names {file}::{name}"
     for name in re.findall(r"`([a-z_]+/[a-z_0-9]+)`", (ROOT / "docs" / "track-record.md").read_text()):
         assert name in known, f"the track record names {name}"
+
+
+def test_the_reading_guide_names_ten_files_that_a_job_passes(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "reading-guide.md").read_text()
+    rows = re.findall(r"^\|[^|]*\| `src/forebay/([\w/]+\.py)` \| `(\w+)` \|", page, re.MULTILINE)
+    assert len(rows) == 10
+    for file, name in rows:
+        source = (ROOT / "src" / "forebay" / file).read_text()
+        assert re.search(rf"^( {{4}})?(def|class) {name}\b", source, re.MULTILINE), f"{file} has no {name}"
+    passed = files_passed(f"sqlite:///{tmp_path}/jobs.db")
+    by_store = {file for file, _ in rows if file.startswith(("engine/", "store/", "core/ledger"))}
+    assert by_store <= set(passed), "a plain job does not pass these"
 
 
 def named_table() -> str:

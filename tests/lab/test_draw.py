@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from forebay import Invalid
-from forebay.lab.draw import LONG_MS, MIXES, S1, Mix, parse_mix
+from forebay_proof.lab.mix import LONG_MS, MIXES, S1, Mix, parse_mix
 
 LENGTHS = {"fast": (1, 5), "slow": (200, 2_000), "flapping": (1, 5), "poison": (1, 5), "long": (LONG_MS, LONG_MS)}
 

@@ -1,22 +1,28 @@
 """The experiments: every one is whole and bounded, its judgement bites, and a run goes on where it stopped."""
 
+import subprocess
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import playwright
 import pytest
 
 from forebay.core.errors import Invalid
 from forebay.core.lease import Heartbeat, Lease
-from forebay.lab.drive import Drive, Step, name_of, results_at, steps_of
-from forebay.lab.experiments import EXPERIMENTS, e09_shutdown, experiment
-from forebay.lab.experiments.base import SCALES, STORES, Case, Cell, Experiment, Finding, Found
-from forebay.lab.experiments.stage import Stage
-from forebay.lab.experiments.window import evenness
-from forebay.lab.probe import Probed
-from forebay.lab.sketch import Sketch
 from forebay.store.protocol import Beating
+from forebay_proof.lab.experiments import EXPERIMENTS, e09_shutdown, experiment
+from forebay_proof.lab.experiments.base import SCALES, STORES, Case, Cell, Experiment, Finding, Found
+from forebay_proof.lab.experiments.stage import Stage
+from forebay_proof.lab.experiments.window import evenness
+from forebay_proof.lab.probed_app import ProbedStore, ignored
+from forebay_proof.lab.runner import ExperimentRunner, Step, name_of, results_at, steps_of
+from forebay_proof.tally import CLAIM, ENQUEUE, Tallies, Tally
+
+ROOT = Path(__file__).parents[2]
+NODE = Path(playwright.__file__).parent / "driver" / "node"
+"""The one that the wheel of Playwright carries."""
 
 MINUTES = {"quick": 8, "full": 75, "release": 300}
 
@@ -115,19 +121,42 @@ def test_the_ceiling_is_named_by_what_is_taken_away() -> None:
     assert broken(2, found(postgres_without_nothing=whole, postgres_without_a_core=whole)) != []
 
 
-def test_a_sketch_is_read_while_it_is_written(tmp_path: Path) -> None:
-    file = tmp_path / "1.claims"
-    written = Sketch.written_to(file)
+def test_a_tally_is_read_while_it_is_written(tmp_path: Path) -> None:
+    written = Tally.of_this_process(tmp_path)
     for micros in range(1, 1_001):
-        written.add(micros / 1e6, 3)
-    read = Sketch.read_from(file)
-    assert read.counted == 3_000
-    assert read.histogram().percentile(99) == pytest.approx(990e-6, rel=0.03)
-    written.add(1e9)
-    later = Sketch.read_from(file).plus([read], -1)
-    assert (later.counted, later.histogram().total) == (1, 1)
-    file.write_bytes(b"")
-    assert Sketch.read_from(file).counted == 0
+        written.add(CLAIM, micros / 1e6)
+        written.count(3)
+    tallies = Tallies(tmp_path)
+    (read,) = tallies.all().values()
+    before = read.histogram(CLAIM)
+    assert (read.jobs, before.total, read.histogram(ENQUEUE).total) == (3_000, 1_000, 0)
+    assert before.percentile(99) == pytest.approx(990e-6, rel=0.03)
+    assert read.seconds(CLAIM) == pytest.approx(500_500e-6)
+    written.add(CLAIM, 1e9)
+    written.count()
+    assert (tallies.jobs(), tallies.histogram(CLAIM).minus(before).total) == (3_001, 1)
+    (tmp_path / "1.tally").write_bytes(b"")
+    assert len(tallies.all()) == 1
+
+
+def test_node_writes_the_same_tally(tmp_path: Path) -> None:
+    """The peers in Node have a writer of their own; both must agree on every bucket."""
+    latencies = [0.0, 1e-7, 1e-6, 1.000001e-6, 3.3e-5, 0.0123, 1.0, 7200.0]
+    script = f"""
+        const {{ Tally }} = require("./bench/crew/tally.cjs");
+        const tally = new Tally({str(tmp_path)!r});
+        for (const seconds of {latencies}) tally.add("enqueue", seconds);
+        tally.jobs += 5;
+        tally.flush();
+    """
+    subprocess.run([NODE, "-e", script], check=True, cwd=ROOT, timeout=60)
+    mine = Tally(tmp_path / "mine", new=True)
+    for seconds in latencies:
+        mine.add(ENQUEUE, seconds)
+    (read,) = Tallies(tmp_path).all().values()
+    assert read.jobs == 5
+    assert read.histogram(ENQUEUE) == mine.histogram(ENQUEUE)
+    assert read.seconds(ENQUEUE) == pytest.approx(mine.seconds(ENQUEUE))
 
 
 def test_evenness_is_one_where_all_have_as_much_and_a_share_where_one_has_all() -> None:
@@ -150,8 +179,8 @@ def test_a_worker_whose_heartbeats_are_words_has_no_other_way_to_renew() -> None
             return 7
 
     store: Any = Beats()
-    assert isinstance(Probed(store, None, renewing=True), Beating)
-    silent = Probed(store, None, renewing=False)
+    assert isinstance(ProbedStore(store, ignored, renewing=True), Beating)
+    silent = ProbedStore(store, ignored, renewing=False)
     assert not isinstance(silent, Beating)
     assert silent.extend([], timedelta(seconds=1)) == []
     assert silent.now() == 7
@@ -176,7 +205,7 @@ def test_a_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
 
     def go() -> list[str]:
         results = results_at(tmp_path, "quick", 7)
-        return Drive(results, 7, said.append).run(steps_of([imaginary(run)], "quick"))
+        return ExperimentRunner(results, 7, said.append).run(steps_of([imaginary(run)], "quick"))
 
     said: list[str] = []
     with pytest.raises(KeyboardInterrupt):
@@ -205,9 +234,12 @@ def test_a_real_experiment_on_sqlite(tmp_path: Path) -> None:
     settings = {"drain": "enough", "ms": 400, "drain_seconds": 10.0, "jobs": 250}
     each = e09_shutdown.EXPERIMENT
     results = results_at(tmp_path, "quick", 7)
-    assert Drive(results, 7, lambda _: None).run([Step(each, Case("sqlite-enough", "sqlite", settings, 5), 1)]) == []
+    assert (
+        ExperimentRunner(results, 7, lambda _: None).run([Step(each, Case("sqlite-enough", "sqlite", settings, 5), 1)])
+        == []
+    )
     rows = {row["metric"]: row["value"] for row in results.rows("e09")}
-    assert rows["in flight"] == rows["finished by the first"] == 200
+    assert rows["in flight"] == rows["finished by the first"] == 200, rows
     assert (rows["lost"], rows["effects twice"], rows["exit code"], rows["second exit code"]) == (0, 0, 0, 0)
 
 
@@ -215,5 +247,5 @@ def test_a_real_experiment_on_sqlite(tmp_path: Path) -> None:
 @pytest.mark.parametrize("each", EXPERIMENTS, ids=name_of)
 def test_every_experiment_runs(each: Experiment, tmp_path: Path) -> None:
     results = results_at(tmp_path, "quick", 7)
-    assert Drive(results, 7, lambda _: None).run(steps_of([each], "quick")) == []
+    assert ExperimentRunner(results, 7, lambda _: None).run(steps_of([each], "quick")) == []
     assert {row["case"] for row in results.rows(name_of(each))} == {case.name for case in each.cases("quick")}

@@ -4,17 +4,22 @@ import os
 import random
 import subprocess
 import sys
+import time
+from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import msgspec
 import pytest
 
-from forebay import Invalid
-from forebay.lab.ground import Ground
-from forebay.lab.histogram import Histogram
-from forebay.lab.load import Load
-from forebay.lab.proof import Effect, Lines
-from forebay.lab.results import Results
+from forebay import Context, Invalid
+from forebay_proof.histogram import Histogram
+from forebay_proof.lab.app import HandlerLog
+from forebay_proof.lab.audit import Effect, Lines
+from forebay_proof.lab.lab_server import LabServer
+from forebay_proof.lab.load import Load
+from forebay_proof.lab.results import Results
 
 
 def test_a_percentile_is_never_less_than_the_truth_and_at_most_two_hundredths_more() -> None:
@@ -57,7 +62,7 @@ def test_a_line_is_whole_or_not_there_when_the_disk_is_full(tmp_path: Path) -> N
     script = """
 import resource
 from types import SimpleNamespace
-from forebay.lab.mix import effect
+from forebay_proof.lab.app import effect
 resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))
 for seq in range(5):
     try:
@@ -77,11 +82,33 @@ for seq in range(5):
     assert lines.torn == 0
 
 
+def test_lines_of_threads_that_meet_in_a_new_second_have_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second thread comes while the first one formats the second that both are in."""
+    monkeypatch.setenv("LAB_EFFECTS", str(tmp_path))
+    log = HandlerLog("LAB_EFFECTS", b"effect_at")
+    context = cast(Context, SimpleNamespace(fence=(1, 1)))
+    real = time.strftime
+    others = [2]
+
+    def strftime(form: str, moment: time.struct_time) -> str:
+        if others:
+            log.write(others.pop(), context)
+        return real(form, moment)
+
+    monkeypatch.setattr("forebay_proof.lab.app.time.strftime", strftime)
+    log.write(1, context)
+    lines = [msgspec.json.decode(line) for file in tmp_path.iterdir() for line in file.read_bytes().splitlines()]
+    assert [line["seq"] for line in lines] == [2, 1]
+    assert all(datetime.fromisoformat(line["effect_at"]) for line in lines), lines
+
+
 def test_what_makes_no_sense_is_refused_with_a_way_out(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="use postgres, redis, sqlite"):
-        Ground("oracle")
-    with Ground("sqlite") as ground, pytest.raises(Invalid, match="no server of its own"):
-        ground.kill()
+        LabServer("oracle")
+    with LabServer("sqlite") as lab_server, pytest.raises(Invalid, match="no server of its own"):
+        lab_server.kill()
     with pytest.raises(Invalid, match="give a rate and seconds"):
         Load("memory://", seconds=10, directory=tmp_path)
     with pytest.raises(Invalid, match="batch"):

@@ -8,7 +8,7 @@ from forebay import Draft, Invalid, Store, Want, decide, open_store
 from forebay.core.instant import seconds
 from forebay.core.outcome import Failed, Failure
 from forebay.core.policy import Routing
-from forebay.lab.proof import Verdict, audit_quickly
+from forebay_proof.lab.audit import AuditResult, audit_quickly
 
 COUNT = 20
 AT = "2030-01-31T10:30:00.000001Z"
@@ -23,7 +23,7 @@ class Run:
         self.effects = folder / "effects" / "1.ndjson"
         for file in (self.receipts, self.effects):
             file.parent.mkdir()
-        self.told = [self.receipt(seq) for seq in range(COUNT)]
+        self.answers = [self.receipt(seq) for seq in range(COUNT)]
         self.done = [self.effect(seq) for seq in range(COUNT)]
 
     @staticmethod
@@ -42,8 +42,8 @@ class Run:
         verdict = decide(lease.job, Failed(Failure("ValueError", "no")), Routing(), 0.0)
         self.store.settle([(lease, verdict)])
 
-    def judged(self, *, drained: bool = True, least: int = 1, faults: int = 0, least_faults: int = 0) -> Verdict:
-        self.receipts.write_text("".join(self.told))
+    def judged(self, *, drained: bool = True, least: int = 1, faults: int = 0, least_faults: int = 0) -> AuditResult:
+        self.receipts.write_text("".join(self.answers))
         self.effects.write_text("".join(self.done))
         return audit_quickly(
             self.receipts.parent,
@@ -109,7 +109,7 @@ def test_effects_by_two_deliveries_are_counted_and_no_failure(run: Run) -> None:
 @pytest.mark.parametrize("where", ["receipts", "effects"])
 def test_two_jobs_for_one_seq_are_a_double(run: Run, where: str) -> None:
     if where == "receipts":
-        run.told.append(run.receipt(3, 900))
+        run.answers.append(run.receipt(3, 900))
         del run.done[3]
         run.die(3)
     else:
@@ -121,17 +121,17 @@ def test_two_jobs_for_one_seq_are_a_double(run: Run, where: str) -> None:
 def test_a_stranger_is_found(run: Run) -> None:
     run.done.append(run.effect(COUNT + 50))
     assert run.judged().offenders == {"unexpected": [COUNT + 50]}
-    run.told[5] = run.receipt(5, None, "refused")
+    run.answers[5] = run.receipt(5, None, "refused")
     assert run.judged().offenders == {"unexpected": [5, COUNT + 50]}
 
 
 def test_a_lost_answer_may_have_been_a_job_or_not(run: Run) -> None:
-    run.told[5] = run.receipt(5, None, "unknown")
-    run.told[6] = run.receipt(6, None, "unknown")
+    run.answers[5] = run.receipt(5, None, "unknown")
+    run.answers[6] = run.receipt(6, None, "unknown")
     del run.done[6]
     verdict = run.judged()
     assert (verdict.answer, verdict.accepted, verdict.unknown) == ("PASS", 18, 2)
-    run.told.append(run.receipt(6, answer="duplicate"))
+    run.answers.append(run.receipt(6, answer="duplicate"))
     verdict = run.judged()
     assert (verdict.answer, verdict.unknown, verdict.offenders) == ("FAIL", 1, {"lost": [6]})
 
@@ -161,6 +161,6 @@ def test_too_little_proves_nothing_and_a_failure_outweighs_it(run: Run) -> None:
 def test_missing_or_absurd_evidence_is_refused(run: Run, tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="no such file"):
         audit_quickly(tmp_path / "nowhere", run.effects, run.store)
-    run.told.append(run.receipt(2**40))
+    run.answers.append(run.receipt(2**40))
     with pytest.raises(Invalid, match="forebay audit"):
         run.judged()

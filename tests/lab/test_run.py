@@ -15,16 +15,16 @@ from msgspec.structs import replace
 from forebay import QueueSpec, open_store
 from forebay.cli import main
 from forebay.core.policy import Bounded
-from forebay.lab.draw import FAST, parse_mix
-from forebay.lab.fleet import Fleet
-from forebay.lab.ground import Ground
-from forebay.lab.load import Load
-from forebay.lab.mix import QUEUE
-from forebay.lab.procfs import alive
-from forebay.lab.producer import Producer
-from forebay.lab.proof import Lines, Receipt
-from forebay.lab.trial import Trial
-from forebay.testing.faulty import Fault, FaultyStore, scripted
+from forebay_proof.faulty import Fault, FaultyStore, scripted
+from forebay_proof.lab.app import QUEUE
+from forebay_proof.lab.audit import Lines, Receipt
+from forebay_proof.lab.fleet import Fleet
+from forebay_proof.lab.lab_server import LabServer
+from forebay_proof.lab.load import Load
+from forebay_proof.lab.mix import FAST, parse_mix
+from forebay_proof.lab.producer import Producer
+from forebay_proof.lab.trial import Trial
+from forebay_proof.processes import alive
 
 
 def test_a_fleet_is_killed_under_load_and_nothing_is_lost(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_a_fleet_is_killed_under_load_and_nothing_is_lost(tmp_path: Path) -> Non
     killed: list[int] = []
     rng = random.Random(7)
 
-    def kill(fleet: Fleet, _: Ground) -> None:
+    def kill(fleet: Fleet, _: LabServer) -> None:
         pids.update(fleet.workers(), fleet.supervisors)
         if len(killed) < 2 and len(fleet.workers()) == 2:
             killed.append(fleet.kill_one(rng))
@@ -40,7 +40,7 @@ def test_a_fleet_is_killed_under_load_and_nothing_is_lost(tmp_path: Path) -> Non
     trial = Trial(store="sqlite", rate=300, seconds=3, mix=parse_mix("s1@0.05"), batch=20)
     outcome = trial.run(tmp_path, disturb=kill)
     assert outcome.verdict.answer == "PASS", outcome.verdict
-    assert (outcome.verdict.accepted, outcome.told.accepted, outcome.told.missed) == (900, 900, 0)
+    assert (outcome.verdict.accepted, outcome.producers.accepted, outcome.producers.missed) == (900, 900, 0)
     assert outcome.verdict.effects + outcome.verdict.dead >= 900
     assert len(killed) == 2
     assert outcome.exit_code == 0
@@ -62,7 +62,7 @@ def test_the_command_says_what_it_saw() -> None:
     assert main(["lab", "load", "--mix", "nonsense"]) == 2
 
 
-def told(load: Load) -> dict[str, int]:
+def answers_of(load: Load) -> dict[str, int]:
     """Answers, counted."""
     answers: dict[str, int] = {}
     for lines in Lines(load.receipts, "receipts").read(Receipt):
@@ -72,15 +72,15 @@ def told(load: Load) -> dict[str, int]:
 
 
 def test_a_full_queue_refuses_and_the_receipts_say_so(tmp_path: Path) -> None:
-    with Ground("sqlite") as ground:
-        store = open_store(ground.url)
+    with LabServer("sqlite") as lab_server:
+        store = open_store(lab_server.url)
         store.put_spec(QueueSpec(name=QUEUE, capacity=Bounded(50)))
         store.close()
-        with Load(ground.url, rate=1_000, jobs=100, batch=10, mix=FAST, directory=tmp_path) as load:
+        with Load(lab_server.url, rate=1_000, jobs=100, batch=10, mix=FAST, directory=tmp_path) as load:
             load.start()
             said = load.wait()
         assert (said.accepted, said.refused, said.ended) == (50, 50, True)
-        assert told(load) == {"accepted": 50, "refused": 50}
+        assert answers_of(load) == {"accepted": 50, "refused": 50}
 
 
 @pytest.mark.parametrize(
@@ -99,10 +99,10 @@ def test_a_lost_answer_is_asked_for_again_where_there_are_keys(
     store = open_store("memory://")
     with Load("memory://", jobs=40, batch=10, mix=FAST, directory=tmp_path, keys=keys, threads=1) as load:
         load.receipts.mkdir()
-        order = replace(load.order, receipts=str(load.receipts / "0"), told=str(tmp_path / "told-0.json"))
+        order = replace(load.order, receipts=str(load.receipts / "0"), report=str(tmp_path / "report-0.json"))
         Producer(order, FaultyStore(store, faults)).run(0.0)
-        said = load.told()
-    assert told(load) == answers
+        said = load.report()
+    assert answers_of(load) == answers
     assert (said.unknown, said.open, said.duplicates) == (20, 0 if keys else 20, answers.get("duplicate", 0))
     assert store.backlog([QUEUE])[0].ready == (40 if keys else 30)
 
@@ -115,9 +115,9 @@ def test_a_stall_is_seen_by_all_whom_it_kept_waiting(tmp_path: Path, behind_most
     shape = {"rate": 200, "jobs": 100, "batch": 10, "threads": 1, "behind_most": behind_most}
     with Load("memory://", mix=FAST, directory=tmp_path, **shape) as load:  # type: ignore[arg-type]
         load.receipts.mkdir()
-        order = replace(load.order, receipts=str(load.receipts / "0"), told=str(tmp_path / "told-0.json"))
+        order = replace(load.order, receipts=str(load.receipts / "0"), report=str(tmp_path / "report-0.json"))
         Producer(order, slow).run(time.time())
-        said = load.told()
+        said = load.report()
     assert (said.accepted + said.missed, said.accepted, said.ended) == (100, said.sent, True)
     assert said.latency.percentile(100) >= 0.5
     if behind_most > 1:
@@ -132,7 +132,7 @@ def test_a_stall_is_seen_by_all_whom_it_kept_waiting(tmp_path: Path, behind_most
 def test_producers_end_with_whoever_started_them(tmp_path: Path) -> None:
     script = f"""
 from pathlib import Path
-from forebay.lab.load import Load
+from forebay_proof.lab.load import Load
 load = Load("sqlite:///{tmp_path}/jobs.db", rate=100, seconds=600, directory=Path({str(tmp_path)!r}))
 load.start()
 print(*load.pids, flush=True)

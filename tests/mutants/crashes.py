@@ -18,8 +18,8 @@ CRASH_MUTANTS = [
     Mutant(
         "the deadline of a lease counts from the answer",
         "src/forebay/work/claimer.py",
-        "self._slots.take(leases[:count], self._lease_ends)",
-        "self._slots.take(leases[:count], self._clock() + self._options.lease_for.total_seconds())",
+        "self._slots.submit(leases[:count], self._lease_ends)",
+        "self._slots.submit(leases[:count], self._clock() + self._options.lease_for.total_seconds())",
         ("tests/unit/test_roles.py", "-k", "deadline_of_a_claim"),
     ),
     Mutant(
@@ -46,14 +46,14 @@ CRASH_MUTANTS = [
     Mutant(
         "a process of another container is called dead",
         MARKS,
-        "return namespace != _namespace() or _lives(pid, started_at)",
-        "return _lives(pid, started_at)",
+        "return namespace != _namespace() or _runs(pid, started_at)",
+        "return _runs(pid, started_at)",
         ("tests/unit/test_marks.py", "-k", "another_container"),
     ),
     Mutant(
         "what a dead process had begun is not charged",
         RECOVERY,
-        "return Abandoned(cause) if marks.stall is None else _of_stalled(marks.stall, fence)",
+        "return Abandoned(cause) if marks.stall is None else _stalled_outcome(marks.stall, fence)",
         "return Interrupted()",
         ("tests/unit/test_marks.py", "-k", "takes_back"),
     ),
@@ -67,7 +67,7 @@ CRASH_MUTANTS = [
     Mutant(
         "what a reaper knows not to have begun is charged",
         RECOVERY,
-        "return _of_dead(marks, fence, _DIED) if fence in marks.begun else Interrupted(expired=True)",
+        "return _dead_owner_outcome(marks, fence, _DIED) if fence in marks.begun else Interrupted(expired=True)",
         "return Abandoned(_DIED)",
         ("tests/unit/test_roles.py", "-k", "reads_the_marks"),
     ),
@@ -108,21 +108,21 @@ CRASH_MUTANTS = [
     ),
     Mutant(
         "the simulation sees a suspect that begins before the verdict of the last one is durable",
-        "src/forebay/testing/sim/pool.py",
+        "proof/src/forebay_proof/sim/pool.py",
         "        self._quarantined.pop(fence, None)\n",
         "        self._quarantined.pop(fence, None)\n        self._begin_in_quarantine(self._board.settled(fence))\n",
         SIMULATION,
     ),
     Mutant(
         "two suspects in one process",
-        "src/forebay/work/suspects.py",
+        "src/forebay/work/quarantine.py",
         "self._waiting.popleft(), self._free.pop()",
         "self._waiting.popleft(), self._free[-1]",
         ("tests/unit/test_suspects.py",),
     ),
     Mutant(
         "the simulation sees two suspects in one process",
-        "src/forebay/work/suspects.py",
+        "src/forebay/work/quarantine.py",
         "while self._free and self._waiting:",
         "while self._waiting:\n            self._free = self._free or [0]",
         SIMULATION,
@@ -172,7 +172,7 @@ CRASH_MUTANTS = [
     Mutant(
         "a process that is stopped is taken for one that is held",
         "src/forebay/work/stall_watch.py",
-        "if woken.get(pulse.thread, 0) >= _AWAKE_LEAST:",
+        "if woken.get(heartbeat.thread, 0) >= _MIN_WAKEUPS:",
         "if True:",
         ("tests/process/test_stall.py", "-k", "is_stopped"),
     ),
@@ -193,7 +193,7 @@ CRASH_MUTANTS = [
     Mutant(
         "a suspect may hold its interpreter for ever",
         "src/forebay/work/quarantine.py",
-        "        self._end_stalled()\n",
+        "        self._abort_stalled()\n",
         "",
         ("tests/process/test_stall.py", "-k", "ended_in_quarantine"),
     ),

@@ -11,7 +11,7 @@ def pages(test: str) -> tuple[str, ...]:
 
 
 def moves(test: str) -> tuple[str, ...]:
-    return (f"{TESTS}_moves.py::test_{test}",)
+    return (f"{TESTS}_bulk.py::test_{test}",)
 
 
 def views(test: str) -> tuple[str, ...]:
@@ -19,7 +19,7 @@ def views(test: str) -> tuple[str, ...]:
 
 
 def desk(test: str) -> tuple[str, ...]:
-    return (f"{TESTS}_desk.py::test_{test}",)
+    return (f"{TESTS}_cache.py::test_{test}",)
 
 
 def xss(test: str) -> tuple[str, ...]:
@@ -44,21 +44,21 @@ DASHBOARD_MUTANTS = [
     ),
     Mutant(
         "sums of all tenants are shown to one",
-        f"{HOME}/pages/route.py",
-        "    if actor.tenant is not None:\n        raise absent(what)\n",
+        f"{HOME}/pages/routing.py",
+        "    if actor.tenant is not None:\n        raise not_found(what)\n",
         "",
         pages("a_tenant_sees_its_own_jobs_and_no_sums"),
     ),
     Mutant(
         "a foreign queue is paused",
-        f"{HOME}/desk.py",
+        f"{HOME}/view_cache.py",
         "for spec in self._specs.get() if actor.reaches(spec.name)}",
         "for spec in self._specs.get()}",
         pages("queues_out_of_reach_do_not_exist"),
     ),
     Mutant(
         "a foreign queue is listed",
-        f"{HOME}/desk.py",
+        f"{HOME}/view_cache.py",
         "if not actor.reaches(name) or name in self._logs()",
         "if name in self._logs()",
         pages("queues_out_of_reach_do_not_exist"),
@@ -86,7 +86,7 @@ DASHBOARD_MUTANTS = [
     ),
     Mutant(
         "foreign jobs are listed",
-        f"{HOME}/views/finding.py",
+        f"{HOME}/views/search.py",
         "            actor.sees(job.home or job.queue, job.tenant)\n            and ",
         "            ",
         views("nobody_finds_what_is_not_theirs"),
@@ -94,42 +94,42 @@ DASHBOARD_MUTANTS = [
     Mutant(
         "a gate of another queue is set",
         f"{HOME}/pages/queues.py",
-        "    if not has_gate(spec, wanted) or not touches(",
-        "    if not touches(",
+        "    if not has_gate(spec, wanted) or not controls_gate(",
+        "    if not controls_gate(",
         pages("a_queue_is_paused_and_resumed_and_its_gate_opened"),
     ),
     Mutant(
         "a cancel is not written down",
         f"{HOME}/pages/jobs.py",
-        '    await record_act(desk.ground, actor, "cancel", f"job {job_id}", queue=found.queue)\n',
+        '    await record_action(cache.context, actor, "cancel", f"job {job_id}", queue=found.queue)\n',
         "",
         pages("a_job_is_cancelled_and_redriven"),
     ),
     Mutant(
-        "a move of somebody else is found",
-        f"{HOME}/moves.py",
-        "return move if move is not None and move.actor.name == actor.name else None",
-        "return move",
+        "another operator's bulk action is found",
+        f"{HOME}/bulk_actions.py",
+        "return action if action is not None and action.actor.name == actor.name else None",
+        "return action",
         moves("a_move_stays_within_what_its_actor_sees"),
     ),
     Mutant(
-        "a dry run moves at once",
-        f"{HOME}/moves.py",
-        '        if move.phase == "choosing":\n            move.phase = "chosen"\n',
-        '        move.phase = "moving"\n        await self._carry(move)\n',
+        "a dry run starts at once",
+        f"{HOME}/bulk_actions.py",
+        '        if action.phase == "choosing":\n            action.phase = "chosen"\n',
+        '        action.phase = "moving"\n        await self._run(action)\n',
         moves("a_dry_run_changes_nothing_and_says_how_many"),
     ),
     Mutant(
-        "a move does not keep its pace",
-        f"{HOME}/moves.py",
-        "            await asyncio.sleep(max(0.0, began + start / move.rate - monotonic()))\n",
+        "a bulk action does not keep its rate",
+        f"{HOME}/bulk_actions.py",
+        "            await asyncio.sleep(max(0.0, began + start / action.rate - monotonic()))\n",
         "",
         moves("a_move_keeps_its_pace_and_stops_when_told"),
     ),
     Mutant(
-        "a move cannot be stopped",
-        f"{HOME}/moves.py",
-        '            if move.phase != "moving":\n                return\n',
+        "a bulk action cannot be stopped",
+        f"{HOME}/bulk_actions.py",
+        '            if action.phase != "moving":\n                return\n',
         "",
         moves("a_move_keeps_its_pace_and_stops_when_told"),
     ),
@@ -143,27 +143,27 @@ DASHBOARD_MUTANTS = [
     Mutant(
         "live pages without number",
         f"{HOME}/live.py",
-        "    if desk.streams >= STREAMS_MOST:\n",
+        "    if cache.streams >= MAX_STREAMS:\n",
         "    if False:\n",
         pages("streams_are_bounded_and_given_back"),
     ),
     Mutant(
         "what was not read counts as nothing",
-        f"{HOME}/views/pulse.py",
+        f"{HOME}/views/rates.py",
         "        if (step + 1) * STEP <= self._known_from:\n            return None\n",
         "",
         views("a_pulse_that_cannot_keep_up_has_a_gap_and_not_a_zero"),
     ),
     Mutant(
         "a look never ends early",
-        f"{HOME}/views/finding.py",
+        f"{HOME}/views/search.py",
         "        if clock() >= until:\n",
         "        if False:\n",
         views("a_look_that_is_ended_says_where_to_go_on"),
     ),
     Mutant(
         "a census in parts is called whole",
-        f"{HOME}/views/census.py",
+        f"{HOME}/views/causes.py",
         "self._so_far(whole=False)",
         "self._so_far(whole=True)",
         views("a_census_in_steps_shows_what_it_has"),
@@ -177,22 +177,22 @@ DASHBOARD_MUTANTS = [
     ),
     Mutant(
         "numbers of before a change are shown",
-        f"{HOME}/desk.py",
-        " and heard.at - heard.took > self._spoilt_at:",
+        f"{HOME}/view_cache.py",
+        " and observed.at - observed.took > self._invalidated_at:",
         ":",
         desk("what_others_were_told_is_not_asked_again"),
     ),
     Mutant(
         "an answer under way during a change is kept",
-        f"{HOME}/desk.py",
-        'monotonic() if began >= self._spoilt_at else float("-inf")',
+        f"{HOME}/view_cache.py",
+        'monotonic() if began >= self._invalidated_at else float("-inf")',
         "monotonic()",
         desk("an_answer_that_was_under_way_during_a_change_is_no_answer"),
     ),
     Mutant(
         "records that accept nothing are taken for the end of a ledger",
         f"{HOME}/views/timeline.py",
-        "                sides.append((low, middle))\n                low = min(high, middle + AROUND_MOST)\n",
+        "                sides.append((low, middle))\n                low = min(high, middle + MAX_AROUND)\n",
         "                high = middle\n",
         views("jobs_that_came_after_a_drained_backlog_are_found_in_the_ledger"),
     ),
@@ -212,7 +212,7 @@ DASHBOARD_MUTANTS = [
     ),
     Mutant(
         "a window of ids that is too large is shown in part",
-        f"{HOME}/views/finding.py",
+        f"{HOME}/views/search.py",
         "    return None, _WINDOW_PAGES\n",
         "    return found, _WINDOW_PAGES\n",
         views("a_window_of_ids_that_holds_too_much_is_made_smaller"),
@@ -241,7 +241,7 @@ DASHBOARD_MUTANTS = [
     Mutant(
         "a requeue that lost a race says what the job was",
         "src/forebay/serve/api/dead.py",
-        "        found = ground.store.get([job.id])[0]\n",
+        "        found = context.store.get([job.id])[0]\n",
         "        found = job\n",
         ("tests/serve/test_api_bulk.py::test_a_requeue_that_comes_second_says_what_the_job_is_now",),
     ),
@@ -254,7 +254,7 @@ DASHBOARD_MUTANTS = [
     ),
     Mutant(
         "a silent worker is shown for ever",
-        "src/forebay/store/sqlite/presence.py",
+        "src/forebay/store/sqlite/control.py",
         "WHERE owner > ? AND until > ? ORDER",
         "WHERE owner > ? AND until + ? > 0 ORDER",
         ("tests/stores/test_conformance.py", "-k", "sqlite-presence"),

@@ -2,26 +2,30 @@
 
 from tests.mutants.guards import Mutant
 
-LAB = "src/forebay/lab"
+LAB = "proof/src/forebay_proof/lab"
 TESTS = ("tests/lab/test_experiments.py", "-m", "not nightly")
 
 EXPERIMENT_MUTANTS = [
     Mutant(
         "what is done is measured again",
-        f"{LAB}/drive.py",
+        f"{LAB}/runner.py",
         "[step for step in steps if not self._results.done(*step.key)]",
         "list(steps)",
         TESTS,
     ),
     Mutant(
         "a case that failed counts as done",
-        f"{LAB}/drive.py",
+        f"{LAB}/runner.py",
         "            self._results.drop(*key)\n            return",
         "            self._results.finish(*key)\n            return",
         TESTS,
     ),
     Mutant(
-        "one round for all", f"{LAB}/drive.py", "for case in cases if number <= case.rounds", "for case in cases", TESTS
+        "one round for all",
+        f"{LAB}/runner.py",
+        "for case in cases if number <= case.rounds",
+        "for case in cases",
+        TESTS,
     ),
     Mutant(
         "a count that must be nought may be one",
@@ -47,15 +51,15 @@ EXPERIMENT_MUTANTS = [
     Mutant(
         "an experiment without harm shows something",
         f"{LAB}/experiments/e10_renewal.py",
-        "Finding(told, again > 0)",
-        "Finding(told, again >= 0)",
+        "Finding(sentence, again > 0)",
+        "Finding(sentence, again >= 0)",
         TESTS,
     ),
     Mutant(
-        "a sketch counts no jobs",
-        f"{LAB}/sketch.py",
-        "        self._places[0] += things\n",
-        "        self._places[0] += 1\n",
+        "a tally counts no jobs",
+        "proof/src/forebay_proof/tally.py",
+        "        self._numbers[0] += jobs\n",
+        "        self._numbers[0] += 1\n",
         TESTS,
     ),
 ]

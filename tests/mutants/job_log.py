@@ -27,8 +27,8 @@ JOB_LOG_MUTANTS = [
     Mutant(
         "a log that fails costs a verdict",
         JOB_LOG,
-        "    except Exception:\n        # Whatever",
-        "    except ZeroDivisionError:\n        # Whatever",
+        "    except Exception:\n        # An error",
+        "    except ZeroDivisionError:\n        # An error",
         tests("costs_no_verdict"),
     ),
     Mutant(
@@ -40,7 +40,7 @@ JOB_LOG_MUTANTS = [
     ),
     Mutant(
         "what was left out is not counted",
-        "src/forebay/work/throttle.py",
+        "src/forebay/work/job_log.py",
         "self._refused[key] = self._refused.get(key, 0) + 1",
         "pass",
         tests("storm"),

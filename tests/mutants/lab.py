@@ -2,7 +2,8 @@
 
 from tests.mutants.guards import Mutant
 
-LAB = "src/forebay/lab"
+LAB = "proof/src/forebay_proof/lab"
+PLUGINS = ("tests/unit/test_plugins.py",)
 PROOF = ("tests/lab/test_proof.py",)
 PARTS = ("tests/lab/test_parts.py",)
 DRAW = ("tests/lab/test_draw.py",)
@@ -11,50 +12,50 @@ ANSWERS = ("tests/lab/test_run.py", "-k", "answer or full or stall")
 LAB_MUTANTS = [
     Mutant(
         "the proof forgets who was accepted",
-        f"{LAB}/proof.py",
-        "seq for seq in range(len(told)) if told[seq] and not done[seq] and seq not in ended and seq not in still",
-        "seq for seq in range(len(told)) if not told[seq] and done[seq]",
+        f"{LAB}/audit.py",
+        "            if accepted_ids[seq] and not done[seq] and seq not in ended and seq not in still\n",
+        "            if not accepted_ids[seq] and done[seq]\n",
         PROOF,
     ),
-    Mutant("the dead count as lost", f"{LAB}/proof.py", "and seq not in ended and", "and", PROOF),
+    Mutant("the dead count as lost", f"{LAB}/audit.py", "and seq not in ended and", "and", PROOF),
     Mutant(
         "two effects by one fence are one",
-        f"{LAB}/proof.py",
+        f"{LAB}/audit.py",
         "for (seq, _, _), times in self._fences.items() if len(times) > 1",
         "for (seq, _, _), times in self._fences.items() if len(times) > 2",
         PROOF,
     ),
     Mutant(
         "a line that was read twice is two effects",
-        f"{LAB}/proof.py",
+        f"{LAB}/audit.py",
         "for (seq, _, _), times in self._fences.items() if len(times) > 1",
         "for (seq, _, _), times in self._fences.items()",
         PROOF,
     ),
     Mutant(
         "two jobs for one seq are one",
-        f"{LAB}/proof.py",
-        "                    if told[seq] and told[seq] != job_id:\n",
-        "                    if not told[seq] and told[seq] != 0:\n",
+        f"{LAB}/audit.py",
+        "                    if accepted_ids[seq] and accepted_ids[seq] != job_id:\n",
+        "                    if not accepted_ids[seq] and accepted_ids[seq] != 0:\n",
         PROOF,
     ),
     Mutant(
         "a stranger's effect is welcome",
-        f"{LAB}/proof.py",
+        f"{LAB}/audit.py",
         "            return True\n        return False\n",
         "            return True\n        return True\n",
         PROOF,
     ),
     Mutant(
         "a torn line goes unseen",
-        f"{LAB}/proof.py",
+        f"{LAB}/audit.py",
         "                    self.torn += 1\n",
         "                    pass\n",
         PROOF,
     ),
     Mutant(
         "too little is enough",
-        f"{LAB}/proof.py",
+        f"{LAB}/audit.py",
         '"INVALID" if reasons else "PASS",\n            reasons=reasons',
         '"PASS",\n            reasons=reasons',
         PROOF,
@@ -89,7 +90,7 @@ LAB_MUTANTS = [
     ),
     Mutant(
         "half a line stays when the disk is full",
-        f"{LAB}/mix.py",
+        f"{LAB}/app.py",
         "            os.ftruncate(self._handle, os.lseek(self._handle, 0, os.SEEK_END) - written)\n",
         "",
         PARTS,
@@ -103,12 +104,44 @@ LAB_MUTANTS = [
     ),
     Mutant(
         "a percentile is less than the truth",
-        f"{LAB}/histogram.py",
-        "math.ceil(math.log(seconds / _LEAST) / _GROWTH)",
-        "math.floor(math.log(seconds / _LEAST) / _GROWTH)",
+        "proof/src/forebay_proof/histogram.py",
+        "math.ceil(math.log(seconds / _MIN_SECONDS) / _GROWTH)",
+        "math.floor(math.log(seconds / _MIN_SECONDS) / _GROWTH)",
         PARTS,
     ),
     Mutant(
-        "poison has many lives", f"{LAB}/draw.py", 'LIVES: Final = {"poison": 3}', 'LIVES: Final = {"poison": 4}', DRAW
+        "poison has many lives",
+        f"{LAB}/mix.py",
+        'MAX_ATTEMPTS: Final = {"poison": 3}',
+        'MAX_ATTEMPTS: Final = {"poison": 4}',
+        DRAW,
+    ),
+    Mutant(
+        "a plugin replaces a command of the product",
+        "src/forebay/cli/plugins.py",
+        "            found.setdefault(command.name, command)\n",
+        "            found[command.name] = command\n",
+        PLUGINS,
+    ),
+    Mutant(
+        "a worker searches for plugins",
+        "src/forebay/cli/plugins.py",
+        "    if first in {command.name for command in own}:\n",
+        "    if not arguments:\n",
+        PLUGINS,
+    ),
+    Mutant(
+        "a missing proof is not named",
+        "src/forebay/cli/plugins.py",
+        "    if first in PROOF and first not in {command.name for command in found}:\n",
+        "    if first in PROOF and not found:\n",
+        PLUGINS,
+    ),
+    Mutant(
+        "a window counts latencies from before it",
+        "proof/src/forebay_proof/histogram.py",
+        "count - earlier.counts.get(bucket, 0) for",
+        "count - 0 for",
+        ("tests/lab/test_experiments.py", "-k", "tally"),
     ),
 ]

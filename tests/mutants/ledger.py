@@ -12,28 +12,27 @@ LEDGER_MUTANTS = [
     Mutant(
         "acks are not told",
         f"{SQLITE}/settling.py",
-        "                _tell_acked(turn, queue, delivery, rows)\n",
+        "                unit.builder.leased(Change.ACKED, rows, 0)\n",
         "",
         ON_SQLITE,
     ),
     Mutant(
         "told before the fence is checked",
-        f"{SQLITE}/settling.py",
-        "            held = row.state == RUNNING and row.delivery == lease.job.delivery\n",
-        "            held = row.state == RUNNING and row.delivery == lease.job.delivery\n"
-        "            self._ended.append((job_id, Change.RETRIED, row, 0, None))\n",
+        "src/forebay/engine/settle.py",
+        "            held = row.is_running and row.delivery == lease.job.delivery\n",
+        "            held = row.is_running\n",
         ON_SQLITE,
     ),
     Mutant(
         "a call that is rolled back keeps its offset",
-        f"{SQLITE}/writer.py",
+        f"{SQLITE}/session.py",
         "                head = before\n",
         "                before.ledger_next = head.ledger_next + 1\n                head = before\n",
         BESIDE_OTHERS,
     ),
     Mutant(
         "the ledger skips trimmed records silently",
-        f"{SQLITE}/ledger.py",
+        f"{SQLITE}/logs.py",
         "            if after + 1 < first:\n",
         "            if False:\n",
         ON_SQLITE,
@@ -41,8 +40,8 @@ LEDGER_MUTANTS = [
     Mutant(
         "a ledger that is off goes on",
         f"{MEMORY}/ledger.py",
-        "record_of(self._facts, event) if ledger.on or type(event) is LedgerRuled else None",
-        "record_of(self._facts, event)",
+        "record_of(self._facts, change) if ledger.rule.on or change.ledger is not None else None",
+        "record_of(self._facts, change)",
         ON_JOURNAL,
     ),
     Mutant(

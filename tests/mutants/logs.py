@@ -82,14 +82,14 @@ LOG_MUTANTS = [
     ),
     Mutant(
         "committed before it was handled, though it should be after",
-        "src/forebay/work/consumer.py",
+        "src/forebay/work/log_readers.py",
         'self._first = commit == "before"',
         "self._first = True",
         _READERS,
     ),
     Mutant(
         "a bridge does not ask how far it came",
-        "src/forebay/work/bridge.py",
+        "src/forebay/work/log_readers.py",
         "if known is None or entry.offset > known.batch]",
         "]",
         _READERS,

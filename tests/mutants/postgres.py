@@ -10,6 +10,7 @@ LEDGER = "tests/stores/test_postgres_ledger.py"
 FAULTS = "tests/process/test_postgres_faults.py"
 HINTS = "tests/stores/test_postgres_hints.py"
 KEYS = "tests/process/test_postgres_keys.py"
+PACKS = "tests/stores/test_postgres_packs.py"
 OUTAGES = "tests/process/test_postgres_outages.py"
 ROLES = ("tests/unit/test_roles.py",)
 SILENT = "tests/process/test_silent_peer.py"
@@ -18,8 +19,8 @@ POSTGRES_MUTANTS = [
     Mutant(
         "a promotion lets any number expire, in Postgres",
         "src/forebay/store/postgres/claims.py",
-        "expire(turn, limit)",
-        "expire(turn)",
+        "expire(unit, limit)",
+        "expire(unit)",
         ("tests/stores/test_conformance.py", "-k", "postgres-timing-a_promotion"),
     ),
     Mutant(
@@ -49,6 +50,34 @@ POSTGRES_MUTANTS = [
         "                    g_rooms[v_gate] := 0;\n",
         "",
         (CONFORMANCE, "-k", "postgres-costs"),
+    ),
+    Mutant(
+        "postgres: a claim of one job goes the long way",
+        f"{SCHEMA}/0006_claim.pre.sql",
+        "IF v_pack.pack IS NOT NULL THEN",
+        "IF false THEN",
+        ("tests/stores/test_postgres_lanes.py", "-k", "claim_of_one"),
+    ),
+    Mutant(
+        "postgres: a claim of one job takes from a paused queue",
+        f"{SCHEMA}/0006_claim.pre.sql",
+        " AND coalesce(q.paused_until, 0) <= v_now AND",
+        " AND",
+        (CONFORMANCE, "-k", "postgres-observing-a_paused"),
+    ),
+    Mutant(
+        "postgres: a claim reads four lanes for each job that it takes",
+        f"{SCHEMA}/0006_claim.pre.sql",
+        "OR l.number <= wide * g.give + 1",
+        "OR true",
+        ("tests/stores/test_postgres_lanes.py", "-k", "costs_what_it_takes"),
+    ),
+    Mutant(
+        "postgres: a class that starts looks at the lanes of all classes",
+        f"{SCHEMA}/0004_lanes.pre.sql",
+        "WHERE l.queue = v_queue AND l.cls = u.cls AND l.at IS NULL LIMIT 1",
+        "WHERE l.queue = v_queue AND l.cls || '' = u.cls AND l.at IS NULL LIMIT 1",
+        ("tests/stores/test_postgres_lanes.py", "-k", "costs_what_it_takes"),
     ),
     Mutant(
         "postgres: a job that costs much takes one slot of its queue",
@@ -101,8 +130,8 @@ POSTGRES_MUTANTS = [
     ),
     Mutant(
         "postgres: a new spec does not count what runs",
-        f"{STORE}/queues.py",
-        "    turn.execute(_COUNT_USED, (bases,))\n",
+        f"{STORE}/control.py",
+        "    unit.execute(_COUNT_USED, (bases,))\n",
         "",
         (CONFORMANCE, "-k", "postgres-gates or postgres-lanes"),
     ),
@@ -130,13 +159,13 @@ POSTGRES_MUTANTS = [
     Mutant(
         "postgres: a settle leaves no record",
         f"{SCHEMA}/0007_settle.pre.sql",
-        "FROM forebay.ledger_rule AS l WHERE l.recording AND cardinality(v_whole) > 0;",
+        "FROM forebay.ledger_rule AS l WHERE l.recording AND cardinality(v_done) > 0;",
         "FROM forebay.ledger_rule AS l WHERE false;",
         (LEDGER, "-k", "lies_ahead"),
     ),
     Mutant(
         "postgres: verdicts of a step that failed are not brought back",
-        "src/forebay/work/courier.py",
+        "src/forebay/work/settler.py",
         "            self._settler.give_back(verdicts)\n",
         "",
         ("tests/stores/test_postgres_exchange.py",),
@@ -144,23 +173,37 @@ POSTGRES_MUTANTS = [
     Mutant(
         "postgres: a step that fails to settle a run says that it did",
         "src/forebay/store/postgres/settling.py",
-        "            if place not in applied:\n",
-        "            if not place:\n",
+        "            if number not in applied:\n",
+        "            if not number:\n",
         ("tests/stores/test_postgres_exchange.py",),
     ),
     Mutant(
-        "postgres: no fence for a whole run",
+        "postgres: no fence for a whole pack",
         f"{SCHEMA}/0007_settle.pre.sql",
-        "u.bits IS NULL AND r.single = u.single AND r.last_id = u.last_id AND r.delivery = u.delivery",
-        "u.bits IS NULL AND r.single = u.single AND r.last_id = u.last_id",
-        (CUTS, "-k", "late_settle"),
+        "AND u.bits IS NULL AND p.id = u.pack AND p.gone IS NULL",
+        "AND u.bits IS NULL AND p.id = u.pack",
+        (PACKS,),
     ),
     Mutant(
-        "postgres: no fence for a part of a run",
+        "postgres: no fence for a part of a pack",
         f"{SCHEMA}/0007_settle.pre.sql",
-        "u.bits IS NOT NULL AND r.single = u.single AND r.last_id = u.last_id AND r.delivery = u.delivery",
-        "u.bits IS NOT NULL AND r.single = u.single AND r.last_id = u.last_id",
-        (CUTS, "-k", "late_settle"),
+        "AND (p.gone IS NULL OR bit_count(p.gone & u.bits::bit varying) = 0)",
+        "AND true",
+        (PACKS,),
+    ),
+    Mutant(
+        "postgres: jobs that are not to be extended are extended with the others of their pack",
+        f"{SCHEMA}/0007_settle.pre.sql",
+        "(p.gone IS NULL OR get_bit(p.gone, i) = 0) AND i <> ALL (v_kept)",
+        "false",
+        (PACKS,),
+    ),
+    Mutant(
+        "postgres: a pack is empty before the last of its jobs is settled",
+        f"{SCHEMA}/0007_settle.pre.sql",
+        "AND bit_count(p.gone) = p.n;",
+        "AND bit_count(p.gone) > 0;",
+        (PACKS,),
     ),
     Mutant(
         "postgres: a call has another token when it is repeated",
@@ -181,8 +224,8 @@ POSTGRES_MUTANTS = [
     Mutant(
         "postgres: nothing is repeated on another connection",
         f"{STORE}/connect.py",
-        "                if (last if ask is None else ask.over) or not safe or not isinstance(error, _ELSEWHERE):",
-        "                if True:",
+        "if (last if deadline is None else deadline.expired) or not safe or not isinstance(error, _ELSEWHERE):",
+        "if True:",
         (CUTS, "-k", "stands_for_one_job"),
     ),
     Mutant(
@@ -221,6 +264,13 @@ POSTGRES_MUTANTS = [
         (OUTAGES, "-k", "half_open"),
     ),
     Mutant(
+        "postgres: a job put by SQL is overtaken in its line",
+        f"{STORE}/intake.py",
+        "            unit.lines.update(entry.line for entry in batch.plan.entries if entry.line is not None)\n",
+        "",
+        ("tests/stores/test_postgres_transactions.py", "-k", "keeps_its_place"),
+    ),
+    Mutant(
         "postgres: who comes second with a key does not look who has it",
         f"{STORE}/intake.py",
         "        if lost := sorted(facts.keys() - won):\n",
@@ -251,7 +301,7 @@ POSTGRES_MUTANTS = [
     Mutant(
         "a worker is replaced in an outage, whatever it runs",
         "src/forebay/work/worker.py",
-        "return not self._able or (lost and self.pool.idle and self.settler.empty)",
+        "return not self._able or (unreachable and self.pool.idle and self.settler.empty)",
         "return not self._able or (self._supervised and self._claiming.failures > 5)",
         (FAULTS, "-k", "outage"),
     ),
@@ -272,7 +322,7 @@ POSTGRES_MUTANTS = [
     Mutant(
         "postgres: names that do not fit into a notification are dropped",
         f"{STORE}/waiting.py",
-        "range(0, max(1, len(names)), _NAMES_MOST)]",
+        "range(0, max(1, len(names)), _MAX_NAMES)]",
         "range(1)]",
         (HINTS, "-k", "many_queues"),
     ),
@@ -293,8 +343,8 @@ POSTGRES_MUTANTS = [
     Mutant(
         "a claimer rests before it tests a hint",
         "src/forebay/work/claimer.py",
-        "beyond = self._fruitless - _HINTS_TRIED - len(self._options.queues)",
-        "beyond = self._fruitless",
+        "beyond = self._empty_hints - _FREE_HINTS - len(self._options.queues)",
+        "beyond = self._empty_hints",
         (*ROLES, "-k", "hint"),
     ),
     Mutant(

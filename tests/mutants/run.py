@@ -40,7 +40,7 @@ from tests.mutants.sqlite import SQLITE_MUTANTS  # noqa: E402
 from tests.mutants.transactions import TRANSACTION_MUTANTS  # noqa: E402
 from tests.mutants.watching import WATCHING_MUTANTS  # noqa: E402
 
-PARTS = ("src", "tests", "bench", "examples", "docs", "README.md", "CONTRIBUTING.md", "pyproject.toml")
+PARTS = ("src", "proof", "tests", "bench", "examples", "docs", "README.md", "CONTRIBUTING.md", "pyproject.toml")
 WORKERS = 2
 PATIENCE_SECONDS = 300
 TESTS_FAILED = 1
@@ -64,7 +64,13 @@ def run_tests(tree: Path, tests: tuple[str, ...]) -> subprocess.CompletedProcess
             capture_output=True,
             text=True,
             timeout=PATIENCE_SECONDS,
-            env={"PATH": "/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1", "HOME": str(tree)},
+            env={
+                "PATH": "/usr/bin:/bin",
+                "PYTHONDONTWRITEBYTECODE": "1",
+                "HOME": str(tree),
+                # Processes that a test starts must load the broken copy, not the tree that is installed.
+                "PYTHONPATH": f"{tree / 'src'}:{tree / 'proof' / 'src'}",
+            },
             check=False,
         )
     except subprocess.TimeoutExpired:

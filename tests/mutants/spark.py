@@ -6,7 +6,9 @@ SPARK = "src/forebay/spark"
 SINK = ("tests/spark/test_sink.py", "-k", "tries or order or missing or stopped")
 STREAM = ("tests/spark/test_stream.py", "-k", "available_now_ends or under_way or bound_counts")
 PLANTED = ("tests/spark/test_audit_planted.py", "-k", "every_anomaly")
+INCREMENTAL = ("tests/spark/test_audit_incremental.py", "-k", "lies_about")
 LANDING = ("tests/spark/test_landing.py", "-k", "not say_what")
+LAKE = ("tests/spark/test_pipeline_lake.py",)
 
 SPARK_MUTANTS = [
     Mutant(
@@ -45,19 +47,25 @@ SPARK_MUTANTS = [
         STREAM,
     ),
     Mutant(
-        "spark: the lake takes what it has",
-        f"{SPARK}/landing.py",
-        "max(part.start, lake.contents().end)",
-        "part.start",
-        LANDING,
+        "spark: a commit does not say how far the table is",
+        f"{SPARK}/lake.py",
+        "commit_properties=CommitProperties(app_transactions=transactions),",
+        "commit_properties=CommitProperties(app_transactions=[]),",
+        LAKE,
     ),
     Mutant(
-        "spark: files of a task that failed count too",
-        f"{SPARK}/lake.py",
-        "        for file in files:\n            target = draft",
-        "        for file in (str(each.relative_to(self.landing)) for each in self.landing.rglob('*.parquet')):\n"
-        "            target = draft",
-        LANDING,
+        "spark: a refresh passes over files that hold touched jobs",
+        f"{SPARK}/frames.py",
+        "        return any(least <= bucket <= most for bucket in self.buckets)\n",
+        "        return False\n",
+        ("tests/spark/test_pipeline_run.py", "-k", "writes_what_changed"),
+    ),
+    Mutant(
+        "spark: old days are dropped by day, and offsets have holes",
+        f"{SPARK}/maintenance.py",
+        "if file.day < first_day]",
+        "if file.day < first_day][:0]",
+        LAKE,
     ),
     Mutant(
         "spark: a job that gave way may run",
@@ -68,24 +76,73 @@ SPARK_MUTANTS = [
     ),
     Mutant(
         "spark: copies of a broker are duplicates",
-        f"{SPARK}/audit/told.py",
+        f"{SPARK}/audit/receipt_checks.py",
         'placed.groupBy("seq", "queue").agg(',
         'placed.groupBy("seq").agg(',
         PLANTED,
     ),
     Mutant(
         "spark: an id that was given again hides who had it",
-        f"{SPARK}/audit/told.py",
+        f"{SPARK}/audit/receipt_checks.py",
         "return absent.unionAll(replaced)",
         "return absent",
         PLANTED,
     ),
     Mutant(
         "spark: a receipts file that is missing is a fault of the store",
-        f"{SPARK}/audit/told.py",
+        f"{SPARK}/audit/receipt_checks.py",
         'return unnamed.join(born, "job_id", "left_semi")',
         'return unnamed.limit(0).join(born, "job_id", "left_semi")',
         PLANTED,
+    ),
+    Mutant(
+        "spark: an effect by the job of another seq is let pass",
+        f"{SPARK}/audit/receipt_checks.py",
+        '        parts.append(_foreign(receipts, effects.join(sent, "seq", "left_semi")))\n',
+        "",
+        PLANTED,
+    ),
+    Mutant(
+        "spark: the largest delivery ends the audit",
+        f"{SPARK}/audit/life.py",
+        'F.col("last_delivery").cast("long") + 1',
+        'F.col("last_delivery") + 1',
+        PLANTED,
+    ),
+    Mutant(
+        "spark: a claim without an attempt is not counted",
+        f"{SPARK}/audit/life.py",
+        "(F.coalesce(attempt, F.lit(0)) != expected)",
+        "(attempt != expected)",
+        PLANTED,
+    ),
+    Mutant(
+        "spark: any redrive opens a job, also one before its end",
+        f"{SPARK}/audit/receipt_checks.py",
+        "over = (ended > redriven) |",
+        "over = (ended < redriven) |",
+        PLANTED,
+    ),
+    Mutant(
+        "spark: a lake without its last file is whole",
+        "src/forebay/cli/audit.py",
+        "for each in holes(lake.contents())]",
+        "for each in holes(lake.contents())[:0]]",
+        ("tests/spark/test_audit_files.py",),
+    ),
+    Mutant(
+        "spark: executors are not asked what they have",
+        f"{SPARK}/session.py",
+        "                check_executors(session)\n",
+        "                pass\n",
+        ("tests/spark/test_cluster.py", "-k", "lack"),
+    ),
+    Mutant(
+        "spark: the app of the working directory stays at home",
+        f"{SPARK}/executors.py",
+        "    spark.sparkContext.addPyFile(str(file))\n",
+        "",
+        ("tests/spark/test_cluster.py", "-k", "burst"),
     ),
     Mutant(
         "spark: an audit is quick unless it is told otherwise",
@@ -104,9 +161,44 @@ SPARK_MUTANTS = [
     Mutant(
         "spark: a line at the edge of a chunk is read twice",
         f"{SPARK}/evidence.py",
-        'if chunk.start and file.read(1) != b"\\n":',
+        'if chunk.start > segment.start and file.read(1) != b"\\n":',
         "if False:",
         ("tests/spark/test_evidence.py", "-k", "every_line"),
+    ),
+    Mutant(
+        "spark: a file of evidence that has grown is decoded from its beginning",
+        f"{SPARK}/evidence.py",
+        "if each[1] in parents), default=",
+        "if each[1] in parents and each[0] == whole), default=",
+        ("tests/spark/test_evidence.py", "-k", "grown"),
+    ),
+    Mutant(
+        "spark: earlier events of jobs that return are not read",
+        f"{SPARK}/proof.py",
+        'file.least["offset"] < end and numbers.meets(file)]',
+        'file.least["offset"] < 0]',
+        INCREMENTAL,
+    ),
+    Mutant(
+        "spark: earlier evidence of jobs that return is not read",
+        f"{SPARK}/proof.py",
+        "if by_job.meets(file) or by_seq.meets(file)]",
+        "if file.rows < 0]",
+        INCREMENTAL,
+    ),
+    Mutant(
+        "spark: a proof outlives the events that it was about",
+        f"{SPARK}/proof.py",
+        "        if below != proven.rows:\n",
+        "        if below < 0:\n",
+        ("tests/spark/test_audit_incremental.py", "-k", "command"),
+    ),
+    Mutant(
+        "spark: those who follow are told of jobs that the lake does not have yet",
+        f"{SPARK}/proof.py",
+        "        if self._until is not None:\n            rows = {",
+        "        if self._until == -1:\n            rows = {",
+        ("tests/spark/test_audit_incremental.py", "-k", "under_way"),
     ),
     Mutant(
         "spark: a torn record is let in",
@@ -114,13 +206,6 @@ SPARK_MUTANTS = [
         "    if len(torn):\n",
         "    if len(torn) > len(offsets):\n",
         LANDING,
-    ),
-    Mutant(
-        "spark: published before it is durable in its place",
-        f"{SPARK}/lake.py",
-        "        draft.rename(place)\n        _sync(place.parent)\n        return place\n",
-        "        return place\n",
-        ("tests/spark/test_pipeline_lake.py",),
     ),
     Mutant(
         "spark: a report believes what it shows",

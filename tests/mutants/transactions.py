@@ -12,14 +12,14 @@ TRANSACTION_MUTANTS = [
         "transaction: committed though the lease is lost",
         f"{STORE}/transaction.py",
         "        raise LeaseLost(*lease.fence)\n",
-        "        return Turn(hand, 0, self._specs)  # type: ignore[arg-type]\n",
+        "        return UnitOfWork(hand, 0, self._session.specs)  # type: ignore[arg-type]\n",
         (HANDLERS, "-k", "lost_lease"),
     ),
     Mutant(
         "transaction: the job is not settled in it",
         f"{STORE}/transaction.py",
-        "        applied = turn.fetch(SETTLE, self._settle_call(groups))[0][0]\n",
-        "        applied = bool(self._settle_call(groups))\n",
+        "        applied = unit.fetch(SETTLE, self._settling.call_of(groups))[0][0]\n",
+        "        applied = bool(self._settling.call_of(groups))\n",
         (HANDLERS, "-k", "no_use_after"),
     ),
     Mutant(
@@ -39,7 +39,7 @@ TRANSACTION_MUTANTS = [
     Mutant(
         "transaction: the pool settles again what its handler has settled",
         "src/forebay/work/pool.py",
-        "            elif run.settled:\n                self._settled_itself(run, outcome)\n",
+        "            elif run.settled:\n                self._settled_by_handler(run, outcome)\n",
         "            elif False:\n",
         (HANDLERS, "-k", "after_its_block"),
     ),

@@ -17,8 +17,8 @@ WATCHING_MUTANTS = [
     Mutant(
         "a job with a result that is kept goes the quick way of those that are not",
         "src/forebay/store/sqlite/settling.py",
-        "if type(verdict) is not Ack or verdict.keep_for:",
-        "if type(verdict) is not Ack:",
+        "if type(verdict) is Ack and not verdict.keep_for]",
+        "if type(verdict) is Ack]",
         SQLITE,
     ),
     Mutant(
@@ -31,22 +31,22 @@ WATCHING_MUTANTS = [
     Mutant(
         "types without a form in JSON are found out at run time",
         "src/forebay/work/results.py",
-        "            if foreign is not None:\n",
-        "            if foreign is not None and False:\n",
+        "            if unsupported is not None:\n",
+        "            if unsupported is not None and False:\n",
         RESULTS,
     ),
     Mutant(
         "nobody is woken by the end of a job",
         "src/forebay/store/memory/engine.py",
-        "        if self._watchers:\n            self._notify(event)\n",
+        "        if self._watchers:\n            self._wake(topics(self._facts, change))\n",
         "",
         MEMORY,
     ),
     Mutant(
         "requests to end a job come with the heartbeat",
         "src/forebay/work/worker.py",
-        "*self._tending, self._listening, self._claiming):",
-        "*self._tending, self._claiming):",
+        "*self._maintaining, self._listening, self._claiming):",
+        "*self._maintaining, self._claiming):",
         ("tests/process/test_watching.py", "-k", "cancelled and sqlite-waits"),
     ),
     Mutant(
@@ -72,7 +72,7 @@ WATCHING_MUTANTS = [
     ),
     Mutant(
         "every word of progress is written every second",
-        "src/forebay/work/progress_reporter.py",
+        "src/forebay/work/heartbeat.py",
         "if self._written.get(report[0]) is not report[1]]",
         "]",
         ("tests/unit/test_roles.py", "-k", "progress"),

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from forebay.testing.servers.postgres import PostgresServer
+    from forebay_proof.servers.postgres import PostgresServer
     from tests.process.load import Load
     from tests.process.site import Site
 
 
 @pytest.fixture(scope="session")
 def durable() -> "Iterator[PostgresServer]":
-    from forebay.testing.servers.postgres import PostgresServer
-    from forebay.testing.servers.process import ServerUnavailable
+    from forebay_proof.servers.postgres import PostgresServer
+    from forebay_proof.servers.process import ServerUnavailable
 
     with ExitStack() as stack:
         try:

@@ -24,11 +24,11 @@ import psycopg
 
 from forebay import Job, State
 from forebay.core.limits import ERRORS_KEPT
-from tests.process.site import APP, PATIENCE, Line, Site, by_seq
+from tests.process.site import APP, Line, Site, by_seq
+from tests.waiting import PATIENCE
 
 log = logging.getLogger(__name__)
 
-HEALED_WITHIN = 20.0
 """Seconds after which all consume again; ten is the promise, and a build machine may be busy."""
 
 
@@ -89,7 +89,7 @@ class Load(Site):
             ]
             return len(effects) >= processes and all(receipts)
 
-        self.until(again, f"{processes} workers and all producers go on", HEALED_WITHIN)
+        self.until(again, f"{processes} workers and all producers go on", PATIENCE)
         log.info("all consume again after %.1f s", (now() - healed_at) / 1_000_000)
 
     def until_quiet(self, patience: float = PATIENCE) -> None:

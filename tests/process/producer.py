@@ -18,7 +18,7 @@ from forebay.store.protocol import Store
 
 PER_PRODUCER = 10_000_000
 PER_THREAD = 100_000
-BATCH_MOST = 8
+MAX_BATCH = 8
 AGAIN_SECONDS = 0.05
 
 
@@ -35,7 +35,7 @@ class Producer:
 
     def run(self, stop: Event) -> None:
         while not stop.is_set():
-            count = self._random.randint(1, BATCH_MOST)
+            count = self._random.randint(1, MAX_BATCH)
             seqs = range(self._next, self._next + count)
             self._next += count
             while not self._send(seqs) and self._keyed and not stop.wait(AGAIN_SECONDS):

@@ -23,10 +23,11 @@ from forebay.core.limits import ERRORS_KEPT
 from forebay.core.policy import Fixed, KeepFor, Routing
 from forebay.store.protocol import Query
 from forebay.work.options import Options
+from forebay_proof.processes import alive
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 APP = "tests.process.apps"
-PATIENCE = 40.0
 
 
 class Line(NamedTuple):
@@ -206,13 +207,6 @@ def assert_charged(job: Job, ran: set[int]) -> None:
     assert silent <= abandoned or len(job.errors) == ERRORS_KEPT, f"{job.kind}: charged {job.attempt}, ran {ran}"
     if {job.attempt - 1, job.attempt - 2} <= abandoned:
         assert job.attempt in ran, "a suspect runs alone: nobody else can have killed it"
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def encoded(**options: object) -> str:

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from forebay.lab.chaos.plan import Kept, Plan, Scale, Scaled, adjust, find, names, parse
-from forebay.lab.chaos.run import Outcome, Runner
+from forebay_proof.lab.chaos.plan import Kept, Plan, Scale, Scaled, adjust, find, names, parse
+from forebay_proof.lab.chaos.run import ChaosResult, Runner
 
 TINY = """
 title = "a worker and a handler that die"
@@ -28,7 +28,7 @@ acks = 20
 """
 
 
-def carried_out(plan: Plan, kept: Kept, directory: Path, scale: Scale = "quick") -> Outcome:
+def carried_out(plan: Plan, kept: Kept, directory: Path, scale: Scale = "quick") -> ChaosResult:
     outcome = Runner(plan, kept, kept, directory, scale=scale).run()
     assert outcome.reasons == []
     assert outcome.answer == "PASS"

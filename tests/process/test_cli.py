@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from forebay import Draft, open_store
+from tests.waiting import PATIENCE, eventually
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 20.0
 APP = """
 import time
 from pathlib import Path
@@ -87,11 +87,7 @@ def left(place: Path) -> int:
 
 
 def until(place: Path, condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        said = (place / "said").read_text()
-        assert time.monotonic() < deadline, f"{what} never came; it said:\n{said}"
-        time.sleep(0.02)
+    eventually(condition, what, PATIENCE, (place / "said").read_text)
 
 
 @pytest.mark.parametrize("options", [[], ["--processes", "2"]], ids=["alone", "supervised"])
@@ -120,7 +116,7 @@ def test_dev_starts_anew_when_the_code_changes(place: Path) -> None:
         dev.send_signal(signal.SIGTERM)
         assert dev.wait(PATIENCE) == 0
     assert [(place / f"ended-{name}").read_text() for name in "ab"] == ["first", "other"]
-    assert "app.py changed; starting anew" in (place / "said").read_text()
+    assert "app.py changed; restarting" in (place / "said").read_text()
 
 
 def test_dev_waits_for_code_that_can_be_imported(place: Path) -> None:

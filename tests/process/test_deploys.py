@@ -15,9 +15,9 @@ from forebay import Draft, Job, QueueSpec, Store, open_store
 from forebay.core.instant import hours
 from forebay.core.job import State
 from forebay.core.policy import KeepFor
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 60.0
 OLD = """
 from forebay import Forebay
 
@@ -88,9 +88,9 @@ def test_a_rolling_deploy_loses_no_job_of_a_new_kind(store: Store, tmp_path: Pat
             until(lambda: all(job.delivery >= 1 and job.state is not State.RUNNING for job in jobs()))
             assert {(job.kind, job.attempt, job.errors) for job in jobs()} == {("fresh", 0, ()), ("known", 1, ())}
             until(lambda: "no worker handles kind fresh" in forebay(tmp_path, "explain", str(ids[0])))
-            until(lambda: "no worker handles kind fresh of queue default" in forebay(tmp_path, "doctor"))
+            until(lambda: "no worker has a handler for kind fresh of queue default" in forebay(tmp_path, "doctor"))
             deploy.enter_context(worker(tmp_path, "new"))
-            until(lambda: "no worker handles" not in forebay(tmp_path, "doctor"))
+            until(lambda: "no worker has a handler" not in forebay(tmp_path, "doctor"))
         until(lambda: all(job.state is State.DONE for job in jobs()))
     assert {(job.kind, job.attempt) for job in jobs()} == {("fresh", 1), ("known", 1)}
     said = (tmp_path / "old.log").read_text()

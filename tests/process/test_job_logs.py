@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from forebay import Draft, open_store
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 30.0
 APP = """
 from forebay import Forebay
 

@@ -12,7 +12,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,12 +23,12 @@ from forebay.core.errors import StoreLocked
 from forebay.core.instant import seconds
 from forebay.core.outcome import Ack
 from forebay.store.protocol import Query, Store
+from tests.waiting import PATIENCE, eventually
 
 ROOT = Path(__file__).parents[2]
 ROUNDS = 10
 THREADS = 8
-ACKS_LEAST = 100
-PATIENCE = 20.0
+MIN_ACKS = 100
 
 VICTIM = """
 import os, random, signal, sys, threading
@@ -183,14 +183,7 @@ class Told:
 
     def until_done(self, count: int) -> None:
         """A round that does too little proves nothing, and fails."""
-        until(lambda: self.listen() >= count, f"{count} jobs done")
-
-
-def until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < deadline, f"not within {PATIENCE} s: {what}"
-        time.sleep(0.005)
+        eventually(lambda: self.listen() >= count, f"{count} jobs done", PATIENCE)
 
 
 def everything(store: Store) -> dict[int, Job]:
@@ -230,12 +223,12 @@ def test_ten_kills_lose_nothing_and_undo_nothing(tmp_path: Path) -> None:
     for number in range(ROUNDS):
         told.turn(number)
         with running(VICTIM, journal, told.path, number, THREADS, 2**26, 2**26) as victim:
-            told.until_done(len(told.done) + ACKS_LEAST)
+            told.until_done(len(told.done) + MIN_ACKS)
             time.sleep(rng.uniform(0, 0.1))
             kill(victim)
         told.listen()
         assert audit(journal, told) > 0
-    assert len(told.done) >= ROUNDS * ACKS_LEAST
+    assert len(told.done) >= ROUNDS * MIN_ACKS
     assert len(told.acking - told.done) <= ROUNDS * THREADS * 4
     assert max(told.deliveries.values()) > 1
 
@@ -348,7 +341,7 @@ def test_files_are_for_their_owner_alone_whatever_the_umask(tmp_path: Path) -> N
     before = os.umask(0)
     try:
         with running(VICTIM, journal, told.path, 0, THREADS, 16_384, 4_096) as victim:
-            until(lambda: bool(list(journal.glob("snapshot-*.snap"))), "a snapshot")
+            eventually(lambda: bool(list(journal.glob("snapshot-*.snap"))), "a snapshot", PATIENCE)
             kill(victim)
         open_store(f"memory://{journal}").close()
     finally:

@@ -14,17 +14,17 @@ from forebay.core.policy import Retained
 from forebay.core.spec import QueueSpec
 from forebay.store.protocol import Query
 from forebay.store.sqlite.store import SqliteStore
+from tests.waiting import PATIENCE
 
 SRC = Path(__file__).parents[2] / "src"
 ENTRIES = 40
 KILLS = 3
-PATIENCE = 60
 
 CONSUMER = """
 import os, signal, sys, time
 from datetime import timedelta
 from forebay.store.sqlite.store import SqliteStore
-from forebay.work.consumer import Consumer
+from forebay.work.log_readers import Consumer
 
 path, commit, told_path, kill_after = sys.argv[1:]
 told = os.open(told_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -48,7 +48,7 @@ import os, signal, sys, time
 from datetime import timedelta
 from forebay.core.job import Draft
 from forebay.store.sqlite.store import SqliteStore
-from forebay.work.bridge import Bridge
+from forebay.work.log_readers import Bridge
 
 path, kill_after = sys.argv[1:]
 store = SqliteStore(path)

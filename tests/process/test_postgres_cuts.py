@@ -19,12 +19,12 @@ from forebay.core.outcome import Ack, Cancel, DeadLetter, Failure, Release, Retr
 from forebay.core.policy import AtMost, InOrder, KeepFor
 from forebay.core.schedule import Schedule
 from forebay.store.protocol import Query, Store
-from forebay.testing.conformance.racing import Task
-from forebay.testing.servers.postgres import PostgresServer, Stop
-from forebay.testing.servers.proxy import Proxy
-from forebay.testing.servers.wire import Trap
+from forebay_proof.conformance.racing import Task
+from forebay_proof.servers.postgres import PostgresServer, Stop
+from forebay_proof.servers.proxy import Proxy
+from forebay_proof.servers.wire import Trap
+from tests.waiting import PATIENCE
 
-PATIENCE = 10.0
 TICK = 1_000_000
 
 Cut = Callable[[Proxy, bytes], Trap]

@@ -18,9 +18,9 @@ import pytest
 
 from forebay import Draft, QueueSpec, State
 from forebay.core.instant import hours, ms
-from forebay.core.limits import BATCH_MOST
+from forebay.core.limits import MAX_BATCH
 from forebay.core.policy import AtMost, Fixed, KeepFor, Routing
-from forebay.testing.servers.postgres import PostgresServer, Stop
+from forebay_proof.servers.postgres import PostgresServer, Stop
 from tests.process.site import Site
 
 APP = "tests.process.exactly_once:fb"
@@ -49,8 +49,8 @@ def enqueue(site: Site, count: int) -> None:
         # Isolated handlers start a process of their own after each kill, so there are fewer of them.
         name = kinds[seq % 5] if seq % 20 == 3 or kinds[seq % 5] != "alone" else "plain"
         drafts.append(Draft("awaited" if name == "capped" else name, {"seq": seq}, KINDS[name]))
-    for start in range(0, count, BATCH_MOST):
-        site.ids += [receipt.id for receipt in site.store.enqueue(drafts[start : start + BATCH_MOST])]
+    for start in range(0, count, MAX_BATCH):
+        site.ids += [receipt.id for receipt in site.store.enqueue(drafts[start : start + MAX_BATCH])]
 
 
 def ended(site: Site) -> int:

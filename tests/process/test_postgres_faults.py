@@ -13,7 +13,7 @@ import time
 import pytest
 
 from forebay import State
-from forebay.testing.servers.postgres import PostgresServer, Stop
+from forebay_proof.servers.postgres import PostgresServer, Stop
 from tests.process.load import Load, admin, now
 
 TERMINATE = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> %s"

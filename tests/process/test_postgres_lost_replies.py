@@ -16,10 +16,10 @@ from forebay import Draft, QueueSpec
 from forebay.client import Forebay
 from forebay.core.errors import StoreFailed
 from forebay.core.policy import Bounded, InOrder
-from forebay.store import lending
-from forebay.testing.servers.postgres import PostgresServer
-from forebay.testing.servers.proxy import Proxy
-from forebay.testing.servers.wire import Trap
+from forebay.store import connection_pool
+from forebay_proof.servers.postgres import PostgresServer
+from forebay_proof.servers.proxy import Proxy
+from forebay_proof.servers.wire import Trap
 
 PUT, COMMIT = b"forebay.put(", b"COMMIT"
 
@@ -103,7 +103,7 @@ def test_a_server_that_stays_away_is_an_error(
     pattern: bytes,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lending, "CERTAIN_SECONDS", 0.3)
+    monkeypatch.setattr(connection_pool, "CERTAIN_SECONDS", 0.3)
     with back_after(proxy, cut(proxy, pattern, True), 3.0), pytest.raises(StoreFailed):
         fb.enqueue("k", 1, queue=queue)
     assert len(list(fb.jobs())) <= 1

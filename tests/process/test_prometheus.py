@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,15 +15,15 @@ from pathlib import Path
 import pytest
 
 from forebay.client import Forebay
-from forebay.testing.servers.process import ServerUnavailable, free_port
-from forebay.testing.servers.prometheus import CONFIGURATION, Prometheus, find_programs, promtool
+from forebay_proof.servers.process import ServerUnavailable, free_port
+from forebay_proof.servers.prometheus import CONFIGURATION, Prometheus, find_programs, promtool
+from tests.waiting import PATIENCE, eventually
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = ROOT / "deploy" / "prometheus"
 BOARD = ROOT / "deploy" / "grafana" / "forebay.json"
-PATIENCE = 120.0
 JOBS = 200
 APP = """
 from forebay.client import Forebay
@@ -36,7 +35,7 @@ fb = Forebay()
 @fb.job(queue="mail")
 async def send(n: int) -> None: ...
 
-@fb.job(queue="mail", max_attempts=2, breaker=Breaker(failures=2, rest=seconds(600)))
+@fb.job(queue="mail", max_attempts=2, breaker=Breaker(failures=2, cooldown=seconds(600)))
 def broken() -> None:
     raise OSError("down")
 """
@@ -109,12 +108,7 @@ def running(directory: Path, url: str, *words: str) -> Iterator[subprocess.Popen
 
 
 def until(holds: Callable[[], bool], what: str, directory: Path) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < deadline, (
-            f"not within {PATIENCE:g} s: {what}\n{(directory / 'log').read_text()[-2_000:]}"
-        )
-        time.sleep(0.2)
+    eventually(holds, what, PATIENCE, lambda: (directory / "log").read_text()[-2_000:])
 
 
 def configuration(server: int, worker: int) -> dict[str, str]:
@@ -163,7 +157,7 @@ def test_what_a_real_prometheus_makes_of_it(postgres_url: str, tmp_path: Path) -
             until(lambda: value('forebay:queue_jobs{queue="mail", state="ready"}') == 0, "none is left", tmp_path)
             until(lambda: value("forebay:jobs_acked:rate1m") > 0, "rates are recorded", tmp_path)
             until(lambda: value("forebay:job_wait_seconds:p99") > 0, "percentiles are recorded", tmp_path)
-            until(lambda: value("forebay:claim_seconds:p99") > 0, "claims are measured", tmp_path)
+            until(lambda: value("forebay:claim_duration_seconds:p99") > 0, "claims are measured", tmp_path)
             until(lambda: value('forebay_breaker_state{state="open"}') == 1, "the breaker is open", tmp_path)
             for expression in board():
                 prometheus.query(expression)

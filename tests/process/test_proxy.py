@@ -9,11 +9,11 @@ from socketserver import BaseRequestHandler, ThreadingTCPServer
 import psycopg
 import pytest
 
-from forebay.testing.servers.postgres import PostgresServer
-from forebay.testing.servers.process import LOOPBACK, free_port
-from forebay.testing.servers.proxy import Proxy
+from forebay_proof.servers.postgres import PostgresServer
+from forebay_proof.servers.process import LOOPBACK, free_port
+from forebay_proof.servers.proxy import Proxy
+from tests.waiting import PATIENCE
 
-PATIENCE = 10.0
 QUIET = 0.1
 """Long enough for loopback to deliver what it would deliver."""
 

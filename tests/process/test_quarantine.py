@@ -12,7 +12,8 @@ from forebay import State
 from forebay.core.instant import seconds
 from forebay.core.outcome import ABANDONED, Failure, Retry
 from forebay.store.protocol import Want
-from tests.process.site import Site, alive
+from forebay_proof.processes import alive
+from tests.process.site import Site
 from tests.process.test_worker import DATABASE, locked
 
 

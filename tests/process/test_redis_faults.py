@@ -18,14 +18,15 @@ from forebay.core.instant import minutes
 from forebay.core.lease import Settled
 from forebay.core.outcome import Ack, Release
 from forebay.core.policy import AtMost
-from forebay.store import lending
+from forebay.store import connection_pool
 from forebay.store.protocol import Exchanging, Store, Want
 from forebay.store.redis import connect
 from forebay.store.redis.scripts import script
-from forebay.testing.servers.process import ServerUnavailable
-from forebay.testing.servers.proxy import Proxy
-from forebay.testing.servers.redis import RedisServer
+from forebay_proof.servers.process import ServerUnavailable
+from forebay_proof.servers.proxy import Proxy
+from forebay_proof.servers.redis import RedisServer
 from tests.process.load import Load, now
+from tests.waiting import PATIENCE
 
 FILL = "for i = 1, 400000 do redis.call('SET', 'filler' .. i, string.rep('x', 64)) end"
 
@@ -137,7 +138,7 @@ def test_a_lost_reply_is_answered_alike_when_the_call_is_repeated(
 def test_a_server_that_stays_away_is_an_error_and_then_all_goes_on(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lending, "CERTAIN_SECONDS", 0.3)
+    monkeypatch.setattr(connection_pool, "CERTAIN_SECONDS", 0.3)
     with Proxy(server.host, server.port) as proxy:
         store = open_store(proxy.url(server.url()))
         proxy.lose_reply(script("enqueue").digest, outage=True)
@@ -204,7 +205,9 @@ def test_a_server_that_became_a_replica_is_waited_for_and_then_an_error(
     assert store.backlog(["default"])[0].ready == 1
 
 
-def test_a_server_that_loads_is_waited_for(server: RedisServer, store: Store) -> None:
+def test_a_server_that_loads_is_waited_for(server: RedisServer, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, bound in ((connect, "_REFUSED_SECONDS"), (connection_pool, "CERTAIN_SECONDS")):
+        monkeypatch.setattr(module, bound, PATIENCE)
     store.enqueue([Draft("k")])
     with server.client() as client:
         client.eval(FILL, 0)

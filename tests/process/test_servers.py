@@ -4,26 +4,25 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Event, Thread
 
 import psycopg
 import pytest
 
-from forebay.testing.servers import account, pgbouncer, postgres
-from forebay.testing.servers.account import Programs, settle
-from forebay.testing.servers.pgbouncer import PgBouncer
-from forebay.testing.servers.postgres import ELSEWHERE, PostgresServer, Stop
-from forebay.testing.servers.process import Keep, ServerFailed, ServerUnavailable
+from forebay_proof.servers import account, pgbouncer, postgres
+from forebay_proof.servers.account import Programs, settle
+from forebay_proof.servers.pgbouncer import PgBouncer
+from forebay_proof.servers.postgres import ELSEWHERE, PostgresServer, Stop
+from forebay_proof.servers.process import Keep, ServerFailed, ServerUnavailable
+from tests.waiting import PATIENCE, eventually
 
 SRC = Path(__file__).parents[2] / "src"
-PATIENCE = 20.0
 
 HOLDER = """
 import os, signal
-from forebay.testing.servers.postgres import PostgresServer
+from forebay_proof.servers.postgres import PostgresServer
 server = PostgresServer(private=True)
 server.start()
 if {forks} and os.fork() == 0:
@@ -31,15 +30,6 @@ if {forks} and os.fork() == 0:
 print(server.pid, server.directory, flush=True)
 signal.pause()
 """
-
-
-def eventually(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def processes_in(directory: Path) -> list[int]:
@@ -167,8 +157,8 @@ def test_a_server_ends_with_a_test_that_is_killed(forks: bool) -> None:
         test.kill()
     try:
         assert int(pid) in before
-        assert eventually(lambda: not processes_in(directory))
-        assert eventually(lambda: not directory.exists())
+        eventually(lambda: not processes_in(directory), "no process is left", PATIENCE)
+        eventually(lambda: not directory.exists(), "the directory is gone", PATIENCE)
     finally:
         if forks:
             os.killpg(test.pid, signal.SIGKILL)

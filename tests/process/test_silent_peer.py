@@ -18,19 +18,19 @@ from forebay.core.errors import Invalid, StoreFailed
 from forebay.core.instant import seconds
 from forebay.core.outcome import Ack
 from forebay.core.schedule import Schedule
-from forebay.store import lending
+from forebay.store import connection_pool
 from forebay.store.protocol import Query
-from forebay.testing.conformance.racing import Task
-from forebay.testing.servers.postgres import PostgresServer
-from forebay.testing.servers.process import free_port
-from forebay.testing.servers.proxy import Proxy
-from forebay.testing.servers.redis import RedisServer
+from forebay_proof.conformance.racing import Task
+from forebay_proof.servers.postgres import PostgresServer
+from forebay_proof.servers.process import free_port
+from forebay_proof.servers.proxy import Proxy
+from forebay_proof.servers.redis import RedisServer
 from tests.process.load import Load
 from tests.process.site import APP
+from tests.waiting import PATIENCE
 
 CALL = 0.5
 SILENT = "no answer within"
-PATIENCE = 60.0
 FAR = 2**52
 
 
@@ -103,7 +103,7 @@ def verbs(store: Store) -> dict[str, Callable[[], object]]:
 
 
 def test_every_call_ends_while_the_server_is_silent(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lending, "CERTAIN_SECONDS", 0.2)
+    monkeypatch.setattr(connection_pool, "CERTAIN_SECONDS", 0.2)
     with closing(open_store(peer.url)) as store:
         store.enqueue([Draft("k")])
         calls = verbs(store)

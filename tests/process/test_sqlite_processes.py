@@ -15,7 +15,7 @@ from forebay.core.job import Draft
 from forebay.core.outcome import Ack
 from forebay.store.protocol import Query, Want
 from forebay.store.sqlite.store import SqliteStore
-from forebay.testing.conformance.racing import Task
+from forebay_proof.conformance.racing import Task
 
 SRC = Path(__file__).parents[2] / "src"
 

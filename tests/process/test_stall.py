@@ -1,4 +1,4 @@
-"""A job that holds the interpreter is ended before the leases of all others run out, and pays for it alone."""
+"""A job that holds the GIL is ended before the leases of all others expire, and is charged alone."""
 
 import os
 import signal
@@ -11,7 +11,8 @@ import pytest
 
 from forebay import State
 from forebay.core.instant import seconds
-from tests.process.site import Site, alive
+from forebay_proof.processes import alive
+from tests.process.site import Site
 from tests.process.test_quarantine import make_suspects
 from tests.process.test_worker import DATABASE, locked
 
@@ -37,13 +38,13 @@ def test_the_job_that_holds_the_interpreter_is_charged_alone(each_site: Site, ho
     site.until(lambda: len(site.lines("start")) == 4, "the others run")
     (killer,) = site.enqueue(holder, lives=1)
     site.until(lambda: site.job(killer).state is State.DEAD, "it is found")
-    assert site.job(killer).errors[-1].message.startswith("it held the interpreter for ")
+    assert site.job(killer).errors[-1].message.startswith("it held the GIL for ")
     site.make("go-2")
     site.until_ended()
     others = [site.job(job_id) for job_id in site.ids if job_id != killer]
     assert [(job.state, job.attempt, job.delivery, job.errors) for job in others] == [(State.DONE, 1, 2, ())] * 4
     log = site.log.read_text()
-    assert "its interpreter is held for" in log
+    assert "its GIL is held for" in log
     assert f"in {holder}" in log, "the stacks say where"
     assert site.end(fleet) == 0
 
@@ -57,9 +58,9 @@ def test_where_the_holder_cannot_be_told_nobody_is_charged_and_quarantine_finds_
     site.until_ended(60)
     sleeper, found = site.job(site.ids[0]), site.job(killer)
     assert (sleeper.state, sleeper.attempt) == (State.DONE, 1)
-    assert "by this job or one beside it" in sleeper.errors[0].message
+    assert "by this job or another one of the process" in sleeper.errors[0].message
     assert (found.state, found.attempt, found.delivery) == (State.DEAD, 2, 3)
-    assert found.errors[-1].message.startswith("it held the interpreter for ")
+    assert found.errors[-1].message.startswith("it held the GIL for ")
     assert site.end(fleet) == 0
 
 
@@ -75,7 +76,7 @@ def test_the_watchdog_does_not_wait_for_the_store(site: Site) -> None:
         site.until(lambda: not alive(held.pid), "it is ended while nobody can write")
         assert time.monotonic_ns() // 1_000 - held.at < 7_000_000, "it did not end by itself"
     site.until_ended()
-    assert site.job(site.ids[0]).errors[-1].message.startswith("it held the interpreter for ")
+    assert site.job(site.ids[0]).errors[-1].message.startswith("it held the GIL for ")
     assert site.end(fleet) == 0
 
 
@@ -83,7 +84,7 @@ def test_a_suspect_that_holds_its_interpreter_is_ended_in_quarantine(site: Site)
     (killer,) = make_suspects(site, "holds_the_interpreter")
     worker = site.worker(lease_for=LEASE)
     site.until(lambda: site.job(killer).state is State.DEAD, "it is found")
-    assert site.job(killer).errors[-1].message.startswith("it held the interpreter for ")
+    assert site.job(killer).errors[-1].message.startswith("it held the GIL for ")
     assert worker.poll() is None
     assert site.end(worker) == 0
 
@@ -102,7 +103,7 @@ def test_a_worker_without_a_supervisor_has_a_watchdog(site: Site) -> None:
     assert first.returncode in (-signal.SIGABRT, -signal.SIGKILL)
     second = lone()
     site.until(lambda: site.job(killer).state is State.DEAD, "it is taken back")
-    assert site.job(killer).errors[-1].message.startswith("it held the interpreter for ")
+    assert site.job(killer).errors[-1].message.startswith("it held the GIL for ")
     site.make("go-2")
     site.until_ended()
     assert {(site.job(job_id).attempt, site.job(job_id).errors) for job_id in site.ids[:3]} == {(1, ())}

@@ -5,18 +5,17 @@ import resource
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
 import pytest
 
 from forebay import open_store
+from forebay_proof.processes import alive
 from tests.process.test_kill import APART, MOUNT, may_mount
+from tests.waiting import PATIENCE, eventually
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 60.0
 SLOW = """
 import os, time
 from pathlib import Path
@@ -45,20 +44,6 @@ def environment(place: Path, **more: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{place}", **more}
 
 
-def until(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 @pytest.mark.parametrize(
     "words",
@@ -70,14 +55,14 @@ def test_a_signal_while_the_app_is_imported_ends_a_command_with_0(tmp_path: Path
     child = subprocess.Popen(command, cwd=tmp_path, env=environment(tmp_path), stderr=subprocess.DEVNULL)
     try:
         importing = 2 if words.startswith("dev") else 1
-        until(lambda: len(list(tmp_path.glob("importing-*"))) == importing)
+        eventually(lambda: len(list(tmp_path.glob("importing-*"))) == importing, "the app is imported", PATIENCE)
         child.send_signal(number)
         assert child.wait(PATIENCE) == 0
     finally:
         child.kill()
         child.wait()
     pids = [int(each.name.partition("-")[2]) for each in tmp_path.glob("importing-*")]
-    until(lambda: not any(map(lives, pids)))
+    eventually(lambda: not any(map(alive, pids)), "all processes are gone", PATIENCE)
 
 
 @pytest.mark.parametrize("words", ["worker app:fb", "dev app:fb --port 0", "serve --port 0"])
@@ -140,9 +125,9 @@ def test_a_supervisor_starts_a_worker_again_that_found_the_disk_full(tmp_path: P
         text=True,
     )
     try:
-        until((tmp_path / "jobs.db").exists)
+        eventually((tmp_path / "jobs.db").exists, "the store is there", PATIENCE)
         store = open_store(url)
-        until(lambda: store.workers("", 10))
+        eventually(lambda: store.workers("", 10), "a worker announces itself", PATIENCE)
         (first,) = store.workers("", 10)
         (tmp_path / "app.py").write_text(APP.replace('"default"', '"other"'))  # a spec that has to be written
         resource.prlimit(supervisor.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
@@ -150,7 +135,7 @@ def test_a_supervisor_starts_a_worker_again_that_found_the_disk_full(tmp_path: P
         assert supervisor.stderr is not None
         pauses = _pauses(supervisor.stderr, 3)
         resource.prlimit(supervisor.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        until(lambda: any(each.owner != first.owner for each in store.workers("", 10)))
+        eventually(lambda: any(each.owner != first.owner for each in store.workers("", 10)), "another worker", PATIENCE)
         store.close()
     finally:
         supervisor.send_signal(signal.SIGTERM)
@@ -165,8 +150,8 @@ def _pauses(said: IO[str], count: int) -> list[float]:
     reasons = 0
     for line in said:
         reasons += "cannot start: sqlite " in line and "the disk " in line
-        if "exited with code 3: it could not open its store; another one starts in " in line:
-            found.append(float(line.rpartition("starts in ")[2].removesuffix(" s\n")))
+        if "exited with code 3: it could not open its store; restarting in " in line:
+            found.append(float(line.rpartition("restarting in ")[2].removesuffix(" s\n")))
         if len(found) == count:
             break
     assert reasons >= count

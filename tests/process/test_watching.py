@@ -10,9 +10,9 @@ from forebay import Forebay, JobFailed, QueueSpec, State
 from forebay.core.instant import seconds
 from forebay.store.protocol import CancelAnswer
 from tests.process.site import Site
+from tests.waiting import PATIENCE
 
 APP = "tests.process.watched_app"
-PATIENCE = 30.0
 
 
 @pytest.fixture(params=["sqlite", "postgres", "redis"])

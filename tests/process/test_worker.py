@@ -21,7 +21,9 @@ from forebay import State
 from forebay.core.instant import seconds
 from forebay.work.isolate import CRASHED
 from forebay.work.run import TIMEOUT
-from tests.process.site import PATIENCE, Site, alive
+from forebay_proof.processes import alive
+from tests.process.site import Site
+from tests.waiting import PATIENCE
 
 DATABASE = "jobs.db"
 

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 
 from forebay.serve.actor import Role
 from forebay.serve.app import create_app
-from forebay.serve.ground import Ground
+from forebay.serve.context import ServerContext
 from forebay.serve.run import Server
 from forebay.serve.security.keys import Key, mint
 from forebay.serve.settings import ServeSettings
@@ -43,8 +43,8 @@ class Site:
         self._thread = Thread(target=self._server.run, name="test-server", daemon=True)
 
     @property
-    def ground(self) -> Ground:
-        found: Ground = self.app.state.ground
+    def context(self) -> ServerContext:
+        found: ServerContext = self.app.state.context
         return found
 
     @property
@@ -76,7 +76,7 @@ class Site:
 
     def admit(self, key: Key) -> None:
         """Known to every server on the store, and at once to this one."""
-        follower = self.ground.door.follower
+        follower = self.context.authenticator.follower
         assert follower is not None
         follower.create(key, "test")
 

@@ -54,7 +54,7 @@ def test_every_line_has_its_answer_and_a_bad_one_stops_no_other(site: Site, stor
     answers, summary = told[:-1], told[-1]
     assert [each["line"] for each in answers] == [1, 2, 3, 4, 6, 7, 8, 9, 10, 11, 12]
     slugs = [each.get("problem", {}).get("type", "in").removeprefix("urn:forebay:") for each in answers]
-    assert slugs == "in in key-conflict not-json invalid in in queue-full absent not-json in".split()
+    assert slugs == "in in key-conflict not-json invalid in in queue-full not-found not-json in".split()
     assert answers[1] == {"line": 2, "job_id": answers[0]["job_id"], "duplicate": True, "merged": False}
     assert answers[4]["problem"]["field"] == "priority"
     assert answers[7]["problem"]["retry_after"] >= 1
@@ -79,7 +79,7 @@ def test_nothing_in_nothing_out(site: Site) -> None:
 
 
 def test_a_line_is_bounded_and_the_next_one_is_sound(store: Store, serve_on: Serving) -> None:
-    client = serve_on(store, ServeSettings(port=0, line_most=2_000, drain=1)).client(Role.PRODUCER)
+    client = serve_on(store, ServeSettings(port=0, max_line=2_000, drain=1)).client(Role.PRODUCER)
     long = '{"kind": "a", "payload": "' + "x" * 200_000 + '"}'
     told = sent(client, '{"kind": "a"}', long, '{"kind": "b"}', long[:3_000])
     assert [each.get("problem", {}).get("status", 0) for each in told[:-1]] == [0, 413, 0, 413]
@@ -168,5 +168,5 @@ def test_a_store_that_is_away_refuses_lines_and_not_the_stream(site: Site) -> No
     client = site.client(Role.PRODUCER)
     site.store.close()
     told = sent(client, '{"kind": "a"}', '{"kind": "b"}')
-    assert [each["problem"]["type"] for each in told[:-1]] == ["urn:forebay:store-away"] * 2
-    assert problem(client.post("/jobs", json={"kind": "a"}), 503, "store-away")["retry_after"] == 2
+    assert [each["problem"]["type"] for each in told[:-1]] == ["urn:forebay:store-unavailable"] * 2
+    assert problem(client.post("/jobs", json={"kind": "a"}), 503, "store-unavailable")["retry_after"] == 2

@@ -6,7 +6,7 @@ from datetime import timedelta
 from forebay.core.job import Draft, State
 from forebay.core.outcome import Ack, DeadLetter, Failure, Verdict
 from forebay.serve.actor import Role
-from forebay.serve.security.acts import read_acts
+from forebay.serve.security.operator_log import read_actions
 from forebay.store.memory.store import MemoryStore
 from forebay.store.protocol import Query, Store, Want
 from tests.serve.site import Serving, Site
@@ -60,7 +60,7 @@ def test_a_requeue_moves_a_job_that_died_again_and_says_when_it_is_gone(serve_on
     store.rivals = 1
     store.after = lambda: end(Ack())  # type: ignore[method-assign]
     told = problem(client.post(f"/dlq/{job_id}/requeue"), 409, "not-dead")
-    assert "is gone" in told["detail"]
+    assert "done and removed" in told["detail"]
 
 
 def test_dead_letters_are_purged_by_ids_and_by_filter(any_store: Store, serve_on: Serving) -> None:
@@ -68,7 +68,7 @@ def test_dead_letters_are_purged_by_ids_and_by_filter(any_store: Store, serve_on
     site = serve_on(any_store)
     client = site.client(Role.OPERATOR)
     dry = client.post("/dlq/purge", json={"where": "TIMEOUT", "dry_run": True}).json()
-    assert dry == {"purged": 3, "ids": ids[3:], "looked_at": 6, "dry_run": True, "next": None}
+    assert dry == {"purged": 3, "ids": ids[3:], "scanned": 6, "dry_run": True, "next": None}
     told = client.post("/dlq/purge", json={"where": "timeout", "limit": 2}).json()
     assert (told["ids"], told["next"]) == (ids[3:5], ids[4])
     told = client.post("/dlq/purge", json={"where": "timeout", "after": told["next"]}).json()
@@ -76,14 +76,14 @@ def test_dead_letters_are_purged_by_ids_and_by_filter(any_store: Store, serve_on
     (alive,) = any_store.enqueue([Draft("hello", None, "mail")])
     assert client.post("/dlq/purge", json={"ids": [ids[1], alive.id, ids[1]]}).json()["ids"] == [ids[1]]
     assert client.delete(f"/dlq/{ids[0]}").status_code == 204
-    problem(client.delete(f"/dlq/{ids[0]}"), 404, "absent")
+    problem(client.delete(f"/dlq/{ids[0]}"), 404, "not-found")
     problem(client.delete(f"/dlq/{alive.id}"), 409, "not-dead")
     early, late = "2001-01-01T00:00:00Z", "2100-01-01T00:00:00Z"
     assert client.post("/dlq/purge", json={"died_before": early}).json()["purged"] == 0
     assert client.post("/dlq/purge", json={"died_before": late, "queue": "mail"}).json()["ids"] == [ids[2]]
     assert any_store.browse(Query(state=State.DEAD), 0, 10).jobs == []
     assert any_store.get([alive.id])[0] is not None
-    assert {act.act for act in read_acts(any_store)[0]} == {"dlq purge"}
+    assert {act.action for act in read_actions(any_store)[0]} == {"dlq purge"}
 
 
 def test_a_purge_is_named_and_stays_within_reach(site: Site, store: Store) -> None:
@@ -93,9 +93,9 @@ def test_a_purge_is_named_and_stays_within_reach(site: Site, store: Store) -> No
         problem(client.post("/dlq/purge", json=body), 422, "invalid")
     problem(client.post("/dlq/purge", json={"ids": []}), 422, "invalid")
     foreign = site.client(Role.OPERATOR, queues=("other",))
-    problem(foreign.post("/dlq/purge", json={"ids": ids}), 404, "absent")
+    problem(foreign.post("/dlq/purge", json={"ids": ids}), 404, "not-found")
     assert foreign.post("/dlq/purge", json={"all": True}).json()["purged"] == 0
-    problem(foreign.delete(f"/dlq/{ids[0]}"), 404, "absent")
+    problem(foreign.delete(f"/dlq/{ids[0]}"), 404, "not-found")
     problem(site.client(Role.VIEWER).post("/dlq/purge", json={"all": True}), 403, "forbidden")
     assert client.post("/dlq/purge", json={"all": True}).json()["ids"] == ids
 
@@ -120,7 +120,7 @@ def test_jobs_are_cancelled_by_a_filter(any_store: Store, serve_on: Serving) -> 
     problem(site.client(Role.PRODUCER).post("/jobs/cancel", json=wish), 403, "forbidden")
     assert site.client(Role.OPERATOR, queues=("other",)).post("/jobs/cancel", json={"all": True}).json()["ids"] == []
     assert set(client.post("/jobs/cancel", json={"all": True}).json()["ids"]) >= {ids[5], ids[6]}
-    assert "cancel many 3 jobs" in {f"{act.act} {act.about}" for act in read_acts(any_store)[0]}
+    assert "cancel many 3 jobs" in {f"{act.action} {act.target}" for act in read_actions(any_store)[0]}
 
 
 def test_a_schedule_is_run_now(site: Site, store: Store) -> None:
@@ -133,5 +133,5 @@ def test_a_schedule_is_run_now(site: Site, store: Store) -> None:
     assert job is not None
     assert (job.kind, job.payload, job.state) == ("report", {"n": 1}, State.READY)
     assert store.schedules() == before
-    problem(client.post("/cron/never/run"), 404, "absent")
-    assert [act.act for act in read_acts(store)[0]] == ["cron run", "cron put"]
+    problem(client.post("/cron/never/run"), 404, "not-found")
+    assert [act.action for act in read_actions(store)[0]] == ["cron run", "cron put"]

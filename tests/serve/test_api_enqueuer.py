@@ -38,7 +38,7 @@ class Slow(MemoryStore):
 
 def test_what_arrives_while_a_write_is_under_way_shares_the_next(serve_on: Serving) -> None:
     store = Slow()
-    site = serve_on(store, ServeSettings(port=0, tend=False, drain=1))
+    site = serve_on(store, ServeSettings(port=0, maintain=False, drain=1))
     client = site.client(Role.PRODUCER)
     with ThreadPoolExecutor(30) as threads:
         first = threads.submit(client.post, "/jobs", json={"kind": "a"})
@@ -46,7 +46,7 @@ def test_what_arrives_while_a_write_is_under_way_shares_the_next(serve_on: Servi
             assert not first.done()
         bodies = [{"kind": "b", "key": f"k{n % 10}"} for n in range(19)]
         others = [threads.submit(client.post, "/jobs", json=body) for body in bodies]
-        while site.ground.enqueuer.waiting < 19:
+        while site.context.enqueuer.waiting < 19:
             assert not first.done()
         store.go.set()
         statuses = [answer.result(10).status_code for answer in others]
@@ -132,7 +132,7 @@ def test_a_queue_that_makes_its_producers_wait_holds_up_no_other(serve_on: Servi
     assert client.post("/jobs", json={"kind": "a", "queue": "slow"}).status_code == 202
     with ThreadPoolExecutor(12) as threads:
         stuck = [threads.submit(client.post, "/jobs", json={"kind": "a", "queue": "slow"}) for _ in range(10)]
-        while site.ground.enqueuer.blocked < 10:
+        while site.context.enqueuer.blocked < 10:
             assert not any(answer.done() for answer in stuck)
         assert client.post("/jobs", json={"kind": "a", "queue": "quick"}).status_code == 202
         store.put_spec(QueueSpec(name="slow"))

@@ -10,7 +10,7 @@ from forebay.core.job import Draft, State
 from forebay.core.policy import AtMost, Rate, Until
 from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Role
-from forebay.serve.security.acts import read_acts
+from forebay.serve.security.operator_log import read_actions
 from forebay.store.open import open_store
 from forebay.store.protocol import Want
 from tests.serve.site import Site
@@ -65,9 +65,9 @@ def test_a_number_is_given_and_taken_back_and_written_down(site: Site) -> None:
     (shown,) = [gate for gate in client.get("/gates").json()["gates"] if gate["name"] == "until/mine"]
     assert (shown["slots"], shown["given"]) == (2, 2)
     assert client.post("/gates/until/mine", json={"slots": None}).json()["slots"] is None
-    (act, before) = read_acts(site.store)[0][:2]
-    assert (act.act, act.about, act.facts) == ("gates set", "until/mine", {"slots": None})
-    assert before.facts == {"slots": 2}
+    (act, before) = read_actions(site.store)[0][:2]
+    assert (act.action, act.target, act.details) == ("gates set", "until/mine", {"slots": None})
+    assert before.details == {"slots": 2}
 
 
 def test_a_condition_lets_some_pass(site: Site) -> None:
@@ -76,7 +76,7 @@ def test_a_condition_lets_some_pass(site: Site) -> None:
     assert answer.json() == {"condition": "ours", "value": None, "released": 1}
     assert client.post("/conditions/ours/release", json={"value": "x"}).json()["released"] == 0
     assert site.store.backlog(["own.b"])[0].held == 1, "the other one"
-    assert read_acts(site.store)[0][1].facts == {"passed": 1}
+    assert read_actions(site.store)[0][1].details == {"passed": 1}
 
 
 @pytest.mark.parametrize(

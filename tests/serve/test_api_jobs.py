@@ -173,7 +173,7 @@ def test_what_is_no_json_is_refused_by_its_kind(site: Site) -> None:
 
 
 def test_sizes_are_bounded(store: Store, serve_on: Serving) -> None:
-    site = serve_on(store, ServeSettings(port=0, body_most=400_000))
+    site = serve_on(store, ServeSettings(port=0, max_body=400_000))
     client = site.client(Role.PRODUCER)
     told = problem(client.post("/jobs", json={"kind": "a", "payload": "x" * 300_000}), 422, "payload")
     assert "262144" in told["detail"]
@@ -200,11 +200,11 @@ def test_queues_of_others_do_not_exist(site: Site, store: Store) -> None:
     store.enqueue([Draft("a", queue="foreign")])
     client = site.client(Role.PRODUCER, Role.VIEWER, queues=("mine.*",))
     assert client.post("/jobs", json={"kind": "a", "queue": "mine.1"}).status_code == 202
-    problem(client.post("/jobs", json={"kind": "a", "queue": "foreign"}), 404, "absent")
+    problem(client.post("/jobs", json={"kind": "a", "queue": "foreign"}), 404, "not-found")
     assert [job["queue"] for job in client.get("/jobs").json()["jobs"]] == ["mine.1"]
     assert client.get("/jobs?queue=foreign").json() == {"jobs": [], "next": None}
     assert client.get("/jobs/1").status_code == 404
-    problem(site.client().post("/jobs", json={"kind": "a", "queue": "forebay.keys"}), 404, "absent")
+    problem(site.client().post("/jobs", json={"kind": "a", "queue": "forebay.keys"}), 404, "not-found")
 
 
 def test_pages_go_on_where_the_last_one_ended(site: Site) -> None:
@@ -240,7 +240,7 @@ def test_waiting_for_a_job_ends_with_it(site: Site, store: Store) -> None:
     assert client.get(f"/jobs/{job}?wait=0.05").json()["state"] == "ready"
     with ThreadPoolExecutor(4) as threads:
         answers = [threads.submit(client.get, f"/jobs/{job}?wait=20") for _ in range(3)]
-        while site.ground.watching.watchers < 3:
+        while site.context.job_polls.watchers < 3:
             assert not any(answer.done() for answer in answers)
         done(store, "keep", b"7")
         told = [answer.result(10).json() for answer in answers]
@@ -253,11 +253,11 @@ def test_waiting_for_a_job_that_leaves_nothing_says_so(site: Site, store: Store)
     job = client.post("/jobs", json={"kind": "a"}).json()["job_id"]
     with ThreadPoolExecutor(1) as threads:
         answer = threads.submit(client.get, f"/jobs/{job}?wait=20")
-        while not site.ground.watching.watchers:
+        while not site.context.job_polls.watchers:
             assert not answer.done()
         done(store, "default")
         problem(answer.result(10), 410, "gone")
-    problem(client.get(f"/jobs/{job}"), 404, "absent")
+    problem(client.get(f"/jobs/{job}"), 404, "not-found")
 
 
 def test_cancel_and_explain(site: Site, store: Store) -> None:
@@ -266,8 +266,8 @@ def test_cancel_and_explain(site: Site, store: Store) -> None:
     assert any("is ready" in sentence for sentence in client.get(f"/jobs/{job}/explain").json()["sentences"])
     assert client.post(f"/jobs/{job}/cancel").json() == {"job_id": job, "answer": "cancelled"}
     assert store.get([job]) == [None] or store.get([job])[0].state is State.CANCELLED  # type: ignore[union-attr]
-    problem(client.post("/jobs/999/cancel"), 404, "absent")
-    problem(client.get("/jobs/999/explain"), 404, "absent")
+    problem(client.post("/jobs/999/cancel"), 404, "not-found")
+    problem(client.get("/jobs/999/explain"), 404, "not-found")
     assert problem(client.get("/jobs/x"), 422, "invalid")["field"] == "job_id"
 
 
@@ -295,8 +295,8 @@ def test_a_merged_job_is_said_to_be_one(site: Site, store: Store) -> None:
 
 def test_what_nobody_knows_is_a_problem_too(site: Site) -> None:
     client = site.client()
-    problem(client.get("/nowhere"), 404, "absent")
-    problem(client.delete("/jobs"), 405, "method")
+    problem(client.get("/nowhere"), 404, "not-found")
+    problem(client.delete("/jobs"), 405, "method-not-allowed")
     problem(httpx.get(f"{site.url}/jobs", trust_env=False), 401, "unauthorized")
     problem(site.client(Role.VIEWER).post("/jobs", json={"kind": "a"}), 403, "forbidden")
 
@@ -309,7 +309,7 @@ def test_something_unexpected_tells_nothing_of_the_inside(site: Site, monkeypatc
     monkeypatch.setattr(site.store, "enqueue", broken)
     client = site.client()
     for answer in (client.get("/jobs/1"), client.post("/jobs", json={"kind": "a"})):
-        told = problem(answer, 500, "unexpected")
+        told = problem(answer, 500, "internal-error")
         assert told["reference"] in told["detail"]
         assert "secret" not in answer.text
         assert "ZeroDivision" not in answer.text

@@ -41,7 +41,7 @@ def test_groups_come_page_by_page(site: Site, store: Store) -> None:
     assert ([one["group"] for one in first["groups"]], first["next"]) == (["a", "b"], "b")
     second = viewer.get(f"/logs/events/groups?limit=2&after={first['next']}").json()
     assert ([one["group"] for one in second["groups"]], second["next"]) == (["c"], None)
-    problem(viewer.get("/logs/never/groups"), 404, "absent")
+    problem(viewer.get("/logs/never/groups"), 404, "not-found")
 
 
 def test_reading_begins_at_an_instant(site: Site, store: Store) -> None:

@@ -19,7 +19,7 @@ import pytest
 from forebay.cli import main
 from forebay.core.job import Draft
 from forebay.serve.actor import Role
-from forebay.serve.run import calm_collector
+from forebay.serve.run import tune_collector
 from forebay.serve.security.keys import Created, mint, write_entries
 from forebay.store.open import open_store
 from forebay.store.protocol import Query
@@ -193,7 +193,7 @@ def test_a_caller_that_does_not_read_holds_up_nobody(tmp_path: Path) -> None:
 def test_the_collector_looks_past_what_the_process_is_made_of() -> None:
     before = gc.get_threshold()
     try:
-        calm_collector()
+        tune_collector()
         assert gc.get_freeze_count() > 10_000
         assert gc.get_threshold()[0] > before[0]
     finally:
@@ -210,7 +210,7 @@ def test_what_keeps_it_from_serving_is_one_line(
         for words, reason in (
             (("--port", str(taken.getsockname()[1])), "cannot listen on 127.0.0.1"),
             (("--port", "0", "--host", "0.0.0.0"), "plain text"),
-            (("--port", "0", "--tls-cert", "x.pem"), "a certificate and its key come together"),
+            (("--port", "0", "--tls-cert", "x.pem"), "a certificate and its key are needed together"),
             (("--port", "70000"), "0 … 65535"),
             (("--app", "nothing:fb"), "nothing"),
             (("--jwt", "none.json"), "none.json"),

@@ -15,7 +15,7 @@ from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Role
 from forebay.serve.api import dead
-from forebay.serve.security.acts import read_acts
+from forebay.serve.security.operator_log import read_actions
 from forebay.store.open import open_store
 from forebay.store.protocol import Query, Store, Want
 from tests.serve.site import Serving, Site
@@ -33,7 +33,7 @@ def died(store: Store, count: int, queue: str = "mail", error: str = "SMTPError"
 
 
 def acts(store: Store) -> list[tuple[str, str]]:
-    return [(act.act, act.about) for act in reversed(read_acts(store)[0])]
+    return [(act.action, act.target) for act in reversed(read_actions(store)[0])]
 
 
 def test_a_queue_is_put_shown_paused_and_resumed(site: Site, store: Store) -> None:
@@ -76,7 +76,7 @@ def test_a_spec_that_makes_no_sense_is_refused(site: Site) -> None:
         {"speed": 1},
     ):
         assert problem(client.put("/queues/mail", json=spec), 422, "invalid")["field"]
-    problem(client.put("/queues/forebay.keys", json={}), 404, "absent")
+    problem(client.put("/queues/forebay.keys", json={}), 404, "not-found")
     problem(client.put("/queues/no%20name", json={}), 422, "invalid")
     client.put("/queues/log", json={"retention": {"type": "retained"}})
     problem(client.put("/queues/log", json={}), 409, "wrong-kind")
@@ -89,10 +89,10 @@ def test_only_queues_that_are_reached_are_listed_and_logs_are_not(site: Site, st
     assert [queue["name"] for queue in site.client(Role.VIEWER).get("/queues").json()["queues"]] == ["a.1", "b.1"]
     some = site.client(Role.VIEWER, queues=("b.*",))
     assert [queue["name"] for queue in some.get("/queues").json()["queues"]] == ["b.1"]
-    problem(some.get("/queues/a.1"), 404, "absent")
-    problem(some.get("/queues/never"), 404, "absent")
+    problem(some.get("/queues/a.1"), 404, "not-found")
+    problem(some.get("/queues/never"), 404, "not-found")
     assert site.client(Role.VIEWER, tenant="acme").get("/queues").json() == {"queues": [], "next": None}
-    problem(site.client(Role.OPERATOR, tenant="acme").post("/queues/a.1/pause"), 404, "absent")
+    problem(site.client(Role.OPERATOR, tenant="acme").post("/queues/a.1/pause"), 404, "not-found")
 
 
 def test_stats_of_one_queue_and_of_all(tmp_path: Path, serve_on: Serving) -> None:
@@ -115,11 +115,11 @@ def test_stats_of_one_queue_and_of_all(tmp_path: Path, serve_on: Serving) -> Non
     nothing = client.get("/stats?queue=never").json()
     assert (nothing["depth"], nothing["attempts_p99"]) == (0, None)
     scale = client.get("/scale?queue=mail&within=0.001").json()
-    assert scale["looked_at"] == 1
-    assert scale["work_seconds"] == pytest.approx(2 * scale["seconds_a_job"])
+    assert scale["scanned"] == 1
+    assert scale["work_seconds"] == pytest.approx(2 * scale["seconds_per_job"])
     assert client.get("/scale?queue=media").json()["workers"] is not None
     idle = client.get("/scale?queue=never").json()
-    assert (idle["depth"], idle["workers"], idle["seconds_a_job"]) == (0, 0, None)
+    assert (idle["depth"], idle["workers"], idle["seconds_per_job"]) == (0, 0, None)
     problem(client.get("/scale"), 422, "invalid")
 
 
@@ -131,14 +131,14 @@ def test_dead_letters_are_found_shown_and_live_again(site: Site, store: Store) -
     assert [job["id"] for job in client.get("/dlq?where=TIMEOUT").json()["jobs"]] == ids[3:]
     assert client.get("/dlq?queue=media").json() == {"jobs": [], "next": None}
     assert client.get(f"/dlq/{ids[0]}").json()["errors"][0]["message"] == "no such box"
-    problem(client.get("/dlq/6"), 404, "absent")
+    problem(client.get("/dlq/6"), 404, "not-found")
     assert client.post(f"/dlq/{ids[0]}/requeue").json() == {"job_id": ids[0], "status": "requeued"}
     assert client.post(f"/dlq/{ids[1]}/retry").json() == {"job_id": ids[1], "status": "requeued"}
     problem(client.post(f"/dlq/{ids[0]}/requeue"), 409, "not-dead")
     jobs = [job for job in store.get(ids[:2]) if job is not None]
     assert [(job.state, job.attempt, len(job.errors)) for job in jobs] == [(State.READY, 0, 1)] * 2
     problem(site.client(Role.VIEWER).post(f"/dlq/{ids[2]}/requeue"), 403, "forbidden")
-    problem(site.client(Role.OPERATOR, queues=("other",)).post(f"/dlq/{ids[2]}/requeue"), 404, "absent")
+    problem(site.client(Role.OPERATOR, queues=("other",)).post(f"/dlq/{ids[2]}/requeue"), 404, "not-found")
     assert acts(store) == [("dlq redrive", "dead letters")] * 2
 
 
@@ -166,7 +166,7 @@ def test_a_redrive_is_bounded_and_goes_on_where_it_ended(site: Site, store: Stor
 
 
 def test_a_rate_bounds_what_one_call_moves(site: Site, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dead, "_PACED_MOST", 0.5)
+    monkeypatch.setattr(dead, "_MAX_PACED", 0.5)
     ids = died(store, 30)
     began = store.now()
     told = site.client(Role.OPERATOR).post("/dlq/redrive", json={"limit": 1000, "rate": 20}).json()
@@ -178,7 +178,7 @@ def test_causes_are_counted_and_named_to_redrive_by_them(site: Site, store: Stor
     ids = died(store, 3) + died(store, 2, error="Timeout")
     client = site.client(Role.OPERATOR)
     told = client.get("/dlq/causes?queue=mail").json()
-    assert (told["looked_at"], told["next"]) == (5, None)
+    assert (told["scanned"], told["next"]) == (5, None)
     assert [(cause["count"], cause["error"], cause["example"]) for cause in told["causes"]] == [
         (3, "SMTPError", ids[2]),
         (2, "Timeout", ids[4]),
@@ -216,7 +216,7 @@ def test_a_dead_letter_belongs_to_the_queue_that_it_died_in(site: Site, store: S
     undertaker = site.client(Role.OPERATOR, queues=("graves",))
     assert undertaker.get("/dlq").json()["jobs"] == []
     assert undertaker.post("/dlq/redrive", json={}).json()["redriven"] == 0
-    problem(undertaker.post(f"/dlq/{job_id}/requeue"), 404, "absent")
+    problem(undertaker.post(f"/dlq/{job_id}/requeue"), 404, "not-found")
     assert [job["id"] for job in site.client(Role.OPERATOR, queues=("mail",)).get("/dlq").json()["jobs"]] == [job_id]
 
 
@@ -254,7 +254,7 @@ def test_a_schedule_lives_over_http(site: Site, store: Store) -> None:
     assert client.put("/cron/nightly", json=body | {"rule": "@hourly"}).json()["rule"].startswith("@hourly")
     assert client.delete("/cron/nightly").status_code == 204
     assert store.schedules() == []
-    problem(client.delete("/cron/nightly"), 404, "absent")
+    problem(client.delete("/cron/nightly"), 404, "not-found")
     for wrong in ({"rule": "61 * * * *"}, {"tz": "Mars/Olympus"}, {"catch_up": "some"}, {"jitter": -1}):
         problem(client.put("/cron/nightly", json=body | wrong), 422, "invalid")
     wanted = ["cron put", "cron pause", "cron resume", "cron put", "cron rm"]
@@ -282,14 +282,14 @@ def test_a_schedule_belongs_to_its_queue_and_tenant(site: Site, store: Store) ->
     client = site.client(Role.OPERATOR, queues=("mine",))
     body = {"rule": "@daily", "kind": "a", "queue": "mine"}
     assert client.get("/cron").json() == {"schedules": [], "next": None}
-    problem(client.get("/cron/theirs"), 404, "absent")
-    problem(client.put("/cron/theirs", json=body), 404, "absent")
-    problem(client.delete("/cron/theirs"), 404, "absent")
-    problem(client.put("/cron/new", json=body | {"queue": "theirs"}), 404, "absent")
+    problem(client.get("/cron/theirs"), 404, "not-found")
+    problem(client.put("/cron/theirs", json=body), 404, "not-found")
+    problem(client.delete("/cron/theirs"), 404, "not-found")
+    problem(client.put("/cron/new", json=body | {"queue": "theirs"}), 404, "not-found")
     assert store.schedules()[0].draft.queue == "theirs"
     bound = site.client(Role.OPERATOR, tenant="acme")
     assert bound.put("/cron/own", json=body).json()["tenant"] == "acme"
-    problem(bound.get("/cron/theirs"), 404, "absent")
+    problem(bound.get("/cron/theirs"), 404, "not-found")
 
 
 def test_the_server_fires_schedules(site: Site, store: Store) -> None:
@@ -319,10 +319,10 @@ def test_a_log_is_appended_read_and_committed(site: Site, store: Store) -> None:
     extents = site.client(Role.VIEWER).get("/logs").json()["logs"][0]["partitions"]
     assert {(each["first"], each["next"]) for each in extents} == {(0, 0), (0, 5)}
     for path in ("/logs/never/0", "/logs/events/2", "/logs/forebay.keys/0"):
-        problem(reader.get(path), 404, "absent")
+        problem(reader.get(path), 404, "not-found")
     store.enqueue([Draft("a", None, "mail")])
-    problem(reader.get("/logs/mail/0"), 404, "absent")
-    problem(site.client(Role.VIEWER, tenant="acme").get(f"/logs/events/{partition}"), 404, "absent")
+    problem(reader.get("/logs/mail/0"), 404, "not-found")
+    problem(site.client(Role.VIEWER, tenant="acme").get(f"/logs/events/{partition}"), 404, "not-found")
     assert problem(reader.post(commit, json={"group": "g", "offset": 99}), 422, "invalid")
 
 

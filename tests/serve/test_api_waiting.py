@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from forebay.core.job import Draft, Job, State
 from forebay.core.lease import Lease
 from forebay.serve.actor import Role
-from forebay.serve.ground import Ground
-from forebay.serve.security.door import Door
+from forebay.serve.context import ServerContext
+from forebay.serve.long_poll import end_of
+from forebay.serve.security.auth import Authenticator
 from forebay.serve.settings import ServeSettings
-from forebay.serve.waiting import end_of
 from forebay.store.memory.store import MemoryStore
 from forebay.store.protocol import Query, Store, Want
 from tests.serve.site import Serving, Site
@@ -30,9 +30,9 @@ def polled(
     threads: ThreadPoolExecutor, site: Site, client: httpx.Client, **more: Any
 ) -> "Future[list[dict[str, Any]]]":
     """A long poll that stands in line when this returns."""
-    before = site.ground.waiting.pollers
+    before = site.context.claim_polls.pollers
     future = threads.submit(claimed, client, **{"wait": 30, **more})
-    while site.ground.waiting.pollers == before:
+    while site.context.claim_polls.pollers == before:
         assert not future.done(), future.result()
     return future
 
@@ -45,7 +45,7 @@ def test_a_long_poll_is_answered_by_the_first_job(any_store: Store, serve_on: Se
         waiting = polled(threads, site, client)
         client.post("/jobs", json={"kind": "a", "queue": "mail"})
         assert len(waiting.result(10)) == 1
-    assert site.ground.waiting.pollers == 0
+    assert site.context.claim_polls.pollers == 0
 
 
 def test_who_waited_longest_is_served_first_and_everyone_once(site: Site) -> None:
@@ -73,11 +73,11 @@ def test_one_poll_may_wait_for_several_queues(site: Site, store: Store) -> None:
     with ThreadPoolExecutor(2) as threads:
         for queue in ("a", "b"):
             future = threads.submit(client.post, "/claim", json={"wants": wants, "wait": 30})
-            while not site.ground.waiting.pollers:
+            while not site.context.claim_polls.pollers:
                 assert not future.done()
             store.enqueue([Draft("k", None, queue)])
             assert [lease["job"]["queue"] for lease in future.result(10).json()["leases"]] == [queue]
-            while site.ground.waiting.pollers:
+            while site.context.claim_polls.pollers:
                 pass
 
 
@@ -86,7 +86,7 @@ def test_who_has_left_gets_no_job(site: Site, store: Store) -> None:
     short = httpx.Client(base_url=site.url, headers=client.headers, timeout=0.2, trust_env=False, verify=False)
     with short, pytest.raises(httpx.ReadTimeout):
         short.post("/claim", json={"wants": [{"queue": "mail"}], "wait": 30})
-    while site.ground.waiting.pollers:
+    while site.context.claim_polls.pollers:
         pass
     [receipt] = store.enqueue([Draft("a", None, "mail")])
     assert state(store, receipt.id) is State.READY
@@ -131,7 +131,7 @@ class Gated(MemoryStore):
 
 def test_a_claim_under_way_when_the_time_is_up_is_still_answered(serve_on: Serving) -> None:
     store = Gated()
-    site = serve_on(store, ServeSettings(port=0, tend=False, drain=1))
+    site = serve_on(store, ServeSettings(port=0, maintain=False, drain=1))
     with ThreadPoolExecutor(1) as threads:
         poll = polled(threads, site, site.client(Role.WORKER), wait=0.2)
         store.enqueue([Draft("a", None, "mail")])
@@ -146,7 +146,7 @@ def test_a_claim_under_way_when_the_time_is_up_is_still_answered(serve_on: Servi
 
 def test_jobs_claimed_for_somebody_who_left_go_back_unharmed(serve_on: Serving) -> None:
     store = Gated()
-    site = serve_on(store, ServeSettings(port=0, tend=False, drain=1))
+    site = serve_on(store, ServeSettings(port=0, maintain=False, drain=1))
     headers = site.client(Role.WORKER).headers
     short = httpx.Client(base_url=site.url, headers=headers, timeout=0.5, trust_env=False, verify=False)
     with short, ThreadPoolExecutor(1) as threads:
@@ -156,7 +156,7 @@ def test_jobs_claimed_for_somebody_who_left_go_back_unharmed(serve_on: Serving) 
             poll.result(10)
     assert store.claims == 2
     store.go.set()
-    while site.ground.waiting.pollers:
+    while site.context.claim_polls.pollers:
         pass
     [job] = store.get([receipt.id])
     assert job is not None
@@ -171,10 +171,10 @@ def test_jobs_claimed_for_a_request_that_was_cut_off_go_back_unharmed() -> None:
         await asyncio.Event().wait()
 
     async def cut_off() -> Job | None:
-        ground = Ground(store, ServeSettings(tend=False), Door.of(store))
+        context = ServerContext(store, ServeSettings(maintain=False), Authenticator.of(store))
         wants = [Want("mail", 1)]
-        poll = asyncio.create_task(ground.waiting.claim(wants, "w", timedelta(seconds=30), 30, never))
-        while not ground.waiting.pollers:  # noqa: ASYNC110
+        poll = asyncio.create_task(context.claim_polls.claim(wants, "w", timedelta(seconds=30), 30, never))
+        while not context.claim_polls.pollers:  # noqa: ASYNC110
             await asyncio.sleep(0)
         [receipt] = store.enqueue([Draft("a", None, "mail")])
         while store.claims < 2:  # noqa: ASYNC110
@@ -182,7 +182,7 @@ def test_jobs_claimed_for_a_request_that_was_cut_off_go_back_unharmed() -> None:
         poll.cancel()
         await asyncio.wait([poll])
         store.go.set()
-        await ground.stop()
+        await context.stop()
         return store.get([receipt.id])[0]
 
     job = asyncio.run(cut_off())
@@ -200,7 +200,7 @@ def test_long_polls_are_answered_at_once_when_the_server_is_to_stop(site: Site) 
 
 
 def test_waiting_is_bounded(store: Store, serve_on: Serving) -> None:
-    site = serve_on(store, ServeSettings(port=0, pollers_most=1, drain=1))
+    site = serve_on(store, ServeSettings(port=0, max_pollers=1, drain=1))
     client = site.client(Role.WORKER)
     with ThreadPoolExecutor(1) as threads:
         waiting = polled(threads, site, client, wait=1)

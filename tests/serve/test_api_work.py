@@ -101,8 +101,8 @@ def test_leases_are_good_at_every_server_of_the_store_and_after_a_restart(tmp_pa
     stores[0].enqueue([Draft("a", None, "mail")] * 3)
     one, two = (serve_on(store) for store in stores)
     key = one.key(Role.WORKER)
-    assert two.ground.door.follower is not None
-    two.ground.door.follower.step()
+    assert two.context.authenticator.follower is not None
+    two.context.authenticator.follower.step()
     [first, second, third] = claimed(one.with_key(key), 3)
     extended = two.with_key(key).post("/extend", json={"leases": [first["lease"]], "lease": 90}).json()["leases"]
     assert extended[0]["answer"] == "extended"
@@ -149,11 +149,11 @@ def test_a_call_with_one_lease_of_others_is_refused_whole(any_store: Store, serv
         for bad in (1, 0):
             texts = [own["lease"], text] if bad else [text, own["lease"]]
             items = [{"lease": each, "outcome": "ack"} for each in texts]
-            told = problem(ours.post("/settle", json={"settlements": items}), 404, "absent")
-            assert told["detail"] == f"settlements[{bad}].lease is unknown here"
+            told = problem(ours.post("/settle", json={"settlements": items}), 404, "not-found")
+            assert told["detail"] == f"settlements[{bad}].lease does not exist, or this key may not see it"
             refused.add(ours.post("/settle", json={"settlements": items[bad : bad + 1]}).text)
-            told = problem(ours.post("/extend", json={"leases": texts, "lease": 600}), 404, "absent")
-            assert told["detail"] == f"leases[{bad}] is unknown here"
+            told = problem(ours.post("/extend", json={"leases": texts, "lease": 600}), 404, "not-found")
+            assert told["detail"] == f"leases[{bad}] does not exist, or this key may not see it"
     assert len(refused) == 1
     assert any_store.get([own["job"]["id"], foreign["job"]["id"]]) == before
     assert settled(ours, {"lease": own["lease"], "outcome": "ack"})[0]["answer"] == "applied"
@@ -165,8 +165,8 @@ def test_a_lease_of_a_queue_that_the_key_no_longer_reaches_is_nobodys(site: Site
     [lease] = store.claim([Want("mail", 1)], "w", timedelta(seconds=30))
     key, text = mint("narrow", (Role.WORKER,), store.now(), queues=("other",))
     site.admit(key)
-    item = {"lease": site.ground.signer.text(lease, key.actor().name), "outcome": "ack"}
-    problem(site.with_key(text).post("/settle", json={"settlements": [item]}), 404, "absent")
+    item = {"lease": site.context.signer.text(lease, key.actor().name), "outcome": "ack"}
+    problem(site.with_key(text).post("/settle", json={"settlements": [item]}), 404, "not-found")
     assert state(store, lease.job.id) is State.RUNNING
 
 
@@ -214,9 +214,9 @@ def test_bad_words_are_refused_as_a_whole(site: Site, store: Store) -> None:
 def test_workers_claim_from_their_queues_alone(site: Site, store: Store) -> None:
     store.enqueue([Draft("a", None, "theirs")])
     client = site.client(Role.WORKER, queues=("mine",))
-    problem(client.post("/claim", json={"wants": [{"queue": "theirs"}]}), 404, "absent")
-    problem(client.post("/claim", json={"wants": [{"queue": "mine"}, {"queue": "theirs"}]}), 404, "absent")
-    problem(site.client().post("/claim", json={"wants": [{"queue": "forebay.keys"}]}), 404, "absent")
+    problem(client.post("/claim", json={"wants": [{"queue": "theirs"}]}), 404, "not-found")
+    problem(client.post("/claim", json={"wants": [{"queue": "mine"}, {"queue": "theirs"}]}), 404, "not-found")
+    problem(site.client().post("/claim", json={"wants": [{"queue": "forebay.keys"}]}), 404, "not-found")
 
 
 def test_the_server_takes_back_what_a_silent_worker_held(serve_on: Serving) -> None:
@@ -237,7 +237,7 @@ def test_the_server_takes_back_what_a_silent_worker_held(serve_on: Serving) -> N
 def test_a_claim_in_another_name_is_in_the_ledger(postgres_url: str, serve_on: Serving) -> None:
     """What is settled over HTTP is told to the ledger as by any worker: attempt, times, error."""
     store = open_store(postgres_url)
-    client = serve_on(store, ServeSettings(port=0, tend=False, drain=1)).client(Role.WORKER)
+    client = serve_on(store, ServeSettings(port=0, maintain=False, drain=1)).client(Role.WORKER)
     store.enqueue([Draft("a", None, "mail")])
     [lease] = claimed(client, owner="w9")
     settled(client, {"lease": lease["lease"], "outcome": "fail", "error": {"kind": "E"}})
@@ -282,7 +282,10 @@ def test_progress_is_reported_and_shown(any_store: Store, serve_on: Serving) -> 
         report = {"lease": second["lease"], "portion": wrong}
         assert client.post("/progress", json={"reports": [report]}).status_code == 422
     whole = client.post("/progress", json={"reports": [*reports[1:], {"lease": "x", "portion": 0.1}]})
-    assert (whole.status_code, whole.json()["detail"]) == (404, "reports[1].lease is unknown here")
+    assert (whole.status_code, whole.json()["detail"]) == (
+        404,
+        "reports[1].lease does not exist, or this key may not see it",
+    )
 
 
 def test_a_result_over_http_is_kept_on_any_queue(any_store: Store, serve_on: Serving) -> None:

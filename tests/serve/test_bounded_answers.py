@@ -13,9 +13,9 @@ from forebay.core.outcome import DeadLetter, Failure
 from forebay.core.policy import Retained
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
-from forebay.serve import recent
+from forebay.serve import recent_runs
 from forebay.serve.actor import Role
-from forebay.serve.recent import Recent
+from forebay.serve.recent_runs import RecentRuns
 from forebay.store.open import open_store
 from forebay.store.protocol import Store, Want
 from tests.serve.site import Serving, Site
@@ -62,7 +62,7 @@ def test_a_key_for_some_queues_gets_the_pages_of_these(crowded: Site) -> None:
     found = [each["name"] for page in pages(some, "/queues?limit=30", "queues") for each in page]
     assert found == [DEEP, *(f"q{number}" for number in range(2_200, 2_300))]
     told = some.get("/stats?limit=3").json()
-    assert (told["ready"], told["queues_total"], told["whole"]) == (105, 101, True)
+    assert (told["ready"], told["queues_total"], told["complete"]) == (105, 101, True)
     assert [each["queue"] for each in told["queues"]] == [DEEP, "q2200", "q2201"]
 
 
@@ -78,7 +78,7 @@ def test_stats_are_totals_and_the_deepest(crowded: Site) -> None:
 
 def test_metrics_count_every_job_in_few_series(crowded: Site) -> None:
     client = crowded.client(Role.VIEWER)
-    crowded.ground.metrics.watch.look(slowly=True)
+    crowded.context.metrics.poller.poll(slowly=True)
     text = client.get("/metrics").text
     ready = [line for line in text.splitlines() if line.startswith("forebay_queue_jobs{") and 'state="ready"' in line]
     assert sum(float(line.rpartition(" ")[2]) for line in ready) == NAMES + 4
@@ -89,7 +89,7 @@ def test_metrics_count_every_job_in_few_series(crowded: Site) -> None:
 def test_the_overview_shows_the_deepest_and_says_how_many_there_are(crowded: Site) -> None:
     visitor = crowded.with_key(None, {"Origin": crowded.url})
     visitor.post("/ui/login", data={"key": crowded.key(Role.VIEWER)})
-    crowded.ground.metrics.watch.look(slowly=False)
+    crowded.context.metrics.poller.poll(slowly=False)
     page = visitor.get("/ui/").text
     assert f"/ui/queues/{DEEP}" in page
     assert page.count("/ui/queues/") <= 110
@@ -115,9 +115,9 @@ def test_what_happened_lately_is_read_up_to_a_bound(tmp_path: Path, monkeypatch:
     store = open_store(f"sqlite:///{tmp_path}/jobs.db")
     for _ in range(120):
         store.enqueue([Draft("k")])
-    assert Recent().look(store).source == "the last 1000 records of the ledger"
-    monkeypatch.setattr(recent, "SPANS_MOST", 60)
-    assert Recent().look(store).source == "the last 100 records of the ledger"
+    assert RecentRuns().refresh(store).source == "the last 1000 records of the ledger"
+    monkeypatch.setattr(recent_runs, "MAX_SPANS", 60)
+    assert RecentRuns().refresh(store).source == "the last 100 records of the ledger"
     store.close()
 
 
@@ -127,5 +127,5 @@ def test_causes_are_the_most_frequent_ones(site: Site, store: Store) -> None:
     for number, lease in enumerate(store.claim([Want("default", 300)], "w", hours(1))):
         store.settle([(lease, DeadLetter(Failure(f"E{chr(97 + number % 260 // 26)}{chr(97 + number % 26)}")))])
     told = site.client(Role.VIEWER).get("/dlq/causes").json()
-    assert (len(told["causes"]), told["more"], told["looked_at"]) == (200, 60, 300)
+    assert (len(told["causes"]), told["more"], told["scanned"]) == (200, 60, 300)
     assert {each["count"] for each in told["causes"][:40]} == {2}

@@ -17,7 +17,7 @@ from forebay.core.presence import Presence
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Role
-from forebay.serve.security.acts import read_acts
+from forebay.serve.security.operator_log import read_actions
 from forebay.serve.settings import ServeSettings
 from forebay.store.open import open_store
 from forebay.store.protocol import Query, Store, Want
@@ -39,15 +39,15 @@ PAGES = (
     "/ui/logs/clicks",
     "/ui/logs/clicks?group=g",
 )
-OPERATING = ("/ui/moves/new?state=dead", "/ui/moves/new?queue=mail", "/ui/moves/new?state=dead&act=purge")
-RULING = ("/ui/acts", "/ui/keys")
+OPERATING = ("/ui/bulk/new?state=dead", "/ui/bulk/new?queue=mail", "/ui/bulk/new?state=dead&act=purge")
+RULING = ("/ui/operators", "/ui/keys")
 ACTS: tuple[tuple[str, dict[str, str]], ...] = (
     ("/ui/queues/mail/pause", {}),
     ("/ui/queues/mail/resume", {}),
     ("/ui/queues/mail/gate", {"gate": "until/open", "slots": "1"}),
     ("/ui/jobs/1/cancel", {}),
     ("/ui/jobs/1/redrive", {}),
-    ("/ui/moves", {"act": "cancel"}),
+    ("/ui/bulk", {"act": "cancel"}),
     ("/ui/jobs/1/purge", {}),
     ("/ui/schedules/night/run", {}),
     ("/ui/schedules/night/pause", {}),
@@ -84,11 +84,11 @@ def shop(store: Store, serve_on: Serving) -> Site:
     runs, dies, ends = store.claim([Want("mail", 3)], "worker-1", timedelta(minutes=30))
     store.settle([(dies, DeadLetter(Failure("KeyError", "'user'"))), (ends, Ack(b'{"ok": true}'))])
     assert (runs.job.id, dies.job.id, ends.job.id) == (2, 3, 4)
-    return serve_on(store, ServeSettings(port=0, tend=False))
+    return serve_on(store, ServeSettings(port=0, maintain=False))
 
 
 def acts(store: Store) -> list[str]:
-    return [f"{act.act} {act.about}" for act in read_acts(store)[0]]
+    return [f"{act.action} {act.target}" for act in read_actions(store)[0]]
 
 
 # -- who sees what
@@ -156,8 +156,8 @@ def test_a_tenant_sees_its_own_jobs_and_no_sums(shop: Site) -> None:
         assert "KeyError" not in tenant.get("/ui/dead").text
         assert tenant.post("/ui/jobs/1/cancel").status_code == 404
         assert tenant.post("/ui/queues/media/pause").status_code == 404
-        absent, foreign = tenant.client.get("/ui/jobs/999"), tenant.client.get("/ui/jobs/1")
-        assert absent.text.replace("999", "1") == foreign.text
+        not_found, foreign = tenant.client.get("/ui/jobs/999"), tenant.client.get("/ui/jobs/1")
+        assert not_found.text.replace("999", "1") == foreign.text
 
 
 def test_queues_out_of_reach_do_not_exist(shop: Site) -> None:
@@ -209,7 +209,7 @@ def test_logging_in_from_elsewhere_is_refused(shop: Site) -> None:
 def test_a_one_time_token_opens_one_session(shop: Site) -> None:
     from forebay.serve.actor import Actor
 
-    token = shop.ground.door.sessions.one_time(Actor("dev", frozenset({Role.ADMIN})))
+    token = shop.context.authenticator.sessions.one_time(Actor("dev", frozenset({Role.ADMIN})))
     with shop.with_key(None) as client:
         assert client.get(f"/?token={token}").headers["location"] == f"/ui/login?token={token}"
         assert client.get(f"/ui/login?token={token}").headers["location"] == "/ui/"
@@ -233,14 +233,14 @@ ABSENT = (
     "/ui/logs/mail",
     "/ui/queues/clicks",
     "/ui/schedules/none",
-    "/ui/moves/none",
+    "/ui/bulk/none",
     "/ui/static/../render.py",
     "/ui/static/none.css",
     "/ui/nowhere",
     "/ui/jobs?state=odd",
     "/ui/jobs?queue=%3Cb%3E",
     "/ui/logs/clicks?group=%3Cb%3E",
-    "/ui/moves/new?state=done",
+    "/ui/bulk/new?state=done",
 )
 
 
@@ -265,7 +265,7 @@ def test_a_dead_letter_is_purged_and_says_so(shop: Site, store: Store) -> None:
         assert "It was purged." in page
         assert "purged hello in mail" in page
         assert "did=alive" in operator.done("/ui/jobs/1/purge")
-        operator.get("/ui/moves/new?act=odd", 422)
+        operator.get("/ui/bulk/new?act=odd", 422)
     assert (store.get([3])[0], acts(store)) == (None, ["purge job 1", "purge job 3"])
 
 
@@ -338,7 +338,7 @@ def test_a_job_is_cancelled_and_redriven(shop: Site, store: Store) -> None:
     assert three is not None
     assert (one.state, three.state) == (State.CANCELLED, State.READY)
     assert acts(store)[::-1] == ["cancel job 1", "cancel job 2", "cancel job 4", "redrive job 3", "redrive job 3"]
-    assert read_acts(store)[0][0].who.startswith("key:")
+    assert read_actions(store)[0][0].actor.startswith("key:")
 
 
 def test_a_queue_is_paused_and_resumed_and_its_gate_opened(shop: Site, store: Store) -> None:
@@ -410,7 +410,7 @@ def test_a_key_is_revoked_for_everybody(shop: Site, store: Store) -> None:
         assert viewer.client.get("/ui/").status_code == 303
         assert admin.post("/ui/keys/000000000000/revoke").status_code == 404
         assert f"revoke key {key_id}" in f"{acts(store)}"
-        assert "revoke" in admin.get("/ui/acts").text
+        assert "revoke" in admin.get("/ui/operators").text
 
 
 def test_logging_out_ends_the_session(shop: Site) -> None:
@@ -471,7 +471,7 @@ def test_finished_jobs_have_a_page_after_a_backlog_was_drained(
         store.enqueue([Draft("hello")] * count)
         for _ in range(count):
             store.settle([(lease, Ack()) for lease in store.claim([Want("default", 1)], "w", MINUTE)])
-    site = serve_on(store, ServeSettings(port=0, tend=False))
+    site = serve_on(store, ServeSettings(port=0, maintain=False))
     with visitor(site, Role.VIEWER) as viewer:
         for job_id in range(301, 321):
             assert "done hello in default" in viewer.get(f"/ui/jobs/{job_id}").text
@@ -486,7 +486,7 @@ def test_the_last_job_of_a_schedule_has_a_page_also_where_nothing_is_remembered(
     assert store.fire("night", 1_000_000, store.now() + 3_600_000_000, draft)
     (lease,) = store.claim([Want("mail", 1)], "w", MINUTE)
     store.settle([(lease, Ack())])
-    site = serve_on(store, ServeSettings(port=0, tend=False))
+    site = serve_on(store, ServeSettings(port=0, maintain=False))
     with visitor(site, Role.VIEWER) as viewer, visitor(site, Role.VIEWER, queues=["other"]) as foreign:
         for path in ("/ui/schedules", "/ui/schedules/night"):
             assert f"/ui/jobs/{lease.job.id}" in viewer.get(path).values("href")
@@ -505,7 +505,7 @@ def test_the_last_job_of_a_schedule_has_a_page_also_where_nothing_is_remembered(
 def test_the_last_verdict_is_on_the_first_page(store: Store, serve_on: Serving, tmp_path: Path) -> None:
     verdict = {"answer": "PASS", "at": store.now() - 60_000_000, "reasons": [], "facts": {}, "results": []}
     (tmp_path / "verdict.json").write_bytes(msgspec.json.encode(verdict))
-    site = serve_on(store, ServeSettings(port=0, tend=False, lake=str(tmp_path)))
+    site = serve_on(store, ServeSettings(port=0, maintain=False, lake=str(tmp_path)))
     with visitor(site, Role.VIEWER) as viewer:
         assert "PASS 1m" in viewer.get("/ui/").text
         (tmp_path / "verdict.json").write_bytes(b"{broken")
@@ -516,12 +516,12 @@ def test_a_store_without_a_ledger_says_so_in_plain_words(serve_on: Serving) -> N
     store = open_store("memory://")
     store.enqueue([Draft("k", {"n": 1})])
     try:
-        with visitor(serve_on(store, ServeSettings(port=0, tend=False)), Role.ADMIN) as admin:
+        with visitor(serve_on(store, ServeSettings(port=0, maintain=False)), Role.ADMIN) as admin:
             assert "keeps no ledger" in admin.get("/ui/").text
             assert "keeps no ledger" in admin.get("/ui/jobs/1").text
             assert "keeps no ledger" in admin.get("/ui/queues/default").text
             assert "not durable" in admin.get("/ui/").text
-            assert "a JSON merge patch" in admin.get("/ui/moves/new?state=dead").text
+            assert "a JSON merge patch" in admin.get("/ui/bulk/new?state=dead").text
             admin.get("/ui/workers")
             admin.get("/ui/jobs/2", 404)
     finally:
@@ -531,7 +531,7 @@ def test_a_store_without_a_ledger_says_so_in_plain_words(serve_on: Serving) -> N
 def test_an_empty_store_has_pages_too(tmp_path: Path, serve_on: Serving) -> None:
     store = open_store(f"sqlite:///{tmp_path}/empty.db")
     try:
-        with visitor(serve_on(store, ServeSettings(port=0, tend=False)), Role.ADMIN) as admin:
+        with visitor(serve_on(store, ServeSettings(port=0, maintain=False)), Role.ADMIN) as admin:
             for path in ("/ui/", "/ui/jobs", "/ui/dead", "/ui/schedules", "/ui/workers", "/ui/logs", *RULING):
                 admin.get(path)
             assert "No queues yet" in admin.get("/ui/").text
@@ -563,9 +563,9 @@ def test_live_pages_send_what_they_show(shop: Site) -> None:
             heads = re.findall(r"<h2[^>]*>([^<]*)<", part)
             assert heads or path in ("/ui/dead", "/ui/workers")
             assert set(heads) <= set(re.findall(r"<h2[^>]*>([^<]*)<", page)), path
-        still = viewer.client.get("/ui/schedules", headers={"Accept": "text/event-stream"})
-        assert still.status_code == 200
-        assert still.headers["content-type"].startswith("text/html")
+        render_without_store = viewer.client.get("/ui/schedules", headers={"Accept": "text/event-stream"})
+        assert render_without_store.status_code == 200
+        assert render_without_store.headers["content-type"].startswith("text/html")
 
 
 def test_a_stream_changes_with_the_store_and_ends_with_the_session(shop: Site, store: Store) -> None:
@@ -578,7 +578,7 @@ def test_a_stream_changes_with_the_store_and_ends_with_the_session(shop: Site, s
         assert "waiting" in next(line for line in lines if line.startswith("data: "))
         store.cancel([1])
         assert "cancelled" in next(line for line in lines if line.startswith("data: ") and "cancelled" in line)
-        follower = shop.ground.door.follower
+        follower = shop.context.authenticator.follower
         assert follower is not None
         follower.revoke(key.split("_")[1], "test")
         assert next(line for line in lines if line.startswith("event: ")) == "event: over"
@@ -586,8 +586,8 @@ def test_a_stream_changes_with_the_store_and_ends_with_the_session(shop: Site, s
 
 
 def test_streams_are_bounded_and_given_back(shop: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forebay.serve.dashboard.live.STREAMS_MOST", 0)
+    monkeypatch.setattr("forebay.serve.dashboard.live.MAX_STREAMS", 0)
     with visitor(shop, Role.VIEWER) as viewer:
         assert viewer.client.get("/ui/", headers={"Accept": "text/event-stream"}).status_code == 503
         assert viewer.client.get("/ui/").status_code == 200
-    assert shop.app.state.desk.streams == 0
+    assert shop.app.state.view_cache.streams == 0

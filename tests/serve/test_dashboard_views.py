@@ -10,23 +10,23 @@ from msgspec.structs import replace
 
 from forebay.core.instant import days
 from forebay.core.job import Draft, Job, State
-from forebay.core.ledger import Change, LedgerEntry, LedgerRule, Record, Span
+from forebay.core.ledger import Change, JobRange, LedgerEntry, LedgerRule, Record
 from forebay.core.outcome import Ack, DeadLetter, Failure, Release, Retry
 from forebay.core.policy import AtMost, Bounded, Fair, InOrder, KeepFor, Retained, Routing
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Actor, Role
 from forebay.serve.dashboard.charts import life, spark, star
-from forebay.serve.dashboard.views import finding, timeline
-from forebay.serve.dashboard.views.census import Survey
-from forebay.serve.dashboard.views.finding import Filter, NewestId, find, find_newest
+from forebay.serve.dashboard.views import search, timeline
+from forebay.serve.dashboard.views.causes import CauseScan
 from forebay.serve.dashboard.views.logs import log_view, logs_view
-from forebay.serve.dashboard.views.pulse import LOOK_MOST, STEP, STEPS, Pulse
 from forebay.serve.dashboard.views.queue import axes_of, queue_view
+from forebay.serve.dashboard.views.rates import MAX_READ, STEP, STEPS, RateTracker
 from forebay.serve.dashboard.views.schedules import schedules_view
+from forebay.serve.dashboard.views.search import Filter, NewestId, find, find_newest
 from forebay.serve.dashboard.views.timeline import NO_LEDGER, timeline_of, timeline_of_gone, was_given
 from forebay.serve.dashboard.views.workers import workers_view
-from forebay.serve.records import place_of, stretch
+from forebay.serve.ledger_reader import offset_at, read_range
 from forebay.store.open import open_store
 from forebay.store.protocol import Store, Want
 from forebay.store.sqlite.store import SqliteStore
@@ -35,7 +35,7 @@ from forebay.work.cron import Cron, Timetable
 
 SECOND = 1_000_000
 MINUTE = timedelta(minutes=1)
-ANYBODY = Actor("any", frozenset({Role.ADMIN}))
+ANONYMOUS = Actor("any", frozenset({Role.ADMIN}))
 
 
 @pytest.fixture(autouse=True)
@@ -76,10 +76,10 @@ def test_a_place_is_found_by_its_time(store: SqliteStore, clock: ManualClock) ->
         times.append(store.now())
         enqueued(store, Draft("k"))
     for number, at in enumerate(times):
-        offset = place_of(store, at)
+        offset = offset_at(store, at)
         assert store.ledger(offset - 1, 1)[0].record.at == at
-        assert len(list(stretch(store, offset, 1_000))) == 40 - number
-    assert place_of(store, times[-1] + 1) == store.ledger_extent()[1]
+        assert len(list(read_range(store, offset, 1_000))) == 40 - number
+    assert offset_at(store, times[-1] + 1) == store.ledger_extent()[1]
 
 
 def test_a_trimmed_ledger_is_read_from_where_it_begins(store: SqliteStore, clock: ManualClock) -> None:
@@ -91,9 +91,9 @@ def test_a_trimmed_ledger_is_read_from_where_it_begins(store: SqliteStore, clock
         pass
     first, end = store.ledger_extent()
     assert 0 < first < end
-    assert place_of(store, 0) == first
-    assert [entry.offset for entry in stretch(store, 0, 1_000)] == list(range(first, end))
-    assert list(stretch(store, 0, first)) == []
+    assert offset_at(store, 0) == first
+    assert [entry.offset for entry in read_range(store, 0, 1_000)] == list(range(first, end))
+    assert list(read_range(store, 0, first)) == []
 
 
 # -- rates
@@ -101,17 +101,17 @@ def test_a_trimmed_ledger_is_read_from_where_it_begins(store: SqliteStore, clock
 
 def test_rates_are_those_of_the_ledger(store: SqliteStore, clock: ManualClock) -> None:
     clock.advance(-store.now() % (5 * SECOND))
-    pulse = Pulse(store)
-    pulse.look()
+    tracker = RateTracker(store)
+    tracker.refresh()
     for _ in range(60):
         clock.advance(SECOND)
         enqueued(store, *[Draft("k")] * 3, Draft("k", None, "other"))
         run(store, count=2)
         run(store, "other", failing="no")
     clock.advance(SECOND - 1)
-    pulse = Pulse(store)
-    pulse.look()
-    mine, other, both = pulse.rates(["default"]), pulse.rates(["other"]), pulse.rates()
+    tracker = RateTracker(store)
+    tracker.refresh()
+    mine, other, both = tracker.rates(["default"]), tracker.rates(["other"]), tracker.rates()
     assert [mine.accepted, mine.done, mine.dead] == pytest.approx([3, 2, 0], abs=0.1)
     assert [other.accepted, other.dead] == pytest.approx([1, 1], abs=0.1)
     assert both.accepted == pytest.approx(mine.accepted + other.accepted)
@@ -119,63 +119,63 @@ def test_rates_are_those_of_the_ledger(store: SqliteStore, clock: ManualClock) -
     assert mine.coming[-2:] == (15, 15)
     assert mine.coming[0] == 0
     assert other.failing[-1] == 5
-    assert pulse.busy() == {"default": 300, "other": 60}
-    assert pulse.claims()["w1"] == (store.now() - SECOND + 1, 180)
+    assert tracker.busy() == {"default": 300, "other": 60}
+    assert tracker.claims()["w1"] == (store.now() - SECOND + 1, 180)
 
 
 def test_a_pulse_that_cannot_keep_up_has_a_gap_and_not_a_zero(
     store: SqliteStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forebay.serve.dashboard.views.pulse.LOOK_MOST", 30)
+    monkeypatch.setattr("forebay.serve.dashboard.views.rates.MAX_READ", 30)
     for _ in range(100):
         clock.advance(SECOND)
         enqueued(store, Draft("k"))
-    pulse = Pulse(store)
-    pulse.look()
-    coming = pulse.rates().coming
+    tracker = RateTracker(store)
+    tracker.refresh()
+    coming = tracker.rates().coming
     assert None in coming
     assert coming[0] is None
     assert coming[-1] == 5
-    assert LOOK_MOST >= 1_000
+    assert MAX_READ >= 1_000
 
 
 def test_a_pulse_follows_from_where_it_was(store: SqliteStore, clock: ManualClock) -> None:
     enqueued(store, Draft("k"))
-    pulse = Pulse(store)
-    pulse.look()
+    tracker = RateTracker(store)
+    tracker.refresh()
     clock.advance(10 * SECOND)
     enqueued(store, Draft("k"), Draft("k"))
     clock.advance(10 * SECOND)
-    pulse._read_at = float("-inf")
-    pulse.look()
-    assert sum(count or 0 for count in pulse.rates().coming) == 3
+    tracker._read_at = float("-inf")
+    tracker.refresh()
+    assert sum(count or 0 for count in tracker.rates().coming) == 3
     clock.advance(STEPS * 5 * SECOND * 2)
-    pulse._read_at = float("-inf")
-    pulse.look()
-    assert set(pulse.rates().coming) == {0}
+    tracker._read_at = float("-inf")
+    tracker.refresh()
+    assert set(tracker.rates().coming) == {0}
 
 
 def test_a_pulse_that_is_short_of_time_goes_on_with_the_next_look(
     store: SqliteStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forebay.serve.dashboard.views.pulse.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("forebay.serve.dashboard.views.rates.READ_SECONDS", 0.0)
     for _ in range(10):
         enqueued(store, Draft("k"))
         clock.advance(STEP)
-    pulse = Pulse(store)
+    tracker = RateTracker(store)
     counts = []
     for _ in range(12):
-        pulse._read_at = float("-inf")
-        pulse.look()
-        counts.append(sum(count or 0 for count in pulse.rates().coming))
+        tracker._read_at = float("-inf")
+        tracker.refresh()
+        counts.append(sum(count or 0 for count in tracker.rates().coming))
     assert counts == [0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 10, 10]
 
 
 def test_no_ledger_no_pulse() -> None:
     store = open_store("memory://")
-    pulse = Pulse(store)
-    pulse.look()
-    assert not pulse.known
+    tracker = RateTracker(store)
+    tracker.refresh()
+    assert not tracker.known
     store.close()
 
 
@@ -217,7 +217,7 @@ def test_a_life_is_told_in_full(store: SqliteStore, clock: ManualClock) -> None:
 
 def test_birth_and_death_in_one_record_are_both_told() -> None:
     """A draft by SQL that no queue can take."""
-    spans = [Span(change, 7, 1, "mail", "k") for change in (Change.ACCEPTED, Change.DIED)]
+    spans = [JobRange(change, 7, 1, "mail", "k") for change in (Change.ACCEPTED, Change.DIED)]
     moments = timeline._of_job([LedgerEntry(3, Record(5, "enqueue", spans))], 7)
     assert [moment.change for moment in moments] == ["accepted", "died"]
 
@@ -225,8 +225,8 @@ def test_birth_and_death_in_one_record_are_both_told() -> None:
 def test_a_long_life_is_looked_up_at_its_moments_and_says_so(
     store: SqliteStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timeline, "READ_MOST", 50)
-    monkeypatch.setattr(timeline, "NEAR_MOST", 2)
+    monkeypatch.setattr(timeline, "MAX_READ", 50)
+    monkeypatch.setattr(timeline, "MAX_NEAR", 2)
     job_id = a_life(store, clock)
     job = store.get([job_id])[0]
     assert job is not None
@@ -243,7 +243,7 @@ def test_a_long_life_is_looked_up_at_its_moments_and_says_so(
 def test_a_job_that_is_gone_is_found_in_the_ledger_by_its_id(
     store: SqliteStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timeline, "AROUND_MOST", 20)
+    monkeypatch.setattr(timeline, "MAX_AROUND", 20)
     for number in range(300):
         clock.advance(SECOND // 100)
         enqueued(store, Draft("k", tenant="acme" if number == 122 else None))
@@ -307,7 +307,7 @@ def test_newest_first_finds_the_same_jobs_as_oldest_first(any_store: Store) -> N
         found: list[int] = []
         before: int | None = newest.find() + 1
         while before is not None:
-            page = find_newest(any_store, ANYBODY, wanted, before, limit=50, seconds=60)
+            page = find_newest(any_store, ANONYMOUS, wanted, before, limit=50, seconds=60)
             assert len(page.jobs) <= 50
             found += [job.id for job in page.jobs]
             before = page.next
@@ -319,7 +319,7 @@ def _all_of(store: Store, wanted: Filter) -> list[Job]:
     jobs: list[Job] = []
     after: int | None = 0
     while after is not None:
-        page = find(store, ANYBODY, wanted, after, limit=900, seconds=60)
+        page = find(store, ANONYMOUS, wanted, after, limit=900, seconds=60)
         jobs += page.jobs
         after = page.next
     return jobs
@@ -328,11 +328,11 @@ def _all_of(store: Store, wanted: Filter) -> list[Job]:
 def test_a_window_of_ids_that_holds_too_much_is_made_smaller(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(finding, "BATCH_MOST", 60)
+    monkeypatch.setattr(search, "MAX_BATCH", 60)
     dense = enqueued(store, *[Draft("k")] * 900)
     gap = enqueued(store, *[Draft("k")] * 900)
     store.cancel(gap[:-3])
-    page = find_newest(store, ANYBODY, Filter(), gap[-1] + 1, limit=50, seconds=60)
+    page = find_newest(store, ANONYMOUS, Filter(), gap[-1] + 1, limit=50, seconds=60)
     assert [job.id for job in page.jobs] == [*gap[:-4:-1], *dense[:-48:-1]]
 
 
@@ -342,7 +342,7 @@ def test_newest_first_stops_in_time_and_goes_on_where_it_stopped(store: SqliteSt
     before: int | None = 901
     pages = 0
     while before is not None:
-        page = find_newest(store, ANYBODY, Filter(text="none"), before, seconds=0, clock=lambda: next(ticks))
+        page = find_newest(store, ANONYMOUS, Filter(text="none"), before, seconds=0, clock=lambda: next(ticks))
         assert page.jobs == []
         assert page.early == (page.next is not None)
         before, pages = page.next, pages + 1
@@ -382,10 +382,10 @@ def test_dead_letters_are_grouped_by_what_they_have_in_common(store: SqliteStore
         clock.advance(SECOND)
         run(store, failing=f"user {number} at 10.0.0.{number} not found")
     run(store, failing="another thing")
-    survey = Survey(store)
+    survey = CauseScan(store)
     assert survey.due()
     survey.step(1.0)
-    census = survey.census()
+    census = survey.summary()
     assert census.whole
     assert [(cause.count, cause.message) for cause in census.causes] == [
         (6, "user <n> at <address> not found"),
@@ -394,52 +394,52 @@ def test_dead_letters_are_grouped_by_what_they_have_in_common(store: SqliteStore
     assert census.causes[0].said == "user 5 at 10.0.0.5 not found"
     assert census.since() == {"default": store.now() - 5 * SECOND}
     assert not survey.due()
-    found = find(store, ANYBODY, Filter(state=State.DEAD, cause=census.causes[0].name))
+    found = find(store, ANONYMOUS, Filter(state=State.DEAD, cause=census.causes[0].name))
     assert [job.id for job in found.jobs] == [1, 2, 3, 4, 5, 6]
     store.redrive([1])
-    survey.spoil()
+    survey.invalidate()
     assert survey.due()
     survey.step(1.0)
-    assert survey.census().dead == 6
+    assert survey.summary().dead == 6
 
 
 def test_a_census_in_steps_shows_what_it_has(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forebay.serve.dashboard.views.census.PAGE", 10)
+    monkeypatch.setattr("forebay.serve.dashboard.views.causes.PAGE", 10)
     enqueued(store, *[Draft("k")] * 35)
     run(store, count=35, failing="x")
-    survey = Survey(store)
+    survey = CauseScan(store)
     seen = []
     while survey.due():
         survey.step(0.0)
-        seen.append((survey.census().dead, survey.census().whole))
+        seen.append((survey.summary().dead, survey.summary().whole))
     assert seen == [(10, False), (20, False), (30, False), (35, True)]
 
 
 def test_causes_beyond_the_bound_share_one(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("forebay.serve.dashboard.views.census.GROUPS_MOST", 2)
+    monkeypatch.setattr("forebay.serve.dashboard.views.causes.MAX_GROUPS", 2)
     enqueued(store, *[Draft("k")] * 4)
     for word in ("a", "b", "c", "d"):
         run(store, failing=word)
-    survey = Survey(store)
+    survey = CauseScan(store)
     survey.step(1.0)
-    assert sorted((cause.kind, cause.count) for cause in survey.census().causes) == [("k", 1), ("k", 1), ("other", 2)]
+    assert sorted((cause.kind, cause.count) for cause in survey.summary().causes) == [("k", 1), ("k", 1), ("other", 2)]
 
 
-# -- finding
+# -- search
 
 
 def test_finding_pages_filters_and_stops_in_time(store: SqliteStore) -> None:
     enqueued(store, *[Draft("k", tenant="a" if n % 2 else "b", subject=f"s{n}", key=f"k{n}") for n in range(120)])
-    first = find(store, ANYBODY, Filter(), limit=50)
-    second = find(store, ANYBODY, Filter(), first.next or 0, limit=50)
-    third = find(store, ANYBODY, Filter(), second.next or 0, limit=50)
+    first = find(store, ANONYMOUS, Filter(), limit=50)
+    second = find(store, ANONYMOUS, Filter(), first.next or 0, limit=50)
+    third = find(store, ANONYMOUS, Filter(), second.next or 0, limit=50)
     assert [len(page.jobs) for page in (first, second, third)] == [50, 50, 20]
     assert third.next is None
-    assert len(find(store, ANYBODY, Filter(tenant="a"), limit=500, seconds=60).jobs) == 60
+    assert len(find(store, ANONYMOUS, Filter(tenant="a"), limit=500, seconds=60).jobs) == 60
     for text in ("s7", "k7"):
-        assert [job.subject for job in find(store, ANYBODY, Filter(text=text)).jobs] == ["s7"]
+        assert [job.subject for job in find(store, ANONYMOUS, Filter(text=text)).jobs] == ["s7"]
     ticks = iter(range(100))
-    early = find(store, ANYBODY, Filter(text="s119"), limit=1, seconds=0.5, clock=lambda: next(ticks))
+    early = find(store, ANONYMOUS, Filter(text="s119"), limit=1, seconds=0.5, clock=lambda: next(ticks))
     assert not early.early
     assert [job.subject for job in early.jobs] == ["s119"]
 
@@ -449,11 +449,11 @@ def test_a_look_that_is_ended_says_where_to_go_on(store: SqliteStore) -> None:
     for _ in range(6):
         enqueued(store, *[Draft("k")] * 1_000)
     ticks = iter(range(100))
-    found = find(store, ANYBODY, Filter(text="nobody"), seconds=0.5, clock=lambda: next(ticks))
+    found = find(store, ANONYMOUS, Filter(text="nobody"), seconds=0.5, clock=lambda: next(ticks))
     assert (found.jobs, found.early) == ([], True)
     assert found.next
     assert 0 < found.next < 7_000
-    assert find(store, ANYBODY, Filter(text="nobody"), found.next, seconds=60).next is None
+    assert find(store, ANONYMOUS, Filter(text="nobody"), found.next, seconds=60).next is None
 
 
 def test_nobody_finds_what_is_not_theirs(store: SqliteStore) -> None:
@@ -510,7 +510,7 @@ def test_workers_are_known_by_what_they_hold_and_claim(store: SqliteStore, clock
     clock.advance(10 * SECOND)
     store.claim([Want("default", 1)], "w2", timedelta(seconds=5))
     clock.advance(10 * SECOND)
-    view = workers_view(store, ANYBODY, 3, {"w1": (store.now(), 2), "idle": (store.now(), 9)})
+    view = workers_view(store, ANONYMOUS, 3, {"w1": (store.now(), 2), "idle": (store.now(), 9)})
     rows = {row.owner: row for row in view.rows}
     assert (rows["w1"].held, rows["w1"].left, rows["w1"].since) == (2, 40 * SECOND, store.now() - 20 * SECOND)
     assert rows["w2"].left == -5 * SECOND
@@ -522,12 +522,12 @@ def test_schedules_are_in_words_and_in_their_zone(store: SqliteStore) -> None:
     rule = Timetable(Cron("30 1 * * *", "Europe/Berlin")).rule
     store.put_schedule(Schedule("night", rule, store.now(), Draft("k"), "Europe/Berlin"))
     store.put_schedule(Schedule("odd", "<b>nonsense</b>", store.now(), Draft("k")))
-    rows = {row.schedule.name: row for row in schedules_view(store, ANYBODY).rows}
+    rows = {row.schedule.name: row for row in schedules_view(store, ANONYMOUS).rows}
     assert rows["night"].words == "at 01:30 every day (Europe/Berlin)"
     assert len(rows["night"].fires) == 3
     assert all(fire.endswith("01:30:00") for fire in rows["night"].fires)
     assert rows["odd"].trouble
-    assert [row.schedule.name for row in schedules_view(store, ANYBODY, "igh").rows] == ["night"]
+    assert [row.schedule.name for row in schedules_view(store, ANONYMOUS, "igh").rows] == ["night"]
 
 
 def test_lag_is_what_a_group_has_still_to_read(store: SqliteStore) -> None:

@@ -23,8 +23,8 @@ from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Role
 from forebay.serve.dashboard.render import link
-from forebay.serve.security.acts import write_act
 from forebay.serve.security.keys import mint
+from forebay.serve.security.operator_log import write_action
 from forebay.serve.settings import ServeSettings
 from forebay.store.open import open_store
 from forebay.store.protocol import Store, Want
@@ -142,7 +142,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def served(store: Store, serve_on: Serving) -> Site:
-    return serve_on(store, ServeSettings(port=0, tend=False))
+    return serve_on(store, ServeSettings(port=0, maintain=False))
 
 
 def check(page: Markup, path: str) -> None:
@@ -209,10 +209,12 @@ def test_lists_of_hostile_things(store: Store, serve_on: Serving) -> None:
         store.append("log", [msgspec.json.encode({text: text})], [text])
         draft = Draft("k", {"x": text}, "ends")
         store.put_schedule(Schedule(f"s{number}", text, store.now(), draft, zone="UTC" if number % 2 else text))
-        write_act(store, f"w{text}"[:200], "act", f"about {text}"[:200], result=text, fact=text)
+        write_action(store, f"w{text}"[:200], "act", f"about {text}"[:200], result=text, fact=text)
         key, _ = mint(f"n{text}"[:200], [Role.VIEWER], store.now())
         site.admit(key)
-    listed = "jobs jobs?state=dead dead workers schedules keys acts logs/log?group=g queues/runs queues/dies moves/new"
+    listed = (
+        "jobs jobs?state=dead dead workers schedules keys operators logs/log?group=g queues/runs queues/dies bulk/new"
+    )
     paths = ["/ui/", *(f"/ui/{each}" for each in listed.split())]
     with visitor(site, Role.ADMIN) as admin:
         pages = {path: admin.get(path) for path in paths}
@@ -224,7 +226,7 @@ def test_lists_of_hostile_things(store: Store, serve_on: Serving) -> None:
         assert "owned" not in [text for tag, text in zip(page.elements, page.texts, strict=False) if tag[0] == "h1"]
     for text in CORPUS:
         assert shown(pages["/ui/keys"], f"n{text}"), text
-        assert shown(pages["/ui/acts"], f"about {text}"), text
+        assert shown(pages["/ui/operators"], f"about {text}"), text
     assert shown(pages["/ui/workers"], "o<iframe src=javascript:alert(1)>")
     assert shown(pages["/ui/dead"], "E<svg onload=alert(1)>")
 
@@ -235,7 +237,7 @@ def test_what_is_asked_for_comes_back_as_text(store: Store, serve_on: Serving) -
     store.put_schedule(Schedule("night", "30 1 * * *", store.now(), Draft("k", None, "ends")))
     others = "queue kind state cause after tenant"
     forms = ["/ui/jobs text", f"/ui/jobs {others}", "/ui/jobs cause", "/ui/schedules name", "/ui/dead queue"]
-    forms += ["/ui/logs/log group", "/ui/jobs/1 did", "/ui/moves/new cause"]
+    forms += ["/ui/logs/log group", "/ui/jobs/1 did", "/ui/bulk/new cause"]
     with visitor(served(store, serve_on), Role.ADMIN) as admin:
         token = admin.csrf()
         shapes: dict[tuple[str, int], list[object]] = {}
@@ -263,7 +265,7 @@ def test_a_dry_run_shows_hostile_payloads_as_text(store: Store, serve_on: Servin
     with visitor(served(store, serve_on), Role.ADMIN) as admin:
         for text in CORPUS[::6]:
             patch = msgspec.json.encode({"patched": text}).decode()
-            place = admin.done("/ui/moves", act="redrive", state="dead", patch=patch, limit=5)
+            place = admin.done("/ui/bulk", act="redrive", state="dead", patch=patch, limit=5)
             while "dry run under way" in (page := admin.client.get(place).text):
                 pass
             check(Markup(page), place)

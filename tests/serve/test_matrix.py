@@ -21,8 +21,8 @@ from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Role
 from forebay.serve.app import create_app
-from forebay.serve.security.door import Need
-from forebay.serve.security.sessions import Seat
+from forebay.serve.security.auth import RequireRole
+from forebay.serve.security.sessions import RequireSession
 from forebay.store.open import open_store
 from forebay.store.protocol import Store, Want
 from tests.serve.site import Site
@@ -123,11 +123,11 @@ TABLE: Final = {
     "POST /ui/jobs/{job_id}/cancel": Row(who=OPERATE, own=303, thing="job", form={}),
     "POST /ui/jobs/{job_id}/redrive": Row(who=OPERATE, own=303, thing="dead", form={}),
     "GET /ui/dead": Row(who=VIEW, foreign=200, query="?queue={queue}"),
-    "GET /ui/moves/new": Row(who=OPERATE, foreign=200),
-    "POST /ui/moves": Row(who=OPERATE, own=303, foreign=303, form={"act": "cancel", "queue": "{queue}"}),
-    "GET /ui/moves/{move_id}": Row(who=OPERATE, thing="move"),
-    "POST /ui/moves/{move_id}/go": Row(who=OPERATE, own=303, thing="move", form={}),
-    "POST /ui/moves/{move_id}/stop": Row(who=OPERATE, own=303, thing="move", form={}),
+    "GET /ui/bulk/new": Row(who=OPERATE, foreign=200),
+    "POST /ui/bulk": Row(who=OPERATE, own=303, foreign=303, form={"act": "cancel", "queue": "{queue}"}),
+    "GET /ui/bulk/{action_id}": Row(who=OPERATE, thing="move"),
+    "POST /ui/bulk/{action_id}/go": Row(who=OPERATE, own=303, thing="move", form={}),
+    "POST /ui/bulk/{action_id}/stop": Row(who=OPERATE, own=303, thing="move", form={}),
     "GET /ui/schedules": Row(who=VIEW, foreign=200),
     "GET /ui/schedules/{name}": Row(who=VIEW, thing="cron"),
     "POST /ui/schedules/{name}/edit": Row(who=OPERATE, own=303, thing="cron", form={"rule": "@daily", "zone": "UTC"}),
@@ -140,7 +140,7 @@ TABLE: Final = {
     "POST /ui/logs/{name}/rewind": Row(
         who=OPERATE, own=303, thing="log", form={"group": "g", "partition": "0", "offset": "0"}
     ),
-    "GET /ui/acts": Row(who=RULE, foreign=200),
+    "GET /ui/operators": Row(who=RULE, foreign=200),
     "GET /ui/keys": Row(who=RULE, foreign=200),
     "POST /ui/keys/{key_id}/revoke": Row(who=RULE, own=303, foreign=303, thing="key", form={}),
 }
@@ -156,13 +156,13 @@ def routes() -> Iterator[tuple[str, tuple[Role, ...] | None, bool]]:
             yield (
                 f"{method} {route.path}",
                 needs[0].roles if needs else None,
-                bool(needs) and isinstance(needs[0], Seat),
+                bool(needs) and isinstance(needs[0], RequireSession),
             )
 
 
-def _needs(dependant: Any) -> Iterator[Need]:
+def _needs(dependant: Any) -> Iterator[RequireRole]:
     for each in dependant.dependencies if dependant is not None else ():
-        if isinstance(each.call, Need):
+        if isinstance(each.call, RequireRole):
             yield each.call
         yield from _needs(each)
 
@@ -203,7 +203,7 @@ class World:
         answer = client.post("/ui/login", data={"key": self.site.key(role, queues=queues)})
         assert answer.status_code == 303
         (cookie,) = answer.cookies.values()
-        client.headers["X-CSRF-Token"] = self.site.ground.door.sessions.find(cookie).csrf
+        client.headers["X-CSRF-Token"] = self.site.context.authenticator.sessions.find(cookie).csrf
         return client
 
     def make(self, thing: str, queue: str, role: Role | None) -> str:
@@ -248,7 +248,7 @@ class World:
             return "move-none"
         self.make("job", queue, role)
         mover = self.visitors[role if role in OPERATE else Role.OPERATOR] if queue == OWN else self._stranger
-        page = mover.post("/ui/moves", data={"act": "cancel", "queue": queue}).headers["location"]
+        page = mover.post("/ui/bulk", data={"act": "cancel", "queue": queue}).headers["location"]
         for _ in range(1_000):
             if f"{page}/go" in mover.get(page).text:
                 return str(page.rsplit("/", 1)[1])
@@ -260,7 +260,7 @@ class World:
         method, _, path = name.partition(" ")
         thing = self.make(row.thing, queue, role)
         asked = path.replace("{job_id}", thing).replace("{name}", thing).replace("{partition}", "0")
-        asked = asked.replace("{name:path}", thing).replace("{move_id}", thing).replace(
+        asked = asked.replace("{name:path}", thing).replace("{action_id}", thing).replace(
             "{key_id}", thing
         ) + row.query.replace("{queue}", queue)
         client = (self.visitors if is_page else self.callers)[role]
@@ -348,7 +348,7 @@ def test_no_page_changes_anything_without_its_token_or_from_elsewhere(world: Wor
     role = min(TABLE[name].who or ())
     client = world.visitors[role]
     path = name.partition(" ")[2].replace("{name}", OWN).replace("{job_id}", "1")
-    path = path.replace("{move_id}", "m").replace("{key_id}", "k")
+    path = path.replace("{action_id}", "m").replace("{key_id}", "k")
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     for headers in (
         {"Origin": world.site.url, "X-CSRF-Token": "wrong"},

@@ -13,11 +13,11 @@ from forebay.core.instant import hours
 from forebay.core.policy import Retained
 from forebay.core.spec import QueueSpec
 from forebay.serve.metrics import families
-from forebay.serve.metrics.metrics import Metrics
+from forebay.serve.metrics.server_metrics import Metrics
 from forebay.store.open import open_store
 from forebay.store.protocol import Capabilities, Vitals
+from forebay.work.metrics_server import families as worker_families
 from forebay.work.options import Options
-from forebay.work.window import families as worker_families
 from forebay.work.worker import Worker
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +37,7 @@ def exposed(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     store.append("log", [b"1"])
     store.commit("log", "group", 0, -1)
     metrics = Metrics(store)
-    metrics.watch.look(slowly=True)
+    metrics.poller.poll(slowly=True)
     vitals = Vitals({}, True, 0.0, {}, 0, 0, True)
     told = [*metrics.families(), *families.server(vitals, Capabilities("postgres", durable=True))]
     fb = Forebay("memory://")

@@ -11,7 +11,7 @@ from forebay.core.outcome import Ack, DeadLetter, Failure, Retry
 from forebay.serve.actor import Role
 from forebay.serve.metrics import history
 from forebay.serve.metrics.history import HISTORY_LOG, STEP, STEPS, History
-from forebay.serve.metrics.metrics import Metrics
+from forebay.serve.metrics.server_metrics import Metrics
 from forebay.serve.settings import ServeSettings
 from forebay.store.clock import SystemClock
 from forebay.store.open import open_store
@@ -160,7 +160,7 @@ def test_the_overview_and_a_queue_show_the_day(tmp_path: Path, serve_on: Serving
     work(before, "mail", 7, dead=2)
     before.close()
     store = open_store(url)
-    site = serve_on(store, ServeSettings(port=0, tend=False))
+    site = serve_on(store, ServeSettings(port=0, maintain=False))
     with visitor(site, Role.VIEWER) as viewer, visitor(site, Role.VIEWER, queues=["media"]) as foreign:
         for _ in range(100):
             if "7 done" in viewer.get("/ui/").text:

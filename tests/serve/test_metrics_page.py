@@ -11,22 +11,22 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from forebay.core.gate import lane_gates, whole_gates
 from forebay.core.instant import days, seconds
 from forebay.core.job import Draft
-from forebay.core.ledger import Change, LedgerEntry, Record, Span
+from forebay.core.ledger import Change, JobRange, LedgerEntry, Record
 from forebay.core.outcome import Ack, DeadLetter, Failure
 from forebay.core.policy import AtMost, Bounded, Rate, Retained, Shed, Until
 from forebay.core.presence import Presence
 from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Actor, Role
 from forebay.serve.metrics import gates
-from forebay.serve.metrics.expose import exposition
-from forebay.serve.metrics.metrics import Metrics, seen_by
-from forebay.serve.metrics.names import PAIRS_MOST, QUEUES_MOST
+from forebay.serve.metrics.exposition import exposition
+from forebay.serve.metrics.labels import MAX_PAIRS, MAX_QUEUES
+from forebay.serve.metrics.poller import Stalls
+from forebay.serve.metrics.server_metrics import Metrics, visible_families
 from forebay.serve.metrics.tally import COUNTED
-from forebay.serve.metrics.watch import Stalls
 from forebay.store.memory.store import MemoryStore
 from forebay.store.open import open_store
 from forebay.store.protocol import Backlog, GateUse, Store, Want
-from forebay.work.meter import BUCKETS, gauge, text_of
+from forebay.work.metrics import BUCKETS, gauge, to_text
 from tests.serve.site import Serving, Site
 
 Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -52,10 +52,10 @@ def scraped(client: httpx.Client) -> Series:
 
 def settled(site: Site) -> None:
     """All roles have looked once after what was done last."""
-    metrics = site.ground.metrics
+    metrics = site.context.metrics
     while metrics.follower.step() < 1.0:
         pass
-    metrics.watch.look(slowly=True)
+    metrics.poller.poll(slowly=True)
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_a_scrape_tells_what_happened(durable: Store, serve_on: Serving) -> None
     }
     assert posts == {"202": 1, "503": 1}
     assert found["forebay_ledger_followed", ()] == 1
-    assert found["forebay_store_seconds_count", (("verb", "enqueue"),)] >= 2
+    assert found["forebay_store_call_duration_seconds_count", (("verb", "enqueue"),)] >= 2
     assert any(name == "process_resident_memory_bytes" for name, _ in found)
 
 
@@ -153,7 +153,7 @@ def test_gates_are_told_of_by_queue_and_sort_and_never_by_a_value(store: Store, 
 
 
 def test_a_look_at_gates_is_bounded_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gates, "GATES_MOST", 2_000)
+    monkeypatch.setattr(gates, "MAX_GATES", 2_000)
 
     class Many(MemoryStore):
         def __init__(self, count: int) -> None:
@@ -163,7 +163,7 @@ def test_a_look_at_gates_is_bounded_and_says_so(monkeypatch: pytest.MonkeyPatch)
         def gates(self, after: str, limit: int, prefix: str = "") -> list[GateUse]:
             return [GateUse(name, 1, 1) for name in self.names if name > after][:limit]
 
-    whole, cut = gates.gates_of(Many(2_000)), gates.gates_of(Many(2_001))
+    whole, cut = gates.sum_gates(Many(2_000)), gates.sum_gates(Many(2_001))
     assert (whole.more, cut.more) == (False, True)
     for seen in (whole, cut):
         assert seen.sums == {("q", "cap/subject"): gates.GateSum(2_000, 2_000, 2_000, 2_000)}
@@ -171,12 +171,12 @@ def test_a_look_at_gates_is_bounded_and_says_so(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_thousand_queues_and_conditions_make_no_more_series_than_the_cap(store: Store) -> None:
     names = [f"cap/q{n}/tenant/t" for n in range(1_000)] + [f"until/c{n}" for n in range(1_000)]
-    sums = {gates.sort_of(name): gates.GateSum(1, 1, 1, 1) for name in names}
+    sums = {gates.gate_label(name): gates.GateSum(1, 1, 1, 1) for name in names}
     metrics = Metrics(store)
-    metrics.watch.gates = gates.GatesSeen(sums)
+    metrics.poller.gates = gates.GateSums(sums)
     told = {family.name: family for family in metrics.families()}
     used = told["forebay_gate_used"].samples
-    assert len(used) == QUEUES_MOST + 1 + gates.CONDITIONS_MOST + 1
+    assert len(used) == MAX_QUEUES + 1 + gates.MAX_CONDITIONS + 1
     assert sum(value for _, value in used) == 2_000
 
 
@@ -190,7 +190,7 @@ def test_every_name_of_a_gate_has_its_sort() -> None:
     )
     spec = QueueSpec(name="p", eligibility=paced)
     names += [*(gate.name for gate in whole_gates(spec)), *lane_gates(spec, Draft("k", tenant="a.b"))]
-    assert sorted(map(gates.sort_of, names)) == [
+    assert sorted(map(gates.gate_label, names)) == [
         ("", "cap/@gpu/tenant"),
         ("", "rate/@api/tenant"),
         ("", "until/go"),
@@ -199,7 +199,7 @@ def test_every_name_of_a_gate_has_its_sort() -> None:
         ("q", "cap"),
         ("q", "cap/subject"),
     ]
-    assert gates.sort_of("something else") == ("", "other")
+    assert gates.gate_label("something else") == ("", "other")
 
 
 def test_a_store_without_a_ledger_says_so(site: Site) -> None:
@@ -240,9 +240,9 @@ def test_a_key_for_some_queues_sees_the_series_of_those_alone(durable: Store, se
 
 def test_a_hundred_thousand_names_make_no_more_series_than_the_cap(store: Store) -> None:
     metrics = Metrics(store)
-    spans = [Span(Change.ACCEPTED, n, 1, f"q{n % 50_000}", f"k{n}") for n in range(100_000)]
+    spans = [JobRange(Change.ACCEPTED, n, 1, f"q{n % 50_000}", f"k{n}") for n in range(100_000)]
     ends = (Change.CLAIMED, Change.ACKED)
-    spans += [Span(change, n, 1, f"q{n}", f"k{n}", 1, 1, 1, 1, 1, 1) for n in range(1_000) for change in ends]
+    spans += [JobRange(change, n, 1, f"q{n}", f"k{n}", 1, 1, 1, 1, 1, 1) for n in range(1_000) for change in ends]
     metrics.tally.take([LedgerEntry(0, Record(1_000_000, "enqueue", spans))])
     for n in range(1_000):
         metrics.meters.requested(f"M{n}", "/jobs/{job_id}", 200, 0.1)
@@ -250,8 +250,7 @@ def test_a_hundred_thousand_names_make_no_more_series_than_the_cap(store: Store)
     found = [line for line in text.splitlines() if not line.startswith("#")]
     spread = len(BUCKETS) + 3
     assert (
-        len(found)
-        <= (PAIRS_MOST + QUEUES_MOST + 1) * (len(COUNTED) + 2 * spread) + (QUEUES_MOST + 1) * 2 * spread + 100
+        len(found) <= (MAX_PAIRS + MAX_QUEUES + 1) * (len(COUNTED) + 2 * spread) + (MAX_QUEUES + 1) * 2 * spread + 100
     )
     assert len(found) < 25_000
     for name, all_of_them in (("forebay_jobs_accepted_total", 100_000), ("forebay_http_requests_total", 1_000)):
@@ -266,7 +265,7 @@ NASTY = ['a"b', "a\\b", "a\nb", 'x"} 1\nforebay_fake{queue="', "#", "ä€\u2028
 def test_label_values_are_safe_in_both_writers(value: str) -> None:
     told = [gauge("forebay_test", 'back\\slash and\nline "quoted"', [((("queue", value), ("kind", "k")), 1.5)])]
     key = ("forebay_test", (("kind", "k"), ("queue", value)))
-    assert series(text_of(told)) == {key: 1.5}
+    assert series(to_text(told)) == {key: 1.5}
     assert series(exposition("", told, process=False)[0].decode()) == {key: 1.5}
 
 
@@ -278,7 +277,7 @@ def test_both_writers_say_the_same(durable: Store) -> None:
         role.step()
     metrics.meters.requested("GET", "/jobs/{job_id}", 200, 0.0123)
     told = list(metrics.families())
-    assert series(text_of(told)) == series(exposition("", told, process=False)[0].decode())
+    assert series(to_text(told)) == series(exposition("", told, process=False)[0].decode())
 
 
 def test_a_scrape_never_asks_the_store(durable: Store, serve_on: Serving) -> None:
@@ -292,7 +291,7 @@ def test_a_scrape_never_asks_the_store(durable: Store, serve_on: Serving) -> Non
     after = scraped(client)
     ready = ("forebay_queue_jobs", (("queue", "default"), ("state", "ready")))
     assert before[ready] == after[ready] == 1
-    assert after["forebay_look_age_seconds", ()] >= 0
+    assert after["forebay_poll_age_seconds", ()] >= 0
 
 
 def test_a_key_that_was_used_for_another_payload_is_counted(durable: Store, serve_on: Serving) -> None:
@@ -328,7 +327,7 @@ def test_a_queue_is_stalled_while_nobody_claims_what_is_ready() -> None:
     stalls, second = Stalls(), 1_000_000
 
     def look(at: int, claimed: int = 0, **facts: int) -> dict[str, float]:
-        return stalls.judge([backlog(age=at * second, **facts)], {"q": claimed}, at * second, at)
+        return stalls.update([backlog(age=at * second, **facts)], {"q": claimed}, at * second, at)
 
     assert look(0) == {"q": 0}
     assert look(20) == {"q": 20}
@@ -340,17 +339,17 @@ def test_a_queue_is_stalled_while_nobody_claims_what_is_ready() -> None:
     assert look(41, claimed=22, done=1) == {"q": 0}
     assert look(42, claimed=22, ready=0) == {}
     assert look(60, claimed=22) == {"q": 0}, "it begins anew when there is work again"
-    assert stalls.judge([backlog(until=9)], {}, 0, 99) == {}
+    assert stalls.update([backlog(until=9)], {}, 0, 99) == {}
 
 
 def test_the_head_of_a_queue_that_gets_younger_is_progress() -> None:
     stalls = Stalls()
-    assert stalls.judge([backlog(age=10_000_000)], {}, 10_000_000, 0) == {"q": 0}
-    assert stalls.judge([backlog(age=19_990_000)], {}, 20_000_000, 10) == {"q": 10}, "a jitter of clocks is none"
-    assert stalls.judge([backlog(age=5_000_000)], {}, 30_000_000, 20) == {"q": 0}
+    assert stalls.update([backlog(age=10_000_000)], {}, 10_000_000, 0) == {"q": 0}
+    assert stalls.update([backlog(age=19_990_000)], {}, 20_000_000, 10) == {"q": 10}, "a jitter of clocks is none"
+    assert stalls.update([backlog(age=5_000_000)], {}, 30_000_000, 20) == {"q": 0}
 
 
 def test_an_actor_for_everything_sees_everything(durable: Store) -> None:
     metrics = Metrics(durable)
     told = list(metrics.families())
-    assert list(seen_by(Actor("a", frozenset({Role.VIEWER})), told)) == told
+    assert list(visible_families(Actor("a", frozenset({Role.VIEWER})), told)) == told

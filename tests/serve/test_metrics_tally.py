@@ -7,20 +7,20 @@ import pytest
 
 from forebay.core.errors import StoreFailed
 from forebay.core.job import Draft
-from forebay.core.ledger import Change, LedgerEntry, LedgerRule, Record, Span, Trait
-from forebay.core.limits import BATCH_MOST
+from forebay.core.ledger import Change, JobRange, LedgerEntry, LedgerRule, Record, Trait
+from forebay.core.limits import MAX_BATCH
 from forebay.core.outcome import ABANDONED
-from forebay.serve.metrics.families import following
-from forebay.serve.metrics.follower import Follower
-from forebay.serve.metrics.names import OTHER, Names
+from forebay.serve.metrics.families import ledger_position
+from forebay.serve.metrics.follower import LedgerFollower
+from forebay.serve.metrics.labels import OTHER, LabelNames
 from forebay.serve.metrics.tally import COUNTED, LEASED, RECLAIMED, Tally
 from forebay.store.open import open_store
 from forebay.store.protocol import Store
 from forebay.testing.clock import ManualClock
-from forebay.testing.conformance.ledger import told
-from forebay.testing.servers.postgres import PostgresServer
-from forebay.testing.servers.proxy import Proxy
-from forebay.work.meter import BUCKETS, Distribution
+from forebay.work.metrics import BUCKETS, Distribution
+from forebay_proof.conformance.ledger import told
+from forebay_proof.servers.postgres import PostgresServer
+from forebay_proof.servers.proxy import Proxy
 from tests.serve.lives import live
 
 ENDS = (Change.ACKED, Change.DIED, Change.EXPIRED, Change.SHED, Change.DISMISSED, Change.CANCELLED)
@@ -29,7 +29,7 @@ Counts = dict[tuple[str, str], dict[str, int]]
 
 def read(store: Store) -> list[LedgerEntry]:
     entries: list[LedgerEntry] = []
-    while page := store.ledger(len(entries) - 1, BATCH_MOST):
+    while page := store.ledger(len(entries) - 1, MAX_BATCH):
         entries += page
     return entries
 
@@ -66,8 +66,8 @@ def lengths(entries: list[LedgerEntry]) -> dict[str, list[int]]:
     return found
 
 
-def followed(store: Store, tally: Tally, *, whole: bool = True) -> Follower:
-    follower = Follower(store, tally, whole=whole)
+def followed(store: Store, tally: Tally, *, whole: bool = True) -> LedgerFollower:
+    follower = LedgerFollower(store, tally, whole=whole)
     while follower.step() < 1.0:
         pass
     return follower
@@ -90,7 +90,7 @@ def test_a_story_of_every_change_is_counted_as_a_plain_count_does(url: str) -> N
     store = open_store(url, clock=clock)
     live(store, clock)
     entries = read(store)
-    tally = Tally(Names())
+    tally = Tally(LabelNames())
     followed(store, tally)
     counts = tally.counts()
     assert counts == plainly(entries)
@@ -99,12 +99,12 @@ def test_a_story_of_every_change_is_counted_as_a_plain_count_does(url: str) -> N
     assert seen | heartbeats == set(COUNTED), "the story leaves something out"
     assert tally.records == len(entries)
     for measure, expected in lengths(entries).items():
-        measured = [each for _, each in tally.lengths()[measure]]
+        measured = [each for _, each in tally.durations()[measure]]
         assert sum(each.count for each in measured) == len(expected) > 0, measure
         assert sum(each.micros for each in measured) == sum(expected), measure
         for place, bound in enumerate(BUCKETS):
-            heights = sum(each.heights[place] for each in measured)
-            assert heights == sum(length <= bound * 1e6 for length in expected), (measure, bound)
+            cumulative = sum(each.cumulative[place] for each in measured)
+            assert cumulative == sum(length <= bound * 1e6 for length in expected), (measure, bound)
     store.close()
 
 
@@ -113,7 +113,7 @@ def test_what_came_before_is_not_counted_unless_asked_for(tmp_path: Path) -> Non
     store = open_store(f"sqlite:///{tmp_path}/jobs.db", clock=clock)
     live(store, clock)
     before = len(read(store))
-    tally = Tally(Names())
+    tally = Tally(LabelNames())
     follower = followed(store, tally, whole=False)
     assert (tally.records, follower.offset) == (0, before)
     live(store, clock)
@@ -128,7 +128,7 @@ def test_what_was_trimmed_before_it_was_counted_is_a_gap(tmp_path: Path) -> None
     clock = ManualClock()
     store = open_store(f"sqlite:///{tmp_path}/jobs.db", clock=clock)
     book = store
-    tally = Tally(Names())
+    tally = Tally(LabelNames())
     live(store, clock)
     follower = followed(book, tally)
     seen = follower.offset
@@ -136,7 +136,7 @@ def test_what_was_trimmed_before_it_was_counted_is_a_gap(tmp_path: Path) -> None
     live(store, clock)
     book.put_ledger_rule(LedgerRule(keep=0))
     clock.advance(1)
-    book.trim_ledger(BATCH_MOST)
+    book.trim_ledger(MAX_BATCH)
     book.put_ledger_rule(LedgerRule())
     live(store, clock)
     first, following = book.ledger_extent()
@@ -152,9 +152,9 @@ def test_what_was_trimmed_before_it_was_counted_is_a_gap(tmp_path: Path) -> None
 def test_a_ledger_that_is_off_says_so(tmp_path: Path) -> None:
     store = open_store(f"sqlite:///{tmp_path}/jobs.db")
     store.put_ledger_rule(LedgerRule(on=False))
-    follower = followed(store, Tally(Names()))
+    follower = followed(store, Tally(LabelNames()))
     assert follower.written is False
-    first, *_ = following(follower)
+    first, *_ = ledger_position(follower)
     assert [value for _, value in first.samples] == [0.0]
     store.close()
 
@@ -166,8 +166,8 @@ def test_a_server_that_goes_away_costs_no_record(postgres: PostgresServer, postg
     store.enqueue([Draft("send")])
     with Proxy(postgres.host, postgres.port) as proxy:
         through = open_store(proxy.url(postgres_url))
-        tally = Tally(Names())
-        follower = Follower(through, tally, whole=True)
+        tally = Tally(LabelNames())
+        follower = LedgerFollower(through, tally, whole=True)
         follower.step()
         live(store, clock)
         proxy.refuse()
@@ -183,11 +183,11 @@ def test_a_server_that_goes_away_costs_no_record(postgres: PostgresServer, postg
 
 
 def one(queue: str, kind: str, n: int = 1, change: Change = Change.ACCEPTED) -> LedgerEntry:
-    return LedgerEntry(0, Record(1, "enqueue", [Span(change, 1, n, queue, kind)]))
+    return LedgerEntry(0, Record(1, "enqueue", [JobRange(change, 1, n, queue, kind)]))
 
 
 def test_names_beyond_the_cap_are_counted_together() -> None:
-    tally = Tally(Names(queues=3, pairs=5))
+    tally = Tally(LabelNames(queues=3, pairs=5))
     tally.take([one(f"q{n % 10}", f"k{n % 4}") for n in range(400)])
     counts = tally.counts()
     assert len(counts) <= 5 + 3 + 1
@@ -199,8 +199,8 @@ def test_names_beyond_the_cap_are_counted_together() -> None:
 
 def test_kinds_that_share_a_span_are_told_apart() -> None:
     traits = [None, Trait(kind="b"), Trait(kind="b", error_kind=ABANDONED), Trait(error_kind="Oops")]
-    span = Span(Change.RETRIED, 1, 4, "q", "a", 1, 1, 0, 1, 1, 1, 5, traits)
-    tally = Tally(Names())
+    span = JobRange(Change.RETRIED, 1, 4, "q", "a", 1, 1, 0, 1, 1, 1, 5, traits)
+    tally = Tally(LabelNames())
     tally.take([LedgerEntry(0, Record(3_000_001, "settle", [span]))])
     counts = tally.counts()
     assert {pair: (row[Change.RETRIED], row[RECLAIMED]) for pair, row in counts.items()} == {
@@ -210,12 +210,12 @@ def test_kinds_that_share_a_span_are_told_apart() -> None:
 
 
 def test_a_change_that_this_version_does_not_know_is_left_out() -> None:
-    tally = Tally(Names())
-    tally.take([LedgerEntry(0, Record(1, "novel", [Span("invented", 1, 3, "q", "a")]))])
+    tally = Tally(LabelNames())
+    tally.take([LedgerEntry(0, Record(1, "novel", [JobRange("invented", 1, 3, "q", "a")]))])
     assert all(not any(row.values()) for row in tally.counts().values())
 
 
 def test_a_length_below_zero_counts_as_none() -> None:
-    tally = Tally(Names())
-    tally.take([LedgerEntry(0, Record(5, "claim", [Span(Change.CLAIMED, 1, 1, "q", "a", due_at=9)]))])
-    assert tally.lengths()["wait"][0][1] == Distribution((1,) * (len(BUCKETS) + 1), 0)
+    tally = Tally(LabelNames())
+    tally.take([LedgerEntry(0, Record(5, "claim", [JobRange(Change.CLAIMED, 1, 1, "q", "a", due_at=9)]))])
+    assert tally.durations()["wait"][0][1] == Distribution((1,) * (len(BUCKETS) + 1), 0)

@@ -1,4 +1,4 @@
-"""A worker's window: what it counts is what happened, by a real worker, over real sockets."""
+"""A worker's metrics: what it counts is what happened, by a real worker, over real sockets."""
 
 import asyncio
 import socket
@@ -17,10 +17,10 @@ from forebay.core.errors import Invalid
 from forebay.core.instant import ms, seconds
 from forebay.core.policy import Fixed, Routing
 from forebay.core.spec import QueueSpec
-from forebay.testing.servers.process import free_port
-from forebay.work.options import Options, checked_place
-from forebay.work.window import Window
+from forebay.work.metrics_server import MetricsServer
+from forebay.work.options import Options, parse_address
 from forebay.work.worker import Worker
+from forebay_proof.servers.process import free_port
 from tests.serve.test_metrics_page import Series, series
 
 
@@ -33,20 +33,20 @@ def fb(tmp_path: Path) -> Iterator[Forebay]:
 
 
 @contextmanager
-def seen_through(fb: Forebay, options: Options) -> Iterator[tuple[Worker, Window]]:
+def seen_through(fb: Forebay, options: Options) -> Iterator[tuple[Worker, MetricsServer]]:
     worker = Worker(fb, options)
-    window = Window(worker, str(free_port()), 20)
+    metrics = MetricsServer(worker, str(free_port()), 20)
     worker.start()
-    window.open()
+    metrics.start()
     try:
-        yield worker, window
+        yield worker, metrics
     finally:
         worker.drain(5)
-        window.close()
+        metrics.close()
 
 
-def get(window: Window, path: str = "/metrics") -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{window.port}{path}", timeout=10) as answer:
+def get(metrics: MetricsServer, path: str = "/metrics") -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{metrics.port}{path}", timeout=10) as answer:
         return str(answer.read().decode())
 
 
@@ -57,7 +57,7 @@ def test_what_it_counts_is_what_happened(fb: Forebay) -> None:
     async def quick(n: int) -> None:
         await asyncio.sleep(0)
 
-    @fb.job(breaker=Breaker(failures=1, rest=seconds(60)))
+    @fb.job(breaker=Breaker(failures=1, cooldown=seconds(60)))
     def broken() -> None:
         raise OSError("down")
 
@@ -71,24 +71,24 @@ def test_what_it_counts_is_what_happened(fb: Forebay) -> None:
     for _ in range(2):
         broken.enqueue()
     last = long.enqueue()
-    with seen_through(fb, Options(concurrency=8, lease_for=ms(300))) as (_, window):
+    with seen_through(fb, Options(concurrency=8, lease_for=ms(300))) as (_, metrics):
         going.wait(30)
 
         def settled() -> bool:
-            found = series(get(window))
+            found = series(get(metrics))
             renewed = found["forebay_worker_renewals_total", ()] > 0
-            saved = found["forebay_breaker_saved_total", (("kind", "broken"),)] > 0
-            return renewed and saved and found["forebay_worker_settles_total", (("answer", "applied"),)] >= 22
+            rejected = found["forebay_breaker_rejected_total", (("kind", "broken"),)] > 0
+            return renewed and rejected and found["forebay_worker_settles_total", (("answer", "applied"),)] >= 22
 
         while not settled():
             pass
-        found = series(get(window))
+        found = series(get(metrics))
         check(found)
         let_go.set()
         fb.wait_for(last.id)
-        while series(get(window))["forebay_worker_verdicts_waiting", ()]:
+        while series(get(metrics))["forebay_worker_verdicts_pending", ()]:
             pass
-        assert get(window, "/health") == "alive\n"
+        assert get(metrics, "/health") == "alive\n"
 
 
 def check(found: Series) -> None:
@@ -97,13 +97,13 @@ def check(found: Series) -> None:
     assert found["forebay_worker_running", ()] == 1
     assert found["forebay_worker_free", ()] >= 7
     assert found["forebay_worker_claimed_total", ()] >= 23
-    assert found["forebay_worker_claim_seconds_count", ()] == found["forebay_worker_claims_total", ()] > 0
+    assert found["forebay_worker_claim_duration_seconds_count", ()] == found["forebay_worker_claims_total", ()] > 0
     assert found["forebay_worker_settles_total", (("answer", "stale"),)] == 0
     assert found["forebay_worker_errors_total", (("role", "claimer"),)] == 0
     assert 0 <= found["forebay_worker_loop_lag_seconds", ()] < 1
     assert found["forebay_breaker_state", (("kind", "broken"), ("state", "open"))] == 1
     assert found["forebay_breaker_state", (("kind", "broken"), ("state", "closed"))] == 0
-    assert found["forebay_breaker_saved_total", (("kind", "broken"),)] >= 1
+    assert found["forebay_breaker_rejected_total", (("kind", "broken"),)] >= 1
 
 
 def test_a_loop_that_is_held_shows(fb: Forebay) -> None:
@@ -115,25 +115,25 @@ def test_a_loop_that_is_held_shows(fb: Forebay) -> None:
         let_go.wait(30)
 
     rude.enqueue()
-    with seen_through(fb, Options(concurrency=2)) as (_, window):
+    with seen_through(fb, Options(concurrency=2)) as (_, metrics):
         going.wait(30)
-        assert series(get(window))["forebay_worker_loop_lag_seconds", ()] == 1
+        assert series(get(metrics))["forebay_worker_loop_lag_seconds", ()] == 1
         let_go.set()
 
 
 def test_other_paths_and_slow_readers(fb: Forebay) -> None:
-    with seen_through(fb, Options()) as (_, window):
+    with seen_through(fb, Options()) as (_, metrics):
         with pytest.raises(HTTPError, match="404"):
-            get(window, "/etc/passwd")
-        slow = [socket.create_connection(("127.0.0.1", window.port)) for _ in range(4)]
-        refused = socket.create_connection(("127.0.0.1", window.port))
+            get(metrics, "/etc/passwd")
+        slow = [socket.create_connection(("127.0.0.1", metrics.port)) for _ in range(4)]
+        refused = socket.create_connection(("127.0.0.1", metrics.port))
         refused.settimeout(10)
         assert refused.recv(1) == b"", "whoever comes when all are busy is sent away"
         for each in (*slow, refused):
             each.close()
         while True:
             try:
-                assert "forebay_worker_healthy 1" in get(window)
+                assert "forebay_worker_healthy 1" in get(metrics)
                 break
             except OSError:
                 continue
@@ -141,13 +141,13 @@ def test_other_paths_and_slow_readers(fb: Forebay) -> None:
 
 def test_the_second_process_takes_the_next_port(fb: Forebay) -> None:
     worker = Worker(fb, Options())
-    first = Window(worker, str(free_port()), 20)
-    second = Window(worker, str(first.port), 20)
+    first = MetricsServer(worker, str(free_port()), 20)
+    second = MetricsServer(worker, str(first.port), 20)
     assert first.port < second.port <= first.port + 19
-    with pytest.raises(Invalid, match="cannot be listened on"):
-        Window(worker, str(first.port))
-    for window in (first, second):
-        window._server.server_close()
+    with pytest.raises(Invalid, match="cannot listen on"):
+        MetricsServer(worker, str(first.port))
+    for metrics in (first, second):
+        metrics._server.server_close()
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_the_second_process_takes_the_next_port(fb: Forebay) -> None:
     ],
 )
 def test_where_to_listen(place: str, meant: tuple[str, int]) -> None:
-    assert checked_place(place) == meant
+    assert parse_address(place) == meant
     assert Options(metrics=place).metrics == place
 
 

@@ -37,7 +37,7 @@ from tests.serve.site import Site
 pytestmark = pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
 """The server, a thread of this process, draws its own numbers."""
 
-SETTINGS = ServeSettings(port=0, wait_most=0.01, drain=1, dashboard=False)
+SETTINGS = ServeSettings(port=0, max_wait=0.01, drain=1, dashboard=False)
 CASES = 2_000
 NIGHTLY = 20_000
 

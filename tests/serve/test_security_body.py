@@ -14,7 +14,7 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from forebay.serve.actor import Role
-from forebay.serve.security.body import Bodies
+from forebay.serve.security.request_limits import RequestLimitsMiddleware
 from forebay.serve.settings import ServeSettings
 from forebay.store.protocol import Store
 from tests.serve.site import Serving, Site
@@ -253,7 +253,7 @@ def test_a_body_without_a_length_is_cut_by_the_wall_itself() -> None:
     async def send(message: Message) -> None:
         sent.append(message)
 
-    wall = Bodies(app, body_most=10_000, headers_bytes=1_000, body_seconds=10)
+    wall = RequestLimitsMiddleware(app, max_body=10_000, max_headers=1_000, body_seconds=10)
     scope: Scope = {"type": "http", "method": "POST", "path": "/jobs", "headers": []}
     asyncio.run(wall(scope, receive, send))
     assert sent[0]["status"] == 413

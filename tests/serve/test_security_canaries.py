@@ -24,7 +24,7 @@ from forebay.store.protocol import Want
 from forebay.work.app import find_app
 from forebay.work.options import Options
 from forebay.work.pool import Pool
-from forebay.work.redacting import SecretFilter, guard_logs, rules
+from forebay.work.redacting import SecretFilter, install_secret_filter, rules
 from tests.serve.site import Serving, Site
 
 CANARIES = [f"canary{number:02d}zq7x" for number in range(50)]
@@ -109,7 +109,7 @@ def run_all(app: Forebay, count: int) -> None:
         store.settle(pairs)
 
     pool = Pool(app.registry, Options(concurrency=1), lambda _: Routing(max_attempts=1), settled)
-    pool.take(store.claim([Want("default", count)], "ada", seconds(60)))
+    pool.submit(store.claim([Want("default", count)], "ada", seconds(60)))
     assert pool.wait_until_idle(60)
     pool.close()
 
@@ -136,7 +136,7 @@ def shown_over_http(site: Site, ids: list[int]) -> Iterator[tuple[str, str]]:
                 yield f"{role} {path}", client.get(path).text
     visitor = site.with_key(None, {"Origin": site.url})
     visitor.post("/ui/login", data={"key": site.key(Role.ADMIN)})
-    for path in ("/ui/", "/ui/jobs", "/ui/dead", "/ui/queues/default", "/ui/workers", "/ui/acts", "/ui/keys"):
+    for path in ("/ui/", "/ui/jobs", "/ui/dead", "/ui/queues/default", "/ui/workers", "/ui/operators", "/ui/keys"):
         yield path, visitor.get(path).text
     for job_id in ids:
         yield f"/ui/jobs/{job_id}", visitor.get(f"/ui/jobs/{job_id}").text
@@ -199,8 +199,8 @@ def test_a_handler_cannot_log_the_secrets_of_its_payload(kind: str, capfd: pytes
     settled: list[Settlement] = []
     pool = Pool(app.registry, Options(concurrency=1), lambda _: Routing(max_attempts=1), settled.extend, target=target)
     pool.start()
-    guard_logs()
-    pool.take(app.store.claim([Want("default", 1)], "ada", seconds(60)))
+    install_secret_filter()
+    pool.submit(app.store.claim([Want("default", 1)], "ada", seconds(60)))
     assert pool.wait_until_idle(60)
     pool.close()
     said = capfd.readouterr().err

@@ -22,14 +22,15 @@ from forebay.core.errors import Invalid, StoreFailed
 from forebay.core.instant import seconds
 from forebay.serve.actor import Actor, Role
 from forebay.serve.problems import Problem
-from forebay.serve.security.door import Door
-from forebay.serve.security.following import TRUSTED_SECONDS, KeyFollower
+from forebay.serve.security.auth import Authenticator
 from forebay.serve.security.keys import (
     KEYS_LOG,
+    TRUSTED_SECONDS,
     Created,
+    KeyFollower,
     Keyring,
     Revoked,
-    make_log,
+    ensure_log,
     mint,
     read_entries,
     write_entries,
@@ -70,7 +71,7 @@ def test_revoked_and_expired_keys_are_nobodys() -> None:
     ring = Keyring([key])
     assert ring.find(text, 99) == key
     assert ring.find(text, 100) is None
-    assert ring.living(key.id, 100) is None
+    assert ring.find_valid(key.id, 100) is None
     ring.apply([Revoked(key.id, "ada")])
     assert ring.find(text, 99) is None
 
@@ -131,15 +132,15 @@ def test_keys_are_trusted_for_a_while_without_the_store_and_then_no_more(store: 
     follower = KeyFollower(store, ring, lambda: now[0])
     key, text = mint("ada", [Role.VIEWER], 1)
     follower.create(key, "ada")
-    door = Door(ring, follower=follower)
+    authenticator = Authenticator(ring, follower=follower)
     store.close()
     now[0] += TRUSTED_SECONDS - 0.1
     with pytest.raises(Exception, match="closed"):
         follower.step()
-    assert asyncio.run(door.holder(text)) is not None
+    assert asyncio.run(authenticator.verify(text)) is not None
     now[0] += 0.2
     with pytest.raises(Problem) as refused:
-        asyncio.run(door.holder(text))
+        asyncio.run(authenticator.verify(text))
     assert refused.value.status == 503
     assert "Retry-After" in refused.value.headers
 
@@ -235,13 +236,13 @@ def test_a_store_that_fails_while_keys_are_read_is_said_by_whoever_asks() -> Non
             raise StoreFailed("store", "away")
 
     with pytest.raises(StoreFailed):
-        Door.of(Away())  # type: ignore[arg-type]
+        Authenticator.of(Away())  # type: ignore[arg-type]
 
 
 def test_making_the_log_twice_is_making_it_once() -> None:
     store = open_store("memory://")
     for _ in range(2):
-        make_log(store, KEYS_LOG)
+        ensure_log(store, KEYS_LOG)
     assert [spec.name for spec in store.specs()] == [KEYS_LOG]
     store.claim([], "nobody", seconds(1))
     store.close()

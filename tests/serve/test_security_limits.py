@@ -12,17 +12,17 @@ import pytest
 from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Role
 from forebay.serve.problems import Problem
-from forebay.serve.security.door import ANYBODY, waits
+from forebay.serve.security.auth import ANONYMOUS, is_long_poll
 from forebay.serve.security.limits import (
-    CALLERS_MOST,
     DAY,
     HOUR,
+    MAX_CALLERS,
     Allowance,
-    Bounds,
-    Buckets,
+    ConcurrencyLimits,
     Limits,
     QueueNames,
     Quotas,
+    TokenBuckets,
 )
 from forebay.serve.security.usage import USAGE_LOG, UsageFollower
 from forebay.store.protocol import Store
@@ -41,7 +41,7 @@ class Hand:
 
 def test_a_bucket_gives_its_burst_and_then_its_rate() -> None:
     clock = Hand()
-    buckets = Buckets(clock)
+    buckets = TokenBuckets(clock)
     assert [buckets.take("a", 10, 3) for _ in range(3)] == [0, 0, 0]
     assert buckets.take("a", 10, 3) == pytest.approx(0.1)
     assert buckets.take("b", 10, 3) == 0
@@ -54,7 +54,7 @@ def test_a_bucket_gives_its_burst_and_then_its_rate() -> None:
 
 def test_over_any_time_no_more_passes_than_burst_and_rate() -> None:
     clock = Hand()
-    buckets = Buckets(clock)
+    buckets = TokenBuckets(clock)
     passed = 0
     for _ in range(10_000):
         passed += buckets.take("a", 50, 20) == 0
@@ -64,12 +64,12 @@ def test_over_any_time_no_more_passes_than_burst_and_rate() -> None:
 
 def test_a_hundred_thousand_callers_need_bounded_memory() -> None:
     clock = Hand()
-    buckets, quotas = Buckets(clock), Quotas(clock)
+    buckets, quotas = TokenBuckets(clock), Quotas(clock)
     for number in range(100_000):
         buckets.take(f"key:{number}", 10, 10)
-        quotas.spend(f"key:{number}", 1, {HOUR: 5, DAY: 9})
-    assert len(buckets) == CALLERS_MOST
-    assert len(quotas) == 2 * CALLERS_MOST
+        quotas.charge_jobs(f"key:{number}", 1, {HOUR: 5, DAY: 9})
+    assert len(buckets) == MAX_CALLERS
+    assert len(quotas) == 2 * MAX_CALLERS
 
 
 def test_quotas_count_by_the_hour_and_the_day_and_all_or_none() -> None:
@@ -77,37 +77,40 @@ def test_quotas_count_by_the_hour_and_the_day_and_all_or_none() -> None:
     clock.now = 20 * DAY + 30.0
     quotas = Quotas(clock)
     limits: dict[int, int | None] = {HOUR: 10, DAY: 25}
-    assert quotas.spend("a", 8, limits) == 0
-    assert quotas.spend("a", 3, limits) == HOUR - 30
-    assert quotas.spend("a", 2, limits) == 0
+    assert quotas.charge_jobs("a", 8, limits) == 0
+    assert quotas.charge_jobs("a", 3, limits) == HOUR - 30
+    assert quotas.charge_jobs("a", 2, limits) == 0
     clock.now += HOUR
-    assert quotas.spend("a", 10, limits) == 0
+    assert quotas.charge_jobs("a", 10, limits) == 0
     clock.now += HOUR
-    assert quotas.spend("a", 6, limits) == DAY - 2 * HOUR - 30
-    assert quotas.spend("a", 5, limits) == 0
+    assert quotas.charge_jobs("a", 6, limits) == DAY - 2 * HOUR - 30
+    assert quotas.charge_jobs("a", 5, limits) == 0
     clock.now += DAY
-    assert quotas.spend("a", 10, limits) == 0
+    assert quotas.charge_jobs("a", 10, limits) == 0
 
 
 def test_places_are_held_while_a_request_is_under_way_and_given_back() -> None:
-    limits = Limits(Bounds(at_once=3, each=2, waiting=1, waiting_each=1), wall=Hand())
+    limits = Limits(
+        ConcurrencyLimits(max_requests=3, max_requests_per_caller=2, max_polls=1, max_polls_per_caller=1),
+        wall_clock=Hand(),
+    )
     none = Allowance()
-    with limits.turn("a", none, waits=False), limits.turn("a", none, waits=False):
-        with pytest.raises(Problem, match="of this key at once") as own, limits.turn("a", none, waits=False):
+    with limits.admit("a", none, is_poll=False), limits.admit("a", none, is_poll=False):
+        with pytest.raises(Problem, match="concurrent requests") as own, limits.admit("a", none, is_poll=False):
             pass
         assert own.value.status == 429
-        with limits.turn("b", none, waits=False):
-            with pytest.raises(Problem) as full, limits.turn("c", none, waits=False):
+        with limits.admit("b", none, is_poll=False):
+            with pytest.raises(Problem) as full, limits.admit("c", none, is_poll=False):
                 pass
             assert full.value.status == 503
-            with limits.turn("c", none, waits=True):
+            with limits.admit("c", none, is_poll=True):
                 pass
-    with pytest.raises(ZeroDivisionError), limits.turn("a", none, waits=False):
+    with pytest.raises(ZeroDivisionError), limits.admit("a", none, is_poll=False):
         _ = 1 // 0
     for _ in range(10):
-        with limits.turn("a", none, waits=False):
+        with limits.admit("a", none, is_poll=False):
             pass
-    assert limits.refused["at-once"] == 2
+    assert limits.refused["concurrency"] == 2
 
 
 @pytest.mark.parametrize(
@@ -121,7 +124,7 @@ def test_places_are_held_while_a_request_is_under_way_and_given_back() -> None:
     ],
 )
 def test_only_long_polls_count_as_waiting(method: str, path: str, query: bytes, expected: bool) -> None:
-    assert waits({"method": method, "path": path, "query_string": query}) is expected
+    assert is_long_poll({"method": method, "path": path, "query_string": query}) is expected
 
 
 def test_a_key_over_its_rate_is_told_when_to_come_again(site: Site) -> None:
@@ -135,17 +138,17 @@ def test_a_key_over_its_rate_is_told_when_to_come_again(site: Site) -> None:
 def test_pages_of_a_session_count_for_its_key_and_not_with_strangers(serve_on: Serving, store: Store) -> None:
     """A flood that takes every place of those who are unknown leaves somebody who is logged in her page."""
     site = serve_on(store)
-    limits = site.ground.door.limits
+    limits = site.context.authenticator.limits
     text = site.key(Role.VIEWER, rate=0.01, burst=3)
     browser = site.with_key(None, {"Origin": site.url})
     assert browser.post("/ui/login", data={"key": text}).status_code == 303
     # A request has its place for a moment longer than its answer takes to arrive.
     for _ in range(500):
-        if limits._busy:
+        if limits._in_flight_by_caller:
             Event().wait(0.01)
     with ExitStack() as flood:
-        for _ in range(limits.bounds.each):
-            flood.enter_context(limits.turn(ANYBODY, Allowance(), waits=False))
+        for _ in range(limits.concurrency.max_requests_per_caller):
+            flood.enter_context(limits.admit(ANONYMOUS, Allowance(), is_poll=False))
         assert site.with_key(None).get("/ui/login").status_code == 429
         assert browser.get("/ui/jobs").status_code == 200
         assert browser.get("/ui/static/mark.svg").status_code == 200
@@ -177,18 +180,18 @@ def test_a_quota_holds_for_all_servers_together_and_after_a_restart(store: Store
 
     limit: dict[int, int | None] = {DAY: 10}
     (here, telling), (there, hearing) = server(), server()
-    assert here.spend("a", 7, limit) == 0
-    assert here.spend("nobody", 7, {DAY: None}) == 0
-    assert there.spend("a", 2, limit) == 0
+    assert here.charge_jobs("a", 7, limit) == 0
+    assert here.charge_jobs("nobody", 7, {DAY: None}) == 0
+    assert there.charge_jobs("a", 2, limit) == 0
     for each in (telling, hearing, telling):
         each.step()
-    assert here.spend("a", 2, limit) > 0
-    assert there.spend("a", 1, limit) == 0
+    assert here.charge_jobs("a", 2, limit) > 0
+    assert there.charge_jobs("a", 1, limit) == 0
     hearing.step()
     hearing.step()
     after, _ = server()
-    assert after.spend("a", 1, limit) > 0
-    assert after.spend("b", 10, limit) == 0
+    assert after.charge_jobs("a", 1, limit) > 0
+    assert after.charge_jobs("b", 10, limit) == 0
     bodies = b"".join(entry.body for entry in store.read(USAGE_LOG, 0, -1, 100))
     assert b"nobody" not in bodies
     assert len(store.read(USAGE_LOG, 0, -1, 100)) == 3
@@ -197,15 +200,15 @@ def test_a_quota_holds_for_all_servers_together_and_after_a_restart(store: Store
 def test_what_was_spent_yesterday_is_not_learnt() -> None:
     clock = Hand()
     quotas = Quotas(clock)
-    quotas.learn({"a": 10}, clock.now - DAY)
-    assert quotas.spend("a", 10, {DAY: 10}) == 0
-    quotas.learn({"b": 10}, clock.now - clock.now % HOUR - 1)
-    assert quotas.spend("b", 1, {HOUR: 1}) == 0
+    quotas.add_remote({"a": 10}, clock.now - DAY)
+    assert quotas.charge_jobs("a", 10, {DAY: 10}) == 0
+    quotas.add_remote({"b": 10}, clock.now - clock.now % HOUR - 1)
+    assert quotas.charge_jobs("b", 1, {HOUR: 1}) == 0
 
 
 def test_a_key_may_bring_up_so_many_names_of_queues(site: Site) -> None:
     site.store.put_spec(QueueSpec(name="configured"))
-    site.ground.metrics.watch.look(slowly=True)
+    site.context.metrics.poller.poll(slowly=True)
     key = site.key(Role.ADMIN, queue_names=3)
     client = site.with_key(key)
 
@@ -224,18 +227,18 @@ def test_a_key_may_bring_up_so_many_names_of_queues(site: Site) -> None:
     assert [sent(queue) for queue in ("a", "c", "configured")] == [202] * 3
     assert site.client(Role.PRODUCER).post("/jobs", json={"kind": "k", "queue": "d"}).status_code == 202
     assert not {"e", "f", "g"} & set(site.store.queues("", 100))
-    assert site.ground.door.limits.refused["queue-names"] == 4
+    assert site.context.authenticator.limits.refused["queue-names"] == 4
 
 
 def test_names_of_queues_are_counted_for_all_servers_together_and_a_day(store: Store) -> None:
     clock = Hand()
     here, there = QueueNames(clock), QueueNames(clock)
     assert here.take("a", ["x", "y", "x"], 2) == 0
-    there.learn(here.news(), clock.now)
+    there.add_remote(here.take_unreported(), clock.now)
     assert there.take("a", ["x"], 2) == 0
     assert 0 < there.take("a", ["z"], 2) <= DAY
     assert there.take("b", ["z"], 2) == 0
-    there.learn({"b": ["q", "r"]}, clock.now - DAY)
+    there.add_remote({"b": ["q", "r"]}, clock.now - DAY)
     assert there.take("b", ["y"], 2) == 0
     clock.now += DAY
     assert there.take("a", ["z", "w"], 2) == 0

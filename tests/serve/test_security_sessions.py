@@ -7,14 +7,13 @@ import httpx
 import pytest
 
 from forebay.serve.actor import Actor, Role
-from forebay.serve.security.door import Door
-from forebay.serve.security.following import KeyFollower
-from forebay.serve.security.keys import Keyring, mint
+from forebay.serve.security.auth import Authenticator
+from forebay.serve.security.keys import KeyFollower, Keyring, mint
 from forebay.serve.security.sessions import (
     IDLE_SECONDS,
-    OLDEST_SECONDS,
-    ONCE_SECONDS,
-    SESSIONS_MOST,
+    MAX_AGE_SECONDS,
+    MAX_SESSIONS,
+    ONE_TIME_SECONDS,
     Sessions,
 )
 from forebay.store.protocol import Store
@@ -32,7 +31,7 @@ class House:
         self.follower = KeyFollower(store, ring)
         self.key, self.text = mint("ada", [Role.OPERATOR], store.now())
         self.follower.create(self.key, "test")
-        self.sessions = Sessions(Door(ring, follower=self.follower), lambda: self.now)
+        self.sessions = Sessions(Authenticator(ring, follower=self.follower), lambda: self.now)
 
     def open(self, shown: str | None = None) -> str | None:
         return asyncio.run(self.sessions.open(shown or self.text))
@@ -50,7 +49,7 @@ def test_a_session_is_the_key_that_opened_it(house: House) -> None:
     assert house.key.digest not in cookie
     session = house.sessions.find(cookie)
     assert session is not None
-    assert session.visit.actor == house.key.actor()
+    assert session.credentials.actor == house.key.actor()
     assert house.sessions.find(cookie[:-1]) is None
     house.sessions.close(cookie)
     assert house.sessions.find(cookie) is None
@@ -64,7 +63,7 @@ def test_a_session_ends_when_it_is_idle_or_old(house: House) -> None:
     house.now += IDLE_SECONDS + 1
     assert house.sessions.find(cookie) is None
     cookie = house.open() or ""
-    for _ in range(int(OLDEST_SECONDS / (IDLE_SECONDS / 2)) - 1):
+    for _ in range(int(MAX_AGE_SECONDS / (IDLE_SECONDS / 2)) - 1):
         house.now += IDLE_SECONDS / 2
         assert house.sessions.find(cookie) is not None
     house.now += IDLE_SECONDS / 2 + 1
@@ -84,19 +83,19 @@ def test_a_one_time_token_opens_once_and_not_for_long(house: House) -> None:
     assert cookie is not None
     session = house.sessions.find(cookie)
     assert session is not None
-    assert session.visit.actor == DEV
+    assert session.credentials.actor == DEV
     assert house.open(token) is None
     late = house.sessions.one_time(DEV)
-    house.now += ONCE_SECONDS
+    house.now += ONE_TIME_SECONDS
     assert house.open(late) is None
 
 
 def test_sessions_are_bounded_and_the_longest_silent_one_goes(house: House) -> None:
     first, second = house.open() or "", house.open() or ""
     assert house.sessions.find(first) is not None
-    for _ in range(SESSIONS_MOST - 1):
+    for _ in range(MAX_SESSIONS - 1):
         house.open()
-    assert len(house.sessions) == SESSIONS_MOST
+    assert len(house.sessions) == MAX_SESSIONS
     assert house.sessions.find(first) is not None
     assert house.sessions.find(second) is None
 
@@ -117,7 +116,7 @@ def test_logging_in_from_another_site_is_refused(site: Site) -> None:
 
 
 def test_a_one_time_link_opens_the_dashboard_once(site: Site) -> None:
-    token = site.ground.door.sessions.one_time(DEV)
+    token = site.context.authenticator.sessions.one_time(DEV)
     client = site.with_key(None)
     assert client.get(f"/ui/login?token={token}").headers["location"] == "/ui/"
     assert client.get("/ui/").status_code == 200
@@ -130,7 +129,7 @@ def test_logging_out_ends_the_session(site: Site) -> None:
     client = site.with_key(None, {"Origin": site.url})
     cookie = dict(client.post("/ui/login", data={"key": site.key(Role.VIEWER)}).cookies)
     (value,) = cookie.values()
-    session = site.ground.door.sessions.find(value)
+    session = site.context.authenticator.sessions.find(value)
     assert client.post("/ui/logout", headers={"X-CSRF-Token": session.csrf}).status_code == 303
     with httpx.Client(base_url=site.url, cookies=cookie, trust_env=False) as again:
         assert again.get("/ui/").status_code == 303

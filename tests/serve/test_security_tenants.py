@@ -73,9 +73,9 @@ def test_jobs_of_another_tenant_do_not_exist(tenants: tuple[Tenant, Tenant]) -> 
         ("POST", "/dlq/{}/requeue", umbrella.dead),
     ):
         foreign = acme.client.request(method, path.format(thing))
-        absent = acme.client.request(method, path.format(NEVER))
+        not_found = acme.client.request(method, path.format(NEVER))
         assert foreign.status_code == 404, path
-        assert same(foreign, thing) == same(absent, NEVER)
+        assert same(foreign, thing) == same(not_found, NEVER)
     assert umbrella.client.get(f"/jobs/{umbrella.job}").json()["state"] == "waiting"
     assert umbrella.client.get(f"/dlq/{umbrella.dead}").status_code == 200
 
@@ -120,7 +120,7 @@ def test_idempotency_keys_of_tenants_do_not_meet(tenants: tuple[Tenant, Tenant])
 def test_a_tenant_learns_nothing_of_the_workers_that_run_its_jobs(tmp_path: Path, serve_on: Serving) -> None:
     clock = ManualClock()
     store = open_store(f"sqlite:///{tmp_path}/jobs.db", clock=clock)
-    site = serve_on(store, ServeSettings(port=0, drain=1, tend=False))
+    site = serve_on(store, ServeSettings(port=0, drain=1, maintain=False))
     acme = site.client(*EVERYTHING, tenant="acme")
     number = acme.post("/jobs", json={"kind": "k", "max_attempts": 2}).json()["job_id"]
     key = site.key(Role.WORKER)
@@ -164,5 +164,5 @@ def test_absent_and_forbidden_take_as_long(tenants: tuple[Tenant, Tenant]) -> No
             began = perf_counter()
             assert acme.client.get(f"/jobs/{number}").status_code == 404
             times.append(perf_counter() - began)
-    foreign, absent = (median(times) for times in took.values())
-    assert abs(foreign - absent) < 0.005
+    foreign, not_found = (median(times) for times in took.values())
+    assert abs(foreign - not_found) < 0.005

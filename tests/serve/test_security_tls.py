@@ -16,9 +16,9 @@ from cryptography.x509.oid import NameOID
 from forebay.core.errors import Invalid
 from forebay.serve.actor import Role
 from forebay.serve.app import create_app
+from forebay.serve.security.auth import Authenticator
 from forebay.serve.security.bind import check_bind, is_loopback
 from forebay.serve.security.certificates import Certificates, common_name
-from forebay.serve.security.door import Door
 from forebay.serve.settings import ServeSettings
 from forebay.store.protocol import Store
 from tests.serve.site import Serving, Site
@@ -29,7 +29,7 @@ KEYS = ["keys"]
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1", "localhost"])
 def test_this_machine_is_always_allowed(host: str) -> None:
     assert is_loopback(host)
-    assert check_bind(host, tls=False, ways_in=[], insecure=False) == []
+    assert check_bind(host, tls=False, auth_methods=[], insecure=False) == []
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "forebay.example", "", "2130706433"])
@@ -37,9 +37,9 @@ def test_beyond_this_machine_needs_keys_and_tls_or_the_word(host: str) -> None:
     assert not is_loopback(host)
     for ways, tls, insecure in (([], False, False), ([], True, False), ([], True, True), (KEYS, False, False)):
         with pytest.raises(Invalid):
-            check_bind(host, tls=tls, ways_in=ways, insecure=insecure)
-    assert check_bind(host, tls=True, ways_in=KEYS, insecure=False) == []
-    (warning,) = check_bind(host, tls=False, ways_in=KEYS, insecure=True)
+            check_bind(host, tls=tls, auth_methods=ways, insecure=insecure)
+    assert check_bind(host, tls=True, auth_methods=KEYS, insecure=False) == []
+    (warning,) = check_bind(host, tls=False, auth_methods=KEYS, insecure=True)
     assert "without TLS" in warning
 
 
@@ -91,8 +91,8 @@ def secured(store: Store, serve_on: Serving, authority: Authority) -> Site:
     settings = ServeSettings(port=0, tls_cert=certificate, tls_key=key, tls_client_ca=str(authority.file), drain=1)
     roles = Path(certificate).parent / "roles.json"
     roles.write_text('{"mailer": {"roles": ["worker"], "queues": ["mail"]}}')
-    door = Door.of(store, certificates=Certificates.from_file(roles))
-    return serve_on(store, settings, create_app(store, settings, door=door))
+    authenticator = Authenticator.of(store, certificates=Certificates.from_file(roles))
+    return serve_on(store, settings, create_app(store, settings, authenticator=authenticator))
 
 
 def client(site: Site, authority: Authority, shown: tuple[str, str] | None, key: str | None = None) -> httpx.Client:

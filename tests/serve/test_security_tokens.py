@@ -20,8 +20,8 @@ from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 from forebay.core.errors import Invalid
 from forebay.serve.actor import Role
 from forebay.serve.app import create_app
-from forebay.serve.security.door import Door
-from forebay.serve.security.tokens import REFETCH_SECONDS, TokenRules, Tokens
+from forebay.serve.security.auth import Authenticator
+from forebay.serve.security.tokens import REFETCH_SECONDS, TokenRules, TokenVerifier
 from forebay.store.protocol import Store
 from tests.serve.site import Serving
 
@@ -64,13 +64,13 @@ def rules(keys: str, **others: Any) -> TokenRules:
     return TokenRules(issuer=ISSUER, audience=AUDIENCE, jwks=keys, **others)
 
 
-def bearer(tokens: Tokens, text: str) -> Any:
-    return asyncio.run(tokens.bearer(text))
+def bearer(tokens: TokenVerifier, text: str) -> Any:
+    return asyncio.run(tokens.verify(text))
 
 
 @pytest.mark.parametrize(("key", "algorithm", "kid"), [(RSA, "RS256", "rsa"), (EC, "ES256", "ec"), (ED, "EdDSA", "ed")])
 def test_a_token_of_each_kind_names_its_bearer(keys: str, key: Any, algorithm: str, kid: str) -> None:
-    found = bearer(Tokens(rules(keys)), token(key, algorithm, kid))
+    found = bearer(TokenVerifier(rules(keys)), token(key, algorithm, kid))
     assert found.actor.name == "jwt:ada"
     assert found.actor.roles == {Role.VIEWER}
 
@@ -114,19 +114,19 @@ def confused() -> dict[str, str]:
 
 @pytest.mark.parametrize("wrong", sorted(confused()))
 def test_what_is_nearly_a_token_is_nobodys(keys: str, wrong: str) -> None:
-    tokens = Tokens(rules(keys))
+    tokens = TokenVerifier(rules(keys))
     assert bearer(tokens, token()) is not None
     assert bearer(tokens, confused()[wrong]) is None
 
 
 def test_only_the_algorithms_of_the_rules_count(keys: str) -> None:
-    tokens = Tokens(rules(keys, algorithms=("EdDSA",)))
+    tokens = TokenVerifier(rules(keys, algorithms=("EdDSA",)))
     assert bearer(tokens, token()) is not None
     assert bearer(tokens, token(RSA, "RS256", "rsa")) is None
 
 
 def test_clocks_may_differ_by_the_leeway_and_no_more(keys: str) -> None:
-    tokens = Tokens(rules(keys, leeway=30))
+    tokens = TokenVerifier(rules(keys, leeway=30))
     assert bearer(tokens, token(exp=int(time()) - 10)) is not None
     assert bearer(tokens, token(exp=int(time()) - 45)) is None
     with pytest.raises(Invalid):
@@ -134,7 +134,7 @@ def test_clocks_may_differ_by_the_leeway_and_no_more(keys: str) -> None:
 
 
 def test_claims_become_roles_queues_and_tenant(keys: str) -> None:
-    tokens = Tokens(rules(keys, roles="realm.roles", queues="https://forebay/queues", tenant="org"))
+    tokens = TokenVerifier(rules(keys, roles="realm.roles", queues="https://forebay/queues", tenant="org"))
     found = bearer(
         tokens,
         token(realm={"roles": ["producer", "emperor"]}, org="acme", roles=None, **{"https://forebay/queues": "a b.*"}),
@@ -209,10 +209,10 @@ def issuer() -> Iterator[Issuer]:
 
 def test_a_flood_of_unknown_kids_asks_the_issuer_once_in_a_while(issuer: Issuer) -> None:
     now = [0.0]
-    tokens = Tokens(rules(issuer.url + "/keys"), lambda: now[0])
+    tokens = TokenVerifier(rules(issuer.url + "/keys"), lambda: now[0])
 
     async def flood() -> list[Any]:
-        return await asyncio.gather(*(tokens.bearer(token(kid=f"kid-{number}")) for number in range(200)))
+        return await asyncio.gather(*(tokens.verify(token(kid=f"kid-{number}")) for number in range(200)))
 
     assert asyncio.run(flood()) == [None] * 200
     assert [bearer(tokens, token(kid=f"kid-{number}")) for number in range(20)] == [None] * 20
@@ -225,7 +225,7 @@ def test_a_flood_of_unknown_kids_asks_the_issuer_once_in_a_while(issuer: Issuer)
 
 def test_new_keys_of_the_issuer_are_learnt(issuer: Issuer) -> None:
     now = [0.0]
-    tokens = Tokens(rules(issuer.url + "/keys"), lambda: now[0])
+    tokens = TokenVerifier(rules(issuer.url + "/keys"), lambda: now[0])
     assert bearer(tokens, token(OTHER, kid="new")) is None
     issuer.answer = msgspec.json.encode(
         {"keys": [{**OKPAlgorithm.to_jwk(OTHER.public_key(), as_dict=True), "kid": "new"}]}
@@ -239,17 +239,19 @@ def test_new_keys_of_the_issuer_are_learnt(issuer: Issuer) -> None:
 @pytest.mark.parametrize("bad", [b"", b"no json", b"[]", b'{"keys": 5}', b'{"keys": [5]}', b" " * 300_000])
 def test_an_issuer_that_talks_nonsense_lets_nobody_in_and_breaks_nothing(issuer: Issuer, bad: bytes) -> None:
     issuer.answer = bad
-    assert bearer(Tokens(rules(issuer.url + "/keys")), token()) is None
+    assert bearer(TokenVerifier(rules(issuer.url + "/keys")), token()) is None
 
 
 def test_redirects_are_not_followed_and_a_silent_issuer_is_no_bearer(issuer: Issuer) -> None:
-    assert bearer(Tokens(rules(issuer.url + "/moved")), token()) is None
+    assert bearer(TokenVerifier(rules(issuer.url + "/moved")), token()) is None
     assert issuer.asked == 1
-    assert bearer(Tokens(rules("http://127.0.0.1:1/keys")), token()) is None
+    assert bearer(TokenVerifier(rules("http://127.0.0.1:1/keys")), token()) is None
 
 
 def test_a_server_takes_tokens_as_it_takes_keys(store: Store, serve_on: Serving, keys: str) -> None:
-    site = serve_on(store, app=create_app(store, door=Door.of(store, tokens=Tokens(rules(keys)))))
+    site = serve_on(
+        store, app=create_app(store, authenticator=Authenticator.of(store, tokens=TokenVerifier(rules(keys))))
+    )
     assert site.with_key(token()).get("/queues").status_code == 200
     assert site.with_key(token(roles=["producer"])).get("/queues").status_code == 403
     for wrong in ("alg none", "HS256 by the public key", "expired", "another audience"):

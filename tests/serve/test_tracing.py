@@ -22,7 +22,7 @@ from forebay.core.policy import Fixed, Routing
 from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Role
 from forebay.tracing import PARENT, STATE, carried, spans
-from forebay.work.errors import Snooze
+from forebay.work.handler import Snooze
 from forebay.work.options import Options
 from forebay.work.worker import Worker
 from tests.serve.site import Site

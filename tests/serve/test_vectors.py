@@ -24,7 +24,7 @@ def test_the_twelve_print_their_vectors(tmp_path: Path, serve_on: Serving, capsy
     assert main(["queues", "ls", "--store", url]) == 0
     assert vectors <= set(capsys.readouterr().out.splitlines())
 
-    site = serve_on(store, ServeSettings(port=0, tend=False))
+    site = serve_on(store, ServeSettings(port=0, maintain=False))
     client = site.client(Role.VIEWER)
     listed = [each["vector"] for each in client.get("/queues").json()["queues"]]
     logs = [each["vector"] for each in client.get("/logs").json()["logs"]]

@@ -21,9 +21,9 @@ from forebay.core.policy import Routing
 from forebay.store.memory.store import MemoryStore
 from forebay.store.protocol import Want
 from forebay.testing.clock import ManualClock
-from forebay.testing.sim import Kind, simulate
-from forebay.testing.sim.__main__ import main
-from forebay.testing.sim.report import command, story
+from forebay_proof.sim import Kind, simulate
+from forebay_proof.sim.__main__ import main
+from forebay_proof.sim.report import command, story
 
 SRC = Path(__file__).parents[2] / "src"
 CHUNK = 30
@@ -72,7 +72,7 @@ def test_a_seed_is_a_full_account(seed: int) -> None:
     """The same history here, again, and in a process whose hashes of strings are others."""
     first, again = simulate(seed), simulate(seed)
     assert first == again
-    code = f"from forebay.testing.sim import simulate; print(simulate({seed}).digest)"
+    code = f"from forebay_proof.sim import simulate; print(simulate({seed}).digest)"
     for hash_seed in ("1", "4242"):
         environment = {**os.environ, "PYTHONPATH": str(SRC), "PYTHONHASHSEED": hash_seed}
         run = subprocess.run(
@@ -105,7 +105,7 @@ def test_the_command_tells_how_to_replay(capsys: pytest.CaptureFixture[str]) -> 
     out = capsys.readouterr().out
     assert "seed 0" in out
     assert "2 seeds, 0 failed" in out
-    assert command(7, 0.5, ["power-cut"]) == "python -m forebay.testing.sim --seed 7 --hours 0.5 --faults power-cut"
+    assert command(7, 0.5, ["power-cut"]) == "python -m forebay_proof.sim --seed 7 --hours 0.5 --faults power-cut"
 
 
 def test_the_command_speaks_json(capsys: pytest.CaptureFixture[str]) -> None:

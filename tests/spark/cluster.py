@@ -1,17 +1,15 @@
 """A standalone cluster of Spark on loopback: a master, and two workers that Spark takes for two machines.
 
-They are real processes with real sockets, from the package PySpark. Executors are processes of the workers' own, so
-nothing of the driver's is there by accident: what they need they get as on any cluster.
+They are real processes with real sockets, from the package PySpark. Executors are processes of the workers' own, which
+know nothing of the driver's Python, path or directory: what they need they get as on any cluster.
 """
 
 import json
 import os
+import re
 import socket
 import subprocess
-import sys
 from pathlib import Path
-from threading import Event
-from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 from urllib.request import urlopen
@@ -19,14 +17,19 @@ from urllib.request import urlopen
 from pyspark.find_spark_home import _find_spark_home
 
 from forebay.spark.java import java_home
+from tests.waiting import PATIENCE, eventually
 
 SRC = Path(__file__).parents[2] / "src"
-HOSTS = "127.0.0.1", "127.0.0.2"
-PATIENCE = 120.0
+HOSTS = {"127.0.0.1": 1, "127.0.0.2": 2}
+"""The machines, and the cores that each says it has: together others than the driver's."""
+
+SLOTS = sum(HOSTS.values())
+HOME = next(iter(HOSTS))
+_DAEMON = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dspark.master.rest.enabled=false"
 
 
 def free_port() -> int:
-    with socket.create_server((HOSTS[0], 0)) as server:
+    with socket.create_server((HOME, 0)) as server:
         port: int = server.getsockname()[1]
         return port
 
@@ -35,29 +38,32 @@ class Cluster:
     """`with Cluster(directory) as cluster:`; it is ready when both workers are."""
 
     def __init__(self, ground: Path) -> None:
+        self._log = ground / "cluster.log"
         self._ground = ground
-        self._page = f"http://{HOSTS[0]}:{free_port()}/json/"
+        self._page = self.url = ""
         self._processes: list[subprocess.Popen[bytes]] = []
-        self.url = f"spark://{HOSTS[0]}:{free_port()}"
 
     @property
     def environment(self) -> dict[str, str]:
-        """What its machines have, and its users: Python with Forebay, and Java."""
+        """What its users have: this Forebay."""
+        return self._bare | {"PYTHONPATH": str(SRC)}
+
+    @property
+    def _bare(self) -> dict[str, str]:
+        """What its machines have: Java, and nothing that leads to Forebay."""
         home = java_home()
-        own = {"PYTHONPATH": str(SRC), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": HOSTS[0]}
-        return os.environ | own | ({} if home is None else {"JAVA_HOME": home})
+        bare = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYSPARK_PYTHON")}
+        bare |= {"SPARK_LOCAL_IP": HOME, "SPARK_DAEMON_JAVA_OPTS": _DAEMON}
+        return bare | ({} if home is None else {"JAVA_HOME": home})
 
     def __enter__(self) -> Self:
         try:
-            port, page = self.url.rpartition(":")[2], self._page.split(":")[2].partition("/")[0]
-            self._start("master.Master", "--host", HOSTS[0], "--port", port, "--webui-port", page)
-            for host in HOSTS:
-                words = ["--host", host, "--port", "0", "--webui-port", "0", "--cores", "1", "--memory", "1g"]
+            self._start("master.Master", "--host", HOME, "--port", "0", "--webui-port", "0")
+            eventually(self._finds_master, "the master is there", said=self._log.read_text)
+            for host, cores in HOSTS.items():
+                words = ["--host", host, "--port", "0", "--webui-port", "0", "--cores", str(cores), "--memory", "1g"]
                 self._start("worker.Worker", *words, "--work-dir", str(self._ground / host), self.url)
-            until = monotonic() + PATIENCE
-            while self._alive() < len(HOSTS):
-                assert monotonic() < until, "the cluster did not start"
-                Event().wait(0.2)
+            eventually(lambda: self._alive() == len(HOSTS), "both workers are there", said=self._log.read_text)
         except BaseException:
             self._stop()
             raise
@@ -74,17 +80,28 @@ class Cluster:
 
     def _start(self, name: str, *words: str) -> None:
         command = [os.path.join(_find_spark_home(), "bin", "spark-class"), f"org.apache.spark.deploy.{name}", *words]
-        with (self._ground / "cluster.log").open("ab") as log:
-            self._processes.append(subprocess.Popen(command, env=self.environment, stdout=log, stderr=log))
+        with self._log.open("ab") as log:
+            self._processes.append(subprocess.Popen(command, env=self._bare, stdout=log, stderr=log))
+
+    def _finds_master(self) -> bool:
+        """It has chosen its ports, and says which."""
+        said = self._log.read_text()
+        url, page = (
+            re.search(words, said) for words in (r"master at (spark://\S+)", r"MasterWebUI to .* at (http://\S+)")
+        )
+        if url is not None and page is not None:
+            self.url, self._page = url[1], f"{page[1]}/json/"
+        return bool(self.url)
 
     def _alive(self) -> int:
+        """A page that is not whole yet is none."""
         try:
             return int(self._told()["aliveworkers"])
-        except OSError:
+        except (OSError, ValueError):
             return 0
 
     def _told(self) -> dict[str, Any]:
-        with urlopen(self._page, timeout=10) as answer:
+        with urlopen(self._page, timeout=PATIENCE) as answer:
             told: dict[str, Any] = json.load(answer)
         return told
 

@@ -1,16 +1,16 @@
-"""What the tests of lakes share: the rows of a lake as its files hold them, read without Spark."""
+"""What the tests of lakes share: its rows as its files hold them, and events of a store, both without Spark."""
 
 import re
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from forebay.spark.lake import Lake
-
-Rows = list[dict[str, Any]]
+from forebay.spark.lake import REVISION, DataFile, Lake
+from forebay.spark.landing import land
+from forebay.spark.options import Reading
+from forebay.spark.reading import Part
 
 
 def plain(lake: Lake, name: str) -> list[str]:
@@ -23,21 +23,22 @@ def places(lake: Lake) -> list[tuple[int, int]]:
     return [(row["offset"], row["place"]) for row in _rows(lake, "events")]
 
 
+def landed(lake: Lake, url: str, start: int, end: int) -> list[DataFile]:
+    """What one task does with these offsets."""
+    return land(lake, Reading.of({"url": url, "table": "events"}), Part(0, start, end))
+
+
+def brought(lake: Lake, url: str, end: int) -> None:
+    """All events below this offset, by one commit."""
+    table = lake.table("events")
+    table.commit(landed(lake, url, table.end, end), end)
+
+
 def _rows(lake: Lake, name: str) -> Iterator[dict[str, Any]]:
-    contents = lake.contents()
-    if name == "events":
-        folders = [lake.place(name, part.version) for part in contents.events]
-    else:
-        days = contents.tables[name].days
-        folders = [lake.place(name, piece.version) / f"day={day}" for day, piece in days.items()]
-    for file in (file for folder in folders for file in folder.rglob("*.parquet")):
-        where = dict(unquote(part).split("=", 1) for part in file.relative_to(lake.home(name)).parts[1:-1])
-        table = pq.ParquetFile(file).read()
-        names = [each for each in table.column_names if not re.search(r"_(sketch|p\d\d)$", each)]
-        for row in pa.table({each: _alike(table[each]) for each in names}).to_pylist():
-            yield where | row
-
-
-def _alike(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Times as one type: files of Spark's and files of ours name it differently."""
-    return column.cast(pa.timestamp("us"), safe=False) if pa.types.is_timestamp(column.type) else column
+    table = lake.table(name, 1 if name == "events" else REVISION)
+    for file in table.files:
+        with lake.files(name).open_input_file(file.path) as opened:
+            rows = pq.ParquetFile(opened).read()
+        names = [each for each in rows.column_names if not re.search(r"_(sketch|p\d\d)$", each)]
+        for row in pa.table({each: rows[each] for each in names}).to_pylist():
+            yield file.partition | row

@@ -5,11 +5,15 @@ the smallest way that it can be broken.
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import count
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec.structs import replace
 
 from forebay.core.instant import seconds
 from forebay.core.ledger import Trait
@@ -21,7 +25,7 @@ DROPPED = "Drop"
 OPTIONS = Options(
     drained=True,
     dropped=frozenset({DROPPED}),
-    ordered={"lines": "subject"},
+    ordered={"lines": "subject", "tenants": "tenant"},
     schedules={"tick": seconds(60)},
 )
 
@@ -29,15 +33,34 @@ Found = tuple[str, int | None, int | None]
 """A check, the seq and the job."""
 
 
+MAX_LONG = 2**63 - 1
+
+
+def _edges() -> Iterator[int]:
+    """Seqs at both ends of a long, around the ends of 64-bit words, and below zero; each once."""
+    yield from (MAX_LONG, -MAX_LONG - 1, -1, MAX_LONG - 63, MAX_LONG - 64, -64, -65, 2**32, 2**31, -(2**31) - 1)
+    yield from count(-1_000, -63)
+
+
 @dataclass
 class Garden:
-    """A story with anomalies. `gone`: records that the reader never saw. `changed`: jobs it also read otherwise."""
+    """A story with anomalies. `gone`: records that the reader never saw. `torn`: jobs and changes that are missing in
+    their record. `altered`: jobs, changes and columns that were also read with a larger value. `schedules`: those that
+    were to fire every minute, and how many of their slots are missing."""
 
     story: Story
     rng: random.Random
     found: set[Found] = field(default_factory=set)
     gone: list[str] = field(default_factory=list)
-    changed: list[int] = field(default_factory=list)
+    torn: list[tuple[int, str]] = field(default_factory=list)
+    altered: list[tuple[int, str, str]] = field(default_factory=list)
+    schedules: dict[str, int] = field(default_factory=dict)
+    edges: Iterator[int] = field(default_factory=_edges)
+
+    @property
+    def options(self) -> Options:
+        every = {name: seconds(60) for name in self.schedules}
+        return replace(OPTIONS, schedules=OPTIONS.schedules | every)
 
     def moment(self) -> int:
         return START + self.rng.randrange(3_600 * SECOND)
@@ -45,8 +68,22 @@ class Garden:
     def life(self, **options: Any) -> Life:
         return Life(self.story, self.moment(), **options)
 
-    def expect(self, check: str, life: Life) -> None:
-        self.found.add((check, life.seqs[0] if life.seqs else None, life.first))
+    def expect(self, life: Life, *checks: str) -> None:
+        self.found |= {(check, life.seqs[0] if life.seqs else None, life.first) for check in checks}
+
+    def at_edge(self) -> Life:
+        """A job whose producer counts it by an extreme seq."""
+        life = self.life().accept(told=False)
+        life.seqs = [next(self.edges)]
+        self.story.told(life.seqs[0], life.first, at=life.at)
+        return life
+
+    def pair(self, queue: str = "mail") -> tuple[Life, Life]:
+        """Two jobs, each with a seq of its own that nobody was told of yet; the second one in this queue."""
+        pair = self.life(), self.life(queue=queue)
+        for life in pair:
+            life.accept(told=False).seqs = [self.story.seq()]
+        return pair
 
 
 def clean(seed: int, lives: int, *, id_step: int = 0, redrives: bool = True) -> Garden:
@@ -139,11 +176,11 @@ def _given_again(g: Garden) -> None:
 
 
 def _unfinished(g: Garden) -> None:
-    g.expect("unfinished", g.life().accept().claim())
+    g.expect(g.life().accept().claim(), "unfinished")
 
 
 def _undone(g: Garden) -> None:
-    g.expect("undone", g.life().accept().claim().ack(effect=False))
+    g.expect(g.life().accept().claim().ack(effect=False), "undone")
 
 
 def _unsent(g: Garden) -> None:
@@ -185,7 +222,7 @@ def _duplicated(g: Garden) -> None:
     g.story.told(first.seqs[0], second.first)
     for life in (first, second):
         life.claim().ack()
-    g.expect("duplicated", second)
+    g.expect(second, "duplicated")
 
 
 def _duplicated_unseen(g: Garden) -> None:
@@ -194,7 +231,7 @@ def _duplicated_unseen(g: Garden) -> None:
     second.seqs = first.seqs
     for life in (first, second):
         life.claim().ack()
-    g.expect("duplicated", second)
+    g.expect(second, "duplicated")
 
 
 def _recovered(g: Garden) -> None:
@@ -202,28 +239,28 @@ def _recovered(g: Garden) -> None:
     life.seqs = [g.story.seq()]
     g.story.told(life.seqs[0], None, "unknown")
     life.claim().ack()
-    g.expect("recovered", life)
+    g.expect(life, "recovered")
 
 
 def _repeated_effect(g: Garden) -> None:
     life = g.life().accept().claim().after(SECOND)
     life.effect(1, life.at - 5).ack()
-    g.expect("repeated_effect", life)
+    g.expect(life, "repeated_effect")
 
 
 def _redelivered(g: Garden) -> None:
     life = g.life().accept().claim().effect(1).after(1).retry().claim().ack()
-    g.expect("redelivered", life)
+    g.expect(life, "redelivered")
 
 
 def _effect_of_dead(g: Garden) -> None:
-    g.expect("effect_of_dead", g.life(lives=1).accept().claim().effect(1).after(1).die())
+    g.expect(g.life(lives=1).accept().claim().effect(1).after(1).die(), "effect_of_dead")
 
 
 def _taken_back_early(g: Garden) -> None:
     """Its holder is said to be gone, and might still be at work."""
     life = g.life().accept().claim().after(SECOND).retry(0, kind=ABANDONED).claim().after(1).ack()
-    g.expect("early_take_back", life)
+    g.expect(life, "early_take_back")
 
 
 def _swapped(g: Garden) -> None:
@@ -231,68 +268,68 @@ def _swapped(g: Garden) -> None:
     life = g.life().accept().after(1)
     life.ack(effect=False, delivery=1, attempt=1).after(1).claim()
     for check in ("stale_settle", "resurrected", "delivery_step"):
-        g.expect(check, life)
+        g.expect(life, check)
     life.effect(1)
 
 
 def _attempt_beyond(g: Garden) -> None:
     life = g.life(lives=2).accept().claim(attempt=3).after(1).ack()
-    g.expect("too_many_lives", life)
-    g.expect("miscounted_lives", life)
+    g.expect(life, "too_many_lives")
+    g.expect(life, "miscounted_lives")
 
 
 def _unborn(g: Garden) -> None:
-    g.expect("unborn", g.life().claim().ack(effect=False))
+    g.expect(g.life().claim().ack(effect=False), "unborn")
 
 
 def _born_twice(g: Garden) -> None:
     life = g.life().accept().after(1)
     life.accept(told=False).after(1).claim().ack()
-    g.expect("born_twice", life)
+    g.expect(life, "born_twice")
 
 
 def _ended_twice(g: Garden) -> None:
-    g.expect("ended_twice", g.life().accept().claim().ack().after(1).ack(effect=False))
+    g.expect(g.life().accept().claim().ack().after(1).ack(effect=False), "ended_twice")
 
 
 def _cancelled_when_done(g: Garden) -> None:
-    g.expect("ended_twice", g.life().accept().claim().ack().after(1).cancel())
+    g.expect(g.life().accept().claim().ack().after(1).cancel(), "ended_twice")
 
 
 def _unfenced(g: Garden) -> None:
-    g.expect("unfenced_effect", g.life().accept().claim().effect(7).ack(effect=False))
+    g.expect(g.life().accept().claim().effect(7).ack(effect=False), "unfenced_effect")
 
 
 def _resurrected(g: Garden) -> None:
-    g.expect("resurrected", g.life().accept().claim().ack().after(1).claim())
+    g.expect(g.life().accept().claim().ack().after(1).claim(), "resurrected")
 
 
 def _stale_settle(g: Garden) -> None:
     life = g.life().accept().claim().after(1).retry(5).claim().after(1)
     life.ack(delivery=1)
-    g.expect("stale_settle", life)
+    g.expect(life, "stale_settle")
 
 
 def _settled_open(g: Garden) -> None:
     """Two endings of one delivery; the second one finds the job open again."""
-    g.expect("stale_settle", g.life().accept().claim().after(1).retry(5).after(1).ack())
+    g.expect(g.life().accept().claim().after(1).retry(5).after(1).ack(), "stale_settle")
 
 
 def _lease_overlap(g: Garden) -> None:
     life = g.life().accept().claim().after(LEASE - 1).claim().after(1).ack()
-    g.expect("lease_overlap", life)
+    g.expect(life, "lease_overlap")
 
 
 def _overlap_of_an_extended(g: Garden) -> None:
     """Long after the first lease, and within its extension."""
     life = g.life().accept().claim().after(LEASE - 5).extend().after(LEASE - 5).claim().after(1).ack()
-    g.expect("lease_overlap", life)
+    g.expect(life, "lease_overlap")
 
 
 def _early_claim(g: Garden) -> None:
     life = g.life(delay=SECOND).accept()
     life.claim(at=life.due - 1).after(1).ack()
-    g.expect("early_claim", life)
+    g.expect(life, "early_claim")
 
 
 def _early_retry(g: Garden) -> None:
@@ -300,46 +337,46 @@ def _early_retry(g: Garden) -> None:
     life = g.life().accept().claim().after(1).retry(SECOND)
     life.due = life.at + 5
     life.claim(at=life.at + 10).after(1).ack()
-    g.expect("early_claim", life)
+    g.expect(life, "early_claim")
 
 
 def _delivery_step(g: Garden) -> None:
-    g.expect("delivery_step", g.life().accept().claim(delivery=2).after(1).ack())
+    g.expect(g.life().accept().claim(delivery=2).after(1).ack(), "delivery_step")
 
 
 def _delivery_again(g: Garden) -> None:
     """The fence starts anew with a redrive."""
     life = g.life(lives=1).accept().claim().after(1).die().after(1).redrive().claim(delivery=1).after(1).ack()
-    g.expect("delivery_step", life)
+    g.expect(life, "delivery_step")
 
 
 def _too_many_lives(g: Garden) -> None:
-    g.expect("too_many_lives", g.life(lives=1).accept().claim().after(1).retry().claim().after(1).ack())
+    g.expect(g.life(lives=1).accept().claim().after(1).retry().claim().after(1).ack(), "too_many_lives")
 
 
 def _miscounted(g: Garden) -> None:
     life = g.life().accept().claim().after(1).retry().claim(attempt=1).after(1).ack()
-    g.expect("miscounted_lives", life)
+    g.expect(life, "miscounted_lives")
 
 
 def _died_early(g: Garden) -> None:
-    g.expect("died_early", g.life(lives=3).accept().claim().after(1).die())
+    g.expect(g.life(lives=3).accept().claim().after(1).die(), "died_early")
 
 
 def _cancelled_running(g: Garden) -> None:
-    g.expect("illegal", g.life().accept().claim().after(1).cancel())
+    g.expect(g.life().accept().claim().after(1).cancel(), "illegal")
 
 
 def _shed_and_run(g: Garden) -> None:
-    g.expect("resurrected", g.life().accept().after(1).shed().after(1).claim())
+    g.expect(g.life().accept().after(1).shed().after(1).claim(), "resurrected")
 
 
 def _shed_running(g: Garden) -> None:
-    g.expect("illegal", g.life().accept().claim().after(1).shed())
+    g.expect(g.life().accept().claim().after(1).shed(), "illegal")
 
 
 def _shed_twice(g: Garden) -> None:
-    g.expect("ended_twice", g.life().accept().after(1).shed().after(1).shed())
+    g.expect(g.life().accept().after(1).shed().after(1).shed(), "ended_twice")
 
 
 def _copied_twice(g: Garden) -> None:
@@ -350,11 +387,11 @@ def _copied_twice(g: Garden) -> None:
         life.seqs = [seq]
         g.story.told(seq, life.first)
         life.claim().ack()
-    g.expect("duplicated", lives[2])
+    g.expect(lives[2], "duplicated")
 
 
 def _purged_alive(g: Garden) -> None:
-    g.expect("illegal", g.life().accept().after(1).purge())
+    g.expect(g.life().accept().after(1).purge(), "illegal")
 
 
 def _out_of_turn(g: Garden) -> None:
@@ -363,7 +400,7 @@ def _out_of_turn(g: Garden) -> None:
     first, second = (Life(g.story, at, queue="lines") for _ in range(2))
     first.accept(traits=[subject]).claim(at=at + 10).after(100).ack()
     second.accept(traits=[subject]).claim(at=at + 50).after(1).ack()
-    g.expect("out_of_turn", second)
+    g.expect(second, "out_of_turn")
 
 
 def _slot_twice(g: Garden) -> None:
@@ -371,7 +408,7 @@ def _slot_twice(g: Garden) -> None:
     fired = [Life(g.story, tick + at, queue="cron").accept(name=f"s{tick}", tick=tick) for at in (1, 2)]
     for life in fired:
         life.claim().ack()
-    g.expect("slot_twice", fired[1])
+    g.expect(fired[1], "slot_twice")
 
 
 def _ledger_gap(g: Garden) -> None:
@@ -381,9 +418,9 @@ def _ledger_gap(g: Garden) -> None:
 
 
 def _conflict(g: Garden) -> None:
-    life = g.life().accept().claim().after(1).retry(error="what was read first").claim().after(1).ack()
-    g.changed.append(life.first)
-    g.found.add(("conflict", life.seqs[0], life.first))
+    life = g.life().accept().claim().after(1).retry().claim().after(1).ack()
+    g.altered.append((life.first, "retried", "error"))
+    g.expect(life, "conflict")
 
 
 KINDS: list[Callable[[Garden], None]] = [
@@ -396,27 +433,42 @@ KINDS: list[Callable[[Garden], None]] = [
 ]
 
 
-def planted(seed: int, lives: int, each: int, *, id_step: int = 0) -> Garden:
+def planted(
+    seed: int, lives: int, each: int, kinds: Sequence[Callable[[Garden], None]] = KINDS, *, id_step: int = 0
+) -> Garden:
     garden = clean(seed, lives, id_step=id_step)
     for _ in range(each):
-        for plant in KINDS:
+        for plant in kinds:
             plant(garden)
     return garden
 
 
 def events_of(garden: Garden) -> tuple[pa.Table, set[int]]:
     """The events as a reader saw them, and the offsets at which it missed something."""
-    import pyarrow.compute as pc
-
     table = garden.story.table()
     gone = pc.is_in(table["name"], value_set=pa.array(garden.gone, pa.string()))
     offsets = set(table.filter(gone)["offset"].to_pylist())
     starts = {offset for offset in offsets if offset - 1 not in offsets}
-    kept = table.filter(pc.invert(gone))
-    own = pc.and_(
-        pc.is_in(table["job_id"], value_set=pa.array(garden.changed, pa.int64())), pc.is_valid(table["error"])
+    rows = {(job, change): row for row, (job, change) in enumerate(zip(*_ids(table), strict=True))}
+    torn = [rows[job, change] for job, change in garden.torn]
+    starts |= set(table["offset"].take(pa.array(torn, pa.int64())).to_pylist())
+    kept = pc.invert(pc.or_(gone, pc.is_in(pa.array(range(len(table))), value_set=pa.array(torn, pa.int64()))))
+    copies = [
+        _larger(table.slice(rows[job, change], 1), table.column_names.index(column))
+        for job, change, column in garden.altered
+    ]
+    return pa.concat_tables([table.filter(kept), *copies]), starts
+
+
+def _ids(table: pa.Table) -> tuple[list[Any], list[Any]]:
+    return table["job_id"].to_pylist(), table["change"].to_pylist()
+
+
+def _larger(row: pa.Table, column: int) -> pa.Table:
+    """The same event with one column changed."""
+    kind = row.schema.field(column)
+    (value,) = row.column(column).to_pylist()
+    more = value + (
+        "~" if isinstance(value, str) else timedelta(milliseconds=1) if pa.types.is_timestamp(kind.type) else 1
     )
-    copies = table.filter(own)
-    texts = pa.array(["what was read then"] * len(copies), pa.string())
-    copies = copies.set_column(table.column_names.index("error"), table.schema.field("error"), texts)
-    return pa.concat_tables([kept, copies]), starts
+    return row.set_column(column, kind, pa.array([more], kind.type))

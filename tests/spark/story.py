@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from forebay.core.ledger import Change, LedgerEntry, Record, Span, Trait
+from forebay.core.ledger import Change, JobRange, LedgerEntry, Record, Trait
 from forebay.spark.arrow import arrow_schema, flatten
 from forebay.spark.schemas import EFFECTS, EVENTS, RECEIPTS
 from tests.spans import joined
@@ -28,7 +28,7 @@ LEASE = 30 * SECOND
 class Step:
     at: int
     verb: str
-    span: Span | None = None
+    span: JobRange | None = None
     owner: str | None = None
     name: str | None = None
     tick: int | None = None
@@ -129,7 +129,7 @@ class Life:
 
     def accept(self, *, told: bool = True, traits: list[Trait | None] | None = None, **fire: Any) -> "Life":
         """`fire`: name and tick of the schedule that fires it."""
-        span = Span(Change.ACCEPTED, self.first, self.n, self.queue, self.kind, max_attempts=self.lives)
+        span = JobRange(Change.ACCEPTED, self.first, self.n, self.queue, self.kind, max_attempts=self.lives)
         span = replace(span, enqueued_at=self.born, due_at=self.due, traits=traits)
         self.story.steps.append(Step(self.at, "fire" if fire else "enqueue", span, **fire))
         if told and not fire:
@@ -150,8 +150,8 @@ class Life:
         self.claimed = self.at
         return self._tell(Change.CLAIMED, "claim", owner=f"w{self.delivery % 3}", until=self.at + LEASE)
 
-    def extend(self) -> "Life":
-        return self._tell(Change.EXTENDED, "extend", until=self.at + LEASE)
+    def extend(self, **other: Any) -> "Life":
+        return self._tell(Change.EXTENDED, "extend", until=self.at + LEASE, **other)
 
     def ack(self, *, effect: bool = True, **other: Any) -> "Life":
         if effect:
@@ -163,20 +163,20 @@ class Life:
         self.due = self.at + delay
         return self
 
-    def release(self, delay: int = 0) -> "Life":
-        self._tell(Change.RELEASED, "settle", until=self.at + delay)
+    def release(self, delay: int = 0, **other: Any) -> "Life":
+        self._tell(Change.RELEASED, "settle", until=self.at + delay, **other)
         self.due, self.attempt = self.at + delay, self.attempt - 1
         return self
 
-    def die(self, kind: str = "Timeout", error: str = "no answer") -> "Life":
-        return self._tell(Change.DIED, "settle", traits=self._failed(kind, error))
+    def die(self, kind: str = "Timeout", error: str = "no answer", **other: Any) -> "Life":
+        return self._tell(Change.DIED, "settle", traits=self._failed(kind, error), **other)
 
-    def dismiss(self) -> "Life":
-        return self._tell(Change.ASKED, "cancel")._tell(Change.DISMISSED, "settle")
+    def dismiss(self, **other: Any) -> "Life":
+        return self._tell(Change.ASKED, "cancel")._tell(Change.DISMISSED, "settle", **other)
 
-    def redrive(self) -> "Life":
-        self.due, self.attempt = self.at, 0
-        return self._bare(Change.REDRIVEN, "redrive", until=self.at)
+    def redrive(self, delay: int = 0) -> "Life":
+        self.due, self.attempt = self.at + delay, 0
+        return self._bare(Change.REDRIVEN, "redrive", until=self.due)
 
     def cancel(self) -> "Life":
         return self._bare(Change.CANCELLED, "cancel", until=self.at + SECOND)
@@ -200,12 +200,12 @@ class Life:
 
     def _tell(self, change: Change, verb: str, *, owner: str | None = None, **other: Any) -> "Life":
         """A change of a running job carries what its lease said."""
-        span = Span(change, self.first, self.n, self.queue, self.kind, self.delivery, self.attempt)
+        span = JobRange(change, self.first, self.n, self.queue, self.kind, self.delivery, self.attempt)
         span = replace(span, enqueued_at=self.born, due_at=self.due, claimed_at=self.claimed, **other)
         self.story.steps.append(Step(self.at, verb, span, owner))
         return self
 
     def _bare(self, change: Change, verb: str, **other: Any) -> "Life":
-        span = replace(Span(change, self.first, self.n, self.queue, self.kind), **other)
+        span = replace(JobRange(change, self.first, self.n, self.queue, self.kind), **other)
         self.story.steps.append(Step(self.at, verb, span))
         return self

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from forebay.spark.audit import Options, audit
-from forebay.spark.audit.profile import Profile, profile
+from forebay.spark.audit.profile import Profile, profile, suspects
 from tests.spark.planted import KINDS, Garden
 from tests.spark.story import SECOND, START, Life, Story
 
@@ -18,9 +18,9 @@ NO_JOB = {"_ledger_gap", "_conflict", "_slot_twice", "_out_of_turn", "_given_aga
 
 
 def profiled(story: Story, spark: SparkSession, *, drained: bool = True) -> tuple[Profile, set[int]]:
-    seen, suspects = profile(*story.frames(spark), drained=drained)
-    ids = {row.job_id for row in suspects.collect()}
-    suspects.unpersist()
+    seen, noted = profile(*story.frames(spark), drained=drained)
+    ids = {row.job_id for row in suspects(noted).collect()}
+    noted.unpersist()
     return seen, ids
 
 
@@ -63,7 +63,7 @@ def test_offsets_that_fit_no_position_change_nothing(spark: SparkSession, shift:
     swapped = Life(story, START).accept().after(1)
     swapped.ack(effect=False, delivery=1, attempt=1).after(1).claim().effect(1)
     events, receipts, effects = story.frames(spark)
-    verdict = audit(moved(events, shift), receipts, effects, options=Options(begins=shift))
+    verdict = audit(moved(events, shift), receipts, effects, options=Options(from_offset=shift))
     found = {result.check: [each.job_id for each in result.offenders] for result in verdict.results if result.count}
     assert found == {check: [swapped.first] for check in ("stale_settle", "resurrected", "delivery_step")}
 

@@ -18,8 +18,8 @@ from forebay.core.outcome import Ack
 from forebay.core.policy import KeepFor
 from forebay.store.protocol import Query, Want
 from forebay.store.redis import connect
-from forebay.testing.servers.proxy import Proxy
-from forebay.testing.servers.redis import RedisServer
+from forebay_proof.servers.proxy import Proxy
+from forebay_proof.servers.redis import RedisServer
 from tests.answer import Run
 from tests.process.load import Load
 from tests.spark.story import Story

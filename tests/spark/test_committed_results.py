@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from forebay.lab.experiments import EXPERIMENTS
-from forebay.lab.headline import NAME as HEADLINE
-from forebay.lab.report import judged, page, read, read_headline
+from forebay_proof.lab.experiments import EXPERIMENTS
+from forebay_proof.lab.headline import NAME as HEADLINE
+from forebay_proof.lab.report import judged, page, read, read_headline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from forebay.core.errors import Invalid
-from forebay.core.ledger import Change, LedgerEntry, Record, Span, Trait
+from forebay.core.ledger import Change, JobRange, LedgerEntry, Record, Trait
 from forebay.spark.arrow import arrow_schema, event_batches, flatten, narrowed
 from forebay.spark.schemas import EVENTS, schema_of
 
@@ -74,14 +74,14 @@ def random_entries(seed: int, count: int) -> list[LedgerEntry]:
         own = Trait(some("other"), some("t1"), some("s"), some("k"), draw.choice([0, 7, -3]), some("E"), some("it é"))
         return own if draw.random() < 0.5 else None
 
-    def span() -> Span:
+    def span() -> JobRange:
         n = draw.choice([1, 1, 2, 5])
         times: list[Any] = [draw.choice([0, 1_700_000_000_000_000 + draw.randrange(10**9)]) for _ in range(4)]
         counts: list[Any] = [draw.choice([0, 1, 2]) for _ in range(3)]
         traits = [trait() for _ in range(n)] if draw.random() < 0.4 else None
         fields = [draw.choice(changes), draw.randrange(1, 10**9), n, draw.choice("qr"), draw.choice("kl"), *counts]
         fields += [*times, traits]
-        return Span(*fields)
+        return JobRange(*fields)
 
     def record() -> Record:
         spans = [span() for _ in range(draw.choice([0, 1, 1, 3]))]

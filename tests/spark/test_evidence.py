@@ -1,4 +1,4 @@
-"""Receipts and effects from files: decoded in chunks of whole lines, each file once, faults by file and number."""
+"""Receipts and effects from files: decoded in chunks of whole lines, each line once, faults by file and number."""
 
 from pathlib import Path
 
@@ -8,7 +8,8 @@ from pyspark.sql import SparkSession
 
 from forebay.core.errors import Invalid
 from forebay.spark import evidence
-from forebay.spark.evidence import Chunk, Decoded, decode_chunk, read_receipts
+from forebay.spark.evidence import Chunk, Decoded, Evidence, Segment, decode_chunk, read_receipts
+from forebay.spark.lake import Lake
 
 LINES = [f'{{"seq": {seq}, "job_id": {seq * 7}, "answer": "accepted"}}\n' for seq in range(40)]
 
@@ -17,63 +18,75 @@ def decoded(file: Path, size: int) -> tuple[list[int], list[Decoded]]:
     """The seqs of all chunks of a file, in order."""
     seqs: list[int] = []
     answers = []
-    for start in range(0, file.stat().st_size, size):
-        target = file.parent / f"{start}.parquet"
-        answers.append(
-            decode_chunk(Chunk("receipts", str(file), start, min(file.stat().st_size, start + size), str(target)))
-        )
-        if answers[-1].fault is None:
-            seqs += pq.read_table(target)["seq"].to_pylist()
+    whole = Segment(str(file), "0a", "first", 0, file.stat().st_size)
+    for start in range(0, whole.end, size):
+        chunk = Chunk("receipts", whole, start, min(whole.end, start + size))
+        answers.append(decode_chunk(Lake(str(file.parent)), chunk))
+        if answers[-1].file is not None:
+            seqs += pq.ParquetFile(file.parent / "receipts" / answers[-1].file.path).read()["seq"].to_pylist()
     return seqs, answers
+
+
+def seqs_of(found: Evidence) -> list[int]:
+    return sorted(row.seq for row in found.rows.select("seq").collect())
 
 
 @pytest.mark.parametrize("size", [1, 7, 45, 46, 47, 48, 49, 50, 100, 10_000])
 def test_every_line_is_in_one_chunk_wherever_the_file_is_cut(tmp_path: Path, size: int) -> None:
     file = tmp_path / "receipts.ndjson"
     file.write_text("".join(LINES))
-    seqs, answers = decoded(file, size)
-    assert seqs == list(range(40))
-    assert not any(answer.torn for answer in answers)
+    assert decoded(file, size)[0] == list(range(40))
+    file.write_text("".join(LINES).rstrip("\n"))
+    assert decoded(file, size)[0] == list(range(40)), "a whole last line needs no newline"
 
 
 @pytest.mark.parametrize("size", [45, 100, 10_000])
-def test_half_a_line_at_the_end_is_left_out_and_any_other_is_named(tmp_path: Path, size: int) -> None:
+def test_a_line_that_cannot_be_read_is_named(tmp_path: Path, size: int) -> None:
     file = tmp_path / "receipts.ndjson"
-    file.write_text("".join(LINES) + LINES[0][:20])
-    seqs, answers = decoded(file, size)
-    assert (seqs, sum(answer.torn for answer in answers)) == (list(range(40)), 1)
     file.write_text("".join([*LINES[:17], '{"seq": 17, "answer": "perhaps"}\n', *LINES[18:]]))
     (fault,) = [answer.fault for answer in decoded(file, size)[1] if answer.fault is not None]
     assert fault.startswith("line 18: a line cannot be read: Invalid enum value 'perhaps'")
 
 
-def test_a_whole_last_line_needs_no_newline(tmp_path: Path) -> None:
-    file = tmp_path / "receipts.ndjson"
-    file.write_text("".join(LINES).rstrip("\n"))
-    seqs, (answer,) = decoded(file, 10_000)
-    assert (seqs, answer.torn) == (list(range(40)), False)
-
-
-def test_a_file_is_decoded_once_and_again_when_it_has_grown(
+def test_of_a_file_that_has_grown_only_the_new_lines_are_decoded(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Wherever it ended before: after a line, in the middle of one, or after one that had no newline yet."""
     monkeypatch.setattr(evidence, "_CHUNK_BYTES", 500)
-    file, keep = tmp_path / "receipts.ndjson", tmp_path / "kept"
-    file.write_text("".join(LINES[:30]))
-    first = read_receipts(spark, [str(file)], keep)
-    made = {path: path.stat().st_mtime_ns for path in keep.rglob("*.parquet")}
-    assert (first.rows.count(), len(made)) == (30, 3)
-    again = read_receipts(spark, [str(file)], keep)
-    assert again.rows.count() == 30
-    assert {path: path.stat().st_mtime_ns for path in keep.rglob("*.parquet")} == made
-    file.write_text("".join(LINES))
-    grown = read_receipts(spark, [str(file)], keep).rows.select("seq", "job_id", "answer").collect()
-    assert sorted(map(tuple, grown)) == [(seq, seq * 7, "accepted") for seq in range(40)]
+    file, keep = tmp_path / "receipts.ndjson", tmp_path / "lake" / "receipts"
+    lake = Lake.of(tmp_path / "lake", "sqlite:////srv/jobs.db")
+    text = "".join(LINES)
+    ends = [text.index(LINES[line]) + more for line, more in ((30, 0), (30, 20), (33, -1), (36, 0))]
+    before: set[Path] = set()
+    expected = ((30, 0, 30), (30, 1, 0), (33, 0, 3), (36, 0, 3), (40, 0, 4))
+    for end, (lines, torn, rows) in zip([*ends, len(text)], expected, strict=True):
+        file.write_text(text[:end])
+        found = read_receipts(spark, [str(file)], lake)
+        assert (seqs_of(found), found.torn, found.absent) == (list(range(lines)), torn, [])
+        made = set(keep.rglob("*.parquet"))
+        assert sum(pq.ParquetFile(path).metadata.num_rows for path in made - before) == rows
+        before = made
+    (tmp_path / "copy.ndjson").write_text(text)
+    copied = read_receipts(spark, [str(tmp_path / "copy.ndjson")], lake)
+    assert (seqs_of(copied), set(keep.rglob("*.parquet"))) == (list(range(40)), before)
+    file.write_text(text + '{"seq": 41, "answer": "perhaps"}')
+    with pytest.raises(Invalid, match=r"receipts.ndjson: line 41: a line cannot be read: Invalid enum value"):
+        read_receipts(spark, [str(file)], lake)
+
+
+def test_a_file_that_was_written_anew_is_read_anew(spark: SparkSession, tmp_path: Path) -> None:
+    file = tmp_path / "receipts.ndjson"
+    lake = Lake.of(tmp_path / "lake", "sqlite:////srv/jobs.db")
+    for first, last in ((0, 9), (20, 33)):
+        file.write_text("".join(LINES[first:last]))
+        assert seqs_of(read_receipts(spark, [str(file)], lake)) == list(range(first, last))
 
 
 def test_a_file_that_cannot_be_read_is_named_and_not_kept(spark: SparkSession, tmp_path: Path) -> None:
     file = tmp_path / "receipts.ndjson"
+    lake = Lake.of(tmp_path / "lake", "sqlite:////srv/jobs.db")
     file.write_text(LINES[0] + '{"seq": 99999999999999999999, "answer": "accepted"}\n')
     for _ in range(2):
         with pytest.raises(Invalid, match=r"receipts .*receipts.ndjson: line 2: a line cannot be read"):
-            read_receipts(spark, [str(file)], tmp_path / "kept")
+            read_receipts(spark, [str(file)], lake)
+    assert list((tmp_path / "lake" / "receipts").rglob("*.parquet")) == []

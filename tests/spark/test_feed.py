@@ -13,7 +13,7 @@ from forebay.core.job import Draft, State
 from forebay.core.outcome import DeadLetter, Failure
 from forebay.core.policy import Bounded, InOrder
 from forebay.core.spec import QueueSpec
-from forebay.store.feeding import FEED_MOST, Place
+from forebay.store.feeding import MAX_FEED, Place
 from forebay.store.open import open_store
 from forebay.store.protocol import Query, Tally, Want
 from tests.spark.ground import every_job
@@ -79,8 +79,8 @@ def test_of_two_who_come_at_once_one_is_taken(store: Any) -> None:
 
 
 def test_a_feed_has_a_bound(store: Any) -> None:
-    with pytest.raises(BatchTooLarge, match=f"the limit is {FEED_MOST}"):
-        store.feed("a", None, ONE, [Draft("k")] * (FEED_MOST + 1))
+    with pytest.raises(BatchTooLarge, match=f"the limit is {MAX_FEED}"):
+        store.feed("a", None, ONE, [Draft("k")] * (MAX_FEED + 1))
     assert store.fed("a") is None
 
 

@@ -13,10 +13,12 @@ from forebay.spark.audit import Options as Judging
 from forebay.spark.audit import audit
 from forebay.spark.evidence import read_effects, read_receipts
 from forebay.spark.fleet import drain
+from forebay.spark.lake import Lake
 from forebay.work.options import Options
 from tests.spark.fleets import an_app
 from tests.spark.ground import opened, told
 
+pytestmark = pytest.mark.timeout(1_200)
 KILLED = """
     if seq == 60 and not (HERE / "killed").exists():
         (HERE / "killed").touch()
@@ -39,19 +41,20 @@ def test_a_task_that_is_killed_is_started_anew_and_no_job_is_lost(
     url = f"sqlite:///{tmp_path}/jobs.db"
     with opened(url) as store:
         told(store, [Draft("work", {"seq": seq}, "burst") for seq in range(JOBS)], tmp_path)
-    options = Options(queues=("burst",), lease_for=timedelta(seconds=2), concurrency=4, claim_batch=10)
-    shifts = drain(spark, app, url, options, tasks=2, limit=60)
+    options = Options(queues=("burst",), lease_for=timedelta(seconds=5), concurrency=4, claim_batch=10)
+    shifts = drain(spark, app, url, options, tasks=2, limit=600)
     assert (tmp_path / "killed").exists()
     assert sorted(shift.task for shift in shifts) == [0, 1]
     assert max(shift.attempt for shift in shifts) >= 1
     assert all(shift.empty for shift in shifts)
     events = spark.read.format("forebay").option("url", url).option("table", "events").load().cache()
-    effects = read_effects(spark, [str(tmp_path / "effects")], tmp_path / "kept")
+    lake = Lake.of(tmp_path / "lake", url)
+    effects = read_effects(spark, [str(tmp_path / "effects")], lake)
     verdict = audit(
         events,
-        read_receipts(spark, [str(tmp_path / "receipts.ndjson")], tmp_path / "kept").rows,
+        read_receipts(spark, [str(tmp_path / "receipts.ndjson")], lake).rows,
         effects.rows,
-        options=Judging(drained=True, least_jobs=JOBS),
+        options=Judging(drained=True, min_jobs=JOBS),
     )
     assert verdict.answer == "PASS", verdict.text()
     assert effects.rows.select("seq").distinct().count() == JOBS
@@ -61,7 +64,7 @@ def test_a_fleet_leaves_when_its_time_is_over(spark: SparkSession, app: str, tmp
     spark.sparkContext.addPyFile(str(tmp_path / f"{app.partition(':')[0]}.py"))
     url = f"sqlite:///{tmp_path}/jobs.db"
     with opened(url) as store:
-        store.enqueue([Draft("work", {"seq": 1}, "burst", delay=20_000_000)])
+        store.enqueue([Draft("work", {"seq": 1}, "burst", delay=59_000_000)])
     (shift,) = drain(spark, app, url, Options(queues=("burst",)), tasks=1, limit=1)
     assert not shift.empty
     with opened(url) as store:

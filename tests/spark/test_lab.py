@@ -10,8 +10,8 @@ from forebay.core.instant import seconds
 from forebay.core.outcome import Ack, Failed, Failure, Release
 from forebay.core.payload import decode_payload
 from forebay.core.policy import Routing
-from forebay.lab.draw import S1
-from forebay.lab.proof import audit_quickly, audit_words, of_spark
+from forebay_proof.lab.audit import audit_command, audit_quickly, read_spark_result
+from forebay_proof.lab.mix import S1
 from tests.answer import Run
 
 COUNT = 40
@@ -60,8 +60,8 @@ def evidence(folder: Path, url: str, *, planted: bool) -> tuple[Path, Path]:
 def test_both_proofs_come_to_one_verdict(run: Run, tmp_path: Path, planted: bool) -> None:
     url = f"sqlite:///{tmp_path}/jobs.db"
     receipts, effects = evidence(tmp_path, url, planted=planted)
-    words = audit_words(receipts, effects, url, tmp_path / "lake", drained=True, least=10)
-    slowly = of_spark(run(*words).out, receipts, url)
+    words = audit_command(receipts, effects, url, tmp_path / "lake", drained=True, least=10)
+    slowly = read_spark_result(run(*words).out, receipts, url)
     store = open_store(url)
     quickly = audit_quickly(receipts, effects, store, least=10)
     store.close()

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from forebay.lab.results import Results
+from forebay_proof.lab.results import Results
 from tests.answer import Run
 
 EVIL = "<script>alert(1)</script>"

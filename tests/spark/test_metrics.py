@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from forebay.core.ledger import Change
-from forebay.serve.metrics.names import Names
+from forebay.serve.metrics.labels import LabelNames
 from forebay.serve.metrics.tally import Tally
 from forebay.spark.arrow import flatten
 from forebay.spark.schemas import EVENTS
@@ -36,7 +36,7 @@ def test_counters_equal_the_tables(
     store = open_store(url, clock=clock)
     for _ in range(3):
         live(store, clock)
-    tally = Tally(Names())
+    tally = Tally(LabelNames())
     followed(store, tally)
     events = spark.createDataFrame(pa.Table.from_batches([flatten(read(store), EVENTS)]))
     store.close()
@@ -59,7 +59,7 @@ def test_counters_equal_the_tables(
 
     for measure, column in (("wait", "waited"), ("run", "ran")):
         lengths = [row[column] for row in rows if row[column] is not None]
-        seen = [each for _, each in tally.lengths()[measure]]
+        seen = [each for _, each in tally.durations()[measure]]
         assert sum(each.count for each in seen) == len(lengths)
         assert sum(each.micros for each in seen) == sum(round(length * 1e6) for length in lengths)
 

@@ -1,5 +1,7 @@
-"""docs/pipeline.md and the example, run as they stand, in the session of all tests."""
+"""docs/pipeline.md, the example and the notebook, run as they stand, in the session of all tests."""
 
+import ast
+import json
 import re
 import runpy
 import sys
@@ -8,25 +10,45 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from forebay.spark.tables import TABLES
+from forebay.spark.tables import TABLES, VIEWS
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "pipeline.md"
+pytestmark = pytest.mark.timeout(900)
 
 
-@pytest.mark.nightly
 @pytest.mark.usefixtures("spark")
 def test_the_page_runs(tmp_path: Path) -> None:
     blocks = re.findall(r"```py\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 4
     script = tmp_path / "page.py"
     script.write_text("\n".join(blocks))
     runpy.run_path(str(script))
 
 
+@pytest.mark.usefixtures("spark")
+def test_the_notebook_shows_what_its_cells_give(tmp_path: Path) -> None:
+    """One cell after the other, as a kernel runs them; what is shown is the last expression of a cell."""
+    book = json.loads((ROOT / "examples" / "read_the_lake.ipynb").read_text())
+    assert (book["nbformat"], book["metadata"]["kernelspec"]["name"]) == (4, "python3")
+    assert len({cell["id"] for cell in book["cells"]}) == len(book["cells"])
+    cells = [cell for cell in book["cells"] if cell["cell_type"] == "code"]
+    lines = []
+    for number, cell in enumerate(cells):
+        *body, last = ast.parse("".join(cell["source"])).body
+        assert isinstance(last, ast.Expr)
+        lines += [*map(ast.unparse, body), f"shown_{number} = {ast.unparse(last)}"]
+    (tmp_path / "book.py").write_text("\n".join(lines))
+    names = runpy.run_path(str(tmp_path / "book.py"))
+    for number, cell in enumerate(cells):
+        assert cell["outputs"][0]["data"]["text/plain"] == [repr(names[f"shown_{number}"])]
+    text = " ".join("".join(cell["source"]) for cell in cells)
+    assert all(engine in text for engine in ("duckdb.sql(", "polars.read_delta(", ".to_pandas()", "spark.sql("))
+
+
 def test_the_page_names_every_table() -> None:
     named = re.findall(r"^\| `(\w+)` \|", PAGE.read_text(), re.MULTILINE)
-    assert set(TABLES) | {"events"} <= set(named)
+    assert {"events", *TABLES, *VIEWS} <= set(named)
 
 
 def test_the_example_sends_back_what_it_chose(

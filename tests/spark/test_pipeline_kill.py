@@ -39,11 +39,11 @@ def write(url: str, stop: Event) -> None:
 
 def until_more(lake: Lake, process: "subprocess.Popen[bytes]", more: int) -> None:
     """Wait for so many commits."""
-    versions, deadline = lake.contents().versions, monotonic() + PATIENCE
-    while lake.contents().versions < versions + more and monotonic() < deadline:
+    versions, deadline = lake.table("events").version, monotonic() + PATIENCE
+    while lake.table("events").version < versions + more and monotonic() < deadline:
         assert process.poll() is None
         Event().wait(0.02)
-    assert lake.contents().versions >= versions + more
+    assert lake.table("events").version >= versions + more
 
 
 @pytest.mark.timeout(900)
@@ -52,7 +52,7 @@ def until_more(lake: Lake, process: "subprocess.Popen[bytes]", more: int) -> Non
 def test_a_stream_that_is_killed_brings_every_event_once(spark: SparkSession, tmp_path: Path, kills: int) -> None:
     url, rng, stop = f"sqlite:///{tmp_path}/jobs.db", random.Random(kills), Event()
     lake = Lake.of(tmp_path / "lake", url)
-    words = ["pipeline", "stream", "--lake", str(lake.path), "--store", url, "--every", "200ms", "--tables-every", "2s"]
+    words = ["pipeline", "stream", "--lake", lake.uri, "--store", url, "--every", "200ms", "--tables-every", "2s"]
     environment = {**os.environ, "PYTHONPATH": str(SRC), "PYSPARK_SUBMIT_ARGS": SMALL_DATA}
     writer = Thread(target=write, args=(url, stop))
     writer.start()

@@ -1,25 +1,28 @@
-"""A lake without Spark: whose it is, what its contents name, what a crash leaves behind, who may write."""
+"""A lake without Spark: whose it is, where it may be, what a second writer may do, and what its upkeep leaves."""
 
-import os
-import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
-import msgspec
+import duckdb
+import polars
 import pytest
+from deltalake import DeltaTable
 
 from forebay.core.errors import ForebayError, Invalid
-from forebay.spark.lake import CONTENTS, Contents, Held, Lake, Part, Piece, holes, identity
+from forebay.spark.lake import Conflict, Lake, holes, identity
+from forebay.spark.maintenance import Maintenance, maintain
+from tests.spark.ground import busy_day
+from tests.spark.lakes import brought, landed, places
 
-SRC = Path(__file__).parents[2] / "src"
 URL = "sqlite:////srv/jobs.db"
 
 
-def a_version(lake: Lake, table: str, version: int) -> Path:
-    draft = lake.draft(table)
-    (draft / "day=2030-01-31").mkdir(parents=True)
-    (draft / "day=2030-01-31" / "a.parquet").write_bytes(b"PAR1")
-    return lake.put(draft, table, version)
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    busy_day(url)
+    return url
 
 
 def test_a_store_is_known_by_its_place_not_by_who_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,97 +35,103 @@ def test_a_store_is_known_by_its_place_not_by_who_asks(tmp_path: Path, monkeypat
 
 def test_a_lake_is_made_once_and_belongs_to_its_store(tmp_path: Path) -> None:
     lake = Lake.of(tmp_path / "lake", URL)
-    assert Lake.of(tmp_path / "lake", URL).contents() == lake.contents() == Contents(1, "sqlite:/srv/jobs.db")
+    assert Lake.of(tmp_path / "lake", URL).table("events").version == lake.table("events").version == 0
     with pytest.raises(Invalid, match=r"belongs to sqlite:/srv/jobs.db, not to sqlite:/srv/other.db; name that store"):
         Lake.of(tmp_path / "lake", "sqlite:////srv/other.db")
 
 
-@pytest.mark.parametrize("location", ["s3a://bucket/lake", "hdfs://name:8020/lake", "abfss://c@a/lake", "S3:/bucket"])
-def test_a_scheme_that_is_no_directory_is_refused_by_name(
+@pytest.mark.parametrize("location", ["ftp://bucket/lake", "http://name:8020/lake", "s4://c/lake"])
+def test_a_scheme_that_no_client_knows_is_refused_by_name(
     location: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    scheme = location.partition(":")[0].lower()
+    scheme = location.partition(":")[0]
     for given in (location, Path(location)):
-        with pytest.raises(Invalid, match=rf"lakes on {scheme}: are not supported; name a directory"):
+        with pytest.raises(Invalid, match=rf"lakes on {scheme}: are not supported; name a path, or a URI of file, s3"):
             Lake.of(given, URL)
-        with pytest.raises(Invalid, match=rf"lakes on {scheme}: are not supported"):
-            Lake.at(given)
+    with pytest.raises(Invalid, match=r"it names no bucket or host; write s3://NAME/PATH"):
+        Lake.of(Path("s3://bucket/lake"), URL)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_uri_is_the_directory_that_it_names(tmp_path: Path) -> None:
     lake = Lake.of(f"file://{tmp_path}/my%20lake", URL)
-    assert lake.path == Lake.at(tmp_path / "my lake").path == Lake.at(f"file:{tmp_path}/my%20lake").path
+    assert lake.uri == Lake.at(tmp_path / "my lake").uri == Lake.at(f"file:{tmp_path}/my%20lake").uri
     with pytest.raises(Invalid, match=r"the directory is on the host far"):
         Lake.at(f"file://far{tmp_path}/my%20lake")
 
 
 def test_what_is_no_lake_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "letter").write_text("dear ada")
-    with pytest.raises(Invalid, match=r"there is no lake.json; name the directory"):
+    for place in (tmp_path, tmp_path / "letter", tmp_path / "nowhere"):
+        with pytest.raises(Invalid, match=r"there is no Delta table events; name what `forebay pipeline run --lake`"):
+            Lake.at(place)
+    with pytest.raises(Invalid, match=r"there is no Delta table events"):
         Lake.of(tmp_path, URL)
-    with pytest.raises(Invalid, match=r"there is no lake.json"):
-        Lake.at(tmp_path / "letter")
-    with pytest.raises(Invalid, match=r"there is no lake.json"):
-        Lake.at(tmp_path / "nowhere")
     assert [path.name for path in tmp_path.iterdir()] == ["letter"]
 
 
-@pytest.mark.parametrize(("text", "said"), [("{", "cannot be read"), ('{"format": 2, "store": "x"}', "the format 2")])
-def test_contents_that_cannot_be_understood_are_refused(tmp_path: Path, text: str, said: str) -> None:
-    (tmp_path / CONTENTS).write_text(text)
-    with pytest.raises(Invalid, match=said):
+def test_without_the_client_there_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    with pytest.raises(ForebayError, match=r"a lake needs .*deltalake, which is not installed; pip install 'forebay"):
         Lake.at(tmp_path)
 
 
-def test_a_crash_before_the_contents_are_replaced_leaves_the_lake_as_it_was(tmp_path: Path) -> None:
-    lake = Lake.of(tmp_path / "lake", URL)
-    before = lake.contents()
-    a_version(lake, "events", 0)
-    lake.draft("events").mkdir()
-    (lake.path / f"{CONTENTS}.new").write_text("half")
-    assert lake.contents() == before
-    with lake.writing():
-        assert not (lake.path / "work").exists()
-        place = a_version(lake, "events", 0)
-        lake.replace(msgspec.structs.replace(before, versions=1, events=[Part(0, 0, 5, 9)]))
-    assert lake.contents().event_count == 9
-    assert [file.name for file in place.rglob("*.parquet")] == ["a.parquet"]
+def test_a_batch_that_was_brought_is_refused_by_the_format(url: str, tmp_path: Path) -> None:
+    lake = Lake.of(tmp_path / "lake", url)
+    late = lake.table("events")
+    again = landed(lake, url, 0, 5)
+    brought(lake, url, 5)
+    with pytest.raises(Conflict, match="another writer has committed; nothing was added"):
+        late.commit(again, 5)
+    assert (lake.table("events").end, len(places(lake))) == (5, len(set(places(lake))))
+    assert holes(lake.contents()) == []
 
 
-def test_what_was_replaced_stays_for_a_while_and_then_goes(tmp_path: Path) -> None:
-    lake = Lake.of(tmp_path / "lake", URL)
-    old, new = a_version(lake, "events", 0), a_version(lake, "events", 1)
-    table = a_version(lake, "jobs", 2)
-    held = {"jobs": Held(5, 1, {"2030-01-31": Piece(2, 7)})}
-    lake.replace(Contents(1, lake.contents().store, 3, [Part(1, 0, 5, 9)], held))
-    lake.sweep()
-    assert old.exists()
-    os.utime(old / "_replaced", (0, 0))
-    lake.sweep()
-    assert (old.exists(), new.exists(), table.exists()) == (False, True, True)
+def test_other_engines_find_what_they_filter_by(url: str, tmp_path: Path) -> None:
+    """Statistics choose files there, too: those of a column that has none would never be chosen."""
+    lake = Lake.of(tmp_path / "lake", url)
+    brought(lake, url, 6)
+    db = duckdb.connect()
+    db.register("ours", DeltaTable(f"{lake.uri}/events").to_pyarrow_dataset())
+    db.register("plainly", polars.read_delta(f"{lake.uri}/events").to_arrow())
+    for wanted in ("change = 'accepted'", "event_at >= (SELECT max(event_at) FROM ours)", "tenant = 't1'", "verb > ''"):
+        counts = {
+            db.execute(f"SELECT count(*) FROM {rows} WHERE {wanted.replace('ours', rows)}").fetchall()[0][0]
+            for rows in ("ours", "plainly")
+        }
+        assert len(counts) == 1
+        assert counts != {0}
 
 
-def test_one_writes_at_a_time_and_a_killed_one_does_not_stay_in_the_way(tmp_path: Path) -> None:
-    lake = Lake.of(tmp_path / "lake", URL)
-    program = (
-        "import signal, sys; from forebay.spark.lake import Lake\n"
-        f"with Lake.at({str(lake.path)!r}).writing():\n    print('in', flush=True); signal.pause()"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(SRC)}
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, env=environment) as other:
-        assert other.stdout is not None
-        assert other.stdout.readline() == b"in\n"
-        with pytest.raises(ForebayError, match="another pipeline writes"), lake.writing():
-            pass
-        other.kill()
-    with lake.writing():
-        pass
+def test_upkeep_joins_small_files_and_removes_what_nobody_names(url: str, tmp_path: Path) -> None:
+    lake = Lake.of(tmp_path / "lake", url)
+    for end in (1, 2, 3, 4, 5):
+        brought(lake, url, end)
+    before, orphans = sorted(places(lake)), landed(lake, url, 5, 6)
+    done = maintain(lake, Maintenance())
+    assert (done.joined, done.rows_dropped, done.files_removed) == (5, 0, 0)
+    assert maintain(lake, Maintenance(grace=timedelta(0))).files_removed == 5 + len(orphans)
+    contents = lake.contents()
+    assert (len(contents.events.files), contents.first, contents.end, sorted(places(lake))) == (1, 0, 5, before)
+    assert len(list(Path(lake.uri, "events").rglob("*.parquet"))) == 1
+    brought(lake, url, 6)
+    assert (lake.contents().end, holes(lake.contents())) == (6, [])
 
 
-def test_holes_between_parts_are_seen() -> None:
-    whole = Contents(1, "x", 3, [Part(0, 4, 9, 9), Part(1, 9, 12, 3)])
-    assert (whole.first, whole.end, holes(whole)) == (4, 12, [])
-    torn = Contents(1, "x", 3, [Part(0, 4, 9, 9), Part(1, 10, 12, 3)])
-    assert holes(torn) == ["offsets 9 … 9 are missing before version 1"]
+def test_days_that_are_too_old_are_dropped_and_the_rest_stays_dense(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake.of(tmp_path / "lake", url)
+    brought(lake, url, 5)
+    rows = len(places(lake))
+    assert maintain(lake, Maintenance(keep=timedelta(days=2))).rows_dropped == 0
+    later = 3 * 86_400_000_000
+    from forebay.store.clock import SystemClock
+
+    now = SystemClock().now()
+    monkeypatch.setattr(SystemClock, "now", lambda _: now + later)
+    assert maintain(lake, Maintenance(keep=timedelta(days=2))).rows_dropped == rows
+    assert (lake.contents().end, places(lake)) == (5, [])
+    with pytest.raises(Invalid, match="1:00:00 is less than a day; a lake keeps whole days: give at least 1d"):
+        Maintenance(keep=timedelta(hours=1))

@@ -1,24 +1,25 @@
 """The pipeline on Spark: events and tables of a lake, whatever happened to it between two runs."""
 
 import shutil
+from datetime import timedelta
 from pathlib import Path
 
-import msgspec
 import pytest
 from msgspec import Struct
 from pyspark.sql import SparkSession
 
-from forebay.core.errors import ForebayError, Invalid
-from forebay.core.job import State
+from forebay.core.errors import Invalid
+from forebay.core.job import Draft, State
 from forebay.core.ledger import LedgerRule
-from forebay.spark import pipeline as module
+from forebay.core.outcome import Ack
+from forebay.spark import refresh as module
 from forebay.spark.frames import read_events, read_table
-from forebay.spark.lake import Contents, Lake, Part, holes
+from forebay.spark.lake import Lake, LakeTable
 from forebay.spark.pipeline import Done, Pipeline, check_ledger
 from forebay.spark.tables import TABLES
-from forebay.store.protocol import Query
+from forebay.store.protocol import Query, Want
 from tests.spark.ground import busy_day, opened
-from tests.spark.lakes import places, plain
+from tests.spark.lakes import brought, places, plain
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def test_runs_in_steps_give_what_one_run_gives(spark: SparkSession, begun: Begun
     done = Pipeline(spark, once, url).run()
     head = extent(url)[1]
     assert (steps.contents().end, once.contents().end, done.records) == (head, head, head)
-    assert len(steps.contents().events) == 2
+    assert steps.table("events").version == 2
     for name in ("events", *TABLES):
         assert plain(steps, name) == plain(once, name), name
     assert {name: len(plain(steps, name)) for name in TABLES} == done.tables
@@ -76,73 +77,76 @@ def test_runs_in_steps_give_what_one_run_gives(spark: SparkSession, begun: Begun
     assert read_table(spark, steps, "jobs").count() == done.tables["jobs"] > 100
 
 
-def test_a_lost_checkpoint_costs_no_event_and_brings_none_twice(
-    spark: SparkSession, begun: Begun, tmp_path: Path
-) -> None:
+def test_a_refresh_writes_what_changed(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few new events of old jobs: the files that hold these jobs are written anew, and no other."""
+    monkeypatch.setattr(module, "MAX_TABLE_ROWS", 8)
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    with opened(url) as store:
+        store.enqueue([Draft("k", {"n": n}) for n in range(400)])
+    lake = Lake.of(tmp_path / "lake", url)
+    whole = Pipeline(spark, lake, url).run()
+    assert whole.written["jobs"] == whole.tables["jobs"] == 400
+    with opened(url) as store:
+        leases = store.claim([Want("default", 3)], "worker", timedelta(seconds=60))
+        store.settle([(lease, Ack()) for lease in leases])
+    done = Pipeline(spark, lake, url).run()
+    assert 3 <= done.written["jobs"] <= 40
+    assert (done.tables["jobs"], done.tables["attempts"], done.written["attempts"]) == (400, 3, 3)
+    again = Pipeline(spark, lake, url).run()
+    assert (again.tables, set(again.written.values())) == (done.tables, {0})
+    once = Lake.of(tmp_path / "once", url)
+    Pipeline(spark, once, url).run()
+    for name in TABLES:
+        assert plain(lake, name) == plain(once, name), name
+
+
+def test_a_table_that_was_left_behind_catches_up(spark: SparkSession, begun: Begun, tmp_path: Path) -> None:
+    """As after a crash between the commits of two tables."""
     url, lake = begun.url, begun.copied(tmp_path / "lake")
-    shutil.rmtree(lake.checkpoint)
+    behind = begun.copied(tmp_path / "behind")
     busy_day(url, 20)
-    Pipeline(spark, lake, url).run(tables=False)
-    found = places(lake)
-    assert len(found) == len(set(found)) > begun.first.events
-    assert {offset for offset, _ in found} == set(range(extent(url)[1]))
-    assert holes(lake.contents()) == []
+    Pipeline(spark, lake, url).run()
+    for name in ("redeliveries", "service_levels"):
+        shutil.rmtree(tmp_path / "lake" / name)
+        shutil.copytree(tmp_path / "behind" / name, tmp_path / "lake" / name)
+    assert behind.contents().tables["redeliveries"].end < lake.contents().end
+    Pipeline(spark, lake, url).run()
+    once = Lake.of(tmp_path / "once", url)
+    Pipeline(spark, once, url).run()
+    for name in TABLES:
+        assert plain(lake, name) == plain(once, name), name
 
 
-def test_a_crash_between_the_write_and_its_name_is_made_good(
+def test_a_crash_before_the_commit_is_made_good(
     spark: SparkSession, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = Lake.of(tmp_path / "lake", url)
 
-    def crash(self: Lake, contents: Contents) -> None:
+    def crash(self: LakeTable, *_: object) -> None:
         raise OSError("no space left")
 
     with monkeypatch.context() as broken:
-        broken.setattr(Lake, "replace", crash)
+        broken.setattr(LakeTable, "commit", crash)
         with pytest.raises(OSError, match="no space left"):
             Pipeline(spark, lake, url).run(tables=False)
-    assert lake.contents().events == []
-    assert list(lake.home("events").iterdir()) != []
+    assert (lake.contents().event_count, list((tmp_path / "lake" / "events").rglob("*.parquet")) != []) == (0, True)
     done = Pipeline(spark, lake, url).run(tables=False)
     assert len(places(lake)) == done.events == lake.contents().event_count
 
 
-@pytest.mark.nightly
-def test_many_small_parts_become_one(
-    spark: SparkSession, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_FAN", 2)
-    lake = Lake.of(tmp_path / "lake", url)
-    for count in (21, 22, 23):
-        Pipeline(spark, lake, url).run(tables=False)
-        busy_day(url, count)
-    Pipeline(spark, lake, url).run(tables=False)
-    (part,) = lake.contents().events
-    assert (part.first, part.end, part.level) == (0, extent(url)[1], 2)
-    assert len(set(places(lake))) == part.events
-
-
-@pytest.mark.nightly
-def test_a_batch_with_a_hole_is_refused(spark: SparkSession, url: str, tmp_path: Path) -> None:
-    lake = Lake.of(tmp_path / "lake", url)
-    Pipeline(spark, lake, url).run(tables=False)
-    busy_day(url, 20)
-    contents = lake.contents()
-    kept = msgspec.structs.replace(contents.events[0], end=contents.end - 1)
-    lake.replace(msgspec.structs.replace(contents, events=[kept], tables={}))
-    with pytest.raises(ForebayError, match=r"the batch begins at offset \d+, the lake ends at \d+; nothing was added"):
-        Pipeline(spark, lake, url).run(tables=False)
-    assert lake.contents().events == [kept]
-
-
 def test_a_ledger_that_was_trimmed_or_is_another_is_refused(url: str, tmp_path: Path) -> None:
     first, following = extent(url)
-    seen = Contents(1, "x", 1, [Part(0, first, following, 9)])
-    assert check_ledger(url, seen) == (first, following)
+    lake = Lake.of(tmp_path / "lake", url)
+    assert check_ledger(url, lake.contents()) == (first, following)
+    brought(lake, url, 1)
+    behind = lake.contents()
+    brought(lake, url, following)
+    assert check_ledger(url, lake.contents()) == (first, following)
+    lake.table("events").commit([], following + 1)
     with pytest.raises(Invalid, match="is not the store it was; begin another lake"):
-        check_ledger(url, msgspec.structs.replace(seen, events=[Part(0, 0, following + 1, 9)]))
+        check_ledger(url, lake.contents())
     with opened(url) as store:
         store.put_ledger_rule(LedgerRule(keep_bytes=1))
         store.trim_ledger(100)
     with pytest.raises(Invalid, match=r"offsets 1 … \d+ were trimmed before the pipeline had read them; begin another"):
-        check_ledger(url, msgspec.structs.replace(seen, events=[Part(0, 0, 1, 9)]))
+        check_ledger(url, behind)

@@ -16,6 +16,7 @@ from forebay.spark.jobs import JOBS, Wish, id_extent, job_batch, narrow
 from forebay.spark.options import Reading
 from forebay.spark.reading import split
 from forebay.spark.schemas import EVENTS
+from forebay.spark.source import ForebaySource, register
 from forebay.store.protocol import Query
 from tests.spark.ground import busy_day, every_job, opened, rows
 
@@ -38,6 +39,20 @@ def test_jobs_in_every_state_are_read_as_the_store_shows_them(spark: SparkSessio
     assert df.rdd.getNumPartitions() == 2, "parts of fewer than a thousand ids are not worth a task"
     assert rows(df) == expected
     assert {row["state"] for row in expected} == {"waiting", "ready", "running", "dead"}
+
+
+def test_a_table_is_read_in_as_many_parts_as_tasks_run_at_once(spark: SparkSession, tmp_path: Path) -> None:
+    """On a cluster these are the slots of its executors, whatever the machine of the driver has."""
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    busy_day(url, 5_000)
+    source = spark.read.format("forebay").option("url", url)
+    assert source.load().rdd.getNumPartitions() == spark.sparkContext.defaultParallelism
+    try:
+        spark.dataSource.register(type("OfThree", (ForebaySource,), {"slots": 3}))
+        assert source.load().rdd.getNumPartitions() == 3
+        assert source.option("partitions", 4).load().rdd.getNumPartitions() == 4
+    finally:
+        register(spark)
 
 
 def test_options_choose_and_filters_of_one_query_stay_with_it(spark: SparkSession, url: str) -> None:

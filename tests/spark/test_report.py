@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from forebay.spark.audit import Offender, Result, Verdict
-from forebay.spark.figures import GROUPS_MOST, Figures
-from forebay.spark.plots import BARS_MOST, POINTS_MOST, Line, bars, lines, thinned
+from forebay.spark.figures import MAX_GROUPS, Figures
+from forebay.spark.plots import MAX_BARS, MAX_POINTS, Line, bars, lines, thinned
 from forebay.spark.report import page
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&</style></svg><svg onload=alert(3)>"
@@ -121,7 +121,7 @@ def test_the_verdict_is_on_top_and_the_command_at_the_end() -> None:
 
 
 def test_a_page_stays_small_however_much_there_was() -> None:
-    large = page(hostile(steps=20_000, groups=GROUPS_MOST, queues=40), failed())
+    large = page(hostile(steps=20_000, groups=MAX_GROUPS, queues=40), failed())
     assert len(large) < 400_000
     assert large.count("<polyline") < 100
 
@@ -137,7 +137,7 @@ def test_thinning_keeps_the_ends_and_every_peak() -> None:
     points[4_321] = (4321.0, 99.0)
     points[7_000] = (7000.0, -5.0)
     kept = thinned(points)
-    assert len(kept) <= POINTS_MOST
+    assert len(kept) <= MAX_POINTS
     assert {points[0], points[-1], (4321.0, 99.0), (7000.0, -5.0)} <= set(kept)
     assert kept == sorted(kept)
 
@@ -159,5 +159,5 @@ def test_an_axis_has_a_few_round_steps_and_holds_the_highest_bar(top: float) -> 
 
 def test_too_many_bars_end_in_one_for_the_rest() -> None:
     text = bars("t", "s", [(str(number), 1.0) for number in range(100)], "")
-    assert text.count("<rect") == BARS_MOST
-    assert f"<title>more: {100 - BARS_MOST + 1}</title>" in text
+    assert text.count("<rect") == MAX_BARS
+    assert f"<title>more: {100 - MAX_BARS + 1}</title>" in text

@@ -40,7 +40,7 @@ def test_the_wheels_java_is_found_where_there_is_no_other_and_the_environment_is
     monkeypatch.setattr(SparkContext, "_gateway", None)
     java.java_home.cache_clear()
     before = dict(os.environ)
-    with _environment("local[1]"):
+    with _environment("local[1]", {}):
         found = os.environ["JAVA_HOME"]
         assert os.environ["PYSPARK_PYTHON"] == sys.executable
     java.java_home.cache_clear()

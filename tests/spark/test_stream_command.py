@@ -17,10 +17,10 @@ from forebay.spark.lake import Lake, holes
 from tests.answer import Run
 from tests.spark.ground import opened, worked
 from tests.spark.lakes import places
+from tests.waiting import PATIENCE
 
 SRC = Path(__file__).parents[2] / "src"
 JOBS = 20
-PATIENCE = 120.0
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_a_stream_follows_until_a_signal_and_a_second_start_goes_on(
 def test_a_service_that_is_stopped_leaves_a_whole_lake(url: str, tmp_path: Path, whole_group: bool) -> None:
     """A service manager tells every process of a service to end, Java too; a terminal's ctrl-c likewise."""
     lake = Lake.of(tmp_path / "lake", url)
-    words = ["pipeline", "stream", "--lake", str(lake.path), "--store", url, "--every", "200ms"]
+    words = ["pipeline", "stream", "--lake", lake.uri, "--store", url, "--every", "200ms"]
     environment = {**os.environ, "PYTHONPATH": str(SRC), "PYSPARK_SUBMIT_ARGS": SMALL_DATA}
     for turn in range(2):
         worked(url, tmp_path, JOBS, first=turn * JOBS)

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from forebay.core.instant import to_datetime
 from forebay.core.ledger import Trait
-from forebay.spark.tables import TABLES
+from forebay.spark.tables import TABLES, VIEWS
 from forebay.spark.tables.columns import merged
 from forebay.spark.tables.dead_letters import normalised
 from tests.spark.story import LEASE, SECOND, START, Life, Story
@@ -174,7 +174,7 @@ def test_fairness(spark: SparkSession) -> None:
     _served(story, "ada", [NOON + MINUTE + 10, NOON + MINUTE + 20])
     _served(story, "ada", [NOON + 5 * MINUTE])
     Life(story, NOON + 5 * MINUTE).accept().claim().ack()
-    rows = rows_of(TABLES["fairness"].build(events_of(spark, story)), "minute")
+    rows = rows_of(VIEWS["fairness"].build(events_of(spark, story)), "minute")
     names = ("tenants", "starved", "served", "most")
     assert [part(row, *names) for row in rows] == [(2, 0, 4, 3), (2, 1, 2, 2), (2, 1, 1, 1)]
     assert [row["jain"] for row in rows] == pytest.approx([16 / 20, 1 / 2, 1 / 2])
@@ -185,7 +185,7 @@ def test_retry_spread_shows_lost_jitter(spark: SparkSession) -> None:
     for number in range(40):
         for queue, delay in (("even", SECOND * 5), ("spread", SECOND + number * SECOND // 4)):
             Life(story, NOON, queue=queue).accept().claim().after(number).retry(delay).claim().after(1).retry(0)
-    even, spread = rows_of(TABLES["retry_spread"].build(events_of(spark, story)), "queue")
+    even, spread = rows_of(VIEWS["retry_spread"].build(events_of(spark, story)), "queue")
     assert part(even, "attempt", "retries", "same_delay", "crowds", "burst") == (1, 40, 1.0, 1, 1.0)
     assert part(spread, "attempt", "retries", "crowds") == (1, 40, 1)
     assert part(spread, "same_delay", "burst") == (1 / 40, 4 / 40)

@@ -8,11 +8,13 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.testing import assertDataFrameEqual
 
 from forebay.core.errors import Invalid
+from forebay.spark import lake
 from forebay.spark.schemas import EVENTS, conform
-from forebay.spark.tables import PARTITIONS, TABLES, Table
+from forebay.spark.tables import TABLES, VIEWS, Table, View
 from tests.spark.planted import clean
 
-MERGED = [table for table in TABLES.values() if table.how == "merge"]
+MERGED = [table for table in TABLES.values() if table.source == "events"]
+EVERY = {**TABLES, **VIEWS}
 
 
 @pytest.fixture(scope="module")
@@ -22,16 +24,17 @@ def events(spark: SparkSession) -> Iterator[DataFrame]:
     frame.unpersist()
 
 
-def built(table: Table, events: DataFrame) -> DataFrame:
-    return table.build(events if table.source == "events" else TABLES[table.source].build(events))
+def built(table: Table | View, events: DataFrame) -> DataFrame:
+    direct = isinstance(table, View) or table.source == "events"
+    return table.build(events if direct else TABLES["jobs"].build(events))
 
 
-@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
-def test_a_table_keeps_its_schema(table: Table, events: DataFrame) -> None:
+@pytest.mark.parametrize("table", EVERY.values(), ids=EVERY)
+def test_a_table_keeps_its_schema(table: Table | View, events: DataFrame) -> None:
     rows = built(table, events)
     fields = [(field.name, field.dataType) for field in rows.schema]
     assert fields == [(field.name, field.dataType) for field in table.schema]
-    assert set(PARTITIONS) <= set(table.schema.names)
+    assert {"day", "queue"} <= set(table.schema.names)
     never = [field.name for field in table.schema if not field.nullable]
     found = rows.select(*never, F.struct(*table.keys).alias("keys")).collect()
     assert all(value is not None for row in found for value in row)
@@ -45,6 +48,10 @@ def test_parts_of_a_history_merge_to_the_whole(table: Table, events: DataFrame) 
     merged = table.updated(table.updated(table.build(cuts[1]), cuts[0]), cuts[2])
     sketches = [name for name in table.schema.names if name.endswith("_sketch")]
     assertDataFrameEqual(merged.drop(*sketches), built(table, events).drop(*sketches))
+
+
+def test_the_lake_knows_the_tables_by_name() -> None:
+    assert tuple(TABLES) == lake.TABLES
 
 
 def test_the_answer_does_not_depend_on_partitions(events: DataFrame) -> None:

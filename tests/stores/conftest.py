@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from forebay.testing.servers.postgres import PostgresServer
+    from forebay_proof.servers.postgres import PostgresServer
     from tests.stores.tables import Tables
     from tests.stores.world import Begin
 

@@ -7,7 +7,7 @@ import redis
 LASTING: Final = frozenset("head queues gone0 gone1 limits schedules ticks feed feed_at ledger book logs".split())
 """Keys that stay: one of each at most, and bounded by themselves."""
 
-CONFIGURED: Final = ("q:", "spec:", "wholes:", "log:", "l:", "groups:", "lg:", "lm:", "t:")
+CONFIGURED: Final = ("q:", "spec:", "terms:", "log:", "l:", "groups:", "lg:", "lm:", "t:")
 """Keys of what somebody has configured, of logs, and of answers that expire."""
 
 COUNTERS: Final = (b"waiting", b"ready", b"running", b"done", b"dead", b"cancelled")

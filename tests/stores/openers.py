@@ -3,7 +3,9 @@
 An opener that is called again opens the same state. Each is given a place of its own: a directory, or a database.
 """
 
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from forebay.core.clock import Clock
 from forebay.store.memory.disk import RealDisk
@@ -12,8 +14,8 @@ from forebay.store.postgres.store import PostgresStore
 from forebay.store.protocol import Store
 from forebay.store.redis.store import RedisStore
 from forebay.store.sqlite.store import SqliteStore
-from forebay.testing.conformance import Opener
-from forebay.testing.servers.redis import RedisServer
+from forebay_proof.conformance import Opener
+from forebay_proof.servers.redis import RedisServer
 
 
 class UnsyncedDisk(RealDisk):
@@ -30,10 +32,22 @@ def journaled(directory: Path) -> Opener:
     return lambda clock: open_journaled(str(directory / "journal"), clock=clock, disk=UnsyncedDisk())
 
 
+@cache
+def empty_database() -> bytes:
+    """A file with our tables and no row. Copying it spares each case the migrations and their flushes."""
+    with TemporaryDirectory() as directory:
+        path = Path(directory, "jobs.db")
+        SqliteStore(str(path)).close()
+        return path.read_bytes()
+
+
 def sqlite(directory: Path) -> Opener:
     def opener(clock: Clock | None) -> Store:
-        store = SqliteStore(str(directory / "jobs.db"), clock=clock)
-        store.backend._writer._connection.execute("PRAGMA synchronous = OFF")
+        path = directory / "jobs.db"
+        if not path.exists():
+            path.write_bytes(empty_database())
+        store = SqliteStore(str(path), clock=clock)
+        store.backend.session.writer._connection.execute("PRAGMA synchronous = OFF")
         return store
 
     return opener

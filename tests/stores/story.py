@@ -4,18 +4,34 @@ It keeps what a recovery should find: the image of the facts after every single 
 """
 
 from collections.abc import Callable
-from typing import get_args
 
-from forebay.core.event import Event
+from msgspec import Struct, structs
+
+from forebay.core.changeset import ChangeSet, JobChange, LedgerChange, LogChange, Tables, decode_entry
 from forebay.core.gate import condition_gate
 from forebay.core.instant import days, micros, minutes, seconds
 from forebay.core.job import Draft, State
 from forebay.core.ledger import LedgerRule
 from forebay.core.outcome import Ack, Cancel, DeadLetter, Failure, Release, Retry
-from forebay.core.policy import AtMost, Bounded, Fair, InOrder, KeepFor, LatestWins, Priority, Retained, Until
+from forebay.core.policy import (
+    AtMost,
+    Bounded,
+    DeadLetters,
+    Fair,
+    InOrder,
+    KeepFor,
+    LatestWins,
+    Priority,
+    Rate,
+    Retained,
+    Routing,
+    Shed,
+    Until,
+)
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
-from forebay.core.written import decode_event, decode_written
+from forebay.store.feeding import Place
+from forebay.store.memory.changes import RULES, apply
 from forebay.store.memory.engine import Recorder
 from forebay.store.memory.facts import Facts
 from forebay.store.memory.image import image
@@ -24,7 +40,7 @@ from forebay.store.memory.ledger import LedgeredBackend
 from forebay.store.memory.store import MemoryStore
 from forebay.store.protocol import Want
 from forebay.testing.clock import ManualClock
-from forebay.testing.disk import MemoryDisk
+from forebay_proof.disk import MemoryDisk
 
 DIRECTORY = "/journal"
 ERROR = Failure("Oops", "it broke")
@@ -64,11 +80,30 @@ class Story:
         assert list(image(self.store.backend._facts)) == self.images[max(self.images)]
 
     @property
-    def kinds(self) -> set[type]:
-        return {type(decode_event(body)) for body in self.witness.records.values()}
+    def parts(self) -> set[str]:
+        """What its changes say, by the fields that say something, and what happened to jobs."""
+        return {part for body in self.witness.records.values() for part in _parts(decode_entry(body).change)}
 
 
-ALL_KINDS = set(get_args(Event))
+ALL_PARTS = {
+    *RULES,
+    *(
+        f"{kind.__name__}.{field.name}"
+        for kind in (ChangeSet, JobChange, Tables, LogChange, LedgerChange)
+        for field in structs.fields(kind)
+    ),
+}
+
+
+def _parts(change: ChangeSet) -> set[str]:
+    found = {each.change for each in change.jobs}
+    values: list[Struct | None] = [change, *change.jobs, change.tables, change.log, change.ledger]
+    for value in values:
+        for field in () if value is None else structs.fields(value):
+            said = getattr(value, field.name)
+            if said != field.default and said not in ({}, []):
+                found.add(f"{type(value).__name__}.{field.name}")
+    return found
 
 
 def expected_images(records: dict[int, bytes]) -> dict[int, list[bytes]]:
@@ -76,15 +111,15 @@ def expected_images(records: dict[int, bytes]) -> dict[int, list[bytes]]:
     facts = Facts()
     images = {0: list(image(facts))}
     for lsn, body in records.items():
-        written = decode_written(body)
-        facts.apply(written.event, written.told)
+        entry = decode_entry(body)
+        apply(facts, entry.change, entry.record)
         images[lsn] = list(image(facts))
     return images
 
 
 def tell(store: MemoryStore, clock: ManualClock) -> None:
     """Every verb, every verdict, every axis."""
-    for scene in (_configure, _accept, _work, _gates, _operate, _schedule, _log, _ledger):
+    for scene in (_configure, _accept, _work, _gates, _lines, _operate, _schedule, _feed, _log, _ledger):
         scene(store, clock)
 
 
@@ -93,6 +128,8 @@ def _configure(store: MemoryStore, clock: ManualClock) -> None:
     store.put_spec(QueueSpec(name="order", eligibility=InOrder(dead_head="block") & AtMost(2)))
     store.put_spec(QueueSpec(name="merge", merge=LatestWins(), capacity=Bounded(50)))
     store.put_spec(QueueSpec(name="list", eligibility=Until("room")))
+    line, dead = InOrder() & Rate(5, seconds(1)), Routing(dead=DeadLetters("keep"))
+    store.put_spec(QueueSpec(name="line", eligibility=line, capacity=Bounded(2, when_full=Shed()), routing=dead))
     if not any(spec.name == "log" for spec in store.specs()):
         store.put_spec(QueueSpec(name="log", retention=Retained(partitions=2, window=days(1))))
 
@@ -131,6 +168,23 @@ def _gates(store: MemoryStore, clock: ManualClock) -> None:
     seats = store.claim([Want("list", 5)], "usher", seconds(30))
     store.settle([(seat, Ack()) for seat in seats])
     store.set_gate(condition_gate("room"), None)
+
+
+def _lines(store: MemoryStore, clock: ManualClock) -> None:
+    """A head that dies and comes back before its successor, in a queue with a rate that sheds; one that is replaced."""
+    first, _ = store.enqueue([Draft("step", n, "line", subject="s") for n in range(2)])
+    for verdict in (DeadLetter(ERROR), Retry(1, ERROR, keep_rank=True)):
+        store.settle([(lease, verdict) for lease in store.claim([Want("line", 1)], "worker-1", seconds(30))])
+        store.promote(10)
+        store.redrive([first.id])
+    store.enqueue([Draft("step", 2, "line", subject="s")])
+    assert store.mend([(first.id, Draft("step", 0, "line"))]) != [None]
+
+
+def _feed(store: MemoryStore, clock: ManualClock) -> None:
+    before = store.fed("source")
+    after = Place(0 if before is None else before.batch + 1, 1, b"digest")
+    assert store.feed("source", before, after, [Draft("fed", 1, key=f"fed-{clock.now()}")]) is not None
 
 
 def _operate(store: MemoryStore, clock: ManualClock) -> None:

@@ -15,13 +15,12 @@ from forebay.core.lease import Lease, Settled, Settlement
 from forebay.core.outcome import Release, Verdict
 from forebay.core.policy import Unbounded
 from forebay.core.spec import QueueSpec
-from forebay.store.memory.backend import MemoryBackend
 from forebay.store.memory.store import MemoryStore
 from forebay.store.postgres.store import PostgresStore
 from forebay.store.protocol import Capabilities, GateUse, Promotion, Receipt, Store, Want
-from forebay.testing.conformance import Case, Harness, Need, Opener, Status, cases, run
-from forebay.testing.servers.pgbouncer import PgBouncer
-from forebay.testing.servers.redis import RedisServer
+from forebay_proof.conformance import Case, Harness, Need, Opener, Status, cases, run
+from forebay_proof.servers.pgbouncer import PgBouncer
+from forebay_proof.servers.redis import RedisServer
 from tests.stores import openers
 from tests.stores.tables import Tables
 
@@ -171,14 +170,15 @@ class YesMan(MemoryStore):
         return [Settled.APPLIED] * len(settlements)
 
 
-class Forgetful(MemoryBackend):
-    def _again(self, lease: Lease, verdict: Verdict, same_call: object) -> Settled:
-        return Settled.STALE
-
-
 class NoMemory(MemoryStore):
-    def __init__(self, clock: Clock | None) -> None:
-        super().__init__(backend=Forgetful(clock=clock))
+    """Forgets how jobs were settled."""
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        answers = super().settle(settlements)
+        self.backend._facts.removed.clear()
+        for row in self.backend._facts.rows.values():
+            row.mark = (0, "")
+        return answers
 
 
 class HalfBatch(MemoryStore):

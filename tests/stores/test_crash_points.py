@@ -11,7 +11,7 @@ import pytest
 
 from forebay.core.errors import JournalDamaged, StoreFailed
 from forebay.store.memory.frame import Scan, decode_header, encode_mark
-from tests.stores.story import ALL_KINDS, DIRECTORY, Story, recovered_image
+from tests.stores.story import ALL_PARTS, DIRECTORY, Story, recovered_image
 
 MARK = f"{DIRECTORY}/synced"
 
@@ -58,8 +58,8 @@ def cuts(files: dict[str, bytes], step: int = 1) -> Iterator[tuple[dict[str, byt
             yield left, last
 
 
-def test_the_story_writes_every_kind_of_record(story: Story) -> None:
-    assert story.kinds == ALL_KINDS
+def test_the_story_writes_every_part_of_a_change(story: Story) -> None:
+    assert story.parts == ALL_PARTS
     assert len(segments(files_of(story))) >= 3
 
 

@@ -6,23 +6,23 @@ from threading import Event, Thread
 
 import pytest
 
+from forebay.core.changeset import VERSION, ChangeSet, encode_entry
 from forebay.core.errors import Closed, StoreFailed
-from forebay.core.event import Purged
 from forebay.core.instant import seconds
 from forebay.core.job import Draft
 from forebay.core.ledger import LedgerRule
 from forebay.core.outcome import Ack
 from forebay.core.policy import Rate, Retained
 from forebay.core.spec import QueueSpec
-from forebay.core.written import encode_event
 from forebay.store.memory.facts import Facts
 from forebay.store.memory.image import image
 from forebay.store.memory.journaled import RESERVE_BYTES, CompactingJournal, open_journaled
+from forebay.store.memory.recovery import recover
 from forebay.store.memory.store import MemoryStore
 from forebay.store.protocol import Query, Want
 from forebay.testing.clock import ManualClock
-from forebay.testing.disk import FaultyDisk, MemoryDisk
-from forebay.testing.history import History
+from forebay_proof.disk import FaultyDisk, MemoryDisk
+from forebay_proof.history import History
 from tests.stores.story import DIRECTORY
 
 
@@ -65,10 +65,22 @@ def test_a_read_does_not_tell_what_a_crash_could_take_back() -> None:
     store = open_journaled(DIRECTORY, clock=ManualClock(), disk=MemoryDisk())
     journal = recorder(store)._journal
     for read in (lambda: store.get([1]), store.backlog, store.schedules, lambda: store.overdue(1), store.specs):
-        store.backend._lsn = recorder(store).append(encode_event(Purged(store.now(), [])))
+        store.backend._lsn = recorder(store).append(encode_entry(ChangeSet(store.now())))
         assert journal.synced < store.backend._lsn
         read()
         assert journal.synced >= store.backend._lsn
+
+
+def test_a_journal_of_an_earlier_version_is_refused_by_name() -> None:
+    disk = MemoryDisk()
+    with recover(DIRECTORY, disk) as recovery:
+        assert list(recovery.frames()) == []
+        journal = recovery.start()
+    journal.sync(journal.append(bytes([VERSION - 1]) + encode_entry(ChangeSet(1))[1:]))
+    journal.close()
+    said = f"record 1 is sound but not understood: entry of version {VERSION - 1}, this reader knows version {VERSION}"
+    with pytest.raises(StoreFailed, match=said):
+        open_journaled(DIRECTORY, disk=disk.kill())
 
 
 def test_a_start_is_never_left_over_for_later() -> None:
@@ -78,9 +90,9 @@ def test_a_start_is_never_left_over_for_later() -> None:
     store.put_spec(QueueSpec(name="q", eligibility=Rate(1, seconds(1), burst=1)))
     store.enqueue([Draft("k", queue="q")] * 2)
     assert len(store.claim([Want("q", 2)], "w", seconds(5))) == 1
-    whole = history.events[:]
+    whole = history.changes[:]
     for records in range(len(whole) + 1):
-        history.events = whole[:records]
+        history.changes = whole[:records]
         fallen = MemoryStore(clock=clock, facts=history.replay())
         running = sum(queue.running for queue in fallen.backlog())
         ready = sum(queue.ready for queue in fallen.backlog())

@@ -7,13 +7,13 @@ from threading import Event, Thread
 
 import pytest
 
+from forebay.core.changeset import decode_entry
 from forebay.core.errors import Closed, Invalid, JournalDamaged, OffsetGone, Unsupported
 from forebay.core.instant import seconds
 from forebay.core.job import Draft
 from forebay.core.ledger import LedgerEntry, LedgerRule, decode_record
 from forebay.core.outcome import Ack
 from forebay.core.spec import QueueSpec
-from forebay.core.written import decode_written
 from forebay.store.memory.disk import Disk, RealDisk
 from forebay.store.memory.frame import encode_mark
 from forebay.store.memory.journaled import CompactingJournal, open_journaled
@@ -21,9 +21,9 @@ from forebay.store.memory.ledger import LedgerReader
 from forebay.store.memory.store import MemoryStore
 from forebay.store.open import open_ledger, open_store
 from forebay.store.protocol import Want
-from forebay.testing.checkers import ledger as violations
 from forebay.testing.clock import ManualClock
-from forebay.testing.disk import FaultyDisk, MemoryDisk, SimulatedCrash
+from forebay_proof.checkers import ledger as violations
+from forebay_proof.disk import FaultyDisk, MemoryDisk, SimulatedCrash
 from tests.stores.story import DIRECTORY, Story, on_disk
 from tests.stores.test_crash_points import cuts, files_of
 
@@ -60,9 +60,9 @@ def expected(story: Story) -> dict[int, list[LedgerEntry]]:
     entries: list[LedgerEntry] = []
     after: dict[int, list[LedgerEntry]] = {0: []}
     for lsn, body in story.witness.records.items():
-        told = decode_written(body).told
-        if told is not None:
-            entries = [*entries, LedgerEntry(told.offset, decode_record(told.record))]
+        kept = decode_entry(body).record
+        if kept is not None:
+            entries = [*entries, LedgerEntry(kept.offset, decode_record(kept.record))]
         after[lsn] = entries
     return after
 

@@ -17,10 +17,10 @@ from forebay.core.outcome import Ack
 from forebay.store.open import open_ledger
 from forebay.store.protocol import Want
 from forebay.store.sqlite.store import SqliteStore
-from forebay.store.sqlite.turn import Turn
-from forebay.testing.checkers import ledger as violations
+from forebay.store.sqlite.unit_of_work import UnitOfWork
 from forebay.testing.clock import ManualClock
-from forebay.testing.conformance.racing import race
+from forebay_proof.checkers import ledger as violations
+from forebay_proof.conformance.racing import race
 
 
 @pytest.fixture
@@ -44,13 +44,13 @@ def test_a_record_that_commits_late_is_not_behind_one_that_was_read(store: Sqlit
     other, reader = SqliteStore(str(path)), open_ledger(f"sqlite:///{path}")
     inside, let_go = Event(), Event()
 
-    def hold(turn: Turn) -> None:
-        assert turn.scribe is not None
-        turn.scribe.tell("pause", name="held")
+    def hold(unit: UnitOfWork) -> None:
+        assert unit.builder is not None
+        unit.builder.set_verb("pause", name="held")
         inside.set()
         assert let_go.wait(10)
 
-    holder = Thread(target=lambda: store.backend._write(hold))
+    holder = Thread(target=lambda: store.backend.session.write(hold))
     holder.start()
     assert inside.wait(10)
     quick = Thread(target=lambda: other.enqueue([Draft("quick")]))
@@ -80,14 +80,14 @@ def test_a_call_that_fails_in_a_shared_transaction_takes_no_offset(store: Sqlite
 
 
 def test_a_commit_that_fails_leaves_no_record(store: SqliteStore) -> None:
-    def explode(turn: Turn) -> None:
-        assert turn.scribe is not None
-        turn.scribe.tell("pause", name="q")
-        turn.finish()
+    def explode(unit: UnitOfWork) -> None:
+        assert unit.builder is not None
+        unit.builder.set_verb("pause", name="q")
+        unit.finish()
         raise RuntimeError("after the record was written")
 
     with pytest.raises(RuntimeError):
-        store.backend._write(explode)
+        store.backend.session.write(explode)
     assert store.ledger_extent() == (0, 0)
     store.enqueue([Draft("k")])
     assert offsets(store) == [0]

@@ -2,7 +2,7 @@
 
 Without one, a crash is a replay of the ledger, every second time through an image of the facts. With one, it is a power
 cut that keeps only what was synced, every second time after a compaction. How many histories are tried is the
-Hypothesis profile's say (`tests/conftest.py`); how a failure is replayed stands in `forebay.testing.machine`.
+Hypothesis profile's say (`tests/conftest.py`); how a failure is replayed stands in `forebay_proof.machine`.
 """
 
 from collections.abc import Mapping
@@ -15,10 +15,10 @@ from forebay.store.memory.image import image, restore
 from forebay.store.memory.journaled import CompactingJournal, open_journaled
 from forebay.store.memory.store import MemoryStore
 from forebay.testing.clock import ManualClock
-from forebay.testing.disk import MemoryDisk
-from forebay.testing.history import History
-from forebay.testing.machine import StoreMachine
-from forebay.testing.pair import Opened
+from forebay_proof.disk import MemoryDisk
+from forebay_proof.history import History
+from forebay_proof.machine import StoreMachine
+from forebay_proof.pair import Opened
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -81,7 +81,7 @@ def _residue(store: MemoryStore) -> Mapping[str, int]:
 
 def open_memory(clock: ManualClock) -> Opened:
     memory = _Memory(clock)
-    return Opened(memory.store, memory.reopen, lambda: memory.history.events, lambda: _residue(memory.store))
+    return Opened(memory.store, memory.reopen, lambda: memory.history.changes, lambda: _residue(memory.store))
 
 
 def open_disk(clock: ManualClock) -> Opened:
@@ -89,8 +89,8 @@ def open_disk(clock: ManualClock) -> Opened:
     return Opened(journaled.store, journaled.reopen, residue=lambda: _residue(journaled.store))
 
 
-def _times(share: float) -> settings:
-    histories = int(share * settings().max_examples)
+def _times(factor: int) -> settings:
+    histories = factor * settings().max_examples
     return settings(settings(), max_examples=histories, stateful_step_count=60, print_blob=True)
 
 

@@ -16,7 +16,7 @@ from forebay.core.named import BOUNDED, BROKER, DURABLE_LOG, WAITLIST
 from forebay.core.outcome import EXPIRED
 from forebay.core.policy import Block, Bounded, FanOut, Immediate, KeepFor, Reject, Retained, Route, Unbounded
 from forebay.core.spec import QueueSpec
-from forebay.testing.conformance.racing import Task
+from forebay_proof.conformance.racing import Task
 from tests.stores.world import DAY, HOUR, SECOND, Begin, World, payloads
 
 

@@ -16,7 +16,7 @@ from forebay.core.named import DEAD_LETTER, DELAY, RETRY, WORK
 from forebay.core.outcome import Dropped, Failed, Failure
 from forebay.core.policy import DeadLetters, Fixed, Routing
 from forebay.core.spec import QueueSpec
-from forebay.redrive import Course, Plan, carry_out, chosen
+from forebay.redrive import Plan, RedriveRun, chosen, run_redrive
 from forebay.testing.clock import ManualClock
 from tests.stores.world import BOOM, DAY, HOUR, SECOND, Begin, World
 
@@ -179,7 +179,7 @@ def test_dead_letter_nobody_looks_a_second_backlog_and_no_way_back(begin: Begin)
     assert "4111" not in repr(job.errors), "the error is kept, the payload is not copied into it"
 
     plan = Plan(queue="graves", sample=2)
-    course = carry_out(world.store, Course(plan, [job.id for job in chosen(world.store, plan)]))
+    course = run_redrive(world.store, RedriveRun(plan, [job.id for job in chosen(world.store, plan)]))
     assert len(course.moved) == 2
     assert world.store.redrive(course.moved) == [], "once"
     assert {lease.job.queue for lease in world.claim(2)} == {"q"}, "a sample went home, under their own ids"

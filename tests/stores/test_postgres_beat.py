@@ -12,8 +12,8 @@ from forebay.core.lease import Fence, Heartbeat, Lease
 from forebay.core.outcome import Ack, Release
 from forebay.store.postgres.store import PostgresStore
 from forebay.testing.clock import ManualClock
+from forebay.work.heartbeat import Renewer
 from forebay.work.options import Options
-from forebay.work.renewer import Renewer
 
 LEASE = timedelta(seconds=30)
 SECOND = 1_000_000
@@ -32,10 +32,10 @@ class Pool:
 
     def renewed(self, fences: Iterable[Fence], lease_ends: float) -> None: ...
 
-    def lose(self, fences: Sequence[Fence]) -> None:
+    def mark_lost(self, fences: Sequence[Fence]) -> None:
         self.lost += fences
 
-    def ask_to_end(self, fences: Sequence[Fence]) -> None:
+    def request_cancel(self, fences: Sequence[Fence]) -> None:
         self.asked += fences
 
 
@@ -58,7 +58,7 @@ def claimed(store: PostgresStore, count: int, *, owner: str = "me", alike: int =
 
 
 def rows(store: PostgresStore) -> int:
-    with psycopg.connect(store.backend._server.url) as connection:
+    with psycopg.connect(store.backend.session.server.url) as connection:
         found = connection.execute("SELECT count(*) FROM forebay.run").fetchone()
     assert found is not None
     return int(found[0])
@@ -122,13 +122,13 @@ def test_what_a_dead_process_held_is_settled_in_one_look(
     held = [Lease(lease.job, lease.owner, lease.until) for lease in claimed(store, 300)]
     other = PostgresStore(cleared_url, clock=clock)
     asked: list[str] = []
-    query = other.backend._server.query
+    query = other.backend.session.server.query
 
     def heard(text: str, *more: Any, **how: Any) -> Any:
         asked.append(text)
         return query(text, *more, **how)
 
-    monkeypatch.setattr(other.backend._server, "query", heard)
+    monkeypatch.setattr(other.backend.session.server, "query", heard)
     assert set(other.settle([(lease, Release()) for lease in held[:299]])) == {"applied"}
     assert len(asked) <= 5
     assert store.settle([(lease, Ack()) for lease in held]) == [*["stale"] * 299, "applied"]

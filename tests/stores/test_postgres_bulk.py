@@ -20,14 +20,14 @@ from forebay.client import Forebay
 from forebay.core.errors import KeyConflict, QueueFull, StoreFailed, WrongQueueKind
 from forebay.core.instant import seconds
 from forebay.core.policy import Aging, AtMost, Bounded, Fair, LatestWins, Priority, Retained
-from forebay.store import lending
+from forebay.store import connection_pool
 from forebay.store.postgres import bulk
 from forebay.store.postgres.store import PostgresStore
 from forebay.store.protocol import Query, Tally
 from forebay.store.streams import enqueue_stream
 from forebay.testing.clock import ManualClock
-from forebay.testing.servers.postgres import PostgresServer
-from forebay.testing.servers.proxy import Proxy
+from forebay_proof.servers.postgres import PostgresServer
+from forebay_proof.servers.proxy import Proxy
 
 NOW = 1_800_000_000_000_000
 
@@ -41,7 +41,7 @@ def store(cleared_url: str) -> Iterator[PostgresStore]:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk, "_PART_MOST", 2_000)
+    monkeypatch.setattr(bulk, "_MAX_PART", 2_000)
 
 
 def jobs(store: Store) -> list[Job]:
@@ -69,7 +69,7 @@ def test_a_generator_is_read_as_it_goes_and_thousands_share_a_row(store: Postgre
     assert store.enqueue_stream(drafts(), progress) == Tally(9_500)
     assert told == [2_000, 4_000, 6_000, 8_000, 9_500]
     assert max(ahead) <= 2_001, "no more than two parts are in memory"
-    with psycopg.connect(store.backend._server.url) as connection:
+    with psycopg.connect(store.backend.session.server.url) as connection:
         assert connection.execute("SELECT n, size FROM forebay.run ORDER BY last_id").fetchall() == [
             *[(1_000, 1_000)] * 9,
             (500, 500),
@@ -116,7 +116,9 @@ def test_the_stream_makes_what_enqueue_makes(cleared_url: str, postgres: Postgre
         leases.append(sorted(claimed, key=lambda job: (job.queue == "fair", job.id if job.queue == "fair" else 0)))
         store.close()
         with psycopg.connect(cleared_url) as connection:
-            connection.execute("DELETE FROM forebay.run; SELECT setval('forebay.job_id', 1, false)")
+            connection.execute(
+                "DELETE FROM forebay.run; DELETE FROM forebay.pack; SELECT setval('forebay.job_id', 1, false)"
+            )
     assert len(pictures[0]) == len(assorted())
     assert pictures[0] == pictures[1]
     assert rows[0] == rows[1]
@@ -144,7 +146,7 @@ def test_what_needs_more_goes_in_at_its_place(store: PostgresStore, small: None)
 
 
 def test_a_spec_that_changes_on_the_way_counts_for_what_comes_after(store: PostgresStore, small: None) -> None:
-    other = open_store(store.backend._server.url)
+    other = open_store(store.backend.session.server.url)
 
     def drafts() -> Iterator[Draft]:
         for number in range(6_000):
@@ -154,7 +156,7 @@ def test_a_spec_that_changes_on_the_way_counts_for_what_comes_after(store: Postg
 
     assert enqueue_stream(store, drafts()) == Tally(6_000)
     other.close()
-    with psycopg.connect(store.backend._server.url) as connection:
+    with psycopg.connect(store.backend.session.server.url) as connection:
         found = connection.execute("SELECT gates IS NOT NULL, sum(n) FROM forebay.run GROUP BY 1").fetchall()
     gated: dict[bool, int] = dict(found)
     assert sum(gated.values()) == 6_000
@@ -215,7 +217,7 @@ def test_the_other_stores_take_streams_in_batches() -> None:
 def test_large_drafts_make_small_parts(store: PostgresStore) -> None:
     told: list[int] = []
     large = Draft("k", "x" * 250_000)
-    assert Forebay(store.backend._server.url).enqueue_many([large] * 130, told.append) == 130
+    assert Forebay(store.backend.session.server.url).enqueue_many([large] * 130, told.append) == 130
     assert all(part <= 67 for part in (told[0], *(b - a for a, b in pairwise(told))))
 
 
@@ -252,7 +254,7 @@ def test_a_commit_that_stays_open_for_long_is_found_out_by_its_token(
     cleared_url: str, postgres: PostgresServer, small: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server has committed and is out of reach, for longer than one call asks what became of it."""
-    monkeypatch.setattr(lending, "CERTAIN_SECONDS", 0.0)
+    monkeypatch.setattr(connection_pool, "CERTAIN_SECONDS", 0.0)
     monkeypatch.setattr(bulk, "_PAUSE_FIRST", 0.4)
     with Proxy(postgres.host, postgres.port) as proxy, ThreadPoolExecutor(1) as threads:
         store = PostgresStore(proxy.url(cleared_url))
@@ -275,7 +277,7 @@ def test_a_commit_that_stays_open_for_long_is_found_out_by_its_token(
 def test_a_server_that_stays_away_ends_it_with_what_is_in(
     cleared_url: str, postgres: PostgresServer, small: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk, "_TRIES_MOST", 2)
+    monkeypatch.setattr(bulk, "_MAX_TRIES", 2)
     with Proxy(postgres.host, postgres.port) as proxy:
         store = PostgresStore(proxy.url(cleared_url))
 
@@ -305,7 +307,7 @@ def test_a_file_by_the_command_line(
     assert "5,001 jobs accepted, 1 duplicates" in capsys.readouterr().out
     file.write_text("".join(f'{{"kind": "k", "payload": {number}}}\n' for number in range(5_000)) + "{broken\n")
     assert main(["enqueue", "--file", str(file), "--store", cleared_url]) == 2
-    assert "lines up to 4000 are in: go on with --skip 4000" in capsys.readouterr().err
+    assert "lines up to 4000 are enqueued: continue with --skip 4000" in capsys.readouterr().err
     store = open_store(cleared_url)
     assert store.backlog(["default"])[0].ready == 9_001
     store.close()

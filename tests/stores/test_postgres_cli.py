@@ -14,8 +14,8 @@ from forebay.cli import main
 from forebay.store.postgres import health, migrate
 from forebay.store.postgres.migrate import Migration, migrations
 from forebay.store.postgres.store import PostgresStore
-from forebay.testing.servers.pgbouncer import PgBouncer
-from forebay.testing.servers.postgres import PostgresServer, database_of
+from forebay_proof.servers.pgbouncer import PgBouncer
+from forebay_proof.servers.postgres import PostgresServer, database_of
 from tests.answer import Answer, Run
 
 LATER = Migration(len(migrations()) + 1, "9001_later.post.sql", "CREATE TABLE forebay.later (id bigint)")
@@ -146,7 +146,7 @@ def test_a_command_that_looks_makes_nothing(run: Run, postgres_url: str) -> None
     for command in ("ls", "stats", "doctor"):
         answer = run(command, postgres_url)
         assert answer.code == (1 if command == "doctor" else 3)
-        assert "make one with `forebay migrate" in answer.out + answer.err
+        assert "create one with `forebay migrate" in answer.out + answer.err
     assert not has_schema(postgres_url)
 
 
@@ -178,7 +178,7 @@ def test_a_newer_schema_is_refused_and_left_alone(run: Run, postgres_url: str) -
 def test_phases_are_for_servers(run: Run) -> None:
     answer = run("migrate", "sqlite:///jobs.db", "--phase", "pre")
     assert answer.code == 2
-    assert "in one step" in answer.err
+    assert "has no phases" in answer.err
     assert not Path("jobs.db").exists()
     assert run("migrate", "sqlite:///jobs.db", "--dry-run").code == 1
     assert not Path("jobs.db").exists()
@@ -246,7 +246,7 @@ def test_commits_that_a_crash_could_take_back_are_found(run: Run, sound_url: str
 
 def test_a_server_that_does_not_sync_is_found(run: Run, cleared_url: str) -> None:
     findings = [one for one in run("doctor", cleared_url, "--json").json if one["check"] == "durable"]
-    assert "fsync is off: a power cut" in findings[0]["fact"]
+    assert "fsync is off: a power failure" in findings[0]["fact"]
     assert all(one["status"] == "warn" for one in findings)
 
 

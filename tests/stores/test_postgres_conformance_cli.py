@@ -1,12 +1,12 @@
-"""`python -m forebay.testing.conformance postgresql://…`: scratch databases alone are worked in, and none is left."""
+"""`python -m forebay_proof.conformance postgresql://…`: scratch databases alone are worked in, and none is left."""
 
 from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 
-from forebay.testing.conformance.__main__ import main
-from forebay.testing.servers.postgres import PostgresServer
+from forebay_proof.conformance.__main__ import main
+from forebay_proof.servers.postgres import PostgresServer
 
 
 def databases(server: PostgresServer) -> set[str]:

@@ -6,12 +6,13 @@ from threading import Event
 import psycopg
 import pytest
 
+from bench.plain_job import files_passed
 from forebay.core.job import Draft
 from forebay.core.policy import Priority
 from forebay.core.spec import QueueSpec
 from forebay.store.postgres.store import PostgresStore
 from forebay.store.protocol import Receipt
-from forebay.testing.conformance.racing import Task
+from forebay_proof.conformance.racing import Task
 from tests.stores.tables import Tables
 
 
@@ -31,11 +32,12 @@ class Held:
         self._connection.execute("LOCK TABLE forebay.run IN EXCLUSIVE MODE")
 
     def until_waiting(self, count: int) -> None:
+        callers = self._store.backend.intake.inserter.callers
         for _ in range(2_000):
-            if self._store.backend._door.callers.waiting == count and self._store.backend._door.callers.led:
+            if callers.waiting == count and callers.led:
                 return
             Event().wait(0.005)
-        raise AssertionError(f"{self._store.backend._door.callers.waiting} wait, not {count}")
+        raise AssertionError(f"{callers.waiting} wait, not {count}")
 
     def let_go(self) -> None:
         self._connection.close()
@@ -115,6 +117,13 @@ def test_marks_of_transactions_are_swept_with_the_calls(store: PostgresStore, ta
     tables.execute("UPDATE forebay.call SET at = 1")
     store.promote(1_000)
     assert tables.value(f"{marks} AND at = 1") > 0, "it has swept a moment ago"
-    store.backend._swept_at = 0
+    store.backend.claims.swept_at = 0
     store.promote(1_000)
     assert tables.value("SELECT count(*) FROM forebay.call WHERE at = 1") == 0
+
+
+def test_a_plain_job_passes_few_files(cleared_url: str) -> None:
+    """As of the embedded store, in `tests/unit/test_bench.py`."""
+    files = files_passed(cleared_url)
+    assert "store/postgres/settling.py" in files
+    assert len(files) <= 19, files

@@ -10,14 +10,13 @@ from forebay import Draft, QueueSpec, Store, Want
 from forebay.client import Forebay
 from forebay.core.errors import Invalid
 from forebay.core.lease import Lease, Settled
-from forebay.core.limits import BATCH_MOST
+from forebay.core.limits import MAX_BATCH
 from forebay.core.outcome import Ack, Failure, Release, Retry
 from forebay.core.policy import AtMost, Priority
 from forebay.store.postgres.store import PostgresStore
 from forebay.store.protocol import Exchanging
-from forebay.work.courier import Courier
 from forebay.work.options import Options
-from forebay.work.settler import Settler
+from forebay.work.settler import Pipeline, Settler
 from forebay.work.worker import Worker
 
 TIME = timedelta(seconds=30)
@@ -83,19 +82,48 @@ def test_slots_change_hands_in_the_one_round_trip_of_their_verdicts(
     _, leases = store.exchange([], WANT, "me", TIME)
     assert [lease.job.subject for lease in leases] == ["a", "b"]
     trips: list[str] = []
-    query = store.backend._server.query
+    query = store.backend.session.server.query
 
     def counted(*asked: Any, **how: Any) -> Any:
         if "pg_notify" not in asked[0]:  # which another thread sends, when it likes
             trips.append(asked[0])
         return query(*asked, **how)
 
-    monkeypatch.setattr(store.backend._server, "query", counted)
-    monkeypatch.setattr(store.backend._server, "transact", None)
+    monkeypatch.setattr(store.backend.session.server, "query", counted)
+    monkeypatch.setattr(store.backend.session.server, "transact", None)
     answers, following = store.exchange([(lease, verdict) for lease in leases], WANT, "me", TIME)
     assert answers == [Settled.APPLIED] * 2
     assert len(following) == 2
     assert len(trips) == 1
+
+
+def exchanged_bytes(store: PostgresStore, monkeypatch: pytest.MonkeyPatch, count: int) -> int:
+    """What one exchange of so many unlike jobs for as many others sends and receives, as text."""
+    for _ in range(2 * count):
+        store.enqueue([Draft("k")])
+    want = [Want("default", count)]
+    leases = store.claim(want, "me", TIME)
+    query = store.backend.session.server.query
+    sent = 0
+
+    def counted(text: str, values: Any = (), **how: Any) -> Any:
+        nonlocal sent
+        rows = query(text, values, **how)
+        sent += len(repr(values)) + len(repr(rows))
+        return rows
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.backend.session.server, "query", counted)
+        answers, following = store.exchange(acked(leases), want, "me", TIME)
+    assert (answers, len(following)) == ([Settled.APPLIED] * count, count)
+    store.settle(acked(following))
+    return sent
+
+
+def test_the_bytes_of_an_exchange_grow_with_its_jobs_and_not_faster(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert exchanged_bytes(store, monkeypatch, 1_000) <= 12 * exchanged_bytes(store, monkeypatch, 100)
 
 
 def test_a_spec_that_changed_elsewhere_is_followed(store: PostgresStore, cleared_url: str) -> None:
@@ -114,7 +142,7 @@ def test_too_many_verdicts_are_refused_and_nothing_is_claimed(store: PostgresSto
     store.enqueue([Draft("k")] * 2)
     _, leases = store.exchange([], [Want("default", 1)], "me", TIME)
     with pytest.raises(Invalid):
-        store.exchange([(leases[0], Release())] * (BATCH_MOST + 1), WANT, "me", TIME)
+        store.exchange([(leases[0], Release())] * (MAX_BATCH + 1), WANT, "me", TIME)
     assert running(store) == 1
 
 
@@ -124,7 +152,7 @@ def test_a_failed_step_brings_the_verdicts_back_to_the_settler(store: PostgresSt
     settler = Settler(store)
     settler.put([(lease, Ack())])
     with pytest.raises(Invalid):
-        Courier(store, settler).claim([Want("default", 0)], "me", TIME)
+        Pipeline(store, settler).claim([Want("default", 0)], "me", TIME)
     assert settler.applied == 0
     settler.step()
     assert settler.empty

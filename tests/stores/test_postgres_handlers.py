@@ -23,11 +23,11 @@ from forebay.core.outcome import Ack, Failure, Retry
 from forebay.core.policy import AtMost, Fixed, InOrder, KeepFor, Routing
 from forebay.store.postgres import transaction
 from forebay.store.postgres.store import PostgresStore
-from forebay.testing.servers.pgbouncer import PgBouncer
-from forebay.testing.servers.postgres import PostgresServer
-from forebay.testing.servers.proxy import Proxy
 from forebay.work.options import Options
 from forebay.work.worker import Worker
+from forebay_proof.servers.pgbouncer import PgBouncer
+from forebay_proof.servers.postgres import PostgresServer
+from forebay_proof.servers.proxy import Proxy
 
 INSERT = "INSERT INTO effects VALUES (%s, %s)"
 QUEUES = ("default", "kept", "capped", "lined")
@@ -236,7 +236,7 @@ def test_rules_of_use(site: Site) -> None:
     @site.app.job
     def nests(ctx: Context) -> None:
         with ctx.transaction() as connection:
-            refused(ctx.transaction().__enter__, Invalid, "open already")
+            refused(ctx.transaction().__enter__, Invalid, "already open")
             refused(connection.commit, psycopg.ProgrammingError, "forbidden")
             refused(lambda: ctx.set_result(1), Invalid, "keep_result=True")
             with connection.transaction(force_rollback=True):
@@ -256,7 +256,7 @@ def test_rules_of_use(site: Site) -> None:
     site.run("nests")
     site.run("blocks")
     site.run("tries_again", n=3)
-    assert site.said == ["open already", "forbidden", "keep_result=True", "async with"]
+    assert site.said == ["already open", "forbidden", "keep_result=True", "async with"]
     assert site.effects() == [3]
 
 
@@ -357,7 +357,7 @@ def test_a_job_of_a_run_is_found_wherever_it_went(site: Site) -> None:
 
 
 def test_only_so_many_at_a_time_and_the_others_wait(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transaction, "TRANSACTIONS_MOST", 1)
+    monkeypatch.setattr(transaction, "MAX_TRANSACTIONS", 1)
     monkeypatch.setattr(transaction, "_WAIT_SECONDS", 0.05)
     store = PostgresStore(site.url)
     store.enqueue([Draft("k"), Draft("k"), Draft("k")])

@@ -19,12 +19,12 @@ from forebay import Draft, open_store
 from forebay.store.postgres import waiting
 from forebay.store.postgres.connect import Rows
 from forebay.store.postgres.store import PostgresStore
-from forebay.testing.conformance.racing import Task
-from forebay.testing.servers.postgres import PostgresServer
-from forebay.testing.servers.proxy import Proxy
 from forebay.transactions import enqueue_in
+from forebay_proof.conformance.racing import Task
+from forebay_proof.servers.postgres import PostgresServer
+from forebay_proof.servers.proxy import Proxy
+from tests.waiting import PATIENCE
 
-PATIENCE = 30.0
 NAMES = [f"{number:03d}-{'q' * 124}" for number in range(200)]
 """As long as a name may be; more than fit into one notification."""
 
@@ -33,7 +33,7 @@ import sys
 from threading import Event
 from forebay import Draft, open_store
 store = open_store(sys.argv[1])
-server = store.backend._server
+server = store.backend.session.server
 query = server.query
 server.query = lambda text, *more, **kw: ("pg_notify" in text and Event().wait(0.5), query(text, *more, **kw))[1]
 for queue in ("first", "second"):
@@ -85,7 +85,7 @@ def test_no_hint_is_lost_when_a_producer_closes_its_store(
     store: PostgresStore, listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second one while the first is on its way."""
-    query, sending, go_on = store.backend._server.query, Event(), Event()
+    query, sending, go_on = store.backend.session.server.query, Event(), Event()
 
     def slow(statement: str, given: Sequence[Any] = (), **settings: bool) -> Rows:
         if "pg_notify" in statement:
@@ -94,12 +94,12 @@ def test_no_hint_is_lost_when_a_producer_closes_its_store(
         return query(statement, given, **settings)
 
     with monkeypatch.context() as patch:
-        patch.setattr(store.backend._server, "query", slow)
+        patch.setattr(store.backend.session.server, "query", slow)
         store.enqueue([Draft("k", queue="first")])
         assert sending.wait(PATIENCE)
         store.enqueue([Draft("k", queue="second")])
         closing = Task(store.close)
-        assert store.backend._sleepers._closing.wait(PATIENCE)
+        assert store.backend.session.waiters._closing.wait(PATIENCE)
         go_on.set()
         closing.result()
     assert listener.all_by_now() >= {"first", "second"}
@@ -138,7 +138,7 @@ class Watched(Event):
 
 
 def test_nothing_rests_between_two_hints(store: PostgresStore, listener: Listener) -> None:
-    sleepers = store.backend._sleepers
+    sleepers = store.backend.session.waiters
     sleepers._closing, sleepers._leaving = Watched(), Watched()
     for number in range(10):
         store.enqueue([Draft("k", queue=f"q{number}")])
@@ -150,7 +150,7 @@ def test_a_busy_producer_rests_between_its_hints_and_loses_none(
     store: PostgresStore, listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waiting, "_SENDS_A_SECOND", 0.001)
-    store.backend._sleepers._leaving = leaving = Watched()
+    store.backend.session.waiters._leaving = leaving = Watched()
     names = [f"q{number}" for number in range(40)]
     for name in names:
         store.enqueue([Draft("k", queue=name)])

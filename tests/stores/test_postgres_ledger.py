@@ -10,9 +10,9 @@ from forebay import Draft, Want
 from forebay.core.ledger import Change, LedgerEntry, LedgerRule
 from forebay.core.outcome import Ack, Failure, Retry
 from forebay.store.postgres.store import PostgresStore
-from forebay.testing.checkers import ledger
 from forebay.testing.clock import ManualClock
 from forebay.transactions import enqueue_in
+from forebay_proof.checkers import ledger
 from tests.stores.tables import Tables
 
 TIME = timedelta(seconds=30)

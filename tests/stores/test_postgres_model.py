@@ -11,8 +11,8 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from forebay.store.postgres.store import PostgresStore
 from forebay.testing.clock import ManualClock
-from forebay.testing.machine import StoreMachine
-from forebay.testing.pair import Opened
+from forebay_proof.machine import StoreMachine
+from forebay_proof.pair import Opened
 from tests.stores.tables import Tables
 
 HISTORIES = settings(
@@ -34,13 +34,13 @@ class _Postgres:
     def residue(self) -> Mapping[str, int]:
         """Rows that are left, and what a process holds on to."""
         # What nobody needs any more is swept by whoever promotes, now and then.
-        self.store.backend._swept_at = 0
+        self.store.backend.claims.swept_at = 0
         self.store.promote(1_000)
         names = ("run", "ended", "key", "gate", "lane", "inbox")
         left = {name: self.tables.value(f"SELECT count(*) FROM forebay.{name}") for name in names}
         # Marks of transactions have the server's own time, and are swept by that.
         left["call"] = self.tables.value("SELECT count(*) FROM forebay.call WHERE first_id > 0")
-        left["leases"] = sum(len(holder.jobs) for holder in self.store.backend._holders.values())
+        left["leases"] = sum(len(holder.jobs) for holder in self.store.backend.claims.holders.values())
         self.store.close()
         return left
 

@@ -14,35 +14,41 @@ import pytest
 
 from forebay.core.instant import minutes, seconds
 from forebay.core.job import Draft, State
-from forebay.core.limits import BLOCKED_MOST
+from forebay.core.limits import MAX_BLOCKED
 from forebay.core.outcome import Ack, Failure, Release, Retry, Verdict
 from forebay.core.policy import AtMost, Bounded, Fair, InOrder
 from forebay.core.spec import QueueSpec
 from forebay.store.postgres.store import PostgresStore
 from forebay.store.protocol import Query, Want
-from forebay.testing.servers.postgres import PostgresServer
+from forebay_proof.servers.postgres import PostgresServer
 
 ROWS = 100_000
-READ_MOST = 5_000
+MAX_READ = 5_000
 """Rows that a call may look at: far less than a table, more than any call needs."""
 
-LARGE = ("run", "ended", "key", "call", "gate", "lane", "class")
+LARGE = ("run", "pack", "ended", "key", "call", "gate", "lane", "class")
 NOW = 1_700_000_000_000_000
-# By hundred thousands of ids: ready, later, running by heartbeat, running alone, behind a gate of the whole queue, and
-# later there; 1,000 classes and 100,000 lanes, each of them parked at one gate; one long line.
+# By hundred thousands of ids: ready, later, running by heartbeat in packs of a hundred, running alone, behind a gate of
+# the whole queue, and later there; 1,000 classes and 100,000 lanes, each of them parked at one gate; one long line.
 FILL = f"""
 INSERT INTO forebay.holder (owner, until, seen_at) SELECT 'gone-' || i, 0, {NOW} FROM generate_series(1, 50) AS i;
 
 INSERT INTO forebay.run (
     last_id, rank, due_at, enqueued_at, rank_base, n, size, max_attempts, state, single, rank_timed, queue, lane, cls,
-    kind, bodies, holder, lease_until, claimed_at, delivery, attempt, beat, expires_at
+    kind, bodies, expires_at
 )
 SELECT i, {NOW} + i, CASE WHEN k IN (1, 5) THEN {2 * NOW} ELSE {NOW} END + i, {NOW}, 0, 1, 1, 25,
-    (ARRAY[1, 3, 2, 2, 1, 3])[k + 1], true, 2, CASE WHEN k < 4 THEN 'q' ELSE 'gated' END, '', '', 'k', '[null]',
-    CASE WHEN k IN (2, 3) THEN 1 + i % 50 END, CASE WHEN k IN (2, 3) THEN {2 * NOW} + i END,
-    CASE WHEN k IN (2, 3) THEN {NOW} END, (k IN (2, 3))::integer, 0, k <> 3,
+    CASE WHEN k IN (0, 4) THEN 1 ELSE 3 END, true, 2, CASE WHEN k < 4 THEN 'q' ELSE 'gated' END, '', '', 'k', '[null]',
     CASE WHEN k < 2 AND i % 2 = 0 THEN {2 * NOW} + i END
-FROM generate_series(0, 5) AS k, generate_series(k * {ROWS} + 1, (k + 1) * {ROWS}) AS i;
+FROM unnest(ARRAY[0, 1, 4, 5]) AS k, generate_series(k * {ROWS} + 1, (k + 1) * {ROWS}) AS i;
+INSERT INTO forebay.pack (lease_until, claimed_at, n, holder, beat, plain, queue, ids, members)
+SELECT {2 * NOW} + min(i), {NOW}, count(*), 1 + min(i) % 50, k = 2, true, 'q', int8range(min(i), max(i), '[]'),
+    array_agg(ROW(
+        i, {NOW} + i, {NOW} + i, {NOW}, 0, NULL, 1, 1, 1, 1, 1, 25, 0, 2, false, false, '', '', 'k', '', NULL,
+        NULL, NULL, NULL, '[null]'
+    )::forebay.member ORDER BY i)
+FROM generate_series(2, 3) AS k, generate_series(k * {ROWS} + 1, (k + 1) * {ROWS}) AS i
+GROUP BY k, CASE WHEN k = 2 THEN i / 100 ELSE i END;
 
 INSERT INTO forebay.run (
     last_id, rank, due_at, enqueued_at, rank_base, n, size, max_attempts, state, single, rank_timed, queue, lane, cls,
@@ -86,7 +92,7 @@ SELECT setval('forebay.job_id', {100 * ROWS} + 1, false);
 """
 
 
-BLOCKED = f"SELECT forebay.blocked_lines(%s, {BLOCKED_MOST})"
+BLOCKED = f"SELECT forebay.blocked_lines(%s, {MAX_BLOCKED})"
 """The part of a backlog that is not a count of rows."""
 
 
@@ -194,7 +200,9 @@ VERBS: Mapping[str, Callable[[PostgresStore], object]] = {
     "browse what is ready": lambda store: store.browse(Query(queue="gated", state=State.READY), 0, 20),
     "browse the dead": lambda store: store.browse(Query(queue="q", state=State.DEAD), 0, 20),
     "browse a kind": lambda store: store.browse(Query(kind="other"), 0, 20),
-    "blocked lines": lambda store: [store.backend._server.query(BLOCKED, (queue,)) for queue in ("q", "far", "gated")],
+    "blocked lines": lambda store: [
+        store.backend.session.server.query(BLOCKED, (queue,)) for queue in ("q", "far", "gated")
+    ],
     "gates": lambda store: store.gates("", 20),
 }
 
@@ -286,7 +294,7 @@ def analysed(full: str) -> str:
 def check(found: dict[str, tuple[int, int]]) -> None:
     scanned = {name: found[name] for name in LARGE if found[name][0]}
     assert scanned == {}, "scanned from end to end: scans, rows"
-    much = {name: found[name][1] for name in LARGE if found[name][1] > READ_MOST}
+    much = {name: found[name][1] for name in LARGE if found[name][1] > MAX_READ}
     assert much == {}, "rows read"
 
 

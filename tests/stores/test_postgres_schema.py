@@ -13,7 +13,7 @@ import pytest
 
 from forebay.core.errors import Invalid
 from forebay.core.job import Draft
-from forebay.core.limits import INSTANT_MOST
+from forebay.core.limits import MAX_INSTANT
 from forebay.core.rank import LEADING, TIMED, UNTIMED, rank_at
 from forebay.store.open import open_store
 from forebay.store.postgres import migrate
@@ -22,7 +22,7 @@ from forebay.store.postgres.health import statements as health_statements
 from forebay.store.postgres.migrate import Migration, migrations
 from forebay.store.postgres.queries import statements
 from forebay.store.postgres.store import PostgresStore
-from forebay.testing.servers.postgres import PostgresServer
+from forebay_proof.servers.postgres import PostgresServer
 from tests.stores.tables import Tables
 
 FOLDER = Path(__file__).parents[2] / "src" / "forebay" / "store" / "postgres"
@@ -227,8 +227,8 @@ def test_every_statement_has_a_purpose() -> None:
 
 
 def test_the_server_ranks_as_core_does(tables: Tables) -> None:
-    instants = [0, 1, 1_700_000_000_000_000, INSTANT_MOST - 1, INSTANT_MOST]
-    bases = [0, 1, -5, 2**31, -(2**40), INSTANT_MOST]
+    instants = [0, 1, 1_700_000_000_000_000, MAX_INSTANT - 1, MAX_INSTANT]
+    bases = [0, 1, -5, 2**31, -(2**40), MAX_INSTANT]
     grid = list(product(bases, (UNTIMED, TIMED, LEADING), instants, instants))
     columns = [list(column) for column in zip(*grid, strict=True)]
     found = tables.execute(

@@ -29,14 +29,14 @@ def store(cleared_url: str) -> Iterator[PostgresStore]:
 def trips(store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The statements of this process, but those that another thread sends when it likes."""
     made: list[str] = []
-    query = store.backend._server.query
+    query = store.backend.session.server.query
 
     def counted(*asked: Any, **how: Any) -> Any:
         if "pg_notify" not in asked[0]:
             made.append(asked[0])
         return query(*asked, **how)
 
-    monkeypatch.setattr(store.backend._server, "query", counted)
+    monkeypatch.setattr(store.backend.session.server, "query", counted)
     return made
 
 

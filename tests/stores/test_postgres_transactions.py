@@ -17,10 +17,10 @@ import pytest
 from forebay import Draft, Invalid, Job, KeyConflict, QueueSpec, State, Store, Want, open_store
 from forebay.client import Forebay
 from forebay.core.errors import BatchTooLarge, Unsupported, WrongQueueKind
-from forebay.core.policy import AtMost, Priority, Retained
+from forebay.core.policy import AtMost, InOrder, Priority, Retained
 from forebay.store.protocol import Query
-from forebay.testing.servers.pgbouncer import PgBouncer
 from forebay.transactions import aenqueue_in, enqueue_in
+from forebay_proof.servers.pgbouncer import PgBouncer
 from tests.stores.drivers import WAYS, Call, Way
 
 SECOND = timedelta(seconds=1)
@@ -149,6 +149,15 @@ def test_queues_with_rules_take_the_job_in(url: str, store: Store) -> None:
     first = claimed(store, "capped")
     assert len(first) == 1
     assert {job.id for job in jobs(store)} == {low, high}
+
+
+def test_a_job_put_by_sql_keeps_its_place_in_its_line(url: str, store: Store) -> None:
+    """It has its id when it is put, and is taken in after one that came later."""
+    store.put_spec(QueueSpec(name="ordered", eligibility=InOrder()))
+    with psycopg.connect(url) as connection:
+        found = connection.execute("SELECT forebay.enqueue('k', queue => 'ordered', subject => 's')").fetchall()
+    store.enqueue([Draft("k", queue="ordered", subject="s")])
+    assert claimed(store, "ordered") == [found[0][0]]
 
 
 def test_a_log_is_not_a_queue(url: str, store: Store) -> None:

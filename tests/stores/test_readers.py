@@ -7,8 +7,8 @@ from threading import Event, Thread
 
 import pytest
 
+from forebay.core.entries import LogEntry
 from forebay.core.errors import Invalid, StoreFailed
-from forebay.core.event import LogEntry
 from forebay.core.instant import micros, seconds
 from forebay.core.job import Draft
 from forebay.core.policy import Retained
@@ -17,8 +17,7 @@ from forebay.store.memory.store import MemoryStore
 from forebay.store.protocol import Query, Store, Want
 from forebay.store.sqlite.store import SqliteStore
 from forebay.testing.clock import ManualClock
-from forebay.work.bridge import Bridge
-from forebay.work.consumer import Consumer
+from forebay.work.log_readers import Bridge, Consumer
 
 LEASE = seconds(30)
 

@@ -1,16 +1,30 @@
 """What only the Redis store has: a server held to what its operator promises, keys that go, ranks beyond 2^53."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
 from forebay import Draft, QueueSpec, State, open_store
 from forebay.core.errors import Invalid, KeyConflict, StoreFailed
 from forebay.core.instant import hours, minutes
-from forebay.core.limits import PRIORITY_MOST
+from forebay.core.limits import MAX_PRIORITY
 from forebay.core.outcome import Ack, DeadLetter, Failure, Retry, Verdict
-from forebay.core.policy import Aging, AtMost, Bounded, Fair, InOrder, KeepFor, LatestWins, Rate, Routing, Shed, While
+from forebay.core.policy import (
+    Aging,
+    AtMost,
+    Bounded,
+    Fair,
+    InOrder,
+    KeepFor,
+    LatestWins,
+    Rate,
+    Routing,
+    Shed,
+    Until,
+    While,
+)
 from forebay.store.open import open_ledger
 from forebay.store.protocol import Inspecting, Query, Want
 from forebay.store.redis.address import Address
@@ -18,7 +32,7 @@ from forebay.store.redis.health import Health, flaws
 from forebay.store.redis.scripts import NAMES, script
 from forebay.store.redis.store import RedisStore
 from forebay.testing.clock import ManualClock
-from forebay.testing.servers.redis import RedisServer
+from forebay_proof.servers.redis import RedisServer
 from tests.stores.keys import left_behind
 
 FIT = {
@@ -136,7 +150,7 @@ def test_ranks_beyond_what_a_number_of_lua_holds_are_exact(redis_url: str) -> No
     store = RedisStore(redis_url, clock=clock)
     store.put_spec(QueueSpec(name="q", selection=Aging(timedelta(hours=1))))
     ids = []
-    for priority in (PRIORITY_MOST, PRIORITY_MOST - 1, 0, -PRIORITY_MOST):
+    for priority in (MAX_PRIORITY, MAX_PRIORITY - 1, 0, -MAX_PRIORITY):
         drafts = [Draft("k", queue="q", priority=priority, delay=delay) for delay in (3, 2, 1)]
         ids += [receipt.id for receipt in reversed(store.enqueue(drafts))]
     clock.advance(5)
@@ -167,6 +181,81 @@ def test_another_process_follows_a_new_spec_at_once(redis_url: str) -> None:
     assert len(other.claim([Want("q", 9)], "w", minutes(1))) == 1, "the cap holds for jobs that came before it, too"
     one.close()
     other.close()
+
+
+def commands_of(redis: RedisServer, act: Callable[[], object], command: str = "") -> int:
+    """How many commands the server ran for it, also inside of scripts; or how many of this name."""
+
+    def count() -> int:
+        stats = client.info("commandstats")
+        return int(sum(of["calls"] for name, of in stats.items() if name.startswith(f"cmdstat_{command}")))
+
+    with redis.client() as client:
+        before = count()
+        act()
+        return count() - before
+
+
+def capped(limit: int, *, share: Fair | None = None) -> QueueSpec:
+    return QueueSpec(name="q", eligibility=AtMost(limit, per="tenant"), share=share)
+
+
+def test_a_spec_costs_no_more_with_many_lanes_and_many_running_jobs(redis: RedisServer, redis_url: str) -> None:
+    store = open_store(redis_url)
+    store.put_spec(capped(1))
+    for first in range(0, 3_000, 1_000):
+        store.enqueue([Draft("k", queue="q", tenant=f"t{first + number}") for number in range(1_000)])
+    assert len(store.claim([Want("q", 1_000)], "w", minutes(1))) == 1_000
+    for spec in (capped(2), capped(2, share=Fair()), capped(3), QueueSpec(name="q")):
+        assert commands_of(redis, partial(store.put_spec, spec)) < 3_000
+    store.close()
+
+
+def test_a_batch_of_unlike_jobs_is_written_at_once(redis: RedisServer, redis_url: str) -> None:
+    store = open_store(redis_url)
+    drafts = [Draft("k", max_attempts=1 + number % 9, priority=number % 3) for number in range(100)]
+    assert commands_of(redis, lambda: store.enqueue(drafts)) < 50
+    assert len(store.claim([Want("default", 1_000)], "w", minutes(1))) == 100
+    store.close()
+
+
+def test_lanes_that_another_spec_opens_are_claimed_however_many_they_are(redis_url: str) -> None:
+    lanes, store = 1_500, open_store(redis_url)
+    store.put_spec(capped(1))
+    for _ in range(2):
+        for first in range(0, lanes, 500):
+            store.enqueue([Draft("k", queue="q", tenant=f"t{first + number}") for number in range(500)])
+    claimed = [len(store.claim([Want("q", 1_000)], "w", minutes(5))) for _ in range(4)]
+    assert claimed == [1_000, 500, 0, 0], "each tenant has one that runs"
+    store.put_spec(capped(2))
+    claimed = [len(store.claim([Want("q", 1_000)], "w", minutes(5))) for _ in range(10)]
+    assert sum(claimed) == lanes, claimed
+    store.close()
+
+
+def test_a_spec_that_sheds_marks_every_job_some_at_a_time(redis: RedisServer, redis_url: str) -> None:
+    store = open_store(redis_url)
+    for _ in range(5):
+        store.enqueue([Draft("k", queue="q") for _ in range(1_000)])
+    spec = QueueSpec(name="q", capacity=Bounded(5_000, Shed("oldest")))
+    assert commands_of(redis, lambda: store.put_spec(spec), "evalsha") > 2, "one call would be too long"
+    with redis.client() as client:
+        assert client.zcard("{forebay}:old:q") == 5_000
+    store.enqueue([Draft("k", queue="q")])
+    (shed,) = store.browse(Query(queue="q", state=State.DEAD), 0, 10).jobs
+    assert shed.id == 1
+    store.close()
+
+
+def test_a_release_of_many_is_made_in_steps(redis: RedisServer, redis_url: str) -> None:
+    store = open_store(redis_url)
+    store.put_spec(QueueSpec(name="q", eligibility=Until("go")))
+    store.enqueue([Draft("k", queue="q", tenant=f"t{number % 7}") for number in range(500)])
+    released: list[int] = []
+    assert commands_of(redis, lambda: released.append(store.release("go", 350)), "evalsha") >= 4
+    assert (released, store.release("go", 350)) == ([350], 150)
+    assert len(store.claim([Want("q", 1_000)], "w", minutes(1))) == 500
+    store.close()
 
 
 def test_drafts_are_judged_in_their_order_though_some_are_judged_by_the_client(redis_url: str) -> None:

@@ -10,10 +10,10 @@ import pytest
 from forebay import Draft, open_store
 from forebay.store.protocol import Store
 from forebay.store.redis import health
-from forebay.testing.servers.process import ServerUnavailable
-from forebay.testing.servers.redis import RedisServer
+from forebay_proof.servers.process import ServerUnavailable
+from forebay_proof.servers.redis import RedisServer
+from tests.waiting import PATIENCE
 
-PATIENCE = 30.0
 SAFE = {"appendonly": "yes", "appendfsync": "always", "maxmemory-policy": "noeviction"}
 UNSAFE = [("maxmemory-policy", "allkeys-lru"), ("appendonly", "no"), ("appendfsync", "everysec")]
 

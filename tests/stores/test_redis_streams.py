@@ -19,7 +19,7 @@ from forebay.core.policy import AtMost, Fair, Priority
 from forebay.store.protocol import Inspecting, Want
 from forebay.store.redis.store import RedisStore
 from forebay.testing.clock import ManualClock
-from forebay.testing.servers.redis import RedisServer
+from forebay_proof.servers.redis import RedisServer
 
 STREAM, GROUP, NOBODY = "{forebay}:s:default", "workers", "(nobody)"
 LOST: Final = Failure(ABANDONED, "its worker is gone")

@@ -25,10 +25,10 @@ from forebay.core.outcome import Ack
 from forebay.core.policy import AtMost, Fair, LatestWins, Priority, Until
 from forebay.core.spec import QueueSpec
 from forebay.store.protocol import Query, Want
-from forebay.store.sqlite import turn
+from forebay.store.sqlite import unit_of_work
 from forebay.store.sqlite.store import SqliteStore
 from forebay.testing.clock import ManualClock
-from forebay.testing.conformance.racing import Task, race
+from forebay_proof.conformance.racing import Task, race
 
 LEASE = seconds(60)
 
@@ -59,15 +59,17 @@ def locked(path: Path) -> Iterator[sqlite3.Connection]:
 def commits(store: SqliteStore) -> list[str]:
     """Every COMMIT of the writing connection from now on."""
     seen: list[str] = []
-    store.backend._writer._connection.set_trace_callback(lambda text: seen.append(text) if text == "COMMIT" else None)
+    store.backend.session.writer._connection.set_trace_callback(
+        lambda text: seen.append(text) if text == "COMMIT" else None
+    )
     return seen
 
 
 def together(store: SqliteStore, calls: list[Callable[[], Any]]) -> list[Any]:
     """The calls meet in one group: nobody may lead before all are there."""
-    with store.backend._writer._busy:
+    with store.backend.session.writer._busy:
         tasks = [Task(call) for call in calls]
-        while store.backend._writer.callers.waiting < len(calls):
+        while store.backend.session.writer.callers.waiting < len(calls):
             pass
     return [_outcome(task) for task in tasks]
 
@@ -152,7 +154,7 @@ def test_a_database_of_another_program_is_refused_and_left_alone(path: Path) -> 
 
 def test_every_answer_is_synced(store: SqliteStore) -> None:
     settings = {
-        name: store.backend._writer._connection.execute(f"PRAGMA {name}").fetchone()[0]
+        name: store.backend.session.writer._connection.execute(f"PRAGMA {name}").fetchone()[0]
         for name in ("journal_mode", "synchronous", "busy_timeout")
     }
     assert settings == {"journal_mode": "wal", "synchronous": 2, "busy_timeout": 0}
@@ -180,7 +182,7 @@ def test_a_call_that_fails_harms_nobody_in_its_group(store: SqliteStore) -> None
 
 def test_when_the_disk_is_full_nothing_is_acknowledged_and_later_it_goes_on(store: SqliteStore) -> None:
     store.enqueue([Draft("k")])
-    writer = store.backend._writer._connection
+    writer = store.backend.session.writer._connection
     (pages,) = writer.execute("PRAGMA page_count").fetchone()
     writer.execute(f"PRAGMA max_page_count = {pages + 8}")
     large = [Draft("k", "x" * 100_000)]
@@ -212,7 +214,7 @@ class _Refusing:
 def test_when_the_commit_fails_everything_in_it_fails(store: SqliteStore) -> None:
     store.put_spec(QueueSpec(name="fair", share=Fair()))
     store.enqueue([Draft("k", queue="fair", tenant=tenant) for tenant in "ab" for _ in range(4)])
-    writer = store.backend._writer
+    writer = store.backend.session.writer
     real = writer._connection
     writer._connection = _Refusing(real)  # type: ignore[assignment]
     calls = [lambda: store.enqueue([Draft("k")]), lambda: store.claim([Want("fair", 8)], "w", LEASE)]
@@ -235,7 +237,7 @@ def test_a_writer_waits_for_another_process_and_a_reader_does_not(store: SqliteS
 
 
 def test_a_lock_that_is_not_let_go_is_an_error_and_later_it_goes_on(store: SqliteStore, path: Path) -> None:
-    store.backend._database._patience = 0.02
+    store.backend.session.database._patience = 0.02
     with locked(path), pytest.raises(StoreFailed, match=r"locked by another process for 0\.02 s"):
         store.enqueue([Draft("k")])
     assert store.enqueue([Draft("k")])[0].id == 1
@@ -325,7 +327,7 @@ def test_closing_wakes_who_waits_and_refuses_who_comes(store: SqliteStore) -> No
 
 
 def test_removed_jobs_are_remembered_up_to_a_bound(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turn, "SETTLE_MEMORY", 50)
+    monkeypatch.setattr(unit_of_work, "SETTLE_MEMORY", 50)
     settlements = []
     for _ in range(30):
         store.enqueue([Draft("k")] * 10)
@@ -335,7 +337,7 @@ def test_removed_jobs_are_remembered_up_to_a_bound(store: SqliteStore, monkeypat
     assert store.settle(settlements[-50:]) == [Settled.APPLIED] * 50
     assert store.settle(settlements[:50]) == [Settled.STALE] * 50
     counts = [
-        store.backend._writer._connection.execute(f"SELECT count(*) FROM removed_{half}").fetchone()[0]
+        store.backend.session.writer._connection.execute(f"SELECT count(*) FROM removed_{half}").fetchone()[0]
         for half in (0, 1)
     ]
     assert sum(counts) <= 100
@@ -394,13 +396,16 @@ def test_a_flood_of_expired_jobs_is_buried_in_steps_and_never_handed_out(path: P
 
 
 def test_an_interrupted_leader_tells_the_others(store: SqliteStore) -> None:
-    def interrupted(_: turn.Turn) -> None:
+    def interrupted(_: unit_of_work.UnitOfWork) -> None:
         raise KeyboardInterrupt
 
-    calls: list[Callable[[], Any]] = [lambda: store.backend._write(interrupted), lambda: store.enqueue([Draft("k")])]
-    with store.backend._writer._busy:
+    calls: list[Callable[[], Any]] = [
+        lambda: store.backend.session.write(interrupted),
+        lambda: store.enqueue([Draft("k")]),
+    ]
+    with store.backend.session.writer._busy:
         tasks = [Task(call) for call in calls]
-        while store.backend._writer.callers.waiting < len(calls):
+        while store.backend.session.writer.callers.waiting < len(calls):
             pass
     errors = []
     for task in tasks:

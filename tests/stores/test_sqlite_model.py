@@ -13,8 +13,8 @@ from hypothesis import settings
 
 from forebay.store.sqlite.store import SqliteStore
 from forebay.testing.clock import ManualClock
-from forebay.testing.machine import StoreMachine
-from forebay.testing.pair import Opened
+from forebay_proof.machine import StoreMachine
+from forebay_proof.pair import Opened
 
 
 class _Sqlite:
@@ -34,7 +34,7 @@ class _Sqlite:
 
     def _open(self) -> SqliteStore:
         store = SqliteStore(self.path, clock=self.clock)
-        store.backend._writer._connection.execute("PRAGMA synchronous = OFF")
+        store.backend.session.writer._connection.execute("PRAGMA synchronous = OFF")
         return store
 
     def residue(self) -> Mapping[str, int]:

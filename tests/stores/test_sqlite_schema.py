@@ -13,8 +13,8 @@ from forebay.core.job import Draft
 from forebay.core.policy import AtMost, InOrder, KeepFor, LatestWins
 from forebay.core.spec import QueueSpec
 from forebay.store.sqlite.migrate import migrations
-from forebay.store.sqlite.queries import statements
 from forebay.store.sqlite.store import SqliteStore
+from forebay.store.sqlite.tables import statements
 
 SEARCHES = {
     "claim": ["job USING INTEGER PRIMARY KEY (rowid=?)", "job USING INDEX job_ready (queue=? AND lane=?)"],
@@ -84,8 +84,8 @@ def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sqlite3.Con
         store.enqueue([Draft("k", key=f"{number}/{i}", delay=i % 2 * 10**9) for i in range(500)])
         store.enqueue([Draft("k", queue="gated", subject=f"s{i % 50}", expires_at=4 * 10**15) for i in range(400)])
         store.enqueue([Draft("k", queue="merging", subject=f"{number}/{i}") for i in range(100)])
-    store.backend._writer._connection.execute("ANALYZE")
-    yield store.backend._writer._connection
+    store.backend.session.writer._connection.execute("ANALYZE")
+    yield store.backend.session.writer._connection
     store.close()
 
 

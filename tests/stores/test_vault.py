@@ -66,7 +66,7 @@ def work_off(app: Forebay) -> None:
         lambda pairs: settled.extend(store.settle(pairs)),
     )
     leases = store.claim([Want("default", 10)], "ada", seconds(30))
-    pool.take(leases)
+    pool.submit(leases)
     assert pool.wait_until_idle(30)
     pool.close()
 

@@ -14,21 +14,21 @@ import pytest
 from msgspec.structs import replace
 
 from forebay.core.decide import decide
-from forebay.core.instant import Span, seconds
+from forebay.core.instant import Duration, seconds
 from forebay.core.job import Draft, State
 from forebay.core.lease import Lease, Settled
 from forebay.core.outcome import Abandoned, Ack, Failure, Outcome
 from forebay.core.spec import QueueSpec
 from forebay.store.protocol import Backlog, Want
 from forebay.testing.clock import ManualClock
-from forebay.testing.conformance import Opener
-from forebay.testing.servers.redis import RedisServer
+from forebay_proof.conformance import Opener
+from forebay_proof.servers.redis import RedisServer
 from tests.stores import openers
 from tests.stores.tables import Tables
 
-SECOND: Final[Span] = 1_000_000
-HOUR: Final[Span] = 3_600 * SECOND
-DAY: Final[Span] = 24 * HOUR
+SECOND: Final[Duration] = 1_000_000
+HOUR: Final[Duration] = 3_600 * SECOND
+DAY: Final[Duration] = 24 * HOUR
 BOOM: Final = Failure("Boom", "it broke")
 
 Begin: TypeAlias = Callable[[QueueSpec], "World"]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from forebay.store.memory.disk import Disk
 from forebay.store.memory.journal import Journal
 from forebay.store.memory.recovery import SEGMENT_BYTES, recover
-from forebay.testing.disk import MemoryDisk
+from forebay_proof.disk import MemoryDisk
 
 DIRECTORY = "j"
 

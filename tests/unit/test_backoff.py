@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from forebay.core.decide import decide
 from forebay.core.errors import Invalid
 from forebay.core.instant import days, micros, minutes, ms, seconds
-from forebay.core.limits import SPAN_MOST
+from forebay.core.limits import MAX_DURATION
 from forebay.core.outcome import Failed, Failure, Retry
 from forebay.core.policy import Backoff, Exponential, Fixed, FullJitter, Routing
 from tests.unit.values import SECOND, a_job, jitters
@@ -65,10 +65,10 @@ def test_the_cap_holds_for_any_attempt(backoff: FullJitter | Exponential, attemp
     assert 0 <= delay <= micros(backoff.cap)
 
 
-@pytest.mark.parametrize("backoff", [FullJitter(ms(1), SPAN_MOST), Exponential(ms(1), SPAN_MOST)])
+@pytest.mark.parametrize("backoff", [FullJitter(ms(1), MAX_DURATION), Exponential(ms(1), MAX_DURATION)])
 def test_even_the_smallest_base_reaches_the_largest_cap(backoff: Backoff) -> None:
     delay = backoff.delay(10**9, ALMOST_ONE)
-    assert micros(SPAN_MOST) - 1 <= delay <= micros(SPAN_MOST)
+    assert micros(MAX_DURATION) - 1 <= delay <= micros(MAX_DURATION)
 
 
 @given(jitters(), st.integers(0, 100), DRAWS)
@@ -124,7 +124,7 @@ def test_without_jitter_they_do(backoff: Backoff) -> None:
         (timedelta(microseconds=999), seconds(1)),
         (seconds(-1), seconds(1)),
         (seconds(2), seconds(1)),
-        (seconds(1), SPAN_MOST + ms(1)),
+        (seconds(1), MAX_DURATION + ms(1)),
         (days(4_000), days(4_000)),
     ],
 )
@@ -141,7 +141,7 @@ def test_an_absurd_spread_is_refused(spread: float) -> None:
         Exponential(spread=spread)
 
 
-@pytest.mark.parametrize("span", [seconds(-1), SPAN_MOST + ms(1)])
+@pytest.mark.parametrize("span", [seconds(-1), MAX_DURATION + ms(1)])
 def test_an_absurd_fixed_delay_is_refused(span: timedelta) -> None:
     with pytest.raises(Invalid, match="Fixed"):
         Fixed(span)

@@ -1,10 +1,13 @@
 """The bench runs what it says it runs, and leaves nothing behind."""
 
+from pathlib import Path
+
 import pytest
 
-from forebay.bench import GUARANTEES, Load, parked_price, prices
+from bench.plain_job import files_passed
 from forebay.cli import main
 from forebay.store.memory.store import MemoryStore
+from forebay_proof.bench import GUARANTEES, Load, parked_price, prices
 
 LOAD = Load(jobs=40, rounds=2, batch=20)
 
@@ -37,3 +40,10 @@ def test_the_command_prints_a_table_and_knows_its_words(capsys: pytest.CaptureFi
     ]
     assert main(["bench", "--with", "magic"]) == 2
     assert "there is no such guarantee" in capsys.readouterr().err
+
+
+def test_a_plain_job_passes_few_files_of_the_embedded_store(tmp_path: Path) -> None:
+    """What an engineer reads to follow one job. A new file on its way needs a reason; a merged one lowers the bound."""
+    files = files_passed(f"sqlite:///{tmp_path}/jobs.db")
+    assert "store/sqlite/settling.py" in files
+    assert len(files) <= 20, files

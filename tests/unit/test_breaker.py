@@ -8,7 +8,7 @@ from forebay.core.instant import days, ms, seconds
 
 SECOND = 1_000_000
 NOW = 1_700_000_000_000_000
-POLICY = Breaker(failures=3, rest=seconds(10), probes=2)
+POLICY = Breaker(failures=3, cooldown=seconds(10), probes=2)
 
 
 def opened(policy: Breaker = POLICY, at: int = NOW) -> Circuit:
@@ -24,7 +24,7 @@ def test_a_new_circuit_is_closed_and_lets_everything_run() -> None:
     circuit = Circuit(POLICY)
     assert circuit.state(NOW) == "closed"
     assert [circuit.admit(NOW) for _ in range(100)] == [0] * 100
-    assert circuit.saved == 0
+    assert circuit.rejected == 0
 
 
 def test_it_opens_at_the_last_failure_in_a_row_and_not_before() -> None:
@@ -49,7 +49,7 @@ def test_while_it_is_open_nothing_runs_and_everyone_is_told_to_wait_for_its_rest
     circuit = opened()
     assert circuit.admit(NOW) == 10 * SECOND
     assert circuit.admit(NOW + 4 * SECOND) == 6 * SECOND
-    assert circuit.saved == 2
+    assert circuit.rejected == 2
 
 
 def test_the_wait_is_never_shorter_than_a_tenth_of_the_rest() -> None:
@@ -96,12 +96,12 @@ def test_a_failure_of_a_run_that_began_before_it_opened_does_no_harm() -> None:
 
 
 def test_a_probe_that_tells_nothing_makes_room_for_the_next() -> None:
-    circuit = opened(Breaker(failures=1, rest=seconds(10)))
+    circuit = opened(Breaker(failures=1, cooldown=seconds(10)))
     later = NOW + 10 * SECOND
     for _ in range(3):
         assert circuit.admit(later) == 0
         assert circuit.admit(later) > 0
-        circuit.given_up()
+        circuit.abandoned()
     assert circuit.state(later) == "half-open"
     assert circuit.admit(later) == 0
 
@@ -110,7 +110,7 @@ def test_what_tells_nothing_while_it_is_closed_changes_nothing() -> None:
     circuit = Circuit(POLICY)
     circuit.failed(NOW)
     circuit.failed(NOW)
-    circuit.given_up()
+    circuit.abandoned()
     assert circuit.state(NOW) == "closed"
     circuit.failed(NOW)
     assert circuit.state(NOW) == "open"
@@ -122,14 +122,14 @@ def test_every_run_that_was_not_wasted_is_counted() -> None:
         assert circuit.admit(NOW + SECOND) > 0
     later = NOW + 10 * SECOND
     assert [circuit.admit(later) > 0 for _ in range(5)] == [False, False, True, True, True]
-    assert circuit.saved == 10
+    assert circuit.rejected == 10
     circuit.succeeded()
     circuit.admit(later)
-    assert circuit.saved == 10
+    assert circuit.rejected == 10
 
 
 def test_one_failure_and_one_probe_are_enough() -> None:
-    circuit = opened(Breaker(failures=1, rest=ms(1), probes=1))
+    circuit = opened(Breaker(failures=1, cooldown=ms(1), probes=1))
     assert circuit.admit(NOW + 999) > 0
     assert circuit.admit(NOW + 1_000) == 0
     assert circuit.admit(NOW + 1_000) > 0

@@ -5,11 +5,12 @@ from random import Random
 import pytest
 
 from forebay.core.errors import Invalid
-from forebay.core.ledger import Change, LedgerEntry, Record, Span
-from forebay.lab.chaos.faults import KINDS, Fault, fault_of
-from forebay.lab.chaos.plan import SCALES, adjust, find, names, parse
-from forebay.lab.chaos.recovery import Line, recovered, unstarted
-from forebay.lab.chaos.scene import Strike
+from forebay.core.ledger import Change, JobRange, LedgerEntry, Record
+from forebay_proof.lab.chaos.faults import KINDS, Fault, fault_of
+from forebay_proof.lab.chaos.plan import SCALES, adjust, find, names, parse
+from forebay_proof.lab.chaos.recovery import recovered, unstarted
+from forebay_proof.lab.chaos.scene import Strike
+from forebay_proof.lab.handler_log import HandlerRecord
 
 SOUND = """
 title = "t"
@@ -92,9 +93,17 @@ def strike(number: int, at: int, over_at: int, *pids: int) -> Strike:
 
 def test_recovery_is_read_from_what_handlers_wrote() -> None:
     """Jobs 1 and 2 ran when their process was killed at 1 s, job 3 had ended, job 4 fails by itself."""
-    starts = [Line(seq, seq, 1, 900_000, 77) for seq in (1, 2, 3, 4)]
-    starts += [Line(1, 1, 2, 1_400_000, 78), Line(2, 2, 2, 3_500_000, 78), Line(4, 4, 2, 9_000_000, 78)]
-    effects = [Line(3, 3, 1, 950_000, 77), Line(1, 1, 2, 1_500_000, 78), Line(2, 2, 2, 3_600_000, 78)]
+    starts = [HandlerRecord(seq, seq, 1, 900_000, 77) for seq in (1, 2, 3, 4)]
+    starts += [
+        HandlerRecord(1, 1, 2, 1_400_000, 78),
+        HandlerRecord(2, 2, 2, 3_500_000, 78),
+        HandlerRecord(4, 4, 2, 9_000_000, 78),
+    ]
+    effects = [
+        HandlerRecord(3, 3, 1, 950_000, 77),
+        HandlerRecord(1, 1, 2, 1_500_000, 78),
+        HandlerRecord(2, 2, 2, 3_600_000, 78),
+    ]
     killed, missed, away = (
         strike(1, 1_000_000, 1_000_000, 77),
         strike(2, 1_000_000, 1_000_000, 99),
@@ -108,18 +117,22 @@ def test_recovery_is_read_from_what_handlers_wrote() -> None:
 
 def test_jobs_that_were_interrupted_are_told_one_by_one() -> None:
     killed = Strike(1, "KillWorker", 1_000_000, 1_000_000, True, "", pids=(7,))
-    starts = [Line(1, 11, 1, 900_000, 7), Line(2, 12, 1, 900_000, 7), Line(3, 13, 1, 900_000, 8)]
-    starts += [Line(1, 11, 2, 1_500_000, 8), Line(2, 12, 3, 3_000_000, 8)]
+    starts = [
+        HandlerRecord(1, 11, 1, 900_000, 7),
+        HandlerRecord(2, 12, 1, 900_000, 7),
+        HandlerRecord(3, 13, 1, 900_000, 8),
+    ]
+    starts += [HandlerRecord(1, 11, 2, 1_500_000, 8), HandlerRecord(2, 12, 3, 3_000_000, 8)]
     assert recovered([killed], starts, [], lambda seq: True) == [0.5, 2.0]
     assert (killed.held, killed.recovery) == (2, 2.0)
 
 
 def test_a_hand_out_that_no_handler_began_is_counted() -> None:
     def claimed(offset: int, first: int, n: int, delivery: int) -> LedgerEntry:
-        return LedgerEntry(offset, Record(0, "claim", [Span(Change.CLAIMED, first, n, "q", "k", delivery)]))
+        return LedgerEntry(offset, Record(0, "claim", [JobRange(Change.CLAIMED, first, n, "q", "k", delivery)]))
 
     entries = [claimed(0, 11, 3, 1), claimed(1, 12, 1, 2), claimed(2, 12, 1, 3)]
-    starts = [Line(1, 11, 1, 0, 7), Line(2, 12, 3, 0, 7)]
+    starts = [HandlerRecord(1, 11, 1, 0, 7), HandlerRecord(2, 12, 3, 0, 7)]
     assert unstarted(entries, starts) == {12: 2, 13: 1}
 
 

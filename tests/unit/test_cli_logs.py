@@ -24,9 +24,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     def call(*arguments: str) -> Answer:
         capsys.readouterr()
         code = main(arguments)
-        said = capsys.readouterr()
-        assert "Traceback (most" not in said.err
-        return Answer(code, said.out, said.err)
+        error_text = capsys.readouterr()
+        assert "Traceback (most" not in error_text.err
+        return Answer(code, error_text.out, error_text.err)
 
     return call
 
@@ -59,7 +59,7 @@ def test_a_group_is_shown_and_moved(run: Run) -> None:
     assert "in 6d 23h" in shown
     lags = [stood["lag"] for stood in run("logs", "groups", "clicks", "--json").json]
     assert lags == [0, 2]
-    assert "billing goes on with 0/0" in run("logs", "seek", "clicks", "billing", "start").out
+    assert "billing continues with 0/0" in run("logs", "seek", "clicks", "billing", "start").out
     assert "billing: 4 behind" in run("logs", "groups", "clicks").out
     run("logs", "seek", "clicks", "billing", "end")
     assert "billing: 0 behind" in run("logs", "groups", "clicks").out

@@ -14,19 +14,20 @@ import pytest
 
 from forebay import NAMED, Draft, QueueSpec, Want
 from forebay.cli import main
+from forebay.cli.argtypes import duration, moment, rate
 from forebay.cli.axes import AXES
 from forebay.cli.design import resembling, source
 from forebay.cli.doctor import examine
 from forebay.cli.finding import Finding
-from forebay.cli.numbers import Look, rates
-from forebay.cli.place import masked
 from forebay.cli.reload import changes, home_of, snapshot
+from forebay.cli.resolve_store import masked
 from forebay.cli.screen import Progress, Screen, cut, width_of
-from forebay.cli.words import length, moment, rate
+from forebay.cli.stats import Sample, rates
 from forebay.core.errors import Invalid, StoreFailed
+from forebay.core.humanize import format_duration, iso, many, when
 from forebay.core.instant import days, from_datetime, minutes, seconds
 from forebay.core.job import State
-from forebay.core.limits import INSTANT_MOST
+from forebay.core.limits import MAX_INSTANT
 from forebay.core.outcome import DeadLetter, Failure
 from forebay.core.policy import (
     AtMost,
@@ -47,7 +48,6 @@ from forebay.core.policy import (
 )
 from forebay.core.presence import Presence
 from forebay.core.schedule import Schedule
-from forebay.core.words import iso, many, span, when
 from forebay.serve.dashboard.views.queue import axes_of
 from forebay.store.clock import SystemClock
 from forebay.store.memory.store import MemoryStore
@@ -68,13 +68,13 @@ class Terminal(io.StringIO):
     ("text", "expected"), [("90", 90), ("0.5", 0.5), ("90s", 90), ("1h30m", 5_400), ("500ms", 0.5), ("2d", 172_800)]
 )
 def test_lengths(text: str, expected: float) -> None:
-    assert length(text).total_seconds() == expected
+    assert duration(text).total_seconds() == expected
 
 
 @pytest.mark.parametrize("text", ["", "soon", "5 m", "-5", "5y", "1e9", "99999d", "5m!"])
 def test_what_is_no_length(text: str) -> None:
     with pytest.raises(ArgumentTypeError):
-        length(text)
+        duration(text)
 
 
 def test_rates_a_second() -> None:
@@ -98,13 +98,13 @@ def test_moments(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_ages_and_counts() -> None:
     micros = (0, 500, 20_000, 3_200_000, 250_000_000, 7_200_000_000, 93_600_000_000)
-    assert [span(length) for length in micros] == ["0s", "0s", "20ms", "3.2s", "4m 10s", "2h", "1d 2h"]
+    assert [format_duration(length) for length in micros] == ["0s", "0s", "20ms", "3.2s", "4m 10s", "2h", "1d 2h"]
     assert (many(1, "job"), many(0, "job"), many(1_204, "job")) == ("1 job", "0 jobs", "1,204 jobs")
     assert when(None, NOON) == "–"
-    assert when(INSTANT_MOST, NOON) == "never"
+    assert when(MAX_INSTANT, NOON) == "never"
     assert when(NOON + 1_000_000, NOON) == "2030-01-31 12:00:01 UTC, in 1.0s"
     assert when(NOON - 1_000_000, NOON) == "2030-01-31 11:59:59 UTC, 1.0s ago"
-    assert (iso(NOON), iso(None), iso(INSTANT_MOST)) == ("2030-01-31T12:00:00Z", None, None)
+    assert (iso(NOON), iso(None), iso(MAX_INSTANT)) == ("2030-01-31T12:00:00Z", None, None)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_answers_mean_what_they_say() -> None:
         "routing": Routing(8, Exponential(timedelta(seconds=1), timedelta(minutes=10)))
     }
     wrong = (
-        *(("routing", "many"), ("routing", "fan-out:a"), ("routing", "unmatched:drop"), ("routing", "dead-most:x")),
+        *(("routing", "many"), ("routing", "fan-out:a"), ("routing", "unmatched:drop"), ("routing", "dead-max:x")),
         *(("capacity", "bounded:x"), ("capacity", "bounded:9:shed"), ("retention", "keep:long"), ("selection", "")),
         *(("selection", "unique:lost"), ("selection", "fair:tenant:gold"), ("eligibility", "rate:5")),
     )
@@ -209,7 +209,7 @@ def test_answers_mean_what_they_say() -> None:
         ("eligibility", "rate:100@api:1m:10", {"eligibility": Rate(100, minutes(1), None, 10, "api")}),
         ("eligibility", "at-most:8@gpu", {"eligibility": AtMost(8, shared="gpu")}),
         ("routing", "8 + dead:letters", {"routing": Routing(8, dead=DeadLetters("letters"))}),
-        ("routing", "dead-keep:30d + dead-most:9", {"routing": Routing(dead=DeadLetters(keep=days(30), most=9))}),
+        ("routing", "dead-keep:30d + dead-max:9", {"routing": Routing(dead=DeadLetters(keep=days(30), most=9))}),
         (
             "routing",
             "fan-out:orders.*=billing,**=audit + unmatched:drop",
@@ -269,7 +269,7 @@ def test_a_design_by_flags_and_by_questions(
     assert main(["design", "--like", "waitlist", "--name", "w", "--capacity", "unbounded", "--json"]) == 0
     waitlist = json.loads(capsys.readouterr().out)
     assert waitlist["spec"]["eligibility"]["type"] == "until"
-    assert {"nobody opens the gate: they wait for ever", "nothing bounds what is held back"} <= {
+    assert {"the gate is never opened: jobs wait for ever", "nothing bounds the jobs that are held"} <= {
         each["fails_by"] for each in waitlist["watch"]
     }
 
@@ -314,7 +314,7 @@ def test_the_doctor_finds_what_is_wrong() -> None:
         "schema": "ok",
     }
     (kinds,) = [finding.fact for finding in found if finding.check == "kinds"]
-    assert kinds == "no worker handles kind resize of queue mail: its jobs come back uncharged and wait"
+    assert kinds == "no worker has a handler for kind resize of queue mail: its jobs are released and wait"
     schedules = [finding for finding in found if finding.check == "schedules"]
     assert sorted(finding.status for finding in schedules) == ["fail", "ok", "warn", "warn", "warn"]
     assert all(finding.remedy for finding in found if finding.status != "ok")
@@ -344,12 +344,12 @@ def test_doctor_by_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
 
 
 def test_rates_are_differences_between_looks() -> None:
-    before = Look(1_000_000, {"q": backlog(ready=10, done=5, dead=1)})
+    before = Sample(1_000_000, {"q": backlog(ready=10, done=5, dead=1)})
     now = backlog(ready=4, done=9, dead=2)
     assert rates(now, before, 3_000_000) == (-3.0, 2.0, 0.5)
     assert rates(now, None, 3_000_000) is None
     assert rates(now, before, 1_000_000) is None
-    assert rates(now, Look(0, {}), 1_000_000) is None
+    assert rates(now, Sample(0, {}), 1_000_000) is None
 
 
 def backlog(ready: int, done: int, dead: int) -> Backlog:

@@ -18,7 +18,7 @@ from forebay.core.clock import Clock
 from forebay.core.errors import Invalid, KeyConflict
 from forebay.core.instant import seconds
 from forebay.core.job import Draft, State
-from forebay.core.limits import BATCH_MOST, PAYLOAD_BYTES
+from forebay.core.limits import MAX_BATCH, PAYLOAD_BYTES
 from forebay.core.outcome import Ack, DeadLetter, Failure, Release, Retry
 from forebay.core.policy import AtMost, Fixed, InOrder, KeepFor, Rate, Routing, Until
 from forebay.core.presence import Presence
@@ -26,8 +26,8 @@ from forebay.core.spec import QueueSpec
 from forebay.store.memory.store import MemoryStore
 from forebay.store.protocol import CancelAnswer, Query, Receipt, Store, Want
 from forebay.testing.clock import ManualClock
-from forebay.testing.faulty import ConnectionLost, Fault, FaultyStore, scripted
 from forebay.work.ticker import Ticker
+from forebay_proof.faulty import ConnectionLost, Fault, FaultyStore, scripted
 
 SECOND = 1_000_000
 HOUR = 3_600 * SECOND
@@ -127,7 +127,7 @@ def test_where_a_handler_runs_follows_from_what_it_is(fb: Forebay) -> None:
 
 
 def test_a_generator_is_no_handler(fb: Forebay) -> None:
-    with pytest.raises(Invalid, match="do not yield"):
+    with pytest.raises(Invalid, match="return instead of yield"):
 
         @fb.job
         def numbers() -> Iterator[int]:
@@ -333,14 +333,14 @@ def test_many_drafts_go_in_bounded_batches_from_a_generator_that_is_read_as_it_g
 
     def drafts() -> Iterator[Draft]:
         nonlocal made
-        for number in range(2 * BATCH_MOST + 7):
+        for number in range(2 * MAX_BATCH + 7):
             made += 1
             yield Draft("k", number)
 
-    assert fb.enqueue_many(drafts(), progress=lambda taken: ahead.append(made - taken)) == 2 * BATCH_MOST + 7
-    assert watched.batches == [BATCH_MOST, BATCH_MOST, 7]
+    assert fb.enqueue_many(drafts(), progress=lambda taken: ahead.append(made - taken)) == 2 * MAX_BATCH + 7
+    assert watched.batches == [MAX_BATCH, MAX_BATCH, 7]
     assert max(ahead) <= 1, "no more was read than was sent"
-    assert watched.backlog(["default"])[0].depth == 2 * BATCH_MOST + 7
+    assert watched.backlog(["default"])[0].depth == 2 * MAX_BATCH + 7
 
 
 def test_large_drafts_make_smaller_batches(watched: Watched) -> None:
@@ -361,14 +361,14 @@ def test_a_draft_that_cannot_be_made_stops_the_rest_and_keeps_the_batches_before
     told: list[int] = []
 
     def drafts() -> Iterator[Draft]:
-        for number in range(BATCH_MOST + 1):
+        for number in range(MAX_BATCH + 1):
             yield Draft("k", number)
         raise RuntimeError("the file ended early")
 
     with pytest.raises(RuntimeError):
         fb.enqueue_many(drafts(), told.append)
-    assert told == [BATCH_MOST]
-    assert watched.backlog(["default"])[0].depth == BATCH_MOST
+    assert told == [MAX_BATCH]
+    assert watched.backlog(["default"])[0].depth == MAX_BATCH
 
 
 # Looking at jobs

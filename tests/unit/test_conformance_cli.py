@@ -1,4 +1,4 @@
-"""`python -m forebay.testing.conformance`: what it prints, what it leaves behind, how it ends."""
+"""`python -m forebay_proof.conformance`: what it prints, what it leaves behind, how it ends."""
 
 import subprocess
 import sys
@@ -12,8 +12,8 @@ from forebay.core.clock import Clock
 from forebay.core.job import Draft
 from forebay.store.memory.store import MemoryStore
 from forebay.store.protocol import Receipt, Store
-from forebay.testing.conformance import __main__ as cli
-from forebay.testing.conformance import cases
+from forebay_proof.conformance import __main__ as cli
+from forebay_proof.conformance import cases
 
 ONE = "settling/an_acknowledged_job_is_gone"
 
@@ -112,7 +112,7 @@ def test_help_teaches_with_an_example(capsys: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(SystemExit, match="0"):
         cli.main(["--help"])
     out = capsys.readouterr().out
-    assert "python -m forebay.testing.conformance memory://" in out
+    assert "python -m forebay_proof.conformance memory://" in out
     assert "run(lambda clock: MyStore(clock=clock))" in out
 
 
@@ -123,7 +123,7 @@ def test_real_time_uses_the_stores_own_clock(capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize(("flags", "code"), [([], 0), (["-O"], 2)])
 def test_it_runs_as_a_module_and_not_without_assertions(flags: list[str], code: int) -> None:
-    command = [sys.executable, *flags, "-m", "forebay.testing.conformance", "memory://", "--only", ONE]
+    command = [sys.executable, *flags, "-m", "forebay_proof.conformance", "memory://", "--only", ONE]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == code
     assert ("1 passed, 0 failed" in done.stdout) is (code == 0)

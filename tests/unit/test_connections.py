@@ -3,7 +3,7 @@
 import pytest
 
 from forebay.serve.problems import Problem
-from forebay.serve.security.connections import Connections, Refusal
+from forebay.serve.security.connections import Connections, EarlyRejection
 
 
 class Line:
@@ -24,7 +24,7 @@ def arrived(connections: Connections, count: int, source: str = "a") -> list[Lin
 
 
 def test_the_oldest_stranger_of_a_source_makes_room_for_its_next() -> None:
-    connections = Connections(100, strangers=10, each=4)
+    connections = Connections(100, anonymous=10, per_address=4)
     other = arrived(connections, 1, "b")
     lines = arrived(connections, 6)
     assert [line.dropped for line in lines] == [True, True, False, False, False, False]
@@ -33,31 +33,31 @@ def test_the_oldest_stranger_of_a_source_makes_room_for_its_next() -> None:
 
 
 def test_the_oldest_stranger_of_all_goes_when_all_together_are_too_many() -> None:
-    connections = Connections(100, strangers=4, each=3)
+    connections = Connections(100, anonymous=4, per_address=3)
     lines = [line for source in "abcdef" for line in arrived(connections, 1, source)]
     assert [line.dropped for line in lines] == [True, True, False, False, False, False]
 
 
 def test_who_was_recognised_is_never_dropped_for_others() -> None:
     gone: list[int] = []
-    connections = Connections(8, strangers=4, each=4, dropped=lambda: gone.append(1))
+    connections = Connections(8, anonymous=4, per_address=4, dropped=lambda: gone.append(1))
     known = arrived(connections, 3)
     for line in known:
-        connections.recognise(line)
-        connections.recognise(line)
+        connections.mark_authenticated(line)
+        connections.mark_authenticated(line)
     lines = arrived(connections, 10)
     assert not any(line.dropped for line in known)
     assert sum(line.dropped for line in lines) == len(gone) == 6
     for line in (*known, *lines):
         connections.remove(line)
-        connections.recognise(line)
+        connections.mark_authenticated(line)
     assert len(connections) == 0
 
 
 def test_there_are_never_more_than_there_may_be() -> None:
-    connections = Connections(5, strangers=5, each=5)
+    connections = Connections(5, anonymous=5, per_address=5)
     for line in (first := arrived(connections, 5)):
-        connections.recognise(line)
+        connections.mark_authenticated(line)
     (late,) = arrived(connections, 1)
     assert late.dropped
     assert not any(line.dropped for line in first)
@@ -84,8 +84,10 @@ def test_there_are_never_more_than_there_may_be() -> None:
     ],
 )
 def test_a_first_head_with_a_bad_key_is_refused_by_its_bytes(head: str, refused: bool) -> None:
-    refusal = Refusal(lambda text: text == "fb_good", Problem(401, "unauthorized", "Authentication is needed"), "http")
-    answer = refusal.of(head.encode())
+    refusal = EarlyRejection(
+        lambda text: text == "fb_good", Problem(401, "unauthorized", "Authentication is needed"), "http"
+    )
+    answer = refusal.response_to(head.encode())
     assert (answer is not None) is refused
     if answer is not None:
         assert answer.startswith(b"HTTP/1.1 401 Unauthorized\r\n")

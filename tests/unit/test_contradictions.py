@@ -37,11 +37,11 @@ PAIRS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"retention": Retained(lagging="block")},
         {"retention": Retained(window=days(1), lagging="block")},
     ),
-    ("a broker holds nothing", {"fan_out": ROUTES, "capacity": Bounded(1)}, {"capacity": Bounded(1)}),
-    ("a broker holds nothing", {"fan_out": ROUTES, "retention": KeepFor(days(1))}, {"fan_out": ROUTES}),
-    ("leads back to it", {"fan_out": FanOut((Route("a", "q"),))}, {"fan_out": ROUTES}),
+    ("a broker holds no jobs", {"fan_out": ROUTES, "capacity": Bounded(1)}, {"capacity": Bounded(1)}),
+    ("a broker holds no jobs", {"fan_out": ROUTES, "retention": KeepFor(days(1))}, {"fan_out": ROUTES}),
+    ("names the queue itself", {"fan_out": FanOut((Route("a", "q"),))}, {"fan_out": ROUTES}),
     (
-        "leads back to it",
+        "names the queue itself",
         {"routing": Routing(dead=DeadLetters("q"))},
         {"routing": Routing(dead=DeadLetters("dead"))},
     ),
@@ -50,9 +50,9 @@ PAIRS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"merge": LatestWins(), "eligibility": Rate(1) & SKIP},
         {"merge": LatestWins(), "eligibility": Rate(1)},
     ),
-    ("would forget it unseen", {"eligibility": BLOCK, "routing": KEEP}, {"eligibility": SKIP, "routing": KEEP}),
+    ("would delete it before", {"eligibility": BLOCK, "routing": KEEP}, {"eligibility": SKIP, "routing": KEEP}),
     (
-        "would forget it unseen",
+        "would delete it before",
         {"eligibility": BLOCK, "routing": Routing(dead=DeadLetters(most=9))},
         {"eligibility": BLOCK, "routing": Routing(dead=DeadLetters("dead"))},
     ),
@@ -62,7 +62,7 @@ PAIRS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"eligibility": SKIP, "capacity": Bounded(9, Shed())},
     ),
     (
-        "the lowest is always the newcomer",
+        "the new job always has the lowest rank",
         {"capacity": Bounded(9, Shed("lowest"))},
         {"capacity": Bounded(9, Shed("lowest")), "selection": Priority()},
     ),
@@ -91,13 +91,13 @@ def test_every_contradiction_is_shown_here() -> None:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda: LatestWins(at_most=days(1)), "no quiet time"),
+        (lambda: LatestWins(at_most=days(1)), "no effect without quiet"),
         (lambda: LatestWins(quiet=days(2), at_most=days(1)), "outside"),
-        (lambda: DeadLetters("dead", keep=days(1)), "which has its own rule"),
-        (lambda: DeadLetters("dead", most=1), "which has its own rule"),
-        (lambda: While(()), "each of them once"),
-        (lambda: While((State.DEAD, State.DEAD)), "each of them once"),
-        (lambda: While(("lost",)), "each of them once"),  # type: ignore[arg-type]
+        (lambda: DeadLetters("dead", keep=days(1)), "has its own rule"),
+        (lambda: DeadLetters("dead", most=1), "has its own rule"),
+        (lambda: While(()), "unknown or repeated"),
+        (lambda: While((State.DEAD, State.DEAD)), "unknown or repeated"),
+        (lambda: While(("lost",)), "unknown or repeated"),  # type: ignore[arg-type]
     ],
 )
 def test_a_value_that_makes_no_sense_alone_is_refused(make: Any, reason: str) -> None:

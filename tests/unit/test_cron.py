@@ -20,7 +20,7 @@ from forebay.core.schedule import Schedule
 from forebay.work.cron import (
     DST_RULES,
     MACROS,
-    MISSED_MOST,
+    MAX_MISSED,
     NEVER,
     CatchUp,
     Cron,
@@ -150,9 +150,9 @@ def test_asked_between_the_two_passes_the_second_is_remembered_as_such() -> None
         ("@every", "rule @every", "90s"),
         ("@every 5", "rule @every", "5m"),
         ("@every 0s", "rule @every", "1s …"),
-        ("@every 9999d", "rule @every", "choose one inside"),
-        ("@every -5m", "rule @every", "not a length"),
-        ("@every 5m x", "rule @every", "not a length"),
+        ("@every 9999d", "rule @every", "choose an interval"),
+        ("@every -5m", "rule @every", "not a duration"),
+        ("@every 5m x", "rule @every", "not a duration"),
     ],
 )
 def test_a_bad_rule_is_refused_by_field_with_a_good_example(rule: str, field: str, hint: str) -> None:
@@ -195,7 +195,7 @@ def test_an_unknown_zone_names_the_nearest(zone: str, hint: str) -> None:
         ("@daily ; retries=3", "use dst, catch_up, overlap or jitter"),
         ("@daily ; dst=once dst=skip", "at most once"),
         ("@daily ; skip", "'skip' is not known"),
-        ("@daily dst=once", "is no macro"),
+        ("@daily dst=once", "is not a macro"),
     ],
 )
 def test_a_bad_option_is_refused(text: str, hint: str) -> None:
@@ -304,7 +304,7 @@ def test_a_year_of_missed_seconds_is_bounded() -> None:
     every = Timetable(Cron("* * * * * *"), CatchUp(3))
     found = due(every, at("2025-01-01"), at("2026-01-01"), grace=seconds(0))
     assert [at("2026-01-01") - tick for tick in found.fires] == [2_000_000, 1_000_000, 0]
-    assert (found.next_at, found.missed) == (at("2026-01-01T00:00:01"), MISSED_MOST)
+    assert (found.next_at, found.missed) == (at("2026-01-01T00:00:01"), MAX_MISSED)
 
 
 def test_more_than_a_batch_in_time_goes_on_with_the_next_call() -> None:

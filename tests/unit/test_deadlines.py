@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from forebay.core.instant import micros
-from forebay.core.limits import LEASE_MOST
+from forebay.core.limits import MAX_LEASE
 from forebay.store.memory.deadlines import Deadlines, rounded_up
 
 INSTANTS = st.integers(0, 50)
@@ -101,13 +101,13 @@ def test_a_bucket_that_empties_and_fills_stands_in_the_heap_once() -> None:
     assert timers.due(5, 10) == ["b"]
 
 
-@given(st.integers(0, 2**52), st.integers(1_000, micros(LEASE_MOST)))
+@given(st.integers(0, 2**52), st.integers(1_000, micros(MAX_LEASE)))
 def test_a_lease_is_rounded_up_by_little_and_never_down(now: int, span: int) -> None:
     until = rounded_up(now + span, span)
     assert now + span <= until <= now + span + max(1_000, span // 256)
 
 
-@pytest.mark.parametrize("span", [1_000, 30_000_000, micros(LEASE_MOST)])
+@pytest.mark.parametrize("span", [1_000, 30_000_000, micros(MAX_LEASE)])
 def test_many_leases_of_one_length_share_few_buckets(span: int) -> None:
     """Whatever the length, at most 258 instants are in use at a time: a store with a million leases has few timers."""
     starts = range(0, span, max(1, span // 5_000))

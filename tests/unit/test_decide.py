@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from forebay.core.decide import decide
 from forebay.core.errors import Invalid
 from forebay.core.instant import micros, ms, seconds
-from forebay.core.limits import ATTEMPTS_MOST, ERRORS_KEPT, SPAN_MOST
+from forebay.core.limits import ERRORS_KEPT, MAX_ATTEMPTS, MAX_DURATION
 from forebay.core.outcome import (
     ABANDONED,
     Abandoned,
@@ -67,7 +67,7 @@ TABLE: list[tuple[Outcome, Verdict, Verdict]] = [
 ]
 
 FAILURES = st.builds(Failure, st.text(max_size=5), st.text(max_size=20))
-AFTERS = st.integers(0, micros(SPAN_MOST))
+AFTERS = st.integers(0, micros(MAX_DURATION))
 OUTCOMES: st.SearchStrategy[Outcome] = st.one_of(
     st.builds(Succeeded, st.none() | st.just(b"[1]")),
     st.builds(Failed, FAILURES, st.none() | AFTERS),
@@ -80,7 +80,7 @@ OUTCOMES: st.SearchStrategy[Outcome] = st.one_of(
     st.builds(Unhandled),
     st.builds(Withdrawn),
 )
-LIVES = st.integers(1, ATTEMPTS_MOST)
+LIVES = st.integers(1, MAX_ATTEMPTS)
 DRAWS = st.floats(0, 1, exclude_max=True)
 
 
@@ -175,7 +175,7 @@ def _cap(routing: Routing) -> timedelta:
             return span
 
 
-@pytest.mark.parametrize("after", [-1, micros(SPAN_MOST) + 1])
+@pytest.mark.parametrize("after", [-1, micros(MAX_DURATION) + 1])
 def test_an_absurd_delay_is_refused(after: int) -> None:
     with pytest.raises(Invalid, match="after"):
         decide(a_job(), Failed(BOOM, after), ROUTING, 0.0)

@@ -8,11 +8,11 @@ from msgspec.structs import asdict, replace
 from forebay.core.errors import Invalid, PayloadInvalid
 from forebay.core.instant import micros
 from forebay.core.job import Draft, State
-from forebay.core.limits import ATTEMPTS_MOST, INSTANT_MOST, PRIORITY_MOST, SPAN_MOST
+from forebay.core.limits import MAX_ATTEMPTS, MAX_DURATION, MAX_INSTANT, MAX_PRIORITY
 from forebay.core.outcome import ABANDONED, Failure
 from tests.unit.values import NOW, a_job
 
-DELAY_MOST = micros(SPAN_MOST)
+MAX_DELAY = micros(MAX_DURATION)
 TEXT = "t" * 256
 NAME = "n" * 128
 
@@ -29,22 +29,22 @@ def test_the_smallest_draft() -> None:
     [
         ("kind", NAME),
         ("queue", NAME),
-        ("priority", PRIORITY_MOST),
-        ("priority", -PRIORITY_MOST),
+        ("priority", MAX_PRIORITY),
+        ("priority", -MAX_PRIORITY),
         ("run_at", 0),
-        ("run_at", INSTANT_MOST),
+        ("run_at", MAX_INSTANT),
         ("delay", 1),
-        ("delay", DELAY_MOST),
+        ("delay", MAX_DELAY),
         ("deadline", 0),
-        ("deadline", INSTANT_MOST),
+        ("deadline", MAX_INSTANT),
         ("expires_at", 0),
-        ("expires_at", INSTANT_MOST),
+        ("expires_at", MAX_INSTANT),
         ("key", TEXT),
         ("tenant", NAME),
         ("subject", TEXT),
         ("subject", "order 42 / ключ"),
         ("max_attempts", 1),
-        ("max_attempts", ATTEMPTS_MOST),
+        ("max_attempts", MAX_ATTEMPTS),
         ("meta", {}),
         ("meta", {"trace": ""}),
         ("meta", {f"k{n}": "v" for n in range(16)}),
@@ -62,8 +62,8 @@ def test_the_bounds_themselves_pass(field: str, value: Any) -> None:
         ("kind", None),
         ("queue", None),
         *((field, value) for field in ("key", "subject") for value in ("", TEXT + "t", "a\0", "\ud800", 5, b"a")),
-        ("priority", PRIORITY_MOST + 1),
-        ("priority", -PRIORITY_MOST - 1),
+        ("priority", MAX_PRIORITY + 1),
+        ("priority", -MAX_PRIORITY - 1),
         ("priority", 1.5),
         ("priority", 0.0),
         ("priority", True),
@@ -71,7 +71,7 @@ def test_the_bounds_themselves_pass(field: str, value: Any) -> None:
         ("priority", "5"),
         ("priority", None),
         ("delay", -1),
-        ("delay", DELAY_MOST + 1),
+        ("delay", MAX_DELAY + 1),
         ("delay", 0.0),
         ("delay", 0.5),
         ("delay", float("nan")),
@@ -79,11 +79,11 @@ def test_the_bounds_themselves_pass(field: str, value: Any) -> None:
         *(
             (field, value)
             for field in ("run_at", "deadline", "expires_at")
-            for value in (-1, INSTANT_MOST + 1, NOW * 1_000, 1.0, float("inf"), True, "tomorrow")
+            for value in (-1, MAX_INSTANT + 1, NOW * 1_000, 1.0, float("inf"), True, "tomorrow")
         ),
         ("max_attempts", 0),
         ("max_attempts", -1),
-        ("max_attempts", ATTEMPTS_MOST + 1),
+        ("max_attempts", MAX_ATTEMPTS + 1),
         ("max_attempts", 2.0),
         ("max_attempts", True),
         ("meta", []),

@@ -21,7 +21,7 @@ from forebay.store.feeding import Place
 from forebay.store.memory.store import MemoryStore
 from forebay.store.protocol import Query, Store, Want
 from forebay.testing.clock import ManualClock
-from forebay.testing.faulty import ConnectionLost, Fault, FaultyStore, Plan, ReplyLost, scripted, seeded
+from forebay_proof.faulty import ConnectionLost, Fault, FaultyStore, Plan, ReplyLost, scripted, seeded
 
 T = TypeVar("T")
 
@@ -185,67 +185,70 @@ def test_a_seed_may_spare_verbs() -> None:
     assert Fault.NONE not in {plan("settle") for _ in range(20)}
 
 
+DRAFT = Draft("k", queue="q")
+CALLS: list[Callable[[Store], object]] = [
+    lambda store: store.enqueue([DRAFT]),
+    lambda store: store.promote(1),
+    lambda store: store.claim([Want("q", 1)], "w", minutes(1)),
+    lambda store: store.extend([], minutes(1)),
+    lambda store: store.settle([]),
+    lambda store: store.overdue(1),
+    lambda store: store.cancel([1]),
+    lambda store: store.redrive([1]),
+    lambda store: store.discard([1]),
+    lambda store: store.purge(State.DEAD, 0, 1),
+    lambda store: store.get([1]),
+    lambda store: store.browse(Query(), 0, 1),
+    lambda store: store.backlog(),
+    lambda store: store.queues("", 1),
+    lambda store: store.totals(1),
+    lambda store: store.put_spec(QueueSpec(name="log", retention=Retained())),
+    lambda store: store.specs(),
+    lambda store: store.pause("q"),
+    lambda store: store.resume("q"),
+    lambda store: store.set_gate("g", 1),
+    lambda store: store.release("paid", 1),
+    lambda store: store.hold(1),
+    lambda store: store.ahead(1),
+    lambda store: store.put_schedule(Schedule("s", "r", 1, DRAFT)),
+    lambda store: store.drop_schedule("s"),
+    lambda store: store.schedules(),
+    lambda store: store.fire("s", 1, 2, DRAFT),
+    lambda store: store.announce(Presence("me", "host", 1, ("q",)), seconds(1)),
+    lambda store: store.withdraw("me"),
+    lambda store: store.workers("", 1),
+    lambda store: store.wait(["q"], seconds(1)),
+    lambda store: store.report_progress([]),
+    lambda store: store.wait_ended([1], seconds(1)),
+    lambda store: store.wait_cancel_requests("me", seconds(1)),
+    lambda store: store.append("log", [b"1"]),
+    lambda store: store.read("log", 0, -1, 1),
+    lambda store: store.commit("log", "g", 0, -1),
+    lambda store: store.position("log", "g", 0),
+    lambda store: store.extent("log"),
+    lambda store: store.trim("log", 0, 1),
+    lambda store: store.offset_at("log", 0, 1),
+    lambda store: store.own("log", "g", "me", seconds(1)),
+    lambda store: store.disown("log", "g", "me"),
+    lambda store: store.groups("log", "", 1),
+    lambda store: store.gates("", 1),
+    lambda store: store.fed("lake"),
+    lambda store: store.feed("lake", None, Place(1, 1, b""), [DRAFT]),
+    lambda store: store.mend([(1, DRAFT)]),
+    lambda store: store.ledger(-1, 1),
+    lambda store: store.ledger_extent(),
+    lambda store: store.ledger_rule(),
+    lambda store: store.put_ledger_rule(LedgerRule()),
+    lambda store: store.trim_ledger(1),
+]
+"""Every verb of the contract, once."""
+
+
 def test_every_verb_can_fail() -> None:
     store = FaultyStore(MemoryStore(clock=ManualClock()), lambda _: Fault.REFUSED)
-    draft, spec = Draft("k", queue="q"), QueueSpec(name="log", retention=Retained())
-    calls: list[Callable[[], object]] = [
-        lambda: store.enqueue([draft]),
-        lambda: store.promote(1),
-        lambda: store.claim([Want("q", 1)], "w", minutes(1)),
-        lambda: store.extend([], minutes(1)),
-        lambda: store.settle([]),
-        lambda: store.overdue(1),
-        lambda: store.cancel([1]),
-        lambda: store.redrive([1]),
-        lambda: store.discard([1]),
-        lambda: store.purge(State.DEAD, 0, 1),
-        lambda: store.get([1]),
-        lambda: store.browse(Query(), 0, 1),
-        store.backlog,
-        lambda: store.queues("", 1),
-        lambda: store.totals(1),
-        lambda: store.put_spec(spec),
-        store.specs,
-        lambda: store.pause("q"),
-        lambda: store.resume("q"),
-        lambda: store.set_gate("g", 1),
-        lambda: store.release("paid", 1),
-        lambda: store.hold(1),
-        lambda: store.ahead(1),
-        lambda: store.put_schedule(Schedule("s", "r", 1, draft)),
-        lambda: store.drop_schedule("s"),
-        store.schedules,
-        lambda: store.fire("s", 1, 2, draft),
-        lambda: store.announce(Presence("me", "host", 1, ("q",)), seconds(1)),
-        lambda: store.withdraw("me"),
-        lambda: store.workers("", 1),
-        lambda: store.wait(["q"], seconds(1)),
-        lambda: store.report_progress([]),
-        lambda: store.wait_ended([1], seconds(1)),
-        lambda: store.wait_cancel_requests("me", seconds(1)),
-        lambda: store.append("log", [b"1"]),
-        lambda: store.read("log", 0, -1, 1),
-        lambda: store.commit("log", "g", 0, -1),
-        lambda: store.position("log", "g", 0),
-        lambda: store.extent("log"),
-        lambda: store.trim("log", 0, 1),
-        lambda: store.offset_at("log", 0, 1),
-        lambda: store.own("log", "g", "me", seconds(1)),
-        lambda: store.disown("log", "g", "me"),
-        lambda: store.groups("log", "", 1),
-        lambda: store.gates("", 1),
-        lambda: store.fed("lake"),
-        lambda: store.feed("lake", None, Place(1, 1, b""), [draft]),
-        lambda: store.mend([(1, draft)]),
-        lambda: store.ledger(-1, 1),
-        store.ledger_extent,
-        store.ledger_rule,
-        lambda: store.put_ledger_rule(LedgerRule()),
-        lambda: store.trim_ledger(1),
-    ]
-    for call in calls:
+    for call in CALLS:
         with pytest.raises(ConnectionLost):
-            call()
+            call(store)
     spared = {"capabilities", "now", "close"}
     verbs = {name for name in dir(Store) if not name.startswith("_")} - spared
     assert {verb for verb, _ in store.history} == verbs

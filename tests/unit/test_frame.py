@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.store.memory.frame import (
-    BODY_BYTES_MOST,
     HEAD_BYTES,
     HEADER_BYTES,
     MARKER,
+    MAX_BODY_BYTES,
     Scan,
     decode_header,
     decode_mark,
@@ -130,5 +130,5 @@ def test_garbage_is_never_a_frame_and_never_an_error(garbage: bytes, markers: in
 
 
 def test_a_body_over_the_limit_is_refused_with_the_limit() -> None:
-    with pytest.raises(ValueError, match=f"{BODY_BYTES_MOST + 1} bytes, the limit is {BODY_BYTES_MOST}"):
-        encode_frame(1, 0, bytes(BODY_BYTES_MOST + 1), SALT)
+    with pytest.raises(ValueError, match=f"{MAX_BODY_BYTES + 1} bytes, the limit is {MAX_BODY_BYTES}"):
+        encode_frame(1, 0, bytes(MAX_BODY_BYTES + 1), SALT)

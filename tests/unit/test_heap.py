@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from forebay.core.event import Entry
+from forebay.core.entries import Entry
 from forebay.core.job import State
 from forebay.store.memory.heap import LazyHeap
 from forebay.store.memory.row import Row

@@ -3,6 +3,7 @@
 import pytest
 from msgspec.structs import asdict
 
+from forebay.core.changeset import VERSION
 from forebay.core.errors import StoreFailed
 from forebay.core.instant import seconds
 from forebay.core.job import Draft
@@ -10,7 +11,6 @@ from forebay.core.outcome import Ack
 from forebay.core.policy import Retained
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
-from forebay.core.written import VERSION
 from forebay.store.memory.facts import SETTLE_MEMORY, Facts
 from forebay.store.memory.image import CHUNK_BYTES, image, restore
 from forebay.store.memory.store import MemoryStore
@@ -20,7 +20,7 @@ from tests.stores.story import tell
 
 
 def lived(chapters: int = 1) -> Facts:
-    """The facts of a store that has seen every kind of event."""
+    """The facts of a store that has seen every kind of change."""
     clock = ManualClock()
     store = MemoryStore(clock=clock)
     for _ in range(chapters):

@@ -16,11 +16,10 @@ from forebay.core.lease import Lease
 from forebay.core.outcome import Ack, DeadLetter, Failure, Release, Retry
 from forebay.core.policy import Routing
 from forebay.store.protocol import Want
-from forebay.work.errors import Drop
-from forebay.work.job_log import BURST, KINDS_AT_ONCE, LOGGER, SUMMARY_EVERY, JobLog
+from forebay.work.handler import Drop
+from forebay.work.job_log import BURST, KINDS_AT_ONCE, LOGGER, MAX_KEYS, SUMMARY_EVERY, JobLog, Throttle
 from forebay.work.log_setup import FORMAT, LEVEL, ConsoleFormatter, JsonFormatter, configure_logging
 from forebay.work.reaper import Reaper
-from forebay.work.throttle import MAX_KEYS, Throttle
 from tests.unit.test_pool import Rig, at_work
 
 BOOM = Failure("ValueError", "boom", "Traceback (most recent call last):\nValueError: boom\n")
@@ -90,7 +89,7 @@ def a_job(fb: Forebay, kind: str = "mail", number: int = 1) -> Job:
 
 def exhaust(rig: Rig, lease: Lease, times: int) -> None:
     for _ in range(times):
-        rig.pool.take([lease])
+        rig.pool.submit([lease])
         if isinstance(rig.verdict(), Retry):
             lease = rig.again(lease)
 
@@ -222,7 +221,7 @@ def test_a_storm_is_cut_down_and_what_was_left_out_is_counted(fb: Forebay, kept:
     log.flush()
     log.flush()
     (summary,) = kept.records[BURST + 5 :]
-    assert summary.getMessage() == "1,085 records of jobs were left out, to spare the disk: mail ValueError 1,085"
+    assert summary.getMessage() == "1,085 job records left out by the rate limit: mail ValueError 1,085"
     assert (vars(summary)["event"], vars(summary)["suppressed"]) == ("suppressed", 1_085)
 
 
@@ -252,7 +251,7 @@ def test_what_has_no_handler_is_told_once_a_minute_with_a_count(fb: Forebay, kep
     assert "no handler for kind mail" in kept.records[0].getMessage()
     hands.now += 61
     log.unhandled(job, Release(2_000_000))
-    assert kept.records[1].getMessage().endswith("again in 2.0 s; 99 others of them went back since this was last said")
+    assert kept.records[1].getMessage().endswith("again in 2.0 s; 99 more jobs since the last such record")
     assert vars(kept.records[1])["suppressed"] == 99
 
 
@@ -337,7 +336,7 @@ def test_the_console_has_a_line_for_each_step(fb: Forebay, all_kept: Kept, colou
         f"mail 1  {paint('done in 12 ms', 32)}",
         f"mail 1  {paint(f'{failed}; retry in 3.0 s', 33)}",
         f"mail 1  {paint(f'is a dead letter now: it {failed}', 31)}\n{BOOM.trace.rstrip()}",
-        f"mail 1  {paint('goes back unharmed, again in 2.0 s', 36)}",
+        f"mail 1  {paint('was released, again in 2.0 s', 36)}",
     ]
 
 

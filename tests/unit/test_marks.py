@@ -24,17 +24,17 @@ from forebay.work.start_marks import (
     NEWEST,
     NOTHING,
     RUN_DIRECTORY,
+    ProcessHeartbeat,
     ProcessMarks,
-    Pulse,
     Stall,
     StartMarks,
     marks_directory,
     marks_path,
-    note_stall,
     owners_of,
+    read_heartbeat,
     read_marks,
-    read_pulse,
     read_running,
+    record_stall,
 )
 
 
@@ -93,8 +93,8 @@ def test_what_runs_just_now_is_known_by_its_thread(marks: StartMarks, path: Path
 def test_a_heartbeat_and_a_stall_are_there_to_be_read(marks: StartMarks, path: Path) -> None:
     for _ in range(3):
         marks.beat()
-    assert read_pulse(path) == Pulse(os.getpid(), True, 3, threading.get_native_id())
-    note_stall(path, Stall(12.5, (7, 2)))
+    assert read_heartbeat(path) == ProcessHeartbeat(os.getpid(), True, 3, threading.get_native_id())
+    record_stall(path, Stall(12.5, (7, 2)))
     found = read_marks(path)
     assert found is not None
     assert found.stall == Stall(12.5, (7, 2))
@@ -105,7 +105,7 @@ def test_only_the_one_that_held_the_interpreter_is_charged() -> None:
     outcomes = [expired_outcome(marks, (job_id, 1)) for job_id in (1, 2, 3, 4)]
     assert outcomes == [
         Interrupted(),
-        Abandoned("it held the interpreter for 12.0 s"),
+        Abandoned("it held the GIL for 12.0 s"),
         Displaced("its worker ended while it ran in quarantine"),
         Interrupted(expired=True),
     ]
@@ -163,7 +163,7 @@ def test_a_file_that_cannot_grow_says_that_it_is_incomplete(
     found = read_marks(path)
     assert found is not None
     assert found.begun is None, "nobody may take a mark that is missing for a job that had not begun"
-    assert caplog.text.count("nobody can tell") == 1
+    assert caplog.text.count("it will be unknown") == 1
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 65_536, b"\1" * 100, b"\1" * 65_536])
@@ -274,10 +274,10 @@ def test_a_process_of_another_container_is_taken_to_live(path: Path, monkeypatch
         other.setattr(start_marks, "_namespace", lambda: 7)
         other.setattr(os, "getpid", lambda: child.pid)
         StartMarks(path).open()
-    found, pulse = read_marks(path), read_pulse(path)
+    found, heartbeat = read_marks(path), read_heartbeat(path)
     assert found is not None
-    assert pulse is not None
-    assert (found.alive, pulse.alive) == (True, True)
+    assert heartbeat is not None
+    assert (found.alive, heartbeat.alive) == (True, True)
     monkeypatch.setattr(start_marks, "_namespace", lambda: 7)
     seen_there = read_marks(path)
     assert seen_there is not None

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from forebay.core.entries import LogEntry
 from forebay.core.errors import KeyConflict, OffsetGone, QueueFull
-from forebay.core.event import LogEntry
 from forebay.core.instant import micros, seconds
 from forebay.core.job import Draft, Job, State
 from forebay.core.lease import Lease, Settled
@@ -27,7 +27,7 @@ from forebay.core.policy import (
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.store.protocol import CancelAnswer, GateUse, Hold, Promotion, Want
-from forebay.testing.model import Model
+from forebay_proof.model import Model
 
 SPAN = micros(seconds(5))
 BOOM = Failure("Boom")

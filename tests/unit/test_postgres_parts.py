@@ -9,13 +9,13 @@ from msgspec.structs import replace
 
 from forebay.cli import postgres as words
 from forebay.cli.finding import Finding
-from forebay.cli.place import said
+from forebay.cli.resolve_store import error_text
 from forebay.core.instant import minutes
 from forebay.core.job import Draft
 from forebay.core.policy import Fair, KeepFor, Priority
 from forebay.core.spec import QueueSpec
+from forebay.store.postgres.claims import ClaimCursor, LeaseCursor
 from forebay.store.postgres.connect import masked, without_password
-from forebay.store.postgres.front import Front, Past
 from forebay.store.postgres.health import Health, Open, Table
 from forebay.store.postgres.runs import Run, facts_json, group
 from forebay.store.postgres.specs import Known
@@ -128,7 +128,7 @@ def test_a_password_is_not_in_a_name(url: str) -> None:
 def test_a_password_is_not_in_what_a_driver_says() -> None:
     url = "postgresql://ada:s3%20cret@db.example/app"
     text = 'unexpected spaces found in "s3 cret", use percent-encoded spaces; near s3%20cret'
-    for hidden in (without_password(text, url), said(RuntimeError(text), url)):
+    for hidden in (without_password(text, url), error_text(RuntimeError(text), url)):
         assert "s3" not in hidden
         assert "***" in hidden
 
@@ -157,7 +157,7 @@ def test_a_server_that_is_well_has_nothing_to_mend() -> None:
         ({"version": 130_012, "version_name": "13.12"}, "server", "fail", "13.12 is older than 14"),
         ({"fsync": False}, "durable", "warn", "fsync is off"),
         ({"full_page_writes": False}, "durable", "warn", "torn pages"),
-        ({"synchronous_commit": "off"}, "durable", "warn", "the last jobs"),
+        ({"synchronous_commit": "off"}, "durable", "warn", "the last accepted jobs"),
         ({"in_recovery": True}, "role", "fail", "standby"),
         ({"read_only": True}, "role", "fail", "read-only"),
         ({"connections": 90}, "sessions", "warn", "90 of 97"),
@@ -187,47 +187,47 @@ def test_without_a_schema_there_is_nothing_to_clear() -> None:
 
 
 def test_a_line_with_a_backlog_is_entered_a_second_before_the_last_claim() -> None:
-    front = Front()
+    front = ClaimCursor()
     assert front.floors() == (None, None)
-    front.moved(10.0, 2, [(5_000_000, 1), (6_000_000, 1)])
+    front.moved(10.0, 2, 2, None, 5_000_000)
     assert front.floors() == (None, 4_000_000)
-    front.moved(0.0, 2, [(-9_000_000, 1), (7_000_000, 1)])
+    front.moved(0.0, 2, 2, -9_000_000, 7_000_000)
     assert front.floors() == (-10_000_000, 6_000_000)
 
 
 def test_a_line_that_gave_less_than_was_asked_is_entered_at_the_front() -> None:
-    front = Front()
+    front = ClaimCursor()
     front.floors()
-    front.moved(0.001, 3, [(5_000_000, 2)])
+    front.moved(0.001, 3, 2, None, 5_000_000)
     assert front.floors() == (None, None)
 
 
 def test_unless_the_way_from_the_front_has_become_long() -> None:
     """Dead entries that an old snapshot keeps: then a line that is empty, too, is looked at from where it was."""
-    front = Front()
+    front = ClaimCursor()
     front.floors()
-    front.moved(0.1, 3, [(5_000_000, 2)])
+    front.moved(0.1, 3, 2, None, 5_000_000)
     assert list(front.floors()) == list(front.known) == [None, 4_000_000]
-    front.moved(0.001, 3, [])
+    front.moved(0.001, 3, 0, None, None)
     assert list(front.floors()) == [None, 4_000_000]
     front._look_at = 0.0
     assert list(front.known) == [None, None], "and now and then from the front all the same"
     assert front.floors() == (None, None)
-    front.moved(0.001, 3, [])
+    front.moved(0.001, 3, 0, None, None)
     assert front.floors() == (None, None), "which is quick again"
 
 
 def test_a_claim_from_the_front_comes_again_when_it_is_cheap() -> None:
-    front = Front()
+    front = ClaimCursor()
     front.floors()
-    front.moved(0.0, 1, [(5_000_000, 1)])
+    front.moved(0.0, 1, 1, None, 5_000_000)
     assert front.floors() == (None, 4_000_000)
     Event().wait(0.06)
     assert front.floors() == (None, None)
 
 
 def test_leases_are_looked_for_from_the_start_while_that_is_quick() -> None:
-    past = Past()
+    past = LeaseCursor()
     assert past.floors() == ([], [], -(2**63))
     assert not past.worth_knowing(0.0)
     assert past.worth_knowing(0.1)
@@ -235,7 +235,7 @@ def test_leases_are_looked_for_from_the_start_while_that_is_quick() -> None:
 
 def test_a_slow_look_that_found_nothing_need_not_be_repeated() -> None:
     """Of those whose heart was still; a holder whose heart beat then may have older leases that run out later."""
-    past = Past()
+    past = LeaseCursor()
     past.nothing_at(5_000_000, [1, 2])
     assert past.floors() == ([1, 2], [4_000_000, 4_000_000], 4_000_000)
     assert past.worth_knowing(0.0), "once it is known it moves on"
@@ -244,7 +244,7 @@ def test_a_slow_look_that_found_nothing_need_not_be_repeated() -> None:
 
 
 def test_now_and_then_the_past_is_looked_at_as_a_whole() -> None:
-    past = Past()
+    past = LeaseCursor()
     past.nothing_at(5_000_000, [1])
     past._until = 0.0
     assert past.floors() == ([], [], -(2**63))

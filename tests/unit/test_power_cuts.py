@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from forebay.store.memory.disk import Disk
 from forebay.store.memory.journal import Journal
-from forebay.testing.disk import FaultyDisk, MemoryDisk, SimulatedCrash
+from forebay_proof.disk import FaultyDisk, MemoryDisk, SimulatedCrash
 from tests.unit.journals import DIRECTORY, nothing_survives, opened, put
 
 

@@ -20,9 +20,9 @@ from forebay.queue import Job, JobQueue
 from forebay.store.memory.store import MemoryStore
 from forebay.store.protocol import Want
 from forebay.testing.clock import ManualClock
+from tests.waiting import PATIENCE
 
 SECOND = 1_000_000
-PATIENCE = 10.0
 
 T = TypeVar("T")
 
@@ -595,7 +595,7 @@ def test_a_close_returns_what_is_in_flight_uncharged(tmp_path: Path, clock: Manu
 def test_more_in_flight_than_one_call_takes_are_all_returned(
     tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("forebay.queue.BATCH_MOST", 3)
+    monkeypatch.setattr("forebay.queue.MAX_BATCH", 3)
     url = f"memory://{tmp_path}/journal"
     with JobQueue(url=url, clock=clock) as queue:
         ids = [queue.enqueue(number) for number in range(11)]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from forebay.core.instant import hours, micros, minutes, seconds
 from forebay.core.job import Draft
-from forebay.core.limits import AGING_STEP_MOST, INSTANT_MOST, PRIORITY_MOST, SPAN_MOST
+from forebay.core.limits import MAX_AGING_STEP, MAX_DURATION, MAX_INSTANT, MAX_PRIORITY
 from forebay.core.policy import Aging, Deadline, Fifo, Priority, Selection
 from forebay.core.rank import LEADING, TIMED, UNTIMED, rank_at, rank_back, rank_rule
 from tests.unit.values import NOW, SECOND
@@ -17,7 +17,7 @@ from tests.unit.values import NOW, SECOND
 Arrival: TypeAlias = tuple[Draft, int]
 """A draft and its due time; if that is before `NOW + 60 s`, it is written when it is due, otherwise at that instant."""
 
-FOREVER = INSTANT_MOST + 1
+FOREVER = MAX_INSTANT + 1
 WRITTEN = NOW + 60 * SECOND
 DRAFTS = st.builds(
     Draft,
@@ -60,8 +60,8 @@ def test_a_retry_keeps_its_priority_and_its_deadline_but_goes_to_the_end_of_a_fi
         assert (rank_at(*rule, NOW + 1, NOW + 1) > rank_at(*rule, NOW, NOW)) == moves
 
 
-@pytest.mark.parametrize("due_at", [1, NOW, INSTANT_MOST + 2 * micros(SPAN_MOST)])
-@pytest.mark.parametrize("other", [0, NOW, INSTANT_MOST])
+@pytest.mark.parametrize("due_at", [1, NOW, MAX_INSTANT + 2 * micros(MAX_DURATION)])
+@pytest.mark.parametrize("other", [0, NOW, MAX_INSTANT])
 def test_who_had_to_wait_goes_before_everybody_who_did_not(due_at: int, other: int) -> None:
     rule = rank_rule(Fifo(), Draft("k"))
     assert rank_at(*rule, due_at, due_at - 1) < 0 <= rank_at(*rule, other, other)
@@ -73,7 +73,7 @@ def jobs_that_pass(selection: Selection, low: Draft, high: Draft) -> int:
     return ranked(selection, arrivals).index(0)
 
 
-@given(st.integers(0, INSTANT_MOST), st.integers(0, INSTANT_MOST))
+@given(st.integers(0, MAX_INSTANT), st.integers(0, MAX_INSTANT))
 def test_what_goes_back_leads_a_fifo_by_the_time_that_it_had(mine: int, other: int) -> None:
     back = rank_back(rank_at(0, LEADING, mine, mine), LEADING)
     assert back < rank_at(0, LEADING, other, other), "before everybody who did not have to wait"
@@ -94,14 +94,14 @@ def test_with_aging_nobody_starves(points: int) -> None:
 
 
 def test_without_a_deadline_comes_last() -> None:
-    arrivals = [(Draft("k"), NOW), (Draft("k", deadline=INSTANT_MOST - 1), NOW), (Draft("k", deadline=NOW), NOW)]
+    arrivals = [(Draft("k"), NOW), (Draft("k", deadline=MAX_INSTANT - 1), NOW), (Draft("k", deadline=NOW), NOW)]
     assert ranked(Deadline(), arrivals) == [2, 1, 0]
 
 
-@pytest.mark.parametrize("selection", [Fifo(), Priority(), Aging(AGING_STEP_MOST), Aging(hours(1)), Deadline()])
-@pytest.mark.parametrize("priority", [-PRIORITY_MOST, 0, PRIORITY_MOST])
-@pytest.mark.parametrize("deadline", [None, 0, INSTANT_MOST])
-@pytest.mark.parametrize("due_at", [0, INSTANT_MOST + 2 * micros(SPAN_MOST)])
+@pytest.mark.parametrize("selection", [Fifo(), Priority(), Aging(MAX_AGING_STEP), Aging(hours(1)), Deadline()])
+@pytest.mark.parametrize("priority", [-MAX_PRIORITY, 0, MAX_PRIORITY])
+@pytest.mark.parametrize("deadline", [None, 0, MAX_INSTANT])
+@pytest.mark.parametrize("due_at", [0, MAX_INSTANT + 2 * micros(MAX_DURATION)])
 def test_a_rank_fits_64_bits_at_the_extremes(
     selection: Selection, priority: int, deadline: int | None, due_at: int
 ) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from forebay.core.errors import Invalid
 from forebay.core.gate import Gate, opens_at, tat_after
 from forebay.core.instant import days, micros
-from forebay.core.limits import INSTANT_MOST, RATE_STEP_LEAST
+from forebay.core.limits import MAX_INSTANT, MIN_RATE_STEP
 from forebay.core.policy import AtMost, Rate
 from tests.unit.values import NOW, RATES, SECOND
 
@@ -67,13 +67,13 @@ def test_the_operators_number_is_how_many_may_start_at_once() -> None:
     gate, tat = Gate("rate/q", 3, SECOND), NOW + SECOND
     assert opens_at(gate, tat, 1) == NOW - SECOND
     assert opens_at(gate, tat, 1, 1) == NOW + SECOND
-    assert opens_at(gate, tat, 1, 0) == INSTANT_MOST
+    assert opens_at(gate, tat, 1, 0) == MAX_INSTANT
 
 
 @given(RATES)
 def test_a_rate_is_never_passed_by_rounding(rate: Rate) -> None:
     assert rate.step * rate.limit >= micros(rate.every) > (rate.step - 1) * rate.limit
-    assert rate.step >= RATE_STEP_LEAST
+    assert rate.step >= MIN_RATE_STEP
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 from forebay.core.errors import JournalDamaged, StoreLocked
 from forebay.store.memory.frame import HEADER_BYTES, MARKER, encode_frame, encode_header, encode_mark
 from forebay.store.memory.recovery import recover
-from forebay.testing.disk import FaultyDisk, MemoryDisk
+from forebay_proof.disk import FaultyDisk, MemoryDisk
 from tests.unit.journals import DIRECTORY, nothing_survives, opened, put
 
 MARK = "j/synced"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from forebay.core.errors import Invalid
 from forebay.core.redaction import DEFAULT, HIDDEN, Redaction
-from forebay.work.redacting import VARIABLE, SecretFilter, guard_logs, rules
+from forebay.work.redacting import VARIABLE, SecretFilter, install_secret_filter, rules
 
 CARD = "4111 1111 1111 1111"
 SECRETS = {
@@ -255,7 +255,7 @@ def test_the_filter_is_put_on_every_handler_once() -> None:
     logger.addHandler(handler)
     try:
         for _ in range(2):
-            guard_logs()
+            install_secret_filter()
         assert [type(each) for each in handler.filters] == [SecretFilter]
     finally:
         logger.removeHandler(handler)

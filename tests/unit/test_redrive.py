@@ -11,7 +11,7 @@ from forebay.core.job import Draft, State
 from forebay.core.outcome import ABANDONED, Ack, DeadLetter, Failure
 from forebay.core.policy import DeadLetters, Routing
 from forebay.core.spec import QueueSpec
-from forebay.redrive import Course, Plan, Step, carry_out, chosen
+from forebay.redrive import Plan, RedriveRun, Step, chosen, run_redrive
 from forebay.store.memory.store import MemoryStore
 from forebay.store.protocol import Want
 from forebay.testing.clock import ManualClock
@@ -37,9 +37,11 @@ class Yard:
     def ids(self, **said: Any) -> list[int]:
         return [job.id for job in chosen(self.store, Plan(**said))]
 
-    def run(self, **said: Any) -> Course:
+    def run(self, **said: Any) -> RedriveRun:
         plan = Plan(**said)
-        return carry_out(self.store, Course(plan, [job.id for job in chosen(self.store, plan)]), wait=lambda _: None)
+        return run_redrive(
+            self.store, RedriveRun(plan, [job.id for job in chosen(self.store, plan)]), wait=lambda _: None
+        )
 
 
 def test_a_plan_chooses_by_what_the_dead_have_in_common() -> None:
@@ -108,8 +110,8 @@ def test_a_rate_makes_steps_and_waits_between_them() -> None:
         waits.append(seconds)
         now[0] += seconds
 
-    course = Course(Plan(rate=50), ids)
-    carry_out(yard.store, course, steps.append, clock=lambda: now[0], wait=wait)
+    course = RedriveRun(Plan(rate=50), ids)
+    run_redrive(yard.store, course, steps.append, clock=lambda: now[0], wait=wait)
     assert [step.moved for step in steps] == [10, 20, 25]
     assert waits == pytest.approx([0.0, 0.2, 0.2])
     assert course.moved == ids
@@ -118,30 +120,30 @@ def test_a_rate_makes_steps_and_waits_between_them() -> None:
 def test_it_stops_when_too_many_die_again() -> None:
     yard = Yard()
     ids = [yard.dead() for _ in range(50)]
-    course = Course(Plan(rate=50, stop_at=0.5, stop_after=10), ids)
-    carry_out(yard.store, course, lambda _: yard.end("default", DeadLetter(Failure("Boom")), 10), wait=lambda _: None)
+    course = RedriveRun(Plan(rate=50, stop_at=0.5, stop_after=10), ids)
+    run_redrive(yard.store, course, lambda _: yard.end("default", DeadLetter(Failure("Boom")), 10), wait=lambda _: None)
     assert (course.tried, course.died, course.ended) == (10, 10, 10)
-    assert course.stopped == "10 of 10 that ended had died again"
+    assert course.stopped == "10 of 10 jobs that ended had died again"
     assert len(chosen(yard.store, Plan())) == 50
 
 
 def test_it_goes_on_while_few_die_again() -> None:
     yard = Yard()
     ids = [yard.dead() for _ in range(50)]
-    course = Course(Plan(rate=50, stop_at=0.5, stop_after=10), ids)
+    course = RedriveRun(Plan(rate=50, stop_at=0.5, stop_after=10), ids)
 
     def work(_: Step) -> None:
         yard.end("default", Ack(), 7)
         yard.end("default", DeadLetter(Failure("Boom")), 3)
 
-    carry_out(yard.store, course, work, wait=lambda _: None)
+    run_redrive(yard.store, course, work, wait=lambda _: None)
     assert (course.tried, course.stopped) == (50, None)
 
 
 def test_who_is_still_about_counts_for_nothing_yet() -> None:
     yard = Yard()
-    course = Course(Plan(rate=5, stop_at=0.0, stop_after=1), [yard.dead() for _ in range(5)])
-    carry_out(yard.store, course, wait=lambda _: None)
+    course = RedriveRun(Plan(rate=5, stop_at=0.0, stop_after=1), [yard.dead() for _ in range(5)])
+    run_redrive(yard.store, course, wait=lambda _: None)
     assert (course.tried, course.ended, course.stopped) == (5, 0, None)
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from forebay import Forebay, Invalid, JobCancelled, JobFailed, JobGone, ResultPending, State, Want
 from forebay.core.instant import hours, micros, seconds
-from forebay.core.limits import SPAN_MOST
+from forebay.core.limits import MAX_DURATION
 from forebay.core.outcome import Ack, Cancel, DeadLetter, Failure, Verdict
 from forebay.work.results import ResultInvalid, ResultType
 
@@ -92,15 +92,15 @@ def test_a_result_comes_back_as_it_was(hint: object, value: object) -> None:
         (None, Level.HIGH, "$", "Level is not a JSON type"),
         (None, float("nan"), "$", "NaN"),
         (None, "x" * 300_000, "$", "the limit is"),
-        (dict[str, Any], {"a": {1, 2}}, "$.a", "set would not come back"),
-        (dict[str, Any], {"a": [(1, 2)]}, "$.a[0]", "tuple would not come back"),
-        (dict[str, Any], {"a": Colour.RED}, "$.a", "Colour would not come back"),
-        (dict[str, Any], {"a": {1: 2}}, "$.a", "dict would not come back"),
-        (dict[str, int], Counter(a=1), "$", "Counter would not come back"),
+        (dict[str, Any], {"a": {1, 2}}, "$.a", "set would not decode"),
+        (dict[str, Any], {"a": [(1, 2)]}, "$.a[0]", "tuple would not decode"),
+        (dict[str, Any], {"a": Colour.RED}, "$.a", "Colour would not decode"),
+        (dict[str, Any], {"a": {1: 2}}, "$.a", "dict would not decode"),
+        (dict[str, int], Counter(a=1), "$", "Counter would not decode"),
         (dict[str, Any], {"a": Opaque()}, "$", "Opaque"),
-        (int, "7", "$", "it is not what is annotated: Expected `int`, got `str`"),
-        (Point, {"x": "7", "tags": []}, "$.x", "it is not what is annotated"),
-        (Point, {"x": 7, "tags": []}, "$", "dict would not come back"),
+        (int, "7", "$", "it does not match the annotation: Expected `int`, got `str`"),
+        (Point, {"x": "7", "tags": []}, "$.x", "it does not match the annotation"),
+        (Point, {"x": 7, "tags": []}, "$", "dict would not decode"),
     ],
 )
 def test_what_would_come_back_as_something_else_is_refused(hint: object, value: object, path: str, name: str) -> None:
@@ -133,7 +133,7 @@ def test_only_what_is_kept_has_to_be_json(fb: Forebay) -> None:
     def opaque() -> Opaque:
         return Opaque()
 
-    with pytest.raises(Invalid, match="Opaque has no form in JSON"):
+    with pytest.raises(Invalid, match="Opaque has no JSON encoding"):
         fb.job(keep_result=True)(opaque)
     assert fb.job(opaque).enqueue().id
 
@@ -158,7 +158,7 @@ def test_results_are_kept_for_an_hour_or_for_as_long_as_is_said(fb: Forebay) -> 
     kept = [fb.registry[kind].keep_for for kind in ("usual", "brief", "long", "none")]
     assert kept == [micros(hours(1)), 250_000, micros(timedelta(days=3)), 0]
     assert [handler.keep_result for handler in fb.registry.values()] == [True, True, True, False]
-    for wrong in (0, -1, SPAN_MOST * 2):
+    for wrong in (0, -1, MAX_DURATION * 2):
         with pytest.raises(Invalid, match="result_ttl"):
             fb.job(kind="wrong", result_ttl=wrong)(lambda: None)
 

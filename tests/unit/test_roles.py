@@ -1,7 +1,7 @@
 """The roles of a worker, step by step on a store and a clock that the tests hold; and the threads that repeat them.
 
-Claimer, settler, renewer, reaper, promoter and ticker are called directly, as a simulator would; `Beat` and `Worker`
-run in real threads.
+Claimer, settler, renewer, reaper, promoter and ticker are called directly, as a simulator would; `RoleThread` and
+`Worker` run in real threads.
 """
 
 import logging
@@ -30,25 +30,22 @@ from forebay.core.spec import QueueSpec
 from forebay.store.memory.store import MemoryStore
 from forebay.store.protocol import ProgressReport, Promotion, Want
 from forebay.testing.clock import ManualClock
-from forebay.testing.faulty import ConnectionLost, Fault, FaultyStore, ReplyLost, scripted
-from forebay.work.announcer import Announcer
-from forebay.work.cancel_listener import CancelListener
-from forebay.work.claimer import _OWED_MOST, Claimer
+from forebay.work.capacity import fit_count, slots_of
+from forebay.work.claimer import _MAX_RESERVED_STEPS, Claimer
+from forebay.work.heartbeat import Announcer, CancelListener, ProgressReporter, Renewer
 from forebay.work.options import Options
 from forebay.work.pool import Pool
-from forebay.work.progress_reporter import ProgressReporter
 from forebay.work.reaper import Promoter, Reaper
-from forebay.work.renewer import Renewer
-from forebay.work.role import Beat, Role, Voice
-from forebay.work.room import fitting, weight
+from forebay.work.role import Role, RoleThread, ThrottledLogger
 from forebay.work.settler import Settler
 from forebay.work.start_marks import RUN_DIRECTORY, ProcessMarks, read_marks
 from forebay.work.ticker import Ticker
 from forebay.work.worker import Worker
+from forebay_proof.faulty import ConnectionLost, Fault, FaultyStore, ReplyLost, scripted
+from tests.waiting import PATIENCE
 
 SECOND = 1_000_000
 MINUTE = 60 * SECOND
-PATIENCE = 30.0
 ROUTING = Routing(max_attempts=2, backoff=Fixed(seconds(5)))
 
 
@@ -181,7 +178,7 @@ def test_one_verdict_that_the_store_refuses_does_not_hold_back_the_others(store:
 
 def test_an_idle_settler_is_woken_by_a_verdict(store: MemoryStore) -> None:
     settler = Settler(store)
-    beat = Beat(settler)
+    beat = RoleThread(settler)
     beat.start()
     (lease,) = leased(store)
     settler.put([(lease, Ack())])
@@ -207,10 +204,10 @@ class Holding:
     def renewed(self, fences: Iterable[Fence], lease_ends: float) -> None:
         self.ends.update(dict.fromkeys(fences, lease_ends))
 
-    def lose(self, fences: Sequence[Fence]) -> None:
+    def mark_lost(self, fences: Sequence[Fence]) -> None:
         self.lost += fences
 
-    def ask_to_end(self, fences: Sequence[Fence]) -> None:
+    def request_cancel(self, fences: Sequence[Fence]) -> None:
         self.asked += fences
 
 
@@ -231,7 +228,7 @@ def test_a_renewer_says_until_when_leases_last_counted_from_before_the_call(stor
     store.settle([(taken, Release())])
     times = iter((100.0, 101.0))
     Renewer(store, holding, Options(lease_for=seconds(9)), lambda: next(times)).step()
-    assert holding.ends == {kept.fence: 110.0}
+    assert holding.ends == {kept.fence: 109.0}
 
 
 def test_a_renewer_tells_what_is_lost_and_what_is_to_end(store: MemoryStore, clock: ManualClock) -> None:
@@ -445,7 +442,7 @@ def test_a_reaper_with_more_than_it_takes_at_once_does_not_rest(store: MemorySto
 
 
 def test_a_promoter_moves_what_is_due_and_rests_until_the_next(store: MemoryStore, clock: ManualClock) -> None:
-    promoter = Promoter(store, every=60.0)
+    promoter = Promoter(store, interval=60.0)
     assert promoter.step() == 60.0
     store.enqueue([Draft("k", delay=5 * SECOND), Draft("k", delay=20 * SECOND)])
     assert promoter.step() == 5.0
@@ -480,21 +477,21 @@ class Slots:
 
     @property
     def free(self) -> int:
-        return self.size - sum(weight(lease.job, self.size) for lease in self.running)
+        return self.size - sum(slots_of(lease.job, self.size) for lease in self.running)
 
     @property
     def idle(self) -> bool:
         return not self.running
 
     def fits(self, leases: Sequence[Lease]) -> int:
-        return fitting(leases, self.free, self.size)
+        return fit_count(leases, self.free, self.size)
 
-    def take(self, leases: Sequence[Lease], lease_ends: float) -> None:
+    def submit(self, leases: Sequence[Lease], lease_ends: float) -> None:
         self.running += leases
         self.lease_ends = lease_ends
         self.most = max(self.most, len(self.running))
 
-    def wait_for_room(self, timeout: float, least: int = 0) -> None:
+    def wait_for_capacity(self, timeout: float, minimum: int = 0) -> None:
         self.waits += 1
 
     def quarantine(self, leases: Sequence[Lease], lease_ends: float) -> int:
@@ -562,7 +559,7 @@ def test_a_job_takes_as_many_slots_as_it_costs(store: MemoryStore) -> None:
 def test_a_heavy_job_that_finds_no_room_for_long_lets_others_go_on(store: MemoryStore) -> None:
     store.enqueue([Draft("k"), Draft("k", cost=4), *[Draft("k")] * 9])
     crew = Crew(store, size=4, batch=2)
-    for _ in range(_OWED_MOST + 20):
+    for _ in range(_MAX_RESERVED_STEPS + 20):
         crew.claimer.step()
     assert crew.started[0] == 1
     assert len(crew.started) == 4, "light ones fill what is left"
@@ -639,7 +636,7 @@ def test_queues_take_turns_so_that_a_full_one_does_not_starve_the_others(store: 
 
 def test_an_idle_claimer_sleeps_in_the_store_and_wakes_for_work(clock: ManualClock, store: MemoryStore) -> None:
     crew = Crew(store)
-    beat = Beat(crew.claimer)
+    beat = RoleThread(crew.claimer)
     beat.start()
     clock.until_asleep(1)
     claims = crew.claimer.claims
@@ -738,7 +735,7 @@ def test_without_a_quarantine_a_suspect_runs_alone_when_the_pool_is_empty() -> N
     verdicts: list[Settlement] = []
     pool = Pool(fb.registry, Options(), routing, verdicts.extend)
     claimer = Claimer(fb.store, pool, Options(), "ada", verdicts.extend)
-    pool.take(leased_kind(fb, "first"))
+    pool.submit(leased_kind(fb, "first"))
     claimer.step()
     assert pool.free == 0, "it makes room for the suspect"
     pool.step()
@@ -904,7 +901,7 @@ def test_a_full_queue_keeps_the_slot_until_there_is_room(
     for _ in range(3):
         ticker.step()
     assert (fired(store), fired(store, "other"), ticker.fired) == (1, 1, 1)
-    assert "waits" in caplog.text
+    assert "is delayed" in caplog.text
     (lease,) = store.claim([Want("each", 1)], "ada", seconds(600))
     store.settle([(lease, Ack())])
     ticker.step()
@@ -955,7 +952,7 @@ def test_a_lost_reply_of_a_fire_does_not_fire_twice(store: MemoryStore, clock: M
     assert fired(store) == 1
 
 
-# Beat
+# RoleThread
 
 
 class Flaky:
@@ -978,7 +975,7 @@ class Flaky:
 
 def test_a_beat_outlives_exceptions_backs_off_and_says_little(caplog: pytest.LogCaptureFixture) -> None:
     role = Flaky(6)
-    beat = Beat(role)
+    beat = RoleThread(role)
     with caplog.at_level(logging.WARNING, "forebay.work"):
         beat.start()
         assert role.well.wait(PATIENCE)
@@ -997,20 +994,20 @@ def test_roles_that_fail_for_long_log_at_most_a_line_a_second_together(
 ) -> None:
     now = 0.0
     monkeypatch.setattr("forebay.work.role.monotonic", lambda: now)
-    voice = Voice()
+    log = ThrottledLogger()
     with caplog.at_level(logging.WARNING, "forebay.work"):
         for number in range(1_000):
             now += 0.01
-            voice.warn(f"role {number % 7}", OSError("down"))
+            log.log_failure(f"role {number % 7}", OSError("down"))
     assert 9 <= len(caplog.records) <= 11
 
 
 def test_a_nudge_and_a_stop_end_a_rest_early() -> None:
     role = Flaky(0)
-    beat = Beat(role)
+    beat = RoleThread(role)
     beat.start()
     until(lambda: len(role.steps) == 1)
-    beat.nudge()
+    beat.wake()
     until(lambda: len(role.steps) == 2)
     assert beat.stop(PATIENCE)
     assert len(role.steps) == 2
@@ -1019,18 +1016,18 @@ def test_a_nudge_and_a_stop_end_a_rest_early() -> None:
 
 def test_a_beat_remembers_when_it_last_went_well() -> None:
     role = Flaky(2)
-    beat = Beat(role)
-    before = beat.beaten_at
+    beat = RoleThread(role)
+    before = beat.progressed_at
     beat.start()
     assert role.well.wait(PATIENCE)
-    until(lambda: beat.beaten_at > before)
+    until(lambda: beat.progressed_at > before)
     assert beat.stop(PATIENCE)
-    assert beat.beaten_at >= role.steps[-1]
+    assert beat.progressed_at >= role.steps[-1]
 
 
 def test_a_beat_that_was_stopped_before_it_began_does_nothing() -> None:
     role = Flaky(0)
-    beat = Beat(role)
+    beat = RoleThread(role)
     assert beat.stop(PATIENCE)
     beat.start()
     assert beat.stop(PATIENCE)
@@ -1055,7 +1052,7 @@ def test_every_role_starts_and_stops_again_and_again_and_leaves_no_thread() -> N
     before = threading.active_count()
     store = MemoryStore()
     for number in range(15):
-        beats = [Beat(role) for role in every_role(store)]
+        beats = [RoleThread(role) for role in every_role(store)]
         for beat in beats:
             beat.start()
         for beat in beats:
@@ -1123,13 +1120,13 @@ def test_what_another_worker_handles_comes_by_again_soon() -> None:
     announcer = Announcer(fb.store, pool, Options(), "me", fb.registry)
     fb.store.enqueue([Draft("fresh")] * 2)
     first, second = fb.store.claim([Want("default", 2)], "me", seconds(30))
-    pool.take([replace(first, job=replace(first.job, delivery=50))])
+    pool.submit([replace(first, job=replace(first.job, delivery=50))])
     announcer.step()
     assert pool.handled_elsewhere == frozenset()
     assert unhandled_kinds(fb.store.workers("", 10)) == [("default", "fresh")]
     fb.store.announce(Presence("you", "host", 1, ("default",), ("fresh",)), seconds(30))
     announcer.step()
-    pool.take([replace(second, job=replace(second.job, delivery=50))])
+    pool.submit([replace(second, job=replace(second.job, delivery=50))])
     assert [verdict for _, verdict in verdicts] == [Release(60_000_000), Release(5_000_000)]
 
 
@@ -1249,7 +1246,7 @@ def test_a_worker_without_a_claim_round_for_too_long_is_not_healthy(
     assert not worker.broken
     store.refuses = False
     until(lambda: worker.healthy)
-    monkeypatch.setattr("forebay.work.worker._LOST_SECONDS", 2.0)
+    monkeypatch.setattr("forebay.work.worker._UNREACHABLE_SECONDS", 2.0)
     store.answers.clear()
     until(lambda: not worker.healthy)
     assert worker.broken is supervised
@@ -1328,7 +1325,7 @@ def begun(path: Path) -> set[Fence]:
         {"lease_for": timedelta(milliseconds=9)},
         {"lease_for": timedelta(days=8)},
         {"drain_timeout": timedelta(seconds=-1)},
-        {"wedged_most": -1},
+        {"max_wedged": -1},
     ],
     ids=str,
 )

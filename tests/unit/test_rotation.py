@@ -2,15 +2,15 @@
 
 import pytest
 
-from forebay.cli.run import weighted
+from forebay.cli.worker import weighted
 from forebay.core.errors import Invalid
 from forebay.core.instant import seconds
 from forebay.core.job import Draft
 from forebay.core.lease import Lease
 from forebay.store.memory.store import MemoryStore
 from forebay.store.protocol import Want
+from forebay.work.capacity import QueueRotation
 from forebay.work.options import Options
-from forebay.work.rotation import QueueRotation
 
 
 def shares(turns: QueueRotation, room: int, times: int) -> dict[str, int]:
@@ -79,7 +79,7 @@ def test_an_empty_queue_saves_nothing_up() -> None:
 def test_weights_on_the_command_line() -> None:
     assert weighted("mail=3, media") == {"mail": 3, "media": None}
     for words in ("mail=x", "mail=", "mail=-1", "mail=1.5"):
-        with pytest.raises(Invalid, match="is no weight"):
+        with pytest.raises(Invalid, match="is not a number"):
             weighted(words)
 
 

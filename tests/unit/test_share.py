@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.core.limits import WEIGHT_MOST
+from forebay.core.limits import MAX_WEIGHT
 from forebay.core.share import UNIT, lifted, turn_after
 
 
@@ -39,13 +39,13 @@ def test_a_round_of_all_weights_is_exact(weights: list[int]) -> None:
 
 
 def test_every_weight_is_exact_to_a_ten_thousandth_of_a_percent() -> None:
-    for weight in range(1, WEIGHT_MOST + 1):
+    for weight in range(1, MAX_WEIGHT + 1):
         step = turn_after(0, weight)
         assert 0 <= UNIT - step * weight < weight <= UNIT // 1_000_000 * 2
         assert (UNIT % weight == 0) or weight > 16
 
 
-@given(st.integers(0, 10**12), st.integers(1, WEIGHT_MOST), st.integers(1, 50))
+@given(st.integers(0, 10**12), st.integers(1, MAX_WEIGHT), st.integers(1, 50))
 def test_many_starts_are_as_many_single_ones(turn: int, weight: int, count: int) -> None:
     one_by_one = turn
     for _ in range(count):

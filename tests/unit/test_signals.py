@@ -11,8 +11,7 @@ from forebay.cli.reload import Reloader
 from forebay.work.options import Options
 from forebay.work.supervisor import Supervisor
 from forebay.work.worker import Worker
-
-PATIENCE = 5.0
+from tests.waiting import PATIENCE
 
 
 def a_worker() -> Worker:

@@ -219,7 +219,7 @@ def test_a_value_that_json_does_not_have_is_refused(value: Any) -> None:
 
 @pytest.mark.parametrize("payload", [{}, {"to": 5}, {"to": "a", "colour": 1}, {"to": "a", "copies": None}, 5, [], None])
 def test_a_payload_that_does_not_fit_is_a_mismatch_that_says_why(payload: Json) -> None:
-    with pytest.raises(PayloadMismatch, match="does not fit") as refused:
+    with pytest.raises(PayloadMismatch, match="does not match") as refused:
         unpacked(plain, payload)
     assert "job" in str(refused.value)
 

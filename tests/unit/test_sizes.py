@@ -14,6 +14,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
+PYTHON = ("src", "proof", "tests", "bench", "examples")
+
 FILE_LINES = 600
 FUNCTION_LINES = 60
 COMMENT_SHARE = 0.05
@@ -35,34 +37,48 @@ def comments(source: str) -> Iterator[tokenize.TokenInfo]:
     return (t for t in tokenize.generate_tokens(io.StringIO(source).readline) if t.type == tokenize.COMMENT)
 
 
-def size_findings(source: str) -> Iterator[str]:
-    """For files in src/."""
-    tree = ast.parse(source)
-    lines = len(source.splitlines())
-    if lines > FILE_LINES:
-        yield f"1: {lines} lines, the limit is {FILE_LINES}: split the file"
-    if lines > DOCSTRING_FROM_LINES and not ast.get_docstring(tree):
-        yield "1: no docstring: open with what the file promises and what can go wrong"
-    for node in ast.walk(tree):
+def statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """All of them, at any depth, but no expression, of which there are ten times as many."""
+    for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for node in getattr(tree, part, ()):
+            yield node
+            yield from statements(node)
+
+
+def long_functions(source: str) -> Iterator[str]:
+    """For every Python file."""
+    for node in statements(ast.parse(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
             if length > FUNCTION_LINES:
                 yield f"{node.lineno}: {node.name} has {length} lines, the limit is {FUNCTION_LINES}: name its parts"
-    whole_line = sum(t.line.lstrip().startswith("#") for t in comments(source))
-    if lines > COMMENTED_FROM_LINES and whole_line > COMMENT_SHARE * lines:
-        yield f"1: {whole_line} comment lines of {lines}, the limit is {COMMENT_SHARE:.0%}: explain at the top"
+
+
+def size_findings(source: str) -> Iterator[str]:
+    """For files in src/ and proof/."""
+    lines = len(source.splitlines())
+    if lines > FILE_LINES:
+        yield f"1: {lines} lines, the limit is {FILE_LINES}: split the file"
+    if lines > DOCSTRING_FROM_LINES and not source.startswith('"""'):
+        yield "1: no docstring: open with what the file promises and what can go wrong"
+    may = COMMENT_SHARE * lines
+    # Tokenising takes longest, and lines that look like comments are at least those that are.
+    if lines > COMMENTED_FROM_LINES and sum(line.lstrip().startswith("#") for line in source.splitlines()) > may:
+        whole_line = sum(token.line.lstrip().startswith("#") for token in comments(source))
+        if whole_line > may:
+            yield f"1: {whole_line} comment lines of {lines}, the limit is {COMMENT_SHARE:.0%}: explain at the top"
 
 
 def loose_ends(source: str) -> Iterator[str]:
     """For every Python file."""
-    for token in comments(source):
+    for token in comments(source) if LOOSE_END.search(source) else ():
         if match := LOOSE_END.search(token.string):
             yield f"{token.start[0]}: {match[1]} without an issue number: write {match[1]}(#123)"
 
 
 def sleeps(source: str) -> Iterator[str]:
     """For tests, but not those of real processes."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(ast.parse(source)) if "sleep" in source else ():
         match node:
             case ast.ImportFrom(module="time", names=names, lineno=line) if "sleep" in {alias.name for alias in names}:
                 pass
@@ -99,16 +115,21 @@ def report(check: Callable[[str], Iterable[str]], found: Iterable[tuple[Path, st
 
 
 def test_source_files_are_small_and_explained() -> None:
-    report(size_findings, files("src", suffix=".py"))
+    report(size_findings, files("src", "proof", suffix=".py"))
+
+
+def test_functions_are_small() -> None:
+    report(long_functions, files(*PYTHON, suffix=".py"))
 
 
 def test_no_loose_ends() -> None:
-    report(loose_ends, files("src", "tests", "bench", "examples", suffix=".py"))
+    report(loose_ends, files(*PYTHON, suffix=".py"))
 
 
 def test_tests_do_not_sleep() -> None:
-    real = ROOT / "tests" / "process"
-    report(sleeps, ((path, source) for path, source in files("tests", suffix=".py") if real not in path.parents))
+    real = {ROOT / "tests" / "process", ROOT / "tests" / "waiting.py"}
+    rest = ((path, source) for path, source in files("tests", suffix=".py") if not real & {path, *path.parents})
+    report(sleeps, rest)
 
 
 def test_no_file_names_a_registry_or_a_machine() -> None:
@@ -129,7 +150,7 @@ DOOR = '"""Promise."""\n'
     ],
 )
 def test_the_size_checker_bites(source: str, complaint: str) -> None:
-    (found,) = size_findings(source)
+    (found,) = [*size_findings(source), *long_functions(source)]
     assert complaint in found
 
 
@@ -144,7 +165,7 @@ def test_the_size_checker_bites(source: str, complaint: str) -> None:
     ],
 )
 def test_the_size_checker_lets_good_code_pass(source: str) -> None:
-    assert list(size_findings(source)) == []
+    assert [*size_findings(source), *long_functions(source)] == []
 
 
 def test_the_loose_end_checker_bites() -> None:

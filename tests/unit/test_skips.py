@@ -6,7 +6,8 @@ import pytest
 
 pytest_plugins = ["pytester"]
 
-CONFTEST = Path(__file__).parents[1] / "conftest.py"
+ROOT = Path(__file__).parents[2]
+CONFTEST = ROOT / "tests" / "conftest.py"
 SKIPS = """
     import pytest
 
@@ -24,7 +25,7 @@ SKIPS = """
 
 def run(pytester: pytest.Pytester, body: str) -> pytest.RunResult:
     pytester.makeconftest(CONFTEST.read_text())
-    pytester.makeini("[pytest]")
+    pytester.makeini(f"[pytest]\npythonpath = {ROOT}")
     pytester.makepyfile(body)
     return pytester.runpytest_subprocess("-p", "no:cacheprovider")
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from forebay.core.errors import JournalDamaged
 from forebay.store.memory.disk import RealDisk
-from forebay.store.memory.frame import BODY_BYTES_MOST
+from forebay.store.memory.frame import MAX_BODY_BYTES
 from forebay.store.memory.snapshot import is_leftover, read_snapshot, snapshot_lsn, snapshot_path, write_snapshot
-from forebay.testing.disk import FaultyDisk, MemoryDisk, SimulatedCrash
+from forebay_proof.disk import FaultyDisk, MemoryDisk, SimulatedCrash
 
 DIRECTORY = "j"
 CHUNKS = [b"first", b"", b"second" * 9, b"second" * 9]
@@ -84,13 +84,13 @@ def test_rearranged_files_are_refused() -> None:
 
 def test_a_chunk_over_the_limit_is_refused_in_both_directions() -> None:
     disk, path = fresh(), snapshot_path(DIRECTORY, 7)
-    with pytest.raises(ValueError, match=f"the limit is {BODY_BYTES_MOST}"):
-        write_snapshot(disk, DIRECTORY, 7, [bytes(BODY_BYTES_MOST + 1)])
+    with pytest.raises(ValueError, match=f"the limit is {MAX_BODY_BYTES}"):
+        write_snapshot(disk, DIRECTORY, 7, [bytes(MAX_BODY_BYTES + 1)])
     assert disk.entries(DIRECTORY) == []
     write_snapshot(disk, DIRECTORY, 7, [b"x"])
     whole = disk.files()[path]
-    disk.put(path, whole[:17] + (BODY_BYTES_MOST + 1).to_bytes(4, "little") + whole[21:])
-    assert f"the limit is {BODY_BYTES_MOST}" in damage_in(disk).reason
+    disk.put(path, whole[:17] + (MAX_BODY_BYTES + 1).to_bytes(4, "little") + whole[21:])
+    assert f"the limit is {MAX_BODY_BYTES}" in damage_in(disk).reason
 
 
 def test_a_source_that_fails_leaves_the_old_snapshot_and_no_leftover() -> None:

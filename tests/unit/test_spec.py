@@ -1,5 +1,7 @@
 """A queue as one value: it prints its vector, travels as JSON and back, and refuses what contradicts itself."""
 
+import subprocess
+import sys
 from datetime import timedelta
 from typing import Any
 
@@ -9,7 +11,7 @@ from hypothesis import given
 
 from forebay.core.errors import Invalid
 from forebay.core.instant import days, hours, minutes, ms, seconds
-from forebay.core.limits import DEPTH_MOST, PARTITIONS_MOST, SLOTS_MOST, SPAN_MOST, WEIGHT_MOST
+from forebay.core.limits import MAX_DEPTH, MAX_DURATION, MAX_PARTITIONS, MAX_SLOTS, MAX_WEIGHT
 from forebay.core.policy import (
     Aging,
     All,
@@ -163,27 +165,27 @@ def test_json_that_is_no_queue_is_refused(text: bytes) -> None:
     [
         (lambda: QueueSpec(name="a b"), "queue"),
         (lambda: QueueSpec(name="q", key_window=timedelta(microseconds=999)), "key_window"),
-        (lambda: QueueSpec(name="q", key_window=SPAN_MOST + ms(1)), "key_window"),
+        (lambda: QueueSpec(name="q", key_window=MAX_DURATION + ms(1)), "key_window"),
         (lambda: KeepFor(timedelta(0)), "KeepFor"),
-        (lambda: KeepFor(SPAN_MOST + ms(1)), "KeepFor"),
+        (lambda: KeepFor(MAX_DURATION + ms(1)), "KeepFor"),
         (lambda: Retained(0), "Retained partitions"),
-        (lambda: Retained(PARTITIONS_MOST + 1), "Retained partitions"),
+        (lambda: Retained(MAX_PARTITIONS + 1), "Retained partitions"),
         (lambda: Retained(1, timedelta(0)), "Retained window"),
         (lambda: Aging(timedelta(0)), "Aging step"),
         (lambda: Aging(hours(1) + ms(1)), "Aging step"),
         (lambda: Fair(weights={"a": 0}), "Fair weight of a"),
-        (lambda: Fair(weights={"a": WEIGHT_MOST + 1}), "Fair weight of a"),
+        (lambda: Fair(weights={"a": MAX_WEIGHT + 1}), "Fair weight of a"),
         (lambda: Fair(weights={"a": 1.5}), "Fair weight of a"),  # type: ignore[dict-item]
         (lambda: Fair(default=0), "Fair weight of (default)"),
         (lambda: AtMost(0), "AtMost"),
         (lambda: AtMost(-1), "AtMost"),
-        (lambda: AtMost(SLOTS_MOST + 1), "AtMost"),
+        (lambda: AtMost(MAX_SLOTS + 1), "AtMost"),
         (lambda: AtMost(True), "AtMost"),
         (lambda: Until("a b"), "condition"),
         (lambda: Routing(0), "max_attempts"),
         (lambda: Routing(2.0), "max_attempts"),  # type: ignore[arg-type]
         (lambda: Bounded(0), "Bounded"),
-        (lambda: Bounded(DEPTH_MOST + 1), "Bounded"),
+        (lambda: Bounded(MAX_DEPTH + 1), "Bounded"),
         (lambda: Block(timedelta(0)), "Block timeout"),
         (lambda: Block(hours(1) + ms(1)), "Block timeout"),
         (lambda: Block(10), "Block timeout"),  # type: ignore[arg-type]
@@ -233,3 +235,22 @@ def test_a_spec_cannot_be_changed_but_copied() -> None:
     with pytest.raises(Invalid):
         msgspec.structs.replace(spec, name="a b")
     assert msgspec.structs.replace(spec, name="r") == QueueSpec(name="r")
+
+
+def test_threads_may_read_the_first_spec_of_a_process_at_once() -> None:
+    """What msgspec knows of a struct must be complete before threads share it: else one process in four crashed."""
+    script = """
+import sys, threading
+sys.setswitchinterval(1e-6)
+from forebay.core.spec import QueueSpec
+ready = threading.Barrier(16)
+def read():
+    ready.wait()
+    QueueSpec.from_json(sys.argv[1])
+threads = [threading.Thread(target=read) for _ in range(16)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+"""
+    text = QueueSpec(name="q").to_json().decode()
+    for _ in range(16):
+        assert subprocess.run([sys.executable, "-c", script, text], check=False, timeout=60).returncode == 0

@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forebay.core.event import Grave, Newer
+from forebay.core.entries import DeadLetterRule, Replaced
 from forebay.core.instant import days, micros, minutes, seconds
 from forebay.core.job import Draft, State
-from forebay.core.limits import INSTANT_MOST
+from forebay.core.limits import MAX_INSTANT
 from forebay.core.policy import (
     Aging,
     AtMost,
@@ -69,7 +69,7 @@ def test_it_is_due_when_it_has_been_quiet_or_at_the_end(gaps: list[int], at_most
 def test_the_newest_says_how_urgent_it_is_and_what_travels_along() -> None:
     draft = Draft("b", queue="q", subject="s", priority=7, deadline=NOW + 1, expires_at=NOW + 2, meta={"trace": "t"})
     newer = stamper(selection=Priority(), merge=LatestWins()).newer(draft, NOW, NOW, NOW)
-    assert newer == Newer(7, -7, NOW + 1, NOW + 2, {"trace": "t"}, None)
+    assert newer == Replaced(7, -7, NOW + 1, NOW + 2, {"trace": "t"}, None)
     assert (
         stamper(selection=Aging(minutes(1)), merge=LatestWins()).newer(draft, NOW, NOW, NOW).rank_base
         == -7 * 60 * SECOND
@@ -80,7 +80,7 @@ def test_the_newest_says_how_urgent_it_is_and_what_travels_along() -> None:
 def test_a_key_that_goes_by_states_has_no_window() -> None:
     draft = Draft("a", queue="q", key="k")
     assert stamper().key(draft, NOW)[1] == NOW + micros(minutes(5))
-    assert stamper(unique=While()).key(draft, NOW)[1] == INSTANT_MOST
+    assert stamper(unique=While()).key(draft, NOW)[1] == MAX_INSTANT
     assert stamper(unique=While()).key(draft, NOW)[0] == stamper().key(draft, NOW)[0]
 
 
@@ -98,10 +98,10 @@ def test_where_the_dead_lie_says_how_long() -> None:
     plain, others = stamper(), {"letters": month, "plain": Stamper(QueueSpec(name="plain"))}
     end = NOW + micros(days(30))
     assert plain.grave(NOW, others.__getitem__) is None
-    assert month.grave(NOW, others.__getitem__) == Grave(None, end)
+    assert month.grave(NOW, others.__getitem__) == DeadLetterRule(None, end)
     for queue, kept_until in (("letters", end), ("plain", 0)):
         edge = stamper(routing=Routing(dead=DeadLetters(queue)))
-        assert edge.grave(NOW, others.__getitem__) == Grave(queue, kept_until)
+        assert edge.grave(NOW, others.__getitem__) == DeadLetterRule(queue, kept_until)
     assert stamper(routing=Routing(dead=DeadLetters(most=9))).grave(NOW, others.__getitem__) is None
 
 

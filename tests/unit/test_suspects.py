@@ -9,11 +9,9 @@ from forebay import Draft, Forebay, Want
 from forebay.core.instant import seconds
 from forebay.core.outcome import Interrupted, Outcome, Succeeded
 from forebay.work.options import Options
-from forebay.work.quarantine import Quarantine
+from forebay.work.quarantine import Quarantine, SuspectBoard
 from forebay.work.run import Run, Stop
-from forebay.work.suspects import SuspectBoard
-
-PATIENCE = 20.0
+from tests.waiting import PATIENCE
 
 A, B, C, D = (1, 1), (2, 1), (3, 1), (4, 1)
 
@@ -23,7 +21,7 @@ def test_a_place_has_one_suspect_at_a_time() -> None:
     starts = board.admit([A, B, C, D])
     assert [suspect for suspect, _ in starts] == [A, B]
     assert len({place for _, place in starts}) == 2
-    assert board.room == 6
+    assert board.capacity == 6
 
 
 def test_the_next_one_begins_where_a_verdict_is_durable() -> None:
@@ -32,7 +30,7 @@ def test_the_next_one_begins_where_a_verdict_is_durable() -> None:
     assert board.settled(B) == [(C, places[B])]
     assert board.settled(A) == [(D, places[A])]
     assert board.settled(C) == board.settled(D) == []
-    assert board.room == 10
+    assert board.capacity == 10
 
 
 def test_one_that_leaves_while_it_waits_never_begins() -> None:
@@ -47,7 +45,7 @@ def test_what_it_does_not_know_changes_nothing() -> None:
     board = SuspectBoard(1, 1)
     board.admit([A])
     assert board.settled(D) == []
-    assert (board.room, A in board) == (1, True)
+    assert (board.capacity, A in board) == (1, True)
 
 
 # The quarantine around it, with children that do nothing
@@ -102,7 +100,7 @@ def test_one_that_is_stopped_while_it_waits_leaves_its_place_to_the_next(
 
     quarantine = Quarantine(Options(quarantine_processes=1), "app:fb", begin, finish)
     first, second, third = runs
-    quarantine.feed(runs)
+    quarantine.submit(runs)
     assert begun.get(timeout=PATIENCE) is first
     assert quarantine.waiting() == [second, third]
     second.stop = Stop.CANCEL

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from forebay.work.trace import CHAIN_MOST, FRAMES_MOST, trace_of
+from forebay.work.trace import MAX_CHAIN, MAX_FRAMES, format_trace
 
 
 def plainly() -> None:
@@ -94,11 +94,11 @@ def unmarked(text: str) -> str:
 )
 def test_it_reads_as_python_s_own(act: Callable[[], None]) -> None:
     error = caught(act)
-    assert unmarked(trace_of(error)) == unmarked("".join(traceback.format_exception(error)))
+    assert unmarked(format_trace(error)) == unmarked("".join(traceback.format_exception(error)))
 
 
 def test_an_exception_that_was_never_raised_has_no_calls() -> None:
-    assert trace_of(ValueError("x")) == "ValueError: x\n"
+    assert format_trace(ValueError("x")) == "ValueError: x\n"
 
 
 def test_a_deep_one_tells_its_last_calls() -> None:
@@ -107,8 +107,8 @@ def test_a_deep_one_tells_its_last_calls() -> None:
             down(left - 1)
         raise ValueError("the bottom")
 
-    told = trace_of(caught(lambda: down(500)))
-    assert told.count("in down") == FRAMES_MOST
+    told = format_trace(caught(lambda: down(500)))
+    assert told.count("in down") == MAX_FRAMES
     assert re.search(r"\[\d+ earlier calls\]", told)
     assert told.endswith("ValueError: the bottom\n")
 
@@ -118,7 +118,7 @@ def test_a_long_chain_and_a_ring_end() -> None:
     for number in range(1, 100):
         error = ValueError(number)
         error.__cause__, last = last, error
-    assert trace_of(last).count("ValueError") == CHAIN_MOST
-    assert trace_of(last).endswith("ValueError: 99\n")
+    assert format_trace(last).count("ValueError") == MAX_CHAIN
+    assert format_trace(last).endswith("ValueError: 99\n")
     first.__cause__ = last
-    assert trace_of(first).count("direct cause") == CHAIN_MOST - 1
+    assert format_trace(first).count("direct cause") == MAX_CHAIN - 1

@@ -10,13 +10,13 @@ from forebay.core.contradictions import CONTRADICTIONS
 from forebay.core.errors import Invalid
 from forebay.core.job import Job, State
 from forebay.core.limits import (
-    AGING_STEP_MOST,
-    ATTEMPTS_MOST,
-    DEPTH_MOST,
-    PARTITIONS_MOST,
-    SLOTS_MOST,
-    SPAN_MOST,
-    WEIGHT_MOST,
+    MAX_AGING_STEP,
+    MAX_ATTEMPTS,
+    MAX_DEPTH,
+    MAX_DURATION,
+    MAX_PARTITIONS,
+    MAX_SLOTS,
+    MAX_WEIGHT,
 )
 from forebay.core.policy import (
     Aging,
@@ -90,7 +90,7 @@ def a_job(attempt: int = 1, max_attempts: int = 3) -> Job:
     )
 
 
-def spans(least: timedelta = TICK, most: timedelta = SPAN_MOST) -> st.SearchStrategy[timedelta]:
+def spans(least: timedelta = TICK, most: timedelta = MAX_DURATION) -> st.SearchStrategy[timedelta]:
     return st.timedeltas(min_value=least, max_value=most)
 
 
@@ -100,10 +100,10 @@ DEAD_HEADS: st.SearchStrategy[Literal["skip", "block"]] = st.sampled_from(["skip
 CLASSES: st.SearchStrategy[Literal["tenant", "kind"]] = st.sampled_from(["tenant", "kind"])
 
 SELECTIONS: st.SearchStrategy[Selection] = st.one_of(
-    st.builds(Fifo), st.builds(Priority), st.builds(Aging, spans(TICK, AGING_STEP_MOST)), st.builds(Deadline)
+    st.builds(Fifo), st.builds(Priority), st.builds(Aging, spans(TICK, MAX_AGING_STEP)), st.builds(Deadline)
 )
 FAIR = st.builds(
-    Fair, CLASSES, st.dictionaries(NAMES, st.integers(1, WEIGHT_MOST), max_size=5), st.integers(1, WEIGHT_MOST)
+    Fair, CLASSES, st.dictionaries(NAMES, st.integers(1, MAX_WEIGHT), max_size=5), st.integers(1, MAX_WEIGHT)
 )
 RATES = st.builds(
     Rate,
@@ -114,7 +114,7 @@ RATES = st.builds(
     st.none() | NAMES,
 )
 TERMS: st.SearchStrategy[Term] = st.one_of(
-    st.builds(AtMost, st.integers(1, SLOTS_MOST), st.none() | FIELDS, st.none() | NAMES),
+    st.builds(AtMost, st.integers(1, MAX_SLOTS), st.none() | FIELDS, st.none() | NAMES),
     RATES,
     st.builds(InOrder, FIELDS, DEAD_HEADS),
     st.builds(Until, NAMES, st.none() | FIELDS),
@@ -144,11 +144,11 @@ def jitters(draw: st.DrawFn) -> FullJitter | Exponential:
 
 
 DEAD_LETTERS = st.builds(DeadLetters, NAMES) | st.builds(
-    DeadLetters, st.none(), st.none() | spans(), st.none() | st.integers(1, DEPTH_MOST)
+    DeadLetters, st.none(), st.none() | spans(), st.none() | st.integers(1, MAX_DEPTH)
 )
 ROUTINGS = st.builds(
     Routing,
-    st.integers(1, ATTEMPTS_MOST),
+    st.integers(1, MAX_ATTEMPTS),
     jitters() | st.builds(Fixed, spans(timedelta(0))),
     st.none() | DEAD_LETTERS,
 )
@@ -156,7 +156,7 @@ CAPACITIES: st.SearchStrategy[Capacity] = st.one_of(
     st.builds(Unbounded),
     st.builds(
         Bounded,
-        st.integers(1, DEPTH_MOST),
+        st.integers(1, MAX_DEPTH),
         st.builds(Reject)
         | st.builds(Block, spans(TICK, timedelta(hours=1)))
         | st.builds(Shed, st.sampled_from(["oldest", "lowest"])),
@@ -200,8 +200,8 @@ def queue_specs(draw: st.DrawFn) -> QueueSpec:
 LOG_SPECS = st.builds(
     QueueSpec,
     name=NAMES,
-    retention=st.builds(Retained, st.integers(1, PARTITIONS_MOST), st.none() | spans())
-    | st.builds(Retained, st.integers(1, PARTITIONS_MOST), spans(), st.just("block")),
+    retention=st.builds(Retained, st.integers(1, MAX_PARTITIONS), st.none() | spans())
+    | st.builds(Retained, st.integers(1, MAX_PARTITIONS), spans(), st.just("block")),
     key_window=KEY_WINDOWS,
 )
 PATTERNS = st.lists(st.sampled_from(["orders", "paid", "*"]), min_size=1, max_size=3).map(".".join) | st.just("a.**")

@@ -1,4 +1,4 @@
-"""pgqueuer as a benchmark client: `prepare URL`, `put URL JOBS`, `work URL BATCH`. Runs in `.venv-bench`."""
+"""pgqueuer as a client of benchmarks, in `.venv-bench`: `prepare URL`, `put|singles URL JOBS`, `work URL BATCH`."""
 
 import asyncio
 import json
@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from bench.crew.load import BULK, payloads
-from bench.crew.tally import CLAIM, ENQUEUE, Tally
+from forebay_proof.tally import CLAIM, ENQUEUE, Tally
 
 
 async def prepare(url: str) -> None:
@@ -44,6 +44,23 @@ async def put(url: str, jobs: int, tally: Tally) -> None:
     await pool.close()
 
 
+async def singles(url: str, jobs: int, tally: Tally) -> None:
+    """One connection, one job a call."""
+    import asyncpg
+    from pgqueuer import Queries
+
+    connection: Any = await asyncpg.connect(url)
+    queries: Any = Queries.from_asyncpg_connection(connection)
+    bodies = [json.dumps(load).encode() for load in payloads(jobs)]
+    await queries.enqueue("email", bodies[0])
+    with tally.whole(jobs):
+        for body in bodies:
+            began = time.perf_counter()
+            await queries.enqueue("email", body)
+            tally.add(ENQUEUE, time.perf_counter() - began)
+    await connection.close()
+
+
 async def work(url: str, batch_size: int, tally: Tally) -> None:
     import asyncpg
     from pgqueuer import PgQueuer
@@ -76,6 +93,8 @@ async def main(what: str, url: str, *count: str) -> None:
         await prepare(url)
     elif what == "put":
         await put(url, int(count[0]), tally)
+    elif what == "singles":
+        await singles(url, int(count[0]), tally)
     else:
         await work(url, int(count[0]), tally)
 

@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 from bench.crew.load import BULK, payloads
-from bench.crew.tally import CLAIM, ENQUEUE, Tally
+from forebay_proof.tally import CLAIM, ENQUEUE, Tally
 
 CONNECTIONS = 7
 

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from bench.crew.load import payloads
-from bench.crew.tally import ENQUEUE, Tally
+from forebay_proof.tally import ENQUEUE, Tally
 
 
 def app_of(url: str, tally: Tally) -> tuple[Any, Any]:

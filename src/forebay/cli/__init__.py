@@ -1,8 +1,8 @@
-"""The command line, `forebay`: look at a store, run workers, mend what failed. Commands are thin: all they do is calls
-of the store's contract and words for the answers.
+"""The command line, `forebay`: inspect a store, run workers, repair what failed. Commands are thin: they call the
+store's protocol and format its answers.
 
-Exit codes: 0 ok · 1 what was asked for failed · 2 usage · 3 the store is out of reach · 130 interrupted. Bad input is
-one line on stderr, never a traceback. Colours and redrawing only on a terminal, and not where NO_COLOR is set.
+Exit codes: 0 ok · 1 failed · 2 usage · 3 store unavailable · 130 interrupted. Bad input is one line on stderr, never a
+traceback. Colours and redrawing are used on a terminal only, and not when NO_COLOR is set.
 """
 
 import os
@@ -12,7 +12,8 @@ from contextlib import suppress
 
 from forebay.cli.command import Call
 from forebay.cli.exits import FAILED, INTERRUPTED, PIPE_CLOSED, UNREACHABLE, USAGE, CommandFailed
-from forebay.cli.parser import build, commands
+from forebay.cli.parser import build
+from forebay.cli.plugins import commands_for
 from forebay.cli.screen import Screen
 from forebay.core.errors import ForebayError, Invalid, JournalDamaged, StoreFailed, StoreLocked
 from forebay.work.console import clean
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write("interrupted\n")
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader has left; what is still buffered must not complain at exit.
+        # The reader has closed the pipe; the flush of what is buffered must not fail at exit.
         with suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
@@ -44,18 +45,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Invalid as error:
         return _refused(str(error), USAGE)
     except (UnicodeError, RecursionError) as error:
-        return _refused(f"what was given cannot be read: {error}; give UTF-8 text that is not nested so deeply", USAGE)
+        return _refused(f"the input cannot be read: {error}; give UTF-8 text with less nesting", USAGE)
     except (ForebayError, OSError) as error:
         return _refused(str(error), FAILED)
 
 
 def _run(arguments: list[str]) -> int:
-    chosen, left = build(commands()).parse_known_args(arguments)
-    # argparse gives up on positionals that follow an option; for a payload that is the natural way to write.
+    chosen, left = build(commands_for(arguments)).parse_known_args(arguments)
+    # argparse does not accept positionals after an option, which is the natural order for a payload.
     if left and hasattr(chosen, "payload") and not any(word.startswith("-") for word in left):
         chosen.payload, left = [*chosen.payload, *left], []
     if left:
-        chosen.parser.error(f"not understood: {' '.join(left)}")
+        chosen.parser.error(f"unrecognized arguments: {' '.join(left)}")
     if chosen.command is None:
         chosen.parser.print_help(sys.stderr)
         return USAGE

@@ -2,6 +2,10 @@
 
 Exit codes: 0 PASS · 1 FAIL, a promise was broken · 2 INVALID, there was too little to judge by. What keeps the audit
 from running at all is never a 0 or a 1.
+
+With `--follow` each turn judges the events that were there two turns ago by the evidence that was there one turn ago,
+held against the ledger of now. So a receipt or an effect may be written a turn later than its event comes into the
+lake, or a turn sooner.
 """
 
 from argparse import ArgumentParser, ArgumentTypeError
@@ -9,16 +13,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from threading import Event
+from time import monotonic
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from forebay.cli.argtypes import duration, fraction
 from forebay.cli.command import Call, Command
-from forebay.cli.exits import UNREACHABLE, CommandFailed
+from forebay.cli.exits import OK, UNREACHABLE, CommandFailed
 from forebay.cli.pipeline import remarks
 from forebay.cli.report import check_place
-from forebay.cli.sparking import everywhere, lake_argument, master_argument, needing_spark, number, spark_of
-from forebay.cli.words import length, share
+from forebay.cli.sparking import (
+    ending_by_signal,
+    everywhere,
+    lake_argument,
+    lasting_spark,
+    master_argument,
+    needing_spark,
+    number,
+    spark_of,
+)
 from forebay.core.errors import ForebayError, Invalid
 from forebay.store.clock import SystemClock
 
@@ -27,6 +42,10 @@ if TYPE_CHECKING:
 
     from forebay.spark.audit import Options, Verdict
     from forebay.spark.lake import Lake
+    from forebay.spark.proof import LakeEvidence
+
+_LAG: Final = 2
+"""Turns of --follow between an event and its verdict."""
 
 
 def _line(text: str) -> tuple[str, str]:
@@ -40,7 +59,7 @@ def _schedule(text: str) -> tuple[str, timedelta]:
     name, sign, every = text.rpartition("=")
     if not sign or not name:
         raise ArgumentTypeError(f"{text!r} names no schedule; write NAME=LENGTH, such as nightly=1d")
-    return name, length(every)
+    return name, duration(every)
 
 
 def _arguments(parser: ArgumentParser) -> None:
@@ -53,6 +72,9 @@ def _arguments(parser: ArgumentParser) -> None:
         action="store_true",
         help="leave out the checks that compare each job's events; the verdict names them",
     )
+    parser.add_argument(
+        "--whole", action="store_true", help="rely on no earlier audit: look at all events and all evidence again"
+    )
     parser.add_argument("--drained", action="store_true", help="all was worked off: a job without an end is a failure")
     parser.add_argument("--exactly-once", action="store_true", help="effects by two deliveries are a failure")
     parser.add_argument("--dropped", metavar="KIND", action="append", help="errors by which handlers give up at once")
@@ -62,13 +84,19 @@ def _arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--schedule", type=_schedule, action="append", default=[], metavar="NAME=LENGTH", help="it leaves out no slot"
     )
-    parser.add_argument("--begins", type=int, default=0, metavar="OFFSET", help="what was before it is not judged")
-    parser.add_argument("--least-jobs", type=number, default=1, metavar="N", help="fewer prove nothing (default: 1)")
+    parser.add_argument("--from-offset", type=int, default=0, metavar="OFFSET", help="what was before it is not judged")
+    parser.add_argument("--min-jobs", type=number, default=1, metavar="N", help="fewer prove nothing (default: 1)")
     parser.add_argument(
-        "--coverage", type=share, default=0.9, metavar="SHARE", help="so many jobs have a receipt (default: 0.9)"
+        "--coverage", type=fraction, default=0.9, metavar="SHARE", help="so many jobs have a receipt (default: 0.9)"
     )
     parser.add_argument("--store", metavar="URL", help="bring the lake up to date from this store first")
     parser.add_argument("--log", metavar="NAME", action="append", default=[], help="a retained log of --store as well")
+    parser.add_argument(
+        "--follow", action="store_true", help="a verdict every so often, until one is not PASS, ctrl-c or SIGTERM"
+    )
+    parser.add_argument(
+        "--every", type=duration, default="1m", metavar="LENGTH", help="with --follow: how often (default: 1m)"
+    )
     parser.add_argument("--report", metavar="FILE", help="write the report, too: one HTML page")
     master_argument(parser)
 
@@ -79,19 +107,23 @@ def _audit(call: Call) -> int:
         raise Invalid("--log", "a log is read from its store", "name that by --store")
     if args.report is not None:
         check_place(Path(args.report))
+        if args.follow:
+            raise Invalid("--report", "a report is about one verdict, --follow gives many", "leave out one of them")
     with _nothing_proved(), needing_spark():
         from forebay.spark.lake import Lake
 
         url = None if args.store is None else everywhere(args.store)
         lake = Lake.at(args.lake) if url is None else Lake.of(args.lake, url)
         options = _options(call)
+        if args.follow:
+            with ending_by_signal() as stop, lasting_spark(call) as spark:
+                return _follow(call, spark, lake, url, options, stop)
         with spark_of(call) as spark:
             if url is not None:
                 from forebay.spark.pipeline import Pipeline
 
                 Pipeline(spark, lake, url, remarks(call)).run()
-            verdict = _judged(call, spark, lake, url, options)
-            _keep(lake, verdict)
+            verdict = _judged(call, spark, lake, _evidence(call, spark, lake, url), options)
             if args.report is not None:
                 from forebay.spark.report import write_report
 
@@ -105,13 +137,37 @@ def _audit(call: Call) -> int:
     return verdict.exit_code
 
 
+def _follow(call: Call, spark: "SparkSession", lake: "Lake", url: str | None, options: "Options", stop: Event) -> int:
+    """Until a verdict is not PASS, or `stop` is set."""
+    from forebay.spark.lake import EVENTS
+    from forebay.spark.pipeline import Pipeline
+
+    pipeline = None if url is None else Pipeline(spark, lake, url)
+    ends: list[int] = []
+    evidence: LakeEvidence | None = None
+    call.screen.note(f"a verdict every {call.args.every.total_seconds():g} s; ctrl-c or SIGTERM ends it")
+    while not stop.is_set():
+        began = monotonic()
+        if pipeline is not None:
+            pipeline.run(tables=False)
+        ends.append(lake.table(EVENTS).end)
+        if len(ends) > _LAG and evidence is not None:
+            verdict = _judged(call, spark, lake, evidence, options, until=ends.pop(0))
+            passed = verdict.answer == "PASS"
+            line = verdict.json() if call.screen.as_json else verdict.line() if passed else verdict.text()
+            call.screen.write(f"{line}\n")
+            if not passed:
+                return verdict.exit_code
+        evidence = _evidence(call, spark, lake, url)
+        stop.wait(max(0.0, call.args.every.total_seconds() - (monotonic() - began)))
+    return OK
+
+
 def _keep(lake: "Lake", verdict: "Verdict") -> None:
     """The last verdict stays in its lake, in a few words, for whoever shows it: the dashboard does."""
     failed = [f"{each.check}: {each.count:,}. {each.what}" for each in verdict.results if each.outcome == "failed"]
     told = {"answer": verdict.answer, "at": SystemClock().now(), "reasons": [*verdict.reasons, *failed]}
-    draft = lake.path / ".verdict.json.new"
-    draft.write_bytes(msgspec.json.encode(told))
-    draft.replace(lake.path / "verdict.json")
+    lake.write("verdict.json", msgspec.json.encode(told))
 
 
 @contextmanager
@@ -130,7 +186,9 @@ def _said(call: Call) -> str:
     args = call.args
     words = [f"--lake {args.lake}"]
     words += [f"--{name} {path}" for name in ("receipts", "effects") for path in getattr(args, name)]
-    words += [f"--{name.replace('_', '-')}" for name in ("quick", "drained", "exactly_once") if getattr(args, name)]
+    words += [
+        f"--{name.replace('_', '-')}" for name in ("quick", "whole", "drained", "exactly_once") if getattr(args, name)
+    ]
     return " ".join(["forebay audit", *words])
 
 
@@ -145,36 +203,44 @@ def _options(call: Call) -> "Options":
         dropped=None if args.dropped is None else frozenset(args.dropped),
         ordered=dict(args.ordered),
         schedules=dict(args.schedule),
-        begins=args.begins,
-        least_jobs=args.least_jobs,
+        from_offset=args.from_offset,
+        min_jobs=args.min_jobs,
         coverage=args.coverage,
     )
 
 
-def _judged(call: Call, spark: "SparkSession", lake: "Lake", url: str | None, options: "Options") -> "Verdict":
-    from forebay.spark.audit import audit
+def _evidence(call: Call, spark: "SparkSession", lake: "Lake", url: str | None) -> "LakeEvidence":
     from forebay.spark.evidence import read_effects, read_receipts
-    from forebay.spark.frames import read_events
+    from forebay.spark.lake import holes
+    from forebay.spark.proof import LakeEvidence
 
     args = call.args
-    keep = lake.path / "evidence"
-    receipts = read_receipts(spark, args.receipts, keep) if args.receipts else None
-    effects = read_effects(spark, args.effects, keep) if args.effects else None
-    doubts = []
+    receipts = read_receipts(spark, args.receipts, lake) if args.receipts else None
+    effects = read_effects(spark, args.effects, lake) if args.effects else None
+    doubts = [f"the lake is not whole: {each}" for each in holes(lake.contents())]
     for what, found in (("receipts", receipts), ("effects", effects)):
         if found is not None and found.torn:
             call.screen.note(f"{what}: {found.torn} files end in the middle of a line; those ends are left out")
         doubts += [f"{what}: {each}" for each in ([] if found is None else found.doubled)]
     source = spark.read.format("forebay").option("url", url or "")
-    return audit(
-        read_events(spark, lake),
-        None if receipts is None else receipts.rows,
-        None if effects is None else effects.rows,
-        logs={name: source.option("table", f"log:{name}").load() for name in args.log},
-        options=options,
-        doubts=doubts,
-        absent=[] if receipts is None else receipts.absent,
-    )
+    logs = {name: source.option("table", f"log:{name}").load() for name in args.log}
+    return LakeEvidence(receipts, effects, logs, doubts)
+
+
+def _judged(
+    call: Call,
+    spark: "SparkSession",
+    lake: "Lake",
+    evidence: "LakeEvidence",
+    options: "Options",
+    until: int | None = None,
+) -> "Verdict":
+    from forebay.spark.proof import audit_lake
+
+    whole, note = call.args.whole, call.screen.note
+    verdict = audit_lake(spark, lake, evidence, options, whole=whole, until=until, note=note)
+    _keep(lake, verdict)
+    return verdict
 
 
 COMMANDS = (
@@ -186,6 +252,7 @@ COMMANDS = (
 forebay audit --lake lake --receipts receipts.ndjson --effects effects/ --drained
 forebay audit --lake lake --receipts receipts.parquet --quick --json | jq .answer
 forebay audit --lake lake --store sqlite:///jobs.db --receipts told.ndjson --report report.html
+forebay audit --lake lake --store sqlite:///jobs.db --receipts receipts/ --effects effects/ --follow --every 1m
 """,
         _arguments,
         takes_store=False,

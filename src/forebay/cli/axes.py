@@ -7,7 +7,7 @@ from functools import reduce
 from operator import and_
 from typing import Any, Final, NamedTuple
 
-from forebay.cli.words import length
+from forebay.cli.argtypes import duration
 from forebay.core.errors import Invalid
 from forebay.core.job import State
 from forebay.core.policy import (
@@ -45,7 +45,7 @@ Fields = dict[str, Any]
 
 
 class Axis(NamedTuple):
-    """One question: its flag, its words, its answers, and what an answer means for a `QueueSpec`."""
+    """One axis: its flag, its question, the possible answers, the default, and how an answer becomes spec fields."""
 
     flag: str
     question: str
@@ -56,14 +56,14 @@ class Axis(NamedTuple):
 
 def _time(text: str) -> timedelta:
     try:
-        return length(text)
+        return duration(text)
     except ArgumentTypeError as error:
         raise Invalid("length", str(error), "for example 7d") from None
 
 
 def _number(text: str) -> int:
     if not text.isascii() or not text.isdigit():
-        raise Invalid("number", f"{text[:40]!r} is none", "write it in digits")
+        raise Invalid("number", f"{text[:40]!r} is not a number", "write it in digits")
     return int(text)
 
 
@@ -76,7 +76,7 @@ def _pairs(text: str) -> list[tuple[str, str]]:
     """ "a=b,c=d" as [("a", "b"), ("c", "d")]."""
     pairs = [pair.partition("=") for pair in text.split(",")]
     if not all(name and mark and value for name, mark, value in pairs):
-        raise Invalid("pairs", f"{text[:60]!r} is not understood", "write them as a=b,c=d")
+        raise Invalid("pairs", f"{text[:60]!r} is not a list of pairs", "write a=b,c=d")
     return [(name.strip(), value.strip()) for name, _, value in pairs]
 
 
@@ -90,7 +90,7 @@ def _state(text: str) -> State:
     try:
         return State(text.strip())
     except ValueError:
-        raise Invalid("state", f"{text[:40]!r} is none", f"use {', '.join(State)}") from None
+        raise Invalid("state", f"{text[:40]!r} is not a state", f"use {', '.join(State)}") from None
 
 
 def _retention(text: str) -> Fields:
@@ -142,7 +142,7 @@ def _selection(text: str) -> Fields:
             case _:
                 raise _unknown("selection", text)
         if fields.keys() & found.keys():
-            raise Invalid("selection", f"two orders in {text[:60]!r}", "choose one of them")
+            raise Invalid("selection", f"{text[:60]!r} sets one thing twice", "choose one of the two")
         fields |= found
     return fields
 
@@ -153,7 +153,7 @@ def _eligibility(text: str) -> Fields:
         *words, last = term
         last, _, per = last.partition("/")
         if per not in ("", "subject", "tenant", "kind"):
-            raise Invalid("eligibility", f"nothing is counted per {per[:40]!r}", "use subject, tenant or kind")
+            raise Invalid("eligibility", f"jobs are not counted per {per[:40]!r}", "use subject, tenant or kind")
         match [*words, last]:
             case ["immediate"] if not per:
                 continue
@@ -186,7 +186,7 @@ def _routing(text: str) -> Fields:
                 dead["queue"] = queue
             case ["dead-keep", span]:
                 dead["keep"] = _time(span)
-            case ["dead-most", number]:
+            case ["dead-max", number]:
                 dead["most"] = _number(number)
             case ["fan-out", pairs]:
                 routes["routes"] = tuple(Route(kinds, queue) for kinds, queue in _pairs(pairs))
@@ -232,20 +232,20 @@ def _capacity(text: str) -> Fields:
 
 def _unknown(flag: str, text: str) -> Invalid:
     axis = next(axis for axis in AXES if axis.flag == flag)
-    return Invalid(flag, f"{text[:60]!r} is not understood", f"use {axis.answers}")
+    return Invalid(flag, f"{text[:60]!r} is not a valid answer", f"use {axis.answers}")
 
 
 AXES: Final = (
     Axis(
         "retention",
-        "Once a job is done, what becomes of it?",
+        "What happens to a job that is done?",
         "remove, keep:7d, or log:4:7d (4 partitions, a window of 7 days; :block keeps it for lagging groups)",
         "remove",
         _retention,
     ),
     Axis(
         "selection",
-        "Who is next?",
+        "Which job is next?",
         "fifo, priority, aging:1m or deadline; add + fair:tenant or fair:tenant:gold=5,silver=3, + latest-wins or "
         "latest-wins:5s:1m (after 5 s of quiet, or 1 min), + unique or unique:waiting,ready",
         "fifo",
@@ -253,23 +253,23 @@ AXES: Final = (
     ),
     Axis(
         "eligibility",
-        "When may a job be taken?",
-        "immediate, at-most:64/tenant, rate:100:1m/tenant (or :10, so many at once), in-order/subject, "
+        "When may a job be claimed?",
+        "immediate, at-most:64/tenant, rate:100:1m/tenant (or :10 for the burst), in-order/subject, "
         "in-order:block/subject or until:CONDITION; 8@gpu is shared by queues; join them by +",
         "immediate",
         _eligibility,
     ),
     Axis(
         "routing",
-        "How many lives, and how long a rest between them?",
+        "How many attempts, and with what backoff?",
         "25 + full-jitter:500ms:1m, 8 + exponential:1s:10m or 3 + fixed:10s; add + dead:QUEUE, or + dead-keep:30d and "
-        "+ dead-most:1000; or fan-out:orders.*=billing,**=audit + unmatched:drop",
+        "+ dead-max:1000; or fan-out:orders.*=billing,**=audit + unmatched:drop",
         "25",
         _routing,
     ),
     Axis(
         "capacity",
-        "What happens when there is too much?",
+        "What happens when the queue is full?",
         "unbounded, bounded:10000:reject, bounded:10000:block:5s or bounded:10000:shed:oldest",
         "unbounded",
         _capacity,

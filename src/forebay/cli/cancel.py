@@ -1,7 +1,7 @@
-"""`cancel`: jobs by their ids, or all that match a filter and have not ended.
+"""`cancel`: jobs by id, or all that match a filter and have not ended.
 
-By a filter it says first how many jobs match and asks, or takes `--yes` for an answer. What is cancelled is what was
-counted.
+With a filter it first shows how many jobs match and asks for confirmation, unless `--yes` is given. It cancels exactly
+the jobs that it counted.
 """
 
 from argparse import ArgumentParser
@@ -10,43 +10,43 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final
 
-from forebay.cli.acts import noted
+from forebay.cli.actions import record_action
+from forebay.cli.argtypes import count, job_id
 from forebay.cli.command import Call, Command, raw_argument
 from forebay.cli.exits import FAILED, OK
-from forebay.cli.look import checked_names, job_table, matching
+from forebay.cli.inspect import checked_names, job_table, matching
 from forebay.cli.screen import Progress, confirm
-from forebay.cli.words import count, job_id
 from forebay.core.errors import Invalid
+from forebay.core.humanize import many
 from forebay.core.job import Job, State
-from forebay.core.limits import BATCH_MOST
+from forebay.core.limits import MAX_BATCH
 from forebay.core.names import check_text
-from forebay.core.words import many
 from forebay.store.protocol import CancelAnswer, Query, Store
 
 MAX_JOBS: Final = 100_000
-"""Jobs that one command cancels, unless it is told otherwise."""
+"""The default limit of jobs that one command cancels."""
 
 _SHOWN: Final = 20
 _OPEN: Final = [state.value for state in State if not state.terminal]
 _MEANINGS: Final = {
     CancelAnswer.CANCELLED: "cancelled, it will not run",
-    CancelAnswer.REQUESTED: "it is running; its worker has been asked to stop",
+    CancelAnswer.REQUESTED: "running; its worker has been asked to stop",
     CancelAnswer.GONE: "unknown, or already ended",
 }
 
 
 def _arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("ids", metavar="ID", type=job_id, nargs="*", help="these; else by the filters, or --all")
+    parser.add_argument("ids", metavar="ID", type=job_id, nargs="*", help="job ids; else give filters, or --all")
     parser.add_argument("--queue", help="only of this queue")
     parser.add_argument("--state", choices=_OPEN, help="only in this state")
     parser.add_argument("--kind", help="only of this kind")
     parser.add_argument("--tenant", help="only of this tenant")
-    parser.add_argument("--subject", help="only about this subject")
+    parser.add_argument("--subject", help="only of this subject")
     parser.add_argument("--all", action="store_true", help="every job that has not ended")
-    most = f"at most so many, the oldest ids first (default: {MAX_JOBS:,})"
-    parser.add_argument("--limit", type=count, default=MAX_JOBS, metavar="N", help=most)
-    parser.add_argument("--dry-run", action="store_true", help="say how many and show some, cancel none")
-    parser.add_argument("--yes", action="store_true", help="do it without asking")
+    limit = f"at most N jobs, lowest ids first (default: {MAX_JOBS:,})"
+    parser.add_argument("--limit", type=count, default=MAX_JOBS, metavar="N", help=limit)
+    parser.add_argument("--dry-run", action="store_true", help="show how many and some of them, cancel none")
+    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     raw_argument(parser)
 
 
@@ -55,7 +55,7 @@ def _cancel(call: Call) -> int:
     query = _query(args)
     if bool(args.ids) + (query != Query()) + args.all != 1:
         way_out = "give ids, a filter such as --queue, or --all"
-        raise Invalid("cancel", "it takes ids, a filter or --all: one of the three", way_out)
+        raise Invalid("cancel", "it needs exactly one of ids, a filter, --all", way_out)
     with call.store() as store:
         jobs = _named(store, args.ids) if args.ids else matching(store, query)
         if args.dry_run:
@@ -72,7 +72,7 @@ def _query(args: Any) -> Query:
 def _cancel_ids(call: Call, store: Store) -> int:
     ids: list[int] = call.args.ids
     answers = [answer for part in _batches(ids) for answer in store.cancel(part)]
-    noted(store, "cancel", "jobs", ids=ids[:100], count=len(ids))
+    record_action(store, "cancel", "jobs", ids=ids[:100], count=len(ids))
     for number, answer in zip(ids, answers, strict=True):
         if call.screen.as_json:
             call.screen.emit({"id": number, "answer": answer.value})
@@ -85,7 +85,7 @@ def _cancel_matching(call: Call, store: Store, query: Query) -> int:
     args = call.args
     ids = [job.id for job in islice(_open(matching(store, query)), args.limit)]
     if ids and not args.yes:
-        confirm(f"{many(len(ids), 'job')} will be cancelled. Go on? [y/N] ", "cancel", "nothing was cancelled")
+        confirm(f"{many(len(ids), 'job')} will be cancelled. Continue? [y/N] ", "cancel", "nothing was cancelled")
     answers: Counter[CancelAnswer] = Counter()
     progress = Progress(call.screen, "cancel", len(ids))
     try:
@@ -98,14 +98,14 @@ def _cancel_matching(call: Call, store: Store, query: Query) -> int:
         if ids:
             given = {name: getattr(args, name) for name in ("queue", "state", "kind", "tenant", "subject")}
             wanted = {name: value for name, value in given.items() if value is not None}
-            noted(store, "cancel many", many(len(ids), "job"), filter=wanted, ids=ids[:100], answers=counts)
-    _tell(call, counts)
+            record_action(store, "cancel many", many(len(ids), "job"), filter=wanted, ids=ids[:100], answers=counts)
+    _report(call, counts)
     if len(ids) == args.limit:
         call.screen.note(f"stopped at --limit {args.limit}; run it again for the rest")
     return OK
 
 
-def _tell(call: Call, counts: dict[str, int]) -> None:
+def _report(call: Call, counts: dict[str, int]) -> None:
     if call.screen.as_json:
         call.screen.emit(counts)
         return
@@ -134,7 +134,7 @@ def _open(jobs: Iterator[Job]) -> Iterator[Job]:
 
 
 def _batches(ids: list[int]) -> Iterator[list[int]]:
-    return (ids[start : start + BATCH_MOST] for start in range(0, len(ids), BATCH_MOST))
+    return (ids[start : start + MAX_BATCH] for start in range(0, len(ids), MAX_BATCH))
 
 
 COMMANDS = (

@@ -1,4 +1,4 @@
-"""What a command is: a name, a sentence, its arguments, examples, and a function that answers with an exit code."""
+"""A command: a name, a summary, arguments, examples, and a function that returns an exit code."""
 
 import os
 from argparse import ArgumentParser, Namespace
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from msgspec import Struct
 
-from forebay.cli.place import chosen_url, opened
+from forebay.cli.resolve_store import chosen_url, open_at
 from forebay.cli.screen import Screen
 from forebay.core.job import Job
 from forebay.serve.security.redact import redact_job
@@ -16,7 +16,7 @@ from forebay.work.log_setup import FORMAT, FORMATS, log_format, log_level
 
 
 class Call:
-    """One call of a command: its arguments, where its words go, and the way to the store."""
+    """One invocation of a command: its arguments, its output, and its store."""
 
     def __init__(self, args: Namespace, screen: Screen) -> None:
         self.args = args
@@ -27,15 +27,15 @@ class Call:
         return chosen_url(self.args.store)
 
     def shown(self, job: Job) -> Job:
-        """The job as it is shown: without what looks like a secret, unless --raw was given."""
+        """The job, redacted unless --raw is given."""
         return job if self.args.raw else redact_job(job)
 
     def open(self, *, create: bool = False) -> Store:
-        return opened(self.url, create=create)
+        return open_at(self.url, create=create)
 
     @contextmanager
     def store(self, *, create: bool = False) -> Iterator[Store]:
-        """The chosen store, closed at the end. Only with `create` is one made that was not there."""
+        """The chosen store, closed at the end. It is created only with `create`."""
         store = self.open(create=create)
         try:
             yield store
@@ -44,16 +44,16 @@ class Call:
 
 
 def raw_argument(parser: ArgumentParser) -> None:
-    parser.add_argument("--raw", action="store_true", help="with what looks like a secret (default: ***)")
+    parser.add_argument("--raw", action="store_true", help="show secrets (default: ***)")
 
 
 def log_format_argument(parser: ArgumentParser, default: str = "text") -> None:
-    words = f"how the log is written (default: {FORMAT}, else {default})"
+    words = f"the log format (default: {FORMAT}, else {default})"
     parser.add_argument("--log-format", choices=FORMATS, help=words)
 
 
 def use_log_format(args: Namespace) -> None:
-    """For this process and those that it starts; what cannot be understood is refused before anything runs."""
+    """Set the log format of this process and its children; an invalid one is refused before anything runs."""
     if args.log_format is not None:
         os.environ[FORMAT] = args.log_format
     log_level(), log_format()
@@ -64,7 +64,7 @@ def no_arguments(parser: ArgumentParser) -> None:
 
 
 class Command(Struct, frozen=True):
-    """`examples` are whole command lines, one a line, shown by --help and in docs/cli.md."""
+    """`examples` are command lines, one per line, shown by --help and in docs/cli.md."""
 
     name: str
     summary: str
@@ -76,7 +76,7 @@ class Command(Struct, frozen=True):
 
 
 class Group(Struct, frozen=True):
-    """Commands about one thing: `forebay dlq ls`."""
+    """Commands with a common prefix: `forebay dlq ls`."""
 
     name: str
     summary: str

@@ -1,6 +1,6 @@
-"""`cron`: schedules at run time. What an app declares itself is written anew when the app starts with another rule.
+"""`cron`: schedules. A schedule that an app declares is overwritten when the app starts with another rule.
 
-Pausing loses no slot that was taken, and resuming makes up for none: what was missed while paused stays missed.
+A resumed schedule fires from now on; what it missed while paused is not made up for.
 """
 
 from argparse import ArgumentParser
@@ -11,18 +11,18 @@ from zoneinfo import ZoneInfo
 
 from msgspec.structs import replace
 
-from forebay.cli.acts import noted
+from forebay.cli.actions import record_action
+from forebay.cli.argtypes import count, payload_of
 from forebay.cli.command import Call, Command, Group
 from forebay.cli.exits import FAILED, OK, CommandFailed
-from forebay.cli.picture import schedule_json
-from forebay.cli.words import count, payload_of
+from forebay.cli.json_views import schedule_json
+from forebay.core.humanize import format_duration, iso, when
 from forebay.core.instant import Instant, to_datetime
 from forebay.core.job import Draft
 from forebay.core.schedule import Schedule
-from forebay.core.words import iso, span, when
 from forebay.store.clock import SystemClock
 from forebay.store.protocol import Store
-from forebay.work.cron import NEVER, CatchUp, Cron, Timetable, describe, words_of
+from forebay.work.cron import NEVER, CatchUp, Cron, Timetable, describe, describe_schedule
 from forebay.work.ticker import run_now
 
 
@@ -40,7 +40,7 @@ def _ls(call: Call) -> int:
         schedules, now = sorted(store.schedules(), key=lambda schedule: schedule.name), store.now()
     if call.screen.as_json:
         for schedule in schedules:
-            call.screen.emit(schedule_json(schedule, words_of(schedule, now)))
+            call.screen.emit(schedule_json(schedule, describe_schedule(schedule, now)))
         return OK
     if not schedules:
         call.screen.note("no schedules yet; see forebay cron put --help")
@@ -52,7 +52,7 @@ def _ls(call: Call) -> int:
             schedule.draft.queue,
             "paused" if schedule.paused else when(schedule.next_at, now),
             when(schedule.last_at, now),
-            f"{schedule.rule}  {words_of(schedule, now).partition(';')[0]}",
+            f"{schedule.rule}  {describe_schedule(schedule, now).partition(';')[0]}",
         )
         for schedule in schedules
     ]
@@ -61,13 +61,13 @@ def _ls(call: Call) -> int:
 
 
 def _put_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the schedule's name; one that exists is edited")
+    parser.add_argument("name", metavar="NAME", help="the schedule's name; an existing one is edited")
     parser.add_argument("rule", metavar="RULE", help="'30 1 * * *', six fields with seconds, @daily, '@every 90s'")
     parser.add_argument("kind", metavar="KIND", help="the kind of job to enqueue")
     parser.add_argument("payload", metavar="PAYLOAD", nargs="*", help="one JSON text, or key=value pairs")
     parser.add_argument("--queue", default="default", help="the queue (default: default)")
     parser.add_argument("--tz", default="UTC", metavar="ZONE", help="time zone, such as Europe/Berlin (default: UTC)")
-    parser.add_argument("--dst", default="once", choices=["once", "skip", "wall"], help="what a clock change does")
+    parser.add_argument("--dst", default="once", choices=["once", "skip", "wall"], help="how clock changes are handled")
     parser.add_argument("--catch-up", default="last", metavar="RULE", help="missed ticks: none, last or 'all(24)'")
     parser.add_argument("--overlap", default="allow", choices=["allow", "skip"], help="skip while the last job runs")
     parser.add_argument("--jitter", type=int, default=0, metavar="SECONDS", help="spread the jobs of one tick")
@@ -82,11 +82,11 @@ def _put(call: Call) -> int:
         first = timetable.cron.next_after(now) or NEVER
         store.put_schedule(Schedule(args.name, timetable.rule, first, draft, args.tz))
         schedule = one_schedule(store, args.name)
-        noted(store, "cron put", args.name, rule=schedule.rule, zone=args.tz, kind=args.kind)
+        record_action(store, "cron put", args.name, rule=schedule.rule, zone=args.tz, kind=args.kind)
     if call.screen.as_json:
-        call.screen.emit(schedule_json(schedule, words_of(schedule, now)))
+        call.screen.emit(schedule_json(schedule, describe_schedule(schedule, now)))
     else:
-        call.screen.say(f"{args.name}: {words_of(schedule, now)}")
+        call.screen.say(f"{args.name}: {describe_schedule(schedule, now)}")
     return OK
 
 
@@ -97,7 +97,7 @@ def _names(parser: ArgumentParser) -> None:
 def _rm(call: Call) -> int:
     with call.store() as store:
         gone = {name: store.drop_schedule(name) for name in call.args.names}
-        noted(store, "cron rm", ", ".join(call.args.names))
+        record_action(store, "cron rm", ", ".join(call.args.names))
     for name, was_there in gone.items():
         if call.screen.as_json:
             call.screen.emit({"name": name, "removed": was_there})
@@ -112,8 +112,8 @@ def _pause(call: Call) -> int:
     with _edited(call) as (store, schedules):
         for schedule in schedules:
             store.put_schedule(replace(schedule, paused=True))
-            noted(store, "cron pause", schedule.name)
-            _told(call, schedule.name, "paused", None)
+            record_action(store, "cron pause", schedule.name)
+            _report(call, schedule.name, "paused", None)
     return OK
 
 
@@ -124,8 +124,8 @@ def _resume(call: Call) -> int:
             cron = Timetable.parse(schedule.rule, schedule.zone).cron
             following = cron.next_after(now) or NEVER
             store.put_schedule(replace(schedule, paused=False, next_at=following))
-            noted(store, "cron resume", schedule.name)
-            _told(call, schedule.name, f"resumed, next {when(following, now)}", following)
+            record_action(store, "cron resume", schedule.name)
+            _report(call, schedule.name, f"resumed, next {when(following, now)}", following)
     return OK
 
 
@@ -133,7 +133,7 @@ def _run(call: Call) -> int:
     with _edited(call) as (store, schedules):
         for schedule in schedules:
             receipt = run_now(store, schedule)
-            noted(store, "cron run", schedule.name, job=receipt.id)
+            record_action(store, "cron run", schedule.name, job=receipt.id)
             if call.screen.as_json:
                 call.screen.emit({"name": schedule.name, "job_id": receipt.id, "duplicate": receipt.duplicate})
             else:
@@ -144,12 +144,12 @@ def _run(call: Call) -> int:
 
 @contextmanager
 def _edited(call: Call) -> Iterator[tuple[Store, list[Schedule]]]:
-    """All of them exist, or nothing is changed."""
+    """The named schedules; fails before any change if one of them does not exist."""
     with call.store() as store:
         yield store, [one_schedule(store, name) for name in call.args.names]
 
 
-def _told(call: Call, name: str, words: str, next_at: Instant | None) -> None:
+def _report(call: Call, name: str, words: str, next_at: Instant | None) -> None:
     if call.screen.as_json:
         call.screen.emit({"name": name, "paused": next_at is None, "next_at": iso(next_at)})
     else:
@@ -157,7 +157,7 @@ def _told(call: Call, name: str, words: str, next_at: Instant | None) -> None:
 
 
 def _next_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME|RULE", help="a schedule's name, or a rule to try: '30 1 * * *'")
+    parser.add_argument("name", metavar="NAME|RULE", help="a schedule's name, or a rule: '30 1 * * *'")
     parser.add_argument("--tz", metavar="ZONE", help="for a rule: its time zone (default: UTC)")
     parser.add_argument("--count", type=count, default=5, metavar="N", help="how many (default: 5, at most 1000)")
 
@@ -178,16 +178,16 @@ def _next(call: Call) -> int:
     call.screen.say(describe(cron, now).partition(";")[0])
     for fire in fires:
         there = to_datetime(fire).astimezone(ZoneInfo(cron.zone))
-        call.screen.say(f"  {there:%a %Y-%m-%d %H:%M:%S %z}  in {span(fire - now)}")
+        call.screen.say(f"  {there:%a %Y-%m-%d %H:%M:%S %z}  in {format_duration(fire - now)}")
     return OK
 
 
 COMMANDS = (
     Group(
         "cron",
-        "look at schedules; edit, pause and run them",
+        "list, edit, pause and run schedules",
         (
-            Command("ls", "list schedules and their next fires", _ls, "forebay cron ls\nforebay cron ls --json"),
+            Command("ls", "list schedules and their next fire times", _ls, "forebay cron ls\nforebay cron ls --json"),
             Command(
                 "put",
                 "create or edit a schedule",
@@ -199,18 +199,18 @@ forebay cron put beat '@every 90s' heartbeat host=db1 --queue ops
                 _put_arguments,
             ),
             Command("rm", "remove schedules", _rm, "forebay cron rm nightly", _names),
-            Command("pause", "stop schedules from firing", _pause, "forebay cron pause nightly", _names),
-            Command("resume", "let schedules fire again, from now on", _resume, "forebay cron resume nightly", _names),
+            Command("pause", "pause schedules", _pause, "forebay cron pause nightly", _names),
+            Command("resume", "resume schedules, from now on", _resume, "forebay cron resume nightly", _names),
             Command(
                 "run",
-                "enqueue the jobs of schedules now; their next fires stay as they are",
+                "enqueue the jobs of schedules now; their next fire times do not change",
                 _run,
                 "forebay cron run nightly",
                 _names,
             ),
             Command(
                 "next",
-                "say in words when a schedule or a rule fires next",
+                "show when a schedule or a rule fires next",
                 _next,
                 """
 forebay cron next nightly

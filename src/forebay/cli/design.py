@@ -1,6 +1,5 @@
-"""`design`: five questions, or five flags, become a queue: its vector, its commit point, the Python and the JSON to
-paste, how queues like it classically fail, and what of this one is to be watched. A combination that contradicts itself
-is refused with the reason.
+"""`design`: five questions, or five flags, become a queue spec: its vector, its commit point, the Python and the JSON
+to paste, how such queues fail, and what to monitor. A contradictory combination is refused with the reason.
 """
 
 import sys
@@ -26,7 +25,7 @@ _UNITS = (("days", days(1)), ("hours", hours(1)), ("minutes", minutes(1)), ("sec
 
 
 def _arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--name", help="the queue's name (default: it is asked for, else default)")
+    parser.add_argument("--name", help="the queue's name (default: prompt, else default)")
     parser.add_argument("--like", choices=sorted(NAMED), metavar="NAME", help=f"start from {', '.join(NAMED)}")
     for axis in AXES:
         parser.add_argument(f"--{axis.flag}", metavar="ANSWER", help=f"{axis.question} {axis.answers}")
@@ -72,7 +71,7 @@ def _like(name: str | None) -> Fields:
 
 
 def _interview() -> Fields:
-    """The five questions; a wrong answer is asked again, no answer is the usual one."""
+    """Ask the five questions; an invalid answer is asked again, an empty one takes the default."""
     fields: Fields = {}
     for axis in AXES:
         while True:
@@ -106,12 +105,12 @@ def _show(call: Call, spec: QueueSpec, likes: list[str]) -> None:
     screen.say(f"  {spec.vector()}\n")
     title("commit point")
     screen.say(f"  {spec.commit_point}\n")
-    title("how such queues fail, and what contains it here")
+    title("how such queues fail, and what prevents it here")
     for like in likes:
         screen.say(f"  {like}: {NAMED[like].fails_by}\n    → {NAMED[like].contained_by}")
     screen.say()
     if found := hazards(spec):
-        title("what to watch in this one")
+        title("what to monitor")
         for each in found:
             screen.say(f"  {each.fails_by}\n    → {each.watch}")
         screen.say()
@@ -122,7 +121,7 @@ def _show(call: Call, spec: QueueSpec, likes: list[str]) -> None:
 
 
 def resembling(spec: QueueSpec) -> list[str]:
-    """The named queues that this one is like, the nearest first: those whose every deviation it shares."""
+    """The named queues that this one resembles, nearest first: those whose every non-default axis it shares."""
     plain = QueueSpec(name=spec.name)
     scores: dict[str, int] = {}
     shared = []
@@ -144,7 +143,7 @@ def _alike(one: object, other: object) -> int:
 
 
 def source(spec: QueueSpec) -> str:
-    """The spec as a program that makes it."""
+    """The spec as Python source."""
     policies: set[str] = set()
     units: set[str] = set()
     arguments = [
@@ -186,7 +185,7 @@ def _written(value: Any, policies: set[str], units: set[str]) -> str:
 COMMANDS = (
     Command(
         "design",
-        "design a queue by five questions: vector, code, commit point, failures",
+        "design a queue by five questions: vector, code, commit point, failure modes",
         _design,
         """
 forebay design

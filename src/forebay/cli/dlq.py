@@ -1,6 +1,6 @@
-"""`dlq`: the dead letters. Look at them, group them by cause, give them their lives back, or forget them.
+"""`dlq`: list dead letters, group them by cause, redrive or purge them.
 
-Nothing is moved or forgotten without being named: `redrive` and `purge` take ids or a filter, and `purge` a yes.
+`redrive` and `purge` take ids or a filter, and `purge` asks for confirmation.
 """
 
 import re
@@ -12,17 +12,17 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from forebay.cli.argtypes import count, job_id
 from forebay.cli.command import Call, Command, Group, raw_argument
 from forebay.cli.exits import OK, CommandFailed
-from forebay.cli.look import job_table, matching, one_job, show_job
-from forebay.cli.picture import job_json
-from forebay.cli.purging import purge, purge_arguments
-from forebay.cli.redriving import filtered, filters, redrive, redrive_arguments
-from forebay.cli.words import count, job_id
+from forebay.cli.inspect import job_table, matching, one_job, show_job
+from forebay.cli.json_views import job_json
+from forebay.cli.purge import purge, purge_arguments
+from forebay.cli.redrive import filtered, filters, redrive, redrive_arguments
 from forebay.core.fingerprint import cause_of, fingerprint
+from forebay.core.humanize import iso, when
 from forebay.core.instant import Instant
 from forebay.core.job import Job, State
-from forebay.core.words import iso, when
 from forebay.redrive import Plan
 from forebay.store.protocol import Store
 
@@ -31,10 +31,10 @@ _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
 
 def _ls_arguments(parser: ArgumentParser) -> None:
     filters(parser)
-    only = "only those whose last holder died with them; a redrive leaves them unless it is told"
+    only = "only jobs whose last worker died while running them; redrive skips them by default"
     parser.add_argument("--quarantined", action="store_true", help=only)
-    parser.add_argument("--group", action="store_true", help="by what killed them, most frequent first")
-    parser.add_argument("--limit", type=count, default=50, metavar="N", help="at most so many (default: 50)")
+    parser.add_argument("--group", action="store_true", help="group by cause, most frequent first")
+    parser.add_argument("--limit", type=count, default=50, metavar="N", help="at most N (default: 50)")
     raw_argument(parser)
 
 
@@ -60,14 +60,14 @@ def _ls(call: Call) -> int:
 
 
 def _listed(store: Store, args: Any, now: Instant) -> Iterator[Job]:
-    """Those that the filters let through, in quarantine or not."""
+    """The dead letters that match the filters, quarantined or not."""
     plan = Plan(**filtered(args, now), quarantined=True)
     query = replace(plan.query, suspect=args.quarantined or None)
     return (job for job in matching(store, query) if plan.fits(job))
 
 
 class Cause(Struct):
-    """Dead letters of one queue and kind that died alike: the same error, the same text but for its particulars."""
+    """Dead letters of one queue and kind with the same error, apart from its variable parts."""
 
     fingerprint: str
     queue: str
@@ -98,7 +98,7 @@ def grouped(jobs: Iterator[Job]) -> list[Cause]:
 
 
 def _place(trace: str) -> str:
-    """The last file and line of a trace: where it was raised."""
+    """The last file and line of a trace: where the error was raised."""
     places = _PLACE.findall(trace)
     return f"{places[-1][0].rsplit('/', 1)[-1]}:{places[-1][1]}" if places else ""
 
@@ -153,7 +153,7 @@ def _show(call: Call) -> int:
 COMMANDS = (
     Group(
         "dlq",
-        "look at dead letters, give them their lives back, or forget them",
+        "list, redrive and purge dead letters",
         (
             Command(
                 "ls",
@@ -176,7 +176,7 @@ forebay dlq ls --quarantined
             ),
             Command(
                 "redrive",
-                "give dead letters all their lives back",
+                "redrive dead letters: they get all their attempts back",
                 redrive,
                 """
 forebay dlq redrive 41 42
@@ -190,7 +190,7 @@ forebay dlq redrive --all
             ),
             Command(
                 "purge",
-                "forget dead letters for ever: by ids, by a filter, or old ones",
+                "purge dead letters by id, by a filter, or by age",
                 purge,
                 """
 forebay dlq purge 41 42

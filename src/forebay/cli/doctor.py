@@ -1,6 +1,6 @@
-"""`doctor`: is this store well? One line a check: ok, warn or fail, the fact, and the way out. Exit code 1 on a fail.
+"""`doctor`: checks a store. One line per check: ok, warn or fail, the fact, and the remedy. Exit code 1 on a fail.
 
-It writes one setting and takes it back, to know that writing works; everything else only looks.
+It sets one gate and resets it, to check that writes work; every other check only reads.
 """
 
 import os
@@ -15,28 +15,28 @@ from forebay.cli.command import Call, Command
 from forebay.cli.exits import FAILED, OK, CommandFailed
 from forebay.cli.finding import Finding
 from forebay.cli.logs import standings_of
-from forebay.cli.numbers import blocked_words
-from forebay.cli.place import file_of, is_postgres, is_redis, masked, reaching, said
+from forebay.cli.resolve_store import connecting, error_text, is_postgres, is_redis, masked, store_path
 from forebay.cli.schema import schema_of
+from forebay.cli.stats import blocked_words
 from forebay.core.errors import ForebayError
+from forebay.core.humanize import SECOND, format_duration, many, when
 from forebay.core.instant import micros
-from forebay.core.limits import BATCH_MOST, INSTANT_MOST
+from forebay.core.limits import MAX_BATCH, MAX_INSTANT
 from forebay.core.names import is_reserved
 from forebay.core.policy import Retained
 from forebay.core.presence import unhandled_kinds
-from forebay.core.words import SECOND, many, span, when
 from forebay.store.protocol import Backlog, Store
-from forebay.work.cron import NEVER, words_of
+from forebay.work.cron import NEVER, describe_schedule
 
 _GATE = "until/forebay-doctor"
 _OLD_SECONDS = 300
 _LATE_SECONDS = 60
 _SKEW_WARN, _SKEW_FAIL = 1.0, 60.0
 _SLOW_WRITE = 0.25
-_ROOM_LEAST = 256 * 1024 * 1024
+_MIN_ROOM = 256 * 1024 * 1024
 _KINDS_SHOWN = 20
 _LAST_PART = 4
-"""A group that loses an entry within this part of its window is told."""
+"""A group that loses an entry within this part of its window is reported."""
 
 
 def examine(url: str, open_store: Callable[[], Store]) -> Iterator[Finding]:
@@ -48,7 +48,7 @@ def examine(url: str, open_store: Callable[[], Store]) -> Iterator[Finding]:
             yield from _server(url)
         store = open_store()
     except CommandFailed as error:
-        yield Finding("fail", "opens", str(error), "see above; FOREBAY_URL or --store names the store")
+        yield Finding("fail", "opens", str(error), "see above; FOREBAY_URL or --store selects the store")
         return
     try:
         yield Finding("ok", "opens", f"{masked(url)} ({store.capabilities.name})")
@@ -59,14 +59,14 @@ def examine(url: str, open_store: Callable[[], Store]) -> Iterator[Finding]:
             yield from check(store)
         yield _schema(url)
     except (ForebayError, CommandFailed) as error:
-        yield Finding("fail", "answers", said(error, url), "mend the cause and ask again")
+        yield Finding("fail", "answers", error_text(error, url), "fix the cause and run doctor again")
     finally:
         store.close()
 
 
 def _server(url: str) -> Iterator[Finding]:
-    """How the server is, whether its schema fits or not."""
-    with reaching(url):
+    """The state of the server, whether its schema is current or not."""
+    with connecting(url):
         if is_redis(url):
             from forebay.cli.redis import findings
         else:
@@ -76,23 +76,23 @@ def _server(url: str) -> Iterator[Finding]:
 
 
 def _disk(url: str) -> Iterator[Finding]:
-    file = file_of(url)
+    file = store_path(url)
     if file is None:
         return
     mode = stat.S_IMODE(os.stat(file).st_mode)
     if mode & 0o077:
         yield Finding("warn", "private", f"others may read or write it (mode {mode:03o})", f"chmod go-rwx {file}")
     else:
-        yield Finding("ok", "private", f"its owner alone may read it (mode {mode:03o})")
+        yield Finding("ok", "private", f"only its owner may read it (mode {mode:03o})")
     room = shutil.disk_usage(file.parent if file.is_file() else file).free
-    status = "warn" if room < _ROOM_LEAST else "ok"
-    remedy = "make room: a full disk stops every write" if status == "warn" else ""
+    status = "warn" if room < _MIN_ROOM else "ok"
+    remedy = "free some space: a full disk stops every write" if status == "warn" else ""
     yield Finding(status, "disk", f"{room / 2**30:.1f} GiB free", remedy)
 
 
 def _durable(store: Store) -> Iterator[Finding]:
     if store.capabilities.durable:
-        yield Finding("ok", "durable", "what was accepted outlives a crash of the machine")
+        yield Finding("ok", "durable", "accepted jobs survive a crash of the machine")
     else:
         yield Finding("warn", "durable", "a crash loses every job", "use sqlite:///jobs.db for anything that matters")
 
@@ -103,20 +103,22 @@ def _writable(store: Store) -> Iterator[Finding]:
         store.set_gate(_GATE, 1)
         store.set_gate(_GATE, None)
     except ForebayError as error:
-        yield Finding("fail", "writable", str(error), "may this user write there, and is there room on the disk?")
+        yield Finding("fail", "writable", str(error), "check this user's permissions and the free disk space")
         return
     taken = (time.monotonic() - started) / 2
     slow = taken > _SLOW_WRITE
     remedy = "the disk is slow or another process holds the lock: enqueue in batches" if slow else ""
-    yield Finding("warn" if slow else "ok", "writable", f"a durable write took {span(int(taken * SECOND))}", remedy)
+    yield Finding(
+        "warn" if slow else "ok", "writable", f"a durable write took {format_duration(int(taken * SECOND))}", remedy
+    )
 
 
 def _clock(store: Store) -> Iterator[Finding]:
     ahead = store.now() / SECOND - time.time()
     status = "fail" if abs(ahead) > _SKEW_FAIL else "warn" if abs(ahead) > _SKEW_WARN else "ok"
     word = "ahead of" if ahead > 0 else "behind"
-    fact = f"the store's clock is {span(int(abs(ahead) * SECOND))} {word} this machine's"
-    remedy = "set the clocks by NTP; the store's never runs backwards, so it may wait until time has caught up"
+    fact = f"the store's clock is {format_duration(int(abs(ahead) * SECOND))} {word} this machine's"
+    remedy = "synchronise the clocks by NTP; the store's clock never runs backwards, so it may have to wait"
     yield Finding(status, "clock", fact, "" if status == "ok" else remedy)
 
 
@@ -127,36 +129,36 @@ def _ages(store: Store) -> Iterator[Finding]:
         if backlog.ready > backlog.held and backlog.oldest_age > _OLD_SECONDS * SECOND and backlog.paused_until is None
     ]
     for backlog in old:
-        fact = f"{backlog.queue}: {backlog.ready:,} ready, the oldest for {span(backlog.oldest_age)}"
+        fact = f"{backlog.queue}: {backlog.ready:,} ready, the oldest for {format_duration(backlog.oldest_age)}"
         yield Finding("warn", "ready", fact, f"start workers: forebay worker app:fb --queues {backlog.queue}")
     if not old:
-        yield Finding("ok", "ready", f"no job has been ready for more than {span(_OLD_SECONDS * SECOND)}")
+        yield Finding("ok", "ready", f"no job has been ready for more than {format_duration(_OLD_SECONDS * SECOND)}")
 
 
 def _kinds(store: Store) -> Iterator[Finding]:
-    lacking = unhandled_kinds(store.workers("", BATCH_MOST))
+    lacking = unhandled_kinds(store.workers("", MAX_BATCH))
     for queue, kind in lacking[:_KINDS_SHOWN]:
-        fact = f"no worker handles kind {kind} of queue {queue}: its jobs come back uncharged and wait"
+        fact = f"no worker has a handler for kind {kind} of queue {queue}: its jobs are released and wait"
         yield Finding("warn", "kinds", fact, "start a worker whose app has a handler for it; forebay explain ID of one")
     if not lacking:
-        yield Finding("ok", "kinds", "workers have a handler for every kind that they met")
+        yield Finding("ok", "kinds", "workers have a handler for every kind that they claimed")
 
 
 def _held(store: Store) -> Iterator[Finding]:
-    """Gates are there to hold jobs; a finding only where the oldest ready job has waited for long."""
+    """Gates hold jobs by design; a finding only where the oldest ready job has waited too long."""
     held = [each for each in store.backlog() if each.held and each.oldest_age > _OLD_SECONDS * SECOND]
     for backlog in held:
         fact = f"{backlog.queue}: a closed gate holds {many(backlog.held, 'ready job')}"
         yield Finding("warn", "gates", fact, "forebay gates ls shows which are full, forebay gates set opens one")
     if not held:
-        yield Finding("ok", "gates", f"no gate has held a job for more than {span(_OLD_SECONDS * SECOND)}")
+        yield Finding("ok", "gates", f"no gate has held a job for more than {format_duration(_OLD_SECONDS * SECOND)}")
 
 
 def _lines(store: Store) -> Iterator[Finding]:
-    """Only said when there is something to say: few queues have lines."""
+    """Reported only when there are blocked lines: few queues have lines."""
     for backlog in store.backlog():
         if backlog.blocked:
-            remedy = f"forebay dlq ls --queue {backlog.queue}, then redrive or purge: the next in line goes on"
+            remedy = f"forebay dlq ls --queue {backlog.queue}, then redrive or purge to unblock the line"
             yield Finding("warn", "lines", blocked_words(backlog), remedy)
 
 
@@ -171,7 +173,7 @@ def _dead(store: Store) -> Iterator[Finding]:
 
 
 def _logs(store: Store) -> Iterator[Finding]:
-    """Groups that lost something, or will within the last part of the window."""
+    """Groups that will lose an entry within the last part of the window."""
     for spec in store.specs():
         retention = spec.retention
         if not isinstance(retention, Retained) or retention.window is None or is_reserved(spec.name):
@@ -182,24 +184,24 @@ def _logs(store: Store) -> Iterator[Finding]:
             lag = sum(one.lag for one in behind if one.group == group)
             soonest = min(one.loses_at for one in behind if one.group == group and one.loses_at is not None)
             fact = f"{spec.name}: group {group} is {lag:,} behind and loses the next {when(soonest, store.now())}"
-            yield Finding("warn", "log", fact, "run more of its readers, or let the log keep longer")
+            yield Finding("warn", "log", fact, "run more readers, or increase the log's window")
 
 
 def _leases(store: Store) -> Iterator[Finding]:
-    late = store.overdue(BATCH_MOST)
+    late = store.overdue(MAX_BATCH)
     if late:
-        number = f"{len(late):,}{' or more' if len(late) == BATCH_MOST else ''}"
-        fact = f"{number} leases ran out and nobody took the jobs back"
-        yield Finding("warn", "leases", fact, "a worker does that: start one, on any queue")
+        number = f"{len(late):,}{' or more' if len(late) == MAX_BATCH else ''}"
+        fact = f"{number} leases have expired and their jobs were not reclaimed"
+        yield Finding("warn", "leases", fact, "workers reclaim jobs: start one, on any queue")
     else:
-        yield Finding("ok", "leases", "no lease has run out")
+        yield Finding("ok", "leases", "no lease has expired")
 
 
 def _pauses(store: Store) -> Iterator[Finding]:
     paused: list[Backlog] = [backlog for backlog in store.backlog() if backlog.paused_until is not None]
     for backlog in paused:
         until = backlog.paused_until or 0
-        end = "until it is resumed" if until >= INSTANT_MOST else f"until {when(until, store.now())}"
+        end = "until it is resumed" if until >= MAX_INSTANT else f"until {when(until, store.now())}"
         fact = f"{backlog.queue} is paused {end}"
         yield Finding("warn", "paused", fact, f"forebay resume {backlog.queue}")
     if not paused:
@@ -209,7 +211,7 @@ def _pauses(store: Store) -> Iterator[Finding]:
 def _schedules(store: Store) -> Iterator[Finding]:
     now, sound = store.now(), 0
     for schedule in store.schedules():
-        words = words_of(schedule, now)
+        words = describe_schedule(schedule, now)
         if words.startswith("not understood"):
             yield Finding("fail", "schedules", f"{schedule.name}: {words}", f"forebay cron put {schedule.name} …")
         elif schedule.paused:
@@ -217,8 +219,8 @@ def _schedules(store: Store) -> Iterator[Finding]:
         elif schedule.next_at >= NEVER:
             yield Finding("warn", "schedules", f"{schedule.name} never fires again", f"forebay cron rm {schedule.name}")
         elif schedule.next_at < now - _LATE_SECONDS * SECOND:
-            fact = f"{schedule.name} should have fired {span(now - schedule.next_at)} ago"
-            yield Finding("warn", "schedules", fact, "a worker fires schedules: start one, on any queue")
+            fact = f"{schedule.name} should have fired {format_duration(now - schedule.next_at)} ago"
+            yield Finding("warn", "schedules", fact, "workers fire schedules: start one, on any queue")
         else:
             sound += 1
     yield Finding("ok", "schedules", f"{sound} will fire")
@@ -248,7 +250,7 @@ def _doctor(call: Call) -> int:
 COMMANDS = (
     Command(
         "doctor",
-        "examine a store: server, opens, durable, clock, ages, dead letters, schedules",
+        "check a store: server, durability, clock, ages, dead letters, schedules",
         _doctor,
         """
 forebay doctor

@@ -1,4 +1,4 @@
-"""The exit codes, which scripts may rely on, and the exception that ends a command with one."""
+"""The exit codes, which scripts may rely on, and the exception that ends a command with one of them."""
 
 from typing import Final
 
@@ -10,17 +10,17 @@ INTERRUPTED: Final = 130
 PIPE_CLOSED: Final = 141
 
 MEANINGS: Final = {
-    OK: "it was done",
-    FAILED: "what was asked for failed: an unknown id, a full queue, a check of `doctor`",
-    USAGE: "the question made no sense; nothing was done",
-    UNREACHABLE: "the store cannot be opened, or failed on the way",
+    OK: "success",
+    FAILED: "the command failed: an unknown id, a full queue, a failed check of `doctor`",
+    USAGE: "invalid arguments; nothing was done",
+    UNREACHABLE: "the store cannot be opened, or failed during the command",
     INTERRUPTED: "interrupted by ctrl-c",
-    PIPE_CLOSED: "the reader of the output went away, when it was piped into `head`, say",
+    PIPE_CLOSED: "the reader of the output closed the pipe, as `head` does",
 }
 
 
 class CommandFailed(Exception):
-    """The command ends here: one line on stderr, and this exit code."""
+    """Ends the command with one line on stderr and this exit code."""
 
     def __init__(self, reason: str, code: int = FAILED) -> None:
         super().__init__(reason)

@@ -1,10 +1,10 @@
-"""What `doctor` has found: one line a check."""
+"""The result of one check of `doctor`."""
 
 from msgspec import Struct
 
 
 class Finding(Struct, frozen=True):
-    """`status` is ok, warn or fail; `remedy` is empty where nothing is to be done."""
+    """`status` is ok, warn or fail; `remedy` is empty where nothing needs to be done."""
 
     status: str
     check: str

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from forebay.cli.command import Call, Command
 from forebay.cli.exits import OK
-from forebay.cli.place import masked
+from forebay.cli.resolve_store import masked
 from forebay.cli.screen import Progress
 from forebay.cli.sparking import everywhere, master_argument, needing_spark, number, spark_of
 from forebay.core.errors import Invalid
+from forebay.core.humanize import many
 from forebay.core.names import check_name
-from forebay.core.words import many
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

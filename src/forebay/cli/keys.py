@@ -1,35 +1,34 @@
-"""`keys`: who may use the HTTP side of a store. A key is shown once, here; the store keeps a digest of it.
+"""`keys`: API keys of the HTTP server. A key is shown once, when it is created; the store keeps a digest of it.
 
-Servers hear of a new or revoked key within seconds. Every change is in the operators' log.
+Servers accept a new key and refuse a revoked one within seconds. Every change is in the operator log.
 """
 
 from argparse import ArgumentParser
 
-from forebay.cli.acts import noted, whoami
+from forebay.cli.actions import record_action, terminal_user
+from forebay.cli.argtypes import count, duration
 from forebay.cli.command import Call, Command, Group
 from forebay.cli.exits import FAILED, OK
-from forebay.cli.words import count, length
 from forebay.core.errors import Invalid
+from forebay.core.humanize import iso, when
 from forebay.core.instant import micros
-from forebay.core.words import iso, when
 from forebay.serve.actor import Role
-from forebay.serve.security.following import KeyFollower
-from forebay.serve.security.keys import Key, Keyring, is_over, mint
+from forebay.serve.security.keys import Key, KeyFollower, Keyring, is_expired, mint
 from forebay.store.protocol import Store
 
 
 def _create_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--role", action="append", required=True, choices=[*Role], help="what it may do; repeatable")
-    parser.add_argument("--name", default="key", help="what people call it (default: key)")
+    parser.add_argument("--name", default="key", help="a name for people (default: key)")
     parser.add_argument("--queues", default="*", metavar="A,B*", help="names and patterns (default: *, all)")
-    parser.add_argument("--tenant", help="everything it enqueues and sees is this tenant's")
-    parser.add_argument("--expires", type=length, metavar="LENGTH", help="good for so long: 90d, 12h (default: ever)")
-    parser.add_argument("--rate", type=_rate, metavar="N", help="requests a second (default: the server's)")
+    parser.add_argument("--tenant", help="restrict the key to this tenant")
+    parser.add_argument("--expires", type=duration, metavar="DURATION", help="expires after: 90d, 12h (default: never)")
+    parser.add_argument("--rate", type=_rate, metavar="N", help="requests per second (default: the server's)")
     parser.add_argument("--burst", type=count, metavar="N", help="requests at once after a pause (default: the rate)")
-    parser.add_argument("--jobs-per-hour", type=count, metavar="N", help="jobs it may enqueue in an hour")
-    parser.add_argument("--jobs-per-day", type=count, metavar="N", help="jobs it may enqueue in a day")
+    parser.add_argument("--jobs-per-hour", type=count, metavar="N", help="jobs it may enqueue per hour")
+    parser.add_argument("--jobs-per-day", type=count, metavar="N", help="jobs it may enqueue per day")
     parser.add_argument(
-        "--queue-names", type=count, metavar="N", help="queues without a spec that it may use in a day (default: 1000)"
+        "--queue-names", type=count, metavar="N", help="queues without a spec that it may use per day (default: 1000)"
     )
 
 
@@ -37,7 +36,7 @@ def _rate(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise Invalid("rate", f"{text!r} is not a number", "give requests a second, such as 20 or 0.5") from None
+        raise Invalid("rate", f"{text!r} is not a number", "give requests per second, such as 20 or 0.5") from None
 
 
 def _create(call: Call) -> int:
@@ -57,13 +56,13 @@ def _create(call: Call) -> int:
             quota_day=args.jobs_per_day,
             queue_names=args.queue_names,
         )
-        KeyFollower(store, Keyring()).create(key, whoami())
-        noted(store, "keys create", key.id, name=key.name, roles=list(key.roles), queues=list(key.queues))
+        KeyFollower(store, Keyring()).create(key, terminal_user())
+        record_action(store, "keys create", key.id, name=key.name, roles=list(key.roles), queues=list(key.queues))
     if call.screen.as_json:
         call.screen.emit({"id": key.id, "key": text, "name": key.name, "roles": key.roles})
     else:
         call.screen.say(text)
-        call.screen.note("this is the only time that the key is shown; send it as `Authorization: Bearer …`")
+        call.screen.note("the key is shown only once; send it as `Authorization: Bearer …`")
     return OK
 
 
@@ -73,10 +72,10 @@ def _ls(call: Call) -> int:
     keys.sort(key=lambda key: (key.created_at, key.id))
     if call.screen.as_json:
         for key in keys:
-            call.screen.emit(_told(key) | {"expired": is_over(key, now)})
+            call.screen.emit(_report(key) | {"expired": is_expired(key, now)})
         return OK
     if not keys:
-        call.screen.note("no keys yet; make the first one with `forebay keys create --role admin`")
+        call.screen.note("no keys yet; create the first one with `forebay keys create --role admin`")
         return OK
     rows = [
         (
@@ -90,7 +89,7 @@ def _ls(call: Call) -> int:
         )
         for key in keys
     ]
-    call.screen.table(("id", "name", "roles", "queues", "tenant", "made", "expires"), rows)
+    call.screen.table(("id", "name", "roles", "queues", "tenant", "created", "expires"), rows)
     return OK
 
 
@@ -100,8 +99,8 @@ def _known(store: Store) -> Keyring:
     return keyring
 
 
-def _told(key: Key) -> dict[str, object]:
-    """A key as it may be shown: without its digest."""
+def _report(key: Key) -> dict[str, object]:
+    """The key without its digest."""
     return {
         "id": key.id,
         "name": key.name,
@@ -119,21 +118,21 @@ def _told(key: Key) -> dict[str, object]:
 
 
 def _revoke_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("ids", metavar="ID", nargs="+", help="ids, as `forebay keys ls` shows them")
+    parser.add_argument("ids", metavar="ID", nargs="+", help="ids, as shown by `forebay keys ls`")
 
 
 def _revoke(call: Call) -> int:
     with call.store() as store:
         follower = KeyFollower(store, Keyring())
-        gone = {key_id: follower.revoke(key_id, whoami()) for key_id in dict.fromkeys(call.args.ids)}
+        gone = {key_id: follower.revoke(key_id, terminal_user()) for key_id in dict.fromkeys(call.args.ids)}
         for key_id, was_there in gone.items():
             if was_there:
-                noted(store, "keys revoke", key_id)
+                record_action(store, "keys revoke", key_id)
     for key_id, was_there in gone.items():
         if call.screen.as_json:
             call.screen.emit({"id": key_id, "revoked": was_there})
         elif was_there:
-            call.screen.say(f"{key_id} is revoked; every server knows within 5 s")
+            call.screen.say(f"{key_id} is revoked; every server refuses it within 5 s")
         else:
             call.screen.note(f"key {key_id!r} is unknown")
     return OK if all(gone.values()) else FAILED
@@ -142,11 +141,11 @@ def _revoke(call: Call) -> int:
 COMMANDS = (
     Group(
         "keys",
-        "make, list and revoke the keys of the HTTP side",
+        "create, list and revoke the API keys of the HTTP server",
         (
             Command(
                 "create",
-                "make a key and show it, once",
+                "create a key and show it once",
                 _create,
                 """
 forebay keys create --role admin --name ada
@@ -155,10 +154,10 @@ forebay keys create --role producer --role viewer --tenant acme --jobs-per-day 1
 """,
                 _create_arguments,
             ),
-            Command("ls", "list the keys that are good", _ls, "forebay keys ls\nforebay keys ls --json"),
+            Command("ls", "list the keys that are not revoked", _ls, "forebay keys ls\nforebay keys ls --json"),
             Command(
                 "revoke",
-                "end keys, on every server within 5 s",
+                "revoke keys, on every server within 5 s",
                 _revoke,
                 "forebay keys revoke 357ceb21e585",
                 _revoke_arguments,

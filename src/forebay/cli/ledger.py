@@ -1,6 +1,6 @@
-"""`ledger`: what happened to which jobs, as the store itself wrote it down.
+"""`ledger`: the store's own record of every state change.
 
-Reading a journal directory works beside the process that owns it; the rule is the owner's to change.
+A journal directory can be read while another process owns it; only the owner can change the ledger's settings.
 """
 
 import re
@@ -13,30 +13,30 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import asdict, replace
 
+from forebay.cli.argtypes import count, duration
 from forebay.cli.command import Call, Command, Group
 from forebay.cli.exits import OK, USAGE, CommandFailed
-from forebay.cli.place import file_of, reaching
-from forebay.cli.words import count, length
+from forebay.cli.resolve_store import connecting, store_path
+from forebay.core.humanize import format_duration, iso
 from forebay.core.instant import micros
-from forebay.core.ledger import LedgerEntry, LedgerRule, Span, Trait
-from forebay.core.limits import BATCH_MOST
-from forebay.core.words import iso, span
+from forebay.core.ledger import JobRange, LedgerEntry, LedgerRule, Trait
+from forebay.core.limits import MAX_BATCH
 from forebay.store.open import LedgerReader, open_ledger
 
-_LOOK_EVERY = 0.2
+_POLL_SECONDS = 0.2
 _UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
 _INSTANTS = ("enqueued_at", "due_at", "claimed_at", "until")
 
 
 def entry_json(entry: LedgerEntry) -> dict[str, Any]:
-    """A record as a program reads it: what is not there is left out, instants are ISO times."""
+    """A record as JSON: absent fields are left out, instants are ISO times."""
     record = entry.record
     shown: dict[str, Any] = {"offset": entry.offset, "at": iso(record.at), "verb": record.verb, "owner": record.owner}
     shown |= {"name": record.name, "tick": iso(record.tick), "spans": [_span_json(one) for one in record.spans]}
     return {field: value for field, value in shown.items() if value is not None}
 
 
-def _span_json(one: Span) -> dict[str, Any]:
+def _span_json(one: JobRange) -> dict[str, Any]:
     shown = {field: value for field, value in asdict(one).items() if value}
     shown |= {field: iso(shown[field]) for field in _INSTANTS if field in shown}
     if one.traits is not None:
@@ -50,12 +50,12 @@ def _trait_json(trait: Trait) -> dict[str, Any]:
 
 @contextmanager
 def _reader(call: Call) -> Iterator[LedgerReader]:
-    """Whoever can read it; a journal that exists is read from outside, whoever owns it."""
-    file = file_of(call.url)
+    """A reader of the ledger; an existing journal is read without opening its store."""
+    file = store_path(call.url)
     if call.url == "memory://":
-        raise CommandFailed("memory:// keeps no ledger; use a store that does, such as sqlite:///", USAGE)
+        raise CommandFailed("memory:// keeps no ledger; use a store that does, such as sqlite:///jobs.db", USAGE)
     if urlsplit(call.url).scheme == "memory" and file is not None and file.exists():
-        with reaching(call.url):
+        with connecting(call.url):
             reader = open_ledger(call.url)
     else:
         reader = call.open()
@@ -82,7 +82,7 @@ def _status(call: Call) -> int:
             ("holds", kept),
             ("since", since),
             ("last", last),
-            ("keeps", f"{span(rule.keep)}, {rule.keep_bytes:,} bytes"),
+            ("keeps", f"{format_duration(rule.keep)}, {rule.keep_bytes:,} bytes"),
         ]
     )
     return OK
@@ -90,10 +90,10 @@ def _status(call: Call) -> int:
 
 def _read_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--after", type=int, metavar="OFFSET", help="records behind this one (default: all that are held)"
+        "--after", type=int, metavar="OFFSET", help="records after this offset (default: all that are kept)"
     )
-    parser.add_argument("--limit", type=count, metavar="N", help="at most so many")
-    parser.add_argument("--follow", action="store_true", help="go on with what is written from now on, until ctrl-c")
+    parser.add_argument("--limit", type=count, metavar="N", help="at most N")
+    parser.add_argument("--follow", action="store_true", help="continue with new records until ctrl-c")
 
 
 def _read(call: Call) -> int:
@@ -102,14 +102,14 @@ def _read(call: Call) -> int:
         after = reader.ledger_extent()[0] - 1 if args.after is None else args.after
         left = args.limit
         while left is None or left > 0:
-            page = reader.ledger(after, min(left or BATCH_MOST, BATCH_MOST))
+            page = reader.ledger(after, min(left or MAX_BATCH, MAX_BATCH))
             for entry in page:
                 call.screen.emit(entry_json(entry))
             if page:
                 after, left = page[-1].offset, None if left is None else left - len(page)
             elif args.follow:
                 call.screen.write("")
-                time.sleep(_LOOK_EVERY)
+                time.sleep(_POLL_SECONDS)
             else:
                 break
     return OK
@@ -124,15 +124,15 @@ def _off(call: Call) -> int:
 
 
 def _keep_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--days", type=_days, metavar="N", help="how long, such as 30; or a length, such as 12h")
-    parser.add_argument("--bytes", type=_size, metavar="N", help="how much, such as 500M or 2G")
+    parser.add_argument("--days", type=_days, metavar="N", help="how long: 30, or a duration such as 12h")
+    parser.add_argument("--bytes", type=_size, metavar="N", help="how much: 500M or 2G")
 
 
 def _keep(call: Call) -> int:
     changes = {"keep": call.args.days, "keep_bytes": call.args.bytes}
     wanted = {field: value for field, value in changes.items() if value is not None}
     if not wanted:
-        raise CommandFailed("nothing to keep to; say --days, --bytes or both", USAGE)
+        raise CommandFailed("nothing to change; give --days, --bytes or both", USAGE)
     return _put(call, **wanted)
 
 
@@ -148,11 +148,11 @@ def _put(call: Call, **changes: Any) -> int:
 
 
 def _words(rule: LedgerRule) -> str:
-    return f"{'on' if rule.on else 'off'}, it keeps {span(rule.keep)} and {rule.keep_bytes:,} bytes"
+    return f"{'on' if rule.on else 'off'}, it keeps {format_duration(rule.keep)} and {rule.keep_bytes:,} bytes"
 
 
 def _days(text: str) -> int:
-    return micros(length(f"{text}d" if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) else text))
+    return micros(duration(f"{text}d" if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) else text))
 
 
 def _size(text: str) -> int:
@@ -165,17 +165,17 @@ def _size(text: str) -> int:
 COMMANDS = (
     Group(
         "ledger",
-        "what happened to which jobs, record by record",
+        "read and configure the record of every state change",
         (
             Command(
                 "status",
-                "what the ledger holds, and what it keeps",
+                "show what the ledger holds and how long it keeps records",
                 _status,
                 "forebay ledger status\nforebay ledger status --store memory:///srv/jobs --json",
             ),
             Command(
                 "read",
-                "print records, one JSON object a line",
+                "print records, one JSON object per line",
                 _read,
                 """
 forebay ledger read --limit 10
@@ -186,10 +186,10 @@ forebay ledger read | jq 'select(.verb == "settle")'
                 takes_json=False,
             ),
             Command("on", "write records from now on", _on, "forebay ledger on"),
-            Command("off", "write no records from now on; what is there stays", _off, "forebay ledger off"),
+            Command("off", "write no records from now on; existing ones stay", _off, "forebay ledger off"),
             Command(
                 "keep",
-                "how long, and how much of it, is kept",
+                "set how long and how much of the ledger is kept",
                 _keep,
                 "forebay ledger keep --days 30 --bytes 2G\nforebay ledger keep --days 12h",
                 _keep_arguments,

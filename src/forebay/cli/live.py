@@ -1,6 +1,6 @@
-"""A screen that redraws itself until q, ctrl-c or the reader has gone; frames below each other where it is no terminal.
+"""A screen that redraws itself until q, ctrl-c or a closed pipe; without a terminal, frames follow each other.
 
-The terminal is given back as it was found, whatever happens.
+The terminal's state is always restored.
 """
 
 import os
@@ -19,14 +19,14 @@ _LEAVE = "\033[?25h\033[?1049l"
 
 
 def watch(screen: Screen, every: float, frame: Callable[[], list[str]]) -> None:
-    """Show a frame, wait, show the next. `frame` prints JSON itself and then gives no lines."""
+    """Show frame after frame. With --json, `frame` prints itself and returns no lines."""
     if not screen.live or screen.as_json:
         while True:
             _plain(screen, frame())
             _pause(every, keys=False)
     with _terminal(screen) as keys:
         while True:
-            lines = [screen.paint(f"every {every:g} s · q leaves", "dim"), *frame()]
+            lines = [screen.paint(f"every {every:g} s · q quits", "dim"), *frame()]
             screen.write("\033[H" + "".join(f"{line}\033[K\n" for line in lines) + "\033[J")
             if _pause(every, keys):
                 return
@@ -37,7 +37,7 @@ def _plain(screen: Screen, lines: list[str]) -> None:
 
 
 def _pause(seconds: float, keys: bool) -> bool:
-    """Wait; True when the user wants to leave."""
+    """Wait; True when the user wants to quit."""
     deadline = monotonic() + seconds
     while (left := deadline - monotonic()) > 0:
         ready, _, _ = select.select([sys.stdin] if keys else [], [], [], left)
@@ -50,7 +50,7 @@ def _pause(seconds: float, keys: bool) -> bool:
 
 @contextmanager
 def _terminal(screen: Screen) -> Iterator[bool]:
-    """Whether keys can be read; the screen beside the usual one."""
+    """Switch to the alternate screen; yields whether keys can be read."""
     keys = sys.stdin.isatty()
     before = termios.tcgetattr(sys.stdin) if keys else None
     try:

@@ -1,4 +1,4 @@
-"""`logs`: what retained logs hold, who reads them and how far behind; reading, appending, moving a group to a place."""
+"""`logs`: list retained logs and their groups with their lag; read, append, and move a group's position."""
 
 from argparse import ArgumentParser
 from collections.abc import Iterator
@@ -6,26 +6,26 @@ from itertools import groupby
 
 import msgspec
 
-from forebay.cli.acts import noted
+from forebay.cli.actions import record_action
+from forebay.cli.argtypes import count, moment, payload_of
 from forebay.cli.command import Call, Command, Group, raw_argument
 from forebay.cli.exits import OK, CommandFailed
-from forebay.cli.words import count, moment, payload_of
+from forebay.core.entries import LogEntry
 from forebay.core.errors import Invalid
-from forebay.core.event import LogEntry
-from forebay.core.limits import BATCH_MOST
+from forebay.core.humanize import iso, when
+from forebay.core.limits import MAX_BATCH
 from forebay.core.names import check_name, is_reserved
 from forebay.core.payload import Json, encode_payload
-from forebay.core.words import iso, when
 from forebay.serve.security.redact import redact
 from forebay.store.log import Standing
 from forebay.store.protocol import Store
 
 
 def standings_of(store: Store, log: str) -> list[Standing]:
-    """Every group of a log with every partition."""
+    """Every group of a log, in every partition."""
     found: list[Standing] = []
     after = ""
-    while page := store.groups(log, after, BATCH_MOST):
+    while page := store.groups(log, after, MAX_BATCH):
         found += page
         after = page[-1].group
     return found
@@ -42,12 +42,12 @@ def _ls(call: Call) -> int:
         else:
             call.screen.say(f"{spec.vector()}  holds {held:,} of {written:,}")
     if not logs:
-        call.screen.note("no logs yet; `forebay design --retention log` writes the spec of one")
+        call.screen.note("no logs yet; `forebay design --retention log` prints the spec of one")
     return OK
 
 
 def _log_argument(parser: ArgumentParser) -> None:
-    parser.add_argument("log", metavar="LOG", help="its name")
+    parser.add_argument("log", metavar="LOG", help="the log's name")
 
 
 def _groups(call: Call) -> int:
@@ -76,12 +76,12 @@ def _groups(call: Call) -> int:
         rows = list(some)
         call.screen.say(f"{name}: {sum(one.lag for one in rows):,} behind, {sum(one.lost for one in rows):,} lost")
         call.screen.table(
-            ["partition", "place", "lag", "lost", "loses the next", "owner"],
+            ["partition", "position", "lag", "lost", "loses next", "owner"],
             [
                 (one.partition, one.position, one.lag, one.lost, when(one.loses_at, now), one.member or "–")
                 for one in rows
             ],
-            "partition place lag lost",
+            "partition position lag lost",
         )
     if not standings:
         call.screen.note("no group has read it yet")
@@ -92,9 +92,9 @@ def _read_arguments(parser: ArgumentParser) -> None:
     _log_argument(parser)
     parser.add_argument("--partition", type=int, metavar="N", help="only this one (default: all)")
     start = parser.add_mutually_exclusive_group()
-    start.add_argument("--after", type=int, metavar="OFFSET", help="behind this offset (default: from the start)")
-    start.add_argument("--since", metavar="TIME", help="appended then or later: 2030-01-31T10:30:00Z")
-    parser.add_argument("--limit", type=count, default=20, metavar="N", help="of each partition (default: 20)")
+    start.add_argument("--after", type=int, metavar="OFFSET", help="after this offset (default: from the start)")
+    start.add_argument("--since", metavar="TIME", help="appended at this time or later: 2030-01-31T10:30:00Z")
+    parser.add_argument("--limit", type=count, default=20, metavar="N", help="at most N per partition (default: 20)")
     raw_argument(parser)
 
 
@@ -113,7 +113,7 @@ def _read(call: Call) -> int:
 
 
 def _entries(store: Store, log: str, number: int, after: int, limit: int) -> Iterator[LogEntry]:
-    while limit > 0 and (entries := store.read(log, number, after, min(limit, BATCH_MOST))):
+    while limit > 0 and (entries := store.read(log, number, after, min(limit, MAX_BATCH))):
         yield from entries
         after, limit = entries[-1].offset, limit - len(entries)
 
@@ -130,7 +130,7 @@ def _show(call: Call, entry: LogEntry, body: Json) -> None:
 def _append_arguments(parser: ArgumentParser) -> None:
     _log_argument(parser)
     parser.add_argument("body", metavar="BODY", nargs="+", help="one JSON text, or key=value pairs")
-    parser.add_argument("--key", metavar="KEY", help="entries of one key go to one partition, in order")
+    parser.add_argument("--key", metavar="KEY", help="entries with the same key go to one partition, in order")
 
 
 def _append(call: Call) -> int:
@@ -146,8 +146,8 @@ def _append(call: Call) -> int:
 
 def _seek_arguments(parser: ArgumentParser) -> None:
     _log_argument(parser)
-    parser.add_argument("group", metavar="GROUP", help="the group that is to go on from there")
-    parser.add_argument("to", metavar="TO", help="start, end, an offset, or a time: what came then or later is read")
+    parser.add_argument("group", metavar="GROUP", help="the group to move")
+    parser.add_argument("to", metavar="TO", help="start, end, an offset, or a time from which entries are read")
     parser.add_argument("--partition", type=int, metavar="N", help="only this one (default: all)")
 
 
@@ -158,13 +158,13 @@ def _seek(call: Call) -> int:
         places = [(number, _place(store, log, number, call.args.to)) for number in numbers]
         for number, place in places:
             store.commit(log, group, number, place, rewind=True)
-        noted(store, "logs seek", log, group=group, to=call.args.to, places=[place for _, place in places])
+        record_action(store, "logs seek", log, group=group, to=call.args.to, places=[place for _, place in places])
     for number, place in places:
         if call.screen.as_json:
             call.screen.emit({"group": group, "partition": number, "position": place})
         else:
-            call.screen.say(f"{group} goes on with {number}/{place + 1}")
-    call.screen.note("members that are reading now go on from there when they next own their partitions anew")
+            call.screen.say(f"{group} continues with {number}/{place + 1}")
+    call.screen.note("members that are reading now continue from there when they next acquire their partitions")
     return OK
 
 
@@ -175,7 +175,8 @@ def _place(store: Store, log: str, number: int, to: str) -> int:
         return first - 1 if to == "start" else end - 1
     if to.isascii() and to.isdigit():
         if not first <= int(to) <= end:
-            raise Invalid("offset", f"partition {number} holds {first} … {end - 1}", "choose one of these, or start")
+            reason = f"{to} is not in {first} … {end} of partition {number}"
+            raise Invalid("offset", reason, "choose an offset in that range, or start")
         return int(to) - 1
     return store.offset_at(log, number, moment("to", to, store.now()))
 
@@ -190,19 +191,19 @@ def _partitions(store: Store, log: str, wanted: int | None) -> list[int]:
 COMMANDS = (
     Group(
         "logs",
-        "look at retained logs and their groups of readers; read, append, replay",
+        "list retained logs and their groups; read, append, replay",
         (
             Command("ls", "list logs, each as its vector", _ls, "forebay logs ls\nforebay logs ls --json"),
             Command(
                 "groups",
-                "who reads a log, how far behind, and when the next entry is lost",
+                "show the groups of a log, their lag, and when the next entry is lost",
                 _groups,
                 "forebay logs groups clicks\nforebay logs groups clicks --json | jq .lag",
                 _log_argument,
             ),
             Command(
                 "read",
-                "read entries; changes nobody's place",
+                "read entries without moving any group",
                 _read,
                 """
 forebay logs read clicks --limit 5
@@ -220,7 +221,7 @@ forebay logs read clicks --since 2030-01-31T10:30:00Z --json
             ),
             Command(
                 "seek",
-                "move a group's place: replay from the start, an offset or a time, or skip to the end",
+                "move a group's position: replay from the start, an offset or a time, or skip to the end",
                 _seek,
                 """
 forebay logs seek clicks billing start

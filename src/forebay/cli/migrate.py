@@ -1,8 +1,8 @@
-"""`migrate`: make a store, or bring its schema up to date, and say what it is.
+"""`migrate`: create a store, or bring its schema up to date, and show its version.
 
-A Postgres schema has phases. `pre`: the program that runs still works with it, so apply it before the new one starts.
-`post`: apply it when no old program runs any more. Nothing is changed with --dry-run, which answers 1 when something is
-pending, so that a deployment can ask. A phase that cannot be done, because the other one comes first, is 1 as well.
+Postgres migrations have phases. `pre` is compatible with the running version: apply it before the new version starts.
+`post`: apply it when no old version runs any more. --dry-run changes nothing and exits with 1 when migrations are
+pending, for deployments. A phase that is blocked because the other one comes first exits with 1 too.
 """
 
 from argparse import ArgumentParser
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from forebay.cli.command import Call, Command
 from forebay.cli.exits import FAILED, OK
-from forebay.cli.place import is_postgres, masked, reaching
+from forebay.cli.resolve_store import connecting, is_postgres, masked
 from forebay.cli.schema import schema_of
 from forebay.core.errors import Invalid
-from forebay.core.words import SECOND, iso
+from forebay.core.humanize import SECOND, iso
 
 if TYPE_CHECKING:
     from forebay.store.postgres.health import Step
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 def _arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--phase", choices=("pre", "post"), help="go on as far as this phase reaches; for postgresql:// (default: all)"
+        "--phase", choices=("pre", "post"), help="only the migrations of this phase; for postgresql:// (default: all)"
     )
-    parser.add_argument("--dry-run", action="store_true", help="change nothing; exit code 1 if something is pending")
+    parser.add_argument("--dry-run", action="store_true", help="change nothing; exit code 1 if migrations are pending")
 
 
 def _migrate(call: Call) -> int:
     if is_postgres(call.url):
         return _migrate_server(call)
     if call.args.phase is not None:
-        raise Invalid("--phase", f"{masked(call.url)} is brought up to date in one step", "leave it out")
+        raise Invalid("--phase", f"{masked(call.url)} has no phases", "leave it out")
     durable = None
     if not call.args.dry_run:
         with call.store(create=True) as store:
@@ -50,7 +50,7 @@ def _durability(durable: bool | None) -> str:
 
 def _migrate_server(call: Call) -> int:
     phase, dry = call.args.phase, call.args.dry_run
-    with reaching(call.url):
+    with connecting(call.url):
         from forebay.cli.postgres import apply, steps_of
 
         done = [] if dry else [migration.number for migration in apply(call.url, phase)]
@@ -59,18 +59,18 @@ def _migrate_server(call: Call) -> int:
     if call.screen.as_json:
         call.screen.emit(_document(call, steps, done, coming))
     else:
-        _tell(call, steps, done, coming)
+        _report(call, steps, done, coming)
     return FAILED if coming or _blocked(steps, phase) else OK
 
 
 def _blocked(steps: "list[Step]", phase: str | None) -> bool:
-    """Whether something of the wanted phase waits behind another one."""
+    """Whether a migration of the wanted phase is pending behind one of the other phase."""
     left = [step.migration.phase for step in steps if step.applied_at is None]
     return phase in left
 
 
 def _coming(steps: "list[Step]", phase: str | None) -> list[int]:
-    """What would be applied: the pending ones, up to the first of another phase."""
+    """The migrations that would be applied: the pending ones, up to the first of another phase."""
     coming = []
     for step in steps:
         if step.applied_at is None:
@@ -95,7 +95,7 @@ def _document(call: Call, steps: "list[Step]", done: list[int], coming: list[int
     return {**facts, "dry_run": call.args.dry_run, "applied": done, "would_apply": coming, "migrations": files}
 
 
-def _tell(call: Call, steps: "list[Step]", done: list[int], coming: list[int]) -> None:
+def _report(call: Call, steps: "list[Step]", done: list[int], coming: list[int]) -> None:
     rows = []
     for step in steps:
         number, at = step.migration.number, step.applied_at
@@ -107,20 +107,20 @@ def _tell(call: Call, steps: "list[Step]", done: list[int], coming: list[int]) -
     applied = sum(step.applied_at is not None for step in steps)
     call.screen.say(f"{masked(call.url)}: schema {applied} of {len(steps)}, durable")
     if _blocked(steps, call.args.phase) and not coming:
-        call.screen.note("what is pending of this phase comes after the other one: apply that first")
+        call.screen.note("the pending migrations of this phase follow the other phase: apply that first")
     elif applied < len(steps) and not coming:
-        call.screen.note("the rest is of another phase: apply `post` when no old program runs any more")
+        call.screen.note("the rest belongs to another phase: apply `post` when no old version runs any more")
 
 
 COMMANDS = (
     Command(
         "migrate",
-        "make the store or bring its schema up to date, and say what it is",
+        "create the store or bring its schema up to date, and show its version",
         _migrate,
         """
 forebay migrate
 forebay migrate --store postgresql://app@db.example/app --phase pre
-forebay migrate --dry-run || echo "something is pending"
+forebay migrate --dry-run || echo "migrations are pending"
 """,
         _arguments,
     ),

@@ -1,4 +1,4 @@
-"""The parsers of all commands, built from their descriptions; `--help` of each ends with examples."""
+"""The argument parsers of all commands, built from their descriptions; each `--help` ends with examples."""
 
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
@@ -19,41 +19,38 @@ class _Formatter(RawDescriptionHelpFormatter):
 
 
 def commands() -> tuple[Command | Group, ...]:
-    """All there are, in the order of a user's day."""
+    """The commands of this package, in the order of their usual use."""
     from forebay.cli import (
         about,
         audit,
-        bench,
         cancel,
-        chaos,
         cron,
         design,
         dlq,
         doctor,
+        enqueue,
         gates,
         gen,
-        jobs,
+        inspect,
         keys,
-        lab,
         ledger,
         logs,
-        look,
         migrate,
-        numbers,
         pipeline,
         queues,
         report,
-        run,
         serve,
+        stats,
+        worker,
     )
 
     return (
-        *run.COMMANDS,
+        *worker.COMMANDS,
         *serve.COMMANDS,
-        *jobs.COMMANDS,
+        *enqueue.COMMANDS,
         *cancel.COMMANDS,
-        *look.COMMANDS,
-        *numbers.COMMANDS,
+        *inspect.COMMANDS,
+        *stats.COMMANDS,
         *dlq.COMMANDS,
         *cron.COMMANDS,
         *queues.COMMANDS,
@@ -68,9 +65,6 @@ def commands() -> tuple[Command | Group, ...]:
         *audit.COMMANDS,
         *report.COMMANDS,
         *gen.COMMANDS,
-        *lab.COMMANDS,
-        *bench.COMMANDS,
-        *chaos.COMMANDS,
         *about.COMMANDS,
     )
 
@@ -94,7 +88,7 @@ def build(all_commands: Sequence[Command | Group]) -> ArgumentParser:
 
 
 def fill(parser: ArgumentParser, command: Command) -> None:
-    """The command's own arguments, then the ones that all share."""
+    """Add the command's own arguments, then the shared ones."""
     command.arguments(parser)
     if command.takes_store:
         parser.add_argument(
@@ -103,7 +97,7 @@ def fill(parser: ArgumentParser, command: Command) -> None:
     else:
         parser.set_defaults(store=None)
     if command.takes_json:
-        parser.add_argument("--json", action="store_true", help="JSON instead of words: one document, or one a line")
+        parser.add_argument("--json", action="store_true", help="JSON output: one document, or one per line")
     parser.set_defaults(command=command, parser=parser)
 
 

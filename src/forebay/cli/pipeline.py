@@ -1,18 +1,23 @@
 """`pipeline`: the ledger of a store becomes events and tables in a lake, once or all the time."""
 
-import signal
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from threading import Event
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from forebay.cli.argtypes import duration
 from forebay.cli.command import Call, Command, Group
 from forebay.cli.exits import FAILED, OK
-from forebay.cli.place import masked
-from forebay.cli.sparking import everywhere, lake_argument, master_argument, needing_spark, spark_of
-from forebay.cli.words import length
-from forebay.core.words import many
+from forebay.cli.resolve_store import masked
+from forebay.cli.sparking import (
+    ending_by_signal,
+    everywhere,
+    lake_argument,
+    lasting_spark,
+    master_argument,
+    needing_spark,
+    spark_of,
+)
+from forebay.core.humanize import many
 
 if TYPE_CHECKING:
     from forebay.spark.pipeline import Done
@@ -25,10 +30,34 @@ def _run_arguments(parser: ArgumentParser) -> None:
 
 def _stream_arguments(parser: ArgumentParser) -> None:
     _run_arguments(parser)
-    parser.add_argument("--every", type=length, default="5s", metavar="LENGTH", help="look so often (default: 5s)")
+    parser.add_argument("--every", type=duration, default="5s", metavar="LENGTH", help="look so often (default: 5s)")
     parser.add_argument(
-        "--tables-every", type=length, default="1m", metavar="LENGTH", help="bring the tables up to date (default: 1m)"
+        "--tables-every",
+        type=duration,
+        default="1m",
+        metavar="LENGTH",
+        help="bring the tables up to date (default: 1m)",
     )
+    parser.add_argument(
+        "--maintain-every",
+        type=duration,
+        default="1h",
+        metavar="LENGTH",
+        help="join small files (default: 1h)",
+    )
+    _keep_argument(parser)
+
+
+def _maintain_arguments(parser: ArgumentParser) -> None:
+    lake_argument(parser)
+    _keep_argument(parser)
+    parser.add_argument(
+        "--grace", type=duration, default="1h", metavar="LENGTH", help="replaced files stay for readers (default: 1h)"
+    )
+
+
+def _keep_argument(parser: ArgumentParser) -> None:
+    parser.add_argument("--keep", type=duration, metavar="LENGTH", help="drop days that are older, such as 90d")
 
 
 def _run(call: Call) -> int:
@@ -45,57 +74,38 @@ def _run(call: Call) -> int:
 
 
 def _stream(call: Call) -> int:
-    stop = Event()
-    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        with needing_spark():
-            from forebay.spark.lake import Lake
-            from forebay.spark.pipeline import Pipeline, check_ledger
+    with ending_by_signal() as stop, needing_spark():
+        from forebay.spark.lake import Lake
+        from forebay.spark.maintenance import Maintenance
+        from forebay.spark.pipeline import Pipeline, check_ledger
 
-            url = everywhere(call.url)
-            lake = Lake.of(call.args.lake, url)
-            check_ledger(url, lake.contents())
-            with ExitStack() as stack:
-                with _children_deaf_to(signal.SIGTERM):
-                    spark = stack.enter_context(spark_of(call))
-                pipeline = Pipeline(spark, lake, url, remarks(call))
-                call.screen.note(f"following {masked(call.url)}; ctrl-c or SIGTERM ends it")
-                every, tables = call.args.every.total_seconds(), call.args.tables_every.total_seconds()
-                _tell(call, pipeline.stream(every, stop, tables))
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        url = everywhere(call.url)
+        maintenance = Maintenance(call.args.maintain_every.total_seconds(), call.args.keep)
+        lake = Lake.of(call.args.lake, url)
+        check_ledger(url, lake.contents())
+        with lasting_spark(call) as spark:
+            pipeline = Pipeline(spark, lake, url, remarks(call))
+            call.screen.note(f"following {masked(call.url)}; ctrl-c or SIGTERM ends it")
+            every, tables = call.args.every.total_seconds(), call.args.tables_every.total_seconds()
+            _tell(call, pipeline.stream(every, stop, tables, maintenance))
     return OK
 
 
-@contextmanager
-def _children_deaf_to(number: signal.Signals) -> Iterator[None]:
-    """What is started meanwhile never hears this signal.
-
-    A service manager ends all processes of a service at once. Java is still needed then, for what is under way and for
-    the tables; it ends when this process does. A signal that comes meanwhile is not heard here either.
-    """
-    before = signal.signal(number, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(number, before)
-
-
 def _status(call: Call) -> int:
-    """From the contents alone: no Spark, no store."""
-    from forebay.spark.lake import Lake, holes
+    """From the Delta logs alone: no Spark, no store."""
+    with needing_spark():
+        from forebay.spark.lake import Lake, holes
 
-    lake = Lake.at(call.args.lake)
-    contents = lake.contents()
+        lake = Lake.at(call.args.lake)
+        contents = lake.contents()
     missing = holes(contents)
     facts = {
-        "lake": str(lake.path),
+        "lake": lake.uri,
         "store": contents.store,
-        "offsets": f"{contents.first} … {contents.end - 1}" if contents.events else None,
+        "offsets": f"{contents.first} … {contents.end - 1}" if contents.event_count else None,
         "records": contents.end - contents.first,
         "events": contents.event_count,
-        "parts": len(contents.events),
+        "files": len(contents.events.files),
         "whole": "no: " + "; ".join(missing) if missing else "yes",
     }
     tables = {name: {"rows": held.rows, "behind": contents.end - held.end} for name, held in contents.tables.items()}
@@ -109,6 +119,20 @@ def _status(call: Call) -> int:
     return FAILED if missing else OK
 
 
+def _maintain(call: Call) -> int:
+    """No Spark, no store."""
+    with needing_spark():
+        from forebay.spark.lake import Lake
+        from forebay.spark.maintenance import Maintenance, maintain
+
+        done = maintain(Lake.at(call.args.lake), Maintenance(keep=call.args.keep, grace=call.args.grace))
+    if call.screen.as_json:
+        call.screen.emit(done)
+    else:
+        call.screen.say(str(done))
+    return OK
+
+
 def remarks(call: Call) -> Callable[[str], None] | None:
     """A line on stderr for each step, unless a program reads."""
     return None if call.screen.as_json else call.screen.note
@@ -120,7 +144,8 @@ def _tell(call: Call, done: "Done") -> None:
         return
     call.screen.say(f"{many(done.records, 'record')}, {many(done.events, 'event')} in {done.seconds:.1f} s")
     if done.tables:
-        call.screen.table(("table", "rows"), [(name, f"{rows:,}") for name, rows in done.tables.items()], "rows")
+        rows = [(name, f"{rows:,}", f"{done.written[name]:,}") for name, rows in done.tables.items()]
+        call.screen.table(("table", "rows", "written anew"), rows, "rows")
 
 
 COMMANDS = (
@@ -154,6 +179,14 @@ forebay pipeline stream --lake lake --every 2s --tables-every 5m
                 _status,
                 "forebay pipeline status --lake lake\nforebay pipeline status --lake lake --json",
                 lake_argument,
+                takes_store=False,
+            ),
+            Command(
+                "maintain",
+                "join small files, drop old days, remove files that no table names",
+                _maintain,
+                "forebay pipeline maintain --lake lake\nforebay pipeline maintain --lake s3://bucket/lake --keep 90d",
+                _maintain_arguments,
                 takes_store=False,
             ),
         ),

@@ -1,7 +1,7 @@
-"""What the command line says of a Postgres server: how it is, for `doctor`, and its migrations, for `migrate`.
+"""The checks of `doctor` for a Postgres server, and its migrations for `migrate`. Only `apply` writes.
 
-It needs psycopg: whoever imports it does so inside `place.reaching`, which tells where there is none. It only looks,
-but for `apply`. The facts come from `forebay.store.postgres.health`; here is what they mean to people, and the way out.
+The module needs psycopg, so it is imported inside `resolve_store.connecting`, which reports a missing driver. The facts
+come from `forebay.store.postgres.health`; this module adds the status and the remedy.
 """
 
 from collections.abc import Iterator
@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from typing import Final
 
 from forebay.cli.finding import Finding
-from forebay.core.words import SECOND, many, span
+from forebay.core.humanize import SECOND, format_duration, many
 from forebay.store.postgres.connect import Server
-from forebay.store.postgres.health import HELD_SECONDS, VERSION_LEAST, Health, Open, Step, hears, look, steps
+from forebay.store.postgres.health import HELD_SECONDS, MIN_VERSION, Health, Open, Step, hears, look, steps
 from forebay.store.postgres.migrate import Migration, migrate, pending
 
 _DEAD_ROWS: Final = 200_000
@@ -20,7 +20,7 @@ _CONNECTIONS_SHARE: Final = 0.9
 
 @contextmanager
 def _server(url: str) -> Iterator[Server]:
-    """The server behind the URL, without a look at its tables."""
+    """The server behind the URL; its tables are not checked."""
     server = Server(url)
     try:
         yield server
@@ -29,20 +29,20 @@ def _server(url: str) -> Iterator[Server]:
 
 
 def steps_of(url: str) -> list[Step]:
-    """All migrations, applied or pending. Raises where the schema is not one that this program knows."""
+    """All migrations, applied or pending. Raises for a schema that this version does not know."""
     with _server(url) as server:
         pending(server)
         return steps(server)
 
 
 def apply(url: str, phase: str | None) -> list[Migration]:
-    """Bring the schema up to date, or only as far as the phase goes; what was applied."""
+    """Apply the pending migrations, or those of one phase; returns what was applied."""
     with _server(url) as server:
         return migrate(server, phase=phase)
 
 
 def findings(url: str) -> Iterator[Finding]:
-    """How the server is."""
+    """All checks of the server."""
     with _server(url) as server:
         health = look(server)
         yield _version(health)
@@ -52,33 +52,33 @@ def findings(url: str) -> Iterator[Finding]:
         yield from _vacuum(health)
         yield _connections(health)
         if hears(server):
-            yield Finding("ok", "notifies", "a notification arrives: workers hear of new jobs at once")
+            yield Finding("ok", "notifies", "notifications arrive: workers are notified of new jobs at once")
         else:
             remedy = "connect to the server itself, or through a pooler in session mode"
-            fact = "no notification arrives, as behind a pooler: idle workers look ten times a second instead"
+            fact = "no notification arrives, as behind a pooler: idle workers poll ten times a second instead"
             yield Finding("warn", "notifies", fact, remedy)
 
 
 def _version(health: Health) -> Finding:
-    if health.major < VERSION_LEAST:
-        fact = f"PostgreSQL {health.version_name} is older than {VERSION_LEAST}"
-        return Finding("fail", "server", fact, f"upgrade it to {VERSION_LEAST} or newer")
+    if health.major < MIN_VERSION:
+        fact = f"PostgreSQL {health.version_name} is older than {MIN_VERSION}"
+        return Finding("fail", "server", fact, f"upgrade it to {MIN_VERSION} or newer")
     return Finding("ok", "server", f"PostgreSQL {health.version_name}")
 
 
 def _durable(health: Health) -> Iterator[Finding]:
     loose = []
     if not health.fsync:
-        loose.append(("fsync", "a power cut can lose or destroy everything"))
+        loose.append(("fsync", "a power failure can lose or destroy everything"))
     if not health.full_page_writes:
-        loose.append(("full_page_writes", "a power cut can leave torn pages"))
+        loose.append(("full_page_writes", "a power failure can leave torn pages"))
     if health.synchronous_commit == "off":
-        loose.append(("synchronous_commit", "a crash of the server loses the last jobs that it accepted"))
+        loose.append(("synchronous_commit", "a crash of the server loses the last accepted jobs"))
     for setting, danger in loose:
         remedy = f"ALTER SYSTEM SET {setting} = on; SELECT pg_reload_conf()"
         yield Finding("warn", "durable", f"{setting} is off: {danger}", remedy)
     if not loose:
-        yield Finding("ok", "durable", "what was accepted outlives a crash of the machine")
+        yield Finding("ok", "durable", "accepted jobs survive a crash of the machine")
 
 
 def _role(health: Health) -> Iterator[Finding]:
@@ -94,13 +94,15 @@ def _held(health: Health) -> Iterator[Finding]:
         yield Finding("warn", "held", _held_fact(one), _held_remedy(one))
     if not health.held:
         seen = "" if health.sees_others else " of this user, and others are not shown to it (grant pg_read_all_stats)"
-        yield Finding("ok", "held", f"no transaction{seen} has been open for {span(int(HELD_SECONDS * SECOND))}")
+        yield Finding(
+            "ok", "held", f"no transaction{seen} has been open for {format_duration(int(HELD_SECONDS * SECOND))}"
+        )
 
 
 def _held_fact(one: Open) -> str:
     who = f"pid {one.pid} ({one.name}, user {one.user}, {one.state})" if one.pid else f"prepared {one.name!r}"
     since = f"{many(one.age, 'transaction')} began since"
-    return f"{who} holds a transaction open for {span(int(one.seconds * SECOND))}: dead rows stay, {since}"
+    return f"{who} holds a transaction open for {format_duration(int(one.seconds * SECOND))}: dead rows stay, {since}"
 
 
 def _held_remedy(one: Open) -> str:
@@ -118,10 +120,10 @@ def _vacuum(health: Health) -> Iterator[Finding]:
         remedy = "ALTER TABLE forebay.run RESET (autovacuum_enabled)"
         yield Finding("warn", "vacuum", "autovacuum is off for forebay.run: claims slow down", remedy)
     elif table is not None:
-        last = "never yet" if table.cleared is None else f"{span(int(table.cleared * SECOND))} ago"
+        last = "never yet" if table.cleared is None else f"{format_duration(int(table.cleared * SECOND))} ago"
         fact = f"forebay.run has {many(table.dead, 'dead row')} beside {table.live:,} live ones, cleared {last}"
         many_dead = table.dead > max(_DEAD_ROWS, table.live)
-        remedy = "look for what holds a transaction open (held); then VACUUM forebay.run" if many_dead else ""
+        remedy = "find the open transaction (held); then VACUUM forebay.run" if many_dead else ""
         yield Finding("warn" if many_dead else "ok", "vacuum", fact, remedy)
 
 

@@ -1,4 +1,4 @@
-"""`queues`, `pause`, `resume` and `drain`: what queues are, and whether they move."""
+"""`queues`, `pause`, `resume` and `drain`: list and configure queues, and stop or start claims from them."""
 
 import sys
 import time
@@ -9,20 +9,20 @@ from typing import Any
 
 import msgspec
 
-from forebay.cli.acts import noted
+from forebay.cli.actions import record_action
+from forebay.cli.argtypes import duration, moment
 from forebay.cli.command import Call, Command, Group
 from forebay.cli.exits import FAILED, OK, CommandFailed
-from forebay.cli.numbers import backlogs_of, blocked_words
-from forebay.cli.picture import backlog_json
-from forebay.cli.words import length, moment
+from forebay.cli.json_views import backlog_json
+from forebay.cli.stats import backlogs_of, blocked_words
 from forebay.core.errors import Invalid
-from forebay.core.limits import BATCH_MOST, INSTANT_MOST
+from forebay.core.humanize import iso, many, when
+from forebay.core.limits import MAX_BATCH, MAX_INSTANT
 from forebay.core.names import check_name, is_reserved
 from forebay.core.spec import QueueSpec
-from forebay.core.words import iso, many, when
 from forebay.store.protocol import Backlog, Store
 
-_LOOK_EVERY = 0.1
+_POLL_SECONDS = 0.1
 _REPORT_EVERY = 5.0
 
 
@@ -39,14 +39,14 @@ def _ls(call: Call) -> int:
         if call.screen.as_json:
             call.screen.emit({"name": spec.name, "declared": spec.name in declared, **spec_json(spec)})
         else:
-            call.screen.say(spec.vector() + ("" if spec.name in declared else "  (as everything that is not declared)"))
+            call.screen.say(spec.vector() + ("" if spec.name in declared else "  (default)"))
     if not specs:
-        call.screen.note("no queues yet; forebay queues put or forebay enqueue makes one")
+        call.screen.note("no queues yet; forebay queues put or forebay enqueue creates one")
     return OK
 
 
 def _show_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("queue", metavar="QUEUE", help="its name")
+    parser.add_argument("queue", metavar="QUEUE", help="the queue's name")
 
 
 def _show(call: Call) -> int:
@@ -78,7 +78,7 @@ def _show(call: Call) -> int:
 def _pause_words(backlog: Backlog, now: int) -> str | None:
     if backlog.paused_until is None:
         return None
-    return "it is resumed" if backlog.paused_until >= INSTANT_MOST else when(backlog.paused_until, now)
+    return "it is resumed" if backlog.paused_until >= MAX_INSTANT else when(backlog.paused_until, now)
 
 
 def _put_arguments(parser: ArgumentParser) -> None:
@@ -89,12 +89,12 @@ def _put(call: Call) -> int:
     try:
         text = sys.stdin.buffer.read() if call.args.file == "-" else Path(call.args.file).read_bytes()
     except OSError as error:
-        raise CommandFailed(f"{call.args.file}: {error.strerror}; name a file that can be read") from error
+        raise CommandFailed(f"{call.args.file}: {error.strerror}; give a readable file") from error
     specs = _specs(text)
     with call.store(create=True) as store:
         for spec in specs:
             store.put_spec(spec)
-            noted(store, "queues put", spec.name, vector=spec.vector())
+            record_action(store, "queues put", spec.name, vector=spec.vector())
             if call.screen.as_json:
                 call.screen.emit({"name": spec.name, **spec_json(spec)})
             else:
@@ -103,7 +103,7 @@ def _put(call: Call) -> int:
 
 
 def _specs(text: bytes) -> list[QueueSpec]:
-    """One spec or a list of them; all are sound before the first is written."""
+    """One spec or a list of specs; all are checked before the first is written."""
     try:
         raw = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeError) as error:
@@ -122,16 +122,16 @@ def _pause(call: Call) -> int:
         now = store.now()
         until = moment("until", call.args.until, now) if call.args.until else None
         if until is not None and until <= now:
-            raise Invalid("until", f"{call.args.until!r} is over", "name a time to come, such as +30m")
+            raise Invalid("until", f"{call.args.until!r} is in the past", "give a future time, such as +30m")
         names = _checked(call, store, call.args.queues)
         for name in names:
             store.pause(name, until)
-            noted(store, "pause", name, until=until)
+            record_action(store, "pause", name, until=until)
             if call.screen.as_json:
                 call.screen.emit({"queue": name, "paused": True, "paused_until": iso(until)})
             else:
                 end = "`forebay resume`" if until is None else when(until, now)
-                call.screen.say(f"{name} is paused until {end}; what runs may finish")
+                call.screen.say(f"{name} is paused until {end}; running jobs may finish")
     return OK
 
 
@@ -143,16 +143,16 @@ def _resume(call: Call) -> int:
     with call.store() as store:
         for name in _checked(call, store, call.args.queues):
             store.resume(name)
-            noted(store, "resume", name)
+            record_action(store, "resume", name)
             if call.screen.as_json:
                 call.screen.emit({"queue": name, "paused": False})
             else:
-                call.screen.say(f"{name} moves again")
+                call.screen.say(f"{name} is resumed")
     return OK
 
 
 def _checked(call: Call, store: Store, names: Sequence[str]) -> list[str]:
-    """Names, each once; an unknown one may be meant for later, or mistyped: it is said."""
+    """The names, each once; an unknown one gets a note, because it may be a typo."""
     known = {backlog.queue for backlog in backlogs_of(store)}
     wanted = [check_name("queue", name) for name in dict.fromkeys(names)]
     for name in wanted:
@@ -164,7 +164,7 @@ def _checked(call: Call, store: Store, names: Sequence[str]) -> list[str]:
 def _drain_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("queues", metavar="QUEUE", nargs="*", help="the queues (default: all)")
     parser.add_argument(
-        "--deadline", type=length, default=length("60s"), metavar="LENGTH", help="how long to wait (default: 60s)"
+        "--deadline", type=duration, default=duration("60s"), metavar="DURATION", help="how long to wait (default: 60s)"
     )
 
 
@@ -175,36 +175,37 @@ def _drain(call: Call) -> int:
         names = _checked(call, store, call.args.queues) if call.args.queues else every
         for name in names:
             store.pause(name)
-            noted(store, "drain", name)
+            record_action(store, "drain", name)
         reported = float("-inf")
         while (running := _running(store, names)) and time.monotonic() < deadline:
             if time.monotonic() - reported >= _REPORT_EVERY and not call.screen.as_json:
                 call.screen.note(f"{running:,} still running")
                 reported = time.monotonic()
-            time.sleep(_LOOK_EVERY)
+            time.sleep(_POLL_SECONDS)
     if call.screen.as_json:
         call.screen.emit({"queues": names, "running": running, "drained": not running})
     elif running:
         call.screen.note(
-            f"{running:,} still run at the deadline; the queues stay paused, see `forebay ls --state running`"
+            f"{running:,} still running at the deadline; the queues stay paused, see `forebay ls --state running`"
         )
     else:
-        call.screen.say(f"drained: nothing runs in {', '.join(names) or 'any queue'}; `forebay resume` lets them move")
+        drained = ", ".join(names) or "any queue"
+        call.screen.say(f"drained: nothing is running in {drained}; `forebay resume` resumes")
     return FAILED if running else OK
 
 
 def _running(store: Store, names: list[str]) -> int:
     return sum(
         backlog.running
-        for start in range(0, len(names), BATCH_MOST)
-        for backlog in store.backlog(names[start : start + BATCH_MOST])
+        for start in range(0, len(names), MAX_BATCH)
+        for backlog in store.backlog(names[start : start + MAX_BATCH])
     )
 
 
 COMMANDS = (
     Command(
         "pause",
-        "let nothing be claimed from queues; what runs may finish",
+        "pause queues: no job of them is claimed; running jobs may finish",
         _pause,
         """
 forebay pause mail
@@ -213,10 +214,10 @@ forebay pause mail --until +30m
 """,
         _pause_arguments,
     ),
-    Command("resume", "let paused queues move again", _resume, "forebay resume mail", _resume_arguments),
+    Command("resume", "resume paused queues", _resume, "forebay resume mail", _resume_arguments),
     Command(
         "drain",
-        "pause queues and wait until nothing of them runs",
+        "pause queues and wait until none of their jobs is running",
         _drain,
         """
 forebay drain --deadline 25s
@@ -226,19 +227,19 @@ forebay drain mail && echo safe to deploy
     ),
     Group(
         "queues",
-        "look at queues as points on five axes, and declare them",
+        "list, show and configure queues",
         (
-            Command("ls", "list queues, each as its vector", _ls, "forebay queues ls\nforebay queues ls --json"),
+            Command("ls", "list queues with their specs", _ls, "forebay queues ls\nforebay queues ls --json"),
             Command(
                 "show",
-                "show one queue: vector, commit point, numbers, JSON",
+                "show one queue: spec, commit point, counts, JSON",
                 _show,
                 "forebay queues show mail\nforebay queues show mail --json | jq .spec",
                 _show_arguments,
             ),
             Command(
                 "put",
-                "declare queues from JSON; jobs already accepted keep their stamps",
+                "configure queues from JSON; jobs already accepted keep their stamps",
                 _put,
                 """
 forebay queues put mail.json

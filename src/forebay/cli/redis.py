@@ -1,7 +1,7 @@
-"""What `doctor` says of a Redis or Valkey server. It only looks.
+"""The checks of `doctor` for a Redis or Valkey server. They only read.
 
-It needs the driver: whoever imports it does so inside `place.reaching`, which tells where there is none. The facts come
-from `forebay.store.redis.health`; here is what they mean to people, and the way out.
+The module needs the driver, so it is imported inside `resolve_store.connecting`, which reports a missing driver. The
+facts come from `forebay.store.redis.health`; this module adds the status and the remedy.
 """
 
 from collections.abc import Iterator
@@ -15,14 +15,14 @@ from forebay.store.redis.health import Health, delivery_of, flaws, look
 _CONNECTIONS_SHARE: Final = 0.9
 _MEMORY_SHARE: Final = 0.8
 _WEAKER: Final = {
-    "everysec": "a power cut loses up to a second of what was acknowledged; the receipts say so",
-    "none": "a crash of the server loses what was acknowledged; the receipts say so",
-    "trusted": "the operator vouches for it, and the server was not asked",
+    "everysec": "a power failure loses up to a second of acknowledged writes; receipts say so",
+    "none": "a crash of the server loses acknowledged writes; receipts say so",
+    "trusted": "the operator vouches for it; the server's settings were not checked",
 }
 
 
 def findings(url: str) -> Iterator[Finding]:
-    """How the server is."""
+    """All checks of the server."""
     server = Server(Address.of(url))
     try:
         health = look(server)
@@ -45,7 +45,7 @@ def _durable(health: Health, durability: str) -> Iterator[Finding]:
         remedy = "set appendfsync always on the server, and leave durability out of the URL"
         yield Finding("warn", "durable", f"durability={durability}: {_WEAKER[durability]}", remedy)
     elif not found:
-        yield Finding("ok", "durable", "every write is synced before it is answered, and nothing is evicted")
+        yield Finding("ok", "durable", "every write is synced before it is acknowledged, and nothing is evicted")
 
 
 def _delivery(server: Server) -> Finding:
@@ -61,17 +61,17 @@ def _delivery(server: Server) -> Finding:
 
 def _memory(health: Health) -> Finding:
     if not health.memory_most:
-        remedy = "set maxmemory: what takes jobs in is then refused before the machine runs out"
-        return Finding("warn", "memory", f"{health.memory / 2**20:.0f} MiB in use, and no bound", remedy)
-    share = health.memory / health.memory_most
+        remedy = "set maxmemory: new jobs are then refused before the machine runs out of memory"
+        return Finding("warn", "memory", f"{health.memory / 2**20:.0f} MiB in use, without a limit", remedy)
+    fraction = health.memory / health.memory_most
     fact = f"{health.memory / 2**20:.0f} of {health.memory_most / 2**20:.0f} MiB in use"
-    if share > _MEMORY_SHARE:
-        return Finding("warn", "memory", fact, "drain or bound the queues, or give it more: full, it takes nothing in")
+    if fraction > _MEMORY_SHARE:
+        return Finding("warn", "memory", fact, "drain or bound the queues, or add memory: a full server refuses jobs")
     return Finding("ok", "memory", fact)
 
 
 def _connections(health: Health) -> Finding:
     fact = f"{health.clients} of {health.clients_most} connections in use"
     if health.clients > _CONNECTIONS_SHARE * health.clients_most:
-        return Finding("warn", "connections", fact, "raise maxclients: who comes beyond it is refused")
+        return Finding("warn", "connections", fact, "raise maxclients: further connections are refused")
     return Finding("ok", "connections", fact)

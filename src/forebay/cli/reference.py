@@ -1,6 +1,6 @@
-"""The reference of all commands as Markdown, made from the parsers: docs/cli.md holds it between two marks.
+"""The reference of all commands as Markdown, generated from the parsers; docs/cli.md holds it between two markers.
 
-`python -m forebay.cli.reference docs/cli.md` writes it anew; a test compares the two.
+`python -m forebay.cli.reference docs/cli.md` updates it; a test compares the two.
 """
 
 import sys
@@ -9,7 +9,8 @@ from pathlib import Path
 
 from forebay.cli.command import Command, Group
 from forebay.cli.exits import MEANINGS
-from forebay.cli.parser import commands, fill
+from forebay.cli.parser import fill
+from forebay.cli.plugins import all_commands
 
 BEGIN = "<!-- reference: begin -->\n"
 END = "<!-- reference: end -->\n"
@@ -17,10 +18,10 @@ _SHARED = ("--store", "--json", "--help")
 
 
 def reference() -> str:
-    """Every command: what it does, its arguments, its examples."""
+    """Every command with its summary, arguments and examples."""
     parts = ["| exit code | meaning |\n|---|---|\n"]
     parts += [f"| {code} | {meaning} |\n" for code, meaning in MEANINGS.items()]
-    for entry in commands():
+    for entry in all_commands():
         if isinstance(entry, Group):
             parts.append(f"\n### forebay {entry.name}\n\n{_sentence(entry.summary)}\n")
             parts += [_section(command, f"forebay {entry.name} {command.name}", "####") for command in entry.commands]
@@ -64,7 +65,7 @@ def _sentence(summary: str) -> str:
 
 
 def renewed(page: str) -> str:
-    """The page with its reference written anew."""
+    """The page with an up-to-date reference."""
     head, _, rest = page.partition(BEGIN)
     return head + BEGIN + "\n" + reference() + "\n" + END + rest.partition(END)[2]
 

@@ -1,7 +1,7 @@
-"""Hot reload: a worker in a process of its own, started anew when the app's code changes.
+"""Hot reload: a worker process that is restarted when the app's code changes.
 
-Files are compared by time and size every half second: no dependency, any file system. Code that cannot be imported
-ends the worker; the next change starts it again. A worker that dies otherwise is started again after a second.
+Files are compared by time and size every half second, which needs no dependency and works on any file system. Code that
+cannot be imported ends the worker until the next change. A worker that dies otherwise is restarted after a second.
 """
 
 import os
@@ -17,19 +17,19 @@ from typing import Final, TypeAlias
 
 from forebay.cli.exits import UNREACHABLE, USAGE, CommandFailed
 
-LOOK_SECONDS: Final = 0.5
-_HEAR_SECONDS: Final = 0.05
-FILES_MOST: Final = 10_000
+POLL_SECONDS: Final = 0.5
+_SIGNAL_SECONDS: Final = 0.05
+MAX_FILES: Final = 10_000
 _STOP_SECONDS: Final = 8.0
 _INTERRUPT_SECONDS: Final = 1.0
-_REST_SECONDS: Final = 1.0
+_RESTART_SECONDS: Final = 1.0
 _NOT_OURS: Final = frozenset({"__pycache__", "node_modules", "site-packages", "venv"})
 
 Snapshot: TypeAlias = dict[Path, tuple[int, int]]
 
 
 def home_of(target: str, path: list[str]) -> Path | None:
-    """The package directory, or the module file, that holds the app; nothing is imported to find it."""
+    """The package directory or the module file of the app, found without an import."""
     top = target.partition(":")[0].partition(".")[0]
     for entry in path:
         directory = Path(entry or ".")
@@ -41,7 +41,7 @@ def home_of(target: str, path: list[str]) -> Path | None:
 
 
 def sources(home: Path) -> Iterator[Path]:
-    """Python files below a package; for a module, those beside it and the packages beside it."""
+    """The Python files of a package; for a module, those in its directory and in the packages there."""
     if home.is_dir():
         yield from _below(home)
         return
@@ -58,7 +58,7 @@ def _below(directory: Path) -> Iterator[Path]:
 
 def snapshot(home: Path) -> Snapshot:
     found: Snapshot = {}
-    for file in islice(sources(home), FILES_MOST):
+    for file in islice(sources(home), MAX_FILES):
         with suppress(OSError):
             status = file.stat()
             found[file] = (status.st_mtime_ns, status.st_size)
@@ -66,14 +66,14 @@ def snapshot(home: Path) -> Snapshot:
 
 
 def changes(before: Snapshot, after: Snapshot) -> list[str]:
-    """The names of files that are new, gone or different."""
+    """The names of files that are new, removed or changed."""
     return sorted({file.name for file, _ in before.items() ^ after.items()})
 
 
 class Reloader:
-    """Runs the command until a signal comes; `say` gets a sentence whenever something happens.
+    """Runs the command until a signal arrives; `say` is called with a message for each event.
 
-    `on_change` is called after the code has changed, for what runs beside the command.
+    `on_change` is called after a change of the code, to restart what runs beside the command.
     """
 
     def __init__(
@@ -82,8 +82,8 @@ class Reloader:
         home = home_of(target, [os.getcwd(), *sys.path])
         if home is None:
             raise CommandFailed(
-                f"app: no module of {target!r} is here; write module:name, for example app:fb, "
-                "in the directory that holds app.py",
+                f"app: the module of {target!r} was not found; write module:name, for example app:fb, "
+                "and run it in the directory of app.py",
                 USAGE,
             )
         self._home = home
@@ -98,14 +98,14 @@ class Reloader:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         seen = snapshot(self._home)
-        self._say(f"watching {len(seen)} files of {self._home.name}; ctrl-c leaves")
+        self._say(f"watching {len(seen)} files of {self._home.name}; ctrl-c stops")
         while not self._signal:
-            self._tend()
-            self._rest()
+            self._supervise()
+            self._wait()
             now = snapshot(self._home)
             if (names := changes(seen, now)) and not self._signal:
                 more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-                self._say(f"{', '.join(names[:3])}{more} changed; starting anew")
+                self._say(f"{', '.join(names[:3])}{more} changed; restarting")
                 seen = now
                 self._stop(signal.SIGTERM)
                 self._start_at = 0.0
@@ -114,18 +114,18 @@ class Reloader:
         self._say("stopped")
         return 0
 
-    def _rest(self) -> None:
-        until = monotonic() + LOOK_SECONDS
+    def _wait(self) -> None:
+        until = monotonic() + POLL_SECONDS
         while not self._signal and monotonic() < until:
-            sleep(_HEAR_SECONDS)
+            sleep(_SIGNAL_SECONDS)
 
     def _on_signal(self, number: int, frame: object) -> None:
         self._signal = number
 
-    def _tend(self) -> None:
+    def _supervise(self) -> None:
         if self._child is None:
             if monotonic() >= self._start_at:
-                # Bytecode is matched by whole seconds and size: two quick edits would run the first one again.
+                # Bytecode is matched by whole seconds and size, so after two quick edits the first one would run again.
                 environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
                 self._child = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, env=environment)
             return
@@ -137,11 +137,11 @@ class Reloader:
             self._say("the worker cannot start; waiting for a change")
             self._start_at = float("inf")
         else:
-            self._say(f"the worker ended with code {code}; starting anew")
-            self._start_at = monotonic() + _REST_SECONDS
+            self._say(f"the worker exited with code {code}; restarting")
+            self._start_at = monotonic() + _RESTART_SECONDS
 
     def _stop(self, number: int) -> None:
-        """Drain the child. Ctrl-c reached it too, as it is in our group: it is told again only if it lingers."""
+        """Drain the child. It gets ctrl-c too, as a member of our process group; SIGTERM follows only if it stays."""
         child, self._child = self._child, None
         if child is None:
             return
@@ -153,6 +153,6 @@ class Reloader:
                 child.send_signal(signal.SIGTERM)
             child.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            self._say("the worker does not end; killing it")
+            self._say("the worker does not stop; killing it")
             child.kill()
             child.wait()

@@ -1,16 +1,16 @@
-"""The schema of a store, read without changing anything."""
+"""The schema version of a store; reading it changes nothing."""
 
 import sqlite3
 from urllib.parse import quote, urlsplit
 
 from msgspec import Struct
 
-from forebay.cli.place import file_of, is_postgres, is_redis, reaching
+from forebay.cli.resolve_store import connecting, is_postgres, is_redis, store_path
 from forebay.store.sqlite.migrate import migrations
 
 
 class Schema(Struct, frozen=True):
-    """`version` is None where a store has none."""
+    """`version` is None for a store without a schema."""
 
     version: int | None
     known: int | None
@@ -27,7 +27,7 @@ def schema_of(url: str) -> Schema:
         return _schema_of_server(url)
     if is_redis(url):
         return Schema(None, None, "keys, which need no schema")
-    file = file_of(url)
+    file = store_path(url)
     if urlsplit(url).scheme != "sqlite" or file is None:
         return Schema(None, None, "a journal, which needs no schema")
     known = len(migrations())
@@ -44,7 +44,7 @@ def schema_of(url: str) -> Schema:
 
 
 def _schema_of_server(url: str) -> Schema:
-    with reaching(url):
+    with connecting(url):
         from forebay.cli.postgres import steps_of
 
         steps = steps_of(url)

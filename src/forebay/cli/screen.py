@@ -1,7 +1,7 @@
-"""Where a command's words go: aligned tables and colours for people, JSON for programs, progress for the patient.
+"""The output of a command: aligned tables and colours for people, JSON for programs, progress bars.
 
-Results go to stdout, remarks and progress to stderr. What comes from a store may hold anything, so control characters
-are shown, not sent: a payload cannot move the cursor of the one who looks at it.
+Results go to stdout, notes and progress to stderr. Text from a store may hold anything, so control characters are
+escaped: a payload cannot control the terminal.
 """
 
 import shutil
@@ -33,12 +33,12 @@ _BAR: Final = 24
 
 
 def width_of(text: str) -> int:
-    """Columns that a terminal needs for it."""
+    """The number of terminal columns of a text."""
     return sum(0 if combining(sign) else 2 if east_asian_width(sign) in "WF" else 1 for sign in text)
 
 
 def cut(text: str, width: int) -> str:
-    """At most so many columns, with a sign where something is missing."""
+    """The text cut to this many columns, with an ellipsis."""
     if width_of(text) <= width:
         return text
     while text and width_of(text) > width - 1:
@@ -58,19 +58,19 @@ class Screen:
 
     @property
     def columns(self) -> int | None:
-        """How wide the terminal is; None where nothing needs to be cut."""
+        """The width of the terminal; None without one."""
         return shutil.get_terminal_size().columns if self.live else None
 
     def say(self, text: str = "") -> None:
         self._out.write(text + "\n")
 
     def write(self, text: str) -> None:
-        """Exactly this, at once; for live screens."""
+        """Write and flush, without a newline; for live screens."""
         self._out.write(text)
         self._out.flush()
 
     def note(self, text: str) -> None:
-        """A remark beside the result."""
+        """A note on stderr."""
         self._err.write(clean(text) + "\n")
         self._err.flush()
 
@@ -82,7 +82,7 @@ class Screen:
         return painted(text, colour) if self._coloured and colour and text else text
 
     def facts(self, pairs: Sequence[tuple[str, object]]) -> None:
-        """Names and values below each other; those without a value are left out."""
+        """Names and values, one per line; those without a value are left out."""
         shown = [(name, clean(value)) for name, value in pairs if value is not None]
         width = max((len(name) for name, _ in shown), default=0)
         for name, value in shown:
@@ -93,7 +93,7 @@ class Screen:
             self.say(line)
 
     def table_lines(self, heads: Sequence[str], rows: Sequence[Sequence[object]], right: str = "") -> list[str]:
-        """Aligned columns; those named in `right` to the right; the last is cut at the edge of a terminal."""
+        """Aligned columns, those named in `right` to the right; the last one is cut at the terminal's edge."""
         cells = [["" if cell is None else clean(cell) for cell in row] for row in rows]
         widths = [max(map(width_of, column)) for column in zip(heads, *cells, strict=True)]
         if self.columns is not None:
@@ -115,7 +115,7 @@ class Screen:
 
 
 class Progress:
-    """A bar on stderr while it is a terminal; silent elsewhere. `done` counts in any unit."""
+    """A progress bar on stderr if it is a terminal, else nothing. `done` counts in any unit."""
 
     def __init__(self, screen: Screen, label: str, total: int, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -128,10 +128,10 @@ class Progress:
         if not self._live or (monotonic() - self._shown_at < _REDRAW_SECONDS and done < self._total):
             return
         self._shown_at = monotonic()
-        share = min(1.0, done / self._total) if self._total else 1.0
-        full = int(share * _BAR)
+        fraction = min(1.0, done / self._total) if self._total else 1.0
+        full = int(fraction * _BAR)
         bar = "█" * full + "░" * (_BAR - full)
-        self._stream.write(f"\r\033[K{self._label} {bar} {share:4.0%} {words}")
+        self._stream.write(f"\r\033[K{self._label} {bar} {fraction:4.0%} {words}")
         self._stream.flush()
 
     def close(self) -> None:
@@ -141,9 +141,9 @@ class Progress:
 
 
 def confirm(question: str, command: str, otherwise: str) -> None:
-    """Go on only if somebody at a terminal says so; scripts say --yes."""
+    """Ask for confirmation; without a terminal, --yes is required."""
     if not sys.stdin.isatty():
-        raise CommandFailed(f"{command} wants a yes and nobody is here to ask; say --yes, or try --dry-run", USAGE)
+        raise CommandFailed(f"{command} needs a confirmation and stdin is no terminal; use --yes or --dry-run", USAGE)
     sys.stderr.write(question)
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):

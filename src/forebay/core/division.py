@@ -1,7 +1,7 @@
-"""Who of a group reads which partitions of a log: one rule, the same on every store.
+"""The assignment of the partitions of a log to the members of a group: one rule for all stores.
 
-A member keeps what it has up to its share, gives up the rest, and takes what is free. Nobody is asked to hand over:
-who has too much finds out when it next calls, so a partition has one owner at a time.
+A member keeps its partitions up to its share, gives up the rest, and takes free ones. There is no handover: a member
+with too many partitions gives them up at its next call, so a partition has one owner at a time.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from forebay.core.instant import Instant
 
 
 class Holding(Struct, frozen=True, array_like=True):
-    """One partition as a group has it. `epoch` grows each time it changes hands; `until` is its owner's lease."""
+    """The ownership of a partition. `epoch` increases with every new owner; `until` is the end of the owner's lease."""
 
     member: str | None = None
     epoch: int = 0
@@ -20,7 +20,7 @@ class Holding(Struct, frozen=True, array_like=True):
 
 
 def divide(member: str, holdings: Sequence[Holding], living: int, now: Instant) -> list[int]:
-    """The partitions of a member after its call, by number; `living` members there are, itself among them."""
+    """The partitions of the member after its call; `living` is the number of live members, including it."""
     share = -(-len(holdings) // living)
     own = [number for number, holding in enumerate(holdings) if holding.member == member][:share]
     free = [number for number, holding in enumerate(holdings) if _is_free(holding, member, now)]
@@ -28,7 +28,7 @@ def divide(member: str, holdings: Sequence[Holding], living: int, now: Instant) 
 
 
 def next_epoch(member: str, holding: Holding) -> int:
-    """The epoch in which the member has it from now on: the same if it had it before."""
+    """The epoch of the member's ownership: unchanged if it already owned the partition."""
     return holding.epoch if holding.member == member else holding.epoch + 1
 
 

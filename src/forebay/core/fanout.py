@@ -1,4 +1,4 @@
-"""A broker holds nothing: a draft that comes to it becomes one job in each queue that a route leads to, all or none."""
+"""Fan-out: a draft for a broker becomes one job in each queue that a route names, all or none."""
 
 from collections.abc import Iterable, Iterator
 
@@ -10,21 +10,21 @@ from forebay.core.spec import QueueSpec
 
 
 def copies(spec: QueueSpec, draft: Draft) -> list[Draft]:
-    """The drafts that take the place of this one, in the order of the routes; the draft itself if there is no broker.
+    """The copies of a draft, in the order of the routes; the draft itself if the queue is not a broker.
 
-    A queue gets one copy, however many of its routes match. Each copy has all that the draft has, its key too, which
-    counts in the copy's own queue.
+    A queue gets one copy, however many of its routes match. A copy has all fields of the draft; its key counts in its
+    own queue.
     """
     if spec.fan_out is None:
         return [draft]
     queues = dict.fromkeys(route.queue for route in spec.fan_out.routes if matches(route.kinds, draft.kind))
     if not queues and spec.fan_out.unmatched == "refuse":
-        raise Invalid("kind", f"no route of {spec.name} is for {draft.kind}", 'add one, or say unmatched="drop"')
+        raise Invalid("kind", f"no route of {spec.name} matches {draft.kind}", 'add one, or set unmatched="drop"')
     return [replace(draft, queue=queue) for queue in queues]
 
 
 def matches(pattern: str, kind: str) -> bool:
-    """Word by word between the dots; `*` is any word, a last `**` any number of them, none included."""
+    """Compare word by word between dots; `*` matches one word, a final `**` any number of words, including none."""
     wanted, found = pattern.split("."), kind.split(".")
     if wanted[-1] == "**":
         wanted.pop()
@@ -33,14 +33,14 @@ def matches(pattern: str, kind: str) -> bool:
 
 
 def check_edges(spec: QueueSpec, others: Iterable[QueueSpec]) -> None:
-    """Edges lead to queues that hold jobs: refuse a spec that leads elsewhere, or that others lead to and may not."""
+    """Refuse a spec with a route or dead-letter target, its own or that of another queue, that cannot hold jobs."""
     known = {other.name: other for other in others if other.name != spec.name} | {spec.name: spec}
     for source in known.values():
         for edge, target in _edges(source):
             found = known.get(target)
             if spec.name in (source.name, target) and found is not None and (found.is_log or found.is_broker):
-                reason = f"{edge} of {source.name} leads to {target}, which holds no jobs"
-                raise Invalid(spec.name, reason, "lead it to a queue")
+                reason = f"{edge} of {source.name} targets {target}, which holds no jobs"
+                raise Invalid(spec.name, reason, "target a queue of jobs")
 
 
 def _edges(spec: QueueSpec) -> Iterator[tuple[str, str]]:

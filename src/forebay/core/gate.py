@@ -17,9 +17,9 @@ from typing import NamedTuple
 from msgspec import Struct, json
 
 from forebay.core.errors import Invalid
-from forebay.core.instant import Instant, Span
+from forebay.core.instant import Duration, Instant
 from forebay.core.job import Draft
-from forebay.core.limits import INSTANT_MOST
+from forebay.core.limits import MAX_INSTANT
 from forebay.core.policy import AtMost, Field, InOrder, Rate, Term, Until, terms_of
 from forebay.core.spec import QueueSpec
 
@@ -33,7 +33,7 @@ class Gate(Struct, frozen=True, array_like=True):
 
     name: str
     limit: int
-    step: Span = 0
+    step: Duration = 0
 
 
 class LaneTerm(NamedTuple):
@@ -60,7 +60,7 @@ def opens_at(gate: Gate, tat: Instant, cost: int, given: int | None = None) -> I
     A job that costs more than a number that was made smaller starts when nothing else is owed.
     """
     limit = gate.limit if given is None else given
-    return tat - (limit - min(cost, limit)) * gate.step if limit else INSTANT_MOST
+    return tat - (limit - min(cost, limit)) * gate.step if limit else MAX_INSTANT
 
 
 def tat_after(gate: Gate, tat: Instant, cost: int, now: Instant) -> Instant:

@@ -1,8 +1,7 @@
-"""How a queue can fail by what its own spec says, and where that shows: what `forebay design` tells to watch.
+"""Hazards: ways in which a queue can fail because of its own spec, and what to monitor. `forebay design` lists them.
 
-A contradiction is refused; a hazard is a choice with a price, and somebody should look at the price. Each is named by
-the value that brings it, so a spec of plain values has few. What is to be watched is a field of `Backlog` or of
-`Standing`, a metric, or what an answer says.
+A contradiction is refused; a hazard is a legitimate choice whose cost should be monitored. Each is caused by one value,
+so a spec of defaults has few. `watch` names a field of `Backlog` or `Standing`, a metric, or an error.
 """
 
 from collections.abc import Callable
@@ -28,7 +27,7 @@ from forebay.core.spec import QueueSpec
 
 
 class Hazard(Struct, frozen=True):
-    """`holds(spec)`: the spec can fail in this way; `watch` is where it would be seen."""
+    """`holds(spec)`: the spec can fail in this way; `watch` is what would show it."""
 
     holds: Callable[[QueueSpec], bool]
     fails_by: str
@@ -36,7 +35,7 @@ class Hazard(Struct, frozen=True):
 
 
 def hazards(spec: QueueSpec) -> list[Hazard]:
-    """All that the spec has."""
+    """All hazards of the spec."""
     return [each for each in HAZARDS if each.holds(spec)]
 
 
@@ -57,7 +56,7 @@ def _dead_head(spec: QueueSpec, what: str) -> bool:
 
 
 def _releases_by_rank(spec: QueueSpec) -> bool:
-    """Slots of a condition are given by turns; a release lets the first ones pass, unless each class has its own."""
+    """Slots of a condition are shared fairly; a release admits the first jobs, unless each class has its own gate."""
     conditions = [term for term in terms_of(spec.eligibility) if isinstance(term, Until)]
     return spec.share is not None and any(condition.per != spec.share.by for condition in conditions)
 
@@ -69,53 +68,53 @@ def _lagging(spec: QueueSpec) -> str | None:
 HAZARDS: Final = (
     Hazard(
         lambda spec: isinstance(spec.selection, Priority),
-        "strict priority: while something urgent comes, the low ones starve",
+        "strict priority: while urgent jobs arrive, those of low priority starve",
         "oldest_age; Aging bounds their wait",
     ),
     Hazard(
         _releases_by_rank,
-        "a release lets the first ones pass, of whatever class: a flood is released first",
-        "held; slots are given by turns, and a condition per class is released class by class",
+        "a release admits the first jobs of any class: a flood is released first",
+        "held; slots are shared fairly, and a condition per class is released class by class",
     ),
     Hazard(
         lambda spec: spec.merge is not None and spec.merge.quiet is not None and spec.merge.at_most is None,
-        "who never pauses is never quiet, and its job never runs",
+        "a subject that never pauses is never quiet, and its job never runs",
         "forebay_jobs_merged_total without runs; at_most bounds the wait",
     ),
     Hazard(
         lambda spec: spec.unique is not None,
-        "the same key comes again with other work while it is taken: that is refused",
+        "a key arrives again with other work while it is taken: the enqueue is refused",
         "KeyConflict, forebay_key_conflicts_total",
     ),
     Hazard(
         lambda spec: _has(spec, Rate),
-        "more comes than may start: what is left only grows older",
+        "more arrives than may start: the backlog grows without end",
         "held, oldest_age",
     ),
     Hazard(
         _shares,
-        "one queue takes all that it shares with others",
+        "one queue takes all slots that it shares with others",
         "forebay_gates; a limit of its own beside the shared one",
     ),
     Hazard(
         lambda spec: _dead_head(spec, "block"),
-        "a dead head holds its line until somebody redrives or purges it",
+        "a dead head blocks its line until it is redriven or purged",
         "blocked",
     ),
     Hazard(
         lambda spec: _dead_head(spec, "skip"),
-        "what builds on a dead head runs without it",
+        "jobs that depend on a dead head run without it",
         "dead; dead_head='block' stops the line instead",
     ),
     Hazard(
         lambda spec: _has(spec, Until),
-        "nobody opens the gate: they wait for ever",
+        "the gate is never opened: jobs wait for ever",
         "held; expires_at ends it",
     ),
     Hazard(
         lambda spec: isinstance(spec.capacity, Unbounded) and (_has(spec, Rate) or _has(spec, Until)),
-        "nothing bounds what is held back",
-        "ready; Bounded tells the producer",
+        "nothing bounds the jobs that are held",
+        "ready; Bounded signals the producer",
     ),
     Hazard(
         lambda spec: isinstance(_full(spec), Block),
@@ -124,27 +123,27 @@ HAZARDS: Final = (
     ),
     Hazard(
         lambda spec: isinstance(_full(spec), Shed),
-        "work that was accepted dies unrun",
+        "accepted jobs are dead-lettered without a run",
         "forebay_jobs_shed_total; it can be redriven",
     ),
     Hazard(
         lambda spec: spec.routing.dead is not None and spec.routing.dead.queue is not None,
-        "they lie where nobody looks",
+        "dead letters collect in a queue that is not monitored",
         "dead of that queue, forebay_dead_oldest_seconds; give it a rule of its own",
     ),
     Hazard(
         lambda spec: spec.routing.dead is not None and spec.routing.dead.queue is None,
-        "dead letters are forgotten before somebody has looked",
+        "dead letters are deleted before they are inspected",
         "dead, forebay_jobs_purged_total",
     ),
     Hazard(
         lambda spec: spec.fan_out is not None and spec.fan_out.unmatched == "refuse",
-        "a kind that no route knows, or one subscriber that is full, is an error for the producer",
+        "a kind without a route, or one full subscriber, is an error for the producer",
         "Invalid and QueueFull at the enqueue",
     ),
     Hazard(
         lambda spec: spec.fan_out is not None and spec.fan_out.unmatched == "drop",
-        "a kind that no route knows is dropped",
+        "a kind without a route is dropped",
         "a receipt without copies",
     ),
     Hazard(
@@ -154,7 +153,7 @@ HAZARDS: Final = (
     ),
     Hazard(
         lambda spec: _lagging(spec) == "block",
-        "the slowest group that still reads keeps everything behind it",
+        "the slowest active group keeps all later entries",
         "lag, forebay_log_lag_entries",
     ),
 )

@@ -1,17 +1,17 @@
 """Time as the core and the stores count it: whole microseconds.
 
-`Instant` is microseconds since 1970-01-01 UTC, `Span` a length in microseconds. Integers compare exactly, fit 64 bits
-and add up to ranks; people write `datetime` and `timedelta`, and these functions are the border between the two.
+`Instant` is microseconds since 1970-01-01 UTC, `Duration` a number of microseconds. Integers compare exactly, fit
+64 bits and add up to ranks; people write `datetime` and `timedelta`, and these functions convert.
 """
 
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
 from forebay.core.errors import Invalid
-from forebay.core.limits import INSTANT_MOST, SPAN_MOST
+from forebay.core.limits import MAX_DURATION, MAX_INSTANT
 
 Instant: TypeAlias = int
-Span: TypeAlias = int
+Duration: TypeAlias = int
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -37,11 +37,11 @@ def days(count: float) -> timedelta:
     return timedelta(days=count)
 
 
-def micros(span: timedelta) -> Span:
+def micros(span: timedelta) -> Duration:
     return span // _MICROSECOND
 
 
-def checked_micros(field: str, span: timedelta, least: timedelta, most: timedelta) -> Span:
+def checked_micros(field: str, span: timedelta, least: timedelta, most: timedelta) -> Duration:
     """The span in microseconds, or `Invalid` when it is no timedelta or outside its bounds."""
     if not isinstance(span, timedelta):
         raise Invalid(field, f"{type(span).__name__} is not a length of time", "give a timedelta, such as seconds(30)")
@@ -53,7 +53,7 @@ def checked_micros(field: str, span: timedelta, least: timedelta, most: timedelt
 def checked_instant(field: str, instant: Instant) -> Instant:
     if type(instant) is not int:
         raise Invalid(field, f"{type(instant).__name__} is not an instant", "give microseconds, or use from_datetime()")
-    if not 0 <= instant <= INSTANT_MOST:
+    if not 0 <= instant <= MAX_INSTANT:
         raise Invalid(
             field, f"{instant} µs is before 1970 or after 2200", "check the unit: instants are microseconds since 1970"
         )
@@ -73,7 +73,7 @@ def to_datetime(instant: Instant) -> datetime:
     return _EPOCH + timedelta(microseconds=instant)
 
 
-def from_seconds(field: str, count: float, most: timedelta = SPAN_MOST) -> Span:
+def from_seconds(field: str, count: float, most: timedelta = MAX_DURATION) -> Duration:
     """Seconds, as people give them, in microseconds; `Invalid` when they are no number, negative or too many."""
     if type(count) not in (int, float) or not 0 <= count <= most.total_seconds():
         raise Invalid(field, f"{count!r} is not a number of seconds in 0 … {most.total_seconds():g}", "give seconds")

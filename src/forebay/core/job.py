@@ -13,13 +13,13 @@ from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
 from forebay.core.errors import Invalid
-from forebay.core.instant import Instant, Span, checked_instant, micros
-from forebay.core.limits import ATTEMPTS_MOST, COST_MOST, MAX_NOTE, META_BYTES, META_ENTRIES, PRIORITY_MOST, SPAN_MOST
+from forebay.core.instant import Duration, Instant, checked_instant, micros
+from forebay.core.limits import MAX_ATTEMPTS, MAX_COST, MAX_DURATION, MAX_NOTE, MAX_PRIORITY, META_BYTES, META_ENTRIES
 from forebay.core.names import check_name, check_text, is_name
 from forebay.core.outcome import Failure
 from forebay.core.payload import Json, check_body, clean_text, decode_payload, encode_payload
 
-_DELAY_MOST = micros(SPAN_MOST)
+_MAX_DELAY = micros(MAX_DURATION)
 
 
 class State(StrEnum):
@@ -57,7 +57,7 @@ class Draft(Struct, frozen=True):
     queue: str = "default"
     priority: int = 0
     run_at: Instant | None = None
-    delay: Span = 0
+    delay: Duration = 0
     deadline: Instant | None = None
     expires_at: Instant | None = None
     key: str | None = None
@@ -76,11 +76,11 @@ class Draft(Struct, frozen=True):
             force_setattr(self, "queue", check_name("queue", queue))
         force_setattr(self, "body", check_body(self.body) if self.body else encode_payload(self.payload))
         if type(self.priority) is not int or self.priority:
-            _check_count("priority", self.priority, -PRIORITY_MOST, PRIORITY_MOST)
+            _check_count("priority", self.priority, -MAX_PRIORITY, MAX_PRIORITY)
         if type(self.delay) is not int or self.delay:
-            _check_count("delay", self.delay, 0, _DELAY_MOST)
+            _check_count("delay", self.delay, 0, _MAX_DELAY)
         if type(self.cost) is not int or self.cost != 1:
-            _check_count("cost", self.cost, 1, COST_MOST)
+            _check_count("cost", self.cost, 1, MAX_COST)
         if self.run_at is not None:
             checked_instant("run_at", self.run_at)
             if self.delay:
@@ -92,7 +92,7 @@ class Draft(Struct, frozen=True):
         if self.key is not None:
             force_setattr(self, "key", check_text("key", self.key))
         if self.max_attempts is not None:
-            _check_count("max_attempts", self.max_attempts, 1, ATTEMPTS_MOST)
+            _check_count("max_attempts", self.max_attempts, 1, MAX_ATTEMPTS)
         if self.deadline is not None:
             checked_instant("deadline", self.deadline)
         if self.expires_at is not None:

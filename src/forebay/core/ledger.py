@@ -1,9 +1,9 @@
 """The ledger: what happened to which jobs, one record a mutating call, written in the transaction of the call itself.
 
-A record is batch-shaped. Jobs with neighbouring ids to which the same happened share one `Span`, so a call that moves a
-hundred alike jobs costs one span. Records hold no payloads: they prove, they do not restore. (What restores a store is
-its own business: tables, or the journal of `core.event`.) Offsets are dense from 0 in the order of commits, so that
-a reader who has seen offset n has seen everything up to n, and nothing ever appears behind it.
+A record is batch-shaped. Jobs with neighbouring ids to which the same happened share one `JobRange`, so a call that
+moves a hundred alike jobs costs one range. Records hold no payloads: they prove, they do not restore. (A store is
+restored from its tables, or from the journal of `core.entries`.) Offsets are dense from 0 in the order of commits, so
+that a reader who has seen offset n has seen everything up to n, and nothing ever appears behind it.
 
 What a span says beyond its jobs depends on the change:
 
@@ -30,13 +30,12 @@ import msgspec
 from msgspec import Struct
 
 from forebay.core.errors import Invalid
-from forebay.core.instant import Instant, micros
-from forebay.core.instant import Span as Length
-from forebay.core.limits import LEDGER_BYTES, LEDGER_KEPT, SPAN_MOST
+from forebay.core.instant import Duration, Instant, micros
+from forebay.core.limits import LEDGER_BYTES, LEDGER_KEPT, MAX_DURATION
 
 VERSION: Final = 1
-_KEEP_MOST: Final = micros(SPAN_MOST)
-_BYTES_MOST: Final = 2**60
+_MAX_KEEP: Final = micros(MAX_DURATION)
+_MAX_BYTES: Final = 2**60
 
 
 class Change(StrEnum):
@@ -71,7 +70,7 @@ class Trait(Struct, frozen=True, omit_defaults=True):
     error: str | None = None
 
 
-class Span(Struct, frozen=True, array_like=True, omit_defaults=True):
+class JobRange(Struct, frozen=True, array_like=True, omit_defaults=True):
     """`n` jobs with neighbouring ids from `first` on, and what happened to them all. An instant of 0: none."""
 
     change: str
@@ -94,7 +93,7 @@ class Record(Struct, frozen=True, array_like=True, omit_defaults=True):
 
     at: Instant
     verb: str
-    spans: list[Span] = []
+    spans: list[JobRange] = []
     owner: str | None = None
     name: str | None = None
     tick: Instant | None = None
@@ -115,13 +114,13 @@ class LedgerRule(Struct, frozen=True):
     """Whether a store keeps its ledger, how long, and how much of it; the first bound that is passed trims."""
 
     on: bool = True
-    keep: Length = micros(LEDGER_KEPT)
+    keep: Duration = micros(LEDGER_KEPT)
     keep_bytes: int = LEDGER_BYTES
 
     def __post_init__(self) -> None:
         if type(self.on) is not bool:
             raise Invalid("ledger on", f"{self.on!r} is neither True nor False", "say whether records are written")
-        for field, value, most in (("keep", self.keep, _KEEP_MOST), ("keep_bytes", self.keep_bytes, _BYTES_MOST)):
+        for field, value, most in (("keep", self.keep, _MAX_KEEP), ("keep_bytes", self.keep_bytes, _MAX_BYTES)):
             if type(value) is not int or not 0 <= value <= most:
                 raise Invalid(f"ledger {field}", f"{value!r} is not an integer in 0 … {most}", "keep less of it")
 

@@ -10,39 +10,39 @@ NAME_LENGTH: Final = 128
 TEXT_LENGTH: Final = 256
 PAYLOAD_BYTES: Final = 256 * 1024
 PAYLOAD_DEPTH: Final = 64
-INTEGER_LEAST: Final = -(2**63)
-INTEGER_MOST: Final = 2**64 - 1
+MIN_INTEGER: Final = -(2**63)
+MAX_INTEGER: Final = 2**64 - 1
 
-BATCH_MOST: Final = 1_000
+MAX_BATCH: Final = 1_000
 """Items in one call of any verb."""
 
 BATCH_BYTES: Final = 16 * 1024 * 1024
 """Payloads or results in one call, together."""
 
-ATTEMPTS_MOST: Final = 2**31 - 1
+MAX_ATTEMPTS: Final = 2**31 - 1
 """Also what "unlimited" means."""
 
-PRIORITY_MOST: Final = 2**31 - 1
-AGING_STEP_MOST: Final = timedelta(hours=1)
+MAX_PRIORITY: Final = 2**31 - 1
+MAX_AGING_STEP: Final = timedelta(hours=1)
 """With a 32-bit priority the rank then fits 64 bits with room to spare."""
 
-WEIGHT_MOST: Final = 1_000
-SLOTS_MOST: Final = 2**31 - 1
-COST_MOST: Final = 1_000_000
-RATE_STEP_LEAST: Final = 100
+MAX_WEIGHT: Final = 1_000
+MAX_SLOTS: Final = 2**31 - 1
+MAX_COST: Final = 1_000_000
+MIN_RATE_STEP: Final = 100
 """Microseconds from start to start at the highest rate: what is rounded to whole microseconds is off by 1 % at most."""
 
-ROUTES_MOST: Final = 64
-PARTITIONS_MOST: Final = 1_024
-DEPTH_MOST: Final = 2**31 - 1
+MAX_ROUTES: Final = 64
+MAX_PARTITIONS: Final = 1_024
+MAX_DEPTH: Final = 2**31 - 1
 
-LEASE_LEAST: Final = timedelta(milliseconds=1)
-LEASE_MOST: Final = timedelta(days=7)
-SPAN_MOST: Final = timedelta(days=3_660)
-INSTANT_MOST: Final = 7_258_118_400_000_000
+MIN_LEASE: Final = timedelta(milliseconds=1)
+MAX_LEASE: Final = timedelta(days=7)
+MAX_DURATION: Final = timedelta(days=3_660)
+MAX_INSTANT: Final = 7_258_118_400_000_000
 """The year 2200, in microseconds: a run time beyond it is a mistake of units."""
 
-PRESENCE_MOST: Final = timedelta(hours=1)
+MAX_PRESENCE: Final = timedelta(hours=1)
 """How long a worker that fell silent may still be shown."""
 
 MAX_WAIT: Final = timedelta(days=1)
@@ -63,15 +63,15 @@ LEDGER_KEPT: Final = timedelta(days=7)
 LEDGER_BYTES: Final = 1024 * 1024 * 1024
 """How much of its ledger a store keeps unless it is told otherwise."""
 
-ID_MOST: Final = 2**63 - 1
+MAX_ID: Final = 2**63 - 1
 
-AHEAD_MOST: Final = 10_000
+MAX_AHEAD: Final = 10_000
 """Jobs that are counted to say how many go before one."""
 
 LANES_MET: Final = 4_000
 """Heads that one claim may find expired or behind a closed gate; the next claim continues."""
 
-BLOCKED_MOST: Final = 1_000
+MAX_BLOCKED: Final = 1_000
 """Lines of a queue that are looked at to say how many are blocked."""
 
 META_ENTRIES: Final = 16

@@ -10,14 +10,14 @@ from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from forebay.core.errors import Invalid
-from forebay.core.instant import Instant, Span, micros
-from forebay.core.limits import ERROR_MESSAGE_LENGTH, ERROR_TRACE_LENGTH, SPAN_MOST
+from forebay.core.instant import Duration, Instant, micros
+from forebay.core.limits import ERROR_MESSAGE_LENGTH, ERROR_TRACE_LENGTH, MAX_DURATION
 from forebay.core.payload import check_body, clean_text
 
 ABANDONED = "forebay.Abandoned"
 EXPIRED = "forebay.Expired"
 SHED = "forebay.Shed"
-_AFTER_MOST = micros(SPAN_MOST)
+_MAX_AFTER = micros(MAX_DURATION)
 
 
 class Failure(Struct, frozen=True, array_like=True, omit_defaults=True):
@@ -51,14 +51,14 @@ class Succeeded(Struct, frozen=True):
     """The handler returned; `result` is JSON bytes when the result is to be kept, with its job, for `keep_for`."""
 
     result: bytes | None = None
-    keep_for: Span = 0
+    keep_for: Duration = 0
 
 
 class Failed(Struct, frozen=True):
     """The handler raised; `after` overrides the queue's backoff."""
 
     error: Failure
-    after: Span | None = None
+    after: Duration | None = None
 
     def __post_init__(self) -> None:
         _check_error(self.error)
@@ -76,7 +76,7 @@ class Dropped(Struct, frozen=True):
 class Snoozed(Struct, frozen=True):
     """The handler asks to be called again later; no life is used."""
 
-    after: Span
+    after: Duration
 
 
 class Abandoned(Struct, frozen=True):
@@ -119,7 +119,7 @@ class Unhandled(Struct, frozen=True):
 class Withdrawn(Struct, frozen=True):
     """The job was cancelled while it ran, and its handler stopped."""
 
-    keep_for: Span = 0
+    keep_for: Duration = 0
 
 
 Outcome: TypeAlias = (
@@ -134,7 +134,7 @@ class Ack(Struct, frozen=True):
     """
 
     result: bytes | None = None
-    keep_for: Span = 0
+    keep_for: Duration = 0
 
     def __post_init__(self) -> None:
         if type(self.keep_for) is not int or self.keep_for:
@@ -150,7 +150,7 @@ class Retry(Struct, frozen=True):
     `expired`, here and below: void if the lease was renewed since it was looked at.
     """
 
-    after: Span
+    after: Duration
     error: Failure
     keep_rank: bool = False
     expired: bool = False
@@ -176,7 +176,7 @@ class Release(Struct, frozen=True):
     `error` is recorded all the same; it has the number of the attempt that was given back.
     """
 
-    after: Span = 0
+    after: Duration = 0
     error: Failure | None = None
     expired: bool = False
 
@@ -189,7 +189,7 @@ class Release(Struct, frozen=True):
 class Cancel(Struct, frozen=True):
     """Ended on request; `keep_for` as in `Ack`."""
 
-    keep_for: Span = 0
+    keep_for: Duration = 0
 
     def __post_init__(self) -> None:
         _check_after(self.keep_for, "keep_for")
@@ -205,9 +205,9 @@ def _check_error(error: Failure) -> None:
 
 def is_span(after: object) -> bool:
     """Whether a verdict may say so long."""
-    return type(after) is int and 0 <= after <= _AFTER_MOST
+    return type(after) is int and 0 <= after <= _MAX_AFTER
 
 
-def _check_after(after: Span, field: str = "after") -> None:
+def _check_after(after: Duration, field: str = "after") -> None:
     if not is_span(after):
-        raise Invalid(field, f"{after!r} µs is not in 0 … {_AFTER_MOST}", "give a length of time in microseconds")
+        raise Invalid(field, f"{after!r} µs is not in 0 … {_MAX_AFTER}", "give a length of time in microseconds")

@@ -1,4 +1,4 @@
-"""Changing payloads alike: a JSON merge patch (RFC 7396). A member replaces, null removes, objects go deeper."""
+"""JSON merge patches (RFC 7396) for payloads: a member replaces, null removes, objects merge recursively."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from forebay.core.payload import Json, check_body, decode_payload
 
 
 def parse_patch(text: str) -> dict[str, Any] | None:
-    """What was typed; None for nothing. Only an object can patch: anything else would replace every payload."""
+    """Parse a patch; None for an empty text. It must be an object: any other value would replace the payload."""
     if not text.strip():
         return None
     patch = decode_payload(check_body(text.encode()))
@@ -17,7 +17,7 @@ def parse_patch(text: str) -> dict[str, Any] | None:
 
 
 def patched(payload: Json, patch: Json) -> Json:
-    """The payload as the patch wants it; neither is changed."""
+    """The payload with the patch applied; neither argument is changed."""
     if not isinstance(patch, dict):
         return patch
     result = dict(payload) if isinstance(payload, dict) else {}

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from forebay.core.errors import PayloadInvalid
-from forebay.core.limits import INTEGER_LEAST, INTEGER_MOST, PAYLOAD_BYTES, PAYLOAD_DEPTH
+from forebay.core.limits import MAX_INTEGER, MIN_INTEGER, PAYLOAD_BYTES, PAYLOAD_DEPTH
 
 Json: TypeAlias = Any
 SEALED: Final = "$sealed"
@@ -115,7 +115,7 @@ def _check(value: Json, depth: int) -> None:
     elif kind is str:
         _check_string(value)
     elif kind is int:
-        if not INTEGER_LEAST <= value <= INTEGER_MOST:
+        if not MIN_INTEGER <= value <= MAX_INTEGER:
             raise _Refused("the integer does not fit 64 bits", "send it as a string")
     elif kind is float:
         if not isfinite(value):
@@ -136,7 +136,7 @@ def _check_dict(value: dict[Any, Json], depth: int) -> None:
             if item.isascii() and "\0" not in item:
                 continue
         elif kind is int:
-            if INTEGER_LEAST <= item <= INTEGER_MOST:
+            if MIN_INTEGER <= item <= MAX_INTEGER:
                 continue
         elif item is None or kind is bool:
             continue

@@ -1,13 +1,13 @@
-"""A queue is a point on five axes; here each axis is a handful of frozen, checked values.
+"""A queue is defined on five axes; each axis is a set of frozen, validated values.
 
-    retention    RemoveOnAck · KeepFor · Retained                     what happens to an item once it is done
-    selection    Fifo · Priority · Aging · Deadline                   who is next; share=, merge=, unique= refine it
-    eligibility  Immediate · AtMost · Rate · InOrder · Until · a & b  when an item may be taken
-    routing      attempts, backoff, dead letters; fan_out=            where a failure goes, and where a draft goes
-    capacity     Unbounded · Bounded                                  what happens when there is too much
+    retention    RemoveOnAck · KeepFor · Retained                     what happens to a job once it is done
+    selection    Fifo · Priority · Aging · Deadline                   which job is next; share=, merge=, unique=
+    eligibility  Immediate · AtMost · Rate · InOrder · Until · a & b  when a job may be claimed
+    routing      attempts, backoff, dead letters; fan_out=            where failed jobs and drafts go
+    capacity     Unbounded · Bounded                                  what happens when the queue is full
 
-Values only: `rank.py`, `gate.py`, `share.py` and `decide.py` say what they mean, stores keep them. They travel as
-JSON (`QueueSpec.to_json`), and a combination that makes no sense is refused when it is written down.
+Values only: `rank.py`, `gate.py`, `share.py` and `decide.py` implement them, stores persist them as JSON
+(`QueueSpec.to_json`). A contradictory combination is refused when the spec is created.
 """
 
 from datetime import timedelta
@@ -21,18 +21,18 @@ from forebay.core.backoff import Exponential as Exponential  # noqa: PLC0414
 from forebay.core.backoff import Fixed as Fixed  # noqa: PLC0414
 from forebay.core.backoff import FullJitter as FullJitter  # noqa: PLC0414
 from forebay.core.errors import Invalid
-from forebay.core.instant import Span, checked_micros, micros, minutes, seconds
+from forebay.core.instant import Duration, checked_micros, micros, minutes, seconds
 from forebay.core.job import State
 from forebay.core.limits import (
-    AGING_STEP_MOST,
-    ATTEMPTS_MOST,
-    DEPTH_MOST,
-    PARTITIONS_MOST,
-    RATE_STEP_LEAST,
-    ROUTES_MOST,
-    SLOTS_MOST,
-    SPAN_MOST,
-    WEIGHT_MOST,
+    MAX_AGING_STEP,
+    MAX_ATTEMPTS,
+    MAX_DEPTH,
+    MAX_DURATION,
+    MAX_PARTITIONS,
+    MAX_ROUTES,
+    MAX_SLOTS,
+    MAX_WEIGHT,
+    MIN_RATE_STEP,
 )
 from forebay.core.names import check_name, check_pattern
 
@@ -42,11 +42,11 @@ _TICK = timedelta(milliseconds=1)
 
 def check_between(name: str, value: int, least: int, most: int) -> None:
     if type(value) is not int or not least <= value <= most:
-        raise Invalid(name, f"{value!r} is not an integer in {least} … {most}", "choose one inside these bounds")
+        raise Invalid(name, f"{value!r} is not an integer in {least} … {most}", "choose a value in that range")
 
 
 class RemoveOnAck(Struct, frozen=True, forbid_unknown_fields=True, tag="remove-on-ack"):
-    """An acknowledged job is gone; dead ones stay until they are redriven or purged."""
+    """An acknowledged job is deleted; dead ones stay until they are redriven or purged."""
 
 
 class KeepFor(Struct, frozen=True, forbid_unknown_fields=True, tag="keep-for"):
@@ -55,14 +55,14 @@ class KeepFor(Struct, frozen=True, forbid_unknown_fields=True, tag="keep-for"):
     span: timedelta
 
     def __post_init__(self) -> None:
-        checked_micros("KeepFor", self.span, _TICK, SPAN_MOST)
+        checked_micros("KeepFor", self.span, _TICK, MAX_DURATION)
 
 
 class Retained(Struct, frozen=True, forbid_unknown_fields=True, tag="retained"):
-    """Not a queue but a log: entries stay, every group of readers keeps its own place. `window` is the contract.
+    """Not a queue but a log: entries are kept for `window`, and each group of readers has its own position.
 
-    An entry goes when the window has passed. Where a group has not come so far, `count` lets it go and counts what the
-    group lost, `block` keeps it for the groups that still read: those that were seen within the window.
+    An entry is trimmed when the window has passed. For a group that has not read it yet, `count` trims it and counts
+    the loss; `block` keeps it for the active groups, those that were seen within the window.
     """
 
     partitions: int = 1
@@ -70,9 +70,9 @@ class Retained(Struct, frozen=True, forbid_unknown_fields=True, tag="retained"):
     lagging: Literal["count", "block"] = "count"
 
     def __post_init__(self) -> None:
-        check_between("Retained partitions", self.partitions, 1, PARTITIONS_MOST)
+        check_between("Retained partitions", self.partitions, 1, MAX_PARTITIONS)
         if self.window is not None:
-            checked_micros("Retained window", self.window, _TICK, SPAN_MOST)
+            checked_micros("Retained window", self.window, _TICK, MAX_DURATION)
 
 
 Retention: TypeAlias = RemoveOnAck | KeepFor | Retained
@@ -83,16 +83,16 @@ class Fifo(Struct, frozen=True, forbid_unknown_fields=True, tag="fifo"):
 
 
 class Priority(Struct, frozen=True, forbid_unknown_fields=True, tag="priority"):
-    """Highest priority first, then the oldest. Strict: the low can starve; `Aging` is the cure."""
+    """Highest priority first, then the oldest. Strict: jobs of low priority can starve; use `Aging` against that."""
 
 
 class Aging(Struct, frozen=True, forbid_unknown_fields=True, tag="aging"):
-    """A point of priority is worth `step` of waiting, so nobody starves."""
+    """A point of priority is worth `step` of waiting, so no job starves."""
 
     step: timedelta = minutes(1)
 
     def __post_init__(self) -> None:
-        checked_micros("Aging step", self.step, _TICK, AGING_STEP_MOST)
+        checked_micros("Aging step", self.step, _TICK, MAX_AGING_STEP)
 
 
 class Deadline(Struct, frozen=True, forbid_unknown_fields=True, tag="deadline"):
@@ -103,7 +103,7 @@ Selection: TypeAlias = Fifo | Priority | Aging | Deadline
 
 
 class Fair(Struct, frozen=True, forbid_unknown_fields=True):
-    """Classes take turns by virtual time, each as often as its weight says."""
+    """Classes share the queue in proportion to their weights, by virtual time."""
 
     by: Literal["tenant", "kind"] = "tenant"
     weights: dict[str, int] = field(default_factory=dict)
@@ -111,14 +111,14 @@ class Fair(Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         for name, weight in (*self.weights.items(), ("(default)", self.default)):
-            check_between(f"Fair weight of {name}", weight, 1, WEIGHT_MOST)
+            check_between(f"Fair weight of {name}", weight, 1, MAX_WEIGHT)
 
 
 class LatestWins(Struct, frozen=True, forbid_unknown_fields=True):
-    """A job that still waits takes over what a newer one with the same `by` brings; one runs at a time.
+    """A waiting job is replaced by a newer one with the same `by`; one runs at a time.
 
-    quiet    it is due only when so long nothing newer came (debounce)
-    at_most  however much comes, it is due so long after the first of it
+    quiet    the job is due after this long without a newer one (debounce)
+    at_most  the job is due at the latest this long after the first one
     """
 
     by: Literal["subject"] = "subject"
@@ -127,33 +127,33 @@ class LatestWins(Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if self.quiet is not None:
-            checked_micros("LatestWins quiet", self.quiet, _TICK, SPAN_MOST)
+            checked_micros("LatestWins quiet", self.quiet, _TICK, MAX_DURATION)
         if self.at_most is not None:
             if self.quiet is None:
-                raise Invalid("LatestWins at_most", "there is no quiet time that it could end", "give quiet as well")
-            checked_micros("LatestWins at_most", self.at_most, self.quiet, SPAN_MOST)
+                raise Invalid("LatestWins at_most", "it has no effect without quiet", "set quiet as well")
+            checked_micros("LatestWins at_most", self.at_most, self.quiet, MAX_DURATION)
 
 
 class While(Struct, frozen=True, forbid_unknown_fields=True):
-    """A key is taken while its job is in one of these states, and free again afterwards, whatever its window says."""
+    """A key is taken while its job is in one of these states, and free afterwards, regardless of the key window."""
 
     states: tuple[State, ...] = (State.WAITING, State.READY, State.RUNNING)
 
     def __post_init__(self) -> None:
         known = {state for state in State if state in self.states}
         if not known or len(known) != len(self.states):
-            reason = "they are not some states, each of them once"
+            reason = "the list is empty, or a state is unknown or repeated"
             raise Invalid("While states", reason, f"use {', '.join(State)}")
         force_setattr(self, "states", tuple(state for state in State if state in known))
 
     def holds(self, state: State | None) -> bool:
-        """Whether a key whose job is there is taken; None: the job is gone."""
+        """Whether a key whose job is in this state is taken; None: the job is deleted."""
         return state in self.states
 
     @property
     def mask(self) -> int:
         """The states as bits, in the order of `State`."""
-        return sum(1 << place for place, state in enumerate(State) if state in self.states)
+        return sum(1 << position for position, state in enumerate(State) if state in self.states)
 
 
 class _Term(Struct, frozen=True, forbid_unknown_fields=True):
@@ -162,13 +162,13 @@ class _Term(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Immediate(_Term, frozen=True, forbid_unknown_fields=True, tag="immediate"):
-    """As soon as it is due."""
+    """A job may be claimed as soon as it is due."""
 
 
 class AtMost(_Term, frozen=True, forbid_unknown_fields=True, tag="at-most"):
-    """At most `limit` ready or running at once, in the queue or per field; a job takes as many slots as it costs.
+    """At most `limit` running at once, in the queue or per field; a job takes as many slots as it costs.
 
-    Queues that say the same word in `shared` share the slots.
+    Queues with the same name in `shared` share the slots.
     """
 
     limit: int
@@ -176,7 +176,7 @@ class AtMost(_Term, frozen=True, forbid_unknown_fields=True, tag="at-most"):
     shared: str | None = None
 
     def __post_init__(self) -> None:
-        check_between("AtMost", self.limit, 1, SLOTS_MOST)
+        check_between("AtMost", self.limit, 1, MAX_SLOTS)
         if self.shared is not None:
             check_name("AtMost shared", self.shared)
 
@@ -184,8 +184,8 @@ class AtMost(_Term, frozen=True, forbid_unknown_fields=True, tag="at-most"):
 class Rate(_Term, frozen=True, forbid_unknown_fields=True, tag="rate"):
     """At most `limit` starts in `every`, in the queue or per field; a job counts for as many as it costs.
 
-    What was not used is saved up, `burst` starts at most (None: `limit`); 1 spaces them evenly. So in any length of
-    time there are at most `burst` starts and those that it earns. A retry is a start. `shared` as in `AtMost`.
+    Unused starts accumulate up to `burst` (None: `limit`); 1 spaces them evenly. A period of any duration has at most
+    `burst` starts more than the rate allows for it. A retry is a start. `shared` as in `AtMost`.
     """
 
     limit: int
@@ -195,31 +195,32 @@ class Rate(_Term, frozen=True, forbid_unknown_fields=True, tag="rate"):
     shared: str | None = None
 
     def __post_init__(self) -> None:
-        check_between("Rate", self.limit, 1, SLOTS_MOST)
-        every = checked_micros("Rate every", self.every, _TICK, SPAN_MOST)
-        if every < self.limit * RATE_STEP_LEAST:
-            reason = f"{self.limit} in {every} µs is more than one in {RATE_STEP_LEAST} µs"
-            raise Invalid("Rate", reason, "leave such a rate to the workers' concurrency")
+        check_between("Rate", self.limit, 1, MAX_SLOTS)
+        every = checked_micros("Rate every", self.every, _TICK, MAX_DURATION)
+        if every < self.limit * MIN_RATE_STEP:
+            reason = f"{self.limit} in {every} µs is more than one in {MIN_RATE_STEP} µs"
+            raise Invalid("Rate", reason, "limit such a rate by the workers' concurrency")
         if self.burst is not None:
-            check_between("Rate burst", self.burst, 1, min(SLOTS_MOST, micros(SPAN_MOST) // self.step))
+            check_between("Rate burst", self.burst, 1, min(MAX_SLOTS, micros(MAX_DURATION) // self.step))
         if self.shared is not None:
             check_name("Rate shared", self.shared)
 
     @property
-    def step(self) -> Span:
-        """What one start costs of time; rounded up, so that the rate is never passed."""
+    def step(self) -> Duration:
+        """The time between two starts; rounded up, so that the rate is never exceeded."""
         return -(-micros(self.every) // self.limit)
 
     @property
     def most(self) -> int:
-        """So many may start at once."""
+        """The number of jobs that may start at once."""
         return self.limit if self.burst is None else self.burst
 
 
 class InOrder(_Term, frozen=True, forbid_unknown_fields=True, tag="in-order"):
-    """One at a time per field, in the order of acceptance, through retries and crashes.
+    """One at a time per field, in the order of acceptance, across retries and crashes.
 
-    When a head goes to the dead letters, `skip` lets the next one pass, `block` waits until it is redriven or purged.
+    When the head becomes a dead letter, `skip` continues with the next one, `block` waits until it is redriven or
+    purged.
     """
 
     per: Field = "subject"
@@ -227,9 +228,9 @@ class InOrder(_Term, frozen=True, forbid_unknown_fields=True, tag="in-order"):
 
 
 class Until(_Term, frozen=True, forbid_unknown_fields=True, tag="until"):
-    """Parked until the condition's gate has a free slot, or lets it pass. Closed at first.
+    """Held until the gate of the condition has a free slot, or releases the job. The gate is closed at first.
 
-    `set_gate` gives the gate slots, `release` lets the first of those that wait pass it, once and for good.
+    `set_gate` gives the gate slots, `release` admits the first waiting jobs permanently.
     """
 
     condition: str
@@ -255,7 +256,7 @@ class All(_Term, frozen=True, forbid_unknown_fields=True, tag="all"):
         if len(set(lines)) != len(lines):
             raise Invalid("eligibility", "two terms limit the same thing", "keep the tighter one")
         if sum(isinstance(term, InOrder) for term in self.terms) > 1:
-            raise Invalid("eligibility", "two InOrder terms may wait for each other", "keep one of the two")
+            raise Invalid("eligibility", "two InOrder terms can deadlock", "keep one of the two")
 
 
 Eligibility: TypeAlias = Immediate | Term | All
@@ -276,11 +277,11 @@ def terms_of(eligibility: Eligibility) -> tuple[Term, ...]:
 
 
 class DeadLetters(Struct, frozen=True, forbid_unknown_fields=True):
-    """What becomes of those that die.
+    """What happens to dead letters.
 
-    queue  they lie in this queue, still dead and under their own ids; a redrive sends them home
-    keep   what lies here is forgotten so long after it died, unless somebody redrives it before
-    most   when more than these lie here, the oldest are forgotten
+    queue  they move to this queue, still dead and with the same ids; a redrive returns them to their own queue
+    keep   they are deleted this long after they died
+    most   when there are more than this, the oldest are deleted
     """
 
     queue: str | None = None
@@ -291,17 +292,17 @@ class DeadLetters(Struct, frozen=True, forbid_unknown_fields=True):
         if self.queue is not None:
             check_name("DeadLetters queue", self.queue)
             if self.keep is not None or self.most is not None:
-                raise Invalid("DeadLetters", "they lie in another queue, which has its own rule", "say it there")
+                raise Invalid("DeadLetters", "the other queue has its own rule", "set keep and most there")
         if self.keep is not None:
-            checked_micros("DeadLetters keep", self.keep, _TICK, SPAN_MOST)
+            checked_micros("DeadLetters keep", self.keep, _TICK, MAX_DURATION)
         if self.most is not None:
-            check_between("DeadLetters most", self.most, 1, DEPTH_MOST)
+            check_between("DeadLetters most", self.most, 1, MAX_DEPTH)
 
 
 class Routing(Struct, frozen=True, forbid_unknown_fields=True):
-    """The retry edge and the dead-letter edge: how many lives a job has, how long it rests between them, where it ends.
+    """Retries and dead letters: the number of attempts, the delay between them, and what happens after the last.
 
-    `dead` None: dead letters stay in the queue until somebody redrives or purges them.
+    `dead` None: dead letters stay in the queue until they are redriven or purged.
     """
 
     max_attempts: int = 25
@@ -309,11 +310,11 @@ class Routing(Struct, frozen=True, forbid_unknown_fields=True):
     dead: DeadLetters | None = None
 
     def __post_init__(self) -> None:
-        check_between("max_attempts", self.max_attempts, 1, ATTEMPTS_MOST)
+        check_between("max_attempts", self.max_attempts, 1, MAX_ATTEMPTS)
 
 
 class Route(Struct, frozen=True, forbid_unknown_fields=True):
-    """Drafts whose kind matches go to the queue: `*` is any one word between dots, a last `**` any number of them."""
+    """Drafts whose kind matches go to the queue: `*` is one word between dots, a final `**` any number of words."""
 
     kinds: str
     queue: str
@@ -324,7 +325,7 @@ class Route(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FanOut(Struct, frozen=True, forbid_unknown_fields=True):
-    """Not a queue but a broker: it holds nothing, a draft becomes one job in each queue that a route leads to.
+    """Not a queue but a broker: it holds no jobs; a draft becomes one job in each queue that a route names.
 
     `unmatched`: a draft without a route is refused, or dropped with a receipt that has no copies.
     """
@@ -333,17 +334,17 @@ class FanOut(Struct, frozen=True, forbid_unknown_fields=True):
     unmatched: Literal["refuse", "drop"] = "refuse"
 
     def __post_init__(self) -> None:
-        check_between("FanOut routes", len(self.routes), 1, ROUTES_MOST)
+        check_between("FanOut routes", len(self.routes), 1, MAX_ROUTES)
         if len(set(self.routes)) != len(self.routes):
-            raise Invalid("FanOut routes", "two of them are the same", "keep one of the two")
+            raise Invalid("FanOut routes", "a route is repeated", "keep one of the two")
 
 
 class Reject(Struct, frozen=True, forbid_unknown_fields=True, tag="reject"):
-    """A full queue refuses at once with `QueueFull`."""
+    """A full queue refuses new jobs at once with `QueueFull`."""
 
 
 class Block(Struct, frozen=True, forbid_unknown_fields=True, tag="block"):
-    """The producer waits for room, at most this long, then gets `QueueFull`."""
+    """The producer waits for capacity, at most this long, then gets `QueueFull`."""
 
     timeout: timedelta = timedelta(seconds=10)
 
@@ -352,16 +353,16 @@ class Block(Struct, frozen=True, forbid_unknown_fields=True, tag="block"):
 
 
 class Shed(Struct, frozen=True, forbid_unknown_fields=True, tag="shed"):
-    """A full queue makes room: who waits longest, or who is last in rank, dies of it. Who runs never does.
+    """A full queue dead-letters the jobs that wait longest, or those of the lowest rank; never a running one.
 
-    A newcomer that is itself the lowest is refused with `QueueFull`, and so is who cannot be made room for.
+    A new job that is itself the lowest is refused with `QueueFull`, as is one for which not enough can be shed.
     """
 
     who: Literal["oldest", "lowest"] = "oldest"
 
 
 class Unbounded(Struct, frozen=True, forbid_unknown_fields=True, tag="unbounded"):
-    """Everything is taken; the backlog, not the producer, feels the overload."""
+    """Every job is accepted; overload shows in the backlog, not at the producer."""
 
 
 class Bounded(Struct, frozen=True, forbid_unknown_fields=True, tag="bounded"):
@@ -371,7 +372,7 @@ class Bounded(Struct, frozen=True, forbid_unknown_fields=True, tag="bounded"):
     when_full: Reject | Block | Shed = Reject()
 
     def __post_init__(self) -> None:
-        check_between("Bounded", self.limit, 1, DEPTH_MOST)
+        check_between("Bounded", self.limit, 1, MAX_DEPTH)
 
 
 Capacity: TypeAlias = Unbounded | Bounded

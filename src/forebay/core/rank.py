@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from forebay.core.instant import Instant, micros
 from forebay.core.job import Draft
-from forebay.core.limits import INSTANT_MOST
+from forebay.core.limits import MAX_INSTANT
 from forebay.core.policy import Aging, Deadline, Fifo, Priority, Selection
 
 LEAD: Final = 2**53
@@ -43,7 +43,7 @@ def rank_rule(selection: Selection, draft: Draft) -> RankRule:
         case Aging(step):
             return RankRule(-draft.priority * micros(step), TIMED)
         case Deadline():
-            return RankRule(INSTANT_MOST if draft.deadline is None else draft.deadline, UNTIMED)
+            return RankRule(MAX_INSTANT if draft.deadline is None else draft.deadline, UNTIMED)
 
 
 def rank_at(base: int, timed: int, due_at: Instant, now: Instant) -> int:

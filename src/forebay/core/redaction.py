@@ -1,12 +1,12 @@
-"""What of a payload or a text may be shown: rules that find secrets by name, by form and by value.
+"""Redaction: rules that find secrets in payloads and texts by name, by form and by value.
 
 By name: values under sensitive names (password, token, session_id, card …). By form: API keys, JWTs, private keys, card
 numbers and IBANs with valid check digits, passwords in URLs, `--password X`, `PASSWORD is 'X'`. By value: a string of
-`MIN_KNOWN_LENGTH` characters or more that stands under a sensitive name is hidden wherever else it occurs, in the
-payload itself and in every text that is shown with it. Rules of a kind hide more:
+`MIN_KNOWN_LENGTH` characters or more under a sensitive name is hidden wherever else it occurs, in the payload and in
+every text about the job. Rules for a kind hide more:
 `{"kinds": {"charge": ["customer.email"], "hr.*": ["*"]}}`, paths with dots, `*` for everything.
 
-A secret that looks like a word, under a name that says nothing, is shown: give its kind a rule, or encrypt the payload.
+A secret that looks like a word, under a neutral name, is shown: add a rule for its kind, or encrypt the payload.
 """
 
 import re
@@ -22,12 +22,12 @@ from forebay.core.payload import Json
 
 HIDDEN: Final = "***"
 MIN_KNOWN_LENGTH: Final = 6
-"""Shorter secrets of a payload are not searched for in texts: they would be found everywhere."""
+"""Shorter secrets of a payload are not searched for in texts: they would match everywhere."""
 
 _REMEMBERED: Final = 1_000
 _REMEMBERED_LENGTH: Final = 8_000
 _SHORTEST: Final = 12
-"""Nothing shorter looks like a secret, unless a name stands before it: `name=…`, `name: …`, `name …`."""
+"""Nothing shorter looks like a secret, unless a name precedes it: `name=…`, `name: …`, `name …`."""
 
 _IN_NAME: Final = (
     "password passwd passphrase passcode pwd secret token authorization apikey accesskey privatekey signingkey "
@@ -60,10 +60,10 @@ _SPOKEN: Final = re.compile(
 _IN_NAMED: Final = (
     "pass pwd secret token key sess csrf xsrf credential auth cookie card cvv cvc otp sid pin pan ssn iban".split()
 )
-"""One of these is in every text that `_NAMED` or `_SPOKEN` finds anything in: a search for them is much cheaper."""
+"""Every text that `_NAMED` or `_SPOKEN` matches contains one of these; searching for them first is much cheaper."""
 
 _NO_PROSE: Final = ("passwd", "pwd")
-"""Names that no sentence has: the next word is the secret."""
+"""Names that do not occur in prose: the next word is the secret."""
 
 _AFTER_NAME: Final = frozenset(
     "a absent already an and are bad being cannot changed denied different disabled empty enabled encrypted expired "
@@ -71,7 +71,7 @@ _AFTER_NAME: Final = frozenset(
     "neither never no none not null of only or optional present refused rejected required revoked set short should "
     "stale the there to too true undefined unknown unset unsupported used was weak wrong".split()
 )
-"""Words that follow such a name in a sentence about it, and are no secret."""
+"""Words that follow such a name in prose, and are not secrets."""
 
 _IN_URL: Final = re.compile(r"(://[^\s/:@\"']{0,128}:)(?!\d{1,5}(?:[/?#\s\"']|$))(\S{1,128})@(?=[\w.\[-])")
 _SCHEME: Final = re.compile(r"\b((?:bearer|basic)\s+)[a-z0-9._~+/=-]{12,}")
@@ -103,7 +103,7 @@ _NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]")
 _URL_SAFE: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-~")
 
 _harmless: set[str] = set()
-"""Texts in which there was nothing to hide: what fails, fails with the same words again and again."""
+"""Texts without secrets, remembered because failing jobs repeat the same messages."""
 
 
 class Redaction(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -117,16 +117,16 @@ class Redaction(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise Invalid("redaction", "a name or a path is empty", 'write "passport" or "customer.email"')
 
     def payload(self, kind: str, value: Json, known: Collection[str] = ()) -> Json:
-        """The value without its secrets, nor those that are known; what is hidden is `***`."""
+        """The value without its secrets and the known ones; each is replaced by `***`."""
         paths = self._paths(kind)
         if "*" in paths:
             return HIDDEN
         return self._shown(value, tuple(path.split(".") for path in paths), self.secrets(kind, value).union(known))
 
     def text(self, text: str, known: Collection[str] = (), length: int | None = None) -> str:
-        """The text, or its last `length` characters, without what looks like a secret, nor the secrets that are known.
+        """The text, or its last `length` characters, without known secrets and what looks like one.
 
-        Known secrets are masked before the text is cut, so that no part of one is left at the cut.
+        Known secrets are masked before the text is cut, so that no part of one remains at the cut.
         """
         if known:
             text = _masked(text, known, length)
@@ -142,7 +142,7 @@ class Redaction(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return shown
 
     def secrets(self, kind: str, value: Json) -> set[str]:
-        """The strings that `payload` would hide, in every way they are written in a text."""
+        """The strings that `payload` would hide, in all encodings in which they may occur in a text."""
         found: set[str] = set()
         paths = self._paths(kind)
         if "*" in paths:
@@ -221,14 +221,14 @@ def _text(text: str) -> str:
 
 
 def _below(name: str, paths: tuple[list[str], ...]) -> tuple[list[str], ...]:
-    """What is left of the paths below a field of this name; an empty one says that it is hidden."""
+    """The rest of the paths below a field of this name; an empty path means that the field is hidden."""
     return tuple(path[1:] for path in paths if _fits(name, path[0])) if paths else paths
 
 
 def _hidden_after(pattern: re.Pattern[str], text: str) -> str:
-    """What follows the first group of each match is hidden, in whatever case the text is written.
+    """Hide what follows the first group of each match, regardless of case.
 
-    The pattern is of small letters: without a flag for cases it is forty times as fast, and a trace is long.
+    The pattern is in lower case and matched against a lower-case copy: forty times as fast as IGNORECASE.
     """
     parts, at = [], 0
     for found in pattern.finditer(_small(text)):
@@ -238,7 +238,7 @@ def _hidden_after(pattern: re.Pattern[str], text: str) -> str:
 
 
 def _hidden_spoken(text: str) -> str:
-    """The text without what `_SPOKEN` finds, unless it is the next word of a sentence."""
+    """Hide what `_SPOKEN` matches, unless it is the next word of a sentence."""
     parts, at = [], 0
     for found in _SPOKEN.finditer(_small(text)):
         begin, end = found.span(3)
@@ -266,7 +266,7 @@ def _is_spoken(text: str, found: re.Match[str]) -> bool:
 
 
 def _small(text: str) -> str:
-    """In small letters, each at its place."""
+    """The text in lower case, with the same length."""
     small = text.lower()
     if len(small) == len(text):
         return small
@@ -274,7 +274,7 @@ def _small(text: str) -> str:
 
 
 def _masked(text: str, known: Collection[str], length: int | None) -> str:
-    """The end of the text with all known secrets hidden; a mask is as long as its secret until the text is cut."""
+    """The end of the text with known secrets hidden; a mask has the length of its secret until the text is cut."""
     ordered = sorted(known, key=len, reverse=True)
     if length is not None:
         text = text[-(length + len(ordered[0])) :]
@@ -284,7 +284,7 @@ def _masked(text: str, known: Collection[str], length: int | None) -> str:
 
 
 def _spellings(secret: str) -> Collection[str]:
-    """A secret as it is, and as Python, JSON and URLs write it; the credentials alone, of a header."""
+    """A secret and its Python, JSON and URL encodings; for a header also the credentials alone."""
     if secret.isascii() and secret.isalnum():
         return (secret,)
     return {
@@ -295,7 +295,7 @@ def _spellings(secret: str) -> Collection[str]:
 
 
 def _encoded(text: str) -> tuple[str, str, str]:
-    """The text in JSON, in JSON of ASCII alone, and in a URL."""
+    """The text encoded as JSON, as ASCII-only JSON, and for a URL."""
     clean = text.encode("utf-8", "replace")
     in_json = msgspec.json.encode(clean.decode()).decode()[1:-1]
     in_ascii = _NOT_ASCII.sub(lambda sign: re.sub("(....)", r"\\u\1", sign[0].encode("utf-16-be").hex()), in_json)
@@ -328,7 +328,7 @@ def _fits(name: str, pattern: str) -> bool:
 
 
 def _gather(value: Any, found: set[str]) -> None:
-    """All scalars of a value that is hidden as a whole."""
+    """Collect all scalars of a value that is hidden as a whole."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):
@@ -339,14 +339,14 @@ def _gather(value: Any, found: set[str]) -> None:
 
 
 def passes_luhn(text: str) -> bool:
-    """The check digit of card numbers."""
+    """Whether the check digit of a card number is valid."""
     digits = [int(sign) for sign in reversed(text) if sign.isdigit()]
     doubled = [digit if place % 2 == 0 else digit * 2 - 9 * (digit > 4) for place, digit in enumerate(digits)]
     return sum(doubled) % 10 == 0
 
 
 def passes_mod97(text: str) -> bool:
-    """The check digits of IBANs."""
+    """Whether the check digits of an IBAN are valid."""
     plain = text.replace(" ", "")
     return int("".join(str(int(sign, 36)) for sign in plain[4:] + plain[:4])) % 97 == 1
 

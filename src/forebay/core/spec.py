@@ -10,7 +10,7 @@ from msgspec.structs import force_setattr
 from forebay.core.contradictions import contradiction
 from forebay.core.errors import Invalid
 from forebay.core.instant import checked_micros, in_words, minutes
-from forebay.core.limits import SPAN_MOST
+from forebay.core.limits import MAX_DURATION
 from forebay.core.names import check_name
 from forebay.core.policy import (
     AtMost,
@@ -106,7 +106,7 @@ class QueueSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         force_setattr(self, "name", check_name("queue", self.name))
-        checked_micros("key_window", self.key_window, timedelta(milliseconds=1), SPAN_MOST)
+        checked_micros("key_window", self.key_window, timedelta(milliseconds=1), MAX_DURATION)
         self._check_types()
         if (found := contradiction(self)) is not None:
             raise Invalid(self.name, found.reason, found.way_out)
@@ -137,7 +137,7 @@ class QueueSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @staticmethod
     def from_json(text: bytes | str) -> "QueueSpec":
         try:
-            return msgspec.json.decode(text, type=QueueSpec)
+            return _decode(text)
         except (msgspec.DecodeError, RecursionError) as error:
             raise Invalid("queue spec", str(error), "see QueueSpec.to_json() for the shape") from None
 
@@ -215,3 +215,8 @@ class QueueSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 return f"bounded {limit}, shed {who}"
             case Bounded(limit, when_full):
                 return f"bounded {limit}, {type(when_full).__name__.lower()}"
+
+
+# Made at import, not at the first use: msgspec completes what it knows of a struct in steps, and a thread that decodes
+# the same struct meanwhile crashes the process.
+_decode = msgspec.json.Decoder(QueueSpec).decode

@@ -7,11 +7,11 @@ spec: what does not depend on the draft is worked out once, and a plain FIFO que
 from collections.abc import Callable
 from typing import Final
 
-from forebay.core.event import Entry, Grave, Newer
+from forebay.core.entries import DeadLetterRule, Entry, Replaced
 from forebay.core.gate import Gate, check_cost, gate_of, lane_gates, line_of, whole_gates
-from forebay.core.instant import Instant, Span, micros
+from forebay.core.instant import Duration, Instant, micros
 from forebay.core.job import Draft, State
-from forebay.core.limits import INSTANT_MOST
+from forebay.core.limits import MAX_INSTANT
 from forebay.core.payload import digest
 from forebay.core.policy import Bounded, Fifo, Immediate, InOrder, KeepFor, LatestWins, Shed, While, terms_of
 from forebay.core.rank import BY_TIME, rank_rule
@@ -57,14 +57,14 @@ class Stamper:
         full = spec.capacity.when_full if isinstance(spec.capacity, Bounded) else None
         self.sheds = full if isinstance(full, Shed) else None
         self._key_window = micros(spec.key_window)
-        self._keep_for: Span = micros(spec.retention.span) if isinstance(spec.retention, KeepFor) else 0
+        self._keep_for: Duration = micros(spec.retention.span) if isinstance(spec.retention, KeepFor) else 0
 
-    def kept_until(self, finished_at: Instant, keep_for: Span = 0) -> Instant:
+    def kept_until(self, finished_at: Instant, keep_for: Duration = 0) -> Instant:
         """Until when a done or cancelled job stays readable, by its queue or its verdict; 0: it goes at once."""
         keep_for = max(self._keep_for, keep_for)
         return finished_at + keep_for if keep_for else 0
 
-    def grave(self, died_at: Instant, of: Callable[[str], "Stamper"]) -> Grave | None:
+    def grave(self, died_at: Instant, of: Callable[[str], "Stamper"]) -> DeadLetterRule | None:
         """Where a job that dies now will lie, and how long; None: here, until it is redriven or purged.
 
         How long is for the queue to say where it lies: `of` has the other queues' stampers.
@@ -74,23 +74,23 @@ class Stamper:
             return None
         rule = dead if dead.queue is None else of(dead.queue).spec.routing.dead
         keep = None if rule is None else rule.keep
-        return Grave(dead.queue, died_at + micros(keep) if keep else 0) if dead.queue or keep else None
+        return DeadLetterRule(dead.queue, died_at + micros(keep) if keep else 0) if dead.queue or keep else None
 
     def key(self, draft: Draft, now: Instant) -> tuple[bytes, Instant]:
         """What the key remembers of the draft, and for how long; with `While` its job's state says so alone."""
-        return digest(draft.kind, draft.body), now + self._key_window if self.spec.unique is None else INSTANT_MOST
+        return digest(draft.kind, draft.body), now + self._key_window if self.spec.unique is None else MAX_INSTANT
 
     def key_counts(self, until: Instant, state: State | None, now: Instant) -> bool:
         """Whether a key is taken that was remembered until then, and whose job is there now; None: it is gone."""
-        return (self.spec.unique or _WHILE_UNFINISHED).holds(state) if until >= INSTANT_MOST else until > now
+        return (self.spec.unique or _WHILE_UNFINISHED).holds(state) if until >= MAX_INSTANT else until > now
 
-    def newer(self, draft: Draft, enqueued_at: Instant, due_at: Instant, now: Instant) -> Newer:
+    def newer(self, draft: Draft, enqueued_at: Instant, due_at: Instant, now: Instant) -> Replaced:
         """What the waiting job, accepted and due then, takes over of the draft that comes now."""
         base, _ = rank_rule(self.spec.selection, draft)
         moved = None
         if self._debounce is not None and due_at > now:
             moved = max(due_at, quiet_until(self._debounce, enqueued_at, now))
-        return Newer(draft.priority, base, draft.deadline, draft.expires_at, draft.meta, moved)
+        return Replaced(draft.priority, base, draft.deadline, draft.expires_at, draft.meta, moved)
 
     def entry(self, draft: Draft, job_id: int, now: Instant, key_digest: bytes = b"", key_until: Instant = 0) -> Entry:
         spec = self.spec

@@ -23,7 +23,6 @@ from pathlib import Path
 from forebay import Draft, Job, State
 from forebay.client import Forebay
 from forebay.demo import proof
-from forebay.lab.procfs import children_of
 from forebay.store.protocol import Query
 
 KINDS, WEIGHTS = ("fast", "slow", "flapping", "poison"), (70, 20, 5, 5)
@@ -43,22 +42,23 @@ def produce(fb: Forebay, jobs: int, rng: random.Random, receipts: Path) -> dict[
     return dict(enumerate(kinds))
 
 
-def watch(fb: Forebay, supervisor: "subprocess.Popen[bytes]", kills: int, rng: random.Random) -> int:
+def watch(fb: Forebay, kills: int, rng: random.Random) -> int:
     """Show how it drains and kill a worker now and then; how many were killed."""
-    killed = 0
+    killed: set[int] = set()
     began = time.monotonic()
     next_kill = began + 1.0
     while (now := fb.backlog("mix")[0]).depth and time.monotonic() - began < PATIENCE_SECONDS:
         counts = f"waiting {now.waiting:4}  ready {now.ready:5}  running {now.running:3}  dead {now.dead:3}"
-        print(f"   {time.monotonic() - began:5.1f} s  {counts}  killed {killed}", flush=True)
-        if killed < kills and time.monotonic() >= next_kill and (pids := children_of(supervisor.pid)):
+        print(f"   {time.monotonic() - began:5.1f} s  {counts}  killed {len(killed)}", flush=True)
+        pids = [worker.pid for worker in fb.store.workers("", BATCH) if worker.pid not in killed]
+        if len(killed) < kills and time.monotonic() >= next_kill and pids:
             victim = rng.choice(pids)
             os.kill(victim, signal.SIGKILL)
-            killed += 1
+            killed.add(victim)
             next_kill = time.monotonic() + rng.uniform(0.5, 1.5)
             print(f"   kill -9 {victim}", flush=True)
         time.sleep(0.5)
-    return killed
+    return len(killed)
 
 
 def audit(fb: Forebay, accepted: dict[int, str], evidence: Path, killed: int) -> bool:
@@ -122,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = [sys.executable, "-m", "forebay", "worker", "forebay.demo.mix:fb", "--queues", "mix", "--processes"]
         supervisor = subprocess.Popen([*command, str(args.processes)], env=environment)
         try:
-            killed = watch(fb, supervisor, args.kills, rng)
+            killed = watch(fb, args.kills, rng)
         finally:
             supervisor.send_signal(signal.SIGTERM)
             code = supervisor.wait(60)

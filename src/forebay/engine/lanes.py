@@ -20,7 +20,7 @@ from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from forebay.core.gate import Gate, is_open, opens_at, tat_after
 from forebay.core.instant import Instant
-from forebay.core.limits import INSTANT_MOST, LANES_MET, SLOTS_MOST
+from forebay.core.limits import LANES_MET, MAX_INSTANT, MAX_SLOTS
 from forebay.core.share import lifted, turn_after
 from forebay.engine.order import Key, More, Order
 
@@ -278,9 +278,10 @@ class Lanes(Generic[J]):
         self._forget(state)
 
     def changed(self, state: GateState) -> None:
-        """The operator's number is another one."""
+        """The operator's number is another one. A rate of whole queues has no timer: `workable_at` asks it."""
         self.wake(state)
-        self._set_timer(state)
+        if not any(state is each for queue in state.numbers for _, each in self.fronts[queue].whole):
+            self._set_timer(state)
 
     def tick(self, now: Instant) -> list[GateState]:
         """The rates that have opened by now."""
@@ -310,7 +311,7 @@ class Lanes(Generic[J]):
         for _ in range(LANES_MET):
             lane = front.first()
             if lane is None:
-                return INSTANT_MOST
+                return MAX_INSTANT
             if lane.is_expired(now):
                 break
             closed = closed_of(front.whole, lane.cost, now)
@@ -481,13 +482,13 @@ class Lanes(Generic[J]):
         return found
 
     def _set_timer(self, state: GateState) -> None:
-        at = INSTANT_MOST
+        at = MAX_INSTANT
         for queue, gate in state.numbers.items():
             if gate.step:
                 parked = state.parked.get(queue)
                 first = None if parked is None else parked.first()
                 at = min(at, opening(gate, state, 1 if first is None else first.cost))
-        if self.now < at < INSTANT_MOST and at != state.timer:
+        if self.now < at < MAX_INSTANT and at != state.timer:
             state.timer = at
             heappush(self._timers, (at, state.name))
 
@@ -510,7 +511,7 @@ def closed_of(gates: Sequence[Numbered], cost: int, now: Instant) -> Numbered | 
 
 def room_of(gates: Sequence[Numbered], now: Instant) -> int:
     """How many jobs that cost one unit each these gates admit now, one after the other."""
-    room = SLOTS_MOST
+    room = MAX_SLOTS
     for gate, state in gates:
         slots = gate.limit if state.given is None else state.given
         taken = -(-max(state.tat - now, 0) // gate.step) if gate.step else state.used
@@ -520,4 +521,4 @@ def room_of(gates: Sequence[Numbered], now: Instant) -> int:
 
 def opening(gate: Gate, state: GateState, cost: int) -> Instant:
     """When a gate that is closed opens by itself: a rate in time, another gate never."""
-    return opens_at(gate, state.tat, cost, state.given) if gate.step else INSTANT_MOST
+    return opens_at(gate, state.tat, cost, state.given) if gate.step else MAX_INSTANT

@@ -1,14 +1,14 @@
-"""Who asks, and what they may do: the one question that every route puts before it acts.
+"""The caller of a route and its permissions.
 
-An actor has roles, queues and perhaps a tenant. What lies outside of them does not exist for it: a job of a foreign
-queue or tenant and a job that never was get the same answer. Names that begin with `forebay.` are the server's own and
-are reached by nobody.
+An actor has roles, queues and optionally a tenant. What is outside of them does not exist for it: a job of another
+queue or tenant gets the same response as a job that does not exist. Names that begin with `forebay.` are reserved for
+the server, and no actor can reach them.
 
-    viewer     looks at queues, jobs, dead letters, schedules, logs and figures
-    producer   enqueues, reads back and cancels jobs by their ids
+    viewer     reads queues, jobs, dead letters, schedules, logs and statistics
+    producer   enqueues jobs, reads and cancels them by id
     worker     claims, settles and extends
     operator   a viewer who also cancels, redrives, purges, pauses, resumes, runs and edits schedules
-    admin      all of it, also queue specs, keys and the operators' log
+    admin      all of the above, and queue specs, keys and the operator log
 """
 
 from enum import StrEnum
@@ -22,7 +22,7 @@ from forebay.core.names import is_reserved
 
 
 class Role(StrEnum):
-    """What a key may be for; a key may have several."""
+    """A role of a key; a key may have several."""
 
     VIEWER = "viewer"
     PRODUCER = "producer"
@@ -38,7 +38,7 @@ _IMPLIED: Final = {
 
 
 class Actor(Struct, frozen=True):
-    """One caller. `queues` are names or patterns with `*`; `tenant` None: every tenant, and none."""
+    """One caller. `queues` are names or patterns with `*`; `tenant` None: jobs of every tenant and of no tenant."""
 
     name: str
     roles: frozenset[Role]
@@ -56,7 +56,7 @@ class Actor(Struct, frozen=True):
         return not is_reserved(queue) and any(fnmatchcase(queue, pattern) for pattern in self.queues)
 
     def stamped(self, tenant: str | None) -> str | None:
-        """The tenant that a draft of this actor gets: its own, or the one it names if it has none."""
+        """The tenant of a draft of this actor: its own, or the given one if it has none."""
         if self.tenant is None or tenant is None or tenant == self.tenant:
             return self.tenant or tenant
-        raise Invalid("tenant", "it is not the tenant of this key", "leave it out: the key's own is stamped")
+        raise Invalid("tenant", f"{tenant} is not the tenant of this key", "leave it out: the key's tenant is used")

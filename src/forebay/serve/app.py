@@ -1,4 +1,4 @@
-"""`create_app`: one FastAPI application on one store. Whoever makes it opens the store and closes it afterwards."""
+"""`create_app`: one FastAPI application on one store. The caller opens the store and closes it afterwards."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -6,16 +6,18 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from forebay.serve.api import batch, cron, dead, gates, jobs, logs, queues, stats, work
-from forebay.serve.api.describe import complete
+from forebay.serve.api.openapi import build_openapi
+from forebay.serve.context import ServerContext
 from forebay.serve.dashboard import mount
-from forebay.serve.ground import Ground
+from forebay.serve.fast_path import FastPath
 from forebay.serve.health import router as health
-from forebay.serve.metrics import Metered
+from forebay.serve.metrics import MetricsMiddleware
 from forebay.serve.metrics.routes import router as metrics
-from forebay.serve.problems import install
-from forebay.serve.quick import Quick
-from forebay.serve.security.door import Door
-from forebay.serve.security.walls import put_up
+from forebay.serve.problems import install_error_handlers
+from forebay.serve.security.auth import Authenticator, AuthMiddleware
+from forebay.serve.security.headers import SecurityHeadersMiddleware
+from forebay.serve.security.request_limits import RequestLimitsMiddleware
+from forebay.serve.security.sessions import Sessions
 from forebay.serve.settings import ServeSettings
 from forebay.store.protocol import Store
 from forebay.work.handler import Handler
@@ -28,20 +30,20 @@ def create_app(
     store: Store,
     settings: ServeSettings | None = None,
     *,
-    door: Door | None = None,
+    authenticator: Authenticator | None = None,
     registry: Mapping[str, Handler] | None = None,
 ) -> FastAPI:
-    """`registry`: what an app says of its kinds, so that a job finds its queue by its kind."""
+    """`registry`: the app's handlers by kind, from which a job takes its default queue and attempts."""
     chosen = settings or ServeSettings()
-    ground = Ground(store, chosen, door or Door.of(store), registry)
+    context = ServerContext(store, chosen, authenticator or Authenticator.of(store), registry)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await ground.start()
+        await context.start()
         try:
             yield
         finally:
-            await ground.stop()
+            await context.stop()
 
     app = FastAPI(
         title="Forebay",
@@ -50,21 +52,34 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         openapi_url="/openapi.json",
-        # Spans of requests stay FastAPI's; asking for the rest costs every request a look at the environment.
+        # Request spans stay FastAPI's. The other two would read the environment at every request.
         telemetry={"metrics": False, "logs": False},
         lifespan=lifespan,
     )
-    app.state.ground = ground
-    install(app)
-    app.add_middleware(Quick)
-    put_up(app, ground.door, chosen)
-    app.add_middleware(Metered, meters=ground.meters)
-    for room in (batch, jobs, work, dead, queues, gates, cron, stats, logs):
-        app.include_router(room.router)
+    app.state.context = context
+    install_error_handlers(app)
+    app.add_middleware(FastPath)
+    install_security(app, context.authenticator, chosen)
+    app.add_middleware(MetricsMiddleware, meters=context.meters)
+    for module in (batch, jobs, work, dead, queues, gates, cron, stats, logs):
+        app.include_router(module.router)
     app.include_router(health)
     if chosen.metrics:
         app.include_router(metrics)
     if chosen.dashboard:
         mount(app)
-    app.openapi = lambda: complete(app)  # type: ignore[method-assign]
+    app.openapi = lambda: build_openapi(app)  # type: ignore[method-assign]
     return app
+
+
+def install_security(app: FastAPI, authenticator: Authenticator, settings: ServeSettings) -> None:
+    """Outermost first: security headers, request limits, authentication. Starlette runs the last added first."""
+    authenticator.sessions = Sessions(authenticator)
+    app.add_middleware(AuthMiddleware, authenticator=authenticator)
+    app.add_middleware(
+        RequestLimitsMiddleware,
+        max_body=settings.max_body,
+        max_headers=settings.max_headers,
+        body_seconds=settings.body_seconds,
+    )
+    app.add_middleware(SecurityHeadersMiddleware)

@@ -1,10 +1,11 @@
-"""Group commit for producers over HTTP: what arrives while one call of `enqueue` runs goes into the next.
+"""Group commit for producers over HTTP: drafts that arrive during one call of `enqueue` share the next.
 
-A call is all or nothing, so one bad draft would fail its neighbours; it does not: a call that is refused is taken
-apart until every draft has its own answer. A store that fails is everybody's answer, because nobody knows what it did.
+A call of the store is all or nothing, so one bad draft would fail the whole batch. A refused batch is therefore split
+until every draft has its own result. When the store fails, every draft of the batch fails with its error, because it is
+unknown what was written.
 
-A queue whose capacity says `Block` makes its producers wait; they do that on threads of their own, one draft a call, so
-that they hold up nobody else. Which queues those are is looked up every second or two.
+A queue with the capacity policy `Block` makes its producers wait. Its drafts are enqueued one per call on threads of
+their own, so that they do not delay other queues. The set of such queues is refreshed every `_SPECS_SECONDS`.
 """
 
 import asyncio
@@ -15,53 +16,53 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from forebay.core.errors import Closed, ForebayError, QueueFull, StoreFailed
 from forebay.core.job import Draft
-from forebay.core.limits import BATCH_BYTES, BATCH_MOST
+from forebay.core.limits import BATCH_BYTES, MAX_BATCH
 from forebay.core.policy import Block, Bounded
 from forebay.serve.problems import Problem
 from forebay.store.protocol import Receipt, Store
 
 if TYPE_CHECKING:
-    from forebay.serve.ground import Ground
+    from forebay.serve.context import ServerContext
 
 Answer: TypeAlias = Receipt | Exception
 Waiting: TypeAlias = tuple[Draft, "asyncio.Future[Receipt]"]
 
-GATHER: Final = 0.004
-"""Seconds from one call to the next while callers come together: few large calls cost less than many small ones."""
+GATHER_SECONDS: Final = 0.004
+"""Minimum time between two calls under load: few large calls cost less than many small ones."""
 
-_SPECS_EVERY: Final = 1.5
-_PATIENT_THREADS: Final = 16
+_SPECS_SECONDS: Final = 1.5
+_BLOCKING_THREADS: Final = 16
 
 
 class Enqueuer:
-    """Of one event loop. `put` returns when the job is durable, or raises its own error."""
+    """Belongs to one event loop. `put` returns when the job is durable, or raises the draft's own error."""
 
-    def __init__(self, ground: "Ground") -> None:
-        self._ground = ground
+    def __init__(self, context: "ServerContext") -> None:
+        self._context = context
         self._waiting: deque[Waiting] = deque()
-        self._carrying: asyncio.Task[None] | None = None
-        self._patient = ThreadPoolExecutor(_PATIENT_THREADS, "forebay-patient")
+        self._sending: asyncio.Task[None] | None = None
+        self._blocking_threads = ThreadPoolExecutor(_BLOCKING_THREADS, "forebay-blocking")
         self._blocking: frozenset[str] = frozenset()
-        self._looked_at = float("-inf")
+        self._specs_read_at = float("-inf")
         self.blocked = 0
 
     @property
     def waiting(self) -> int:
-        """Drafts for the next call."""
+        """Drafts that wait for the next call."""
         return len(self._waiting)
 
     async def put(self, draft: Draft) -> Receipt:
         if draft.queue in self._blocking:
-            return await self._put_patiently(draft)
+            return await self._put_blocking(draft)
         answer: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         self._waiting.append((draft, answer))
         self._send()
         return await answer
 
-    async def look(self) -> None:
-        """Which queues make their producers wait, and which brokers lead to one of them."""
-        self._looked_at = monotonic()
-        specs = await self._ground.call(self._ground.store.specs)
+    async def refresh_blocking(self) -> None:
+        """Find the queues that make their producers wait, and the brokers with a route to one of them."""
+        self._specs_read_at = monotonic()
+        specs = await self._context.call(self._context.store.specs)
         blocking = {
             spec.name
             for spec in specs
@@ -71,39 +72,40 @@ class Enqueuer:
         self._blocking = frozenset(blocking | {name for name, queue in routes if queue in blocking})
 
     def close(self) -> None:
-        self._patient.shutdown(wait=False, cancel_futures=True)
+        self._blocking_threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _put_patiently(self, draft: Draft) -> Receipt:
-        if self.blocked >= self._ground.settings.calls_most:
-            raise Problem(503, "busy", "Too many wait for room already", "try again later", {"Retry-After": "5"})
+    async def _put_blocking(self, draft: Draft) -> Receipt:
+        if self.blocked >= self._context.settings.max_calls:
+            detail = f"{self.blocked} requests already wait for room in a full queue: try again later"
+            raise Problem(503, "busy", "Too many blocked producers", detail, {"Retry-After": "5"})
         self.blocked += 1
         try:
-            enqueue = self._ground.store.enqueue
-            return (await asyncio.get_running_loop().run_in_executor(self._patient, enqueue, [draft]))[0]
+            enqueue = self._context.store.enqueue
+            return (await asyncio.get_running_loop().run_in_executor(self._blocking_threads, enqueue, [draft]))[0]
         finally:
             self.blocked -= 1
 
     def _send(self) -> None:
-        if self._waiting and self._carrying is None:
-            self._carrying = asyncio.create_task(self._carry_all())
+        if self._waiting and self._sending is None:
+            self._sending = asyncio.create_task(self._send_batches())
 
-    async def _carry_all(self) -> None:
-        """One call after the other while anybody waits. Who comes alone waits for nobody."""
+    async def _send_batches(self) -> None:
+        """Call after call while drafts wait. A single draft is sent without delay."""
         clock = asyncio.get_running_loop().time
         try:
             while batch := self._next_batch():
                 began = clock()
-                await self._carry(batch)
-                if len(batch) > 1 and (rest := began + GATHER - clock()) > 0:
+                await self._send_batch(batch)
+                if len(batch) > 1 and (rest := began + GATHER_SECONDS - clock()) > 0:
                     await asyncio.sleep(rest)
         finally:
-            self._carrying = None
+            self._sending = None
 
     def _next_batch(self) -> list[Waiting]:
-        """Bounded as a store's verb is; who left before its turn is left out."""
+        """The next drafts, within the bounds of one store call; drafts of disconnected callers are dropped."""
         batch: list[Waiting] = []
         size = 0
-        while self._waiting and len(batch) < BATCH_MOST:
+        while self._waiting and len(batch) < MAX_BATCH:
             draft, answer = self._waiting[0]
             if batch and size + len(draft.body) > BATCH_BYTES:
                 break
@@ -113,12 +115,12 @@ class Enqueuer:
                 size += len(draft.body)
         return batch
 
-    async def _carry(self, batch: list[Waiting]) -> None:
+    async def _send_batch(self, batch: list[Waiting]) -> None:
         answers: list[Answer]
         try:
-            if monotonic() - self._looked_at > _SPECS_EVERY:
-                await self.look()
-            answers = await self._ground.call(enqueue_each, self._ground.store, [draft for draft, _ in batch])
+            if monotonic() - self._specs_read_at > _SPECS_SECONDS:
+                await self.refresh_blocking()
+            answers = await self._context.call(enqueue_each, self._context.store, [draft for draft, _ in batch])
         except Exception as error:
             answers = [error] * len(batch)
         for (_, future), answer in zip(batch, answers, strict=True):
@@ -131,7 +133,7 @@ class Enqueuer:
 
 
 def enqueue_each(store: Store, drafts: list[Draft]) -> list[Answer]:
-    """An answer a draft, in few calls: refusals cost calls, and a full queue costs one more, not one a draft."""
+    """One result per draft, in few calls: a bad draft costs further calls, a full queue one more in all."""
     if not drafts:
         return []
     try:
@@ -141,7 +143,7 @@ def enqueue_each(store: Store, drafts: list[Draft]) -> list[Answer]:
     except QueueFull as full:
         if len(drafts) == 1:
             return [full]
-        return _without_the_full(store, drafts, full)
+        return _enqueue_around_full(store, drafts, full)
     except ForebayError as error:
         if len(drafts) == 1:
             return [error]
@@ -149,32 +151,32 @@ def enqueue_each(store: Store, drafts: list[Draft]) -> list[Answer]:
         return enqueue_each(store, drafts[:half]) + enqueue_each(store, drafts[half:])
 
 
-def _without_the_full(store: Store, drafts: list[Draft], full: QueueFull) -> list[Answer]:
-    """The others first; then as many of the full queue as there was room for, and those behind them are refused.
+def _enqueue_around_full(store: Store, drafts: list[Draft], full: QueueFull) -> list[Answer]:
+    """Enqueue the drafts of other queues and as many of the full queue as fit; refuse the rest.
 
-    A draft that repeats a key needs no room, so one with a key is asked for by itself.
+    A draft with a known idempotency key needs no room, so each draft with a key is tried by itself.
     """
     room = max(0, full.limit - full.depth)
     tried: list[int] = []
     refused: list[int] = []
-    for place, draft in enumerate(drafts):
+    for index, draft in enumerate(drafts):
         if draft.queue != full.queue:
-            tried.append(place)
+            tried.append(index)
         elif draft.key is None and room > 0:
             room -= 1
-            tried.append(place)
+            tried.append(index)
         else:
-            refused.append(place)
+            refused.append(index)
     if len(tried) == len(drafts):
         half = len(drafts) // 2
         return enqueue_each(store, drafts[:half]) + enqueue_each(store, drafts[half:])
-    answers: dict[int, Answer] = dict(zip(tried, enqueue_each(store, [drafts[place] for place in tried]), strict=True))
-    for place in refused:
-        keyed = drafts[place].key is not None
-        answers[place] = enqueue_each(store, [drafts[place]])[0] if keyed else _alone(full)
-    return [answers[place] for place in range(len(drafts))]
+    answers: dict[int, Answer] = dict(zip(tried, enqueue_each(store, [drafts[index] for index in tried]), strict=True))
+    for index in refused:
+        keyed = drafts[index].key is not None
+        answers[index] = enqueue_each(store, [drafts[index]])[0] if keyed else _refusal_of_one(full)
+    return [answers[index] for index in range(len(drafts))]
 
 
-def _alone(full: QueueFull) -> QueueFull:
-    """The refusal of one draft, out of the refusal of many."""
+def _refusal_of_one(full: QueueFull) -> QueueFull:
+    """The refusal of one draft, from the refusal of a batch."""
     return QueueFull(full.queue, full.limit, full.limit, 1, full.retry_after)

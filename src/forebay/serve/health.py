@@ -1,16 +1,17 @@
-"""`GET /health` and `GET /ready`: whether the process lives, and whether work goes through it. Neither asks for a key.
+"""`GET /health` and `GET /ready`: liveness and readiness. Neither needs a key.
 
-    /health   the process answers. It asks nobody else, so that a store's outage does not get servers killed.
-    /ready    200 when the store can be claimed from and written to, and claims make progress; 503 with reasons by name:
+    /health   200 while the process answers. It does not use the store, so that an outage of the store kills no servers
+    /ready    200 when the store accepts claims and writes, and claims make progress; 503 with reasons by name:
 
-        store-silent     no answer within two seconds              store-failed    an answer, and it was an error
-        read-only        the server behind the store takes no writes
-        unsafe-settings  the server behind the store was set to lose what it acknowledges
-        no-progress      jobs are ready, and for fifteen seconds none was claimed
-        not-watched      what the queues hold was last seen too long ago to say
+        store-timeout    the store did not answer within two seconds
+        store-failed     the store answered with an error
+        read-only        the server behind the store refuses writes
+        unsafe-settings  the server behind the store is configured to lose acknowledged writes
+        no-progress      jobs are ready, and none was claimed for fifteen seconds
+        stale-poll       the queues were last polled too long ago to tell
 
-Strangers may ask, so no answer names a queue or an error's text: metrics and `forebay doctor` do. `?skip=no-progress`
-is for whoever routes requests to servers: that should not stop because workers did.
+The responses need no key, so they name no queue and no error text: metrics and `forebay doctor` do. A load balancer
+uses `?skip=no-progress`: it should keep routing requests to a server when the workers have stopped.
 """
 
 from typing import Annotated, Any, Literal
@@ -18,32 +19,32 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import JSONResponse
 
-from forebay.serve.ground import Ground, ground
+from forebay.serve.context import ServerContext, server_context
 
-Reason = Literal["store-silent", "store-failed", "read-only", "unsafe-settings", "no-progress", "not-watched"]
+Reason = Literal["store-timeout", "store-failed", "read-only", "unsafe-settings", "no-progress", "stale-poll"]
 
 router = APIRouter(tags=["health"])
 
 _READY: dict[int | str, dict[str, Any]] = {
     200: {"content": {"application/json": {"example": {"status": "ready", "reasons": [], "store": "sqlite"}}}},
     503: {
-        "description": "It does not",
+        "description": "Not ready",
         "content": {"application/json": {"example": {"status": "not ready", "reasons": ["no-progress"]}}},
     },
 }
 
 
-@router.get("/health", summary="Whether the process lives")
+@router.get("/health", summary="Liveness")
 async def health() -> dict[str, str]:
     """200 while the process answers."""
     return {"status": "alive"}
 
 
-@router.get("/ready", summary="Whether work goes through", responses=_READY)
+@router.get("/ready", summary="Readiness", responses=_READY)
 async def ready(
-    base: Annotated[Ground, Depends(ground)], skip: Annotated[frozenset[Reason], Query()] = frozenset()
+    base: Annotated[ServerContext, Depends(server_context)], skip: Annotated[frozenset[Reason], Query()] = frozenset()
 ) -> JSONResponse:
-    """Whether jobs can be claimed and written, and are claimed. `skip` leaves reasons out."""
+    """Whether the store accepts claims and writes, and jobs are claimed. `skip` leaves reasons out."""
     readiness = base.metrics.readiness
     reasons = [reason for reason in await readiness.reasons() if reason not in skip]
     body = {"status": "not ready" if reasons else "ready", "reasons": reasons, **readiness.facts()}

@@ -1,10 +1,10 @@
-"""Every refusal of the HTTP side, as application/problem+json (RFC 9457): one shape, one table, no exception's text.
+"""Every error response of the server, as application/problem+json (RFC 9457).
 
     {"type": "urn:forebay:queue-full", "title": "The queue is full", "status": 503, "detail": "…", …}
 
-`type` is what programs compare, `detail` is for people, and further members carry the facts as fields. What Forebay
-raises on purpose keeps its own words, which hold no payload. Anything else is a 500 with a reference that is also in
-the log: whoever reads the answer learns nothing of the inside.
+`type` is for programs, `detail` is for people, and further members carry the facts as fields. Forebay's own errors keep
+their message, which holds no payload. Any other exception becomes a 500 with a reference that is also in the log, and
+reveals nothing else.
 """
 
 import logging
@@ -41,18 +41,18 @@ _log = logging.getLogger("forebay.serve")
 
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_STORE: Final = 2
-"""Seconds after which a store that is away is worth another try."""
+"""Seconds after which a request to an unavailable store is worth retrying."""
 
 _BY_STATUS: Final = {
-    404: ("absent", "Not found"),
-    405: ("method", "The path does not know this method"),
+    404: ("not-found", "Not found"),
+    405: ("method-not-allowed", "The path does not support this method"),
     413: ("too-large", "The request is too large"),
-    415: ("media-type", "The body is not what this route takes"),
+    415: ("media-type", "The route does not accept this media type"),
 }
 
 
 class Problem(Exception):
-    """One refusal."""
+    """One error response."""
 
     def __init__(
         self,
@@ -79,40 +79,46 @@ class Problem(Exception):
         return Response(msgspec.json.encode(self.body()), self.status, self.headers, MEDIA_TYPE)
 
 
-def absent(what: str) -> Problem:
-    """The same for what never was and for what the caller may not see."""
-    return Problem(404, "absent", "Not found", f"{what} is unknown here")
+def not_found(what: str) -> Problem:
+    """The same response for what does not exist and for what the caller may not see."""
+    return Problem(404, "not-found", "Not found", f"{what} does not exist, or this key may not see it")
 
 
 def problem_of(error: ForebayError) -> Problem:
-    """What an error of Forebay means to a caller over HTTP; subclasses come before their parents."""
-    told = str(error)
+    """The response to an error of Forebay; subclasses precede their parents."""
+    detail = str(error)
     match error:
         case BatchTooLarge():
-            return Problem(413, "batch-too-large", "Too much in one call", told, extra={"limit": error.limit})
+            return Problem(413, "batch-too-large", "Too much in one call", detail, extra={"limit": error.limit})
         case PayloadInvalid():
-            return Problem(422, "payload", "The payload is refused", told, extra={"field": error.field})
+            return Problem(422, "payload", "The payload is invalid", detail, extra={"field": error.field})
         case WrongQueueKind():
-            return Problem(409, "wrong-kind", "A log is no queue, a queue no log", told, extra={"field": error.field})
+            return Problem(
+                409,
+                "wrong-kind",
+                "The operation does not fit the queue's retention",
+                detail,
+                extra={"field": error.field},
+            )
         case Invalid():
-            return Problem(422, "invalid", "A value is refused", told, extra={"field": error.field})
+            return Problem(422, "invalid", "A value is invalid", detail, extra={"field": error.field})
         case QueueFull():
             return _full(error)
         case KeyConflict():
             facts = {"queue": error.queue, "key": error.key}
-            return Problem(422, "key-conflict", "The key belongs to another payload", told, extra=facts)
+            return Problem(422, "key-conflict", "The key belongs to another payload", detail, extra=facts)
         case Unsupported():
-            return Problem(422, "unsupported", "The store cannot do this", told)
+            return Problem(422, "unsupported", "The store cannot do this", detail)
         case OffsetGone():
             facts_gone = {"asked": error.asked, "first": error.first}
-            return Problem(410, "offset-gone", "The log no longer holds this offset", told, extra=facts_gone)
+            return Problem(410, "offset-gone", "The log no longer holds this offset", detail, extra=facts_gone)
         case PartitionLost():
             facts_lost = {"partition": error.partition, "epoch": error.epoch}
-            return Problem(409, "partition-lost", "The partition is another member's", told, extra=facts_lost)
+            return Problem(409, "partition-lost", "The partition is another member's", detail, extra=facts_lost)
         case LeaseLost():
-            return Problem(409, "lease-lost", "The lease is lost", told)
+            return Problem(409, "lease-lost", "The lease is lost", detail)
         case StoreFailed() | Closed():
-            return _away()
+            return _store_unavailable()
         case _:
             return unexpected(error)
 
@@ -125,17 +131,17 @@ def _full(error: QueueFull) -> Problem:
     return Problem(503, "queue-full", "The queue is full", str(error), headers, facts)
 
 
-def _away() -> Problem:
-    detail = "nothing was acknowledged; try again, with the same key if you gave one"
+def _store_unavailable() -> Problem:
+    detail = "nothing was acknowledged; try again, with the same idempotency key if you sent one"
     headers = {"Retry-After": str(RETRY_STORE)}
-    return Problem(503, "store-away", "The store is out of reach", detail, headers, {"retry_after": RETRY_STORE})
+    return Problem(503, "store-unavailable", "The store is unavailable", detail, headers, {"retry_after": RETRY_STORE})
 
 
 def unexpected(error: BaseException) -> Problem:
     reference = secrets.token_hex(6)
-    _log.error("unexpected, reference %s", reference, exc_info=error)
-    detail = f"the server's log says more under {reference}"
-    return Problem(500, "unexpected", "Something went wrong here", detail, extra={"reference": reference})
+    _log.error("unexpected error, reference %s", reference, exc_info=error)
+    detail = f"see the server's log, reference {reference}"
+    return Problem(500, "internal-error", "Internal error", detail, extra={"reference": reference})
 
 
 def _of_status(error: HTTPException) -> Problem:
@@ -144,14 +150,14 @@ def _of_status(error: HTTPException) -> Problem:
 
 
 def _of_values(error: RequestValidationError) -> Problem:
-    """Query and path parameters; what was given is not said back."""
+    """Invalid query and path parameters; the response does not repeat their values."""
     first = error.errors()[0]
     field = str(first["loc"][-1])
-    return Problem(422, "invalid", "A value is refused", f"{field}: {first['msg']}", extra={"field": field})
+    return Problem(422, "invalid", "A value is invalid", f"{field}: {first['msg']}", extra={"field": field})
 
 
-def any_problem(error: Exception) -> Problem:
-    """Whatever was raised, as a problem."""
+def to_problem(error: Exception) -> Problem:
+    """The problem for any exception."""
     match error:
         case Problem():
             return error
@@ -165,40 +171,40 @@ def any_problem(error: Exception) -> Problem:
             return unexpected(error)
 
 
-def answered(request: Request, error: Exception) -> Response:
-    """The answer to a request that failed like this; failures are counted."""
-    request.app.state.ground.meters.met(error)
-    return any_problem(error).response()
+def error_response(request: Request, error: Exception) -> Response:
+    """The response to a request that failed; the failure is counted."""
+    request.app.state.context.meters.count_error(error)
+    return to_problem(error).response()
 
 
 async def _handle(request: Request, error: Exception) -> Response:
-    return answered(request, error)
+    return error_response(request, error)
 
 
-class Unfailing:
-    """ASGI, innermost: what is unexpected is answered here, and the connection lives on for the next request."""
+class ErrorMiddleware:
+    """ASGI, innermost: responds to unexpected exceptions, so that the connection stays usable."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        begun = False
+        started = False
 
-        async def told(message: Message) -> None:
-            nonlocal begun
-            begun = True
+        async def note_start(message: Message) -> None:
+            nonlocal started
+            started = True
             await send(message)
 
         try:
-            await self._app(scope, receive, told)
+            await self._app(scope, receive, note_start)
         except Exception as error:
-            if begun or scope["type"] != "http":
+            if started or scope["type"] != "http":
                 raise
-            await answered(Request(scope), error)(scope, receive, send)
+            await error_response(Request(scope), error)(scope, receive, send)
 
 
-def install(app: FastAPI) -> None:
-    """Nothing leaves the app in another shape."""
-    app.add_middleware(Unfailing)
+def install_error_handlers(app: FastAPI) -> None:
+    """Every error leaves the app as a problem."""
+    app.add_middleware(ErrorMiddleware)
     for kind in (Problem, ForebayError, HTTPException, RequestValidationError, Exception):
         app.add_exception_handler(kind, _handle)

@@ -1,7 +1,7 @@
-"""Running the app: uvicorn with its quick parts where they are installed, and an end that loses nothing.
+"""Running the app under uvicorn, and draining it.
 
-SIGTERM or ctrl-c: nothing new is accepted, long polls are answered at once, requests under way may finish within the
-drain, and the process ends with code 0. A second signal does not wait.
+On SIGTERM or ctrl-c the server accepts nothing new and answers long polls at once; requests in flight may finish within
+the drain, and the process exits with code 0. A second signal ends it without waiting.
 """
 
 import asyncio
@@ -18,38 +18,39 @@ from typing import Final
 import uvicorn
 from fastapi import FastAPI
 
-from forebay.serve.ground import Ground
-from forebay.serve.security.connections import Connections, Refusal, connections_most
-from forebay.serve.security.door import unauthorized
-from forebay.serve.security.guarded import protocol
+from forebay.serve.context import ServerContext
+from forebay.serve.security.auth import unauthorized
+from forebay.serve.security.connections import Connections, EarlyRejection, connection_limit
+from forebay.serve.security.protocol import guarded_protocol
 from forebay.serve.settings import ServeSettings
 
 BACKLOG: Final = 4_096
 _SWITCH_EVERY: Final = 0.001
-"""Seconds after which a thread that works for the store lets the loop have its turn."""
+"""The interpreter's switch interval in seconds: how long a store thread may keep the event loop waiting."""
 
-_YOUNG_MOST: Final = 10_000
-"""New objects after which the collector looks for garbage; a hundred requests under way are about so many."""
+_GC_YOUNG: Final = 10_000
+"""New objects between two collections of the young generation; about a hundred requests in flight."""
 
-_TURNS: Final = 2
-"""Such looks before one at those who survived them too: it takes some ten milliseconds."""
+_GC_MIDDLE: Final = 2
+"""Young collections before one of the middle generation, which takes about ten milliseconds."""
 
 
 class Server(uvicorn.Server):
-    """One server; `ready` is told its address when it listens."""
+    """One server; `ready` is called with its address when it listens."""
 
     def __init__(self, app: FastAPI, settings: ServeSettings, ready: Callable[[str], None] | None = None) -> None:
-        self._ground: Ground = app.state.ground
+        self._context: ServerContext = app.state.context
         self._scheme = "https" if settings.tls else "http"
-        door = self._ground.door
-        guarded = Connections(connections_most(settings.connections_most), dropped=door.limits.connection_dropped)
-        refusal = Refusal(door.may_be_good, unauthorized(), self._scheme)
+        authenticator = self._context.authenticator
+        limit = connection_limit(settings.max_connections)
+        connections = Connections(limit, dropped=authenticator.limits.connection_dropped)
+        rejection = EarlyRejection(authenticator.may_accept_key, unauthorized(), self._scheme)
         super().__init__(
             uvicorn.Config(
                 app,
                 host=settings.host,
                 port=settings.port,
-                http=protocol(settings.idle_seconds, guarded, refusal),
+                http=guarded_protocol(settings.idle_seconds, connections, rejection),
                 ws="none",
                 lifespan="on",
                 log_config=None,
@@ -73,7 +74,7 @@ class Server(uvicorn.Server):
 
     @property
     def url(self) -> str:
-        """Where it listens, once it has started."""
+        """The address that it listens on."""
         host, port, *_ = self._listener.getsockname()
         return f"{self._scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
@@ -83,12 +84,12 @@ class Server(uvicorn.Server):
             self._ready(self.url)
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
-        self._ground.dismiss()
+        self._context.dismiss()
         await super().shutdown(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """As uvicorn does, but a signal that was heeded is not raised again: to drain and end is success."""
+        """As in uvicorn, but a handled signal is not raised again: a drained server exits with success."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -106,27 +107,27 @@ class Server(uvicorn.Server):
 
 
 def listener(settings: ServeSettings) -> socket:
-    """Bound now, so that a port that is taken is an error of the one who starts the server."""
+    """The listening socket, bound here so that a port in use raises in the caller."""
     family = AF_INET6 if ":" in settings.host else AF_INET
     return create_server((settings.host, settings.port), family=family, backlog=BACKLOG)
 
 
 def run(app: FastAPI, settings: ServeSettings, ready: Callable[[str], None]) -> int:
-    """Serve until a signal comes; the exit code."""
+    """Serve until a signal arrives; the exit code."""
     sys.setswitchinterval(_SWITCH_EVERY)
-    calm_collector()
+    tune_collector()
     server = Server(app, settings, ready)
     with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
         runner.run(server.serve())
     return 0 if server.started else 1
 
 
-def calm_collector() -> None:
-    """What the app is made of lives as long as the process: the collector looks at it now, and never again.
+def tune_collector() -> None:
+    """Freeze the app's own objects, which live as long as the process, out of garbage collection.
 
-    Else requests under way, which look like more and more survivors, make it walk over everything about once a second,
-    and everybody waits meanwhile.
+    Otherwise requests in flight promote so many objects that a full collection walks over everything about once a
+    second, and all requests wait for it.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_YOUNG_MOST, _TURNS)
+    gc.set_threshold(_GC_YOUNG, _GC_MIDDLE)

@@ -1,5 +1,5 @@
-"""`ServeSettings`: how the server behaves, as one checked value. Everything that a stranger could make grow is bounded
-here: bodies, lines, waits, threads, callers.
+"""`ServeSettings`: the server's settings as one checked value. It bounds everything that a client could make grow:
+bodies, lines, waits, threads, callers.
 """
 
 from typing import Final
@@ -10,77 +10,75 @@ from forebay.core.errors import Invalid
 from forebay.core.limits import PAYLOAD_BYTES
 
 MIB: Final = 1024 * 1024
-PAGE_MOST: Final = 1_000
-"""Items in one answer, at most."""
+MAX_PAGE: Final = 1_000
+"""Items in one response."""
 
-WAIT_MOST: Final = 60.0
+MAX_WAIT: Final = 60.0
 """Seconds for which a long poll may be held."""
 
 
 class ServeSettings(Struct, frozen=True, kw_only=True):
-    """What `forebay serve` was told.
+    """The options of `forebay serve`.
 
-    body_most      bytes of one request, but for the streams;  line_most: of one line of a stream
-    threads        for calls of the store;  calls_most: those that run or wait for a thread, before it is a 503
-    pollers_most   long polls at once;  wait_most: seconds for which one is held, whatever it asks for
-    drain          seconds in which requests under way may end once the server is told to stop
-    tend           fire schedules, promote and take back expired leases here too, as every worker does
-    count_whole    counters of /metrics begin with the first record of the ledger, not with this server
-    lake           a directory that the dashboard reads the audit's verdict from
-    connections_most   at once;  None: as many as the process may have files open for
-    insecure       the word that allows a bind beyond this machine without TLS
+    max_body      bytes of one request body;  max_line: bytes of one line of a streamed body
+    threads       for store calls;  max_calls: calls that run or wait for a thread, before a 503
+    max_pollers   concurrent long polls;  max_wait: seconds for which one is held, whatever it asks for
+    drain         seconds in which requests in flight may finish after the server is asked to stop
+    maintain      fire schedules, promote due jobs and reclaim expired leases here too, as every worker does
+    count_from_start  counters of /metrics start at the first record of the ledger, not at this server's start
+    lake          a directory from which the dashboard reads the audit's verdict
+    max_connections   None: as many as the process may open files for
+    insecure      allow an address other than loopback without TLS
     """
 
     host: str = "127.0.0.1"
     port: int = 8321
-    body_most: int = MIB
-    line_most: int = 2 * PAYLOAD_BYTES
-    depth_most: int = 64
-    headers_most: int = 16 * 1024
+    max_body: int = MIB
+    max_line: int = 2 * PAYLOAD_BYTES
+    max_headers: int = 16 * 1024
     body_seconds: float = 10.0
     idle_seconds: float = 10.0
     threads: int = 16
-    calls_most: int = 1_000
-    pollers_most: int = 20_000
-    wait_most: float = WAIT_MOST
+    max_calls: int = 1_000
+    max_pollers: int = 20_000
+    max_wait: float = MAX_WAIT
     drain: float = 10.0
-    tend: bool = True
+    maintain: bool = True
     dashboard: bool = True
     metrics: bool = True
-    count_whole: bool = False
+    count_from_start: bool = False
     lake: str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
     tls_client_ca: str | None = None
     insecure: bool = False
-    connections_most: int | None = None
+    max_connections: int | None = None
 
     def __post_init__(self) -> None:
         for field, least, most in (
             ("port", 0, 65_535),
-            ("body_most", 1_024, 1_024 * MIB),
-            ("line_most", 1_024, 64 * MIB),
-            ("depth_most", 1, 64),
-            ("headers_most", 1_024, MIB),
+            ("max_body", 1_024, 1_024 * MIB),
+            ("max_line", 1_024, 64 * MIB),
+            ("max_headers", 1_024, MIB),
             ("body_seconds", 0.1, 3_600),
             ("idle_seconds", 0.1, 3_600),
             ("threads", 2, 1_000),
-            ("calls_most", 1, 1_000_000),
-            ("pollers_most", 0, 1_000_000),
-            ("wait_most", 0, WAIT_MOST),
+            ("max_calls", 1, 1_000_000),
+            ("max_pollers", 0, 1_000_000),
+            ("max_wait", 0, MAX_WAIT),
             ("drain", 0, 3_600),
         ):
             value = getattr(self, field)
             if type(value) not in (int, float) or not least <= value <= most:
-                raise Invalid(field, f"{value!r} is not in {least} … {most}", "choose one inside these bounds")
-        if self.connections_most is not None and not 64 <= self.connections_most <= 1_000_000:
+                raise Invalid(field, f"{value!r} is not in {least} … {most}", "choose a value in that range")
+        if self.max_connections is not None and not 64 <= self.max_connections <= 1_000_000:
             raise Invalid(
-                "connections_most", f"{self.connections_most} is not in 64 … 1000000", "choose one inside them"
+                "max_connections", f"{self.max_connections} is not in 64 … 1000000", "choose a value in that range"
             )
         if (self.tls_cert is None) != (self.tls_key is None):
-            raise Invalid("TLS", "a certificate and its key come together", "give both, or none")
+            raise Invalid("TLS", "a certificate and its key are needed together", "give both, or neither")
         if self.tls_client_ca is not None and self.tls_cert is None:
-            raise Invalid("TLS", "client certificates are asked for without TLS", "give a certificate and its key too")
+            raise Invalid("TLS", "client certificates need TLS", "give a certificate and its key too")
 
     @property
     def tls(self) -> bool:

@@ -2,3 +2,19 @@
 
 Nothing here is imported by the rest of Forebay, and `pyspark` comes with the extra `forebay[spark]`.
 """
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from forebay.spark.frames import create_views, read_table
+
+__all__ = ["create_views", "read_table"]
+
+
+def __getattr__(name: str) -> Any:
+    """Imported when they are used: commands that only look at a lake need no Spark."""
+    if name in __all__:
+        from forebay.spark import frames
+
+        return getattr(frames, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,13 +16,13 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from forebay.core.errors import Invalid
-from forebay.core.ledger import Change, LedgerEntry, Span, Trait
+from forebay.core.ledger import Change, JobRange, LedgerEntry, Trait
 
 _DAY: Final = 86_400_000_000
 _LEASED: Final = frozenset({Change.CLAIMED, Change.EXTENDED})
 _AGAIN: Final = frozenset({Change.RETRIED, Change.RELEASED, Change.REDRIVEN})
 _ENDED: Final = frozenset({Change.ACKED, Change.DISMISSED, Change.CANCELLED})
-_NO_SPAN: Final = Span("", 0, 1, "", "")
+_NO_SPAN: Final = JobRange("", 0, 1, "", "")
 _TRAITS: Final = ("kind", "tenant", "subject", "key", "error_kind", "error", "priority")
 
 
@@ -73,7 +73,7 @@ class _Events:
     def __init__(self, entries: Sequence[LedgerEntry]) -> None:
         self._entries = entries
         told = [entry.record.spans or (_NO_SPAN,) for entry in entries]
-        self._spans: list[Span] = list(chain.from_iterable(told))
+        self._spans: list[JobRange] = list(chain.from_iterable(told))
         sizes = np.fromiter((span.n for span in self._spans), np.int64, len(self._spans))
         self._owner = np.repeat(np.arange(len(told)), list(map(len, told)))
         self._span_of = np.repeat(np.arange(len(sizes)), sizes)

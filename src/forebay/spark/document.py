@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
-_TEXT_MOST: Final = 240
+_MAX_TEXT: Final = 240
 _STYLE: Final = (Path(__file__).parent / "report.css").read_text("utf-8")
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 
@@ -44,6 +44,6 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _cell(text: str) -> str:
-    shown = text if len(text) <= _TEXT_MOST else text[: _TEXT_MOST - 1] + "…"
+    shown = text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 1] + "…"
     figure = shown[:1].isdigit() and all(sign in "0123456789.,%kM s" for sign in shown)
     return f"<td class='n'>{escape(shown)}</td>" if figure else f"<td>{escape(shown)}</td>"

@@ -1,33 +1,39 @@
-"""Receipts and effects from files into tables of a lake: each file is read once, however often it is audited.
+"""Receipts and effects from files into tables of a lake: each line is read once, however often it is audited.
 
-Files are NDJSON or Parquet, told apart by what is in them, one or a directory of them. NDJSON is decoded by tasks of
-Spark, in chunks of whole lines, and kept as Parquet below `evidence/NAME/` under the digest of the file; Parquet is
-read where it is. A file with the contents of another one is read once, and named.
+Files are NDJSON or Parquet, told apart by what is in them, one or a directory of them. The lake's tables `receipts` and
+`effects` keep them in segments: a segment is the part of a file between two of its sizes, and it is known by the digest
+of everything up to its end. A file that has grown since it was last read begins with segments that the table has, so
+only its new lines are decoded. The digest is an application transaction of the commit that adds the segment, so it is
+in the table once. A Parquet file is one segment. A file with the contents of another one is read once, and named.
 
 A process that was killed may have left half a line at the end of its file; such ends are left out and counted. Any
 other line that cannot be read is refused by file and number: an audit must not overlook what it was given.
 """
 
 import hashlib
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final, Literal
+from uuid import uuid4
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 from msgspec import Struct
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from forebay.core.errors import Invalid
 from forebay.spark.arrow import arrow_schema
+from forebay.spark.frames import read_files
+from forebay.spark.lake import Conflict, DataFile, Lake
+from forebay.spark.landing import write_file, write_rows
 from forebay.spark.schemas import EFFECTS, RECEIPTS, conform
 
 _PARQUET: Final = b"PAR1"
 _CHUNK_BYTES: Final = 16 * 2**20
+_BLOCK_BYTES: Final = 2**20
 
 
 _Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -59,86 +65,111 @@ _LINES: Final[dict[str, tuple[type[Struct], StructType]]] = {
 }
 
 
-class Chunk(Struct, frozen=True):
-    """The lines of a file that begin at `start` … `end` - 1, and the Parquet file that they become."""
+_ORIGIN: Final = pa.schema([(name, pa.string()) for name in ("digest", "parent", "start", "end", "source")])
+"""The segment that a row belongs to: the digest of its file up to its end, that of the segment before it or "first",
+where it starts and ends, and the file's path."""
 
-    name: str
+_FIRST: Final = "first"
+
+
+class Segment(Struct, frozen=True):
+    """The bytes `start` … `end` - 1 of a file. `digest`: of all bytes below `end`. `parent`: of those below `start`."""
+
     file: str
+    digest: str
+    parent: str
     start: int
     end: int
-    target: str
+
+    @property
+    def origin(self) -> dict[str, str]:
+        bounds = {"start": str(self.start), "end": str(self.end)}
+        return {"digest": self.digest, "parent": self.parent, **bounds, "source": self.file}
+
+
+class Chunk(Struct, frozen=True):
+    """The lines of a segment that begin at `start` … `end` - 1."""
+
+    name: str
+    segment: Segment
+    start: int
+    end: int
 
 
 class Decoded(Struct, frozen=True):
-    """`torn`: the file ends in the middle of a line. `fault`: what is wrong with which line."""
+    """`file`: the rows, as a file of the lake. `fault`: what is wrong with which line."""
 
-    rows: int
-    torn: bool = False
+    file: DataFile | None = None
     fault: str | None = None
 
 
-class KeptFile(Struct, frozen=True):
-    """What the lake knows of a file that it has taken in."""
+class _Given(Struct, frozen=True):
+    """A file of evidence. `known`: the digests of its segments that the lake has. `new`: the rest of it. `torn`: its
+    last line was cut off."""
 
-    file: str
-    rows: int
+    known: list[str]
+    new: Segment | None
+    is_parquet: bool
     torn: bool
 
 
 class Evidence(Struct, frozen=True):
-    """`torn`: files whose last line was cut off. `doubled`: files that are copies of another one, each with it.
-    `absent`: files that an earlier audit was given, and this one is not."""
+    """What a table of the lake holds of the files that were given, as `rows` and as `files`.
 
+    kept      all files of the table, with what earlier audits were given
+    torn      how many of the given files end in the middle of a line
+    doubled   files that are copies of another one, each with it
+    absent    files that an earlier audit was given, and this one is not
+    """
+
+    name: str
+    schema: StructType
     rows: DataFrame
+    files: list[DataFile]
+    kept: list[DataFile]
     torn: int
     doubled: list[str]
     absent: list[str]
 
 
-def read_receipts(spark: SparkSession, paths: Sequence[str], keep: Path) -> Evidence:
-    """What producers were told, as RECEIPTS. `keep`: where decoded files are kept for the next time."""
-    return _read(spark, paths, keep, "receipts")
+def read_receipts(spark: SparkSession, paths: Sequence[str], lake: Lake) -> Evidence:
+    """What producers were told, as RECEIPTS; the lake keeps it for the next time."""
+    return _read(spark, paths, lake, "receipts")
 
 
-def read_effects(spark: SparkSession, paths: Sequence[str], keep: Path) -> Evidence:
+def read_effects(spark: SparkSession, paths: Sequence[str], lake: Lake) -> Evidence:
     """What handlers did, as EFFECTS."""
-    return _read(spark, paths, keep, "effects")
+    return _read(spark, paths, lake, "effects")
 
 
-def _read(spark: SparkSession, paths: Sequence[str], keep: Path, name: str) -> Evidence:
+def _read(spark: SparkSession, paths: Sequence[str], lake: Lake, name: str) -> Evidence:
     schema = _LINES[name][1]
     files, doubled = _once(file for path in paths for file in _files(path, name))
-    parquet = [str(file) for file in files.values() if _begins_with(file, _PARQUET)]
-    lines = {digest: file for digest, file in files.items() if str(file) not in set(parquet)}
-    kept = _take_in(spark, lines, keep / name, name)
-    parts = []
-    if parquet:
-        rows = conform(spark.read.parquet(*parquet), schema, f"{name} {' '.join(paths)}")
-        _check_rows(rows, schema, f"{name} {' '.join(paths)}")
-        parts.append(rows)
-    if any(each.rows for each in kept):
-        folders = [str(keep / name / digest) for digest, each in zip(lines, kept, strict=True) if each.rows]
-        parts.append(spark.read.schema(schema).parquet(*folders))
-    rows = spark.createDataFrame([], schema) if not parts else parts[0]
-    for more in parts[1:]:
-        rows = rows.unionAll(more)
-    given = {str(file) for file in files.values()}
-    absent = sorted({each.file for each in _kept_files(keep / name)} - given)
-    return Evidence(rows, sum(each.torn for each in kept), doubled, absent)
+    given, kept = _take_in(spark, files, lake, name)
+    digests = {digest for each in given for digest in each.known}
+    digests |= {each.new.digest for each in given if each.new is not None}
+    own = [file for file in kept if file.partition["digest"] in digests]
+    absent = sorted({file.partition["source"] for file in kept} - {str(file) for file in files})
+    torn = sum(each.torn for each in given)
+    return Evidence(name, schema, read_files(spark, lake, name, own, schema), own, kept, torn, doubled, absent)
 
 
-def _once(files: Iterable[Path]) -> tuple[dict[str, Path], list[str]]:
-    """Files by their digests, and those that repeat one of them."""
+def _once(files: Iterable[Path]) -> tuple[list[Path], list[str]]:
+    """Files of different contents, and those that repeat one of them."""
     kept: dict[str, Path] = {}
     doubled = []
     for file in files:
         with file.open("rb") as opened:
-            digest = hashlib.file_digest(opened, lambda: hashlib.blake2b(digest_size=20)).hexdigest()
+            digest = hashlib.file_digest(opened, _hasher).hexdigest()
         if digest in kept:
             first = kept[digest]
             doubled.append(f"{file} was given twice" if first == file else f"{file} is a copy of {first}")
         kept.setdefault(digest, file)
-    return kept, doubled
+    return list(kept.values()), doubled
+
+
+def _hasher() -> hashlib.blake2b:
+    return hashlib.blake2b(digest_size=20)
 
 
 def _files(path: str, name: str) -> list[Path]:
@@ -156,48 +187,97 @@ def _files(path: str, name: str) -> list[Path]:
     return files
 
 
-def _take_in(spark: SparkSession, files: dict[str, Path], keep: Path, name: str) -> list[KeptFile]:
-    """Decode those that are not kept yet. A file counts from the moment that its own JSON is there."""
-    new = {digest: file for digest, file in files.items() if not (keep / f"{digest}.json").exists()}
-    chunks = {digest: _chunks(file, keep / digest, name) for digest, file in new.items()}
-    every = [chunk for own in chunks.values() for chunk in own]
-    for digest in new:
-        (keep / digest).mkdir(parents=True, exist_ok=True)
-    done: dict[str, Decoded] = {}
-    if every:
-        found = spark.sparkContext.parallelize(every, len(every)).map(decode_chunk).collect()
-        done = {chunk.target: each for chunk, each in zip(every, found, strict=True)}
-    for digest, file in new.items():
-        parts = [done[chunk.target] for chunk in chunks[digest]]
-        for part in parts:
-            if part.fault is not None:
-                raise _unreadable(name, file, part.fault)
-        kept = KeptFile(str(file), sum(part.rows for part in parts), any(part.torn for part in parts))
-        draft = keep / f".{digest}.{os.getpid()}"
-        draft.write_bytes(msgspec.json.encode(kept))
-        draft.replace(keep / f"{digest}.json")
-    return [_kept_file(keep / f"{digest}.json") for digest in files]
+def _take_in(spark: SparkSession, files: Sequence[Path], lake: Lake, name: str) -> tuple[list[_Given], list[DataFile]]:
+    """Add what the table does not have yet in one commit; what was given, and all files of the table."""
+    lake.create(name, pa.schema([*arrow_schema(_LINES[name][1]), *_ORIGIN]), _ORIGIN.names)
+    table = lake.table(name)
+    parents = {file.partition["digest"]: file.partition["parent"] for file in table.files}
+    ends = sorted({int(file.partition["end"]) for file in table.files})
+    given = [_given(file, parents, ends) for file in files]
+    new = [each for each in given if each.new is not None]
+    if not new:
+        return given, table.files
+    added = _write_parquet(spark, [each.new for each in new if each.is_parquet and each.new is not None], lake, name)
+    added += _decode(spark, [each.new for each in new if not each.is_parquet and each.new is not None], lake, name)
+    try:
+        table.commit(added, apps={each.new.digest: each.new.end for each in new if each.new is not None})
+    except Conflict:
+        lake.discard(name, added)
+        return _take_in(spark, files, lake, name)
+    return given, [*table.files, *added]
 
 
-def _kept_files(keep: Path) -> Iterator[KeptFile]:
-    """All that were ever taken in."""
-    return (_kept_file(index) for index in keep.glob("*.json"))
-
-
-def _kept_file(index: Path) -> KeptFile:
-    return msgspec.json.decode(index.read_bytes(), type=KeptFile)
-
-
-def _chunks(file: Path, folder: Path, name: str) -> list[Chunk]:
+def _given(file: Path, parents: dict[str, str], ends: Sequence[int]) -> _Given:
+    """`parents`: of the digests that the table has. `ends`: where their segments end."""
+    with file.open("rb") as opened:
+        is_parquet = opened.read(len(_PARQUET)) == _PARQUET
     size = file.stat().st_size
-    starts = range(0, size, _CHUNK_BYTES)
-    return [
-        Chunk(name, str(file), start, min(size, start + _CHUNK_BYTES), str(folder / f"{start}.parquet"))
-        for start in starts
-    ]
+    whole = size if is_parquet else _whole_end(file, size)
+    prefixes = list(_digests(file, [*(end for end in ends if end < whole), whole]))
+    reached, digest = max((each for each in prefixes if each[1] in parents), default=(0, _FIRST))
+    known, at = [], digest
+    while at != _FIRST:
+        known.append(at)
+        at = parents[at]
+    new = Segment(str(file), prefixes[-1][1], digest, reached, whole) if whole > reached else None
+    return _Given(known, new, is_parquet, whole < size)
 
 
-def decode_chunk(chunk: Chunk) -> Decoded:
+def _digests(file: Path, ends: Sequence[int]) -> Iterator[tuple[int, str]]:
+    """Of the bytes below each of these ends, which go up."""
+    hasher = _hasher()
+    with file.open("rb") as opened:
+        for end in ends:
+            while block := opened.read(min(_BLOCK_BYTES, end - opened.tell())):
+                hasher.update(block)
+            yield end, hasher.hexdigest()
+
+
+def _whole_end(file: Path, size: int) -> int:
+    """Where the last whole line ends: one that needs no newline is JSON."""
+    with file.open("rb") as opened:
+        begin, tail = size, b""
+        while begin and b"\n" not in tail:
+            begin = max(0, begin - _BLOCK_BYTES)
+            opened.seek(begin)
+            tail = opened.read(min(_BLOCK_BYTES, size - begin)) + tail
+    rest = tail[tail.rfind(b"\n") + 1 :]
+    try:
+        msgspec.json.decode(rest)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return size - len(rest)
+    return size
+
+
+def _write_parquet(spark: SparkSession, segments: Sequence[Segment], lake: Lake, name: str) -> list[DataFile]:
+    schema = _LINES[name][1]
+    written: list[DataFile] = []
+    for segment in segments:
+        rows = conform(spark.read.parquet(segment.file), schema, f"{name} {segment.file}")
+        _check_rows(rows, schema, f"{name} {segment.file}")
+        written += write_rows(lake, name, rows, segment.digest, segment.origin)
+    return written
+
+
+def _decode(spark: SparkSession, segments: Sequence[Segment], lake: Lake, name: str) -> list[DataFile]:
+    chunks = [chunk for segment in segments for chunk in chunks_of(name, segment)]
+    if not chunks:
+        return []
+    found = spark.sparkContext.parallelize(chunks, len(chunks)).map(partial(decode_chunk, lake)).collect()
+    decoded = [part.file for part in found if part.file is not None]
+    faults = [(chunk, part.fault) for chunk, part in zip(chunks, found, strict=True) if part.fault is not None]
+    if faults:
+        lake.discard(name, decoded)
+        raise _unreadable(name, faults[0][0].segment.file, str(faults[0][1]))
+    return decoded
+
+
+def chunks_of(name: str, segment: Segment) -> list[Chunk]:
+    starts = range(segment.start, segment.end, _CHUNK_BYTES)
+    return [Chunk(name, segment, start, min(segment.end, start + _CHUNK_BYTES)) for start in starts]
+
+
+def decode_chunk(lake: Lake, chunk: Chunk) -> Decoded:
     """In a task of Spark."""
     line, schema = _LINES[chunk.name]
     begin, text = _whole_lines(chunk)
@@ -205,32 +285,25 @@ def decode_chunk(chunk: Chunk) -> Decoded:
         rows = msgspec.json.Decoder(line).decode_lines(text)
     except (msgspec.DecodeError, UnicodeDecodeError):
         number, fault = next(_faults(line, text))
-        if number < text.count(b"\n"):
-            return Decoded(0, fault=f"line {_lines_before(chunk.file, begin) + number + 1}: {fault}")
-        rows = msgspec.json.Decoder(line).decode_lines(text[: text.rfind(b"\n") + 1])
-        return Decoded(_written(rows, schema, chunk.target), torn=True)
-    return Decoded(_written(rows, schema, chunk.target))
-
-
-def _written(rows: Sequence[Struct], schema: StructType, target: str) -> int:
-    """As Parquet, whole or not at all."""
+        return Decoded(fault=f"line {_lines_before(chunk.segment.file, begin) + number + 1}: {fault}")
     wanted = arrow_schema(schema)
     columns = [pa.array([getattr(row, field.name) for row in rows], field.type) for field in wanted]
-    draft = f"{target}.{os.getpid()}.new"
-    pq.write_table(pa.table(columns, schema=wanted), draft, compression="zstd")
-    os.replace(draft, target)
-    return len(rows)
+    path = f"{chunk.segment.digest}/{chunk.start}-{uuid4().hex}.parquet"
+    table = pa.table(columns, schema=wanted)
+    return Decoded(write_file(lake.files(chunk.name), path, table, chunk.segment.origin))
 
 
 def _whole_lines(chunk: Chunk) -> tuple[int, bytes]:
     """Where the first line is that begins in the chunk, and all that do."""
-    with open(chunk.file, "rb") as file:
+    segment = chunk.segment
+    with open(segment.file, "rb") as file:
         file.seek(max(0, chunk.start - 1))
-        if chunk.start and file.read(1) != b"\n":
+        if chunk.start > segment.start and file.read(1) != b"\n":
             file.readline()
-        begin = file.tell()
+        begin = max(chunk.start, file.tell())
+        file.seek(begin)
         text = file.read(max(0, chunk.end - begin))
-        if text and not text.endswith(b"\n"):
+        if text and not text.endswith(b"\n") and chunk.end < segment.end:
             text += file.readline()
     return begin, text
 
@@ -251,7 +324,7 @@ def _lines_before(path: str, begin: int) -> int:
         return sum(block.count(b"\n") for block in iter(lambda: file.read(min(2**20, begin - file.tell())), b""))
 
 
-def _unreadable(name: str, file: Path, fault: str) -> Invalid:
+def _unreadable(name: str, file: str, fault: str) -> Invalid:
     fields = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in _LINES[name][1])
     return Invalid(
         f"{name} {file}", fault, f"write one JSON object a line with {fields}; times like 2030-01-31T10:30:00Z"
@@ -271,8 +344,3 @@ def _check_rows(rows: DataFrame, schema: StructType, what: str) -> None:
 
 
 _ANSWERS: Final = ("accepted", "duplicate", "merged", "refused", "unknown")
-
-
-def _begins_with(file: Path, magic: bytes) -> bool:
-    with file.open("rb") as opened:
-        return opened.read(len(magic)) == magic

@@ -32,7 +32,7 @@ _OWN: Final = ("kind", "tenant", "subject", "key", "priority", "deadline", "meta
 """What a job may have of its own, in `facts`."""
 
 _LAST: Final = {"error_kind": "kind", "error": "message"}
-_ROWS_MOST: Final = 50_000
+_MAX_ROWS: Final = 50_000
 
 _bodies: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _many: Final = msgspec.json.Decoder(list[dict[str, Any] | None]).decode
@@ -50,7 +50,7 @@ def exported(store: Exporting, query: Query, first: int, last: int, schema: Stru
         table = pa.Table.from_arrays([rows.column(field.name).cast(field.type) for field in target], schema=target)
         if not wanted.all():
             table = table.filter(pa.array(wanted))
-        yield from table.combine_chunks().to_batches(_ROWS_MOST)
+        yield from table.combine_chunks().to_batches(_MAX_ROWS)
 
 
 def _parsed(columns: list[str], block: bytes) -> pa.Table:

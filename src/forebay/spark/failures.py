@@ -7,7 +7,7 @@ from pyspark.errors import PySparkException
 from forebay.core.errors import ForebayError
 
 _OURS = re.compile(r"forebay\.core\.errors\.\w+: (.+)")
-_LINE_MOST = 400
+_MAX_LINE = 400
 
 
 def plain(error: Exception) -> Exception:
@@ -24,4 +24,4 @@ def in_a_line(error: Exception) -> str:
     text = error.getMessage() if isinstance(error, PySparkException) else str(error)
     lines = [line.strip() for line in (text or str(error)).splitlines() if line.strip()]
     causes = [line for line in lines if re.match(r"(Caused by: )?[\w.$]*(Error|Exception)\b", line)]
-    return f"{type(error).__name__}: {(causes or lines or ['no reason was given'])[-1 if causes else 0][:_LINE_MOST]}"
+    return f"{type(error).__name__}: {(causes or lines or ['no reason was given'])[-1 if causes else 0][:_MAX_LINE]}"

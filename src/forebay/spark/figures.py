@@ -18,10 +18,10 @@ from forebay.spark.lake import Lake
 from forebay.spark.tables.service_levels import service_levels
 
 SHORT: Final = timedelta(minutes=20)
-STEPS_MOST: Final = 240
-QUEUES_MOST: Final = 40
-GROUPS_MOST: Final = 40
-DEPTHS_MOST: Final = 6
+MAX_STEPS: Final = 240
+MAX_QUEUES: Final = 40
+MAX_GROUPS: Final = 40
+MAX_DEPTHS: Final = 6
 COUNTS: Final = ("accepted", "claimed", "acked", "retried", "died")
 MEASURES: Final = ("wait", "late", "run", "total")
 RANKS: Final = (0.5, 0.95, 0.99)
@@ -67,7 +67,7 @@ def figures(spark: SparkSession, lake: Lake) -> Figures:
     try:
         since, until = levels.agg(F.min("at"), F.max("at")).collect()[0]
         unit = 1 if short else 60
-        step = unit * max(1, ceil(((until - since).total_seconds() / unit + 1) / STEPS_MOST)) if since else unit
+        step = unit * max(1, ceil(((until - since).total_seconds() / unit + 1) / MAX_STEPS)) if since else unit
         deaths, more = _deaths(read_table(spark, lake, "dead_letters"))
         return Figures(
             contents.store,
@@ -104,7 +104,7 @@ def _steps(levels: DataFrame, step: int) -> list[Row]:
 
 def _depths(levels: DataFrame, step: int) -> list[Row]:
     """The depth at the end of each stretch; a queue without news is as deep as before."""
-    largest = levels.groupBy("queue").agg(F.sum("accepted").alias("n")).orderBy(F.desc("n"), "queue").limit(DEPTHS_MOST)
+    largest = levels.groupBy("queue").agg(F.sum("accepted").alias("n")).orderBy(F.desc("n"), "queue").limit(MAX_DEPTHS)
     rows = (
         levels.join(largest, "queue", "left_semi")
         .groupBy("queue", _stretch("at", step))
@@ -117,7 +117,7 @@ def _queues(levels: DataFrame) -> list[Row]:
     more = ("expired", "dismissed", "cancelled", "redriven")
     rows = levels.groupBy("queue").agg(*(F.sum(name).alias(name) for name in (*COUNTS, *more)), *_sketches())
     chosen = rows.select("queue", *COUNTS, *more, *_percentiles())
-    return _collected(chosen.orderBy(F.desc("accepted"), "queue").limit(QUEUES_MOST))
+    return _collected(chosen.orderBy(F.desc("accepted"), "queue").limit(MAX_QUEUES))
 
 
 def _curve(levels: DataFrame) -> list[Row]:
@@ -135,7 +135,7 @@ def _curve(levels: DataFrame) -> list[Row]:
 def _deliveries(table: DataFrame) -> list[Row]:
     names = ("jobs", "acked", "dead", "open")
     rows = table.groupBy("deliveries").agg(*(F.sum(name).alias(name) for name in names))
-    return _collected(rows.orderBy("deliveries").limit(QUEUES_MOST))
+    return _collected(rows.orderBy("deliveries").limit(MAX_QUEUES))
 
 
 def _retries(table: DataFrame) -> list[Row]:
@@ -148,7 +148,7 @@ def _retries(table: DataFrame) -> list[Row]:
     )
     delays = F.kll_sketch_get_quantile_bigint("sketch", F.array(*(F.lit(rank) for rank in RANKS)))
     shown = rows.withColumn("delays", delays).drop("sketch").orderBy(F.desc("retries"), "queue", "attempt")
-    found = _collected(shown.limit(QUEUES_MOST))
+    found = _collected(shown.limit(MAX_QUEUES))
     for row in found:
         row["p50"], row["p95"], row["p99"] = (_seconds(delay) for delay in row.pop("delays"))
     return sorted(found, key=lambda row: (row["queue"], row["attempt"]))
@@ -162,7 +162,7 @@ def _deaths(table: DataFrame) -> tuple[list[Row], int]:
         F.min_by("example", "first_at").alias("example"),
         F.min_by("job_ids", "first_at").alias("job_ids"),
     )
-    found = _collected(rows.orderBy(F.desc("deaths"), "queue", "kind", "fingerprint").limit(GROUPS_MOST))
+    found = _collected(rows.orderBy(F.desc("deaths"), "queue", "kind", "fingerprint").limit(MAX_GROUPS))
     return found, max(0, rows.count() - len(found))
 
 

@@ -7,6 +7,7 @@ ran twice.
 """
 
 import os
+import platform
 from collections.abc import Iterable, Iterator
 from functools import partial
 from threading import Event
@@ -18,6 +19,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from forebay.core.errors import Invalid
+from forebay.spark.executors import shipped
 from forebay.store.protocol import Store
 from forebay.work.app import find_app
 from forebay.work.options import Options
@@ -46,8 +48,8 @@ def drain(
 ) -> list[Shift]:
     """Run workers of the app `module:name` in so many tasks (default: one a slot) until its queues are empty.
 
-    After `limit` seconds each stops claiming, lets what runs finish, and leaves the rest. The app must be importable on
-    the executors, and the store reachable from them.
+    After `limit` seconds each stops claiming, lets what runs finish, and leaves the rest. What of the app lies in the
+    working directory goes along; all else must be importable on the executors, and the store reachable from them.
     """
     if url.startswith("memory:"):
         raise Invalid(
@@ -55,7 +57,8 @@ def drain(
         )
     tasks = spark.sparkContext.defaultParallelism if tasks is None else tasks
     places = spark.sparkContext.parallelize(range(tasks), tasks)
-    told = places.mapPartitions(partial(_work, target, url, options, limit)).collect()
+    with shipped(spark, target.partition(":")[0]):
+        told = places.mapPartitions(partial(_work, target, url, options, limit)).collect()
     return [Shift(*each) for each in told]
 
 
@@ -64,7 +67,12 @@ def _work(
 ) -> Iterator[tuple[int, int, str, float, bool]]:
     """One task. Plain tuples go back: what Spark carries, it pickles."""
     os.environ["FOREBAY_URL"] = url
-    app = find_app(target)
+    try:
+        app = find_app(target)
+    except Invalid as error:
+        raise Invalid(
+            "app", f"on {platform.node()} {error.reason}", "install it there, or name it by --py-files"
+        ) from None
     if app.url != url:
         raise Invalid("store", f"{target} names its own", "write Forebay() without a URL there")
     context = TaskContext.get()

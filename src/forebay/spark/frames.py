@@ -1,54 +1,89 @@
-"""A lake as DataFrames, and DataFrames as files of a lake."""
+"""A lake as DataFrames: its events, its tables, the views that are worked out from the events, and SQL names for all.
+
+Spark reads the files of a lake on a file system itself. Those of an object store are read by tasks of Python through
+delta-rs, so that no jar is needed.
+"""
 
 from collections.abc import Iterable
-from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
 
 from forebay.core.errors import Invalid
-from forebay.spark.lake import Held, Lake
+from forebay.spark.lake import EVENTS as EVENTS_TABLE
+from forebay.spark.lake import REVISION, DataFile, Lake, LakeTable
 from forebay.spark.schemas import EVENTS
-from forebay.spark.tables import PARTITIONS, TABLES
+from forebay.spark.tables import TABLES, VIEWS
 
-_NO_MARK: Final = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
-
-
-def read_events(spark: SparkSession, lake: Lake, since: int = 0) -> DataFrame:
-    """All events of a lake as EVENTS, or those from an offset on."""
-    parts = [part for part in lake.contents().events if part.end > since]
-    if not parts:
-        return spark.createDataFrame([], EVENTS)
-    places = [str(lake.place("events", part.version)) for part in parts]
-    frame = spark.read.schema(EVENTS).option("basePath", str(lake.home("events"))).parquet(*places)
-    frame = frame.select(*EVENTS.names)
-    return frame if parts[0].first >= since else frame.filter(F.col("offset") >= since)
+_BUCKET_BITS: Final = 16
+"""Numbers that files are asked for are collected with so many bits of precision at most."""
 
 
-def read_table(spark: SparkSession, lake: Lake, name: str) -> DataFrame:
-    """A table of a lake, as it was when the tables were last brought up to date."""
+def read_events(spark: SparkSession, lake: Lake, since: int = 0, table: LakeTable | None = None) -> DataFrame:
+    """All events of a lake as EVENTS, or those from an offset on. `table`: as it was when that was read."""
+    held = lake.table(EVENTS_TABLE) if table is None else table
+    files = [file for file in held.files if file.most["offset"] >= since]
+    rows = read_files(spark, lake, EVENTS_TABLE, files, EVENTS)
+    return rows if all(file.least["offset"] >= since for file in files) else rows.filter(F.col("offset") >= since)
+
+
+def read_table(spark: SparkSession, lake: "Lake | str", name: str) -> DataFrame:
+    """A table of a lake, as it was when the tables were last brought up to date, or a view, as the events are now."""
+    lake = Lake.at(lake) if isinstance(lake, str) else lake
+    if name == EVENTS_TABLE:
+        return read_events(spark, lake)
+    if name in VIEWS:
+        return VIEWS[name].build(read_events(spark, lake))
     if name not in TABLES:
-        raise Invalid("table", f"there is no {name!r}", f"use {', '.join(TABLES)}")
-    held = lake.contents().tables.get(name)
-    return read_days(spark, lake, name, held)
+        raise Invalid("table", f"there is no {name!r}", f"use {', '.join([EVENTS_TABLE, *TABLES, *VIEWS])}")
+    held = lake.tables([name], REVISION)
+    return read_files(spark, lake, name, held[name].files if held else [], TABLES[name].schema)
 
 
-def read_days(
-    spark: SparkSession, lake: Lake, name: str, held: Held | None, days: Iterable[str] | None = None
-) -> DataFrame:
-    """What is held of a table, or some days of it."""
-    schema = TABLES[name].schema
-    chosen = {} if held is None else held.days
-    if days is not None:
-        wanted = frozenset(days)
-        chosen = {day: piece for day, piece in chosen.items() if day in wanted}
-    if not chosen:
+def create_views(spark: SparkSession, lake: "Lake | str", prefix: str = "") -> list[str]:
+    """Temporary views for SQL, one for each table of the lake; their names."""
+    names = [EVENTS_TABLE, *TABLES, *VIEWS]
+    for name in names:
+        read_table(spark, lake, name).createOrReplaceTempView(prefix + name)
+    return [prefix + name for name in names]
+
+
+class Touched(NamedTuple):
+    """Numbers, shifted right so that they are few: those that files are asked for."""
+
+    column: str
+    shift: int
+    buckets: frozenset[int]
+
+    def meets(self, file: DataFile) -> bool:
+        """Whether the file may hold one of them, by its statistics."""
+        if self.column not in file.most:
+            return False
+        least, most = file.least[self.column] >> self.shift, file.most[self.column] >> self.shift
+        if most - least < len(self.buckets):
+            return any(number in self.buckets for number in range(least, most + 1))
+        return any(least <= bucket <= most for bucket in self.buckets)
+
+
+def touched(rows: DataFrame, column: str) -> Touched:
+    """The numbers of a column."""
+    known = rows.select(column).filter(F.col(column).isNotNull())
+    least, most = known.agg(F.min(column), F.max(column)).collect()[0]
+    shift = 0 if least is None else max(0, (most - least).bit_length() - _BUCKET_BITS)
+    found = known.select(F.shiftright(column, shift).alias("bucket")).distinct().collect()
+    return Touched(column, shift, frozenset(row.bucket for row in found))
+
+
+def read_files(spark: SparkSession, lake: Lake, name: str, files: Iterable[DataFile], schema: StructType) -> DataFrame:
+    """These files of a table."""
+    paths = [file.path for file in files]
+    if not paths:
         return spark.createDataFrame([], schema)
-    places = [str(lake.place(name, piece.version) / f"day={day}") for day, piece in chosen.items()]
-    return spark.read.schema(schema).option("basePath", str(lake.home(name))).parquet(*places).select(*schema.names)
-
-
-def write_rows(frame: DataFrame, place: Path) -> None:
-    """By day and queue."""
-    frame.write.partitionBy(*PARTITIONS).option(_NO_MARK, "false").parquet(str(place))
+    if not lake.is_local:
+        source = spark.read.format("forebay").schema(schema)
+        return source.options(lake=lake.uri, table=name, files="\n".join(paths)).load()
+    root = lake.table_uri(name)
+    reader = spark.read.schema(schema).option("basePath", root)
+    return reader.parquet(*(f"{root}/{path}" for path in paths)).select(*schema.names)

@@ -22,7 +22,7 @@ from forebay.core.errors import ForebayError, Invalid
 from forebay.spark.tries import source_of
 from forebay.store.open import open_store
 
-COUNT_MOST: Final = 2**48
+MAX_COUNT: Final = 2**48
 _LOOK_EVERY: Final = 1.0
 POISON_ATTEMPTS: Final = 3
 FAST, SLOW, FLAPPING = 70, 90, 95
@@ -33,8 +33,8 @@ def jobs(spark: SparkSession, count: int, seed: int, *, start: int = 0, queue: s
     """Jobs `start` … `start + count - 1` of the seed: seq, kind, payload, queue and max_attempts, which is null but for
     poison. Each payload has its `seq`."""
     for name, value in (("count", count), ("start", start)):
-        if type(value) is not int or not 0 <= value <= COUNT_MOST:
-            raise Invalid(name, f"{value!r} is not an integer in 0 … {COUNT_MOST}", "choose one inside these bounds")
+        if type(value) is not int or not 0 <= value <= MAX_COUNT:
+            raise Invalid(name, f"{value!r} is not an integer in 0 … {MAX_COUNT}", "choose one inside these bounds")
     seq = F.col("id")
 
     def draw(purpose: str, sides: int) -> Column:

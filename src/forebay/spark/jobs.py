@@ -28,10 +28,10 @@ from pyspark.sql.types import BooleanType, StructField, StructType
 
 from forebay.core.errors import Invalid
 from forebay.core.job import Job, State
-from forebay.core.limits import BATCH_MOST
+from forebay.core.limits import MAX_BATCH
 from forebay.spark.arrow import arrow_schema, instants
 from forebay.spark.export import exported
-from forebay.spark.options import ID_MOST, Reading
+from forebay.spark.options import MAX_ID, Reading
 from forebay.spark.reading import Part, split
 from forebay.spark.schemas import schema_of
 from forebay.store.open import open_store
@@ -85,7 +85,7 @@ class Wish:
 
     query: Query
     first: int = 1
-    last: int = ID_MOST
+    last: int = MAX_ID
 
 
 class JobsReader(DataSourceReader):
@@ -175,7 +175,7 @@ def id_extent(store: Store) -> tuple[int, int]:
     if not page.jobs:
         return 1, 0
     first = low = page.jobs[0].id
-    high = ID_MOST
+    high = MAX_ID
     while low < high:
         middle = low + (high - low) // 2
         found = store.browse(Query(), middle, 1).jobs
@@ -187,7 +187,7 @@ def _browsed(store: Store, wish: Wish, schema: StructType, rows: int) -> Iterato
     ready: list[Job] = []
     after: int | None = wish.first - 1
     while after is not None and after < wish.last:
-        page = store.browse(wish.query, after, BATCH_MOST)
+        page = store.browse(wish.query, after, MAX_BATCH)
         ready += [job for job in page.jobs if job.id <= wish.last]
         after = page.next
         if len(ready) >= rows:

@@ -1,93 +1,68 @@
-"""A lake: a directory that holds the ledger's events and the tables made from them, in Parquet.
+"""A lake: the ledger's events and the tables made from them, each a Delta table below one URI.
 
-    lake.json                                  the contents: what is valid, replaced in one step
-    events/version=7/day=…/queue=…/*.parquet   events of neighbouring offsets
-    tables/jobs/version=9/day=…/queue=…/…      rows of some days, or of all
-    checkpoint/                                Spark's place in the ledger
-    work/                                      what is being written; nobody reads it
-        landing/…/day=…/queue=…/*.parquet      by tasks of Spark; what they told the driver of is moved on
+    events/        the ledger, one row a job and change
+    jobs/ …        the tables of `forebay.spark.tables`
+    receipts/ …    evidence that an audit was given
+    verdict.json   the answer of the last audit
 
-A directory is written aside, made durable, renamed to its place, and then named by the contents, so a reader sees the
-lake before a step or after it. What a version holds never changes. A version that is no longer named stays for a while,
-for those who still read it. A lake belongs to one store, and one pipeline at a time writes to it.
+The Delta log decides what is in a table. A task writes Parquet files, the driver adds them in one commit, and that
+carries the ledger offset that the table has reached as Delta's application transaction. Two writers that start from the
+same offset cannot both commit: the format refuses the second, which has added nothing. A file that no commit names is
+invisible, and `maintain` removes it.
 
-It is a path that the driver and all executors see; nothing here needs Spark, or a server.
+Nothing here needs Spark. Credentials and endpoints of object stores come from the environment of each process
+(`AWS_…`, `GOOGLE_…`, `AZURE_…`), as delta-rs reads them.
 """
 
-import fcntl
-import os
+import json
 import re
-import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-import msgspec
 from msgspec import Struct
 
 from forebay.core.errors import ForebayError, Invalid
 
-FORMAT: Final = 1
-CONTENTS: Final = "lake.json"
-WHOLE: Final = ""
-"""Stands for the day of a table that is not kept by days."""
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from deltalake import DeltaTable
+    from pyarrow.fs import FileSystem
 
+FORMAT: Final = "2"
+EVENTS: Final = "events"
+TABLES: Final = ("jobs", "attempts", "service_levels", "redeliveries", "dead_letters")
+REVISION: Final = 2
+"""Of the definitions of all tables: it grows when one means something else than before."""
+
+SCHEMES: Final = ("file", "s3", "s3a", "gs", "abfs", "abfss", "hdfs")
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
-_GRACE_SECONDS: Final = 600
-"""How long a reader may go on with what was replaced."""
+_COLOUR: Final = re.compile(r"\x1b\[\d*m")
+_STORE, _FORMAT = "forebay.store", "forebay.format"
+_COMPACTED_BYTES: Final = 128 * 2**20
 
 
-class Part(Struct, frozen=True):
-    """The events of the offsets `first` … `end` - 1. `level`: how often parts were merged to make it."""
-
-    version: int
-    first: int
-    end: int
-    events: int
-    level: int = 0
+class Conflict(ForebayError):
+    """Another writer has committed to the table since it was read; nothing was added."""
 
 
-class Piece(Struct, frozen=True):
-    """Where the rows of a day are, and how many."""
+class DataFile(Struct, frozen=True):
+    """A Parquet file of a table. `partition`: the values of the partition columns. `least`, `most`: of the columns that
+    have statistics."""
 
-    version: int
+    path: str
+    size: int
     rows: int
-
-
-class Held(Struct, frozen=True):
-    """A table by days, made from all events below the offset `end` by code of this `revision`."""
-
-    end: int
-    revision: int
-    days: dict[str, Piece]
+    partition: dict[str, str]
+    least: dict[str, Any]
+    most: dict[str, Any]
+    nulls: dict[str, int] = {}
 
     @property
-    def rows(self) -> int:
-        return sum(piece.rows for piece in self.days.values())
-
-
-class Contents(Struct, frozen=True):
-    """What a lake holds. `versions`: how many were given out."""
-
-    format: int
-    store: str
-    versions: int = 0
-    events: list[Part] = []
-    tables: dict[str, Held] = {}
-
-    @property
-    def first(self) -> int:
-        return self.events[0].first if self.events else 0
-
-    @property
-    def end(self) -> int:
-        return self.events[-1].end if self.events else 0
-
-    @property
-    def event_count(self) -> int:
-        return sum(part.events for part in self.events)
+    def day(self) -> str:
+        return self.partition["day"]
 
 
 def identity(url: str) -> str:
@@ -101,164 +76,305 @@ def identity(url: str) -> str:
     return f"{scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}{f'?prefix={prefix}' if prefix else ''}"
 
 
-def lake_directory(location: str | Path) -> Path:
-    """The directory of a lake: a path, or a `file:` URI of this machine. Any other scheme is refused by name."""
+def lake_uri(location: str | Path) -> str:
+    """The absolute path of a lake on a file system, or its URI elsewhere; unknown schemes are refused by name."""
     text = str(location)
-    scheme = _SCHEME.match(text)
-    if scheme is None:
-        return Path(location).resolve()
+    if _SCHEME.match(text) is None:
+        return str(Path(location).resolve())
     parts = urlsplit(text)
-    way_out = "name a directory that the driver and all executors see, such as /mnt/lake or file:/mnt/lake"
-    if parts.scheme != "file":
+    way_out = f"name a path, or a URI of {', '.join(SCHEMES)}"
+    if parts.scheme not in SCHEMES:
         raise Invalid(f"lake {text}", f"lakes on {parts.scheme}: are not supported", way_out)
-    if parts.netloc not in ("", "localhost"):
-        raise Invalid(f"lake {text}", f"the directory is on the host {parts.netloc}", way_out)
-    return Path(unquote(parts.path)).resolve()
+    if parts.scheme == "file":
+        if parts.netloc not in ("", "localhost"):
+            raise Invalid(f"lake {text}", f"the directory is on the host {parts.netloc}", way_out)
+        return str(Path(unquote(parts.path)).resolve())
+    if not parts.netloc:
+        raise Invalid(f"lake {text}", "it names no bucket or host", f"write {parts.scheme}://NAME/PATH")
+    return text.rstrip("/")
+
+
+def lake_directory(location: str | Path) -> Path:
+    """For those who read the lake as a directory of this machine."""
+    uri = lake_uri(location)
+    if "://" in uri:
+        raise Invalid(f"lake {uri}", "it is not a directory of this machine", "name a path or a file: URI")
+    return Path(uri)
+
+
+class LakeTable:
+    """One Delta table at the version at which it was read. `end`: every event below this offset is in it."""
+
+    def __init__(self, table: "DeltaTable", name: str, revision: int) -> None:
+        import pyarrow as pa
+
+        self._table = table
+        self._app = f"forebay/{revision}"
+        self.name = name
+        self.end: int = table.transaction_version(self._app) or 0
+        actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+        self.files: list[DataFile] = [_data_file(each) for each in actions]
+
+    @property
+    def version(self) -> int:
+        return int(self._table.version())
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files)
+
+    @property
+    def settings(self) -> Mapping[str, str | None]:
+        return self._table.metadata().configuration
+
+    def reached(self, app: str) -> int | None:
+        """The version of another application transaction."""
+        return self._table.transaction_version(app)
+
+    def commit(
+        self,
+        added: Iterable[DataFile],
+        end: int | None = None,
+        removed: Iterable[DataFile] = (),
+        apps: Mapping[str, int] | None = None,
+    ) -> None:
+        """Add and remove files in one step; `Conflict` if another writer was quicker."""
+        from deltalake import CommitProperties, Transaction
+        from deltalake.exceptions import CommitFailedError
+        from deltalake.transaction import AddAction, RemoveAction
+
+        reached = dict(apps or {}) | ({} if end is None else {self._app: end})
+        now = _milliseconds()
+        actions: list[AddAction | RemoveAction] = [
+            AddAction(file.path, file.size, file.partition, now, True, _stats(file)) for file in added
+        ]
+        actions += [RemoveAction(file.path, True, now, file.size, {**file.partition}) for file in removed]
+        transactions = [Transaction(app, version) for app, version in reached.items()]
+        try:
+            self._table.create_write_transaction(
+                actions,
+                "append",
+                self._table.schema(),
+                self._table.metadata().partition_columns,
+                commit_properties=CommitProperties(app_transactions=transactions),
+            )
+        except CommitFailedError as error:
+            raise Conflict(
+                f"lake table {self.name}: another writer has committed; nothing was added: {error}"
+            ) from None
+
+    def compact(self) -> int:
+        """Join small files, by partition; how many were replaced."""
+        from deltalake import WriterProperties
+
+        done = self._table.optimize.compact(
+            target_size=_COMPACTED_BYTES, writer_properties=WriterProperties(compression="ZSTD")
+        )
+        return int(done["numFilesRemoved"])
+
+    def delete(self, predicate: str) -> int:
+        return int(self._table.delete(predicate)["num_deleted_rows"] or 0)
+
+    def vacuum(self, hours: int) -> int:
+        """Remove files that no version of the last hours names."""
+        return len(self._table.vacuum(hours, dry_run=False, enforce_retention_duration=False, full=True))
+
+
+class Contents(Struct, frozen=True):
+    """What a lake holds: its store, its events, and the tables that were made."""
+
+    store: str
+    events: LakeTable
+    tables: dict[str, LakeTable]
+
+    @property
+    def first(self) -> int:
+        return min((file.least["offset"] for file in self.events.files), default=0)
+
+    @property
+    def end(self) -> int:
+        return self.events.end
+
+    @property
+    def event_count(self) -> int:
+        return self.events.rows
 
 
 class Lake:
-    """A lake on disk. Reading needs no lock; `writing` keeps others from writing."""
+    """The Delta tables below a URI. Readers and writers need no lock."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
 
     @classmethod
-    def at(cls, path: str | Path) -> "Lake":
+    def at(cls, location: str | Path) -> "Lake":
         """The lake that is there."""
-        lake = cls(lake_directory(path))
-        lake.contents()
+        lake = cls(lake_uri(location))
+        if not lake._is_table(EVENTS):
+            way_out = "name what `forebay pipeline run --lake` made, or an empty place to make it there"
+            raise Invalid(f"lake {lake.uri}", f"there is no Delta table {EVENTS}", way_out)
+        settings = lake.table(EVENTS).settings
+        if settings.get(_FORMAT) != FORMAT:
+            reason = f"it has the format {settings.get(_FORMAT)}, this Forebay knows {FORMAT}"
+            raise Invalid(f"lake {lake.uri}", reason, "use the Forebay that wrote it, or make another lake")
         return lake
 
     @classmethod
-    def of(cls, path: str | Path, url: str) -> "Lake":
+    def of(cls, location: str | Path, url: str) -> "Lake":
         """The lake of a store, made if nothing is there yet."""
-        lake, store = cls(lake_directory(path)), identity(url)
-        if not lake.path.exists() or (lake.path.is_dir() and not any(lake.path.iterdir())):
-            lake.path.mkdir(parents=True, exist_ok=True)
-            lake.replace(Contents(FORMAT, store))
-        owner = lake.contents().store
+        from forebay.spark.arrow import arrow_schema
+        from forebay.spark.schemas import EVENTS as SCHEMA
+
+        lake, store = cls(lake_uri(location)), identity(url)
+        if lake._is_empty():
+            lake.create(EVENTS, arrow_schema(SCHEMA), ["day"], {_STORE: store, _FORMAT: FORMAT})
+        owner = cls.at(lake.uri).store
         if owner != store:
             raise Invalid(
-                f"lake {lake.path}", f"it belongs to {owner}, not to {store}", "name that store, or another directory"
+                f"lake {lake.uri}", f"it belongs to {owner}, not to {store}", "name that store, or another place"
             )
         return lake
 
     @property
-    def checkpoint(self) -> Path:
-        return self.path / "checkpoint"
-
-    def contents(self) -> Contents:
-        file = self.path / CONTENTS
-        try:
-            contents = msgspec.json.decode(file.read_bytes(), type=Contents)
-        except (FileNotFoundError, NotADirectoryError):
-            way_out = "name the directory that `forebay pipeline run --lake` made, or an empty one to make it there"
-            raise Invalid(f"lake {self.path}", f"there is no {CONTENTS}", way_out) from None
-        except msgspec.DecodeError as error:
-            raise Invalid(f"lake {self.path}", f"{CONTENTS} cannot be read: {error}", "make another lake") from None
-        if contents.format != FORMAT:
-            reason = f"it has the format {contents.format}, this Forebay knows {FORMAT}"
-            raise Invalid(f"lake {self.path}", reason, "use the Forebay that wrote it, or make another lake")
-        return contents
-
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """For the one who writes. What an interrupted one left behind is removed."""
-        with (self.path / "lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ForebayError(
-                    f"another pipeline writes to the lake {self.path}; wait until it has ended"
-                ) from None
-            self.sweep()
-            yield
-
-    def replace(self, contents: Contents) -> None:
-        """The commit point."""
-        draft = self.path / f"{CONTENTS}.new"
-        with draft.open("wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(contents), indent=1))
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(self.path / CONTENTS)
-        _sync(self.path)
-
-    def draft(self, name: str) -> Path:
-        """An empty place to write to."""
-        place = self.path / "work" / name
-        shutil.rmtree(place, ignore_errors=True)
-        place.parent.mkdir(exist_ok=True)
-        return place
+    def is_local(self) -> bool:
+        return "://" not in self.uri
 
     @property
-    def landing(self) -> Path:
-        """Where tasks write, each below a name of its own."""
-        return self.path / "work" / "landing"
+    def store(self) -> str:
+        return str(self.table(EVENTS).settings[_STORE])
 
-    def landed(self, files: Iterable[str]) -> Path:
-        """These files of the landing, as a draft; where they are below a task's own folder says where they belong."""
-        draft = self.draft("events")
+    def table_uri(self, name: str) -> str:
+        return f"{self.uri}/{name}"
+
+    def create(
+        self, name: str, schema: "pa.Schema", partition_by: Sequence[str], settings: Mapping[str, str] | None = None
+    ) -> None:
+        """Make an empty table, unless it is there."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        if self._is_table(name):
+            return
+        try:
+            DeltaTable.create(
+                self.table_uri(name),
+                schema,
+                mode="ignore",
+                partition_by=list(partition_by),
+                configuration=dict(settings or {}),
+                raise_if_key_not_exists=False,
+            )
+        except DeltaError:
+            if not self._is_table(name):
+                raise
+
+    def table(self, name: str, revision: int = 1) -> LakeTable:
+        """As it is now."""
+        with _reading(self.table_uri(name)):
+            return LakeTable(_delta().DeltaTable(self.table_uri(name)), name, revision)
+
+    def tables(self, names: Iterable[str], revision: int = 1) -> dict[str, LakeTable]:
+        """Those that are there."""
+        return {name: self.table(name, revision) for name in names if self._is_table(name)}
+
+    def contents(self) -> Contents:
+        return Contents(self.store, self.table(EVENTS), self.tables(TABLES, REVISION))
+
+    def files(self, name: str) -> "FileSystem":
+        """The files of a table, or of the lake itself, by their paths below it."""
+        from pyarrow.fs import LocalFileSystem, PyFileSystem, SubTreeFileSystem
+
+        if self.is_local:
+            place = Path(self.uri, name)
+            place.mkdir(parents=True, exist_ok=True)
+            return SubTreeFileSystem(str(place), LocalFileSystem())
+        _delta()
+        from deltalake.fs import DeltaStorageHandler
+
+        return PyFileSystem(DeltaStorageHandler(self.table_uri(name).rstrip("/")))
+
+    def write(self, file: str, content: bytes) -> None:
+        """Replace a file of the lake."""
+        place = self.files("")
+        draft = f".{file}.new" if self.is_local else file
+        with place.open_output_stream(draft) as out:
+            out.write(content)
+        if draft != file:
+            place.move(draft, file)
+
+    def discard(self, name: str, files: Iterable[DataFile]) -> None:
+        """Remove files that were written and never added."""
+        place = self.files(name)
         for file in files:
-            target = draft.joinpath(*Path(file).parts[1:])
-            target.parent.mkdir(parents=True, exist_ok=True)
-            (self.landing / file).rename(target)
-        return draft
+            with suppress(OSError):
+                place.delete_file(file.path)
 
-    def put(self, draft: Path, table: str, version: int) -> Path:
-        """Move what was written to its place. Nobody sees it before the contents name it."""
-        place = self.place(table, version)
-        shutil.rmtree(place, ignore_errors=True)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        draft.mkdir(parents=True, exist_ok=True)
-        for folder, _, files in os.walk(draft):
-            for file in files:
-                _sync(Path(folder, file))
-            _sync(Path(folder))
-        draft.rename(place)
-        _sync(place.parent)
-        return place
+    def _is_table(self, name: str) -> bool:
+        with _reading(self.table_uri(name)):
+            return bool(_delta().DeltaTable.is_deltatable(self.table_uri(name)))
 
-    def place(self, table: str, version: int) -> Path:
-        return self.home(table) / f"version={version}"
-
-    def home(self, table: str) -> Path:
-        return self.path / "events" if table == "events" else self.path / "tables" / table
-
-    def sweep(self) -> None:
-        """Remove what nobody names: drafts at once, replaced versions when their time is over.
-
-        A version's time begins when it is seen to be replaced; the file system's clock counts.
-        """
-        shutil.rmtree(self.path / "work", ignore_errors=True)
-        contents = self.contents()
-        named = {self.place("events", part.version) for part in contents.events}
-        named |= {
-            self.place(table, piece.version) for table, held in contents.tables.items() for piece in held.days.values()
-        }
-        now = (self.path / CONTENTS).stat().st_mtime
-        for place in {*self.path.glob("events/version=*"), *self.path.glob("tables/*/version=*")} - named:
-            mark = place / "_replaced"
-            if not mark.exists():
-                mark.touch()
-            elif now - mark.stat().st_mtime > _GRACE_SECONDS:
-                shutil.rmtree(place, ignore_errors=True)
+    def _is_empty(self) -> bool:
+        if self.is_local:
+            place = Path(self.uri)
+            return not place.exists() or (place.is_dir() and not any(place.iterdir()))
+        return not self._is_table(EVENTS)
 
 
 def holes(contents: Contents) -> list[str]:
-    """Where the events are not what dense offsets promise; empty when the lake is whole."""
-    found = []
-    following = contents.first
-    for part in contents.events:
-        if part.first != following:
-            found.append(f"offsets {following} … {part.first - 1} are missing before version {part.version}")
-        following = part.end
-    return found
+    """Where the events are not what their offset promises; empty when the lake is whole."""
+    last = max((file.most["offset"] for file in contents.events.files), default=contents.end - 1)
+    return [] if last + 1 == contents.end else [f"events end at offset {last}, the table says {contents.end - 1}"]
 
 
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
+def _delta() -> Any:
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        import deltalake
+    except ModuleNotFoundError:
+        raise ForebayError(
+            "a lake needs the package deltalake, which is not installed; pip install 'forebay[spark]'"
+        ) from None
+    return deltalake
+
+
+@contextmanager
+def _reading(uri: str) -> Iterator[None]:
+    """What the client says of a table that it cannot read, in one line."""
+    try:
+        yield
+    except ForebayError:
+        raise
+    except Exception as error:
+        if isinstance(error, (OSError, _delta().exceptions.DeltaError)):
+            lines = [line.strip(" \u21b3") for line in _COLOUR.sub("", str(error)).splitlines()]
+            raise ForebayError(f"lake table {uri} cannot be read: {': '.join(filter(None, lines))}") from None
+        raise
+
+
+def _milliseconds() -> int:
+    from forebay.store.clock import SystemClock
+
+    return SystemClock().now() // 1_000
+
+
+def _stats(file: DataFile) -> str:
+    return json.dumps(
+        {"numRecords": file.rows, "minValues": file.least, "maxValues": file.most, "nullCount": file.nulls}
+    )
+
+
+def _data_file(action: Mapping[str, Any]) -> DataFile:
+    def part(prefix: str) -> dict[str, Any]:
+        return {name.removeprefix(prefix): value for name, value in action.items() if name.startswith(prefix)}
+
+    def known(prefix: str) -> dict[str, Any]:
+        return {name: value for name, value in part(prefix).items() if value is not None}
+
+    partition = {name: _text(value) for name, value in part("partition.").items()}
+    return DataFile(
+        action["path"], action["size_bytes"], action["num_records"], partition, known("min."), known("max.")
+    )
+
+
+def _text(value: Any) -> str:
+    """As Delta writes the value of a partition column."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,105 +1,157 @@
-"""Events on their way into a lake: each task writes its share as Parquet, and the driver hears the names of the files.
+"""Rows become Parquet files of a lake in the task that has them; the driver hears what was written and commits it.
 
-A record becomes columns and then a file in one process, without passing row by row through the JVM: a fraction of the
-CPU. A file counts once the driver has been told of it and the contents of the lake name it. So a task that is tried
-again, or that runs twice, leaves files behind that nobody knows and that the lake sweeps away.
+Events go from the ledger's records to columns to a file in one process, without passing row by row through the JVM: a
+fraction of the CPU. Tables come from Spark as Arrow batches. Either way a file has a name that no other attempt of the
+task uses and counts once a commit names it, so a task that is tried again, or runs twice, adds nothing twice.
 
-Files have the layout that Spark gives them: `day=…/queue=…`, other columns inside.
+Files are partitioned by day: `day=2030-01-31/NAME.parquet`. Statistics let readers, ours and others, pass over files.
+Every column has some: a reader by pyarrow, such as DuckDB, takes a column without them for one that holds nothing.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
 from uuid import uuid4
 
+import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyspark.sql import DataFrame
 
 from forebay.core.errors import ForebayError
-from forebay.spark.arrow import arrow_schema
-from forebay.spark.lake import Lake
-from forebay.spark.lake import Part as Version
+from forebay.spark.lake import DataFile, Lake
 from forebay.spark.options import Reading
 from forebay.spark.reading import Part, read_part
-from forebay.spark.schemas import EVENTS, schema_of
+from forebay.spark.schemas import EVENTS
 
-LANDED: Final = schema_of("file string!")
-"""A file, relative to the lake's landing."""
+MAX_ROWS: Final = 500_000
+"""Of events in memory, and so in a file."""
 
-_ROWS_MOST: Final = 500_000
-"""In memory, and so in a file."""
+MAX_TABLE_ROWS: Final = 100_000
+"""Of a table in a file: what a refresh rewrites at least."""
 
-_NO_QUEUE: Final = "__HIVE_DEFAULT_PARTITION__"
-_DENSE: Final = dict.fromkeys(("offset", "place", "job_id"), "DELTA_BINARY_PACKED")
+_MAX_TEXT: Final = 32
+_AFTER_ALL: Final = "\U0010ffff"
+_DENSE: Final = ("offset", "place", "job_id")
 """Columns that mostly count up: a tenth of the space of any dictionary."""
 
-_WRITING: Final[dict[str, Any]] = {
-    "compression": "zstd",
-    "store_schema": False,
-    "column_encoding": _DENSE,
-    "use_dictionary": [name for name in EVENTS.names if name not in _DENSE],
-}
 
-
-def land(reading: Reading, part: Part) -> Iterator[pa.RecordBatch]:
-    """What a task does. What the lake holds already is passed over."""
-    lake = Lake(Path(reading.lake))
-    share = Part(part.partition, max(part.start, lake.contents().end), part.end)
-    if share.start < share.end:
-        files = list(_files(reading, share, lake.landing / uuid4().hex))
-        names = [str(file.relative_to(lake.landing)) for file in files]
-        yield pa.RecordBatch.from_arrays([pa.array(names, pa.string())], schema=arrow_schema(LANDED))
-
-
-def _files(reading: Reading, part: Part, folder: Path) -> Iterator[Path]:
+def land(lake: Lake, reading: Reading, share: Part) -> list[DataFile]:
+    """What a task does with its offsets: all their events, in files; an error if something of them is missing."""
+    files: list[DataFile] = []
     ready: list[pa.RecordBatch] = []
-    number = rows = 0
-    for batch in read_part(reading, part, EVENTS):
+    following = share.start
+    for batch in read_part(reading, share, EVENTS):
+        following = _checked(batch, following)
         ready.append(batch)
-        rows += len(batch)
-        if rows >= _ROWS_MOST:
-            yield from _written(ready, folder, f"{part.start}-{number}")
-            ready, rows, number = [], 0, number + 1
-    if ready:
-        yield from _written(ready, folder, f"{part.start}-{number}")
+        if sum(map(len, ready)) >= MAX_ROWS:
+            files += write_files(lake, "events", pa.Table.from_batches(ready))
+            ready = []
+    if following != share.end:
+        raise ForebayError(f"offsets {share.start} … {share.end - 1}: {following} is missing; is the ledger whole?")
+    return files + (write_files(lake, "events", pa.Table.from_batches(ready)) if ready else [])
 
 
-def _written(batches: list[pa.RecordBatch], folder: Path, name: str) -> Iterator[Path]:
-    for day, queue, rows in _by_place(pa.Table.from_batches(batches)):
-        file = folder / f"day={day}" / f"queue={quote(queue, safe='') if queue else _NO_QUEUE}" / f"{name}.parquet"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(rows.drop_columns(["day", "queue"]), file, **_WRITING)
-        yield file
-
-
-def _by_place(table: pa.Table) -> Iterator[tuple[Any, str | None, pa.Table]]:
-    """The rows of each day and queue, in their order."""
-    queues = table["queue"].combine_chunks().dictionary_encode(null_encoding="encode")
-    days = table["day"].cast(pa.int32()).to_numpy()
-    keys = days * np.int64(len(queues.dictionary)) + queues.indices.to_numpy()
-    if keys.min() != keys.max():
-        order = np.argsort(keys, kind="stable")
-        table, keys = table.take(pa.array(order)), keys[order]
-    bounds = [0, *(np.flatnonzero(np.diff(keys)) + 1).tolist(), len(keys)]
-    for begin, end in pairwise(bounds):
-        rows = table.slice(begin, end - begin)
-        yield rows["day"][0], rows["queue"][0].as_py(), rows
-
-
-def counted(place: Path, version: int) -> Version:
-    """What these files hold, read back from them: offsets from the first to the last, every record whole."""
-    told = pa.concat_tables([pq.ParquetFile(file).read(["offset", "places"]) for file in place.rglob("*.parquet")])
-    offsets, firsts, counts = np.unique(told["offset"].to_numpy(), return_index=True, return_counts=True)
-    first, last, reason = int(offsets[0]), int(offsets[-1]), ""
-    if last - first + 1 != len(offsets):
-        reason = f"offsets {first} … {last} should be {last - first + 1} records, {len(offsets)} are there"
-    sizes = told["places"].fill_null(0).to_numpy()[firsts]
+def _checked(batch: pa.RecordBatch, following: int) -> int:
+    """The offset after this batch, whose records are whole and follow each other."""
+    offsets, firsts, counts = np.unique(batch["offset"].to_numpy(), return_index=True, return_counts=True)
+    wrong = np.flatnonzero(offsets != following + np.arange(len(offsets)))
+    if len(wrong):
+        missing = following + int(wrong[0])
+        raise ForebayError(f"offset {missing} is missing; nothing was added: is the ledger whole?")
+    sizes = batch["places"].fill_null(0).to_numpy()[firsts]
     torn = np.flatnonzero((sizes != 0) & (sizes != counts))
     if len(torn):
         reason = f"offset {offsets[torn[0]]} should be {sizes[torn[0]]} events, {counts[torn[0]]} are there"
-    if reason:
-        raise ForebayError(f"{place}: {reason}; nothing was added: is the ledger whole?")
-    return Version(version, first, last + 1, len(told))
+        raise ForebayError(f"{reason}; nothing was added: is the ledger whole?")
+    return following + len(offsets)
+
+
+def write_table(lake: Lake, name: str, rows: DataFrame, most: int = MAX_TABLE_ROWS) -> list[DataFile]:
+    """What Spark computes, as files of a table with so many rows at most; each task keeps the order of its rows."""
+    return _written(rows, partial(write_files, lake, name), most)
+
+
+def write_rows(lake: Lake, name: str, rows: DataFrame, folder: str, partition: dict[str, str]) -> list[DataFile]:
+    """Likewise for a table that is not partitioned by day: all of them are of one partition."""
+    return _written(rows, partial(_write_one, lake, name, folder, partition), MAX_ROWS)
+
+
+def _write_one(lake: Lake, name: str, folder: str, partition: dict[str, str], table: pa.Table) -> list[DataFile]:
+    return [write_file(lake.files(name), f"{folder}/{uuid4().hex}.parquet", table, partition)]
+
+
+def _written(rows: DataFrame, write: Callable[[pa.Table], list[DataFile]], most: int) -> list[DataFile]:
+    described = rows.mapInArrow(partial(_write_batches, write, most), "file string").collect()
+    return [msgspec.json.decode(row.file, type=DataFile) for row in described]
+
+
+def _write_batches(
+    write: Callable[[pa.Table], list[DataFile]], most: int, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    def described(table: pa.Table) -> pa.RecordBatch:
+        files = write(table)
+        return pa.RecordBatch.from_pydict({"file": [msgspec.json.encode(file).decode() for file in files]})
+
+    ready: list[pa.RecordBatch] = []
+    for batch in batches:
+        ready.append(batch)
+        while sum(map(len, ready)) > most:
+            table = pa.Table.from_batches(ready)
+            yield described(table.slice(0, most))
+            ready = table.slice(most).to_batches()
+    if any(map(len, ready)):
+        yield described(pa.Table.from_batches(ready))
+
+
+def write_files(lake: Lake, name: str, table: pa.Table) -> list[DataFile]:
+    """A file for each day."""
+    place, unique = lake.files(name), uuid4().hex
+    return [
+        write_file(place, f"day={day}/{unique}.parquet", rows.drop_columns(["day"]), {"day": str(day)})
+        for day, rows in _by_day(table)
+    ]
+
+
+def write_file(place: Any, path: str, rows: pa.Table, partition: dict[str, str]) -> DataFile:
+    dense = [column for column in _DENSE if column in rows.column_names]
+    place.create_dir(path.rpartition("/")[0])
+    with place.open_output_stream(path) as out:
+        pq.write_table(
+            rows,
+            out,
+            compression="zstd",
+            store_schema=False,
+            column_encoding=dict.fromkeys(dense, "DELTA_BINARY_PACKED"),
+            use_dictionary=[column for column in rows.column_names if column not in dense],
+        )
+    least, most, nulls = {}, {}, {}
+    for column in rows.schema:
+        nulls[column.name] = rows[column.name].null_count
+        if not (pa.types.is_nested(column.type) or pa.types.is_binary(column.type)):
+            ends = pc.min_max(rows[column.name]).as_py()
+            if ends["min"] is not None:
+                least[column.name], most[column.name] = _bound(ends["min"], ""), _bound(ends["max"], _AFTER_ALL)
+    return DataFile(path, place.get_file_info(path).size, len(rows), partition, least, most, nulls)
+
+
+def _bound(value: Any, rest: str) -> Any:
+    """As Delta writes it. Of a long text the beginning is enough."""
+    if isinstance(value, str):
+        return value if len(value) <= _MAX_TEXT else value[:_MAX_TEXT] + rest
+    return f"{value:%Y-%m-%dT%H:%M:%S.%fZ}" if isinstance(value, datetime) else value
+
+
+def _by_day(table: pa.Table) -> Iterator[tuple[Any, pa.Table]]:
+    """The rows of each day, in their order."""
+    days = table["day"].cast(pa.int32()).to_numpy()
+    if days.min() != days.max():
+        order = np.argsort(days, kind="stable")
+        table, days = table.take(pa.array(order)), days[order]
+    bounds = [0, *(np.flatnonzero(np.diff(days)) + 1).tolist(), len(days)]
+    for begin, end in pairwise(bounds):
+        yield table["day"][begin], table.slice(begin, end - begin)

@@ -14,22 +14,24 @@ from urllib.parse import unquote
 from forebay.core.errors import Invalid
 from forebay.core.job import State
 from forebay.core.names import check_name, check_text
-from forebay.store.feeding import FEED_MOST
+from forebay.spark.lake import lake_uri
+from forebay.store.feeding import MAX_FEED
 from forebay.store.protocol import Query
 
 TABLES: Final = ("jobs", "dead", "events")
 GAPS: Final = ("fail", "skip")
 STARTS: Final = ("earliest", "latest")
 WRITES: Final = ("enqueue", "redrive")
-_PARTITIONS_MOST: Final = 10_000
-_ROWS_MOST: Final = 100_000_000
-_RATE_MOST: Final = 1_000_000.0
+MAX_PARTITIONS: Final = 10_000
+_MAX_ROWS: Final = 100_000_000
+_MAX_RATE: Final = 1_000_000.0
 
-ID_MOST: Final = 2**63 - 1
+MAX_ID: Final = 2**63 - 1
 _READING: Final = (
     "url table queue state kind tenant subject first_id last_id pushdown partitions page max_events max_records start "
-    "on_gap lake"
+    "on_gap"
 )
+_LAKE_READING: Final = "lake table files"
 _WRITING: Final = "url action queue kind write_id rate dry_run patience chunk report"
 _SPARKS_OWN: Final = {"checkpointlocation", "queryname"}
 """What Spark passes on to a source although it is not meant for it."""
@@ -42,7 +44,6 @@ class Reading:
     query, first_id, last_id   which jobs, for the tables jobs and dead
     pushdown                   `df.filter` narrows the read itself. Off, because Spark 4.3 goes on with the filters of
                                one query in the next one of the same DataFrame: good for one query after each `load`
-    lake                       a stream of events leaves them there as files, and its rows are these; "": it does not
     """
 
     url: str
@@ -58,7 +59,6 @@ class Reading:
     max_records: int
     start: str
     on_gap: str
-    lake: str
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> "Reading":
@@ -69,16 +69,31 @@ class Reading:
             table=table,
             log=log,
             query=given.query(table),
-            first_id=given.count("first_id", 1, ID_MOST),
-            last_id=given.count("last_id", ID_MOST, ID_MOST),
+            first_id=given.count("first_id", 1, MAX_ID),
+            last_id=given.count("last_id", MAX_ID, MAX_ID),
             pushdown=given.choice("pushdown", ("false", "true")) == "true",
-            partitions=given.count("partitions", os.cpu_count() or 1, _PARTITIONS_MOST),
+            partitions=given.count("partitions", os.cpu_count() or 1, MAX_PARTITIONS),
             page=given.count("page", 50_000, 1_000_000),
-            max_events=given.count("max_events", 500_000, _ROWS_MOST),
-            max_records=given.count("max_records", 100_000, _ROWS_MOST),
+            max_events=given.count("max_events", 500_000, _MAX_ROWS),
+            max_records=given.count("max_records", 100_000, _MAX_ROWS),
             start=given.choice("start", STARTS),
             on_gap=given.choice("on_gap", GAPS),
-            lake=given.lake(table),
+        )
+
+
+@dataclass(frozen=True)
+class LakeReading:
+    """A table of a lake instead of a store's. `files`: these of its files alone."""
+
+    lake: str
+    table: str
+    files: list[str]
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> "LakeReading":
+        given = _Given(options, _LAKE_READING)
+        return cls(
+            lake_uri(given.text("lake") or ""), given.text("table") or "jobs", (given.text("files") or "").splitlines()
         )
 
 
@@ -107,10 +122,10 @@ class Writing:
             queue=given.name("queue") or "default",
             kind=given.name("kind"),
             write_id=None if write_id is None else check_text("option write_id", write_id),
-            rate=given.number("rate", _RATE_MOST),
+            rate=given.number("rate", _MAX_RATE),
             dry_run=given.choice("dry_run", ("false", "true")) == "true",
             patience=given.number("patience", 86_400.0) or 60.0,
-            chunk=given.count("chunk", FEED_MOST, FEED_MOST),
+            chunk=given.count("chunk", MAX_FEED, MAX_FEED),
             report=given.text("report"),
         )
 
@@ -172,12 +187,6 @@ class _Given:
         if table not in TABLES:
             raise Invalid("option table", f"there is no table {table!r}", f"use {', '.join(TABLES)} or log:<name>")
         return table, ""
-
-    def lake(self, table: str) -> str:
-        lake = self.text("lake") or ""
-        if lake and table != "events":
-            raise Invalid("option lake", f"a lake holds events, not {table}", 'say .option("table", "events")')
-        return lake
 
     def choice(self, name: str, choices: tuple[str, ...]) -> str:
         value = (self.text(name) or choices[0]).lower()

@@ -1,56 +1,51 @@
 """The pipeline: the ledger streams into the events of a lake, and the tables follow.
 
-What is in the lake is known by the ledger's own dense offsets, not by the numbers of micro-batches: a batch brings what
-lies beyond the last offset that the contents name, all of it, or nothing. So a batch that Spark repeats after a crash
-adds nothing, and a checkpoint that is lost or old costs time, never events. After each write the files are read back,
-and their offsets must be whole: first to last, each there.
+What is in the lake is known by the ledger's own dense offsets: each micro-batch takes what lies beyond the offset that
+the events have reached, tasks write it as files, and one commit adds the files and moves the offset. A batch that a
+crash cut off has added nothing, and of two pipelines that bring the same batch the second is refused by the format.
+There is no checkpoint besides: nothing can be lost with one, or disagree with it.
 """
 
-import os
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from math import inf
-from pathlib import Path
-from threading import Event, Lock
+from collections.abc import Callable
+from functools import partial
+from threading import Event
 from time import monotonic
 from typing import Final
 
-import msgspec
 from msgspec import Struct
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql import SparkSession
 
-from forebay.core.errors import ForebayError, Invalid
+from forebay.core.errors import Invalid
 from forebay.spark.failures import plain
-from forebay.spark.frames import read_events, write_rows
-from forebay.spark.lake import Contents, Lake, Part, identity
-from forebay.spark.landing import counted
+from forebay.spark.lake import EVENTS, Conflict, Contents, Lake, identity
+from forebay.spark.landing import land
+from forebay.spark.maintenance import Maintenance, maintain
 from forebay.spark.options import Reading
-from forebay.spark.refresh import refresh
+from forebay.spark.reading import split
+from forebay.spark.refresh import Refreshed, refresh
 from forebay.spark.tails import open_tail
 
-_FAN: Final = 8
-"""So many small neighbouring parts become one."""
+_MAX_EVENTS: Final = 2_000_000
+_MAX_RECORDS: Final = 500_000
+"""Of a micro-batch."""
 
-_LARGE: Final = 250_000
-"""A part with so many events is not small."""
+_MIN_RECORDS: Final = 8
+"""Of a task: a record may be thousands of events, and a stream in step with its store has few records a batch."""
 
-_LOOK_SECONDS: Final = 1
-_EVENTS_MOST: Final = 2_000_000
-_RECORDS_MOST: Final = 500_000
-"""A micro-batch has its own price, about half a second."""
-
-_TASKS_A_CORE: Final = 4
+_TASKS_A_SLOT: Final = 4
+"""Records differ in size, and who is done first takes the next."""
 
 
 class Done(Struct, frozen=True):
-    """What a run brought: records and events of the ledger, and in how many seconds."""
+    """What a run brought: records and events of the ledger, and in how many seconds. `tables`: the rows of each.
+    `written`: rows of the files of each that were written anew."""
 
     records: int
     events: int
     seconds: float
     tables: dict[str, int]
+    written: dict[str, int]
 
 
 class Pipeline:
@@ -61,121 +56,100 @@ class Pipeline:
         self._lake = lake
         self._url = url
         self._hear = hear
-        self._tables_every = inf
-        self._refreshed_at = monotonic()
-        self._turn = Lock()
-        self._open = False
-        self._failure: Exception | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._records = self._events = 0
+        self._tables: dict[str, Refreshed] = {}
 
     def run(self, *, tables: bool = True) -> Done:
         """Bring all that the ledger holds by now, then the tables, unless these can wait."""
-        with self._lake.writing():
-            began, before = monotonic(), self._lake.contents()
-            if check_ledger(self._url, before)[1] > before.end:
-                self._flow(self._stream().trigger(availableNow=True), Event())
-            return self._done(before, began, self._refresh() if tables else {})
-
-    def stream(self, every: float, stop: Event, tables_every: float) -> Done:
-        """Likewise, again and again, until `stop` is set; the tables so often, and at the end."""
-        with self._lake.writing():
-            began, before = monotonic(), self._lake.contents()
-            check_ledger(self._url, before)
-            self._tables_every = tables_every
-            self._flow(self._stream().trigger(processingTime=f"{every} seconds"), stop)
-            return self._done(before, began, self._refresh())
-
-    def _stream(self) -> DataStreamWriter:
-        source = self._spark.readStream.format("forebay").options(
-            url=self._url, table="events", lake=str(self._lake.path)
-        )
-        files = source.options(max_events=_EVENTS_MOST, max_records=_RECORDS_MOST, partitions=_tasks()).load()
-        return files.writeStream.foreachBatch(self._take).option("checkpointLocation", str(self._lake.checkpoint))
-
-    def _flow(self, writer: DataStreamWriter, stop: Event) -> None:
-        self._failure = None
-        self._open = True
-        query = writer.start()
-        try:
-            while not stop.is_set() and not query.awaitTermination(_LOOK_SECONDS):
-                pass
-        except PySparkException as error:
-            raise self._failure or plain(error) from None
-        finally:
-            # A batch that is under way is finished first; nobody else writes from here on.
-            with self._turn:
-                self._open = False
-            # It tells again of what has failed, or of a batch that came too late.
-            with suppress(Exception):
-                query.stop()
-
-    def _take(self, batch: DataFrame, number: int) -> None:
-        """One micro-batch, in a thread of Spark's. What raises here is not behind the checkpoint."""
-        with self._turn:
-            if not self._open:
-                raise ForebayError("the pipeline was stopped")
-            try:
-                self._step(batch)
-            except Exception as error:
-                self._failure = error
-                raise
-
-    def _step(self, batch: DataFrame) -> None:
-        self._add(batch)
-        while merged := _mergeable(self._lake.contents().events):
-            self._merge(merged)
-        if monotonic() - self._refreshed_at >= self._tables_every:
-            self._refresh()
-
-    def _add(self, batch: DataFrame) -> None:
-        began, contents = monotonic(), self._lake.contents()
-        files = [row.file for row in batch.collect()]
-        if not files:
-            return
-        part = self._kept(self._lake.landed(files), contents)
-        if contents.events and part.first != contents.end:
-            reason = f"the batch begins at offset {part.first}, the lake ends at {contents.end}"
-            raise ForebayError(f"lake {self._lake.path}: {reason}; nothing was added: begin another lake")
-        self._name(contents, [*contents.events, part])
-        speed = part.events / max(0.001, monotonic() - began)
-        self._say(f"offsets {part.first} … {part.end - 1}: {part.events:,} events ({speed:,.0f} a second)")
-
-    def _merge(self, parts: Sequence[Part]) -> None:
-        """One part in place of several small ones: fewer and larger files."""
-        contents = self._lake.contents()
-        frame = read_events(self._spark, self._lake, parts[0].first).hint("rebalance", "day", "queue")
-        draft = self._lake.draft("events")
-        write_rows(frame, draft)
-        part = self._kept(draft, contents)
-        if (part.first, part.end) != (parts[0].first, parts[-1].end):
-            raise ForebayError(f"lake {self._lake.path}: parts were merged and do not hold what they held before")
-        merged = msgspec.structs.replace(part, level=parts[0].level + 1)
-        self._name(contents, [*contents.events[: -len(parts)], merged])
-
-    def _kept(self, draft: Path, contents: Contents) -> Part:
-        """What was written, counted from its files, as a new version."""
-        part = counted(draft, contents.versions)
-        self._lake.put(draft, "events", part.version)
-        return part
-
-    def _name(self, contents: Contents, events: list[Part]) -> None:
-        self._lake.replace(msgspec.structs.replace(contents, events=events, versions=contents.versions + 1))
-        self._lake.sweep()
-
-    def _refresh(self) -> dict[str, int]:
+        self._begin()
         began = monotonic()
-        rows = refresh(self._spark, self._lake)
-        self._refreshed_at = monotonic()
-        self._say(f"{len(rows)} tables in {self._refreshed_at - began:.1f} s")
-        return rows
+        _, head = check_ledger(self._url, self._lake.contents())
+        while self._batch(head):
+            pass
+        if tables:
+            self._refresh()
+        return self._done(began)
+
+    def stream(self, every: float, stop: Event, tables_every: float, maintenance: Maintenance | None = None) -> Done:
+        """Likewise, again and again, until `stop` is set; the tables so often, and at the end."""
+        self._begin()
+        began = refreshed = maintained = monotonic()
+        check_ledger(self._url, self._lake.contents())
+        while not stop.is_set():
+            turn = monotonic()
+            more = self._batch(None)
+            if monotonic() - refreshed >= tables_every:
+                self._refresh()
+                refreshed = monotonic()
+            if maintenance is not None and monotonic() - maintained >= maintenance.every:
+                self._say(str(maintain(self._lake, maintenance)))
+                maintained = monotonic()
+            stop.wait(0 if more else max(0.0, every - (monotonic() - turn)))
+        self._refresh()
+        return self._done(began)
+
+    def _batch(self, head: int | None) -> bool:
+        """Bring one micro-batch, not beyond `head`; whether there is more of it."""
+        began, table = monotonic(), self._lake.table(EVENTS)
+        reading = Reading.of({"url": self._url, "table": "events"})
+        start, end, following = self._bounds(reading, table.end, head)
+        if start >= end:
+            return False
+        slots = self._spark.sparkContext.defaultParallelism
+        shares = split(0, start, end, _TASKS_A_SLOT * slots, _MIN_RECORDS)
+        try:
+            landed = self._spark.sparkContext.parallelize(shares, len(shares))
+            files = [file for each in landed.map(partial(land, self._lake, reading)).collect() for file in each]
+        except PySparkException as error:
+            raise plain(error) from None
+        try:
+            table.commit(files, end)
+        except Conflict:
+            self._lake.discard(EVENTS, files)
+            self._say(f"offsets {start} … {end - 1}: another pipeline has brought them")
+            return True
+        events = sum(file.rows for file in files)
+        self._records += end - start
+        self._events += events
+        speed = events / max(0.001, monotonic() - began)
+        self._say(f"offsets {start} … {end - 1}: {events:,} events ({speed:,.0f} a second)")
+        return end < following
+
+    def _bounds(self, reading: Reading, reached: int, head: int | None) -> tuple[int, int, int]:
+        """Where the next batch begins and ends, and where the ledger does, or what is wanted of it."""
+        tail = open_tail(reading)
+        try:
+            ((first, following),) = tail.extents()
+            following = following if head is None else min(head, following)
+            start = reached or first
+            if start >= following:
+                return start, start, following
+            most = min(following, start + _MAX_RECORDS)
+            return start, tail.within(0, start, most, _MAX_EVENTS), following
+        finally:
+            tail.close()
+
+    def _refresh(self) -> None:
+        began = monotonic()
+        before, self._tables = self._tables, refresh(self._spark, self._lake)
+        if any(each.written for each in self._tables.values()):
+            self._say(f"{len(self._tables)} tables in {monotonic() - began:.1f} s")
+        self._tables = {
+            name: Refreshed(each.rows, each.written + (before[name].written if name in before else 0))
+            for name, each in self._tables.items()
+        }
 
     def _say(self, line: str) -> None:
         if self._hear is not None:
             self._hear(line)
 
-    def _done(self, before: Contents, began: float, tables: dict[str, int]) -> Done:
-        after = self._lake.contents()
-        start = before.end if before.events else after.first
-        return Done(after.end - start, after.event_count - before.event_count, monotonic() - began, tables)
+    def _done(self, began: float) -> Done:
+        rows = {name: each.rows for name, each in self._tables.items()}
+        written = {name: each.written for name, each in self._tables.items()}
+        return Done(self._records, self._events, monotonic() - began, rows, written)
 
 
 def check_ledger(url: str, contents: Contents) -> tuple[int, int]:
@@ -185,21 +159,10 @@ def check_ledger(url: str, contents: Contents) -> tuple[int, int]:
         ((first, following),) = tail.extents()
     finally:
         tail.close()
-    if contents.events and first > contents.end:
+    if contents.end and first > contents.end:
         reason = f"offsets {contents.end} … {first - 1} were trimmed before the pipeline had read them"
         raise Invalid("ledger", reason, "begin another lake, and let the ledger keep more: forebay ledger keep --help")
     if following < contents.end:
         reason = f"it ends at offset {following}, the lake at {contents.end}: {identity(url)} is not the store it was"
         raise Invalid("ledger", reason, "begin another lake")
     return first, following
-
-
-def _tasks() -> int:
-    """A few a core: records differ in size, and who is done first takes the next."""
-    return _TASKS_A_CORE * (os.cpu_count() or 1)
-
-
-def _mergeable(parts: Sequence[Part]) -> Sequence[Part]:
-    last = parts[-_FAN:]
-    alike = len(last) == _FAN and len({part.level for part in last}) == 1
-    return last if alike and all(part.events < _LARGE for part in last) else []

@@ -13,11 +13,11 @@ from typing import Final
 
 from msgspec import Struct
 
-from forebay.core.words import number
+from forebay.core.humanize import number
 
-POINTS_MOST: Final = 400
-BARS_MOST: Final = 40
-SERIES_MOST: Final = 6
+MAX_POINTS: Final = 400
+MAX_BARS: Final = 40
+MAX_SERIES: Final = 6
 """More lines than colours cannot be told apart."""
 
 WIDTH, HEIGHT = 640, 240
@@ -38,7 +38,7 @@ class Line(Struct, frozen=True):
 def lines(title: str, sentence: str, series: Sequence[Line], unit: str, x_labels: tuple[str, str]) -> str:
     """Values over time. `x_labels` stand under the first and the last point."""
     shown = [Line(each.name, [(x, y) for x, y in each.points if y is None or isfinite(y)]) for each in series]
-    shown = [each for each in shown[:SERIES_MOST] if any(y is not None for _, y in each.points)]
+    shown = [each for each in shown[:MAX_SERIES] if any(y is not None for _, y in each.points)]
     if not shown:
         return nothing(title)
     xs = [x for each in shown for x, _ in each.points]
@@ -63,7 +63,7 @@ def sweep(
     title: str, sentence: str, places: Sequence[str], series: Sequence[tuple[str, Sequence[Spread]]], unit: str
 ) -> str:
     """Values over settings, side by side however far apart they are; a stroke goes from the least to the most."""
-    shown = [(name, spreads) for name, spreads in series[:SERIES_MOST] if spreads]
+    shown = [(name, spreads) for name, spreads in series[:MAX_SERIES] if spreads]
     if not shown:
         return nothing(title)
     where = {place: float(at) for at, place in enumerate(places)}
@@ -95,9 +95,9 @@ def bars(title: str, sentence: str, values: Sequence[tuple[str, float]], unit: s
     """Counts of sorts; beyond a bound the rest is one bar."""
     if not any(value for _, value in values):
         return nothing(title)
-    shown = list(values[:BARS_MOST])
-    if len(values) > BARS_MOST:
-        shown[-1] = ("more", sum(value for _, value in values[BARS_MOST - 1 :]))
+    shown = list(values[:MAX_BARS])
+    if len(values) > MAX_BARS:
+        shown[-1] = ("more", sum(value for _, value in values[MAX_BARS - 1 :]))
     frame = _Frame(0, len(shown), max(value for _, value in shown), unit)
     parts = [frame.axes()]
     every = ceil(len(shown) / 16)
@@ -120,10 +120,10 @@ def nothing(title: str) -> str:
 
 
 def thinned(points: Sequence[tuple[float, float | None]]) -> list[tuple[float, float | None]]:
-    """At most POINTS_MOST of them, the first, the last and the extremes of each stretch among them."""
-    if len(points) <= POINTS_MOST:
+    """At most MAX_POINTS of them, the first, the last and the extremes of each stretch among them."""
+    if len(points) <= MAX_POINTS:
         return list(points)
-    size = ceil(len(points) / (POINTS_MOST // 2 - 1))
+    size = ceil(len(points) / (MAX_POINTS // 2 - 1))
     kept: list[tuple[float, float | None]] = [points[0]]
     for start in range(1, len(points) - 1, size):
         known = [point for point in points[start : min(start + size, len(points) - 1)] if point[1] is not None]
@@ -178,7 +178,7 @@ def _far(points: Sequence[tuple[float, float | None]]) -> float:
     """Points further apart than this are not joined: nothing was measured between them."""
     steps = sorted(after[0] - before[0] for before, after in pairwise(points))
     usual = (steps[len(steps) // 2] or 1.0) if steps else 1.0
-    return _GAP_TIMES * usual * max(1, ceil(len(points) / (POINTS_MOST // 2)))
+    return _GAP_TIMES * usual * max(1, ceil(len(points) / (MAX_POINTS // 2)))
 
 
 def _stretches(points: Sequence[tuple[float, float | None]], far: float) -> list[list[Point]]:

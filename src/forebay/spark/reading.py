@@ -17,7 +17,7 @@ from forebay.core.errors import OffsetGone
 from forebay.spark.options import Reading
 from forebay.spark.tails import gone, open_tail
 
-_PART_LEAST: Final = 1_000
+_MIN_PART: Final = 1_000
 """Smaller parts cost more to plan than to read."""
 
 
@@ -30,7 +30,7 @@ class Part(InputPartition):
     end: int
 
 
-def split(partition: int, start: int, end: int, parts: int, least: int = _PART_LEAST) -> list[Part]:
+def split(partition: int, start: int, end: int, parts: int, least: int = _MIN_PART) -> list[Part]:
     """Neighbouring ranges of about the same size, none of them empty."""
     parts = max(1, min(parts, (end - start) // least))
     bounds = [start + (end - start) * number // parts for number in range(parts + 1)]

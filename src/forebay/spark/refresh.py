@@ -1,132 +1,138 @@
-"""The tables of a lake, brought up to date from the events that they have not seen, and published all together.
+"""The tables of a lake, brought up to date from the events that they have not seen: a refresh costs what changed.
 
-Only days that new events touch are written anew. All tables change in one replacement of the contents, so whoever reads
-two of them sees the same history in both. A table that was made by other definitions is made from scratch.
+A table is rewritten file by file. The numbers of the jobs, or the days, that new events touch choose the files by their
+statistics; their rows and those of the new events are merged and written anew, and one commit puts the new files in the
+place of the old ones. The commit carries the offset that the table has reached. So each table stands for itself: one
+that was left behind by a crash catches up, and of two refreshes at once one is refused and has changed nothing.
+
+A table that was made by other definitions is made from scratch.
 """
 
-from typing import Final
+from collections.abc import Sequence
+from functools import reduce
 
-import msgspec
-import pyarrow.parquet as pq
 from msgspec import Struct
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from forebay.core.errors import ForebayError
-from forebay.spark.frames import read_days, read_events, write_rows
-from forebay.spark.lake import Held, Lake, Piece
+from forebay.spark.arrow import arrow_schema
+from forebay.spark.frames import Touched, read_events, read_files, touched
+from forebay.spark.lake import EVENTS, REVISION, Conflict, DataFile, Lake, LakeTable
+from forebay.spark.landing import MAX_TABLE_ROWS, write_table
 from forebay.spark.tables import TABLES, Table
-
-REVISION: Final = 1
-"""Of the definitions of all tables: it grows when one means something else than before."""
-
-_NO_DAY: Final = "__HIVE_DEFAULT_PARTITION__"
-"""What Spark calls the directory of rows without a day."""
-
-Days = frozenset[str]
+from forebay.spark.tables.redeliveries import taken_off
+from forebay.spark.tables.service_levels import on_top_of
 
 
-class _News(Struct, frozen=True):
-    """What the tables have not seen: events, their days, and the ids of their jobs from the least to the most."""
+class Refreshed(Struct, frozen=True):
+    """`rows`: of the table now. `written`: of the files that were written anew."""
 
-    events: DataFrame
-    days: Days
-    least: int
-    most: int
+    rows: int
+    written: int
 
 
-class _Fresh(Struct, frozen=True):
-    """What takes the place of some days of a table. `days` None: of all of them."""
+class _Replacement(Struct, frozen=True):
+    """What one commit did to a table that held everything below the offset `since`."""
 
-    rows: DataFrame
-    days: Days | None
+    since: int
+    removed: list[DataFile]
+    added: list[DataFile]
 
 
-def refresh(spark: SparkSession, lake: Lake) -> dict[str, int]:
-    """Bring every table up to date; how many rows each has."""
-    return _Refresh(spark, lake).run()
+def refresh(spark: SparkSession, lake: Lake) -> dict[str, Refreshed]:
+    """Bring every table up to date."""
+    step = _Refresh(spark, lake)
+    return {table.name: step.bring(table) for table in TABLES.values()}
 
 
 class _Refresh:
-    """One step of all tables. `_held` and `_touched` change on the way: a table may be made from one before it."""
+    """One step of all tables, up to the offset that the events have reached when it begins."""
 
     def __init__(self, spark: SparkSession, lake: Lake) -> None:
         self._spark = spark
         self._lake = lake
-        self._contents = lake.contents()
-        held = self._contents.tables
-        whole = set(held) == set(TABLES) and {each.revision for each in held.values()} == {REVISION}
-        self._held = dict(held) if whole else {}
-        self._touched: dict[str, Days | None] = {}
+        self._events = lake.table(EVENTS)
+        self._touched: dict[int, Touched] = {}
+        self._replaced: dict[str, _Replacement] = {}
 
-    def run(self) -> dict[str, int]:
-        contents = self._contents
-        ends = {held.end for held in self._held.values()}
-        if ends != {contents.end}:
-            news = self._news(ends.pop()) if ends else None
-            for table in TABLES.values():
-                fresh = self._fresh(table, news)
-                self._touched[table.name] = fresh.days
-                self._held[table.name] = self._written(table, fresh)
-            versions = contents.versions + 1
-            self._lake.replace(msgspec.structs.replace(contents, tables=self._held, versions=versions))
-            self._lake.sweep()
-        return {name: held.rows for name, held in self._held.items()}
+    def bring(self, table: Table) -> Refreshed:
+        self._lake.create(table.name, arrow_schema(table.schema), ["day"])
+        held = self._lake.table(table.name, REVISION)
+        if held.end >= self._events.end:
+            return Refreshed(held.rows, 0)
+        known = held.end > 0
+        removed = self._files(table, held) if known else held.files
+        rows = self._merged(table, held, removed) if known else self._built(table)
+        added = write_table(self._lake, table.name, self._clustered(table, rows, held.end, removed), MAX_TABLE_ROWS)
+        try:
+            held.commit(added, self._events.end, removed)
+        except Conflict:
+            self._lake.discard(table.name, added)
+            return Refreshed(self._lake.table(table.name, REVISION).rows, 0)
+        if known:
+            self._replaced[table.name] = _Replacement(held.end, removed, added)
+        kept = held.rows - sum(file.rows for file in removed)
+        written = sum(file.rows for file in added)
+        return Refreshed(kept + written, written)
 
-    def _news(self, since: int) -> _News:
-        events = read_events(self._spark, self._lake, since)
-        days = F.collect_set(F.col("day").cast("string"))
-        least, most = F.coalesce(F.min("job_id"), F.lit(0)), F.coalesce(F.max("job_id"), F.lit(0))
-        (row,) = events.agg(days, least, most).collect()
-        return _News(events, frozenset(row[0]), row[1], row[2])
+    def _news(self, since: int) -> DataFrame:
+        return read_events(self._spark, self._lake, since, self._events)
 
-    def _fresh(self, table: Table, news: _News | None) -> _Fresh:
-        if table.source != "events":
-            days = self._touched[table.source]
-            source = read_days(self._spark, self._lake, table.source, self._held[table.source], days)
-            return _Fresh(table.build(source), days)
-        if news is None:
-            return _Fresh(table.build(read_events(self._spark, self._lake)), None)
-        if table.how == "day":
-            return _Fresh(table.build(read_events(self._spark, self._lake).filter(_on(news.days))), news.days)
-        return self._merged(table, self._held[table.name], news)
+    def _source(self, table: Table, files: Sequence[DataFile] | None = None) -> DataFrame:
+        """The rows of the table that this one is made from."""
+        source = TABLES[table.source]
+        held = self._lake.table(table.source, REVISION).files if files is None else files
+        return read_files(self._spark, self._lake, table.source, held, source.schema)
 
-    def _merged(self, table: Table, held: Held, news: _News) -> _Fresh:
-        """Whole days go through the merge: a row that nothing joins comes out as it was."""
-        if table.cumulative:
-            days = news.days | {day for day in held.days if day >= min(news.days)}
-            old = read_days(self._spark, self._lake, table.name, held)
-            return _Fresh(table.updated(old, news.events).filter(_on(days)), days)
-        days = news.days if "day" in table.keys else self._days_of(table, held, news)
-        old = read_days(self._spark, self._lake, table.name, held, days)
-        return _Fresh(table.updated(old, news.events), days)
+    def _built(self, table: Table) -> DataFrame:
+        return table.build(self._news(0) if table.source == EVENTS else self._source(table))
 
-    def _days_of(self, table: Table, held: Held, news: _News) -> Days:
-        """Days of new rows and of those that they join. Ids grow with time, so most old files are passed over."""
-        added = table.build(news.events).select("job_id", "day")
-        old = read_days(self._spark, self._lake, table.name, held).select("job_id", "day")
-        near = old.filter(F.col("job_id").between(news.least, news.most)).join(added, "job_id", "left_semi")
-        found = added.unionAll(near).select(F.col("day").cast("string")).distinct().collect()
-        return frozenset(_NO_DAY if row[0] is None else row[0] for row in found)
+    def _files(self, table: Table, held: LakeTable) -> list[DataFile]:
+        """Those that may hold rows that change."""
+        if table.source != EVENTS:
+            change = self._replaced.get(table.source)
+            if change is None or change.since != held.end:
+                return held.files
+            days = {file.day for file in (*change.removed, *change.added)}
+            return [file for file in held.files if file.day in days]
+        if table.by == "job":
+            jobs = self._touched_jobs(held.end)
+            return [file for file in held.files if jobs.meets(file)]
+        days = {file.day for file in self._events.files if file.most["offset"] >= held.end}
+        if table.by == "later days":
+            return [file for file in held.files if file.day >= min(days)]
+        return [file for file in held.files if file.day in days]
 
-    def _written(self, table: Table, fresh: _Fresh) -> Held:
-        version = self._contents.versions
-        draft = self._lake.draft(table.name)
-        write_rows(fresh.rows, draft)
-        place = self._lake.put(draft, table.name, version)
-        rows: dict[str, int] = {}
-        for file in place.rglob("*.parquet"):
-            day = file.relative_to(place).parts[0].removeprefix("day=")
-            rows[day] = rows.get(day, 0) + pq.read_metadata(file).num_rows
-        if fresh.days is not None and not rows.keys() <= fresh.days:
-            raise ForebayError(f"table {table.name}: days were written that were not read: {sorted(rows)}")
-        before = self._held.get(table.name)
-        kept = {} if before is None or fresh.days is None else before.days
-        days = {day: piece for day, piece in kept.items() if day not in (fresh.days or ())}
-        days |= {day: Piece(version, count) for day, count in rows.items()}
-        return Held(self._contents.end, REVISION, dict(sorted(days.items())))
+    def _touched_jobs(self, since: int) -> Touched:
+        """The jobs that new events are about."""
+        if since not in self._touched:
+            self._touched[since] = touched(self._news(since), "job_id")
+        return self._touched[since]
 
+    def _merged(self, table: Table, held: LakeTable, removed: list[DataFile]) -> DataFrame:
+        """Rows of files that are touched and that nothing joins come out as they were."""
+        old = read_files(self._spark, self._lake, table.name, removed, table.schema)
+        if table.source != EVENTS:
+            change = self._replaced.get(table.source)
+            if change is None or change.since != held.end:
+                return self._built(table)
+            gone = taken_off(table.build(self._source(table, change.removed)))
+            return table.merge(reduce(DataFrame.unionAll, [old, gone, table.build(self._source(table, change.added))]))
+        rows = table.updated(old, self._news(held.end))
+        if table.by != "later days":
+            return rows
+        before = [file for file in held.files if file not in removed]
+        return on_top_of(rows, read_files(self._spark, self._lake, table.name, before, table.schema))
 
-def _on(days: Days) -> Column:
-    known = F.col("day").cast("string").isin(*(days - {_NO_DAY}))
-    return known | F.col("day").isNull() if _NO_DAY in days else known
+    def _clustered(self, table: Table, rows: DataFrame, since: int, removed: list[DataFile]) -> DataFrame:
+        """Neighbouring jobs in the same file, so that a later refresh touches few files."""
+        if table.by != "job":
+            return rows.coalesce(1)
+        sources = [*(file for file in self._events.files if file.most["offset"] >= since), *removed]
+        slots = 1 + sum(file.rows for file in sources) // (2 * MAX_TABLE_ROWS)
+        if slots == 1:
+            return rows.coalesce(1).sortWithinPartitions("job_id")
+        known = [file for file in sources if "job_id" in file.most]
+        least, most = min(file.least["job_id"] for file in known), max(file.most["job_id"] for file in known)
+        slot = F.floor((F.col("job_id") - least) / ((most - least) // slots + 1))
+        return rows.repartition(slots, slot).sortWithinPartitions("job_id")

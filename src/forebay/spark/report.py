@@ -11,14 +11,14 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from forebay.core.words import number
+from forebay.core.humanize import number
 from forebay.spark.audit import Verdict
 from forebay.spark.document import document, save, section, table
-from forebay.spark.figures import GROUPS_MOST, MEASURES, Figures, Row, figures
+from forebay.spark.figures import MAX_GROUPS, MEASURES, Figures, Row, figures
 from forebay.spark.lake import Lake
 from forebay.spark.plots import Line, bars, lines
 
-_OFFENDERS_MOST: Final = 5
+_MAX_OFFENDERS: Final = 5
 _MEANINGS: Final = {
     "wait": "from acceptance to the first claim",
     "late": "from due to claimed",
@@ -157,7 +157,7 @@ def _deaths(found: Figures) -> str:
         ]
         for row in found.deaths
     ]
-    more = f'<p class="note">and {found.more_deaths:,} groups more than {GROUPS_MOST}</p>' if found.more_deaths else ""
+    more = f'<p class="note">and {found.more_deaths:,} groups more than {MAX_GROUPS}</p>' if found.more_deaths else ""
     return table(heads, rows) + more
 
 
@@ -180,7 +180,7 @@ def _checks(verdict: Verdict) -> str:
             each.outcome,
             f"{each.count:,}" if each.outcome in {"ok", "failed", "noted"} else "",
             each.what,
-            " · ".join(map(str, each.offenders[:_OFFENDERS_MOST])),
+            " · ".join(map(str, each.offenders[:_MAX_OFFENDERS])),
         ]
         for each in verdict.results
     ]

@@ -2,7 +2,8 @@
 
 What the caller says in `conf` counts first, then the usual Spark configuration (`spark-submit`, PYSPARK_SUBMIT_ARGS,
 spark-defaults.conf), then the settings here. A session that is already running is used as it is. On a cluster the
-executors need `forebay[spark]` too; nothing here assumes that they are on this machine.
+executors run `PYSPARK_PYTHON` (or `spark.pyspark.python`), else the path of this Python; whether that is there and has
+`forebay[spark]` is asked at the start (`executors`).
 """
 
 import os
@@ -17,14 +18,15 @@ from pyspark import SparkConf, SparkContext
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
+from forebay.spark.executors import check_executors, is_local
 from forebay.spark.java import java_home
 from forebay.spark.source import register
 
-_FAILURES_MOST: Final = 3
+_MAX_FAILURES: Final = 3
 """Tries of a task on this machine; Spark's own number there is one."""
 
-_MEMORY_MOST: Final = 6 * 1024
-_MEMORY_LEAST: Final = 1024
+_MAX_MEMORY: Final = 6 * 1024
+_MIN_MEMORY: Final = 1024
 
 _ALWAYS: Final = {
     "spark.sql.session.timeZone": "UTC",
@@ -60,11 +62,17 @@ def spark_session(
     session = SparkSession.getActiveSession()
     if session is None:
         settings = _settings(master, conf or {}, quick)
-        with _environment(settings["spark.master"]):
+        with _environment(settings["spark.master"], _configured() | settings):
             builder = SparkSession.builder.appName("forebay")
             for name, value in settings.items():
                 builder = builder.config(name, value)
             session = builder.getOrCreate()
+        if not is_local(settings["spark.master"]):
+            try:
+                check_executors(session)
+            except BaseException:
+                session.stop()
+                raise
     register(session)
     return session
 
@@ -72,10 +80,10 @@ def spark_session(
 def _settings(master: str | None, conf: Mapping[str, str], quick: bool) -> dict[str, str]:
     said = _configured()
     cores = os.cpu_count() or 1
-    default = f"local[{cores},{_FAILURES_MOST}]"
+    default = f"local[{cores},{_MAX_FAILURES}]"
     master = master or conf.get("spark.master") or said.get("spark.master") or default
     ours = dict(_ALWAYS)
-    if _is_local(master):
+    if is_local(master):
         ours |= _HERE | {"spark.sql.shuffle.partitions": str(cores), "spark.driver.memory": f"{_memory()}m"}
     if quick:
         ours |= _QUICK
@@ -107,26 +115,23 @@ def _submit_args() -> dict[str, str]:
     return said | ({"spark.master": master[1]} if master else {})
 
 
-def _is_local(master: str) -> bool:
-    return master.startswith("local") and not master.startswith("local-cluster")
-
-
 def _memory() -> int:
     """Half of the machine, within bounds, in MiB."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
-    return max(_MEMORY_LEAST, min(_MEMORY_MOST, machine // 2))
+    return max(_MIN_MEMORY, min(_MAX_MEMORY, machine // 2))
 
 
 @contextmanager
-def _environment(master: str) -> Iterator[None]:
+def _environment(master: str, settings: Mapping[str, str]) -> Iterator[None]:
     """For the time of the start. Workers on this machine run this very Python with this very Forebay."""
     own: dict[str, str] = {}
     if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
         home = java_home()
         if home is not None:
             own["JAVA_HOME"] = home
-    if _is_local(master):
-        own["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
+    chosen = os.environ.get("PYSPARK_PYTHON") or settings.get("spark.pyspark.python")
+    own["PYSPARK_PYTHON"] = chosen or sys.executable
+    if is_local(master):
         own["PYSPARK_DRIVER_PYTHON"] = own["PYSPARK_PYTHON"]
         own["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
         here = str(Path(__file__).parents[2])

@@ -5,10 +5,14 @@
                events    the ledger, one row a job and change         batch and stream
                log:<x>   the retained log x                           batch and stream
 
+With the option `lake` the table is one of that lake, not of a store: events, jobs, attempts and so on, as batches.
+
 All options are in `options`. Rows travel as Arrow batches, never as tuples.
 """
 
+import os
 from collections.abc import Mapping
+from typing import ClassVar
 
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
@@ -23,35 +27,44 @@ from pyspark.sql.types import StructType
 from forebay.core.errors import Invalid
 from forebay.spark.arrow import narrowed
 from forebay.spark.jobs import JOBS, JobsReader
-from forebay.spark.landing import LANDED
-from forebay.spark.options import Reading, Writing
+from forebay.spark.lake_reader import LakeReader
+from forebay.spark.options import MAX_PARTITIONS, LakeReading, Reading, Writing
 from forebay.spark.reading import TailReader
 from forebay.spark.redrive import RedriveSink
-from forebay.spark.schemas import EVENTS
+from forebay.spark.schemas import EFFECTS, EVENTS, RECEIPTS
 from forebay.spark.sink import BatchSink, StreamSink
 from forebay.spark.streaming import TailStream
+from forebay.spark.tables import TABLES
 from forebay.spark.tails import LOG
 
 
 class ForebaySource(DataSource):
-    """Jobs, dead letters, the ledger and logs as tables; a table of jobs as a way in."""
+    """Jobs, dead letters, the ledger and logs as tables; a table of jobs as a way in.
+
+    `slots`: how many tasks run at once; the default of the option `partitions`.
+    """
+
+    slots: ClassVar[int] = os.cpu_count() or 1
 
     @classmethod
     def name(cls) -> str:
         return "forebay"
 
     def schema(self) -> StructType:
-        return _whole(Reading.of(self.options))
+        if "lake" in self.options:
+            return _of_lake(LakeReading.of(self.options))
+        return _whole(self._reading())
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        reading = Reading.of(self.options)
-        if reading.lake:
-            raise Invalid("option lake", "it is for streams", "use readStream, or forebay pipeline run")
+        if "lake" in self.options:
+            lake = LakeReading.of(self.options)
+            return LakeReader(lake, narrowed(schema, _of_lake(lake), lake.table))
+        reading = self._reading()
         schema = narrowed(schema, _whole(reading), reading.table)
         return JobsReader(reading, schema) if reading.table in ("jobs", "dead") else TailReader(reading, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        reading = Reading.of(self.options)
+        reading = self._reading()
         if reading.table in ("jobs", "dead"):
             raise Invalid("option table", f"{reading.table} has no end to follow", "stream events or log:<name>")
         return TailStream(reading, narrowed(schema, _whole(reading), reading.table))
@@ -66,10 +79,17 @@ class ForebaySource(DataSource):
             raise Invalid("option action", f"a stream does not {writing.action}", "write the dead letters as a batch")
         return StreamSink(writing, schema)
 
+    def _reading(self) -> Reading:
+        return Reading.of({"partitions": str(self.slots), **self.options})
+
 
 def register(spark: SparkSession) -> None:
-    """Make `format("forebay")` known to a session; `spark_session` does it by itself."""
-    spark.dataSource.register(ForebaySource)
+    """Make `format("forebay")` known to a session; `spark_session` does it by itself.
+
+    A table is planned in a process that knows no session: the cluster's slots go there with the source.
+    """
+    slots = min(spark.sparkContext.defaultParallelism, MAX_PARTITIONS)
+    spark.dataSource.register(type("SessionSource", (ForebaySource,), {"slots": slots}))
 
 
 def _writing(options: Mapping[str, str], overwrite: bool) -> Writing:
@@ -79,6 +99,13 @@ def _writing(options: Mapping[str, str], overwrite: bool) -> Writing:
 
 
 def _whole(reading: Reading) -> StructType:
-    if reading.lake:
-        return LANDED
     return {"events": EVENTS, "log": LOG}.get(reading.table, JOBS)
+
+
+def _of_lake(reading: LakeReading) -> StructType:
+    """Events, tables and evidence; what is worked out on reading is there for `read_table` alone."""
+    schemas = {"events": EVENTS, **{name: table.schema for name, table in TABLES.items()}}
+    schemas |= {"receipts": RECEIPTS, "effects": EFFECTS}
+    if reading.table not in schemas:
+        raise Invalid("option table", f"the lake has no table {reading.table!r}", f"use {', '.join(schemas)}")
+    return schemas[reading.table]

@@ -18,14 +18,13 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from pyspark.sql.types import StructType
 
 from forebay.core.errors import OffsetGone
-from forebay.spark.landing import land
 from forebay.spark.options import Reading
 from forebay.spark.reading import Part, read_part, split
 from forebay.spark.tails import Tail, gone, open_tail
 
 Offset = dict[str, Any]
 
-_PART_LEAST: Final = 8
+_MIN_PART: Final = 8
 """Offsets a task: a record may be thousands of events, and a stream in step with its store has few records a batch."""
 
 
@@ -79,14 +78,12 @@ class TailStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for number, (begin, upto) in enumerate(zip(begins, ends, strict=True)):
             first = extents[number][0]
             held = self._gap(number, begin, first) if begin < first else begin
-            parts += split(number, held, upto, share, _PART_LEAST)
+            parts += split(number, held, upto, share, _MIN_PART)
         return parts
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Part)
-        return (
-            land(self._reading, partition) if self._reading.lake else read_part(self._reading, partition, self._schema)
-        )
+        return read_part(self._reading, partition, self._schema)
 
     def stop(self) -> None:
         if self._tail is not None:

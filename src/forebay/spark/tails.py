@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from forebay.core.entries import LogEntry
 from forebay.core.errors import ForebayError, OffsetGone
-from forebay.core.event import LogEntry
 from forebay.core.ledger import LedgerEntry
-from forebay.core.limits import BATCH_MOST
+from forebay.core.limits import MAX_BATCH
 from forebay.spark.arrow import arrow_schema, event_batches, instants
 from forebay.spark.options import Reading
 from forebay.spark.schemas import schema_of
@@ -30,8 +30,8 @@ LOG: Final = StructType(
 """An entry of a retained log."""
 
 
-_SAMPLE_LEAST: Final = 16
-_SAMPLE_MOST: Final = 1_000
+_MIN_SAMPLE: Final = 16
+_MAX_SAMPLE: Final = 1_000
 _SAMPLE_SHARE: Final = 16
 """A bound is found by looking at this part of what lies within it."""
 
@@ -72,19 +72,19 @@ class LedgerTail:
     def within(self, partition: int, start: int, end: int, rows: int) -> int:
         """By the sizes of the first records and of some further on: as if all were as large as the largest of these."""
         seen, at = 0, start
-        for entry in self._records(start, min(end, start + _SAMPLE_MOST), rows // _SAMPLE_SHARE):
+        for entry in self._records(start, min(end, start + _MAX_SAMPLE), rows // _SAMPLE_SHARE):
             seen += _size(entry)
             at = entry.offset + 1
             if seen >= rows:
                 return at
-            if seen >= rows // _SAMPLE_SHARE and at - start >= _SAMPLE_LEAST:
+            if seen >= rows // _SAMPLE_SHARE and at - start >= _MIN_SAMPLE:
                 break
         guess = min(end, start + max(1, rows * (at - start) // max(1, seen)))
         if guess <= at:
             return max(guess, min(at, end))
         mean = seen / (at - start)
         for probe in range(1, _PROBES + 1):
-            page = self._ledger.ledger(at - 1 + (guess - at) * probe // (_PROBES + 1), _SAMPLE_LEAST)
+            page = self._ledger.ledger(at - 1 + (guess - at) * probe // (_PROBES + 1), _MIN_SAMPLE)
             mean = max(mean, sum(map(_size, page)) / max(1, len(page)))
         return max(at, min(guess, start + int(rows / mean)))
 
@@ -96,7 +96,7 @@ class LedgerTail:
 
     def _records(self, start: int, end: int, rows: int) -> Iterator[LedgerEntry]:
         """Page by page; a page grows as long as its records are small, so that it holds no more than about `rows`."""
-        size = _SAMPLE_LEAST
+        size = _MIN_SAMPLE
         while start < end:
             page = self._ledger.ledger(start - 1, min(size, end - start))
             if not page:
@@ -104,7 +104,7 @@ class LedgerTail:
             yield from page
             start = page[-1].offset + 1
             mean = sum(map(_size, page)) / len(page)
-            size = max(1, min(BATCH_MOST, size * 4, int(rows / mean)))
+            size = max(1, min(MAX_BATCH, size * 4, int(rows / mean)))
 
 
 class LogTail:
@@ -123,7 +123,7 @@ class LogTail:
     def batches(self, partition: int, start: int, end: int, schema: StructType, rows: int) -> Iterator[pa.RecordBatch]:
         ready: list[LogEntry] = []
         while start < end:
-            page = self._store.read(self._log, partition, start - 1, min(BATCH_MOST, end - start))
+            page = self._store.read(self._log, partition, start - 1, min(MAX_BATCH, end - start))
             if not page:
                 raise _missing(f"log {self._log!r} partition {partition}", start, end)
             ready += page

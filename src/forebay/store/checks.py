@@ -8,11 +8,11 @@ from typing import Final
 from forebay.core.errors import BatchTooLarge, Invalid
 from forebay.core.fanout import check_edges
 from forebay.core.gate import condition_gate
-from forebay.core.instant import Instant, Span, checked_instant, checked_micros
+from forebay.core.instant import Duration, Instant, checked_instant, checked_micros
 from forebay.core.job import Progress, State
 from forebay.core.lease import Fence
 from forebay.core.ledger import LedgerRule
-from forebay.core.limits import BATCH_BYTES, BATCH_MOST, LEASE_LEAST, LEASE_MOST, MAX_WAIT, PAYLOAD_BYTES, PRESENCE_MOST
+from forebay.core.limits import BATCH_BYTES, MAX_BATCH, MAX_LEASE, MAX_PRESENCE, MAX_WAIT, MIN_LEASE, PAYLOAD_BYTES
 from forebay.core.names import check_name, check_text, is_name
 from forebay.core.payload import check_body, is_clean
 from forebay.core.presence import Presence
@@ -27,8 +27,8 @@ ALWAYS_FIT: Final = BATCH_BYTES // PAYLOAD_BYTES
 
 def check_batch(verb: str, size: int) -> None:
     """Every verb starts with this."""
-    if size > BATCH_MOST:
-        raise BatchTooLarge(verb, size, BATCH_MOST)
+    if size > MAX_BATCH:
+        raise BatchTooLarge(verb, size, MAX_BATCH)
 
 
 def check_bytes(verb: str, bodies: Sequence[bytes | None]) -> None:
@@ -39,8 +39,8 @@ def check_bytes(verb: str, bodies: Sequence[bytes | None]) -> None:
 
 
 def check_limit(verb: str, limit: int) -> None:
-    if type(limit) is not int or not 1 <= limit <= BATCH_MOST:
-        raise Invalid(f"{verb} limit", f"{limit!r} is not an integer in 1 … {BATCH_MOST}", "ask for fewer, more often")
+    if type(limit) is not int or not 1 <= limit <= MAX_BATCH:
+        raise Invalid(f"{verb} limit", f"{limit!r} is not an integer in 1 … {MAX_BATCH}", "ask for fewer, more often")
 
 
 def checked_queues(verb: str, queues: Sequence[str]) -> list[str]:
@@ -69,7 +69,7 @@ def checked_reports(reports: Sequence[ProgressReport]) -> dict[Fence, Progress]:
     return dict(reports)
 
 
-def checked_wait(timeout: timedelta) -> Span:
+def checked_wait(timeout: timedelta) -> Duration:
     """How long a verb may sleep."""
     return checked_micros("timeout", timeout, timedelta(0), MAX_WAIT)
 
@@ -151,17 +151,19 @@ def check_purge(state: State, before: Instant, limit: int, queue: str | None) ->
         check_name("queue", queue)
 
 
-def checked_member(log: str, group: str, member: str, lease_for: timedelta | None = None) -> tuple[str, str, str, Span]:
+def checked_member(
+    log: str, group: str, member: str, lease_for: timedelta | None = None
+) -> tuple[str, str, str, Duration]:
     """Who wants to read which log, and for how long; 0 where nothing is said of that."""
-    span = 0 if lease_for is None else checked_micros("lease_for", lease_for, LEASE_LEAST, LEASE_MOST)
+    span = 0 if lease_for is None else checked_micros("lease_for", lease_for, MIN_LEASE, MAX_LEASE)
     return check_name("log", log), check_name("group", group), checked_owner(member), span
 
 
-def checked_presence(presence: Presence, keep_for: timedelta) -> Span:
+def checked_presence(presence: Presence, keep_for: timedelta) -> Duration:
     """How long a worker is to be known, in microseconds."""
     if type(presence) is not Presence:
         raise Invalid("presence", f"{type(presence).__name__} is not a Presence", "build a Presence(owner, host, …)")
-    return checked_micros("keep_for", keep_for, LEASE_LEAST, PRESENCE_MOST)
+    return checked_micros("keep_for", keep_for, MIN_LEASE, MAX_PRESENCE)
 
 
 def check_workers_page(after: str, limit: int) -> None:

@@ -7,7 +7,7 @@ operator) neither ends all leases at once nor makes them last for ever.
 import time
 
 from forebay.core.clock import Signal
-from forebay.core.instant import Instant, Span
+from forebay.core.instant import Duration, Instant
 
 
 class SystemClock:
@@ -19,5 +19,5 @@ class SystemClock:
     def now(self) -> Instant:
         return (self._offset + time.monotonic_ns()) // 1_000
 
-    def wait(self, signal: Signal, span: Span) -> None:
+    def wait(self, signal: Signal, span: Duration) -> None:
         signal.wait(span / 1_000_000)

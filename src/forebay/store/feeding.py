@@ -14,11 +14,11 @@ from msgspec import Struct
 
 from forebay.core.errors import BatchTooLarge, Invalid
 from forebay.core.job import Draft, Job
-from forebay.core.limits import BATCH_MOST
+from forebay.core.limits import MAX_BATCH
 from forebay.core.names import check_text
 
 FEED_KEPT: Final = timedelta(days=90)
-FEED_MOST: Final = 32 * BATCH_MOST
+MAX_FEED: Final = 32 * MAX_BATCH
 """Drafts in one call of `feed`."""
 
 
@@ -32,8 +32,8 @@ class Place(Struct, frozen=True):
 
 def check_feed(source: str, drafts: Sequence[Draft]) -> str:
     """What every store checks before it takes from a source; the source's name."""
-    if len(drafts) > FEED_MOST:
-        raise BatchTooLarge("feed", len(drafts), FEED_MOST)
+    if len(drafts) > MAX_FEED:
+        raise BatchTooLarge("feed", len(drafts), MAX_FEED)
     if any(type(draft) is not Draft for draft in drafts):
         raise Invalid("draft", "not all of them are Drafts", "build a Draft(kind, payload, …)")
     return check_text("source", source)

@@ -11,8 +11,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from forebay.core.entries import LogEntry
 from forebay.core.errors import Invalid, PartitionLost, WrongQueueKind
-from forebay.core.event import LogEntry
 from forebay.core.instant import Instant
 
 

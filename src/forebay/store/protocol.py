@@ -1,6 +1,6 @@
-"""The contract of a store. Every store keeps it, and `forebay.testing.conformance` holds them to it.
+"""The contract of a store. Every store keeps it, and `forebay_proof.conformance` holds them to it.
 
-Batch is the shape; one is a batch of one. Every verb is bounded (`limits.BATCH_MOST`), synchronous and atomic, and
+Batch is the shape; one is a batch of one. Every verb is bounded (`limits.MAX_BATCH`), synchronous and atomic, and
 durable before it returns wherever the store is. No verb takes "now": the store owns time. A store never computes a
 backoff and never chooses between retry and dead letter; it stamps what core computed and moves state.
 
@@ -72,7 +72,7 @@ class Want(Struct, frozen=True):
 
 
 class Promotion(Struct, frozen=True):
-    """How many jobs became ready (what the expired head of a line exposes may not count), and when the next is due."""
+    """How many jobs became ready, and when the next one is due."""
 
     ready: int
     next_due: Instant | None
@@ -129,9 +129,9 @@ class Backlog(Struct, frozen=True):
     ready       due, whether a gate holds them or not
     oldest_age  how long the oldest ready job has been due, in microseconds
     held        ready jobs behind a closed gate: all, where one of the whole queue is closed, else those of lanes that
-                claims found closed; `limits.AHEAD_MOST` are counted
+                claims found closed; `limits.MAX_AHEAD` are counted
     blocked     lines (`InOrder`) with a dead head that nothing may pass; of the lines with dead jobs in them,
-                `limits.BLOCKED_MOST` are looked at
+                `limits.MAX_BLOCKED` are looked at
     """
 
     queue: str
@@ -171,7 +171,7 @@ class Hold(Struct, frozen=True):
 
     slots     how many may run at once, for now; the operator's number, where there is one. A line has one
     used      slots that running jobs take; a job takes as many as it costs
-    before    ready jobs of its lane, or jobs behind the head of its line, that go first; `limits.AHEAD_MOST` at most
+    before    ready jobs of its lane, or jobs behind the head of its line, that go first; `limits.MAX_AHEAD` at most
     head      of a line: its first job that has not finished, which may be dead
     opens_at  of a rate: when it admits the next job; None: only an operator can open it
     """
@@ -326,7 +326,7 @@ class Store(Log, Protocol):
         """What holds this job; None: no gate does, or there is no such job. Changes nothing."""
 
     def ahead(self, job_id: int) -> int | None:
-        """How many ready jobs of its lane go before this one, `limits.AHEAD_MOST` at most; None: it is not ready."""
+        """How many ready jobs of its lane go before this one, `limits.MAX_AHEAD` at most; None: it is not ready."""
 
     def put_schedule(self, schedule: Schedule) -> None:
         """Create or edit; `last_at` and, while it exists, `last_job` stay what they were, whatever it says.
@@ -360,7 +360,7 @@ class Store(Log, Protocol):
         """How far a source of drafts has come; None: nothing of it is known. See `store.feeding`."""
 
     def feed(self, source: str, before: Place | None, after: Place, drafts: Sequence[Draft]) -> Tally | None:
-        """Take up to `FEED_MOST` drafts and move the source on, both or neither. None: its place is not `before`.
+        """Take up to `MAX_FEED` drafts and move the source on, both or neither. None: its place is not `before`.
 
         `BatchTooLarge`: their bytes are more than one record of a journal holds, where the store has one.
         """

@@ -8,14 +8,14 @@ from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Final, Generic, TypeVar
 
+from forebay.core.entries import LogEntry
 from forebay.core.errors import Invalid, QueueFull
-from forebay.core.event import LogEntry
 from forebay.core.gate import checked_gate
-from forebay.core.instant import Instant, Span, checked_instant, checked_micros, micros
+from forebay.core.instant import Duration, Instant, checked_instant, checked_micros, micros
 from forebay.core.job import Draft, Job, State
 from forebay.core.lease import Fence, Lease, Settled, Settlement
 from forebay.core.ledger import LedgerEntry, LedgerRule
-from forebay.core.limits import INSTANT_MOST, LEASE_LEAST, LEASE_MOST, SLOTS_MOST
+from forebay.core.limits import MAX_INSTANT, MAX_LEASE, MAX_SLOTS, MIN_LEASE
 from forebay.core.names import check_name, check_text
 from forebay.core.outcome import Ack, Cancel, DeadLetter, Release, Retry
 from forebay.core.policy import Block, Bounded, check_between
@@ -108,7 +108,7 @@ class Shell(Generic[B]):
                 full = again
         raise full
 
-    def _patience(self, full: QueueFull) -> Span:
+    def _patience(self, full: QueueFull) -> Duration:
         """A batch that can never fit does not wait at all."""
         capacity = next((spec.capacity for spec in self.backend.specs() if spec.name == full.queue), None)
         if isinstance(capacity, Bounded) and isinstance(capacity.when_full, Block) and full.asked <= full.limit:
@@ -198,7 +198,7 @@ class Shell(Generic[B]):
 
     def pause(self, queue: str, until: Instant | None = None) -> None:
         queue = check_name("queue", queue)
-        self.backend.pause(queue, INSTANT_MOST if until is None else checked_instant("until", until))
+        self.backend.pause(queue, MAX_INSTANT if until is None else checked_instant("until", until))
 
     def resume(self, queue: str) -> None:
         self.backend.pause(check_name("queue", queue), None)
@@ -207,7 +207,7 @@ class Shell(Generic[B]):
         check_gate(name)
         checked_gate(name)
         if limit is not None:
-            check_between("gate limit", limit, 0, SLOTS_MOST)
+            check_between("gate limit", limit, 0, MAX_SLOTS)
         self.backend.set_gate(name, limit)
 
     def release(self, condition: str, count: int, value: str | None = None) -> int:
@@ -362,5 +362,5 @@ def check_settlements(settlements: Sequence[Settlement]) -> None:
         check_bytes("settle", [verdict.result if type(verdict) is Ack else None for _, verdict in settlements])
 
 
-def checked_lease(lease_for: timedelta) -> Span:
-    return checked_micros("lease_for", lease_for, LEASE_LEAST, LEASE_MOST)
+def checked_lease(lease_for: timedelta) -> Duration:
+    return checked_micros("lease_for", lease_for, MIN_LEASE, MAX_LEASE)

@@ -12,15 +12,15 @@ from typing import Any, Final, Protocol
 from zlib import crc32
 
 from forebay.core.division import Holding, divide, next_epoch
+from forebay.core.entries import LogEntry
 from forebay.core.errors import Invalid, OffsetGone, PartitionLost, WrongQueueKind
-from forebay.core.event import LogEntry
-from forebay.core.instant import Instant, Span, micros
+from forebay.core.instant import Duration, Instant, micros
 from forebay.core.policy import Retained
 from forebay.core.spec import QueueSpec
 from forebay.store.checks import check_offset
 from forebay.store.log import Owned, Standing
 
-_OFFSET_MOST: Final = 2**63 - 2
+_MAX_OFFSET: Final = 2**63 - 2
 
 Partition = tuple[int, int, int, Instant]
 """Place, first offset held, next offset, the instant of the newest entry."""
@@ -72,7 +72,7 @@ class SqlLogs:
         check_offset(after)
         if after + 1 < first:
             raise OffsetGone(log, partition, after + 1, first)
-        rows = self._run("entries", place, min(after, _OFFSET_MOST), limit).fetchall()
+        rows = self._run("entries", place, min(after, _MAX_OFFSET), limit).fetchall()
         if after + 1 < following and (not rows or rows[0][0] != after + 1):
             # Trimmed between the two statements: offsets are dense, so a gap at the front is seen.
             raise OffsetGone(log, partition, after + 1, self._partition(log, partition)[1])
@@ -118,7 +118,7 @@ class SqlLogs:
             if window is not None and limit > 0:
                 limit -= self._drop(log, now - window + 1, self._floors(log, now - window) if blocks else {}, limit)
 
-    def own(self, log: str, group: str, member: str, span: Span, now: Instant) -> list[Owned]:
+    def own(self, log: str, group: str, member: str, span: Duration, now: Instant) -> list[Owned]:
         partitions = self._partitions("partitions", log)
         if self._run("lock_group", log, group).fetchone() is None:
             self._run("add_group", log, group, now)
@@ -204,11 +204,11 @@ class SqlLogs:
 
     def _floors(self, log: str, since: Instant) -> dict[int, int]:
         """By partition: the first offset that one of the groups that still read has not had."""
-        standings = self.groups(log, "", _OFFSET_MOST)
+        standings = self.groups(log, "", _MAX_OFFSET)
         floors: dict[int, int] = {}
         for one in standings:
             if one.seen_at >= since:
-                floors[one.partition] = min(floors.get(one.partition, _OFFSET_MOST), one.position + 1)
+                floors[one.partition] = min(floors.get(one.partition, _MAX_OFFSET), one.position + 1)
         return floors
 
     def _before(self, place: int, instant: Instant) -> int:
@@ -216,7 +216,7 @@ class SqlLogs:
         assert found is not None
         return int(found[0])
 
-    def _rule_of(self, log: str) -> tuple[Span | None, bool]:
+    def _rule_of(self, log: str) -> tuple[Duration | None, bool]:
         found = self._run("log_spec", log).fetchone()
         assert found is not None
         return _rule(found[0])
@@ -229,7 +229,7 @@ class SqlLogs:
 
     def _partition(self, log: str, number: int) -> Partition:
         partition: Partition | None = None
-        if type(number) is int and 0 <= number <= _OFFSET_MOST:
+        if type(number) is int and 0 <= number <= _MAX_OFFSET:
             partition = self._run("partition", log, number).fetchone()
         if partition is None:
             count = len(self._partitions("partitions", log))
@@ -251,7 +251,7 @@ def due_logs(oldest: Sequence[Sequence[Any]], now: Callable[[], Instant]) -> lis
     return list(dict.fromkeys(log for log, end in windows if end <= instant))
 
 
-def _standing(row: Sequence[Any], window: Span | None, seen_at: Instant) -> Standing:
+def _standing(row: Sequence[Any], window: Duration | None, seen_at: Instant) -> Standing:
     group, number, position, first, following, lost, at, _, member, epoch, until = row
     owner = (None, 0, None) if member is None else (member, epoch, until)
     loses_at = None if at is None or window is None else at + window
@@ -259,7 +259,7 @@ def _standing(row: Sequence[Any], window: Span | None, seen_at: Instant) -> Stan
 
 
 @lru_cache(maxsize=256)
-def _rule(spec: str) -> tuple[Span | None, bool]:
+def _rule(spec: str) -> tuple[Duration | None, bool]:
     """The window of a log, and whether those who lag behind it hold it open."""
     retention = QueueSpec.from_json(spec).retention
     assert isinstance(retention, Retained)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from forebay.core.errors import ForebayError
 from forebay.core.job import Draft
-from forebay.core.limits import BATCH_BYTES, BATCH_MOST
+from forebay.core.limits import BATCH_BYTES, MAX_BATCH
 from forebay.store.brokers import in_parts
 from forebay.store.protocol import Store, Streaming, Tally
 
@@ -43,7 +43,7 @@ def batches(drafts: Iterable[Draft]) -> Iterator[list[Draft]]:
     batch: list[Draft] = []
     size = 0
     for draft in drafts:
-        if len(batch) == BATCH_MOST or size + len(draft.body) > BATCH_BYTES:
+        if len(batch) == MAX_BATCH or size + len(draft.body) > BATCH_BYTES:
             yield batch
             batch, size = [], 0
         batch.append(draft)

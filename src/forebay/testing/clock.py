@@ -3,7 +3,7 @@
 from threading import Condition
 
 from forebay.core.clock import Signal
-from forebay.core.instant import Instant, Span
+from forebay.core.instant import Duration, Instant
 
 
 class ManualClock:
@@ -12,12 +12,12 @@ class ManualClock:
     def __init__(self, start: Instant = 1_700_000_000_000_000) -> None:
         self._now = start
         self._changed = Condition()
-        self._sleeping: dict[int, Instant] = {}
+        self._sleeping: dict[int, Signal] = {}
 
     def now(self) -> Instant:
         return self._now
 
-    def advance(self, span: Span) -> Instant:
+    def advance(self, span: Duration) -> Instant:
         """Move on by microseconds; a clock never runs backwards."""
         if span < 0:
             raise ValueError("a clock never runs backwards")
@@ -26,11 +26,11 @@ class ManualClock:
             self._changed.notify_all()
         return self._now
 
-    def wait(self, signal: Signal, span: Span) -> None:
+    def wait(self, signal: Signal, span: Duration) -> None:
         """Sleep until the signal is set by another thread, or the clock was moved past the span."""
         with self._changed:
             until = self._now + span
-            self._sleeping[id(signal)] = until
+            self._sleeping[id(signal)] = signal
             self._changed.notify_all()
         try:
             while not signal.wait(0.001):
@@ -41,8 +41,15 @@ class ManualClock:
             with self._changed:
                 del self._sleeping[id(signal)]
 
-    def until_asleep(self, count: int, patience: float = 10.0) -> None:
-        """Block the test until so many threads sleep on this clock; `TimeoutError` if they never do."""
+    def until_asleep(self, count: int, patience: float = 60.0) -> None:
+        """Block the test until so many threads sleep on this clock; `TimeoutError` if they never do.
+
+        A thread that was signalled is about to look at the clock again: it does not sleep.
+        """
         with self._changed:
-            if not self._changed.wait_for(lambda: len(self._sleeping) >= count, patience):
-                raise TimeoutError(f"{len(self._sleeping)} of {count} threads sleep on the clock")
+            if not self._changed.wait_for(lambda: self.asleep() >= count, patience):
+                raise TimeoutError(f"{self.asleep()} of {count} threads sleep on the clock")
+
+    def asleep(self) -> int:
+        """How many threads sleep on this clock."""
+        return sum(not signal.is_set() for signal in self._sleeping.values())

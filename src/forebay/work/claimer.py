@@ -1,12 +1,12 @@
-"""The claimer asks for no more than can start now, so whatever it holds is really running.
+"""The claimer claims no more jobs than can start now, so every leased job is really running.
 
-A job takes as many of the pool's slots as it costs, which is known once it is claimed. One that does not fit goes back
-unharmed, and what came behind it; the pool makes room before the next claim, so that light jobs do not pass a heavy one
-for ever. Where long jobs keep it from that, the claimer goes on with others after some seconds. It asks for as many as
-fit if they cost what the last ones did.
+A job takes as many slots of the pool as it costs, which is known only after the claim. A job that does not fit is
+released uncharged, together with the jobs after it, and the claimer waits until it would fit, so that light jobs do not
+overtake a heavy one for ever. If long jobs keep the slots busy, the claimer continues with other jobs after some
+seconds. It estimates how many jobs fit from the cost of the last batch.
 
-A suspect (`Job.needs_quarantine`) takes no room of the pool: it runs in quarantine, and the pool goes on. Suspects for
-which there is no place there go back unharmed for a moment.
+A suspect (`Job.needs_quarantine`) takes no slot of the pool: it runs in quarantine. Suspects that do not fit there are
+released uncharged with a short delay.
 """
 
 import random
@@ -21,41 +21,44 @@ from forebay.core.instant import seconds
 from forebay.core.lease import Lease, Settlement
 from forebay.core.outcome import Release
 from forebay.store.protocol import Store, Want
-from forebay.work.meter import Histogram
+from forebay.work.capacity import QueueRotation, slots_of
+from forebay.work.metrics import Histogram
 from forebay.work.options import Options
-from forebay.work.room import weight
-from forebay.work.rotation import QueueRotation
 from forebay.work.run import lease_clock
 
 _IDLE: Final = seconds(1)
-_STARTING_MOST: Final = 0.05
-_SUSPECT_AGAIN: Final = 1_000_000
-_TOO_HEAVY: Final = 3_000_000
-_OWED_MOST: Final = 200
-_BUSY_CLAIMS: Final = 50
-_HINTS_TRIED: Final = 2
-_FRUITLESS_REST: Final = 0.01
-_FRUITLESS_MOST: Final = 0.08
+_CAPACITY_WAIT: Final = 0.05
+_SUSPECT_DELAY: Final = 1_000_000
+_HEAVY_DELAY: Final = 3_000_000
+_MAX_RESERVED_STEPS: Final = 200
+"""Steps for which slots are kept free for a heavy job."""
+
+_UNRESERVED_CLAIMS: Final = 50
+"""Claims without such a reservation after one that failed."""
+
+_FREE_HINTS: Final = 2
+_EMPTY_HINT_REST: Final = 0.01
+_MAX_EMPTY_HINT_REST: Final = 0.08
 _CLOSED_REST: Final = 1.0
 
 
 class Slots(Protocol):
-    """What the claimer needs of a pool."""
+    """The part of a pool that the claimer uses."""
 
     @property
     def free(self) -> int: ...
 
     def fits(self, leases: Sequence[Lease]) -> int: ...
 
-    def take(self, leases: Sequence[Lease], lease_ends: float) -> None: ...
+    def submit(self, leases: Sequence[Lease], lease_ends: float) -> None: ...
 
     def quarantine(self, leases: Sequence[Lease], lease_ends: float) -> int: ...
 
-    def wait_for_room(self, timeout: float, least: int = 0) -> None: ...
+    def wait_for_capacity(self, timeout: float, minimum: int = 0) -> None: ...
 
 
 class Claimer:
-    """Fills the pool. Claims rotate over the queues, or follow their weights, so that none starves the others."""
+    """Fills the pool. Claims rotate over the queues, or follow their weights, so that no queue starves."""
 
     name = "claimer"
 
@@ -65,7 +68,7 @@ class Claimer:
         slots: Slots,
         options: Options,
         owner: str,
-        hand_back: Callable[[Sequence[Settlement]], None],
+        settle: Callable[[Sequence[Settlement]], None],
         draw: Callable[[], float] = random.random,
         claim: Callable[[Sequence[Want], str, timedelta], list[Lease]] | None = None,
         clock: Callable[[], float] = lease_clock,
@@ -75,103 +78,104 @@ class Claimer:
         self._slots = slots
         self._options = options
         self._owner = owner
-        self._hand_back = hand_back
+        self._settle = settle
         self._draw = draw
         self._clock = clock
         self._lease_ends = 0.0
-        self._busy_for = 0
-        self._owed = 0
-        self._owed_for = 0
+        self._unreserved_claims = 0
+        self._reserved = 0
+        self._reserved_steps = 0
         self._cost = 1
         self._closing = Event()
         self._rotation = QueueRotation(options.queues, options.weights)
         self._hinted = False
-        self._fruitless = 0
+        self._empty_hints = 0
         self.claims = 0
         self.claimed = 0
-        self.took = Histogram()
+        self.durations = Histogram()
 
     def step(self) -> float:
-        """One claim, or one rest until there may be something to claim."""
+        """One claim, or one wait until there may be something to claim."""
         if self._closing.is_set():
             return _CLOSED_REST
-        if self._owed > self._slots.free and self._owed_for < _OWED_MOST:
-            self._slots.wait_for_room(_STARTING_MOST, self._owed)
-            self._owed_for += 1
+        if self._reserved > self._slots.free and self._reserved_steps < _MAX_RESERVED_STEPS:
+            self._slots.wait_for_capacity(_CAPACITY_WAIT, self._reserved)
+            self._reserved_steps += 1
             return 0.0
-        if self._owed > self._slots.free:
-            self._busy_for = _BUSY_CLAIMS
-        self._owed, self._owed_for = 0, 0
-        self._busy_for = max(0, self._busy_for - 1)
-        room = self._room()
-        if room <= 0:
-            self._slots.wait_for_room(_STARTING_MOST)
+        if self._reserved > self._slots.free:
+            self._unreserved_claims = _UNRESERVED_CLAIMS
+        self._reserved, self._reserved_steps = 0, 0
+        self._unreserved_claims = max(0, self._unreserved_claims - 1)
+        count = self._claim_size()
+        if count <= 0:
+            self._slots.wait_for_capacity(_CAPACITY_WAIT)
             return 0.0
-        wants = self._rotation.wants(room)
-        # From before the claim: the process may be stopped while the answer is on its way.
+        wants = self._rotation.wants(count)
+        # Counted from before the claim: the process may be stopped while it waits for the answer.
         self._lease_ends = self._clock() + self._options.lease_for.total_seconds()
-        leases = self._ask(wants)
-        if more := self._rotation.more(room, wants, leases):
-            leases += self._ask(more)
+        leases = self._claim_jobs(wants)
+        if more := self._rotation.more(count, wants, leases):
+            leases += self._claim_jobs(more)
         if not leases:
             return self._idle()
-        self._hinted, self._fruitless = False, 0
+        self._hinted, self._empty_hints = False, 0
         self.claimed += len(leases)
         if self._closing.is_set():
-            self._hand_back([(lease, Release()) for lease in leases])
-            return 0.0
-        self._sort_out(leases)
+            self._settle([(lease, Release()) for lease in leases])
+        else:
+            self._dispatch(leases)
         return 0.0
 
     def close(self) -> None:
-        """Nothing is claimed any more; what a claim under way still brings is handed back."""
+        """Stop claiming. The jobs of a claim in progress are released."""
         self._closing.set()
 
-    def _sort_out(self, leases: list[Lease]) -> None:
+    def _dispatch(self, leases: list[Lease]) -> None:
+        """Send suspects to the quarantine and the other jobs to the pool."""
         suspects = [lease for lease in leases if lease.job.errors and lease.job.needs_quarantine]
         if suspects:
             left = suspects[self._slots.quarantine(suspects, self._lease_ends) :]
-            self._hand_back([(lease, Release(int(_SUSPECT_AGAIN * (0.5 + self._draw())))) for lease in left])
+            self._settle([(lease, Release(int(_SUSPECT_DELAY * (0.5 + self._draw())))) for lease in left])
             leases = [lease for lease in leases if lease not in suspects]
         if leases:
             self._begin(leases)
 
-    def _room(self) -> int:
-        """How many jobs to ask for."""
+    def _claim_size(self) -> int:
+        """How many jobs to claim."""
         free = self._slots.free
         return min(free if self._cost == 1 else max(min(free, 1), free // self._cost), self._options.claim_batch)
 
     def _begin(self, leases: list[Lease]) -> None:
-        """Start what fits. The others go back, at once or, where room will not come soon, for later."""
+        """Start the jobs that fit and release the others: with a delay if slots will not become free soon."""
         size = self._options.concurrency
-        self._cost = ceil(sum(weight(lease.job, size) for lease in leases) / len(leases)) if leases else 1
+        self._cost = ceil(sum(slots_of(lease.job, size) for lease in leases) / len(leases)) if leases else 1
         count = self._slots.fits(leases)
-        self._slots.take(leases[:count], self._lease_ends)
+        self._slots.submit(leases[:count], self._lease_ends)
         if count == len(leases):
             return
-        if self._busy_for == 0:
-            self._owed = weight(leases[count].job, size)
-        later = 0 if self._owed else _TOO_HEAVY
-        waits = [0 if lease.job.cost == 1 else int(later * (0.5 + self._draw())) for lease in leases[count:]]
-        self._hand_back([(lease, Release(wait)) for lease, wait in zip(leases[count:], waits, strict=True)])
+        if self._unreserved_claims == 0:
+            self._reserved = slots_of(leases[count].job, size)
+        delay = 0 if self._reserved else _HEAVY_DELAY
+        delays = [0 if lease.job.cost == 1 else int(delay * (0.5 + self._draw())) for lease in leases[count:]]
+        self._settle([(lease, Release(delay)) for lease, delay in zip(leases[count:], delays, strict=True)])
 
     def _idle(self) -> float:
-        """Sleep until there may be something. Hints that prove empty again and again (a lease to reap) cost a rest."""
+        """Wait for a hint that jobs may be ready. Repeated hints without jobs (an expired lease) cause a backoff."""
         if self._hinted:
             self._hinted = False
-            self._fruitless += 1
-            beyond = self._fruitless - _HINTS_TRIED - len(self._options.queues)
+            self._empty_hints += 1
+            beyond = self._empty_hints - _FREE_HINTS - len(self._options.queues)
             if beyond > 0:
-                return min(_FRUITLESS_REST * 2.0**beyond, _FRUITLESS_MOST) * (0.5 + self._draw())
+                return min(_EMPTY_HINT_REST * 2.0**beyond, _MAX_EMPTY_HINT_REST) * (0.5 + self._draw())
         self._hinted = self._store.wait(self._options.queues, _IDLE)
         if not self._hinted:
-            self._fruitless = 0
+            self._empty_hints = 0
         return 0.0
 
-    def _ask(self, wants: Sequence[Want]) -> list[Lease]:
+    def _claim_jobs(self, wants: Sequence[Want]) -> list[Lease]:
         claim = self._claim or self._store.claim
         started = perf_counter()
         leases = claim(wants, self._owner, self._options.lease_for)
-        self.took.add(int((perf_counter() - started) * 1_000_000))
+        self.durations.add(int((perf_counter() - started) * 1_000_000))
         self.claims += 1
         return leases

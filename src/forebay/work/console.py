@@ -1,4 +1,4 @@
-"""What a terminal may be sent: colours where they are wanted, and no control characters of other people's making."""
+"""Terminal output: colours where the terminal supports them, and escaped control characters."""
 
 import os
 from typing import Final, TextIO
@@ -8,8 +8,8 @@ COLOURS: Final = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow":
 
 
 def clean(text: object) -> str:
-    """One line of what may be shown: control characters are written out."""
-    return "".join(sign if category(sign)[0] != "C" else ascii(sign)[1:-1] for sign in str(text))
+    """The text on one line, with control characters escaped."""
+    return "".join(char if category(char)[0] != "C" else ascii(char)[1:-1] for char in str(text))
 
 
 def is_terminal(stream: TextIO) -> bool:
@@ -17,7 +17,7 @@ def is_terminal(stream: TextIO) -> bool:
 
 
 def shows_colours(stream: TextIO) -> bool:
-    """Only a terminal, and not where NO_COLOR is set."""
+    """Whether the stream is a terminal and NO_COLOR is not set."""
     return is_terminal(stream) and not os.environ.get("NO_COLOR")
 
 

@@ -1,22 +1,115 @@
-"""What a handler may know about its job, and say about it."""
+"""The context of a running handler: its job and lease, its progress, its result, and its transaction."""
 
+import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from types import TracebackType
+from typing import Any, Protocol
 
-from forebay.core.errors import Invalid
-from forebay.core.instant import Instant, Span
+from forebay.core.errors import Invalid, LeaseLost, Unsupported
+from forebay.core.instant import Duration, Instant
 from forebay.core.job import Job, Progress
 from forebay.core.lease import Fence, Lease
 from forebay.core.limits import MAX_NOTE
-from forebay.store.protocol import Store
-from forebay.work.transaction import Transaction
+from forebay.core.outcome import Ack
+from forebay.store.protocol import Store, Transacting
 
 
-class Rules(Protocol):
-    """What a context needs of its handler: how results are kept, for how long (0: not at all), what nobody may read."""
+class Transaction:
+    """`ctx.transaction()`: the handler's writes and the acknowledgement of the job commit together, or not at all.
+
+    Use `with` in a plain handler and `async with` in an async one; both return a psycopg connection. Only one block of
+    a job can commit; blocks cannot be nested, and a block that was rolled back may be tried again. If the lease is lost
+    the block raises `LeaseLost` and nothing of it is kept.
+    """
+
+    def __init__(self, lease: Lease, store: Store | None, on_lost: Callable[[], None], keep_for: Duration = 0) -> None:
+        self._lease = lease
+        self._keep_for = keep_for
+        self._store = store
+        self._on_lost = on_lost
+        self._block: AbstractContextManager[Any] | None = None
+        self._awaited: AbstractAsyncContextManager[Any] | None = None
+        self.result: bytes | None = None
+        self.committed = False
+        self._lost = False
+
+    def __enter__(self) -> Any:
+        store = self._checked()
+        if _on_a_loop():
+            raise Invalid("ctx.transaction", "this handler is async", "use `async with`")
+        block = store.transaction(self._lease, self._verdict)
+        connection = block.__enter__()
+        self._block = block
+        return connection
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> bool | None:
+        assert self._block is not None
+        block, self._block = self._block, None
+        try:
+            swallowed = block.__exit__(kind, error, at)
+        except LeaseLost:
+            self._lost = True
+            self._on_lost()
+            raise
+        self.committed = kind is None
+        return swallowed
+
+    async def __aenter__(self) -> Any:
+        block = self._checked().atransaction(self._lease, self._verdict)
+        connection = await block.__aenter__()
+        self._awaited = block
+        return connection
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> bool | None:
+        assert self._awaited is not None
+        block, self._awaited = self._awaited, None
+        try:
+            swallowed = await block.__aexit__(kind, error, at)
+        except LeaseLost:
+            self._lost = True
+            self._on_lost()
+            raise
+        self.committed = kind is None
+        return swallowed
+
+    def _verdict(self) -> Ack:
+        return Ack(self.result, self._keep_for)
+
+    def _checked(self) -> Transacting:
+        """The store, or an error if no block may begin now."""
+        store: object = self._store
+        if not isinstance(store, Transacting):
+            name = "this context" if self._store is None else self._store.capabilities.name
+            remedy = "use a postgresql:// store, or make the effect idempotent with ctx.fence"
+            raise Unsupported(name, "ctx.transaction()", remedy)
+        if self._lost:
+            raise LeaseLost(*self._lease.fence)
+        if self.committed:
+            raise Invalid("ctx.transaction", "it has already committed", "do everything in one block")
+        if self._block is not None or self._awaited is not None:
+            remedy = "use connection.transaction() for a savepoint"
+            raise Invalid("ctx.transaction", "it is already open", remedy)
+        return store
+
+
+def _on_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+class ResultRules(Protocol):
+    """The part of a handler that its context uses. `keep_for` 0: results are not kept."""
 
     @property
-    def keep_for(self) -> Span: ...
+    def keep_for(self) -> Duration: ...
 
     def encode_result(self, value: object) -> bytes | None: ...
 
@@ -26,11 +119,11 @@ class Rules(Protocol):
 class Context:
     """Given to a handler that has a parameter annotated `Context` (or named `ctx`).
 
-    fence      (job id, delivery): only ever grows; write it beside your effect and refuse a smaller one
+    fence      (job id, delivery), which only increases: store it with your effect and refuse a smaller one
     deadline   the instant at which the handler is stopped, in microseconds; None without a timeout
-    cancelled  someone asked for the job to end
-    lost       the lease is gone: whatever you do now, someone else may be doing too
-    reported   what it last said of its progress
+    cancelled  the cancellation of the job was requested
+    lost       the lease is lost: another worker may run the job at the same time
+    reported   the last progress
     """
 
     __slots__ = ("_rules", "_store", "_transaction", "cancelled", "deadline", "lease", "lost", "reported")
@@ -40,7 +133,7 @@ class Context:
         lease: Lease,
         deadline: Instant | None = None,
         store: Callable[[], Store] | None = None,
-        rules: Rules | None = None,
+        rules: ResultRules | None = None,
     ) -> None:
         self._store = store
         self._rules = rules
@@ -65,33 +158,33 @@ class Context:
 
     @property
     def settled(self) -> bool:
-        """The job is done: it ended with its transaction."""
+        """The job was settled by its transaction."""
         return self._transaction is not None and self._transaction.committed
 
     def transaction(self) -> Transaction:
-        """`with ctx.transaction() as connection:` what is done on it and the end of the job commit together.
+        """`with ctx.transaction() as connection:` what it writes and the acknowledgement of the job commit together.
 
-        A connection of psycopg, on Postgres alone; in an async handler `async with`. See docs/transactions.md.
+        A psycopg connection; Postgres only. In an async handler use `async with`. See docs/transactions.md.
         """
         if self._transaction is None:
             store = None if self._store is None else self._store()
             keep_for = 0 if self._rules is None else self._rules.keep_for
-            self._transaction = Transaction(self.lease, store, self._lose, keep_for)
+            self._transaction = Transaction(self.lease, store, self._set_lost, keep_for)
         return self._transaction
 
     def set_result(self, value: object) -> None:
-        """Keep this as the result, said inside `ctx.transaction()`: what the handler returns comes too late."""
+        """Set the result inside `ctx.transaction()`: the return value of the handler comes after the commit."""
         if self._rules is None or not self._rules.keep_for:
-            raise Invalid("ctx.set_result", "this job keeps no result", "write @fb.job(keep_result=True)")
+            raise Invalid("ctx.set_result", "this handler keeps no results", "use @fb.job(keep_result=True)")
         self.transaction().result = self._rules.encode_result(value)
 
-    def _lose(self) -> None:
+    def _set_lost(self) -> None:
         self.lost = True
 
     def progress(self, portion: float, note: str = "") -> None:
-        """How far it is, from 0 to 1, and a few words; shown wherever the job is, about a second later.
+        """Report progress from 0 to 1 with a short note; it is visible within about a second.
 
-        It never waits: of what is said within a second, the last is written.
+        Never blocks: only the last of the values set within a second is written.
         """
         shown = note if self._rules is None or not note else self._rules.redact(note[:MAX_NOTE], self.job.body)
         self.reported = Progress(min(1.0, max(0.0, portion)), shown)

@@ -1,15 +1,15 @@
-"""When a schedule ticks: cron lines, macros and intervals in a time zone, as values and pure functions.
+"""Cron rules: expressions, macros and intervals in a time zone, as values and pure functions.
 
-`Cron` answers "when next", `Timetable` adds how missed ticks and slow jobs are treated and fits into `Schedule.rule`,
-`due` says which ticks to fire now. Time comes in as an argument; the ticker carries the answers to the store, and the
-store alone decides who fires a tick. cronsim is authoritative for what an expression means on a calendar without
-zones; `zone.py` for offsets; this file for what happens where the two disagree, as `DST_RULES` says:
+`Cron` computes the next tick, `Timetable` adds the handling of missed ticks and overlapping jobs and is stored in
+`Schedule.rule`, `due` computes the ticks to fire now. Time is an argument; the ticker passes the ticks to the store,
+which decides which process fires each. cronsim defines what an expression means on a calendar without zones, `zone.py`
+the offsets, and this file what happens at a clock change (`DST_RULES`):
 
     an expression for certain hours (dst="once")   fires when the wall clock first shows a time, or jumps past it
     an expression for every hour                   fires whenever the wall clock shows a time, so every real hour
 
-What can go wrong: machines with zone databases of different years compute different ticks; the store still fires
-each tick once. A rule that can never fire (30 February) is refused when it is made.
+Machines with different versions of the zone database compute different ticks; the store still fires each tick once. A
+rule that can never fire (30 February) is refused when it is created.
 """
 
 import re
@@ -25,10 +25,10 @@ from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from forebay.core.errors import Invalid
-from forebay.core.instant import Instant, Span, checked_instant, checked_micros, in_words, micros, to_datetime
-from forebay.core.limits import BATCH_MOST, INSTANT_MOST, SPAN_MOST
+from forebay.core.instant import Duration, Instant, checked_instant, checked_micros, in_words, micros, to_datetime
+from forebay.core.limits import MAX_BATCH, MAX_DURATION, MAX_INSTANT
 from forebay.core.schedule import Schedule
-from forebay.work.zone import check_zone, high_water, offset_at, stretches
+from forebay.work.zone import check_zone, latest_wall_time, offset_at, offset_periods
 
 Dst: TypeAlias = Literal["once", "skip", "wall"]
 Overlap: TypeAlias = Literal["allow", "skip"]
@@ -38,16 +38,16 @@ DST_RULES: Final[dict[str, tuple[str, str]]] = {
     "skip": ("not at all", "the first time only"),
     "wall": ("not at all", "both times"),
 }
-"""For expressions that name hours: what a time in a gap does, what a time that comes twice does."""
+"""For expressions that name hours: what happens to a time that the clock skips, and to one that occurs twice."""
 
-NEVER: Final[Instant] = INSTANT_MOST
+NEVER: Final[Instant] = MAX_INSTANT
 """The `next_at` to store when a rule has no further tick before the year 2200."""
 
 GRACE: Final = timedelta(seconds=60)
-AHEAD_MOST: Final = timedelta(hours=1)
-JITTER_MOST: Final = timedelta(hours=1)
+MAX_AHEAD: Final = timedelta(hours=1)
+MAX_JITTER: Final = timedelta(hours=1)
 RULE_LENGTH: Final = 256
-MISSED_MOST: Final = BATCH_MOST
+MAX_MISSED: Final = MAX_BATCH
 
 MACROS: Final = {
     "@yearly": "0 0 1 1 *",
@@ -85,20 +85,24 @@ class Cron(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if not isinstance(self.rule, str) or not 1 <= len(self.rule) <= RULE_LENGTH:
-            raise Invalid("rule", "it is not a short text", f"use 1 to {RULE_LENGTH} characters, such as '30 1 * * *'")
+            raise Invalid(
+                "rule",
+                "it is not a string of the allowed length",
+                f"use 1 to {RULE_LENGTH} characters, such as '30 1 * * *'",
+            )
         _check_word("dst", self.dst, get_args(Dst))
         check_zone(self.zone)
         force_setattr(self, "rule", " ".join(self.rule.split()))
         _meaning(self.rule)
 
     def next_after(self, after: Instant) -> Instant | None:
-        """The first tick later than this instant; None: there is none before the year 2200."""
+        """The first tick after this instant; None if there is none before the year 2200."""
         return next(self._ticks(after), None)
 
-    def ticks(self, after: Instant, upto: Instant, limit: int = BATCH_MOST) -> list[Instant]:
+    def ticks(self, after: Instant, upto: Instant, limit: int = MAX_BATCH) -> list[Instant]:
         """The ticks in (after, upto], oldest first, at most `limit` of them."""
-        if type(limit) is not int or not 1 <= limit <= BATCH_MOST:
-            raise Invalid("limit", f"{limit!r} is not an integer in 1 … {BATCH_MOST}", "ask for fewer, more often")
+        if type(limit) is not int or not 1 <= limit <= MAX_BATCH:
+            raise Invalid("limit", f"{limit!r} is not an integer in 1 … {MAX_BATCH}", "ask for fewer, more often")
         checked_instant("upto", upto)
         return list(islice(takewhile(upto.__ge__, self._ticks(after)), limit))
 
@@ -112,10 +116,10 @@ class Cron(Struct, frozen=True):
         return takewhile(NEVER.__gt__, (second * _SECOND for second in fires))
 
     def _reached(self, fields: str, after: int) -> Iterator[int]:
-        """Each wall time once: when the clock first shows it or, for `once`, jumps past it."""
-        walls = _walls(fields, high_water(self.zone, after))
+        """Fire each wall time once: when the clock first shows it or, with dst="once", jumps past it."""
+        walls = _walls(fields, latest_wall_time(self.zone, after))
         wall = next(walls, None)
-        for start, end, offset in stretches(self.zone, after):
+        for start, end, offset in offset_periods(self.zone, after):
             jumped = False
             while wall is not None and wall < start + offset:
                 jumped, wall = True, next(walls, None)
@@ -129,13 +133,13 @@ class Cron(Struct, frozen=True):
 
 
 class CatchUp(Struct, frozen=True):
-    """How many of the ticks that nobody fired in time are still fired: the newest `most`, oldest first."""
+    """How many of the ticks that were not fired in time are still fired: the newest `most`, oldest first."""
 
     most: int = 1
 
     def __post_init__(self) -> None:
-        if type(self.most) is not int or not 0 <= self.most <= BATCH_MOST:
-            raise Invalid("catch_up", f"{self.most!r} is not an integer in 0 … {BATCH_MOST}", "0: none, 1: the last")
+        if type(self.most) is not int or not 0 <= self.most <= MAX_BATCH:
+            raise Invalid("catch_up", f"{self.most!r} is not an integer in 0 … {MAX_BATCH}", "0: none, 1: the last")
 
     def __str__(self) -> str:
         return {0: "none", 1: "last"}.get(self.most, f"all({self.most})")
@@ -144,11 +148,11 @@ class CatchUp(Struct, frozen=True):
     def parse(cls, word: str) -> "CatchUp":
         if match := re.fullmatch(r"none|last|all\(([0-9]{1,4})\)", word if isinstance(word, str) else ""):
             return cls(int(match[1]) if match[1] else ("none", "last").index(word))
-        raise Invalid("catch_up", f"{_quoted(word)} is no rule", "use none, last or all(24)")
+        raise Invalid("catch_up", f"{_quoted(word)} is not a catch-up rule", "use none, last or all(24)")
 
 
 class Timetable(Struct, frozen=True):
-    """All that decides when a schedule enqueues. `jitter` spreads the jobs of one tick, never the tick itself."""
+    """When a schedule enqueues jobs. `jitter`: seconds by which the job of a tick is delayed at most."""
 
     cron: Cron
     catch_up: CatchUp = CatchUp()
@@ -157,15 +161,17 @@ class Timetable(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         _check_word("overlap", self.overlap, get_args(Overlap))
-        most = int(JITTER_MOST.total_seconds())
+        most = int(MAX_JITTER.total_seconds())
         if type(self.jitter) is not int or not 0 <= self.jitter <= most:
-            raise Invalid("jitter", f"{self.jitter!r} is not a whole number of seconds in 0 … {most}", "choose one")
+            raise Invalid(
+                "jitter", f"{self.jitter!r} is not a whole number of seconds in 0 … {most}", "choose one in that range"
+            )
         if len(self.rule) > RULE_LENGTH:
             raise Invalid("rule", f"{len(self.rule)} characters with its options", f"the limit is {RULE_LENGTH}")
 
     @property
     def rule(self) -> str:
-        """The text for `Schedule.rule`: the cron rule, then what differs from the defaults, always in one order."""
+        """The text for `Schedule.rule`: the cron rule, then the options that are not the default, in a fixed order."""
         words = {"dst": self.cron.dst, "catch_up": self.catch_up, "overlap": self.overlap, "jitter": f"{self.jitter}s"}
         usual = {"dst": "once", "catch_up": "last", "overlap": "allow", "jitter": "0s"}
         options = [f"{name}={word}" for name, word in words.items() if str(word) != usual[name]]
@@ -175,14 +181,14 @@ class Timetable(Struct, frozen=True):
     def parse(cls, rule: str, zone: str = "UTC") -> "Timetable":
         """The inverse of `.rule`: "30 1 * * * ; dst=wall catch_up=all(3) overlap=skip jitter=30s"."""
         if not isinstance(rule, str):
-            raise Invalid("rule", f"{type(rule).__name__} is not a text", "write it like '30 1 * * * ; overlap=skip'")
+            raise Invalid("rule", f"{type(rule).__name__} is not a string", "write it like '30 1 * * * ; overlap=skip'")
         line, _, tail = rule.partition(";")
         pairs = [option.partition("=")[::2] for option in tail.split()]
         words = dict(pairs)
         for name, _ in pairs:
             _check_word("option", name, ("dst", "catch_up", "overlap", "jitter"))
         if len(words) < len(pairs):
-            raise Invalid("option", f"one comes twice in {_quoted(tail.strip())}", "give each at most once")
+            raise Invalid("option", f"{_quoted(tail.strip())} repeats one", "give each at most once")
         cron = Cron(line, zone, words.get("dst", "once"))  # type: ignore[arg-type] # checked there
         jitter = _seconds("jitter", words.get("jitter", "0s"))
         catch_up = CatchUp.parse(words.get("catch_up", "last"))
@@ -194,9 +200,9 @@ class Timetable(Struct, frozen=True):
 
 
 class Due(NamedTuple):
-    """Fire these, oldest first, then the cursor is `next_at`. `missed` ticks are given up; it counts to MISSED_MOST.
+    """Fire these ticks, oldest first, then move the cursor to `next_at`. `missed` ticks are skipped, up to MAX_MISSED.
 
-    When `fires` is empty or begins after the stored cursor, the cursor moves without a job: those ticks are `missed`.
+    When `fires` is empty or begins after the stored cursor, the cursor moves over the missed ticks without a job.
     """
 
     fires: tuple[Instant, ...]
@@ -204,33 +210,33 @@ class Due(NamedTuple):
     missed: int
 
     def steps(self) -> list[tuple[Instant, Instant]]:
-        """(tick, the cursor after it): what `fire` takes, call by call."""
+        """(tick, the cursor after it): the arguments of each `fire` call."""
         return list(zip(self.fires, (*self.fires[1:], self.next_at), strict=False))
 
 
 def due(
     timetable: Timetable, next_at: Instant, now: Instant, last_at: Instant | None = None, grace: timedelta = GRACE
 ) -> Due:
-    """What to do now about a schedule whose cursor is `next_at` and whose last fired tick was `last_at`.
+    """The ticks to fire now for a schedule with the cursor `next_at` and the last fired tick `last_at`.
 
-    Pending is every tick from the cursor to now, none at or before `last_at`. Of these the newest fire: all that are
-    no older than `grace`, and at least as many as `catch_up` allows. More than a batch is left for the next call.
+    Pending are all ticks from the cursor to now that are after `last_at`. Those no older than `grace` fire, and at
+    least as many of the newest as `catch_up` allows. Ticks beyond a batch are left for the next call.
     """
     cron, floor = timetable.cron, max(0, checked_instant("next_at", next_at) - 1, -1 if last_at is None else last_at)
-    late = checked_instant("now", now) - checked_micros("grace", grace, timedelta(0), SPAN_MOST) - 1
+    late = checked_instant("now", now) - checked_micros("grace", grace, timedelta(0), MAX_DURATION) - 1
     if now <= floor:
         return Due((), cron.next_after(floor) or NEVER, 0)
     fires = cron.ticks(max(floor, late), now)
     if len(fires) < timetable.catch_up.most:
         fires = _newest(cron, floor, now, timetable.catch_up.most)
     given_up = (fires[0] if fires else now + 1) - 1
-    missed = len(cron.ticks(floor, given_up, MISSED_MOST)) if given_up > floor else 0
-    following = cron.next_after(fires[-1] if len(fires) == BATCH_MOST else now)
+    missed = len(cron.ticks(floor, given_up, MAX_MISSED)) if given_up > floor else 0
+    following = cron.next_after(fires[-1] if len(fires) == MAX_BATCH else now)
     return Due(tuple(fires), following or NEVER, missed)
 
 
 def _newest(cron: Cron, floor: Instant, now: Instant, count: int) -> list[Instant]:
-    """The last `count` ticks in (floor, now], found by halving: nobody counts the seconds of a year."""
+    """The last `count` ticks in (floor, now], found by bisection rather than by enumerating all of them."""
     found = cron.ticks(floor, now, count)
     low, high = floor, now
     while len(found) == count and high - low > 1:
@@ -241,34 +247,34 @@ def _newest(cron: Cron, floor: Instant, now: Instant, count: int) -> list[Instan
 
 
 def check_tick(tick: Instant, now: Instant) -> Instant:
-    """Refuse to fire far ahead of the store's clock: one of two clocks is wrong, and a fired tick cannot be undone."""
-    ahead: Span = checked_instant("tick", tick) - checked_instant("now", now)
-    if ahead > micros(AHEAD_MOST):
+    """Refuse a tick far ahead of the store's clock: one of the clocks is wrong, and a fired tick cannot be undone."""
+    ahead: Duration = checked_instant("tick", tick) - checked_instant("now", now)
+    if ahead > micros(MAX_AHEAD):
         raise Invalid(
             "tick",
             f"{to_datetime(tick):%Y-%m-%d %H:%M:%S} UTC is {timedelta(microseconds=ahead)} ahead of the store's clock",
-            f"a tick may be at most {in_words(AHEAD_MOST)} ahead: compare the clocks of this machine and the store",
+            f"a tick may be at most {in_words(MAX_AHEAD)} ahead: compare the clocks of this machine and the store",
         )
     return tick
 
 
 def describe(cron: Cron, after: Instant) -> str:
-    """The rule in words, or as it is written where no short words fit; and the next three fires in its zone."""
+    """The rule in plain English where possible, and its next three ticks in its zone."""
     zone = ZoneInfo(cron.zone)
     fires = [to_datetime(tick).astimezone(zone) for tick in cron.ticks(after, NEVER, 3)]
     shown = ", ".join(f"{fire:%Y-%m-%d %H:%M:%S} {fire:%z}"[:25] for fire in fires) or "never"
-    return f"{_in_words(cron.rule)} ({cron.zone}); next: {shown}"
+    return f"{_describe_rule(cron.rule)} ({cron.zone}); next: {shown}"
 
 
-def words_of(schedule: Schedule, after: Instant) -> str:
-    """A schedule's rule in words and its next fires; a rule that this program cannot read is said to be so."""
+def describe_schedule(schedule: Schedule, after: Instant) -> str:
+    """The rule of a schedule in plain English, and its next ticks; or why the rule cannot be parsed."""
     try:
         return describe(Timetable.parse(schedule.rule, schedule.zone).cron, after)
     except Invalid as error:
         return f"not understood: {error}"
 
 
-def _in_words(rule: str) -> str:
+def _describe_rule(rule: str) -> str:
     meaning = _meaning(rule)
     if meaning.every:
         return f"every {in_words(timedelta(seconds=meaning.every))}"
@@ -296,7 +302,7 @@ def _day(word: str) -> str:
 
 
 class _Meaning(NamedTuple):
-    """A rule taken apart: an interval in seconds, or the fields for cronsim and whether they name every hour."""
+    """A parsed rule: an interval in seconds, or the fields for cronsim and whether they include every hour."""
 
     every: int
     fields: str
@@ -308,13 +314,15 @@ def _meaning(rule: str) -> _Meaning:
     if rule.startswith("@"):
         word, _, length = rule.lower().partition(" ")
         if word == "@every":
-            most = int(SPAN_MOST.total_seconds())
+            most = int(MAX_DURATION.total_seconds())
             every = _seconds("rule @every", length)
             if not 1 <= every <= most:
-                raise Invalid("rule @every", f"{_quoted(length)} is not in 1s … {most}s", "choose one inside")
+                raise Invalid(
+                    "rule @every", f"{_quoted(length)} is not in 1s … {most}s", "choose an interval in that range"
+                )
             return _Meaning(every, "", False)
         if rule.lower() not in MACROS:
-            raise Invalid("rule", f"{_quoted(rule)} is no macro", f"use one of {', '.join(MACROS)}, or @every 90s")
+            raise Invalid("rule", f"{_quoted(rule)} is not a macro", f"use one of {', '.join(MACROS)}, or @every 90s")
     fields = MACROS.get(rule.lower(), rule)
     parts = fields.split()
     if len(parts) not in (5, 6):
@@ -334,11 +342,15 @@ def _meaning(rule: str) -> _Meaning:
 
 
 def _check_steps(name: str, part: str) -> None:
-    """cronsim takes */90 for minutes as "at minute 0", which nobody means."""
+    """Refuse */90 for minutes, which cronsim reads as "at minute 0"."""
     size, _ = _FIELDS[name]
     for step in re.findall(r"/([0-9]+)", part):
         if int(step) > size:
-            raise Invalid(f"rule {name}", f"the step of {_quoted(part)} leaves the field", "use @every for intervals")
+            raise Invalid(
+                f"rule {name}",
+                f"the step of {_quoted(part)} exceeds the field's {size} values",
+                "use @every for intervals",
+            )
 
 
 def _refusal(names: list[str], parts: list[str], name: str) -> Invalid:
@@ -353,7 +365,7 @@ def _seconds(field: str, text: str) -> int:
     """ "90s", "5m", "1h30m" in seconds."""
     parts = re.findall(r"([0-9]{1,9})([dhms])", text)
     if not parts or "".join(map("".join, parts)) != text:
-        raise Invalid(field, f"{_quoted(text)} is not a length of time", "write it like 90s, 5m or 1h30m")
+        raise Invalid(field, f"{_quoted(text)} is not a duration", "write it like 90s, 5m or 1h30m")
     return sum(int(count) * _UNITS[unit] for count, unit in parts)
 
 
@@ -367,16 +379,16 @@ def _quoted(value: object) -> str:
 
 
 def _walls(fields: str, after: int) -> Iterator[int]:
-    """The matching seconds of a wall clock after this one, counted as if the wall were UTC: cronsim sees no zone."""
+    """The matching seconds of a wall clock after this one, counted as if it were UTC: cronsim gets no zone."""
     return (int(moment.timestamp()) for moment in CronSim(fields, to_datetime(0) + timedelta(seconds=after)))
 
 
 def _shown(fields: str, zone: str, after: int) -> Iterator[int]:
-    """Whenever the wall clock shows a matching time: none in a gap, both in an overlap."""
+    """Fire whenever the wall clock shows a matching time: never in a gap, twice in an overlap."""
     seen = after + offset_at(zone, after)
     walls = _walls(fields, seen)
     wall = next(walls, None)
-    for start, end, offset in stretches(zone, after):
+    for start, end, offset in offset_periods(zone, after):
         if start + offset < seen:
             walls = _walls(fields, start + offset - 1)
             wall = next(walls, None)

@@ -1,14 +1,17 @@
-"""How a process ended, in words for dead letters and logs."""
+"""Exit codes of a worker process, and descriptions of how a process ended for errors and logs."""
 
 import signal
 from typing import Final
 
 CANNOT_START: Final = 3
-"""A worker whose store cannot be opened: on a full disk, say."""
+"""The store cannot be opened, for example because the disk is full."""
+
+BROKEN: Final = 70
+"""The process can no longer work and must be replaced."""
 
 
 def describe_exit(code: int | None) -> str:
-    """A predicate, such as "died with SIGSEGV"; None: nobody saw its end."""
+    """A predicate such as "died with SIGSEGV"; None: the exit code is unknown."""
     if code is None:
         return "died"
     if code == CANNOT_START:

@@ -1,7 +1,8 @@
-"""A registered function and its rules: which queue, how long, what to retry, where it runs."""
+"""A registered handler and its rules: queue, timeout, retries, where it runs; and the exceptions that it may raise."""
 
 import inspect
 from collections.abc import Callable, Collection
+from datetime import timedelta
 from typing import Any, Final, Literal
 
 from msgspec import Struct
@@ -9,30 +10,43 @@ from msgspec.structs import replace
 
 from forebay.core.breaker import Breaker
 from forebay.core.errors import Invalid, SealBroken
-from forebay.core.instant import Span
+from forebay.core.instant import Duration, from_seconds, micros
 from forebay.core.job import Job
 from forebay.core.outcome import Dropped, Failed, Failure, Outcome, Snoozed, Succeeded, is_span
 from forebay.core.payload import decode_payload
 from forebay.tracing import Spans
-from forebay.work.errors import Drop, Snooze
 from forebay.work.redacting import rules
 from forebay.work.results import ResultInvalid, ResultType
 from forebay.work.signature import PayloadMismatch, Signature
-from forebay.work.trace import kind_of, trace_of
+from forebay.work.trace import error_name, format_trace
 
-_LOOKED_AT: Final = 8_000
-"""Characters of a message or trace in which secrets are searched for; known ones are hidden before it is cut."""
+_SEARCHED_LENGTH: Final = 8_000
+"""Characters of a message or trace that are searched for secrets; known secrets are masked before the text is cut."""
 
 DONE: Final = Succeeded()
-"""What becomes of nearly every job, made once."""
+"""The outcome of nearly every job; shared, to save an allocation."""
 
 Where = Literal["loop", "thread", "process"]
 
 
-class Handler(Struct, frozen=True):
-    """How jobs of one kind are run. `retry_on` None: every exception is worth another try.
+class Drop(Exception):
+    """Raised by a handler: a retry is useless, so the job becomes a dead letter at once."""
 
-    `result`: how results are kept, if they are; `keep_for`: for how long, with their finished jobs.
+
+class Snooze(Exception):
+    """Raised by a handler: run the job again after this many seconds, without charging an attempt."""
+
+    def __init__(self, after: float | timedelta, reason: str = "") -> None:
+        super().__init__(reason or f"snoozed for {after}")
+        self.after: Duration = micros(after) if isinstance(after, timedelta) else from_seconds("Snooze", after)
+
+
+class Handler(Struct, frozen=True):
+    """How jobs of one kind are run.
+
+    retry_on  exceptions that are retried; None: all
+    result    how results are encoded; None: they are not kept
+    keep_for  how long finished jobs and their results are kept
     """
 
     kind: str
@@ -40,13 +54,13 @@ class Handler(Struct, frozen=True):
     signature: Signature
     queue: str = "default"
     where: Where = "thread"
-    timeout: Span | None = None
+    timeout: Duration | None = None
     max_attempts: int | None = None
     retry_on: tuple[type[BaseException], ...] | None = None
     drop_on: tuple[type[BaseException], ...] = ()
     breaker: Breaker | None = None
     result: ResultType | None = None
-    keep_for: Span = 0
+    keep_for: Duration = 0
     cost: int = 1
 
     @property
@@ -54,15 +68,15 @@ class Handler(Struct, frozen=True):
         return self.result is not None
 
     def encode_result(self, value: object) -> bytes | None:
-        """The result as it is kept; None is no result. `ResultInvalid`: it cannot be kept as it is."""
+        """The encoded result; None for no result. Raises `ResultInvalid` if it cannot be encoded."""
         return None if self.result is None or value is None else self.signature.sealed(self.result.encode(value))
 
     def succeeded(self, value: object) -> Succeeded:
-        """What it means that the handler returned this."""
+        """The outcome of a handler that returned this value."""
         return Succeeded(self.encode_result(value), self.keep_for) if self.keep_for else DONE
 
     def outcome_of(self, error: BaseException, body: bytes = b"null") -> Outcome:
-        """What a raise means for a job with this payload; whatever it is, this does not raise in turn."""
+        """The outcome of a handler that raised; never raises itself."""
         if isinstance(error, Snooze) and is_span(getattr(error, "after", None)):
             return Snoozed(error.after)
         if isinstance(error, (Drop, PayloadMismatch, ResultInvalid, *self.drop_on)) or (
@@ -72,39 +86,39 @@ class Handler(Struct, frozen=True):
         return Failed(self._described(error, body))
 
     def secrets(self, body: bytes) -> Collection[str]:
-        """The secrets of a job with this payload, which no text about it may show."""
+        """The secrets in the payload, which no text about the job may contain."""
         try:
             return rules().secrets(self.kind, decode_payload(self.signature.opened(body)))
         except Exception:
             return ()
 
     def redact(self, text: str, body: bytes) -> str:
-        """A text about a job with this payload, without what looks like a secret."""
+        """The text without secrets, those of the payload included."""
         return rules().text(text, self.secrets(body))
 
     def _described(self, error: BaseException, body: bytes) -> Failure:
-        return describe(error, self.secrets(body))
+        return to_failure(error, self.secrets(body))
 
 
-def describe(error: BaseException, secrets: Collection[str] = ()) -> Failure:
-    """An exception as it is kept: kind, message, and the end of its trace; without secrets, its payload's above all."""
+def to_failure(error: BaseException, secrets: Collection[str] = ()) -> Failure:
+    """An exception as it is stored: kind, message and the end of its trace, all redacted."""
     try:
-        trace = trace_of(error)
+        trace = format_trace(error)
     except BaseException:
         trace = ""
-    message, trace = (rules().text(text, secrets, _LOOKED_AT) for text in (_message(error), trace))
-    return Failure(kind_of(error), message, trace[-4_000:])
+    message, trace = (rules().text(text, secrets, _SEARCHED_LENGTH) for text in (_message(error), trace))
+    return Failure(error_name(error), message, trace[-4_000:])
 
 
 def _message(error: BaseException) -> str:
     try:
         return str(error)
     except BaseException:
-        return "(its message cannot be shown)"
+        return "(str() of the exception failed)"
 
 
 def traced(handler: Handler, job: Job, spans: Spans) -> Handler:
-    """The handler, for this one job, inside a span."""
+    """The handler wrapped in a trace span for this job."""
 
     def failure(error: BaseException) -> Failure | None:
         outcome = handler.outcome_of(error, job.body)
@@ -113,7 +127,7 @@ def traced(handler: Handler, job: Job, spans: Spans) -> Handler:
     return replace(handler, function=spans.around(handler.function, job, failure))
 
 
-def place_of(function: Callable[..., Any], isolate: bool) -> Where:
+def executor_for(function: Callable[..., Any], isolate: bool) -> Where:
     if isolate:
         return "process"
     return "loop" if inspect.iscoroutinefunction(function) else "thread"
@@ -121,4 +135,4 @@ def place_of(function: Callable[..., Any], isolate: bool) -> Where:
 
 def check_function(kind: str, function: Callable[..., Any]) -> None:
     if not callable(function) or inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise Invalid(kind, "a handler is a function or a coroutine function", "return, do not yield")
+        raise Invalid(kind, "a handler is a function or a coroutine function", "return instead of yield")

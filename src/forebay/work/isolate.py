@@ -1,10 +1,10 @@
-"""Handlers in a process of their own, which may be killed: `isolate=True`, and suspects in quarantine.
+"""Child processes for handlers with `isolate=True`, and for suspects in quarantine.
 
-A child is kept warm and runs one job at a time, plain or async; a crash, a kill or a timeout costs the child and
-nothing else. Parent and child talk over two pipes in length-prefixed MessagePack; what the handler prints goes where it
-always went. A third pipe is the life-line: when the parent is gone, however it went, the child ends at once, and so
-does all it started. Between the two is a stand-in, which does nothing but wait for the child and end as it did: a
-handler that kills its parent kills the stand-in, not the worker.
+A child is reused and runs one job at a time, plain or async. A crash, a kill or a timeout costs the child and nothing
+else. Parent and child exchange length-prefixed MessagePack over two pipes; standard output and error are inherited. A
+third pipe is the lifeline: when the parent exits for any reason, the child and its process group are killed. Between
+worker and child there is a monitor process, which only waits for the child and exits the way the child did: a handler
+that kills its parent process kills the monitor, not the worker.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from typing import Any, BinaryIO, Final, NoReturn
 
 import msgspec
 
-from forebay.core.instant import Span
+from forebay.core.instant import Duration
 from forebay.core.job import Progress
 from forebay.core.lease import Lease
 from forebay.core.outcome import Dropped, Failed, Failure, Outcome, Snoozed, Succeeded
@@ -42,22 +42,22 @@ from forebay.work.start_marks import StartMarks
 
 CRASHED: Final = "forebay.Crashed"
 _LENGTH: Final = struct.Struct("<I")
-_TELL_EVERY: Final = 0.25
+_PROGRESS_INTERVAL: Final = 0.25
 _PIPES: Final = "FOREBAY_CHILD_PIPES"
-_PULSE: Final = "FOREBAY_CHILD_PULSE"
-_LAST_WORDS: Final = 1.0
-_BEAT_EVERY: Final = 0.1
+_HEARTBEAT: Final = "FOREBAY_CHILD_HEARTBEAT"
+_EXIT_TIMEOUT: Final = 1.0
+_HEARTBEAT_INTERVAL: Final = 0.1
 
 
 class _Reply(msgspec.Struct, array_like=True, tag=True):
-    """An outcome on its way back."""
+    """The outcome of a job, sent by the child."""
 
     word: str
     result: bytes | None = None
     error: Failure | None = None
     after: int = 0
 
-    def outcome(self, keep_for: Span) -> Outcome:
+    def outcome(self, keep_for: Duration) -> Outcome:
         match self.word, self.error:
             case "succeeded", _:
                 return Succeeded(self.result, keep_for)
@@ -66,26 +66,26 @@ class _Reply(msgspec.Struct, array_like=True, tag=True):
             case "dropped", Failure() as error:
                 return Dropped(error)
             case _, error:
-                return Failed(error or Failure(CRASHED, "the child gave no reason"))
+                return Failed(error or Failure(CRASHED, "the child process gave no reason"))
 
 
-class _Said(msgspec.Struct, array_like=True, tag=True):
-    """What a handler says of its progress, on its way."""
+class _ProgressMessage(msgspec.Struct, array_like=True, tag=True):
+    """The progress of a handler, sent by the child."""
 
     portion: float
     note: str
 
 
-_decoder: Final = msgspec.msgpack.Decoder(_Reply | _Said)
+_decoder: Final = msgspec.msgpack.Decoder(_Reply | _ProgressMessage)
 
 
 def _decode(body: bytes) -> _Reply | Progress:
-    told = _decoder.decode(body)
-    return Progress(told.portion, told.note) if isinstance(told, _Said) else told
+    message = _decoder.decode(body)
+    return Progress(message.portion, message.note) if isinstance(message, _ProgressMessage) else message
 
 
 class ChildDied(Exception):
-    """The child is gone; `begun`: with the job that it was to run."""
+    """The child process exited; `begun`: while it ran the job."""
 
     def __init__(self, code: int, *, begun: bool) -> None:
         super().__init__(describe_exit(code))
@@ -94,17 +94,17 @@ class ChildDied(Exception):
 
 
 class Child:
-    """One warm process. `prepare` and `run` block the calling thread; `kill` may come from any other."""
+    """One child process. `prepare` and `run` block the calling thread; `kill` may be called from any thread."""
 
-    def __init__(self, target: str, pulse: Path | None = None) -> None:
-        """`pulse`: where its heartbeat is written, so that a stall of its interpreter is seen."""
+    def __init__(self, target: str, heartbeat: Path | None = None) -> None:
+        """`heartbeat`: the file for its heartbeat, by which a stall is detected."""
         self._target = target
-        self.pulse = pulse
+        self.heartbeat = heartbeat
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = Lock()
 
     def prepare(self) -> None:
-        """Start the process, if there is none, and wait until it has loaded the app: no job's time runs meanwhile."""
+        """Start the process if there is none, and wait until it has loaded the app; no job's timeout runs yet."""
         if self._process is not None and self._process.poll() is None:
             return
         if self._process is not None:
@@ -113,24 +113,24 @@ class Child:
         try:
             _receive(self._in)
         except (OSError, EOFError):
-            raise ChildDied(self._bury(process), begun=False) from None
+            raise ChildDied(self._reap(process), begun=False) from None
 
     def run(self, run: Run) -> Outcome:
-        """What came of the job; `ChildDied` if the process did not survive it."""
+        """Run the job; raises `ChildDied` if the process exits."""
         process = self._process
         assert process is not None
         try:
             lease = run.lease
             _send(self._out, msgspec.msgpack.encode(Lease(lease.job, lease.owner, lease.until)))
-            while isinstance(told := _decode(_receive(self._in)), Progress):
+            while isinstance(message := _decode(_receive(self._in)), Progress):
                 if run.context is not None:
-                    run.context.reported = told
-            return told.outcome(run.handler.keep_for)
+                    run.context.reported = message
+            return message.outcome(run.handler.keep_for)
         except (OSError, EOFError, msgspec.DecodeError):
-            raise ChildDied(self._bury(process), begun=True) from None
+            raise ChildDied(self._reap(process), begun=True) from None
 
-    def let_go_of_dead(self) -> None:
-        """What a dead child has started may hold its pipes open: it goes too, or nobody would notice the death."""
+    def kill_orphans(self) -> None:
+        """Kill the process group of a dead child: its descendants may hold the pipes open and hide its exit."""
         process = self._process
         if process is not None and process.poll() is not None:
             with suppress(ProcessLookupError):
@@ -148,10 +148,10 @@ class Child:
             self._process.wait()
             self._forget()
 
-    def _bury(self, process: subprocess.Popen[bytes]) -> int:
-        """How it ended. A child whose pipes are broken is of no use, and is not waited for."""
+    def _reap(self, process: subprocess.Popen[bytes]) -> int:
+        """The exit code of a child whose pipes are broken; it is killed if it does not exit."""
         try:
-            code = process.wait(_LAST_WORDS)
+            code = process.wait(_EXIT_TIMEOUT)
         except subprocess.TimeoutExpired:
             self.kill()
             code = process.wait()
@@ -161,15 +161,15 @@ class Child:
     def _start(self) -> subprocess.Popen[bytes]:
         to_child, out = os.pipe()
         in_, from_child = os.pipe()
-        life_line, self._life_line = os.pipe()
-        theirs = (to_child, from_child, life_line)
-        environment = {**os.environ, _PIPES: ",".join(map(str, theirs)), "PYTHONPATH": os.pathsep.join(sys.path)}
-        if self.pulse is not None:
-            environment[_PULSE] = str(self.pulse)
+        lifeline, self._lifeline = os.pipe()
+        child_ends = (to_child, from_child, lifeline)
+        environment = {**os.environ, _PIPES: ",".join(map(str, child_ends)), "PYTHONPATH": os.pathsep.join(sys.path)}
+        if self.heartbeat is not None:
+            environment[_HEARTBEAT] = str(self.heartbeat)
         command = [sys.executable, "-m", "forebay.work.isolate", self._target]
         with self._lock:
-            self._process = subprocess.Popen(command, pass_fds=theirs, env=environment, start_new_session=True)
-        for descriptor in theirs:
+            self._process = subprocess.Popen(command, pass_fds=child_ends, env=environment, start_new_session=True)
+        for descriptor in child_ends:
             os.close(descriptor)
         self._out, self._in = os.fdopen(out, "wb", buffering=0), os.fdopen(in_, "rb")
         return self._process
@@ -179,29 +179,29 @@ class Child:
             self._process = None
         self._out.close()
         self._in.close()
-        os.close(self._life_line)
+        os.close(self._lifeline)
 
 
 def _serve(target: str) -> None:
-    """The child's life: one job after another until the parent is gone."""
-    to_child, from_child, life_line = (int(number) for number in os.environ[_PIPES].split(","))
-    stand_in, held = os.pipe()
+    """The main loop of a child: run one job after another until the parent closes the pipe."""
+    to_child, from_child, lifeline = (int(number) for number in os.environ[_PIPES].split(","))
+    monitor, held = os.pipe()
     if child := os.fork():
-        for descriptor in (to_child, from_child, life_line, stand_in):
+        for descriptor in (to_child, from_child, lifeline, monitor):
             os.close(descriptor)
-        _end_as(child)
+        _exit_like(child)
     os.close(held)
     own = os.getpid()
-    Thread(target=_die_with_parent, args=(life_line, stand_in), daemon=True).start()
-    if _PULSE in os.environ:
-        _beat(StartMarks(Path(os.environ[_PULSE])))
+    Thread(target=_exit_with_parent, args=(lifeline, monitor), daemon=True).start()
+    if _HEARTBEAT in os.environ:
+        _start_heartbeat(StartMarks(Path(os.environ[_HEARTBEAT])))
     app = find_app(target)
     configure_logging()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with (
         os.fdopen(to_child, "rb") as in_,
         os.fdopen(from_child, "wb", buffering=0) as out,
-        # One loop for all its jobs, as in a worker: what one of them made for its loop, the next may use.
+        # One event loop for all jobs, as in a worker: objects bound to the loop can be reused by the next job.
         asyncio.Runner() as runner,
     ):
         _send(out, b"")
@@ -212,30 +212,30 @@ def _serve(target: str) -> None:
                 return
             context = Context(lease, None, lambda: app.store, app.registry[lease.job.kind])
             takes_context = app.registry[lease.job.kind].signature.context_name is not None
-            with _telling(context, out) if takes_context else nullcontext():
-                reply = _run_here(app, context, runner)
-                # A handler that forked and came back in the copy must not answer for it a second time.
+            with _forward_progress(context, out) if takes_context else nullcontext():
+                reply = _run_job(app, context, runner)
+                # A forked child that returned from the handler must not send a second reply.
                 if os.getpid() != own:
                     os._exit(0)
             _send(out, msgspec.msgpack.encode(reply))
 
 
-def _beat(pulse: StartMarks) -> None:
-    """The heartbeat of the child, for whoever watches it; a signal that ends it leaves its stacks in the log."""
-    pulse.open()
+def _start_heartbeat(heartbeat: StartMarks) -> None:
+    """Write the heartbeat of the child in a thread; dump stacks to the log on a fatal signal."""
+    heartbeat.open()
     if not faulthandler.is_enabled():
         faulthandler.enable()
 
     def beat() -> None:
         while True:
-            pulse.beat()
-            sleep(_BEAT_EVERY)
+            heartbeat.beat()
+            sleep(_HEARTBEAT_INTERVAL)
 
     Thread(target=beat, name="forebay-heartbeat", daemon=True).start()
 
 
-def _end_as(child: int) -> NoReturn:
-    """The stand-in: end as the child does, without a core of its own."""
+def _exit_like(child: int) -> NoReturn:
+    """The monitor process: exit with the code or signal of the child, without dumping a second core."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code < 0:
@@ -247,34 +247,34 @@ def _end_as(child: int) -> NoReturn:
     os._exit(code)
 
 
-def _die_with_parent(*lines: int) -> None:
+def _exit_with_parent(*lines: int) -> None:
     select.select(lines, [], [])
     os.killpg(0, signal.SIGKILL)
 
 
 @contextmanager
-def _telling(context: Context, out: BinaryIO) -> Iterator[None]:
-    """While the handler runs, what it last said of its progress goes to the parent, a few times a second."""
-    over = Event()
+def _forward_progress(context: Context, out: BinaryIO) -> Iterator[None]:
+    """Send the latest progress to the parent a few times a second while the handler runs."""
+    ended = Event()
 
-    def tell() -> None:
-        told: Progress | None = None
-        while not over.wait(_TELL_EVERY):
-            said = context.reported
-            if said is not None and said is not told:
-                told = said
-                _send(out, msgspec.msgpack.encode(_Said(said.portion, said.note)))
+    def forward() -> None:
+        sent: Progress | None = None
+        while not ended.wait(_PROGRESS_INTERVAL):
+            current = context.reported
+            if current is not None and current is not sent:
+                sent = current
+                _send(out, msgspec.msgpack.encode(_ProgressMessage(current.portion, current.note)))
 
-    teller = Thread(target=tell, name="forebay-progress", daemon=True)
-    teller.start()
+    thread = Thread(target=forward, name="forebay-progress", daemon=True)
+    thread.start()
     try:
         yield
     finally:
-        over.set()
-        teller.join()
+        ended.set()
+        thread.join()
 
 
-def _run_here(app: Any, context: Context, runner: asyncio.Runner) -> _Reply:
+def _run_job(app: Any, context: Context, runner: asyncio.Runner) -> _Reply:
     lease = context.lease
     handler: Handler = app.registry[lease.job.kind]
     if (traces := spans()) is not None:

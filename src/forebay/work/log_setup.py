@@ -1,8 +1,8 @@
-"""How a process of Forebay writes its log: FOREBAY_LOG is the level, FOREBAY_LOG_FORMAT the form.
+"""Logging configuration of a Forebay process: FOREBAY_LOG sets the level, FOREBAY_LOG_FORMAT the format.
 
-`text` is a line for a person, `json` an object a line for a machine, `console` the text with a coloured line for each
-step of a job, as `forebay dev` shows it. An application that has configured logging itself keeps its handlers; the
-level still holds for Forebay's own loggers, and a form that was asked for is used for them.
+`text` writes plain lines, `json` one object per line, and `console` text with a coloured line for each step of a job,
+as in `forebay dev`. An application that has configured logging keeps its handlers; the level, and a format if one is
+set, still apply to Forebay's own loggers.
 """
 
 import logging
@@ -17,7 +17,7 @@ from forebay.core.errors import Invalid
 from forebay.core.payload import plain_json
 from forebay.work.console import clean, painted, shows_colours
 from forebay.work.job_log import LOGGER
-from forebay.work.redacting import guard_logs, rules, running_job
+from forebay.work.redacting import install_secret_filter, rules, running_job
 
 LEVEL: Final = "FOREBAY_LOG"
 FORMAT: Final = "FOREBAY_LOG_FORMAT"
@@ -37,10 +37,10 @@ _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asc
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line: time, level, logger, message, the record's own fields, and the traceback if there is one."""
+    """One JSON object per line: time, level, logger, message, extra fields, and the traceback if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
-        said: dict[str, Any] = {
+        line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
             "logger": record.name,
@@ -51,16 +51,16 @@ class JsonFormatter(logging.Formatter):
             plain = plain_json(msgspec.to_builtins(fields, str_keys=True, enc_hook=str))
             job = running_job.get()
             shown = rules().payload("", plain, () if job is None else job.secrets)
-            said |= {name: value for name, value in shown.items() if name not in said} if type(shown) is dict else {}
+            line |= {name: value for name, value in shown.items() if name not in line} if type(shown) is dict else {}
         if record.exc_info and not record.exc_text:
             record.exc_text = self.formatException(record.exc_info)
         if record.exc_text:
-            said["traceback"] = record.exc_text
-        return msgspec.json.encode(said).decode()
+            line["traceback"] = record.exc_text
+        return msgspec.json.encode(line).decode()
 
 
 class ConsoleFormatter(logging.Formatter):
-    """A line for each step of a job, coloured where the stream shows colours; other records as text."""
+    """A line for each step of a job, coloured on a terminal; other records as text."""
 
     def __init__(self, *, coloured: bool) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
@@ -72,29 +72,29 @@ class ConsoleFormatter(logging.Formatter):
             return super().format(record)
         fields = vars(record)
         job = f"{fields['kind']} {fields['job_id']}"
-        said = clean(rules().text(fields["text"]))
-        line = f"{self.formatTime(record, '%H:%M:%S')}  {job}  {painted(said, colour) if self._coloured else said}"
+        text = clean(rules().text(fields["text"]))
+        line = f"{self.formatTime(record, '%H:%M:%S')}  {job}  {painted(text, colour) if self._coloured else text}"
         return f"{line}\n{record.exc_text}" if record.exc_text else line
 
 
 def log_level() -> str:
-    """What FOREBAY_LOG says."""
+    """The level in FOREBAY_LOG; WARNING by default."""
     level = (os.environ.get(LEVEL) or "WARNING").upper()
     if level not in logging.getLevelNamesMapping():
-        raise Invalid(LEVEL, f"{level!r} is no level", "use DEBUG, INFO, WARNING or ERROR")
+        raise Invalid(LEVEL, f"{level!r} is not a log level", "use DEBUG, INFO, WARNING or ERROR")
     return level
 
 
 def log_format() -> str | None:
-    """What FOREBAY_LOG_FORMAT says; None: nothing."""
+    """The format in FOREBAY_LOG_FORMAT, if set."""
     form = os.environ.get(FORMAT) or None
     if form is not None and form not in FORMATS:
-        raise Invalid(FORMAT, f"{form!r} is no form of a log", f"use {', '.join(FORMATS)}")
+        raise Invalid(FORMAT, f"{form!r} is not a log format", f"use {', '.join(FORMATS)}")
     return form
 
 
 def configure_logging() -> None:
-    """For the processes that Forebay starts; after the application was imported, which may have done it itself."""
+    """Configure a process that Forebay started, after the import of an app that may have configured logging."""
     level, form = log_level(), log_format()
     root = logging.getLogger()
     if not root.handlers:
@@ -107,11 +107,11 @@ def configure_logging() -> None:
     if form == "console":
         _use(logging.getLogger(LOGGER), form)
         logging.getLogger(LOGGER).setLevel(logging.DEBUG)
-    guard_logs()
+    install_secret_filter()
 
 
 def _use(logger: logging.Logger, form: str) -> None:
-    """This form for these records, whatever the application does with its own."""
+    """Use this format for the logger, independent of the application's handlers."""
     if not logger.handlers:
         logger.addHandler(_handler(form))
         logger.propagate = False

@@ -1,11 +1,13 @@
-"""Async handlers: fixed coroutines on one event loop in a thread of its own.
+"""Async handlers: a fixed number of coroutines on one event loop, in its own thread.
 
-A coroutine a slot, fed from a deque: a task a job would cost three times as much. A handler is first stepped by hand:
-those that never wait for anything are done one after the other in one slot, and finished together; only one that does
-wait wakes the next slot. `flush`, called from elsewhere now and then, sees to it that no handler that blocks the loop
-keeps back what others have done before it. A run is stopped by
-cancelling its slot's task; the slot notices that it was meant for the run and goes on. SystemExit in a task that a
-handler made would end the loop and everyone on it: there it becomes an ordinary error of that handler.
+One long-lived task for each slot takes runs from a deque; a task for each job would cost three times as much. The first
+step of a handler is made directly: handlers that never await run one after the other in one slot and are finished as a
+batch, and only one that awaits wakes the next slot. `flush`, called periodically from another thread, finishes
+completed runs while a handler blocks the loop.
+
+A run is stopped by cancelling the task of its slot; the slot recognises that the cancellation was meant for the run and
+continues. SystemExit in a task that a handler created would end the loop, so there it becomes an ordinary error of that
+handler.
 """
 
 import asyncio
@@ -20,18 +22,20 @@ from typing import Any, Final
 
 from forebay.core.lease import Fence
 from forebay.core.outcome import Interrupted, Outcome
-from forebay.work.forks import Forks
+from forebay.work.process_guards import ForkCounter
 from forebay.work.run import Run
 from forebay.work.start_marks import NEWEST, NOTHING
 
-_BREATHE_EVERY: Final = 0.002
-"""Seconds after which handlers that never wait let the loop look after others."""
+_YIELD_INTERVAL: Final = 0.002
+"""Seconds after which a slot yields to the loop even if its handlers never await."""
 
 
 class LoopSlots:
-    """`begin` is called on the loop's thread, once a run, and may refuse it; `finish` there or in `flush`.
+    """The slots of one event loop.
 
-    `on_loop` is told whose handler runs just now: that which began last, or the one that goes on, or none.
+    begin    called on the loop's thread once for each run; False refuses it
+    finish   called on the loop's thread or by `flush`
+    on_loop  called with the fence of the handler that runs from now on: `NEWEST`, one that resumes, or `NOTHING`
     """
 
     def __init__(
@@ -46,14 +50,14 @@ class LoopSlots:
         self._begin = begin
         self._finish = finish
         self._succeed = succeed
-        self._on_loop = on_loop or _nobody_asks
+        self._on_loop = on_loop or _ignore
         self._ready: deque[Run] = deque()
         self._done: deque[tuple[Run, Outcome]] = deque()
-        self._resting: list[asyncio.Future[None]] = []
+        self._idle: list[asyncio.Future[None]] = []
         self._started = Event()
         self._closing = False
-        self._asked_at: float | None = None
-        self._forks = Forks.count
+        self._pinged_at: float | None = None
+        self._forks = ForkCounter.count
         self._thread = Thread(target=self._host, name="forebay-loop", daemon=True)
 
     @property
@@ -64,22 +68,22 @@ class LoopSlots:
         self._thread.start()
         self._started.wait()
 
-    def feed(self, runs: Sequence[Run]) -> None:
+    def submit(self, runs: Sequence[Run]) -> None:
         try:
             self._loop.call_soon_threadsafe(self._wake, runs)
         except RuntimeError:
-            # The loop is dead, and the worker will notice; what was to run on it is handed back.
+            # The loop is dead, which makes the worker unhealthy; the runs are released.
             self._finish([(run, Interrupted()) for run in runs])
 
     def interrupt(self, run: Run) -> None:
-        """Cancel the run if it is still under way; `run.stop` says why."""
+        """Cancel the run if it has not ended; `run.stop` says why."""
         try:
             self._loop.call_soon_threadsafe(self._cancel, run)
         except RuntimeError:
             self._finish([(run, run.stopped_outcome())])
 
     def flush(self) -> None:
-        """Finish what is done."""
+        """Finish the completed runs."""
         done = []
         with suppress(IndexError):
             while True:
@@ -88,25 +92,25 @@ class LoopSlots:
             self._finish(done)
 
     def ping(self) -> None:
-        """Ask the loop for a sign of life, unless it still owes one."""
-        if self._asked_at is None:
-            self._asked_at = monotonic()
+        """Send a probe to the loop, unless one is unanswered."""
+        if self._pinged_at is None:
+            self._pinged_at = monotonic()
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._pong)
 
     def silent_for(self) -> float:
-        """Seconds for which the loop has owed an answer: a handler blocks it."""
-        asked_at = self._asked_at
-        return 0.0 if asked_at is None else monotonic() - asked_at
+        """Seconds since an unanswered probe: a handler blocks the loop."""
+        pinged_at = self._pinged_at
+        return 0.0 if pinged_at is None else monotonic() - pinged_at
 
-    def lag(self, patience: float) -> float:
-        """Seconds until the loop runs something new; `patience` if it does not within that time."""
-        asked_at, answered = monotonic(), Event()
+    def lag(self, timeout: float) -> float:
+        """Seconds until the loop runs a new callback, at most `timeout`."""
+        sent_at, answered = monotonic(), Event()
         try:
             self._loop.call_soon_threadsafe(answered.set)
         except RuntimeError:
-            return patience
-        return monotonic() - asked_at if answered.wait(patience) else patience
+            return timeout
+        return monotonic() - sent_at if answered.wait(timeout) else timeout
 
     def close(self) -> None:
         self._closing = True
@@ -137,15 +141,15 @@ class LoopSlots:
         self._wake_one()
 
     def _wake_one(self) -> None:
-        """Somebody for what is ready."""
-        while self._resting:
-            future = self._resting.pop()
+        """Wake an idle slot."""
+        while self._idle:
+            future = self._idle.pop()
             if not future.done():
                 future.set_result(None)
                 return
 
     def _pong(self) -> None:
-        self._asked_at = None
+        self._pinged_at = None
 
     def _cancel(self, run: Run) -> None:
         if isinstance(run.task, asyncio.Task):
@@ -161,14 +165,14 @@ class LoopSlots:
             try:
                 while not self._ready:
                     future = self._loop.create_future()
-                    self._resting.append(future)
+                    self._idle.append(future)
                     await future
-                begun = self._work_off(task)
+                begun = self._run_ready(task)
                 if begun is None and self._ready:
                     self._wake_one()
                     await asyncio.sleep(0)
             except asyncio.CancelledError:
-                # A cancellation that came too late for its run; only the end of the loop ends a slot.
+                # The cancellation came too late for its run. Only the end of the loop ends a slot.
                 if self._ending():
                     return
                 task.uncancel()
@@ -176,13 +180,13 @@ class LoopSlots:
             if begun is not None:
                 if self._ready:
                     self._wake_one()
-                await self._go_on(*begun, task)
+                await self._resume(*begun, task)
             if task.cancelling():
                 await self._swallow(task)
 
-    def _work_off(self, task: "asyncio.Task[None]") -> "tuple[Run, _Begun] | None":
-        """What is ready, until one waits for something, which is then to be gone on with; or for a moment."""
-        until = monotonic() + _BREATHE_EVERY
+    def _run_ready(self, task: "asyncio.Task[None]") -> "tuple[Run, _Begun] | None":
+        """Run ready handlers until one awaits, which is returned for the caller to resume, or the slot must yield."""
+        until = monotonic() + _YIELD_INTERVAL
         ready = self._ready
         self._on_loop(NEWEST)
         try:
@@ -199,7 +203,7 @@ class LoopSlots:
         return None
 
     def _first_step(self, run: Run) -> "_Begun | None":
-        """Begin a run; None if that was all of it."""
+        """Begin a run; None if it completed without awaiting."""
         handler = run.handler
         try:
             arguments = handler.signature.unpack(run.lease.job.body)
@@ -216,19 +220,19 @@ class LoopSlots:
         except BaseException as error:
             outcome = self._outcome_of(run, error)
         finally:
-            self._stay_one()
+            self._exit_forked_child()
         self._done.append((run, outcome))
         return None
 
-    async def _go_on(self, run: Run, begun: "_Begun", task: "asyncio.Task[None]") -> None:
-        """The rest of a run that has begun to wait."""
+    async def _resume(self, run: Run, begun: "_Begun", task: "asyncio.Task[None]") -> None:
+        """Complete a run that has begun to await."""
         run.task = task
         try:
             outcome = self._succeed(run, await begun)
         except BaseException as error:
             outcome = self._outcome_of(run, error)
         finally:
-            self._stay_one()
+            self._exit_forked_child()
         run.task = None
         self._finish([(run, outcome)])
 
@@ -237,17 +241,17 @@ class LoopSlots:
             return run.stopped_outcome()
         return run.handler.outcome_of(error, run.lease.job.body)
 
-    def _stay_one(self) -> None:
-        """A handler that forked and came back in the child must not go on as a second worker."""
-        if Forks.count != self._forks:
+    def _exit_forked_child(self) -> None:
+        """A forked child that returned from the handler must not continue as a second worker."""
+        if ForkCounter.count != self._forks:
             os._exit(0)
 
     def _ending(self) -> bool:
-        """Whether the whole loop goes down: it was closed, or a handler's own task raised SystemExit through it."""
+        """Whether the loop ends: it was closed, or a handler's task raised SystemExit through it."""
         return self._closing or self._main_task.cancelling() > 0
 
     async def _swallow(self, task: "asyncio.Task[None]") -> None:
-        """Cancellations that were meant for the run that is over must not hit the next one."""
+        """Consume cancellations that were meant for the run that has ended."""
         while task.cancelling() and not self._ending():
             task.uncancel()
         with suppress(asyncio.CancelledError):
@@ -255,7 +259,7 @@ class LoopSlots:
 
 
 class _Begun:
-    """A coroutine that was stepped once already, to be awaited for the rest."""
+    """A coroutine after its first step; await it for the rest."""
 
     def __init__(
         self, fence: Fence, work: Coroutine[Any, Any, Any], waits_for: Any, on_loop: Callable[[Fence], None]
@@ -283,12 +287,12 @@ class _Begun:
                 self._on_loop(NOTHING)
 
 
-def _nobody_asks(fence: Fence) -> None:
-    """Where there are no start marks."""
+def _ignore(fence: Fence) -> None:
+    """The `on_loop` of a worker without start marks."""
 
 
 class ExitInTask(Exception):
-    """A task of a handler raised SystemExit or KeyboardInterrupt."""
+    """A task that a handler created raised SystemExit or KeyboardInterrupt."""
 
 
 async def _guarded(work: Awaitable[Any]) -> Any:

@@ -1,8 +1,9 @@
-"""The pool: starts jobs where their handlers belong and turns what comes of them into verdicts.
+"""The pool runs jobs and turns their outcomes into verdicts.
 
-Async handlers run on a loop, plain ones in threads, isolated ones in processes; together never more than `concurrency`.
-Whatever a handler does (any exception, SystemExit, a hang, a crash of its own process), the pool lives on and the job
-follows its rules. A run ends exactly once: by its own end, its timeout, its cancellation, the drain, or its lost lease.
+Async handlers run on an event loop, plain ones in threads, isolated ones in child processes; together never more than
+`concurrency`. Whatever a handler does (any exception, SystemExit, a hang, a crash of its child process), the pool
+survives and the job follows its retry rules. A run ends exactly once: by its return, its timeout, its cancellation, the
+drain, or its lost lease.
 """
 
 import logging
@@ -35,16 +36,16 @@ from forebay.core.policy import Routing
 from forebay.core.presence import MAX_UNHANDLED
 from forebay.store.protocol import ProgressReport, Store
 from forebay.tracing import spans
+from forebay.work.capacity import fit_count, slots_of
 from forebay.work.handler import DONE, Handler, traced
 from forebay.work.isolate import CRASHED, Child, ChildDied
 from forebay.work.job_log import JobLog
 from forebay.work.loop import LoopSlots
 from forebay.work.options import Options
+from forebay.work.process_guards import DescriptorGuard
 from forebay.work.quarantine import Quarantine
 from forebay.work.redacting import RunningJob, running_job
-from forebay.work.room import fitting, weight
 from forebay.work.run import Run, Stop, lease_clock
-from forebay.work.sentinel import Sentinel
 from forebay.work.start_marks import IN_QUARANTINE, StartMarks
 from forebay.work.threads import ThreadSlots
 
@@ -52,26 +53,26 @@ _log = logging.getLogger("forebay.work")
 
 _SWEEP_EVERY: Final = 0.05
 _SWEEP_IDLE: Final = 0.25
-_AHEAD: Final = 0.1
-"""Seconds for which a claimed job may wait for a slot."""
+_PREFETCH_SECONDS: Final = 0.1
+"""Seconds for which a prefetched job may wait for a slot."""
 
-_AHEAD_MOST: Final = 2_000
+_MAX_PREFETCH: Final = 2_000
 _ANY_ROUTING: Final = Routing()
-"""For outcomes that look at none."""
+"""For outcomes whose verdict does not depend on the routing."""
 
 _PLAIN_ACK: Final = Ack()
-"""The verdict on nearly every job, made once."""
+"""The verdict on nearly every job; shared, to save an allocation."""
 
-_POSTPONED: Final = 1_000_000
+_BUDGET_DELAY: Final = 1_000_000
 _GRACE: Final = 2.0
-_LONELY_MOST: Final = 10.0
-_LONELY_AGAIN: Final = 3_000_000
+_MAX_EXCLUSIVE_WAIT: Final = 10.0
+_EXCLUSIVE_DELAY: Final = 3_000_000
 _UNHANDLED_FOR: Final = 180.0
-"""Seconds for which a kind that came by is remembered: longer than its jobs wait before they come by again."""
+"""Seconds for which an unhandled kind is remembered: longer than the delay with which its jobs are released."""
 
 
 class Pool:
-    """Runs jobs; each takes as many slots as it costs (`room`). `settle` takes the verdicts; `step` is called often."""
+    """Runs jobs; each takes as many slots as it costs. `settle` receives the verdicts. `step` must be called often."""
 
     name = "pool"
 
@@ -86,7 +87,7 @@ class Pool:
         target: str | None = None,
         quarantine: bool = True,
         marks: StartMarks | None = None,
-        sentinel: Sentinel | None = None,
+        descriptors: DescriptorGuard | None = None,
         draw: Callable[[], float] = random.random,
         log: JobLog | None = None,
     ) -> None:
@@ -96,21 +97,21 @@ class Pool:
         self._store = store
         self._target = target
         self._marks = marks
-        self._sentinel = sentinel
+        self._descriptors = descriptors
         self._draw = draw
         self._job_log = log or JobLog()
         self._size = options.concurrency
         self._claim_batch = options.claim_batch
-        self._wedged_most = options.wedged_most
+        self._max_wedged = options.max_wedged
         self._runs: dict[Fence, Run] = {}
         self._unhandled: dict[tuple[str, str], float] = {}
         self.handled_elsewhere: frozenset[tuple[str, str]] = frozenset()
         self._guard = Lock()
-        self._room = Condition(self._guard)
-        # Loop, threads and processes each hold back what is too much for them, but only together they are the pool.
-        self._ahead_most = _AHEAD_MOST if len({handler.where for handler in registry.values()}) == 1 else 0
-        self._ahead = 0
-        self._heavy: dict[Fence, int] = {}
+        self._capacity = Condition(self._guard)
+        # Each executor limits itself to `concurrency`. Prefetched jobs of two executors could exceed it together.
+        self._max_prefetch = _MAX_PREFETCH if len({handler.where for handler in registry.values()}) == 1 else 0
+        self._prefetch = 0
+        self._extra_slots: dict[Fence, int] = {}
         self._extra = 0
         self._ended = 0
         self._counted = (0, time.monotonic())
@@ -124,41 +125,41 @@ class Pool:
         self._loop = LoopSlots(self._size, self._begin, self._finish_all, self._succeed, on_loop)
         self._threads = ThreadSlots("thread", self._size, self._call, self._finish)
         self._processes = ThreadSlots("isolate", self._size, self._call_isolated, self._finish)
-        by_place = (("loop", self._loop), ("thread", self._threads), ("process", self._processes))
-        self._places: dict[str, LoopSlots | ThreadSlots] = dict(by_place)
+        executors = (("loop", self._loop), ("thread", self._threads), ("process", self._processes))
+        self._executors: dict[str, LoopSlots | ThreadSlots] = dict(executors)
         self._uses_loop = any(handler.where == "loop" for handler in registry.values())
-        self._apart: dict[Fence, Run] = {}
-        self._lonely: tuple[Run, float] | None = None
+        self._quarantined: dict[Fence, Run] = {}
+        self._exclusive: tuple[Run, float] | None = None
         self._quarantine: Quarantine | None = None
         if target is not None and quarantine:
             begin = partial(self._begin, thread=IN_QUARANTINE)
             self._quarantine = Quarantine(options, target, begin, self._finish, marks)
         if target is None and any(handler.where == "process" for handler in registry.values()):
-            raise Invalid("isolate", "the app has no name that another process could import", "start it as module:name")
+            raise Invalid("isolate", "the app has no importable name for a child process", "start it as module:name")
 
     @property
     def free(self) -> int:
-        """How many more jobs would begin at once, or within a moment: quick ones are fetched a little ahead.
+        """How many more jobs can start now, plus some to prefetch where jobs end quickly.
 
-        Suspects in quarantine take no room; one that has to run alone here takes all of it.
+        Suspects in quarantine take no slots. Without a quarantine, a suspect takes the whole pool.
         """
-        if self._lonely is not None:
+        if self._exclusive is not None:
             return 0
-        ahead = 0 if self._extra else self._ahead
-        return self._size + ahead - len(self._runs) + len(self._apart) - self._extra
+        prefetch = 0 if self._extra else self._prefetch
+        return self._size + prefetch - len(self._runs) + len(self._quarantined) - self._extra
 
     def fits(self, leases: Sequence[Lease]) -> int:
-        """How many of these, from the first on, may begin; light ones may wait here, heavy ones may not."""
+        """How many of these, in order, may start. Jobs of cost 1 may be prefetched, others must fit."""
         light = not self._extra and all(lease.job.cost == 1 for lease in leases)
         return (
             len(leases)
             if light
-            else fitting(leases, self._size - len(self._runs) + len(self._apart) - self._extra, self._size)
+            else fit_count(leases, self._size - len(self._runs) + len(self._quarantined) - self._extra, self._size)
         )
 
     @property
     def running(self) -> int:
-        """How many jobs are here, those that wait for a slot included."""
+        """The number of jobs held, including prefetched ones."""
         return len(self._runs)
 
     @property
@@ -167,23 +168,24 @@ class Pool:
 
     @property
     def healthy(self) -> bool:
-        """False when the loop died or too many threads hang: the process should be replaced."""
-        loop_well = not self._uses_loop or (self._loop.alive and self._loop.silent_for() < _GRACE)
-        return loop_well and self._threads.wedged + self._stuck <= self._wedged_most
+        """False when the event loop died or too many threads hang: the process should be replaced."""
+        loop_healthy = not self._uses_loop or (self._loop.alive and self._loop.silent_for() < _GRACE)
+        return loop_healthy and self._threads.wedged + self._stuck <= self._max_wedged
 
     def start(self) -> None:
         if self._uses_loop:
             self._loop.start()
 
-    def take(self, leases: Sequence[Lease], lease_ends: float = inf) -> None:
-        """Start these jobs; what has no handler here, or whose breaker is open, goes back at once.
+    def submit(self, leases: Sequence[Lease], lease_ends: float = inf) -> None:
+        """Start these jobs. One without a handler here, or with an open circuit breaker, is released at once.
 
-        `lease_ends`: when their leases may have ended, on the `lease_clock`; what has not begun by then goes back.
+        `lease_ends`: the earliest end of their leases on the `lease_clock`; a job that has not begun by then is
+        released.
         """
         now, traces = time.monotonic(), spans()
         fresh: dict[Fence, Run] = {}
         started: dict[str, list[Run]] = {"loop": [], "thread": [], "process": []}
-        apart: list[Run] = []
+        suspects: list[Run] = []
         for lease in leases:
             handler = self._registry.get(lease.job.kind)
             if handler is None:
@@ -191,63 +193,63 @@ class Pool:
             elif (after := self._postpone(lease, now)) > 0:
                 self._settle([(lease, Release(int(after * (0.5 + self._draw()))))])
             elif lease.job.cancel_requested:
-                # Its holder died before it could end it.
+                # Its previous worker died before it could cancel it.
                 self._settle([self._verdict(lease, Withdrawn(handler.keep_for))])
             else:
                 suspect = bool(lease.job.errors) and lease.job.needs_quarantine
                 elsewhere = handler.where == "process" or (suspect and self._quarantine is not None)
-                # What runs in another process is traced there.
-                seen = handler if traces is None or elsewhere else traced(handler, lease.job, traces)
-                run = Run(lease, seen, self._store, lease_ends)
+                # A child process traces its own runs.
+                instrumented = handler if traces is None or elsewhere else traced(handler, lease.job, traces)
+                run = Run(lease, instrumented, self._store, lease_ends)
                 run.quarantined = suspect
-                (apart if suspect else started[handler.where]).append(run)
+                (suspects if suspect else started[handler.where]).append(run)
                 fresh[run.fence] = run
         extra = {
             fence: more
             for fence, run in fresh.items()
-            if not run.quarantined and (more := weight(run.lease.job, self._size) - 1)
+            if not run.quarantined and (more := slots_of(run.lease.job, self._size) - 1)
         }
         with self._guard:
             self._runs.update(fresh)
-            self._apart.update((run.fence, run) for run in apart)
-            self._heavy.update(extra)
+            self._quarantined.update((run.fence, run) for run in suspects)
+            self._extra_slots.update(extra)
             self._extra += sum(extra.values())
-        for where, slots in self._places.items():
+        for where, slots in self._executors.items():
             if started[where]:
-                slots.feed(started[where])
-        if apart and self._quarantine is not None:
-            self._quarantine.feed(apart)
-        elif apart:
-            self._lonely = (apart[0], now + _LONELY_MOST)
-            self._finish_all([(run, Interrupted()) for run in apart[1:]])
+                slots.submit(started[where])
+        if suspects and self._quarantine is not None:
+            self._quarantine.submit(suspects)
+        elif suspects:
+            self._exclusive = (suspects[0], now + _MAX_EXCLUSIVE_WAIT)
+            self._finish_all([(run, Interrupted()) for run in suspects[1:]])
 
     def quarantine(self, leases: Sequence[Lease], lease_ends: float = inf) -> int:
-        """Run these suspects apart from all others, as many as there is room for: how many, from the first on."""
+        """Run suspects separately from other jobs; returns how many of them, in order, were accepted."""
         if self._quarantine is None:
-            count = 1 if self._lonely is None else 0
+            count = 1 if self._exclusive is None else 0
         else:
-            count = max(0, min(len(leases), self._quarantine.room))
-        self.take(leases[:count], lease_ends)
+            count = max(0, min(len(leases), self._quarantine.capacity))
+        self.submit(leases[:count], lease_ends)
         return count
 
     def settled(self, fence: Fence) -> None:
-        """The store has the verdict, or there is none."""
+        """The store has the verdict, or there is none to write."""
         if self._marks is not None:
             self._marks.ended(fence)
         if self._quarantine is not None:
             self._quarantine.settled(fence)
-        lonely = self._lonely
-        if lonely is not None and lonely[0].fence == fence:
+        exclusive = self._exclusive
+        if exclusive is not None and exclusive[0].fence == fence:
             with self._guard:
-                self._lonely = None
-                self._room.notify_all()
+                self._exclusive = None
+                self._capacity.notify_all()
 
     def held(self) -> list[Lease]:
-        """What is to be renewed: all that runs, but for jobs that are done already."""
-        return [run.lease for run in self._under_way() if not run.settled]
+        """The leases to renew: those of all runs that are not settled yet."""
+        return [run.lease for run in self._all_runs() if not run.settled]
 
     def renewed(self, fences: Iterable[Fence], lease_ends: float) -> None:
-        """These leases last until then at least."""
+        """These leases last at least until `lease_ends`."""
         with self._guard:
             for fence in fences:
                 run = self._runs.get(fence)
@@ -255,57 +257,61 @@ class Pool:
                     run.lease_ends = lease_ends
 
     def progress(self) -> list[ProgressReport]:
-        """What runs and says how far it is."""
-        runs = [(run, run.context) for run in self._under_way()]
-        return [(run.fence, said) for run, told in runs if told is not None and (said := told.reported) is not None]
+        """The progress that running handlers have reported."""
+        contexts = [(run.fence, run.context) for run in self._all_runs()]
+        return [
+            (fence, reported)
+            for fence, context in contexts
+            if context is not None and (reported := context.reported) is not None
+        ]
 
-    def lag(self, patience: float) -> float:
-        """Seconds that the loop takes to answer, at most `patience`; 0 where no handler needs one."""
-        return self._loop.lag(patience) if self._uses_loop else 0.0
+    def lag(self, timeout: float) -> float:
+        """Seconds that the event loop takes to run a callback, at most `timeout`; 0 without async handlers."""
+        return self._loop.lag(timeout) if self._uses_loop else 0.0
 
     def unhandled(self) -> tuple[tuple[str, str], ...]:
-        """Queue and kind of jobs that were returned lately, because there is no handler for the kind."""
+        """Queue and kind of jobs that were released recently because this worker has no handler for them."""
         since = time.monotonic() - _UNHANDLED_FOR
         with self._guard:
             self._unhandled = {pair: at for pair, at in self._unhandled.items() if at > since}
             return tuple(sorted(self._unhandled))
 
     def circuits(self) -> dict[str, tuple[str, int]]:
-        """Per kind with a breaker: its state, and the runs it saved."""
+        """Per kind with a circuit breaker: its state, and the runs that it rejected."""
         now = _micros(time.monotonic())
-        return {kind: (circuit.state(now), circuit.saved) for kind, circuit in self._circuits.items()}
+        return {kind: (circuit.state(now), circuit.rejected) for kind, circuit in self._circuits.items()}
 
-    def lose(self, fences: Sequence[Fence]) -> None:
+    def mark_lost(self, fences: Sequence[Fence]) -> None:
         for fence in fences:
             self._interrupt(fence, Stop.LOST)
 
-    def ask_to_end(self, fences: Sequence[Fence]) -> None:
+    def request_cancel(self, fences: Sequence[Fence]) -> None:
         for fence in fences:
             self._interrupt(fence, Stop.CANCEL)
 
-    def release_waiting(self) -> None:
-        """A drain begins: suspects that have not begun need not wait for its end."""
+    def release_pending(self) -> None:
+        """Release the suspects that have not begun, at the start of a drain."""
         waiting = [] if self._quarantine is None else self._quarantine.waiting()
-        if self._lonely is not None and not self._lonely[0].begun:
-            waiting.append(self._lonely[0])
+        if self._exclusive is not None and not self._exclusive[0].begun:
+            waiting.append(self._exclusive[0])
         for run in waiting:
             self._interrupt(run.fence, Stop.DRAIN)
 
     def interrupt_all(self) -> None:
-        """The drain is over: everything still running is handed back."""
-        for run in self._under_way():
+        """Stop and release everything that still runs, at the end of a drain."""
+        for run in self._all_runs():
             self._interrupt(run.fence, Stop.DRAIN)
 
     def step(self) -> float:
-        """Stop what has run too long; what does not stop when told to is settled without it."""
+        """Stop runs that exceed their timeout; settle those that do not stop within the grace period."""
         now = time.monotonic()
         if self._marks is not None:
             self._marks.beat()
         self._loop.flush()
-        self._look_ahead(now)
+        self._update_prefetch(now)
         self._job_log.refresh()
         self._job_log.flush()
-        for run in self._under_way():
+        for run in self._all_runs():
             if run.deadline is not None and now >= run.deadline:
                 self._interrupt(run.fence, Stop.TIMEOUT)
             if run.stop not in (None, Stop.CANCEL) and now >= run.stopped_at + _GRACE:
@@ -314,48 +320,48 @@ class Pool:
             self._loop.ping()
         if self._quarantine is not None:
             self._quarantine.sweep()
-        self._mind_lonely(now)
+        self._step_exclusive(now)
         return _SWEEP_EVERY if self._runs else _SWEEP_IDLE
 
-    def _mind_lonely(self, now: float) -> None:
-        """Without a quarantine a suspect begins when the pool is empty, or leaves where long jobs keep it from that."""
-        run, until = self._lonely or (None, 0.0)
+    def _step_exclusive(self, now: float) -> None:
+        """Without a quarantine, a suspect begins when the pool is empty, or is released if that takes too long."""
+        run, until = self._exclusive or (None, 0.0)
         if run is None or run.begun or run.over:
             return
         if len(self._runs) == 1:
             run.begun = True
-            self._places[run.handler.where].feed([run])
+            self._executors[run.handler.where].submit([run])
         elif now > until:
-            self._finish(run, Snoozed(int(_LONELY_AGAIN * (0.5 + self._draw()))))
+            self._finish(run, Snoozed(int(_EXCLUSIVE_DELAY * (0.5 + self._draw()))))
 
-    def _under_way(self) -> list[Run]:
+    def _all_runs(self) -> list[Run]:
         with self._guard:
             return list(self._runs.values())
 
     @property
-    def _enough(self) -> int:
-        """So much room is worth a claim: each costs the store about the same, however little it brings."""
-        return max(1, min(self._claim_batch, (self._size + self._ahead) // 2))
+    def _worthwhile(self) -> int:
+        """Free slots that justify a claim: a claim costs the store about the same for one job as for many."""
+        return max(1, min(self._claim_batch, (self._size + self._prefetch) // 2))
 
-    def _look_ahead(self, now: float) -> None:
-        """As many jobs as end within a moment, at the pace of the last one, may wait here for a slot."""
+    def _update_prefetch(self, now: float) -> None:
+        """Allow to prefetch as many jobs as end within `_PREFETCH_SECONDS` at the current rate."""
         ended, since = self._counted
         if now - since >= _SWEEP_EVERY / 2:
-            pace = (self._ended - ended) / (now - since)
-            self._ahead = min(self._ahead_most, int(pace * _AHEAD))
+            rate = (self._ended - ended) / (now - since)
+            self._prefetch = min(self._max_prefetch, int(rate * _PREFETCH_SECONDS))
             self._counted = (self._ended, now)
 
-    def wait_for_room(self, timeout: float, least: int = 0) -> None:
-        """Until a good part is free and so much at least, or the time is up."""
-        with self._room:
+    def wait_for_capacity(self, timeout: float, minimum: int = 0) -> None:
+        """Wait until enough slots for a worthwhile claim, and at least `minimum`, are free."""
+        with self._capacity:
             self._waiting += 1
-            self._room.wait_for(lambda: self.free >= max(self._enough, least) or not self._runs, timeout)
+            self._capacity.wait_for(lambda: self.free >= max(self._worthwhile, minimum) or not self._runs, timeout)
             self._waiting -= 1
 
     def wait_until_idle(self, timeout: float) -> bool:
-        with self._room:
+        with self._capacity:
             self._waiting += 1
-            idle = self._room.wait_for(lambda: self.idle, timeout)
+            idle = self._capacity.wait_for(lambda: self.idle, timeout)
             self._waiting -= 1
             return idle
 
@@ -370,7 +376,7 @@ class Pool:
             self._quarantine.close()
 
     def _return(self, lease: Lease, now: float) -> Settlement:
-        """A kind without a handler here costs no attempt: another worker may have it, during a deploy above all."""
+        """A job without a handler here is released uncharged: another worker may have one, as during a deploy."""
         job = lease.job
         elsewhere = (job.queue, job.kind) in self.handled_elsewhere
         verdict = decide(job, Unhandled(elsewhere), _ANY_ROUTING, self._draw())
@@ -381,7 +387,7 @@ class Pool:
         return lease, verdict
 
     def _postpone(self, lease: Lease, now: float) -> int:
-        """How long the job should rather wait: its breaker is open, or the retry budget is spent."""
+        """Microseconds for which to delay the job: its circuit breaker is open, or the retry budget is spent."""
         circuit = self._circuits.get(lease.job.kind)
         if circuit is not None and (after := circuit.admit(_micros(now))) > 0:
             return after
@@ -393,8 +399,8 @@ class Pool:
         if self._budget.may_retry():
             return 0
         if circuit is not None:
-            circuit.given_up()
-        return _POSTPONED
+            circuit.abandoned()
+        return _BUDGET_DELAY
 
     def _interrupt(self, fence: Fence, stop: Stop) -> None:
         run = self._runs.get(fence)
@@ -420,16 +426,16 @@ class Pool:
                 if child is not None:
                     child.kill()
             case "thread" if stop is not Stop.CANCEL:
-                # A cancelled thread is asked (ctx.cancelled) and waited for; the others are not waited for.
+                # A thread cannot be stopped. A cancelled one is asked (ctx.cancelled) and waited for, others are not.
                 if self._finish(run, run.stopped_outcome()):
                     self._threads.abandon(run)
             case _:
                 pass
 
     def _begin(self, run: Run, thread: int = 0) -> bool:
-        """The last thing before the handler: its time runs, and a death of the process is charged to this job.
+        """Called just before the handler: starts its timeout, and marks it as begun for crash recovery.
 
-        False: it must not begin, because its lease may have ended while the process did not run.
+        False: the handler must not begin, because the lease may have ended while the process was stopped.
         """
         run.started_at = lease_clock()
         if run.started_at >= run.lease_ends:
@@ -474,13 +480,13 @@ class Pool:
         return run.handler.succeeded(value)
 
     def _finish(self, run: Run, outcome: Outcome) -> bool:
-        """The end of a run, once; False if it had ended before."""
+        """End a run; False if it had ended before."""
         return self._finish_all([(run, outcome)]) > 0
 
     def _finish_all(self, ended: Sequence[tuple[Run, Outcome]]) -> int:
-        """The end of runs, each once; how many had not ended before. Many at a time cost little more than one."""
-        if self._sentinel is not None:
-            self._sentinel.check()
+        """End runs, each at most once; returns how many had not ended before. A batch costs little more than one."""
+        if self._descriptors is not None:
+            self._descriptors.check()
         with self._guard:
             fresh = [pair for pair in ended if not pair[0].over]
             for run, _ in fresh:
@@ -488,7 +494,7 @@ class Pool:
         try:
             self._settle(self._verdicts(fresh))
         finally:
-            # Only now: a drain that sees an empty pool must find every verdict with the settler.
+            # After the verdicts: a drain that sees an empty pool must find every verdict in the settler.
             self._leave([run.fence for run, _ in fresh])
         return len(fresh)
 
@@ -496,24 +502,24 @@ class Pool:
         with self._guard:
             for fence in fences:
                 self._runs.pop(fence, None)
-                if self._apart:
-                    self._apart.pop(fence, None)
+                if self._quarantined:
+                    self._quarantined.pop(fence, None)
                 if self._extra:
-                    self._extra -= self._heavy.pop(fence, 0)
+                    self._extra -= self._extra_slots.pop(fence, 0)
             self._ended += len(fences)
-            if self._waiting and (not self._runs or self.free >= self._enough):
-                self._room.notify_all()
+            if self._waiting and (not self._runs or self.free >= self._worthwhile):
+                self._capacity.notify_all()
 
-    def _forget(self, run: Run) -> None:
-        """Whatever came of a lost lease is nobody's business."""
+    def _discard_lost(self, run: Run) -> None:
+        """Discard the outcome of a run whose lease was lost."""
         self._job_log.lost(run.lease.job)
         circuit = self._circuits.get(run.lease.job.kind)
         if circuit is not None:
-            circuit.given_up()
+            circuit.abandoned()
         self.settled(run.fence)
 
-    def _settled_itself(self, run: Run, outcome: Outcome) -> None:
-        """The job ended with its handler's transaction, whatever the handler did after that."""
+    def _settled_by_handler(self, run: Run, outcome: Outcome) -> None:
+        """The job was settled by its handler's transaction; what the handler did afterwards is only logged."""
         circuit = self._circuits.get(run.lease.job.kind)
         if circuit is not None:
             circuit.succeeded()
@@ -522,12 +528,15 @@ class Pool:
             case Succeeded(None):
                 pass
             case Succeeded():
-                _log.warning("job %s: its result came after its transaction; use ctx.set_result inside", run.fence[0])
+                _log.warning(
+                    "job %s: a result after its transaction is lost; use ctx.set_result",
+                    run.fence[0],
+                )
             case _:
                 _log.warning("job %s is done, and its handler failed after the commit: %s", run.fence[0], outcome)
 
     def _verdicts(self, ended: Sequence[tuple[Run, Outcome]]) -> list[Settlement]:
-        """What is to be written of these; most have succeeded, and nobody looks at them twice."""
+        """The verdicts to write; the first branch is a fast path for plain successes."""
         found: list[Settlement] = []
         for run, outcome in ended:
             if outcome is DONE and run.context is None and run.stop is None and not self._circuits:
@@ -535,10 +544,10 @@ class Pool:
                 if self._job_log.verbose:
                     self._report(run, _PLAIN_ACK)
             elif run.settled:
-                self._settled_itself(run, outcome)
+                self._settled_by_handler(run, outcome)
                 self._report(run, _PLAIN_ACK)
             elif run.lost:
-                self._forget(run)
+                self._discard_lost(run)
             else:
                 found.append(self._verdict(run.lease, outcome))
                 self._report(run, found[-1][1])
@@ -557,7 +566,7 @@ class Pool:
                 case Failed():
                     circuit.failed(_micros(time.monotonic()))
                 case _:
-                    circuit.given_up()
+                    circuit.abandoned()
         routing = _ANY_ROUTING if type(outcome) is Succeeded else self._routing(lease.job.queue)
         return lease, decide(lease.job, outcome, routing, self._draw())
 

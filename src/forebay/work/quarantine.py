@@ -1,15 +1,16 @@
-"""Quarantine: suspects run in child processes of the worker, one at a time in each; the pool goes on meanwhile.
+"""Quarantine: suspects run in child processes of the worker, one at a time in each, while the pool continues.
 
-A child that dies costs the job that ran in it, and nobody else. The verdict about a suspect is durable before the next
-one begins in the same child, so whatever happens there is never charged to the one before. A child is kept for the next
-suspect only if the last one succeeded; it is started when it is needed, and ended after it was idle for a while.
+The death of a child is charged only to the job that ran in it. The verdict on a suspect is durable before the next one
+begins in the same child, so a crash is never charged to the previous suspect. A child is reused only after a success;
+it is started on demand and stopped after it was idle for a while.
 
-Suspects that wait for a child are held here, their leases renewed; how many is bounded. They have no start mark, so
-whoever takes them back knows that they have not begun.
+Suspects that wait for a child are held here in a bounded number, and their leases are renewed. They have no start mark,
+so recovery knows that they have not begun.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from threading import Lock
 from time import monotonic
 from typing import Final
@@ -20,22 +21,70 @@ from forebay.work.exit_status import describe_exit
 from forebay.work.isolate import Child, ChildDied
 from forebay.work.options import Options
 from forebay.work.run import Run
-from forebay.work.stall_watch import StallWatch, describe_stall, end_stalled, stall_bound
+from forebay.work.stall_watch import StallWatch, abort_stalled, describe_stall, stall_bound
 from forebay.work.start_marks import Stall, StartMarks, child_path
-from forebay.work.suspects import Placement, SuspectBoard
 from forebay.work.threads import ThreadSlots
 
 _log = logging.getLogger("forebay.work")
 
 MAX_WAITING: Final = 64
-"""Suspects that wait here for a child."""
+"""Suspects that may wait for a child."""
 
-_IDLE_MOST: Final = 60.0
-_START_AGAIN: Final = 3_000_000
+_MAX_IDLE: Final = 60.0
+_START_DELAY: Final = 3_000_000
+
+
+SuspectStart = tuple[Fence, int]
+"""A suspect, and the slot in which it may begin now."""
+
+
+class SuspectBoard:
+    """Assigns suspects to slots: one at a time in each, the next one only after the verdict is durable.
+
+    Suspects without a slot wait in a bounded queue. Not thread-safe.
+    """
+
+    def __init__(self, slots: int, max_waiting: int) -> None:
+        self._capacity = slots + max_waiting
+        self._free = list(range(slots))
+        self._waiting: deque[Fence] = deque()
+        self._slot_of: dict[Fence, int] = {}
+
+    @property
+    def capacity(self) -> int:
+        """How many more suspects it accepts."""
+        return self._capacity - len(self._waiting) - len(self._slot_of)
+
+    def admit(self, suspects: Iterable[Fence]) -> list[SuspectStart]:
+        self._waiting.extend(suspects)
+        return self._begin()
+
+    def settled(self, suspect: Fence) -> list[SuspectStart]:
+        """The verdict of the suspect is durable, or it left without one."""
+        slot = self._slot_of.pop(suspect, None)
+        if slot is not None:
+            self._free.append(slot)
+        elif suspect in self._waiting:
+            self._waiting.remove(suspect)
+        return self._begin()
+
+    def __contains__(self, suspect: Fence) -> bool:
+        return suspect in self._slot_of or suspect in self._waiting
+
+    def _begin(self) -> list[SuspectStart]:
+        starts: list[SuspectStart] = []
+        while self._free and self._waiting:
+            suspect, slot = self._waiting.popleft(), self._free.pop()
+            self._slot_of[suspect] = slot
+            starts.append((suspect, slot))
+        return starts
 
 
 class Quarantine:
-    """`begin` is called just before a handler; `finish` once a run; `settled` says that its verdict is durable."""
+    """Runs suspects. `begin` is called just before each handler, `finish` once for each run.
+
+    The pool calls `settled` when the verdict on a run is durable.
+    """
 
     def __init__(
         self,
@@ -52,97 +101,97 @@ class Quarantine:
         self._slots = ThreadSlots("quarantine", size, self._execute, self._conclude)
         self._guard = Lock()
         self._runs: dict[Fence, Run] = {}
-        self._place_of: dict[Run, int] = {}
+        self._slot_of: dict[Run, int] = {}
         self._written: set[Fence] = set()
-        paths = [None if marks is None else child_path(marks.path, place) for place in range(size)]
+        paths = [None if marks is None else child_path(marks.path, slot) for slot in range(size)]
         self._children = [Child(target, path) for path in paths]
         self._watches: dict[int, StallWatch] = {}
         self._stalls: dict[Run, Stall] = {}
         self._used_at = [monotonic()] * size
 
     @property
-    def room(self) -> int:
-        """How many more suspects may be held here."""
+    def capacity(self) -> int:
+        """How many more suspects may be submitted."""
         with self._guard:
-            return self._board.room
+            return self._board.capacity
 
-    def feed(self, runs: Sequence[Run]) -> None:
+    def submit(self, runs: Sequence[Run]) -> None:
         with self._guard:
             self._runs.update((run.fence, run) for run in runs)
-            begun = self._placed(self._board.admit([run.fence for run in runs]))
-        self._slots.feed(begun)
+            begun = self._assign(self._board.admit([run.fence for run in runs]))
+        self._slots.submit(begun)
 
     def settled(self, fence: Fence) -> None:
-        """The store has the verdict, or there is none to wait for."""
+        """The verdict is durable, or there is none."""
         if fence not in self._runs:
             return
         with self._guard:
-            if self._runs[fence] in self._place_of:
-                # It was given up before its child was.
+            if self._runs[fence] in self._slot_of:
+                # The run ended before its child did: `_conclude` releases the slot.
                 self._written.add(fence)
                 return
             del self._runs[fence]
-            begun = self._placed(self._board.settled(fence))
-        self._slots.feed(begun)
+            begun = self._assign(self._board.settled(fence))
+        self._slots.submit(begun)
 
     def interrupt(self, run: Run) -> None:
-        """`run.stop` says why. One that waits for a child ends at once, one that runs is killed."""
+        """Stop a run (`run.stop` says why): kill its child, or end it at once if it has none yet."""
         with self._guard:
-            place = self._place_of.get(run)
-            if place is None and self._runs.pop(run.fence, None) is not None:
+            slot = self._slot_of.get(run)
+            if slot is None and self._runs.pop(run.fence, None) is not None:
                 self._board.settled(run.fence)
-        if place is not None:
-            self._children[place].kill()
+        if slot is not None:
+            self._children[slot].kill()
         else:
             self._finish(run, run.stopped_outcome())
 
     def waiting(self) -> list[Run]:
-        """Suspects that have no child yet."""
+        """Suspects that wait for a child."""
         with self._guard:
-            return [run for run in self._runs.values() if run not in self._place_of and not run.over]
+            return [run for run in self._runs.values() if run not in self._slot_of and not run.over]
 
     def sweep(self) -> None:
-        """End children that were idle for long, and let go of those that died while others hold their pipes."""
+        """Stop idle children, kill the orphans of dead ones, and abort stalled ones."""
         now = monotonic()
         with self._guard:
-            used = set(self._place_of.values())
-            idle = [place for place, at in enumerate(self._used_at) if place not in used and at + _IDLE_MOST <= now]
-            for place in idle:
-                self._children[place].close()
-            self._watches = {place: watch for place, watch in self._watches.items() if place in used}
-        for place in used:
-            self._children[place].let_go_of_dead()
-        self._end_stalled()
+            used = set(self._slot_of.values())
+            idle = [slot for slot, at in enumerate(self._used_at) if slot not in used and at + _MAX_IDLE <= now]
+            for slot in idle:
+                self._children[slot].close()
+            self._watches = {slot: watch for slot, watch in self._watches.items() if slot in used}
+        for slot in used:
+            self._children[slot].kill_orphans()
+        self._abort_stalled()
 
-    def _end_stalled(self) -> None:
-        """A suspect that holds its interpreter is charged for it, as it would be in the pool."""
+    def _abort_stalled(self) -> None:
+        """A suspect that holds the GIL of its child is charged for it, as in the pool."""
         with self._guard:
-            running = [(run, place) for run, place in self._place_of.items() if run.started_at]
-        for run, place in running:
-            child = self._children[place]
+            running = [(run, slot) for run, slot in self._slot_of.items() if run.started_at]
+        for run, slot in running:
+            child = self._children[slot]
             if run in self._stalls:
                 child.kill()
-            elif child.pulse is not None:
-                watch = self._watches.setdefault(place, StallWatch(child.pulse, self._bound))
-                if (found := watch.look()) is not None:
+            elif child.heartbeat is not None:
+                watch = self._watches.setdefault(slot, StallWatch(child.heartbeat, self._bound))
+                if (found := watch.check()) is not None:
                     self._stalls[run] = found[1]
-                    end_stalled(child.pulse, *found)
+                    abort_stalled(child.heartbeat, *found)
 
     def close(self) -> None:
         self._slots.close()
         for child in self._children:
             child.close()
 
-    def _placed(self, starts: Sequence[Placement]) -> list[Run]:
+    def _assign(self, starts: Sequence[SuspectStart]) -> list[Run]:
         runs = []
-        for fence, place in starts:
+        for fence, slot in starts:
             run = self._runs[fence]
-            self._place_of[run] = place
+            self._slot_of[run] = slot
             runs.append(run)
         return runs
 
     def _execute(self, run: Run) -> Outcome:
-        child = self._children[self._place_of[run]]
+        child = self._children[self._slot_of[run]]
         try:
             child.prepare()
             if run.stop is not None or not self._begin(run):
@@ -152,21 +201,21 @@ class Quarantine:
             if run.stop is not None:
                 return run.stopped_outcome()
             if not died.begun:
-                _log.error("quarantine: a child process %s before it could run a job", died)
-                return Snoozed(_START_AGAIN)
+                _log.error("quarantine: a child process %s before it ran a job", died)
+                return Snoozed(_START_DELAY)
             if (stall := self._stalls.get(run)) is not None:
                 return Abandoned(describe_stall(stall))
             return Abandoned(f"the process {describe_exit(died.code)} while running it")
 
     def _conclude(self, run: Run, outcome: Outcome) -> None:
-        """Whatever did not go well may have left the child in any state."""
+        """End the run. After anything but a success the child may be in any state, so it is stopped."""
         with self._guard:
-            place = self._place_of.pop(run)
+            slot = self._slot_of.pop(run)
             self._stalls.pop(run, None)
-            self._watches.pop(place, None)
-            self._used_at[place] = monotonic()
+            self._watches.pop(slot, None)
+            self._used_at[slot] = monotonic()
             if not isinstance(outcome, Succeeded):
-                self._children[place].close()
+                self._children[slot].close()
             written = run.fence in self._written
             self._written.discard(run.fence)
         self._finish(run, outcome)

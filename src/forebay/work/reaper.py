@@ -1,8 +1,8 @@
-"""The reaper and the promoter tend the store from every worker, bounded; any number of them may race.
+"""The reaper reclaims expired leases, the promoter makes due jobs ready. Every worker runs both; any number may race.
 
-The reaper is not a job and needs no leader: `overdue` reads, `decide` decides, `settle` is fenced. After an outage of
-the store everybody's leases may have run out, also of those who live: the reaper lets them speak first. The promoter
-moves what fell due; where a store promotes at the claim, it finds nothing to do.
+No leader is needed: `overdue` reads, `decide` decides, and `settle` is fenced. After an outage of the store all leases
+may have expired, including those of live workers, so the reaper first gives them time to renew. Where the store
+promotes jobs at the claim, the promoter finds nothing to do.
 """
 
 import random
@@ -19,19 +19,19 @@ from forebay.work.recovery import expired_outcome
 from forebay.work.start_marks import ProcessMarks
 
 _BATCH: Final = 200
-_EVERY: Final = 0.5
+_INTERVAL: Final = 0.5
 _OUTAGE: Final = 3
-"""So many failures in a row are one; a single one is an accident."""
+"""Consecutive failures that count as an outage."""
 
 _AFTER_OUTAGE: Final = 3.0
-"""Seconds in which everyone who lives has reached the store again, and renewed what it holds."""
+"""Seconds within which every live worker reconnects and renews its leases."""
 
-_SPARED: Final = 60_000_000
-"""Microseconds for which a worker leaves its own begun jobs alone after their leases ended."""
+_OWN_GRACE: Final = 60_000_000
+"""Microseconds after the end of a lease for which a worker does not reclaim a job that it runs itself."""
 
 
 class Reaper:
-    """Takes jobs back from workers that fell silent."""
+    """Settles jobs whose lease has expired."""
 
     name = "reaper"
 
@@ -40,31 +40,32 @@ class Reaper:
         store: Store,
         routing: Callable[[str], Routing],
         draw: Callable[[], float] = random.random,
-        every: float = _EVERY,
+        interval: float = _INTERVAL,
         *,
-        wary: bool = False,
+        after_outage: bool = False,
         log: JobLog | None = None,
         marks: Callable[[str], ProcessMarks | None] = lambda _: None,
         owner: str | None = None,
     ) -> None:
-        """`wary`: this process is new, and cannot know whether there was an outage just now.
+        """after_outage  act as after an outage: a new process cannot know whether there was one
 
-        `marks` reads the start marks of an owner, where they are on this machine. What `owner`, this process, has
-        begun is spared for a minute after its lease ended: it runs, and is renewed as soon as the store is back.
+        marks         reads the start marks of an owner, if they are on this machine
+        owner         this process. A job that it has begun is not reclaimed for a minute after its lease ended: it is
+                      running, and its lease is renewed as soon as the store is reachable
         """
         self._store = store
         self._routing = routing
         self._draw = draw
-        self._every = every
+        self._interval = interval
         self._log = log or JobLog()
         self._marks = marks
         self._owner = owner
-        self._failures = _OUTAGE if wary else 0
+        self._failures = _OUTAGE if after_outage else 0
         self.reaped = 0
 
     def step(self) -> float:
         if self._failures >= _OUTAGE:
-            # A store that only answers questions is not back yet: this one writes, or might.
+            # A write: a store that only answers reads has not recovered yet.
             self._store.promote(1)
             self._failures = 0
             return _AFTER_OUTAGE
@@ -72,19 +73,19 @@ class Reaper:
         overdue = self._store.overdue(_BATCH)
         if not overdue:
             self._failures = 0
-            return self._every
+            return self._interval
         marks = {owner: self._marks(owner) for owner in {lease.owner for lease in overdue}}
         own = marks.get(self._owner or "")
-        mine = {} if own is None else own.begun or {}
-        spared = self._store.now() - _SPARED
-        taken = [lease for lease in overdue if lease.fence not in mine or lease.until <= spared]
-        verdicts = [(lease, self._verdict(lease, marks[lease.owner])) for lease in taken]
+        running_here = {} if own is None else own.begun or {}
+        grace_ended = self._store.now() - _OWN_GRACE
+        reclaimed = [lease for lease in overdue if lease.fence not in running_here or lease.until <= grace_ended]
+        verdicts = [(lease, self._verdict(lease, marks[lease.owner])) for lease in reclaimed]
         for (lease, verdict), answer in zip(verdicts, self._store.settle(verdicts), strict=True):
             if answer is Settled.APPLIED:
                 self.reaped += 1
                 self._log.ended(lease.job, verdict)
         self._failures = 0
-        return 0.0 if len(verdicts) == _BATCH else self._every
+        return 0.0 if len(verdicts) == _BATCH else self._interval
 
     def _verdict(self, lease: Lease, marks: ProcessMarks | None) -> Verdict:
         outcome = expired_outcome(marks, lease.fence)
@@ -92,13 +93,13 @@ class Reaper:
 
 
 class Promoter:
-    """Moves what fell due and opens gates."""
+    """Makes due jobs ready and opens gates."""
 
     name = "promoter"
 
-    def __init__(self, store: Store, every: float = _EVERY) -> None:
+    def __init__(self, store: Store, interval: float = _INTERVAL) -> None:
         self._store = store
-        self._every = every
+        self._interval = interval
         self.promoted = 0
 
     def step(self) -> float:
@@ -107,5 +108,5 @@ class Promoter:
         if promotion.ready == _BATCH:
             return 0.0
         if promotion.next_due is None:
-            return self._every
-        return min(self._every, max(0.001, (promotion.next_due - self._store.now()) / 1_000_000))
+            return self._interval
+        return min(self._interval, max(0.001, (promotion.next_due - self._store.now()) / 1_000_000))

@@ -1,10 +1,9 @@
-"""The rules of redaction of this process, and the filter that keeps secrets out of its logs.
+"""The redaction rules of this process, and the logging filter that applies them.
 
-While a handler runs, `running_job` holds its job, so that what it logs is also free of its payload's secrets.
+While a handler runs, `running_job` holds its job, so that its log records are also free of the secrets in its payload.
 
-The rules are a JSON file named by FOREBAY_REDACTION, so that workers, servers and commands have the same ones before a
-store is open; without it the built-in ones hold. A file that cannot be read is refused at the start, not at the first
-secret.
+FOREBAY_REDACTION names a JSON file with rules, so that workers, servers and commands share them before a store is open;
+without it the built-in rules apply. A file that cannot be read is an error at the start.
 """
 
 import logging
@@ -24,7 +23,7 @@ VARIABLE: Final = "FOREBAY_REDACTION"
 
 
 class RunningJob:
-    """The secrets of the job that runs in this thread or task, found when the first record is logged."""
+    """The secrets of the job that runs in this thread or task; computed when the first record is logged."""
 
     __slots__ = ("_body", "_known", "_secrets_of")
 
@@ -44,22 +43,22 @@ running_job: ContextVar[RunningJob | None] = ContextVar("forebay_running_job", d
 
 
 def rules() -> Redaction:
-    """As FOREBAY_REDACTION says; read once a file."""
-    place = os.environ.get(VARIABLE)
-    return _read(place) if place else DEFAULT
+    """The rules of the file in FOREBAY_REDACTION, which is read once."""
+    path = os.environ.get(VARIABLE)
+    return _read(path) if path else DEFAULT
 
 
 @cache
-def _read(place: str) -> Redaction:
+def _read(path: str) -> Redaction:
     try:
-        return msgspec.json.decode(Path(place).read_bytes(), type=Redaction)
+        return msgspec.json.decode(Path(path).read_bytes(), type=Redaction)
     except (OSError, msgspec.DecodeError) as error:
         way_out = 'write {"names": ["passport"], "kinds": {"charge": ["customer.email"]}}'
         raise Invalid(VARIABLE, str(error), way_out) from None
 
 
 class SecretFilter(logging.Filter):
-    """Every record's words, and its trace, without what looks like a secret."""
+    """Removes secrets from the message and the traceback of every record."""
 
     def __init__(self, redaction: Redaction) -> None:
         super().__init__()
@@ -68,12 +67,12 @@ class SecretFilter(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         try:
-            said = record.getMessage()
+            message = record.getMessage()
         except Exception:
-            said = f"{record.msg} (its arguments do not fit)"
+            message = f"{record.msg} (its arguments do not match)"
         job = running_job.get()
         known = () if job is None else job.secrets
-        record.msg, record.args = self._redaction.text(said, known), None
+        record.msg, record.args = self._redaction.text(message, known), None
         if record.exc_info and not record.exc_text:
             record.exc_text = self._formatter.formatException(record.exc_info)
         if record.exc_text:
@@ -81,8 +80,8 @@ class SecretFilter(logging.Filter):
         return True
 
 
-def guard_logs() -> None:
-    """Put the filter on all handlers of all loggers, each once; the root's too, and the last resort."""
+def install_secret_filter() -> None:
+    """Add the filter once to every handler of every logger, including the root's and the last resort."""
     redaction = rules()
     loggers = [logging.root, *(logging.getLogger(name) for name in list(logging.root.manager.loggerDict))]
     handlers = [handler for logger in loggers for handler in logger.handlers]

@@ -1,9 +1,9 @@
-"""Results as JSON, and back: exactly what the handler returned, or an error; nothing in between.
+"""Encoding of results as JSON: a stored result decodes to exactly what the handler returned, or encoding fails.
 
-Without a return annotation a result is what a payload may be: plain str, int, float, bool, None, list and dict. With
-one it is encoded and decoded by that type: dataclasses, structs, enums, dates, bytes, sets, tuples and pydantic models
-come back as they were; a type that cannot is refused where the function is decorated. What was encoded is decoded and
-compared before it is kept.
+Without a return annotation a result may be what a payload may be: plain str, int, float, bool, None, list and dict.
+With one it is encoded and decoded by that type; dataclasses, structs, enums, dates, bytes, sets, tuples and pydantic
+models round-trip. An unsupported type is refused when the function is decorated. Each encoded result is decoded and
+compared before it is stored.
 """
 
 import inspect
@@ -22,7 +22,7 @@ _REMEDY: Final = "return plain JSON types, or annotate what the function returns
 
 
 class ResultInvalid(Invalid):
-    """A handler returned what cannot be kept as it is. Running it again would only repeat its effects."""
+    """A handler returned a value that cannot be stored. It is not retried: that would only repeat its effects."""
 
     def __init__(self, kind: str, path: str, reason: str, remedy: str = _REMEDY) -> None:
         super().__init__(f"result of {kind} at {path}", reason, remedy)
@@ -30,24 +30,24 @@ class ResultInvalid(Invalid):
 
 
 class ResultType:
-    """How what one function returns is kept."""
+    """Encodes the results of one function."""
 
     def __init__(self, kind: str, function: Callable[..., Any]) -> None:
         self._kind = kind
         hint = _returned(kind, function)
         self._decode: Callable[[bytes], Any] | None = None
-        # A function that returns nothing may still say what its result is, by `ctx.set_result`.
+        # A function annotated with None may still set a result with `ctx.set_result`.
         if hint not in (Any, object, None, NoneType):
             try:
-                foreign = next(_foreign(types.type_info(hint)), None)
+                unsupported = next(_unsupported(types.type_info(hint)), None)
                 self._decode = msgspec.json.Decoder(hint, dec_hook=decode_model).decode
             except TypeError as error:
                 raise _refused(kind, str(error)) from None
-            if foreign is not None:
-                raise _refused(kind, f"{foreign} has no form in JSON")
+            if unsupported is not None:
+                raise _refused(kind, f"{unsupported} has no JSON encoding")
 
     def encode(self, value: object) -> bytes:
-        """The result as JSON, or `ResultInvalid` with the path of what is wrong."""
+        """The result as JSON; raises `ResultInvalid` with the path of the invalid value."""
         try:
             if self._decode is None:
                 return encode_payload(value)
@@ -58,13 +58,13 @@ class ResultType:
         except msgspec.ValidationError as error:
             reason, _, where = str(error).partition(" - at `")
             raise ResultInvalid(
-                self._kind, where.rstrip("`") or "$", f"it is not what is annotated: {reason}"
+                self._kind, where.rstrip("`") or "$", f"it does not match the annotation: {reason}"
             ) from None
         except (TypeError, ValueError, msgspec.MsgspecError) as error:
             raise ResultInvalid(self._kind, "$", str(error)) from None
         if path is not None:
             where, name = path
-            raise ResultInvalid(self._kind, where, f"{name} would not come back as it is")
+            raise ResultInvalid(self._kind, where, f"{name} would not decode to the same value")
         return body
 
     def decode(self, body: bytes) -> Any:
@@ -72,12 +72,12 @@ class ResultType:
 
 
 def _refused(kind: str, reason: str) -> Invalid:
-    remedy = "annotate the return with what msgspec or pydantic can encode, or leave out keep_result"
-    return Invalid(kind, f"what it returns cannot be kept: {reason}", remedy)
+    remedy = "annotate a return type that msgspec or pydantic can encode, or leave out keep_result"
+    return Invalid(kind, f"its return type cannot be stored: {reason}", remedy)
 
 
 def _returned(kind: str, function: Callable[..., Any]) -> Any:
-    """The annotated type; `Any` where there is none."""
+    """The annotated return type; `Any` without an annotation."""
     annotations = inspect.get_annotations(function)
     if "return" not in annotations:
         return Any
@@ -88,8 +88,8 @@ def _returned(kind: str, function: Callable[..., Any]) -> Any:
         raise Invalid(kind, f"an annotation cannot be resolved: {error}", "import what it names at run time") from None
 
 
-def _foreign(info: Any, seen: frozenset[int] = frozenset()) -> Iterator[str]:
-    """Names of classes in a type that nothing here can encode; a type may hold itself."""
+def _unsupported(info: Any, seen: frozenset[int] = frozenset()) -> Iterator[str]:
+    """Names of classes in a type that cannot be encoded. `seen` ends the recursion: a type may contain itself."""
     if id(info) in seen:
         return
     if isinstance(info, types.CustomType):
@@ -99,18 +99,18 @@ def _foreign(info: Any, seen: frozenset[int] = frozenset()) -> Iterator[str]:
         for name in info.__struct_fields__:
             part = getattr(info, name)
             for each in part if isinstance(part, tuple) else (part,):
-                yield from _foreign(each, seen | {id(info)})
+                yield from _unsupported(each, seen | {id(info)})
 
 
 def _difference(value: Any, back: Any, path: str) -> tuple[str, str] | None:
-    """Where what came back is not what was given, and the type of that; an int may become the float it is annotated."""
+    """The path and type of the first value that does not round-trip. An int may become an annotated float."""
     kind = type(value)
     if kind is not type(back):
         same = kind is int and type(back) is float and value == back
         return None if same else (path, kind.__name__)
     pairs: Iterator[tuple[Any, Any, str]]
     if kind in (list, tuple) and len(value) == len(back):
-        pairs = ((one, other, f"{path}[{place}]") for place, (one, other) in enumerate(zip(value, back, strict=True)))
+        pairs = ((one, other, f"{path}[{index}]") for index, (one, other) in enumerate(zip(value, back, strict=True)))
     elif kind is dict and value.keys() == back.keys():
         pairs = ((value[key], back[key], f"{path}.{key}") for key in value)
     else:

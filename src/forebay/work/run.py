@@ -1,4 +1,4 @@
-"""One job being run: its lease, its handler, and whether somebody wants it to stop."""
+"""One run of a job: its lease, its handler, and whether it is to stop."""
 
 import time
 from collections.abc import Callable
@@ -17,11 +17,11 @@ TIMEOUT = "forebay.Timeout"
 lease_clock: Final[Callable[[], float]] = (
     partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
 )
-"""The clock of local lease deadlines: it goes on while the process is stopped or the machine sleeps."""
+"""The clock of local lease deadlines. It advances while the process is stopped or the machine sleeps."""
 
 
 class Stop(StrEnum):
-    """Why a run is to end early. LOST: the lease is gone, so whatever comes of it is thrown away."""
+    """Why a run is to end early. LOST: its lease is lost, and its outcome is discarded."""
 
     TIMEOUT = "timeout"
     CANCEL = "cancel"
@@ -30,12 +30,18 @@ class Stop(StrEnum):
 
 
 class Run:
-    """`over` once it has ended; `begun` once a thread has it, `back` when that thread returned or `written_off` if not.
+    """The state of one run.
 
-    `deadline` counts from when its handler begins, which `started_at` tells on the `lease_clock` of this process.
-    `lease_ends` is when its lease may have ended, on that clock, counted from before the call that brought or renewed
-    it: no handler begins after it. A cancellation may be followed by a harder `stop`. Only a handler that takes
-    a context has one.
+    begun        a thread has started it
+    back         that thread has returned
+    written_off  the run ended while that thread was still in the handler
+    over         the run has ended
+    started_at   when the handler began, on the `lease_clock`
+    deadline     when it times out, on the monotonic clock
+    lease_ends   the earliest end of the lease on the `lease_clock`, counted from before the call that claimed or
+                 renewed it; no handler begins after it
+    stop         why it is to end; CANCEL may be followed by a harder one
+    context      only for a handler that takes one
     """
 
     __slots__ = (
@@ -77,16 +83,16 @@ class Run:
 
     @property
     def settled(self) -> bool:
-        """The job is done: it ended with its handler's transaction."""
+        """The job was settled by its handler's transaction."""
         return self.context is not None and self.context.settled
 
     @property
     def lost(self) -> bool:
-        """The lease is gone, and whatever comes of the run with it."""
+        """The lease is lost, and the outcome will be discarded."""
         return self.stop is Stop.LOST or (self.context is not None and self.context.lost)
 
     def stopped_outcome(self) -> Outcome:
-        """What it means that the run was ended from outside."""
+        """The outcome of a run that was stopped."""
         match self.stop:
             case Stop.CANCEL:
                 return Withdrawn(self.handler.keep_for)

@@ -1,31 +1,39 @@
-"""The settler: verdicts go back to the store, in batches, until the store has them.
+"""The settler writes verdicts to the store in batches, and keeps each one until the store has answered.
 
-A write that fails is tried again, the handler never is: settles are fenced and repeating one is harmless. A verdict
-that turns out STALE is counted and dropped: someone else has the job, and what was done here does not count.
+A failed write is retried; the handler is not run again. Settles are fenced, so a repeated one has no effect. A STALE
+answer means that the job has another lease by now: the verdict is counted and dropped.
+
+Where the store can settle and claim in one round trip, `Pipeline` sends pending verdicts with the next claim.
 """
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from threading import Event, Lock
-from typing import Final
+from typing import Final, Protocol
 
 from forebay.core.errors import Invalid
 from forebay.core.lease import Lease, Settled, Settlement
-from forebay.core.limits import BATCH_BYTES, BATCH_MOST
+from forebay.core.limits import BATCH_BYTES, MAX_BATCH
 from forebay.core.outcome import Ack
-from forebay.store.protocol import Store
+from forebay.store.protocol import Exchanging, Store, Want
 
-_BATCH: Final = BATCH_MOST
+_BATCH: Final = MAX_BATCH
 _BATCH_BYTES: Final = BATCH_BYTES // 2
 _IDLE: Final = 1.0
 GATHER: Final = 0.002
-"""Seconds in which a first verdict waits for company: a write for each would cost more than all else together."""
+"""Seconds for which the first verdict waits for others: one write each would cost more than everything else."""
 
 
 class Settler:
-    """Holds verdicts until they are written. `put` may be called from any thread; `pause` is how it waits for one.
+    """Holds verdicts until they are written. `put` may be called from any thread.
 
-    `gather` and `between`: how long a first verdict waits for others, and a batch after the last one.
+    pause    waits for the next verdict, up to the given seconds
+    gather   seconds for which the first verdict waits for others
+    between  seconds between two batches
+
+    A verdict is in one of three places: `_queued`; `_in_flight`, the batch that `step` is writing, which stays there
+    after a failure and is retried first; or with the pipeline (`lend`), counted by `_lent`.
     """
 
     name = "settler"
@@ -43,64 +51,63 @@ class Settler:
         self._between = between
         self._guard = Lock()
         self._lent = 0
-        self._waiting: deque[Settlement] = deque()
-        self._unsure: list[Settlement] = []
+        self._queued: deque[Settlement] = deque()
+        self._in_flight: list[Settlement] = []
         self._on_settled = on_settled
-        self.news = Event()
-        self._pause = self.news.wait if pause is None else pause
+        self.wakeup = Event()
+        self._pause = self.wakeup.wait if pause is None else pause
         self.applied = 0
         self.stale = 0
 
     @property
     def empty(self) -> bool:
-        with self._guard:
-            return not self._waiting and not self._unsure and not self._lent
+        return self.pending == 0
 
     @property
-    def waiting(self) -> int:
+    def pending(self) -> int:
         """Verdicts that are not known to be written."""
         with self._guard:
-            return len(self._waiting) + len(self._unsure) + self._lent
+            return len(self._queued) + len(self._in_flight) + self._lent
 
     def put(self, verdicts: Sequence[Settlement]) -> None:
-        self._waiting.extend(verdicts)
-        if verdicts and not self.news.is_set():
-            self.news.set()
+        self._queued.extend(verdicts)
+        if verdicts and not self.wakeup.is_set():
+            self.wakeup.set()
 
     def lend(self) -> list[Settlement]:
-        """A batch for somebody else to write, who must say `written` or `give_back` afterwards."""
+        """A batch for the caller to write; it must call `written` or `give_back` afterwards."""
         batch = self._next_batch()
         with self._guard:
             self._lent += len(batch)
         return batch
 
     def give_back(self, batch: Sequence[Settlement]) -> None:
-        """It could not be written, or nobody knows."""
-        self._waiting.extendleft(reversed(batch))
+        """A lent batch was not written, or its result is unknown: write it again."""
+        self._queued.extendleft(reversed(batch))
         with self._guard:
             self._lent -= len(batch)
-        self.news.set()
+        self.wakeup.set()
 
     def written(self, batch: Sequence[Settlement], answers: Sequence[Settled]) -> None:
-        """A batch that was lent has its answers."""
+        """A lent batch was written, with these answers."""
         self._count(batch, answers)
         with self._guard:
             self._lent -= len(batch)
 
     def step(self) -> float:
-        """Write one batch; what could not be written stays first in line."""
-        if not self._unsure:
-            self._unsure = self._next_batch()
-        if not self._unsure:
+        """Write one batch, or wait for a verdict."""
+        if not self._in_flight:
+            self._in_flight = self._next_batch()
+        if not self._in_flight:
             self._pause(_IDLE)
-            self.news.clear()
+            self.wakeup.clear()
             return self._gather
         try:
-            answers = self._store.settle(self._unsure)
+            answers = self._store.settle(self._in_flight)
         except Invalid:
             self._split()
             raise
-        settled, self._unsure = self._unsure, []
+        settled, self._in_flight = self._in_flight, []
         self._count(settled, answers)
         return self._between
 
@@ -114,19 +121,48 @@ class Settler:
                 self._on_settled(lease, answer)
 
     def _next_batch(self) -> list[Settlement]:
-        """Bounded in number and in bytes, as a store's verb is."""
+        """Bounded in number and in bytes, as the store requires."""
         batch: list[Settlement] = []
         size = 0
         with self._guard:
-            while self._waiting and len(batch) < _BATCH and size < _BATCH_BYTES:
-                settlement = self._waiting.popleft()
+            while self._queued and len(batch) < _BATCH and size < _BATCH_BYTES:
+                settlement = self._queued.popleft()
                 batch.append(settlement)
                 if type(settlement[1]) is Ack and settlement[1].result is not None:
                     size += len(settlement[1].result)
         return batch
 
     def _split(self) -> None:
-        """A batch that the store refuses as such is tried in halves; a single verdict like that is given up."""
-        half = len(self._unsure) // 2
-        self._waiting.extendleft(reversed(self._unsure[half:] if half else []))
-        self._unsure = self._unsure[:half]
+        """Halve a batch that the store refused, to isolate the invalid verdict; a single refused verdict is dropped."""
+        half = len(self._in_flight) // 2
+        self._queued.extendleft(reversed(self._in_flight[half:] if half else []))
+        self._in_flight = self._in_flight[:half]
+
+
+class PipelinedStore(Exchanging, Protocol):
+    """A store that can settle and claim in one round trip."""
+
+    def claim(self, wants: Sequence[Want], owner: str, lease_for: timedelta) -> list[Lease]: ...
+
+
+class Pipeline:
+    """Claims for the claimer, and settles the pending verdicts in the same round trip.
+
+    After a failure the verdicts return to the settler; writing one twice has no effect.
+    """
+
+    def __init__(self, store: PipelinedStore, settler: Settler) -> None:
+        self._store = store
+        self._settler = settler
+
+    def claim(self, wants: Sequence[Want], owner: str, lease_for: timedelta) -> list[Lease]:
+        verdicts = self._settler.lend()
+        if not verdicts:
+            return self._store.claim(wants, owner, lease_for)
+        try:
+            answers, leases = self._store.exchange(verdicts, wants, owner, lease_for)
+        except BaseException:
+            self._settler.give_back(verdicts)
+            raise
+        self._settler.written(verdicts, answers)
+        return leases

@@ -1,8 +1,8 @@
-"""A handler's parameters as a JSON object, and back, checked both ways.
+"""Encoding of a handler's parameters as a JSON object, validated in both directions.
 
-At enqueue the arguments are bound to the function's own signature, so a wrong call fails where it is written, and are
-encoded by their annotated types; at run the payload is decoded straight into those types. Plain values, dataclasses,
-msgspec structs, enums, dates and pydantic models (if installed) work; a parameter without an annotation takes any JSON.
+At enqueue the arguments are bound to the function's signature, so a wrong call fails at the caller, and encoded by
+their annotated types; before a run the payload is decoded into those types. Plain values, dataclasses, msgspec structs,
+enums, dates and pydantic models (if installed) are supported; a parameter without an annotation accepts any JSON.
 """
 
 import inspect
@@ -21,11 +21,11 @@ _REFUSED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY)
 
 
 class PayloadMismatch(Invalid):
-    """A stored payload does not fit the handler that is to run it."""
+    """A stored payload does not match the parameters of its handler."""
 
 
-class Sealing(Protocol):
-    """A vault, as far as work is concerned: payloads and results in, envelopes out, and back."""
+class PayloadCipher(Protocol):
+    """Encrypts payloads and results (`forebay.vault`)."""
 
     def seal(self, kind: str, body: bytes) -> bytes: ...
 
@@ -33,9 +33,9 @@ class Sealing(Protocol):
 
 
 class Signature:
-    """How one function is called with a payload. Parameters become a struct, which decodes a payload in one go."""
+    """Converts between the arguments of one function and payloads, by a msgspec struct made of its parameters."""
 
-    def __init__(self, kind: str, function: Callable[..., Any], vault: Sealing | None = None) -> None:
+    def __init__(self, kind: str, function: Callable[..., Any], vault: PayloadCipher | None = None) -> None:
         self._kind = kind
         self._vault = vault
         self._signature = inspect.signature(function)
@@ -45,7 +45,7 @@ class Signature:
         hints = _hints(kind, function)
         for name, parameter in self._signature.parameters.items():
             if parameter.kind in _REFUSED:
-                raise Invalid(kind, f"parameter {name!r} has no name in a payload", "use plain named parameters")
+                raise Invalid(kind, f"parameter {name!r} cannot be passed by name", "use plain named parameters")
             if _is_context(hints.get(name)) or (name == "ctx" and name not in hints):
                 self.context_name = name
             elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
@@ -64,11 +64,11 @@ class Signature:
             self._decode = msgspec.json.Decoder(params, dec_hook=decode_model).decode
         except TypeError as error:
             raise Invalid(
-                kind, f"its parameters cannot be told apart in JSON: {error}", "annotate more simply"
+                kind, f"its annotations cannot be decoded from JSON: {error}", "use simpler annotations"
             ) from None
 
     def pack(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Json]:
-        """The payload of a call; `Invalid` if the function cannot be called so."""
+        """The payload of a call; raises `Invalid` if the arguments do not match the parameters."""
         try:
             values = self._bind(args, kwargs)
             payload: dict[str, Json] = plain_json(msgspec.to_builtins(values, enc_hook=encode_model))
@@ -80,15 +80,15 @@ class Signature:
         return payload
 
     def opened(self, body: bytes) -> bytes:
-        """The payload as it was before a vault sealed it."""
+        """The payload, decrypted."""
         return body if self._vault is None else self._vault.open(self._kind, body)
 
     def sealed(self, body: bytes) -> bytes:
-        """A result as it is kept."""
+        """The result, encrypted if there is a vault."""
         return body if self._vault is None else self._vault.seal(self._kind, body)
 
     def unpack(self, body: bytes) -> dict[str, Any]:
-        """The arguments in a payload; `PayloadMismatch` if it does not fit."""
+        """The arguments in a payload; raises `PayloadMismatch` if it does not match the parameters."""
         body = self.opened(body)
         try:
             values = self._decode(body)
@@ -104,14 +104,14 @@ class Signature:
         return arguments
 
     def _unpack_other(self, body: bytes, error: Exception) -> dict[str, Any]:
-        """A payload that is no object: null for no parameters, or the bare value of the only one."""
+        """A payload that is not an object: null for no parameters, or the bare value of the only parameter."""
         payload = msgspec.json.decode(body)
         if payload is None and body != b"{}":
             return self.unpack(b"{}")
         if not isinstance(payload, dict) and len(self._names) == 1:
             return self.unpack(encode_payload({self._names[0]: payload}))
         raise PayloadMismatch(
-            self._kind, f"the payload does not fit: {error}", "deploy code that fits it, then redrive"
+            self._kind, f"the payload does not match: {error}", "deploy code that accepts it, then redrive"
         )
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -123,7 +123,7 @@ class Signature:
 
 
 def _hints(kind: str, function: Callable[..., Any]) -> dict[str, Any]:
-    """The parameters' types; what the function returns does not matter."""
+    """The annotated types of the parameters, without the return type."""
     annotations = {name: hint for name, hint in inspect.get_annotations(function).items() if name != "return"}
     stand_in = type("_", (), {"__annotations__": annotations, "__module__": function.__module__})
     try:
@@ -137,14 +137,16 @@ def _is_context(hint: Any) -> bool:
 
 
 def encode_model(value: Any) -> Any:
-    """A pydantic model as JSON has it."""
+    """A pydantic model as JSON-compatible values."""
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
-    raise TypeError(f"{type(value).__name__} cannot be sent as JSON")
+    raise TypeError(f"{type(value).__name__} cannot be encoded as JSON")
 
 
 def decode_model(kind: type, value: Json) -> Any:
     """A pydantic model from JSON."""
     if hasattr(kind, "model_validate"):
         return kind.model_validate(value)
-    raise TypeError(f"{kind.__name__} cannot be made from JSON: annotate with a plain type, dataclass, struct or model")
+    raise TypeError(
+        f"{kind.__name__} cannot be decoded from JSON: annotate with a plain type, dataclass, struct or model"
+    )

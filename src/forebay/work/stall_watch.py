@@ -1,9 +1,9 @@
-"""Notices from outside that the interpreter of a process is held: one job computes in C and lets no thread run.
+"""Detects from outside that a process is stalled: one job holds the GIL, and no other thread of the process runs.
 
-The heartbeat of the process stands still then, and the thread that would advance it waits for the interpreter: it wakes
-up for that about a thousand times a second, which the kernel counts. So a process that was stopped, or got no time, is
-told from one that is held. The one that holds is the thread with a job that does not wait like this; where that is not
-exactly one, nobody knows.
+The heartbeat of the process stops then. The thread that would advance it waits for the GIL and wakes up about a
+thousand times a second, which the kernel counts; that distinguishes a stalled process from one that was stopped or got
+no CPU time. The job that holds the GIL is the one whose thread does not wake up like this. If there is not exactly one
+such thread, the holder is unknown.
 
 `python -m forebay.work.stall_watch` watches a worker that has no supervisor.
 """
@@ -20,24 +20,26 @@ from typing import Final
 from urllib.parse import unquote
 
 from forebay.core.lease import Fence
-from forebay.work.start_marks import Pulse, Stall, note_stall, read_pulse, read_running, stacks_path
+from forebay.work.start_marks import ProcessHeartbeat, Stall, read_heartbeat, read_running, record_stall, stacks_path
 
-_LEAST: Final = 0.5
+_MIN_BOUND: Final = 0.5
 _SAMPLE: Final = 0.3
-LOOK_EVERY: Final = 0.1
-_AWAKE_LEAST: Final = 5
-_ALIKE: Final = 0.3
-_DUMPED_WITHIN: Final = 1.0
+POLL_INTERVAL: Final = 0.1
+_MIN_WAKEUPS: Final = 5
+_WAITING_SHARE: Final = 0.3
+"""A thread with at least this share of the heartbeat thread's wakeups waits for the GIL too."""
+
+_DUMP_TIMEOUT: Final = 1.0
 _STACK_BYTES: Final = 16_384
 
 
 def stall_bound(lease_seconds: float) -> float:
-    """How long an interpreter may be held: a lease is renewed three times as often as it ends."""
-    return max(_LEAST, lease_seconds / 2)
+    """Seconds for which the GIL may be held: half a lease, since leases are renewed every third of one."""
+    return max(_MIN_BOUND, lease_seconds / 2)
 
 
 class StallWatch:
-    """Watches the process that writes this file of start marks."""
+    """Checks one process by the heartbeat in its start marks."""
 
     def __init__(self, path: Path, bound: float) -> None:
         self._path = path
@@ -46,33 +48,33 @@ class StallWatch:
         self._since = monotonic()
         self._sample: tuple[float, dict[int, int]] | None = None
 
-    def look(self) -> tuple[Pulse, Stall] | None:
-        """To be called often. Whether the interpreter is held for longer than the bound."""
-        now, pulse = monotonic(), read_pulse(self._path)
-        if pulse is None or not pulse.beats or pulse.beats != self._beats:
-            self._beats, self._since, self._sample = 0 if pulse is None else pulse.beats, now, None
+    def check(self) -> tuple[ProcessHeartbeat, Stall] | None:
+        """The stall, once the GIL has been held for longer than the bound. Call this often."""
+        now, heartbeat = monotonic(), read_heartbeat(self._path)
+        if heartbeat is None or not heartbeat.beats or heartbeat.beats != self._beats:
+            self._beats, self._since, self._sample = 0 if heartbeat is None else heartbeat.beats, now, None
             return None
         if now - self._since < self._bound - _SAMPLE:
             return None
         if self._sample is None:
-            self._sample = (now, _switches(pulse.pid))
+            self._sample = (now, _switches(heartbeat.pid))
         elif now - self._since >= self._bound and now - self._sample[0] >= _SAMPLE:
             before, self._sample = self._sample[1], None
-            after = _switches(pulse.pid)
+            after = _switches(heartbeat.pid)
             woken = {thread: count - before.get(thread, count) for thread, count in after.items()}
-            if woken.get(pulse.thread, 0) >= _AWAKE_LEAST:
-                return pulse, Stall(now - self._since, _holder(pulse, woken, read_running(self._path)))
+            if woken.get(heartbeat.thread, 0) >= _MIN_WAKEUPS:
+                return heartbeat, Stall(now - self._since, _holder(heartbeat, woken, read_running(self._path)))
         return None
 
 
-def _holder(pulse: Pulse, woken: dict[int, int], running: dict[int, Fence]) -> Fence | None:
-    waits = woken[pulse.thread] * _ALIKE
+def _holder(heartbeat: ProcessHeartbeat, woken: dict[int, int], running: dict[int, Fence]) -> Fence | None:
+    waits = woken[heartbeat.thread] * _WAITING_SHARE
     found = [fence for thread, fence in running.items() if woken.get(thread, 0) < waits]
     return found[0] if len(found) == 1 else None
 
 
 def _switches(pid: int) -> dict[int, int]:
-    """How often each thread of a process has gone to sleep by itself; nothing where the kernel does not say."""
+    """Voluntary context switches by thread; empty where the kernel does not report them."""
     found: dict[int, int] = {}
     with suppress(OSError):
         for entry in os.scandir(f"/proc/{pid}/task"):
@@ -82,20 +84,20 @@ def _switches(pid: int) -> dict[int, int]:
     return found
 
 
-def end_stalled(path: Path, pulse: Pulse, stall: Stall) -> None:
-    """Note why, and end the process so that it dumps its stacks; `kill` it if that takes long."""
-    note_stall(path, stall)
+def abort_stalled(path: Path, heartbeat: ProcessHeartbeat, stall: Stall) -> None:
+    """Record the cause and abort the process, so that it dumps its stacks. It may need a `kill` if that hangs."""
+    record_stall(path, stall)
     with suppress(ProcessLookupError):
-        os.kill(pulse.pid, signal.SIGABRT)
+        os.kill(heartbeat.pid, signal.SIGABRT)
 
 
 def describe_stall(stall: Stall) -> str:
-    """What is said of the job that held the interpreter."""
-    return f"it held the interpreter for {stall.seconds:.1f} s"
+    """The error of the job that held the GIL."""
+    return f"it held the GIL for {stall.seconds:.1f} s"
 
 
-def stacks_of(path: Path) -> str:
-    """What a process wrote of its stacks when a signal ended it, and no more than a log should bear."""
+def read_stacks(path: Path) -> str:
+    """The stacks that a process dumped when a signal ended it, cut to a bounded length."""
     try:
         return path.read_text(errors="replace")[:_STACK_BYTES].rstrip()
     except OSError:
@@ -103,7 +105,7 @@ def stacks_of(path: Path) -> str:
 
 
 class Watchdog:
-    """Ends a process whose interpreter is held; `report` is told for how many seconds it was."""
+    """Aborts a stalled process, after `report(seconds)`."""
 
     def __init__(self, path: Path, bound: float, report: Callable[[float], None]) -> None:
         self._path = path
@@ -112,17 +114,17 @@ class Watchdog:
         self._kill_at = inf
 
     def step(self) -> bool:
-        """To be called often, from a thread that waits for nothing else. False: the process is gone."""
-        pulse = read_pulse(self._path)
-        if pulse is None or not pulse.alive:
+        """Call this often, from a thread that does not block. False: the process has ended."""
+        heartbeat = read_heartbeat(self._path)
+        if heartbeat is None or not heartbeat.alive:
             return False
         if monotonic() > self._kill_at:
             with suppress(ProcessLookupError):
-                os.kill(pulse.pid, signal.SIGKILL)
-        elif self._kill_at == inf and (found := self._watch.look()) is not None:
-            self._kill_at = monotonic() + _DUMPED_WITHIN
+                os.kill(heartbeat.pid, signal.SIGKILL)
+        elif self._kill_at == inf and (found := self._watch.check()) is not None:
+            self._kill_at = monotonic() + _DUMP_TIMEOUT
             self._report(found[1].seconds)
-            end_stalled(self._path, *found)
+            abort_stalled(self._path, *found)
         return True
 
 
@@ -130,13 +132,13 @@ def _main(path: Path, bound: float) -> None:
     owner = unquote(path.name)
 
     def report(seconds: float) -> None:
-        sys.stderr.write(f"forebay: the interpreter of worker {owner} is held for {seconds:.1f} s; it ends\n")
+        sys.stderr.write(f"forebay: the GIL of worker {owner} is held for {seconds:.1f} s; aborting it\n")
 
     watchdog = Watchdog(path, bound, report)
     while watchdog.step():
-        sleep(LOOK_EVERY)
-    if stacks := stacks_of(stacks_path(path.parent, owner)):
-        sys.stderr.write(f"forebay: the last stacks of worker {owner}:\n{stacks}\n")
+        sleep(POLL_INTERVAL)
+    if stacks := read_stacks(stacks_path(path.parent, owner)):
+        sys.stderr.write(f"forebay: last stacks of worker {owner}:\n{stacks}\n")
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
-"""Which jobs a process has begun, in a memory-mapped file that outlives even `kill -9` of that process.
+"""Start marks: the jobs that a process has begun, in a memory-mapped file that survives `kill -9` of the process.
 
-A mark (job id, delivery, thread) is written just before the handler's first line and removed when the store has the
-verdict. Whoever takes back the jobs of the process can so tell what had begun from what was only held. Every worker
-writes marks: the files lie in a private directory of the machine, one directory a store, one file a process, named
-after the owner of its leases. A clean exit removes the file; the next worker on the machine removes those that
-crashed processes left, once their jobs are taken back.
+A mark (job id, delivery, thread) is written just before the handler runs and removed once the store has the verdict.
+Recovery uses the marks to distinguish jobs that had begun from jobs that were only leased. Every worker writes them, in
+a private directory on the machine: one directory for each store, one file for each process, named after its lease
+owner. A clean exit removes the file. The files of crashed processes are removed by the next worker on the machine,
+after their jobs are reclaimed.
 
-The file also has a heartbeat, which a thread advances as long as the interpreter lets it run, and says which job the
-loop runs just now: so a watchdog outside the interpreter sees that it is held, and by whom (`stall_watch`).
+The file also has a heartbeat, which a thread advances while it can get the GIL, and names the job that the event loop
+runs, so that a watchdog in another process can see a stall and its cause (`stall_watch`).
 
-The file grows by whole chunks. Where it cannot, it says that it is incomplete, and counts as unreadable.
+The file grows by whole chunks. If it cannot grow, it is flagged incomplete and its marks are not used.
 """
 
 import hashlib
@@ -36,20 +36,20 @@ _log = logging.getLogger("forebay.work")
 RUN_DIRECTORY: Final = "FOREBAY_RUN_DIR"
 _MAGIC: Final = b"FBMARKS1"
 _HEADER: Final = struct.Struct("<8sQQQ")
-"""Magic, process id, when the process was started, whether marks are missing."""
+"""Magic, process id, start time of the process, whether marks are missing."""
 
 _INCOMPLETE_AT: Final = 24
 _BEAT: Final = struct.Struct("<QQ")
-"""How often the heartbeat beat, and in which thread."""
+"""The number of heartbeats, and the thread that makes them."""
 
 _BEAT_AT: Final = 32
-_TURN: Final = struct.Struct("<QQQ")
-"""A number, and a fence: the loop's thread and what it runs; the milliseconds of a stall and who held."""
+_NUMBER_AND_FENCE: Final = struct.Struct("<QQQ")
+"""The loop's thread and the job that it runs; or the milliseconds of a stall and the job that caused it."""
 
 _LOOP_AT: Final = 48
 _STALL_AT: Final = 72
 _NAMESPACE: Final = struct.Struct("<Q")
-"""The process namespace in which the process id means something: containers may share the directory."""
+"""The PID namespace of the process id: containers may share the directory."""
 
 _NAMESPACE_AT: Final = 96
 _HEADER_BYTES: Final = 128
@@ -60,7 +60,7 @@ _ON_LOOP: Final = 2**63
 NOTHING: Final[Fence] = (0, 0)
 NEWEST: Final[Fence] = (2**64 - 1, 0)
 IN_QUARANTINE: Final = 2**64 - 1
-"""The thread of a job that runs in a process of its own: the death of the worker is not its doing."""
+"""The thread of a job that runs in a child process: it cannot have killed the worker."""
 
 _CHUNK: Final = 65_536
 
@@ -68,7 +68,7 @@ _Slot = tuple[mmap.mmap, int]
 
 
 class StartMarks:
-    """The marks of this process. May be used from any thread."""
+    """Writes the marks of this process. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -79,18 +79,18 @@ class StartMarks:
         self._failed = False
         self._beats = 0
         self._loop_thread = 0
-        self._turn = _ON_LOOP
+        self._loop_number = _ON_LOOP
 
     def open(self) -> None:
-        """Create the file. Without it the worker goes on, and nobody can tell what it had begun if it crashes."""
+        """Create the file. If that fails the worker runs without it, and a crash leaves no record of what had begun."""
         with self._lock:
             self._grow()
 
     def started(self, fence: Fence, thread: int = 0) -> None:
-        """`thread` 0: on the loop. Such jobs are numbered, so that the last one that began there is known."""
+        """`thread` 0: on the event loop. Those jobs get increasing numbers, so that the last one to begin is known."""
         with self._lock:
             if not thread:
-                thread = self._turn = self._turn + 1
+                thread = self._loop_number = self._loop_number + 1
             if self._free or self._grow():
                 slot = self._slot_of[fence] = self._free.pop()
                 _MARK.pack_into(slot[0], slot[1], *fence, thread)
@@ -103,21 +103,21 @@ class StartMarks:
                 self._free.append(slot)
 
     def beat(self) -> None:
-        """The interpreter lets this thread run."""
+        """Advance the heartbeat: this thread could get the GIL."""
         with self._lock:
             if self._maps:
                 self._beats += 1
                 _BEAT.pack_into(self._maps[0], _BEAT_AT, self._beats, current_thread().native_id or 0)
 
     def on_loop(self, fence: Fence) -> None:
-        """What the loop runs from now on: a handler, `NEWEST` for what begins, or `NOTHING`. Called on its thread."""
+        """Set the job that the loop runs, `NEWEST` for the one that began last, or `NOTHING`. Call on its thread."""
         if self._maps:
             if not self._loop_thread:
                 self._loop_thread = current_thread().native_id or 0
-            _TURN.pack_into(self._maps[0], _LOOP_AT, self._loop_thread, *fence)
+            _NUMBER_AND_FENCE.pack_into(self._maps[0], _LOOP_AT, self._loop_thread, *fence)
 
     def close(self) -> None:
-        """The process gives back all it holds, or has: nobody will ask."""
+        """Remove the file: the process holds no jobs any more."""
         with self._lock:
             self._failed = True
             self._free.clear()
@@ -128,7 +128,7 @@ class StartMarks:
         remove_marks(self.path.parent, unquote(self.path.name))
 
     def _grow(self) -> bool:
-        """Another chunk of slots. Its space is reserved: a write to a page that a full disk refuses is a SIGBUS."""
+        """Add a chunk of slots. Its disk space is reserved, since writing to an unbacked page raises SIGBUS."""
         if self._failed:
             return False
         number = len(self._maps)
@@ -141,7 +141,7 @@ class StartMarks:
                 os.close(descriptor)
         except OSError as error:
             self._failed = True
-            _log.warning("start marks: %s; after a crash nobody can tell which jobs had begun", error)
+            _log.warning("start marks: %s; after a crash it will be unknown which jobs had begun", error)
             if self._maps:
                 self._maps[0][_INCOMPLETE_AT] = 1
             return False
@@ -149,23 +149,23 @@ class StartMarks:
             _HEADER.pack_into(chunk, 0, _MAGIC, os.getpid(), _started_at(os.getpid()), 0)
             _NAMESPACE.pack_into(chunk, _NAMESPACE_AT, _namespace())
         self._maps.append(chunk)
-        self._free += [(chunk, at) for at in reversed(_slots_of(number))]
+        self._free += [(chunk, at) for at in reversed(_slot_offsets(number))]
         return True
 
 
 class Stall(Struct, frozen=True):
-    """The interpreter was held so long; by the handler of this job, if that is known."""
+    """The GIL was held for this long, by the handler of this job if that is known."""
 
     seconds: float
     holder: Fence | None = None
 
 
 class ProcessMarks(Struct, frozen=True):
-    """What the file of a process says.
+    """The marks of one process.
 
-    begun  the jobs that it had begun, each with its thread; None: the file does not tell
-    alive  whether the process still lives
-    stall  why a watchdog ended it
+    begun  the jobs that it had begun, each with its thread; None: the file is incomplete
+    alive  whether the process is still running
+    stall  the stall for which a watchdog aborted it
     """
 
     begun: dict[Fence, int] | None
@@ -173,8 +173,8 @@ class ProcessMarks(Struct, frozen=True):
     stall: Stall | None = None
 
 
-class Pulse(Struct, frozen=True):
-    """The heartbeat of a process: how often it beat, and in which thread."""
+class ProcessHeartbeat(Struct, frozen=True):
+    """The heartbeat of a process: how many beats, and in which thread."""
 
     pid: int
     alive: bool
@@ -183,7 +183,7 @@ class Pulse(Struct, frozen=True):
 
 
 def read_marks(path: Path) -> ProcessMarks | None:
-    """None: there is no such file, or nothing in it yet."""
+    """None: the file does not exist or is still empty."""
     try:
         data = path.read_bytes()
         magic, pid, started_at, incomplete = _HEADER.unpack_from(data)
@@ -191,31 +191,31 @@ def read_marks(path: Path) -> ProcessMarks | None:
         return None
     if magic != _MAGIC:
         return None
-    held_ms, *fence = _TURN.unpack_from(data, _STALL_AT)
+    held_ms, *fence = _NUMBER_AND_FENCE.unpack_from(data, _STALL_AT)
     stall = Stall(held_ms / 1_000, (fence[0], fence[1]) if fence[0] else None) if held_ms else None
-    return ProcessMarks(None if incomplete else dict(_marks_in(data)), _may_live(data, pid, started_at), stall)
+    return ProcessMarks(None if incomplete else dict(_marks_in(data)), _may_run(data, pid, started_at), stall)
 
 
-def read_pulse(path: Path) -> Pulse | None:
+def read_heartbeat(path: Path) -> ProcessHeartbeat | None:
     head = _read_head(path)
     if head is None:
         return None
     _, pid, started_at, _ = _HEADER.unpack_from(head)
-    return Pulse(pid, _may_live(head, pid, started_at), *_BEAT.unpack_from(head, _BEAT_AT))
+    return ProcessHeartbeat(pid, _may_run(head, pid, started_at), *_BEAT.unpack_from(head, _BEAT_AT))
 
 
 def read_running(path: Path) -> dict[int, Fence]:
-    """The jobs of each thread that runs one just now, the loop's included."""
+    """The job that each thread runs now, including the event loop's."""
     marks, head = read_marks(path), _read_head(path)
     if marks is None or marks.begun is None or head is None:
         return {}
     running = {thread: fence for fence, thread in marks.begun.items() if thread < _ON_LOOP}
-    turns = {turn: fence for fence, turn in marks.begun.items() if _ON_LOOP < turn < IN_QUARANTINE}
-    loop_thread, *fence = _TURN.unpack_from(head, _LOOP_AT)
-    now = (fence[0], fence[1])
-    if now == NEWEST:
-        now = turns[max(turns)] if turns else NOTHING
-    return running if now == NOTHING else {**running, loop_thread: now}
+    on_loop = {number: fence for fence, number in marks.begun.items() if _ON_LOOP < number < IN_QUARANTINE}
+    loop_thread, *fence = _NUMBER_AND_FENCE.unpack_from(head, _LOOP_AT)
+    current = (fence[0], fence[1])
+    if current == NEWEST:
+        current = on_loop[max(on_loop)] if on_loop else NOTHING
+    return running if current == NOTHING else {**running, loop_thread: current}
 
 
 def _read_head(path: Path) -> bytes | None:
@@ -225,15 +225,15 @@ def _read_head(path: Path) -> bytes | None:
     return None
 
 
-def note_stall(path: Path, stall: Stall) -> None:
-    """For whoever takes back the jobs of the process."""
+def record_stall(path: Path, stall: Stall) -> None:
+    """Write the stall into the marks, for the recovery of the jobs."""
     with suppress(OSError), path.open("r+b") as file:
         file.seek(_STALL_AT)
-        file.write(_TURN.pack(max(1, int(stall.seconds * 1_000)), *(stall.holder or NOTHING)))
+        file.write(_NUMBER_AND_FENCE.pack(max(1, int(stall.seconds * 1_000)), *(stall.holder or NOTHING)))
 
 
 def remove_marks(directory: Path, owner: str) -> None:
-    """All that a process has left here."""
+    """Remove all files of a process."""
     for path in (marks_path(directory, owner), stacks_path(directory, owner)):
         path.unlink(missing_ok=True)
     for path in (directory / _CHILDREN).glob(f"{glob_escape(marks_path(directory, owner).name)}.*"):
@@ -241,9 +241,9 @@ def remove_marks(directory: Path, owner: str) -> None:
 
 
 def marks_directory(url: str) -> Path | None:
-    """Where workers of this store keep their marks on this machine; None for a store that dies with its process.
+    """The directory of the marks for this store on this machine; None for an in-memory store.
 
-    The names of the directories tell nothing of the store. One that somebody else owns is not used.
+    The directory name is a hash of the URL. A directory owned by another user is not used.
     """
     parts = urlsplit(url)
     if parts.scheme == "memory" and parts.path in ("", "/"):
@@ -274,13 +274,13 @@ def marks_path(directory: Path, owner: str) -> Path:
 
 
 def stacks_path(directory: Path, owner: str) -> Path:
-    """Where a process that is ended by a signal writes its stacks."""
+    """The file to which a process that is ended by a signal dumps its stacks."""
     return directory / _STACKS / quote(owner, safe=":")
 
 
-def child_path(marks: Path, place: int) -> Path:
-    """The file of a child process of the one that has these marks."""
-    return marks.parent / _CHILDREN / f"{marks.name}.{place}"
+def child_path(marks: Path, slot: int) -> Path:
+    """The marks of a quarantine child of the process with these marks."""
+    return marks.parent / _CHILDREN / f"{marks.name}.{slot}"
 
 
 def marks_of(directory: Path | None, owner: str) -> ProcessMarks | None:
@@ -288,7 +288,7 @@ def marks_of(directory: Path | None, owner: str) -> ProcessMarks | None:
 
 
 def owners_of(directory: Path) -> dict[str, Path]:
-    """The processes that have files here, dead or alive."""
+    """The owners that have marks in the directory, dead or alive."""
     with suppress(OSError):
         return {unquote(path.name): path for path in sorted(directory.iterdir()) if path.is_file()}
     return {}
@@ -301,34 +301,34 @@ def _reserve(descriptor: int, offset: int, length: int) -> None:
         os.ftruncate(descriptor, offset + length)
 
 
-def _slots_of(number: int) -> list[int]:
-    """Where the slots of a chunk are; the first one has the header."""
+def _slot_offsets(number: int) -> list[int]:
+    """The offsets of the slots in a chunk; the first chunk begins with the header."""
     return list(range(_HEADER_BYTES if number == 0 else 0, _CHUNK - _MARK.size + 1, _MARK.size))
 
 
 def _marks_in(data: bytes) -> Iterator[tuple[Fence, int]]:
     for number in range(len(data) // _CHUNK):
-        for at in _slots_of(number):
+        for at in _slot_offsets(number):
             job_id, delivery, thread = _MARK.unpack_from(data, number * _CHUNK + at)
             if job_id:
                 yield (job_id, delivery), thread
 
 
-def _may_live(head: bytes, pid: int, started_at: int) -> bool:
-    """Whether the process lives. One of another container cannot be seen from here, and is taken to live."""
+def _may_run(head: bytes, pid: int, started_at: int) -> bool:
+    """Whether the process runs. A process of another container is not visible here and counts as running."""
     (namespace,) = _NAMESPACE.unpack_from(head, _NAMESPACE_AT)
-    return namespace != _namespace() or _lives(pid, started_at)
+    return namespace != _namespace() or _runs(pid, started_at)
 
 
 def _namespace() -> int:
-    """The process namespace of this process; 0 where there is none."""
+    """The PID namespace of this process; 0 on systems without one."""
     with suppress(OSError):
         return os.stat("/proc/self/ns/pid").st_ino
     return 0
 
 
-def _lives(pid: int, started_at: int) -> bool:
-    """Whether this very process lives: its number may have been given to another one since."""
+def _runs(pid: int, started_at: int) -> bool:
+    """Whether the process with this id and start time runs; the id alone may have been reused."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -339,7 +339,7 @@ def _lives(pid: int, started_at: int) -> bool:
 
 
 def _started_at(pid: int) -> int:
-    """When a process was started, in ticks since the machine was; 0 where nothing tells, or it is a zombie."""
+    """The start time of a process in clock ticks since boot; 0 if unknown, or if it is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

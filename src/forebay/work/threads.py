@@ -1,7 +1,7 @@
-"""Plain functions: threads, as many as are needed up to the size.
+"""Plain handlers: a thread pool that grows on demand up to its size.
 
-A thread cannot be stopped from outside. A run that outlives its timeout is settled all the same, its thread is written
-off, and another takes its place; too many of those and the worker gives up its process (`wedged`).
+A thread cannot be stopped from outside. A run that exceeds its timeout is settled nevertheless, its thread is written
+off, and a new thread replaces it. When too many threads are written off (`wedged`), the worker process exits.
 """
 
 import logging
@@ -11,14 +11,14 @@ from queue import SimpleQueue
 from threading import Lock, Thread
 
 from forebay.core.outcome import Interrupted, Outcome
-from forebay.work.forks import Forks
+from forebay.work.process_guards import ForkCounter
 from forebay.work.run import Run
 
 _log = logging.getLogger("forebay.work")
 
 
 class ThreadSlots:
-    """`execute` runs a job in the calling thread; `finish` is called in that thread, once a run."""
+    """`execute` runs a job in the calling thread; `finish` is called in that thread, once for each run."""
 
     def __init__(
         self, name: str, size: int, execute: Callable[[Run], Outcome], finish: Callable[[Run, Outcome], object]
@@ -31,26 +31,26 @@ class ThreadSlots:
         self._lock = Lock()
         self._threads = 0
         self._busy = 0
-        self._forks = Forks.count
+        self._forks = ForkCounter.count
         self.wedged = 0
 
-    def feed(self, runs: Sequence[Run]) -> None:
-        """Run these; without a single thread to do it they are handed back."""
+    def submit(self, runs: Sequence[Run]) -> None:
+        """Run these jobs; release them if no thread can be started."""
         with self._lock:
             self._busy += len(runs)
             while self._threads - self.wedged < min(self._size, self._busy) and self._add_thread():
                 pass
-            helpless = self._threads == self.wedged
-            if helpless:
+            no_threads = self._threads == self.wedged
+            if no_threads:
                 self._busy -= len(runs)
         for run in runs:
-            if helpless:
+            if no_threads:
                 self._finish(run, Interrupted())
             else:
                 self._work.put(run)
 
     def abandon(self, run: Run) -> None:
-        """A run ended without its thread: one that had begun keeps the thread until it comes back by itself."""
+        """A run was settled before its thread returned; the thread stays busy until the handler returns."""
         with self._lock:
             if run.back:
                 return
@@ -68,7 +68,7 @@ class ThreadSlots:
         try:
             Thread(target=self._host, name=f"forebay-{self._name}-{self._threads + 1}", daemon=True).start()
         except RuntimeError as error:
-            _log.warning("no further thread could be started: %s", error)
+            _log.warning("cannot start another thread: %s", error)
             return False
         self._threads += 1
         return True
@@ -83,8 +83,8 @@ class ThreadSlots:
                 outcome = self._execute(run)
             except BaseException as error:
                 outcome = run.handler.outcome_of(error, run.lease.job.body)
-            # A handler that forked and came back in the child must not go on as a second worker.
-            if Forks.count != self._forks:
+            # A forked child that returned from the handler must not continue as a second worker.
+            if ForkCounter.count != self._forks:
                 os._exit(0)
             with self._lock:
                 run.back = True

@@ -1,7 +1,7 @@
-"""The ticker fires schedules. Any number of processes may run one: the store gives each slot away once.
+"""The ticker fires schedules. Any number of processes may run one: the store lets each slot fire once.
 
-A schedule that was missed is caught up as its rule says; a slot that is given up (missed, or its last job still runs
-and `overlap=skip`) is taken without a job, so that it never fires later.
+Missed slots are caught up as the schedule's rule says. A slot that is skipped (missed, or the last job still runs and
+`overlap=skip`) is consumed without a job, so that it cannot fire later.
 """
 
 import logging
@@ -20,12 +20,12 @@ from forebay.work.cron import NEVER, Timetable, due
 
 _log = logging.getLogger("forebay.work")
 
-_REST_MOST: Final = 1.0
+_MAX_REST: Final = 1.0
 _SECOND: Final = 1_000_000
 
 
 class Ticker:
-    """Looks at all schedules, fires what is due, and rests until the next tick, at most a second."""
+    """Fires the schedules that are due, and rests until the next tick, at most a second."""
 
     name = "ticker"
 
@@ -44,15 +44,15 @@ class Ticker:
                 try:
                     self._fire(schedule, now)
                 except (Invalid, KeyConflict) as error:
-                    # A rule that only another machine understands, or a taken key, must not hold back the others.
+                    # A rule that is valid only on another machine, or a taken key, must not block other schedules.
                     _log.warning("schedule %s cannot fire here: %s", schedule.name, error)
         waits = [schedule.next_at - now for schedule in schedules if schedule.next_at > now]
-        return min([_REST_MOST, *(wait / _SECOND for wait in waits)])
+        return min([_MAX_REST, *(wait / _SECOND for wait in waits)])
 
     def _fire(self, schedule: Schedule, now: Instant) -> None:
         timetable = _timetable(schedule.rule, schedule.zone)
         if schedule.last_at is not None and schedule.next_at <= schedule.last_at:
-            # Edited while the clock was behind: such a slot was taken already and could never be taken again.
+            # Edited while the clock was behind: this slot has already fired and could never fire again.
             following = timetable.cron.next_after(schedule.last_at) or NEVER
             self._store.put_schedule(replace(schedule, next_at=following))
             return
@@ -66,7 +66,7 @@ class Ticker:
                 return
 
     def _take(self, schedule: Schedule, timetable: Timetable, tick: Instant, following: Instant) -> bool:
-        """One slot: fired, or skipped over a job that has not ended; False when another process had it."""
+        """Fire one slot, or skip it while the last job has not ended; False if another process took it."""
         if timetable.overlap == "skip" and self._unfinished(schedule.name):
             self.skipped += 1
             return self._store.fire(schedule.name, tick, following, None)
@@ -74,8 +74,8 @@ class Ticker:
         try:
             won = self._store.fire(schedule.name, tick, following, draft)
         except QueueFull as full:
-            # The slot stays: it fires when there is room, or is caught up later as the schedule's rule says.
-            _log.warning("schedule %s waits: %s", schedule.name, full)
+            # The slot remains: it fires when the queue has capacity, or is caught up as the rule says.
+            _log.warning("schedule %s is delayed: %s", schedule.name, full)
             return False
         self.fired += won
         return won
@@ -89,7 +89,7 @@ class Ticker:
 
 
 def run_now(store: Store, schedule: Schedule) -> Receipt:
-    """Enqueue the schedule's job at once, paused or not. Its slots and its last job stay what they are."""
+    """Enqueue the schedule's job now, paused or not. Its slots and its last job are unchanged."""
     return store.enqueue([replace(schedule.draft, run_at=None, delay=0)])[0]
 
 

@@ -1,8 +1,15 @@
 """The worker: all roles of one process, started together and drained together.
 
-SIGTERM drains: nothing is claimed any more, what runs may finish within the drain timeout, the rest is handed back so
-that others claim it at once, and the exit code is 0. A second SIGTERM does not wait. A lost lease is never
-acknowledged. A process whose loop died or whose threads hang ends with code 70, so that its supervisor replaces it.
+    claimer -> pool -> settler       jobs in, handlers run, verdicts out
+    renewer, cancel listener         keep the leases of what runs, deliver cancel requests
+    reaper, promoter, ticker,        maintain the store; every worker does it, any number may race
+    recovery
+    announcer, progress reporter     what operators see
+
+SIGTERM drains: the worker stops claiming, running jobs may finish within the drain timeout, the rest is released for
+other workers to claim, and the exit code is 0. A second SIGTERM skips the wait. A job whose lease is lost is never
+acknowledged. A process whose event loop died or whose threads hang exits with code 70, so that its supervisor replaces
+it.
 """
 
 import faulthandler
@@ -14,12 +21,12 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from threading import Event, Thread
 from time import monotonic
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -27,89 +34,71 @@ from forebay.core.errors import ForebayError, StoreFailed
 from forebay.core.policy import Routing
 from forebay.core.spec import QueueSpec
 from forebay.store.protocol import Exchanging, Store
-from forebay.work.announcer import Announcer
-from forebay.work.app import find_app
-from forebay.work.cancel_listener import CancelListener
+from forebay.work.app import App, find_app
 from forebay.work.claimer import Claimer
-from forebay.work.courier import Courier
-from forebay.work.exit_status import CANNOT_START
-from forebay.work.handler import Handler
+from forebay.work.exit_status import BROKEN, CANNOT_START
+from forebay.work.heartbeat import Announcer, CancelListener, ProgressReporter, Renewer
 from forebay.work.job_log import JobLog
 from forebay.work.log_setup import configure_logging
 from forebay.work.options import Options
 from forebay.work.pool import Pool
-from forebay.work.progress_reporter import ProgressReporter
+from forebay.work.process_guards import DescriptorGuard
 from forebay.work.reaper import Promoter, Reaper
 from forebay.work.recovery import Recovery
-from forebay.work.renewer import Renewer
-from forebay.work.role import STALLED_SECONDS, Beat, Role, Voice
-from forebay.work.sentinel import BROKEN, Sentinel
-from forebay.work.settler import GATHER, Settler
+from forebay.work.role import STALLED_SECONDS, Role, RoleThread, ThrottledLogger
+from forebay.work.settler import GATHER, Pipeline, Settler
 from forebay.work.stall_watch import stall_bound
 from forebay.work.start_marks import StartMarks, marks_directory, marks_of, marks_path, stacks_path
 from forebay.work.ticker import Ticker
 
 if TYPE_CHECKING:
-    from forebay.work.window import Window
+    from forebay.work.metrics_server import MetricsServer
 
 _log = logging.getLogger("forebay.work")
 
-_SPECS_EVERY: Final = 5.0
-_LOOK_EVERY: Final = 0.2
-_HEAR_EVERY: Final = 0.05
-_CARRIED: Final = 0.005
-"""Seconds in which a verdict waits for a claim to ride on."""
+_SPECS_TTL: Final = 5.0
+_POLL_INTERVAL: Final = 0.2
+_SIGNAL_INTERVAL: Final = 0.05
+_PIPELINE_WAIT: Final = 0.005
+"""Seconds for which a verdict waits for a claim to be sent with."""
 
-_SWITCH_EVERY: Final = 0.001
-_FLUSH_MOST: Final = 10.0
-_CLAIM_MOST: Final = 2.0
-_LOST_SECONDS: Final = 60.0
-_OPEN_EVERY: Final = 1.0
+_SWITCH_INTERVAL: Final = 0.001
+_MAX_FLUSH: Final = 10.0
+_MAX_CLAIM: Final = 2.0
+_UNREACHABLE_SECONDS: Final = 60.0
+_OPEN_INTERVAL: Final = 1.0
 _ON_DISK: Final = ("sqlite:", "memory:")
-_WINDOWS: Final = 64
-"""Ports that the processes of one supervisor may share among them."""
-
-
-class App(Protocol):
-    """What a worker needs of an application."""
-
-    @property
-    def url(self) -> str: ...
-
-    @property
-    def store(self) -> Store: ...
-
-    @property
-    def registry(self) -> Mapping[str, Handler]: ...
+_METRICS_PORTS: Final = 64
+"""Ports that the processes of one supervisor try for their metrics endpoints."""
 
 
 def new_owner() -> str:
-    """A name for this process's leases that no other process, before or after it, ever has."""
+    """A unique owner name for the leases of this process."""
     return f"{socket.gethostname()[:60]}:{os.getpid()}:{secrets.token_hex(4)}"
 
 
-class Routings:
-    """The routing of each queue, as the store has it; looked up again every few seconds, or kept while it is away."""
+class RoutingCache:
+    """The routing of each queue, read from the store every few seconds; kept while the store is unreachable."""
 
-    def __init__(self, store: Store, voice: Voice | None = None) -> None:
+    def __init__(self, store: Store, log: ThrottledLogger | None = None) -> None:
         self._store = store
-        self._voice = voice or Voice()
+        self._throttled = log or ThrottledLogger()
         self._specs: dict[str, QueueSpec] = {}
         self._read_at = float("-inf")
 
     def __call__(self, queue: str) -> Routing:
-        if monotonic() - self._read_at > _SPECS_EVERY:
+        if monotonic() - self._read_at > _SPECS_TTL:
             self._read_at = monotonic()
             try:
                 self._specs = {spec.name: spec for spec in self._store.specs()}
             except Exception as error:
-                self._voice.warn("routing", error)
+                self._throttled.log_failure("routing", error)
         spec = self._specs.get(queue)
         return Routing() if spec is None else spec.routing
 
 
 class Worker:
-    """One process's worth of work. `supervised`: another process replaces this one when it ends."""
+    """All roles of one process. `supervised`: a supervisor replaces the process when it exits."""
 
     def __init__(
         self,
@@ -126,111 +115,114 @@ class Worker:
         self._supervised = supervised
         directory = marks_directory(app.url)
         marks = self._marks = None if directory is None else StartMarks(marks_path(directory, self.owner))
-        voice, job_log = Voice(), JobLog()
-        routings = Routings(store, voice)
+        throttled, job_log = ThrottledLogger(), JobLog()
+        routing = RoutingCache(store, throttled)
+        pipelined = isinstance(store, Exchanging)
         self.settler = Settler(
             store,
             lambda lease, _: self.pool.settled(lease.fence),
-            gather=_CARRIED if isinstance(store, Exchanging) else GATHER,
-            between=_CARRIED if isinstance(store, Exchanging) else 0.0,
+            gather=_PIPELINE_WAIT if pipelined else GATHER,
+            between=_PIPELINE_WAIT if pipelined else 0.0,
         )
-        self._sentinel = Sentinel()
+        self._descriptors = DescriptorGuard()
         self.pool = Pool(
             app.registry,
             options,
-            routings,
+            routing,
             self.settler.put,
             store=lambda: store,
             target=target,
-            # A store that belongs to one process cannot be used in another one.
+            # A memory store cannot be opened in another process.
             quarantine=not app.url.startswith("memory:"),
             marks=marks,
-            sentinel=self._sentinel if self._supervised else None,
+            descriptors=self._descriptors if self._supervised else None,
             log=job_log,
         )
-        claim = Courier(store, self.settler).claim if isinstance(store, Exchanging) else None
+        claim = Pipeline(store, self.settler).claim if isinstance(store, Exchanging) else None
         self.claimer = Claimer(store, self.pool, options, self.owner, self.settler.put, claim=claim)
         self.renewer = Renewer(store, self.pool, options)
         self.reaper = Reaper(
-            store, routings, wary=True, log=job_log, marks=partial(marks_of, directory), owner=self.owner
+            store, routing, after_outage=True, log=job_log, marks=partial(marks_of, directory), owner=self.owner
         )
         self.promoter = Promoter(store)
         self.ticker = Ticker(store)
         self.announcer = Announcer(store, self.pool, options, self.owner, app.registry)
-        tending: list[Role] = [self.pool, self.renewer, self.reaper, self.promoter, self.ticker]
-        tending.append(ProgressReporter(store, self.pool))
+        maintaining: list[Role] = [self.pool, self.renewer, self.reaper, self.promoter, self.ticker]
+        maintaining.append(ProgressReporter(store, self.pool))
         if directory is not None:
-            tending.append(Recovery(store, routings, directory, self.owner, job_log))
-        self._claiming = Beat(self.claimer, voice)
-        self._settling = Beat(self.settler, voice)
-        self._announcing = Beat(self.announcer, voice)
-        self._listening = Beat(CancelListener(store, self.pool, self.owner), voice)
-        self._tending = [*(Beat(role, voice) for role in tending), self._announcing]
+            maintaining.append(Recovery(store, routing, directory, self.owner, job_log))
+        self._claiming = RoleThread(self.claimer, throttled)
+        self._settling = RoleThread(self.settler, throttled)
+        self._announcing = RoleThread(self.announcer, throttled)
+        self._listening = RoleThread(CancelListener(store, self.pool, self.owner), throttled)
+        self._maintaining = [*(RoleThread(role, throttled) for role in maintaining), self._announcing]
         self._signals = 0
         self._signalled = Event()
 
     @property
     def healthy(self) -> bool:
-        """Claims make progress, and the pool can run what they bring. A call that hangs is no progress either."""
+        """Claims complete and the pool can run jobs. A claim that hangs counts as no progress."""
         return self._able and self.progress_age() <= STALLED_SECONDS
 
     @property
     def broken(self) -> bool:
         """Whether this process should be replaced.
 
-        One that cannot reach its store for long may have lost its own means to: under a supervisor a fresh one costs
-        little, once nothing runs here and every verdict is written. Alone it goes on trying.
+        If the store has been unreachable for long, the cause may be in this process. A supervised one exits then, once
+        nothing runs here and every verdict is written: a restart is cheap. An unsupervised one keeps retrying.
         """
-        lost = self._supervised and self.progress_age() > _LOST_SECONDS
-        return not self._able or (lost and self.pool.idle and self.settler.empty)
+        unreachable = self._supervised and self.progress_age() > _UNREACHABLE_SECONDS
+        return not self._able or (unreachable and self.pool.idle and self.settler.empty)
 
     @property
     def _able(self) -> bool:
         return self.pool.healthy and self._claiming.alive and self._settling.alive
 
     def failed(self) -> dict[str, int]:
-        """Steps that failed, by role."""
-        return {
-            beat.role.name: beat.failed for beat in (self._claiming, self._settling, *self._tending, self._listening)
-        }
+        """Failed steps by role."""
+        threads = (self._claiming, self._settling, *self._maintaining, self._listening)
+        return {thread.role.name: thread.failed for thread in threads}
 
     def progress_age(self) -> float:
-        """Seconds since the claimer last got an answer from the store, or found the pool full."""
-        return monotonic() - self._claiming.beaten_at
+        """Seconds since the store last answered the claimer, or the pool was full."""
+        return monotonic() - self._claiming.progressed_at
 
     def start(self) -> None:
         if self._marks is not None:
             self._marks.open()
         self.pool.start()
-        for beat in (self._settling, *self._tending, self._listening, self._claiming):
-            beat.start()
+        for thread in (self._settling, *self._maintaining, self._listening, self._claiming):
+            thread.start()
 
     def drain(self, timeout: float, hurry: Callable[[], bool] = lambda: False) -> None:
-        """Claim no more, let what runs finish, hand back the rest, write every verdict, stop."""
+        """Stop claiming, let jobs finish until the timeout, release the rest, write every verdict, stop the roles.
+
+        `hurry` is polled: once it returns True, the wait for running jobs ends.
+        """
         self.claimer.close()
-        self.pool.release_waiting()
-        self._claiming.stop(_CLAIM_MOST)
+        self.pool.release_pending()
+        self._claiming.stop(_MAX_CLAIM)
         deadline = monotonic() + timeout
         while not self.pool.idle and monotonic() < deadline and not hurry():
-            self.pool.wait_until_idle(min(_LOOK_EVERY, max(0.0, deadline - monotonic())))
+            self.pool.wait_until_idle(min(_POLL_INTERVAL, max(0.0, deadline - monotonic())))
         self.pool.interrupt_all()
         self.pool.wait_until_idle(1.0)
         self._listening.stop(0)
-        flushed_by = monotonic() + _FLUSH_MOST
+        flushed_by = monotonic() + _MAX_FLUSH
         while not self.settler.empty and monotonic() < flushed_by and self._settling.alive:
-            self.settler.news.set()
+            self.settler.wakeup.set()
             Event().wait(0.005)
-        for beat in (*self._tending, self._settling):
-            self.settler.news.set()
-            beat.stop(1)
+        for thread in (*self._maintaining, self._settling):
+            self.settler.wakeup.set()
+            thread.stop(1)
         self._withdraw()
         self.pool.close()
-        self._sentinel.close()
+        self._descriptors.close()
         if self._marks is not None and self.settler.empty and self.pool.idle:
             self._marks.close()
 
     def _withdraw(self) -> None:
-        """A store that is away is not waited for: the worker is only shown a little longer."""
+        """Remove the worker from the list. An unreachable store is skipped: the announcement expires by itself."""
         if self._announcing.alive or self._announcing.failures:
             return
         try:
@@ -239,71 +231,71 @@ class Worker:
             _log.debug("worker %s was not withdrawn: %s", self.owner, error)
 
     def run(self) -> int:
-        """Work until a signal comes; the exit code."""
-        # Roles that come back from the store should not wait long for a loop that is busy with quick handlers.
-        sys.setswitchinterval(_SWITCH_EVERY)
+        """Work until a signal arrives; returns the exit code."""
+        # A role whose store call returns should not wait long for a loop that is busy with quick handlers.
+        sys.setswitchinterval(_SWITCH_INTERVAL)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
-        window = self._window()
+        metrics = self._metrics_server()
         self.start()
-        self._be_watched()
-        if window is not None:
-            window.open()
+        self._start_watchdog()
+        if metrics is not None:
+            metrics.start()
         _log.info("worker %s: queues %s", self.owner, ", ".join(self.options.queues))
         while not self._signals and not self.broken:
-            self._rest()
+            self._wait_for_signal()
             if self._supervised:
-                self._sentinel.check()
+                self._descriptors.check()
         if not self._signals:
-            _log.error("worker %s is broken: no loop, hanging handlers, or no way to its store", self.owner)
+            _log.error("worker %s exits: its event loop died, handlers hang, or the store is unreachable", self.owner)
             self.drain(0)
             return BROKEN
         self.drain(self.options.drain_timeout.total_seconds(), hurry=lambda: self._signals > 1)
         return 0
 
-    def _be_watched(self) -> None:
-        """A signal that ends the process leaves its stacks; one without a supervisor gets a watchdog of its own."""
+    def _start_watchdog(self) -> None:
+        """Dump stacks on a fatal signal. Without a supervisor, also start a process that detects a held GIL."""
         if self._marks is None:
             return
         path = self._marks.path
         with suppress(OSError, RuntimeError):
             if not faulthandler.is_enabled():
-                # Kept open on purpose: it is written to when nothing else can be done any more.
+                # Stays open: faulthandler writes to it while the process crashes.
                 self._stacks = stacks_path(path.parent, self.owner).open("w")
                 faulthandler.enable(self._stacks)
             if not self._supervised:
                 bound = stall_bound(self.options.lease_for.total_seconds())
                 subprocess.Popen([sys.executable, "-m", "forebay.work.stall_watch", path, str(bound)])
 
-    def _window(self) -> "Window | None":
+    def _metrics_server(self) -> "MetricsServer | None":
         if self.options.metrics is None:
             return None
-        from forebay.work.window import Window
+        from forebay.work.metrics_server import MetricsServer
 
-        return Window(self, self.options.metrics, _WINDOWS if self._supervised else 1)
+        return MetricsServer(self, self.options.metrics, _METRICS_PORTS if self._supervised else 1)
 
-    def _rest(self) -> None:
-        """Until the next look, or somebody wants it to end."""
-        until = monotonic() + _LOOK_EVERY
+    def _wait_for_signal(self) -> None:
+        """Return at the next poll, or soon after a signal."""
+        until = monotonic() + _POLL_INTERVAL
         while not self._signals and monotonic() < until:
-            self._signalled.wait(_HEAR_EVERY)
+            self._signalled.wait(_SIGNAL_INTERVAL)
 
-    def ask_to_stop(self) -> None:
-        """As a SIGTERM would."""
+    def request_stop(self) -> None:
+        """Drain, as after a SIGTERM."""
         self._signals += 1
         self._signalled.set()
 
     def _on_signal(self, number: int, frame: object) -> None:
-        # Only counted: the thread that is interrupted may hold the lock of the event it waits for.
+        # Only counted: the interrupted thread may hold the lock of the event.
         self._signals += 1
 
 
 def wait_for_store(app: App) -> bool:
-    """Whether the store is there by now; False: the supervisor is gone, and nobody needs it any more.
+    """Retry until the store can be opened; False if the supervisor exits first.
 
-    A server may come back. A file that cannot be opened, on a full disk above all, is an error at once.
+    A server may become reachable. A file that cannot be opened, for example on a full disk, raises at once.
     """
-    voice = Voice()
+    throttled = ThrottledLogger()
     while True:
         try:
             app.store.now()
@@ -311,13 +303,13 @@ def wait_for_store(app: App) -> bool:
         except StoreFailed as error:
             if app.url.startswith(_ON_DISK):
                 raise
-            voice.warn("store", error)
-        if select.select([0], [], [], _OPEN_EVERY)[0] and not os.read(0, 1):
+            throttled.log_failure("store", error)
+        if select.select([0], [], [], _OPEN_INTERVAL)[0] and not os.read(0, 1):
             return False
 
 
 def main(target: str, options: Options, owner: str) -> int:
-    """A supervised process: waits for a server that is away, drains when its supervisor is gone."""
+    """The entry point of a supervised process. It drains when its supervisor exits."""
     app = find_app(target)
     configure_logging()
     try:
@@ -331,7 +323,7 @@ def main(target: str, options: Options, owner: str) -> int:
     def watch_parent() -> None:
         while os.read(0, 1):
             pass
-        worker.ask_to_stop()
+        worker.request_stop()
 
     Thread(target=watch_parent, name="forebay-parent", daemon=True).start()
     code = worker.run()
@@ -343,5 +335,5 @@ if __name__ == "__main__":
     code = main(sys.argv[1], msgspec.json.decode(sys.argv[2], type=Options), sys.argv[3])
     sys.stdout.flush()
     sys.stderr.flush()
-    # Threads that hang in a handler must not keep a drained process alive.
+    # A thread that hangs in a handler must not keep a drained process alive.
     os._exit(code)

@@ -1,8 +1,8 @@
-"""A time zone as stretches of time in which its offset stays the same, and the check of zone names.
+"""Time zones as periods of constant offset, and the validation of zone names.
 
-The zone database of the system, or of the tzdata package where there is none, is authoritative. It offers no list of
-changes, so they are found by sampling the offset every `SAMPLE` seconds: two changes within less would be overlooked,
-and a test reads the database to see that no zone has had such since 1970. All numbers are seconds since 1970.
+The zone database of the system, or of the tzdata package where there is none, is authoritative. zoneinfo does not list
+transitions, so they are found by sampling the offset every `SAMPLE` seconds. Two transitions within less would be
+missed; a test reads the database and proves that no zone has had any since 1970. All numbers are seconds since 1970.
 """
 
 from collections.abc import Iterator
@@ -19,42 +19,42 @@ SAMPLE: Final = 2 * 86_400
 LOOK_BACK: Final = 2 * 86_400
 LAST_YEAR: Final = 2200
 
-_UNFIT = ("posix", "right/", "localtime")
-"""Other names in the same folder: two copies, one of them with leap seconds, and the zone of this one machine."""
+_EXCLUDED = ("posix", "right/", "localtime")
+"""Names that are no zones: two copies of the database, one with leap seconds, and the zone of this machine."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Stretch(NamedTuple):
-    """From `start` up to but not including `end` the wall clock is UTC plus `offset`."""
+class OffsetPeriod(NamedTuple):
+    """From `start` (inclusive) to `end` (exclusive) the wall clock is UTC plus `offset`."""
 
     start: int
     end: int
     offset: int
 
 
-def stretches(zone: str, since: int) -> Iterator[Stretch]:
-    """From this second to the end of `LAST_YEAR`, without holes; neighbours may have the same offset."""
+def offset_periods(zone: str, since: int) -> Iterator[OffsetPeriod]:
+    """The periods from this second to the end of `LAST_YEAR`, without gaps; neighbours may have the same offset."""
     start, offset = since, offset_at(zone, since)
     for year in range((_EPOCH + timedelta(seconds=since)).year, LAST_YEAR + 1):
-        for shift, after in shifts(zone, year):
-            if shift > start:
-                yield Stretch(start, shift, offset)
-                start, offset = shift, after
+        for transition, after in transitions(zone, year):
+            if transition > start:
+                yield OffsetPeriod(start, transition, offset)
+                start, offset = transition, after
         end = _year_start(year + 1)
         if end > start:
-            yield Stretch(start, end, offset)
+            yield OffsetPeriod(start, end, offset)
             start = end
 
 
-def high_water(zone: str, upto: int) -> int:
-    """The latest time that the wall clock has shown up to this second, counted as if the wall were UTC."""
-    seen = takewhile(lambda stretch: stretch.start <= upto, stretches(zone, upto - LOOK_BACK))
-    return max(min(stretch.end - 1, upto) + stretch.offset for stretch in seen)
+def latest_wall_time(zone: str, upto: int) -> int:
+    """The latest time that the wall clock has shown up to this second, counted as if it were UTC."""
+    seen = takewhile(lambda period: period.start <= upto, offset_periods(zone, upto - LOOK_BACK))
+    return max(min(period.end - 1, upto) + period.offset for period in seen)
 
 
 @lru_cache(maxsize=16_384)
-def shifts(zone: str, year: int) -> tuple[tuple[int, int], ...]:
+def transitions(zone: str, year: int) -> tuple[tuple[int, int], ...]:
     """The seconds of a year at which the offset changes, and the offset from then on."""
     found = []
     end = _year_start(year + 1)
@@ -84,7 +84,7 @@ def check_zone(zone: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _exists(zone: str) -> bool:
-    if zone.startswith(_UNFIT):
+    if zone.startswith(_EXCLUDED):
         return False
     try:
         ZoneInfo(zone)
@@ -94,8 +94,8 @@ def _exists(zone: str) -> bool:
 
 
 def _nearest(zone: str) -> list[str]:
-    """Up to three names that look alike, or the one that was meant where only city or case is wrong."""
-    names = sorted(name for name in available_timezones() if not name.startswith(_UNFIT))
+    """Up to three similar names, or the exact one if only the region or the case is wrong."""
+    names = sorted(name for name in available_timezones() if not name.startswith(_EXCLUDED))
     known = {name.rpartition("/")[2].lower(): name for name in names} | {name.lower(): name for name in names}
     wanted = zone.strip().replace(" ", "_").lower()
     if wanted in known:

@@ -1,1 +1,1 @@
-"""The routes for programs: jobs, work, dead letters, queues, schedules, logs and figures, as JSON."""
+"""The JSON API: jobs, claims, dead letters, queues, schedules, logs and statistics."""

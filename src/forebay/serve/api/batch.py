@@ -1,9 +1,9 @@
-"""`POST /jobs/batch`: a stream of jobs in, a stream of answers out, line by line, in bounded memory at any length.
+"""`POST /jobs/batch`: a stream of jobs in, a stream of results out, line by line, in bounded memory.
 
-Each line is a job by itself: it is taken or refused alone, and a bad one does not stop the others. Its answer carries
-its number and is written after the job is durable, so whoever is cut off has every answered line. Lines that are under
-way together share one commit. What is under way is bounded, so a caller that sends without reading its answers is
-made to wait: read while you send, or ask for `answers=problems`.
+Each line is a job of its own: it is accepted or refused alone, and a bad line does not stop the others. Its result
+carries its number and is written after the job is durable, so that after a disconnect every line with a result is
+accepted. Lines in flight together share one commit. Their number is bounded, so a caller that does not read its results
+is slowed down: read while sending, or use `answers=problems`.
 """
 
 import asyncio
@@ -20,38 +20,38 @@ from starlette.types import Receive, Scope, Send
 
 from forebay.core.errors import ForebayError
 from forebay.core.job import Draft
-from forebay.core.limits import BATCH_BYTES, BATCH_MOST
+from forebay.core.limits import BATCH_BYTES, MAX_BATCH
 from forebay.serve.actor import Actor, Role
-from forebay.serve.api.bodies import NewJob
-from forebay.serve.api.describe import NDJSON, described
-from forebay.serve.api.exchange import check_media, decoded, too_large
 from forebay.serve.api.jobs import draft_of
+from forebay.serve.api.messages import check_media, decoded, too_large
+from forebay.serve.api.openapi import NDJSON, described
+from forebay.serve.api.requests import NewJob
+from forebay.serve.context import ServerContext
 from forebay.serve.enqueuer import Answer, enqueue_each
-from forebay.serve.ground import Ground
-from forebay.serve.problems import Problem, any_problem
-from forebay.serve.security.door import name_queues, need, spend
+from forebay.serve.problems import Problem, to_problem
+from forebay.serve.security.auth import charge_jobs, charge_queue_names, require_role
 from forebay.store.protocol import Receipt
 
 router = APIRouter(tags=["jobs"])
 
 _PARTS_AHEAD: Final = 4
-"""Pieces of the stream that are read before their turn."""
+"""Chunks of the stream that are read ahead."""
 
 _new_job: Final = msgspec.json.Decoder(NewJob)
 _encode_lines: Final = msgspec.json.Encoder().encode_lines
 _SENT: Final = '{"kind": "send_email", "payload": {"to": "ada@example.com"}}\n{"kind": "send_email", "queue": "?"}\n'
 _ANSWERED: Final = (
     '{"line":1,"job_id":41,"duplicate":false,"merged":false}\n'
-    '{"line":2,"problem":{"type":"urn:forebay:invalid","title":"A value is refused","status":422}}\n'
+    '{"line":2,"problem":{"type":"urn:forebay:invalid","title":"A value is invalid","status":422}}\n'
     '{"lines":2,"accepted":1,"duplicates":0,"problems":1}\n'
 )
 
 Line = tuple[int, bytes | None]
-"""Its number, and its text; None when it was longer than a line may be."""
+"""Its number and its text; None for a line beyond the limit."""
 
 
 class LineTaken(Struct, frozen=True, omit_defaults=True):
-    """The job is in; `duplicate`: its key was seen before, and this is the first job's id. `copies` as `Accepted`."""
+    """An accepted job. `duplicate`: the key was used before; this is the first job's id. `copies`: see `Accepted`."""
 
     line: int
     job_id: int
@@ -66,7 +66,7 @@ class LineRefused(Struct, frozen=True):
 
 
 class Summary(Struct, frozen=True):
-    """How far the stream has come; the last line of every answer."""
+    """The counts so far; the last line of the response."""
 
     lines: int = 0
     accepted: int = 0
@@ -75,7 +75,7 @@ class Summary(Struct, frozen=True):
 
 
 class LineAnswer(Struct, frozen=True):
-    """Any line of the answer: a job that is in, a problem, or the summary."""
+    """Any line of the response: an accepted job, a problem, or the summary."""
 
     line: int | None = None
     job_id: int | None = None
@@ -94,16 +94,16 @@ class LineAnswer(Struct, frozen=True):
 )
 async def batch(
     request: Request,
-    actor: Annotated[Actor, need(Role.PRODUCER)],
-    answers: Annotated[Literal["all", "problems"], Query(description="a line a job, or only a line a problem")] = "all",
+    actor: Annotated[Actor, require_role(Role.PRODUCER)],
+    answers: Annotated[Literal["all", "problems"], Query(description="a line per job, or per problem only")] = "all",
 ) -> Response:
-    """Hand in any number of jobs, a JSON object a line; the answer is a line each, and a summary at the end."""
+    """Enqueue any number of jobs, one JSON object per line. The response has a line for each, and a summary."""
     check_media(request, NDJSON)
     return Streamed(_Batch(request, actor, answers == "all").answers())
 
 
 class Streamed(Response):
-    """An answer that is written while the body is still read; starlette's own would read the body away."""
+    """A response that is written while the body is still read; starlette's own would consume the body."""
 
     def __init__(self, pieces: AsyncIterator[bytes]) -> None:
         super().__init__(media_type=NDJSON)
@@ -118,17 +118,17 @@ class Streamed(Response):
 
 
 class _Batch:
-    """One stream, part by part: read, taken, answered."""
+    """One stream: reads parts of lines, enqueues them, yields their results."""
 
     def __init__(self, request: Request, actor: Actor, every: bool) -> None:
         self._request = request
-        self._ground: Ground = request.app.state.ground
+        self._context: ServerContext = request.app.state.context
         self._actor = actor
         self._every = every
-        self._sofar = Summary()
+        self._summary = Summary()
 
     async def answers(self) -> AsyncIterator[bytes]:
-        """Ends with a summary, or with what was answered when the caller left."""
+        """The results, and a summary unless the caller disconnects."""
         ahead: asyncio.Queue[list[Line] | None] = asyncio.Queue(_PARTS_AHEAD)
         reading = asyncio.create_task(self._read(ahead))
         try:
@@ -136,45 +136,45 @@ class _Batch:
             while more:
                 part, more = await _next_part(ahead)
                 if part:
-                    yield await self._taken(part)
+                    yield await self._enqueue(part)
             if await reading:
-                yield _encode_lines([self._sofar])
+                yield _encode_lines([self._summary])
         finally:
             reading.cancel()
             with suppress(asyncio.CancelledError):
                 await reading
 
     async def _read(self, ahead: "asyncio.Queue[list[Line] | None]") -> bool:
-        """Lines into the queue, as they come: it is bounded, so the caller is held up. False: the caller has left."""
+        """Put lines into the bounded queue, which slows the caller down. False: the caller disconnected."""
         whole = True
         try:
-            async for lines in lines_of(self._request.stream(), self._ground.settings.line_most):
+            async for lines in lines_of(self._request.stream(), self._context.settings.max_line):
                 await ahead.put(lines)
         except ClientDisconnect:
             whole = False
         await ahead.put(None)
         return whole
 
-    async def _taken(self, part: list[Line]) -> bytes:
-        """The answers to these lines, once their jobs are durable."""
-        drafts = await self._ground.call(self._drafts, part)
+    async def _enqueue(self, part: list[Line]) -> bytes:
+        """The results of these lines, once their jobs are durable."""
+        drafts = await self._context.call(self._drafts, part)
         good = [draft for draft in drafts if isinstance(draft, Draft)]
         receipts: Sequence[Answer]
         try:
-            name_queues(self._request, {draft.queue for draft in good})
-            spend(self._request, len(good))
-            receipts = await self._ground.call(enqueue_each, self._ground.store, good)
+            charge_queue_names(self._request, {draft.queue for draft in good})
+            charge_jobs(self._request, len(good))
+            receipts = await self._context.call(enqueue_each, self._context.store, good)
         except (Problem, ForebayError) as error:
             receipts = [error] * len(good)
         found = iter(receipts)
-        told = [
-            self._told(number, next(found) if isinstance(draft, Draft) else draft)
+        results = [
+            self._result(number, next(found) if isinstance(draft, Draft) else draft)
             for (number, _), draft in zip(part, drafts, strict=True)
         ]
-        self._count(part[-1][0], told)
+        self._count(part[-1][0], results)
         if self._every:
-            return _encode_lines(told)
-        return _encode_lines([*(each for each in told if isinstance(each, LineRefused)), self._sofar])
+            return _encode_lines(results)
+        return _encode_lines([*(each for each in results if isinstance(each, LineRefused)), self._summary])
 
     def _drafts(self, part: list[Line]) -> list[Draft | Exception]:
         drafts: list[Draft | Exception] = []
@@ -182,32 +182,32 @@ class _Batch:
         for _, text in part:
             try:
                 if text is None:
-                    raise too_large(self._ground.settings.line_most)
-                drafts.append(draft_of(self._ground, self._actor, decoded(text, _new_job), headers))
+                    raise too_large(self._context.settings.max_line)
+                drafts.append(draft_of(self._context, self._actor, decoded(text, _new_job), headers))
             except (Problem, ForebayError) as error:
                 drafts.append(error)
         return drafts
 
-    def _told(self, number: int, answer: Answer) -> LineTaken | LineRefused:
+    def _result(self, number: int, answer: Answer) -> LineTaken | LineRefused:
         if isinstance(answer, Receipt):
             return LineTaken(number, answer.id, answer.duplicate, answer.merged, answer.copies)
-        self._ground.meters.met(answer)
-        return LineRefused(number, any_problem(answer).body())
+        self._context.meters.count_error(answer)
+        return LineRefused(number, to_problem(answer).body())
 
-    def _count(self, lines: int, told: list[LineTaken | LineRefused]) -> None:
-        sofar = self._sofar
-        taken = [each for each in told if isinstance(each, LineTaken)]
+    def _count(self, lines: int, results: list[LineTaken | LineRefused]) -> None:
+        before = self._summary
+        taken = [each for each in results if isinstance(each, LineTaken)]
         duplicates = sum(each.duplicate for each in taken)
-        self._sofar = Summary(
+        self._summary = Summary(
             lines,
-            sofar.accepted + len(taken) - duplicates,
-            sofar.duplicates + duplicates,
-            sofar.problems + len(told) - len(taken),
+            before.accepted + len(taken) - duplicates,
+            before.duplicates + duplicates,
+            before.problems + len(results) - len(taken),
         )
 
 
 async def _next_part(ahead: "asyncio.Queue[list[Line] | None]") -> tuple[list[Line], bool]:
-    """All that has come, up to what one call takes; and whether there may be more."""
+    """The lines read so far, up to the bounds of one store call, and whether there may be more."""
     part: list[Line] = []
     size = 0
     while True:
@@ -216,12 +216,12 @@ async def _next_part(ahead: "asyncio.Queue[list[Line] | None]") -> tuple[list[Li
             return part, False
         part += piece
         size += sum(len(text or b"") for _, text in piece)
-        if ahead.empty() or len(part) + BATCH_MOST // 2 > BATCH_MOST or size > BATCH_BYTES // 4:
+        if ahead.empty() or len(part) + MAX_BATCH // 2 > MAX_BATCH or size > BATCH_BYTES // 4:
             return part, True
 
 
 async def lines_of(chunks: AsyncIterator[bytes], most: int) -> AsyncIterator[list[Line]]:
-    """Whole lines, numbered from 1, at most as many at once as one call takes; blank ones are left out."""
+    """Complete lines, numbered from 1, in lists within the bounds of one store call; blank lines are skipped."""
     number, rest, skipping = 0, b"", False
     async for chunk in chunks:
         texts = (rest + chunk).split(b"\n")
@@ -236,7 +236,7 @@ async def lines_of(chunks: AsyncIterator[bytes], most: int) -> AsyncIterator[lis
             skipping = False
         if len(rest) > most:
             rest, skipping = b"", True
-        for start in range(0, len(found), BATCH_MOST // 2):
-            yield found[start : start + BATCH_MOST // 2]
+        for start in range(0, len(found), MAX_BATCH // 2):
+            yield found[start : start + MAX_BATCH // 2]
     if skipping or rest.strip():
         yield [(number + 1, None if skipping else rest)]

@@ -1,7 +1,7 @@
-"""What holds due jobs back: look at gates, give them another number of slots, let some pass a condition.
+"""Gates: list them, override their slots, release jobs from a condition.
 
-A gate may be shared by queues, and a condition always may: a key for some queues touches only what holds back nobody
-else (`security.reach`); for the others there is no such gate.
+Queues can share a gate, and always share a condition. A key for some queues controls only the gates that hold back no
+other queue (`security.visibility`); any other gate is a 404.
 """
 
 from typing import Annotated, Final
@@ -12,27 +12,27 @@ from fastapi.responses import Response
 from msgspec import Struct
 
 from forebay.core.gate import checked_gate, condition_gate, gate_names
-from forebay.core.limits import BATCH_MOST
+from forebay.core.limits import MAX_BATCH
 from forebay.core.spec import QueueSpec
 from forebay.explain import gates_page
 from forebay.serve.actor import Actor, Role
-from forebay.serve.api.answers import Count
-from forebay.serve.api.bodies import NAME_PATTERN, Release, SetGate
-from forebay.serve.api.describe import described
-from forebay.serve.api.exchange import Answer, body_of, must_rule, rules
 from forebay.serve.api.jobs import NameFilter
-from forebay.serve.ground import Ground
-from forebay.serve.problems import absent
-from forebay.serve.security.acts import record_act
-from forebay.serve.security.door import need
-from forebay.serve.security.reach import sees_all, touches
+from forebay.serve.api.messages import Answer, body_of, require_queue, sees_queue
+from forebay.serve.api.openapi import described
+from forebay.serve.api.requests import NAME_PATTERN, Release, SetGate
+from forebay.serve.api.responses import Count
+from forebay.serve.context import ServerContext
+from forebay.serve.problems import not_found
+from forebay.serve.security.auth import require_role
+from forebay.serve.security.operator_log import record_action
+from forebay.serve.security.visibility import controls_gate, sees_all
 from forebay.store.protocol import GateUse
 
 router = APIRouter(tags=["gates"])
 
 
 class GateView(Struct, frozen=True):
-    """A gate in use. `slots`: what may run, or of a rate start, at once; `given`: the operator's number, or null."""
+    """A gate in use. `slots`: jobs that may run (for a rate: start) at once. `given`: the operator's override."""
 
     name: str
     slots: Count
@@ -41,7 +41,7 @@ class GateView(Struct, frozen=True):
 
 
 class GatesView(Struct, frozen=True):
-    """Go on with `after=next`; null: that was all."""
+    """Continue with `after=next` until it is null."""
 
     gates: list[GateView]
     next: str | None
@@ -53,7 +53,7 @@ class GateSet(Struct, frozen=True):
 
 
 class Released(Struct, frozen=True):
-    """So many passed the condition."""
+    """How many jobs passed the condition."""
 
     condition: str
     value: str | None
@@ -68,28 +68,28 @@ _release: Final = msgspec.json.Decoder(Release)
 @router.get("/gates", **described(GatesView, problems=(404,)))
 async def browse(
     request: Request,
-    actor: Annotated[Actor, need(Role.VIEWER)],
+    actor: Annotated[Actor, require_role(Role.VIEWER)],
     queue: NameFilter = None,
     after: Annotated[str, Query(max_length=700, pattern=r"^[^\x00]*$")] = "",
-    limit: Annotated[int, Query(ge=1, le=BATCH_MOST)] = 100,
+    limit: Annotated[int, Query(ge=1, le=MAX_BATCH)] = 100,
 ) -> Response:
-    """Gates in use, by name and page by page: slots, slots held, jobs parked; of all queues, or of one."""
-    ground: Ground = request.app.state.ground
+    """Gates in use by name, of all queues or of one: slots, and how many are used."""
+    context: ServerContext = request.app.state.context
     if queue is not None:
-        must_rule(actor, queue)
-    found, end = await ground.call(_looked, ground, actor, queue, after, limit)
+        require_queue(actor, queue)
+    found, end = await context.call(_page, context, actor, queue, after, limit)
     views = [GateView(each.name, each.slots, each.used, each.given) for each in found]
     return Answer(GatesView(views, end))
 
 
 @router.post("/gates/{name:path}", **described(GateSet, body=SetGate, sent={"slots": 20}, problems=(404,)))
-async def put(request: Request, actor: Annotated[Actor, need(Role.OPERATOR)], name: GateName) -> Response:
-    """Give a gate another number of slots; 0 closes it, null goes back to what its jobs are stamped with."""
-    ground: Ground = request.app.state.ground
-    asked = await body_of(request, _set, ground.settings.body_most)
-    await _must_touch(ground, actor, checked_gate(name))
-    await ground.call(ground.store.set_gate, name, asked.slots)
-    await record_act(ground, actor, "gates set", name, slots=asked.slots)
+async def put(request: Request, actor: Annotated[Actor, require_role(Role.OPERATOR)], name: GateName) -> Response:
+    """Override a gate's slots; 0 closes it, null restores the number of the queue's spec."""
+    context: ServerContext = request.app.state.context
+    asked = await body_of(request, _set, context.settings.max_body)
+    await _require_gate(context, actor, checked_gate(name))
+    await context.call(context.store.set_gate, name, asked.slots)
+    await record_action(context, actor, "gates set", name, slots=asked.slots)
     return Answer(GateSet(name, asked.slots))
 
 
@@ -99,35 +99,35 @@ async def put(request: Request, actor: Annotated[Actor, need(Role.OPERATOR)], na
 )
 async def release(
     request: Request,
-    actor: Annotated[Actor, need(Role.OPERATOR)],
+    actor: Annotated[Actor, require_role(Role.OPERATOR)],
     name: Annotated[str, Path(pattern=NAME_PATTERN)],
 ) -> Response:
-    """Let the first ones that wait for a condition pass it, once and for good; nothing is saved up."""
-    ground: Ground = request.app.state.ground
-    asked = await body_of(request, _release, ground.settings.body_most)
+    """Release the first jobs that wait for a condition; a surplus is not saved for later jobs."""
+    context: ServerContext = request.app.state.context
+    asked = await body_of(request, _release, context.settings.max_body)
     gate = condition_gate(name, asked.value)
-    await _must_touch(ground, actor, gate)
-    passed: int = await ground.call(ground.store.release, name, asked.count, asked.value)
-    await record_act(ground, actor, "gates release", gate, passed=passed)
+    await _require_gate(context, actor, gate)
+    passed: int = await context.call(context.store.release, name, asked.count, asked.value)
+    await record_action(context, actor, "gates release", gate, passed=passed)
     return Answer(Released(name, asked.value, passed))
 
 
-async def _must_touch(ground: Ground, actor: Actor, name: str) -> None:
-    if not touches(actor, name, await ground.call(ground.store.specs)):
-        raise absent(f"gate {name}")
+async def _require_gate(context: ServerContext, actor: Actor, name: str) -> None:
+    if not controls_gate(actor, name, await context.call(context.store.specs)):
+        raise not_found(f"gate {name}")
 
 
-def _looked(
-    ground: Ground, actor: Actor, queue: str | None, after: str, limit: int
+def _page(
+    context: ServerContext, actor: Actor, queue: str | None, after: str, limit: int
 ) -> tuple[list[GateUse], str | None]:
-    """What is there to be seen, and where to go on."""
-    store = ground.store
+    """One page of the gates that the actor may see, and the next `after`."""
+    store = context.store
     if queue is None and sees_all(actor):
         found = store.gates(after, limit)
         return found, found[-1].name if len(found) == limit else None
     specs = store.specs()
-    wanted = [spec for spec in specs if queue in (None, spec.name) and rules(actor, spec.name)]
+    wanted = [spec for spec in specs if queue in (None, spec.name) and sees_queue(actor, spec.name)]
     if queue is not None and not wanted:
         wanted = [QueueSpec(name=queue)]
     page, end = gates_page(store, (name for spec in wanted for name in gate_names(spec)), after, limit)
-    return [each for each in page if touches(actor, each.name, specs)], end
+    return [each for each in page if controls_gate(actor, each.name, specs)], end

@@ -1,8 +1,6 @@
-"""Retained logs: append, read from any offset or instant, keep a group's place and share its partitions.
+"""Retained logs: append, read from any offset or instant, commit a group's position, assign its partitions.
 
-A log belongs to all who reach its name.
-
-Entries have no tenant, so logs are only for actors who see every tenant.
+Entries have no tenant, so logs are for actors who see every tenant.
 """
 
 from datetime import datetime
@@ -14,13 +12,17 @@ from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
 from msgspec import Raw
 
-from forebay.core.event import LogEntry
+from forebay.core.entries import LogEntry
 from forebay.core.instant import Instant, from_datetime, seconds, to_datetime
-from forebay.core.limits import PARTITIONS_MOST
+from forebay.core.limits import MAX_PARTITIONS
 from forebay.core.payload import encode_payload
 from forebay.core.spec import QueueSpec
 from forebay.serve.actor import Actor, Role
-from forebay.serve.api.answers import (
+from forebay.serve.api.jobs import Limit, NameFilter
+from forebay.serve.api.messages import Answer, body_of, sees_queue, sees_secrets
+from forebay.serve.api.openapi import described
+from forebay.serve.api.requests import NAME_PATTERN, Append, Commit, Disown, Own
+from forebay.serve.api.responses import (
     Appended,
     Committed,
     Entries,
@@ -35,20 +37,16 @@ from forebay.serve.api.answers import (
     Standings,
     StandingView,
 )
-from forebay.serve.api.bodies import NAME_PATTERN, Append, Commit, Disown, Own
-from forebay.serve.api.describe import described
-from forebay.serve.api.exchange import Answer, body_of, rules, sees_plainly
-from forebay.serve.api.jobs import Limit, NameFilter
-from forebay.serve.ground import Ground
-from forebay.serve.problems import absent
-from forebay.serve.security.door import need, spend
+from forebay.serve.context import ServerContext
+from forebay.serve.problems import not_found
+from forebay.serve.security.auth import charge_jobs, require_role
 from forebay.serve.security.redact import redact
 from forebay.store.log import Standing
 
 router = APIRouter(tags=["logs"])
 
 LogName = Annotated[str, Path(pattern=NAME_PATTERN)]
-Partition = Annotated[int, Path(ge=0, lt=PARTITIONS_MOST)]
+Partition = Annotated[int, Path(ge=0, lt=MAX_PARTITIONS)]
 _append: Final = msgspec.json.Decoder(Append)
 _commit: Final = msgspec.json.Decoder(Commit)
 _own: Final = msgspec.json.Decoder(Own)
@@ -57,47 +55,47 @@ _disown: Final = msgspec.json.Decoder(Disown)
 
 @router.get("/logs", **described(Logs))
 async def browse(
-    request: Request, actor: Annotated[Actor, need(Role.VIEWER)], after: NameFilter = None, limit: Limit = 100
+    request: Request, actor: Annotated[Actor, require_role(Role.VIEWER)], after: NameFilter = None, limit: Limit = 100
 ) -> Response:
-    """Logs that this key reaches, by name, and how far each partition goes. `PUT /queues/{name}` declares one."""
-    ground: Ground = request.app.state.ground
+    """Logs that this key can reach, by name, with the extent of each partition. `PUT /queues/{name}` creates one."""
+    context: ServerContext = request.app.state.context
 
     def known() -> Logs:
-        specs = [spec for spec in ground.store.specs() if spec.is_log and rules(actor, spec.name)]
+        specs = [spec for spec in context.store.specs() if spec.is_log and sees_queue(actor, spec.name)]
         shown = nsmallest(limit + 1, (spec for spec in specs if spec.name > (after or "")), key=lambda spec: spec.name)
         more = shown[limit - 1].name if len(shown) > limit else None
-        return Logs([_view(ground, spec) for spec in shown[:limit]], more)
+        return Logs([_view(context, spec) for spec in shown[:limit]], more)
 
-    return Answer(await ground.call(known))
+    return Answer(await context.call(known))
 
 
 @router.post(
     "/logs/{name}",
     **described(Appended, status=201, body=Append, sent={"entries": [{"body": {"n": 1}}]}, problems=(404,)),
 )
-async def append(request: Request, actor: Annotated[Actor, need(Role.PRODUCER)], name: LogName) -> Response:
-    """Add entries, all or none; durable when answered, where the store is."""
-    ground: Ground = request.app.state.ground
-    asked = (await body_of(request, _append, ground.settings.body_most)).entries
-    await _must_be(ground, actor, name)
-    spend(request, len(asked))
+async def append(request: Request, actor: Annotated[Actor, require_role(Role.PRODUCER)], name: LogName) -> Response:
+    """Append entries, all or none. They are durable when the response arrives, where the store is."""
+    context: ServerContext = request.app.state.context
+    asked = (await body_of(request, _append, context.settings.max_body)).entries
+    await _require_log(context, actor, name)
+    charge_jobs(request, len(asked))
     bodies, keys = [bytes(entry.body) for entry in asked], [entry.key for entry in asked]
-    entries = await ground.call(ground.store.append, name, bodies, keys)
+    entries = await context.call(context.store.append, name, bodies, keys)
     return Answer(Appended([EntryPlace(entry.partition, entry.offset) for entry in entries]), 201)
 
 
 @router.get("/logs/{name}/groups", **described(Standings, problems=(404,)))
 async def groups(
     request: Request,
-    actor: Annotated[Actor, need(Role.VIEWER, Role.WORKER)],
+    actor: Annotated[Actor, require_role(Role.VIEWER, Role.WORKER)],
     name: LogName,
     after: NameFilter = None,
     limit: Limit = 100,
 ) -> Response:
-    """Who reads the log: each group with each partition, what it has still to read, and when it will lose something."""
-    ground: Ground = request.app.state.ground
-    await _must_be(ground, actor, name)
-    found = await ground.call(ground.store.groups, name, after or "", limit)
+    """The groups of the log: position, lag and losses in each partition, and when the next entry will be lost."""
+    context: ServerContext = request.app.state.context
+    await _require_log(context, actor, name)
+    found = await context.call(context.store.groups, name, after or "", limit)
     names = {one.group for one in found}
     return Answer(Standings([_standing(one) for one in found], found[-1].group if len(names) == limit else None))
 
@@ -106,12 +104,12 @@ async def groups(
     "/logs/{name}/own",
     **described(Ownership, body=Own, sent={"group": "billing", "member": "reader-1"}, problems=(404,)),
 )
-async def own(request: Request, actor: Annotated[Actor, need(Role.WORKER)], name: LogName) -> Response:
-    """The partitions that this member of the group reads from now on; ask again before `until`."""
-    ground: Ground = request.app.state.ground
-    asked = await body_of(request, _own, ground.settings.body_most)
-    await _must_be(ground, actor, name)
-    owned = await ground.call(ground.store.own, name, asked.group, asked.member, seconds(asked.lease_seconds))
+async def own(request: Request, actor: Annotated[Actor, require_role(Role.WORKER)], name: LogName) -> Response:
+    """Assign partitions to this member of the group; renew before `until`."""
+    context: ServerContext = request.app.state.context
+    asked = await body_of(request, _own, context.settings.max_body)
+    await _require_log(context, actor, name)
+    owned = await context.call(context.store.own, name, asked.group, asked.member, seconds(asked.lease_seconds))
     views = [OwnedView(one.partition, one.epoch, one.position, to_datetime(one.until)) for one in owned]
     return Answer(Ownership(asked.group, asked.member, views))
 
@@ -120,18 +118,18 @@ async def own(request: Request, actor: Annotated[Actor, need(Role.WORKER)], name
     "/logs/{name}/disown",
     **described(Freed, body=Disown, sent={"group": "billing", "member": "reader-1"}, problems=(404,)),
 )
-async def disown(request: Request, actor: Annotated[Actor, need(Role.WORKER)], name: LogName) -> Response:
-    """The member leaves the group; what it owned is free at once."""
-    ground: Ground = request.app.state.ground
-    asked = await body_of(request, _disown, ground.settings.body_most)
-    await _must_be(ground, actor, name)
-    return Answer(Freed(await ground.call(ground.store.disown, name, asked.group, asked.member)))
+async def disown(request: Request, actor: Annotated[Actor, require_role(Role.WORKER)], name: LogName) -> Response:
+    """Remove the member from the group; its partitions are free at once."""
+    context: ServerContext = request.app.state.context
+    asked = await body_of(request, _disown, context.settings.max_body)
+    await _require_log(context, actor, name)
+    return Answer(Freed(await context.call(context.store.disown, name, asked.group, asked.member)))
 
 
 @router.get("/logs/{name}/{partition}", **described(Entries, problems=(404, 410)))
 async def read(
     request: Request,
-    actor: Annotated[Actor, need(Role.VIEWER, Role.WORKER)],
+    actor: Annotated[Actor, require_role(Role.VIEWER, Role.WORKER)],
     name: LogName,
     partition: Partition,
     after: Annotated[int | None, Query(ge=-1, le=2**63 - 1)] = None,
@@ -139,21 +137,21 @@ async def read(
     since: datetime | None = None,
     limit: Limit = 100,
 ) -> Response:
-    """Entries behind `after`, or appended `since` an instant; else behind the group's place, or from the start."""
-    ground: Ground = request.app.state.ground
-    await _must_be(ground, actor, name, partition)
+    """Entries after `after`, or appended `since` an instant; else after the group's position, or from the start."""
+    context: ServerContext = request.app.state.context
+    await _require_log(context, actor, name, partition)
     instant: Instant | None = None if since is None else from_datetime(since)
 
     def found() -> Entries:
-        position = None if group is None else ground.store.position(name, group, partition)
+        position = None if group is None else context.store.position(name, group, partition)
         start = after if after is not None else -1 if position is None else position
         if instant is not None and after is None:
-            start = ground.store.offset_at(name, partition, instant)
-        entries = ground.store.read(name, partition, start, limit)
+            start = context.store.offset_at(name, partition, instant)
+        entries = context.store.read(name, partition, start, limit)
         shown = [_entry(actor, name, entry) for entry in entries]
         return Entries(shown, entries[-1].offset if entries else start, position)
 
-    return Answer(await ground.call(found))
+    return Answer(await context.call(found))
 
 
 @router.post(
@@ -161,27 +159,27 @@ async def read(
     **described(Committed, body=Commit, sent={"group": "billing", "offset": 41}, problems=(404, 409)),
 )
 async def commit(
-    request: Request, actor: Annotated[Actor, need(Role.WORKER)], name: LogName, partition: Partition
+    request: Request, actor: Annotated[Actor, require_role(Role.WORKER)], name: LogName, partition: Partition
 ) -> Response:
-    """The group has done everything up to the offset; answers with its place."""
-    ground: Ground = request.app.state.ground
-    asked = await body_of(request, _commit, ground.settings.body_most)
-    await _must_be(ground, actor, name, partition)
+    """Commit everything up to the offset for the group; returns its position."""
+    context: ServerContext = request.app.state.context
+    asked = await body_of(request, _commit, context.settings.max_body)
+    await _require_log(context, actor, name, partition)
     where = (name, asked.group, partition, asked.offset)
-    place = await ground.call(ground.store.commit, *where, rewind=asked.rewind, epoch=asked.epoch)
+    place = await context.call(context.store.commit, *where, rewind=asked.rewind, epoch=asked.epoch)
     return Answer(Committed(asked.group, place))
 
 
-async def _must_be(ground: Ground, actor: Actor, name: str, partition: int = 0) -> None:
-    """A log, and one that this actor may know of; a name that is no log is as unknown."""
-    specs = await ground.call(ground.store.specs) if rules(actor, name) else []
+async def _require_log(context: ServerContext, actor: Actor, name: str, partition: int = 0) -> None:
+    """Require a log that this actor may see; a queue's name is a 404 too."""
+    specs = await context.call(context.store.specs) if sees_queue(actor, name) else []
     log = next((spec for spec in specs if spec.name == name and spec.is_log), None)
     if log is None or partition >= getattr(log.retention, "partitions", 1):
-        raise absent(f"log {name}, partition {partition},")
+        raise not_found(f"log {name}, partition {partition},")
 
 
-def _view(ground: Ground, spec: QueueSpec) -> LogView:
-    extents = ground.store.extent(spec.name)
+def _view(context: ServerContext, spec: QueueSpec) -> LogView:
+    extents = context.store.extent(spec.name)
     return LogView(
         spec.name, spec.vector(), [Extent(number, first, after) for number, (first, after) in enumerate(extents)]
     )
@@ -203,6 +201,6 @@ def _standing(one: Standing) -> StandingView:
 
 
 def _entry(actor: Actor, name: str, entry: LogEntry) -> EntryView:
-    """A log's name stands for the kind in rules of redaction, which say what viewers do not see."""
-    body = entry.body if sees_plainly(actor) else encode_payload(redact(name, msgspec.json.decode(entry.body)))
+    """The entry, redacted for viewers; in redaction rules the log's name takes the place of the kind."""
+    body = entry.body if sees_secrets(actor) else encode_payload(redact(name, msgspec.json.decode(entry.body)))
     return EntryView(entry.partition, entry.offset, to_datetime(entry.at), entry.key, Raw(body))

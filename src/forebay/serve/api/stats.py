@@ -1,6 +1,6 @@
-"""Figures for programs: what each queue holds, how many attempts jobs take, how many workers would be kept busy.
+"""Statistics: counts of each queue, attempts of recent jobs, and the number of workers that a queue needs.
 
-Counts are the store's own. What takes history comes from the tail of the ledger (`serve.recent`), and says so.
+Counts come from the store. Attempts and run times come from the tail of the ledger (`serve.recent_runs`).
 """
 
 from math import ceil
@@ -11,15 +11,15 @@ from fastapi.responses import Response
 from msgspec.structs import replace
 
 from forebay.serve.actor import Actor, Role
-from forebay.serve.api.answers import SECOND, Scale, Stats
-from forebay.serve.api.bodies import NAME_PATTERN
-from forebay.serve.api.describe import described
-from forebay.serve.api.exchange import Answer, must_rule
 from forebay.serve.api.jobs import Limit, NameFilter
-from forebay.serve.figures import figures_of
-from forebay.serve.ground import Ground
-from forebay.serve.recent import Recent, p99
-from forebay.serve.security.door import need
+from forebay.serve.api.messages import Answer, require_queue
+from forebay.serve.api.openapi import described
+from forebay.serve.api.requests import NAME_PATTERN
+from forebay.serve.api.responses import SECOND, Scale, Stats
+from forebay.serve.context import ServerContext
+from forebay.serve.queue_totals import totals_for
+from forebay.serve.recent_runs import RecentRuns, p99
+from forebay.serve.security.auth import require_role
 from forebay.store.protocol import Backlog
 
 router = APIRouter(tags=["figures"])
@@ -31,26 +31,26 @@ _NOTHING: Final = Backlog("", 0, 0, 0, 0, 0, 0, 0, None, 0)
 @router.get("/stats", **described(Stats, problems=(404,)))
 async def stats(
     request: Request,
-    actor: Annotated[Actor, need(Role.VIEWER)],
+    actor: Annotated[Actor, require_role(Role.VIEWER)],
     queue: NameFilter = None,
     limit: Limit = 100,
 ) -> Response:
-    """Counts of one queue; or of all that this key reaches together, and of the `limit` deepest one by one."""
-    ground: Ground = request.app.state.ground
+    """Counts of one queue; or of all that this key can reach, in total and for the `limit` deepest."""
+    context: ServerContext = request.app.state.context
     if queue is None:
-        return Answer(await ground.call(_together, ground, actor, limit))
-    must_rule(actor, queue)
-    backlogs, recent = await ground.call(_looked, ground, queue)
-    return Answer(_stats(queue, backlogs, recent))
+        return Answer(await context.call(_totals, context, actor, limit))
+    require_queue(actor, queue)
+    backlogs, recent_runs = await context.call(_read, context, queue)
+    return Answer(_stats(queue, backlogs, recent_runs))
 
 
-def _together(ground: Ground, actor: Actor, limit: int) -> Stats:
-    recent = ground.recent.look(ground.store)
+def _totals(context: ServerContext, actor: Actor, limit: int) -> Stats:
+    recent_runs = context.recent_runs.refresh(context.store)
     if actor.tenant is not None:
-        return replace(_stats(None, [], recent), queues=[], queues_total=0)
-    found = figures_of(ground.store, actor, limit)
+        return replace(_stats(None, [], recent_runs), queues=[], queues_total=0)
+    found = totals_for(context.store, actor, limit)
     return replace(
-        _stats(None, found.deepest, recent),
+        _stats(None, found.deepest, recent_runs),
         waiting=found.waiting,
         ready=found.ready,
         running=found.running,
@@ -58,17 +58,17 @@ def _together(ground: Ground, actor: Actor, limit: int) -> Stats:
         dead=found.dead,
         cancelled=found.cancelled,
         depth=found.waiting + found.ready + found.running,
-        queues=[_stats(each.queue, [each], recent) for each in found.deepest],
+        queues=[_stats(each.queue, [each], recent_runs) for each in found.deepest],
         queues_total=found.queues,
-        whole=found.whole,
+        complete=found.complete,
     )
 
 
-def _looked(ground: Ground, queue: str) -> tuple[list[Backlog], Recent]:
-    return ground.store.backlog([queue]), ground.recent.look(ground.store)
+def _read(context: ServerContext, queue: str) -> tuple[list[Backlog], RecentRuns]:
+    return context.store.backlog([queue]), context.recent_runs.refresh(context.store)
 
 
-def _stats(queue: str | None, backlogs: list[Backlog], recent: Recent) -> Stats:
+def _stats(queue: str | None, backlogs: list[Backlog], recent_runs: RecentRuns) -> Stats:
     known = backlogs or [_NOTHING]
     return Stats(
         queue,
@@ -82,8 +82,8 @@ def _stats(queue: str | None, backlogs: list[Backlog], recent: Recent) -> Stats:
         max(each.oldest_age for each in known) / SECOND,
         sum(each.held for each in known),
         sum(each.blocked for each in known),
-        p99(recent.attempts[each.queue] for each in known if each.queue in recent.attempts),
-        recent.source,
+        p99(recent_runs.attempts[each.queue] for each in known if each.queue in recent_runs.attempts),
+        recent_runs.source,
         queue is not None and known[0].paused_until is not None,
     )
 
@@ -91,20 +91,20 @@ def _stats(queue: str | None, backlogs: list[Backlog], recent: Recent) -> Stats:
 @router.get("/scale", **described(Scale, problems=(404,)))
 async def scale(
     request: Request,
-    actor: Annotated[Actor, need(Role.VIEWER)],
+    actor: Annotated[Actor, require_role(Role.VIEWER)],
     queue: Annotated[str, Query(pattern=NAME_PATTERN)],
     within: Annotated[float, Query(gt=0, le=86_400)] = 60.0,
 ) -> Response:
-    """How many slots would work off what is claimable and running `within` seconds: for whoever scales workers.
+    """How many worker slots would finish the claimable and running jobs `within` seconds, for autoscaling.
 
-    Jobs behind a closed gate do not count: more workers would not start them. Seconds a job are the mean of those that
-    ended lately; null while none has, and then nothing can be said.
+    Jobs behind a closed gate do not count: more workers would not start them. `seconds_per_job` is the mean of recently
+    ended jobs; null when there are none, and then `workers` is null too.
     """
-    ground: Ground = request.app.state.ground
-    must_rule(actor, queue)
-    backlogs, recent = await ground.call(_looked, ground, queue)
+    context: ServerContext = request.app.state.context
+    require_queue(actor, queue)
+    backlogs, recent_runs = await context.call(_read, context, queue)
     backlog = backlogs[0] if backlogs else _NOTHING
-    count, total = recent.ran.get(queue, (0, 0))
+    count, total = recent_runs.ran.get(queue, (0, 0))
     depth = backlog.ready - backlog.held + backlog.running
     if not count:
         return Answer(Scale(queue, depth, None, None, within, 0 if depth == 0 else None, 0))

@@ -1,12 +1,12 @@
-"""Work over HTTP, so that a worker in any language holds the same fenced leases as one in Python.
+"""The worker API: workers in any language hold the same fenced leases as those in Python.
 
-    POST /claim    jobs, at once or as soon as there are any (long poll); each with the text of its lease
-    POST /settle   what became of them; the server decides between retry and dead letter by the queue's rules
-    POST /extend   more time, and whether somebody wants a job to stop
-    POST /progress how far they are, and the same
+    POST /claim     jobs, at once or by long poll, each with its lease token
+    POST /settle    outcomes; the server decides between retry and dead letter by the queue's policy
+    POST /extend    renew leases; returns whether a job should stop
+    POST /progress  report progress; the same
 
-The server keeps nothing between these calls (`serve.leases`): they may go to different servers, before and after a
-restart. A reply that was lost is no harm: settle again, and what was applied is applied again.
+The server keeps no state between these calls (`serve.lease_tokens`): they may go to different servers, before and after
+a restart. A settle can be repeated when its response was lost: the result is the same.
 """
 
 import random
@@ -26,7 +26,10 @@ from forebay.core.job import Job, Progress
 from forebay.core.lease import Lease, Settled
 from forebay.core.outcome import Dropped, Failed, Outcome, Verdict
 from forebay.serve.actor import Actor, Role
-from forebay.serve.api.answers import (
+from forebay.serve.api.messages import Answer, body_of, require_queue, sees_queue, view_job, wait_for_disconnect
+from forebay.serve.api.openapi import described
+from forebay.serve.api.requests import Claim, Extend, Reports, Settle, Settlements, length_of
+from forebay.serve.api.responses import (
     ExtendedAll,
     ExtendedView,
     Leases,
@@ -36,13 +39,10 @@ from forebay.serve.api.answers import (
     SettledAll,
     SettledView,
 )
-from forebay.serve.api.bodies import Claim, Extend, Reports, Settle, Settlements, length_of
-from forebay.serve.api.describe import described
-from forebay.serve.api.exchange import Answer, body_of, gone, must_rule, picture, rules
-from forebay.serve.ground import Ground
-from forebay.serve.leases import Proof, outcome_of, words_of
-from forebay.serve.problems import Problem, absent
-from forebay.serve.security.door import need
+from forebay.serve.context import ServerContext
+from forebay.serve.lease_tokens import LeaseToken, describe_verdict, outcome_of
+from forebay.serve.problems import Problem, not_found
+from forebay.serve.security.auth import require_role
 from forebay.serve.security.redact import redact_failure, redact_note, secrets_of
 from forebay.store.protocol import Want
 
@@ -65,20 +65,22 @@ _SETTLED: Final = {
 
 
 @router.post("/claim", **described(Leases, example={"leases": []}, body=Claim, sent=_CLAIMED, problems=(404, 409)))
-async def claim(request: Request, actor: Annotated[Actor, need(Role.WORKER)]) -> Response:
-    """Jobs, smallest rank first. With `wait` the answer comes with the first job, or empty when the time is up."""
-    ground: Ground = request.app.state.ground
-    asked = await body_of(request, _claim, ground.settings.body_most)
+async def claim(request: Request, actor: Annotated[Actor, require_role(Role.WORKER)]) -> Response:
+    """Claim jobs, smallest rank first. With `wait`, the response comes with the first job, or empty at the timeout."""
+    context: ServerContext = request.app.state.context
+    asked = await body_of(request, _claim, context.settings.max_body)
     for want in asked.wants:
-        must_rule(actor, want.queue)
+        require_queue(actor, want.queue)
     wants = [Want(want.queue, want.count) for want in asked.wants]
     owner = f"{asked.owner}@{actor.name}" if asked.owner else actor.name
-    leases = await ground.waiting.claim(wants, owner, length_of(asked.lease), asked.wait, partial(gone, request))
-    return Answer(Leases([_lease_view(ground, actor, lease) for lease in leases])) if leases else _NOTHING
+    leases = await context.claim_polls.claim(
+        wants, owner, length_of(asked.lease), asked.wait, partial(wait_for_disconnect, request)
+    )
+    return Answer(Leases([_lease_view(context, actor, lease) for lease in leases])) if leases else _NOTHING
 
 
-def _lease_view(ground: Ground, actor: Actor, lease: Lease) -> LeaseView:
-    return LeaseView(ground.signer.text(lease, actor.name), to_datetime(lease.until), picture(actor, lease.job))
+def _lease_view(context: ServerContext, actor: Actor, lease: Lease) -> LeaseView:
+    return LeaseView(context.signer.text(lease, actor.name), to_datetime(lease.until), view_job(actor, lease.job))
 
 
 @router.post(
@@ -91,17 +93,17 @@ def _lease_view(ground: Ground, actor: Actor, lease: Lease) -> LeaseView:
         problems=(404,),
     ),
 )
-async def settle(request: Request, actor: Annotated[Actor, need(Role.WORKER)]) -> Response:
-    """What became of jobs, each by itself: applied, or stale when the job is in other hands. May be repeated.
+async def settle(request: Request, actor: Annotated[Actor, require_role(Role.WORKER)]) -> Response:
+    """Settle jobs, each by itself: applied, or stale when its lease is lost. May be repeated.
 
-    A lease that was not given to this key refuses them all.
+    A lease of another key refuses the whole call.
     """
-    ground: Ground = request.app.state.ground
-    said = (await body_of(request, _settle, ground.settings.body_most)).settlements
+    context: ServerContext = request.app.state.context
+    said = (await body_of(request, _settle, context.settings.max_body)).settlements
     outcomes = [_outcome(number, each) for number, each in enumerate(said)]
-    proofs = _must_hold(ground, actor, [each.lease for each in said], "settlements[{}].lease")
-    views = await ground.call(settle_all, ground, proofs, outcomes)
-    ground.meters.settled_as([Settled(view.answer) for view in views])
+    tokens = _read_tokens(context, actor, [each.lease for each in said], "settlements[{}].lease")
+    views = await context.call(settle_all, context, tokens, outcomes)
+    context.meters.settled_as([Settled(view.answer) for view in views])
     return Answer(SettledAll(views))
 
 
@@ -111,93 +113,92 @@ def _outcome(number: int, said: Settle) -> Outcome:
     except Invalid as error:
         field = f"settlements[{number}].{'result' if said.outcome == 'ack' else error.field}"
         detail = f"{field}: {error.reason}; {error.remedy}"
-        raise Problem(422, "invalid", "A value is refused", detail, extra={"field": field}) from None
+        raise Problem(422, "invalid", "A value is invalid", detail, extra={"field": field}) from None
 
 
-def _must_hold(ground: Ground, actor: Actor, texts: Sequence[str], field: str) -> list[Proof]:
-    """What these leases prove. One that this actor does not hold refuses the whole call: nothing of it is applied.
+def _read_tokens(context: ServerContext, actor: Actor, texts: Sequence[str], field: str) -> list[LeaseToken]:
+    """The tokens of these texts. One that this actor does not hold refuses the whole call; nothing is applied.
 
-    A text that nobody here ever gave away, a lease of another key and one of a queue that the key no longer reaches
-    are all the same 404.
+    A forged text, a lease of another key and one of a queue that the key can no longer reach are the same 404.
     """
-    proofs = []
+    tokens = []
     for number, text in enumerate(texts):
-        proof = ground.signer.proof(text, actor.name)
-        if proof is None or not rules(actor, proof.queue):
-            raise absent(field.format(number))
-        proofs.append(proof)
-    return proofs
+        token = context.signer.read(text, actor.name)
+        if token is None or not sees_queue(actor, token.queue):
+            raise not_found(field.format(number))
+        tokens.append(token)
+    return tokens
 
 
-def settle_all(ground: Ground, proofs: Sequence[Proof], outcomes: Sequence[Outcome]) -> list[SettledView]:
-    """Decide and write."""
-    leases = _leases(ground, proofs)
+def settle_all(context: ServerContext, tokens: Sequence[LeaseToken], outcomes: Sequence[Outcome]) -> list[SettledView]:
+    """Decide the verdicts and write them."""
+    leases = _leases(context, tokens)
     verdicts: list[Verdict] = [
-        decide(lease.job, _without_secrets(outcome, lease.job), ground.routing(lease.job.queue), random.random())
+        decide(lease.job, _without_secrets(outcome, lease.job), context.routing(lease.job.queue), random.random())
         for lease, outcome in zip(leases, outcomes, strict=True)
     ]
-    answers = ground.store.settle(list(zip(leases, verdicts, strict=True)))
-    return [_settled_view(*each) for each in zip(proofs, verdicts, answers, strict=True)]
+    answers = context.store.settle(list(zip(leases, verdicts, strict=True)))
+    return [_settled_view(*each) for each in zip(tokens, verdicts, answers, strict=True)]
 
 
 def _without_secrets(outcome: Outcome, job: Job) -> Outcome:
-    """An error as it is kept: without what its worker wrote into it of the payload's secrets."""
+    """The outcome with its error redacted, before it is stored: a worker may have put the payload's secrets into it."""
     if isinstance(outcome, Failed | Dropped):
         return replace(outcome, error=redact_failure(outcome.error, secrets_of(job)))
     return outcome
 
 
-def _settled_view(proof: Proof, verdict: Verdict, answer: Settled) -> SettledView:
+def _settled_view(token: LeaseToken, verdict: Verdict, answer: Settled) -> SettledView:
     if answer is Settled.STALE:
-        return SettledView(proof.job_id, "stale")
+        return SettledView(token.job_id, "stale")
     became: Any
-    became, after = words_of(verdict)
-    return SettledView(proof.job_id, "applied", became, after)
+    became, after = describe_verdict(verdict)
+    return SettledView(token.job_id, "applied", became, after)
 
 
-def _leases(ground: Ground, proofs: Sequence[Proof]) -> list[Lease]:
-    """Leases with their jobs as they look now: the store's ledger is told the truth about them."""
-    ids = list({proof.job_id for proof in proofs})
-    jobs = dict(zip(ids, ground.store.get(ids), strict=True)) if ids else {}
-    return [proof.lease(jobs[proof.job_id]) for proof in proofs]
+def _leases(context: ServerContext, tokens: Sequence[LeaseToken]) -> list[Lease]:
+    """Leases with the current state of their jobs, so that the ledger records the right state."""
+    ids = list({token.job_id for token in tokens})
+    jobs = dict(zip(ids, context.store.get(ids), strict=True)) if ids else {}
+    return [token.lease(jobs[token.job_id]) for token in tokens]
 
 
 @router.post("/extend", **described(ExtendedAll, body=Extend, sent={"leases": [_LEASE], "lease": 30}, problems=(404,)))
-async def extend(request: Request, actor: Annotated[Actor, need(Role.WORKER)]) -> Response:
-    """More time for leases, from now on; those that are lost are said to be so. One of another key refuses them all."""
-    ground: Ground = request.app.state.ground
-    asked = await body_of(request, _extend, ground.settings.body_most)
-    proofs = _must_hold(ground, actor, asked.leases, "leases[{}]")
-    survivors = await ground.call(_extended, ground, proofs, asked.lease)
+async def extend(request: Request, actor: Annotated[Actor, require_role(Role.WORKER)]) -> Response:
+    """Renew leases from now on; lost ones are reported. A lease of another key refuses the whole call."""
+    context: ServerContext = request.app.state.context
+    asked = await body_of(request, _extend, context.settings.max_body)
+    tokens = _read_tokens(context, actor, asked.leases, "leases[{}]")
+    survivors = await context.call(_extended, context, tokens, asked.lease)
     views = []
-    for text, proof in zip(asked.leases, proofs, strict=True):
-        lease = survivors.get((proof.job_id, proof.delivery))
+    for text, token in zip(asked.leases, tokens, strict=True):
+        lease = survivors.get((token.job_id, token.delivery))
         if lease is None:
-            views.append(ExtendedView(text, proof.job_id, "lost"))
+            views.append(ExtendedView(text, token.job_id, "lost"))
         else:
             job = lease.job
             views.append(ExtendedView(text, job.id, "extended", to_datetime(lease.until), job.cancel_requested))
     return Answer(ExtendedAll(views))
 
 
-def _extended(ground: Ground, proofs: Sequence[Proof], seconds: float) -> dict[tuple[int, int], Lease]:
-    """Only what is held now is asked for; a job's picture is the one of this moment."""
-    held = [lease for lease in _leases(ground, proofs) if lease.until]
-    return {lease.fence: lease for lease in ground.store.extend(held, length_of(seconds))}
+def _extended(context: ServerContext, tokens: Sequence[LeaseToken], seconds: float) -> dict[tuple[int, int], Lease]:
+    """The renewed leases by fence; only leases that are still held are sent to the store."""
+    held = [lease for lease in _leases(context, tokens) if lease.until]
+    return {lease.fence: lease for lease in context.store.extend(held, length_of(seconds))}
 
 
 @router.post("/progress", **described(ReportedAll, body=Reports, sent=_REPORTED, problems=(404,)))
-async def report(request: Request, actor: Annotated[Actor, need(Role.WORKER)]) -> Response:
-    """How far running jobs are, for people to see; once a second is enough. A lease of another key refuses them all."""
-    ground: Ground = request.app.state.ground
-    said = (await body_of(request, _reports, ground.settings.body_most)).reports
-    proofs = _must_hold(ground, actor, [each.lease for each in said], "reports[{}].lease")
-    leases = await ground.call(_leases, ground, proofs)
+async def report(request: Request, actor: Annotated[Actor, require_role(Role.WORKER)]) -> Response:
+    """Report progress of running jobs; once a second is enough. A lease of another key refuses the whole call."""
+    context: ServerContext = request.app.state.context
+    said = (await body_of(request, _reports, context.settings.max_body)).reports
+    tokens = _read_tokens(context, actor, [each.lease for each in said], "reports[{}].lease")
+    leases = await context.call(_leases, context, tokens)
     reports = [
         (lease.fence, Progress(each.portion, redact_note(each.note, lease.job)))
         for each, lease in zip(said, leases, strict=True)
     ]
-    answers = await ground.call(ground.store.report_progress, reports)
+    answers = await context.call(context.store.report_progress, reports)
     return Answer(ReportedAll([_reported_view(*each) for each in zip(leases, answers, strict=True)]))
 
 

@@ -1,6 +1,6 @@
-"""Small pictures as numbers: where the points of a sparkline, a vector or a life lie. Templates draw them as SVG.
+"""Coordinates of small charts: sparklines, the axes of a queue, the timeline of a job. Templates draw them as SVG.
 
-Nothing here is markup, so nothing has to be escaped; colours and strokes are the style sheet's.
+Nothing here is markup, so nothing has to be escaped; colours and strokes are in the style sheet.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ _THIN: Final = 2.5
 
 
 class Spark(Struct, frozen=True):
-    """Lines between neighbouring known points; `areas`: closed along the bottom; `ticks`: the tops of what is not 0."""
+    """Lines between adjacent known points; `areas`: closed along the bottom; `ticks`: the tops of non-zero values."""
 
     lines: list[str]
     areas: list[str]
@@ -32,7 +32,7 @@ class Spark(Struct, frozen=True):
 
 
 def spark(values: Sequence[int | None], peak: int | None = None, width: int = WIDTH, height: int = HEIGHT) -> Spark:
-    """Values from the left edge to the right one, the highest near the top. `peak`: the scale of several sparks."""
+    """Values from left to right, the highest at the top. `peak`: a common scale for several sparklines."""
     top = max((value for value in values if value is not None), default=0)
     scale = max(1, top if peak is None else peak)
     gap = width / max(1, len(values) - 1)
@@ -58,7 +58,7 @@ def spark(values: Sequence[int | None], peak: int | None = None, width: int = WI
 
 
 class Spoke(Struct, frozen=True):
-    """One axis of a vector: its end, its stops, the place of the queue, and where its name stands."""
+    """One axis: its end, its stops, the queue's point on it, and the position of its label."""
 
     name: str
     x: float
@@ -70,7 +70,7 @@ class Spoke(Struct, frozen=True):
 
 
 class Star(Struct, frozen=True):
-    """Five axes from one middle; `shape` joins the places of the queue, `rings` are alike distances."""
+    """Five axes from one centre; `shape` joins the queue's points, `rings` are equal distances."""
 
     spokes: list[Spoke]
     shape: str
@@ -78,7 +78,7 @@ class Star(Struct, frozen=True):
 
 
 def star(axes: Sequence[Axis], radius: float = 92.0) -> Star:
-    """The plainest queue is the smallest shape: the first point of an axis is nearest to the middle."""
+    """The plainest queue has the smallest shape: the first point of an axis is nearest to the centre."""
     spokes = []
     for number, axis in enumerate(axes):
         turn = -pi / 2 + 2 * pi * number / len(axes)
@@ -105,7 +105,7 @@ def star(axes: Sequence[Axis], radius: float = 92.0) -> Star:
 
 
 class Stretch(Struct, frozen=True):
-    """A part of a job's life: `sort` is waited, ran, failed or held."""
+    """A part of a job's timeline: `sort` is waited, ran, failed or held."""
 
     sort: str
     x: float
@@ -119,7 +119,7 @@ _WAITS_AFTER: Final = frozenset((Change.ACCEPTED, Change.RETRIED, Change.RELEASE
 
 
 def life(moments: Sequence[Moment], now: Instant, running: bool) -> list[Stretch]:
-    """Waiting and running in their order, from acceptance to the end or to now, over `LIFE_WIDTH`."""
+    """Waiting and running in order, from acceptance to the end or to now, over `LIFE_WIDTH`."""
     if not moments:
         return []
     parts: list[tuple[str, Instant, Instant]] = []

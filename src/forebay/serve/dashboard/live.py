@@ -1,7 +1,7 @@
-"""Pages that follow by themselves: the same address, asked for as a stream, sends its live part whenever it changed.
+"""Live pages: the same URL, requested as an event stream, sends the page's live block whenever it changes.
 
-A stream holds no thread while it waits. It ends when the reader leaves, when the session does, after `LONGEST_SECONDS`
-(browsers come back by themselves), and when the server stops. There are at most `STREAMS_MOST`.
+A stream holds no thread while it waits. It ends when the reader disconnects, when the session ends, after
+`MAX_STREAM_SECONDS` (browsers reconnect), and when the server stops. There are at most `MAX_STREAMS`.
 """
 
 import asyncio
@@ -15,46 +15,46 @@ from fastapi.responses import Response, StreamingResponse
 
 from forebay.core.errors import ForebayError
 from forebay.serve.actor import Actor
-from forebay.serve.dashboard.desk import STREAMS_MOST, Desk
-from forebay.serve.dashboard.render import Sheet, html, live_part
+from forebay.serve.dashboard.render import Page, live_part, render_page
+from forebay.serve.dashboard.view_cache import MAX_STREAMS, ViewCache
 from forebay.serve.problems import Problem
 from forebay.serve.security.sessions import session_of
 
-Make: TypeAlias = Callable[[], Awaitable[Sheet]]
+Make: TypeAlias = Callable[[], Awaitable[Page]]
 
 EVERY_SECONDS: Final = 1.0
-SILENT_SECONDS: Final = 15.0
-_RESTS: Final = 10
-"""A stream rests so many times as long as its page takes: what is slow is not made slower by those who watch."""
+KEEP_ALIVE_SECONDS: Final = 15.0
+_PAUSE_FACTOR: Final = 10
+"""A stream pauses this many times as long as its page takes, so that live pages do not overload a slow store."""
 
-LONGEST_SECONDS: Final = 3_600.0
+MAX_STREAM_SECONDS: Final = 3_600.0
 _STREAM: Final = "text/event-stream"
 _AGAIN_MS: Final = 2_000
 
 
-def desk_of(request: Request) -> Desk:
-    found: Desk = request.app.state.desk
+def view_cache(request: Request) -> ViewCache:
+    found: ViewCache = request.app.state.view_cache
     return found
 
 
 async def answer(request: Request, actor: Actor, make: Make) -> Response:
-    """The page, or its stream when the browser asks for that."""
+    """The page, or its event stream when the request accepts one."""
     if _STREAM not in request.headers.get("accept", ""):
-        return await html(request, actor, await make())
-    desk = desk_of(request)
-    if desk.streams >= STREAMS_MOST:
-        raise Problem(503, "busy", "Too many pages are live", "this one shows what was when it was loaded")
+        return await render_page(request, actor, await make())
+    cache = view_cache(request)
+    if cache.streams >= MAX_STREAMS:
+        raise Problem(503, "busy", "Too many live pages", f"at most {MAX_STREAMS}: reload the page to update it")
     first = await make()
     if not first.live:
-        raise Problem(406, "not-live", "This page does not follow by itself")
+        raise Problem(406, "not-live", "This page has no live part", "request it as HTML")
     return StreamingResponse(_parts(request, actor, make), media_type=_STREAM, headers={"X-Accel-Buffering": "no"})
 
 
 async def _parts(request: Request, actor: Actor, make: Make) -> AsyncIterator[str]:
-    desk = desk_of(request)
-    desk.streams += 1
-    ends = monotonic() + LONGEST_SECONDS
-    last, told_at = "", monotonic()
+    cache = view_cache(request)
+    cache.streams += 1
+    ends = monotonic() + MAX_STREAM_SECONDS
+    last, sent_at = "", monotonic()
     try:
         yield f"retry: {_AGAIN_MS}\n\n"
         while monotonic() < ends and not await request.is_disconnected():
@@ -63,30 +63,30 @@ async def _parts(request: Request, actor: Actor, make: Make) -> AsyncIterator[st
                 return
             began = monotonic()
             part = await _part(request, actor, make)
-            rest = max(EVERY_SECONDS, _RESTS * (monotonic() - began))
+            pause = max(EVERY_SECONDS, _PAUSE_FACTOR * (monotonic() - began))
             if part not in (None, last):
-                last, told_at = part, monotonic()
+                last, sent_at = part, monotonic()
                 yield f"data: {msgspec.json.encode(part).decode()}\n\n"
-            elif monotonic() - told_at > SILENT_SECONDS:
-                told_at = monotonic()
+            elif monotonic() - sent_at > KEEP_ALIVE_SECONDS:
+                sent_at = monotonic()
                 yield ": still here\n\n"
-            if await _closing(desk, rest):
+            if await _closing(cache, pause):
                 return
     finally:
-        desk.streams -= 1
+        cache.streams -= 1
 
 
 async def _part(request: Request, actor: Actor, make: Make) -> str | None:
-    """None: it could not be read this time."""
+    """None: the page could not be read this time."""
     try:
         return await live_part(request, actor, await make())
     except (ForebayError, Problem):
         return None
 
 
-async def _closing(desk: Desk, seconds: float) -> bool:
+async def _closing(cache: ViewCache, seconds: float) -> bool:
     try:
-        await asyncio.wait_for(desk.ground.leaving.wait(), seconds)
+        await asyncio.wait_for(cache.context.leaving.wait(), seconds)
     except TimeoutError:
         return False
     return True

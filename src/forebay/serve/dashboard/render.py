@@ -1,6 +1,6 @@
-"""From values to pages. Everything is escaped unless a template says otherwise, and none does.
+"""Rendering pages. Everything is escaped; no template marks anything as safe.
 
-A `Sheet` is a template and its values. Its block `live` is what is sent again and again to a page that is open.
+A `Page` is a template and its values. Its block `live` is what the event stream of an open page sends.
 """
 
 from hashlib import blake2b
@@ -14,11 +14,11 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from msgspec import Struct
 
+from forebay.core.humanize import format_duration, iso, many, number, when
 from forebay.core.instant import Instant, to_datetime
 from forebay.core.job import Job
-from forebay.core.limits import INSTANT_MOST
+from forebay.core.limits import MAX_INSTANT
 from forebay.core.payload import Json
-from forebay.core.words import iso, many, number, span, when
 from forebay.serve.actor import Actor, Role
 from forebay.serve.dashboard.charts import spark
 from forebay.serve.security.redact import redact, redact_errors, redact_label, redact_meta, redact_text
@@ -31,10 +31,10 @@ STATIC: Final[dict[str, tuple[bytes, str]]] = {
     path.name: (path.read_bytes(), _TYPES[path.suffix]) for path in sorted((_HERE / "static").iterdir())
 }
 VERSION: Final = blake2b(b"".join(content for content, _ in STATIC.values()), digest_size=6).hexdigest()
-"""Of all static files together: a new one is a new address, so browsers may keep what they have."""
+"""A hash of all static files, part of their URLs, so that browsers may cache them."""
 
-TEXT_MOST: Final = 240
-BODY_MOST: Final = 64 * 1024
+MAX_TEXT: Final = 240
+MAX_BODY: Final = 64 * 1024
 
 NAV: Final = (
     ("overview", "/ui/", "Overview", Role.VIEWER, True),
@@ -43,14 +43,14 @@ NAV: Final = (
     ("schedules", "/ui/schedules", "Schedules", Role.VIEWER, True),
     ("workers", "/ui/workers", "Workers", Role.VIEWER, True),
     ("logs", "/ui/logs", "Logs", Role.VIEWER, True),
-    ("acts", "/ui/acts", "Operators’ log", Role.ADMIN, True),
+    ("operators", "/ui/operators", "Operator log", Role.ADMIN, True),
     ("keys", "/ui/keys", "Keys", Role.ADMIN, True),
 )
-"""Name, address, title, the role it takes, and whether it shows more than one tenant."""
+"""Name, URL, title, required role, and whether the page shows more than one tenant."""
 
 
-class Sheet(Struct, frozen=True):
-    """What to show. `live`: the page follows by itself while it is open."""
+class Page(Struct, frozen=True):
+    """A template and its values. `live`: the page updates itself while it is open."""
 
     template: str
     title: str
@@ -61,46 +61,46 @@ class Sheet(Struct, frozen=True):
 
 
 def link(*steps: object, **wanted: object) -> str:
-    """An address below /ui; what is None or empty is left out."""
+    """A URL below /ui; parameters that are None or empty are left out."""
     path = "/ui/" + "/".join(quote(str(step), safe="") for step in steps)
     chosen = {name: str(value) for name, value in wanted.items() if value not in (None, "")}
     return f"{path}?{urlencode(chosen)}" if chosen else path
 
 
 def rate(value: float) -> str:
-    """So many a second."""
+    """A rate per second."""
     return number(value) if value >= 10 or not value else "<0.01" if value < 0.01 else f"{value:.2g}"
 
 
-def cut(text: str, most: int = TEXT_MOST) -> str:
+def cut(text: str, most: int = MAX_TEXT) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def clock(instant: Instant | None) -> str:
-    """The moment itself, to the millisecond."""
+    """The instant, to the millisecond."""
     if instant is None:
         return "–"
-    return "never" if instant >= INSTANT_MOST else f"{to_datetime(instant):%Y-%m-%d %H:%M:%S.%f}"[:-3]
+    return "never" if instant >= MAX_INSTANT else f"{to_datetime(instant):%Y-%m-%d %H:%M:%S.%f}"[:-3]
 
 
 def last_error(job: Job) -> str:
-    """The last failure in a line, without secrets."""
+    """The last failure in one line, redacted."""
     errors = redact_errors(job)
     return f"{errors[-1].kind}: {errors[-1].message}" if errors else ""
 
 
 def payload_text(kind: str, value: Json) -> str:
-    """JSON for reading, without secrets, up to a bound."""
-    return cut(msgspec.json.format(msgspec.json.encode(redact(kind, value)), indent=2).decode(), BODY_MOST)
+    """Indented JSON, redacted, cut at `MAX_BODY`."""
+    return cut(msgspec.json.format(msgspec.json.encode(redact(kind, value)), indent=2).decode(), MAX_BODY)
 
 
 def body_text(body: bytes) -> str:
-    """An entry of a log in a line, without secrets."""
+    """A log entry in one line, redacted."""
     return plain(redact("", msgspec.json.decode(body)))
 
 
 def plain(value: Json) -> str:
-    """JSON in a line; what is given has been redacted."""
+    """JSON in one line; the value has been redacted already."""
     return msgspec.json.encode(value).decode()
 
 
@@ -113,13 +113,15 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.filters.update(span=span, when=when, iso=iso, number=number, many=many, cut=cut, clock=clock, rate=rate)
+    made.filters.update(
+        span=format_duration, when=when, iso=iso, number=number, many=many, cut=cut, clock=clock, rate=rate
+    )
     made.filters.update(hidden=redact_text, meta=redact_meta)
     made.globals.update(link=link, spark=spark, last_error=last_error, payload_text=payload_text, version=VERSION)
     made.globals.update(body_text=body_text, plain=plain, job_label=redact_label)
     made.globals["m"] = made.get_template("macros.html").module
     for name in made.list_templates():
-        # Compiled before the first reader comes.
+        # Compiled before the first request.
         made.get_template(name)
     return made
 
@@ -127,8 +129,8 @@ def _environment() -> Environment:
 _ENVIRONMENT: Final = _environment()
 
 
-def _common(request: Request, actor: Actor | None, sheet: Sheet) -> dict[str, Any]:
-    """What every page knows; nothing that the store would have to be asked for."""
+def _common(request: Request, actor: Actor | None, sheet: Page) -> dict[str, Any]:
+    """The values of every page; they need no store call."""
     shown = [each for each in NAV if actor is not None and actor.has(each[3]) and (actor.tenant is None or not each[4])]
     return {
         "title": sheet.title,
@@ -137,33 +139,33 @@ def _common(request: Request, actor: Actor | None, sheet: Sheet) -> dict[str, An
         "actor": actor,
         "operates": actor is not None and actor.has(Role.OPERATOR),
         "csrf": csrf_token(request) if actor is not None else "",
-        "store": request.app.state.ground.store.capabilities,
+        "store": request.app.state.context.store.capabilities,
         "live": sheet.live,
         "said": "",
     }
 
 
-def still(request: Request, actor: Actor | None, sheet: Sheet) -> HTMLResponse:
-    """A page that tells no time, so that it can be shown while the store is away."""
+def render_without_store(request: Request, actor: Actor | None, sheet: Page) -> HTMLResponse:
+    """A page that needs no store call, so that it can be shown while the store is unavailable."""
     values = _common(request, actor, sheet) | sheet.values
     return HTMLResponse(_ENVIRONMENT.get_template(sheet.template).render(values), sheet.status)
 
 
-async def html(request: Request, actor: Actor, sheet: Sheet) -> HTMLResponse:
-    """A page; it is put together aside, as the store's clock is asked for."""
-    ground = request.app.state.ground
-    text = await ground.call(_rendered, ground.store, sheet, _common(request, actor, sheet))
+async def render_page(request: Request, actor: Actor, sheet: Page) -> HTMLResponse:
+    """A page, rendered on the thread pool because it reads the store's clock."""
+    context = request.app.state.context
+    text = await context.call(_rendered, context.store, sheet, _common(request, actor, sheet))
     return HTMLResponse(text, sheet.status)
 
 
-async def live_part(request: Request, actor: Actor, sheet: Sheet) -> str:
+async def live_part(request: Request, actor: Actor, sheet: Page) -> str:
     """The block `live` alone."""
-    ground = request.app.state.ground
-    part: str = await ground.call(_rendered, ground.store, sheet, _common(request, actor, sheet), "live")
+    context = request.app.state.context
+    part: str = await context.call(_rendered, context.store, sheet, _common(request, actor, sheet), "live")
     return part
 
 
-def _rendered(store: Store, sheet: Sheet, common: dict[str, Any], block: str | None = None) -> str:
+def _rendered(store: Store, sheet: Page, common: dict[str, Any], block: str | None = None) -> str:
     template = _ENVIRONMENT.get_template(sheet.template)
     values = {**common, "now": store.now(), **sheet.values}
     if block is None:

@@ -1,6 +1,6 @@
-"""Metrics of a server: the fleet's from the ledger, the queues' from the store, the process's own from its routes."""
+"""Metrics of a server: fleet counters from the ledger, queue gauges from the store, and those of the process itself."""
 
-from forebay.serve.metrics.metrics import Metrics
-from forebay.serve.metrics.middleware import Metered
+from forebay.serve.metrics.middleware import MetricsMiddleware
+from forebay.serve.metrics.server_metrics import Metrics
 
-__all__ = ["Metered", "Metrics"]
+__all__ = ["MetricsMiddleware", "Metrics"]

@@ -1,8 +1,8 @@
-"""All that a server tells Prometheus, as families: the fleet's counters, the queues' gauges, this process's own.
+"""The metric families of a server: fleet counters, queue gauges, and those of this process.
 
-This file is the list of names; deploy/ and docs/operations.md use no others, and a test holds them to it. Several
-servers on one store count the same ledger, each for itself: take the `max` over instances of what has the label
-`queue`, and the sum of what is a process's own.
+This file is the list of names; deploy/ and docs/operations.md use no others, which a test checks. Several servers on
+one store count the same ledger, each for itself: aggregate metrics with the label `queue` by `max` over instances, and
+those of a process by `sum`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,161 +10,164 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from forebay.core.ledger import Change
-from forebay.core.limits import AHEAD_MOST, BLOCKED_MOST
-from forebay.serve.metrics.follower import Follower
+from forebay.core.limits import MAX_AHEAD, MAX_BLOCKED
+from forebay.serve.metrics.follower import LedgerFollower
+from forebay.serve.metrics.labels import OTHER
 from forebay.serve.metrics.meters import Meters
-from forebay.serve.metrics.names import OTHER
+from forebay.serve.metrics.poller import StorePoller
 from forebay.serve.metrics.tally import RECLAIMED, Tally
-from forebay.serve.metrics.watch import Watch
 from forebay.store.protocol import Capabilities, Vitals
-from forebay.work.meter import Family, Labels, Sample, counter, gauge, histogram
+from forebay.work.metrics import Family, Labels, Sample, counter, gauge, histogram
 
 FLEET = {
-    Change.ACCEPTED: ("forebay_jobs_accepted_total", "Jobs that came in."),
-    Change.CLAIMED: ("forebay_jobs_claimed_total", "Leases that were handed out."),
-    Change.ACKED: ("forebay_jobs_acked_total", "Jobs that were done."),
-    Change.RETRIED: ("forebay_jobs_retried_total", "Runs that failed and are tried again."),
+    Change.ACCEPTED: ("forebay_jobs_accepted_total", "Jobs accepted."),
+    Change.CLAIMED: ("forebay_jobs_claimed_total", "Leases granted."),
+    Change.ACKED: ("forebay_jobs_acked_total", "Jobs completed."),
+    Change.RETRIED: ("forebay_jobs_retried_total", "Failed runs that are retried."),
     Change.DIED: ("forebay_jobs_died_total", "Jobs that failed for good."),
-    Change.EXPIRED: ("forebay_jobs_expired_total", "Jobs that nobody claimed in time: dead letters as well."),
-    Change.SHED: ("forebay_jobs_shed_total", "Jobs that gave way in a full queue: dead letters as well."),
-    Change.RELEASED: ("forebay_jobs_released_total", "Jobs that were handed back uncharged."),
-    Change.DISMISSED: ("forebay_jobs_dismissed_total", "Jobs that were ended by request while they ran."),
-    Change.CANCELLED: ("forebay_jobs_cancelled_total", "Jobs that were ended by request before they ran."),
-    Change.REDRIVEN: ("forebay_jobs_redriven_total", "Dead letters that live again."),
-    Change.MERGED: ("forebay_jobs_merged_total", "Drafts that a waiting job took over."),
-    Change.PURGED: ("forebay_jobs_purged_total", "Finished jobs that were forgotten."),
-    Change.ASKED: ("forebay_jobs_asked_to_stop_total", "Running jobs whose holder is to stop."),
-    Change.EXTENDED: ("forebay_lease_renewals_total", "Leases that were made longer by their holder."),
-    RECLAIMED: ("forebay_lease_reclaims_total", "Jobs taken back because their holder fell silent."),
+    Change.EXPIRED: ("forebay_jobs_expired_total", "Jobs not claimed in time; they are dead letters."),
+    Change.SHED: ("forebay_jobs_shed_total", "Jobs shed by a full queue; they are dead letters."),
+    Change.RELEASED: ("forebay_jobs_released_total", "Jobs released without using an attempt."),
+    Change.DISMISSED: ("forebay_jobs_dismissed_total", "Jobs cancelled while they ran."),
+    Change.CANCELLED: ("forebay_jobs_cancelled_total", "Jobs cancelled before they ran."),
+    Change.REDRIVEN: ("forebay_jobs_redriven_total", "Dead letters redriven."),
+    Change.MERGED: ("forebay_jobs_merged_total", "Drafts merged into a waiting job."),
+    Change.PURGED: ("forebay_jobs_purged_total", "Finished jobs purged."),
+    Change.ASKED: ("forebay_jobs_cancel_requested_total", "Running jobs asked to stop."),
+    Change.EXTENDED: ("forebay_lease_renewals_total", "Leases renewed by their holder."),
+    RECLAIMED: ("forebay_lease_reclaims_total", "Jobs reclaimed because their lease expired."),
 }
-LENGTHS = {
-    "wait": ("forebay_job_wait_seconds", ("queue", "kind"), "From due to claimed, of every claim."),
+DURATIONS = {
+    "wait": ("forebay_job_wait_seconds", ("queue", "kind"), "From due to claimed, for every claim."),
     "run": ("forebay_job_run_seconds", ("queue", "kind"), "From claimed to the end of the lease."),
     "total": ("forebay_job_total_seconds", ("queue",), "From accepted to the end of the job."),
-    "lateness": ("forebay_job_lateness_seconds", ("queue",), "From due to the first claim, of jobs for later."),
+    "lateness": ("forebay_job_lateness_seconds", ("queue",), "From due to the first claim, for delayed jobs."),
 }
 STATES = ("waiting", "ready", "running", "done", "dead", "cancelled")
 
 
 def fleet(tally: Tally) -> Iterator[Family]:
-    """What the ledger says, whichever process did it."""
+    """Counts from the ledger, whichever process made the change."""
     counts = tally.counts()
-    for change, (name, told) in FLEET.items():
-        # Zeros too: a counter that begins with its first event hides that event from every rate.
-        yield counter(name, f"{told} From the ledger.", [(_pair(pair), row[change]) for pair, row in counts.items()])
-    told = "Times that an owner made all its leases longer at once, as on Postgres. From the ledger."
-    yield counter("forebay_heartbeats_total", told, [((), tally.heartbeats)])
-    lengths = tally.lengths()
-    for measure, (name, labels, told) in LENGTHS.items():
-        seen = [(tuple(zip(labels, values, strict=True)), each) for values, each in lengths[measure] if each.count]
-        yield histogram(name, f"{told} From the ledger.", seen)
+    for change, (name, text) in FLEET.items():
+        # Zeros too: a counter that starts with its first event hides that event from every rate.
+        yield counter(name, f"{text} From the ledger.", [(_pair(pair), row[change]) for pair, row in counts.items()])
+    text = "Renewals of all leases of an owner at once, as on Postgres. From the ledger."
+    yield counter("forebay_heartbeats_total", text, [((), tally.heartbeats)])
+    durations = tally.durations()
+    for measure, (name, labels, text) in DURATIONS.items():
+        known = [(tuple(zip(labels, values, strict=True)), each) for values, each in durations[measure] if each.count]
+        yield histogram(name, f"{text} From the ledger.", known)
 
 
-def following(follower: Follower) -> Iterator[Family]:
-    """How far the counting itself is."""
+def ledger_position(follower: LedgerFollower) -> Iterator[Family]:
+    """How far the ledger has been counted."""
     yield gauge(
         "forebay_ledger_followed",
-        "1: the fleet's counters come from the ledger. 0: there is none, or it is off: only this process is counted.",
+        "1: the fleet counters come from the ledger. 0: the ledger is off, and only this process is counted.",
         [((), float(follower.written))],
     )
-    yield counter("forebay_ledger_gap_records_total", "Trimmed before they were counted.", [((), follower.gap)])
-    yield gauge("forebay_ledger_behind_records", "Not yet counted.", [((), follower.behind)])
+    yield counter("forebay_ledger_gap_records_total", "Records trimmed before they were counted.", [((), follower.gap)])
+    yield gauge("forebay_ledger_behind_records", "Records not yet counted.", [((), follower.behind)])
     yield gauge("forebay_ledger_offset", "The next record to be counted.", [((), follower.offset)])
 
 
-def queues(watch: Watch, label: Callable[[str], str]) -> Iterator[Family]:
-    """What lies where, as of the last look. Queues beyond the cap are added up."""
-    seen = watch.seen
-    if seen is None:
+def queues(poller: StorePoller, label: Callable[[str], str]) -> Iterator[Family]:
+    """The queues as of the last poll. Queues beyond the label limit are added up."""
+    snapshot = poller.snapshot
+    if snapshot is None:
         return
-    by_queue = [(label(each.queue), each) for each in seen.backlogs]
+    by_queue = [(label(each.queue), each) for each in snapshot.backlogs]
     jobs: list[Sample] = [
         ((("queue", queue), ("state", state)), getattr(each, state)) for queue, each in by_queue for state in STATES
     ]
-    if seen.totals.queues > len(seen.totals.deepest):
+    if snapshot.totals.queues > len(snapshot.totals.deepest):
         for state in STATES:
-            rest = getattr(seen.totals, state) - sum(getattr(each, state) for each in seen.totals.deepest)
+            rest = getattr(snapshot.totals, state) - sum(getattr(each, state) for each in snapshot.totals.deepest)
             jobs.append(((("queue", OTHER), ("state", state)), max(0, rest)))
-    yield gauge("forebay_queue_jobs", "Jobs by state.", _added(jobs))
-    yield gauge("forebay_queues", "Names of queues and logs that exist.", [((), seen.totals.queues)])
+    yield gauge("forebay_queue_jobs", "Jobs by state.", _sum_by_labels(jobs))
+    yield gauge("forebay_queues", "Queues and logs.", [((), snapshot.totals.queues)])
     ages: list[Sample] = [((("queue", queue),), each.oldest_age / 1e6) for queue, each in by_queue]
-    yield gauge("forebay_queue_oldest_seconds", "How long the oldest ready job has been due.", _most(ages))
+    yield gauge("forebay_queue_oldest_seconds", "How long the oldest ready job has been due.", _max_by_labels(ages))
     held: list[Sample] = [((("queue", queue),), each.held) for queue, each in by_queue]
-    counted = f"Ready jobs behind a closed gate; up to {AHEAD_MOST:,} are counted."
-    yield gauge("forebay_queue_held_jobs", counted, _added(held))
+    counted = f"Ready jobs behind a closed gate; up to {MAX_AHEAD:,} are counted."
+    yield gauge("forebay_queue_held_jobs", counted, _sum_by_labels(held))
     blocked: list[Sample] = [((("queue", queue),), each.blocked) for queue, each in by_queue]
-    told = f"Lines with a dead head that nothing may pass; up to {BLOCKED_MOST:,} are looked at."
-    yield gauge("forebay_queue_blocked_lines", told, _added(blocked))
+    text = f"Ordered lines that a dead job at their head blocks; up to {MAX_BLOCKED:,} are counted."
+    yield gauge("forebay_queue_blocked_lines", text, _sum_by_labels(blocked))
     paused = [((("queue", queue),), float(each.paused_until is not None)) for queue, each in by_queue]
-    yield gauge("forebay_queue_paused", "1: nobody claims from it.", _most(paused))
-    stalled = [((("queue", label(queue)),), seconds) for queue, seconds in seen.stalled.items()]
-    yield gauge("forebay_queue_stalled_seconds", "With ready jobs, not paused, and without a claim.", _most(stalled))
-    dead = [((("queue", label(queue)),), age / 1e6) for queue, age in watch.dead_age.items()]
-    told = "Since the dead letter with the smallest id died; of the queues with most dead letters."
-    yield gauge("forebay_dead_oldest_seconds", told, _most(dead))
-    unhandled: list[Sample] = [((("queue", label(queue)), ("kind", kind)), 1.0) for queue, kind in watch.unhandled]
-    told = "1: workers return the jobs of this kind, because none has a handler for it."
-    yield gauge("forebay_kind_unhandled", told, _most(unhandled))
-    yield gauge("forebay_look_age_seconds", "How old these gauges are.", [((), seen.age)])
-    yield gauge("forebay_look_seconds", "How long the last look took.", [((), seen.took)])
+    yield gauge("forebay_queue_paused", "1: the queue is paused.", _max_by_labels(paused))
+    stalled = [((("queue", label(queue)),), seconds) for queue, seconds in snapshot.stalled.items()]
+    text = "Time without a claim while jobs are ready and the queue is not paused."
+    yield gauge("forebay_queue_stalled_seconds", text, _max_by_labels(stalled))
+    dead = [((("queue", label(queue)),), age / 1e6) for queue, age in poller.dead_age.items()]
+    text = "Since the dead letter with the smallest id died, for the queues with the most dead letters."
+    yield gauge("forebay_dead_oldest_seconds", text, _max_by_labels(dead))
+    unhandled: list[Sample] = [((("queue", label(queue)), ("kind", kind)), 1.0) for queue, kind in poller.unhandled]
+    text = "1: workers release the jobs of this kind, because none has a handler for it."
+    yield gauge("forebay_kind_unhandled", text, _max_by_labels(unhandled))
+    yield gauge("forebay_poll_age_seconds", "Age of the queue gauges.", [((), snapshot.age)])
+    yield gauge("forebay_poll_duration_seconds", "Duration of the last poll of the store.", [((), snapshot.took)])
 
 
-def logs(watch: Watch, label: Callable[[str], str]) -> Iterator[Family]:
-    """How far behind the groups of a log are, and what they lost or are about to lose."""
-    seen = watch.seen
-    rows = [] if seen is None else [(label(log), one) for log, some in watch.standings.items() for one in some]
-    if seen is None or not rows:
+def logs(poller: StorePoller, label: Callable[[str], str]) -> Iterator[Family]:
+    """How far behind the groups of each log are, and what they have lost or will lose next."""
+    snapshot = poller.snapshot
+    rows = [] if snapshot is None else [(label(log), one) for log, some in poller.standings.items() for one in some]
+    if snapshot is None or not rows:
         return
     named = [((("group", one.group), ("queue", log)), one) for log, one in rows]
-    yield gauge("forebay_log_lag_entries", "Not yet committed.", _added((pair, one.lag) for pair, one in named))
-    lost = "Trimmed before the group had them."
-    yield counter("forebay_log_lost_entries_total", lost, _added((pair, one.lost) for pair, one in named))
+    lag = _sum_by_labels((pair, one.lag) for pair, one in named)
+    yield gauge("forebay_log_lag_entries", "Entries not yet committed.", lag)
+    lost = _sum_by_labels((pair, one.lost) for pair, one in named)
+    yield counter("forebay_log_lost_entries_total", "Entries trimmed before the group committed them.", lost)
     near: dict[Labels, float] = {}
     for pair, one in named:
         if one.loses_at is not None:
-            near[pair] = min(near.get(pair, float("inf")), (one.loses_at - seen.now) / 1e6)
+            near[pair] = min(near.get(pair, float("inf")), (one.loses_at - snapshot.now) / 1e6)
     yield gauge("forebay_log_loses_in_seconds", "Until the next entry leaves the window.", list(near.items()))
 
 
 def server(vitals: Vitals | None, able: Capabilities) -> Iterator[Family]:
-    """The facts of a Postgres server; nothing for other stores."""
+    """The state of a Postgres server; nothing for other stores."""
     if vitals is None or able.name != "postgres":
         return
     yield gauge("forebay_postgres_writable", "0: a standby, or read-only.", [((), float(vitals.writable))])
-    held = "Age of the oldest transaction that has been open for more than a minute: dead rows stay while it is."
+    held = "Age of the oldest transaction open for more than a minute: it keeps dead rows from being vacuumed."
     yield gauge("forebay_postgres_held_snapshot_seconds", held, [((), vitals.held)])
     rows = [((("table", table),), float(dead)) for table, dead in vitals.dead_rows.items()]
-    yield gauge("forebay_postgres_dead_rows", "Not yet cleared away.", rows)
-    yield gauge("forebay_postgres_connections", "In use, of all.", [((), vitals.connections)])
-    yield gauge("forebay_postgres_connections_most", "As many as there can be.", [((), vitals.connections_most)])
+    yield gauge("forebay_postgres_dead_rows", "Rows not yet vacuumed.", rows)
+    yield gauge("forebay_postgres_connections", "Connections in use.", [((), vitals.connections)])
+    yield gauge("forebay_postgres_connections_max", "The server's connection limit.", [((), vitals.connections_most)])
     if vitals.hears is not None:
-        told = "1: news of other processes arrive. 0: as behind a pooler, idle waiters look ten times a second."
-        yield gauge("forebay_postgres_hears", told, [((), float(vitals.hears))])
+        text = "1: notifications arrive. 0: they do not, as behind a pooler; idle waiters poll ten times a second."
+        yield gauge("forebay_postgres_listening", text, [((), float(vitals.hears))])
 
 
 def own(meters: Meters, able: Capabilities) -> Iterator[Family]:
     """This process."""
     facts = (("version", _release()), ("store", able.name), ("durable", str(able.durable).lower()))
-    yield gauge("forebay_server_info", "1, and what serves here.", [(facts, 1.0)])
+    yield gauge("forebay_server_info", "Always 1; the labels describe the server.", [(facts, 1.0)])
     requests = [
         ((("method", method), ("route", route), ("status", status)), float(count))
         for (method, route, status), count in list(meters.requests.items())
     ]
-    yield counter("forebay_http_requests_total", "Answered requests.", requests)
-    took = [((("route", route),), each.look()) for route, each in list(meters.request_seconds.items())]
-    yield histogram("forebay_http_request_seconds", "Until the last byte; a long poll waits on purpose.", took)
-    yield gauge("forebay_http_in_flight", "Requests under way.", [((), meters.in_flight)])
-    told = "Drafts refused over HTTP because their queue was full."
-    yield counter("forebay_capacity_refusals_total", told, _by("queue", meters.refusals))
-    told = "Drafts refused over HTTP because their key belongs to another payload."
-    yield counter("forebay_key_conflicts_total", told, _by("queue", meters.conflicts))
-    yield counter("forebay_rate_limited_total", "Requests refused by a limit on callers.", _by("limit", meters.limited))
-    told = "Settlements over HTTP. stale: somebody else had the job by then."
-    yield counter("forebay_settles_total", told, _by("answer", meters.settled))
-    calls = [((("verb", verb),), each.look()) for verb, each in list(meters.store_seconds.items())]
-    yield histogram("forebay_store_seconds", "Calls of the store by this process.", calls)
-    told = "Requests that failed because the store did."
-    yield counter("forebay_store_errors_total", told, [((), meters.store_errors)])
+    yield counter("forebay_http_requests_total", "Requests answered.", requests)
+    took = [((("route", route),), each.snapshot()) for route, each in list(meters.request_seconds.items())]
+    text = "Until the last byte, including the wait of a long poll."
+    yield histogram("forebay_http_request_duration_seconds", text, took)
+    yield gauge("forebay_http_requests_in_flight", "Requests in flight.", [((), meters.in_flight)])
+    text = "Drafts refused over HTTP because their queue was full."
+    yield counter("forebay_capacity_refusals_total", text, _by("queue", meters.refusals))
+    text = "Drafts refused over HTTP because their key belongs to another payload."
+    yield counter("forebay_key_conflicts_total", text, _by("queue", meters.conflicts))
+    yield counter("forebay_rate_limited_total", "Requests refused by a limit per caller.", _by("limit", meters.limited))
+    text = "Settlements over HTTP. stale: the lease had expired and the job was claimed again."
+    yield counter("forebay_settles_total", text, _by("answer", meters.settled))
+    calls = [((("verb", verb),), each.snapshot()) for verb, each in list(meters.store_seconds.items())]
+    yield histogram("forebay_store_call_duration_seconds", "Store calls of this process.", calls)
+    text = "Requests that failed because the store did."
+    yield counter("forebay_store_errors_total", text, [((), meters.store_errors)])
 
 
 @cache
@@ -183,14 +186,14 @@ def _by(label: str, counts: Mapping[str, int]) -> list[Sample]:
     return [(((label, value),), float(count)) for value, count in list(counts.items())]
 
 
-def _added(samples: Iterable[Sample]) -> list[Sample]:
+def _sum_by_labels(samples: Iterable[Sample]) -> list[Sample]:
     found: dict[Labels, float] = {}
     for labels, value in samples:
         found[labels] = found.get(labels, 0.0) + value
     return list(found.items())
 
 
-def _most(samples: Iterable[Sample]) -> list[Sample]:
+def _max_by_labels(samples: Iterable[Sample]) -> list[Sample]:
     found: dict[Labels, float] = {}
     for labels, value in samples:
         found[labels] = max(found.get(labels, 0.0), value)

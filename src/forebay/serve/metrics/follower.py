@@ -1,7 +1,8 @@
-"""Following a store's ledger: one thread, bounded pages, from the head or from the first record that is kept.
+"""Following a store's ledger: one thread, bounded pages, from the head or from the first kept record.
 
-It asks once a second, and while it catches up it rests as long as it reads, so that it is at most half of one reader.
-What was trimmed before it was read is counted as a gap and skipped: the counters then tell too little, and say so.
+It reads once a second. While it catches up it pauses as long as each read takes, so that it uses at most half of one
+reader's time. Records that were trimmed before they were read are skipped and counted as a gap: the counters are then
+too low, and `forebay_ledger_gap_records_total` shows by how much.
 """
 
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Final
 
 from forebay.core.errors import OffsetGone
 from forebay.core.ledger import LedgerEntry
-from forebay.core.limits import BATCH_MOST
+from forebay.core.limits import MAX_BATCH
 from forebay.serve.metrics.tally import Tally
 from forebay.store.protocol import Store
 
@@ -19,11 +20,11 @@ _EVERY: Final = 1.0
 _RULE_EVERY: Final = 10.0
 
 
-class Follower:
-    """A role (`forebay.work.role`). A step that fails is made again from where the last one ended.
+class LedgerFollower:
+    """A role (`forebay.work.role`). A failed step is repeated from the end of the last one.
 
-    gap      records that were trimmed before they were counted;  behind: those that are still to be counted
-    written  whether the store writes records at all: its ledger may be switched off
+    gap      records trimmed before they were counted;  behind: records still to be counted
+    written  whether the store writes records: its ledger may be off
     """
 
     name = "follower"
@@ -36,7 +37,7 @@ class Follower:
         whole: bool = False,
         also: Callable[[list[LedgerEntry]], object] = lambda _: None,
     ) -> None:
-        """`whole`: from the first record that is kept; else from what comes next. `also` is given each page, too."""
+        """`whole`: start at the first kept record, else at the next one. `also` is called with each page."""
         self._store = store
         self._tally = tally
         self._whole = whole
@@ -50,11 +51,11 @@ class Follower:
 
     @property
     def offset(self) -> int:
-        """The next record to be read; -1 before the first step."""
+        """The next record to read; -1 before the first step."""
         return -1 if self._after is None else self._after + 1
 
     def step(self) -> float:
-        """Count a page. Whoever calls, and from how many threads: each record is counted once."""
+        """Count a page. Safe from any thread: each record is counted once."""
         with self._guard:
             return self._count()
 
@@ -67,7 +68,7 @@ class Follower:
             self.written = self._store.ledger_rule().on
             self._ruled_at = started
         try:
-            page = self._store.ledger(self._after, BATCH_MOST)
+            page = self._store.ledger(self._after, MAX_BATCH)
         except OffsetGone as gone:
             self.gap += gone.first - self._after - 1
             self._after = gone.first - 1
@@ -76,7 +77,7 @@ class Follower:
             self._tally.take(page)
             self._also(page)
             self._after = page[-1].offset
-        if len(page) < BATCH_MOST:
+        if len(page) < MAX_BATCH:
             self.behind = 0
             return _EVERY
         self.behind = max(0, self._store.ledger_extent()[1] - self.offset)

@@ -1,8 +1,8 @@
-"""Gates by what they hold back: those of one queue that look at one field are added up.
+"""Gate metrics: the gates of one queue and one field are added up.
 
-A gate may be one of a million, as one for each subject is, and its name may hold a subject or a tenant. So labels carry
-the queue and the sort of gate, never the value: `cap`, `cap/tenant`, `rate`, `until/<condition>`; what queues share
-has its own name, `cap/@<name>`. At most `GATES_MOST` gates are read, and a gauge says when there are more.
+A queue may have a million gates, such as one per subject, and a gate's name may hold a subject or a tenant. Labels
+therefore carry the queue and the type of gate, never the value: `cap`, `cap/tenant`, `rate`, `until/<condition>`; a
+shared gate has its own name, `cap/@<name>`. At most `MAX_GATES` gates are read, and a gauge tells when there are more.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,20 +10,20 @@ from typing import Final
 
 from msgspec import Struct
 
-from forebay.core.limits import BATCH_MOST
-from forebay.serve.metrics.names import OTHER
+from forebay.core.limits import MAX_BATCH
+from forebay.serve.metrics.labels import OTHER
 from forebay.store.protocol import GateUse, Store
-from forebay.work.meter import Family, Labels, gauge
+from forebay.work.metrics import Family, Labels, gauge
 
-GATES_MOST: Final = 20_000
-CONDITIONS_MOST: Final = 50
+MAX_GATES: Final = 20_000
+MAX_CONDITIONS: Final = 50
 
-Sort = tuple[str, str]
-"""A queue, empty for what holds back several, and what sort of gate it is there."""
+GateLabel = tuple[str, str]
+"""A queue, empty for a shared gate, and the type of gate."""
 
 
 class GateSum(Struct):
-    """Gates of one sort. `full`: so many of them have no slot left."""
+    """The gates of one label. `full`: how many of them have no free slot."""
 
     gates: int = 0
     full: int = 0
@@ -37,15 +37,15 @@ class GateSum(Struct):
         self.used += gate.used
 
 
-class GatesSeen(Struct, frozen=True):
-    """One look. `more`: there are gates that it has not counted."""
+class GateSums(Struct, frozen=True):
+    """One reading. `more`: there are gates that it has not counted."""
 
-    sums: dict[Sort, GateSum] = {}
+    sums: dict[GateLabel, GateSum] = {}
     more: bool = False
 
 
-def sort_of(name: str) -> Sort:
-    """As `core.gate` builds the names; none of its parts but the last may hold a slash."""
+def gate_label(name: str) -> GateLabel:
+    """The label of a gate by its name, as `core.gate` builds it; only the last part may hold a slash."""
     sort, *rest = name.split("/", 3)
     match sort, rest:
         case "until", [condition, *_]:
@@ -60,24 +60,24 @@ def sort_of(name: str) -> Sort:
             return "", OTHER
 
 
-def gates_of(store: Store) -> GatesSeen:
-    """A bounded look, in pages."""
-    sums: dict[Sort, GateSum] = {}
+def sum_gates(store: Store) -> GateSums:
+    """Read up to `MAX_GATES` gates, page by page."""
+    sums: dict[GateLabel, GateSum] = {}
     after, read = "", 0
-    while read < GATES_MOST:
-        page = store.gates(after, BATCH_MOST)
+    while read < MAX_GATES:
+        page = store.gates(after, MAX_BATCH)
         for gate in page:
-            sums.setdefault(sort_of(gate.name), GateSum()).add(gate)
+            sums.setdefault(gate_label(gate.name), GateSum()).add(gate)
         read += len(page)
-        if len(page) < BATCH_MOST:
-            return GatesSeen(sums)
+        if len(page) < MAX_BATCH:
+            return GateSums(sums)
         after = page[-1].name
-    return GatesSeen(sums, more=bool(store.gates(after, 1)))
+    return GateSums(sums, more=bool(store.gates(after, 1)))
 
 
-def families(seen: GatesSeen, label: Callable[[str], str]) -> Iterator[Family]:
-    """Sums per label: queues beyond the cap, and conditions beyond theirs, are added up."""
-    known = sorted(sort for queue, sort in seen.sums if not queue)[:CONDITIONS_MOST]
+def families(seen: GateSums, label: Callable[[str], str]) -> Iterator[Family]:
+    """Sums per label; queues and conditions beyond their label limits are added up."""
+    known = sorted(sort for queue, sort in seen.sums if not queue)[:MAX_CONDITIONS]
     together: dict[Labels, GateSum] = {}
     for (queue, sort), each in seen.sums.items():
         where, what = (label(queue), sort) if queue else ("", sort if sort in known else OTHER)
@@ -89,11 +89,11 @@ def families(seen: GatesSeen, label: Callable[[str], str]) -> Iterator[Family]:
         for labels, each in together.items()
         for state, count in (("open", each.gates - each.full), ("full", each.full))
     ]
-    yield gauge("forebay_gates", "Gates in use, by whether one more job may pass.", states)
-    for field, told in (
-        ("slots", "Slots of these gates; of a rate, what may start at once."),
+    yield gauge("forebay_gates", "Gates in use, by whether they admit one more job.", states)
+    for field, text in (
+        ("slots", "Slots of these gates; for a rate, the burst."),
         ("used", "Slots that running jobs use."),
     ):
         samples = [(labels, float(getattr(each, field))) for labels, each in together.items()]
-        yield gauge(f"forebay_gate_{field}", told, samples)
-    yield gauge("forebay_gates_uncounted", f"1: there are more than {GATES_MOST} gates.", [((), float(seen.more))])
+        yield gauge(f"forebay_gate_{field}", text, samples)
+    yield gauge("forebay_gates_uncounted", f"1: there are more than {MAX_GATES} gates.", [((), float(seen.more))])

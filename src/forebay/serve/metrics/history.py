@@ -1,10 +1,10 @@
-"""The last 24 hours at a coarse grain: jobs accepted, done, retried and dead, queue by queue, in steps of five minutes.
+"""The last 24 hours in steps of five minutes: jobs accepted, done, retried and dead, by queue.
 
-What the follower reads from the ledger is counted as it comes. A step that is over is appended to the reserved log
-`forebay.history`, whose window is a little longer than a day, so the history outlives the server and is shared by all
-servers of a store: they count the same ledger, and a step that another one has written is not written again. What
-happened while no server ran is counted from the ledger when one starts, up to `MAX_BACKFILL` records; a step that is
-not fully counted is unknown, never zero.
+The follower's records are counted as they are read. A completed step is appended to the reserved log
+`forebay.history`, whose window is a little longer than a day, so that the history survives a restart and is shared by
+all servers of a store: a step that another server has written is not written again. What happened while no server ran
+is backfilled from the ledger at start, up to `MAX_BACKFILL` records. A step that is not fully counted is unknown, not
+zero.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,21 +17,21 @@ from msgspec import Struct
 from forebay.core.errors import OffsetGone
 from forebay.core.instant import Instant, hours
 from forebay.core.ledger import Change, LedgerEntry
-from forebay.core.limits import BATCH_MOST
-from forebay.serve.records import place_of, stretch
-from forebay.serve.security.keys import make_log
+from forebay.core.limits import MAX_BATCH
+from forebay.serve.ledger_reader import offset_at, read_range
+from forebay.serve.security.keys import ensure_log
 from forebay.store.protocol import Store
 
 HISTORY_LOG: Final = "forebay.history"
 STEP: Final = 300_000_000
 STEPS: Final = 288
 MAX_QUEUES: Final = 100
-"""Queues of one step that are counted by name; the others are counted together."""
+"""Queues of one step that are counted by name; the others are added up."""
 
 MAX_BACKFILL: Final = 20_000
 _WINDOW: Final = hours(25)
 _GRACE: Final = 10_000_000
-"""Records may be read a little later than they were written."""
+"""Records are read a little later than they were written."""
 
 _EVERY: Final = 5.0
 _SOON: Final = 0.2
@@ -57,7 +57,7 @@ class Step(Struct, frozen=True):
 
 
 class Day(Struct, frozen=True):
-    """Of some queues: jobs in each step, oldest first (None: unknown), and their sums."""
+    """Jobs of some queues in each step, oldest first (None: unknown), and their sums."""
 
     coming: tuple[int | None, ...]
     going: tuple[int | None, ...]
@@ -65,7 +65,7 @@ class Day(Struct, frozen=True):
 
     @property
     def known(self) -> int:
-        """Steps that are known."""
+        """How many steps are known."""
         return sum(count is not None for count in self.going)
 
     @property
@@ -82,7 +82,7 @@ class Day(Struct, frozen=True):
 
 
 class Followed(Protocol):
-    """Whose pages are taken: the offset that is read next, -1 before the first step."""
+    """The follower: the offset that is read next, -1 before the first step."""
 
     @property
     def offset(self) -> int: ...
@@ -93,7 +93,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class History:
-    """A role (`forebay.work.role`); `take` is called by the follower with each page, `day` by any thread."""
+    """A role (`forebay.work.role`). The follower calls `take` with each page; any thread may call `day`."""
 
     name = "history"
 
@@ -115,7 +115,7 @@ class History:
                 self._count(entry)
 
     def step(self) -> float:
-        """Write the steps that are over; the first time, find out what was before this server started."""
+        """Write the completed steps; the first time, backfill what happened before this server started."""
         now = self._store.now()
         self._read_log(now)
         if self._whole_from is None:
@@ -133,7 +133,7 @@ class History:
         return _EVERY
 
     def day(self, now: Instant, wanted: Callable[[str], bool] | None = None) -> Day:
-        """Of the queues that are wanted, together, or of all; the step that is under way is left out."""
+        """The sums of the wanted queues, or of all; without the current step."""
         columns: list[list[int | None]] = [[], [], []]
         with self._guard:
             for step in range(now // STEP - STEPS, now // STEP):
@@ -163,18 +163,18 @@ class History:
                 counts.setdefault(name, [0, 0, 0, 0])[column] += span.n
 
     def _backfill(self, now: Instant) -> None:
-        """Count what was written before the follower began, from the last step of the log on."""
+        """Count the records before the follower's first one, from the last step of the log on."""
         with self._guard:
             start = self._first if self._first is not None else self.followed.offset if self.followed else 0
         since = max((now // STEP - STEPS) * STEP, (max(self._written, default=0) + 1) * STEP)
         kept, _ = self._store.ledger_extent()
-        place = place_of(self._store, since)
+        place = offset_at(self._store, since)
         first = max(place, start - MAX_BACKFILL)
         whole_from = since if kept < place == first else None
-        for entry in stretch(self._store, first, max(0, start - first)):
+        for entry in read_range(self._store, first, max(0, start - first)):
             with self._guard:
                 if whole_from is None:
-                    # Nothing was before the very first record; of what was before another one nothing is known.
+                    # Nothing precedes the first record of a ledger; what precedes a later one is unknown.
                     at = entry.record.at
                     whole_from = at // STEP * STEP if entry.offset == 0 else at + 1
                 if entry.record.at >= since:
@@ -182,13 +182,13 @@ class History:
         self._whole_from = whole_from or now
 
     def _read_log(self, now: Instant) -> None:
-        """What this server or another one has written since the last look."""
+        """Read the steps that any server has written since the last call."""
         if all(spec.name != HISTORY_LOG for spec in self._store.specs()):
             return
         oldest = now // STEP - STEPS
         self._after = max(self._after, self._store.extent(HISTORY_LOG)[0][0] - 1)
         try:
-            while page := self._store.read(HISTORY_LOG, 0, self._after, BATCH_MOST):
+            while page := self._store.read(HISTORY_LOG, 0, self._after, MAX_BATCH):
                 self._after = page[-1].offset
                 found = [_decode(entry.body) for entry in page]
                 with self._guard:
@@ -197,7 +197,7 @@ class History:
             self._after = gone.first - 1
 
     def _write(self, step: Step) -> None:
-        make_log(self._store, HISTORY_LOG, _WINDOW)
+        ensure_log(self._store, HISTORY_LOG, _WINDOW)
         self._store.append(HISTORY_LOG, [_encode(step)])
         with self._guard:
             self._written[step.step] = step.queues

@@ -1,7 +1,7 @@
-"""What this process itself meets: requests, refusals, conflicts, stale settles, calls of the store and their failures.
+"""Counters of this process: requests, refusals, conflicts, stale settles, store calls and their failures.
 
-Everything here is this process's own; what the whole fleet did is counted from the ledger (`tally`). Labels come from
-the code (methods, routes, verbs) or are capped (`names`): no caller can make the number of series grow.
+What the whole fleet did is counted from the ledger (`tally`). Labels come from the code (methods, routes, verbs) or are
+limited (`labels`), so that no caller can make the number of series grow.
 """
 
 from collections import Counter
@@ -12,21 +12,21 @@ from typing import Any, Final, ParamSpec, TypeVar
 
 from forebay.core.errors import Closed, KeyConflict, QueueFull, StoreFailed
 from forebay.core.lease import Settled
-from forebay.serve.metrics.names import OTHER, Names
-from forebay.work.meter import Histogram
+from forebay.serve.metrics.labels import OTHER, LabelNames
+from forebay.work.metrics import Histogram
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _METHODS: Final = frozenset("GET POST PUT DELETE PATCH HEAD OPTIONS".split())
-_VERBS_MOST: Final = 64
+_MAX_VERBS: Final = 64
 UNMATCHED: Final = "unmatched"
 
 
 class Meters:
-    """Safe from any thread; each call costs about a microsecond. `limited`: by limit, who was told to slow down."""
+    """Thread-safe; each call costs about a microsecond. `limited`: refused requests by limit."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: LabelNames) -> None:
         self._names = names
         self._guard = Lock()
         self.requests: Counter[tuple[str, str, str]] = Counter()
@@ -40,19 +40,19 @@ class Meters:
         self.store_errors = 0
 
     def requested(self, method: str, route: str, status: int, seconds: float) -> None:
-        """A request was answered. `route`: its template, never the path itself."""
+        """Count an answered request. `route`: its template, never the path itself."""
         with self._guard:
             self.requests[method if method in _METHODS else OTHER, route, str(status)] += 1
             took = self.request_seconds.setdefault(route, Histogram())
         took.add(round(seconds * 1_000_000))
 
     def entered(self, by: int) -> None:
-        """So many requests more (or, below 0, fewer) are under way."""
+        """Add to the number of requests in flight."""
         with self._guard:
             self.in_flight += by
 
-    def met(self, error: BaseException, jobs: int = 1) -> None:
-        """An error that a caller is told of: what is worth counting is counted, the rest is not."""
+    def count_error(self, error: BaseException, jobs: int = 1) -> None:
+        """Count the error of a response, if it is a refusal, a conflict or a store failure."""
         with self._guard:
             match error:
                 case QueueFull():
@@ -65,12 +65,12 @@ class Meters:
                     pass
 
     def settled_as(self, answers: "list[Settled]") -> None:
-        """What workers over HTTP were told of their settlements."""
+        """Count the answers to settlements over HTTP."""
         with self._guard:
             self.settled.update(answer.value for answer in answers)
 
     def timed(self, verb: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call a verb of the store, and count how long it took, whatever came of it."""
+        """Call a verb of the store and record its duration, also when it raises."""
         started = perf_counter()
         try:
             return verb(*args, **kwargs)
@@ -78,7 +78,7 @@ class Meters:
             seconds = perf_counter() - started
             name = _name_of(verb)
             with self._guard:
-                known = name if name in self.store_seconds or len(self.store_seconds) < _VERBS_MOST else OTHER
+                known = name if name in self.store_seconds or len(self.store_seconds) < _MAX_VERBS else OTHER
                 took = self.store_seconds.setdefault(known, Histogram())
             took.add(round(seconds * 1_000_000))
 

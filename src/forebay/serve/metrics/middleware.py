@@ -1,4 +1,4 @@
-"""Every request counted, by its route's template, its status and how long it took; for HTTP alone, outermost."""
+"""Counts every HTTP request by route template and status, with its duration. The outermost middleware."""
 
 from time import perf_counter
 from typing import Any
@@ -8,8 +8,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from forebay.serve.metrics.meters import UNMATCHED, Meters
 
 
-class Metered:
-    """A long poll is under way while it waits; a stream until its last byte. 499: the caller left before any answer."""
+class MetricsMiddleware:
+    """A long poll is in flight while it waits, a stream until its last byte. 499: the caller disconnected first."""
 
     def __init__(self, app: ASGIApp, meters: Meters) -> None:
         self._app = app
@@ -21,7 +21,7 @@ class Metered:
             return
         status = 499
 
-        async def heard(message: Message) -> None:
+        async def note_status(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -30,7 +30,7 @@ class Metered:
         started = perf_counter()
         self._meters.entered(1)
         try:
-            await self._app(scope, receive, heard)
+            await self._app(scope, receive, note_status)
         except Exception:
             status = 500
             raise
@@ -40,7 +40,7 @@ class Metered:
 
 
 def _route_of(scope: Scope) -> str:
-    """The template, such as /jobs/{job_id}: names and ids of callers never become labels."""
+    """The template, such as /jobs/{job_id}: names and ids from callers never become labels."""
     route: Any = scope.get("route")
     path = getattr(route, "path_format", None) or getattr(route, "path", None)
     return path if isinstance(path, str) else UNMATCHED

@@ -1,4 +1,4 @@
-"""`GET /metrics`, for viewers: the text that Prometheus scrapes."""
+"""`GET /metrics`, for viewers."""
 
 import asyncio
 from typing import Annotated
@@ -7,32 +7,34 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 
 from forebay.serve.actor import Actor, Role
-from forebay.serve.ground import Ground, ground
-from forebay.serve.metrics.expose import exposition
-from forebay.serve.metrics.metrics import Metrics, seen_by
-from forebay.serve.security.door import need
+from forebay.serve.context import ServerContext, server_context
+from forebay.serve.metrics.exposition import exposition
+from forebay.serve.metrics.server_metrics import Metrics, visible_families
+from forebay.serve.security.auth import require_role
 
 router = APIRouter(tags=["metrics"])
 
 
 @router.get(
     "/metrics",
-    summary="What Prometheus scrapes",
+    summary="Prometheus metrics",
     response_class=Response,
     responses={200: {"content": {"text/plain": {"example": 'forebay_queue_jobs{queue="mail",state="ready"} 12.0\n'}}}},
 )
 async def metrics(
-    request: Request, actor: Annotated[Actor, need(Role.VIEWER)], base: Annotated[Ground, Depends(ground)]
+    request: Request,
+    actor: Annotated[Actor, require_role(Role.VIEWER)],
+    base: Annotated[ServerContext, Depends(server_context)],
 ) -> Response:
-    """Counters of the whole fleet from the ledger, gauges of every queue, and this process's own.
+    """Fleet counters from the ledger, queue gauges, and the metrics of this process.
 
-    A key for some queues gets the series of those queues. The store is not asked: the answer is what was seen last.
+    A key for some queues gets the series of those queues. A scrape makes no store call: it returns the last poll.
     """
     counted: Metrics = base.metrics
     everything = actor.tenant is None and actor.queues == ("*",)
-    told = seen_by(actor, counted.families())
-    # Tens of thousands of series take a while to write, and nobody should wait for that.
+    families = visible_families(actor, counted.families())
+    # Tens of thousands of series take a while to write, so it happens off the event loop.
     body, content_type = await asyncio.to_thread(
-        exposition, request.headers.get("accept", ""), told, process=everything
+        exposition, request.headers.get("accept", ""), families, process=everything
     )
     return Response(body, media_type=None, headers={"Content-Type": content_type, "Cache-Control": "no-store"})

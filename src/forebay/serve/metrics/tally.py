@@ -1,10 +1,10 @@
-"""Counting the records of a ledger: how many jobs went through what, and how long it took them.
+"""Counting the records of a ledger: jobs by change, and durations.
 
-The counts of a tally that has seen a whole ledger are those of the audit (`forebay.spark`), change by change. Lengths
-follow from one record each, by the clock of the store. A store may extend all that an owner holds by one heartbeat,
-which names no job: those are counted by themselves.
+The counts of a tally over a whole ledger equal those of the audit (`forebay.spark`), change by change. A duration is
+computed from one record, by the store's clock. A store may extend all leases of an owner by one heartbeat, which names
+no job; heartbeats are counted apart.
 
-    wait      due → claimed, of every claim               lateness   the same, of jobs that were to begin later
+    wait      due → claimed, for every claim              lateness   the same, for delayed jobs
     run       claimed → the end of the lease              total      accepted → the end of the job
 """
 
@@ -12,20 +12,20 @@ from threading import Lock
 from typing import Final
 
 from forebay.core.instant import Instant
-from forebay.core.ledger import Change, LedgerEntry, Span
+from forebay.core.ledger import Change, JobRange, LedgerEntry
 from forebay.core.outcome import ABANDONED
-from forebay.serve.metrics.names import Names, Pair
-from forebay.work.meter import Distribution, Histogram
+from forebay.serve.metrics.labels import LabelNames, Pair
+from forebay.work.metrics import Distribution, Histogram
 
 RECLAIMED: Final = "reclaimed"
-"""A retry or a death because the holder fell silent: counted besides the change itself."""
+"""A retry or a death because the lease expired: counted besides the change itself."""
 
 COUNTED: Final = (*(change.value for change in Change), RECLAIMED)
 LEASED: Final = frozenset((Change.ACKED, Change.RETRIED, Change.DIED, Change.RELEASED, Change.DISMISSED))
-"""What ends a lease."""
+"""Changes that end a lease."""
 
 ENDED: Final = frozenset((Change.ACKED, Change.DIED, Change.DISMISSED, Change.CANCELLED, Change.EXPIRED, Change.SHED))
-"""What ends a job."""
+"""Changes that end a job."""
 
 _FAILED: Final = frozenset((Change.RETRIED, Change.DIED))
 
@@ -42,7 +42,7 @@ class Row:
 
 
 class QueueRow:
-    """What is told of a queue as a whole."""
+    """The measures of a queue as a whole."""
 
     __slots__ = ("claimed_at", "lateness", "total")
 
@@ -53,9 +53,9 @@ class QueueRow:
 
 
 class Tally:
-    """`take` is called by one thread, everything else by any; a reader sees whole batches."""
+    """One thread calls `take`, any thread the rest; a reader sees whole batches."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: LabelNames) -> None:
         self._names = names
         self._rows: dict[Pair, Row] = {}
         self._queues: dict[str, QueueRow] = {}
@@ -76,23 +76,23 @@ class Tally:
         with self._guard:
             return {pair: dict(row.counts) for pair, row in self._rows.items()}
 
-    def lengths(self) -> dict[str, list[tuple[tuple[str, ...], Distribution]]]:
-        """By measure: the labels and what was measured."""
+    def durations(self) -> dict[str, list[tuple[tuple[str, ...], Distribution]]]:
+        """By measure: the labels and the distribution."""
         with self._guard:
             return {
-                "wait": [(pair, row.wait.look()) for pair, row in self._rows.items()],
-                "run": [(pair, row.run.look()) for pair, row in self._rows.items()],
-                "total": [((queue,), row.total.look()) for queue, row in self._queues.items()],
-                "lateness": [((queue,), row.lateness.look()) for queue, row in self._queues.items()],
+                "wait": [(pair, row.wait.snapshot()) for pair, row in self._rows.items()],
+                "run": [(pair, row.run.snapshot()) for pair, row in self._rows.items()],
+                "total": [((queue,), row.total.snapshot()) for queue, row in self._queues.items()],
+                "lateness": [((queue,), row.lateness.snapshot()) for queue, row in self._queues.items()],
             }
 
     def claimed_at(self, queue: str) -> Instant:
-        """When a job of the queue was last claimed; 0: not since this began. Queues without a label share one."""
+        """When a job of the queue was last claimed; 0: not since the start. Queues without a label share one."""
         with self._guard:
             row = self._queues.get(self._names.queue(queue))
         return 0 if row is None else row.claimed_at
 
-    def _span(self, span: Span, at: Instant) -> None:
+    def _span(self, span: JobRange, at: Instant) -> None:
         if span.traits is None:
             self._jobs(span, span.kind, span.n, at)
             return
@@ -102,8 +102,8 @@ class Tally:
             if trait is not None and trait.error_kind == ABANDONED and span.change in _FAILED:
                 row.counts[RECLAIMED] += 1
 
-    def _jobs(self, span: Span, kind: str, n: int, at: Instant) -> Row:
-        """So many jobs of one kind to which the same happened."""
+    def _jobs(self, span: JobRange, kind: str, n: int, at: Instant) -> Row:
+        """Count `n` jobs of one kind with the same change."""
         queue, kind = self._names.pair(span.queue, kind)
         row = self._rows.get((queue, kind))
         if row is None:

@@ -1,8 +1,7 @@
-"""Where the server may listen. This machine alone is always allowed; anything else needs keys and TLS.
+"""Where the server may listen. Loopback is always allowed; any other address needs keys and TLS.
 
-Without TLS a key crosses the network for everybody to read; without keys nobody could use the server, and somebody
-would soon look for a way around. The word `--insecure-plain-http` is for a proxy that does the TLS on a network that is
-trusted; it is warned about at every start.
+Without TLS, keys cross the network in plain text. `--insecure-plain-http` is for a server behind a proxy that
+terminates TLS on a trusted network; every start logs a warning about it.
 """
 
 import logging
@@ -21,24 +20,26 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def check_bind(host: str, *, tls: bool, ways_in: Sequence[str], insecure: bool) -> list[str]:
-    """Warnings, or `Invalid`. `ways_in` are what callers can show: keys, tokens, certificates."""
+def check_bind(host: str, *, tls: bool, auth_methods: Sequence[str], insecure: bool) -> list[str]:
+    """Warnings, or `Invalid`. `auth_methods`: what callers can authenticate with (keys, tokens, certificates)."""
     if is_loopback(host):
         return []
-    if not ways_in:
+    if not auth_methods:
         raise Invalid(
             "host",
-            f"{host} is reached by others, and there is no key yet",
-            "make one with `forebay keys create --role admin`, or listen on 127.0.0.1",
+            f"{host} is reachable from other machines, and there is no key yet",
+            "create one with `forebay keys create --role admin`, or listen on 127.0.0.1",
         )
     if tls:
         return []
     if not insecure:
         raise Invalid(
             "host",
-            f"{host} is reached by others, and keys would cross the network in plain text",
-            "give --tls-cert and --tls-key, or --insecure-plain-http behind a proxy that does TLS",
+            f"{host} is reachable from other machines, and keys would cross the network in plain text",
+            "give --tls-cert and --tls-key, or --insecure-plain-http behind a proxy that terminates TLS",
         )
-    warning = f"listening on {host} without TLS: keys and payloads can be read on the way (--insecure-plain-http)"
+    warning = (
+        f"listening on {host} without TLS: keys and payloads cross the network in plain text (--insecure-plain-http)"
+    )
     _log.warning(warning)
     return [warning]

@@ -1,8 +1,9 @@
-"""mTLS: what a client's certificate may do. The server's own TLS has checked it; here its name is given rights.
+"""mTLS: the roles of client certificates. TLS has verified the certificate; this maps its name to roles.
 
     {"billing-worker": {"roles": ["worker"], "queues": ["billing.*"]}}
 
-Names are the certificate's common name, exactly. A name that is not listed may connect, and shows a key like anybody.
+Names are compared with the certificate's common name, exactly. A client whose name is not listed may connect and needs
+a key.
 """
 
 from pathlib import Path
@@ -15,7 +16,7 @@ from forebay.core.errors import Invalid
 from forebay.serve.actor import Actor, Role
 
 PEER: Final = "forebay.peer"
-"""Where the server's protocol leaves the name of a client's certificate in an ASGI scope."""
+"""The ASGI scope key under which the protocol stores the common name of the client's certificate."""
 
 
 class Grant(Struct, frozen=True, forbid_unknown_fields=True):
@@ -25,7 +26,7 @@ class Grant(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Certificates:
-    """Rights by common name."""
+    """Actors by common name."""
 
     def __init__(self, grants: dict[str, Grant]) -> None:
         self._actors = {
@@ -38,14 +39,14 @@ class Certificates:
         try:
             return cls(msgspec.json.decode(path.read_bytes(), type=dict[str, Grant]))
         except (OSError, msgspec.DecodeError) as error:
-            raise Invalid("client roles", str(error), 'write {"name": {"roles": ["worker"]}}') from None
+            raise Invalid("client roles", f"{path}: {error}", 'write {"name": {"roles": ["worker"]}}') from None
 
     def actor(self, name: str) -> Actor | None:
         return self._actors.get(name)
 
 
 def common_name(certificate: dict[str, Any] | None) -> str | None:
-    """Of what `SSLObject.getpeercert` gives; None without exactly one."""
+    """The common name in a result of `SSLObject.getpeercert`; None unless there is exactly one."""
     subject = (certificate or {}).get("subject", ())
     names = [value for part in subject for field, value in part if field == "commonName"]
     return names[0] if len(names) == 1 else None

@@ -1,13 +1,13 @@
-"""The connections of one server: how many there may be, and who goes when there is no more room.
+"""The connections of one server: how many may be open, and which one is closed when the limit is reached.
 
-A connection is a stranger's until a request on it has shown a key, a token, a certificate or a session that is good.
-Strangers have a bound together and a bound by their address; one more takes the place of the oldest, which is closed.
-A good caller is a stranger only until its first head is whole, so a flood of bad keys pushes out its own connections.
-All connections together stay below the number of files that the process may have open: one that could not be accepted
-would stop everybody's.
+A connection is anonymous until a request on it carries a valid key, token, certificate or session. Anonymous
+connections have a limit in total and a limit per client address; one more replaces the oldest, which is closed. A valid
+caller is anonymous only until its first head is complete, so a flood of bad keys displaces its own connections. All
+connections together stay below the process's limit of open files: a connection that could not be accepted would block
+the accept loop for everyone.
 
-The first head of a stranger is looked at before anything is parsed or started for it: what shows a key of ours that is
-none is answered at once with a 401 that was written before, and closed.
+The first head of a connection is checked before it is parsed: an API key that does not exist gets a prepared 401, and
+the connection is closed.
 """
 
 import re
@@ -17,116 +17,115 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from forebay.serve.problems import Problem
-from forebay.serve.security.headers import careful_headers
+from forebay.serve.security.headers import security_headers
 
-FILES_MOST: Final = 65_536
-"""The process raises its own bound of open files up to this, where the system lets it."""
+MAX_FILES: Final = 65_536
+"""The process raises its limit of open files up to this, where the system allows it."""
 
 FILES_RESERVED: Final = 256
-"""Files for everything but connections: the store, logs, threads."""
+"""Open files for everything but connections: the store, logs, threads."""
 
-CONNECTIONS_MOST: Final = 32_768
-STRANGERS_MOST: Final = 2_048
-STRANGERS_EACH: Final = 1_024
+MAX_CONNECTIONS: Final = 32_768
+MAX_ANONYMOUS: Final = 2_048
+MAX_ANONYMOUS_PER_ADDRESS: Final = 1_024
 
 _KEY: Final = re.compile(rb"\r\nauthorization:[ \t]*bearer[ \t]+(fb_[!-~]*)[ \t]*(?=\r\n|$)", re.IGNORECASE)
 _AUTHORIZATION: Final = re.compile(rb"\r\nauthorization[ \t]*:", re.IGNORECASE)
-_OPEN: Final = re.compile(rb"[A-Z]{1,10} (?:/(?:health|ready|openapi\.json)?(?:[? ]|$)|/ui(?:[/? ]|$))")
+_PUBLIC: Final = re.compile(rb"[A-Z]{1,10} (?:/(?:health|ready|openapi\.json)?(?:[? ]|$)|/ui(?:[/? ]|$))")
 
 
-class Closing(Protocol):
-    """A connection, as far as this file is concerned."""
+class Connection(Protocol):
+    """The part of a connection that is used here."""
 
     def drop(self) -> None: ...
 
 
 class Connections:
-    """Called on the server's loop alone. `dropped` is called for each one that had to go."""
+    """Called on the server's event loop only. `dropped` is called for each connection that is closed for room."""
 
     def __init__(
         self,
-        most: int,
-        strangers: int = STRANGERS_MOST,
-        each: int = STRANGERS_EACH,
+        limit: int,
+        anonymous: int = MAX_ANONYMOUS,
+        per_address: int = MAX_ANONYMOUS_PER_ADDRESS,
         dropped: Callable[[], None] = lambda: None,
     ) -> None:
-        self._most = most
-        self._strangers_most = min(strangers, most)
-        self._each = min(each, self._strangers_most)
-        self._known: set[Closing] = set()
-        self._strangers: OrderedDict[Closing, str] = OrderedDict()
-        self._by_source: dict[str, OrderedDict[Closing, None]] = {}
+        self._limit = limit
+        self._max_anonymous = min(anonymous, limit)
+        self._per_address = min(per_address, self._max_anonymous)
+        self._authenticated: set[Connection] = set()
+        self._anonymous: OrderedDict[Connection, str] = OrderedDict()
+        self._by_address: dict[str, OrderedDict[Connection, None]] = {}
         self._dropped = dropped
 
     def __len__(self) -> int:
-        return len(self._known) + len(self._strangers)
+        return len(self._authenticated) + len(self._anonymous)
 
-    def add(self, connection: Closing, source: str) -> None:
-        """A new one; the oldest stranger makes room for it where there is none, or else it goes itself."""
-        own = self._by_source.setdefault(source, OrderedDict())
-        if len(own) >= self._each:
+    def add(self, connection: Connection, address: str) -> None:
+        """Register a new connection; the oldest anonymous one is closed for it, or itself where there is none."""
+        own = self._by_address.setdefault(address, OrderedDict())
+        if len(own) >= self._per_address:
             self._drop(next(iter(own)))
-        elif self._strangers and (len(self._strangers) >= self._strangers_most or len(self) >= self._most):
-            self._drop(next(iter(self._strangers)))
-        self._strangers[connection] = source
-        self._by_source.setdefault(source, OrderedDict())[connection] = None
-        if len(self) > self._most:
+        elif self._anonymous and (len(self._anonymous) >= self._max_anonymous or len(self) >= self._limit):
+            self._drop(next(iter(self._anonymous)))
+        self._anonymous[connection] = address
+        self._by_address.setdefault(address, OrderedDict())[connection] = None
+        if len(self) > self._limit:
             self._drop(connection)
 
-    def recognise(self, connection: Closing) -> None:
-        """It has shown who it is."""
-        if connection in self._strangers:
+    def mark_authenticated(self, connection: Connection) -> None:
+        if connection in self._anonymous:
             self.remove(connection)
-            self._known.add(connection)
+            self._authenticated.add(connection)
 
-    def remove(self, connection: Closing) -> None:
-        self._known.discard(connection)
-        source = self._strangers.pop(connection, None)
-        if source is not None:
-            own = self._by_source[source]
+    def remove(self, connection: Connection) -> None:
+        self._authenticated.discard(connection)
+        address = self._anonymous.pop(connection, None)
+        if address is not None:
+            own = self._by_address[address]
             del own[connection]
             if not own:
-                del self._by_source[source]
+                del self._by_address[address]
 
-    def _drop(self, connection: Closing) -> None:
+    def _drop(self, connection: Connection) -> None:
         self.remove(connection)
         self._dropped()
         connection.drop()
 
 
-class Refusal:
-    """The first head of a connection, judged by its bytes: the whole answer to a key that is none, or None."""
+class EarlyRejection:
+    """The prepared 401 for a connection whose first head carries an API key that does not exist."""
 
-    def __init__(self, is_good: Callable[[str], bool], problem: Problem, scheme: str) -> None:
-        self._is_good = is_good
+    def __init__(self, may_accept: Callable[[str], bool], problem: Problem, scheme: str) -> None:
+        self._may_accept = may_accept
         answer = problem.response()
-        headers = [*answer.raw_headers, *careful_headers(scheme), (b"connection", b"close")]
+        headers = [*answer.raw_headers, *security_headers(scheme), (b"connection", b"close")]
         lines = [
             b"HTTP/1.1 401 Unauthorized",
             *(name + b": " + value for name, value in headers),
             b"",
             bytes(answer.body),
         ]
-        self._answer = b"\r\n".join(lines)
+        self._response = b"\r\n".join(lines)
 
-    def of(self, data: bytes) -> bytes | None:
-        """None: it is for others to say; the head is not whole, the path is open, or there may be more to it."""
+    def response_to(self, data: bytes) -> bytes | None:
+        """None leaves the decision to the routes: the head is incomplete or ambiguous, or the path is public."""
         end = data.find(b"\r\n\r\n")
-        if end < 0 or _OPEN.match(data) or data.startswith(b"HEAD "):
+        if end < 0 or _PUBLIC.match(data) or data.startswith(b"HEAD "):
             return None
         head = data[:end]
-        shown = _KEY.findall(head)
-        if len(shown) != 1 or len(_AUTHORIZATION.findall(head)) != 1 or self._is_good(shown[0].decode("latin-1")):
+        keys = _KEY.findall(head)
+        if len(keys) != 1 or len(_AUTHORIZATION.findall(head)) != 1 or self._may_accept(keys[0].decode("latin-1")):
             return None
-        return self._answer
+        return self._response
 
 
-def connections_most(wanted_most: int | None = None) -> int:
-    """As many as there may be, after the process has raised its bound of open files as far as it may."""
+def connection_limit(wanted: int | None = None) -> int:
+    """The limit of connections, after the process has raised its limit of open files as far as it is allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = FILES_MOST if hard == resource.RLIM_INFINITY else min(hard, FILES_MOST)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        soft = wanted
-    files = FILES_MOST if soft == resource.RLIM_INFINITY else soft
-    return max(64, min(wanted_most or CONNECTIONS_MOST, files - FILES_RESERVED))
+    files = MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES)
+    if soft != resource.RLIM_INFINITY and soft < files:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
+        soft = files
+    open_files = MAX_FILES if soft == resource.RLIM_INFINITY else soft
+    return max(64, min(wanted or MAX_CONNECTIONS, open_files - FILES_RESERVED))

@@ -1,8 +1,8 @@
-"""Headers that make a browser careful with every answer, pages and API alike.
+"""Security headers on every response, pages and API alike.
 
-No inline script or style runs, nothing is framed, nothing is loaded from elsewhere, nothing is kept in a cache unless
-the route says so. `same-origin` rather than `no-referrer`: with the latter browsers hide where a form comes from, and
-that is what the check against forged forms looks at.
+No inline script or style runs, nothing is framed, nothing is loaded from another origin, nothing is cached unless the
+route says so. The referrer policy is `same-origin` rather than `no-referrer`, because with the latter browsers omit the
+`Origin` of a form, which the CSRF check needs.
 """
 
 from typing import Final
@@ -25,13 +25,13 @@ _NO_STORE: Final = (b"cache-control", b"no-store")
 _HSTS: Final = (b"strict-transport-security", b"max-age=31536000")
 
 
-def careful_headers(scheme: str) -> list[tuple[bytes, bytes]]:
-    """What every answer carries that does not say how long it may be kept."""
+def security_headers(scheme: str) -> list[tuple[bytes, bytes]]:
+    """The headers of a response that sets no caching of its own."""
     return [*_ALWAYS, *([_HSTS] if scheme == "https" else []), _NO_STORE]
 
 
-class Careful:
-    """ASGI."""
+class SecurityHeadersMiddleware:
+    """ASGI: adds the headers to every response."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -42,11 +42,11 @@ class Careful:
             return
         extra = [*_ALWAYS, _HSTS] if scope["scheme"] == "https" else _ALWAYS
 
-        async def careful(message: Message) -> None:
+        async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 own = list(message.get("headers", ()))
                 cached = any(name.lower() == b"cache-control" for name, _ in own)
                 message = {**message, "headers": [*own, *extra] if cached else [*own, *extra, _NO_STORE]}
             await send(message)
 
-        await self._app(scope, receive, careful)
+        await self._app(scope, receive, with_headers)

@@ -1,19 +1,26 @@
-"""API keys. A key is `fb_<id>_<secret>`: shown once when it is made; what is kept is a digest of its secret.
+"""API keys. A key is `fb_<id>_<secret>`: shown once when it is created; the store keeps a digest of its secret.
 
-The secret is 192 random bits, so a plain SHA-256 is enough: nobody can try 2**192 secrets, however fast the hash.
-Slow hashes are for passwords, which people choose; here one would only make every request slow.
+The secret has 192 random bits, so a plain SHA-256 is enough: 2**192 secrets cannot be tried, however fast the hash. A
+slow hash is for passwords that people choose; here it would only slow down every request.
 
-Keys live in the store, in the retained log `forebay.keys`: made and revoked are entries, nothing is changed or taken
-back. Whoever reads the log from its start knows all keys (`Keyring`); whoever follows it hears of a revocation.
+Keys are entries of the retained log `forebay.keys`: creations and revocations are appended, nothing is changed. A
+`Keyring` is the result of reading the log from its start. Each server follows the log once a second (`KeyFollower`), so
+that a revocation takes effect everywhere within 5 seconds.
+
+While the store cannot be read, the last known keys stay valid for `TRUSTED_SECONDS`; after that every key is refused
+until the store can be read again. Nearly every response needs the store anyway, and this bounds how long a server that
+is cut off accepts a key that was revoked elsewhere.
 """
 
 import hmac
 import logging
 import re
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from hashlib import sha256
+from threading import Lock
+from time import monotonic
 from typing import Final, TypeAlias
 
 import msgspec
@@ -31,17 +38,19 @@ _log = logging.getLogger("forebay.serve")
 
 KEYS_LOG: Final = "forebay.keys"
 SECRET_BYTES: Final = 24
-READ_AT_ONCE: Final = 1_000
+READ_BATCH: Final = 1_000
+FOLLOW_SECONDS: Final = 1.0
+TRUSTED_SECONDS: Final = 60.0
 _PATTERN: Final = re.compile(r"[A-Za-z0-9_.:*-]{1,128}", re.ASCII)
 _TEXT: Final = re.compile(r"fb_([0-9a-f]{12})_([A-Za-z0-9_-]{32})", re.ASCII)
 
 
 class Key(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is known of a key; `digest` is of its secret.
+    """A key without its secret; `digest` is the secret's.
 
-    rate, burst   requests a second, and how many at once after a pause;  None: the server's default
-    quota_hour, quota_day   jobs it may enqueue;  None: any number
-    queue_names   different queues without a spec that it may enqueue to in a day;  None: `limits.QUEUE_NAMES`
+    rate, burst   requests per second, and how many at once after a pause;  None: the server's default
+    quota_hour, quota_day   jobs it may enqueue;  None: unlimited
+    queue_names   distinct queues without a spec that it may enqueue to per day;  None: `limits.QUEUE_NAMES`
     """
 
     id: str
@@ -61,16 +70,17 @@ class Key(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         check_text("key name", self.name)
         if not self.roles:
-            raise Invalid("key", "it has no role", f"give --role, one of {', '.join(Role)}")
+            raise Invalid("key", "it has no role", f"give --role: one of {', '.join(Role)}")
         if not self.queues or not all(_PATTERN.fullmatch(pattern) for pattern in self.queues):
-            raise Invalid("key queues", "they are not names with *", "give names such as mail, or patterns: mail.*")
+            given = ", ".join(map(repr, self.queues)) or "none"
+            raise Invalid("key queues", f"{given}: not names or patterns", "give names (mail) or patterns (mail.*)")
         if self.tenant is not None:
             check_name("tenant", self.tenant)
             if Role.WORKER in self.roles or Role.ADMIN in self.roles:
                 raise Invalid(
                     "key tenant",
-                    "workers claim by queue and admins rule all tenants, so neither has a tenant",
-                    "bind viewers, producers and operators, or give the tenant queues of its own",
+                    "workers claim whole queues and admins see all tenants, so neither can have a tenant",
+                    "bind viewers, producers and operators to it, or give the tenant its own queues",
                 )
         for field in ("rate", "burst", "quota_hour", "quota_day", "queue_names"):
             if (given := getattr(self, field)) is not None and not 0 < given <= 1_000_000_000:
@@ -95,7 +105,7 @@ _entries: "Final[msgspec.json.Decoder[Entry]]" = msgspec.json.Decoder(Created | 
 
 
 def mint(name: str, roles: Iterable[Role], created_at: Instant, **limits: object) -> tuple[Key, str]:
-    """A new key and its text. The text is for the caller's eyes, once; only its digest goes on."""
+    """A new key, and its text, which is shown once and not stored."""
     key_id, secret = secrets.token_hex(6), secrets.token_urlsafe(SECRET_BYTES)
     fields = {"id": key_id, "digest": digest(secret), "name": name, "roles": tuple(roles), "created_at": created_at}
     return Key(**fields, **limits), f"fb_{key_id}_{secret}"  # type: ignore[arg-type]
@@ -105,11 +115,12 @@ def digest(secret: str) -> str:
     return sha256(secret.encode()).hexdigest()
 
 
-_NOBODY: Final = digest(secrets.token_urlsafe(SECRET_BYTES))
+_NO_KEY: Final = digest(secrets.token_urlsafe(SECRET_BYTES))
+"""Compared when there is no such key, so that both cases take the same time."""
 
 
 class Keyring:
-    """All keys, as far as the log was read. One thread feeds it (`apply`); any number ask (`find`)."""
+    """All keys as of the last read of the log. One thread calls `apply`; any thread calls `find`."""
 
     def __init__(self, keys: Iterable[Key] = ()) -> None:
         self._keys = {key.id: key for key in keys}
@@ -129,51 +140,91 @@ class Keyring:
                     self._keys.pop(key_id, None)
 
     def find(self, text: str, now: Instant) -> Key | None:
-        """The key that this text is; None when it is none, revoked or expired. Takes as long for either."""
+        """The key with this text, in constant time; None when it is unknown, revoked or expired."""
         parts = _TEXT.fullmatch(text)
         key = self._keys.get(parts[1]) if parts else None
-        fits = hmac.compare_digest(digest(parts[2] if parts else text), key.digest if key else _NOBODY)
-        return key if fits and key and not is_over(key, now) else None
+        matches = hmac.compare_digest(digest(parts[2] if parts else text), key.digest if key else _NO_KEY)
+        return key if matches and key and not is_expired(key, now) else None
 
-    def living(self, key_id: str, now: Instant) -> Key | None:
-        """The key of this id while it is good: for those who showed its secret before."""
+    def find_valid(self, key_id: str, now: Instant) -> Key | None:
+        """The key with this id while it is valid, for a session whose secret was checked before."""
         key = self._keys.get(key_id)
-        return key if key and not is_over(key, now) else None
+        return key if key and not is_expired(key, now) else None
 
     def all(self) -> list[Key]:
         return list(self._keys.values())
 
 
-def is_over(key: Key, now: Instant) -> bool:
+def is_expired(key: Key, now: Instant) -> bool:
     return key.expires_at is not None and now >= key.expires_at
 
 
-def make_log(store: Store, name: str, window: timedelta | None = None) -> None:
-    """The reserved log, made when it is first needed; without a window it is kept for ever."""
+def ensure_log(store: Store, name: str, window: timedelta | None = None) -> None:
+    """Create the reserved log if it does not exist; without a window its entries are kept for ever."""
     if name not in {spec.name for spec in store.specs()}:
         store.put_spec(QueueSpec(name=name, retention=Retained(partitions=1, window=window)))
 
 
 def write_entries(store: Store, entries: Sequence[Entry]) -> None:
-    make_log(store, KEYS_LOG)
+    ensure_log(store, KEYS_LOG)
     store.append(KEYS_LOG, [msgspec.json.encode(entry) for entry in entries])
 
 
 def read_entries(store: Store, after: int) -> tuple[list[Entry], int]:
-    """What was written after this offset, all of it, and the offset to go on from."""
+    """All entries after this offset, and the offset of the last one."""
     if after < 0 and KEYS_LOG not in {spec.name for spec in store.specs()}:
         return [], after
     found: list[Entry] = []
-    while page := store.read(KEYS_LOG, 0, after, READ_AT_ONCE):
-        found += [entry for each in page if (entry := _read(each.body)) is not None]
+    while page := store.read(KEYS_LOG, 0, after, READ_BATCH):
+        found += [entry for each in page if (entry := _decode(each.body)) is not None]
         after = page[-1].offset
     return found, after
 
 
-def _read(body: bytes) -> Entry | None:
-    """What a later version may have written is passed over: it can only name keys that this one does not know."""
+def _decode(body: bytes) -> Entry | None:
+    """None for an entry of a later version: it can only name keys that this version does not know."""
     try:
         return _entries.decode(body)
     except (msgspec.DecodeError, Invalid):
-        _log.warning("an entry of %s is not understood and passed over", KEYS_LOG)
+        _log.warning("skipped an entry of %s that this version cannot read", KEYS_LOG)
         return None
+
+
+class KeyFollower:
+    """A role: applies new entries of the log to the keyring."""
+
+    name = "keys"
+
+    def __init__(self, store: Store, keyring: Keyring, now: Callable[[], float] = monotonic) -> None:
+        self._store = store
+        self._keyring = keyring
+        self._now = now
+        self._offset = -1
+        self._read_at = float("-inf")
+        self._lock = Lock()
+
+    @property
+    def trusted(self) -> bool:
+        return self._now() - self._read_at < TRUSTED_SECONDS
+
+    def step(self) -> float:
+        with self._lock:
+            began = self._now()
+            entries, self._offset = read_entries(self._store, self._offset)
+            self._keyring.apply(entries)
+            self._read_at = began
+        return FOLLOW_SECONDS
+
+    def create(self, key: Key, by: str) -> None:
+        """This server accepts the key when this returns, the others within seconds."""
+        write_entries(self._store, [Created(key, by)])
+        self.step()
+
+    def revoke(self, key_id: str, by: str) -> bool:
+        """False when there is no such key."""
+        self.step()
+        if key_id not in self._keyring:
+            return False
+        write_entries(self._store, [Revoked(key_id, by)])
+        self.step()
+        return True

@@ -1,6 +1,7 @@
-"""What leaves the server without its secrets: payloads, results, errors and meta, by the rules of the process.
+"""Redaction of payloads, results, errors and meta, by the process's rules.
 
-Workers get payloads as they are, and so do producers, who sent them, and admins; viewers and operators get this.
+Viewers and operators get redacted jobs. Workers, producers and admins get them unchanged: a worker needs the payload,
+and a producer sent it.
 """
 
 from collections.abc import Collection
@@ -14,12 +15,12 @@ from forebay.work.redacting import rules
 
 
 def redact(kind: str, payload: Json) -> Json:
-    """A payload or a result of a job of this kind, as it may be shown."""
+    """The redacted payload or result of a job of this kind."""
     return rules().payload(kind, payload)
 
 
 def redact_text(text: str) -> str:
-    """An error's message or trace, a subject, a note."""
+    """A redacted error message, trace, subject or note."""
     return rules().text(text)
 
 
@@ -30,7 +31,7 @@ def redact_meta(meta: dict[str, str] | None, known: Collection[str] = ()) -> dic
 
 
 def redact_job(job: Job) -> Job:
-    """The whole job as it may be shown: a secret of its payload is in no other field either."""
+    """The whole job, redacted: a secret of its payload is removed from every other field too."""
     rule, known = rules(), secrets_of(job)
     return replace(
         job,
@@ -45,12 +46,12 @@ def redact_job(job: Job) -> Job:
 
 
 def redact_note(note: str, job: Job) -> str:
-    """What a worker says of its progress, as it is kept."""
+    """The redacted progress note of a worker, before it is stored."""
     return rules().text(note, secrets_of(job)) if note else ""
 
 
 def redact_errors(job: Job) -> tuple[Failure, ...]:
-    """The failures of a job, also without the secrets of its payload."""
+    """The failures of a job, without the secrets of its payload."""
     known = secrets_of(job) if job.errors else ()
     return tuple(redact_failure(error, known) for error in job.errors)
 
@@ -61,12 +62,12 @@ def redact_failure(error: Failure, known: Collection[str]) -> Failure:
 
 
 def redact_label(job: Job) -> str:
-    """What a job is about, in a list: its subject, or else its key."""
+    """The label of a job in a list: its subject, or else its key."""
     label = job.subject or job.key or ""
     return rules().text(label, secrets_of(job)) if label else ""
 
 
 def secrets_of(job: Job) -> Collection[str]:
-    """What stands under sensitive names in a job's payload and meta."""
+    """The values under sensitive names in a job's payload and meta."""
     rule = rules()
     return rule.secrets(job.kind, job.payload) | rule.secrets("", job.meta)

@@ -1,14 +1,14 @@
-"""Sessions of the dashboard: a key is shown once, then a cookie stands for it.
+"""Dashboard sessions: a login with a key opens a session, which a cookie identifies.
 
-The cookie is HttpOnly, SameSite=Strict, and Secure under TLS; it is a random number that means something to this
-process alone. A session ends when it is idle, when it is old, when somebody logs out, and as soon as its key is revoked
-or expires. Cookies never open the API: only pages take them, so no other site can make a browser use a key.
+The cookie is HttpOnly, SameSite=Strict, and Secure under TLS; it is a random id that only this process knows. A session
+ends when it is idle, when it is old, at logout, and as soon as its key is revoked or expires. The API does not accept
+cookies, so that no other site can make a browser use a key.
 
-Every change by a page needs its session's token, in the form or in a header, and must come from a page of this very
-server (`Origin`). `seat` checks all of that, so that no route can forget it:
+Every change from a page needs the session's CSRF token, in the form or in a header, and must come from a page of this
+server (`Origin`). `require_session` checks all of that, so that no route can forget it:
 
     @router.post("/ui/queues/{name}/pause")
-    async def pause(name: str, actor: Annotated[Actor, seat(Role.OPERATOR)]) -> ...
+    async def pause(name: str, actor: Annotated[Actor, require_session(Role.OPERATOR)]) -> ...
 """
 
 import hmac
@@ -24,13 +24,13 @@ from starlette.exceptions import HTTPException
 
 from forebay.serve.actor import Actor, Role
 from forebay.serve.problems import Problem
-from forebay.serve.security.door import Door, Need, Pass, check_roles, pass_of
+from forebay.serve.security.auth import Authenticator, Credentials, RequireRole, check_roles, credentials_of
 
 IDLE_SECONDS: Final = 30 * 60
-OLDEST_SECONDS: Final = 12 * 3_600
-ONCE_SECONDS: Final = 15 * 60
-SESSIONS_MOST: Final = 1_000
-FIELDS_MOST: Final = 200
+MAX_AGE_SECONDS: Final = 12 * 3_600
+ONE_TIME_SECONDS: Final = 15 * 60
+MAX_SESSIONS: Final = 1_000
+MAX_FIELDS: Final = 200
 LOGIN: Final = "/ui/login"
 CSRF_FIELD: Final = "csrf"
 CSRF_HEADER: Final = "x-csrf-token"
@@ -38,84 +38,84 @@ _SAFE: Final = ("GET", "HEAD")
 
 
 class Session:
-    """One browser that is logged in."""
+    """One logged-in browser."""
 
-    __slots__ = ("born", "csrf", "seen", "visit")
+    __slots__ = ("credentials", "csrf", "opened_at", "used_at")
 
-    def __init__(self, visit: Pass, now: float) -> None:
-        self.visit = visit
+    def __init__(self, credentials: Credentials, now: float) -> None:
+        self.credentials = credentials
         self.csrf = secrets.token_urlsafe(24)
-        self.born = now
-        self.seen = now
+        self.opened_at = now
+        self.used_at = now
 
 
 class Sessions:
-    """The sessions of this process, at most `SESSIONS_MOST`: the longest silent one makes room."""
+    """The sessions of this process, at most `MAX_SESSIONS`: the least recently used one is closed for a new one."""
 
-    def __init__(self, door: Door, now: Callable[[], float] = monotonic) -> None:
-        self._door = door
+    def __init__(self, authenticator: Authenticator, now: Callable[[], float] = monotonic) -> None:
+        self._authenticator = authenticator
         self._now = now
         self._open: OrderedDict[str, Session] = OrderedDict()
-        self._once: dict[str, tuple[Pass, float]] = {}
+        self._one_time: dict[str, tuple[Credentials, float]] = {}
 
     def __len__(self) -> int:
         return len(self._open)
 
     def one_time(self, actor: Actor) -> str:
-        """A token that opens one session, once, for a URL that a terminal prints."""
+        """A token that opens one session, once, for a URL that is printed to the terminal."""
         token = secrets.token_urlsafe(24)
-        self._once[token] = (Pass(actor, actor.name), self._now() + ONCE_SECONDS)
+        self._one_time[token] = (Credentials(actor, actor.name), self._now() + ONE_TIME_SECONDS)
         return token
 
-    async def open(self, shown: str) -> str | None:
-        """The cookie of a new session for whoever shows a key, a token of the issuer, or a one-time token."""
-        visit, until = self._once.pop(shown, (None, 0.0))
-        if visit is not None and self._now() >= until:
+    async def open(self, secret: str) -> str | None:
+        """The cookie of a new session for an API key, a token of the issuer, or a one-time token; None: invalid."""
+        credentials, until = self._one_time.pop(secret, (None, 0.0))
+        if credentials is not None and self._now() >= until:
             return None
-        visit = visit or await self._door.holder(shown)
-        if visit is None:
+        credentials = credentials or await self._authenticator.verify(secret)
+        if credentials is None:
             return None
         cookie = secrets.token_urlsafe(32)
-        self._open[cookie] = Session(visit, self._now())
-        if len(self._open) > SESSIONS_MOST:
+        self._open[cookie] = Session(credentials, self._now())
+        if len(self._open) > MAX_SESSIONS:
             self._open.popitem(last=False)
         return cookie
 
     def find(self, cookie: str, touch: bool = True) -> Session | None:
-        """The session; a look without `touch` does not count as use, so that it still goes idle."""
+        """The session. Without `touch` the lookup does not count as use, so that the session can still become idle."""
         session, now = self._open.get(cookie), self._now()
         if session is None:
             return None
-        alive = now - session.seen < IDLE_SECONDS and now - session.born < OLDEST_SECONDS
-        visit = self._renewed(session.visit) if alive else None
-        if visit is None:
+        alive = now - session.used_at < IDLE_SECONDS and now - session.opened_at < MAX_AGE_SECONDS
+        credentials = self._current(session.credentials) if alive else None
+        if credentials is None:
             del self._open[cookie]
             return None
-        session.visit = visit
+        session.credentials = credentials
         if touch:
-            session.seen = now
+            session.used_at = now
             self._open.move_to_end(cookie)
         return session
 
-    def visit(self, request: Request) -> Pass | None:
-        """Whose limits hold for a page that is asked for; no use of the session yet."""
+    def credentials(self, request: Request) -> Credentials | None:
+        """The credentials of the request's session, without counting as use."""
         session = self.find(request.cookies.get(cookie_name(request), ""), touch=False)
-        return None if session is None else session.visit
+        return None if session is None else session.credentials
 
     def close(self, cookie: str) -> None:
         self._open.pop(cookie, None)
 
-    def _renewed(self, visit: Pass) -> Pass | None:
-        """The pass as its key is now."""
-        now = self._door.clock.now()
-        if visit.key is not None:
-            key = self._door.keyring.living(visit.key, now)
-            return None if key is None else pass_of(key)
-        return visit if visit.until is None or now < visit.until else None
+    def _current(self, credentials: Credentials) -> Credentials | None:
+        """The credentials as their key is now; None: revoked or expired."""
+        now = self._authenticator.clock.now()
+        if credentials.key is not None:
+            key = self._authenticator.keyring.find_valid(credentials.key, now)
+            return None if key is None else credentials_of(key)
+        return credentials if credentials.until is None or now < credentials.until else None
 
 
 def sessions(request: Request) -> Sessions:
-    found: Sessions = request.app.state.ground.door.sessions
+    found: Sessions = request.app.state.context.authenticator.sessions
     return found
 
 
@@ -127,15 +127,15 @@ def cookie_name(request: Request) -> str:
     return f"forebay-{server[1] if server else 0}"
 
 
-async def log_in(request: Request, response: Response, shown: str) -> bool:
-    """Open a session and hand its cookie to the browser; False when what is shown opens nothing."""
-    cookie = await sessions(request).open(shown.strip())
+async def log_in(request: Request, response: Response, secret: str) -> bool:
+    """Open a session and set its cookie; False when the secret is invalid."""
+    cookie = await sessions(request).open(secret.strip())
     if cookie is None:
         return False
     response.set_cookie(
         cookie_name(request),
         cookie,
-        max_age=OLDEST_SECONDS,
+        max_age=MAX_AGE_SECONDS,
         path="/",
         secure=request.url.scheme == "https",
         httponly=True,
@@ -155,30 +155,31 @@ def _session(request: Request, touch: bool = True) -> Session | None:
 
 
 def session_of(request: Request, *, touch: bool = True) -> Actor | None:
-    """Who is logged in with this browser. A page that follows by itself does not touch: it is no use by a person."""
+    """The logged-in actor. A live page passes touch=False, because its refresh is not a use by a person."""
     session = _session(request, touch)
-    return None if session is None else session.visit.actor
+    return None if session is None else session.credentials.actor
 
 
 def csrf_token(request: Request) -> str:
-    """What a form of this session must carry, in its field `csrf`."""
+    """The value of the field `csrf` in a form of this session."""
     session = _session(request, touch=False)
     return "" if session is None else session.csrf
 
 
 async def form_of(request: Request) -> dict[str, str]:
-    """The fields of a form; of several with one name the last."""
+    """The fields of a form; the last one of each name."""
     if not request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
-        raise Problem(415, "media-type", "The body is no form", "send application/x-www-form-urlencoded")
+        raise Problem(415, "media-type", "The body is not a form", "send application/x-www-form-urlencoded")
     try:
         body = (await request.body()).decode()
-        return dict(parse_qsl(body, keep_blank_values=True, max_num_fields=FIELDS_MOST))
+        return dict(parse_qsl(body, keep_blank_values=True, max_num_fields=MAX_FIELDS))
     except ValueError:
-        raise Problem(422, "invalid", "The form cannot be read", "send UTF-8 and few fields") from None
+        detail = f"send UTF-8 and at most {MAX_FIELDS} fields"
+        raise Problem(422, "invalid", "The form cannot be read", detail) from None
 
 
 def check_origin(request: Request) -> None:
-    """Whether a page of this server sends this: browsers say so, and other programs have no cookie to lend."""
+    """Refuse a request that no page of this server sent, by the headers that browsers set."""
     origin = request.headers.get("origin")
     if origin is None:
         own = request.headers.get("sec-fetch-site") == "same-origin"
@@ -187,22 +188,22 @@ def check_origin(request: Request) -> None:
         same_host = parts.netloc == request.headers.get("host") and parts.netloc != ""
         own = same_host and (parts.scheme == "https" or request.url.scheme == "http")
     if not own:
-        raise Problem(403, "forged", "This was not sent by a page of this server", "reload the page and try again")
+        raise Problem(403, "csrf", "The request did not come from this server", "reload the page and try again")
 
 
 async def check_csrf(request: Request) -> None:
-    """Refuse a change that did not come from this session's own pages."""
+    """Refuse a change that did not come from a page of this session."""
     check_origin(request)
     session = _session(request)
     given = request.headers.get(CSRF_HEADER)
     if given is None:
         given = (await form_of(request)).get(CSRF_FIELD, "")
     if session is None or not hmac.compare_digest(given.encode(), session.csrf.encode()):
-        raise Problem(403, "forged", "This was not sent by a page of this session", "reload the page and try again")
+        raise Problem(403, "csrf", "The request did not come from this session", "reload the page and try again")
 
 
-class Seat(Need):
-    """As `Need`, for pages: the caller is who is logged in; a change must come from one of the session's pages."""
+class RequireSession(RequireRole):
+    """`RequireRole` for pages: the actor is the session's, and a change must come from one of the session's pages."""
 
     async def __call__(self, request: Request) -> Actor:
         actor = session_of(request)
@@ -215,6 +216,6 @@ class Seat(Need):
         return check_roles(actor, self.roles)
 
 
-def seat(*roles: Role) -> Any:
-    """The one who is logged in, who has one of these roles."""
-    return Depends(Seat(roles))
+def require_session(*roles: Role) -> Any:
+    """The logged-in actor, who has one of these roles."""
+    return Depends(RequireSession(roles))

@@ -1,11 +1,11 @@
-"""JWTs of an issuer that you trust, checked by its public keys: a JWKS file, or a URL that is read and kept.
+"""JWTs of a trusted issuer, verified with its public keys: a JWKS file, or a URL whose keys are cached.
 
-Only signatures with a private key count (RS256, ES256, EdDSA): `none` and the shared secrets of HS* are refused, and an
-algorithm must be the one of the key's own kind, so no public key is ever taken for a secret. A claim that the rules
-name must be there: a token without it is nobody's.
+Only asymmetric algorithms are accepted (RS256, ES256, EdDSA): `none` and HS* are refused, and the algorithm must match
+the type of the key, so that a public key is never used as a shared secret. A claim that the rules name is required: a
+token without it is refused.
 
-A `kid` that is not known makes the keys be read again, at most once in `REFETCH_SECONDS`, by one reader at a time,
-within `FETCH_SECONDS` and `JWKS_BYTES`: a flood of made-up tokens costs the issuer nothing.
+An unknown `kid` makes the keys be fetched again, at most once per `REFETCH_SECONDS`, one fetch at a time, bounded by
+`FETCH_SECONDS` and `JWKS_BYTES`: a flood of forged tokens does not reach the issuer.
 """
 
 import asyncio
@@ -29,22 +29,22 @@ from forebay.core.payload import clean_text
 from forebay.serve.actor import Actor, Role
 
 ALGORITHMS: Final = {"RS256": "RSA", "ES256": "EC", "EdDSA": "OKP"}
-"""Algorithm: the kind of key it needs."""
+"""The key type of each algorithm."""
 
 REFETCH_SECONDS: Final = 30.0
 FETCH_SECONDS: Final = 3.0
 JWKS_BYTES: Final = 256 * 1024
 JWKS_KEYS: Final = 100
 TOKEN_LENGTH: Final = 8_192
-LEEWAY_MOST: Final = 120
+MAX_LEEWAY: Final = 120
 
 
 class TokenRules(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whose tokens count. Claims are names, or paths with dots: `realm_access.roles`.
+    """Which tokens are accepted. Claims are names, or dotted paths: `realm_access.roles`.
 
-    jwks      a file, or an https URL (http only on this machine)
-    queues    the claim with names and patterns; None: every queue
-    tenant    the claim with the tenant; None: no tenant.  Workers and admins have none
+    jwks      a file, or an https URL (http for loopback only)
+    queues    the claim with queue names and patterns; None: every queue
+    tenant    the claim with the tenant; None: no tenant. Workers and admins have none
     leeway    seconds by which clocks may differ
     """
 
@@ -59,38 +59,39 @@ class TokenRules(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if not self.algorithms or not set(self.algorithms) <= ALGORITHMS.keys():
-            raise Invalid("JWT algorithms", "not all of them are allowed", f"use {', '.join(ALGORITHMS)}")
-        if not 0 <= self.leeway <= LEEWAY_MOST:
-            raise Invalid("JWT leeway", f"{self.leeway} is not in 0 … {LEEWAY_MOST} s", "set the clocks by NTP")
+            given = ", ".join(self.algorithms) or "none"
+            raise Invalid("JWT algorithms", f"{given}: not all are allowed", f"use {', '.join(ALGORITHMS)}")
+        if not 0 <= self.leeway <= MAX_LEEWAY:
+            raise Invalid("JWT leeway", f"{self.leeway} is not in 0 … {MAX_LEEWAY} s", "synchronise the clocks by NTP")
         if not self.issuer or not self.audience:
-            raise Invalid("JWT", "issuer and audience are needed", "give both: a token for others is none for us")
+            raise Invalid("JWT", "issuer and audience are required", "give both")
         if (parts := urlsplit(self.jwks)).scheme in ("http", "https"):
             if parts.scheme == "http" and not _is_here(parts.hostname or ""):
-                raise Invalid("JWKS", "it would be read over plain http", "use https, or a file")
+                raise Invalid("JWKS", f"{self.jwks} would be fetched over plain http", "use https, or a file")
         elif not Path(self.jwks).is_file():
-            raise Invalid("JWKS", "it is neither an https URL nor a file", "give one of the two")
+            raise Invalid("JWKS", f"{self.jwks} is neither an https URL nor a file", "give one of the two")
 
 
-class Bearer(Struct, frozen=True):
-    """Who a token names, and until when."""
+class VerifiedToken(Struct, frozen=True):
+    """The actor of a verified token, and when it expires."""
 
     actor: Actor
     until: Instant
 
 
-class Tokens:
-    """Checks tokens by the issuer's keys."""
+class TokenVerifier:
+    """Verifies tokens with the issuer's keys."""
 
     def __init__(self, rules: TokenRules, now: Callable[[], float] = monotonic) -> None:
         self._rules = rules
         self._now = now
         self._keys: Mapping[str | None, jwt.PyJWK] = {}
-        self._asked_at = float("-inf")
-        self._asking = asyncio.Lock()
+        self._fetched_at = float("-inf")
+        self._fetching = asyncio.Lock()
         self.fetches = 0
 
-    async def bearer(self, text: str) -> Bearer | None:
-        """Who this token names; None when it is none of ours."""
+    async def verify(self, text: str) -> VerifiedToken | None:
+        """None when the token is malformed, expired, or not from the issuer."""
         if len(text) > TOKEN_LENGTH:
             return None
         try:
@@ -107,30 +108,30 @@ class Tokens:
                 leeway=self._rules.leeway,
                 options={"require": ["exp", "iss", "aud", "sub"]},
             )
-            return Bearer(_actor(self._rules, claims), int(claims["exp"] * 1_000_000))
+            return VerifiedToken(_actor(self._rules, claims), int(claims["exp"] * 1_000_000))
         except (jwt.InvalidTokenError, Invalid, ValueError, TypeError, OverflowError, RecursionError):
             return None
 
     async def _key(self, kid: str | None) -> jwt.PyJWK | None:
-        if kid not in self._keys and self._now() - self._asked_at >= REFETCH_SECONDS and not self._asking.locked():
-            async with self._asking:
-                self._asked_at = self._now()
+        if kid not in self._keys and self._now() - self._fetched_at >= REFETCH_SECONDS and not self._fetching.locked():
+            async with self._fetching:
+                self._fetched_at = self._now()
                 self.fetches += 1
-                read = await asyncio.to_thread(_fetched, self._rules.jwks)
-                if read is not None:
-                    self._keys = read
+                keys = await asyncio.to_thread(_fetch_keys, self._rules.jwks)
+                if keys is not None:
+                    self._keys = keys
         return self._keys.get(kid)
 
 
-def _fetched(place: str) -> dict[str | None, jwt.PyJWK] | None:
-    """The issuer's keys by their ids; None when they cannot be had."""
+def _fetch_keys(location: str) -> dict[str | None, jwt.PyJWK] | None:
+    """The issuer's keys by id; None when they cannot be read."""
     try:
-        if urlsplit(place).scheme in ("http", "https"):
-            asked = Request(place, headers={"Accept": "application/json"})
-            with build_opener(_NoRedirect).open(asked, timeout=FETCH_SECONDS) as answer:
-                body = answer.read(JWKS_BYTES + 1)
+        if urlsplit(location).scheme in ("http", "https"):
+            request = Request(location, headers={"Accept": "application/json"})
+            with build_opener(_NoRedirect).open(request, timeout=FETCH_SECONDS) as response:
+                body = response.read(JWKS_BYTES + 1)
         else:
-            with Path(place).open("rb") as file:
+            with Path(location).open("rb") as file:
                 body = file.read(JWKS_BYTES + 1)
         if len(body) > JWKS_BYTES:
             return None
@@ -142,7 +143,7 @@ def _fetched(place: str) -> dict[str | None, jwt.PyJWK] | None:
 
 
 def _public(entry: Any) -> jwt.PyJWK | None:
-    """A key that checks signatures; others in the list are no concern of ours."""
+    """A public signature key; None for any other entry of the list."""
     try:
         if entry.get("kty") not in ALGORITHMS.values() or entry.get("use", "sig") != "sig" or "d" in entry:
             return None
@@ -152,7 +153,7 @@ def _public(entry: Any) -> jwt.PyJWK | None:
 
 
 class _NoRedirect(HTTPRedirectHandler):
-    """Keys come from where they were said to be, or not at all."""
+    """Refuses redirects: keys come from the configured URL only."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
@@ -174,15 +175,15 @@ def _claim(claims: Mapping[str, Any], name: str) -> Any:
     for step in name.split("."):
         found = found.get(step) if isinstance(found, Mapping) else None
     if found is None:
-        raise Invalid("token", f"it has no claim {name}", "see the issuer's claims")
+        raise Invalid("token", f"the claim {name} is missing", "check the issuer's claims")
     return found
 
 
 def _words(given: Any) -> tuple[str, ...]:
-    """A list of words, or words in one text."""
+    """A list of strings, or one string of words separated by spaces."""
     words = given.split() if isinstance(given, str) else given
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-        raise Invalid("token", "a claim is no list of words", "see the issuer's claims")
+        raise Invalid("token", "a claim is not a list of strings", "check the issuer's claims")
     return tuple(words)
 
 

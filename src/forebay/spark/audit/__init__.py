@@ -38,7 +38,7 @@ def audit(
     `doubts`: what is known to be wrong with the evidence; each is a reason for INVALID. `absent`: files of receipts
     that were given to an earlier audit; they are named where receipts are missing.
     """
-    return Case(
+    case = Case(
         conform(with_sizes(events), EVENTS, "events"),
         None if receipts is None else conform(receipts, RECEIPTS, "receipts"),
         None if effects is None else conform(effects, EFFECTS, "effects"),
@@ -46,4 +46,6 @@ def audit(
         options or Options(),
         doubts,
         absent,
-    ).verdict()
+    )
+    with case:
+        return case.verdict()

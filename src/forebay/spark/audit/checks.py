@@ -67,6 +67,7 @@ _ALL: Final = (
     Check("born_twice", "I1", "a job was accepted again"),
     Check("ended_twice", "I13", "a job ended after it had ended, without a redrive between"),
     _closely("unfenced_effect", "I3", "an effect by a delivery that was never handed out", _DONE),
+    _closely("foreign_effect", "I1", "an effect of a seq by a job that belongs to other seqs", _BOTH),
     _closely("resurrected", "I13", "a job was claimed after it had ended, without a redrive between"),
     _closely("stale_settle", "I3", "a settle or renewal was taken from a delivery that was not the current one"),
     _closely("lease_overlap", "I2", "a job was claimed while its lease ran and had not been settled"),
@@ -98,8 +99,8 @@ class Options(Struct, frozen=True, kw_only=True):
     dropped       kinds of errors by which handlers give up at once; named, any other early death is a failure
     ordered       queues whose jobs run in order, and by which field: {"payments": "subject"}
     schedules     schedules that leave out nothing, and how far apart their slots are
-    begins        the offset at which the evidence is known to begin; what happened before it is not judged
-    least_jobs    fewer jobs than this prove nothing
+    from_offset   the offset at which the evidence is known to begin; what happened before it is not judged
+    min_jobs      fewer jobs than this prove nothing
     coverage      so large a share of the jobs that were enqueued must have a receipt
     """
 
@@ -109,13 +110,13 @@ class Options(Struct, frozen=True, kw_only=True):
     dropped: frozenset[str] | None = None
     ordered: dict[str, Field] = {}
     schedules: dict[str, timedelta] = {}
-    begins: int = 0
-    least_jobs: int = 1
+    from_offset: int = 0
+    min_jobs: int = 1
     coverage: float = 0.9
 
     def __post_init__(self) -> None:
-        if self.begins < 0:
-            raise Invalid("begins", f"{self.begins} is no offset", "offsets begin at 0")
+        if self.from_offset < 0:
+            raise Invalid("from_offset", f"{self.from_offset} is no offset", "offsets begin at 0")
         if not 0 <= self.coverage <= 1:
             raise Invalid("coverage", f"{self.coverage} is no share", "give a number in 0 … 1")
         for queue, by in self.ordered.items():

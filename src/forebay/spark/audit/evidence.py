@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -36,6 +37,19 @@ class Ground(Struct, frozen=True):
     @property
     def missing(self) -> int:
         return self.last - self.first + 1 - self.records if self.records else 0
+
+    def followed_by(self, later: "Ground") -> "Ground":
+        """Of a ledger of which this part was proven, and that goes on with another one."""
+        if not later.records:
+            return replace(self, ragged=0, silences=0, fires=0)
+        return replace(
+            later,
+            records=self.records + later.records,
+            events=self.events + later.events,
+            first=self.first,
+            largest=max(self.largest, later.largest),
+            since=self.since,
+        )
 
 
 def survey(events: DataFrame) -> Ground:
@@ -83,12 +97,16 @@ def conflicts(events: DataFrame) -> DataFrame:
     return finding(rows.select("offset", "place", F.col("first.job_id"), "first", "last"), "conflict", note)
 
 
-def gaps(events: DataFrame, ground: Ground) -> DataFrame:
-    """The first missing offset of each gap, and records that are not whole. The events are there once."""
+def gaps(events: DataFrame, ground: Ground, begin: int | None = None) -> DataFrame:
+    """The first missing offset of each gap, and records that are not whole. The events are there once.
+
+    `begin`: the offset at which they should begin."""
     size = F.greatest(F.max("place") + 1, F.max("places"))
     record = events.groupBy("offset").agg(F.count("*").alias("n"), size.alias("size"), F.max("places").alias("said"))
-    after = record.select((F.col("offset") + 1).alias("offset")).filter(F.col("offset") <= ground.last)
-    missing = after.join(record, "offset", "left_anti")
+    after = record.select((F.col("offset") + 1).alias("offset"))
+    if begin is not None:
+        after = after.unionAll(events.sparkSession.range(begin, begin + 1).toDF("offset"))
+    missing = after.filter(F.col("offset") <= ground.last).join(record, "offset", "left_anti")
     torn = record.filter(F.col("n") != F.col("size"))
     holes = F.concat(F.col("n"), F.when(F.col("said").isNull(), " jobs of at least ").otherwise(" jobs of "), "size")
     return finding(missing, "ledger_gap", "records are missing from this offset on").unionAll(

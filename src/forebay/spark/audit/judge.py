@@ -5,17 +5,18 @@ from contextlib import contextmanager
 from functools import cached_property, reduce
 from typing import Any, Final
 
-from msgspec import Struct
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from forebay.core.ledger import Change
 from forebay.spark.audit.checks import CHECKS, Check, Options, Tier, Weight
 from forebay.spark.audit.evidence import Ground, conflicts, gaps, log_gaps, once, survey
-from forebay.spark.audit.life import COLUMNS, life_faults
+from forebay.spark.audit.life import COLUMNS, ENDED, life_faults
 from forebay.spark.audit.lines import out_of_turn, slots_missing, slots_twice
-from forebay.spark.audit.profile import Profile, fits, profile
-from forebay.spark.audit.told import (
+from forebay.spark.audit.past import Past, Proven, Slot, Totals
+from forebay.spark.audit.profile import Profile, fits, profile, suspects
+from forebay.spark.audit.receipt_checks import (
     accepted_again,
     duplicated,
     effect_faults,
@@ -32,7 +33,7 @@ _OUTCOMES: Final[dict[Weight, Outcome]] = {"failure": "failed", "note": "noted",
 _MANY: Final = 2
 """Where more than one job of so many is a suspect, their rows are not kept."""
 
-_FEW: Final = 100_000
+FEW: Final = 100_000
 _INTERPRETED: Final = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -41,18 +42,12 @@ _INTERPRETED: Final = {
 }
 
 
-class Facts(Struct, frozen=True):
-    """How many jobs there are, have ended, were enqueued and have a receipt."""
-
-    jobs: int
-    ended: int
-    enqueued: int
-    receipted: int
-    untimed: bool
-
-
 class Case:
-    """The evidence of one audit. What is asked of it twice is worked out once."""
+    """The evidence of one audit. What is asked of it twice is worked out once, and kept while the audit lasts.
+
+    With a `past`, `events` are those that are new since; receipts and effects are all of the jobs and seqs that have to
+    do with these, and with evidence that is new.
+    """
 
     def __init__(
         self,
@@ -63,27 +58,32 @@ class Case:
         options: Options,
         doubts: Sequence[str],
         absent: Sequence[str],
+        past: Past | None = None,
     ) -> None:
         self._read = events
+        self._past = past
         self._receipts = receipts
         self._effects = effects
         self._logs = logs
         self._options = options
         self._doubts = doubts
         self._absent = absent
-        self._whole = options.begins == 0
+        self._whole = options.from_offset == 0
         self._kept: list[DataFrame] = []
 
+    def __enter__(self) -> "Case":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for frame in self._kept:
+            frame.unpersist()
+
     def verdict(self) -> Verdict:
-        try:
-            rows = _collected(self._of_ledger())
-            of_jobs = list(self._of_jobs())
-            with _interpreted(self._read.sparkSession, self._few):
-                rows += _collected(of_jobs)
-            found = _found(rows, self._receipts)
-        finally:
-            for frame in self._kept:
-                frame.unpersist()
+        rows = _collected(self._of_ledger())
+        of_jobs = list(self._of_jobs())
+        with interpreted(self._read.sparkSession, self._few):
+            rows += _collected(of_jobs)
+        found = _found(rows, self._receipts)
         results = [self._result(check, *found.get(check.id, (0, []))) for check in CHECKS.values()]
         reasons = [*self._doubts, *self._missing()]
         reasons += [_doubt(result, self._absent) for result in results if result.outcome == "missing"]
@@ -92,20 +92,51 @@ class Case:
         skipped = [
             result.check for result in results if result.outcome == "not asked" and self._is_left_out(result.check)
         ]
-        return Verdict(answer, reasons, self._facts_told(), results, skipped)
+        past, new = self._past, self._first_look.events
+        earlier = None if past is None else past.proven.relied_on(new)
+        return Verdict(answer, reasons, self._facts_told(), results, skipped, earlier)
+
+    def proves(self) -> bool:
+        """Whether a verdict of PASS is one that a later audit may rely on."""
+        return self._in_full and not self._options.quick and fits(self._ground)
+
+    def proven(self, at: str, rows: int, evidence: dict[str, list[str]], *, held_back: bool) -> Proven:
+        """After PASS; see there."""
+        end = self._ground.last + 1
+        return Proven(end, at, rows, self._ground, self._totals, evidence, self._last_slots(), held_back)
+
+    def open_jobs(self) -> DataFrame:
+        """The ids of jobs that have no end yet; they are kept."""
+        moves = _of(self._events.select(*COLUMNS), self._profile[1], "job_id")
+        last = moves.groupBy("job_id").agg(F.max_by("change", F.struct("offset", "place")).alias("change"))
+        return self._keep(last.filter(~F.col("change").isin(*ENDED, Change.PURGED)).select("job_id"))
+
+    def _last_slots(self) -> dict[str, Slot]:
+        """Of each schedule."""
+        if not self._ground.fires:
+            return {} if self._past is None else self._past.proven.slots
+        fired = self._events.filter((F.col("verb") == "fire") & F.col("tick").isNotNull())
+        last = fired.groupBy("name").agg(F.max(F.struct(F.unix_micros("tick").alias("tick"), "offset")).alias("last"))
+        return {row["name"]: Slot(row["last"]["tick"], row["last"]["offset"]) for row in last.collect()}
 
     @cached_property
     def _first_look(self) -> Ground:
         return survey(self._read)
 
     @cached_property
-    def _events(self) -> DataFrame:
-        """Each once. Kept while the audit lasts if that took work."""
+    def _ledger(self) -> DataFrame:
+        """What was read, each event once."""
         return self._keep(once(self._read)) if self._first_look.ragged else self._read
 
     @cached_property
+    def _events(self) -> DataFrame:
+        """With earlier ones of the same jobs."""
+        return self._ledger if self._past is None else self._ledger.unionAll(self._past.events)
+
+    @cached_property
     def _ground(self) -> Ground:
-        return survey(self._events) if self._first_look.ragged else self._first_look
+        found = survey(self._ledger) if self._first_look.ragged else self._first_look
+        return found if self._past is None else self._past.proven.ground.followed_by(found)
 
     @cached_property
     def _seqs(self) -> SeqSums | None:
@@ -132,14 +163,26 @@ class Case:
         return found
 
     @cached_property
-    def _facts(self) -> Facts:
-        sums = self._sums
+    def _totals(self) -> Totals:
+        """Of the whole ledger: what was proven, less what it knew of the jobs and seqs that are looked at again."""
+        seen = self._profile[0] if self._in_full else self._sums
+        assert seen is not None
+        sent, effects = (0, 0) if self._seqs is None else (self._seqs.sent, self._seqs.effects)
+        found = Totals(seen.jobs, seen.ended, seen.enqueued, seen.receipted, sent, effects)
+        past = self._past
+        if past is None:
+            return found
+        jobs = job_sums(past.events, past.receipts, past.effects)
+        seqs = None if past.receipts is None else seq_sums(past.receipts, past.effects)
+        sent, effects = (0, 0) if seqs is None else (seqs.sent, seqs.effects)
+        known = Totals(jobs.jobs, jobs.ended, jobs.enqueued, jobs.receipted, sent, effects)
+        return past.proven.totals.plus(found).minus(known)
+
+    @cached_property
+    def _untimed(self) -> bool:
         if self._in_full:
-            seen, _ = self._profile
-            return Facts(seen.jobs, seen.ended, seen.enqueued, seen.receipted, seen.untimed > 0)
-        assert sums is not None
-        untimed = self._effects is not None and not self._effects.filter(F.col("effect_at").isNull()).isEmpty()
-        return Facts(sums.jobs, sums.ended, sums.enqueued, sums.receipted, untimed)
+            return self._profile[0].untimed > 0
+        return self._effects is not None and not self._effects.filter(F.col("effect_at").isNull()).isEmpty()
 
     def _keep(self, frame: DataFrame) -> DataFrame:
         self._kept.append(frame.persist(_KEPT))
@@ -157,7 +200,7 @@ class Case:
 
     @property
     def _few(self) -> bool:
-        return self._in_full and fits(self._ground) and self._profile[0].suspects <= _FEW
+        return self._in_full and fits(self._ground) and self._profile[0].suspects <= FEW
 
     def _of_ledger(self) -> Iterator[DataFrame]:
         """What is not about single jobs."""
@@ -165,7 +208,7 @@ class Case:
         if self._first_look.ragged:
             yield conflicts(self._read)
         if ground.missing + ground.ragged:
-            yield gaps(self._events, ground)
+            yield gaps(self._ledger, ground, None if self._past is None else self._past.proven.end)
         if ground.fires:
             yield slots_twice(self._events)
         if options.schedules:
@@ -194,7 +237,7 @@ class Case:
 
     def _closely(self) -> tuple[DataFrame, DataFrame | None, DataFrame | None]:
         """Events, receipts and effects that have to do with suspects."""
-        _, jobs = self._profile
+        jobs = suspects(self._profile[1])
         if not fits(self._ground):
             return self._events, self._receipts, self._effects
         evidence = [each for each in (self._receipts, self._effects) if each is not None]
@@ -240,27 +283,27 @@ class Case:
 
     def _missing(self) -> Iterator[str]:
         """Why the evidence does not suffice for PASS."""
-        options, ground, facts = self._options, self._ground, self._facts
+        options, ground, facts = self._options, self._ground, self._totals
         if not ground.records:
             yield "there are no events"
-        elif ground.first > options.begins:
-            yield f"the ledger begins at offset {ground.first}, not {options.begins}: what was before is not known"
+        elif ground.first > options.from_offset:
+            yield f"the ledger begins at offset {ground.first}, not {options.from_offset}: what was before is not known"
         if ground.silences:
             yield f"the ledger was switched off {ground.silences} times: what happened meanwhile is not known"
-        if facts.jobs < options.least_jobs:
-            yield f"{facts.jobs} jobs were accepted, {options.least_jobs} is the least that proves something"
+        if facts.jobs < options.min_jobs:
+            yield f"{facts.jobs} jobs were accepted, {options.min_jobs} is the least that proves something"
         if self._seqs is None:
             yield "there are no receipts: what producers were told is not known, so nothing can be said of loss"
-        elif not self._seqs.sent:
+        elif not facts.sent:
             yield "the receipts are empty"
         elif facts.receipted < options.coverage * facts.enqueued:
             share = f"{options.coverage:.0%}"
             yield f"{facts.receipted} of {facts.enqueued} enqueued jobs have a receipt, less than {share}"
-        if facts.untimed:
+        if self._untimed:
             yield "effects have no effect_at: one that was repeated is not told from a line that was"
 
     def _facts_told(self) -> dict[str, Any]:
-        ground, known, seqs = self._ground, self._facts, self._seqs
+        ground, known = self._ground, self._totals
         facts: dict[str, Any] = {
             "events": ground.events,
             "records": ground.records,
@@ -271,8 +314,8 @@ class Case:
             "ended": known.ended,
             "with_a_receipt": known.receipted,
         }
-        if seqs is not None:
-            facts |= {"seqs_sent": seqs.sent, "effects": seqs.effects}
+        if self._seqs is not None:
+            facts |= {"seqs_sent": known.sent, "effects": known.effects}
         return facts
 
 
@@ -292,7 +335,7 @@ def _doubt(result: Result, absent: Sequence[str]) -> str:
 
 
 @contextmanager
-def _interpreted(spark: SparkSession, few: bool) -> Iterator[None]:
+def interpreted(spark: SparkSession, few: bool) -> Iterator[None]:
     """Where there are few rows, they are looked at sooner than code for it is compiled."""
     before = {name: spark.conf.get(name) for name in _INTERPRETED} if few else {}
     for name in before:

@@ -36,7 +36,7 @@ COLUMNS: Final = (
 def life_faults(events: DataFrame, options: Options) -> DataFrame:
     """All offenders of the checks that follow one job through its life."""
     rows = _side_by_side(_narrow(events, options))
-    faults = _faults(whole=options.begins == 0)
+    faults = _faults(whole=options.from_offset == 0)
     broken = rows.filter(reduce(or_, faults.values()))
     named = F.array_compact(F.array(*(F.when(wrong, name) for name, wrong in faults.items())))
     exploded = broken.withColumn("check", F.explode(named))
@@ -89,10 +89,12 @@ def _faults(*, whole: bool) -> dict[str, Column]:
     attempt, lives = F.col("attempt"), F.col("lives")
     current = was_running & (F.col("was_delivery") == F.col("delivery"))
     ended_twice = _now(*ENDED) & over
+    # Long, and 0 where an event has none: a count at the end of its range, or without a value, is a finding.
+    was_attempt = F.coalesce("was_attempt", F.lit(0)).cast("long")
     expected = (
         F.when(_was(Change.ACCEPTED, Change.REDRIVEN), 1)
-        .when(_was(Change.RELEASED), F.col("was_attempt"))
-        .when(_was(Change.RETRIED, *_RUNNING), F.col("was_attempt") + 1)
+        .when(_was(Change.RELEASED), was_attempt)
+        .when(_was(Change.RETRIED, *_RUNNING), was_attempt + 1)
     )
     faults = {
         "unborn": F.lit(whole) & ~known & ~_now(Change.ACCEPTED),
@@ -103,9 +105,9 @@ def _faults(*, whole: bool) -> dict[str, Column]:
         "lease_overlap": claimed & was_running & (F.col("was_lease_until") > F.col("event_at")),
         "early_take_back": claimed & F.col("was_abandoned") & (F.col("last_until") > F.col("event_at")),
         "early_claim": claimed & (F.col("soon") | (was_open & (F.col("event_at") < F.col("was_due")))),
-        "delivery_step": claimed & known & (F.col("delivery") != F.col("last_delivery") + 1),
+        "delivery_step": claimed & known & (F.col("delivery") != F.col("last_delivery").cast("long") + 1),
         "too_many_lives": (claimed | died) & (attempt > lives),
-        "miscounted_lives": claimed & (attempt != expected),
+        "miscounted_lives": claimed & (F.coalesce(attempt, F.lit(0)) != expected),
         "died_early": died & (attempt < lives) & ~F.col("gave_up"),
         "illegal": (_now(Change.CANCELLED, Change.EXPIRED, Change.SHED) & was_running)
         | (_now(Change.REDRIVEN) & known & ~_was(*_DEAD))

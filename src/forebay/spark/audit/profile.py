@@ -57,7 +57,8 @@ def fits(ground: Ground) -> bool:
 def profile(
     events: DataFrame, receipts: DataFrame | None, effects: DataFrame | None, *, drained: bool
 ) -> tuple[Profile, DataFrame]:
-    """The counts, and the ids of the suspects. Those are persisted, for the caller to let go."""
+    """The counts, and the jobs that are not plain or not over: `job_id`, `plain`. Those are persisted, until the caller
+    lets go of them."""
     parts = [_of_events(events)]
     if receipts is not None:
         parts.append(_of_receipts(receipts))
@@ -85,9 +86,15 @@ def profile(
         F.count_if(_plays(_ENQUEUED) & _plays(_TOLD | _TOLD_ODDLY)).alias("receipted"),
         F.count_if(_plays(_UNTIMED)).alias("untimed"),
     )
-    suspects = marked.filter(~F.col("plain")).select("job_id").persist(StorageLevel.MEMORY_AND_DISK)
-    count = suspects.count()
-    return Profile(**seen.get, suspects=count), suspects
+    noted = marked.filter(~F.col("plain") | ~_plays(_OVER)).select("job_id", "plain")
+    noted = noted.persist(StorageLevel.MEMORY_AND_DISK)
+    count = suspects(noted).count()
+    return Profile(**seen.get, suspects=count), noted
+
+
+def suspects(noted: DataFrame) -> DataFrame:
+    """Their ids."""
+    return noted.filter(~F.col("plain")).select("job_id")
 
 
 def _of_events(events: DataFrame) -> DataFrame:

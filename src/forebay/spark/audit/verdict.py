@@ -53,15 +53,33 @@ class Result(Struct, frozen=True):
     offenders: list[Offender]
 
 
+class EarlierProof(Struct, frozen=True):
+    """What an incremental audit relies on: offsets `first` … `end` - 1 were proven at that instant. `new_events`: those
+    from `end` on."""
+
+    first: int
+    end: int
+    at: str
+    new_events: int
+
+    def __str__(self) -> str:
+        return (
+            f"offsets {self.first} … {self.end - 1} were proven by the audit of {self.at}, which this one relies on; "
+            f"it looked at {self.new_events:,} new events, and at earlier ones of the same jobs. --whole looks at all"
+        )
+
+
 class Verdict(Struct, frozen=True):
     """`reasons`: what is missing for more than INVALID. `facts`: how much was looked at. `skipped`: checks that a quick
-    audit left out although their evidence was there."""
+    audit left out although their evidence was there. `earlier`: of an incremental audit; its results are about what is
+    new and what that touches."""
 
     answer: Answer
     reasons: list[str]
     facts: dict[str, Any]
     results: list[Result]
     skipped: list[str] = []
+    earlier: EarlierProof | None = None
 
     @property
     def exit_code(self) -> int:
@@ -72,6 +90,14 @@ class Verdict(Struct, frozen=True):
 
     def json(self) -> str:
         return msgspec.json.encode(self).decode()
+
+    def line(self) -> str:
+        """For those who follow."""
+        facts = self.facts
+        new = "" if self.earlier is None else f", {self.earlier.new_events:,} new events"
+        notes = sum(result.count for result in self.results if result.outcome == "noted")
+        noted = f", {notes:,} notes" if notes else ""
+        return f"{self.answer}: offsets {facts['offsets']}, up to {facts['to']}, {facts['jobs']:,} jobs{new}{noted}"
 
     def text(self) -> str:
         """A table, then the offenders, then the answer."""
@@ -89,6 +115,8 @@ class Verdict(Struct, frozen=True):
         lines += [""]
         if self.skipped:
             lines.append(f"--quick left out {len(self.skipped)} checks: {', '.join(self.skipped)}")
+        if self.earlier is not None:
+            lines.append(str(self.earlier))
         lines += [*(f"INVALID because {reason}" for reason in self.reasons), self.answer]
         return "\n".join(lines)
 

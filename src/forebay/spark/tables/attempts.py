@@ -7,7 +7,7 @@
     ended_at             the end; null: not yet                                dismissed; null: not yet
     waited               seconds from due to claimed             ran           seconds from claimed to the end
     total                seconds from acceptance to the end      error_kind, error   of a failure
-    day                  of the claim
+    day                  of the claim; of the end or the lease, where the claim is not known
 
 Merging is by fence. Changes of a running job carry what its lease said, so a row that only saw the end has most of it.
 """
@@ -40,7 +40,7 @@ ran double
 total double
 error_kind string
 error string
-day date
+day date!
 """)
 
 _ANY: Final = ("attempt", "queue", "kind", "enqueued_at", "due_at", "claimed_at", "lease_until", "owner", "ended_at")
@@ -83,6 +83,6 @@ def _measured(rows: DataFrame) -> DataFrame:
         rows.withColumn("waited", seconds_between("due_at", "claimed_at"))
         .withColumn("ran", seconds_between("claimed_at", "ended_at"))
         .withColumn("total", seconds_between("enqueued_at", "ended_at"))
-        .withColumn("day", F.to_date("claimed_at"))
+        .withColumn("day", F.to_date(F.coalesce("claimed_at", "ended_at", "lease_until")))
         .select(*ATTEMPTS.names)
     )

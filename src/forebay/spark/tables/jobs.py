@@ -9,7 +9,7 @@
     outcome          acked | died | expired | shed | dismissed | cancelled; open: none of them, or redriven since
     error_kind, error    of the last failure                    schedule, tick  that fired it
     last_offset, last_place   of the last event that is in here
-    day              of acceptance; null as long as it is not known
+    day              of acceptance; of the first event, where that is not known
 
 Merging is by job: rows of earlier events and of later ones give the row of both, each event being in one of them.
 """
@@ -49,7 +49,7 @@ schedule string
 tick timestamp
 last_offset long!
 last_place int!
-day date
+day date!
 """)
 
 _BORN: Final = ("tenant", "subject", "key", "priority", "max_attempts")
@@ -85,7 +85,7 @@ def jobs(events: DataFrame) -> DataFrame:
             F.max(F.when(fired, F.col("name"))).alias("schedule"),
             F.max(F.when(fired, F.col("tick"))).alias("tick"),
             F.max(last).alias("last"),
-            F.min(F.when(born, F.col("day"))).alias("day"),
+            F.coalesce(F.min(F.when(born, F.col("day"))), F.min("day")).alias("day"),
         )
     )
     return _settled(rows.withColumn("last_offset", F.col("last.offset")).withColumn("last_place", F.col("last.place")))
@@ -106,7 +106,7 @@ def merge_jobs(rows: DataFrame) -> DataFrame:
         F.coalesce(F.max_by("outcome", known), F.lit("open")).alias("outcome"),
         *(_latest(name, last) for name in ("error_kind", "error")),
         F.max(last).alias("last"),
-        F.max("day").alias("day"),
+        F.coalesce(F.min(F.when(F.col("accepted_at").isNotNull(), F.col("day"))), F.min("day")).alias("day"),
     )
     rows = merged.withColumn("last_offset", F.col("last.last_offset"))
     return _settled(rows.withColumn("last_place", F.col("last.last_place")))

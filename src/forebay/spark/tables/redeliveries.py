@@ -3,7 +3,7 @@
     deliveries   how many fences a job had                jobs   how many jobs had as many
     acked, dead  how many of them ended well, or died     open   how many may still change their row
 
-Made from `jobs`, by the day of acceptance: a day is made anew from its jobs when one of them changes.
+Made from `jobs`. When jobs change, what they were is taken off and what they are is added.
 """
 
 from typing import Final
@@ -29,8 +29,7 @@ day date!
 def redeliveries(jobs: DataFrame) -> DataFrame:
     outcome = F.col("outcome")
     return (
-        jobs.filter(F.col("day").isNotNull())
-        .groupBy("day", "queue", "deliveries")
+        jobs.groupBy("day", "queue", "deliveries")
         .agg(
             F.count("*").alias("jobs"),
             F.count_if(outcome == Change.ACKED).alias("acked"),
@@ -39,3 +38,15 @@ def redeliveries(jobs: DataFrame) -> DataFrame:
         )
         .select(*REDELIVERIES.names)
     )
+
+
+def merge_redeliveries(rows: DataFrame) -> DataFrame:
+    """Counts add up; those of rows that were replaced are negative."""
+    counts = ("jobs", "acked", "dead", "open")
+    summed = rows.groupBy("day", "queue", "deliveries").agg(*(F.sum(name).alias(name) for name in counts))
+    return summed.filter(F.col("jobs") > 0).select(*REDELIVERIES.names)
+
+
+def taken_off(rows: DataFrame) -> DataFrame:
+    """As `merge_redeliveries` subtracts them."""
+    return rows.withColumns({name: -F.col(name) for name in ("jobs", "acked", "dead", "open")})

@@ -90,6 +90,13 @@ def merge_service_levels(rows: DataFrame) -> DataFrame:
     )
 
 
+def on_top_of(rows: DataFrame, before: DataFrame) -> DataFrame:
+    """These minutes after minutes that are not among them: their depths begin where those end."""
+    last = before.groupBy("queue").agg(F.max_by("depth", "minute").alias("ground"))
+    deep = rows.join(F.broadcast(last), "queue", "left")
+    return deep.withColumn("depth", F.col("depth") + F.coalesce("ground", F.lit(0))).select(*SERVICE_LEVELS.names)
+
+
 def _rated(rows: DataFrame) -> DataFrame:
     so_far = Window.partitionBy("queue").orderBy("minute").rowsBetween(Window.unboundedPreceding, 0)
     columns = {"depth": F.sum("change").over(so_far), "day": F.to_date("minute")}

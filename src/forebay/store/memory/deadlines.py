@@ -9,14 +9,14 @@ from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Generic, TypeVar
 
-from forebay.core.instant import Instant, Span
+from forebay.core.instant import Duration, Instant
 
 _FEW = 1_024
 
 Name = TypeVar("Name", bound=Hashable)
 
 
-def rounded_up(instant: Instant, span: Span) -> Instant:
+def rounded_up(instant: Instant, span: Duration) -> Instant:
     """The end of a span, later than asked by at most 1/256 of it, or by a millisecond when it is short."""
     grain = max(1_000, span >> 8)
     return -(-instant // grain) * grain
@@ -30,7 +30,7 @@ class Deadlines(Generic[Name]):
 
     __slots__ = ("_buckets", "_empty", "_grain", "instants")
 
-    def __init__(self, grain: Span = 1) -> None:
+    def __init__(self, grain: Duration = 1) -> None:
         self.instants: list[Instant] = []
         self._grain = grain
         self._buckets: dict[Instant, dict[Name, None]] = {}

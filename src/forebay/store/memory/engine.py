@@ -1,6 +1,6 @@
-"""What all verbs of the in-process store share: the lock, the clock, writing an event, and tending what fell due.
+"""What all verbs of the in-process store share: the lock, the clock, committing a change, and tending what fell due.
 
-A verb works out its event under the lock, writes it to the journal, applies it to the facts and tells the index what
+A verb plans a change under the lock, writes it to the journal, applies it to the facts and tells the index what
 moved. Then, outside the lock, it waits until the journal is durable up to everything it has seen: no answer, not even
 that of a read, tells of something a crash could take back.
 """
@@ -9,41 +9,29 @@ from abc import abstractmethod
 from collections.abc import Iterable
 from threading import Event as Sleeper
 from threading import Lock
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol
 
+from forebay.core.changeset import PROMOTED, ChangeSet, JobChange, JobChanges, StoredRecord, encode_entry
 from forebay.core.clock import Clock
+from forebay.core.entries import DeadLetterRule
 from forebay.core.errors import Closed, StoreFailed
-from forebay.core.event import (
-    Acked,
-    Cancelled,
-    Died,
-    Dismissed,
-    Enqueued,
-    Event,
-    Fired,
-    Grave,
-    Promoted,
-    Purged,
-    SettledAll,
-)
 from forebay.core.instant import Instant
-from forebay.core.limits import INSTANT_MOST
-from forebay.core.written import Told, encode_event
+from forebay.core.ledger import Change
+from forebay.core.limits import MAX_INSTANT
+from forebay.core.record_builder import TEND
+from forebay.store.memory.changes import Topic, apply, topics
 from forebay.store.memory.facts import Facts
 from forebay.store.memory.index import Index
-from forebay.store.memory.intake import Intake
+from forebay.store.memory.intake import IntakeLookup
 from forebay.store.memory.row import Row
 from forebay.store.protocol import Capabilities
-
-Topic: TypeAlias = int | str
-"""What a watcher waits for: a job, by its id, or an owner."""
 
 TEND_LIMIT: Final = 256
 """How much of what fell due a verb looks after in passing."""
 
 
 class Recorder(Protocol):
-    """Where events become durable."""
+    """Where changes become durable."""
 
     def append(self, body: bytes) -> int:
         """Buffer one record; called in order, under the store's lock. Returns its number."""
@@ -68,7 +56,7 @@ class Engine:
         self._asleep: dict[Sleeper, Instant] = {}
         self._watchers: dict[Topic, set[Sleeper]] = {}
         self._index = Index(facts)
-        self._intake = Intake(facts, self._index, durable=recorder is not None)
+        self._intake = IntakeLookup(facts, self._index, durable=recorder is not None)
         # A wall clock that was set back while the store was closed must not stretch leases and delays.
         self._shift = max(0, facts.last_at - clock.now())
 
@@ -102,47 +90,28 @@ class Engine:
         now = self._index.lanes.now = max(self._clock.now() + self._shift, self._facts.last_at)
         return now
 
-    def _record(self, event: Event) -> None:
-        """Nothing happens if the event cannot be written down; if it is half done, the store stops for good."""
-        told = self._told(event)
-        body = None if self._recorder is None else encode_event(event, told)
+    def _commit(self, change: ChangeSet) -> None:
+        """Nothing happens if the change cannot be written down; if it is half done, the store stops for good."""
+        record = self._recorded(change)
+        body = None if self._recorder is None else encode_entry(change, record)
         try:
-            self._facts.apply(event, told)
+            apply(self._facts, change, record)
         except BaseException as error:
-            self._broken = f"{type(error).__name__} while applying an event: {error}"
+            self._broken = f"{type(error).__name__} while applying a change: {error}"
             raise
         if self._recorder is not None and body is not None:
             self._lsn = self._recorder.append(body)
         if self._watchers:
-            self._notify(event)
+            self._wake(topics(self._facts, change))
 
-    def _told(self, _: Event) -> Told | None:
-        """What the ledger will say of an event that is about to happen; a store without a ledger says nothing."""
+    def _recorded(self, _: ChangeSet) -> StoredRecord | None:
+        """What the ledger will say of a change that is about to happen; a store without a ledger says nothing."""
         return None
 
     def _settle_down(self, lsn: int) -> None:
         """The end of every verb, outside the lock."""
         if self._recorder is not None:
             self._recorder.sync(lsn)
-
-    def _notify(self, event: Event) -> None:
-        """Wake those who wait for what this event did to jobs, or asks of their owners."""
-        match event:
-            case SettledAll():
-                self._wake([each.id for each in event.endings if isinstance(each, Acked | Died | Dismissed)])
-            case Cancelled():
-                owners = {self._facts.rows[job_id].owner for job_id in event.asked}
-                self._wake([*event.ids, *(owner for owner in owners if owner is not None)])
-            case Promoted():
-                self._wake(event.expired)
-            case Enqueued():
-                self._wake([*event.shed, *event.mended])
-            case Fired():
-                self._wake(event.shed)
-            case Purged():
-                self._wake(event.ids)
-            case _:
-                pass
 
     def _wake(self, topics: Iterable[Topic]) -> None:
         for topic in topics:
@@ -153,7 +122,7 @@ class Engine:
         """Something falls due earlier than some sleepers meant to look: they look again."""
         if not self._asleep:
             return
-        due = min(self._index.next_due(now) or INSTANT_MOST, self._index.leases.next() or INSTANT_MOST)
+        due = min(self._index.next_due(now) or MAX_INSTANT, self._index.leases.next() or MAX_INSTANT)
         for sleeper in [sleeper for sleeper, planned in self._asleep.items() if planned > due]:
             del self._asleep[sleeper]
             sleeper.set()
@@ -167,16 +136,16 @@ class Engine:
         index.tick(now)
         rows = index.promote(now, limit)
         if rows:
-            self._record(Promoted(now, [row.entry.id for row in rows]))
+            self._commit(ChangeSet(now, jobs=[JobChange(PROMOTED, [row.entry.id for row in rows])]))
             index.promoted(rows)
         forget_at = index.kept.next()
         if forget_at is not None and forget_at <= now:
-            self._purge(index.kept.due(now, limit), now, outlived=True)
+            self._purge(index.kept.due(now, limit), now)
         while index.crowded and limit > 0:
             ids = index.too_many(next(iter(index.crowded)), limit)
             limit -= len(ids)
             if ids:
-                self._purge(ids, now, outlived=True)
+                self._purge(ids, now)
         return len(rows)
 
     def _expire(self, now: Instant, limit: int) -> None:
@@ -188,22 +157,25 @@ class Engine:
 
     def _let_expire(self, rows: list[Row], now: Instant) -> None:
         states = [row.state for row in rows]
-        self._record(Promoted(now, [], [row.entry.id for row in rows], self._graves(rows, now)))
+        self._commit(ChangeSet(now, jobs=self._deaths(Change.EXPIRED, rows, now)))
         for row, state in zip(rows, states, strict=True):
             self._index.ended(row, state)
 
-    def _grave(self, row: Row, now: Instant) -> Grave | None:
+    def _grave(self, row: Row, now: Instant) -> DeadLetterRule | None:
         """Where a job that dies now will lie."""
         index = self._index
         return index.queues[row.entry.queue].stamper.grave(now, lambda queue: index.queue(queue).stamper)
 
-    def _graves(self, rows: list[Row], now: Instant) -> dict[int, Grave]:
-        """Of those rows that have one of their own."""
-        return {row.entry.id: grave for row in rows if (grave := self._grave(row, now)) is not None}
+    def _deaths(self, change: Change, rows: Iterable[Row], now: Instant) -> list[JobChange]:
+        """Rows that die now, by where they will lie."""
+        deaths = JobChanges()
+        for row in rows:
+            deaths.add(row.entry.id, 0, change, grave=self._grave(row, now))
+        return deaths.jobs
 
-    def _purge(self, ids: list[int], now: Instant, *, outlived: bool = False) -> None:
+    def _purge(self, ids: list[int], now: Instant, verb: str = TEND) -> None:
         rows = [self._facts.rows[job_id] for job_id in ids]
         states = [row.state for row in rows]
-        self._record(Purged(now, ids, outlived))
+        self._commit(ChangeSet(now, verb, [JobChange(Change.PURGED, ids)]))
         for row, state in zip(rows, states, strict=True):
             self._index.forgotten(row, state)

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from forebay.core.event import Enqueued, Fed
+from forebay.core.changeset import Tables
+from forebay.core.entries import Ingested
 from forebay.core.job import Draft, State
-from forebay.store.checks import check_bytes
+from forebay.core.record_builder import TEND
 from forebay.store.feeding import Place
 from forebay.store.memory.queues import QueueVerbs
 from forebay.store.protocol import Receipt, Tally
@@ -22,15 +23,14 @@ class FeedVerbs(QueueVerbs):
         return place
 
     def feed(self, source: str, before: Place | None, after: Place, drafts: Sequence[Draft]) -> Tally | None:
-        check_bytes("feed", [draft.body for draft in drafts])
         with self._lock:
             now = self._begin()
             tally: Tally | None = None
             if self._place(source) == before:
                 plan = self._intake.plan(drafts, now)
-                fed = Fed(source, after.batch, after.taken, after.digest)
-                graves = self._graves_of(plan.shed, now)
-                self._take_in(Enqueued(now, plan.entries, plan.merged, plan.shed, graves, fed=fed))
+                fed = Ingested(source, after.batch, after.taken, after.digest)
+                verb = "enqueue" if plan.is_new else TEND
+                self._take_in(plan, now, verb, tables=Tables(feeds={source: fed}))
                 tally = Tally.of(plan.receipts)
             lsn = self._lsn
         self._settle_down(lsn)
@@ -46,8 +46,7 @@ class FeedVerbs(QueueVerbs):
             if dead:
                 plan = self._intake.plan([drafts[job_id] for job_id in ids], now)
                 receipts = dict(zip(ids, plan.receipts, strict=True))
-                graves = self._graves_of(plan.shed, now)
-                self._take_in(Enqueued(now, plan.entries, plan.merged, plan.shed, graves, mended=ids))
+                self._take_in(plan, now, "mend", replaced=ids)
             lsn = self._lsn
         self._settle_down(lsn)
         return receipts

@@ -28,7 +28,7 @@ from typing import Final
 from google_crc32c import extend
 
 FORMAT_VERSION: Final = 1
-BODY_BYTES_MOST: Final = 64 * 1024 * 1024
+MAX_BODY_BYTES: Final = 64 * 1024 * 1024
 MARKER: Final = b"\xf7\xb3\x1c\xe9"
 """Its first byte occurs in no UTF-8 text, so a search seldom stops inside a body."""
 
@@ -69,8 +69,8 @@ def decode_header(data: bytes) -> tuple[int, int] | None:
 
 def encode_head(lsn: int, watermark: int, body: bytes, salt: int) -> bytes:
     """What stands before `body` in its frame; the body itself is not copied."""
-    if len(body) > BODY_BYTES_MOST:
-        raise ValueError(f"a journal body has {len(body)} bytes, the limit is {BODY_BYTES_MOST}: split the batch")
+    if len(body) > MAX_BODY_BYTES:
+        raise ValueError(f"a journal body has {len(body)} bytes, the limit is {MAX_BODY_BYTES}: split the batch")
     fields = _FIELDS.pack(len(body), lsn, watermark)
     head_crc = extend(salt, fields)
     return MARKER + fields + _TWO_CRCS.pack(head_crc, extend(head_crc, body))

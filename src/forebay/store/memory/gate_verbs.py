@@ -2,11 +2,12 @@
 
 from heapq import merge
 
-from forebay.core.event import GateReleased, GateSet
+from forebay.core.changeset import PASSED, ChangeSet, JobChange, Tables
 from forebay.core.gate import Gate
 from forebay.core.instant import Instant
 from forebay.core.job import State
-from forebay.core.limits import AHEAD_MOST, DEPTH_MOST, INSTANT_MOST
+from forebay.core.limits import MAX_AHEAD, MAX_DEPTH, MAX_INSTANT
+from forebay.core.record_builder import TEND
 from forebay.engine.lanes import opening
 from forebay.store.memory.jobs import JobVerbs
 from forebay.store.memory.row import Row
@@ -19,13 +20,14 @@ class GateVerbs(JobVerbs):
     def set_gate(self, name: str, limit: int | None) -> None:
         with self._lock:
             now = self._begin()
-            self._record(GateSet(now, name, limit))
+            verb = TEND if self._facts.gate_limits.get(name) == limit else "set_gate"
+            self._commit(ChangeSet(now, verb, name=name, tables=Tables(gate_limits={name: limit})))
             lanes = self._index.lanes
             state = lanes.gates.get(name)
             if state is not None:
                 state.given = limit
                 lanes.changed(state)
-                self._index.has_room(state, DEPTH_MOST)
+                self._index.has_room(state, MAX_DEPTH)
             self._tend(now)
             self._rouse(now)
             lsn = self._lsn
@@ -57,7 +59,8 @@ class GateVerbs(JobVerbs):
             if rows:
                 for row in rows:
                     self._index.queues[row.entry.queue].withdraw(row)
-                self._record(GateReleased(now, name, [row.entry.id for row in rows]))
+                passed = JobChange(PASSED, [row.entry.id for row in rows])
+                self._commit(ChangeSet(now, "release", [passed], name=name))
                 for row in rows:
                     queue = self._index.queues[row.entry.queue]
                     queue.push(row)
@@ -82,7 +85,7 @@ class GateVerbs(JobVerbs):
             self._begin()
             row = self._facts.rows.get(job_id)
             ready = row is not None and row.state is State.READY
-            before = self._index.queues[row.entry.queue].ahead(row, AHEAD_MOST) if row is not None and ready else None
+            before = self._index.queues[row.entry.queue].ahead(row, MAX_AHEAD) if row is not None and ready else None
             lsn = self._lsn
         self._settle_down(lsn)
         return before
@@ -103,8 +106,8 @@ class GateVerbs(JobVerbs):
             gate.name,
             slots,
             state.used,
-            queue.ahead(row, AHEAD_MOST),
-            opens_at=opens_at if opens_at < INSTANT_MOST else None,
+            queue.ahead(row, MAX_AHEAD),
+            opens_at=opens_at if opens_at < MAX_INSTANT else None,
         )
 
     def _use(self, name: str) -> GateUse | None:

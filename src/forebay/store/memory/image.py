@@ -1,8 +1,8 @@
 """Facts as bytes, in chunks of bounded size: what a snapshot holds.
 
-`image(facts)` and `restore(chunks)` are each other's inverse. A chunk holds items of one table and is versioned like a
-ledger record. It ends after `_PER_CHUNK` items or before `CHUNK_BYTES`, whichever comes first, so that no number of
-large jobs, log entries or schedules makes a chunk that a snapshot cannot take; one item is far below that bound.
+`image(facts)` and `restore(chunks)` are each other's inverse. A chunk holds items of one table and is versioned like an
+entry of the journal. It ends after `_PER_CHUNK` items or before `CHUNK_BYTES`, whichever comes first, so that no number
+of large jobs, log entries or schedules makes a chunk that a snapshot cannot take; one item is far below that bound.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -12,13 +12,15 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw, Struct
 
+from forebay.core.changeset import VERSION
+from forebay.core.entries import Ingested, LogEntry
 from forebay.core.errors import StoreFailed
-from forebay.core.event import Fed, LogEntry
 from forebay.core.instant import Instant
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
-from forebay.core.written import READABLE, VERSION
-from forebay.store.memory.facts import Facts, KeyFact, KeyName
+from forebay.engine.intake import KeyFact
+from forebay.engine.settle import Mark
+from forebay.store.memory.facts import Facts, KeyName
 from forebay.store.memory.ledger_state import LedgerState
 from forebay.store.memory.logs import GroupName, Partition, Place
 from forebay.store.memory.row import Row
@@ -57,7 +59,7 @@ def restore(chunks: Iterable[bytes], source: str = "snapshot") -> Facts:
     """The facts that an image was made of; no chunks at all are a store that never was."""
     facts = Facts()
     for number, chunk in enumerate(chunks):
-        if chunk[0] not in READABLE:
+        if chunk[0] != VERSION:
             raise StoreFailed(source, f"chunk {number} has version {chunk[0]}, this reader knows version {VERSION}")
         try:
             found = _decoder.decode(memoryview(chunk)[1:])
@@ -97,9 +99,9 @@ def _take_keys(facts: Facts, items: list[tuple[KeyName, KeyFact]]) -> None:
         facts.remember_key(name, fact)
 
 
-def _take_removed(facts: Facts, items: list[tuple[int, tuple[int, str]]]) -> None:
-    for job_id, settled in items:
-        facts.remember_removed(job_id, settled)
+def _take_removed(facts: Facts, items: list[tuple[int, Mark]]) -> None:
+    for job_id, mark in items:
+        facts.remember_removed(job_id, mark)
 
 
 def _entries(facts: Facts) -> Iterator[tuple[str, LogEntry]]:
@@ -139,14 +141,14 @@ _TABLES: Final[dict[str, _Table]] = {
     "tats": _mapping(str, Instant, lambda facts: facts.tats),
     "schedules": _mapping(str, Schedule, lambda facts: facts.schedules),
     "last_ticks": _mapping(str, Instant, lambda facts: facts.last_ticks),
-    "feeds": _mapping(str, tuple[Fed, Instant], lambda facts: facts.feeds),
+    "feeds": _mapping(str, tuple[Ingested, Instant], lambda facts: facts.feeds),
     "rows": _table(
         Row,
         lambda facts: facts.rows.values(),
         lambda facts, items: facts.rows.update((row.entry.id, row) for row in items),
     ),
     "keys": _table(tuple[KeyName, KeyFact], lambda facts: facts.keys.items(), _take_keys),
-    "removed": _table(tuple[int, tuple[int, str]], lambda facts: facts.removed_in_order(), _take_removed),
+    "removed": _table(tuple[int, Mark], lambda facts: facts.removed_in_order(), _take_removed),
     "partitions": _table(
         tuple[str, list[int]],
         _firsts,

@@ -1,6 +1,6 @@
 """Everything derived from the facts: which job is next, what is due, whose lease ran out, which lane is open.
 
-Verbs change the facts by an event and then tell the index what moved. Every operation is O(log n); nothing walks all
+Verbs commit a change of the facts and then tell the index what moved. Every operation is O(log n); nothing walks all
 jobs in flight. `Index(facts)` rebuilds it all, which is how a recovered store gets its index.
 """
 
@@ -11,7 +11,7 @@ from operator import attrgetter
 
 from forebay.core.instant import Instant, micros
 from forebay.core.job import State
-from forebay.core.limits import DEPTH_MOST, INSTANT_MOST, LEASE_MOST
+from forebay.core.limits import MAX_DEPTH, MAX_INSTANT, MAX_LEASE
 from forebay.core.spec import QueueSpec
 from forebay.engine.lanes import GateState
 from forebay.store.memory.deadlines import Deadlines
@@ -25,7 +25,7 @@ _SECOND = 1_000_000
 _GRAIN = 10_000
 """What is kept or expires may go so much later: fine enough for milliseconds, coarse enough to share buckets."""
 _QUEUE = attrgetter("entry.queue")
-_LEASE_MOST = micros(LEASE_MOST)
+_MAX_LEASE = micros(MAX_LEASE)
 _READY, _RUNNING, _WAITING = State.READY, State.RUNNING, State.WAITING
 
 
@@ -44,7 +44,6 @@ class Index:
         self.crowded: dict[str, None] = {}
         self._finished: dict[State, dict[str, Deadlines[int]]] = {state: {} for state in State if state.terminal}
         self._due = LazyHeap()
-        self.brokers = {spec.name for spec in facts.specs.values() if spec.is_broker}
         self.shedding: set[str] = set()
         self.asked = {job_id for job_id, row in facts.rows.items() if row.cancel_requested}
         running: dict[str, list[Row]] = {}
@@ -68,7 +67,7 @@ class Index:
     def configure(self, spec: QueueSpec) -> None:
         queue = self.queue(spec.name)
         rows = self._facts.rows
-        running = (rows[job_id] for job_id in self.leases.walk(INSTANT_MOST + _LEASE_MOST))
+        running = (rows[job_id] for job_id in self.leases.walk(MAX_INSTANT + _MAX_LEASE))
         queue.configure(spec, [row for row in running if row.entry.queue == spec.name])
         self._configured(queue)
         if queue.resting is not None:
@@ -76,9 +75,6 @@ class Index:
                 if row.entry.queue == spec.name and row.state in (_WAITING, _READY):
                     queue.resting.add(row)
         self.crowd(spec.name)
-        self.brokers.discard(spec.name)
-        if spec.is_broker:
-            self.brokers.add(spec.name)
 
     def _configured(self, queue: QueueState) -> None:
         name = queue.spec.name
@@ -144,12 +140,12 @@ class Index:
 
     def extended(self, row: Row, was: Instant) -> None:
         self.leases.remove(was, row.entry.id)
-        self.leases.add(row.until, row.entry.id)
+        self.leases.add(row.lease_until, row.entry.id)
 
     def settled(self, row: Row) -> None:
         """A running row ended or waits again, as its new state says."""
         entry = row.entry
-        self.leases.remove(row.until, entry.id)
+        self.leases.remove(row.lease_until, entry.id)
         queue = self._home(row)
         queue.counts[_RUNNING] -= 1
         if queue.front.whole or entry.gates:
@@ -259,7 +255,7 @@ class Index:
     def tick(self, now: Instant) -> None:
         """Rates open in time."""
         for state in self.lanes.tick(now):
-            self.has_room(state, DEPTH_MOST)
+            self.has_room(state, MAX_DEPTH)
 
     def finished_before(self, state: State, before: Instant, limit: int, queue: str | None = None) -> list[int]:
         """The oldest first, of those that lie in one queue or in all of them."""
@@ -279,7 +275,7 @@ class Index:
         """The oldest of the dead that lie here beyond the queue's number; none: they are not too many any more."""
         excess = min(limit, self._excess(queue))
         if excess > 0:
-            return self._finished[State.DEAD][queue].due(INSTANT_MOST, excess)
+            return self._finished[State.DEAD][queue].due(MAX_INSTANT, excess)
         self.crowded.pop(queue, None)
         return []
 
@@ -291,7 +287,7 @@ class Index:
     def next_due(self, now: Instant) -> Instant | None:
         """When the next row falls due, or the next rate opens that holds ready rows."""
         openings = (self.queues[name].workable_at(now) for name in self.paced)
-        instants = [self.next_due_job(), self.lanes.next_opening(), *(at for at in openings if now < at < INSTANT_MOST)]
+        instants = [self.next_due_job(), self.lanes.next_opening(), *(at for at in openings if now < at < MAX_INSTANT)]
         return min((at for at in instants if at is not None), default=None)
 
     def next_due_job(self) -> Instant | None:
@@ -392,7 +388,7 @@ class Index:
             return
         queue.counts[state] += 1
         if state is _RUNNING:
-            self.leases.add(row.until, entry.id)
+            self.leases.add(row.lease_until, entry.id)
             return
         self._enter(row)
         if queue.resting is not None:

@@ -1,45 +1,24 @@
 """The verbs of a job's life: enqueue, promote, claim, extend, settle, overdue, cancel, redrive, purge."""
 
+from collections import Counter
 from collections.abc import Sequence
 from copy import copy
 from threading import Event as Sleeper
-from typing import Final
 
+from forebay.core.changeset import WITHDRAWN, ChangeSet, JobChange, JobChanges, Tables
 from forebay.core.errors import QueueFull
-from forebay.core.event import (
-    Acked,
-    Cancelled,
-    Claimed,
-    Died,
-    Dismissed,
-    Ending,
-    Enqueued,
-    Extended,
-    Fired,
-    Grave,
-    Promoted,
-    Redriven,
-    Released,
-    Retried,
-    SettledAll,
-)
-from forebay.core.instant import Instant, Span
+from forebay.core.instant import Duration, Instant
 from forebay.core.job import Draft, State
-from forebay.core.lease import Lease, Settled, Settlement, outlived
-from forebay.core.outcome import Ack, Cancel, DeadLetter, Release, Retry, Verdict
+from forebay.core.lease import Lease, Settled, Settlement
+from forebay.core.ledger import Change
+from forebay.core.outcome import Ack, Verdict
+from forebay.engine.intake import IntakePlan, check_capacity
+from forebay.engine.settle import plan_cancel, plan_settle, transition
 from forebay.store.memory.deadlines import rounded_up
 from forebay.store.memory.engine import TEND_LIMIT, Engine
-from forebay.store.memory.facts import ENDING_CODES
+from forebay.store.memory.intake import merges_of
 from forebay.store.memory.row import Row
 from forebay.store.protocol import CancelAnswer, Promotion, Receipt, Want
-
-_VERDICT_CODES: Final[dict[type, str]] = {
-    Ack: ENDING_CODES[Acked],
-    Retry: ENDING_CODES[Retried],
-    DeadLetter: ENDING_CODES[Died],
-    Release: ENDING_CODES[Released],
-    Cancel: ENDING_CODES[Dismissed],
-}
 
 
 class JobVerbs(Engine):
@@ -49,8 +28,8 @@ class JobVerbs(Engine):
         with self._lock:
             now = self._begin()
             plan = self._intake.plan(drafts, now)
-            if plan.entries or plan.merged:
-                self._take_in(Enqueued(now, plan.entries, plan.merged, plan.shed, self._graves_of(plan.shed, now)))
+            if plan.is_new:
+                self._take_in(plan, now, "enqueue")
             lsn = self._lsn
         self._settle_down(lsn)
         return plan.receipts
@@ -76,7 +55,7 @@ class JobVerbs(Engine):
         self._settle_down(lsn)
         return Promotion(ready, next_due)
 
-    def claim(self, wants: Sequence[Want], owner: str, span: Span) -> list[Lease]:
+    def claim(self, wants: Sequence[Want], owner: str, span: Duration) -> list[Lease]:
         leases: list[Lease] = []
         with self._lock:
             now = self._begin()
@@ -90,8 +69,9 @@ class JobVerbs(Engine):
             if rows:
                 until = rounded_up(now + span, span)
                 ids = [row.entry.id for row in rows]
-                deliveries, tats = [row.delivery + 1 for row in rows], self._index.lanes.tats()
-                self._record(Claimed(now, owner, until, ids, deliveries, tats))
+                claimed = JobChange(Change.CLAIMED, ids, [row.delivery + 1 for row in rows], until)
+                tables = Tables(tats=self._index.lanes.tats()) if self._index.lanes.started else None
+                self._commit(ChangeSet(now, "claim", [claimed], owner=owner, tables=tables))
                 self._index.claimed(rows, until)
                 leases = [Lease(row.picture(), owner, until) for row in rows]
                 if self._asleep:
@@ -100,14 +80,14 @@ class JobVerbs(Engine):
         self._settle_down(lsn)
         return leases
 
-    def extend(self, leases: Sequence[Lease], span: Span) -> list[Lease]:
+    def extend(self, leases: Sequence[Lease], span: Duration) -> list[Lease]:
         with self._lock:
             now = self._begin()
             until = rounded_up(now + span, span)
             rows = {lease.job.id: row for lease in leases if (row := self._held(lease)) is not None}
             if rows:
-                before = [row.until for row in rows.values()]
-                self._record(Extended(now, until, list(rows)))
+                before = [row.lease_until for row in rows.values()]
+                self._commit(ChangeSet(now, "extend", [JobChange(Change.EXTENDED, list(rows), until=until)]))
                 for row, was in zip(rows.values(), before, strict=True):
                     self._index.extended(row, was)
             survivors = [_lease(row) for row in rows.values()]
@@ -118,20 +98,20 @@ class JobVerbs(Engine):
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         with self._lock:
             now = self._begin()
-            answers: list[Settled] = []
-            endings: dict[int, Ending] = {}
-            rows: list[Row] = []
-            for lease, verdict in settlements:
-                row = self._held(lease)
-                if row is not None and lease.job.id not in endings and not outlived(lease, verdict, row.until):
-                    endings[lease.job.id] = self._ending(row, verdict, now)
-                    rows.append(row)
-                    answers.append(Settled.APPLIED)
-                else:
-                    answers.append(self._again(lease, verdict, endings.get(lease.job.id)))
-            if rows:
-                self._record(SettledAll(now, list(endings.values())))
-                for row in rows:
+            answers, endings = plan_settle(settlements, self._facts.rows, self._facts.removed)
+            if endings:
+                changes: list[JobChange] = []
+                ids: list[int] = []
+                deliveries: list[int] = []
+                like: tuple[Verdict, str] | None = None
+                for row, verdict, _ in endings:
+                    if like != (verdict, row.entry.queue):
+                        like, ids, deliveries = (verdict, row.entry.queue), [], []
+                        changes.append(self._ending(row, verdict, now, ids, deliveries))
+                    ids.append(row.entry.id)
+                    deliveries.append(row.delivery)
+                self._commit(ChangeSet(now, "settle", changes))
+                for row, _, _ in endings:
                     self._index.settled(row)
                 if self._index.restless:
                     self._tend(now)
@@ -151,45 +131,40 @@ class JobVerbs(Engine):
     def cancel(self, ids: Sequence[int]) -> list[CancelAnswer]:
         with self._lock:
             now = self._begin()
-            answers: list[CancelAnswer] = []
-            ended: dict[int, Row] = {}
-            asked: dict[int, None] = {}
-            for job_id in ids:
-                row = self._facts.rows.get(job_id)
-                if row is None or row.state.terminal or job_id in ended:
-                    answers.append(CancelAnswer.GONE)
-                elif row.state is State.RUNNING:
-                    asked[job_id] = None
-                    answers.append(CancelAnswer.REQUESTED)
-                else:
-                    ended[job_id] = row
-                    answers.append(CancelAnswer.CANCELLED)
+            rows = self._facts.rows
+            plan = plan_cancel(ids, {job_id: rows[job_id].state for job_id in ids if job_id in rows})
+            ended = [rows[job_id] for job_id in plan.ended]
+            asked = [job_id for job_id in plan.asked if not rows[job_id].cancel_requested]
             if ended or asked:
-                states = [row.state for row in ended.values()]
-                kept = [self._kept_until(row, now) for row in ended.values()]
+                states = [row.state for row in ended]
+                changes = JobChanges()
+                for row in ended:
+                    stamper = self._index.queues[row.entry.queue].stamper
+                    changes.add(row.entry.id, 0, Change.CANCELLED, stamper.kept_until(now))
+                for job_id in asked:
+                    changes.add(job_id, 0, Change.ASKED)
                 self._index.asked.update(asked)
-                self._record(Cancelled(now, list(ended), kept, list(asked)))
-                for row, state in zip(ended.values(), states, strict=True):
+                self._commit(ChangeSet(now, "cancel", changes.jobs))
+                for row, state in zip(ended, states, strict=True):
                     self._index.ended(row, state)
                 self._tend(now)
             lsn = self._lsn
         self._settle_down(lsn)
-        return answers
+        return plan.answers
 
     def redrive(self, ids: Sequence[int]) -> list[int]:
         with self._lock:
             now = self._begin()
             rows = self._facts.rows
             dead = {job_id: row for job_id in ids if (row := rows.get(job_id)) is not None and row.state is State.DEAD}
-            arrivals: dict[str, int] = {}
-            for row in dead.values():
-                queue = row.queue
-                arrivals[queue] = arrivals.get(queue, 0) + 1
-            self._intake.check_capacity(arrivals)
+            check_capacity(self._intake, Counter(row.queue for row in dead.values()))
             if dead:
                 graves = [(row.entry.queue, row.finished_at, row.kept_until) for row in dead.values()]
                 withdrawn = self._index.passed_by(dead.values())
-                self._record(Redriven(now, list(dead), [row.entry.id for row in withdrawn]))
+                changes = [JobChange(Change.REDRIVEN, list(dead), until=now)]
+                if withdrawn:
+                    changes.append(JobChange(WITHDRAWN, [row.entry.id for row in withdrawn]))
+                self._commit(ChangeSet(now, "redrive", changes))
                 for row in withdrawn:
                     self._index.withdrawn(row)
                 # Smaller ids first: of those of one line, the first is exposed at once, and only once.
@@ -205,7 +180,7 @@ class JobVerbs(Engine):
             now = self._begin()
             ids = self._index.finished_before(state, before, limit, queue)
             if ids:
-                self._purge(ids, now)
+                self._purge(ids, now, "purge")
                 self._tend(now)
             lsn = self._lsn
         self._settle_down(lsn)
@@ -217,33 +192,44 @@ class JobVerbs(Engine):
             rows = self._facts.rows
             dead = [each for each in dict.fromkeys(ids) if each in rows and rows[each].state is State.DEAD]
             if dead:
-                self._purge(dead, now)
+                self._purge(dead, now, "purge")
                 self._tend(now)
             lsn = self._lsn
         self._settle_down(lsn)
         return dead
 
-    def _take_in(self, event: Enqueued | Fired) -> None:
-        """What came in, as it was planned."""
-        rows, index, merged = self._facts.rows, self._index, event.merged
-        before = [copy(row) for job_id in {merge.id for merge in merged} if (row := rows.get(job_id))] if merged else []
-        mended = [rows[job_id] for job_id in event.mended] if isinstance(event, Enqueued) else []
-        shed = [(row, row.state) for row in (rows[job_id] for job_id in event.shed)]
-        self._record(event)
-        for row in mended:
+    def _take_in(
+        self,
+        plan: IntakePlan,
+        now: Instant,
+        verb: str,
+        *,
+        replaced: Sequence[int] = (),
+        name: str | None = None,
+        tick: Instant | None = None,
+        tables: Tables | None = None,
+    ) -> None:
+        """What comes in, as it was planned, for dead jobs that it replaces."""
+        rows, index, merges = self._facts.rows, self._index, merges_of(plan)
+        before = [copy(row) for job_id in {each.id for each in merges} if (row := rows.get(job_id))] if merges else ()
+        gone = [rows[job_id] for job_id in replaced]
+        shed = [rows[job_id] for job_id in plan.shed]
+        states = [row.state for row in shed]
+        jobs = [JobChange(Change.PURGED, replaced)] if replaced else []
+        if shed:
+            jobs += self._deaths(Change.SHED, shed, now)
+        self._commit(ChangeSet(now, verb, jobs, plan.entries, merges, name=name, tick=tick, tables=tables))
+        for row in gone:
             index.forgotten(row, State.DEAD)
         for row in before:
             index.merged(row, rows[row.entry.id])
-        for entry in event.entries:
+        for entry in plan.entries:
             index.accept(rows[entry.id])
-        for row, state in shed:
+        for row, state in zip(shed, states, strict=True):
             index.ended(row, state)
         if index.restless:
-            self._tend(event.at, len(event.entries) + TEND_LIMIT)
-            self._rouse(event.at)
-
-    def _graves_of(self, ids: list[int], now: Instant) -> dict[int, Grave]:
-        return self._graves([self._facts.rows[job_id] for job_id in ids], now) if ids else {}
+            self._tend(now, len(plan.entries) + TEND_LIMIT)
+            self._rouse(now)
 
     def _take(self, want: Want, now: Instant) -> list[Row]:
         """Rows of the queue that its gates admit; those past their expiry die, and others may follow."""
@@ -253,7 +239,7 @@ class JobVerbs(Engine):
         expiring = bool(self._index.expiring.instants)
         rows, late = queue.take(want.count, want.cls, now, expiring)
         while late:
-            self._record(Promoted(now, [], [row.entry.id for row in late], self._graves(late, now)))
+            self._commit(ChangeSet(now, jobs=self._deaths(Change.EXPIRED, late, now)))
             for row in late:
                 self._index.expired(row)
             self._tend(now)
@@ -270,35 +256,16 @@ class JobVerbs(Engine):
             return None
         return row
 
-    def _again(self, lease: Lease, verdict: Verdict, same_call: Ending | None) -> Settled:
-        """A settle whose lease is not current: applied if it is the last settle over again, else stale."""
-        row = self._facts.rows.get(lease.job.id)
-        if same_call is not None:
-            last = (same_call.delivery, ENDING_CODES[type(same_call)])
-        elif row is not None:
-            last = row.settled
-        else:
-            last = self._facts.removed.get(lease.job.id, (0, ""))
-        return Settled.APPLIED if last == (lease.job.delivery, _VERDICT_CODES.get(type(verdict))) else Settled.STALE
-
-    def _ending(self, row: Row, verdict: Verdict, now: Instant) -> Ending:
-        """The verdict as the ledger writes it down; lengths of time become instants on this store's clock."""
-        job_id, delivery = row.entry.id, row.delivery
-        match verdict:
-            case Ack():
-                return Acked(job_id, delivery, self._kept_until(row, now, verdict.keep_for), verdict.result)
-            case Retry(after, error, keep_rank):
-                return Retried(job_id, delivery, now + after, error, keep_rank)
-            case DeadLetter(error):
-                return Died(job_id, delivery, error, self._grave(row, now))
-            case Release(after, error):
-                return Released(job_id, delivery, now + after, leads=True, error=error)
-            case Cancel():
-                return Dismissed(job_id, delivery, self._kept_until(row, now, verdict.keep_for))
-
-    def _kept_until(self, row: Row, now: Instant, keep_for: Span = 0) -> Instant:
-        return self._index.queues[row.entry.queue].stamper.kept_until(now, keep_for)
+    def _ending(
+        self, row: Row, verdict: Verdict, now: Instant, ids: Sequence[int], deliveries: Sequence[int]
+    ) -> JobChange:
+        """What a verdict does to jobs of this queue; lengths of time become instants on this store's clock."""
+        stamper = self._index.queues[row.entry.queue].stamper
+        change, state, until, error, keep_rank = transition(verdict, stamper, now)
+        grave = self._grave(row, now) if state is State.DEAD else None
+        result = verdict.result if isinstance(verdict, Ack) else None
+        return JobChange(change, ids, deliveries, until, error, grave, result, keep_rank)
 
 
 def _lease(row: Row) -> Lease:
-    return Lease(row.picture(), row.owner or "", row.until)
+    return Lease(row.picture(), row.owner or "", row.lease_until)

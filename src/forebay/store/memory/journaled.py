@@ -15,9 +15,10 @@ from contextlib import contextmanager
 from threading import Lock, Thread
 from typing import Final, TypeVar
 
+from forebay.core.changeset import StoredRecord, decode_entry
 from forebay.core.clock import Clock
 from forebay.core.errors import JournalDamaged, StoreFailed
-from forebay.core.written import Told, decode_written
+from forebay.store.memory.changes import apply
 from forebay.store.memory.disk import Disk, RealDisk
 from forebay.store.memory.facts import Facts
 from forebay.store.memory.frame import Scan, decode_header
@@ -40,7 +41,7 @@ RESERVE_BYTES: Final = 16 * 1024 * 1024
 """A compaction leaves so much room on the disk to the log, which stops for good when a write of its own fails."""
 
 _RETRY_SECONDS: Final = 60.0
-_RETRY_SECONDS_MOST: Final = 3_600.0
+_MAX_RETRY_SECONDS: Final = 3_600.0
 _BREATH: Final = 0.002
 _RECORDS_PER_BREATH: Final = 64
 
@@ -130,9 +131,9 @@ class CompactingJournal:
     def _keep_ledger(self, facts: Facts, writer: LedgerWriter, upto: int) -> None:
         """Bring the facts up to date, and the ledger's records into a file that will outlive the segments."""
 
-        def keep(told: Told) -> None:
-            self._check_room(len(told.record))
-            writer.add(told)
+        def keep(each: StoredRecord) -> None:
+            self._check_room(len(each.record))
+            writer.add(each)
 
         frames = _ended_frames(self._disk, self._journal.sealed_segments(upto), self._snapshot_lsn)
         _replay(facts, self._unhurried(frames, _RECORDS_PER_BREATH), self._directory, keep)
@@ -165,7 +166,7 @@ class CompactingJournal:
             return
         except Exception as error:
             # The log is whole and only longer than it should be: go on, and try again later.
-            wait = min(_RETRY_SECONDS * 2**self._failures, _RETRY_SECONDS_MOST)
+            wait = min(_RETRY_SECONDS * 2**self._failures, _MAX_RETRY_SECONDS)
             self._failures += 1
             self._not_before = time.monotonic() + wait
             # Not the text of the error: that of a failed store says that it has stopped.
@@ -195,16 +196,16 @@ def _replay(
     facts: Facts,
     frames: Iterable[tuple[int, bytes]],
     directory: str,
-    hear: Callable[[Told], None] | None = None,
+    keep: Callable[[StoredRecord], None] | None = None,
 ) -> None:
     for lsn, body in frames:
         try:
-            written = decode_written(body)
-            facts.apply(written.event, written.told)
+            entry = decode_entry(body)
+            apply(facts, entry.change, entry.record)
         except (ValueError, LookupError) as error:
             raise StoreFailed(f"journal {directory}", f"record {lsn} is sound but not understood: {error}") from error
-        if hear is not None and written.told is not None:
-            hear(written.told)
+        if keep is not None and entry.record is not None:
+            keep(entry.record)
 
 
 def _ended_frames(disk: Disk, paths: Iterable[str], after: int) -> Iterator[tuple[int, bytes]]:

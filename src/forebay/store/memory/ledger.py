@@ -10,14 +10,15 @@ from collections.abc import Callable, Iterable
 from threading import Lock
 from typing import Final
 
+from forebay.core.changeset import ChangeSet, LedgerChange, StoredRecord
 from forebay.core.clock import Clock
 from forebay.core.errors import Closed, ForebayError, Invalid, OffsetGone, StoreFailed
-from forebay.core.event import Event, LedgerRuled, LedgerTrimmed
 from forebay.core.instant import Instant
 from forebay.core.ledger import LedgerEntry, LedgerRule, decode_record, encode_record
-from forebay.core.written import Told
+from forebay.core.record_builder import TEND
 from forebay.store.checks import check_limit, check_offset
 from forebay.store.memory.backend import MemoryBackend
+from forebay.store.memory.changes import record_of
 from forebay.store.memory.disk import Disk, RealDisk
 from forebay.store.memory.engine import Recorder
 from forebay.store.memory.facts import Facts
@@ -26,7 +27,6 @@ from forebay.store.memory.image import ledger_state
 from forebay.store.memory.ledger_files import LedgerFiles
 from forebay.store.memory.ledger_state import LedgerState
 from forebay.store.memory.snapshot import first_chunk, snapshot_lsn, snapshot_path
-from forebay.store.memory.telling import record_of
 from forebay.store.protocol import Promotion
 
 _log = logging.getLogger("forebay.store.memory")
@@ -51,7 +51,7 @@ class LedgeredBackend(MemoryBackend):
         self._trim_next = facts.ledger.next + _RECORDS_PER_TRIM
 
     def ledger(self, after: int, limit: int) -> list[LedgerEntry]:
-        return [LedgerEntry(told.offset, decode_record(told.record)) for told in self._read(after, limit)]
+        return [LedgerEntry(each.offset, decode_record(each.record)) for each in self._read(after, limit)]
 
     def ledger_extent(self) -> tuple[int, int]:
         with self._lock:
@@ -64,15 +64,17 @@ class LedgeredBackend(MemoryBackend):
     def ledger_rule(self) -> LedgerRule:
         with self._lock:
             self._begin()
-            ledger = self._facts.ledger
-            rule = LedgerRule(ledger.on, ledger.keep, ledger.keep_bytes)
+            rule = self._facts.ledger.rule
             lsn = self._lsn
         self._settle_down(lsn)
         return rule
 
     def put_ledger_rule(self, rule: LedgerRule) -> None:
         with self._lock:
-            self._record(LedgerRuled(self._begin(), rule.on, rule.keep, rule.keep_bytes))
+            now, switched = self._begin(), self._facts.ledger.rule.on != rule.on
+            # The switch itself is on record: the last one before a silence, and the first one after it.
+            verb, name = ("put_ledger_rule", "on" if rule.on else "off") if switched else (TEND, None)
+            self._commit(ChangeSet(now, verb, name=name, ledger=LedgerChange(rule)))
             lsn = self._lsn
         self._settle_down(lsn)
 
@@ -87,17 +89,17 @@ class LedgeredBackend(MemoryBackend):
         self._trim_in_passing()
         return promotion
 
-    def _told(self, event: Event) -> Told | None:
+    def _recorded(self, change: ChangeSet) -> StoredRecord | None:
         ledger = self._facts.ledger
-        record = record_of(self._facts, event) if ledger.on or type(event) is LedgerRuled else None
-        return None if record is None else Told(ledger.next, encode_record(record))
+        record = record_of(self._facts, change) if ledger.rule.on or change.ledger is not None else None
+        return None if record is None else StoredRecord(ledger.next, encode_record(record))
 
     def _settle_down(self, lsn: int) -> None:
         super()._settle_down(lsn)
         if self._facts.ledger.next >= self._trim_next:
             self._trim_in_passing()
 
-    def _read(self, after: int, limit: int) -> list[Told]:
+    def _read(self, after: int, limit: int) -> list[StoredRecord]:
         """What is durable behind an offset."""
         with self._lock:
             self._begin()
@@ -134,19 +136,19 @@ class LedgeredBackend(MemoryBackend):
         """Reading goes on outside the store's lock: nobody but the one who trims moves the front."""
         with self._lock:
             now, ledger = self._begin(), self._facts.ledger
-            first, before, surplus = ledger.first, now - ledger.keep, ledger.size - ledger.keep_bytes
+            first, before, surplus = ledger.first, now - ledger.rule.keep, ledger.size - ledger.rule.keep_bytes
             if first == ledger.next or (self._oldest[0] == first and self._oldest[1] >= before and surplus <= 0):
                 return 0
         dropped = freed = 0
-        for told in self._read(first - 1, limit):
-            at = decode_record(told.record).at
+        for each in self._read(first - 1, limit):
+            at = decode_record(each.record).at
             if at >= before and freed >= surplus:
-                self._oldest = (told.offset, at)
+                self._oldest = (each.offset, at)
                 break
-            dropped, freed = dropped + 1, freed + len(told.record)
+            dropped, freed = dropped + 1, freed + len(each.record)
         if dropped:
             with self._lock:
-                self._record(LedgerTrimmed(self._begin(), first + dropped, freed))
+                self._commit(ChangeSet(self._begin(), ledger=LedgerChange(first=first + dropped, freed=freed)))
         return dropped
 
 
@@ -178,7 +180,7 @@ class LedgerReader:
                 # What was given up meanwhile is not damaged.
                 self._held(after)
                 raise
-        return [LedgerEntry(told.offset, decode_record(told.record)) for told in records]
+        return [LedgerEntry(each.offset, decode_record(each.record)) for each in records]
 
     def ledger_extent(self) -> tuple[int, int]:
         with self._reading:
@@ -186,9 +188,8 @@ class LedgerReader:
 
     def ledger_rule(self) -> LedgerRule:
         with self._reading:
-            state, ruled = self._extent()[2], self._files.ruled
-        latest = state if ruled is None else ruled
-        return LedgerRule(latest.on, latest.keep, latest.keep_bytes)
+            state = self._extent()[2]
+            return self._files.rule or state.rule
 
     def close(self) -> None:
         """Nothing is held between calls; no call works afterwards."""

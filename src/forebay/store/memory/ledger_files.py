@@ -1,7 +1,7 @@
 """The ledger of a journal directory, in files: where its records are, and how they are read.
 
-A record is born in a frame of the journal, beside its event. Compaction gives those segments up, and before it does it
-copies their records, without the events, into a file of their own:
+A record is born in a frame of the journal, beside its change. Compaction gives those segments up, and before it does it
+copies their records, without the changes, into a file of their own:
 
     ledger-<first offset>.rec    a segment's header and frames; the number of a frame is the offset of its record
 
@@ -20,9 +20,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, TypeVar
 
+from forebay.core.changeset import StoredRecord, decode_ledger_part
 from forebay.core.errors import JournalDamaged
-from forebay.core.event import Event, LedgerRuled, LedgerTrimmed
-from forebay.core.written import Told, decode_event, decode_told, is_of_ledger
+from forebay.core.ledger import LedgerRule
 from forebay.store.memory.disk import Disk
 from forebay.store.memory.frame import HEADER_BYTES, Scan, decode_header, encode_frame, encode_header
 
@@ -60,14 +60,14 @@ class LedgerWriter:
         self._pending: list[bytes] = []
         self._waiting = self._size = 0
 
-    def add(self, told: Told) -> None:
+    def add(self, each: StoredRecord) -> None:
         if self._handle < 0:
-            self._path = os.path.join(self._directory, f"ledger-{told.offset:016x}")
+            self._path = os.path.join(self._directory, f"ledger-{each.offset:016x}")
             if os.path.basename(self._path) + ".tmp" in self._disk.entries(self._directory):
                 self._disk.unlink(self._path + ".tmp")
             self._handle = self._disk.create(self._path + ".tmp")
-            self._pending = [encode_header(told.offset, _SALT)]
-        frame = encode_frame(told.offset, 0, told.record, _SALT)
+            self._pending = [encode_header(each.offset, _SALT)]
+        frame = encode_frame(each.offset, 0, each.record, _SALT)
         self._pending.append(frame)
         self._waiting += len(frame)
         if self._waiting >= _READ_BYTES:
@@ -154,10 +154,10 @@ class LedgerFiles:
         self._directory = directory
         self._forget()
 
-    def read(self, after: int, count: int, upto: int) -> list[Told]:
+    def read(self, after: int, count: int, upto: int) -> list[StoredRecord]:
         """The `count` records behind an offset, which are in the journal up to its record `upto`."""
 
-        def read() -> list[Told]:
+        def read() -> list[StoredRecord]:
             self._look(upto)
             return list(self._read(after, count, upto))
 
@@ -180,7 +180,7 @@ class LedgerFiles:
 
     def _forget(self) -> None:
         self.first = self.next = 0
-        self.ruled: LedgerRuled | None = None
+        self.rule: LedgerRule | None = None
         self._files: dict[str, _File] = {}
         self._places: list[_Place] = []
 
@@ -208,21 +208,21 @@ class LedgerFiles:
     def _look_through(self, file: _File, upto: int) -> None:
         """Find the places of new records, and what is said about the ledger itself."""
         for frame in self._frames(file, *file.seen, upto):
-            told = decode_told(frame.body) if frame.body else None
-            if told is not None:
-                self.next = max(self.next, told.offset + 1)
-                self._mark(file, told.offset, frame)
-            if is_of_ledger(frame.body):
-                self._hear(decode_event(frame.body))
+            if frame.body:
+                self._look_at(file, frame)
             file.seen = frame.end, frame.number + 1
 
-    def _hear(self, event: Event) -> None:
-        if isinstance(event, LedgerTrimmed):
-            self.first = max(self.first, event.first)
-        elif isinstance(event, LedgerRuled):
-            self.ruled = event
+    def _look_at(self, file: _File, frame: _Frame) -> None:
+        part = decode_ledger_part(frame.body)
+        if part.record is not None:
+            self.next = max(self.next, part.record.offset + 1)
+            self._mark(file, part.record.offset, frame)
+        change = part.change.ledger
+        if change is not None:
+            self.first = max(self.first, change.first)
+            self.rule = change.rule or self.rule
 
-    def _read(self, after: int, count: int, upto: int) -> Iterator[Told]:
+    def _read(self, after: int, count: int, upto: int) -> Iterator[StoredRecord]:
         wanted, end = after + 1, after + 1 + count
         at = bisect_right(self._places, wanted, key=_offset) - 1
         if at < 0:
@@ -232,23 +232,23 @@ class LedgerFiles:
         for path in paths[paths.index(start.path) :]:
             file = self._files[path]
             position, number = (start.position, start.number) if path == start.path else (HEADER_BYTES, file.first)
-            for told in self._records(file, position, number, upto):
-                if wanted == end or told.offset > wanted:
+            for each in self._records(file, position, number, upto):
+                if wanted == end or each.offset > wanted:
                     break
-                if told.offset == wanted:
-                    yield told
+                if each.offset == wanted:
+                    yield each
                     wanted += 1
             if wanted == end:
                 return
         raise _Missing(f"record {wanted}")
 
-    def _records(self, file: _File, position: int, number: int, upto: int) -> Iterator[Told]:
+    def _records(self, file: _File, position: int, number: int, upto: int) -> Iterator[StoredRecord]:
         for frame in self._frames(file, position, number, upto):
             if not file.segment:
                 self._mark(file, frame.number, frame)
-                yield Told(frame.number, frame.body)
-            elif frame.body and (told := decode_told(frame.body)) is not None:
-                yield told
+                yield StoredRecord(frame.number, frame.body)
+            elif frame.body and (record := decode_ledger_part(frame.body).record) is not None:
+                yield record
 
     def _frames(self, file: _File, position: int, number: int, upto: int) -> Iterator[_Frame]:
         """The frames from a position on, up to what is durable."""

@@ -1,16 +1,12 @@
 """What the in-process store knows of its ledger: where it begins and goes on, how large it is, and its rule.
 
-Part of the facts: changed by events alone. The records themselves stay in the files (`ledger_files.py`).
+Part of the facts: changed by change sets alone. The records themselves stay in the files (`ledger_files.py`).
 """
 
 from msgspec import Struct
 
-from forebay.core.event import LedgerRuled, LedgerTrimmed
-from forebay.core.instant import Span
+from forebay.core.changeset import LedgerChange, StoredRecord
 from forebay.core.ledger import LedgerRule
-from forebay.core.written import Told
-
-_USUAL = LedgerRule()
 
 
 class LedgerState(Struct, array_like=True):
@@ -19,17 +15,15 @@ class LedgerState(Struct, array_like=True):
     first: int = 0
     next: int = 0
     size: int = 0
-    on: bool = _USUAL.on
-    keep: Span = _USUAL.keep
-    keep_bytes: int = _USUAL.keep_bytes
+    rule: LedgerRule = LedgerRule()
 
-    def told(self, told: Told) -> None:
-        self.next = told.offset + 1
-        self.size += len(told.record)
+    def add(self, record: StoredRecord) -> None:
+        self.next = record.offset + 1
+        self.size += len(record.record)
 
-    def ruled(self, event: LedgerRuled) -> None:
-        self.on, self.keep, self.keep_bytes = event.on, event.keep, event.keep_bytes
-
-    def trimmed(self, event: LedgerTrimmed) -> None:
-        self.first = event.first
-        self.size -= event.freed
+    def apply(self, change: LedgerChange) -> None:
+        if change.rule is not None:
+            self.rule = change.rule
+        else:
+            self.first = change.first
+            self.size -= change.freed

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from forebay.core.job import State
-from forebay.core.limits import AHEAD_MOST, BLOCKED_MOST
+from forebay.core.limits import MAX_AHEAD, MAX_BLOCKED
 from forebay.store.memory.heap import LazyHeap
 from forebay.store.memory.row import Row
 from forebay.store.protocol import Hold
@@ -91,7 +91,7 @@ class Lines:
 
     def blocked(self, queue: str) -> int:
         """How many lines of the queue have a dead head."""
-        heads = (self._lines[name].jobs.peek() for name in islice(self._dead.get(queue, ()), BLOCKED_MOST))
+        heads = (self._lines[name].jobs.peek() for name in islice(self._dead.get(queue, ()), MAX_BLOCKED))
         return sum(head is not None and head.state is State.DEAD for head in heads)
 
     def holding(self, name: str, row: Row) -> Hold | None:
@@ -102,7 +102,7 @@ class Lines:
         runs = line.exposed is not None and line.exposed.state is State.RUNNING
         first = line.exposed if runs else line.jobs.peek()
         assert first is not None
-        before = line.jobs.before(row.entry.id, row, AHEAD_MOST, lambda each: _counts(each, first))
+        before = line.jobs.before(row.entry.id, row, MAX_AHEAD, lambda each: _counts(each, first))
         return Hold(name, 1, int(runs), before, first.entry.id)
 
 

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from zlib import crc32
 
+from forebay.core.changeset import ChangeSet, LogChange
 from forebay.core.division import divide, next_epoch
+from forebay.core.entries import LogEntry
 from forebay.core.errors import Invalid, OffsetGone, PartitionLost, WrongQueueKind
-from forebay.core.event import Appended, Committed, LogEntry, PartitionsOwned, Trimmed
-from forebay.core.instant import Instant, Span, micros
+from forebay.core.instant import Duration, Instant, micros
 from forebay.core.policy import Retained
 from forebay.store.log import Owned, Standing
 from forebay.store.memory.feed import FeedVerbs
@@ -28,7 +29,7 @@ class LogVerbs(FeedVerbs):
                 entries.append(LogEntry(number, following[number], now, body, key))
                 following[number] += 1
             if entries:
-                self._record(Appended(now, log, entries))
+                self._commit(ChangeSet(now, log=LogChange(log, entries)))
                 self._index.queue(log).claimers.wake_all()
             lsn = self._lsn
         self._settle_down(lsn)
@@ -56,7 +57,7 @@ class LogVerbs(FeedVerbs):
                 raise PartitionLost(log, group, partition, epoch)
             known = self._facts.logs.places.get((log, group, partition), -1)
             known = offset if rewind else max(known, offset)
-            self._record(Committed(now, log, group, partition, known))
+            self._commit(ChangeSet(now, log=LogChange(log, group=group, committed={partition: known})))
             lsn = self._lsn
         self._settle_down(lsn)
         return known
@@ -101,7 +102,7 @@ class LogVerbs(FeedVerbs):
             self._keep_windows(limit)
         return promotion
 
-    def own(self, log: str, group: str, member: str, span: Span) -> list[Owned]:
+    def own(self, log: str, group: str, member: str, span: Duration) -> list[Owned]:
         with self._lock:
             now = self._begin()
             self._partitions_of(log)
@@ -109,14 +110,13 @@ class LogVerbs(FeedVerbs):
             holdings = logs.holdings(log, group)
             others = [until for name, until in logs.members.get((log, group), {}).items() if name != member]
             living = 1 + sum(until > now for until in others)
-            numbers = divide(member, holdings, living, now)
-            epochs = [next_epoch(member, holdings[number]) for number in numbers]
-            until = now + span
-            self._record(PartitionsOwned(now, log, group, member, until, numbers, epochs))
-            places = [logs.places.get((log, group, number), -1) for number in numbers]
+            numbers, until = divide(member, holdings, living, now), now + span
+            epochs = {number: next_epoch(member, holdings[number]) for number in numbers}
+            self._commit(ChangeSet(now, log=LogChange(log, group=group, member=member, until=until, owned=epochs)))
+            owned = [Owned(*each, logs.places.get((log, group, each[0]), -1), until) for each in epochs.items()]
             lsn = self._lsn
         self._settle_down(lsn)
-        return [Owned(*each, until) for each in zip(numbers, epochs, places, strict=True)]
+        return owned
 
     def disown(self, log: str, group: str, member: str) -> int:
         with self._lock:
@@ -125,7 +125,7 @@ class LogVerbs(FeedVerbs):
             logs = self._facts.logs
             freed = sum(holding.member == member for holding in logs.holdings(log, group))
             if member in logs.members.get((log, group), {}):
-                self._record(PartitionsOwned(now, log, group, member, 0, [], []))
+                self._commit(ChangeSet(now, log=LogChange(log, group=group, member=member)))
             lsn = self._lsn
         self._settle_down(lsn)
         return freed
@@ -181,15 +181,17 @@ class LogVerbs(FeedVerbs):
 
     def _drop(self, log: str, before: Instant, ends: Sequence[int], limit: int, now: Instant) -> int:
         """Entries appended before the instant, of each partition only up to its end; how many."""
-        left = limit
+        left, trimmed = limit, dict[int, int]()
         for number, partition in enumerate(self._partitions_of(log)):
             end = min(partition.before(before) + 1, ends[number], partition.first + left)
             if end > partition.first:
                 left -= end - partition.first
-                self._record(Trimmed(now, log, number, end))
+                trimmed[number] = end
+        if trimmed:
+            self._commit(ChangeSet(now, log=LogChange(log, trimmed=trimmed)))
         return limit - left
 
-    def _rule(self, log: str) -> tuple[Span | None, bool]:
+    def _rule(self, log: str) -> tuple[Duration | None, bool]:
         """The window of a log, and whether those who lag behind it hold it open."""
         retention = self._facts.specs[log].retention
         assert isinstance(retention, Retained)

@@ -1,14 +1,15 @@
 """The retained logs of the in-process store: dense offsets per partition, groups and their members, trimming.
 
-Part of the facts: changed by events alone. A trimmed offset is gone for readers but never used again.
+Part of the facts: changed by change sets alone. A trimmed offset is gone for readers but never used again.
 """
 
 from bisect import bisect_left
 from operator import attrgetter
 from typing import Final
 
+from forebay.core.changeset import LogChange
 from forebay.core.division import Holding
-from forebay.core.event import Appended, Committed, LogEntry, PartitionsOwned, Trimmed
+from forebay.core.entries import LogEntry
 from forebay.core.instant import Instant
 from forebay.core.policy import Retained
 from forebay.core.spec import QueueSpec
@@ -86,17 +87,20 @@ class Logs:
         partitions = self.partitions.setdefault(spec.name, [])
         partitions.extend(Partition() for _ in range(spec.retention.partitions - len(partitions)))
 
-    def appended(self, event: Appended) -> None:
-        partitions = self.partitions[event.log]
-        for entry in event.entries:
+    def apply(self, change: LogChange, at: Instant) -> None:
+        log, group, partitions = change.log, change.group, self.partitions[change.log]
+        for entry in change.entries:
             partitions[entry.partition].append(entry)
+        for number, offset in change.committed.items():
+            self.places[log, group, number] = offset
+        for number, before in change.trimmed.items():
+            self._trim(log, number, before)
+        if change.committed or change.until:
+            self.seen.setdefault(log, {})[group] = at
+        if change.member is not None:
+            self._own(change, change.member, at)
 
-    def committed(self, event: Committed) -> None:
-        self.places[event.log, event.group, event.partition] = event.offset
-        self.saw(event.log, event.group, event.at)
-
-    def trimmed(self, event: Trimmed) -> None:
-        log, number, before = event.log, event.partition, event.before
+    def _trim(self, log: str, number: int, before: int) -> None:
         partition = self.partitions[log][number]
         for group in self.seen.get(log, ()):
             missed = before - max(partition.first, self.places.get((log, group, number), -1) + 1)
@@ -104,12 +108,9 @@ class Logs:
                 self.lost[log, group, number] = self.lost.get((log, group, number), 0) + missed
         partition.trim(before)
 
-    def owned(self, event: PartitionsOwned) -> None:
+    def _own(self, change: LogChange, member: str, at: Instant) -> None:
         """Members whose time is over are forgotten once they own nothing; there are never more than partitions."""
-        log, group, member = event.log, event.group, event.member
-        if event.until:
-            self.saw(log, group, event.at)
-        epochs = dict(zip(event.partitions, event.epochs, strict=True))
+        log, group, epochs = change.log, change.group, change.owned
         busy = set()
         for number in range(len(self.partitions[log])):
             owner, epoch = self.owners.get((log, group, number), (None, 0))
@@ -121,9 +122,6 @@ class Logs:
                 self.owners[log, group, number] = (owner, epoch)
             busy.add(owner)
         members = self.members.setdefault((log, group), {})
-        members[member] = event.until
-        for name in [name for name, until in members.items() if until <= event.at and name not in busy]:
+        members[member] = change.until
+        for name in [name for name, until in members.items() if until <= at and name not in busy]:
             del members[name]
-
-    def saw(self, log: str, group: str, at: Instant) -> None:
-        self.seen.setdefault(log, {})[group] = at

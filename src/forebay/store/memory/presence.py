@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from forebay.core.clock import Clock
-from forebay.core.instant import Instant, Span
+from forebay.core.instant import Duration, Instant
 from forebay.core.presence import Presence
 from forebay.store.memory.engine import Engine, Recorder
 from forebay.store.memory.facts import Facts
@@ -16,7 +16,7 @@ class PresenceVerbs(Engine):
         super().__init__(facts, clock, recorder)
         self._known: dict[str, tuple[Presence, Instant]] = {}
 
-    def announce(self, presence: Presence, span: Span) -> None:
+    def announce(self, presence: Presence, span: Duration) -> None:
         with self._lock:
             now = self._begin()
             self._known = {owner: known for owner, known in self._known.items() if known[1] > now}

@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 from forebay.core.gate import Gate, condition_gate
 from forebay.core.instant import Instant
 from forebay.core.job import State
-from forebay.core.limits import AHEAD_MOST, DEPTH_MOST, INSTANT_MOST
+from forebay.core.limits import MAX_AHEAD, MAX_DEPTH, MAX_INSTANT
 from forebay.core.policy import Bounded
 from forebay.core.spec import QueueSpec
 from forebay.core.stamp import Stamper
@@ -141,7 +141,6 @@ class QueueState:
         "_ages",
         "_lanes",
         "_single",
-        "bounded",
         "claimers",
         "counts",
         "front",
@@ -173,12 +172,11 @@ class QueueState:
     def room(self) -> int:
         """How many more jobs fit in."""
         capacity = self.spec.capacity
-        return capacity.limit - self.depth if isinstance(capacity, Bounded) else DEPTH_MOST
+        return capacity.limit - self.depth if isinstance(capacity, Bounded) else MAX_DEPTH
 
     def configure(self, spec: QueueSpec, running: Iterable[Row]) -> None:
         """Ready jobs keep their ranks and lanes; what its running rows use is counted anew. Nobody rests yet."""
         self.spec = spec
-        self.bounded = isinstance(spec.capacity, Bounded)
         self.stamper = Stamper(spec)
         self.paced = any(gate.step for gate in self.stamper.whole)
         self.resting = None if self.stamper.sheds is None else Resting(self.stamper.sheds)
@@ -235,7 +233,7 @@ class QueueState:
         """When a claim may find something that is ready: now, later at a rate, or never."""
         front = self.front
         if not self.counts[_READY]:
-            return INSTANT_MOST
+            return MAX_INSTANT
         if front.lanes:
             return self._lanes.workable_at(front, now)
         head = self._single.head()
@@ -271,10 +269,10 @@ class QueueState:
         if closed_of(self.front.whole, 1, now) is not None:
             return self.counts[_READY]
         held = 0
-        for lane in islice(self.front.parked, AHEAD_MOST):
+        for lane in islice(self.front.parked, MAX_AHEAD):
             if lane.at is not None and not lane.at.is_open(lane.at.numbers[self.front.queue], lane.cost, now):
                 held += len(_ready_of(lane))
-        return min(held, AHEAD_MOST)
+        return min(held, MAX_AHEAD)
 
     def _take_single(self, count: int, now: Instant, expiring: bool) -> tuple[list[Row], list[Row]]:
         whole = self.front.whole

@@ -3,25 +3,23 @@
 from collections.abc import Mapping, Sequence
 from heapq import nsmallest
 from threading import Event as Sleeper
-from typing import Final
 
-from forebay.core.errors import Invalid, WrongQueueKind
-from forebay.core.event import Fired, Paused, ScheduleDropped, SchedulePut, SpecPut
-from forebay.core.instant import Instant, Span
+from msgspec.structs import replace
+
+from forebay.core.changeset import ChangeSet, Tables
+from forebay.core.fanout import copies
+from forebay.core.instant import Duration, Instant
 from forebay.core.job import Draft, Job, State
-from forebay.core.limits import DEPTH_MOST, INSTANT_MOST
-from forebay.core.policy import Retained
+from forebay.core.limits import MAX_DEPTH, MAX_INSTANT
+from forebay.core.record_builder import TEND
 from forebay.core.schedule import Schedule, edited
 from forebay.core.spec import QueueSpec
-from forebay.store.checks import check_neighbours
-from forebay.store.memory.facts import KeyFact
+from forebay.engine.control import PAGE_PROBES, fired, is_due, new_partitions
+from forebay.engine.intake import key_is_taken
 from forebay.store.memory.gate_verbs import GateVerbs
 from forebay.store.memory.queue_state import MemoryLanes, QueueState
 from forebay.store.memory.row import Row
 from forebay.store.protocol import Backlog, Page, Query, Totals
-
-_PROBES: Final = 5_000
-"""How many ids one page looks at, found or not: a page never holds the lock for long."""
 
 
 class QueueVerbs(GateVerbs):
@@ -46,7 +44,7 @@ class QueueVerbs(GateVerbs):
             start = max(after + 1, self._low)
             jobs: list[Job] = []
             job_id = start - 1
-            for job_id in range(start, min(start + _PROBES, end)):
+            for job_id in range(start, min(start + PAGE_PROBES, end)):
                 row = rows.get(job_id)
                 if row is not None and _matches(query, row):
                     jobs.append(row.picture())
@@ -64,7 +62,7 @@ class QueueVerbs(GateVerbs):
             names = sorted(self._queues()) if queues is None else queues
             keys: dict[str, int] = dict.fromkeys(names, 0)
             for (queue, _), fact in self._facts.keys.items():
-                if queue in keys and self._key_counts(queue, fact, now):
+                if queue in keys and key_is_taken(self._intake.stamper(queue), fact, self._facts.state, now):
                     keys[queue] += 1
             pictures = [self._backlog(name, now, keys[name]) for name in names]
             lsn = self._lsn
@@ -92,18 +90,15 @@ class QueueVerbs(GateVerbs):
             now = self._begin()
             known = self._facts.specs.get(spec.name)
             queue = self._index.queues.get(spec.name)
-            if known is not None and known.is_log != spec.is_log:
-                raise WrongQueueKind(spec.name, known.is_log)
-            if spec.is_log and known is None and queue is not None and any(queue.counts.values()):
-                raise WrongQueueKind(spec.name, is_log=False)
-            if known is not None and _partitions(spec) < _partitions(known):
-                raise Invalid(spec.name, "a log cannot lose partitions", "keep them, or start a new log")
-            check_neighbours(spec, self._facts.specs.values())
-            self._record(SpecPut(now, spec))
+            new_partitions(
+                known, spec, lambda: queue is not None and any(queue.counts.values()), self._facts.specs.values
+            )
+            verb = TEND if known == spec else "put_spec"
+            self._commit(ChangeSet(now, verb, name=spec.name, tables=Tables(specs={spec.name: spec})))
             self._index.configure(spec)
             for each in self._index.queues.values():
                 if each.claimers.sleepers:
-                    self._index.notify(each, DEPTH_MOST)
+                    self._index.notify(each, MAX_DEPTH)
             self._rouse(now)
             lsn = self._lsn
         self._settle_down(lsn)
@@ -119,9 +114,10 @@ class QueueVerbs(GateVerbs):
     def put_schedule(self, schedule: Schedule) -> None:
         with self._lock:
             now = self._begin()
-            known = self._facts.schedules.get(schedule.name)
-            last_at = self._facts.last_ticks.get(schedule.name)
-            self._record(SchedulePut(now, edited(known, schedule, last_at)))
+            name, known = schedule.name, self._facts.schedules.get(schedule.name)
+            schedule = edited(known, schedule, self._facts.last_ticks.get(name))
+            verb = TEND if known == schedule else "put_schedule"
+            self._commit(ChangeSet(now, verb, name=name, tables=Tables(schedules={name: schedule})))
             lsn = self._lsn
         self._settle_down(lsn)
 
@@ -130,7 +126,7 @@ class QueueVerbs(GateVerbs):
             now = self._begin()
             known = name in self._facts.schedules
             if known:
-                self._record(ScheduleDropped(now, name))
+                self._commit(ChangeSet(now, "drop_schedule", name=name, tables=Tables(schedules={name: None})))
             lsn = self._lsn
         self._settle_down(lsn)
         return known
@@ -147,17 +143,17 @@ class QueueVerbs(GateVerbs):
         with self._lock:
             now = self._begin()
             schedule = self._facts.schedules.get(name)
-            last = self._facts.last_ticks.get(name, -1)
-            won = schedule is not None and schedule.next_at == tick and tick > last and not schedule.paused
-            if won:
-                plan = self._intake.plan([] if draft is None else [draft], now)
-                shed, graves = plan.shed, self._graves_of(plan.shed, now)
-                self._take_in(Fired(now, name, tick, next_at, plan.entries, plan.merged, shed, graves))
+            won = is_due(schedule, tick, self._facts.last_ticks.get(name))
+            if schedule is not None and won:
+                plan = self._intake.plan([] if draft is None else copies(self._facts.spec(draft.queue), draft), now)
+                schedule = replace(fired(schedule, next_at, plan.receipts), last_at=tick)
+                tables = Tables(schedules={name: schedule}, last_ticks={name: tick})
+                self._take_in(plan, now, "fire", name=name, tick=tick, tables=tables)
             lsn = self._lsn
         self._settle_down(lsn)
         return won
 
-    def wait(self, queues: Sequence[str], span: Span) -> bool:
+    def wait(self, queues: Sequence[str], span: Duration) -> bool:
         deadline: Instant | None = None
         while True:
             sleeper = Sleeper()
@@ -186,20 +182,18 @@ class QueueVerbs(GateVerbs):
         index, paused = self._index, self._facts.paused
         instants = [index.next_due_job(), index.lanes.next_opening(), index.leases.next()]
         instants += [max(paused.get(queue.spec.name, 0), queue.workable_at(now)) for queue in queues]
-        return min((at for at in instants if at is not None), default=INSTANT_MOST)
+        return min((at for at in instants if at is not None), default=MAX_INSTANT)
 
     def pause(self, queue: str, until: Instant | None) -> None:
         with self._lock:
             now = self._begin()
-            self._record(Paused(now, queue, until))
+            verb = TEND if self._facts.paused.get(queue) == until else "resume" if until is None else "pause"
+            self._commit(ChangeSet(now, verb, name=queue, tables=Tables(paused={queue: until})))
             state = self._index.queue(queue)
             if until is None and state.claimers.sleepers:
                 self._index.notify(state, state.counts[State.READY])
             lsn = self._lsn
         self._settle_down(lsn)
-
-    def _key_counts(self, queue: str, fact: KeyFact, now: Instant) -> bool:
-        return self._index.queue(queue).stamper.key_counts(fact[2], self._facts.state(fact[0]), now)
 
     def _backlog(self, queue: str, now: Instant, keys: int) -> Backlog:
         state = self._index.queues.get(queue) or QueueState(self._facts.spec(queue), MemoryLanes(self._facts))
@@ -225,7 +219,7 @@ class QueueVerbs(GateVerbs):
 
     def _skip_gone(self) -> None:
         """Ids are never used again, so the first one alive only ever grows; each gone id is skipped once."""
-        rows, end = self._facts.rows, min(self._facts.next_id, self._low + _PROBES)
+        rows, end = self._facts.rows, min(self._facts.next_id, self._low + PAGE_PROBES)
         while self._low < end and self._low not in rows:
             self._low += 1
 
@@ -244,7 +238,3 @@ def _matches(query: Query, row: Row) -> bool:
 
 def _depth(counts: Mapping[State, int]) -> int:
     return counts[State.WAITING] + counts[State.READY] + counts[State.RUNNING]
-
-
-def _partitions(spec: QueueSpec) -> int:
-    return spec.retention.partitions if isinstance(spec.retention, Retained) else 0

@@ -7,15 +7,16 @@ as they are into a snapshot.
 from msgspec import Struct
 from msgspec.structs import replace
 
-from forebay.core.event import Entry, Merge
+from forebay.core.entries import Entry, Merge
 from forebay.core.instant import Instant
 from forebay.core.job import Job, State
 from forebay.core.outcome import Failure
-from forebay.core.rank import rank_at, rank_back
+from forebay.core.rank import rank_at
+from forebay.engine.settle import Mark
 
 
 class Row(Struct, array_like=True, gc=False):
-    """`settled` remembers the last settle, so that repeating it is answered alike. `home` as a `Job` has it."""
+    """`mark`: of the last settle, so that repeating it is answered alike. `home` as a `Job` has it."""
 
     entry: Entry
     state: State
@@ -26,19 +27,31 @@ class Row(Struct, array_like=True, gc=False):
     delivery: int = 0
     owner: str | None = None
     claimed_at: Instant | None = None
-    until: Instant = 0
+    lease_until: Instant = 0
     finished_at: Instant = 0
     kept_until: Instant = 0
     cancel_requested: bool = False
     errors: tuple[Failure, ...] = ()
     result: bytes | None = None
-    settled: tuple[int, str] = (0, "")
+    mark: Mark = (0, "")
     home: str | None = None
 
     @property
     def queue(self) -> str:
         """Where it belongs, wherever it lies when it is dead."""
         return self.home or self.entry.queue
+
+    @property
+    def is_running(self) -> bool:
+        return self.state is State.RUNNING
+
+    @property
+    def rank_base(self) -> int:
+        return self.entry.rank_base
+
+    @property
+    def rank_timed(self) -> int:
+        return self.entry.rank_timed
 
     @property
     def cost(self) -> int:
@@ -57,11 +70,6 @@ class Row(Struct, array_like=True, gc=False):
         """A new due time is a new place in the line."""
         self.due_at = due_at
         self.rank = rank_at(self.entry.rank_base, self.entry.rank_timed, due_at, now)
-
-    def go_back(self, due_at: Instant) -> None:
-        """To the place that it had."""
-        self.due_at = due_at
-        self.rank = rank_back(self.rank, self.entry.rank_timed)
 
     def take_over(self, merge: Merge, now: Instant) -> None:
         """Newer work, and how urgent it is; where the row stands is its own."""
@@ -106,7 +114,7 @@ class Row(Struct, array_like=True, gc=False):
             None if entry.meta is None else dict(entry.meta),
             self.owner,
             self.claimed_at,
-            self.until if running else None,
+            self.lease_until if running else None,
             self.finished_at or None,
             self.cancel_requested,
             self.errors,

@@ -28,7 +28,7 @@ from typing import Final
 
 from forebay.core.errors import JournalDamaged
 from forebay.store.memory.disk import Disk
-from forebay.store.memory.frame import BODY_BYTES_MOST, checksum
+from forebay.store.memory.frame import MAX_BODY_BYTES, checksum
 
 FORMAT_VERSION: Final = 1
 
@@ -97,8 +97,8 @@ def _write(disk: Disk, handle: int, lsn: int, chunks: Iterable[bytes]) -> int:
     header = _HEADER.pack(_MAGIC, FORMAT_VERSION, lsn)
     pending, waiting, size, count, heads = [header, _CRC.pack(checksum(header))], 0, 0, 0, 0
     for chunk in chunks:
-        if len(chunk) > BODY_BYTES_MOST:
-            raise ValueError(f"a snapshot chunk has {len(chunk)} bytes, the limit is {BODY_BYTES_MOST}: split it")
+        if len(chunk) > MAX_BODY_BYTES:
+            raise ValueError(f"a snapshot chunk has {len(chunk)} bytes, the limit is {MAX_BODY_BYTES}: split it")
         head = _CHUNK.pack(len(chunk), checksum(chunk))
         heads = checksum(head, heads)
         count += 1
@@ -126,8 +126,8 @@ def _chunks(disk: Disk, path: str, lsn: int) -> Iterator[bytes]:
         length, crc = _CHUNK.unpack(head)
         if length == _FOOTER_TAG:
             break
-        if length > BODY_BYTES_MOST:
-            raise JournalDamaged(path, start, f"chunk {count} claims {length} bytes, the limit is {BODY_BYTES_MOST}")
+        if length > MAX_BODY_BYTES:
+            raise JournalDamaged(path, start, f"chunk {count} claims {length} bytes, the limit is {MAX_BODY_BYTES}")
         chunk = source.take(length)
         if checksum(chunk) != crc:
             raise JournalDamaged(path, start, f"chunk {count} fails its checksum")

@@ -1,17 +1,18 @@
 """Waiting for what becomes of jobs: until they have ended, or until their end is requested.
 
-A watcher is known by what it waits for: a job by its id, an owner by its name. Whoever writes an event wakes those whom
-it concerns (`Engine._notify`), and they look again.
+A watcher is known by what it waits for: a job by its id, an owner by its name. A change says whom it concerns
+(`changes.topics`); they are woken, and look again.
 """
 
 from collections.abc import Callable, Collection, Sequence
 from threading import Event as Sleeper
 from typing import TypeVar
 
-from forebay.core.instant import Instant, Span
+from forebay.core.instant import Duration, Instant
 from forebay.core.job import State
 from forebay.core.lease import Fence
-from forebay.store.memory.engine import Engine, Topic
+from forebay.store.memory.changes import Topic
+from forebay.store.memory.engine import Engine
 
 T = TypeVar("T")
 
@@ -19,10 +20,10 @@ T = TypeVar("T")
 class WatchVerbs(Engine):
     """Verbs that wait for jobs."""
 
-    def wait_ended(self, ids: Sequence[int], span: Span) -> list[int]:
+    def wait_ended(self, ids: Sequence[int], span: Duration) -> list[int]:
         return self._watch(ids, span, lambda: [job_id for job_id in ids if self._has_ended(job_id)])
 
-    def wait_cancel_requests(self, owner: str, span: Span, known: Collection[Fence]) -> list[Fence]:
+    def wait_cancel_requests(self, owner: str, span: Duration, known: Collection[Fence]) -> list[Fence]:
         return self._watch([owner], span, lambda: self._requests(owner, known))
 
     def _has_ended(self, job_id: int) -> bool:
@@ -40,7 +41,7 @@ class WatchVerbs(Engine):
                 found.append((job_id, row.delivery))
         return found
 
-    def _watch(self, topics: Sequence[Topic], span: Span, found: Callable[[], list[T]]) -> list[T]:
+    def _watch(self, topics: Sequence[Topic], span: Duration, found: Callable[[], list[T]]) -> list[T]:
         """What is found, now or once something that concerns these topics happened; nothing: the time passed."""
         sleeper = Sleeper()
         end: Instant | None = None

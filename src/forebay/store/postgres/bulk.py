@@ -9,6 +9,7 @@ moment, the part is tried again, and is in exactly once.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from itertools import accumulate
 from threading import Event
 from typing import Any, Final
@@ -18,22 +19,24 @@ import msgspec
 import psycopg
 
 from forebay.core.errors import Invalid, StoreFailed
-from forebay.core.instant import Instant
+from forebay.core.instant import Instant, micros
 from forebay.core.job import Draft
 from forebay.core.ledger import Change
-from forebay.core.limits import BATCH_BYTES, BATCH_MOST
+from forebay.core.limits import BATCH_BYTES, MAX_BATCH
 from forebay.core.rank import rank_at
 from forebay.store.brokers import in_parts
-from forebay.store.postgres.base import TELL, Restart
+from forebay.store.feeding import FEED_KEPT, Place
 from forebay.store.postgres.connect import Connection, Json
-from forebay.store.postgres.queues import QueueVerbs
+from forebay.store.postgres.intake import Intake, accept
+from forebay.store.postgres.maintenance import take_dead
 from forebay.store.postgres.runs import LATER, READY, Run, group
-from forebay.store.protocol import Tally
+from forebay.store.postgres.session import TELL, Restart, Session, UnitOfWork
+from forebay.store.protocol import Receipt, Tally
 
-_PART_MOST: Final = 32 * BATCH_MOST
-_TRIES_MOST: Final = 8
+_MAX_PART: Final = 32 * MAX_BATCH
+_MAX_TRIES: Final = 8
 _PAUSE_FIRST: Final = 0.1
-_PAUSE_MOST: Final = 5.0
+_MAX_PAUSE: Final = 5.0
 _PASSING: Final = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.ReadOnlySqlTransaction)
 _LOCK: Final = "SELECT name, version FROM forebay.queue WHERE name = ANY (%s) ORDER BY name FOR SHARE"
 _BEGIN: Final = (
@@ -67,6 +70,19 @@ _FACTS: Final = list(_COLUMNS).index("facts")
 _QUEUE: Final = list(_COLUMNS).index("queue")
 _LANE: Final = list(_COLUMNS).index("lane")
 _COPY: Final = f"COPY forebay.run ({', '.join(_COLUMNS)}) FROM STDIN (FORMAT BINARY)"
+_PLACE: Final = "SELECT batch, taken, digest FROM forebay.feed WHERE source = %s"
+_START: Final = (
+    "INSERT INTO forebay.feed (batch, taken, digest, at, source) VALUES (%s, %s, %s, forebay.clock(), %s) "
+    "ON CONFLICT (source) DO NOTHING"
+)
+_MOVE: Final = (
+    "UPDATE forebay.feed SET batch = %s, taken = %s, digest = %s, at = forebay.clock() "
+    "WHERE source = %s AND batch = %s AND taken = %s AND digest = %s"
+)
+_SWEEP: Final = (
+    "DELETE FROM forebay.feed WHERE source = ANY (ARRAY(SELECT source FROM forebay.feed "
+    f"WHERE at < forebay.clock() - {micros(FEED_KEPT)} ORDER BY at LIMIT 100 FOR UPDATE SKIP LOCKED))"
+)
 
 
 class _Part:
@@ -79,7 +95,7 @@ class _Part:
         self.taken = Tally()
 
     def has_room(self, draft: Draft) -> bool:
-        most = _PART_MOST if self.copied else BATCH_MOST
+        most = _MAX_PART if self.copied else MAX_BATCH
         return len(self.drafts) < most and self.size + len(draft.body) <= BATCH_BYTES
 
     def add(self, draft: Draft) -> None:
@@ -87,8 +103,12 @@ class _Part:
         self.size += len(draft.body)
 
 
-class Bulk(QueueVerbs):
-    """A way in for millions."""
+class Bulk:
+    """Ways in for millions: streams, and sources that repeat themselves (`store.feeding`)."""
+
+    def __init__(self, session: Session, intake: Intake) -> None:
+        self._session = session
+        self._intake = intake
 
     def enqueue_stream(self, drafts: Iterable[Draft], progress: Callable[[Tally], object]) -> Tally:
         """How many were taken, and what became of them; what is told to `progress` is durable."""
@@ -114,6 +134,35 @@ class Bulk(QueueVerbs):
                 finish()
         return tally
 
+    def fed(self, source: str) -> Place | None:
+        found = self._session.server.query(_PLACE, (source,))
+        return Place(*found[0]) if found else None
+
+    def feed(self, source: str, before: Place | None, after: Place, drafts: Sequence[Draft]) -> Tally | None:
+        queues = {draft.queue for draft in drafts}
+        move = partial(_moved, source, before, after)
+        if all(draft.key is None for draft in drafts) and all(self._copies(queue) for queue in queues):
+            try:
+                tally = self._session.server.transact(
+                    partial(self._feed_plain, move, drafts, queues), within=self._session.server.long
+                )
+            except Restart:
+                self._session.specs.reload(queues)
+            else:
+                self._session.waiters.notify(queues, ())
+                return tally
+        return self._session.write(lambda unit: _feed(unit, move, drafts), queues)
+
+    def mend(self, drafts: dict[int, Draft]) -> dict[int, Receipt]:
+        return self._session.write(partial(_mend, drafts), {draft.queue for draft in drafts.values()})
+
+    def _feed_plain(self, move: Any, drafts: Sequence[Draft], queues: set[str], connection: Connection) -> Tally | None:
+        if not move(connection):
+            return None
+        if drafts:
+            self._copy_on(connection, drafts, queues, uuid4())
+        return Tally(len(drafts))
+
     def _parts(self, drafts: Iterable[Draft]) -> Iterator[_Part]:
         part = _Part(copied=True)
         for draft in drafts:
@@ -129,7 +178,7 @@ class Bulk(QueueVerbs):
             yield part
 
     def _copies(self, queue: str) -> bool:
-        known = self._specs.of(queue)
+        known = self._session.specs.of(queue)
         return known.direct and not known.terms
 
     def _put_part(self, part: _Part) -> None:
@@ -139,37 +188,38 @@ class Bulk(QueueVerbs):
                 self._copy(part.drafts, queues, uuid4())
             except Restart:
                 # A spec has just changed: the general way finds out what it says now.
-                self._specs.reload(queues)
+                self._session.specs.reload(queues)
             else:
                 part.taken = Tally(len(part.drafts))
-                self._sleepers.hear(queues, ())
+                self._session.waiters.notify(queues, ())
                 return
         for call in _calls(part.drafts):
-            for receipts in in_parts(self.enqueue, call):
+            for receipts in in_parts(self._intake.enqueue, call):
                 part.taken = part.taken.plus(Tally.of(receipts))
 
     def _copy(self, drafts: Sequence[Draft], queues: set[str], token: UUID) -> None:
         pause = _PAUSE_FIRST
-        for left in reversed(range(_TRIES_MOST)):
+        for left in reversed(range(_MAX_TRIES)):
             try:
-                return self._server.transact(
-                    lambda connection: self._copy_on(connection, drafts, queues, token), within=self._server.long
+                return self._session.server.transact(
+                    lambda connection: self._copy_on(connection, drafts, queues, token),
+                    within=self._session.server.long,
                 )
             except StoreFailed as failed:
                 if not left or not _passes(failed):
                     raise
                 Event().wait(pause)
-                pause = min(_PAUSE_MOST, pause * 2)
+                pause = min(_MAX_PAUSE, pause * 2)
         return None
 
     def _copy_on(self, connection: Connection, drafts: Sequence[Draft], queues: set[str], token: UUID) -> None:
         calls = list(_calls(drafts))
-        begun = connection.execute(_BEGIN, (self._at, token, len(calls))).fetchall()
+        begun = connection.execute(_BEGIN, (self._session.at, token, len(calls))).fetchall()
         if not begun:
             return
-        laned = {name for name in queues if self._specs.of(name).laned}
+        laned = {name for name in queues if self._session.specs.of(name).laned}
         versions: dict[str, int] = dict(connection.execute(_LOCK, (sorted(queues - laned),)).fetchall())
-        stale = any(versions.get(name, 0) != self._specs.of(name).version for name in queues - laned)
+        stale = any(versions.get(name, 0) != self._session.specs.of(name).version for name in queues - laned)
         if stale or not all(map(self._copies, queues)):
             raise Restart(queues)
         now, firsts = begun[0]
@@ -185,14 +235,14 @@ class Bulk(QueueVerbs):
                         lanes[row[_QUEUE]].add(row[_LANE])
         if lanes:
             # Only now: claims of these queues wait until this is committed.
-            turn = self._begin_turn(connection, laned)
-            turn.lanes = lanes
-            turn.write_lanes()
+            unit = self._session.begin_unit(connection, laned)
+            unit.lanes = lanes
+            unit.write_lanes()
         for born in told.records:
             connection.execute(TELL, (now, "enqueue", None, None, None, Json(msgspec.json.encode(born))))
 
     def _rows(self, drafts: Sequence[Draft], first: int, now: Instant) -> Iterator[tuple[Any, ...]]:
-        runs = group(drafts, lambda draft: self._specs.of(draft.queue).stamp(draft))
+        runs = group(drafts, lambda draft: self._session.specs.of(draft.queue).stamp(draft))
         for run, upto in zip(runs, accumulate(len(run.drafts) for run in runs), strict=True):
             yield _row(run, first + upto - 1, now)
 
@@ -211,7 +261,7 @@ class _Told:
         weight = 1 if row[_FACTS] is None else row[_N]
         if weight > self._room:
             self.records.append([])
-            self._room = BATCH_MOST
+            self._room = MAX_BATCH
         self.records[-1].append(_born(row))
         self._room -= weight
 
@@ -235,9 +285,36 @@ def _born(row: Sequence[Any]) -> tuple[Any, ...]:
 
 def _calls(drafts: Sequence[Draft]) -> Iterator[Sequence[Draft]]:
     """As many as share a block of ids."""
-    return (drafts[start : start + BATCH_MOST] for start in range(0, len(drafts), BATCH_MOST))
+    return (drafts[start : start + MAX_BATCH] for start in range(0, len(drafts), MAX_BATCH))
 
 
 def _passes(failed: StoreFailed) -> bool:
     """Whether another connection, or a later one, may do better."""
     return not isinstance(failed.__cause__, psycopg.Error) or isinstance(failed.__cause__, _PASSING)
+
+
+def _moved(source: str, before: Place | None, after: Place, connection: Any) -> bool:
+    """Move the source on, if it is where it should be."""
+    new = (after.batch, after.taken, after.digest, source)
+    if before is None:
+        connection.execute(_SWEEP)
+        return bool(connection.execute(_START, new).rowcount)
+    return bool(connection.execute(_MOVE, (*new, before.batch, before.taken, before.digest)).rowcount)
+
+
+def _feed(unit: UnitOfWork, move: Any, drafts: Sequence[Draft]) -> Tally | None:
+    if not move(unit.connection):
+        return None
+    tally = Tally()
+    for start in range(0, len(drafts), MAX_BATCH):
+        for receipts in in_parts(lambda some: accept(some, unit), drafts[start : start + MAX_BATCH]):
+            tally = tally.plus(Tally.of(receipts))
+    return tally
+
+
+def _mend(drafts: dict[int, Draft], unit: UnitOfWork) -> dict[int, Receipt]:
+    ids = take_dead(unit, list(drafts))
+    receipts = dict(zip(ids, accept([drafts[job_id] for job_id in ids], unit), strict=True))
+    if ids:
+        unit.builder.set_verb("mend")
+    return receipts

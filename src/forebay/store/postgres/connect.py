@@ -26,7 +26,7 @@ from psycopg.adapt import AdaptersMap, Dumper, Loader
 from psycopg.types import TypeInfo
 
 from forebay.core.errors import StoreFailed
-from forebay.store.lending import CALL_SECONDS, REMEDY, Asking, Lending, split_call_timeout
+from forebay.store.connection_pool import CALL_SECONDS, REMEDY, ConnectionPool, RetryDeadline, split_call_timeout
 
 _log = logging.getLogger("forebay.store")
 
@@ -38,7 +38,7 @@ _CANCEL_SECONDS: Final = 1.0
 _LONG_CALLS: Final = 10
 """Calls that read or write much may take so many times as long."""
 
-_CLASHES_MOST: Final = 20
+_MAX_CLASHES: Final = 20
 _MARK: Final = (
     "INSERT INTO forebay.call SELECT %s, 0, forebay.clock() WHERE pg_current_xact_id_if_assigned() IS NOT NULL "
     "RETURNING pg_current_xact_id()::text"
@@ -103,15 +103,14 @@ class Json(bytes):
 
 
 def array_of(values: Iterable[int | bool | str | None]) -> str:
-    """A list of numbers or names as the text of an array: much cheaper than the driver's way for long lists.
-
-    Names hold nothing that would have to be quoted.
-    """
+    """A list of numbers or texts as the text of an array: much cheaper than the driver's way for long lists."""
     return "{" + ",".join(["NULL" if value is None else _element(value) for value in values]) + "}"
 
 
 def _element(value: int | bool | str) -> str:
-    return f'"{value}"' if isinstance(value, str) else str(value)
+    if not isinstance(value, str):
+        return str(value)
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 class _JsonDumper(Dumper):
@@ -135,7 +134,7 @@ def _adapters() -> AdaptersMap:
     return adapters
 
 
-class Line:
+class PooledConnection:
     """A connection with a cursor that is used again and again: making one costs more than a short query."""
 
     __slots__ = ("connection", "cursor")
@@ -150,7 +149,7 @@ class Line:
         return self.connection.pgconn.transaction_status == pq.TransactionStatus.IDLE
 
 
-class Server(Lending[Line]):
+class Server(ConnectionPool[PooledConnection]):
     """One database, as one process uses it."""
 
     def __init__(self, url: str) -> None:
@@ -194,7 +193,7 @@ class Server(Lending[Line]):
         `certain`: once it may have happened it is repeated, for a while, until the server has answered.
         `within`: seconds in which it must be answered, if not in those of every call.
         """
-        for _ in range(_CLASHES_MOST):
+        for _ in range(_MAX_CLASHES):
             with suppress(*_CLASHES):
                 return self._attempt(partial(_fetch, statement, parameters), repeatable, certain, within)
         raise self._clashed()
@@ -206,7 +205,7 @@ class Server(Lending[Line]):
         the mark that the transaction left is the answer. Its id alone would not do: after a crash the ids that were not
         written yet are given to others. What may simply be done again needs no mark.
         """
-        for _ in range(_CLASHES_MOST):
+        for _ in range(_MAX_CLASHES):
             progress: _Progress[T] = _Progress(uuid4() if marked else None)
             try:
                 with suppress(*_CLASHES):
@@ -223,21 +222,21 @@ class Server(Lending[Line]):
         return StoreFailed(self.name, text[0] if text else type(error).__name__, REMEDY)
 
     def _clashed(self) -> StoreFailed:
-        return StoreFailed(self.name, f"{_CLASHES_MOST} transactions in a row clashed with others", REMEDY)
+        return StoreFailed(self.name, f"{_MAX_CLASHES} transactions in a row clashed with others", REMEDY)
 
     def _has_committed(self, progress: "_Progress[Any]") -> bool:
         """What became of a transaction whose connection was lost. One without an id has written nothing."""
-        ask = Asking()
+        deadline = RetryDeadline()
         while progress.xid is not None:
             try:
                 if self._has_ended(progress.xid):
                     return bool(self.query(_MARKED, (progress.token,)))
-                if ask.over:
+                if deadline.expired:
                     raise StoreFailed(self.name, "a commit is under way for too long", REMEDY)
             except StoreFailed:
-                if ask.over:
+                if deadline.expired:
                     raise
-            ask.rest()
+            deadline.pause()
         return False
 
     def _has_ended(self, xid: str) -> bool:
@@ -251,16 +250,16 @@ class Server(Lending[Line]):
 
     def _attempt(
         self,
-        action: Callable[[Line], T],
+        action: Callable[[PooledConnection], T],
         repeatable: "bool | _Progress[Any]",
         certain: bool = False,
         within: float | None = None,
     ) -> T:
         """The action on a connection that works; an idle one may have died meanwhile, so a second one is tried."""
-        ask: Asking | None = None
+        deadline: RetryDeadline | None = None
         last = False
         while True:
-            line: Line | None = None
+            line: PooledConnection | None = None
             try:
                 line = self._take(fresh=last)
                 line.connection.patience = self.patience if within is None else within
@@ -268,31 +267,31 @@ class Server(Lending[Line]):
             except _CLASHES:
                 raise
             except StoreFailed:
-                if ask is None or ask.over:
+                if deadline is None or deadline.expired:
                     raise
             except psycopg.Error as error:
                 if isinstance(error, NoAnswer):
                     _log.warning("%s: %s; the connection is dropped", self.name, error)
                 safe = repeatable if isinstance(repeatable, bool) else not repeatable.answers
                 unknown = not isinstance(error, psycopg.errors.ReadOnlySqlTransaction)
-                ask = ask or (Asking() if certain and unknown else None)
-                if (last if ask is None else ask.over) or not safe or not isinstance(error, _ELSEWHERE):
+                deadline = deadline or (RetryDeadline() if certain and unknown else None)
+                if (last if deadline is None else deadline.expired) or not safe or not isinstance(error, _ELSEWHERE):
                     raise self.failure(error) from error
             finally:
                 if line is not None:
                     self._give_back(line)
             last = True
-            if ask is not None:
-                ask.rest()
+            if deadline is not None:
+                deadline.pause()
 
-    def _open(self) -> Line:
-        return Line(self.connect())
+    def _open(self) -> PooledConnection:
+        return PooledConnection(self.connect())
 
-    def _end(self, line: Line) -> None:
-        line.connection.close()
+    def _close_connection(self, connection: PooledConnection) -> None:
+        connection.connection.close()
 
-    def _works(self, line: Line) -> bool:
-        return line.idle
+    def _is_usable(self, connection: PooledConnection) -> bool:
+        return connection.idle
 
 
 class _Context:
@@ -312,7 +311,7 @@ class _Progress(Generic[T]):
         self.answers: list[T] = []
 
 
-def _transact(work: Callable[[Connection], T], progress: _Progress[T], line: Line) -> T:
+def _transact(work: Callable[[Connection], T], progress: _Progress[T], line: PooledConnection) -> T:
     connection = line.connection
     connection.execute("BEGIN")
     try:
@@ -328,7 +327,7 @@ def _transact(work: Callable[[Connection], T], progress: _Progress[T], line: Lin
     return answer
 
 
-def _fetch(statement: str, parameters: Sequence[Any], line: Line) -> Rows:
+def _fetch(statement: str, parameters: Sequence[Any], line: PooledConnection) -> Rows:
     cursor = line.cursor
     cursor.execute(statement, parameters)
     return cursor.fetchall() if cursor.description else []

@@ -10,20 +10,23 @@ from typing import Final
 from psycopg import Error, sql
 
 from forebay.core.job import State
-from forebay.store.postgres.bulk import Bulk
 from forebay.store.postgres.connect import Connection
+from forebay.store.postgres.intake import empty_inbox
+from forebay.store.postgres.session import Session
 from forebay.store.protocol import Query
 from forebay.store.states import STATES
 
 _BLOCK_BYTES: Final = 4 * 1024 * 1024
-_RUN_MOST: Final = 1_000
+_MAX_RUN: Final = 1_000
 """Jobs of a run: who looks for an id looks that far beyond it."""
 
 _EXTENT: Final = (
     "SELECT least((SELECT min(last_id - n + 1) FROM (SELECT last_id, n FROM forebay.run WHERE NOT single "
     "ORDER BY last_id LIMIT 1) AS f), (SELECT min(last_id) FROM forebay.run WHERE single), "
-    "(SELECT min(id) FROM forebay.ended)), greatest((SELECT max(last_id) FROM forebay.run WHERE NOT single), "
-    "(SELECT max(last_id) FROM forebay.run WHERE single), (SELECT max(id) FROM forebay.ended))"
+    "(SELECT min(lower(ids)) FROM forebay.pack), (SELECT min(id) FROM forebay.ended)), "
+    "greatest((SELECT max(last_id) FROM forebay.run WHERE NOT single), "
+    "(SELECT max(last_id) FROM forebay.run WHERE single), "
+    "(SELECT max(upper(ids)) - 1 FROM forebay.pack), (SELECT max(id) FROM forebay.ended))"
 )
 _RUN: Final = {
     "last_id": "r.last_id",
@@ -37,15 +40,23 @@ _RUN: Final = {
     "delivery": "r.delivery",
     "attempt": "r.attempt",
     "max_attempts": "r.max_attempts",
-    "claimed_at": "CASE WHEN r.state = 2 THEN r.claimed_at END",
-    "lease_until": "CASE WHEN r.state = 2 THEN forebay.leased_until(r.beat, r.lease_until, r.holder) END",
+    "claimed_at": "NULL",
+    "lease_until": "NULL",
     "expires_at": "r.expires_at",
     "errors": "r.errors",
-    "owner": "CASE WHEN r.state = 2 THEN (SELECT h.owner FROM forebay.holder AS h WHERE h.id = r.holder) END",
-    "gone": "r.gone",
-    "asked": "r.asked",
+    "owner": "NULL",
+    "gone": "NULL",
+    "asked": "CASE WHEN r.asked THEN B'1' END",
     "facts": "r.facts",
     "bodies": "r.bodies",
+}
+_RUNNING: Final = _RUN | {
+    "state": "2",
+    "claimed_at": "r.claimed_at",
+    "lease_until": "forebay.leased_until(r.beat, r.lease_until, r.holder)",
+    "owner": "(SELECT h.owner FROM forebay.holder AS h WHERE h.id = r.holder)",
+    "gone": "r.gone",
+    "asked": "r.asked",
 }
 _ENDED: Final = {
     "id": "e.id",
@@ -65,32 +76,38 @@ _ENDED: Final = {
     "body": "e.body",
     "result": "e.result",
 }
-_STORED: Final = {State.WAITING: (0, 3), State.READY: (1,), State.RUNNING: (2,)}
+_STORED: Final = {State.WAITING: (0, 3), State.READY: (1,)}
 """States of a run in its table, by the state of its jobs."""
 
 
-class Export(Bulk):
+class Export:
     """Jobs by the million."""
 
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
     def id_extent(self) -> tuple[int, int]:
-        self._empty_inbox()
-        first, last = self._server.query(_EXTENT, within=self._server.long)[0]
+        empty_inbox(self._session)
+        first, last = self._session.server.query(_EXTENT, within=self._session.server.long)[0]
         return (1, 0) if first is None else (first, last)
 
     def export(self, query: Query, first: int, last: int) -> Iterator[tuple[str, list[str], bytes]]:
-        connection = self._server.connect()
-        connection.patience = self._server.long
+        connection = self._session.server.connect()
+        connection.patience = self._session.server.long
         try:
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-            if query.state is None or not query.state.terminal:
+            if query.state is None or query.state in _STORED:
                 for block in _blocks(connection, _runs(query, first, last)):
+                    yield "runs", list(_RUN), block
+            if query.state is None or query.state is State.RUNNING:
+                for block in _blocks(connection, _running(query, first, last)):
                     yield "runs", list(_RUN), block
             if query.state is None or query.state.terminal:
                 for block in _blocks(connection, _ended(query, first, last)):
                     yield "ended", list(_ENDED), block
             connection.execute("COMMIT")
         except Error as error:
-            raise self._server.failure(error) from error
+            raise self._session.server.failure(error) from error
         finally:
             connection.close()
 
@@ -120,8 +137,14 @@ def _runs(query: Query, first: int, last: int) -> sql.Composed:
         "SELECT {} FROM forebay.run AS r WHERE r.single AND r.last_id >= {} AND r.last_id <= {} AND {}"
     )
     low, high = sql.Literal(first), sql.Literal(last)
-    reach = sql.Literal(min(last + _RUN_MOST, 2**63 - 1))
+    reach = sql.Literal(min(last + _MAX_RUN, 2**63 - 1))
     return many.format(columns, low, reach, high, wanted, columns, low, high, wanted)
+
+
+def _running(query: Query, first: int, last: int) -> sql.Composed:
+    one = sql.SQL("SELECT {} FROM forebay.running AS r WHERE r.last_id >= {} AND r.last_id - r.n + 1 <= {} AND {}")
+    columns = sql.SQL(", ".join(_RUNNING.values()))
+    return one.format(columns, sql.Literal(first), sql.Literal(last), _wanted("r", query, None))
 
 
 def _ended(query: Query, first: int, last: int) -> sql.Composed:

@@ -17,13 +17,13 @@ from forebay.store.postgres.migrate import Migration, migrations
 from forebay.store.protocol import Vitals
 from forebay.store.statements import read_statements
 
-VERSION_LEAST: Final = 14
+MIN_VERSION: Final = 14
 """The oldest major version that the functions work with."""
 
 HELD_SECONDS: Final = 60.0
 """A transaction that is open for longer keeps dead rows from being cleared away for too long."""
 
-_HELD_MOST: Final = 5
+_MAX_HELD: Final = 5
 
 
 class Open(Struct, frozen=True):
@@ -85,8 +85,8 @@ def look(server: Server) -> Health:
     number, name, fsync, pages, commits, vacuum, counts, recovery, read_only = server.query(ask["server"])[0]
     ((connections, most),) = server.query(ask["connections"])
     ((sees_others,),) = server.query(ask["sees_others"])
-    held = [Open(*row) for row in server.query(ask["held"], (HELD_SECONDS, _HELD_MOST))]
-    for gid, user, seconds, age in server.query(ask["prepared"], (HELD_SECONDS, _HELD_MOST)):
+    held = [Open(*row) for row in server.query(ask["held"], (HELD_SECONDS, _MAX_HELD))]
+    for gid, user, seconds, age in server.query(ask["prepared"], (HELD_SECONDS, _MAX_HELD)):
         held.append(Open("", gid, user, "prepared", seconds, age))
     return Health(
         number,
@@ -100,7 +100,7 @@ def look(server: Server) -> Health:
         connections,
         most,
         sees_others,
-        sorted(held, key=lambda one: -one.seconds)[:_HELD_MOST],
+        sorted(held, key=lambda one: -one.seconds)[:_MAX_HELD],
         [Table(*row) for row in server.query(ask["tables"])],
     )
 

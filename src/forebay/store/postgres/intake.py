@@ -1,47 +1,73 @@
-"""The door: enqueue. Plain drafts go in as runs; those with keys, gates, lines or a bound are taken in by a turn.
+"""Enqueue. Plain drafts go in as runs; those with keys, gates, lines or a bound go in by a unit of work.
 
-A batch is all or nothing. Drafts of one batch see each other: the second of two equal keys is a duplicate of the first,
-a newer payload of the same subject takes the place of an older one, and all count against the capacity.
+What drafts become is decided by `engine.intake`. Here is what it looks up, and how its plan is written. What SQL users
+put into queues with rules waits in the inbox until a process that knows the rules takes it in.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
+from uuid import uuid4
 
-from forebay.core.errors import KeyConflict, QueueFull, WrongQueueKind
-from forebay.core.event import Entry, Newer
+import msgspec
+
+from forebay.core.errors import Invalid, QueueFull, WrongQueueKind
+from forebay.core.fanout import copies
 from forebay.core.gate import lane_key
 from forebay.core.instant import Instant
 from forebay.core.job import Draft
-from forebay.core.limits import INSTANT_MOST
-from forebay.core.policy import Bounded
-from forebay.core.rank import rank_at
+from forebay.core.ledger import Change, Trait
+from forebay.core.limits import BATCH_BYTES, MAX_BATCH, MAX_INSTANT
+from forebay.core.outcome import Failure
+from forebay.core.policy import Shed
+from forebay.core.record_builder import RecordBuilder
+from forebay.core.shedding import GAVE_WAY, Place
+from forebay.core.stamp import Stamper
+from forebay.engine.intake import (
+    KEYS_SWEPT,
+    Birth,
+    IntakePlan,
+    KeyFact,
+    MergedDraft,
+    MergeTarget,
+    births,
+    excess_of,
+    queue_full,
+)
 from forebay.store.brokers import Spread
-from forebay.store.postgres.base import Base, Restart, Turn
-from forebay.store.postgres.connect import Json
-from forebay.store.postgres.door import Door
+from forebay.store.group_commit import Call, GroupCommit
+from forebay.store.postgres.connect import Json, array_of
+from forebay.store.postgres.maintenance import bury, sweep_keys
 from forebay.store.postgres.queries import statement
 from forebay.store.postgres.runs import (
     BEHIND,
     LATER,
     READY,
     Facts,
+    Stamp,
     facts_json,
     facts_of,
+    group,
     merged_facts,
     one_facts,
     text_of,
 )
-from forebay.store.postgres.shedding import give_way
-from forebay.store.postgres.tend import sweep_keys
+from forebay.store.postgres.session import Restart, Session, UnitOfWork
+from forebay.store.postgres.specs import Known
 from forebay.store.protocol import Receipt
 
-_RETRY_AFTER_SECONDS: Final = 1.0
-_SWEEP_PER_DRAFT: Final = 2
+_PUT: Final = (
+    "SELECT * FROM forebay.put(%s::bigint, %s::uuid, %s::integer[], %s::text[], %s::integer[], %s::integer[], "
+    "%s::text[], %s::text[], %s::text[], %s::text[], %s::integer[], %s::text[], %s::bigint[], %s::bigint[], "
+    "%s::bigint[], %s::smallint[], %s::integer[], %s::bigint[], "
+)
+_MANY: Final = _PUT + "%b::json[], %b::json[])"
+_ONE: Final = _PUT + "ARRAY[%b::json], ARRAY[%b::json])"
+_STALE: Final = -1
 _NEXT_ID: Final = "SELECT nextval('forebay.job_id')"
 _LOCK_QUEUES: Final = statement("lock_queues")
 _DEPTH: Final = statement("depth")
-_DEPTH_MOST: Final = statement("depth_most")
+_MAX_DEPTH: Final = statement("depth_most")
 _INSERT: Final = statement("insert")
 _BUSY_LINES: Final = "SELECT line FROM forebay.line_heads(%s::text[]) WHERE coalesce(behind, exposed, dead) IS NOT NULL"
 _KEYS: Final = statement("keys")
@@ -49,237 +75,306 @@ _RESERVE_KEYS: Final = statement("reserve_keys")
 _MOVE_KEY: Final = statement("move_key")
 _FRESH: Final = statement("fresh")
 _MERGE: Final = statement("merge")
+_SPARE: Final = 1_000
+"""More jobs are offered to be shed than needed: so many may be claimed this moment."""
+
+_RESTING: Final = {"oldest": statement("oldest"), "lowest": statement("lowest")}
+_HELD_STILL: Final = statement("held_still")
+_DOOMED: Final = statement("doomed")
+_TAKE_OUT: Final = "SELECT forebay.take_out(%s, %s)"
+_ANY_INBOX: Final = "SELECT EXISTS (SELECT FROM forebay.inbox)"
+_INBOX: Final = statement("inbox")
+_REFUSE: Final = statement("refuse")
 
 
-class Intake(Base):
+class Intake:
     """Enqueue."""
 
-    def __init__(self, url: str, clock: Any) -> None:
-        super().__init__(url, clock)
-        self._door = Door(self._server, self._specs, lambda: self._at)
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.inserter = BatchInserter(session)
 
     def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
-        queues = {draft.queue for draft in drafts}
-        if drafts and self._all_plain(drafts, queues):
-            first = self._door.put(drafts)
+        session, queues = self._session, {draft.queue for draft in drafts}
+        if (
+            drafts
+            and all(draft.key is None for draft in drafts)
+            and all(session.specs.of(each).direct for each in queues)
+        ):
+            first = self.inserter.put(drafts)
             if first is not None:
-                self._sleepers.hear(queues, ())
+                session.waiters.notify(queues, ())
                 return [Receipt(first + place, True) for place in range(len(drafts))]
-            self._specs.reload(queues)
-        return self._write(partial(accept, drafts), queues)
-
-    def _all_plain(self, drafts: Sequence[Draft], queues: set[str]) -> bool:
-        return all(self._specs.of(queue).direct for queue in queues) and all(draft.key is None for draft in drafts)
+            session.specs.reload(queues)
+        return session.write(partial(accept, drafts), queues)
 
     def wait_for_room(self, full: QueueFull, until: Instant) -> None:
-        self._sleepers.until_room(full.queue, until, partial(self._room_at, full))
+        self._session.waiters.until_room(full.queue, until, partial(self._room_at, full))
 
     def _room_at(self, full: QueueFull) -> Instant:
         """At once if there is room by now."""
-        depth: int = self._server.query(_DEPTH, (full.queue,))[0][0]
-        return 0 if depth + full.asked <= full.limit else INSTANT_MOST
+        depth: int = self._session.server.query(_DEPTH, (full.queue,))[0][0]
+        return 0 if depth + full.asked <= full.limit else MAX_INSTANT
 
 
-def accept(drafts: Sequence[Draft], turn: Turn) -> list[Receipt]:
-    """Put the drafts into their queues; raise, and the turn leaves nothing."""
+class _Call(Call):
+    """Drafts of one caller, and the id of the first of them once they are in."""
+
+    __slots__ = ("drafts", "first", "weight")
+
+    def __init__(self, drafts: Sequence[Draft]) -> None:
+        super().__init__()
+        self.drafts = drafts
+        self.weight = sum(len(draft.body) for draft in drafts)
+        self.first: int | None = None
+
+
+class _Room:
+    """What one call of the function takes."""
+
+    def __init__(self) -> None:
+        self._jobs = MAX_BATCH
+        self._bytes = BATCH_BYTES
+
+    def takes(self, call: _Call) -> bool:
+        self._jobs -= len(call.drafts)
+        self._bytes -= call.weight
+        return self._jobs >= 0 and self._bytes >= 0
+
+
+class BatchInserter:
+    """Plain drafts of many threads, put as runs that they share, in one call of one function and one commit.
+
+    Each put carries a token, so that one whose reply was lost is simply made again and adds nothing.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.callers: GroupCommit[_Call] = GroupCommit(session.server.name, self._commit)
+
+    def put(self, drafts: Sequence[Draft]) -> int | None:
+        """The id of the first job, once all are durable; None: a spec has changed, and nothing was put."""
+        call = _Call(drafts)
+        self.callers.make(call)
+        return call.first
+
+    def _commit(self) -> None:
+        with self.callers.group(_Room().takes) as calls:
+            try:
+                first = self._put([draft for call in calls for draft in call.drafts])
+            except Exception as error:
+                for call in calls:
+                    call.error = error
+                return
+            for call in calls:
+                call.first = first
+                first = None if first is None else first + len(call.drafts)
+
+    def _put(self, drafts: Sequence[Draft]) -> int | None:
+        known: dict[str, Known] = {}
+        alone: set[int] = set()
+
+        def stamp(draft: Draft) -> Stamp:
+            queue = known.get(draft.queue)
+            if queue is None:
+                queue = known[draft.queue] = self._session.specs.of(draft.queue)
+                if queue.laned:
+                    alone.update(queue.keys)
+            return queue.stamp(draft)
+
+        counts, queues, classes, lanes, gates, *columns, facts, bodies = zip(
+            *[run.columns() for run in group(drafts, stamp)], strict=True
+        )
+        one = len(bodies) == 1
+        payloads = (facts[0], bodies[0]) if one else (list(facts), list(bodies))
+        versions = array_of([queue.version for queue in known.values()])
+        said = (self._session.at, uuid4(), array_of(sorted(alone)), array_of(known), versions)
+        named = (array_of(counts), array_of(queues), array_of(classes), array_of(lanes), array_of(gates))
+        parameters = (*said, *named, *map(array_of, columns), *payloads)
+        first = int(self._session.server.query(_ONE if one else _MANY, parameters, certain=True)[0][0])
+        return None if first == _STALE else first
+
+
+def accept(drafts: Sequence[Draft], unit: UnitOfWork) -> list[Receipt]:
+    """Put the drafts into their queues; raise, and the unit leaves nothing."""
     queues = {draft.queue for draft in drafts}
-    if not any(turn.known(queue).stamper.is_broker for queue in queues):
-        return accept_copies(drafts, queues, turn)
-    spread = Spread(drafts, lambda queue: turn.known(queue).spec)
-    return spread.folded(accept_copies(spread.drafts, queues, turn), durable=True)
+    if not any(unit.known(queue).stamper.is_broker for queue in queues):
+        return accept_copies(drafts, queues, unit)
+    spread = Spread(drafts, lambda queue: unit.known(queue).spec)
+    return spread.folded(accept_copies(spread.drafts, queues, unit), durable=True)
 
 
-def accept_copies(drafts: Sequence[Draft], brokers: set[str], turn: Turn) -> list[Receipt]:
+def accept_copies(drafts: Sequence[Draft], brokers: set[str], unit: UnitOfWork) -> list[Receipt]:
     """The same for drafts that are for no broker any more; one receipt for each."""
-    turn.hold({draft.queue for draft in drafts} | brokers)
-    batch = Batch(turn)
+    unit.hold({draft.queue for draft in drafts} | brokers)
+    batch = Batch(unit)
     batch.reserve_keys(drafts)
     for place, draft in enumerate(drafts):
-        batch.take(place, draft)
-    batch.check_capacity()
+        batch.plan.take(place, draft)
+    check_capacity(unit, batch.plan.arrivals, batch.shed)
     batch.write()
-    if not all(receipt.duplicate for receipt in batch.receipts):
-        turn.scribe.tell("enqueue")
-    return batch.receipts
+    if batch.plan.is_new:
+        unit.builder.set_verb("enqueue")
+    return batch.plan.receipts
 
 
-def check_capacity(turn: Turn, arrivals: Mapping[str, int], make_room: Callable[[str, int], int] | None = None) -> None:
-    """Every bounded queue has room for those who come, or it is made; called before they are counted.
+def check_capacity(
+    unit: UnitOfWork, arrivals: Mapping[str, int], shed: Callable[[str, int], int] | None = None
+) -> None:
+    """Every bounded queue has room for what comes, or it is made; called before anything is counted.
 
-    The queue's row is locked, so those who come one after the other count on each other. Its number is an upper bound:
-    who leaves is not subtracted, and the jobs are counted again only when the bound would be passed.
+    The queue's row is locked, so calls that come one after the other count on each other. Its number is an upper bound:
+    what leaves is not subtracted, and the jobs are counted again only when the bound would be passed.
     """
-    bounded = [queue for queue in sorted(arrivals) if turn.known(queue).bounded]
-    if not bounded:
-        return
-    for queue, most in turn.fetch(_LOCK_QUEUES, (bounded,)):
-        capacity = turn.known(queue).spec.capacity
-        assert isinstance(capacity, Bounded)
-        count, depth = arrivals[queue], most
-        if depth + count > capacity.limit:
-            depth = turn.fetch(_DEPTH, (queue,))[0][0]
-        if depth + count > capacity.limit and make_room is not None:
-            depth -= make_room(queue, depth + count - capacity.limit)
-        if depth + count > capacity.limit:
-            raise QueueFull(queue, depth, capacity.limit, count, _RETRY_AFTER_SECONDS)
-        turn.execute(_DEPTH_MOST, (depth + count, queue))
+    bounded = [queue for queue in sorted(arrivals) if unit.known(queue).bounded]
+    for queue, most in unit.fetch(_LOCK_QUEUES, (bounded,)) if bounded else ():
+        spec, count, depth = unit.known(queue).spec, arrivals[queue], most
+        if excess_of(spec, depth, count) > 0:
+            depth = unit.fetch(_DEPTH, (queue,))[0][0]
+        if excess_of(spec, depth, count) > 0:
+            if shed is None:
+                raise queue_full(spec, depth, count)
+            depth -= shed(queue, depth)
+        unit.execute(_MAX_DEPTH, (depth + count, queue))
 
 
-class _Target(NamedTuple):
-    """A job that has not run yet, and takes over newer work of its subject."""
+class _Taker(NamedTuple):
+    """What a merge needs to know of the waiting job that takes newer work over."""
 
-    id: int
-    enqueued_at: Instant
-    due_at: Instant
-    rank_timed: int
     facts: Facts | None
     lane: str
 
 
 class Batch:
-    """What one call brings. A draft's place in the call is its place among the ids of the call; some stay unused.
+    """What one call brings: what its plan looks up, and how that is written.
 
-    Keys are taken first of all, in their order: whoever brings the same ones at the same time waits for this call, and
-    then finds them taken. So of many who race, each needs one turn.
+    A draft's place in the call is its place among the ids of the call; some stay unused. `given`: the id that the first
+    draft has already. Keys are reserved first of all, in their order: calls that bring the same ones at the same time
+    wait for this one, and then find them taken. So of many that race, each needs one unit of work.
     """
 
-    def __init__(self, turn: Turn) -> None:
-        self.receipts: list[Receipt] = []
-        self._turn = turn
-        self._first_id: int = turn.fetch(_NEXT_ID)[0][0]
-        self._entries: list[Entry] = []
-        self._merged: list[tuple[_Target, Draft, Newer]] = []
-        self._arrivals: dict[str, int] = {}
-        self._newest: dict[tuple[str, str], _Target | None] = {}
-        self._keys: dict[tuple[str, str], tuple[int, bytes, Instant]] = {}
-        self._reserved: dict[tuple[str, str], tuple[int, bytes, Instant]] = {}
-        self._taken: dict[tuple[str, str], tuple[int, bytes, Instant]] = {}
+    def __init__(self, unit: UnitOfWork, given: int | None = None) -> None:
+        self.now = unit.now
+        self.plan = IntakePlan(self, durable=True)
+        self._unit = unit
+        self._given = given
+        self._first_id: int = unit.fetch(_NEXT_ID)[0][0]
+        self._reserved: dict[tuple[str, str], KeyFact] = {}
+        self._taken: dict[tuple[str, str], KeyFact] = {}
+        self._takers: dict[int, _Taker] = {}
+        self._resting: dict[int, tuple[bool, int]] = {}
 
     def reserve_keys(self, drafts: Sequence[Draft]) -> None:
-        """Take the keys of this batch, each for the first draft that has it; and know those that others have."""
-        facts: dict[tuple[str, str], tuple[int, bytes, Instant]] = {}
+        """Take the keys of this batch, each for the first draft that has it; and read those that others have."""
+        facts: dict[tuple[str, str], KeyFact] = {}
         for place, draft in enumerate(drafts):
             if draft.key is not None and (draft.queue, draft.key) not in facts:
-                stamper = self._turn.known(draft.queue).stamper
-                facts[draft.queue, draft.key] = (self._first_id + place, *stamper.key(draft, self._turn.now))
+                digest, until = self.stamper(draft.queue).key(draft, self.now)
+                facts[draft.queue, draft.key] = KeyFact(self._first_id + place, digest, until)
         if not facts:
             return
         rows = [(*name, *fact) for name, fact in sorted(facts.items())]
         columns = map(list, zip(*rows, strict=True))
-        won = {(queue, key) for queue, key in self._turn.fetch(_RESERVE_KEYS, (*columns, self._turn.now))}
+        won = {(queue, key) for queue, key in self._unit.fetch(_RESERVE_KEYS, (*columns, self.now))}
         self._reserved = {name: facts[name] for name in won}
         if lost := sorted(facts.keys() - won):
             queues, keys = map(list, zip(*lost, strict=True))
-            found = self._turn.fetch(_KEYS, (queues, keys, self._turn.now))
-            self._taken = {(queue, key): (job_id, digest, until) for queue, key, job_id, digest, until in found}
+            found = self._unit.fetch(_KEYS, (queues, keys, self.now))
+            self._taken = {(queue, key): KeyFact(*fact) for queue, key, *fact in found}
             if len(found) != len(lost):
                 # The window of one ended just now, and it was forgotten.
                 raise Restart
 
-    def take_as(self, job_id: int, drafts: Sequence[Draft]) -> None:
-        """What became of a draft that has its id, and its key if any, already: the first has that id."""
-        for place, draft in enumerate(drafts):
-            self._put(self._first_id + place if place else job_id, draft, b"", 0)
-        # It may stand before others that came later and were taken in before.
-        self._turn.lines.update(entry.line for entry in self._entries if entry.line is not None)
+    def stamper(self, queue: str) -> Stamper:
+        return self._unit.known(queue).stamper
 
-    def take(self, place: int, draft: Draft) -> None:
-        turn, stamper = self._turn, self._turn.known(draft.queue).stamper
-        if stamper.is_log:
-            raise WrongQueueKind(draft.queue, is_log=True)
-        key_digest, key_until = b"", 0
-        if draft.key is not None:
-            key_digest, key_until = stamper.key(draft, turn.now)
-            name = (draft.queue, draft.key)
-            fact = self._keys.get(name) or self._taken.get(name)
-            if fact is not None:
-                # A key that came by SQL has another kind of digest, which cannot be compared.
-                if len(fact[1]) == len(key_digest) and fact[1] != key_digest:
-                    raise KeyConflict(draft.queue, draft.key, fact[0])
-                self.receipts.append(Receipt(fact[0], durable=True, duplicate=True))
-                return
-        target = self._put(self._first_id + place, draft, key_digest, key_until)
-        if draft.key is not None:
-            self._keys[draft.queue, draft.key] = (target, key_digest, key_until)
+    def new_id(self, place: int) -> int:
+        return self._given if self._given is not None and not place else self._first_id + place
 
-    def check_capacity(self) -> None:
-        check_capacity(self._turn, self._arrivals, self._make_room)
+    def taken_key(self, queue: str, key: str) -> KeyFact | None:
+        return self._taken.get((queue, key))
 
-    def _shedding(self) -> set[str]:
-        return {queue for queue in self._arrivals if self._turn.known(queue).stamper.sheds is not None}
+    def merge_target(self, queue: str, subject: str) -> MergeTarget | None:
+        for *target, facts, lane in self._unit.fetch(_FRESH, (queue, subject, self.now)):
+            self._takers[target[0]] = _Taker(one_facts(facts), lane)
+            return MergeTarget(*target)
+        return None
 
-    def _make_room(self, queue: str, excess: int) -> int:
-        shed = self._turn.known(queue).stamper.sheds
-        if shed is None:
-            return 0
-        arriving = [entry for entry in self._entries if entry.queue == queue]
-        return give_way(self._turn, queue, shed, excess, arriving, {target.id for target, _, _ in self._merged})
+    def depth(self, queue: str) -> int:
+        depth: int = self._unit.fetch(_DEPTH, (queue,))[0][0]
+        return depth
+
+    def resting(self, queue: str, shed: Shed, limit: int) -> list[Place]:
+        """The queue's row is locked, and it is bounded: the jobs that rest there are looked through.
+
+        Claims take no such lock. What is being claimed this moment counts as running, and the next one gives way.
+        """
+        found = self._unit.fetch(_RESTING[shed.who], (queue, queue, queue, limit + _SPARE))
+        held = [list(column) for column in zip(*found, strict=True)][:2]
+        still = set(self._unit.fetch(_HELD_STILL, held)) if found else set()
+        places: list[Place] = []
+        for single, last_id, n, rank in found:
+            if (single, last_id, n, rank) in still:
+                # From the back a run gets shorter at its end, which is its name.
+                ids = range(last_id, last_id - n, -1) if shed.who == "lowest" else range(last_id - n + 1, last_id + 1)
+                places += [(rank, job_id) for job_id in ids]
+                self._resting |= {job_id: (single, job_id if shed.who == "lowest" else last_id) for job_id in ids}
+        return places[: limit + _SPARE]
+
+    def shed(self, queue: str, depth: int) -> int:
+        """Jobs die to make room; how many."""
+        doomed = self.plan.victims(queue, depth)
+        for job_id in doomed:
+            single, last_id = self._resting[job_id]
+            if not single:
+                self._unit.execute(_TAKE_OUT, (last_id, job_id))
+        bury(self._unit, self._unit.fetch(_DOOMED, (doomed,)), GAVE_WAY, Change.SHED)
+        return len(doomed)
 
     def write(self) -> None:
-        turn, entries = self._turn, self._entries
-        for (queue, key), (target, _, _) in self._keys.items():
-            if self._reserved[queue, key][0] != target:
-                turn.execute(_MOVE_KEY, (target, queue, key))
-        if entries:
-            # Whoever died for them has left its line by now.
-            turn.write_lanes()
-            lines = {entry.line for entry in entries if entry.line is not None}
-            busy = {line for (line,) in turn.fetch(_BUSY_LINES, (sorted(lines),))} if lines else set()
-            turn.write_rows(_INSERT, [self._row(run, busy) for run in _runs(entries, self._shedding())])
-        turn.scribe.accepted(entries)
-        for taker, draft, newer in self._merged:
-            turn.execute(_MERGE, self._merge(taker, draft, newer))
-            turn.touch(draft.queue, taker.lane, None)
-            turn.scribe.merged(taker.id, draft, newer.due_at or 0)
-        turn.news |= self._arrivals.keys()
-        if self._keys:
-            by_state = any(turn.known(queue).spec.unique for queue, _ in self._keys)
-            sweep_keys(turn, _SWEEP_PER_DRAFT * (len(entries) + 1), by_state=by_state)
+        unit, plan = self._unit, self.plan
+        for name, fact in plan.keys.items():
+            if self._reserved[name].job_id != fact.job_id:
+                unit.execute(_MOVE_KEY, (fact.job_id, *name))
+        if plan.entries:
+            # What died for them has left its line by now.
+            unit.write_lanes()
+            lines = {entry.line for entry in plan.entries if entry.line is not None}
+            busy = [line for (line,) in unit.fetch(_BUSY_LINES, (sorted(lines),))] if lines else []
+            alone = {queue for queue in plan.arrivals if self.stamper(queue).sheds is not None}
+            unit.write_rows(_INSERT, [self._row(run) for run in _runs(births(plan.entries, self.now, busy), alone)])
+        unit.builder.accepted(plan.entries)
+        self._takers |= {
+            entry.id: _Taker(facts_of(entry, entry.kind), lane_key(entry.cls, entry.gates))
+            for entry in plan.entries
+            if entry.merges
+        }
+        for merged in plan.merged:
+            taker = self._takers[merged.target.id]
+            unit.execute(_MERGE, _merge(merged, taker.facts or Facts()))
+            unit.touch(merged.draft.queue, taker.lane, None)
+            unit.builder.merged(merged.target.id, merged.draft, merged.newer.due_at or 0)
+        unit.news |= plan.arrivals.keys()
+        if plan.keys:
+            by_state = any(self.stamper(queue).spec.unique for queue, _ in plan.keys)
+            sweep_keys(unit, KEYS_SWEPT * (len(plan.entries) + 1), by_state=by_state)
 
-    def _put(self, job_id: int, draft: Draft, key_digest: bytes, key_until: Instant) -> int:
-        """The id of the job that the draft becomes, or that takes it over."""
-        turn, stamper = self._turn, self._turn.known(draft.queue).stamper
-        target = None if stamper.spec.merge is None or draft.subject is None else self._target(draft)
-        if target is not None:
-            job_id = target.id
-            newer = stamper.newer(draft, target.enqueued_at, target.due_at, turn.now)
-            self._merged.append((target, draft, newer))
-            self.receipts.append(Receipt(job_id, durable=True, merged=True))
-        else:
-            entry = stamper.entry(draft, job_id, turn.now, key_digest, key_until)
-            self._entries.append(entry)
-            self.receipts.append(Receipt(job_id, True))
-            self._arrivals[draft.queue] = self._arrivals.get(draft.queue, 0) + 1
-            if entry.merges:
-                lane = lane_key(entry.cls, entry.gates)
-                target = _Target(job_id, turn.now, entry.due_at, entry.rank_timed, facts_of(entry, entry.kind), lane)
-        if target is not None:
-            alive = draft.expires_at is None or draft.expires_at > turn.now
-            self._newest[draft.queue, draft.subject or ""] = target if alive else None
-        return job_id
-
-    def _row(self, run: Sequence[Entry], busy: set[str]) -> tuple[Any, ...]:
-        """The columns of a run. `busy`: lines that have a head; the first job of any other line is its head."""
-        entry, now = run[-1], self._turn.now
-        state = READY if entry.due_at <= now else LATER
-        lane = lane_key(entry.cls, entry.gates)
-        if entry.line is not None:
-            state = BEHIND if entry.line in busy else state
-            busy.add(entry.line)
-        if state == READY:
-            self._turn.touch(entry.queue, lane, None)
-        rank = rank_at(entry.rank_base, entry.rank_timed, entry.due_at, now)
+    def _row(self, run: Sequence[Birth]) -> tuple[Any, ...]:
+        """The columns of a run."""
+        (entry, lane, rank, ready, behind), entries = run[-1], [birth.entry for birth in run]
+        if ready:
+            self._unit.touch(entry.queue, lane, None)
         return (
             entry.id,
             rank,
             entry.due_at,
-            now,
+            self.now,
             entry.rank_base,
             entry.expires_at,
             len(run),
             entry.cost,
             entry.max_attempts,
-            state,
+            BEHIND if behind else READY if ready else LATER,
             entry.rank_timed,
             entry.merges,
             entry.blocks,
@@ -290,39 +385,111 @@ class Batch:
             entry.subject if entry.merges else None,
             entry.line,
             text_of(entry.gates) if entry.gates else None,
-            facts_json(run, entry.kind),
-            Json(b"[" + b",".join([each.body for each in run]) + b"]"),
+            facts_json(entries, entry.kind),
+            Json(b"[" + b",".join([each.body for each in entries]) + b"]"),
         )
 
-    def _target(self, draft: Draft) -> "_Target | None":
-        name = (draft.queue, draft.subject or "")
-        if name in self._newest:
-            return self._newest[name]
-        found = self._turn.fetch(_FRESH, (*name, self._turn.now))
-        if not found:
-            return None
-        job_id, enqueued_at, due_at, timed, facts, lane = found[0]
-        return _Target(job_id, enqueued_at, due_at, timed, one_facts(facts), lane)
 
-    def _merge(self, target: "_Target", draft: Draft, newer: Newer) -> tuple[Any, ...]:
-        moved, base = newer.due_at, newer.rank_base
-        rank = None if moved is None else rank_at(base, target.rank_timed, moved, self._turn.now)
-        own = (target.facts or Facts(), newer.priority, newer.deadline, newer.meta)
-        bodies = Json(b"[" + draft.body + b"]")
-        return (draft.kind, bodies, merged_facts(*own), newer.expires_at, moved, rank, base, base, target.id)
+def _merge(merged: MergedDraft, own: Facts) -> tuple[Any, ...]:
+    (target, _, _, _), draft, newer, rank = merged
+    facts = merged_facts(own, newer.priority, newer.deadline, newer.meta)
+    moved = (newer.expires_at, newer.due_at, rank, newer.rank_base, newer.rank_base)
+    return (draft.kind, Json(b"[" + draft.body + b"]"), facts, *moved, target)
 
 
-def _runs(entries: Sequence[Entry], shedding: set[str]) -> list[list[Entry]]:
+def _runs(born: Iterable[Birth], shedding: set[str]) -> Iterator[list[Birth]]:
     """Neighbours by their ids that are alike in all that a claim looks at; with gates, a line or an expiry: alone."""
-    runs: list[list[Entry]] = []
+    run: list[Birth] = []
     last: tuple[Any, ...] | None = None
-    for entry in entries:
-        ranked = (entry.due_at, entry.rank_base, entry.rank_timed)
-        alike = (entry.queue, entry.cls, entry.cost, *ranked, entry.max_attempts)
+    for birth in born:
+        entry = birth.entry
+        alike = (entry.queue, entry.cls, entry.cost, birth.rank, entry.due_at, entry.rank_timed, entry.max_attempts)
         alone = entry.gates or entry.line or entry.expires_at is not None or entry.queue in shedding
-        if runs and alike == last and not alone and entry.id == runs[-1][-1].id + 1:
-            runs[-1].append(entry)
-        else:
-            runs.append([entry])
+        if run and (alone or alike != last or entry.id != run[-1].entry.id + 1):
+            yield run
+            run = []
+        run.append(birth)
         last = None if alone else alike
-    return runs
+    if run:
+        yield run
+
+
+def empty_inbox(session: Session) -> None:
+    """What SQL users put into queues with rules is seen by whoever looks."""
+    if session.server.query(_ANY_INBOX)[0][0]:
+        session.write(take_inbox)
+
+
+def take_inbox(unit: UnitOfWork) -> None:
+    """What SQL users put into queues with rules takes its place, whatever the bounds; or it is a dead letter."""
+    rows = unit.fetch(_INBOX, (MAX_BATCH,))
+    for job_id, text in sorted(rows):
+        try:
+            draft = _draft_of(text)
+            unit.hold([draft.queue])
+            known = unit.known(draft.queue)
+            if known.stamper.is_log:
+                raise WrongQueueKind(draft.queue, is_log=True)
+            drafts = copies(known.spec, draft)
+            unit.hold({each.queue for each in drafts})
+            batch = Batch(unit, job_id)
+            for place, each in enumerate(drafts):
+                batch.plan.put(place, each)
+            batch.write()
+            # It may stand before others that came later and were taken in before.
+            unit.lines.update(entry.line for entry in batch.plan.entries if entry.line is not None)
+            unit.builder.set_verb("enqueue")
+        except (Invalid, msgspec.ValidationError) as error:
+            failure = Failure(type(error).__name__, str(error), at=unit.now)
+            unit.execute(_REFUSE, (job_id, unit.now, text_of([failure]), Json(text)))
+            _tell_refused(unit.builder, job_id, text, failure)
+
+
+def _tell_refused(builder: RecordBuilder, job_id: int, text: bytes, failure: Failure) -> None:
+    put = msgspec.json.decode(text, type=dict[str, Any])
+    where = (str(put.get("queue") or "default"), str(put.get("kind") or "unknown"))
+    builder.set_verb("enqueue")
+    builder.job(Change.ACCEPTED, job_id, *where, 0, 0, 1, failure.at, failure.at)
+    builder.job(Change.DIED, job_id, *where, trait=Trait(error_kind=failure.kind, error=failure.message))
+
+
+class _Put(msgspec.Struct):
+    """A draft as `forebay.enqueue_draft` leaves it."""
+
+    kind: str
+    body: msgspec.Raw = msgspec.Raw(b"null")
+    queue: str | None = None
+    delay: int | None = None
+    run_at: int | None = None
+    priority: int | None = None
+    key: str | None = None
+    tenant: str | None = None
+    subject: str | None = None
+    max_attempts: int | None = None
+    expires_at: int | None = None
+    deadline: int | None = None
+    meta: dict[str, str] | None = None
+    cost: int | None = None
+
+
+_decode: Final = msgspec.json.Decoder(_Put).decode
+
+
+def _draft_of(text: bytes) -> Draft:
+    put = _decode(text)
+    return Draft(
+        put.kind,
+        body=bytes(put.body),
+        queue=put.queue or "default",
+        delay=0 if put.run_at is not None else put.delay or 0,
+        run_at=put.run_at,
+        priority=put.priority or 0,
+        key=put.key,
+        tenant=put.tenant,
+        subject=put.subject,
+        max_attempts=put.max_attempts,
+        expires_at=put.expires_at,
+        deadline=put.deadline,
+        meta=put.meta,
+        cost=put.cost or 1,
+    )

@@ -1,6 +1,7 @@
 -- Statements about jobs, for the general verbs. Polls and hot verbs are functions, see `migrations/`.
 -- `= ANY (ARRAY(SELECT …))`: such a list is made once; with IN the planner may make it anew for every row.
 -- `state + 0`: the primary key is meant, not an index of all rows in that state.
+-- Jobs that run are in packs, all others that have not ended are in runs.
 
 -- name: lock_queues
 -- Who comes next into these bounded queues waits for this turn.
@@ -8,12 +9,12 @@ SELECT name, depth_most FROM forebay.queue WHERE name = ANY (%s) ORDER BY name F
 
 -- name: depth
 -- How many jobs of a queue count against its capacity.
-SELECT coalesce(sum(r.n - coalesce(bit_count(r.gone), 0)), 0)::bigint
+SELECT coalesce(sum(r.n), 0)::bigint
 FROM (
-    SELECT n, gone, queue FROM forebay.run WHERE state = 1
-    UNION ALL SELECT n, gone, queue FROM forebay.run WHERE state = 3
-    UNION ALL SELECT n, gone, queue FROM forebay.run WHERE state = 2
-    UNION ALL SELECT n, gone, queue FROM forebay.run WHERE state = 0
+    SELECT n, queue FROM forebay.run WHERE state = 1
+    UNION ALL SELECT n, queue FROM forebay.run WHERE state = 3
+    UNION ALL SELECT n, queue FROM forebay.run WHERE state = 0
+    UNION ALL SELECT n - coalesce(bit_count(gone), 0), queue FROM forebay.pack
 ) AS r
 WHERE r.queue = %s;
 
@@ -73,10 +74,19 @@ SET kind = %s, bodies = %s, facts = %s, expires_at = %s, due_at = coalesce(%s::b
 WHERE r.single AND r.last_id = %s;
 
 -- name: found
--- The runs that hold these jobs.
+-- The runs and members that hold these jobs.
 SELECT f.id, {run} FROM forebay.find(%s::bigint[]) AS f, LATERAL (
     SELECT * FROM forebay.run AS r WHERE r.single = f.single AND r.last_id = f.last_id OFFSET 0
-) AS r;
+) AS r
+UNION ALL
+SELECT r.id, {running} FROM (SELECT f.id, (f.run).* FROM forebay.find_running(%s::bigint[]) AS f) AS r;
+
+-- name: places
+-- Where these jobs run.
+SELECT f.id, forebay.leased_until((f.run).beat, (f.run).lease_until, (f.run).holder),
+    coalesce(get_bit((f.run).asked, f.place - (f.run).base) = 1, false), (f.run).pack, (f.run).jobs, (f.run).number,
+    (f.run).base, (f.run).last_id, (f.run).n, (f.run).delivery, (f.run).beat
+FROM forebay.find_running(%s::bigint[]) AS f;
 
 -- name: ended
 -- Those of these jobs that are finished and still readable.
@@ -85,12 +95,8 @@ SELECT {ended} FROM forebay.ended AS e WHERE e.id = ANY (%s::bigint[]) AND (e.ke
 -- name: report
 -- How far running jobs are, of the deliveries that their holders have; which of them those are.
 WITH held AS (
-    SELECT u.* FROM unnest(%s::bigint[], %s::integer[], %s::double precision[], %s::text[]) AS u (id, delivery, portion, note),
-    LATERAL (
-        SELECT r.delivery FROM forebay.find(ARRAY[u.id]) AS f, forebay.run AS r
-        WHERE r.single = f.single AND r.last_id = f.last_id AND r.state + 0 = 2
-    ) AS r
-    WHERE r.delivery = u.delivery
+    SELECT u.* FROM unnest(%s::bigint[], %s::integer[], %s::double precision[], %s::text[]) AS u (id, delivery, portion, note)
+    JOIN forebay.find_running(%s::bigint[]) AS f ON f.id = u.id AND (f.run).delivery = u.delivery
 ), told AS (
     INSERT INTO forebay.progress AS p (id, delivery, portion, note, at)
     SELECT h.id, h.delivery, h.portion, h.note, coalesce(%s::bigint, forebay.clock()) FROM held AS h ORDER BY h.id
@@ -106,18 +112,17 @@ SELECT id, delivery, portion, note, at FROM forebay.progress WHERE id = ANY (%s:
 
 -- name: drop_reports
 -- Reports of jobs that have ended; a job that waits again has its last one until it is claimed and reports anew.
-DELETE FROM forebay.progress AS p WHERE NOT EXISTS (SELECT FROM forebay.find(ARRAY[p.id]));
+WITH told AS MATERIALIZED (SELECT array_agg(p.id) AS ids FROM forebay.progress AS p)
+DELETE FROM forebay.progress AS p WHERE NOT EXISTS (
+    SELECT FROM told, forebay.find(told.ids) AS f WHERE f.id = p.id
+) AND NOT EXISTS (
+    SELECT FROM told, forebay.find_running(told.ids) AS f WHERE f.id = p.id
+);
 
 -- name: unfinished
 -- Those of these jobs that have not ended.
-SELECT f.id FROM forebay.find(%s::bigint[]) AS f UNION ALL SELECT i.id FROM forebay.inbox AS i WHERE i.id = ANY (%s::bigint[]);
-
--- name: asked
--- Those of these running jobs whose end is requested, with their deliveries.
-SELECT f.id, r.delivery FROM forebay.find(%s::bigint[]) AS f, LATERAL (
-    SELECT * FROM forebay.run AS r WHERE r.single = f.single AND r.last_id = f.last_id OFFSET 0
-) AS r
-WHERE r.state + 0 = 2 AND get_bit(r.asked, (f.id - r.last_id + r.n - 1)::integer) = 1;
+SELECT f.id FROM forebay.find(%s::bigint[]) AS f UNION ALL SELECT f.id FROM forebay.find_running(%s::bigint[]) AS f
+UNION ALL SELECT i.id FROM forebay.inbox AS i WHERE i.id = ANY (%s::bigint[]);
 
 -- name: marks
 -- The last settle that is known of these jobs.
@@ -125,28 +130,35 @@ SELECT f.id, r.settled_delivery, r.settled_code FROM forebay.find(%s::bigint[]) 
     SELECT * FROM forebay.run AS r WHERE r.single = f.single AND r.last_id = f.last_id OFFSET 0
 ) AS r
 UNION ALL
+SELECT f.id, (f.run).settled_delivery, (f.run).settled_code FROM forebay.find_running(%s::bigint[]) AS f
+UNION ALL
 SELECT e.id, e.settled_delivery, e.settled_code FROM forebay.ended AS e WHERE e.id = ANY (%s::bigint[])
 UNION ALL
 SELECT m.id, m.delivery, m.code FROM forebay.remembered(%s::bigint[]) AS m;
 
 -- name: overdue
--- Runs past their time, of holders that are silent or on their own; each from where there may be some.
-SELECT {run} FROM (
-    SELECT r.* FROM forebay.holder AS h
-    LEFT JOIN unnest(%s::integer[], %s::bigint[]) AS f (id, floor) ON f.id = h.id, LATERAL (
-        SELECT * FROM forebay.run AS r
-        WHERE r.state = 2 AND r.holder = h.id AND r.beat AND r.lease_until <= %s
-            AND r.lease_until > coalesce(f.floor, -9223372036854775808)
-        ORDER BY r.lease_until LIMIT %s
-    ) AS r
-    WHERE h.until <= %s
-    UNION ALL (
-        SELECT * FROM forebay.run AS r
-        WHERE r.state = 2 AND NOT r.beat AND r.lease_until > %s AND r.lease_until <= %s
-        ORDER BY r.lease_until LIMIT %s
-    )
-) AS r
-ORDER BY forebay.leased_until(r.beat, r.lease_until, r.holder), r.last_id LIMIT %s;
+-- Packs past their time, of holders that are silent or on their own; each from where there may be some, and no more than
+-- have as many jobs as are wanted.
+SELECT {running} FROM (
+    SELECT p.*, sum(p.n) OVER (ORDER BY p.until, p.pack) - p.n AS before FROM (
+        SELECT p.id AS pack, p.n, forebay.leased_until(p.beat, p.lease_until, p.holder) AS until FROM (
+            SELECT p.* FROM forebay.holder AS h
+            LEFT JOIN unnest(%s::integer[], %s::bigint[]) AS f (id, floor) ON f.id = h.id, LATERAL (
+                SELECT * FROM forebay.pack AS p
+                WHERE p.holder = h.id AND p.beat AND p.lease_until <= %s
+                    AND p.lease_until > coalesce(f.floor, -9223372036854775808)
+                ORDER BY p.lease_until LIMIT %s
+            ) AS p
+            WHERE h.until <= %s
+            UNION ALL (
+                SELECT * FROM forebay.pack AS p
+                WHERE NOT p.beat AND p.lease_until > %s AND p.lease_until <= %s
+                ORDER BY p.lease_until LIMIT %s
+            )
+        ) AS p
+    ) AS p
+) AS p, LATERAL (SELECT * FROM forebay.running AS r WHERE r.pack = p.pack OFFSET 0) AS r
+WHERE p.before < %s ORDER BY p.until, p.pack, r.base;
 
 -- name: silent
 -- Holders whose heart does not beat.
@@ -171,15 +183,17 @@ SELECT {run} FROM (
 WHERE r.before < %s ORDER BY r.last_id;
 
 -- name: page_held
--- Running jobs after an id: few, wherever their ids are, so the index of leases finds them, and not the key.
-SELECT {run} FROM (
-    SELECT h.last_id, sum(h.n) OVER (ORDER BY h.last_id) - h.n AS before FROM (
-        SELECT h.last_id, h.n FROM forebay.run AS h
-        WHERE h.state = 2 AND h.single::integer = %s::integer AND h.last_id + 0 > %s AND (%s::text IS NULL OR h.queue = %s)
-        ORDER BY h.last_id + 0 LIMIT %s
-    ) AS h
-) AS k, LATERAL (SELECT * FROM forebay.run AS r WHERE r.single = %s AND r.last_id = k.last_id OFFSET 0) AS r
-WHERE k.before < %s AND r.state = 2 ORDER BY r.last_id;
+-- Members with any of the first running jobs after an id, as many as are wanted: few, wherever their ids are.
+WITH member AS MATERIALIZED (
+    SELECT r.*, r.last_id - r.n + 1 AS first_id FROM forebay.running AS r
+    WHERE r.pack = ANY (ARRAY(SELECT p.id FROM forebay.pack AS p WHERE p.ids && int8range(%s, %s, '(]')))
+        AND r.last_id > %s AND (%s::text IS NULL OR r.queue = %s)
+), last_wanted AS (
+    SELECT id FROM member AS m, generate_series(greatest(m.first_id, %s + 1), m.last_id) AS id
+    WHERE m.gone IS NULL OR get_bit(m.gone, (id - m.first_id)::integer) = 0
+    ORDER BY id OFFSET %s LIMIT 1
+)
+SELECT {running} FROM member AS r WHERE r.first_id <= coalesce((SELECT id FROM last_wanted), %s);
 
 -- name: ended_end
 -- How far one page looks for jobs that ended in a certain way.
@@ -230,7 +244,7 @@ ORDER BY r.rank DESC, r.last_id DESC LIMIT %s;
 -- Those of these runs that nobody claims this moment; from now on nobody does.
 SELECT r.single, r.last_id, r.n, r.rank FROM forebay.run AS r
 JOIN unnest(%s::boolean[], %s::bigint[]) AS u (single, last_id) ON r.single = u.single AND r.last_id = u.last_id
-WHERE r.state <> 2 FOR UPDATE OF r SKIP LOCKED;
+FOR UPDATE OF r SKIP LOCKED;
 
 -- name: doomed
 -- Jobs on their own, as `expired` has them.
@@ -245,14 +259,14 @@ WHERE single AND last_id = ANY (%s::bigint[]) ORDER BY last_id FOR UPDATE;
 -- name: expired
 -- Jobs that nobody claimed in time; those that somebody claims this moment are in time.
 SELECT last_id, queue, state, lane, line, kind, attempt, errors FROM forebay.run
-WHERE expires_at IS NOT NULL AND state <> 2 AND expires_at <= %s AND queue = ANY (%s)
+WHERE expires_at IS NOT NULL AND expires_at <= %s AND queue = ANY (%s)
 ORDER BY expires_at LIMIT %s FOR UPDATE SKIP LOCKED;
 
 -- name: expired_queues
 -- The queues of jobs that nobody claimed in time, as far as the first of them tell.
 SELECT DISTINCT e.queue FROM (
     SELECT queue FROM forebay.run
-    WHERE expires_at IS NOT NULL AND state <> 2 AND expires_at <= %s ORDER BY expires_at LIMIT %s
+    WHERE expires_at IS NOT NULL AND expires_at <= %s ORDER BY expires_at LIMIT %s
 ) AS e;
 
 -- name: bury
@@ -260,7 +274,7 @@ SELECT DISTINCT e.queue FROM (
 WITH gone AS (
     DELETE FROM forebay.run AS r
     USING unnest(%s::bigint[], %s::text[], %s::text[], %s::bigint[]) AS u (id, errors, queue, kept_until)
-    WHERE r.single AND r.last_id = u.id AND r.state <> 2
+    WHERE r.single AND r.last_id = u.id
     RETURNING r.*, u.errors AS known, u.queue AS elsewhere, u.kept_until
 )
 INSERT INTO forebay.ended (
@@ -269,14 +283,14 @@ INSERT INTO forebay.ended (
     errors, facts, body, home
 )
 SELECT r.last_id, r.due_at, r.enqueued_at, %s, r.kept_until, r.expires_at, r.rank_base, r.delivery, r.attempt, r.max_attempts,
-    r.settled_delivery, %s, r.rank_timed, r.asked IS NOT NULL, coalesce(r.elsewhere, r.queue), r.cls, r.kind,
+    r.settled_delivery, %s, r.rank_timed, r.asked, coalesce(r.elsewhere, r.queue), r.cls, r.kind,
     r.settled_code, r.cost, r.blocks, r.lane, r.line, r.gates, coalesce(r.known, r.errors), r.facts -> (r.size - 1), r.bodies -> (r.size - 1),
     CASE WHEN r.elsewhere IS NOT NULL THEN r.queue END
 FROM gone AS r;
 
 -- name: delete
 -- Jobs that nobody holds are gone.
-DELETE FROM forebay.run WHERE single AND last_id = ANY (%s::bigint[]) AND state <> 2;
+DELETE FROM forebay.run WHERE single AND last_id = ANY (%s::bigint[]);
 
 -- name: remember
 -- The last settles of jobs that are gone.
@@ -284,18 +298,18 @@ INSERT INTO forebay.settled (jobs, firsts, sizes, deliveries, codes)
 VALUES (%s, %s::bigint[], %s::integer[], %s::integer[], %s::text[]);
 
 -- name: ask
--- The holder of a job will be told.
-UPDATE forebay.run AS r
-SET asked = coalesce(r.asked, repeat('0', r.n)::bit varying) | (
-    SELECT string_agg(CASE WHEN r.last_id - r.n + 1 + i = ANY (u.ids) THEN '1' ELSE '0' END, '' ORDER BY i)
-    FROM generate_series(0, r.n - 1) AS i
+-- The holder of jobs will be told.
+UPDATE forebay.pack AS p
+SET asked = coalesce(p.asked, repeat('0', p.n)::bit varying) | (
+    SELECT string_agg(CASE WHEN i = ANY (u.places) THEN '1' ELSE '0' END, '' ORDER BY i)
+    FROM generate_series(0, p.n - 1) AS i
 )::bit varying
 FROM (
-    SELECT k.single, k.last_id, array_agg(k.id) AS ids
-    FROM unnest(%s::bigint[], %s::boolean[], %s::bigint[]) AS k (id, single, last_id) GROUP BY k.single, k.last_id
+    SELECT k.pack, array_agg(k.place) AS places
+    FROM unnest(%s::bigint[], %s::integer[]) AS k (pack, place) GROUP BY k.pack
 ) AS u
-WHERE r.single = u.single AND r.last_id = u.last_id AND r.state + 0 = 2
-RETURNING r.holder;
+WHERE p.id = u.pack
+RETURNING p.holder;
 
 -- name: holder_changed
 -- Holders will look at their jobs one by one.
@@ -388,7 +402,7 @@ DELETE FROM forebay.settled WHERE seq <= (
 -- name: sweep_holders
 -- Processes that nobody has seen for long and that hold nothing are forgotten.
 DELETE FROM forebay.holder AS h
-WHERE h.seen_at < %s AND NOT EXISTS (SELECT FROM forebay.run AS r WHERE r.state = 2 AND r.holder = h.id);
+WHERE h.seen_at < %s AND NOT EXISTS (SELECT FROM forebay.pack AS p WHERE p.holder = h.id);
 
 -- name: inbox
 -- Jobs that SQL users put, in order.

@@ -1,21 +1,26 @@
-"""The statements of `*.sql` by name, read once. `{run}` and `{ended}` stand for what makes a picture of a job.
+"""The statements of `*.sql` by name, read once.
 
-`{open}`, `{gone}` and `{backlog}` stand for what makes a picture of a queue: what is counted of runs, of finished jobs,
-and both put together. `{taken}`: the key `k` is taken, if by the state of its job.
+`{run}`, `{running}` and `{ended}` stand for what makes a picture of a job. `{open}`, `{held}`, `{gone}` and `{backlog}`
+stand for what makes a picture of a queue: what is counted of runs, of packs, of finished jobs, and all put together.
+`{taken}`: the key `k` is taken, if by the state of its job.
 """
 
 from functools import cache
 from typing import Final
 
-from forebay.core.limits import AHEAD_MOST, BLOCKED_MOST
+from forebay.core.limits import MAX_AHEAD, MAX_BLOCKED
 from forebay.store.statements import read_statements
 
 _RUN: Final = (
-    "r.single, r.last_id, r.n, r.size, r.state, r.queue, r.kind, r.due_at, r.enqueued_at, r.delivery, r.attempt, "
-    "r.max_attempts, r.claimed_at, "
-    "CASE WHEN r.state = 2 THEN forebay.leased_until(r.beat, r.lease_until, r.holder) END, r.expires_at, "
-    "r.errors, r.facts, r.bodies, r.gone::text, r.asked::text, "
-    "(SELECT h.owner FROM forebay.holder AS h WHERE h.id = r.holder), r.beat"
+    "r.last_id, r.n, r.size, r.state, r.queue, r.kind, r.due_at, r.enqueued_at, r.delivery, r.attempt, r.max_attempts, "
+    "r.expires_at, r.errors, r.facts, r.bodies, CASE WHEN r.asked THEN '1' END, NULL::text, NULL::bigint, "
+    "NULL::bigint, NULL::text, NULL::boolean, NULL::bigint, NULL::integer, NULL::integer, NULL::integer"
+)
+_RUNNING: Final = (
+    "r.last_id, r.n, r.size, 2::smallint, r.queue, r.kind, r.due_at, r.enqueued_at, r.delivery, r.attempt, "
+    "r.max_attempts, r.expires_at, r.errors, r.facts, r.bodies, r.asked::text, r.gone::text, r.claimed_at, "
+    "forebay.leased_until(r.beat, r.lease_until, r.holder), "
+    "(SELECT h.owner FROM forebay.holder AS h WHERE h.id = r.holder), r.beat, r.pack, r.jobs, r.number, r.base"
 )
 _ENDED: Final = (
     "e.id, e.state, e.queue, e.kind, e.due_at, e.enqueued_at, e.delivery, e.attempt, e.max_attempts, e.expires_at, "
@@ -23,19 +28,19 @@ _ENDED: Final = (
 )
 _OPEN: Final = (
     "queue, sum(n) FILTER (WHERE state IN (0, 3)) AS waiting, sum(n) FILTER (WHERE state = 1) AS ready, "
-    "sum(n - coalesce(bit_count(gone), 0)) FILTER (WHERE state = 2) AS running, "
     "min(due_at) FILTER (WHERE state = 1) AS oldest"
 )
+_HELD: Final = "queue, sum(n - coalesce(bit_count(gone), 0)) AS running"
 _GONE: Final = (
     "queue, count(*) FILTER (WHERE state = 3) AS done, count(*) FILTER (WHERE state = 4) AS dead, "
     "count(*) FILTER (WHERE state = 5) AS cancelled"
 )
 _BACKLOG: Final = (
-    "u.name, coalesce(r.waiting, 0), coalesce(r.ready, 0), coalesce(r.running, 0), coalesce(e.done, 0), "
+    "u.name, coalesce(r.waiting, 0), coalesce(r.ready, 0), coalesce(p.running, 0), coalesce(e.done, 0), "
     "coalesce(e.dead, 0), coalesce(e.cancelled, 0), r.oldest, q.paused_until, coalesce(k.keys, 0), "
     "CASE WHEN r.ready > 0 AND (q.laned OR q.whole <> '[]') "
-    f"THEN forebay.held_jobs(%s, u.name, {AHEAD_MOST}) ELSE 0 END, "
-    f"forebay.blocked_lines(u.name, {BLOCKED_MOST})"
+    f"THEN forebay.held_jobs(%s, u.name, {MAX_AHEAD}) ELSE 0 END, "
+    f"forebay.blocked_lines(u.name, {MAX_BLOCKED})"
 )
 _TAKEN: Final = (
     "(k.until < 7258118400000000 OR forebay.in_states(k.job_id, "
@@ -43,6 +48,8 @@ _TAKEN: Final = (
 )
 _WORDS: Final = {
     "run": _RUN,
+    "running": _RUNNING,
+    "held": _HELD,
     "ended": _ENDED,
     "open": _OPEN,
     "gone": _GONE,

@@ -8,6 +8,9 @@ LEFT JOIN (
     SELECT {open} FROM forebay.run WHERE queue = ANY (%s::text[]) GROUP BY queue
 ) AS r ON r.queue = u.name
 LEFT JOIN (
+    SELECT {held} FROM forebay.pack WHERE queue = ANY (%s::text[]) GROUP BY queue
+) AS p ON p.queue = u.name
+LEFT JOIN (
     SELECT {gone} FROM forebay.ended
     WHERE queue = ANY (%s::text[]) AND (kept_until IS NULL OR kept_until > %s) GROUP BY queue
 ) AS e ON e.queue = u.name
@@ -20,6 +23,8 @@ LEFT JOIN (
 -- All queues that are configured, paused, or hold jobs: every row is counted, once.
 WITH r AS MATERIALIZED (
     SELECT {open} FROM forebay.run GROUP BY queue
+), p AS MATERIALIZED (
+    SELECT {held} FROM forebay.pack GROUP BY queue
 ), e AS MATERIALIZED (
     SELECT {gone} FROM forebay.ended WHERE kept_until IS NULL OR kept_until > %s GROUP BY queue
 ), k AS (
@@ -28,10 +33,11 @@ WITH r AS MATERIALIZED (
 SELECT {backlog} FROM (
     SELECT name FROM forebay.queue WHERE spec IS NOT NULL OR paused_until IS NOT NULL
     UNION SELECT queue FROM r
+    UNION SELECT queue FROM p
     UNION SELECT queue FROM e
 ) AS u
 LEFT JOIN forebay.queue AS q ON q.name = u.name
-LEFT JOIN r ON r.queue = u.name LEFT JOIN e ON e.queue = u.name LEFT JOIN k ON k.queue = u.name
+LEFT JOIN r ON r.queue = u.name LEFT JOIN p ON p.queue = u.name LEFT JOIN e ON e.queue = u.name LEFT JOIN k ON k.queue = u.name
 ORDER BY u.name;
 
 -- name: queue_names
@@ -39,6 +45,7 @@ ORDER BY u.name;
 SELECT name FROM (
     SELECT name FROM forebay.queue WHERE spec IS NOT NULL OR paused_until IS NOT NULL
     UNION SELECT queue FROM forebay.run
+    UNION SELECT queue FROM forebay.pack
     UNION SELECT queue FROM forebay.ended WHERE kept_until IS NULL OR kept_until > %s
 ) AS u
 WHERE name COLLATE "C" > %s AND name COLLATE "C" >= %s AND name COLLATE "C" < %s
@@ -48,17 +55,20 @@ ORDER BY name COLLATE "C" LIMIT %s;
 -- All queues together, in every row, and those that hold most: every row is counted, once.
 WITH r AS MATERIALIZED (
     SELECT {open} FROM forebay.run GROUP BY queue
+), p AS MATERIALIZED (
+    SELECT {held} FROM forebay.pack GROUP BY queue
 ), e AS MATERIALIZED (
     SELECT {gone} FROM forebay.ended WHERE kept_until IS NULL OR kept_until > %s GROUP BY queue
 ), c AS (
-    SELECT u.name, coalesce(r.waiting, 0) AS waiting, coalesce(r.ready, 0) AS ready, coalesce(r.running, 0) AS running,
+    SELECT u.name, coalesce(r.waiting, 0) AS waiting, coalesce(r.ready, 0) AS ready, coalesce(p.running, 0) AS running,
         coalesce(e.done, 0) AS done, coalesce(e.dead, 0) AS dead, coalesce(e.cancelled, 0) AS cancelled
     FROM (
         SELECT name FROM forebay.queue WHERE spec IS NOT NULL OR paused_until IS NOT NULL
         UNION SELECT queue FROM r
+        UNION SELECT queue FROM p
         UNION SELECT queue FROM e
     ) AS u
-    LEFT JOIN r ON r.queue = u.name LEFT JOIN e ON e.queue = u.name
+    LEFT JOIN r ON r.queue = u.name LEFT JOIN p ON p.queue = u.name LEFT JOIN e ON e.queue = u.name
 ), u AS MATERIALIZED (
     SELECT name, waiting + ready + running AS depth, dead FROM c
     ORDER BY depth DESC, dead DESC, name COLLATE "C" LIMIT %s
@@ -72,7 +82,7 @@ WITH r AS MATERIALIZED (
 )
 SELECT s.queues, s.waiting, s.ready, s.running, s.done, s.dead, s.cancelled, {backlog} FROM s CROSS JOIN u
 LEFT JOIN forebay.queue AS q ON q.name = u.name
-LEFT JOIN r ON r.queue = u.name LEFT JOIN e ON e.queue = u.name LEFT JOIN k ON k.queue = u.name
+LEFT JOIN r ON r.queue = u.name LEFT JOIN p ON p.queue = u.name LEFT JOIN e ON e.queue = u.name LEFT JOIN k ON k.queue = u.name
 ORDER BY u.depth DESC, u.dead DESC, u.name COLLATE "C";
 
 -- name: lock_queue
@@ -82,7 +92,8 @@ RETURNING q.spec, q.paused_until;
 
 -- name: any_jobs
 -- Whether a queue has jobs.
-SELECT EXISTS (SELECT FROM forebay.run WHERE queue = %s) OR EXISTS (SELECT FROM forebay.ended WHERE queue = %s);
+SELECT EXISTS (SELECT FROM forebay.run WHERE queue = %s) OR EXISTS (SELECT FROM forebay.pack WHERE queue = %s)
+    OR EXISTS (SELECT FROM forebay.ended WHERE queue = %s);
 
 -- name: put_spec
 -- A queue has another spec; everybody's picture of it is old.
@@ -192,10 +203,8 @@ ORDER BY rank, last_id LIMIT 1;
 
 -- name: line_head
 -- The smallest unfinished id of a line, and whether it runs; a dead one that keeps it shut counts.
-SELECT h.id, coalesce((
-    SELECT r.state = 2 FROM forebay.run AS r WHERE r.single AND r.last_id = h.id AND h.id = h.exposed
-), false)
-FROM (SELECT least(behind, exposed, dead) AS id, exposed FROM forebay.line_heads(ARRAY[%s])) AS h WHERE h.id IS NOT NULL;
+SELECT h.id, EXISTS (SELECT FROM forebay.running_line AS l WHERE l.line = h.line AND l.id = h.id)
+FROM (SELECT line, least(behind, exposed, dead) AS id FROM forebay.line_heads(ARRAY[%s])) AS h WHERE h.id IS NOT NULL;
 
 -- name: line_before
 -- How many jobs stand in a line behind its head and before a job, so many at most.

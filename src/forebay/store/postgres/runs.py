@@ -1,24 +1,25 @@
-"""Jobs in runs: grouping alike entries on the way in, pictures of jobs on the way out. Pure.
+"""Jobs as rows: runs on the way in, pictures of jobs on the way out, and packs in the hands of a holder. Pure.
 
 Alike is what a claim looks at: queue, class, due time, rank, lives, cost. Only neighbours of a call share a run, so
 that ids, and with them the order of acceptance, stay what they are. What else differs travels in `facts`, an object a
-job.
+job. A pack is what one claim took from one queue, as one row. Its members are runs, and its jobs have places in it,
+which never change. So a lease that knows its place needs no look-up to be settled.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
-from forebay.core.event import Entry
+from forebay.core.entries import Entry
 from forebay.core.gate import lane_key
-from forebay.core.instant import Instant, Span
+from forebay.core.instant import Instant
 from forebay.core.job import Draft, Job, State
-from forebay.core.lease import Lease
+from forebay.core.lease import Fence, Lease
 from forebay.core.outcome import Failure
 from forebay.core.rank import RankRule
-from forebay.core.stamp import Stamper
 from forebay.store.postgres.connect import Json
 
 BEHIND, READY, RUNNING, LATER = range(4)
@@ -43,7 +44,9 @@ class Facts(Struct, omit_defaults=True):
     cost: int = 1
 
 
-_NONE: Final = Facts()
+NO_FACTS: Final = Facts()
+"""Those of most jobs."""
+
 _encode: Final = msgspec.json.Encoder().encode
 _bodies: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _facts: Final = msgspec.json.Decoder(list[Facts | None]).decode
@@ -129,7 +132,7 @@ def facts_of(draft: Draft | Entry, kind: str) -> Facts | None:
         draft.meta,
         draft.cost,
     )
-    return None if facts == _NONE else facts
+    return None if facts == NO_FACTS else facts
 
 
 def facts_json(drafts: Sequence[Draft | Entry], kind: str) -> Json | None:
@@ -147,7 +150,7 @@ def one_facts(text: Any) -> Facts | None:
 def merged_facts(own: Facts, priority: int, deadline: Instant | None, meta: dict[str, str] | None) -> Json | None:
     """Of a job on its own that took over newer work: whose it is stays, how urgent it is does not."""
     facts = msgspec.structs.replace(own, kind=None, priority=priority, deadline=deadline, meta=meta)
-    return None if facts == _NONE else Json(_encode([facts]))
+    return None if facts == NO_FACTS else Json(_encode([facts]))
 
 
 def _plain(draft: Draft | Entry, kind: str) -> bool:
@@ -163,100 +166,81 @@ def _plain(draft: Draft | Entry, kind: str) -> bool:
     )
 
 
-class Ref:
-    """Where running jobs are: what a settle needs to find their run. `beat`: the run follows its holder's heartbeat."""
+class RunRow(NamedTuple):
+    """The columns `{run}` of a run that nobody holds, or `{running}` of a member of a pack; only these have a pack."""
 
-    __slots__ = ("beat", "delivery", "last_id", "n", "single")
-
-    def __init__(self, single: bool, last_id: int, n: int, delivery: int, beat: bool = True) -> None:
-        self.single = single
-        self.last_id = last_id
-        self.n = n
-        self.delivery = delivery
-        self.beat = beat
-
-    @property
-    def key(self) -> tuple[bool, int]:
-        return (self.single, self.last_id)
-
-    def place(self, job_id: int) -> int:
-        return job_id - self.last_id + self.n - 1
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Ref) and self.key == other.key and self.delivery == other.delivery
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-
-class Held(Lease, frozen=True):
-    """A lease that knows its run."""
-
-    ref: Ref
+    last_id: int
+    n: int
+    size: int
+    state: int
+    queue: str
+    kind: str
+    due_at: Instant
+    enqueued_at: Instant
+    delivery: int
+    attempt: int
+    max_attempts: int
+    expires_at: Instant | None
+    errors: str | None
+    facts: bytes | None
+    bodies: bytes
+    asked: str | None
+    gone: str | None
+    claimed_at: Instant | None
+    lease_until: Instant | None
+    owner: str | None
+    beat: bool
+    pack: int
+    jobs: int
+    number: int
+    base: int
 
 
-def ref_of(lease: Lease) -> Ref | None:
-    """The run that a lease was taken from, if it can be that."""
-    if not isinstance(lease, Held):
-        return None
-    ref = lease.ref
-    return ref if ref.delivery == lease.job.delivery and 0 <= ref.place(lease.job.id) < ref.n else None
-
-
-def leases_of(row: Sequence[Any], owner: str) -> list[Held]:
-    """The leases of a running run."""
-    return [Held(job, owner, job.lease_until or 0, ref) for job, ref in jobs_of_run(row, owner)]
-
-
-def jobs_of_run(row: Sequence[Any], held_by: str | None = None) -> Iterator[tuple[Job, Ref]]:
-    """Every job that is still in a run, from the columns `{run}`; `held_by` where the row does not tell."""
-    (single, last_id, n, size, stored, queue, kind, due_at, enqueued_at, delivery, attempt, lives) = row[:12]
-    claimed_at, until, expires_at, errors, facts, bodies, gone, asked, owner, beat = row[12:22]
-    running = stored == RUNNING
-    state = _STATES[stored]
-    ref = Ref(single, last_id, n, delivery, beat)
-    past = errors_of(errors)
-    raws = _bodies(bodies)[size - n :]
-    each = _facts(facts)[size - n :] if facts is not None else [None] * n
+def jobs_of_run(row: RunRow) -> Iterator[Job]:
+    """Every job that is still in it."""
+    state = _STATES[row.state]
+    past = errors_of(row.errors)
+    first, skip, gone, asked = row.last_id - row.n + 1, row.size - row.n, row.gone, row.asked
+    raws = _bodies(row.bodies)[skip:]
+    each = _facts(row.facts)[skip:] if row.facts is not None else [None] * row.n
     for place, (raw, given) in enumerate(zip(raws, each, strict=True)):
         if gone is not None and gone[place] == "1":
             continue
-        own = given or _NONE
-        job = Job(
-            last_id - n + 1 + place,
-            queue,
-            own.kind or kind,
+        own = given or NO_FACTS
+        yield Job(
+            first + place,
+            row.queue,
+            own.kind or row.kind,
             bytes(raw),
             state,
             own.priority,
-            enqueued_at,
-            due_at,
-            attempt,
-            lives,
-            delivery,
+            row.enqueued_at,
+            row.due_at,
+            row.attempt,
+            row.max_attempts,
+            row.delivery,
             own.key,
             own.tenant,
             own.subject,
             own.deadline,
-            expires_at,
+            row.expires_at,
             own.meta,
-            (held_by or owner) if running else None,
-            claimed_at if running else None,
-            until if running else None,
+            row.owner,
+            row.claimed_at,
+            row.lease_until,
             None,
             asked is not None and asked[place] == "1",
             past,
             None,
             own.cost,
         )
-        yield job, ref
 
 
 def ended_job(row: Sequence[Any]) -> Job:
     """A finished job, from the columns `{ended}`."""
     (job_id, state, queue, kind, due_at, enqueued_at, delivery, attempt, lives, expires_at) = row[:10]
     finished_at, cancel_requested, errors, facts, body, result, home = row[10:]
-    own = (None if facts is None else _one_facts(facts)) or _NONE
+    own = (None if facts is None else _one_facts(facts)) or NO_FACTS
     return Job(
         job_id,
         queue,
@@ -303,6 +287,195 @@ def errors_of(text: str | None) -> tuple[Failure, ...]:
     return () if text is None else _errors(text)
 
 
-def span_kept(stamper: Stamper) -> Span:
-    """How long a done or cancelled job stays readable."""
-    return stamper.kept_until(0)
+_pack_bodies: Final = msgspec.json.Decoder(list[list[msgspec.Raw]]).decode
+_pack_facts: Final = msgspec.json.Decoder(list[list[Facts | None] | None]).decode
+_pack_errors: Final = msgspec.json.Decoder(list[tuple[Failure, ...]]).decode
+_places: Final = msgspec.json.Decoder(list[list[int]]).decode
+
+
+class Ref:
+    """Where jobs of one member of a pack are. `base`: the place of the first; `jobs`: how many the whole pack has.
+
+    `beat`: the pack follows its holder's heartbeat.
+    """
+
+    __slots__ = ("base", "beat", "delivery", "jobs", "last_id", "n", "number", "pack")
+
+    def __init__(
+        self, pack: int, jobs: int, number: int, base: int, last_id: int, n: int, delivery: int, beat: bool
+    ) -> None:
+        self.pack = pack
+        self.jobs = jobs
+        self.number = number
+        self.base = base
+        self.last_id = last_id
+        self.n = n
+        self.delivery = delivery
+        self.beat = beat
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ref) and (self.pack, self.number) == (other.pack, other.number)
+
+    def __hash__(self) -> int:
+        return hash((self.pack, self.number))
+
+    def at(self, job_id: int) -> int:
+        """The place of a job in its member."""
+        return job_id - self.last_id + self.n - 1
+
+    def place(self, job_id: int) -> int:
+        """The place of a job in its pack."""
+        return self.base + job_id - self.last_id + self.n - 1
+
+
+class Held(Lease, frozen=True):
+    """A lease that knows its pack."""
+
+    ref: Ref
+
+
+def ref_of(lease: Lease) -> Ref | None:
+    """Where a leased job is, if that is known and can be right."""
+    if not isinstance(lease, Held):
+        return None
+    ref = lease.ref
+    return ref if ref.delivery == lease.job.delivery and 0 <= ref.at(lease.job.id) < ref.n else None
+
+
+class Place(NamedTuple):
+    """A row of `places`: a job that runs, until when it is leased, and whether its end is requested."""
+
+    id: int
+    until: Instant
+    asked: bool
+    pack: int
+    jobs: int
+    number: int
+    base: int
+    last_id: int
+    n: int
+    delivery: int
+    beat: bool
+
+    @property
+    def fence(self) -> Fence:
+        return (self.id, self.delivery)
+
+    @property
+    def ref(self) -> Ref:
+        return Ref(*self[3:])
+
+
+def ref_in(row: RunRow) -> Ref:
+    """Where the jobs of a member are."""
+    return Ref(row.pack, row.jobs, row.number, row.base, row.last_id, row.n, row.delivery, row.beat)
+
+
+def leases_of(row: RunRow) -> Iterator[Held]:
+    """The leases of a member."""
+    ref = ref_in(row)
+    return (Held(job, row.owner or "", row.lease_until or 0, ref) for job in jobs_of_run(row))
+
+
+class _Span(Struct, array_like=True):
+    """A member, as the ledger says it."""
+
+    change: str
+    first: int
+    n: int
+    queue: str
+    kind: str
+    delivery: int
+    attempt: int
+    none: int
+    enqueued_at: Instant
+    due_at: Instant
+    claimed_at: Instant
+    until: Instant
+
+
+class _Extent(Struct, array_like=True):
+    """What the ledger does not say of a member."""
+
+    max_attempts: int
+    size: int
+    expires_at: Instant | None
+
+
+_spans: Final = msgspec.json.Decoder(list[_Span]).decode
+_extents: Final = msgspec.json.Decoder(list[_Extent]).decode
+
+
+class PackRow(NamedTuple):
+    """A row of `forebay.claimed`. `flag`: why there is nothing else in it, if not 0."""
+
+    flag: int
+    stamp: Instant
+    want: int
+    pack: int
+    n: int
+    beat: bool
+    lead: int | None
+    floor: int | None
+    last_due: Instant
+    spans: str
+    extents: str
+    facts: str | None
+    errors: str | None
+    bodies: str
+    asked: str | None
+    places: str | None
+    runs: int
+
+    def leases(self, owner: str) -> list[Held]:
+        """In the order in which the jobs were handed out."""
+        spans = _spans(f"[{self.spans}]")
+        facts: Iterable[list[Facts | None] | None] = repeat(None, len(spans))
+        errors: Iterable[tuple[Failure, ...]] = repeat((), len(spans))
+        if self.facts is not None:
+            facts = _pack_facts(f"[{self.facts}]")
+        if self.errors is not None:
+            errors = _pack_errors(f"[{self.errors}]")
+        found: list[Held] = []
+        base = 0
+        members = zip(
+            spans, _extents(f"[{self.extents}]"), _pack_bodies(f"[{self.bodies}]"), facts, errors, strict=True
+        )
+        for number, (span, extent, bodies, own, past) in enumerate(members, 1):
+            ref = Ref(self.pack, self.n, number, base, span.first + span.n - 1, span.n, span.delivery, self.beat)
+            skip = extent.size - span.n
+            for at in range(span.n):
+                traits = NO_FACTS if own is None else own[skip + at] or NO_FACTS
+                job = Job(
+                    span.first + at,
+                    span.queue,
+                    traits.kind or span.kind,
+                    bytes(bodies[skip + at]),
+                    State.RUNNING,
+                    traits.priority,
+                    span.enqueued_at,
+                    span.due_at,
+                    span.attempt,
+                    extent.max_attempts,
+                    span.delivery,
+                    traits.key,
+                    traits.tenant,
+                    traits.subject,
+                    traits.deadline,
+                    extent.expires_at,
+                    traits.meta,
+                    owner,
+                    span.claimed_at,
+                    span.until,
+                    None,
+                    self.asked is not None and self.asked[base + at] == "1",
+                    past,
+                    None,
+                    traits.cost,
+                )
+                found.append(Held(job, owner, span.until, ref))
+            base += span.n
+        if self.places is None:
+            return found
+        order = [place for each in _places(f"[{self.places}]") for place in each]
+        return [lease for _, lease in sorted(zip(order, found, strict=True), key=lambda pair: pair[0])]

@@ -135,7 +135,7 @@ class Specs:
         return known
 
     def reload(self, names: Iterable[str], fetch: Fetch | None = None) -> None:
-        """Read these specs again. A turn reads them by its own connection:
+        """Read these specs again. A unit of work reads them by its own connection:
         many who each had one, and waited for one more, would wait for each other."""
         names = list(names)
         found = {name: (version, text) for name, version, text in (fetch or self._server.query)(_READ, (names,))}

@@ -12,9 +12,73 @@ from forebay.core.clock import Clock
 from forebay.core.job import Draft
 from forebay.core.lease import Heartbeat, Lease
 from forebay.core.outcome import Verdict
-from forebay.store.postgres.backend import PostgresBackend
-from forebay.store.protocol import Query, Tally, Vitals
+from forebay.store.postgres.bulk import Bulk
+from forebay.store.postgres.claims import Claims
+from forebay.store.postgres.control import Control
+from forebay.store.postgres.export import Export
+from forebay.store.postgres.health import look, vitals_of
+from forebay.store.postgres.intake import Intake
+from forebay.store.postgres.logs import Ledger, Logs
+from forebay.store.postgres.maintenance import SETTLE_MEMORY
+from forebay.store.postgres.observing import Observing
+from forebay.store.postgres.session import Session
+from forebay.store.postgres.settling import Settling
+from forebay.store.postgres.transaction import Transactions
+from forebay.store.protocol import Capabilities, Promotion, Query, Tally, Vitals
 from forebay.store.shell import ExchangingShell, checked_lease
+
+
+class PostgresBackend:
+    """The verbs of all parts; these share one session."""
+
+    capabilities = Capabilities(
+        name="postgres", durable=True, processes="many", settle_memory=SETTLE_MEMORY, lease_grain=0.0
+    )
+
+    def __init__(self, url: str, *, clock: Clock | None = None) -> None:
+        self.session = session = Session(url, clock)
+        self.intake, self.claims, self.logs = intake, claims, logs = Intake(session), Claims(session), Logs(session)
+        self.transactions = transactions = Transactions(session, claims, settling := Settling(session, claims))
+        observing, control, ledger = Observing(session, claims), Control(session), Ledger(session)
+        bulk, export = Bulk(session, intake), Export(session)
+        self.now = session.now
+        self.enqueue, self.wait_for_room = intake.enqueue, intake.wait_for_room
+        self.enqueue_stream, self.fed, self.feed, self.mend = bulk.enqueue_stream, bulk.fed, bulk.feed, bulk.mend
+        self.claim, self.extend, self.beat, self.overdue = claims.claim, claims.extend, claims.beat, claims.overdue
+        self.settle, self.exchange, self.cancel = settling.settle, settling.exchange, settling.cancel
+        self.redrive, self.purge, self.discard = settling.redrive, settling.purge, settling.discard
+        self.transaction, self.atransaction = transactions.transaction, transactions.atransaction
+        self.get, self.browse, self.hold, self.ahead = observing.get, observing.browse, observing.hold, observing.ahead
+        self.queues, self.backlog, self.totals = observing.queues, observing.backlog, observing.totals
+        self.specs, self.gates = observing.specs, observing.gates
+        self.wait, self.wait_ended = observing.wait, observing.wait_ended
+        self.wait_cancel_requests = observing.wait_cancel_requests
+        self.id_extent, self.export = export.id_extent, export.export
+        self.put_spec, self.pause = control.put_spec, control.pause
+        self.set_gate, self.release = control.set_gate, control.release
+        self.put_schedule, self.drop_schedule = control.put_schedule, control.drop_schedule
+        self.schedules, self.fire = control.schedules, control.fire
+        self.announce, self.withdraw, self.workers = control.announce, control.withdraw, control.workers
+        self.report_progress = control.report_progress
+        self.ledger, self.ledger_extent, self.ledger_rule = ledger.ledger, ledger.ledger_extent, ledger.ledger_rule
+        self.put_ledger_rule, self.trim_ledger = ledger.put_ledger_rule, ledger.trim_ledger
+        self.append, self.read, self.commit, self.position = logs.append, logs.read, logs.commit, logs.position
+        self.extent, self.offset_at, self.trim = logs.extent, logs.offset_at, logs.trim
+        self.own, self.disown, self.groups = logs.own, logs.disown, logs.groups
+
+    def promote(self, limit: int) -> Promotion:
+        """In passing, what has left the windows of logs goes."""
+        promotion = self.claims.promote(limit)
+        self.logs.keep_windows(limit)
+        return promotion
+
+    def vitals(self) -> Vitals:
+        return vitals_of(look(self.session.server), self.session.waiters.listening)
+
+    def close(self) -> None:
+        """No verb works afterwards; waiters wake up and find it closed."""
+        self.transactions.close()
+        self.session.close()
 
 
 class PostgresStore(ExchangingShell[PostgresBackend]):

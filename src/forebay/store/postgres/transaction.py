@@ -26,24 +26,23 @@ from psycopg.rows import tuple_row
 from forebay.core.errors import Closed, Invalid, LeaseLost, StoreFailed
 from forebay.core.lease import Lease
 from forebay.core.outcome import Verdict
-from forebay.store.postgres.base import Turn
-from forebay.store.postgres.bulk import Bulk
-from forebay.store.postgres.runs import Ref
-from forebay.store.postgres.verdicts import SETTLE, Group
+from forebay.store.postgres.claims import PLACES, Claims
+from forebay.store.postgres.runs import Place
+from forebay.store.postgres.session import Session, UnitOfWork
+from forebay.store.postgres.settling import SETTLE, Group, Settling
 from forebay.store.postgres.waiting import ending_of
-from forebay.store.states import RUNNING
 
 Plain = psycopg.Connection[tuple[Any, ...]]
 Awaited = psycopg.AsyncConnection[tuple[Any, ...]]
 T = TypeVar("T")
 
-TRANSACTIONS_MOST: Final = 16
+MAX_TRANSACTIONS: Final = 16
 """Handlers of one process that have a transaction at a time; the others wait."""
 
 _WAIT_SECONDS: Final = 30.0
 _LOOK_EVERY: Final = 0.01
 _THREADS: Final = 4
-_LOOKS_MOST: Final = 5
+_MAX_LOOKS: Final = 5
 _OPTIONS: Final[dict[str, Any]] = {
     "autocommit": True,
     "prepare_threshold": None,
@@ -60,29 +59,21 @@ _CLEAN: Final = (
 )
 """All of DISCARD ALL but the plans: those of our own functions cost more than everything else here."""
 
-_PLACE: Final = (
-    "SELECT r.single, r.last_id, r.n, r.delivery FROM forebay.find(%s::bigint[]) AS f, "
-    "LATERAL (SELECT * FROM forebay.run AS r WHERE r.single = f.single AND r.last_id = f.last_id OFFSET 0) AS r "
-    f"WHERE r.state = {RUNNING} AND r.delivery = %s"
-)
-
-
 _NOWHERE: Final = pq.PGconn.connect_start(b"port=0")
 """A session that never was: what a connection has after its block."""
 
 _NOWHERE.finish()
 
 
-class Transactions(Bulk):
+class Transactions:
     """Transactions that end a job."""
 
-    def __init__(self, url: str, clock: Any) -> None:
-        super().__init__(url, clock)
-        self._sessions = _Sessions(self._server.name)
-
-    def close(self) -> None:
-        self._sessions.close()
-        super().close()
+    def __init__(self, session: Session, claims: Claims, settling: Settling) -> None:
+        self._session = session
+        self._claims = claims
+        self._settling = settling
+        self._sessions = _Sessions(session.server.name)
+        self.close = self._sessions.close
 
     @contextmanager
     def transaction(self, lease: Lease, verdict: Callable[[], Verdict]) -> Iterator[Plain]:
@@ -98,7 +89,7 @@ class Transactions(Bulk):
             except psycopg.Error as error:
                 if not ending:
                     raise
-                raise self._server.failure(error) from error
+                raise self._session.server.failure(error) from error
             finally:
                 self._sessions.end(connection)
         self._heard(lease, settled)
@@ -118,7 +109,7 @@ class Transactions(Bulk):
             except psycopg.Error as error:
                 if not ending:
                     raise
-                raise self._server.failure(error) from error
+                raise self._session.server.failure(error) from error
             finally:
                 self._sessions.end(connection)
         self._heard(lease, settled)
@@ -134,9 +125,9 @@ class Transactions(Bulk):
             except psycopg.OperationalError:
                 self._sessions.end(connection)
         try:
-            return psycopg.connect(self._server.url, **_OPTIONS)
+            return psycopg.connect(self._session.server.url, **_OPTIONS)
         except psycopg.OperationalError as error:
-            raise self._server.failure(error) from None
+            raise self._session.server.failure(error) from None
 
     async def _abegin(self) -> Awaited:
         while (session := self._sessions.take()) is not None:
@@ -149,41 +140,41 @@ class Transactions(Bulk):
             except psycopg.OperationalError:
                 self._sessions.end(connection)
         try:
-            return await psycopg.AsyncConnection.connect(self._server.url, **_OPTIONS)
+            return await psycopg.AsyncConnection.connect(self._session.server.url, **_OPTIONS)
         except psycopg.OperationalError as error:
-            raise self._server.failure(error) from None
+            raise self._session.server.failure(error) from None
 
-    def _settle_on(self, hand: "_Hand", lease: Lease, verdict: Verdict) -> Turn:
+    def _settle_on(self, hand: "_Hand", lease: Lease, verdict: Verdict) -> UnitOfWork:
         """Settle the job where it is by now: it moves to a row of its own when its run is renewed without it."""
         _check_open(hand.status)
-        for _ in range(_LOOKS_MOST):
-            found = hand.execute(_PLACE, ([lease.job.id], lease.job.delivery)).fetchall()
+        for _ in range(_MAX_LOOKS):
+            rows = hand.execute(PLACES, ([lease.job.id],)).fetchall()
+            found = [place for row in rows if (place := Place._make(row)).fence == lease.fence]
             if not found:
                 break
-            groups: list[Group] = [(Ref(*found[0]), [(0, lease, verdict)])]
-            turn = self._settled_turn(hand, groups)
-            if turn is not None:
-                return turn
+            unit = self._settled_unit(hand, [[(0, lease, verdict, found[0].ref)]])
+            if unit is not None:
+                return unit
         raise LeaseLost(*lease.fence)
 
-    def _settled_turn(self, hand: Any, groups: list[Group]) -> Turn | None:
-        _, ((_, lease, _),) = groups[0]
+    def _settled_unit(self, hand: Any, groups: list[Group]) -> UnitOfWork | None:
+        ((_, lease, _, _),) = groups[0]
         queue = lease.job.queue
-        turn = Turn(hand, 0, self._specs)
-        applied = turn.fetch(SETTLE, self._settle_call(groups))[0][0]
+        unit = UnitOfWork(hand, 0, self._session.specs)
+        applied = unit.fetch(SETTLE, self._settling.call_of(groups))[0][0]
         if applied is None:
-            self._specs.reload([queue], turn.fetch)
-        turn.eased.add(queue)
-        turn.topics.add(ending_of(lease.job.id))
-        if self._specs.of(queue).keys:
-            turn.news.add(queue)
-        return turn if applied else None
+            self._session.specs.reload([queue], unit.fetch)
+        unit.eased.add(queue)
+        unit.topics.add(ending_of(lease.job.id))
+        if self._session.specs.of(queue).keys:
+            unit.news.add(queue)
+        return unit if applied else None
 
-    def _heard(self, lease: Lease, turn: Turn | None) -> None:
+    def _heard(self, lease: Lease, unit: UnitOfWork | None) -> None:
         """After the commit. None: the block was rolled back by psycopg's own word for that."""
-        if turn is not None:
-            self._let_go([lease.fence])
-            self._sleepers.hear(turn.news, turn.eased, turn.topics)
+        if unit is not None:
+            self._claims.let_go([lease.fence])
+            self._session.waiters.notify(unit.news, unit.eased, unit.topics)
 
 
 class _Sessions:
@@ -192,7 +183,7 @@ class _Sessions:
     def __init__(self, name: str) -> None:
         self._name = name
         self._process = os.getpid()
-        self._room = BoundedSemaphore(TRANSACTIONS_MOST)
+        self._room = BoundedSemaphore(MAX_TRANSACTIONS)
         self._guard = Lock()
         self._idle: list[pq.abc.PGconn] = []
         self._closed = False
@@ -263,7 +254,7 @@ class _Sessions:
             raise
 
     def _crowded(self) -> StoreFailed:
-        reason = f"all {TRANSACTIONS_MOST} transactions of this process were busy for {_WAIT_SECONDS:g} s"
+        reason = f"all {MAX_TRANSACTIONS} transactions of this process were busy for {_WAIT_SECONDS:g} s"
         return StoreFailed(self._name, reason)
 
 

@@ -1,4 +1,4 @@
-"""Sleeping until there is work or room: a signal inside this process, a notification from the others.
+"""Waiting for work or room: a signal inside this process, a notification from other processes.
 
 News of this process wakes its own sleepers at once. Others receive a notification that is sent right after the commit,
 on another connection: inside the transaction it would make all producers wait for each other. What is committed while
@@ -22,9 +22,9 @@ import psycopg
 
 from forebay.core.clock import Clock
 from forebay.core.errors import ForebayError
-from forebay.core.instant import Instant, Span
+from forebay.core.instant import Duration, Instant
 from forebay.store.postgres.connect import Connection, Server
-from forebay.store.sleeping import JOIN_SECONDS, Sleeping
+from forebay.store.waiters import JOIN_SECONDS, Waiters
 
 _log = logging.getLogger("forebay.store")
 
@@ -38,13 +38,13 @@ _SENDS_A_SECOND: Final = 100.0
 _SENDS_AT_ONCE: Final = 20.0
 """So many more may follow each other without a rest."""
 
-_LOOK_DEAF: Final[Span] = 100_000
+_LOOK_DEAF: Final[Duration] = 100_000
 _PING_EVERY: Final = 5.0
 _DEAF_AFTER: Final = 15.0
 _LISTEN_FOR: Final = 0.2
 _RETRY_FIRST: Final = 0.1
-_RETRY_MOST: Final = 5.0
-_NAMES_MOST: Final = 60
+_MAX_RETRY: Final = 5.0
+_MAX_NAMES: Final = 60
 """Of the longest names; a payload must be shorter than 8,000 bytes."""
 
 
@@ -58,7 +58,7 @@ def requests_to(holder_id: int) -> str:
     return f"~@{holder_id}"
 
 
-class Sleepers(Sleeping):
+class ServerWaiters(Waiters):
     """The sleepers of this process, and what it tells the others."""
 
     def __init__(self, server: Server, clock: Clock, now: Callable[[], Instant]) -> None:
@@ -69,7 +69,7 @@ class Sleepers(Sleeping):
         self._leaving = Event()
         self._me = f"@{uuid4().hex}"
 
-    def hear(self, news: Iterable[str], eased: Iterable[str], topics: Collection[str] = ()) -> None:
+    def notify(self, news: Iterable[str], eased: Iterable[str], topics: Collection[str] = ()) -> None:
         """Something was committed: queues that may have work, queues that may have room, topics with news."""
         with self._guard:
             self._wake(news, eased, topics)
@@ -104,7 +104,7 @@ class Sleepers(Sleeping):
                 listening = "listen" in self._threads
             if not names and (not listening or self._leaving.is_set()):
                 continue
-            parts = [names[start : start + _NAMES_MOST] for start in range(0, max(1, len(names)), _NAMES_MOST)]
+            parts = [names[start : start + _MAX_NAMES] for start in range(0, max(1, len(names)), _MAX_NAMES)]
             try:
                 self._server.query(_NOTIFY, (_CHANNEL, [",".join([self._me, *part]) for part in parts]))
                 pause = _RETRY_FIRST
@@ -116,7 +116,7 @@ class Sleepers(Sleeping):
                 _log.debug("a notification could not be sent")
                 if self._leaving.wait(pause):
                     return
-                pause = min(_RETRY_MOST, pause * 2)
+                pause = min(_MAX_RETRY, pause * 2)
                 with self._guard:
                     self._untold.update(names)
                 self._told.set()
@@ -127,13 +127,13 @@ class Sleepers(Sleeping):
             try:
                 with self._server.connect() as connection:
                     connection.execute(f"LISTEN {_CHANNEL}")
-                    self.look_again()
+                    self.poll_again()
                     pause = _RETRY_FIRST
                     self._hear_from(connection)
             except (ForebayError, psycopg.Error, OSError):
                 self._deaf = True
                 self._closing.wait(pause)
-                pause = min(_RETRY_MOST, pause * 2)
+                pause = min(_MAX_RETRY, pause * 2)
 
     def _hear_from(self, connection: Connection) -> None:
         """Until nothing was heard for longer than a ping takes."""

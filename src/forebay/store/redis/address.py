@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from forebay.core.errors import Invalid
 from forebay.core.names import is_name
-from forebay.store.lending import split_call_timeout
+from forebay.store.connection_pool import split_call_timeout
 
 Durability = Literal["always", "everysec", "none", "trusted"]
 Delivery = Literal["sets", "streams"]

@@ -14,11 +14,10 @@ from typing import Any, Final, Protocol, TypeVar, cast
 from uuid import uuid4
 
 import redis
-from redis.connection import ConnectionPool
 
 from forebay.core.errors import StoreFailed
 from forebay.core.instant import Instant
-from forebay.store.lending import REMEDY, Asking, Lending
+from forebay.store.connection_pool import REMEDY, ConnectionPool, RetryDeadline
 from forebay.store.redis.address import Address
 from forebay.store.redis.scripts import Script, script
 
@@ -60,13 +59,13 @@ class Connection(Protocol):
     def can_read(self, timeout: float) -> bool: ...
 
 
-class Server(Lending[Connection]):
+class Server(ConnectionPool[Connection]):
     """One server, as one process uses it."""
 
     def __init__(self, address: Address) -> None:
         super().__init__(address.name)
         self.address = address
-        self._pool = ConnectionPool.from_url(
+        self._pool = redis.ConnectionPool.from_url(
             address.url,
             protocol=2,
             socket_timeout=address.patience,
@@ -109,7 +108,7 @@ class Server(Lending[Connection]):
 
     def _attempt(self, action: Callable[[Connection], T]) -> T:
         """The action on a connection that works; an idle one may have died meanwhile, so a second one is tried."""
-        asking: Asking | None = None
+        deadline: RetryDeadline | None = None
         fresh = False
         while True:
             connection: Connection | None = None
@@ -117,39 +116,39 @@ class Server(Lending[Connection]):
                 connection = self._take(fresh)
                 return action(connection)
             except StoreFailed:
-                if asking is None or asking.over:
+                if deadline is None or deadline.expired:
                     raise
             except (redis.RedisError, OSError) as error:
                 if isinstance(error, redis.TimeoutError):
                     told = "%s: no answer within %g s; the connection is dropped"
                     _log.warning(told, self.name, self.address.patience)
-                asking = asking or _asking(error)
-                if asking is None or asking.over:
+                deadline = deadline or _asking(error)
+                if deadline is None or deadline.expired:
                     raise self.failure(error) from error
             finally:
                 if connection is not None:
                     self._give_back(connection)
             fresh = True
-            asking.rest()
+            deadline.pause()
 
     def _open(self) -> Connection:
         return self.connect()
 
-    def _end(self, line: Connection) -> None:
-        line.disconnect()
+    def _close_connection(self, connection: Connection) -> None:
+        connection.disconnect()
 
-    def _works(self, line: Connection) -> bool:
-        return line.is_connected
+    def _is_usable(self, connection: Connection) -> bool:
+        return connection.is_connected
 
 
-def _asking(error: Exception) -> Asking | None:
+def _asking(error: Exception) -> RetryDeadline | None:
     """How long to ask again after this error; None: it would not help."""
     if isinstance(error, redis.AuthenticationError | redis.exceptions.AuthorizationError):
         return None
     if isinstance(error, _FOR_NOW) or str(error).startswith(_FOR_NOW_TOO):
-        return Asking(_REFUSED_SECONDS)
+        return RetryDeadline(_REFUSED_SECONDS)
     unknown = isinstance(error, redis.ConnectionError | redis.TimeoutError | OSError)
-    return Asking() if unknown else None
+    return RetryDeadline() if unknown else None
 
 
 def _evaluate(connection: Connection, one: Script, given: tuple[Argument, ...]) -> Any:

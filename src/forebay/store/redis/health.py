@@ -24,7 +24,7 @@ from forebay.store.redis.connect import Server
 
 _log = logging.getLogger("forebay.store")
 
-VERSION_LEAST: Final = 7
+MIN_VERSION: Final = 7
 _CHECK_EVERY: Final = 1.0
 _SAY_EVERY: Final = 60.0
 _SETTINGS: Final = ("appendonly", "appendfsync", "no-appendfsync-on-rewrite", "maxmemory", "maxmemory-policy")
@@ -65,8 +65,8 @@ def look(server: Server) -> Health:
 def flaws(health: Health, durability: str) -> list[tuple[str, str]]:
     """What makes a server unfit for what its operator promises: the fact, and the way out."""
     found = []
-    if health.major < VERSION_LEAST:
-        found.append((f"it is version {health.version}", f"use Redis {VERSION_LEAST} or newer, or Valkey"))
+    if health.major < MIN_VERSION:
+        found.append((f"it is version {health.version}", f"use Redis {MIN_VERSION} or newer, or Valkey"))
     if durability == "trusted":
         return found
     settings = health.settings

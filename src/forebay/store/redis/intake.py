@@ -1,63 +1,107 @@
-"""The door: enqueue. A batch is one script: capacity, keys and merges are checked where the jobs are made."""
+"""How drafts become jobs: enqueue, sources that repeat themselves, replacements of dead jobs.
+
+A batch is one script: capacity, keys and merges are checked where the jobs are made. See `store.feeding` for sources.
+"""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
-from forebay.core.errors import QueueFull
+import msgspec
+
+from forebay.core.errors import Invalid, QueueFull
 from forebay.core.instant import Instant
 from forebay.core.job import Draft
-from forebay.core.limits import INSTANT_MOST
+from forebay.core.limits import MAX_INSTANT
 from forebay.core.policy import Bounded
 from forebay.store.brokers import Spread
-from forebay.store.protocol import Receipt
-from forebay.store.redis.base import Base, refuse
+from forebay.store.feeding import Place
+from forebay.store.protocol import Receipt, Tally
 from forebay.store.redis.connect import Argument
-from forebay.store.redis.row import packed
+from forebay.store.redis.row import packed, sid, sids
+from forebay.store.redis.session import Session, SourceMoved, refuse
+from forebay.store.redis.waiting import Waiting
 
 _NEW, _DUPLICATE, _MERGED = range(3)
+_decode_place: Final = msgspec.msgpack.Decoder(Place).decode
 
 
-class Intake(Base):
-    """Enqueue."""
+class Intake:
+    """Enqueue, feed and mend."""
+
+    def __init__(self, session: Session, waiting: Waiting) -> None:
+        self._session = session
+        self._waiting = waiting
 
     def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
         return self._put("enqueue", (), drafts)
 
     def wait_for_room(self, full: QueueFull, until: Instant) -> None:
-        self._sleepers.until_room(full.queue, until, lambda: self._room_at(full))
+        self._waiting.wait_for_room(full.queue, until, lambda: self._room_at(full))
+
+    def fed(self, source: str) -> Place | None:
+        kept = self._session.command("HGET", self._session.key("feed"), source)
+        return None if kept is None else _decode_place(kept)
+
+    def feed(self, source: str, before: Place | None, after: Place, drafts: Sequence[Draft]) -> Tally | None:
+        if self.fed(source) != before:
+            return None
+        places = (b"" if before is None else packed(before), packed(after))
+        try:
+            return Tally.of(self._put("feed", (source, *places), drafts))
+        except SourceMoved:
+            return None
+
+    def mend(self, drafts: dict[int, Draft]) -> dict[int, Receipt]:
+        session = self._session
+        known = {job_id: draft for job_id, draft in drafts.items() if sids([job_id])}
+        ids, some = packed([sid(job_id) for job_id in known]), list(known.values())
+
+        def attempt() -> Sequence[Any]:
+            batch = session.specs.batch(some, single=True)
+            if any(session.specs.of(draft.queue).spec.is_broker for draft in some):
+                raise Invalid("mend", "a dead job came from a queue, not from a broker", "name the queue")
+            bodies = (draft.body for draft in some)
+            reply: Sequence[Any] = session.call("mend", ids, packed(batch), *bodies, tokened=True)
+            return reply
+
+        reply = session.on_specs(attempt)
+        if reply[0] != b"ok":
+            refuse(reply)
+        _, receipts, replaced = reply
+        return dict(zip(map(int, replaced), self._receipts(receipts[1:]), strict=True))
 
     def _put(self, verb: str, before: Sequence[Argument], drafts: Sequence[Draft]) -> list[Receipt]:
         """Put drafts into their queues by a verb that takes a batch; `before` are its other arguments."""
+        session = self._session
         spread: list[Spread | None] = [None]
 
         def attempt() -> Sequence[Any]:
             spread[0] = self._spread(drafts)
             some = drafts if spread[0] is None else spread[0].drafts
             also = [] if spread[0] is None else list({draft.queue for draft in drafts})
-            batch = self._specs.batch(some, also)
+            batch = session.specs.batch(some, also)
             bodies = (draft.body for draft in some)
-            reply: Sequence[Any] = self._call(verb, *before, packed(batch), *bodies, tokened=True)
+            reply: Sequence[Any] = session.call(verb, *before, packed(batch), *bodies, tokened=True)
             return reply
 
-        reply = self._on_specs(attempt)
+        reply = session.on_specs(attempt)
         if reply[0] != b"ok":
             refuse(reply)
         receipts = self._receipts(reply[1:])
-        return receipts if spread[0] is None else spread[0].folded(receipts, self._safety.durable)
+        return receipts if spread[0] is None else spread[0].folded(receipts, session.safety.durable)
 
     def _spread(self, drafts: Sequence[Draft]) -> Spread | None:
         """Drafts of which some are for brokers."""
-        queues = {draft.queue for draft in drafts}
-        if any(self._specs.of(queue).spec.is_broker for queue in queues):
-            return Spread(drafts, lambda queue: self._specs.of(queue).spec)
+        specs = self._session.specs
+        if any(specs.of(queue).spec.is_broker for queue in {draft.queue for draft in drafts}):
+            return Spread(drafts, lambda queue: specs.of(queue).spec)
         return None
 
-    def _receipts(self, told: Sequence[int]) -> list[Receipt]:
+    def _receipts(self, runs: Sequence[int]) -> list[Receipt]:
         """From runs: the first id, how many, and what became of them."""
-        durable = self._safety.durable
+        durable = self._session.safety.durable
         receipts: list[Receipt] = []
-        for place in range(0, len(told), 3):
-            first, count, flag = told[place : place + 3]
+        for first, count, flag in zip(runs[::3], runs[1::3], runs[2::3], strict=True):
             if flag == _NEW:
                 receipts += [Receipt(job_id, durable) for job_id in range(first, first + count)]
             else:
@@ -66,12 +110,12 @@ class Intake(Base):
 
     def _room_at(self, full: QueueFull) -> Instant:
         """At once if there is room by now, or another bound."""
+        session = self._session
         fields = ("version", "waiting", "ready", "running")
-        version, *counts = (
-            int(each or 0) for each in self._server.command("HMGET", self._key("q", full.queue), *fields)
-        )
-        known = self._specs.of(full.queue)
+        found = session.command("HMGET", session.key("q", full.queue), *fields)
+        version, *counts = (int(each or 0) for each in found)
+        known = session.specs.of(full.queue)
         capacity = known.spec.capacity
         limit = capacity.limit if isinstance(capacity, Bounded) else sum(counts) + full.asked
         changed = version != known.version
-        return 0 if changed or sum(counts) + full.asked <= limit else INSTANT_MOST
+        return 0 if changed or sum(counts) + full.asked <= limit else MAX_INSTANT

@@ -10,35 +10,38 @@ import msgspec
 from msgspec.structs import replace
 
 from forebay.core.errors import OffsetGone
-from forebay.core.ledger import LedgerEntry, LedgerRule, Record, Span, Trait
-from forebay.store.redis.queues import QueueVerbs
+from forebay.core.ledger import JobRange, LedgerEntry, LedgerRule, Record, Trait
+from forebay.store.redis.session import Session
 
-_OFFSET_MOST: Final = 2**53 - 2
+_MAX_OFFSET: Final = 2**53 - 2
 _decode: Final = msgspec.msgpack.Decoder().decode
 
 
-class LedgerVerbs(QueueVerbs):
+class Ledger:
     """What happened."""
 
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
     def ledger(self, after: int, limit: int) -> list[LedgerEntry]:
-        first, _, *entries = self._call("ledger", min(after, _OFFSET_MOST), limit)
+        first, _, *entries = self._session.call("ledger", min(after, _MAX_OFFSET), limit)
         if after + 1 < first:
             raise OffsetGone("ledger", 0, after + 1, first)
         return [LedgerEntry(after + 1 + place, _record(kept)) for place, kept in enumerate(entries)]
 
     def ledger_extent(self) -> tuple[int, int]:
-        first, following = self._call("rule")[3:]
+        first, following = self._session.call("rule")[3:]
         return first, following
 
     def ledger_rule(self) -> LedgerRule:
-        off, keep, keep_bytes, _, _ = self._call("rule")
+        off, keep, keep_bytes, _, _ = self._session.call("rule")
         return LedgerRule(not off, keep, keep_bytes)
 
     def put_ledger_rule(self, rule: LedgerRule) -> None:
-        self._call("put_rule", int(not rule.on), rule.keep, rule.keep_bytes)
+        self._session.call("put_rule", int(not rule.on), rule.keep, rule.keep_bytes)
 
     def trim_ledger(self, limit: int) -> int:
-        dropped: int = self._call("trim_ledger", limit, tokened=True)
+        dropped: int = self._session.call("trim_ledger", limit, tokened=True)
         return dropped
 
 
@@ -47,9 +50,9 @@ def _record(kept: bytes) -> Record:
     return Record(at, verb, [_span(each) for each in spans], owner or None, name or None, _number(tick))
 
 
-def _span(told: Sequence[Any]) -> Span:
+def _span(told: Sequence[Any]) -> JobRange:
     facts: Any = told[:12]
-    span = Span(*facts)
+    span = JobRange(*facts)
     return replace(span, traits=[Trait(**each) if each else None for each in told[12]]) if told[12] else span
 
 

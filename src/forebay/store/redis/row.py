@@ -15,7 +15,7 @@ from forebay.core.outcome import Failure
 from forebay.store.states import STATES
 
 ID_DIGITS: Final = 16
-_ID_MOST: Final = 10**ID_DIGITS - 1
+_MAX_ID: Final = 10**ID_DIGITS - 1
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode_meta: Final = msgspec.json.Decoder(dict[str, str]).decode
@@ -55,7 +55,7 @@ def sid(job_id: int) -> str:
 
 def sids(ids: Iterable[int]) -> list[str]:
     """Ids as keys have them; what is too large to be one is left out."""
-    return [sid(job_id) for job_id in ids if 0 < job_id <= _ID_MOST]
+    return [sid(job_id) for job_id in ids if 0 < job_id <= _MAX_ID]
 
 
 def jobs_of(reply: Sequence[bytes], *, results: bool = False) -> Iterator[Job]:

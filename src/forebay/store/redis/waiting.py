@@ -1,54 +1,59 @@
-"""Sleeping until there is work or room: every change is published by its script, and one listener a process hears it.
+"""Waiting for work or room: each script publishes its changes, and one listener a process receives them.
 
 A hint may get lost: sleepers look at the server once a second anyway, and twenty times a second while nobody listens.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 import redis
 
 from forebay.core.clock import Clock
 from forebay.core.errors import ForebayError
-from forebay.core.instant import Instant, Span
+from forebay.core.instant import Duration, Instant
+from forebay.core.lease import Fence
+from forebay.core.limits import MAX_INSTANT
+from forebay.store.clock import SystemClock
 from forebay.store.redis.connect import Connection, Server
-from forebay.store.sleeping import Sleeping
+from forebay.store.redis.row import packed, sid, sids
+from forebay.store.redis.session import Session
+from forebay.store.waiters import Ready, Waiters
 
 _CHANNELS: Final = ("work", "room", "ended", "asked")
-_LOOK_DEAF: Final[Span] = 50_000
+_LOOK_DEAF: Final[Duration] = 50_000
 _LISTEN_FOR: Final = 0.2
 _PING_EVERY: Final = 25
 """Silences after which the listener asks whether its connection lives."""
 
 _RETRY_FIRST: Final = 0.05
-_RETRY_MOST: Final = 2.0
+_MAX_RETRY: Final = 2.0
 
 
-def ending_of(sid: str) -> str:
+def _ending_of(sid: str) -> str:
     """The topic of a job's end."""
     return f"#{sid}"
 
 
-def requests_to(owner: str) -> str:
-    """The topic of what is asked of an owner."""
+def _requests_to(owner: str) -> str:
+    """The topic of cancel requests to an owner."""
     return f"@{owner}"
 
 
-def _told(channel: str, said: str) -> tuple[list[str], list[str], list[str]]:
+def _heard(channel: str, text: str) -> tuple[list[str], list[str], list[str]]:
     """Queues that may have work, queues that may have room, and topics."""
     match channel:
         case "work":
-            return said.split(","), [], []
+            return text.split(","), [], []
         case "room":
-            return [], said.split(","), []
+            return [], text.split(","), []
         case "ended":
-            return [], [], [ending_of(sid) for sid in said.split(",")]
+            return [], [], [_ending_of(sid) for sid in text.split(",")]
         case _:
-            return [], [], [requests_to(said)]
+            return [], [], [_requests_to(text)]
 
 
-class Sleepers(Sleeping):
-    """The sleepers of this process."""
+class _ServerWaiters(Waiters):
+    """The sleepers of this process, and the thread that listens for them."""
 
     def __init__(self, server: Server, clock: Clock, now: Callable[[], Instant]) -> None:
         super().__init__(clock, now, _LOOK_DEAF)
@@ -67,7 +72,7 @@ class Sleepers(Sleeping):
             except (ForebayError, redis.RedisError, OSError):
                 self._deaf = True
                 self._closing.wait(pause)
-                pause = min(_RETRY_MOST, pause * 2)
+                pause = min(_MAX_RETRY, pause * 2)
             finally:
                 if connection is not None:
                     connection.disconnect()
@@ -85,11 +90,66 @@ class Sleepers(Sleeping):
                 continue
             silences = 0
             match connection.read_response():
-                case [b"message", channel, told]:
+                case [b"message", channel, text]:
                     with self._guard:
-                        self._wake(*_told(channel.decode().rpartition(":")[2], told.decode()))
+                        self._wake(*_heard(channel.decode().rpartition(":")[2], text.decode()))
                 case [b"subscribe", _, number] if number == len(_CHANNELS):
                     self._deaf = False
-                    self.look_again()
+                    self.poll_again()
                 case _:
                     pass
+
+
+class Waiting:
+    """Verbs that wait, and who wakes them."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._waiters = _ServerWaiters(session.server, session.clock or SystemClock(), session.now)
+
+    @property
+    def hears(self) -> bool | None:
+        """Whether news arrives; None while nothing here has waited for any."""
+        return self._waiters.listening
+
+    def close(self) -> None:
+        """Whatever waits wakes up and finds the store closed."""
+        self._waiters.close()
+
+    def wait(self, queues: Sequence[str], span: Duration) -> bool:
+        first: list[int] = []
+
+        def ready() -> Instant:
+            work_at, grown = self._session.call("pulse", packed(queues))
+            first.append(grown)
+            return 0 if grown > first[0] else int(work_at)
+
+        return self._waiters.until_work(queues, self._session.now() + span, ready)
+
+    def wait_for_room(self, queue: str, until: Instant, ready: Ready) -> None:
+        self._waiters.until_room(queue, until, ready)
+
+    def wait_ended(self, ids: Sequence[int], span: Duration) -> list[int]:
+        names = sids(ids)
+        ended: list[int] = []
+
+        def ready() -> Instant:
+            found = {each.decode() for each in self._session.call("ended", packed(names))} if names else set()
+            ended[:] = [job_id for job_id in ids if not sids([job_id]) or sid(job_id) in found]
+            return 0 if ended else MAX_INSTANT
+
+        end = self._session.now() + span
+        self._waiters.until_news_of([_ending_of(name) for name in names], end, ready)
+        return ended
+
+    def wait_cancel_requests(self, owner: str, span: Duration, known: Collection[Fence]) -> list[Fence]:
+        requested: list[Fence] = []
+
+        def ready() -> Instant:
+            found = self._session.call("asked", owner)
+            fences = [(int(job_id), int(delivery)) for job_id, delivery in zip(found[::2], found[1::2], strict=True)]
+            requested[:] = [fence for fence in fences if fence not in known]
+            return 0 if requested else MAX_INSTANT
+
+        self._waiters.until_news_of([_requests_to(owner)], self._session.now() + span, ready)
+        return requested

@@ -13,7 +13,7 @@ from typing import Any, Final
 from forebay.core.errors import Invalid
 from forebay.core.instant import Instant
 from forebay.store.sql_logs import SqlLogs
-from forebay.store.sqlite.queries import statement
+from forebay.store.sqlite.tables import statement
 
 _LAST_AT: Final = statement("last_at")
 _PASS: Final = statement("pass_time")

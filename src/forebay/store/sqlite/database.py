@@ -19,13 +19,14 @@ from time import sleep
 from typing import Final, TypeVar
 from urllib.parse import quote
 
+from forebay.core.clock import Clock
 from forebay.core.errors import Closed, Invalid, StoreFailed, Unsupported
 from forebay.core.instant import Instant
-from forebay.store.sqlite.queries import statement
+from forebay.store.sqlite.tables import statement
 
 PATIENCE_SECONDS: Final = 30.0
-_PAUSE_LEAST: Final = 0.0002
-_PAUSE_MOST: Final = 0.002
+_MIN_PAUSE: Final = 0.0002
+_MAX_PAUSE: Final = 0.002
 _PAUSE_GROWTH: Final = 1.25
 _OLDEST_SQLITE: Final = (3, 35, 0)
 _PAGES_BEFORE_CHECKPOINT: Final = 4_000
@@ -43,6 +44,30 @@ _REASONS: Final = {
 }
 
 T = TypeVar("T")
+
+
+class Time:
+    """The store's clock: the injected one, never behind the last instant that any process has written.
+
+    A process whose clock is behind goes on from that instant, instead of standing still until its clock has caught up.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._guard = Lock()
+        self._shift = 0
+
+    def now(self) -> Instant:
+        return self._clock.now() + self._shift
+
+    def after(self, last_at: Instant) -> Instant:
+        """Now, which is not before `last_at`."""
+        now = self._clock.now() + self._shift
+        if now >= last_at:
+            return now
+        with self._guard:
+            self._shift = max(self._shift, last_at - self._clock.now())
+        return max(last_at, self.now())
 
 
 class Database:
@@ -95,7 +120,7 @@ class Database:
 
     def patiently(self, action: Callable[[], T]) -> T:
         """Do it as soon as no other process stands in the way; counted in pauses, so that no clock is asked."""
-        waited, most = 0.0, 2 * _PAUSE_LEAST
+        waited, most = 0.0, 2 * _MIN_PAUSE
         while True:
             try:
                 return action()
@@ -105,10 +130,10 @@ class Database:
                 if waited >= self._patience:
                     reason = f"locked by another process for {self._patience:g} s"
                     raise StoreFailed(self.name, reason) from error
-            pause = uniform(_PAUSE_LEAST, most)
+            pause = uniform(_MIN_PAUSE, most)
             sleep(pause)
             waited += pause
-            most = min(most * _PAUSE_GROWTH, _PAUSE_MOST)
+            most = min(most * _PAUSE_GROWTH, _MAX_PAUSE)
 
     @contextmanager
     def failing(self) -> Iterator[None]:

@@ -12,18 +12,15 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from forebay.core.gate import Gate
 from forebay.core.instant import Instant
-from forebay.core.limits import INSTANT_MOST, INTEGER_LEAST, LANES_MET
+from forebay.core.limits import LANES_MET, MAX_INSTANT, MIN_INTEGER
 from forebay.engine.lanes import Class, Front, GateState, Lane, Lanes, Taken, closed_of, opening
 from forebay.engine.order import Key, More, Order
-from forebay.store.sqlite.gates import Gates
-from forebay.store.sqlite.lanes import LaneTable
-from forebay.store.sqlite.queries import statement
-from forebay.store.sqlite.row import lane_name
-from forebay.store.sqlite.tally import QueueCounters
+from forebay.store.sqlite.gates import Gates, LaneTable
+from forebay.store.sqlite.tables import QueueCounters, lane_name, statement
 from forebay.store.states import READY
 
-_PAGE_LEAST: Final = 16
-_PAGE_MOST: Final = 256
+_MIN_PAGE: Final = 16
+_MAX_PAGE: Final = 256
 _AHEAD: Final = 2
 """How many lanes of a class are loaded with it: with fewer, that is all of them."""
 
@@ -74,7 +71,7 @@ class LaneJobs:
         self._page = page
         self._jobs: list[ReadyHead] = []
         self._next = 0
-        self._last: tuple[int, int] | None = (INTEGER_LEAST, 0)
+        self._last: tuple[int, int] | None = (MIN_INTEGER, 0)
         if first is not None:
             self._take_in(first)
 
@@ -147,7 +144,7 @@ class QueueFront:
         self._rules = rules
         self._queue = queue
         self._page = count
-        self._size = min(max(count, _PAGE_LEAST), _PAGE_MOST)
+        self._size = min(max(count, _MIN_PAGE), _MAX_PAGE)
         self._shares = queue.spec.share is not None
         self._rows: dict[str, LaneRow] = {}
         self._lanes: dict[str, _Lane] = {}
@@ -171,7 +168,7 @@ class QueueFront:
     def workable_at(self) -> Instant:
         """When a claim may find something if nothing happens: now, later at a rate, or never."""
         at = self._rules.workable_at(self._front, self._rules.now)
-        return min(at, self._rules.next_opening() or INSTANT_MOST)
+        return min(at, self._rules.next_opening() or MAX_INSTANT)
 
     def write(self, table: LaneTable) -> None:
         """Put back what claims changed."""
@@ -220,7 +217,7 @@ class QueueFront:
                 at, known = opening(gate, state, first.cost), self._rules.book.wake_at[name]
                 if "/@" in name and known is not None:
                     at = min(at, known)
-                self._rules.book.wake_at[name] = at if at < INSTANT_MOST else None
+                self._rules.book.wake_at[name] = at if at < MAX_INSTANT else None
 
     def _load(self) -> None:
         front, queue, stamper = self._front, self._queue, self._queue.known.stamper
@@ -228,7 +225,7 @@ class QueueFront:
         self._rules.fronts[queue.name] = front
         self._rules.configure(front, stamper.whole, stamper.weight if self._shares else None, stamper.gate)
         front.clear(
-            self._pager(_BY_TURN, (queue.name,), (INTEGER_LEAST, ""), self._add_classes) if self._shares else None
+            self._pager(_BY_TURN, (queue.name,), (MIN_INTEGER, ""), self._add_classes) if self._shares else None
         )
         front.turn = queue.turn
         classes = [] if self._shares else [cls for (cls,) in self._connection.execute(_CLASSES, (queue.name,))]
@@ -267,7 +264,7 @@ class QueueFront:
         more: More | None = None
         of: _Class = Class(name, turn, lambda: None if more is None else more())
         add = partial(self._add_open, of)
-        more = self._pager(_OPEN_LANES, (self._queue.name, name), (INTEGER_LEAST, 0), add, first)
+        more = self._pager(_OPEN_LANES, (self._queue.name, name), (MIN_INTEGER, 0), add, first)
         of.lanes = _MANY
         self._front.classes[name] = of
         if not name and self._queue.counts[READY] > self._queue.laned:
@@ -343,7 +340,7 @@ class QueueFront:
         self._rules.book.load(names)
         for (name,) in self._connection.execute(_WITH_PARKED, (json.dumps(names), self._queue.name)).fetchall():
             state = self._rules.book.state(name)
-            start = (INTEGER_LEAST, INTEGER_LEAST, 0)
+            start = (MIN_INTEGER, MIN_INTEGER, 0)
             more = self._pager(_PARKED_LANES, (name, self._queue.name), start, partial(self._add_parked_at, state))
             state.parked[self._queue.name] = Order(Lane.place, more)
 
@@ -404,7 +401,7 @@ def workable_at(connection: sqlite3.Connection, gates: Gates, queue: QueueCounte
     whole = queue.known.stamper.whole
     if not whole:
         return now
-    found = connection.execute(_NEXT, (queue.name, "", INTEGER_LEAST, 0, 1)).fetchone()
+    found = connection.execute(_NEXT, (queue.name, "", MIN_INTEGER, 0, 1)).fetchone()
     cost = 1 if found is None else found[2]
     closed = closed_of([(gate, gates.state(gate.name)) for gate in whole], cost, now)
     return now if closed is None else opening(*closed, cost)

@@ -1,18 +1,23 @@
-"""The gates that one turn touches: read once, changed here, written back together.
+"""Gates and lanes of one unit of work: gates are read once and written back together, lanes row by row.
 
 A gate has a row while running jobs use it, while starts are owed to it, while lanes wait for it to open, and while it
-has an operator's number.
+has an operator's number. A unit says which lanes got a ready job and which lost one by something other than a claim;
+`write` brings the rows up to date. What may start is decided by the next claim (`fronts`). A gate is woken, for each
+queue with lanes that are parked there, when it may have room for them.
 """
 
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from forebay.core.gate import Gate, is_open, opens_at
 from forebay.core.instant import Instant
+from forebay.core.limits import MAX_INSTANT, MIN_INTEGER
 from forebay.engine.lanes import GateState
-from forebay.store.sqlite.queries import statement
+from forebay.store.sqlite.tables import QueueCounters, QueueTable, lane_name, statement
+from forebay.store.states import READY
 
 _STATES: Final = statement("gate_states")
 _PUT: Final = statement("put_gate")
@@ -87,3 +92,188 @@ class Gates:
             self._connection.executemany(_DROP, gone)
         if put:
             self._connection.executemany(_PUT, put)
+
+
+_ADD: Final = statement("add_lane")
+_PUT_LANE: Final = statement("put_lane")
+_DROP_LANE: Final = statement("drop_lane")
+_LEAD: Final = statement("lead_lane")
+_FIRST: Final = statement("first_of_lanes")
+_HEAD_COST: Final = statement("head_cost")
+_ADD_UNTIL: Final = statement("add_lane_until")
+_DROP_UNTIL: Final = statement("drop_lane_until")
+_OPEN_CLASS: Final = statement("open_class")
+_REOPEN_CLASS: Final = statement("reopen_class")
+_CLOSE_CLASS: Final = statement("close_class")
+_CLASS: Final = statement("class")
+_QUEUES_PARKED: Final = statement("queues_parked_at")
+_PARKED: Final = statement("parked_lanes")
+_IN_DEMAND: Final = statement("gates_in_demand")
+_WAKE: Final = statement("wake")
+_OPENED_RATES: Final = statement("opened_rates")
+_OPEN_ALL: Final = statement("open_all_lanes")
+_SLEEP_UNUSED: Final = statement("sleep_unused")
+_SLEEP_ALL: Final = statement("sleep_all")
+_DROP_CLASSES: Final = statement("drop_classes")
+_CLASSES: Final = statement("classes_of_lanes")
+
+
+class LaneTable:
+    """The lanes of one unit of work."""
+
+    def __init__(self, connection: sqlite3.Connection, queues: QueueTable, gates: Gates, now: Instant) -> None:
+        self._connection = connection
+        self._queues = queues
+        self._gates = gates
+        self._now = now
+        self._arrived: dict[tuple[str, str], tuple[int, int]] = {}
+        self._left: dict[tuple[str, str], None] = {}
+
+    def arrived(self, queue: str, lane: str, rank: int, job_id: int) -> None:
+        """A job of this lane became ready."""
+        known = self._arrived.get((queue, lane))
+        if known is None or (rank, job_id) < known:
+            self._arrived[queue, lane] = (rank, job_id)
+
+    def left(self, queue: str, lane: str) -> None:
+        """A ready job of this lane is ready no longer, or has another rank, and no claim took it."""
+        self._left[queue, lane] = None
+
+    def write(self) -> None:
+        """Bring the rows up to date; a claim begins with it, and a unit of work ends with it."""
+        if self._arrived:
+            arrived, self._arrived = self._arrived, {}
+            for (queue, lane), head in arrived.items():
+                self._add(self._queues.queue(queue), lane, head)
+        if self._left:
+            left, self._left = self._left, {}
+            self._look_again(list(left))
+        if self._gates.freed:
+            freed = {name: units for name, units in self._gates.freed.items() if units > 0}
+            self._gates.count_freed()
+            waited = {name for (name,) in self._connection.execute(_IN_DEMAND, (json.dumps(list(freed)),))}
+            for name, units in freed.items():
+                if name in waited:
+                    self._wake_lanes(name, units)
+                self._wake_queues(name, units)
+
+    def wake(self, gate: str, units: int) -> None:
+        """A gate may have so much more room: for parked lanes, or for the queues that it holds as a whole."""
+        self._wake_lanes(gate, units)
+        self._wake_queues(gate, units)
+
+    def _wake_lanes(self, gate: str, units: int) -> None:
+        state, openings = self._gates.state(gate), []
+        for (queue,) in self._connection.execute(_QUEUES_PARKED, (gate,)).fetchall():
+            numbers = self._queues.queue(queue).known.stamper.gate(gate)
+            if numbers is not None and numbers.step:
+                openings.append(self._opening(queue, numbers, state))
+                has_room = openings[-1] <= self._now
+            else:
+                has_room = numbers is None or state.is_open(numbers, 1, self._now)
+            if has_room:
+                self._connection.execute(_WAKE, (queue, gate))
+                self._notify(queue, units)
+        if openings:
+            self._gates.wake_at[gate] = min((at for at in openings if self._now < at < MAX_INSTANT), default=None)
+
+    def _opening(self, queue: str, gate: Gate, state: GateState) -> Instant:
+        """When a rate opens for the first of the lanes of a queue that are parked there."""
+        start = (MIN_INTEGER, MIN_INTEGER, 0)
+        *_, lane, _ = self._connection.execute(_PARKED, (gate.name, queue, *start, 1)).fetchone()
+        found = self._connection.execute(_HEAD_COST, (queue, lane, self._now)).fetchone()
+        return opens_at(gate, state.tat, 1 if found is None else found[0], state.given)
+
+    def _wake_queues(self, gate: str, units: int) -> None:
+        for queue in self._queues.specs.held_by(gate):
+            if self._queues.queue(queue).counts[READY]:
+                self._notify(queue, units)
+
+    def open_rates(self, limit: int) -> None:
+        """Rates whose time has come are woken."""
+        for (name,) in self._connection.execute(_OPENED_RATES, (self._now, limit)).fetchall():
+            self._gates.state(name)
+            self._gates.wake_at[name] = None
+            self.wake(name, 1)
+
+    def open_all(self, queue: QueueCounters) -> None:
+        """The queue has other gates or shares now: its turns begin again, and the next claim finds what is closed."""
+        self.write()
+        self._connection.execute(_OPEN_ALL, (queue.name,))
+        self._connection.execute(_SLEEP_ALL, (queue.name,))
+        self._connection.execute(_DROP_CLASSES, (queue.name,))
+        queue.turn, queue.changed = 0, True
+        if queue.spec.share is not None:
+            for (cls,) in self._connection.execute(_CLASSES, (queue.name,)).fetchall():
+                self._connection.execute(_OPEN_CLASS, (queue.name, cls, 0))
+        if queue.counts[READY]:
+            self._notify(queue.name, queue.counts[READY])
+
+    def drop(self, queue: str, lanes: Sequence[str]) -> None:
+        """Lanes without ready jobs are forgotten."""
+        self._connection.executemany(_DROP_LANE, [(queue, lane) for lane in lanes])
+        gates = [(gate, queue, lane) for lane in lanes for gate in lane_name(lane).gates if gate.startswith("until/")]
+        if gates:
+            self._connection.executemany(_DROP_UNTIL, gates)
+
+    def _add(self, queue: QueueCounters, lane: str, head: tuple[int, int]) -> None:
+        cls, gates = lane_name(lane)
+        if lane:
+            found = self._connection.execute(_ADD, (queue.name, lane, cls, *head)).fetchone()
+            if found is None:
+                return
+            if found[0] is not None:
+                self.wake(found[0], 1)
+                return
+            for gate in gates:
+                if gate.startswith("until/"):
+                    self._connection.execute(_ADD_UNTIL, (gate, queue.name, lane))
+            if any(gate.step for gate in queue.known.gates(lane)) and self._parks(queue, lane, cls, head):
+                return
+        if queue.spec.share is not None:
+            self._connection.execute(_OPEN_CLASS, (queue.name, cls, queue.turn))
+
+    def _parks(self, queue: QueueCounters, lane: str, cls: str, head: tuple[int, int]) -> bool:
+        """Whether a new lane with a rate is held: then it is known when that opens, before any claim meets it."""
+        gates = queue.known.gates(lane)
+        self._gates.load(gate.name for gate in gates)
+        found = self._connection.execute(_HEAD_COST, (queue.name, lane, self._now)).fetchone()
+        cost = 1 if found is None else found[0]
+        for gate in gates:
+            state = self._gates.state(gate.name)
+            if not is_open(gate, state.used, state.tat, cost, self._now, state.given):
+                turn = self._connection.execute(_CLASS, (queue.name, cls)).fetchone() or (0, 0)
+                self._connection.execute(_PUT_LANE, (queue.name, lane, *head, turn[0], gate.name))
+                if gate.step and (at := opens_at(gate, state.tat, cost, state.given)) < MAX_INSTANT:
+                    self._gates.wake_at[gate.name] = min(at, self._gates.wake_at[gate.name] or at)
+                return True
+        return False
+
+    def _look_again(self, lanes: list[tuple[str, str]]) -> None:
+        """Lanes that lost jobs have other heads, or are gone: gates may have room for these, or for others."""
+        rows = self._connection.execute(_FIRST, (json.dumps([each for each in lanes if each[1]]),)).fetchall()
+        for queue, lane, rank, job_id in rows:
+            if job_id is None:
+                self.drop(queue, [lane])
+                for gate in lane_name(lane).gates:
+                    self._connection.execute(_SLEEP_UNUSED, (queue, gate))
+                    self.wake(gate, 1)
+            else:
+                at = self._connection.execute(_LEAD, (queue, lane, rank, job_id)).fetchone()
+                if at is not None and at[0] is not None:
+                    self.wake(at[0], 1)
+        self._update_classes(lanes)
+
+    def _update_classes(self, lanes: Iterable[tuple[str, str]]) -> None:
+        for name, cls in {(name, lane_name(lane).cls): None for name, lane in lanes}:
+            queue = self._queues.queue(name)
+            if queue.spec.share is None:
+                continue
+            if not cls and queue.counts[READY] > queue.laned:
+                self._connection.execute(_OPEN_CLASS, (name, cls, queue.turn))
+            else:
+                self._connection.execute(_REOPEN_CLASS, (name, cls, queue.turn))
+                self._connection.execute(_CLOSE_CLASS, (name, cls))
+
+    def _notify(self, queue: str, units: int) -> None:
+        self._queues.news[queue] = self._queues.news.get(queue, 0) + units

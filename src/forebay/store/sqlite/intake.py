@@ -1,40 +1,39 @@
-"""The door: enqueue, and what a batch of drafts changes.
-
-A batch is all or nothing: capacity, keys and merges are checked in the transaction that inserts. Drafts of one batch
-see each other: the second of two equal keys is a duplicate of the first, a newer payload of the same subject takes the
-place of an older one, and all count against the capacity.
-"""
+"""The door: enqueue, and what a batch of drafts changes. The rules are those of `engine.intake`."""
 
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from forebay.core.errors import KeyConflict, QueueFull, WrongQueueKind
-from forebay.core.event import Entry, Newer
-from forebay.core.fanout import copies
-from forebay.core.gate import lane_key
-from forebay.core.instant import Instant
+from forebay.core.entries import Entry
+from forebay.core.errors import QueueFull
+from forebay.core.instant import Instant, micros
 from forebay.core.job import Draft, State
-from forebay.core.limits import INSTANT_MOST
-from forebay.core.policy import Bounded
-from forebay.core.rank import rank_at
-from forebay.core.spec import QueueSpec
-from forebay.store.brokers import any_new, folded
-from forebay.store.checks import check_batch, check_bytes
-from forebay.store.protocol import Receipt
-from forebay.store.sqlite.base import Base
-from forebay.store.sqlite.queries import statement
-from forebay.store.sqlite.row import Row, text_of
-from forebay.store.sqlite.shedding import give_way, mark
-from forebay.store.sqlite.tally import QueueCounters
-from forebay.store.sqlite.tend import sweep_keys
-from forebay.store.sqlite.turn import Turn
+from forebay.core.ledger import Change
+from forebay.core.limits import MAX_INSTANT
+from forebay.core.policy import Shed
+from forebay.core.shedding import GAVE_WAY, Place
+from forebay.core.stamp import Stamper
+from forebay.engine.intake import (
+    KEYS_SWEPT,
+    Birth,
+    IntakePlan,
+    KeyFact,
+    MergedDraft,
+    MergeTarget,
+    births,
+    key_is_taken,
+    plan_intake,
+)
+from forebay.store.feeding import FEED_KEPT
+from forebay.store.feeding import Place as SourcePlace
+from forebay.store.protocol import Receipt, Tally
+from forebay.store.sqlite.session import Session
+from forebay.store.sqlite.tables import Row, id_list, rows_of, statement, text_of
+from forebay.store.sqlite.unit_of_work import UnitOfWork, bury, forget, sweep_keys
 from forebay.store.states import READY, STATES, WAITING
 
-_RETRY_AFTER_SECONDS: Final = 1.0
-_SWEEP_PER_DRAFT: Final = 2
 _INSERT: Final = statement("insert")
 _INSERT_PLAIN: Final = statement("insert_plain")
 _KEY: Final = statement("key")
@@ -44,253 +43,196 @@ _TAKEN_LINES: Final = statement("taken_lines")
 _FRESH: Final = statement("fresh")
 _MERGE: Final = statement("merge")
 _DEPTH: Final = statement("depth")
+_RESTING: Final = {"oldest": statement("oldest"), "lowest": statement("lowest")}
+_MARK: Final = statement("mark_sheds")
+_DEAD: Final = statement("dead_of")
+_MAX_SWEEP_SOURCES: Final = 2
+_SOURCE: Final = "SELECT batch, taken, digest FROM feed WHERE source = ?"
+_MOVE_SOURCE: Final = "INSERT OR REPLACE INTO feed (source, batch, taken, digest, at) VALUES (?, ?, ?, ?, ?)"
+_SWEEP_SOURCES: Final = "DELETE FROM feed WHERE source IN (SELECT source FROM feed WHERE at < ? ORDER BY at LIMIT ?)"
 
 
-class Intake(Base):
-    """Enqueue."""
+class Intake:
+    """Enqueue, and drafts from sources."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
 
     def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt]:
-        return self._write(lambda turn: _enqueue(turn, drafts))
+        return self._session.write(lambda unit: accept(unit, drafts))
 
     def wait_for_room(self, full: QueueFull, until: Instant) -> None:
-        self._sleepers.until_room(full, until, partial(_room_at, full))
+        self._session.waiters.until_room(full, until, partial(_room_at, full))
+
+    def fed(self, source: str) -> SourcePlace | None:
+        with self._session.read() as (reader, _):
+            found = reader.execute(_SOURCE, (source,)).fetchone()
+        return None if found is None else SourcePlace(*found)
+
+    def feed(
+        self, source: str, before: SourcePlace | None, after: SourcePlace, drafts: Sequence[Draft]
+    ) -> Tally | None:
+        return self._session.write(lambda unit: _feed(unit, source, before, after, drafts))
+
+    def mend(self, drafts: dict[int, Draft]) -> dict[int, Receipt]:
+        return self._session.write(lambda unit: _mend(unit, drafts))
 
 
-def _enqueue(turn: Turn, drafts: Sequence[Draft]) -> list[Receipt]:
-    receipts = accept(turn, drafts)
-    check_batch("enqueue", sum(len(receipt.copies) or 1 for receipt in receipts))
-    if turn.scribe is not None and any_new(receipts):
-        turn.scribe.tell("enqueue")
-    return receipts
+def accept(unit: UnitOfWork, drafts: Sequence[Draft]) -> list[Receipt]:
+    """Put the drafts into their queues; raise, and the unit leaves nothing."""
+    tables = Tables(unit)
+    plan = plan_intake(tables, drafts)
+    plan.make_room()
+    if plan.shed:
+        bury(unit, [tables.doomed[job_id] for job_id in plan.shed], GAVE_WAY, Change.SHED)
+    _insert(unit, plan)
+    for merge in plan.merged:
+        _merge(unit, merge)
+    if plan.keys:
+        unit.connection.executemany(_REMEMBER_KEY, [(*name, *fact) for name, fact in plan.keys.items()])
+    if unit.builder is not None and plan.is_new:
+        unit.builder.set_verb("enqueue")
+        unit.builder.accepted(plan.entries)
+        for merge in plan.merged:
+            unit.builder.merged(merge.target.id, merge.draft, merge.newer.due_at or 0)
+    arrived = [unit.queue(queue) for queue in plan.arrivals]
+    if any(queue.keys for queue in arrived):
+        by_state = any(queue.spec.unique for queue in arrived)
+        sweep_keys(unit, KEYS_SWEPT * (len(plan.entries) + 1), by_state=by_state)
+    return plan.receipts
 
 
-def accept(turn: Turn, drafts: Sequence[Draft]) -> list[Receipt]:
-    """Put the drafts into their queues; raise, and the turn leaves nothing."""
-    batch = _Batch(turn)
-    for draft in drafts:
-        batch.take(draft)
-    batch.write()
-    return batch.receipts
+class Tables:
+    """What the rules look up, in one unit. `doomed`: jobs that were offered to give way."""
 
+    def __init__(self, unit: UnitOfWork) -> None:
+        self.now = unit.now
+        self.doomed: dict[int, Row] = {}
+        self._unit = unit
+        self._stampers: dict[str, Stamper] = {}
 
-def check_capacity(turn: Turn, arrivals: Mapping[str, int]) -> None:
-    """Every bounded queue has room for those who come; called before they are counted."""
-    for queue, count in sorted(arrivals.items()):
-        counters = turn.queue(queue)
-        capacity = counters.spec.capacity
-        if isinstance(capacity, Bounded) and counters.depth + count > capacity.limit:
-            raise QueueFull(queue, counters.depth, capacity.limit, count, _RETRY_AFTER_SECONDS)
+    def stamper(self, queue: str) -> Stamper:
+        stamper = self._stampers.get(queue)
+        if stamper is None:
+            stamper = self._stampers[queue] = self._unit.queue(queue).known.stamper
+        return stamper
 
+    def new_id(self, place: int) -> int:
+        head = self._unit.head
+        head.next_id += 1
+        return head.next_id - 1
 
-class _Target(NamedTuple):
-    """A job that has not run yet, and takes over newer work of its subject."""
+    def taken_key(self, queue: str, key: str) -> KeyFact | None:
+        """A key that is new is counted here; one that nobody swept yet is."""
+        found = self._unit.connection.execute(_KEY, (queue, key)).fetchone()
+        counters = self._unit.queue(queue)
+        if found is None:
+            counters.keys += 1
+            counters.changed = True
+            return None
+        fact = KeyFact(*found)
+        return fact if key_is_taken(counters.known.stamper, fact, self._state, self.now) else None
 
-    id: int
-    enqueued_at: Instant
-    due_at: Instant
-    rank_timed: int
+    def merge_target(self, queue: str, subject: str) -> MergeTarget | None:
+        found = self._unit.connection.execute(_FRESH, (queue, subject, self.now)).fetchone()
+        return None if found is None else MergeTarget(*found)
 
+    def depth(self, queue: str) -> int:
+        return self._unit.queue(queue).depth
 
-class _Batch:
-    """What one call brings."""
-
-    def __init__(self, turn: Turn) -> None:
-        self.receipts: list[Receipt] = []
-        self._turn = turn
-        self._entries: list[Entry] = []
-        self._merged: list[tuple[_Target, Draft, Newer]] = []
-        self._arrivals: dict[str, int] = {}
-        self._born: dict[tuple[str, str, int], int] = {}
-        self._newest: dict[tuple[str, str], _Target | None] = {}
-        self._keys: dict[tuple[str, str], tuple[int, bytes, Instant]] = {}
-
-    def take(self, draft: Draft) -> None:
-        turn = self._turn
-        queue = turn.queue(draft.queue)
-        stamper = queue.known.stamper
-        if stamper.is_broker:
-            self._fan_out(stamper.spec, draft)
-            return
-        if stamper.is_log:
-            raise WrongQueueKind(draft.queue, is_log=True)
-        key_digest, key_until = b"", 0
-        if draft.key is not None:
-            key_digest, key_until = stamper.key(draft, turn.now)
-            first = self._first(queue, draft.key, key_digest)
-            if first is not None:
-                self.receipts.append(Receipt(first, durable=True, duplicate=True))
-                return
-        target = None if stamper.spec.merge is None or draft.subject is None else self._target(draft)
-        if target is not None:
-            job_id = target.id
-            newer = stamper.newer(draft, target.enqueued_at, target.due_at, turn.now)
-            self._merged.append((target, draft, newer))
-            self.receipts.append(Receipt(job_id, durable=True, merged=True))
-        else:
-            job_id = turn.head.next_id
-            turn.head.next_id = job_id + 1
-            entry = stamper.entry(draft, job_id, turn.now, key_digest, key_until)
-            self._entries.append(entry)
-            self.receipts.append(Receipt(job_id, True))
-            self._arrivals[draft.queue] = self._arrivals.get(draft.queue, 0) + 1
-            if entry.merges:
-                target = _Target(job_id, turn.now, entry.due_at, entry.rank_timed)
-        if target is not None:
-            alive = draft.expires_at is None or draft.expires_at > turn.now
-            self._newest[draft.queue, draft.subject or ""] = target if alive else None
-        if draft.key is not None:
-            self._keys[draft.queue, draft.key] = (job_id, key_digest, key_until)
-
-    def _fan_out(self, spec: QueueSpec, draft: Draft) -> None:
-        before, self.receipts = self.receipts, []
-        for copy in copies(spec, draft):
-            self.take(copy)
-        self.receipts = [*before, folded(self.receipts, durable=True)]
-
-    def write(self) -> None:
-        turn, entries = self._turn, self._entries
-        check_bytes("enqueue", [entry.body for entry in entries] + [draft.body for _, draft, _ in self._merged])
-        self._make_room()
-        plain = [self._plain_row(entry) for entry in entries if _is_plain(entry)]
-        rows = self._rows([entry for entry in entries if not _is_plain(entry)]) if len(plain) < len(entries) else []
-        turn.connection.executemany(_INSERT_PLAIN, plain)
-        if rows:
-            turn.connection.executemany(_INSERT, rows)
-        shedding = [queue for queue in self._arrivals if turn.queue(queue).known.stamper.sheds is not None]
-        if shedding:
-            mark(turn, [entry for entry in entries if entry.queue in shedding])
-        for each in self._merged:
-            self._merge(*each)
-        if self._keys:
-            turn.connection.executemany(_REMEMBER_KEY, [(*name, *fact) for name, fact in self._keys.items()])
-        for (queue, lane, state), count in self._born.items():
-            turn.tally.moved(queue, lane, None, state, count)
-            if state == READY and not lane and turn.queue(queue).spec.share is not None:
-                turn.lanes.arrived(queue, "", 0, 0)
-        if turn.scribe is not None:
-            turn.scribe.accepted(entries)
-            for target, draft, newer in self._merged:
-                turn.scribe.merged(target.id, draft, newer.due_at or 0)
-        if entries and any(turn.queue(queue).keys for queue in self._arrivals):
-            by_state = any(turn.queue(queue).spec.unique for queue in self._arrivals)
-            sweep_keys(turn, _SWEEP_PER_DRAFT * (len(entries) + 1), by_state=by_state)
-
-    def _make_room(self) -> None:
-        spared = {target.id for target, _, _ in self._merged}
-        for queue, count in self._arrivals.items():
-            counters = self._turn.queue(queue)
-            shed, excess = counters.known.stamper.sheds, count - counters.room
-            if shed is not None and excess > 0:
-                arriving = [entry for entry in self._entries if entry.queue == queue]
-                give_way(self._turn, queue, shed, excess, arriving, spared)
-        check_capacity(self._turn, self._arrivals)
-
-    def _plain_row(self, entry: Entry) -> tuple[Any, ...]:
-        now, state = self._turn.now, READY if entry.ready else WAITING
-        rank = rank_at(entry.rank_base, entry.rank_timed, entry.due_at, now)
-        self._count(entry, entry.cls, state, rank)
-        return (
-            entry.id,
-            state,
-            entry.queue,
-            entry.cls,
-            rank,
-            entry.due_at,
-            entry.max_attempts,
-            now,
-            entry.rank_timed,
-            entry.kind,
-            entry.tenant,
-            entry.body,
-        )
-
-    def _rows(self, entries: Sequence[Entry]) -> list[tuple[Any, ...]]:
-        """The columns of new jobs. Of a line, only one that has no job before it is exposed."""
-        lines = json.dumps(list({entry.line: None for entry in entries if entry.line is not None}))
-        taken = {line for (line,) in self._turn.connection.execute(_TAKEN_LINES, (lines,))} if lines != "[]" else set()
-        rows = []
-        for entry in entries:
-            rows.append(self._row(entry, behind=entry.line in taken))
-            if entry.line is not None:
-                taken.add(entry.line)
-        return rows
-
-    def _row(self, entry: Entry, *, behind: bool) -> tuple[Any, ...]:
-        now = self._turn.now
-        lane = lane_key(entry.cls, entry.gates)
-        state = READY if entry.due_at <= now and not behind else WAITING
-        rank = rank_at(entry.rank_base, entry.rank_timed, entry.due_at, now)
-        self._count(entry, lane, state, rank)
-        return (
-            entry.id,
-            state,
-            entry.queue,
-            lane,
-            rank,
-            entry.due_at,
-            entry.max_attempts,
-            now,
-            entry.expires_at,
-            entry.priority,
-            entry.rank_base,
-            entry.rank_timed,
-            entry.merges,
-            entry.line,
-            entry.blocks,
-            behind,
-            entry.cost,
-            entry.kind,
-            entry.tenant,
-            entry.subject,
-            entry.key,
-            entry.deadline,
-            None if entry.meta is None else text_of(entry.meta),
-            entry.body,
-        )
-
-    def _count(self, entry: Entry, lane: str, state: int, rank: int) -> None:
-        name = (entry.queue, lane, state)
-        self._born[name] = self._born.get(name, 0) + 1
-        if lane and state == READY:
-            self._turn.lanes.arrived(entry.queue, lane, rank, entry.id)
-
-    def _first(self, queue: QueueCounters, key: str, key_digest: bytes) -> int | None:
-        """The job that has this key already. A key that is new is counted here; one that nobody swept yet is."""
-        name = (queue.name, key)
-        fact = self._keys.get(name)
-        if fact is None:
-            fact = self._turn.connection.execute(_KEY, name).fetchone()
-            if fact is None:
-                queue.keys += 1
-                queue.changed = True
-                return None
-            state = self._state(fact[0]) if fact[2] >= INSTANT_MOST else None
-            if not queue.known.stamper.key_counts(fact[2], state, self._turn.now):
-                return None
-        if fact[1] != key_digest:
-            raise KeyConflict(queue.name, key, fact[0])
-        return fact[0]
+    def resting(self, queue: str, shed: Shed, limit: int) -> Iterable[Place]:
+        rows = rows_of(self._unit.connection.execute(_RESTING[shed.who], (queue, limit)))
+        self.doomed |= {row.id: row for row in rows}
+        return [(row.rank, row.id) for row in rows]
 
     def _state(self, job_id: int) -> State | None:
-        found = self._turn.connection.execute(_ONE, (job_id,)).fetchone()
+        found = self._unit.connection.execute(_ONE, (job_id,)).fetchone()
         return None if found is None else STATES[Row(*found).state]
 
-    def _target(self, draft: Draft) -> "_Target | None":
-        name = (draft.queue, draft.subject or "")
-        if name in self._newest:
-            return self._newest[name]
-        found = self._turn.connection.execute(_FRESH, (*name, self._turn.now)).fetchone()
-        return None if found is None else _Target(*found)
 
-    def _merge(self, target: "_Target", draft: Draft, newer: Newer) -> None:
-        moved = newer.due_at
-        rank = None if moved is None else rank_at(newer.rank_base, target.rank_timed, moved, self._turn.now)
-        meta = None if newer.meta is None else text_of(newer.meta)
-        urgency = (newer.priority, newer.rank_base, newer.deadline, newer.expires_at)
-        work = (target.id, draft.kind, draft.body, meta, *urgency, moved, rank)
-        for queue, lane, state in self._turn.connection.execute(_MERGE, work).fetchall():
-            if state == READY:
-                self._turn.lanes.left(queue, lane)
+def _insert(unit: UnitOfWork, plan: IntakePlan) -> None:
+    """New jobs: their rows, their numbers, their lanes."""
+    lines = list({entry.line: None for entry in plan.entries if entry.line is not None})
+    taken = [line for (line,) in unit.connection.execute(_TAKEN_LINES, (json.dumps(lines),))] if lines else []
+    plain, rows, born = [], [], dict[tuple[str, str, int], int]()
+    for birth in births(plan.entries, unit.now, taken):
+        queue, state = birth.entry.queue, READY if birth.ready else WAITING
+        if _is_plain(birth.entry):
+            plain.append(_plain_row(birth, state, unit.now))
+        else:
+            rows.append(_row(birth, state, unit.now))
+        name = (queue, birth.lane, state)
+        born[name] = born.get(name, 0) + 1
+        if birth.lane and birth.ready:
+            unit.lanes.arrived(queue, birth.lane, birth.rank, birth.entry.id)
+    unit.connection.executemany(_INSERT_PLAIN, plain)
+    if rows:
+        unit.connection.executemany(_INSERT, rows)
+    for (queue, lane, state), count in born.items():
+        unit.queues.moved(queue, lane, None, state, count)
+        if state == READY and not lane and unit.queue(queue).spec.share is not None:
+            unit.lanes.arrived(queue, "", 0, 0)
+    shedding = [queue for queue in plan.arrivals if unit.queue(queue).known.stamper.sheds is not None]
+    if shedding:
+        unit.connection.execute(_MARK, (id_list(entry.id for entry in plan.entries if entry.queue in shedding),))
+
+
+def _plain_row(birth: Birth, state: int, now: Instant) -> tuple[Any, ...]:
+    entry = birth.entry
+    return (
+        entry.id,
+        state,
+        entry.queue,
+        birth.lane,
+        birth.rank,
+        entry.due_at,
+        entry.max_attempts,
+        now,
+        entry.rank_timed,
+        entry.kind,
+        entry.tenant,
+        entry.body,
+    )
+
+
+def _row(birth: Birth, state: int, now: Instant) -> tuple[Any, ...]:
+    entry = birth.entry
+    return (
+        entry.id,
+        state,
+        entry.queue,
+        birth.lane,
+        birth.rank,
+        entry.due_at,
+        entry.max_attempts,
+        now,
+        entry.expires_at,
+        entry.priority,
+        entry.rank_base,
+        entry.rank_timed,
+        entry.merges,
+        entry.line,
+        entry.blocks,
+        birth.behind,
+        entry.cost,
+        entry.kind,
+        entry.tenant,
+        entry.subject,
+        entry.key,
+        entry.deadline,
+        None if entry.meta is None else text_of(entry.meta),
+        entry.body,
+    )
+
+
+def _merge(unit: UnitOfWork, merge: MergedDraft) -> None:
+    newer, draft = merge.newer, merge.draft
+    meta = None if newer.meta is None else text_of(newer.meta)
+    urgency = (newer.priority, newer.rank_base, newer.deadline, newer.expires_at, newer.due_at, merge.rank)
+    work = (merge.target.id, draft.kind, draft.body, meta, *urgency)
+    for queue, lane, state in unit.connection.execute(_MERGE, work).fetchall():
+        if state == READY:
+            unit.lanes.left(queue, lane)
 
 
 def _is_plain(entry: Entry) -> bool:
@@ -313,4 +255,26 @@ def _room_at(full: QueueFull, reader: sqlite3.Connection) -> Instant:
     """At once if there is room by now."""
     found = reader.execute(_DEPTH, (full.queue,)).fetchone()
     depth = 0 if found is None else found[0]
-    return 0 if depth + full.asked <= full.limit else INSTANT_MOST
+    return 0 if depth + full.asked <= full.limit else MAX_INSTANT
+
+
+def _feed(
+    unit: UnitOfWork, source: str, before: SourcePlace | None, after: SourcePlace, drafts: Sequence[Draft]
+) -> Tally | None:
+    found = unit.connection.execute(_SOURCE, (source,)).fetchone()
+    if (None if found is None else SourcePlace(*found)) != before:
+        return None
+    receipts = accept(unit, drafts)
+    unit.connection.execute(_MOVE_SOURCE, (source, after.batch, after.taken, after.digest, unit.now))
+    unit.connection.execute(_SWEEP_SOURCES, (unit.now - micros(FEED_KEPT), _MAX_SWEEP_SOURCES))
+    return Tally.of(receipts)
+
+
+def _mend(unit: UnitOfWork, drafts: dict[int, Draft]) -> dict[int, Receipt]:
+    dead = rows_of(unit.connection.execute(_DEAD, (id_list(drafts),)))
+    forget(unit, dead)
+    ids = [row.id for row in dead]
+    receipts = dict(zip(ids, accept(unit, [drafts[job_id] for job_id in ids]), strict=True))
+    if ids and unit.builder is not None:
+        unit.builder.set_verb("mend")
+    return receipts

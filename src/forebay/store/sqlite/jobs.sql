@@ -198,7 +198,7 @@ SELECT {row} FROM job WHERE id IN (SELECT value FROM json_each(?1)) AND state = 
 -- Jobs whose leases are held are done and go.
 DELETE FROM job
 WHERE id IN (SELECT value FROM json_each(?1)) AND delivery = ?2 AND queue = ?3 AND state = 2
-RETURNING id, kind, attempt, enqueued_at, due_at, claimed_at, lane, cost, line;
+RETURNING id, queue, kind, delivery, attempt, enqueued_at, due_at, claimed_at, lane, cost, line;
 
 -- name: held
 -- The same with their failures, as a settle needs them.

@@ -4,12 +4,63 @@ Durable before every answer. Two machines must never share the file: SQLite's lo
 """
 
 from forebay.core.clock import Clock
+from forebay.store.clock import SystemClock
+from forebay.store.protocol import Capabilities, Promotion
 from forebay.store.shell import Shell
-from forebay.store.sqlite.backend import SqliteBackend
+from forebay.store.sqlite.claims import Claims
+from forebay.store.sqlite.control import Control
+from forebay.store.sqlite.intake import Intake
+from forebay.store.sqlite.logs import Ledger, Logs
+from forebay.store.sqlite.observing import Observing
+from forebay.store.sqlite.session import Session
+from forebay.store.sqlite.settling import Settling
+from forebay.store.sqlite.unit_of_work import SETTLE_MEMORY
+
+
+class SqliteBackend:
+    """The verbs of all parts; these share one session."""
+
+    capabilities = Capabilities(
+        name="sqlite", durable=True, processes="many", settle_memory=SETTLE_MEMORY, lease_grain=0.0
+    )
+
+    def __init__(self, path: str, clock: Clock | None = None) -> None:
+        self.session = session = Session(path, clock or SystemClock())
+        intake, settling, observing, ledger = Intake(session), Settling(session), Observing(session), Ledger(session)
+        self.claims, self.control, self.logs = claims, control, logs = Claims(session), Control(session), Logs(session)
+        self.now, self.close = session.now, session.close
+        self.enqueue, self.wait_for_room = intake.enqueue, intake.wait_for_room
+        self.fed, self.feed, self.mend = intake.fed, intake.feed, intake.mend
+        self.claim, self.extend, self.overdue = claims.claim, claims.extend, claims.overdue
+        self.settle, self.cancel, self.redrive = settling.settle, settling.cancel, settling.redrive
+        self.purge, self.discard = settling.purge, settling.discard
+        self.get, self.browse, self.hold, self.ahead = observing.get, observing.browse, observing.hold, observing.ahead
+        self.queues, self.backlog, self.totals = observing.queues, observing.backlog, observing.totals
+        self.specs, self.gates = observing.specs, observing.gates
+        self.wait, self.wait_ended = observing.wait, observing.wait_ended
+        self.wait_cancel_requests = observing.wait_cancel_requests
+        self.put_spec, self.pause = control.put_spec, control.pause
+        self.set_gate, self.release = control.set_gate, control.release
+        self.put_schedule, self.drop_schedule = control.put_schedule, control.drop_schedule
+        self.schedules, self.fire = control.schedules, control.fire
+        self.announce, self.withdraw, self.workers = control.announce, control.withdraw, control.workers
+        self.report_progress = control.report_progress
+        self.ledger, self.ledger_extent, self.ledger_rule = ledger.ledger, ledger.ledger_extent, ledger.ledger_rule
+        self.put_ledger_rule, self.trim_ledger = ledger.put_ledger_rule, ledger.trim_ledger
+        self.append, self.read, self.commit, self.position = logs.append, logs.read, logs.commit, logs.position
+        self.extent, self.offset_at, self.trim = logs.extent, logs.offset_at, logs.trim
+        self.own, self.disown, self.groups = logs.own, logs.disown, logs.groups
+
+    def promote(self, limit: int) -> Promotion:
+        """In passing, what nobody needs any more goes: old progress, and what has left the windows of logs."""
+        promotion = self.claims.promote(limit)
+        self.control.sweep_progress()
+        self.logs.keep_windows(limit)
+        return promotion
 
 
 class SqliteStore(Shell[SqliteBackend]):
     """The embedded store."""
 
     def __init__(self, path: str, *, clock: Clock | None = None) -> None:
-        super().__init__(SqliteBackend(path, clock=clock))
+        super().__init__(SqliteBackend(path, clock))

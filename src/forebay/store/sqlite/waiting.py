@@ -1,8 +1,8 @@
-"""Sleeping until there is work or room: a signal inside this process, a cheap look at the file for the others.
+"""Waiting for work or room: a signal inside this process, a cheap check of the file for other processes.
 
-A turn's news goes to as many sleepers as it is enough for, longest asleep first. Other processes are noticed by
+A unit of work wakes as many waiters as it has something for, longest asleep first. Other processes are noticed by
 `PRAGMA data_version`, a few microseconds every 2 to 40 ms: an eighth of the time since the last change, so that jobs
-that come steadily are found at once and an idle file costs little. Only when it moved are the tables asked.
+that come steadily are found at once and an idle file costs little. Only when it moved are the tables read.
 """
 
 import sqlite3
@@ -12,13 +12,12 @@ from typing import Final
 
 from forebay.core.clock import Clock
 from forebay.core.errors import QueueFull
-from forebay.core.instant import Instant, Span
-from forebay.store.sqlite.database import Database
-from forebay.store.sqlite.turn import Turn
-from forebay.store.sqlite.writer import Time
+from forebay.core.instant import Duration, Instant
+from forebay.store.sqlite.database import Database, Time
+from forebay.store.sqlite.unit_of_work import UnitOfWork
 
-_MIN_LOOK: Final[Span] = 2_000
-_MAX_LOOK: Final[Span] = 40_000
+_MIN_LOOK: Final[Duration] = 2_000
+_MAX_LOOK: Final[Duration] = 40_000
 _LOOK_SHARE: Final = 8
 
 Topic = int | str
@@ -28,8 +27,8 @@ Ready = Callable[[sqlite3.Connection], Instant]
 """When there may be something, as the tables say now."""
 
 
-class Sleepers:
-    """Who sleeps in this process, by queue: claimers for work, producers for room."""
+class Waiters:
+    """Those of this process, by queue: claimers for work, producers for room. `registered`: how many there are."""
 
     def __init__(self, database: Database, clock: Clock, time: Time) -> None:
         self._database = database
@@ -38,20 +37,19 @@ class Sleepers:
         self._changed_at = time.now()
         self._guard = Lock()
         self._closed = False
+        self.registered = 0
         self._claimers: dict[str, dict[Event, int]] = {}
         self._producers: dict[str, dict[Event, int]] = {}
         self._watchers: dict[Topic, set[Event]] = {}
 
-    def hear(self, turn: Turn) -> None:
-        """A turn was committed."""
-        if not self._claimers and not self._producers and not self._watchers:
-            return
+    def notify(self, unit: UnitOfWork) -> None:
+        """A unit of work was committed."""
         with self._guard:
-            for queue, count in turn.tally.news.items():
+            for queue, count in unit.queues.news.items():
                 _wake(self._claimers.get(queue, {}), count)
-            for queue in turn.tally.eased:
-                _wake(self._producers.get(queue, {}), turn.queue(queue).room)
-            for topic in turn.topics & self._watchers.keys():
+            for queue in unit.queues.eased:
+                _wake(self._producers.get(queue, {}), unit.queue(queue).room)
+            for topic in unit.topics & self._watchers.keys():
                 for watcher in self._watchers[topic]:
                     watcher.set()
 
@@ -69,13 +67,14 @@ class Sleepers:
     def until_room(self, full: QueueFull, end: Instant, ready: Ready) -> bool:
         return self._sleep(self._producers, [full.queue], full.asked, end, ready, hint=True)
 
-    def until_news_of(self, topics: Sequence[Topic], end: Instant, ready: Ready, least: Span = _MIN_LOOK) -> None:
+    def until_news_of(self, topics: Sequence[Topic], end: Instant, ready: Ready, least: Duration = _MIN_LOOK) -> None:
         """Until `ready` has something, or the time passed. Topics: jobs that may end, owners that may be asked.
 
         `least`: how long it rests between two looks at the file.
         """
         signal = Event()
         with self._guard:
+            self.registered += 1
             for topic in topics:
                 self._watchers.setdefault(topic, set()).add(signal)
         try:
@@ -83,6 +82,7 @@ class Sleepers:
                 self._nap(connection, signal, end, ready, signal.clear, least)
         finally:
             with self._guard:
+                self.registered -= 1
                 for topic in topics:
                     self._watchers[topic].discard(signal)
                     if not self._watchers[topic]:
@@ -113,12 +113,15 @@ class Sleepers:
                     rooms.setdefault(queue, {})[signal] = need
             return False
 
+        with self._guard:
+            self.registered += 1
         register()
         try:
             with self._database.lending() as connection:
                 return self._nap(connection, signal, end, ready, register)
         finally:
             with self._guard:
+                self.registered -= 1
                 for queue in queues:
                     sleepers = rooms.get(queue, {})
                     sleepers.pop(signal, None)
@@ -132,7 +135,7 @@ class Sleepers:
         end: Instant,
         ready: Ready,
         again: Callable[[], bool | None],
-        least: Span = _MIN_LOOK,
+        least: Duration = _MIN_LOOK,
     ) -> bool:
         """Until the tables have something, or `again`, which is called before they are read anew, is content."""
         version = self._database.patiently(lambda: _version(connection))

@@ -1,4 +1,4 @@
-"""Jobs: a list with filters, and one job with its life, its errors and the reason why it is where it is."""
+"""Jobs: a list with filters, and one job with its timeline, its errors and the reason for its state."""
 
 from functools import partial
 from typing import Any, Final
@@ -10,14 +10,14 @@ from forebay.core.errors import Invalid
 from forebay.core.instant import Instant
 from forebay.core.job import Job, State
 from forebay.core.names import check_name, check_text
-from forebay.explain import Place, place_of, reasons
+from forebay.explain import Position, position_of, reasons
 from forebay.serve.actor import Actor
 from forebay.serve.dashboard.charts import life
-from forebay.serve.dashboard.desk import Desk
-from forebay.serve.dashboard.live import answer, desk_of
-from forebay.serve.dashboard.pages.route import Operator, Viewer, back, pages
-from forebay.serve.dashboard.render import Sheet, html, link
-from forebay.serve.dashboard.views.finding import Filter, Found, find_newest
+from forebay.serve.dashboard.live import answer, view_cache
+from forebay.serve.dashboard.pages.routing import Operator, Viewer, back, pages
+from forebay.serve.dashboard.render import Page, link, render_page
+from forebay.serve.dashboard.view_cache import ViewCache
+from forebay.serve.dashboard.views.search import Filter, Found, find_newest
 from forebay.serve.dashboard.views.timeline import (
     ENDED,
     FORGOTTEN,
@@ -27,99 +27,99 @@ from forebay.serve.dashboard.views.timeline import (
     was_given,
     without_owners,
 )
-from forebay.serve.problems import absent
-from forebay.serve.security.acts import record_act
-from forebay.serve.security.reach import as_seen
+from forebay.serve.problems import not_found
+from forebay.serve.security.operator_log import record_action
 from forebay.serve.security.redact import redact_job, redact_text
+from forebay.serve.security.visibility import hide_owner
 
 router = pages()
 
-_ID_MOST: Final = 2**63 - 1
+_MAX_ID: Final = 2**63 - 1
 _QUEUES_PROPOSED: Final = 500
 FILTERS: Final = ("queue", "state", "kind", "tenant", "text", "cause")
 
 
 def filter_of(given: Any) -> Filter:
-    """From the fields of an address or a form; `Invalid` says which one no job can have."""
+    """The filter of a query string or a form; `Invalid` names a field with an impossible value."""
     chosen = {name: given.get(name, "").strip() or None for name in FILTERS}
     state = chosen.pop("state")
     for name, value in chosen.items():
         if value is not None and name != "cause":
             (check_text if name == "text" else check_name)(name, value)
     if state is not None and state not in set(State):
-        raise Invalid("state", "it is none", f"use {', '.join(State)}")
+        raise Invalid("state", f"{state[:40]!r} is not a state", f"use {', '.join(State)}")
     return Filter(**chosen, state=None if state is None else State(state))
 
 
 @router.get("/ui/jobs")
 async def jobs(request: Request, actor: Viewer) -> Response:
-    desk, given = desk_of(request), request.query_params
+    cache, given = view_cache(request), request.query_params
     text = given.get("text", "").strip()
-    if text.isascii() and text.isdigit() and 0 < int(text) <= _ID_MOST:
+    if text.isascii() and text.isdigit() and 0 < int(text) <= _MAX_ID:
         return back(link("jobs", text))
     before = given.get("before", "")
     values: dict[str, Any] = {"given": {name: given.get(name, "") for name in FILTERS}, "wrong": "", "found": None}
     try:
         wanted = filter_of(given)
-        values["found"] = await desk.ground.call(_newest, desk, actor, wanted, before)
+        values["found"] = await cache.context.call(_newest, cache, actor, wanted, before)
     except Invalid as error:
         wanted, values["wrong"] = Filter(), str(error)
     values |= {"wanted": wanted, "states": list(State), "first": not before}
-    values["queues"] = await desk.ground.call(_queue_names, desk, actor)
-    return await html(
-        request, actor, Sheet("jobs.html", "Jobs", values, "jobs", status=422 if values["wrong"] else 200)
+    values["queues"] = await cache.context.call(_queue_names, cache, actor)
+    return await render_page(
+        request, actor, Page("jobs.html", "Jobs", values, "jobs", status=422 if values["wrong"] else 200)
     )
 
 
-def _newest(desk: Desk, actor: Actor, wanted: Filter, before: str) -> Found:
-    known = before.isascii() and before.isdigit() and int(before) <= _ID_MOST
-    return find_newest(desk.store, actor, wanted, int(before) if known else desk.newest.find() + 1)
+def _newest(cache: ViewCache, actor: Actor, wanted: Filter, before: str) -> Found:
+    known = before.isascii() and before.isdigit() and int(before) <= _MAX_ID
+    return find_newest(cache.store, actor, wanted, int(before) if known else cache.newest.find() + 1)
 
 
-def _queue_names(desk: Desk, actor: Actor) -> list[str]:
-    """What the filter proposes."""
-    found = desk.figures_soon(actor)
+def _queue_names(cache: ViewCache, actor: Actor) -> list[str]:
+    """The queue names that the filter suggests."""
+    found = cache.totals_soon(actor)
     return [] if found is None else sorted(each.queue for each in found.deepest)[:_QUEUES_PROPOSED]
 
 
 @router.get("/ui/jobs/{job_id}")
 async def job(request: Request, job_id: int, actor: Viewer) -> Response:
-    if not 0 < job_id <= _ID_MOST:
-        raise absent(f"job {job_id}")
+    if not 0 < job_id <= _MAX_ID:
+        raise not_found(f"job {job_id}")
     did = request.query_params.get("did", "")
-    return await answer(request, actor, partial(_sheet, desk_of(request), actor, job_id, did))
+    return await answer(request, actor, partial(_sheet, view_cache(request), actor, job_id, did))
 
 
-async def _sheet(desk: Desk, actor: Actor, job_id: int, did: str) -> Sheet:
-    return await desk.ground.call(_made, desk, actor, job_id, did)
+async def _sheet(cache: ViewCache, actor: Actor, job_id: int, did: str) -> Page:
+    return await cache.context.call(_made, cache, actor, job_id, did)
 
 
-def _made(desk: Desk, actor: Actor, job_id: int, did: str) -> Sheet:
-    found = desk.store.get([job_id])[0]
+def _made(cache: ViewCache, actor: Actor, job_id: int, did: str) -> Page:
+    found = cache.store.get([job_id])[0]
     if found is None:
-        return _gone(desk, actor, job_id, did)
+        return _gone(cache, actor, job_id, did)
     if not actor.sees(found.home or found.queue, found.tenant):
-        raise absent(f"job {job_id}")
-    timeline, now = _seen(actor, timeline_of(desk.store, found)), desk.store.now()
-    shown = redact_job(as_seen(actor, found))
+        raise not_found(f"job {job_id}")
+    timeline, now = _seen(actor, timeline_of(cache.store, found)), cache.store.now()
+    shown = redact_job(hide_owner(actor, found))
     values = {
         "job": shown,
         "timeline": timeline,
         "stretches": life(timeline.moments, now, found.state is State.RUNNING),
-        "why": _why(desk, actor, shown, now),
+        "why": _why(cache, actor, shown, now),
         "errors": shown.errors[::-1],
         "said": _SAID.get(did, ""),
     }
-    return Sheet("job.html", f"Job {job_id}", values, "jobs", live=True)
+    return Page("job.html", f"Job {job_id}", values, "jobs", live=True)
 
 
-def _why(desk: Desk, actor: Actor, found: Job, now: Instant) -> list[str]:
-    """Why it is where it is; how many other jobs there are is not for a single tenant."""
-    backlog = desk.backlog(actor, found.queue)
+def _why(cache: ViewCache, actor: Actor, found: Job, now: Instant) -> list[str]:
+    """The reasons for its state; a tenant is not shown how many other jobs there are."""
+    backlog = cache.backlog(actor, found.queue)
     if backlog is None:
         return []
-    place = place_of(desk.store, found) if actor.tenant is None else Place()
-    sentences = reasons(found, backlog, now, place, desk.workers(), others=actor.tenant is None)[1:]
+    place = position_of(cache.store, found) if actor.tenant is None else Position()
+    sentences = reasons(found, backlog, now, place, cache.workers(), others=actor.tenant is None)[1:]
     return [redact_text(each) for each in sentences if not each.startswith("attempt ")]
 
 
@@ -138,16 +138,16 @@ def _seen(actor: Actor, timeline: Timeline) -> Timeline:
     return timeline if actor.tenant is None else without_owners(timeline)
 
 
-def _gone(desk: Desk, actor: Actor, job_id: int, did: str) -> Sheet:
-    """What is known of a job that was finished and removed, or purged: by the ledger, else by its schedule.
+def _gone(cache: ViewCache, actor: Actor, job_id: int, did: str) -> Page:
+    """The page of a job that was done and removed, or purged: from the ledger, else from its schedule.
 
-    Where neither knows it, whoever may see every job is told that it is gone, if its id was given out.
+    Where neither has a record, an actor who may see every job is told that it is gone, if its id was ever assigned.
     """
-    timeline = timeline_of_gone(desk.store, job_id) or _of_schedule(desk, job_id)
-    if timeline is None and actor.queues == ("*",) and actor.tenant is None and was_given(desk.store, job_id):
+    timeline = timeline_of_gone(cache.store, job_id) or _of_schedule(cache, job_id)
+    if timeline is None and actor.queues == ("*",) and actor.tenant is None and was_given(cache.store, job_id):
         timeline = Timeline([], FORGOTTEN)
     elif timeline is None or timeline.queue is None or not actor.sees(timeline.queue, timeline.tenant):
-        raise absent(f"job {job_id}")
+        raise not_found(f"job {job_id}")
     ended = timeline.moments[-1].at if timeline.moments else 0
     values = {
         "job_id": job_id,
@@ -156,11 +156,11 @@ def _gone(desk: Desk, actor: Actor, job_id: int, did: str) -> Sheet:
         "ended": ENDED.get(timeline.moments[-1].change, "") if timeline.moments else "",
         "said": _SAID.get(did, ""),
     }
-    return Sheet("gone.html", f"Job {job_id}", values, "jobs")
+    return Page("gone.html", f"Job {job_id}", values, "jobs")
 
 
-def _of_schedule(desk: Desk, job_id: int) -> Timeline | None:
-    for schedule in desk.store.schedules():
+def _of_schedule(cache: ViewCache, job_id: int) -> Timeline | None:
+    for schedule in cache.store.schedules():
         if schedule.last_job == job_id:
             draft = schedule.draft
             cut = f"It was enqueued by the schedule {schedule.name}. The ledger has no record of how it ended."
@@ -168,38 +168,38 @@ def _of_schedule(desk: Desk, job_id: int) -> Timeline | None:
     return None
 
 
-async def _job(desk: Desk, actor: Actor, job_id: int) -> Job:
-    found = (await desk.ground.call(desk.store.get, [job_id]))[0] if 0 < job_id <= _ID_MOST else None
+async def _job(cache: ViewCache, actor: Actor, job_id: int) -> Job:
+    found = (await cache.context.call(cache.store.get, [job_id]))[0] if 0 < job_id <= _MAX_ID else None
     if found is None or not actor.sees(found.home or found.queue, found.tenant):
-        raise absent(f"job {job_id}")
+        raise not_found(f"job {job_id}")
     return found
 
 
 @router.post("/ui/jobs/{job_id}/cancel")
 async def cancel(request: Request, job_id: int, actor: Operator) -> Response:
-    desk = desk_of(request)
-    found = await _job(desk, actor, job_id)
-    await record_act(desk.ground, actor, "cancel", f"job {job_id}", queue=found.queue)
-    (came,) = await desk.ground.call(desk.store.cancel, [job_id])
-    desk.spoil()
+    cache = view_cache(request)
+    found = await _job(cache, actor, job_id)
+    await record_action(cache.context, actor, "cancel", f"job {job_id}", queue=found.queue)
+    (came,) = await cache.context.call(cache.store.cancel, [job_id])
+    cache.invalidate()
     return back(link("jobs", job_id, did=came.value))
 
 
 @router.post("/ui/jobs/{job_id}/redrive")
 async def redrive(request: Request, job_id: int, actor: Operator) -> Response:
-    desk = desk_of(request)
-    found = await _job(desk, actor, job_id)
-    await record_act(desk.ground, actor, "redrive", f"job {job_id}", queue=found.queue)
-    moved = await desk.ground.call(desk.store.redrive, [job_id])
-    desk.spoil()
+    cache = view_cache(request)
+    found = await _job(cache, actor, job_id)
+    await record_action(cache.context, actor, "redrive", f"job {job_id}", queue=found.queue)
+    moved = await cache.context.call(cache.store.redrive, [job_id])
+    cache.invalidate()
     return back(link("jobs", job_id, did="redriven" if moved else "alive"))
 
 
 @router.post("/ui/jobs/{job_id}/purge")
 async def purge(request: Request, job_id: int, actor: Operator) -> Response:
-    desk = desk_of(request)
-    found = await _job(desk, actor, job_id)
-    await record_act(desk.ground, actor, "purge", f"job {job_id}", queue=found.queue)
-    gone = await desk.ground.call(desk.store.discard, [job_id])
-    desk.spoil()
+    cache = view_cache(request)
+    found = await _job(cache, actor, job_id)
+    await record_action(cache.context, actor, "purge", f"job {job_id}", queue=found.queue)
+    gone = await cache.context.call(cache.store.discard, [job_id])
+    cache.invalidate()
     return back(link("jobs", job_id, did="purged" if gone else "alive"))

@@ -1,4 +1,4 @@
-"""The first page: rates first, then what is there, then what is wrong."""
+"""The first page: rates, queues, problems."""
 
 from functools import partial
 from pathlib import Path
@@ -10,13 +10,13 @@ from fastapi.responses import Response
 from msgspec import Struct
 
 from forebay.serve.actor import Actor
-from forebay.serve.dashboard.desk import Desk
-from forebay.serve.dashboard.live import answer, desk_of
-from forebay.serve.dashboard.pages.route import Viewer, back, pages
-from forebay.serve.dashboard.render import Sheet, link
-from forebay.serve.dashboard.views.pulse import Rates
-from forebay.serve.figures import Figures
-from forebay.serve.security.reach import sees_all
+from forebay.serve.dashboard.live import answer, view_cache
+from forebay.serve.dashboard.pages.routing import Viewer, back, pages
+from forebay.serve.dashboard.render import Page, link
+from forebay.serve.dashboard.view_cache import ViewCache
+from forebay.serve.dashboard.views.rates import Rates
+from forebay.serve.queue_totals import QueueTotals
+from forebay.serve.security.visibility import sees_all
 from forebay.store.protocol import Backlog
 
 router = pages()
@@ -24,7 +24,7 @@ router = pages()
 QUEUES_SHOWN: Final = 100
 _VERDICT: Final = "verdict.json"
 _VERDICT_BYTES: Final = 4 * 1024 * 1024
-_SURVEY_SECONDS: Final = 0.02
+_SCAN_SECONDS: Final = 0.02
 
 
 class Line(Struct, frozen=True):
@@ -36,7 +36,7 @@ class Line(Struct, frozen=True):
 
 
 class LastVerdict(Struct, frozen=True):
-    """What the audit said last, as far as the page shows it."""
+    """The part of the last audit verdict that the page shows."""
 
     answer: str
     at: int = 0
@@ -47,46 +47,46 @@ class LastVerdict(Struct, frozen=True):
 async def overview(request: Request, actor: Viewer) -> Response:
     if actor.tenant is not None:
         return back(link("jobs"))
-    return await answer(request, actor, partial(_sheet, desk_of(request), actor))
+    return await answer(request, actor, partial(_sheet, view_cache(request), actor))
 
 
-async def _sheet(desk: Desk, actor: Actor) -> Sheet:
-    return Sheet("overview.html", "Overview", await desk.ground.call(_values, desk, actor), "overview", live=True)
+async def _sheet(cache: ViewCache, actor: Actor) -> Page:
+    return Page("overview.html", "Overview", await cache.context.call(_values, cache, actor), "overview", live=True)
 
 
-def _values(desk: Desk, actor: Actor) -> dict[str, Any]:
-    desk.pulse.look()
-    counted = desk.figures_soon(actor)
-    figures = counted or Figures([], 0, 0, 0, 0, 0, 0, 0)
-    backlogs = figures.deepest
-    survey = desk.survey(actor)
-    if survey.due() and figures.dead:
-        survey.step(_SURVEY_SECONDS)
-    census = survey.census()
-    busy, since = desk.pulse.busy(), census.since()
+def _values(cache: ViewCache, actor: Actor) -> dict[str, Any]:
+    cache.rate_tracker.refresh()
+    counted = cache.totals_soon(actor)
+    totals = counted or QueueTotals([], 0, 0, 0, 0, 0, 0, 0)
+    backlogs = totals.deepest
+    scan = cache.scan(actor)
+    if scan.due() and totals.dead:
+        scan.step(_SCAN_SECONDS)
+    summary = scan.summary()
+    busy, since = cache.rate_tracker.busy(), summary.since()
     ranked = sorted(backlogs, key=lambda each: (-busy.get(each.queue, 0), -each.depth, each.queue))
     shown = ranked[:QUEUES_SHOWN]
-    lines = [Line(each, desk.pulse.rates([each.queue]), since.get(each.queue)) for each in shown]
+    lines = [Line(each, cache.rate_tracker.rates([each.queue]), since.get(each.queue)) for each in shown]
     return {
-        "known": desk.pulse.known,
+        "known": cache.rate_tracker.known,
         "counting": counted is None,
-        "day": desk.ground.metrics.history.day(desk.store.now(), None if sees_all(actor) else actor.reaches),
-        "rates": desk.pulse.rates(None if sees_all(actor) else {each.queue for each in backlogs}),
+        "day": cache.context.metrics.history.day(cache.store.now(), None if sees_all(actor) else actor.reaches),
+        "rates": cache.rate_tracker.rates(None if sees_all(actor) else {each.queue for each in backlogs}),
         "lines": lines,
-        "unhandled": desk.unhandled(actor),
-        "more": max(0, figures.queues - len(shown)),
-        "ready": figures.ready,
-        "running": figures.running,
-        "waiting": figures.waiting,
-        "dead": figures.dead,
+        "unhandled": cache.unhandled(actor),
+        "more": max(0, totals.queues - len(shown)),
+        "ready": totals.ready,
+        "running": totals.running,
+        "waiting": totals.waiting,
+        "dead": totals.dead,
         "oldest": max((each.oldest_age for each in backlogs), default=0),
         "dead_since": min((since[each.queue] for each in backlogs if each.queue in since), default=None),
-        "verdict": _verdict(desk.ground.settings.lake),
+        "verdict": _verdict(cache.context.settings.lake),
     }
 
 
 def _verdict(lake: str | None) -> LastVerdict | None:
-    """None: no lake, or nothing was judged in it yet."""
+    """None: no lake, or it has no verdict yet."""
     if lake is None:
         return None
     try:

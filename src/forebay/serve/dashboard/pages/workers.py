@@ -1,4 +1,4 @@
-"""Workers: what each owner holds, since when, and how long its leases have left."""
+"""Workers: the jobs that each one holds, since when, and when its leases expire."""
 
 from functools import partial
 
@@ -6,10 +6,10 @@ from fastapi import Request
 from fastapi.responses import Response
 
 from forebay.serve.actor import Actor
-from forebay.serve.dashboard.desk import Desk
-from forebay.serve.dashboard.live import answer, desk_of
-from forebay.serve.dashboard.pages.route import Viewer, pages, whole
-from forebay.serve.dashboard.render import Sheet
+from forebay.serve.dashboard.live import answer, view_cache
+from forebay.serve.dashboard.pages.routing import Viewer, pages, require_all_tenants
+from forebay.serve.dashboard.render import Page
+from forebay.serve.dashboard.view_cache import ViewCache
 from forebay.serve.dashboard.views.workers import workers_view
 
 router = pages()
@@ -17,17 +17,17 @@ router = pages()
 
 @router.get("/ui/workers")
 async def workers(request: Request, actor: Viewer) -> Response:
-    whole(actor)
-    return await answer(request, actor, partial(_sheet, desk_of(request), actor))
+    require_all_tenants(actor)
+    return await answer(request, actor, partial(_sheet, view_cache(request), actor))
 
 
-async def _sheet(desk: Desk, actor: Actor) -> Sheet:
-    return await desk.ground.call(_made, desk, actor)
+async def _sheet(cache: ViewCache, actor: Actor) -> Page:
+    return await cache.context.call(_made, cache, actor)
 
 
-def _made(desk: Desk, actor: Actor) -> Sheet:
-    desk.pulse.look()
-    running = desk.figures(actor).running
-    claims = desk.pulse.claims() if actor.queues == ("*",) else {}
-    view = workers_view(desk.store, actor, running, claims)
-    return Sheet("workers.html", "Workers", {"view": view, "known": desk.pulse.known}, "workers", live=True)
+def _made(cache: ViewCache, actor: Actor) -> Page:
+    cache.rate_tracker.refresh()
+    running = cache.totals(actor).running
+    claims = cache.rate_tracker.claims() if actor.queues == ("*",) else {}
+    view = workers_view(cache.store, actor, running, claims)
+    return Page("workers.html", "Workers", {"view": view, "known": cache.rate_tracker.known}, "workers", live=True)

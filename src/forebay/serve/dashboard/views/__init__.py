@@ -1,1 +1,1 @@
-"""What each page shows, worked out from a store: plain values, bounded reads, no HTTP and no HTML."""
+"""The values of each page, read from a store: bounded reads, no HTTP and no HTML."""

@@ -1,11 +1,11 @@
-"""Retained logs: how much each partition holds, who reads it, and how far behind its end a group of readers is."""
+"""Retained logs: the extent of each partition, the groups that read it, and their lag."""
 
 from itertools import groupby
 from typing import Final
 
 from msgspec import Struct
 
-from forebay.core.event import LogEntry
+from forebay.core.entries import LogEntry
 from forebay.core.instant import Instant
 from forebay.core.policy import Retained
 from forebay.core.spec import QueueSpec
@@ -17,7 +17,7 @@ GROUPS_SHOWN: Final = 50
 
 
 class Extent(Struct, frozen=True):
-    """One log in a line."""
+    """The row of one log."""
 
     spec: QueueSpec
     partitions: int
@@ -26,7 +26,7 @@ class Extent(Struct, frozen=True):
 
 
 class PartitionRow(Struct, frozen=True):
-    """`place`: what the group committed last, -1 for nothing; `lag`: what it has still to read."""
+    """`place`: what the group committed last, -1 for nothing; `lag`: entries after that."""
 
     number: int
     first: int
@@ -36,7 +36,7 @@ class PartitionRow(Struct, frozen=True):
 
 
 class GroupRow(Struct, frozen=True):
-    """`members`: how many own a partition; `loses_at`: when the next entry goes that the group has not had."""
+    """`members`: how many own a partition; `loses_at`: when the next uncommitted entry is trimmed."""
 
     name: str
     lag: int

@@ -1,7 +1,7 @@
 """One queue: its five axes, its gates as the store counts them, and its shares.
 
-Shares are told as far as a bounded look at the open jobs goes, the oldest first. Numbers of a look that ended early are
-of what was seen. A gate that queues share has the numbers of all of them; only who sees them all is told of it.
+Shares are computed from a bounded scan of the open jobs, oldest first; when the scan ends early, they cover only what
+it read. A shared gate has the counts of all its queues, so it is shown only to actors who see all of them.
 """
 
 from collections import Counter
@@ -10,24 +10,24 @@ from typing import Final
 
 from msgspec import Struct
 
+from forebay.core.humanize import SECOND
 from forebay.core.instant import Instant
 from forebay.core.job import Job, State
 from forebay.core.policy import Bounded, Fair
 from forebay.core.spec import QueueSpec
-from forebay.core.words import SECOND
 from forebay.explain import gates_of
-from forebay.serve.dashboard.views.finding import some
+from forebay.serve.dashboard.views.search import find_some
 from forebay.store.protocol import Backlog, GateUse, Query, Store
 
-LOOK_SECONDS: Final = 0.03
-GATES_MOST: Final = 25
-GATES_LOOKED_AT: Final = 200
-CLASSES_MOST: Final = 25
+SCAN_SECONDS: Final = 0.03
+MAX_GATES: Final = 25
+GATES_READ: Final = 200
+MAX_CLASSES: Final = 25
 STARVED_AFTER: Final = 60 * SECOND
 
 
 class Axis(Struct, frozen=True):
-    """One of the five: what it is called, the question it answers, where the queue stands, and what it could be."""
+    """One of the five axes: its name, its question, the queue's answer and point, and the possible points."""
 
     name: str
     question: str
@@ -37,7 +37,7 @@ class Axis(Struct, frozen=True):
 
 
 class ClassRow(Struct, frozen=True):
-    """A tenant or kind: its weight, its share of the turns, and what it has. `oldest`: its longest wait so far."""
+    """A tenant or kind: its weight, its share, and its jobs. `oldest`: the longest wait of its ready jobs."""
 
     name: str
     weight: int
@@ -67,30 +67,30 @@ class QueueView(Struct, frozen=True):
 def queue_view(
     store: Store, spec: QueueSpec, declared: bool, backlog: Backlog, seen: Callable[[str], bool] = lambda _: True
 ) -> QueueView:
-    """`seen`: whether a gate of this name is to be shown."""
+    """`seen`: whether to show the gate of this name."""
     jobs, early = _open_jobs(store, spec.name, backlog)
     by = spec.share.by if spec.share else "tenant"
     classes = _classes(spec.share, by, jobs, store.now())
-    uses = gates_of(store, spec, GATES_LOOKED_AT)
+    uses = gates_of(store, spec, GATES_READ)
     gates = sorted((use for use in uses if seen(use.name)), key=lambda use: (use.used < use.slots, -use.used, use.name))
     return QueueView(
         spec,
         declared,
         backlog,
         axes_of(spec),
-        gates[:GATES_MOST],
-        classes[:CLASSES_MOST],
+        gates[:MAX_GATES],
+        classes[:MAX_CLASSES],
         by,
         len(jobs),
         early,
         spec.capacity.limit if isinstance(spec.capacity, Bounded) else None,
-        len(gates) > GATES_MOST,
-        max(0, len(classes) - CLASSES_MOST),
+        len(gates) > MAX_GATES,
+        max(0, len(classes) - MAX_CLASSES),
     )
 
 
 def axes_of(spec: QueueSpec) -> tuple[Axis, ...]:
-    """The vector as five scales, each with the queue's place on it."""
+    """The axes, each with the queue's point on it."""
     said = list(spec.axes().values())
     kept = {"RemoveOnAck": 0, "KeepFor": 1, "Retained": 2}[type(spec.retention).__name__]
     order = {"Fifo": 0, "Priority": 1, "Aging": 2, "Deadline": 3}[type(spec.selection).__name__]
@@ -104,10 +104,10 @@ def axes_of(spec: QueueSpec) -> tuple[Axis, ...]:
     ]
     return (
         Axis("retention", "What becomes of a job that is done?", said[0], kept, ("removed", "kept a while", "a log")),
-        Axis("selection", "Who is next?", said[1], order, ("fifo", "priority", "aging", "deadline")),
+        Axis("selection", "Which job is next?", said[1], order, ("fifo", "priority", "aging", "deadline")),
         Axis(
             "eligibility",
-            "When may a job be taken?",
+            "When may a job be claimed?",
             said[2],
             gated,
             ("at once", "at most n", "at a rate", "in order", "on condition", "several"),
@@ -124,14 +124,14 @@ def axes_of(spec: QueueSpec) -> tuple[Axis, ...]:
 
 
 def _open_jobs(store: Store, queue: str, backlog: Backlog) -> tuple[list[Job], bool]:
-    """Jobs without an end, of each state the smallest ids first, and whether there was no time for all of them."""
+    """Jobs that have not ended, of each state the smallest ids first, and whether the time was up before the end."""
     counts = ((State.RUNNING, backlog.running), (State.READY, backlog.ready), (State.WAITING, backlog.waiting))
-    looks = [some(store, Query(queue=queue, state=state), count, LOOK_SECONDS) for state, count in counts if count]
+    looks = [find_some(store, Query(queue=queue, state=state), count, SCAN_SECONDS) for state, count in counts if count]
     return [job for jobs, _ in looks for job in jobs], any(early for _, early in looks)
 
 
 def _classes(share: Fair | None, by: str, jobs: list[Job], now: Instant) -> list[ClassRow]:
-    """A class is starved when it has had a ready job for a minute and more, and none of its own runs meanwhile."""
+    """A class is starved when it has had a ready job for more than a minute and none of its jobs is running."""
     names = {job.id: (job.kind if by == "kind" else job.tenant) or "" for job in jobs}
     counts = Counter((names[job.id], job.state) for job in jobs)
     oldest: dict[str, int] = {}

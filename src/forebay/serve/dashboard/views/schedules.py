@@ -1,4 +1,4 @@
-"""Schedules: their rule in words, the next fires in their own zone, what became of the last job."""
+"""Schedules: their rule in words, the next fire times in their own zone, and their last job."""
 
 from typing import Final
 from zoneinfo import ZoneInfo
@@ -8,18 +8,18 @@ from msgspec import Struct
 from forebay.core.errors import Invalid
 from forebay.core.instant import Instant, to_datetime
 from forebay.core.job import Job
-from forebay.core.limits import BATCH_MOST
+from forebay.core.limits import MAX_BATCH
 from forebay.core.schedule import Schedule
 from forebay.serve.actor import Actor
 from forebay.store.protocol import Store
 from forebay.work.cron import NEVER, Timetable, describe
 
-SHOWN_MOST: Final = 200
+MAX_SHOWN: Final = 200
 FIRES: Final = 3
 
 
 class ScheduleRow(Struct, frozen=True):
-    """One schedule. `words` is empty and `trouble` says why where its rule is not understood here."""
+    """One schedule. Where its rule cannot be parsed, `words` is empty and `trouble` is the reason."""
 
     schedule: Schedule
     cron: str
@@ -38,13 +38,13 @@ class Schedules(Struct, frozen=True):
 
 
 def schedules_view(store: Store, actor: Actor, wanted: str = "") -> Schedules:
-    """Those whose name holds `wanted`."""
+    """Schedules whose name contains `wanted`."""
     seen = sorted(
         (each for each in store.schedules() if actor.reaches(each.draft.queue) and wanted in each.name),
         key=lambda each: each.name,
     )
-    shown, now = seen[:SHOWN_MOST], store.now()
-    ids = list({each.last_job for each in shown if each.last_job is not None})[:BATCH_MOST]
+    shown, now = seen[:MAX_SHOWN], store.now()
+    ids = list({each.last_job for each in shown if each.last_job is not None})[:MAX_BATCH]
     jobs = {job.id: job for job in store.get(ids) if job is not None} if ids else {}
     rows = [row_of(each, jobs.get(each.last_job or 0), now) for each in shown]
     return Schedules(rows, len(seen) - len(shown))

@@ -1,8 +1,8 @@
-"""The life of one job as the ledger tells it: every acceptance, lease, renewal, failure and end, in order.
+"""The timeline of one job from the ledger: every acceptance, lease, renewal, failure and end, in order.
 
-While its life fits into `READ_MOST` records, and they are read in time, all are looked at. A longer one is looked up
-around the moments that the job itself remembers, and around those that each found record adds; what happened in between
-is then not shown, and that is said. A job that is gone is found by its id, because ids grow with the ledger.
+When the job's lifetime spans at most `MAX_READ` records and they are read in time, all of them are read. Otherwise only
+the records around the instants that the job itself holds are read, and around those that each found record adds; the
+page says that the rest is not shown. A removed job is found by its id, because ids grow with the ledger.
 """
 
 from collections.abc import Iterable
@@ -12,37 +12,34 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from forebay.core.humanize import format_duration as length
 from forebay.core.instant import Instant
 from forebay.core.job import Job
-from forebay.core.ledger import Change, LedgerEntry, Span
-from forebay.core.words import span as length
-from forebay.serve.records import SLACK, place_of, stretch
+from forebay.core.ledger import Change, JobRange, LedgerEntry
+from forebay.serve.ledger_reader import SLACK, offset_at, read_range
 from forebay.store.protocol import Query, Store
 
-READ_MOST: Final = 5_000
+MAX_READ: Final = 5_000
 READ_SECONDS: Final = 0.05
-"""For the whole of a life; and once more for its moments, where that was not enough."""
+"""For the whole timeline; and again for the known instants, when that was not enough."""
 
-NEAR_MOST: Final = 32
-"""Records read around one moment."""
+MAX_NEAR: Final = 32
+"""Records read around one instant."""
 
-AROUND_MOST: Final = 128
-"""Records read around the birth of a job that is gone."""
+MAX_AROUND: Final = 128
+"""Records read around the acceptance of a removed job."""
 
 FIND_SECONDS: Final = 0.2
-"""For finding that birth in a ledger of any length."""
+"""For finding that acceptance in a ledger of any length."""
 
-SHOWN_MOST: Final = 200
+MAX_SHOWN: Final = 200
 _PROBE: Final = 16
 _ENDS: Final = frozenset((Change.ACKED, Change.DISMISSED, Change.CANCELLED, Change.PURGED))
-"""After these a job that is gone has no more to tell."""
+"""The last changes of a removed job."""
 
 
 class Moment(Struct, frozen=True):
-    """One thing that happened. `change` is a word of `core.ledger`; `note` says more in plain words.
-
-    `owner`: of a claim, the worker.
-    """
+    """One change. `change` is a value of `core.ledger.Change`; `note` describes it; `owner`: the worker of a claim."""
 
     at: Instant
     offset: int
@@ -56,7 +53,7 @@ class Moment(Struct, frozen=True):
 
 
 class Timeline(Struct, frozen=True):
-    """`cut`: why it may not be all, as a sentence; empty when it is."""
+    """`cut`: why it may be incomplete, as a sentence; empty when it is complete."""
 
     moments: list[Moment]
     cut: str = ""
@@ -65,8 +62,8 @@ class Timeline(Struct, frozen=True):
     tenant: str | None = None
 
 
-NO_LEDGER: Final = "This store keeps no ledger, so the past of a job is not known."
-FORGOTTEN: Final = "The ledger has no record of it, or holds too much to be searched here."
+NO_LEDGER: Final = "This store keeps no ledger, so the job has no timeline."
+FORGOTTEN: Final = "The ledger has no record of it, or is too long to be searched here."
 ENDED: Final[dict[str, str]] = {
     Change.ACKED: "done",
     Change.DISMISSED: "cancelled",
@@ -76,19 +73,19 @@ ENDED: Final[dict[str, str]] = {
     Change.SHED: "dead",
     Change.PURGED: "purged",
 }
-"""The last change of a job that is gone, as a state."""
+"""The state that the last change of a removed job means."""
 
-OFF: Final = "The ledger of this store is switched off or was trimmed: nothing of this job is in it."
+OFF: Final = "The ledger is off or was trimmed: it has no record of this job."
 
 
 def timeline_of(store: Store, job: Job) -> Timeline:
-    """The past of a job that is there."""
+    """The timeline of a stored job."""
     extent, until = store.ledger_extent(), monotonic() + READ_SECONDS
     if not extent[1]:
         return Timeline([], NO_LEDGER)
-    first = place_of(store, job.enqueued_at - SLACK, extent)
-    end = place_of(store, job.finished_at + SLACK, extent) if job.finished_at else extent[1]
-    found, whole = _within(store, first, end, job.id, until) if end - first <= READ_MOST else ([], False)
+    first = offset_at(store, job.enqueued_at - SLACK, extent)
+    end = offset_at(store, job.finished_at + SLACK, extent) if job.finished_at else extent[1]
+    found, whole = _within(store, first, end, job.id, until) if end - first <= MAX_READ else ([], False)
     if whole:
         cut = "" if found and found[0].change == Change.ACCEPTED else OFF if not found else _trimmed(store)
         return _told(found, cut, job.queue, job.kind, job.tenant)
@@ -99,9 +96,9 @@ def timeline_of(store: Store, job: Job) -> Timeline:
 
 
 def _within(store: Store, first: int, end: int, job_id: int, until: float) -> tuple[list[Moment], bool]:
-    """What happened to the job in a stretch, and whether there was time to read all of it."""
+    """The job's changes in a range of the ledger, and whether there was time to read all of it."""
     found: list[Moment] = []
-    for entry in stretch(store, first, end - first):
+    for entry in read_range(store, first, end - first):
         found += _of_job([entry], job_id)
         if monotonic() >= until:
             return found, entry.offset + 1 >= end
@@ -109,25 +106,25 @@ def _within(store: Store, first: int, end: int, job_id: int, until: float) -> tu
 
 
 def timeline_of_gone(store: Store, job_id: int) -> Timeline | None:
-    """The past of a job that is no longer there; None when the ledger does not know it either."""
+    """The timeline of a removed job; None when the ledger has no record of it."""
     born = _birth(store, job_id)
     if born is None:
         return None
     entry, span = born
     found, until = [], monotonic() + READ_SECONDS
-    for later in stretch(store, entry.offset, READ_MOST):
+    for later in read_range(store, entry.offset, MAX_READ):
         found += _of_job([later], job_id)
         if monotonic() >= until or (found and found[-1].change in _ENDS):
             break
     ended = bool(found) and found[-1].change in _ENDS
-    cut = "" if ended else "How it ended is too far away in the ledger to be looked for here."
+    cut = "" if ended else "The record of its end is too far away in the ledger to be searched here."
     trait = span.traits[job_id - span.first] if span.traits else None
     return _told(found, cut, span.queue, (trait and trait.kind) or span.kind, trait.tenant if trait else None)
 
 
 def _told(found: list[Moment], cut: str, queue: str, kind: str, tenant: str | None) -> Timeline:
-    if len(found) > SHOWN_MOST:
-        half = SHOWN_MOST // 2
+    if len(found) > MAX_SHOWN:
+        half = MAX_SHOWN // 2
         cut = f"Of {len(found):,} records about this job the first and last {half} are shown. {cut}".strip()
         found = [*found[:half], *found[-half:]]
     return Timeline(found, cut, queue, kind, tenant)
@@ -139,7 +136,7 @@ def _trimmed(store: Store) -> str:
 
 
 def _around(store: Store, seeds: list[Instant], job_id: int, extent: tuple[int, int]) -> list[Moment]:
-    """What happened to the job at these moments, and at those that it leads to."""
+    """The job's changes at these instants, and at those that the found records mention."""
     found: dict[tuple[int, int], Moment] = {}
     looked: set[Instant] = set()
     until = monotonic() + READ_SECONDS
@@ -149,7 +146,7 @@ def _around(store: Store, seeds: list[Instant], job_id: int, extent: tuple[int, 
             continue
         looked.add(at)
         seen = False
-        for entry in stretch(store, max(0, place_of(store, at, extent) - 1), NEAR_MOST):
+        for entry in read_range(store, max(0, offset_at(store, at, extent) - 1), MAX_NEAR):
             for place, span in enumerate(_spans_of(entry, job_id)):
                 found[entry.offset, place] = _moment(entry, span, job_id)
                 seeds += [moment for moment in (span.claimed_at, span.enqueued_at) if moment]
@@ -159,18 +156,18 @@ def _around(store: Store, seeds: list[Instant], job_id: int, extent: tuple[int, 
     return [found[place] for place in sorted(found)]
 
 
-def _birth(store: Store, job_id: int) -> tuple[LedgerEntry, Span] | None:
+def _birth(store: Store, job_id: int) -> tuple[LedgerEntry, JobRange] | None:
     """The record that accepted the job.
 
-    Ids grow with the ledger, so the record can be bisected by the ids that are accepted around an offset. Where many
-    records in a row accept nothing (a backlog was drained), the ids that they mention say on which side it must be, or
-    is likelier to be; the other side is searched next, while there is time.
+    Ids grow with the ledger, so the record is found by bisection over the ids that are accepted around an offset. Where
+    many records in a row accept nothing (a backlog was drained), the ids that they mention decide on which side to
+    search first; the other side is searched next, while there is time.
     """
     first, end = store.ledger_extent()
     sides, until = [(first, end)], monotonic() + FIND_SECONDS
     while sides and monotonic() < until:
         low, high = sides.pop()
-        while high - low > AROUND_MOST:
+        while high - low > MAX_AROUND:
             middle = (low + high) // 2
             born, mentioned = _ids_from(store, middle)
             if born is not None and born < job_id:
@@ -179,8 +176,8 @@ def _birth(store: Store, job_id: int) -> tuple[LedgerEntry, Span] | None:
                 high = middle
             else:
                 sides.append((low, middle))
-                low = min(high, middle + AROUND_MOST)
-        for entry in stretch(store, max(first, low - AROUND_MOST), high - low + 2 * AROUND_MOST):
+                low = min(high, middle + MAX_AROUND)
+        for entry in read_range(store, max(first, low - MAX_AROUND), high - low + 2 * MAX_AROUND):
             for span in entry.record.spans:
                 if span.change == Change.ACCEPTED and span.first <= job_id < span.first + span.n:
                     return entry, span
@@ -188,10 +185,10 @@ def _birth(store: Store, job_id: int) -> tuple[LedgerEntry, Span] | None:
 
 
 def _ids_from(store: Store, offset: int) -> tuple[int | None, int]:
-    """The smallest id in the next record that accepts jobs, if one of the next few does; the largest id mentioned."""
+    """The smallest id of the next record that accepts jobs, if one of the next few does; the largest id mentioned."""
     largest = 0
-    for limit in (_PROBE, AROUND_MOST):
-        for entry in stretch(store, offset, limit):
+    for limit in (_PROBE, MAX_AROUND):
+        for entry in read_range(store, offset, limit):
             largest = max([largest, *(span.first + span.n - 1 for span in entry.record.spans)])
             if ids := [span.first for span in entry.record.spans if span.change == Change.ACCEPTED]:
                 return min(ids), largest
@@ -199,14 +196,14 @@ def _ids_from(store: Store, offset: int) -> tuple[int | None, int]:
 
 
 def was_given(store: Store, job_id: int) -> bool:
-    """Whether a later job is there, or the end of the ledger mentions this id or a later one: then it was given out."""
+    """Whether the id was ever assigned: a later job exists, or the end of the ledger mentions it or a later one."""
     page = store.browse(Query(), job_id - 1, 1)
     if page.jobs or page.next is not None:
         return True
     _, end = store.ledger_extent()
     return any(
         span.first + span.n > job_id
-        for entry in stretch(store, max(0, end - READ_MOST), READ_MOST)
+        for entry in read_range(store, max(0, end - MAX_READ), MAX_READ)
         for span in entry.record.spans
     )
 
@@ -215,12 +212,12 @@ def _of_job(entries: Iterable[LedgerEntry], job_id: int) -> list[Moment]:
     return [_moment(entry, span, job_id) for entry in entries for span in _spans_of(entry, job_id)]
 
 
-def _spans_of(entry: LedgerEntry, job_id: int) -> list[Span]:
-    """Usually one; a job that was refused as it came is born and dies in one record."""
+def _spans_of(entry: LedgerEntry, job_id: int) -> list[JobRange]:
+    """Usually one; a job that is shed on arrival is accepted and dies in one record."""
     return [span for span in entry.record.spans if span.first <= job_id < span.first + span.n]
 
 
-def _moment(entry: LedgerEntry, span: Span, job_id: int) -> Moment:
+def _moment(entry: LedgerEntry, span: JobRange, job_id: int) -> Moment:
     trait = span.traits[job_id - span.first] if span.traits else None
     return Moment(
         entry.record.at,
@@ -236,11 +233,11 @@ def _moment(entry: LedgerEntry, span: Span, job_id: int) -> Moment:
 
 
 def without_owners(timeline: Timeline) -> Timeline:
-    """As a tenant sees it."""
+    """The timeline without workers' names, for a tenant."""
     return replace(timeline, moments=[replace(moment, owner=None) for moment in timeline.moments])
 
 
-def _note(entry: LedgerEntry, span: Span) -> str:
+def _note(entry: LedgerEntry, span: JobRange) -> str:
     record, at = entry.record, entry.record.at
     match span.change:
         case Change.ACCEPTED:

@@ -1,7 +1,7 @@
-"""Workers: those that announced themselves, idle or not, and every other owner of a running job or a recent claim.
+"""Workers: those that have announced themselves, and every other owner of a running job or a recent claim.
 
-Running jobs are looked for among all jobs in bounded time; a search that ended early says so. What an owner claimed in
-the last minutes is read from the ledger (`pulse`).
+Running jobs are searched in bounded time; a search that ended early says so. Recent claims come from the ledger
+(`rates`).
 """
 
 from collections.abc import Mapping
@@ -11,22 +11,21 @@ from msgspec import Struct
 
 from forebay.core.instant import Instant
 from forebay.core.job import Job, State
-from forebay.core.limits import BATCH_MOST
+from forebay.core.limits import MAX_BATCH
 from forebay.core.presence import Presence
 from forebay.serve.actor import Actor
-from forebay.serve.dashboard.views.finding import some
+from forebay.serve.dashboard.views.search import find_some
 from forebay.store.protocol import Query, Store
 
-LOOK_SECONDS: Final = 0.15
-OWNERS_MOST: Final = 200
+SEARCH_SECONDS: Final = 0.15
+MAX_OWNERS: Final = 200
 HELD_SHOWN: Final = 12
 
 
 class WorkerRow(Struct, frozen=True):
-    """One owner. `since`: its oldest lease; `left`: the shortest time that one of its leases has left.
+    """One owner. `since`: its oldest lease. `left`: the time until its next lease expires.
 
-    `queues`: those within the reader's reach; `kinds`: None where some of its queues are not.
-
+    `queues`: those that the reader can see. `kinds`: None when the reader cannot see all of its queues.
     `presence`: what it announced; None for owners that announce nothing, such as workers over HTTP.
     """
 
@@ -43,7 +42,7 @@ class WorkerRow(Struct, frozen=True):
 
 
 class Workers(Struct, frozen=True):
-    """`idle`: announced workers that hold nothing; `slots`: jobs that all announced workers may run at once."""
+    """`idle`: announced workers without a job. `slots`: jobs that all announced workers may run at once."""
 
     rows: list[WorkerRow]
     running: int
@@ -56,19 +55,19 @@ class Workers(Struct, frozen=True):
 
 
 def workers_view(store: Store, actor: Actor, running: int, claims: Mapping[str, tuple[Instant, int]]) -> Workers:
-    jobs, early = some(store, Query(state=State.RUNNING), running, LOOK_SECONDS)
+    jobs, early = find_some(store, Query(state=State.RUNNING), running, SEARCH_SECONDS)
     now = store.now()
     held: dict[str, list[Job]] = {}
     for job in jobs:
         if actor.sees(job.queue, job.tenant):
             held.setdefault(job.owner or "", []).append(job)
-    announced = {each.owner: each for each in store.workers("", BATCH_MOST) if any(map(actor.reaches, each.queues))}
+    announced = {each.owner: each for each in store.workers("", MAX_BATCH) if any(map(actor.reaches, each.queues))}
     rows = [
         _row(owner, announced.get(owner), actor, held.get(owner, []), claims.get(owner), now)
         for owner in {*held, *claims, *announced}
     ]
     rows.sort(key=lambda row: (-row.held, row.presence is None, -(row.claimed_at or 0), row.owner))
-    shown, more = rows[:OWNERS_MOST], max(0, len(rows) - OWNERS_MOST)
+    shown, more = rows[:MAX_OWNERS], max(0, len(rows) - MAX_OWNERS)
     idle = sum(owner not in held for owner in announced)
     slots = sum(each.concurrency for each in announced.values())
     return Workers(shown, running, len(jobs), early, more, len(announced), idle, slots)

@@ -45,13 +45,11 @@ CREATE TABLE forebay.queue (
 CREATE INDEX queue_gated ON forebay.queue (name) WHERE whole <> '[]';
 CREATE INDEX queue_dead_most ON forebay.queue (name) WHERE spec::json #>> '{routing,dead,most}' IS NOT NULL;
 
--- A run: n jobs that arrived together and are alike in all that a claim looks at. Their ids are the n up to `last_id`,
--- their payloads the last n of the `size` elements of `bodies`. Most runs have n = 1.
---   state   0 behind the head of its line · 1 ready · 2 running · 3 will be ready when it is due
---   single  one job that was put or broken out alone; so a job may have the last id of the run that it came from
---   gone    of a running run: the jobs that have been settled
---   asked   of a running run: the jobs whose holder is to be told of a cancellation
---   beat    the lease also lasts as long as its holder's
+-- A run: n jobs that nobody holds, that arrived together and are alike in all that a claim looks at. Their ids are the n up
+-- to `last_id`, their payloads the last n of the `size` elements of `bodies`. Most runs have n = 1.
+--   state   0 behind the head of its line · 1 ready · 3 will be ready when it is due
+--   single  one job that was put or released alone
+--   asked   its cancellation was requested while it ran
 --   facts   per job what differs or is rare: kind, tenant, subject, key, priority, deadline, meta; NULL: nothing
 --   cost    what each of its jobs takes of a gate
 --   lane    its class and gates in one word (core's `lane_key`); `gates`: their names, NULL where it has none
@@ -63,8 +61,6 @@ CREATE TABLE forebay.run (
     due_at bigint NOT NULL,
     enqueued_at bigint NOT NULL,
     rank_base bigint NOT NULL,
-    lease_until bigint,
-    claimed_at bigint,
     expires_at bigint,
     n integer NOT NULL,
     size integer NOT NULL,
@@ -72,11 +68,10 @@ CREATE TABLE forebay.run (
     delivery integer NOT NULL DEFAULT 0,
     attempt integer NOT NULL DEFAULT 0,
     max_attempts integer NOT NULL,
-    holder integer,
     settled_delivery integer NOT NULL DEFAULT 0,
     state smallint NOT NULL,
     single boolean NOT NULL,
-    beat boolean NOT NULL DEFAULT true,
+    asked boolean NOT NULL DEFAULT false,
     rank_timed smallint NOT NULL,
     merges boolean NOT NULL DEFAULT false,
     blocks boolean NOT NULL DEFAULT false,
@@ -88,8 +83,6 @@ CREATE TABLE forebay.run (
     subject text,
     line text COLLATE "C",
     gates text[],
-    gone bit varying,
-    asked bit varying,
     errors text,
     facts json,
     bodies json NOT NULL,
@@ -102,25 +95,65 @@ CREATE TABLE forebay.run (
     toast.autovacuum_vacuum_scale_factor = 0, toast.autovacuum_vacuum_threshold = 20000,
     toast.autovacuum_vacuum_cost_delay = 0
 );
-DO $$
-BEGIN
-    ALTER TABLE forebay.run ALTER COLUMN bodies SET COMPRESSION lz4;
-EXCEPTION WHEN feature_not_supported THEN
-    RAISE NOTICE 'this server was built without lz4: payloads are compressed by pglz';
-END
-$$;
 -- What claims and settles look at stays in the row; payloads and facts do not.
 ALTER TABLE forebay.run ALTER COLUMN queue SET STORAGE MAIN, ALTER COLUMN lane SET STORAGE MAIN,
     ALTER COLUMN line SET STORAGE MAIN, ALTER COLUMN gates SET STORAGE MAIN;
 CREATE INDEX run_ready ON forebay.run (queue, lane, rank, last_id) WHERE state = 1;
 CREATE INDEX run_later ON forebay.run (queue, due_at, last_id) WHERE state = 3;
 CREATE INDEX run_due ON forebay.run (due_at) WHERE state = 3;
-CREATE INDEX run_held ON forebay.run (holder, lease_until) WHERE state = 2;
-CREATE INDEX run_alone ON forebay.run (lease_until) WHERE state = 2 AND NOT beat;
-CREATE INDEX run_expiring ON forebay.run (expires_at) WHERE expires_at IS NOT NULL AND state <> 2;
+CREATE INDEX run_expiring ON forebay.run (expires_at) WHERE expires_at IS NOT NULL;
 CREATE INDEX run_fresh ON forebay.run (queue, subject) WHERE merges;
 CREATE INDEX run_line ON forebay.run (line, least(state, 1), last_id) WHERE line IS NOT NULL;
 CREATE INDEX run_behind ON forebay.run (queue) WHERE state = 0;
+
+-- A run, or the first jobs of one, in the hands of a holder; with the attempt and the delivery that it has there.
+CREATE TYPE forebay.member AS (
+    last_id bigint, rank bigint, due_at bigint, enqueued_at bigint, rank_base bigint, expires_at bigint, n integer, size integer,
+    cost integer, delivery integer, attempt integer, max_attempts integer, settled_delivery integer, rank_timed smallint,
+    blocks boolean, asked boolean, lane text, cls text, kind text, settled_code text, line text, gates text[], errors text,
+    facts json, bodies json
+);
+
+-- A pack: the n jobs of a queue that one claim took, as one row. Its members and the places of its jobs in them, from 0 on,
+-- never change, so that a pack and a place are a fence: whoever has them need not show the delivery.
+--   ids     the smallest and the largest id in it
+--   gone    the jobs that have been settled; the last one takes the row along
+--   asked   the jobs whose holder is to be told of a cancellation
+--   beat    the lease also lasts as long as its holder's
+--   plain   none of its jobs has a lane or a line
+CREATE TABLE forebay.pack (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    lease_until bigint NOT NULL,
+    claimed_at bigint NOT NULL,
+    n integer NOT NULL,
+    holder integer NOT NULL,
+    beat boolean NOT NULL,
+    plain boolean NOT NULL,
+    queue text COLLATE "C" NOT NULL,
+    ids int8range NOT NULL,
+    gone bit varying,
+    asked bit varying,
+    members forebay.member[] NOT NULL
+) WITH (
+    fillfactor = 50, toast_tuple_target = 256,
+    autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0,
+    autovacuum_vacuum_insert_scale_factor = 1, autovacuum_analyze_scale_factor = 0,
+    autovacuum_analyze_threshold = 2000000000,
+    toast.autovacuum_vacuum_scale_factor = 0, toast.autovacuum_vacuum_threshold = 20000,
+    toast.autovacuum_vacuum_cost_delay = 0
+);
+ALTER TABLE forebay.pack ALTER COLUMN queue SET STORAGE MAIN, ALTER COLUMN ids SET STORAGE MAIN,
+    ALTER COLUMN gone SET STORAGE MAIN, ALTER COLUMN asked SET STORAGE MAIN;
+CREATE INDEX pack_held ON forebay.pack (holder, lease_until);
+CREATE INDEX pack_alone ON forebay.pack (lease_until) WHERE NOT beat;
+CREATE INDEX pack_ids ON forebay.pack USING gist (ids);
+
+-- Running jobs that have a line.
+CREATE TABLE forebay.running_line (
+    line text COLLATE "C" NOT NULL,
+    id bigint NOT NULL,
+    PRIMARY KEY (line, id)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 
 -- Finished jobs that stay readable, a row each. States: 3 done, 4 dead, 5 cancelled.
 -- `home`: the queue that a dead job died in, where it lies in another one (`queue`).
@@ -348,6 +381,16 @@ CREATE TABLE forebay.ledger_rule (
     keep_bytes bigint NOT NULL DEFAULT 1073741824
 );
 INSERT INTO forebay.ledger_rule DEFAULT VALUES;
+
+DO $$
+BEGIN
+    ALTER TABLE forebay.run ALTER COLUMN bodies SET COMPRESSION lz4;
+    ALTER TABLE forebay.pack ALTER COLUMN members SET COMPRESSION lz4;
+    ALTER TABLE forebay.ledger ALTER COLUMN spans SET COMPRESSION lz4;
+EXCEPTION WHEN feature_not_supported THEN
+    RAISE NOTICE 'this server was built without lz4: payloads and records are compressed by pglz';
+END
+$$;
 
 -- How far sources that repeat themselves have come (store/feeding.py); `at`: when a source was last heard of.
 CREATE TABLE forebay.feed (

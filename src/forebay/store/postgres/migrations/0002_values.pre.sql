@@ -34,14 +34,16 @@ CREATE FUNCTION forebay.rank_again(
 ) RETURNS bigint LANGUAGE sql IMMUTABLE
 AS $$ SELECT CASE WHEN keep_rank THEN forebay.rank_back(rank, timed) ELSE forebay.rank_at(base, timed, due_at, v_now) END $$;
 
--- The kinds of a run's jobs where they differ from the run's; NULL for almost all.
-CREATE FUNCTION forebay.kinds(facts json, skip integer, count integer) RETURNS json LANGUAGE sql IMMUTABLE STRICT
+-- The kinds of a run's jobs where they differ from the run's, as the tail of a span; empty for almost all.
+CREATE FUNCTION forebay.kinds(facts json, skip integer, count integer) RETURNS text LANGUAGE sql STABLE
 AS $$
-    SELECT json_agg(CASE WHEN e.value ->> 'kind' IS NOT NULL THEN json_build_object('kind', e.value ->> 'kind') END
-        ORDER BY e.place)
-    FROM json_array_elements(facts) WITH ORDINALITY AS e (value, place)
-    WHERE e.place > skip AND e.place <= skip + count
-    HAVING bool_or(e.value ->> 'kind' IS NOT NULL)
+    SELECT coalesce((
+        SELECT ',' || json_agg(CASE WHEN e.value ->> 'kind' IS NOT NULL THEN json_build_object('kind', e.value ->> 'kind') END
+            ORDER BY e.place)
+        FROM json_array_elements(facts) WITH ORDINALITY AS e (value, place)
+        WHERE e.place > skip AND e.place <= skip + count
+        HAVING bool_or(e.value ->> 'kind' IS NOT NULL)
+    ), '')
 $$;
 
 -- Units that a gate has now. The same arithmetic as core's `is_open`: a job fits if `least(cost, greatest(slots, 1))` is no
@@ -72,3 +74,38 @@ AS $$
     SELECT CASE WHEN beat THEN greatest(lease_until, (SELECT h.until FROM forebay.holder AS h WHERE h.id = holder))
         ELSE lease_until END
 $$;
+
+-- A run as it is handed out: with one attempt and one delivery more.
+CREATE FUNCTION forebay.member_of(r forebay.run) RETURNS forebay.member LANGUAGE sql IMMUTABLE
+AS $$
+    SELECT ROW(
+        r.last_id, r.rank, r.due_at, r.enqueued_at, r.rank_base, r.expires_at, r.n, r.size, r.cost, r.delivery + 1,
+        r.attempt + 1, r.max_attempts, r.settled_delivery, r.rank_timed, r.blocks, r.asked, r.lane, r.cls, r.kind,
+        r.settled_code, r.line, r.gates, r.errors, r.facts, r.bodies
+    )::forebay.member
+$$;
+
+-- What the ledger says of alike jobs: a span of core's, as the text of its JSON. Names need no quoting; `tail`: traits.
+CREATE FUNCTION forebay.span_of(
+    change text, first bigint, n integer, queue text, kind text, delivery integer, attempt integer, enqueued_at bigint,
+    due_at bigint, claimed_at bigint, until bigint, tail text
+) RETURNS text LANGUAGE sql STABLE
+AS $$
+    SELECT '["' || change || '",' || first || ',' || n || ',"' || queue || '","' || kind || '",' || delivery || ',' || attempt
+        || ',0,' || enqueued_at || ',' || due_at || ',' || claimed_at || ',' || until || tail || ']'
+$$;
+
+-- Members of packs with the columns of a run, and what their pack knows of them. `base`: the place of the first job.
+CREATE VIEW forebay.running AS
+SELECT p.id AS pack, p.n AS jobs, m.number::integer AS number, m.base::integer AS base, m.last_id, m.rank, m.due_at, m.enqueued_at,
+    m.rank_base, m.expires_at, m.n, m.size, m.cost, m.delivery, m.attempt, m.max_attempts, m.settled_delivery, m.rank_timed,
+    m.blocks, m.lane, m.cls, m.kind, m.settled_code, m.line, m.gates, m.errors, m.facts, m.bodies, p.queue, p.holder, p.beat,
+    p.lease_until, greatest(p.claimed_at, m.due_at) AS claimed_at,
+    substring(p.gone FROM m.base::integer + 1 FOR m.n) AS gone, substring(p.asked FROM m.base::integer + 1 FOR m.n) AS asked
+FROM forebay.pack AS p CROSS JOIN LATERAL (
+    SELECT m.*, sum(m.n) OVER (ORDER BY m.number ROWS UNBOUNDED PRECEDING) - m.n AS base
+    FROM unnest(p.members) WITH ORDINALITY AS m (
+        last_id, rank, due_at, enqueued_at, rank_base, expires_at, n, size, cost, delivery, attempt, max_attempts,
+        settled_delivery, rank_timed, blocks, asked, lane, cls, kind, settled_code, line, gates, errors, facts, bodies, number
+    )
+) AS m;

@@ -80,7 +80,9 @@ BEGIN
     SELECT CASE r.state WHEN 3 THEN 0 ELSE r.state END INTO v_state
     FROM forebay.find(ARRAY[v_id]) AS f, LATERAL (
         SELECT * FROM forebay.run AS r WHERE r.single = f.single AND r.last_id = f.last_id OFFSET 0
-    ) AS r;
+    ) AS r
+    UNION ALL
+    SELECT 2 FROM forebay.find_running(ARRAY[v_id]);
     IF NOT FOUND THEN
         SELECT e.state INTO v_state FROM forebay.ended AS e WHERE e.id = v_id;
     END IF;

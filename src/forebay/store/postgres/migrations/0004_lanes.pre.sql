@@ -94,12 +94,13 @@ AS $$
     INSERT INTO forebay.class AS c (queue, cls, turn, open, idle)
     SELECT v_queue, n.cls, coalesce((SELECT s.turn FROM forebay.share AS s WHERE s.queue = v_queue), 0), n.open, n.idle
     FROM (
-        SELECT u.cls, o.open, NOT (o.open OR EXISTS (
-            SELECT FROM forebay.lane AS l WHERE l.queue = v_queue AND l.cls = u.cls AND l.at IS NOT NULL
-        )) AS idle
-        FROM (SELECT DISTINCT unnest(v_classes) AS cls) AS u CROSS JOIN LATERAL (SELECT EXISTS (
-            SELECT FROM forebay.lane AS l WHERE l.queue = v_queue AND l.cls = u.cls AND l.at IS NULL
-        ) AS open) AS o
+        -- Not EXISTS: the planner may make a hash of all lanes for that.
+        SELECT u.cls, o.open, NOT o.open AND (
+            SELECT true FROM forebay.lane AS l WHERE l.queue = v_queue AND l.cls = u.cls AND l.at IS NOT NULL LIMIT 1
+        ) IS NULL AS idle
+        FROM (SELECT DISTINCT unnest(v_classes) AS cls) AS u CROSS JOIN LATERAL (SELECT (
+            SELECT true FROM forebay.lane AS l WHERE l.queue = v_queue AND l.cls = u.cls AND l.at IS NULL LIMIT 1
+        ) IS NOT NULL AS open) AS o
     ) AS n
     ON CONFLICT (queue, cls) DO UPDATE SET open = excluded.open, idle = excluded.idle,
         turn = CASE WHEN excluded.open AND NOT c.open THEN greatest(c.turn, excluded.turn) ELSE c.turn END
@@ -120,17 +121,19 @@ DECLARE
 BEGIN
     SELECT q.weight IS NOT NULL INTO v_fair FROM forebay.queue AS q WHERE q.name = v_queue;
     WITH head AS MATERIALIZED (
-        SELECT u.lane, l.at, l.rank AS known_rank, l.id AS known_id, r.* FROM (SELECT DISTINCT unnest(v_lanes) AS lane) AS u
+        SELECT u.lane, l.ctid AS place, l.at, l.rank AS known_rank, l.id AS known_id, r.*
+        FROM (SELECT DISTINCT unnest(v_lanes) AS lane) AS u
         LEFT JOIN LATERAL (
-            SELECT * FROM forebay.lane AS l WHERE l.queue = v_queue AND l.lane = u.lane OFFSET 0
+            SELECT l.ctid, l.* FROM forebay.lane AS l WHERE l.queue = v_queue AND l.lane = u.lane OFFSET 0
         ) AS l ON true
         LEFT JOIN LATERAL (
             SELECT r.rank, r.last_id, r.cls, r.gates FROM forebay.run AS r
             WHERE r.state = 1 AND r.queue = v_queue AND r.lane = u.lane ORDER BY r.rank, r.last_id LIMIT 1
         ) AS r ON true
     ), gone AS (
-        DELETE FROM forebay.lane AS l USING head AS h
-        WHERE h.last_id IS NULL AND h.known_id IS NOT NULL AND l.queue = v_queue AND l.lane = h.lane RETURNING l.cls, l.gates, l.at
+        DELETE FROM forebay.lane AS l
+        WHERE l.ctid = ANY (ARRAY(SELECT h.place FROM head AS h WHERE h.last_id IS NULL AND h.place IS NOT NULL))
+        RETURNING l.cls, l.gates, l.at
     ), moved AS (
         INSERT INTO forebay.lane AS l (queue, lane, cls, rank, id, gates, untils)
         SELECT v_queue, h.lane, CASE WHEN v_fair THEN h.cls ELSE '' END, h.rank, h.last_id, coalesce(h.gates, '{}'),

@@ -6,57 +6,61 @@ LANGUAGE sql STABLE SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
     SELECT n.line, (
         SELECT r.last_id FROM forebay.run AS r WHERE r.line = n.line AND least(r.state, 1) = 0 ORDER BY r.last_id LIMIT 1
-    ), (
+    ), least((
         SELECT r.last_id FROM forebay.run AS r WHERE r.line = n.line AND least(r.state, 1) = 1 ORDER BY r.last_id LIMIT 1
     ), (
+        SELECT l.id FROM forebay.running_line AS l WHERE l.line = n.line ORDER BY l.id LIMIT 1
+    )), (
         SELECT e.id FROM forebay.ended AS e WHERE e.state = 4 AND e.blocks AND e.line = n.line ORDER BY e.id LIMIT 1
     )
     FROM (SELECT DISTINCT unnest(v_lines) AS line) AS n
 $$;
 
 -- Of each of these lines the smallest unfinished id is exposed, unless a later one still runs or a dead head keeps the line
--- shut; others wait behind it. Queues that may have work.
-CREATE FUNCTION forebay.expose(v_now bigint, v_lines text[]) RETURNS text[]
+-- shut; others wait behind it. Queues that may have work, and how many jobs became ready.
+CREATE FUNCTION forebay.expose(v_now bigint, v_lines text[], OUT news text[], OUT ready integer)
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on SET enable_hashjoin = off
 SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE
     v_change record;
-    v_news text[] := '{}';
 BEGIN
+    news := '{}';
+    ready := 0;
     FOR v_change IN
         WITH known AS MATERIALIZED (
             SELECT * FROM forebay.line_heads(v_lines)
         ), withdrawn AS (
             UPDATE forebay.run AS r SET state = 0 FROM known AS k
-            WHERE k.exposed IS NOT NULL AND r.line = k.line AND least(r.state, 1) = 1 AND r.state <> 2
+            WHERE k.exposed IS NOT NULL AND r.line = k.line AND least(r.state, 1) = 1
                 AND r.last_id > least(k.behind, k.exposed, k.dead)
             RETURNING r.queue, r.lane, r.state
         ), shown AS (
             UPDATE forebay.run AS r SET state = CASE WHEN r.due_at > v_now THEN 3 ELSE 1 END FROM known AS k
             WHERE r.single AND r.last_id = k.behind AND k.behind = least(k.behind, k.exposed, k.dead) AND NOT EXISTS (
-                SELECT FROM forebay.run AS o WHERE o.line = k.line AND least(o.state, 1) = 1 AND o.state = 2
+                SELECT FROM forebay.running_line AS l WHERE l.line = k.line
             )
             RETURNING r.queue, r.lane, r.state
         )
-        SELECT c.queue, array_agg(c.lane) FILTER (WHERE c.state <> 3) AS lanes, bool_or(c.state = 1) AS ready,
+        SELECT c.queue, array_agg(c.lane) FILTER (WHERE c.state <> 3) AS lanes,
+            count(*) FILTER (WHERE c.state = 1) AS shown,
             bool_or(c.lane <> '') OR coalesce((SELECT q.laned FROM forebay.queue AS q WHERE q.name = c.queue), false) AS laned
         FROM (SELECT * FROM withdrawn UNION ALL SELECT * FROM shown) AS c GROUP BY c.queue
     LOOP
         IF v_change.laned AND v_change.lanes IS NOT NULL THEN
-            v_news := v_news || forebay.refresh(v_now, v_change.queue, v_change.lanes);
+            news := news || forebay.refresh(v_now, v_change.queue, v_change.lanes);
         END IF;
-        IF v_change.ready THEN
-            v_news := v_news || v_change.queue;
+        IF v_change.shown > 0 THEN
+            news := news || v_change.queue;
+            ready := ready + v_change.shown;
         END IF;
     END LOOP;
-    RETURN v_news;
 END
 $$;
 
--- Jobs that do not run any more: `amount` is what those of a run cost together.
-CREATE TYPE forebay.freed AS (queue text, lane text, line text, gates text[], amount bigint);
+-- Jobs that do not run any more: `amount` is what those of a member cost together, `id` the last of them.
+CREATE TYPE forebay.freed AS (queue text, lane text, line text, gates text[], amount bigint, id bigint);
 
 -- Their slots are free; lines and, if some of them are ready `again`, lanes are looked at. Queues that may have work.
 CREATE FUNCTION forebay.give_back(v_now bigint, v_freed forebay.freed[], again boolean) RETURNS text[]
@@ -100,7 +104,8 @@ BEGIN
     END IF;
     SELECT array_agg(f.line) INTO v_lines FROM unnest(v_freed) AS f WHERE f.line IS NOT NULL;
     IF v_lines IS NOT NULL THEN
-        v_news := v_news || forebay.expose(v_now, v_lines);
+        DELETE FROM forebay.running_line AS l USING unnest(v_freed) AS f WHERE l.line = f.line AND l.id = f.id;
+        v_news := v_news || (SELECT e.news FROM forebay.expose(v_now, v_lines) AS e);
     END IF;
     IF again THEN
         FOR v_lane IN
@@ -130,7 +135,7 @@ CREATE FUNCTION forebay.count_used(bases text[]) RETURNS void LANGUAGE sql
 AS $$
     WITH used AS (
         SELECT k.name, k.slots, sum(r.cost * (r.n - coalesce(bit_count(r.gone), 0))) AS amount
-        FROM forebay.run AS r JOIN forebay.queue AS q ON q.name = r.queue CROSS JOIN LATERAL (
+        FROM forebay.running AS r JOIN forebay.queue AS q ON q.name = r.queue CROSS JOIN LATERAL (
             SELECT w.name, w.slots FROM jsonb_to_recordset(q.whole) AS w (name text, slots integer, step bigint)
             WHERE w.step = 0
             UNION ALL
@@ -138,7 +143,7 @@ AS $$
             JOIN jsonb_to_recordset(q.terms) AS t (prefix text, exact boolean, slots integer, step bigint)
                 ON t.step = 0 AND (g.name = t.prefix AND t.exact OR NOT t.exact AND starts_with(g.name, t.prefix || '/'))
         ) AS k
-        WHERE r.state = 2 AND EXISTS (
+        WHERE EXISTS (
             SELECT FROM unnest(bases) AS b (name) WHERE k.name = b.name OR starts_with(k.name, b.name || '/')
         )
         GROUP BY k.name, k.slots
@@ -169,6 +174,8 @@ BEGIN
             SELECT FROM forebay.run AS r WHERE r.line = d.line AND least(r.state, 1) = 0 AND r.last_id < d.id
         ) AND NOT EXISTS (
             SELECT FROM forebay.run AS r WHERE r.line = d.line AND least(r.state, 1) = 1 AND r.last_id < d.id
+        ) AND NOT EXISTS (
+            SELECT FROM forebay.running_line AS l WHERE l.line = d.line AND l.id < d.id
         )
     );
 END

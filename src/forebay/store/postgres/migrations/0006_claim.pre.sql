@@ -6,31 +6,6 @@
 -- that is full one minute and empty the next. Without them a plan may scan the whole index, dead entries included. A
 -- function that is called from such a function runs under its settings, unless it sets its own.
 
--- Due runs of a queue become ready.
-CREATE FUNCTION forebay.ripen(v_now bigint, v_queue text, most integer) RETURNS integer
-LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on SET enable_hashjoin = off
-AS $$
-#variable_conflict use_column
-DECLARE
-    v_lanes text[];
-    v_jobs integer;
-BEGIN
-    WITH due AS MATERIALIZED (
-        SELECT r.single, r.last_id FROM forebay.run AS r
-        WHERE r.state = 3 AND r.queue = v_queue AND r.due_at <= v_now AND (r.expires_at IS NULL OR r.expires_at > v_now)
-        ORDER BY r.due_at, r.last_id LIMIT most FOR UPDATE SKIP LOCKED
-    ), ready AS (
-        UPDATE forebay.run AS r SET state = 1 FROM due WHERE r.single = due.single AND r.last_id = due.last_id
-        RETURNING r.lane, r.n
-    )
-    SELECT array_agg(DISTINCT lane), sum(n) INTO v_lanes, v_jobs FROM ready;
-    IF v_lanes <> ARRAY[''] OR (SELECT q.laned FROM forebay.queue AS q WHERE q.name = v_queue) THEN
-        PERFORM forebay.refresh(v_now, v_queue, v_lanes);
-    END IF;
-    RETURN coalesce(v_jobs, 0);
-END
-$$;
-
 -- Whether there is anything to look after before a claim: jobs that expired, jobs that SQL users put.
 CREATE FUNCTION forebay.stirs(v_now bigint) RETURNS boolean
 LANGUAGE plpgsql STABLE SET enable_seqscan = off
@@ -38,18 +13,18 @@ AS $$
 #variable_conflict use_column
 BEGIN
     RETURN (
-        SELECT EXISTS (SELECT FROM forebay.run WHERE expires_at IS NOT NULL AND state <> 2 AND expires_at <= v_now)
+        SELECT EXISTS (SELECT FROM forebay.run WHERE expires_at IS NOT NULL AND expires_at <= v_now)
             OR EXISTS (SELECT FROM forebay.inbox)
     );
 END
 $$;
 
--- A run with its jobs, as callers read it. `places`: where its jobs stand among those of the claim; NULL: by rank.
+-- A pack as its holder reads it, an element a member in each list of JSON, whose brackets are left out: `spans` as the ledger has them, `extents` with the
+-- attempts that are allowed, the size and the expiry. `lead`, `floor`: the smallest ranks below zero and above; `places`: those
+-- of the jobs in the claim, where lanes gave them, else NULL: they are in order. `last_due`: of its jobs.
 CREATE TYPE forebay.claimed AS (
-    flag integer, stamp bigint, want integer, rank bigint, single boolean, last_id bigint, n integer, size integer, state smallint,
-    queue text, kind text, due_at bigint, enqueued_at bigint, delivery integer, attempt integer, max_attempts integer,
-    claimed_at bigint, lease_until bigint, expires_at bigint, errors text, facts json, bodies json,
-    gone text, asked text, owner text, beat boolean, places integer[]
+    flag integer, stamp bigint, want integer, pack bigint, n integer, beat boolean, lead bigint, floor bigint, last_due bigint,
+    spans text, extents text, facts text, errors text, bodies text, asked text, places text, runs integer
 );
 
 CREATE FUNCTION forebay.nothing(flag integer, stamp bigint) RETURNS forebay.claimed LANGUAGE plpgsql IMMUTABLE
@@ -65,14 +40,17 @@ $$;
 
 -- A lane that a claim may take from: the turn of its class and what a start costs it, how many jobs of the class and how many
 -- runs of the lane are read. `many`: its class has others. Behind the turn `upto`, classes that were not read may come before;
--- behind (`upto_rank`, `upto_id`), lanes of the class.
+-- behind (`upto_rank`, `upto_id`), lanes of the class that were not.
 CREATE TYPE forebay.candidate AS (
     lane text, cls text, gates text[], turn bigint, step bigint, upto bigint, upto_rank bigint, upto_id bigint,
     give integer, per integer, many boolean
 );
 
--- The open lanes that the next jobs of a queue come from.
-CREATE FUNCTION forebay.candidates(q forebay.queue, v_cls text, v_need integer) RETURNS forebay.candidate[]
+-- The open lanes that the next jobs of a queue come from. A class has few: all of them. It has many: the first, one more than
+-- jobs are needed and `wide` times as many where heads meet closed gates; these have to stand in their exact places. Of the
+-- lanes in `deep` all runs are read that may be needed.
+CREATE FUNCTION forebay.candidates(q forebay.queue, v_cls text, v_need integer, wide integer, deep text[])
+RETURNS forebay.candidate[]
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on SET enable_hashjoin = off
 SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan
 AS $$
@@ -95,17 +73,21 @@ BEGIN
             FROM class AS c
         )
         SELECT array_agg(ROW(
-            l.lane, l.cls, l.gates, l.turn, l.step, l.upto, CASE WHEN l.lanes >= 4 * l.give THEN l.last_rank END,
-            CASE WHEN l.lanes >= 4 * l.give THEN l.last_id END, l.give,
-            CASE WHEN l.lanes = 1 THEN l.give ELSE least(l.give, 2 + 3 * l.give / (2 * l.lanes)) END, l.lanes > 1
+            l.lane, l.cls, l.gates, l.turn, l.step, l.upto, CASE WHEN l.lanes > 4 * l.give THEN l.last_rank END,
+            CASE WHEN l.lanes > 4 * l.give THEN l.last_id END, l.give,
+            CASE WHEN l.lanes = 1 OR l.lane = ANY (deep) THEN l.give ELSE least(l.give, 2 + 3 * l.give / (2 * l.lanes)) END,
+            l.lanes > 1
         )::forebay.candidate)
         FROM (
-            SELECT l.lane, l.gates, g.*, count(*) OVER (PARTITION BY g.cls) AS lanes,
-                first_value(l.rank) OVER (PARTITION BY g.cls ORDER BY l.rank DESC, l.id DESC) AS last_rank,
-                first_value(l.id) OVER (PARTITION BY g.cls ORDER BY l.rank DESC, l.id DESC) AS last_id
+            SELECT l.lane, l.gates, g.*, l.lanes, l.last_rank, l.last_id
             FROM giving AS g CROSS JOIN LATERAL (
-                SELECT l.lane, l.gates, l.rank, l.id FROM forebay.lane AS l
-                WHERE l.queue = q.name AND l.cls = g.cls AND l.at IS NULL ORDER BY l.rank, l.id LIMIT 4 * g.give
+                SELECT l.*, last_value(l.rank) OVER () AS last_rank, last_value(l.id) OVER () AS last_id FROM (
+                    SELECT l.*, count(*) OVER () AS lanes, row_number() OVER () AS number FROM (
+                        SELECT l.lane, l.gates, l.rank, l.id FROM forebay.lane AS l
+                        WHERE l.queue = q.name AND l.cls = g.cls AND l.at IS NULL ORDER BY l.rank, l.id LIMIT 4 * g.give + 1
+                    ) AS l
+                ) AS l
+                WHERE l.lanes <= 4 * g.give OR l.number <= wide * g.give + 1
             ) AS l
         ) AS l
     );
@@ -113,19 +95,17 @@ END
 $$;
 
 -- Hand out jobs of a queue with lanes, in the order of the engine's `take`: round by round, each as far as what was read is
--- surely next. The lock of the queue is held alone. Returns the runs, and the places of their jobs among those handed out.
+-- surely next. The lock of the queue is held alone. Returns what it took, and the places of the jobs among those handed out.
 CREATE FUNCTION forebay.take(
-    v_now bigint, v_until bigint, me integer, v_beat boolean, v_queue text, v_cls text, v_need integer,
-    OUT singles boolean[], OUT lasts bigint[], OUT places text[]
+    v_now bigint, v_queue text, v_cls text, v_need integer, OUT members forebay.member[], OUT places text[]
 )
-LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on SET enable_hashjoin = off
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on SET enable_hashjoin = on
 SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
     q forebay.queue;
     r record;
-    v_part forebay.claimed;
     c forebay.candidate[];
     w_names text[]; w_stamped integer[]; w_slots integer[]; w_steps bigint[]; w_rooms bigint[]; w_used bigint;
     w_count integer;
@@ -133,7 +113,10 @@ DECLARE
     p_lanes text[]; p_classes text[]; p_costs integer[]; p_turns bigint[]; p_ranks bigint[]; p_ids bigint[];
     v_shut boolean[]; s_lanes text[]; s_classes text[]; s_gates integer[]; s_costs integer[];
     s_ranks bigint[]; s_ids bigint[];
-    t_singles boolean[]; t_lasts bigint[]; t_places integer[]; t_lanes text[]; t_classes text[]; t_steps bigint[];
+    t_runs tid[]; t_places integer[]; t_lanes text[]; t_classes text[]; t_steps bigint[];
+    v_held boolean;
+    v_wide integer := 1;
+    v_deep text[] := '{}';
     v_turn bigint;
     v_gate integer;
     v_place integer := 0;
@@ -164,8 +147,9 @@ BEGIN
         PERFORM forebay.wake(v_now, v_names);
     END IF;
     WHILE v_need > 0 AND v_met < 4000 LOOP
-        c := forebay.candidates(q, v_cls, v_need);
+        c := forebay.candidates(q, v_cls, v_need, v_wide, v_deep);
         EXIT WHEN c IS NULL;
+        SELECT true INTO v_held FROM forebay.lane AS l WHERE l.queue = v_queue AND l.at IS NOT NULL LIMIT 1;
         SELECT array_agg(g.name), array_agg(g.stamped), array_agg(g.slots), array_agg(g.step), array_agg(g.room),
             array_agg(0), array_agg(p.lane), array_agg(p.cls), array_agg(p.cost), array_agg(p.turn), array_agg(p.rank),
             array_agg(p.id)
@@ -175,34 +159,34 @@ BEGIN
         )) AS g
         LEFT JOIN LATERAL (
             SELECT p.* FROM (
-                SELECT l.at, l.queue FROM forebay.lane AS l WHERE l.at = g.name AND l.queue = v_queue LIMIT 1
+                SELECT l.at, l.queue FROM forebay.lane AS l WHERE v_held AND l.at = g.name AND l.queue = v_queue LIMIT 1
             ) AS l CROSS JOIN LATERAL forebay.parked(l.at, l.queue, q.weight IS NOT NULL, 1) AS p
         ) AS p ON true;
         v_shut := array_fill(false, ARRAY[cardinality(c)]);
         s_lanes := '{}'; s_classes := '{}'; s_gates := '{}'; s_costs := '{}'; s_ranks := '{}'; s_ids := '{}';
-        t_singles := '{}'; t_lasts := '{}'; t_places := '{}'; t_lanes := '{}'; t_classes := '{}'; t_steps := '{}';
+        t_runs := '{}'; t_places := '{}'; t_lanes := '{}'; t_classes := '{}'; t_steps := '{}';
         w_used := 0;
         v_names := '{}';
         v_again := false;
         v_beyond := false;
         FOR r IN
             WITH lane AS MATERIALIZED (
-                SELECT l.*, ARRAY(
-                    SELECT array_position(g_names, n.name) FROM unnest(l.gates) AS n (name) WHERE n.name = ANY (g_names)
-                ) AS numbers
-                FROM unnest(c) WITH ORDINALITY AS l (
+                SELECT l.* FROM unnest(c) WITH ORDINALITY AS l (
                     lane, cls, gates, turn, step, upto, upto_rank, upto_id, give, per, many, place
                 )
+            ), numbered AS (
+                SELECT l.place, array_agg(g.number ORDER BY n.name) AS numbers
+                FROM lane AS l CROSS JOIN LATERAL unnest(l.gates) AS n (name)
+                JOIN unnest(g_names) WITH ORDINALITY AS g (name, number) ON g.name = n.name GROUP BY l.place
             )
-            SELECT l.place, l.lane, l.cls, l.gates, l.step, l.upto, j.single, j.last_id, j.rank, j.cost, l.numbers, l.many,
+            SELECT l.place, l.lane, l.cls, l.gates, l.step, l.upto, j.run, j.last_id, j.rank, j.cost, l.many,
+                coalesce(g.numbers, '{}') AS numbers,
                 l.turn + (row_number() OVER (PARTITION BY l.cls ORDER BY j.rank, j.last_id, j.i) - 1) * l.step AS turn,
-                j.i = least(j.n, l.give) AND (
-                    j.n > l.give OR dense_rank() OVER (PARTITION BY l.place ORDER BY j.rank, j.last_id) = l.per
-                ) AS ends,
+                j.i = least(j.n, l.give) AND (j.n > l.give OR j.number = l.per) AS ends,
                 coalesce((j.rank, j.last_id) > (l.upto_rank, l.upto_id), false) AS beyond
-            FROM lane AS l CROSS JOIN LATERAL (
-                SELECT f.*, generate_series(1, least(f.n, l.give)) AS i FROM (
-                    SELECT j.single, j.last_id, j.rank, j.cost, j.n FROM forebay.run AS j
+            FROM lane AS l LEFT JOIN numbered AS g ON g.place = l.place CROSS JOIN LATERAL (
+                SELECT f.*, row_number() OVER () AS number, generate_series(1, least(f.n, l.give)) AS i FROM (
+                    SELECT j.ctid AS run, j.last_id, j.rank, j.cost, j.n FROM forebay.run AS j
                     WHERE j.state = 1 AND j.queue = v_queue AND j.lane = l.lane
                         AND (j.expires_at IS NULL OR j.expires_at > v_now) AND (v_cls IS NULL OR j.cls = v_cls)
                     ORDER BY j.rank, j.last_id LIMIT l.per
@@ -253,8 +237,7 @@ BEGIN
                     v_place := v_place + 1;
                     v_need := v_need - 1;
                     v_turn := r.turn;
-                    t_singles := t_singles || r.single;
-                    t_lasts := t_lasts || r.last_id;
+                    t_runs := t_runs || r.run;
                     t_places := t_places || v_place;
                     t_lanes := t_lanes || r.lane;
                     IF q.weight IS NOT NULL THEN
@@ -263,36 +246,31 @@ BEGIN
                     END IF;
                 END IF;
             END IF;
-            EXIT WHEN v_need = 0 OR r.ends;
+            IF r.ends THEN
+                v_deep := v_deep || r.lane;
+                EXIT;
+            END IF;
+            EXIT WHEN v_need = 0;
         END LOOP;
-        EXIT WHEN t_lasts = '{}' AND s_lanes = '{}' AND NOT (v_again OR v_beyond);
-        IF t_lasts = '{}' AND s_lanes = '{}' AND v_beyond THEN
-            v_met := v_met + 1;
-            PERFORM forebay.refresh(v_now, v_queue, ARRAY(SELECT l.lane FROM unnest(c) AS l), true);
-        END IF;
-        IF t_lasts <> '{}' THEN
+        EXIT WHEN t_runs = '{}' AND s_lanes = '{}' AND NOT (v_again OR v_beyond);
+        IF t_runs <> '{}' THEN
             WITH taken AS MATERIALIZED (
-                SELECT t.single, t.last_id, array_agg(t.place ORDER BY t.place) AS places
-                FROM unnest(t_singles, t_lasts, t_places) AS t (single, last_id, place) GROUP BY t.single, t.last_id
+                SELECT t.run, array_agg(t.place ORDER BY t.place) AS places
+                FROM unnest(t_runs, t_places) AS t (run, place) GROUP BY t.run
             ), started AS (
-                UPDATE forebay.run AS j
-                SET state = 2, attempt = j.attempt + 1, delivery = j.delivery + 1, holder = me, beat = v_beat,
-                    claimed_at = greatest(v_now, j.due_at), lease_until = v_until, merges = false
-                FROM taken AS t
-                WHERE j.single = t.single AND j.last_id = t.last_id AND j.n = cardinality(t.places)
-                RETURNING j.single, j.last_id, t.places::text AS places
+                DELETE FROM forebay.run AS j USING taken AS t WHERE j.ctid = t.run AND j.n = cardinality(t.places)
+                RETURNING t.run, forebay.member_of(j) AS member, t.places::text AS places
             )
-            SELECT take.singles || array_agg(s.single), take.lasts || array_agg(s.last_id), take.places || array_agg(s.places)
-            INTO singles, lasts, places FROM started AS s;
+            SELECT take.members || array_agg(s.member), take.places || array_agg(s.places)
+            INTO members, places FROM started AS s;
+            -- What is left are runs of which only some were taken.
             FOR r IN
-                SELECT t.last_id, array_agg(t.place ORDER BY t.place) AS places
-                FROM unnest(t_singles, t_lasts, t_places) AS t (single, last_id, place)
-                JOIN forebay.run AS j ON NOT j.single AND j.last_id = t.last_id AND j.state + 0 = 1
-                WHERE NOT t.single GROUP BY t.last_id
+                SELECT j.ctid AS run, t.places FROM (
+                    SELECT t.run, array_agg(t.place ORDER BY t.place) AS places
+                    FROM unnest(t_runs, t_places) AS t (run, place) GROUP BY t.run
+                ) AS t JOIN forebay.run AS j ON j.ctid = t.run
             LOOP
-                v_part := forebay.split(false, r.last_id, cardinality(r.places), me, v_now, v_until, v_beat, 0);
-                singles := singles || false;
-                lasts := lasts || v_part.last_id;
+                members := members || forebay.split(r.run, cardinality(r.places));
                 places := places || r.places::text;
             END LOOP;
             IF w_names || g_names IS NOT NULL THEN
@@ -304,9 +282,12 @@ BEGIN
             IF q.weight IS NOT NULL THEN
                 UPDATE forebay.class AS k SET turn = k.turn + t.n * t.step
                 FROM (
-                    SELECT t.cls, t.step, count(*) AS n FROM unnest(t_classes, t_steps) AS t (cls, step) GROUP BY 1, 2
+                    SELECT t.step, count(*) AS n, (
+                        SELECT o.ctid FROM forebay.class AS o WHERE o.queue = v_queue AND o.cls = t.cls
+                    ) AS place
+                    FROM unnest(t_classes, t_steps) AS t (cls, step) GROUP BY t.cls, t.step
                 ) AS t
-                WHERE k.queue = v_queue AND k.cls = t.cls;
+                WHERE k.ctid = t.place;
                 IF v_cls IS NULL THEN
                     INSERT INTO forebay.share VALUES (v_queue, v_turn)
                     ON CONFLICT (queue) DO UPDATE SET turn = excluded.turn;
@@ -315,16 +296,24 @@ BEGIN
         END IF;
         IF s_lanes <> '{}' THEN
             v_met := v_met + cardinality(s_lanes);
+            v_wide := 4;
             UPDATE forebay.lane AS l SET at = g_names[s.gate], rank = s.rank, id = s.id, opens_at = forebay.opens_at((
                 SELECT g.tat FROM forebay.gate AS g WHERE g.name = g_names[s.gate]
             ), g_slots[s.gate], s.cost, g_steps[s.gate])
-            FROM unnest(s_lanes, s_gates, s_costs, s_ranks, s_ids) AS s (lane, gate, cost, rank, id)
-            WHERE l.queue = v_queue AND l.lane = s.lane;
+            FROM (
+                SELECT s.*, (SELECT o.ctid FROM forebay.lane AS o WHERE o.queue = v_queue AND o.lane = s.lane) AS place
+                FROM unnest(s_lanes, s_gates, s_costs, s_ranks, s_ids) AS s (lane, gate, cost, rank, id)
+            ) AS s
+            WHERE l.ctid = s.place;
             IF q.weight IS NOT NULL THEN
                 PERFORM forebay.sort_classes(v_queue, s_classes);
             END IF;
         END IF;
-        IF t_lasts <> '{}' THEN
+        IF v_beyond THEN
+            -- The places of some lanes are long past: they would be read first again, and give nothing.
+            v_met := v_met + 1;
+            PERFORM forebay.refresh(v_now, v_queue, ARRAY(SELECT l.lane FROM unnest(c) AS l), true);
+        ELSIF t_runs <> '{}' THEN
             PERFORM forebay.refresh(v_now, v_queue, t_lanes, (c[1]).upto_rank IS NOT NULL);
         END IF;
         IF v_names <> '{}' THEN
@@ -344,6 +333,110 @@ BEGIN
             SELECT i.ctid FROM forebay.class AS i WHERE i.queue = v_queue AND i.idle AND i.turn <= v_turn LIMIT 100
         ));
     END IF;
+END
+$$;
+
+-- What a claim took from a queue becomes a pack; the caller reads it from the answer.
+CREATE FUNCTION forebay.pack_up(
+    v_now bigint, v_until bigint, me integer, v_beat boolean, want integer, v_queue text, v_members forebay.member[], v_places text[]
+) RETURNS forebay.claimed
+LANGUAGE plpgsql
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_row forebay.claimed;
+    v_all record;
+BEGIN
+    SELECT sum(m.n) AS n, count(*) AS runs, min(m.last_id - m.n + 1) AS first, max(m.last_id) AS last,
+        bool_and(m.lane = '' AND m.line IS NULL) AS plain, min(m.rank) FILTER (WHERE m.rank < 0) AS lead,
+        min(m.rank) FILTER (WHERE m.rank >= 0) AS floor, max(m.due_at) AS last_due, string_agg(forebay.span_of(
+            'claimed', m.last_id - m.n + 1, m.n, v_queue, m.kind, m.delivery, m.attempt, m.enqueued_at, m.due_at,
+            greatest(v_now, m.due_at), v_until,
+            CASE WHEN m.facts::text LIKE '%"kind"%' THEN forebay.kinds(m.facts, m.size - m.n, m.n) ELSE '' END
+        ), ',') AS spans,
+        string_agg('[' || m.max_attempts || ',' || m.size || ',' || coalesce(m.expires_at::text, 'null') || ']', ',') AS extents,
+        CASE WHEN count(m.facts) > 0 THEN string_agg(coalesce(m.facts::text, 'null'), ',') END AS facts,
+        CASE WHEN count(m.errors) > 0 THEN string_agg(coalesce(m.errors, '[]'), ',') END AS errors,
+        string_agg(m.bodies::text, ',') AS bodies,
+        CASE WHEN bool_or(m.asked) THEN string_agg(repeat(CASE WHEN m.asked THEN '1' ELSE '0' END, m.n), '') END AS asked
+    INTO v_all FROM unnest(v_members) AS m;
+    INSERT INTO forebay.pack (lease_until, claimed_at, n, holder, beat, plain, queue, ids, asked, members)
+    VALUES (
+        v_until, v_now, v_all.n, me, v_beat, v_all.plain, v_queue, int8range(v_all.first, v_all.last, '[]'),
+        v_all.asked::bit varying, v_members
+    )
+    RETURNING id INTO v_row.pack;
+    IF NOT v_all.plain THEN
+        INSERT INTO forebay.running_line SELECT m.line, m.last_id FROM unnest(v_members) AS m WHERE m.line IS NOT NULL;
+    END IF;
+    v_row := ROW(
+        0, v_now, want, v_row.pack, v_all.n, v_beat, v_all.lead, v_all.floor, v_all.last_due, v_all.spans, v_all.extents,
+        v_all.facts, v_all.errors, v_all.bodies, v_all.asked, translate(array_to_string(v_places, ','), '{}', '[]'), v_all.runs
+    )::forebay.claimed;
+    RETURN v_row;
+END
+$$;
+
+-- Hand out the next job of a plain queue, if that is all there is to do: no version has changed, nothing is to be looked
+-- after, and the next job is a run by itself. Else NULL: `claim` finds out. One statement that looks and one that takes, since
+-- for a single job starting statements costs most of the time. The rows are those of `pack_up`; the settings are the caller's.
+CREATE FUNCTION forebay.claim_one(
+    v_now bigint, v_until bigint, me integer, v_queue text, v_version integer, v_lead bigint, v_floor bigint
+) RETURNS forebay.claimed
+LANGUAGE plpgsql
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_row forebay.claimed;
+    v_beat boolean;
+    v_owner text;
+BEGIN
+    SELECT coalesce(h.until <= v_until, false), h.owner INTO v_beat, v_owner
+    FROM (SELECT) AS one LEFT JOIN forebay.holder AS h ON h.id = me LEFT JOIN forebay.queue AS q ON q.name = v_queue
+    WHERE coalesce(q.version, 0) = v_version AND coalesce(q.paused_until, 0) <= v_now AND coalesce(q.whole, '[]') = '[]'
+        AND NOT coalesce(q.laned, false) AND (SELECT true FROM forebay.lane AS l WHERE l.queue = v_queue LIMIT 1) IS NULL
+        AND (SELECT true FROM forebay.run AS r WHERE r.expires_at IS NOT NULL AND r.expires_at <= v_now LIMIT 1) IS NULL
+        AND (SELECT true FROM forebay.inbox LIMIT 1) IS NULL AND (
+            SELECT true FROM forebay.run AS r WHERE r.state = 3 AND r.queue = v_queue AND r.due_at <= v_now LIMIT 1
+        ) IS NULL;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    WITH first AS MATERIALIZED (
+        SELECT r.ctid, r.n, r.line FROM forebay.run AS r
+        WHERE r.state = 1 AND r.queue = v_queue AND r.lane = '' AND r.rank >= coalesce(v_lead, -9223372036854775808)
+            AND r.rank < CASE WHEN v_floor IS NULL THEN 9223372036854775807 ELSE 0 END
+            AND (r.expires_at IS NULL OR r.expires_at > v_now)
+        ORDER BY r.rank, r.last_id LIMIT 1 FOR UPDATE SKIP LOCKED
+    ), later AS MATERIALIZED (
+        SELECT r.ctid, r.n, r.line FROM forebay.run AS r
+        WHERE v_floor IS NOT NULL AND NOT EXISTS (SELECT FROM first) AND r.state = 1 AND r.queue = v_queue AND r.lane = ''
+            AND r.rank >= v_floor AND (r.expires_at IS NULL OR r.expires_at > v_now)
+        ORDER BY r.rank, r.last_id LIMIT 1 FOR UPDATE SKIP LOCKED
+    ), taken AS (
+        DELETE FROM forebay.run AS r WHERE r.ctid = (
+            SELECT h.ctid FROM (SELECT * FROM first UNION ALL SELECT * FROM later) AS h WHERE h.n = 1 AND h.line IS NULL
+        )
+        RETURNING r.*, forebay.member_of(r) AS member, forebay.span_of(
+            'claimed', r.last_id, 1, r.queue, r.kind, r.delivery + 1, r.attempt + 1, r.enqueued_at, r.due_at,
+            greatest(v_now, r.due_at), v_until,
+            CASE WHEN r.facts::text LIKE '%"kind"%' THEN forebay.kinds(r.facts, r.size - 1, 1) ELSE '' END
+        ) AS span
+    ), pack AS (
+        INSERT INTO forebay.pack (lease_until, claimed_at, n, holder, beat, plain, queue, ids, asked, members)
+        SELECT v_until, v_now, 1, me, v_beat, true, v_queue, int8range(t.last_id, t.last_id, '[]'),
+            CASE WHEN t.asked THEN B'1' END, ARRAY[t.member]
+        FROM taken AS t RETURNING id
+    ), told AS (
+        INSERT INTO forebay.ledger (at, verb, owner, spans)
+        SELECT greatest(v_now, t.due_at), 'claim', v_owner, ('[' || t.span || ']')::json
+        FROM taken AS t, forebay.ledger_rule AS l WHERE l.recording
+    )
+    SELECT 0, v_now, 1, p.id, 1, v_beat, CASE WHEN t.rank < 0 THEN t.rank END, CASE WHEN t.rank >= 0 THEN t.rank END, t.due_at,
+        t.span, '[' || t.max_attempts || ',' || t.size || ',' || coalesce(t.expires_at::text, 'null') || ']', t.facts::text,
+        t.errors, t.bodies::text, CASE WHEN t.asked THEN '1' END, NULL, 1
+    INTO v_row FROM taken AS t, pack AS p;
+    RETURN v_row;
 END
 $$;
 
@@ -372,25 +465,31 @@ DECLARE
     v_fits bigint;
     v_spent bigint;
     v_beat boolean;
+    v_owner text;
     v_from bigint;
     v_to bigint;
-    v_singles boolean[];
-    v_lasts bigint[];
+    v_runs tid[];
     v_sizes integer[];
     v_costs integer[];
+    v_members forebay.member[];
     v_places text[];
     g_names text[]; g_stamped integer[]; g_slots integer[]; g_steps bigint[]; g_rooms bigint[];
-    v_part forebay.claimed;
-    v_told_singles boolean[] := '{}';
-    v_told_lasts bigint[] := '{}';
+    v_pack forebay.claimed;
+    v_last_due bigint;
+    v_spans text;
 BEGIN
     PERFORM forebay.lock(v_alone, v_beside);
     v_now := coalesce(at, forebay.clock());
     v_until := v_now + span;
+    IF counts = '{1}' AND NOT tended AND NOT alone[1] AND classes[1] IS NULL THEN
+        v_pack := forebay.claim_one(v_now, v_until, me, names[1], versions[1], leads[1], floors[1]);
+        IF v_pack.pack IS NOT NULL THEN
+            RETURN NEXT v_pack;
+            RETURN;
+        END IF;
+    END IF;
     IF NOT tended AND (
-        EXISTS (
-            SELECT FROM forebay.run AS r WHERE r.expires_at IS NOT NULL AND r.state <> 2 AND r.expires_at <= v_now
-        )
+        EXISTS (SELECT FROM forebay.run AS r WHERE r.expires_at IS NOT NULL AND r.expires_at <= v_now)
         OR EXISTS (SELECT FROM forebay.inbox)
     ) THEN
         RETURN NEXT forebay.nothing(1, v_now);
@@ -405,7 +504,7 @@ BEGIN
         RETURN;
     END IF;
     -- A heartbeat that reaches beyond the new leases must not make them last longer than they say.
-    SELECT h.until <= v_until INTO v_beat FROM forebay.holder AS h WHERE h.id = me;
+    SELECT h.until <= v_until, h.owner INTO v_beat, v_owner FROM forebay.holder AS h WHERE h.id = me;
     v_beat := coalesce(v_beat, false);
     FOR i IN 1 .. cardinality(names) LOOP
         CONTINUE WHEN counts[i] = 0;
@@ -414,27 +513,18 @@ BEGIN
         ) AS laned INTO v_queue FROM forebay.queue AS q WHERE q.name = names[i];
         CONTINUE WHEN v_queue.paused_until > v_now;
         v_need := counts[i];
+        v_members := NULL;
+        v_places := NULL;
+        v_spent := 0;
         IF EXISTS (SELECT FROM forebay.run AS r WHERE r.state = 3 AND r.queue = names[i] AND r.due_at <= v_now) THEN
             PERFORM forebay.ripen(v_now, names[i], 1000);
         END IF;
         IF v_queue.laned THEN
-            SELECT t.singles, t.lasts, t.places INTO v_singles, v_lasts, v_places
-            FROM forebay.take(v_now, v_until, me, v_beat, names[i], classes[i], v_need) AS t;
-            RETURN QUERY
-            SELECT 0, v_now, i, r.rank, r.single, r.last_id, r.n, r.size, r.state, r.queue, r.kind, r.due_at, r.enqueued_at,
-                r.delivery, r.attempt, r.max_attempts, r.claimed_at, r.lease_until, r.expires_at, r.errors, r.facts, r.bodies,
-                NULL::text, r.asked::text, NULL::text, r.beat, u.places::integer[]
-            FROM unnest(v_singles, v_lasts, v_places) AS u (single, last_id, places)
-            JOIN forebay.run AS r ON r.single = u.single AND r.last_id = u.last_id
-            WHERE r.single = ANY (v_singles) AND r.last_id = ANY (v_lasts);
-            v_told_singles := v_told_singles || v_singles;
-            v_told_lasts := v_told_lasts || v_lasts;
-            CONTINUE;
+            SELECT t.members, t.places INTO v_members, v_places FROM forebay.take(v_now, names[i], classes[i], v_need) AS t;
+            v_need := 0;
         END IF;
-        CONTINUE WHEN classes[i] <> '';
-        g_names := NULL;
-        v_spent := 0;
-        IF v_queue.gated THEN
+        CONTINUE WHEN v_need > 0 AND classes[i] <> '';
+        IF v_need > 0 AND v_queue.gated THEN
             SELECT array_agg(g.name), array_agg(g.stamped), array_agg(g.slots), array_agg(g.step), array_agg(g.room)
             INTO g_names, g_stamped, g_slots, g_steps, g_rooms FROM forebay.whole_gates(v_now, names[i]) AS g;
         END IF;
@@ -442,19 +532,18 @@ BEGIN
         v_from := coalesce(leads[i], -9223372036854775808);
         v_to := CASE WHEN floors[i] IS NULL THEN 9223372036854775807 ELSE 0 END;
         WHILE v_need > 0 LOOP
-            SELECT array_agg(c.single), array_agg(c.last_id), array_agg(c.n), array_agg(c.cost)
-            INTO v_singles, v_lasts, v_sizes, v_costs
+            SELECT array_agg(c.ctid), array_agg(c.n), array_agg(c.cost) INTO v_runs, v_sizes, v_costs
             FROM (
-                SELECT r.single, r.last_id, r.n, r.cost FROM forebay.run AS r
+                SELECT r.ctid, r.n, r.cost FROM forebay.run AS r
                 WHERE r.state = 1 AND r.queue = names[i] AND r.lane = '' AND r.rank >= v_from AND r.rank < v_to
                     AND (r.expires_at IS NULL OR r.expires_at > v_now)
                 ORDER BY r.rank, r.last_id LIMIT v_rows FOR UPDATE SKIP LOCKED
             ) AS c;
-            v_got := coalesce(cardinality(v_lasts), 0);
+            v_got := coalesce(cardinality(v_runs), 0);
             v_whole := 0;
             WHILE v_whole < v_got LOOP
                 v_fits := v_need;
-                IF g_names IS NOT NULL THEN
+                IF v_queue.gated THEN
                     FOR g IN 1 .. cardinality(g_names) LOOP
                         v_fits := least(v_fits, forebay.fitting(g_rooms[g], g_slots[g], v_costs[v_whole + 1]));
                     END LOOP;
@@ -469,29 +558,16 @@ BEGIN
                 v_need := v_need - v_sizes[v_whole];
             END LOOP;
             IF v_whole > 0 THEN
-                RETURN QUERY
-                UPDATE forebay.run AS r
-                SET state = 2, attempt = r.attempt + 1, delivery = r.delivery + 1, holder = me, beat = v_beat,
-                    claimed_at = greatest(v_now, r.due_at), lease_until = v_until, merges = false
-                FROM unnest(v_singles[:v_whole], v_lasts[:v_whole]) AS u (single, last_id)
-                WHERE r.single = ANY (v_singles) AND r.last_id = ANY (v_lasts)
-                    AND r.single = u.single AND r.last_id = u.last_id
-                RETURNING 0, v_now, i, r.rank, r.single, r.last_id, r.n, r.size, r.state, r.queue, r.kind, r.due_at,
-                    r.enqueued_at, r.delivery, r.attempt, r.max_attempts, r.claimed_at, r.lease_until,
-                    r.expires_at, r.errors, r.facts, r.bodies, NULL::text, r.asked::text, NULL::text, r.beat,
-                    NULL::integer[];
-                v_told_singles := v_told_singles || v_singles[:v_whole];
-                v_told_lasts := v_told_lasts || v_lasts[:v_whole];
+                WITH taken AS (
+                    DELETE FROM forebay.run AS r WHERE r.ctid = ANY (v_runs[:v_whole])
+                    RETURNING r.rank, r.last_id, forebay.member_of(r) AS member
+                )
+                SELECT v_members || array_agg(t.member ORDER BY t.rank, t.last_id) INTO v_members FROM taken AS t;
             END IF;
             IF v_whole < v_got THEN
                 -- Some of the next run, or nothing: the queue has come to what it may give.
                 IF v_fits > 0 THEN
-                    v_part := forebay.split(
-                        v_singles[v_whole + 1], v_lasts[v_whole + 1], v_fits::integer, me, v_now, v_until, v_beat, i
-                    );
-                    RETURN NEXT v_part;
-                    v_told_singles := v_told_singles || v_part.single;
-                    v_told_lasts := v_told_lasts || v_part.last_id;
+                    v_members := v_members || forebay.split(v_runs[v_whole + 1], v_fits::integer);
                 END IF;
                 v_need := 0;
             END IF;
@@ -507,81 +583,18 @@ BEGIN
                 v_now, g_names, g_stamped, g_steps, array_fill(v_spent, ARRAY[cardinality(g_names)])
             );
         END IF;
+        IF v_members IS NOT NULL THEN
+            v_pack := forebay.pack_up(v_now, v_until, me, v_beat, i, names[i], v_members, v_places);
+            RETURN NEXT v_pack;
+            v_spans := coalesce(v_spans || ',', '') || v_pack.spans;
+            v_last_due := greatest(v_last_due, v_pack.last_due);
+        END IF;
     END LOOP;
     -- What fell due and was made ready by others after this call began is taken no earlier than it was due.
-    IF cardinality(v_told_lasts) > 0 THEN
+    IF v_spans IS NOT NULL THEN
         INSERT INTO forebay.ledger (at, verb, owner, spans)
-        SELECT greatest(v_now, max(r.due_at)), 'claim', (SELECT h.owner FROM forebay.holder AS h WHERE h.id = me), json_agg(json_build_array(
-            'claimed', r.last_id - r.n + 1, r.n, r.queue, r.kind, r.delivery, r.attempt, 0, r.enqueued_at, r.due_at,
-            r.claimed_at, v_until, CASE WHEN r.facts::text LIKE '%"kind"%' THEN forebay.kinds(r.facts, r.size - r.n, r.n) END
-        ) ORDER BY u.place)
-        FROM forebay.ledger_rule AS l, unnest(v_told_singles, v_told_lasts) WITH ORDINALITY AS u (single, last_id, place)
-        JOIN forebay.run AS r ON r.single = u.single AND r.last_id = u.last_id
-        WHERE l.recording AND r.single = ANY (v_told_singles) AND r.last_id = ANY (v_told_lasts)
-        HAVING count(*) > 0;
+        SELECT greatest(v_now, v_last_due), 'claim', v_owner, ('[' || v_spans || ']')::json
+        FROM forebay.ledger_rule AS l WHERE l.recording;
     END IF;
-END
-$$;
-
--- When there is work in these queues (0: now; later if they pause), when something falls due, when a lease runs out; and
--- whether there is something to look after. `leads`, `floors`: as in `claim`.
-CREATE FUNCTION forebay.work_at(
-    at bigint, queues text[], leads bigint[], floors bigint[], silent integer[], silent_floors bigint[], alone_floor bigint
-)
-RETURNS TABLE (ready_at bigint, due_at bigint, lease_until bigint, stirs boolean)
-LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off
--- Planned anew in every call otherwise, which takes longer than the answer.
-SET plan_cache_mode = force_generic_plan
-AS $$
-#variable_conflict use_column
-BEGIN
-    RETURN QUERY SELECT
-        (
-            SELECT min(greatest(coalesce(q.paused_until, 0), w.at)) FROM unnest(queues, leads, floors) AS u (name, lead, floor)
-            LEFT JOIN forebay.queue AS q ON q.name = u.name CROSS JOIN LATERAL (
-                -- Not EXISTS: the planner may make a hash of all rows for that.
-                SELECT CASE
-                    WHEN q.laned OR q.whole <> '[]' OR (
-                        SELECT true FROM forebay.lane AS l WHERE l.queue = u.name LIMIT 1
-                    ) THEN forebay.workable_at(coalesce(work_at.at, forebay.clock()), u.name)
-                    WHEN u.floor IS NULL
-                    THEN (SELECT 0 FROM forebay.run AS r WHERE r.state = 1 AND r.queue = u.name LIMIT 1)
-                    ELSE coalesce(
-                        (
-                            SELECT 0 FROM forebay.run AS r
-                            WHERE r.state = 1 AND r.queue = u.name AND r.lane = '' AND r.rank >= u.floor LIMIT 1
-                        ), (
-                            SELECT 0 FROM forebay.run AS r WHERE r.state = 1 AND r.queue = u.name AND r.lane = ''
-                                AND r.rank >= coalesce(u.lead, -9223372036854775808) AND r.rank < 0 LIMIT 1
-                        )
-                    )
-                END AS at
-            ) AS w
-            WHERE w.at IS NOT NULL
-        ),
-        (SELECT min(r.due_at) FROM forebay.run AS r WHERE r.state = 3),
-        least(
-            (
-                -- A holder whose heart beats need not be looked at before it could have stopped.
-                SELECT min(greatest(h.until, l.first)) FROM forebay.holder AS h, LATERAL (
-                    SELECT h.until AS first WHERE h.until > forebay.clock()
-                    UNION ALL
-                    SELECT (
-                        SELECT r.lease_until FROM forebay.run AS r
-                        WHERE r.state = 2 AND r.holder = h.id AND r.lease_until > coalesce((
-                            SELECT f.floor FROM unnest(silent, silent_floors) AS f (id, floor) WHERE f.id = h.id
-                        ), -9223372036854775808)
-                        ORDER BY r.lease_until LIMIT 1
-                    )
-                    WHERE h.until <= forebay.clock()
-                ) AS l
-                WHERE l.first IS NOT NULL
-            ),
-            (
-                SELECT min(r.lease_until) FROM forebay.run AS r
-                WHERE r.state = 2 AND NOT r.beat AND r.lease_until > alone_floor
-            )
-        ),
-        EXISTS (SELECT FROM forebay.inbox);
 END
 $$;

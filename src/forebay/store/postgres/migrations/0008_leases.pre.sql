@@ -1,38 +1,27 @@
 -- Leases: their extension, one by one or by the heartbeat of a process.
 
--- New time for runs; whoever holds only some of a run's jobs has broken the others out before.
-CREATE FUNCTION forebay.extend(at bigint, span bigint, singles boolean[], lasts bigint[], deliveries integer[])
-RETURNS TABLE (single boolean, last_id bigint, stamp bigint, gone text, asked text)
-LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = off
-SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan
+-- New time for packs; whoever extends only some of a pack's jobs has set the others apart before. Those that are left.
+CREATE FUNCTION forebay.extend(at bigint, span bigint, packs bigint[]) RETURNS SETOF bigint
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
     v_now bigint := coalesce(at, forebay.clock());
 BEGIN
-    RETURN QUERY
-    WITH renewed AS (
-        UPDATE forebay.run AS r SET lease_until = v_now + span, beat = false
-        FROM unnest(singles, lasts, deliveries) AS u (single, last_id, delivery)
-        WHERE r.single = ANY (singles) AND r.last_id = ANY (lasts)
-            AND r.single = u.single AND r.last_id = u.last_id AND r.delivery = u.delivery AND r.state + 0 = 2
-        RETURNING r.*
-    ), told AS (
-        INSERT INTO forebay.ledger (at, verb, spans)
-        SELECT v_now, 'extend', json_agg(json_build_array(
-            'extended', r.last_id - r.n + 1 + p.skip, p.n, r.queue, r.kind, r.delivery, r.attempt, 0, r.enqueued_at,
-            r.due_at, r.claimed_at, v_now + span,
-            CASE WHEN r.facts::text LIKE '%"kind"%' THEN forebay.kinds(r.facts, r.size - r.n + p.skip, p.n) END
-        ) ORDER BY r.last_id, p.skip)
-        FROM forebay.ledger_rule AS l, renewed AS r, LATERAL (
-            SELECT 0, r.n WHERE r.gone IS NULL
-            UNION ALL
-            SELECT i, 1 FROM generate_series(0, r.n - 1) AS i WHERE get_bit(r.gone, i) = 0
-        ) AS p (skip, n)
-        WHERE l.recording
-        HAVING count(*) > 0
-    )
-    SELECT r.single, r.last_id, v_now, r.gone::text, r.asked::text FROM renewed AS r;
+    RETURN QUERY UPDATE forebay.pack AS p SET lease_until = v_now + span, beat = false WHERE p.id = ANY (packs) RETURNING p.id;
+    INSERT INTO forebay.ledger (at, verb, spans)
+    SELECT v_now, 'extend', ('[' || string_agg(forebay.span_of(
+        'extended', r.last_id - r.n + 1 + j.skip, j.n, r.queue, r.kind, r.delivery, r.attempt, r.enqueued_at, r.due_at,
+        r.claimed_at, v_now + span,
+        CASE WHEN r.facts::text LIKE '%"kind"%' THEN forebay.kinds(r.facts, r.size - r.n + j.skip, j.n) ELSE '' END
+    ), ',' ORDER BY r.last_id, j.skip) || ']')::json
+    FROM forebay.ledger_rule AS l, forebay.running AS r, LATERAL (
+        SELECT 0, r.n WHERE r.gone IS NULL
+        UNION ALL
+        SELECT i, 1 FROM generate_series(0, r.n - 1) AS i WHERE get_bit(r.gone, i) = 0
+    ) AS j (skip, n)
+    WHERE l.recording AND r.pack = ANY (packs)
+    HAVING count(*) > 0;
 END
 $$;
 
@@ -53,5 +42,67 @@ BEGIN
         SELECT v_now, 'extend', b.owner, v_now + span FROM beat AS b, forebay.ledger_rule AS l WHERE l.recording
     )
     SELECT v_now, b.changes FROM beat AS b;
+END
+$$;
+
+-- When there is work in these queues (0: now; later if they pause), when something falls due, when a lease runs out; and
+-- whether there is something to look after. `leads`, `floors`: as in `claim`.
+CREATE FUNCTION forebay.work_at(
+    at bigint, queues text[], leads bigint[], floors bigint[], silent integer[], silent_floors bigint[], alone_floor bigint
+)
+RETURNS TABLE (ready_at bigint, due_at bigint, lease_until bigint, stirs boolean)
+LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off
+-- Planned anew in every call otherwise, which takes longer than the answer.
+SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY SELECT
+        (
+            SELECT min(greatest(coalesce(q.paused_until, 0), w.at)) FROM unnest(queues, leads, floors) AS u (name, lead, floor)
+            LEFT JOIN forebay.queue AS q ON q.name = u.name CROSS JOIN LATERAL (
+                -- Not EXISTS: the planner may make a hash of all rows for that.
+                SELECT CASE
+                    WHEN q.laned OR q.whole <> '[]' OR (
+                        SELECT true FROM forebay.lane AS l WHERE l.queue = u.name LIMIT 1
+                    ) THEN forebay.workable_at(coalesce(work_at.at, forebay.clock()), u.name)
+                    WHEN u.floor IS NULL
+                    THEN (SELECT 0 FROM forebay.run AS r WHERE r.state = 1 AND r.queue = u.name LIMIT 1)
+                    ELSE coalesce(
+                        (
+                            SELECT 0 FROM forebay.run AS r
+                            WHERE r.state = 1 AND r.queue = u.name AND r.lane = '' AND r.rank >= u.floor LIMIT 1
+                        ), (
+                            SELECT 0 FROM forebay.run AS r WHERE r.state = 1 AND r.queue = u.name AND r.lane = ''
+                                AND r.rank >= coalesce(u.lead, -9223372036854775808) AND r.rank < 0 LIMIT 1
+                        )
+                    )
+                END AS at
+            ) AS w
+            WHERE w.at IS NOT NULL
+        ),
+        (SELECT min(r.due_at) FROM forebay.run AS r WHERE r.state = 3),
+        least(
+            (
+                -- A holder whose heart beats need not be looked at before it could have stopped.
+                SELECT min(greatest(h.until, l.first)) FROM forebay.holder AS h, LATERAL (
+                    SELECT h.until AS first WHERE h.until > forebay.clock()
+                    UNION ALL
+                    SELECT (
+                        SELECT p.lease_until FROM forebay.pack AS p
+                        WHERE p.holder = h.id AND p.lease_until > coalesce((
+                            SELECT f.floor FROM unnest(silent, silent_floors) AS f (id, floor) WHERE f.id = h.id
+                        ), -9223372036854775808)
+                        ORDER BY p.lease_until LIMIT 1
+                    )
+                    WHERE h.until <= forebay.clock()
+                ) AS l
+                WHERE l.first IS NOT NULL
+            ),
+            (
+                SELECT min(p.lease_until) FROM forebay.pack AS p WHERE NOT p.beat AND p.lease_until > alone_floor
+            )
+        ),
+        EXISTS (SELECT FROM forebay.inbox);
 END
 $$;

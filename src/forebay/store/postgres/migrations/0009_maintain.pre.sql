@@ -1,18 +1,26 @@
 -- Maintenance: what is due becomes ready, dead letters beyond their rule are forgotten.
 
 -- All that is due becomes ready in one statement, but for queues with lanes, which are named; and when the next rate opens
--- that holds ready jobs.
-CREATE FUNCTION forebay.promote(at bigint, most integer)
+-- that holds ready jobs. Nothing does before what is over was looked after (`stirs`), unless it was: `tended`.
+CREATE FUNCTION forebay.promote(at bigint, most integer, tended boolean)
 RETURNS TABLE (ready bigint, next_due bigint, stirs boolean, stamp bigint, laned text[])
 LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
     v_now bigint := coalesce(at, forebay.clock());
+    v_stirs boolean;
     v_left integer;
     v_whole tid[];
     v_part tid;
 BEGIN
+    v_stirs := forebay.stirs(v_now)
+        OR EXISTS (SELECT FROM forebay.ended AS e WHERE e.kept_until IS NOT NULL AND e.kept_until <= v_now)
+        OR EXISTS (SELECT FROM forebay.key AS k WHERE k.until <= v_now);
+    IF v_stirs AND NOT tended THEN
+        RETURN QUERY SELECT 0::bigint, NULL::bigint, true, v_now, NULL::text[];
+        RETURN;
+    END IF;
     WITH due AS MATERIALIZED (
         SELECT r.ctid AS place, r.n, r.due_at, r.last_id FROM forebay.run AS r
         WHERE r.state = 3 AND r.due_at <= v_now AND (r.expires_at IS NULL OR r.expires_at > v_now) AND r.lane = ''
@@ -50,9 +58,7 @@ BEGIN
                 WHERE q.whole <> '[]' AND q.whole @? '$[*] ? (@.step > 0)' AND w.at > v_now
             )
         ),
-        forebay.stirs(v_now)
-            OR EXISTS (SELECT FROM forebay.ended AS e WHERE e.kept_until IS NOT NULL AND e.kept_until <= v_now)
-            OR EXISTS (SELECT FROM forebay.key AS k WHERE k.until <= v_now),
+        v_stirs,
         v_now,
         ARRAY(
             SELECT DISTINCT d.queue FROM (
@@ -144,5 +150,30 @@ BEGIN
         UPDATE forebay.queue AS q SET dead_upto = CASE WHEN q.dead_seen >= v_gone THEN q.dead_upto END,
             dead_seen = greatest(0, q.dead_seen - v_gone) WHERE q.name = v_queue;
     END LOOP;
+END
+$$;
+
+-- Due runs of a queue become ready.
+CREATE FUNCTION forebay.ripen(v_now bigint, v_queue text, most integer) RETURNS integer
+LANGUAGE plpgsql SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on SET enable_hashjoin = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_lanes text[];
+    v_jobs integer;
+BEGIN
+    WITH due AS MATERIALIZED (
+        SELECT r.single, r.last_id FROM forebay.run AS r
+        WHERE r.state = 3 AND r.queue = v_queue AND r.due_at <= v_now AND (r.expires_at IS NULL OR r.expires_at > v_now)
+        ORDER BY r.due_at, r.last_id LIMIT most FOR UPDATE SKIP LOCKED
+    ), ready AS (
+        UPDATE forebay.run AS r SET state = 1 FROM due WHERE r.single = due.single AND r.last_id = due.last_id
+        RETURNING r.lane, r.n
+    )
+    SELECT array_agg(DISTINCT lane), sum(n) INTO v_lanes, v_jobs FROM ready;
+    IF v_lanes <> ARRAY[''] OR (SELECT q.laned FROM forebay.queue AS q WHERE q.name = v_queue) THEN
+        PERFORM forebay.refresh(v_now, v_queue, v_lanes);
+    END IF;
+    RETURN coalesce(v_jobs, 0);
 END
 $$;

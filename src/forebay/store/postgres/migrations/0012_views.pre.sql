@@ -6,8 +6,7 @@ SELECT
     r.last_id - r.n + 1 + i.place AS id,
     r.queue,
     coalesce(r.facts -> (r.size - r.n + i.place) ->> 'kind', r.kind) AS kind,
-    CASE WHEN r.state = 2 THEN 'running' WHEN r.state = 1 OR (r.state = 3 AND r.due_at <= forebay.clock()) THEN 'ready'
-        ELSE 'waiting' END AS state,
+    CASE WHEN r.state = 1 OR (r.state = 3 AND r.due_at <= forebay.clock()) THEN 'ready' ELSE 'waiting' END AS state,
     r.bodies -> (r.size - r.n + i.place) AS payload,
     r.attempt,
     r.max_attempts,
@@ -17,14 +16,22 @@ SELECT
     r.facts -> (r.size - r.n + i.place) ->> 'key' AS key,
     to_timestamp(r.enqueued_at / 1000000.0) AS enqueued_at,
     to_timestamp(r.due_at / 1000000.0) AS due_at,
-    h.owner,
-    CASE WHEN r.state = 2
-        THEN to_timestamp(forebay.leased_until(r.beat, r.lease_until, r.holder) / 1000000.0) END AS lease_until,
+    NULL AS owner,
+    NULL::timestamptz AS lease_until,
     NULL::timestamptz AS finished_at,
     (SELECT l.at FROM forebay.lane AS l WHERE r.state = 1 AND l.queue = r.queue AND l.lane = r.lane) AS parked_at,
     r.errors::json AS errors,
     NULL::json AS result
 FROM forebay.run AS r
+CROSS JOIN LATERAL generate_series(0, r.n - 1) AS i (place)
+UNION ALL
+SELECT
+    r.last_id - r.n + 1 + i.place, r.queue, coalesce(r.facts -> (r.size - r.n + i.place) ->> 'kind', r.kind), 'running',
+    r.bodies -> (r.size - r.n + i.place), r.attempt, r.max_attempts, r.delivery,
+    r.facts -> (r.size - r.n + i.place) ->> 'tenant', r.facts -> (r.size - r.n + i.place) ->> 'subject',
+    r.facts -> (r.size - r.n + i.place) ->> 'key', to_timestamp(r.enqueued_at / 1000000.0), to_timestamp(r.due_at / 1000000.0),
+    h.owner, to_timestamp(forebay.leased_until(r.beat, r.lease_until, r.holder) / 1000000.0), NULL, NULL, r.errors::json, NULL
+FROM forebay.running AS r
 CROSS JOIN LATERAL generate_series(0, r.n - 1) AS i (place)
 LEFT JOIN forebay.holder AS h ON h.id = r.holder
 WHERE r.gone IS NULL OR get_bit(r.gone, i.place) = 0

@@ -6,12 +6,9 @@ end
 if (call('HGET', P .. 'feed', ARGV[3]) or '') ~= ARGV[4] then
   return { 'moved' }
 end
-local plan, refusal = planned(decode(ARGV[6]), 7)
+local plan, refusal = accept_batch(6)
 if not plan then
   return refusal
-end
-if accept(plan) then
-  tell('enqueue')
 end
 call('HSET', P .. 'feed', ARGV[3], ARGV[5])
 call('ZADD', P .. 'feed_at', now, ARGV[3])

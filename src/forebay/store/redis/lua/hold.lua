@@ -36,4 +36,4 @@ if not gate then
 end
 local state = state_of(gate.name)
 local opens, before = gate.step > 0 and opens_at(gate, cost), min(most, streams.ahead(q, sid, r, most))
-return { gate.name, state.given or gate.limit, state.used, before, '', opens and opens < MOST and opens or '' }
+return { gate.name, state.given or gate.limit, used_of(gate.name), before, '', opens and opens < MOST and opens or '' }

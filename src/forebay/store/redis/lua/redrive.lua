@@ -27,7 +27,7 @@ for _, each in ipairs(found) do
   is[STATE], is[QUEUE], is[ATTEMPT], is[DUE] = WAITING, home, 0, now
   is[RANK] = rank_at(m.base or ZERO, r[TIMED], now)
   m.home, m.kept, m.finished, m.asked, m.expires = nil, nil, nil, nil, nil
-  m.sheds = queue_of(home).rule.shed and true or nil
+  m.sheds = marks_shed(queue_of(home))
   m.behind = m.line and true or nil
   move(sid, r, is)
   told_plain('redriven', sid, home, r, now)

@@ -7,7 +7,7 @@
 -- (no window: its job's state decides) · quiet, at_most: of its merge · wrong: why it cannot become a job.
 
 local NEW, DUPLICATE, MERGED = 0, 1, 2
-local planned, accept, receipts_of
+local planned, accept, accept_batch, receipts_of
 
 (function()
   -- When it has been quiet for long enough, if nothing comes any more.
@@ -167,7 +167,7 @@ local planned, accept, receipts_of
       extra[name] = value
     end
     extra.base, extra.merges = shape.base, shape.merges
-    extra.sheds = queue_of(shape.queue).rule.shed and true or nil
+    extra.sheds = marks_shed(queue_of(shape.queue))
     extra.keyed = extra.key and not shape.window and { extra.key } or nil
     local state = due <= now and not extra.line and READY or WAITING
     local rank = rank_at(shape.base or ZERO, shape.timed, due)
@@ -177,61 +177,73 @@ local planned, accept, receipts_of
     }
   end
 
+  -- Members of sorted sets, by key, and what is kept of jobs: written once for all births of a batch.
+  local function gather(sets, key, score, member)
+    local list = sets[key] or {}
+    list[#list + 1], list[#list + 2] = score, member
+    sets[key] = list
+  end
+
   -- Many alike jobs that stand in no other sets than those of their state.
-  local function add_many(sids, r)
-    local members = {}
-    if r[STATE] == READY and r[MORE] and r[MORE].flow then
-      streams.add(queue_of(r[QUEUE]), sids, r)
-    elseif r[STATE] == READY then
+  local function add_many(sids, r, sets)
+    local q, ready = queue_of(r[QUEUE]), r[STATE] == READY
+    if ready and r[MORE] and r[MORE].flow then
+      streams.add(q, sids, r)
+    elseif ready then
+      local key = P .. 'r:' .. q.name .. '|' .. lane_of(r)
       for i = 1, #sids do
-        members[2 * i - 1], members[2 * i] = 0, r[RANK] .. sids[i]
+        gather(sets, key, 0, r[RANK] .. sids[i])
       end
-      call('ZADD', P .. 'r:' .. r[QUEUE] .. '|' .. lane_of(r), unpack(members))
     end
-    if r[STATE] == READY then
-      stir_lane(queue_of(r[QUEUE]), r)
+    if ready then
+      stir_lane(q, r)
     end
-    if r[STATE] == WAITING or is_odd(r) then
+    if not ready or is_odd(r) then
+      local key = P .. (ready and 'odd:' .. q.name or 'due')
       for i = 1, #sids do
-        members[2 * i - 1], members[2 * i] = r[DUE], sids[i]
+        gather(sets, key, r[DUE], sids[i])
       end
-      call('ZADD', P .. (r[STATE] == WAITING and 'due' or 'odd:' .. r[QUEUE]), unpack(members))
     end
     count(r, #sids)
   end
 
-  local function give_birth(birth)
+  local function give_birth(birth, new)
     local shape = birth.shape
     local r = newborn(shape)
-    local m, sids, blobs, bodies = r[MORE], sids_from(birth.first, birth.n), {}, {}
+    local m, sids, size = r[MORE], sids_from(birth.first, birth.n), #new.sids
     if r[STATE] == READY and streams.takes(queue_of(r[QUEUE]), sids[1], r) then
       m.flow = r[DUE]
     end
     local blob = encoded(r)
-    for i = 1, birth.n do
-      blobs[i], bodies[i] = blob, ARGV[birth.body + i - 1]
-    end
-    store('b', sids, bodies)
-    if m.line then
-      for i, sid in ipairs(sids) do
+    for i, sid in ipairs(sids) do
+      if m.line then
         local is = edited(r)
         is[MORE].behind = not join_line(sid, m.line) or nil
         is[STATE] = not is[MORE].behind and r[DUE] <= now and READY or WAITING
-        add_to_sets(sid, is)
-        blobs[i] = encoded(is)
+        enlist(sid, is, true)
+        blob = encoded(is)
+      elseif m.expires or m.sheds or m.merges or m.keyed then
+        enlist(sid, r, true)
       end
-      store('j', sids, blobs)
-    elseif m.expires or m.sheds or m.merges or m.keyed then
-      for _, sid in ipairs(sids) do
-        add_to_sets(sid, r)
-      end
-      store('j', sids, blobs)
-    else
-      store('j', sids, blobs)
-      add_many(sids, r)
+      new.sids[size + i], new.blobs[size + i], new.bodies[size + i] = sid, blob, ARGV[birth.body + i - 1]
+    end
+    if not (m.line or m.expires or m.sheds or m.merges or m.keyed) then
+      add_many(sids, r, new.sets)
     end
     local facts = { 'accepted', birth.first, 1, r[QUEUE], r[KIND], 0, 0, r[LIVES], now, r[DUE], 0, 0 }
     told_alike(facts, birth.n, trait_of(m))
+  end
+
+  local function give_births(births)
+    local new = { sids = {}, blobs = {}, bodies = {}, sets = {} }
+    for _, birth in ipairs(births) do
+      give_birth(birth, new)
+    end
+    store('b', new.sids, new.bodies)
+    store('j', new.sids, new.blobs)
+    for key, members in pairs(new.sets) do
+      call_all('ZADD', key, members)
+    end
   end
 
   -- A waiting job takes over newer work and its urgency; its time moves only where quiet is waited for.
@@ -336,9 +348,7 @@ local planned, accept, receipts_of
     for _, sid in ipairs(plan.doomed) do
       bury(sid, fetch_one(sid), GAVE_WAY, 'shed')
     end
-    for _, birth in ipairs(plan.births) do
-      give_birth(birth)
-    end
+    give_births(plan.births)
     for _, each in ipairs(plan.merged) do
       merge(each[1], each[2], each[3])
     end
@@ -351,6 +361,15 @@ local planned, accept, receipts_of
       sweep_keys(2 * (#plan.births + 1))
     end
     return #plan.births + #plan.merged > 0
+  end
+
+  -- Take in the batch that is in ARGV from a place on; the plan, or nil and why it is refused.
+  function accept_batch(first)
+    local plan, refusal = planned(decode(ARGV[first]), first + 1)
+    if plan and accept(plan) then
+      tell('enqueue')
+    end
+    return plan, refusal
   end
 
   function receipts_of(plan)

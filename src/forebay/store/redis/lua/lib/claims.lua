@@ -19,7 +19,7 @@ local claim, claimed_before
 
   local function leave_rest(sid, c)
     if c.rests then
-      end_rest(sid, c.r)
+      rest(sid, c.r, false)
     end
     if c.merges and call('HGET', P .. 'fresh:' .. c.r[QUEUE], c.merges) == sid then
       call('HDEL', P .. 'fresh:' .. c.r[QUEUE], c.merges)
@@ -109,7 +109,7 @@ local claim, claimed_before
       if not blob or n == most or closed_of(whole, cost) then
         break
       end
-      take(q, whole, cost)
+      take(q, record(blob))
       n = n + 1
     end
     return n
@@ -168,6 +168,9 @@ local claim, claimed_before
     if q.paused > now or q[READY] == 0 then
       return sids, blobs
     end
+    if q.scan then
+      review(q)
+    end
     if q.lanes > 0 then
       sids, blobs = start_lanes(q, want[2], want[3] or nil, owner)
     elseif not want[3] or want[3] == '' then
@@ -179,6 +182,7 @@ local claim, claimed_before
     if #sids > 0 then
       hand_out(sids, blobs, owner, till)
     end
+    q.starting = 0
     return sids, blobs
   end
 

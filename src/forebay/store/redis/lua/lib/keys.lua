@@ -13,6 +13,8 @@
 --   q:<queue>          hash    version · paused · rule: what scripts know of the spec · how many jobs, by state · keyed
 --                              tail, streamed: the last place of its stream, and how many there were never handed out
 --                              lanes: how many have ready jobs · turn: of the class that started last
+--                              dear: what running jobs cost beyond 1 each · scan: lanes from this cursor on are as an
+--                              earlier spec had them · sheds: jobs are being marked for a spec that sheds
 --   spec:<queue>       string  the spec as JSON, for the clients
 --
 --   j:<14 digits>      hash    up to 100 jobs by id: the record, see jobs.lua;  b: their payloads;  x: their results
@@ -35,13 +37,14 @@
 --   k:<queue>          hash    idempotency keys: job, digest, until;  ku:<queue>: zset of the keys by until
 --   windows            zset    queues by the first of their keys to leave its window
 --
---   g:<gate>           hash    used, tat, and the queue that used it last;  gates: zset of names, also of those with a number
+--   g:<gate>           hash    tat, the queue that used it last, @<queue>: slots that running jobs of a queue use of a cap of
+--                              lanes, whatever its spec;  gates: zset of names, also of those with a number
 --   limits             hash    operators' own numbers of slots, by gate;  tats: zset of rates by tat
---   wholes:<gate>      set     queues whose spec has it for the whole queue
+--   terms:<gate>       set     queues whose spec has it, for the whole queue or, with a value behind it, for lanes
 --   at:<queue>         hash    lanes that have ready jobs: place of the head, gate and turn where it is parked
---   open:<queue>|<class>       zset: open lanes by the place of their head; without shares the class is empty
---   turns:<queue>      zset    turn and name of the classes with open lanes;  idle:<queue>: of others that are ahead
---   turn:<queue>       hash    the turns of both
+--   open:<queue>|<class>       zset: open lanes of a class by the place of their head
+--   turns:<queue>      zset    classes with open lanes, by their turn and the place of their first head
+--   idle:<queue>       zset    some other classes whose turns are ahead, by turn;  turn:<queue>: hash of where a class is in both
 --   parked:<queue>|<gate>      zset: lanes parked at a gate, by turn of their class and place of their head
 --   parks:<gate>       set     queues with lanes parked there;  lanes:<gate>: zset of the lanes of an `Until`, by head
 --   front:<queue>      zset    gates with room for the first lane parked there, by its turn and place;  rooms: hash of these
@@ -105,6 +108,40 @@ local function sids_from(first, n)
     end
   end
   return sids
+end
+
+-- The first number from `low` on, `high` at most, that is not before.
+local function lower_bound(low, high, is_before)
+  while low < high do
+    local middle = floor((low + high) / 2)
+    if is_before(middle) then
+      low = middle + 1
+    else
+      high = middle
+    end
+  end
+  return low
+end
+
+-- A command with so many arguments that it may take several.
+local function call_all(command, key, list)
+  for i = 1, #list, BATCH do
+    call(command, key, unpack(list, i, min(i + BATCH - 1, #list)))
+  end
+end
+
+-- Fields of a hash: those that have a value, and those that are false and go.
+local function write_hash(key, values)
+  local kept, gone = {}, {}
+  for field, value in pairs(values) do
+    if value then
+      kept[#kept + 1], kept[#kept + 2] = field, value
+    else
+      gone[#gone + 1] = field
+    end
+  end
+  call_all('HSET', key, kept)
+  call_all('HDEL', key, gone)
 end
 
 local function first_score(key)

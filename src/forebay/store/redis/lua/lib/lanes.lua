@@ -3,10 +3,12 @@
 --
 -- A lane has the ready jobs of a queue with the same class and the same gates; its key names both. An open lane is in the
 -- set of its class, by its head; a lane whose head met a closed gate is parked at that gate, as a whole. The front of a
--- queue has the gates with room for the first lane parked there, which opens when a claim gets to it.
+-- queue has the gates with room for the first lane parked there, which opens when a claim gets to it. Where a lane is does
+-- not depend on the queue's spec, which decides when it is met: so another spec takes effect at once, and lanes that it
+-- opens or whose turns it ends are put in their new places some at a time.
 
-local LANES_MET, UNIT = 4000, 7207200
-local lane_in, put, first, closed_gate, park, start, wake, refresh_lanes, workable_at
+local LANES_MET, LANES_REVIEWED, IDLE_CLASSES, UNIT = 4000, 200, 256, 7207200
+local put, first, closed_gate, park, start, wake, refresh_lanes, configure, review, workable_at, write_classes
 
 (function()
   local function cost_at(place)
@@ -14,7 +16,7 @@ local lane_in, put, first, closed_gate, park, start, wake, refresh_lanes, workab
   end
 
   -- A lane by its key; it has no place if it has no ready jobs. `open_at`: it is known to be open, with this head.
-  function lane_in(q, key, open_at)
+  local function lane_in(q, key, open_at)
     local lane = q.at[key]
     if not lane then
       local known = not open_at and call('HGET', P .. 'at:' .. q.name, key)
@@ -33,31 +35,40 @@ local lane_in, put, first, closed_gate, park, start, wake, refresh_lanes, workab
   end
 
   local function open_key(q, cls)
-    return P .. 'open:' .. q.name .. '|' .. (q.rule.default and cls or '')
+    return P .. 'open:' .. q.name .. '|' .. cls
   end
 
-  local function known_turn(q, cls)
-    if q.turns[cls] == nil then
-      q.turns[cls] = call('HGET', P .. 'turn:' .. q.name, cls)
+  -- A class: its turn, and where it is: its turn and the head of its first open lane, or the turn alone if it has none.
+  local function class_of(q, name)
+    local cls = q.classes[name]
+    if not cls then
+      local at = call('HGET', P .. 'turn:' .. q.name, name) or nil
+      cls = { turn = at and sub(at, 1, 20) or START, at = at }
+      q.classes[name] = cls
     end
-    return q.turns[cls]
+    return cls
   end
 
-  local function turn_of(q, cls)
-    local turn = q.rule.default and known_turn(q, cls)
-    return turn and turn > q.turn and turn or q.turn
+  local function turn_of(q, name)
+    local turn = class_of(q, name).turn
+    return turn > q.turn and turn or q.turn
   end
 
-  -- A class has this turn. One without an open lane is known for as long as its turn is ahead of the queue's.
-  local function set_turn(q, cls, turn, was_open, opens)
-    local known = known_turn(q, cls)
-    if known then
-      order.remove(P .. (was_open and 'turns:' or 'idle:') .. q.name, known .. cls)
+  -- The class is where its turn and its open lanes say. One without any is known while its turn is ahead of the queue's.
+  local function place_class(q, name)
+    local cls, head, turn = class_of(q, name), order.first(open_key(q, name)), turn_of(q, name)
+    local at = head and turn .. sub(head, 1, 36) or turn > q.turn and turn or nil
+    cls.turn = turn
+    if at == cls.at then
+      return
     end
-    q.turns[cls], q.turned[cls] = (opens or turn > q.turn) and turn, true
-    if q.turns[cls] then
-      order.add(P .. (opens and 'turns:' or 'idle:') .. q.name, turn .. cls)
+    if cls.at then
+      order.remove(P .. (#cls.at > 20 and 'turns:' or 'idle:') .. q.name, cls.at .. name)
     end
+    if at then
+      order.add(P .. (head and 'turns:' or 'idle:') .. q.name, at .. name)
+    end
+    cls.at, cls.moved = at, true
   end
 
   -- The first lane parked at a gate: the turn of its class then and the place of its head, and its key.
@@ -85,11 +96,6 @@ local lane_in, put, first, closed_gate, park, start, wake, refresh_lanes, workab
 
   -- The lane has this head and is parked at this gate, or open; without a head it is nowhere.
   function put(q, lane, place, gate)
-    local was_open, opens = lane.place ~= nil and not lane.gate, place ~= nil and not gate
-    local others = q.rule.default and was_open ~= opens
-    if others and opens then
-      others = not order.first(open_key(q, lane.cls))
-    end
     if lane.place then
       index(q, lane, order.remove)
     end
@@ -99,9 +105,7 @@ local lane_in, put, first, closed_gate, park, start, wake, refresh_lanes, workab
     if place then
       index(q, lane, order.add)
     end
-    if others and (opens or not order.first(open_key(q, lane.cls))) then
-      set_turn(q, lane.cls, turn_of(q, lane.cls), was_open, opens)
-    end
+    place_class(q, lane.cls)
   end
 
   -- A gate where lanes of a queue are parked: in the front, if it has room for the first of them; else when that will be.
@@ -166,53 +170,34 @@ local lane_in, put, first, closed_gate, park, start, wake, refresh_lanes, workab
 
   -- The open lane whose head is next, of one class if it is named; lanes parked at gates with room open on the way.
   function first(q, only)
-    local share, tries, head = q.rule.default, LANES_MET, nil
-    local key = share and P .. 'turns:' .. q.name or open_key(q, '')
-    while true do
-      local front = tries > 0 and order.first(P .. 'front:' .. q.name)
-      head = order.first(key)
-      local is_next = front and (only or not head or share and sub(front, 1, 20) <= sub(head, 1, 20)
-        or not share and sub(front, 21, 56) < sub(head, 1, 36))
-      if not is_next then
+    local head
+    for _ = 0, LANES_MET do
+      local front = order.first(P .. 'front:' .. q.name)
+      head = order.first(P .. 'turns:' .. q.name)
+      if not front or head and not only and head < front then
         break
       end
       open_parked(q, sub(front, 57))
-      tries = tries - 1
     end
-    if share then
-      local cls = only or head and sub(head, 21)
-      head = cls and order.first(open_key(q, cls))
-    elseif only then
-      order.write(key)
-      for _, member in ipairs(call('ZRANGE', key, 0, LANES_MET)) do
-        head = lane_in(q, sub(member, 37)).cls == only and member or nil
-        if head then
-          break
-        end
-      end
-    end
+    local cls = only or head and sub(head, 57)
+    head = cls and order.first(open_key(q, cls))
     return head and lane_in(q, sub(head, 37), sub(head, 1, 36))
   end
 
   -- The head of the lane, a job of this record, starts; `place`: of the next one.
   function start(q, lane, r, place, only)
-    take(q, gates_of(q, r), cost_of(r))
+    take(q, r)
     if q.rule.default then
-      local turn = turn_of(q, lane.cls)
+      local cls, turn = class_of(q, lane.cls), turn_of(q, lane.cls)
       q.turn = only and q.turn or turn
-      turn = shifted(turn, floor(UNIT / (q.rule.weights[lane.cls] or q.rule.default)))
-      set_turn(q, lane.cls, turn, true, true)
+      cls.turn = shifted(turn, floor(UNIT / (q.rule.weights[lane.cls] or q.rule.default)))
     end
     put(q, lane, place, nil)
   end
 
-  -- A lane whose jobs came or went by something other than a claim. A new one parks at once where a gate is closed.
-  local function refresh(q, key)
-    local lane, head = lane_in(q, key), streams.head(q, key)
+  -- The lane has this head now; one that was nowhere parks at once where a gate is closed.
+  local function meet(q, lane, head)
     local gate, is_new = lane.gate, not lane.place
-    if head == lane.place then
-      return
-    end
     local was_first = gate and is_first_parked(q, lane)
     put(q, lane, head, head and gate or nil)
     local closed = head and is_new and closed_gate(q, lane, cost_at(head))
@@ -223,13 +208,60 @@ local lane_in, put, first, closed_gate, park, start, wake, refresh_lanes, workab
     end
   end
 
+  -- Lanes whose jobs came or went by something other than a claim.
   function refresh_lanes()
     for q, keys in pairs(stirred_lanes) do
       for key in pairs(keys) do
-        refresh(q, key)
+        local lane, head = lane_in(q, key), streams.head(q, key)
+        if head ~= lane.place then
+          meet(q, lane, head)
+        end
       end
     end
     stirred_lanes = {}
+  end
+
+  -- Some of the lanes that are as an earlier spec had them are met anew.
+  function review(q)
+    local found = call('HSCAN', P .. 'at:' .. q.name, q.scan, 'COUNT', LANES_REVIEWED)
+    for i = 1, #found[2], 2 do
+      local lane = lane_in(q, found[2][i])
+      local head = lane.place
+      if head then
+        meet(q, lane, nil)
+        meet(q, lane, head)
+      end
+    end
+    q.scan = found[1] ~= '0' and found[1] or nil
+  end
+
+  -- The queue is one of those whose specs have these terms, or no longer: what runs counts at other gates by that.
+  local function change_terms(q, rule, command)
+    for _, gate in ipairs(rule.whole or NOTHING) do
+      call(command, P .. 'terms:' .. gate.name, q.name)
+      local state = state_of(gate.name)
+      state.queue, state.changed, state.moved = state.queue or q.name, true, true
+    end
+    for _, term in ipairs(rule.terms or NOTHING) do
+      call(command, P .. 'terms:' .. term.name, q.name)
+      for _, queue in ipairs(call('SMEMBERS', P .. 'terms:' .. term.name)) do
+        local other = queue_of(queue)
+        other.scan, other.changed, news[queue] = '0', true, true
+      end
+    end
+  end
+
+  -- The queue has other gates or shares: turns begin again, from the last one on.
+  function configure(q, rule)
+    change_terms(q, q.rule, 'SREM')
+    change_terms(q, rule, 'SADD')
+    for _, key in ipairs({ 'turns:', 'idle:' }) do
+      local last = call('ZRANGE', P .. key .. q.name, 0, 0, 'REV')[1]
+      q.turn = last and sub(last, 1, 20) > q.turn and sub(last, 1, 20) or q.turn
+    end
+    q.rule, q.gates, q.scan, q.opening, news[q.name] = rule, {}, '0', true, true
+    stirred_lanes[q] = { [''] = (rule.terms or rule.default) and true or nil }
+    review(q)
   end
 
   -- When a claim may find a job of the queue if nothing happens: at once (0), when a rate opens, or never. And the cost of
@@ -237,14 +269,34 @@ local lane_in, put, first, closed_gate, park, start, wake, refresh_lanes, workab
   function workable_at(q)
     local place = q[READY] > 0 and q.lanes == 0 and streams.head(q, '')
     if q.lanes > 0 then
-      local head = q.rule.default and order.first(P .. 'turns:' .. q.name)
-      local open, front = order.first(open_key(q, head and sub(head, 21) or '')), order.first(P .. 'front:' .. q.name)
-      place = open and sub(open, 1, 36) or front and sub(front, 21, 56)
+      local head = order.first(P .. 'turns:' .. q.name) or order.first(P .. 'front:' .. q.name)
+      place = head and sub(head, 21, 56)
     end
     local cost = place and cost_at(place)
-    if cost and not closed_of(q.rule.whole, cost) then
+    if q.scan or cost and not closed_of(q.rule.whole, cost) then
       return 0, cost
     end
     return first_score(P .. 'opens:' .. q.name) or MOST, cost
+  end
+
+  -- Classes that moved; of idle ones some are known, and one that is forgotten gains a single start.
+  function write_classes(q)
+    local values = {}
+    for name, cls in pairs(q.classes) do
+      if cls.moved then
+        values[name] = cls.at or false
+      end
+    end
+    if next(values) then
+      local key = P .. 'idle:' .. q.name
+      order.write(key)
+      local excess = call('ZCARD', key) - IDLE_CLASSES
+      for i, member in ipairs(excess > 0 and call('ZPOPMIN', key, min(excess, BATCH)) or NOTHING) do
+        if i % 2 == 1 then
+          values[sub(member, 21)] = false
+        end
+      end
+    end
+    write_hash(P .. 'turn:' .. q.name, values)
   end
 end)()

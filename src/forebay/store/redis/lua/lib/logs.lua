@@ -48,16 +48,7 @@ local log_state, stream, appended, entry_at, first_since, group_key, drop_before
 
   -- The first offset that was appended at an instant or later: offsets are dense and instants never fall.
   function first_since(name, number, part, instant)
-    local low, high = part.first, part.next
-    while low < high do
-      local middle = floor((low + high) / 2)
-      if entry_at(name, number, middle) < instant then
-        low = middle + 1
-      else
-        high = middle
-      end
-    end
-    return low
+    return lower_bound(part.first, part.next, function(offset) return entry_at(name, number, offset) < instant end)
   end
 
   function group_key(name, group)

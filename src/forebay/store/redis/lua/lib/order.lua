@@ -13,16 +13,7 @@ local order = {}
   end
 
   local function place_in(list, member)
-    local low, high = 1, #list + 1
-    while low < high do
-      local middle = floor((low + high) / 2)
-      if list[middle] < member then
-        low = middle + 1
-      else
-        high = middle
-      end
-    end
-    return low
+    return lower_bound(1, #list + 1, function(i) return list[i] < member end)
   end
 
   function order.write(key)
@@ -33,12 +24,8 @@ local order = {}
     for member in pairs(o.added) do
       new[#new + 1], new[#new + 2] = 0, member
     end
-    for i = 1, #gone, BATCH do
-      call('ZREM', key, unpack(gone, i, min(i + BATCH - 1, #gone)))
-    end
-    for i = 1, #new, BATCH do
-      call('ZADD', key, unpack(new, i, min(i + BATCH - 1, #new)))
-    end
+    call_all('ZREM', key, gone)
+    call_all('ZADD', key, new)
     o.added, o.removed = {}, {}
   end
 

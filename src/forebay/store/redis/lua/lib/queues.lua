@@ -4,11 +4,11 @@
 -- Lanes and lines whose jobs changed are marked; `arrange` (lanes.lua) looks at each of them once, in the end.
 
 local queues, news, eased, ended_now, stirred_lanes, stirred_lines = {}, {}, {}, {}, {}, {}
-local queue_of, depth, stir_lane, count, end_rest, add_to_sets, move, remember, drop_progress, publish, write_queues
+local queue_of, depth, running_cost, marks_shed, stir_lane, count, rest, enlist, move, remember, drop_progress, publish, write_queues
 
 (function()
   local STATES = { 'waiting', 'ready', 'running', 'done', 'dead', 'cancelled' }
-  local FIELDS = { 'version', 'paused', 'rule', 'keyed', 'tail', 'streamed', 'turn', 'lanes', unpack(STATES) }
+  local FIELDS = { 'version', 'paused', 'rule', 'keyed', 'tail', 'streamed', 'turn', 'lanes', 'dear', 'scan', 'sheds', unpack(STATES) }
 
   function queue_of(name)
     local q = queues[name]
@@ -17,10 +17,10 @@ local queue_of, depth, stir_lane, count, end_rest, add_to_sets, move, remember, 
       for i, value in ipairs(call('HMGET', P .. 'q:' .. name, unpack(FIELDS))) do
         f[FIELDS[i]] = value or nil
       end
-      q = { name = name, version = tonumber(f.version or 0), paused = tonumber(f.paused or 0), stored = f.waiting }
-      q.tail, q.had_tail, q.streamed = f.tail, f.tail, tonumber(f.streamed or 0)
-      q.turn, q.had_turn, q.lanes, q.had_lanes = f.turn or START, f.turn, tonumber(f.lanes or 0), f.lanes
-      q.at, q.gates, q.turns, q.turned = {}, {}, {}, {}
+      q = { name = name, version = tonumber(f.version or 0), paused = tonumber(f.paused or 0), kept = f }
+      q.tail, q.streamed, q.turn = f.tail, tonumber(f.streamed or 0), f.turn or START
+      q.lanes, q.dear, q.scan, q.sheds, q.starting = tonumber(f.lanes or 0), tonumber(f.dear or 0), f.scan, f.sheds, 0
+      q.at, q.gates, q.classes = {}, {}, {}
       q.rule, q.keyed = f.rule and decode(f.rule) or NOTHING, f.keyed and decode(f.keyed) or nil
       for state = WAITING, CANCELLED do
         q[state] = tonumber(f[STATES[state + 1]] or 0)
@@ -32,6 +32,16 @@ local queue_of, depth, stir_lane, count, end_rest, add_to_sets, move, remember, 
 
   function depth(q)
     return q[WAITING] + q[READY] + q[RUNNING]
+  end
+
+  -- What the jobs that run cost together, and those that are about to.
+  function running_cost(q)
+    return q[RUNNING] + q.dear + q.starting
+  end
+
+  -- What a job of the queue says of shedding: it may have to give way, also to a spec that is about to be put.
+  function marks_shed(q)
+    return (q.rule.shed or q.sheds) and true or nil
   end
 
   -- A lane of the queue has other jobs now. A queue whose spec has neither lane gates nor classes, and whose jobs have
@@ -60,33 +70,34 @@ local queue_of, depth, stir_lane, count, end_rest, add_to_sets, move, remember, 
         q.streamed = q.streamed + n
       end
     end
-    local keyed = more(r).keyed
+    local keyed, cost = more(r).keyed, more(r).cost
+    if cost and state == RUNNING then
+      q.dear = q.dear + n * (cost - 1)
+    end
     if keyed then
       q.keyed = q.keyed or { 0, 0, 0, 0, 0, 0 }
       q.keyed[state + 1] = q.keyed[state + 1] + n * #keyed
     end
   end
 
-  -- A job that nobody has claimed yet may expire, or have to give way.
-  local function begin_rest(sid, r)
-    local m = more(r)
-    if m.expires then
-      call('ZADD', P .. 'expire', m.expires, sid)
-    end
-    if m.sheds then
-      call('ZADD', P .. 'old:' .. r[QUEUE], sid, sid)
-      call('ZADD', P .. 'low:' .. r[QUEUE], 0, r[RANK] .. sid)
+  -- A member is in a sorted set with this score; false: no longer.
+  local function mark(key, member, score)
+    if score then
+      call('ZADD', key, score, member)
+    else
+      call('ZREM', key, member)
     end
   end
 
-  function end_rest(sid, r)
+  -- A job that nobody has claimed yet may expire, or have to give way.
+  function rest(sid, r, enters)
     local m = more(r)
     if m.expires then
-      call('ZREM', P .. 'expire', sid)
+      mark(P .. 'expire', sid, enters and m.expires)
     end
     if m.sheds then
-      call('ZREM', P .. 'old:' .. r[QUEUE], sid)
-      call('ZREM', P .. 'low:' .. r[QUEUE], r[RANK] .. sid)
+      mark(P .. 'old:' .. r[QUEUE], sid, enters and sid)
+      mark(P .. 'low:' .. r[QUEUE], r[RANK] .. sid, enters and 0)
     end
   end
 
@@ -102,89 +113,61 @@ local queue_of, depth, stir_lane, count, end_rest, add_to_sets, move, remember, 
     end
   end
 
-  local function add_finished(sid, r)
+  local function finished(sid, r, enters)
     local m, state = more(r), r[STATE]
-    call('ZADD', P .. 'e:' .. state, m.finished, sid)
-    call('ZADD', P .. 'e:' .. state .. '|' .. r[QUEUE], m.finished, sid)
+    mark(P .. 'e:' .. state, sid, enters and m.finished)
+    mark(P .. 'e:' .. state .. '|' .. r[QUEUE], sid, enters and m.finished)
     if m.kept then
-      call('ZADD', P .. 'kept', m.kept, sid)
+      mark(P .. 'kept', sid, enters and m.kept)
     end
     if state == DEAD then
-      call('ZADD', P .. 'dead', sid, sid)
+      mark(P .. 'dead', sid, enters and sid)
     end
   end
 
-  local function remove_finished(sid, r)
-    local m, state = more(r), r[STATE]
-    call('ZREM', P .. 'e:' .. state, sid)
-    call('ZREM', P .. 'e:' .. state .. '|' .. r[QUEUE], sid)
-    if m.kept then
-      call('ZREM', P .. 'kept', sid)
-    end
-    if state == DEAD then
-      call('ZREM', P .. 'dead', sid)
+  -- Newer work of its subject is taken over by a job that nobody has claimed yet.
+  local function freshest(sid, r, enters)
+    local key, subject = P .. 'fresh:' .. r[QUEUE], r[MORE].subject
+    if enters then
+      call('HSET', key, subject, sid)
+    elseif call('HGET', key, subject) == sid then
+      call('HDEL', key, subject)
     end
   end
 
-  function add_to_sets(sid, r)
-    local state, m = r[STATE], more(r)
+  -- A job comes into the sets of its state, or leaves them.
+  function enlist(sid, r, enters)
+    local state, m, q = r[STATE], more(r), queue_of(r[QUEUE])
     if state == WAITING and not m.behind then
-      call('ZADD', P .. 'due', r[DUE], sid)
-    elseif state == READY and is_unread(r) then
-      streams.add(queue_of(r[QUEUE]), { sid }, r)
+      mark(P .. 'due', sid, enters and r[DUE])
     elseif state == READY then
-      call('ZADD', P .. 'r:' .. r[QUEUE] .. '|' .. lane_of(r), 0, r[RANK] .. sid)
-      if is_odd(r) then
-        call('ZADD', P .. 'odd:' .. r[QUEUE], r[DUE], sid)
+      if not is_unread(r) then
+        mark(P .. 'r:' .. q.name .. '|' .. lane_of(r), r[RANK] .. sid, enters and 0)
+        if is_odd(r) then
+          mark(P .. 'odd:' .. q.name, sid, enters and r[DUE])
+        end
+      elseif enters then
+        streams.add(q, { sid }, r)
       end
+      stir_lane(q, r)
     elseif state == RUNNING then
-      call('ZADD', P .. 'lease', r[UNTIL], sid)
+      mark(P .. 'lease', sid, enters and r[UNTIL])
       if m.asked then
-        call('SADD', P .. 'asked:' .. r[OWNER], sid)
+        call(enters and 'SADD' or 'SREM', P .. 'asked:' .. r[OWNER], sid)
+      end
+      if not enters then
+        drop_progress({ sid })
       end
     elseif state > RUNNING then
-      add_finished(sid, r)
-    end
-    if state == READY then
-      stir_lane(queue_of(r[QUEUE]), r)
+      finished(sid, r, enters)
     end
     if state < RUNNING then
-      begin_rest(sid, r)
+      rest(sid, r, enters)
       if m.merges then
-        call('HSET', P .. 'fresh:' .. r[QUEUE], m.subject, sid)
+        freshest(sid, r, enters)
       end
     end
-    count(r, 1)
-  end
-
-  local function remove_from_sets(sid, r)
-    local state, m = r[STATE], more(r)
-    if state == WAITING and not m.behind then
-      call('ZREM', P .. 'due', sid)
-    elseif state == READY and not is_unread(r) then
-      call('ZREM', P .. 'r:' .. r[QUEUE] .. '|' .. lane_of(r), r[RANK] .. sid)
-      if is_odd(r) then
-        call('ZREM', P .. 'odd:' .. r[QUEUE], sid)
-      end
-    elseif state == RUNNING then
-      call('ZREM', P .. 'lease', sid)
-      drop_progress({ sid })
-      if m.asked then
-        call('SREM', P .. 'asked:' .. r[OWNER], sid)
-      end
-    elseif state > RUNNING then
-      remove_finished(sid, r)
-    end
-    if state == READY then
-      stir_lane(queue_of(r[QUEUE]), r)
-    end
-    if state < RUNNING then
-      end_rest(sid, r)
-      if m.merges and call('HGET', P .. 'fresh:' .. r[QUEUE], m.subject) == sid then
-        call('HDEL', P .. 'fresh:' .. r[QUEUE], m.subject)
-      end
-    end
-    count(r, -1)
+    count(r, enters and 1 or -1)
   end
 
   -- Keys that are taken by the state of their job end with it.
@@ -234,7 +217,7 @@ local queue_of, depth, stir_lane, count, end_rest, add_to_sets, move, remember, 
 
   -- A job of which this was known is this now, or gone.
   function move(sid, was, is)
-    remove_from_sets(sid, was)
+    enlist(sid, was, false)
     move_entry(sid, was, is)
     move_line(sid, was, is)
     if was[STATE] <= RUNNING and (not is or is[STATE] > RUNNING) then
@@ -245,7 +228,7 @@ local queue_of, depth, stir_lane, count, end_rest, add_to_sets, move, remember, 
     end
     if is then
       local blob = encoded(is)
-      add_to_sets(sid, is)
+      enlist(sid, is, true)
       call('HSET', P .. 'j:' .. sub(sid, 1, 14), sid, blob)
     else
       drop_keyed(was, sid)
@@ -269,47 +252,44 @@ local queue_of, depth, stir_lane, count, end_rest, add_to_sets, move, remember, 
     end
   end
 
+  -- What is kept of a queue besides its spec; what is false has no field.
+  local function values_of(q)
+    local values = {
+      keyed = q.keyed and pack(q.keyed) or false, tail = q.tail or false, streamed = q.tail and q.streamed,
+      turn = q.turn ~= START and q.turn, lanes = q.lanes > 0 and q.lanes, dear = q.dear > 0 and q.dear,
+      scan = q.scan or false, sheds = q.sheds or false,
+    }
+    for state = WAITING, CANCELLED do
+      values[STATES[state + 1]] = q[state]
+    end
+    return values
+  end
+
   local function write_queue(q)
-    local key, rule, jobs = P .. 'q:' .. q.name, q.rule, 0
-    for state = 0, 5 do
+    local key, jobs, values, most = P .. 'q:' .. q.name, 0, {}, q.rule.dead and q.rule.dead.most
+    for state = WAITING, CANCELLED do
       jobs = jobs + q[state]
     end
-    if q.rule.default and depth(q) == 0 then
-      call('DEL', P .. 'turn:' .. q.name, P .. 'idle:' .. q.name)
+    if q.turn ~= START and depth(q) == 0 then
+      call('UNLINK', P .. 'turn:' .. q.name, P .. 'idle:' .. q.name)
       q.turn = START
-    end
-    if q.turn ~= START then
-      call('HSET', key, 'turn', q.turn)
-    elseif q.had_turn then
-      call('HDEL', key, 'turn')
     end
     if jobs == 0 and q.version == 0 and q.paused == 0 then
       call('DEL', key)
       call('ZREM', P .. 'queues', q.name)
       return
     end
-    call('HSET', key, 'waiting', q[0], 'ready', q[1], 'running', q[2], 'done', q[3], 'dead', q[4], 'cancelled', q[5])
-    if q.keyed then
-      call('HSET', key, 'keyed', pack(q.keyed))
+    for field, value in pairs(values_of(q)) do
+      if tostring(value or nil) ~= tostring(q.kept[field]) then
+        values[field] = value
+      end
     end
-    if q.lanes > 0 then
-      call('HSET', key, 'lanes', q.lanes)
-    elseif q.had_lanes then
-      call('HDEL', key, 'lanes')
-    end
-    if q.tail then
-      call('HSET', key, 'tail', q.tail, 'streamed', q.streamed)
-    elseif q.had_tail then
-      call('HDEL', key, 'tail', 'streamed')
-    end
-    if not q.stored then
+    write_hash(key, values)
+    if not q.kept.waiting then
       call('ZADD', P .. 'queues', 0, q.name)
     end
-    local most = rule.dead and rule.dead.most
-    if most and q[DEAD] > most then
-      call('ZADD', P .. 'crowded', 0, q.name)
-    elseif most then
-      call('ZREM', P .. 'crowded', q.name)
+    if most then
+      mark(P .. 'crowded', q.name, q[DEAD] > most and 0)
     end
   end
 

@@ -2,9 +2,9 @@
 -- The last settle is remembered as a mark, the delivery and the letter of the verdict, on the record or, once the job is
 -- gone, beside it: a repeated one is answered alike.
 --
--- Settlements come in groups of one verdict: code, delivery, until, span, error, result (its place in ARGV), ids,
--- whether a job that waits again keeps its rank, whether it is void if the lease was renewed since. The span is how
--- long until the job is tried again, or for how long it is kept.
+-- Settlements come in groups of one verdict: code, delivery, ids; and by need span: how long until the job is tried again,
+-- or for how long it is kept; error; result: its number in ARGV; keep_rank: a job that waits again keeps its rank; till: it
+-- is void if the lease ends later than that by now.
 -- Codes: a acknowledged, r retried, d dead, l released, c cancelled.
 
 local settled, ended, acked, marks_left, waits = {}, {}, {}, {}, false
@@ -15,11 +15,11 @@ local settle
 
   -- What a job is after a verdict; nil: it is gone. And until when, as the ledger tells it.
   local function after_verdict(r, group, mark)
-    local code, error = group[1], group[5]
+    local code, error, span = group.code, group.error, group.span or 0
     if code == 'd' then
       return dead(r, error, mark), 0
     end
-    local keep = (code == 'a' or code == 'c') and kept_until(r[QUEUE], group[4])
+    local keep = (code == 'a' or code == 'c') and kept_until(r[QUEUE], span)
     if (code == 'a' or code == 'c') and not keep then
       return nil, 0
     end
@@ -30,8 +30,8 @@ local settle
       is[STATE], m.finished, m.kept, m.merges = code == 'a' and DONE or CANCELLED, now, keep, nil
       return is, keep
     end
-    is[STATE], is[DUE] = WAITING, now + group[4]
-    if group[8] then
+    is[STATE], is[DUE] = WAITING, now + span
+    if group.keep_rank then
       is[RANK] = rank_back(r[RANK], r[TIMED])
     else
       is[RANK] = rank_at(m.base or ZERO, r[TIMED], is[DUE])
@@ -52,11 +52,11 @@ local settle
     if not is then
       marks_left[#marks_left + 1] = sid
       marks_left[#marks_left + 1] = mark
-    elseif is[STATE] == DONE and group[6] > 0 then
-      call('HSET', P .. 'x:' .. sub(sid, 1, 14), sid, ARGV[group[6]])
+    elseif is[STATE] == DONE and group.result then
+      call('HSET', P .. 'x:' .. sub(sid, 1, 14), sid, ARGV[group.result])
     end
     waits = waits or (is and is[STATE] == WAITING)
-    ended[#ended + 1] = { sid, CHANGES[group[1]], r, till, group[5] and trait_of_error(group[5]) or nil }
+    ended[#ended + 1] = { sid, CHANGES[group.code], r, till, group.error and trait_of_error(group.error) or nil }
   end
 
   -- Whether a job that is acknowledged is simply gone, if it is held so; known by its record for this group.
@@ -108,8 +108,8 @@ local settle
     local last = settled[sid]
     if not last and blob then
       local r = record(blob)
-      local outlived = group[9] and r[STATE] == RUNNING and r[UNTIL] > group[3]
-      if r[STATE] == RUNNING and r[DELIVERY] == group[2] and not outlived then
+      local outlived = group.till and r[STATE] == RUNNING and r[UNTIL] > group.till
+      if r[STATE] == RUNNING and r[DELIVERY] == group.delivery and not outlived then
         settled[sid] = mark
         apply(sid, r, group, mark)
         return true
@@ -120,11 +120,11 @@ local settle
   end
 
   local function settle_group(group, replies)
-    local sids, known, gone, records, size = group[7], {}, {}, {}, #replies
-    local mark, blobs, simple = text(group[2]) .. group[1], fetch(sids), group[1] == 'a' and group[4] == 0 and group[6] == 0
+    local sids, known, gone, records, size = group.ids, {}, {}, {}, #replies
+    local mark, blobs, simple = text(group.delivery) .. group.code, fetch(sids), group.code == 'a' and not group.span and not group.result
     for i = 1, #sids do
       local sid, blob = sids[i], blobs[i]
-      if simple and blob and not settled[sid] and is_plain(known, blob, group[2]) then
+      if simple and blob and not settled[sid] and is_plain(known, blob, group.delivery) then
         settled[sid] = mark
         gone[#gone + 1], records[#gone + 1] = sid, record(blob)
         replies[size + i] = 1

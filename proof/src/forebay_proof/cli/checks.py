@@ -1,0 +1,62 @@
+"""`conformance` and `sim`."""
+
+from argparse import ArgumentParser
+
+from forebay.cli.command import Call, Command
+
+
+def _conformance_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("url", metavar="URL", help="the store, such as sqlite:///trial or memory:// ")
+    parser.add_argument("--only", metavar="PATTERN", help="cases that match: leases/*, or a part of the name")
+    parser.add_argument("--list", action="store_true", help="list the cases and run none")
+    parser.add_argument("--real-time", action="store_true", help="use the store's own clock: slower")
+
+
+def _conformance(call: Call) -> int:
+    from forebay_proof.conformance.__main__ import main
+
+    args = call.args
+    words = [args.url, *(["--only", args.only] if args.only else [])]
+    flags = {"--list": args.list, "--real-time": args.real_time, "--json": args.json}
+    return main([*words, *(flag for flag, given in flags.items() if given)])
+
+
+def _sim_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--seed", metavar="N", default="0", help="one seed (default: 0)")
+    parser.add_argument("--seeds", metavar="A:B", help="the seeds from A up to, but not including, B")
+    parser.add_argument("--hours", metavar="H", help="simulated hours of chaos")
+    parser.add_argument("--faults", metavar="KIND,…", help="only these faults, or none")
+
+
+def _sim(call: Call) -> int:
+    from forebay_proof.sim.__main__ import main
+
+    args = call.args
+    words = ["--seeds", args.seeds] if args.seeds else ["--seed", args.seed]
+    for name in ("hours", "faults"):
+        if getattr(args, name) is not None:
+            words += [f"--{name}", getattr(args, name)]
+    return main([*words, *(["--json"] if args.json else [])])
+
+
+COMMANDS = (
+    Command(
+        "conformance",
+        "run the conformance suite against a store",
+        _conformance,
+        """
+forebay conformance memory://
+forebay conformance sqlite:///trial --only 'leases/*'
+""",
+        _conformance_arguments,
+        takes_store=False,
+    ),
+    Command(
+        "sim",
+        "simulate workers, store, disk and network by seed, with faults, and check every guarantee",
+        _sim,
+        "forebay sim --seed 7\nforebay sim --seeds 0:300",
+        _sim_arguments,
+        takes_store=False,
+    ),
+)

@@ -1,0 +1,6 @@
+"""All commands of the proof; the entry point `forebay.commands` names this tuple."""
+
+from forebay.cli.command import Command, Group
+from forebay_proof.cli import bench, chaos, checks, lab
+
+COMMANDS: tuple[Command | Group, ...] = (*lab.COMMANDS, *bench.COMMANDS, *chaos.COMMANDS, *checks.COMMANDS)

@@ -1,0 +1,70 @@
+"""One promise of the contract, and the function that checks it.
+
+`@case` turns a function into a `Case`: its name is the promise, its module the theme, its body the proof. A case that
+only holds for stores which claim something is marked `@case_if(Need.…)`; for the others it is reported as not claimed.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias, TypeVar
+
+from forebay.store.protocol import Capabilities
+from forebay_proof.conformance.harness import Harness
+
+Check: TypeAlias = Callable[[Harness], None]
+Refusal = TypeVar("Refusal", bound=Exception)
+
+
+class Need(StrEnum):
+    """What a store must claim in its `Capabilities` before a case may ask for it."""
+
+    NOTHING = "nothing"
+    DURABLE = "durable"
+    EXACT_ORDER = "exact order"
+
+    def claimed(self, capabilities: Capabilities) -> bool:
+        match self:
+            case Need.NOTHING:
+                return True
+            case Need.DURABLE:
+                return capabilities.durable
+            case Need.EXACT_ORDER:
+                return capabilities.order == "exact"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """`check(harness)` raises `AssertionError` when the store breaks the promise that `name` makes."""
+
+    name: str
+    theme: str
+    check: Check
+    need: Need = Need.NOTHING
+
+    @property
+    def sentence(self) -> str:
+        return self.name.replace("_", " ")
+
+
+def case(check: Check) -> Case:
+    """For every store."""
+    return _named(check, Need.NOTHING)
+
+
+def case_if(need: Need) -> Callable[[Check], Case]:
+    """For stores that claim it."""
+    return lambda check: _named(check, need)
+
+
+def _named(check: Check, need: Need) -> Case:
+    return Case(check.__name__, check.__module__.rpartition(".")[2], check, need)
+
+
+def refused(kind: type[Refusal], action: Callable[[], object]) -> Refusal:
+    """The refusal that the action must meet."""
+    try:
+        answer = action()
+    except kind as refusal:
+        return refusal
+    raise AssertionError(f"{kind.__name__} was due, the answer was {answer!r:.200}")

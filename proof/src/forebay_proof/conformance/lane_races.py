@@ -1,0 +1,207 @@
+"""Racing claimers and producers at gates: never more runs than a gate has, nothing sticks, shares and order hold."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from threading import Lock
+from typing import Any
+
+from forebay.core.job import Draft
+from forebay.core.lease import Lease, Settled
+from forebay.core.outcome import Ack, Retry
+from forebay.core.policy import AtMost, Eligibility, Fair, InOrder, Until
+from forebay.core.spec import QueueSpec
+from forebay.store.protocol import Store, Want
+from forebay_proof.conformance.case import case
+from forebay_proof.conformance.harness import ERROR, LONG, QUEUE, Harness
+from forebay_proof.conformance.racing import answers, race
+from forebay_proof.conformance.turns import within_a_quantum
+
+CLAIMERS = 8
+ROUNDS = 50_000
+"""Of one claimer, most of them empty: a race that needs more is stuck."""
+
+
+class _Race:
+    """Eight claimers and some others at one queue, each with a store of its own; every tenth job is retried once."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.done: list[int] = []
+        self.starts: list[Lease] = []
+        self.most: Counter[tuple[str, str | None]] = Counter()
+        self._running: Counter[tuple[str, str | None]] = Counter()
+        self._guard = Lock()
+
+    def run(self, h: Harness, others: Sequence[Callable[[Store], object]], gates: Sequence[str] = ()) -> None:
+        """`gates`: those that have an operator's number at the end; no others are left."""
+
+        def act(number: int, store: Store) -> None:
+            if number < len(others):
+                others[number](store)
+            else:
+                self._claim_all(store, number)
+
+        with h.handles(len(others) + CLAIMERS) as handles:
+            answers(race(len(handles), lambda number: act(number, handles[number])))
+        assert sorted(self.done) == sorted(set(self.done))
+        assert len(self.done) == self.total, f"{self.total - len(self.done)} of {self.total} are stuck: {h.backlog()}"
+        assert [(gate.name, gate.used) for gate in h.store.gates("", 9)] == [(name, 0) for name in gates]
+        h.nothing_left()
+
+    def _claim_all(self, store: Store, number: int) -> None:
+        for _ in range(ROUNDS):
+            if len(self.done) == self.total:
+                return
+            leases = store.claim([Want(QUEUE, 1 + number % 3)], f"claimer-{number}", LONG)
+            for lease in leases:
+                self._note(lease, 1)
+            for lease in leases:
+                again = lease.job.id % 10 == 0 and lease.job.attempt == 1
+                self._note(lease, -1)
+                verdict = Retry(0, ERROR) if again else Ack()
+                assert store.settle([(lease, verdict)]) == [Settled.APPLIED]
+                self.done += [] if again else [lease.job.id]
+
+    def _note(self, lease: Lease, change: int) -> None:
+        """Noted after the claim and before the settle, so that what is counted did run."""
+        job = lease.job
+        with self._guard:
+            self.starts += [lease] if change > 0 else []
+            for key in (("tenant", job.tenant), ("subject", job.subject), ("kind", job.kind), ("queue", job.queue)):
+                self._running[key] += change * job.cost
+                self.most[key] = max(self.most[key], self._running[key])
+
+    def most_per(self, field: str) -> int:
+        return max(count for (name, value), count in self.most.items() if name == field and value is not None)
+
+
+def _producer(count: int, fields: Callable[[int], dict[str, Any]]) -> Callable[[Store], None]:
+    def produce(store: Store) -> None:
+        for number in range(count):
+            store.enqueue([Draft("work", queue=QUEUE, **fields(number))])
+
+    return produce
+
+
+@case
+def caps_per_key_hold_under_eight_claimers_and_two_producers(h: Harness) -> None:
+    h.spec(eligibility=AtMost(2, per="tenant"))
+    racing = _Race(160)
+    racing.run(h, [_producer(80, lambda number: {"tenant": f"t{number * number % 5}"})] * 2)
+    assert racing.most_per("tenant") <= 2
+
+
+@case
+def two_caps_per_key_hold_and_never_stick_under_eight_claimers(h: Harness) -> None:
+    h.spec(eligibility=AtMost(2, per="tenant") & AtMost(1, per="subject") & AtMost(5))
+    racing = _Race(160)
+    producers = [
+        _producer(80, lambda number: {"tenant": f"t{number % 3}", "subject": f"s{number % 5}"}),
+        _producer(80, lambda number: {"tenant": f"t{number % 4}", "subject": f"s{number % 7}"}),
+    ]
+    racing.run(h, producers)
+    assert (racing.most_per("tenant") <= 2, racing.most_per("subject"), racing.most_per("queue") <= 5) == (
+        True,
+        1,
+        True,
+    )
+
+
+@case
+def a_gate_of_one_slot_that_many_lanes_share_loses_no_lane(h: Harness) -> None:
+    """Lanes park while others are opened: the one slot is given back some hundred times."""
+    h.spec(eligibility=AtMost(1, per="kind") & AtMost(9, per="subject"))
+    racing = _Race(120)
+    racing.run(h, [_producer(60, lambda number: {"subject": f"s{number % 12}"})] * 2)
+    assert racing.most_per("kind") == 1
+
+
+@case
+def dear_jobs_at_a_gate_of_many_lanes_come_to_run_under_eight_claimers(h: Harness) -> None:
+    h.spec(eligibility=AtMost(4, per="kind") & AtMost(9, per="subject"))
+    racing = _Race(120)
+    racing.run(h, [_producer(60, lambda number: {"subject": f"s{number % 6}", "cost": 1 + number % 4})] * 2)
+    assert racing.most_per("kind") <= 4
+
+
+@case
+def a_lane_that_becomes_empty_while_a_job_comes_keeps_the_job(h: Harness) -> None:
+    """Few lanes and claimers that are quicker than the producers: lanes are emptied and filled again all the time."""
+    h.spec(share=Fair(), eligibility=AtMost(3, per="subject"))
+    racing = _Race(200)
+    racing.run(h, [_producer(100, lambda number: {"subject": f"s{number % 2}", "tenant": "ab"[number % 2]})] * 2)
+    assert racing.most_per("subject") <= 3
+
+
+@case
+def a_gate_that_is_opened_and_closed_while_jobs_are_claimed_loses_no_lane(h: Harness) -> None:
+    h.spec(eligibility=Until("go") & AtMost(2, per="tenant"))
+    racing = _Race(80)
+
+    def toggle(store: Store) -> None:
+        for number in range(60):
+            store.set_gate("until/go", number % 3)
+        store.set_gate("until/go", 2)
+
+    producer = _producer(80, lambda number: {"tenant": f"t{number % 4}"})
+    racing.run(h, [toggle, producer], gates=["until/go"])
+    assert racing.most_per("kind") <= 2
+
+
+@case
+def numbers_that_change_while_jobs_are_claimed_leave_no_slot_behind(h: Harness) -> None:
+    h.spec(eligibility=AtMost(3) & AtMost(2, per="tenant"))
+    racing = _Race(120)
+
+    def change(store: Store) -> None:
+        terms: list[Eligibility] = [
+            AtMost(1) & AtMost(2, per="tenant"),
+            AtMost(2, per="tenant"),
+            AtMost(3) & AtMost(1, per="tenant"),
+        ]
+        for number in range(20):
+            store.put_spec(QueueSpec(name=QUEUE, eligibility=terms[number % 3]))
+        store.put_spec(QueueSpec(name=QUEUE, eligibility=AtMost(3) & AtMost(2, per="tenant")))
+
+    racing.run(h, [change, _producer(120, lambda number: {"tenant": f"t{number % 4}"})])
+    assert racing.most_per("tenant") <= 2
+
+
+@case
+def shares_are_exact_under_eight_racing_claimers(h: Harness) -> None:
+    """Claims of a queue with shares are serial. At the end they are within one quantum; what eight threads see on the
+    way may differ by the starts of the claims that are under way, eight times the batch, for each class.
+    """
+    weights = {"a": 5, "b": 3, "c": 2}
+    for number, cap in enumerate((AtMost(1_000), AtMost(1_000, per="kind"))):
+        queue, batch = f"q{number}", 2
+        h.spec(queue, share=Fair(weights=weights), eligibility=cap)
+        for tenant, weight in weights.items():
+            h.enqueue(60 * weight, queue=queue, tenant=tenant)
+        seen: list[str | None] = []
+
+        def act(store: Store, queue: str, batch: int, seen: list[str | None]) -> None:
+            for _ in range(15):
+                leases = store.claim([Want(queue, batch)], "claimer", LONG)
+                seen += [lease.job.tenant for lease in leases]
+                store.settle([(lease, Ack()) for lease in leases])
+
+        with h.handles(CLAIMERS) as handles:
+            answers(race(CLAIMERS, lambda number: act(handles[number], queue, batch, seen)))  # noqa: B023
+        assert Counter(seen) == Counter(a=120, b=72, c=48)
+        within_a_quantum(seen, weights, more=CLAIMERS * batch)
+
+
+@case
+def lines_keep_their_order_under_eight_claimers_and_two_producers(h: Harness) -> None:
+    h.spec(eligibility=InOrder(per="subject") & AtMost(4, per="tenant"))
+    racing = _Race(120)
+    producers = [
+        _producer(60, lambda number: {"subject": f"s{number % 3}", "tenant": "t"}),
+        _producer(60, lambda number: {"subject": f"s{3 + number % 3}", "tenant": "u"}),
+    ]
+    racing.run(h, producers)
+    assert racing.most_per("subject") == 1
+    for subject in (f"s{number}" for number in range(6)):
+        ran = [lease.job.id for lease in racing.starts if lease.job.subject == subject]
+        assert ran == sorted(ran), f"line {subject} ran in the order {ran}"

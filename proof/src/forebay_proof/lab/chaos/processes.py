@@ -1,0 +1,171 @@
+"""Faults of processes: workers and supervisors that are killed, stopped, asked to end, or whose clock is wrong."""
+
+import os
+import signal
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from random import Random
+from typing import Final
+
+from forebay_proof.lab.chaos.fault import Fault
+from forebay_proof.lab.chaos.scene import Bite, Scene, now, pause
+from forebay_proof.lab.handler_log import read_last_records, read_records
+from forebay_proof.processes import alive
+
+_TICK_SECONDS: Final = 0.05
+_RECENT: Final = 500_000
+
+
+class KillWorker(Fault, frozen=True):
+    """kill -9 of a worker while it runs jobs."""
+
+    def strike(self, scene: Scene, rng: Random) -> Bite:
+        pid, at = busy_worker(scene, rng), now()
+        os.kill(pid, signal.SIGKILL)
+        return Bite(True, f"kill -9 {pid}", (pid,), at=at)
+
+
+class KillAtTick(Fault, frozen=True):
+    """kill -9 of a worker within 50 ms of a tick of the schedule. Each slot must have fired once."""
+
+    def strike(self, scene: Scene, rng: Random) -> Bite:
+        aim = time.time() // 1 + 1 + rng.uniform(-_TICK_SECONDS, _TICK_SECONDS)
+        pid = rng.choice(scene.until(scene.fleet.workers, "a worker"))
+        pause(max(0.0, aim - time.time()))
+        os.kill(pid, signal.SIGKILL)
+        off = time.time() - round(aim)
+        return Bite(abs(off) < 2 * _TICK_SECONDS, f"kill -9 {pid} {off * 1000:+.0f} ms off a tick")
+
+    def finish(self, scene: Scene) -> None:
+        scene.memo["ticks"] = True
+
+
+class KillSupervisor(Fault, frozen=True):
+    """kill -9 of the supervisor: its workers notice and drain. Then another one is started."""
+
+    def strike(self, scene: Scene, rng: Random) -> Bite:
+        workers = scene.fleet.workers()
+        pid = scene.fleet.kill_supervisor()
+        if rng.random() < 0.5:
+            scene.until(lambda: not any(map(alive, workers)), "the workers of a dead supervisor end", 30)
+        scene.fleet.restart()
+        return Bite(bool(workers), f"kill -9 {pid}, a supervisor of {len(workers)}")
+
+
+class StopWorker(Fault, frozen=True):
+    """SIGSTOP of a worker for longer than its leases, then SIGCONT: what it says then must not count."""
+
+    leases: float = 2.5
+
+    def strike(self, scene: Scene, rng: Random) -> Bite:
+        pid, at = busy_worker(scene, rng), now()
+        scene.fleet.pause(pid)
+        try:
+            pause(scene.plan.fleet.lease * self.leases * rng.uniform(1.0, 1.3))
+        finally:
+            scene.fleet.resume(pid)
+        return Bite(True, f"SIGSTOP {pid}", (pid,), at=at)
+
+
+class EndFleet(Fault, frozen=True):
+    """SIGTERM at random, then a new fleet: it drains and leaves with code 0. With `kill`, SIGKILL while it drains."""
+
+    kill: bool = False
+
+    def strike(self, scene: Scene, rng: Random) -> Bite:
+        workers = tuple(scene.fleet.workers())
+        if self.kill:
+            self._cut_short(scene, rng, workers)
+        else:
+            code = scene.fleet.stop()
+            if code != 0:
+                scene.blame(f"a fleet that was asked to end left with code {code}")
+        left = [pid for pid in workers if alive(pid)]
+        if left and not self.kill:
+            scene.blame(f"workers outlived their fleet: {left}")
+        scene.fleet.restart()
+        how = "SIGTERM and then SIGKILL" if self.kill else "SIGTERM"
+        return Bite(bool(workers), f"{how} to a fleet of {len(workers)}", workers if self.kill else ())
+
+    @staticmethod
+    def _cut_short(scene: Scene, rng: Random, workers: tuple[int, ...]) -> None:
+        scene.fleet.terminate()
+        pause(rng.uniform(0.0, 0.4))
+        scene.fleet.kill_supervisor()
+        for pid in workers:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+class SkewClock(Fault, frozen=True):
+    """A second fleet whose wall clock is `offset` seconds off, or jumps to and fro with a `strobe` of so many seconds.
+
+    The clock is wrong for all of Python in those processes (`app.py`), from before the store is opened.
+    """
+
+    offset: float
+    strobe: float = 0.0
+    lasts: float = 2.0
+
+    def strike(self, scene: Scene, rng: Random) -> Bite:
+        from forebay_proof.lab.chaos.parts import fleet_of
+
+        began = now()
+        before = set(scene.fleet.workers())
+        clock = f"{self.offset:g}/{self.strobe:g}"
+        with fleet_of(scene, "skewed", processes=1, env={"LAB_CLOCK": clock}) as other:
+            other.start()
+            scene.until(lambda: self._effects(scene, other.workers()), "the skewed fleet works")
+            scene.skewed.update(other.workers())
+            pause(self.lasts)
+            scene.skewed.update(other.workers())
+            if (code := other.stop()) != 0:
+                scene.blame(f"a fleet whose clock was wrong left with code {code}")
+        scene.skewed -= before
+        done, took = self._effects(scene, scene.skewed), (now() - began) / 1_000_000
+        return Bite(done > 0, f"a clock {self.offset:+g} s off, for {took:.1f} s: {done} effects by such so far")
+
+    @staticmethod
+    def _effects(scene: Scene, pids: Iterable[int]) -> int:
+        return sum(len(read_last_records(scene.effects, pid)) for pid in pids)
+
+
+class FlapDependency(Fault, frozen=True):
+    """What handlers depend on is down, and up again. Nobody may be given up for it."""
+
+    lasts: float = 3.0
+
+    def strike(self, scene: Scene, rng: Random) -> Bite:
+        before = _starts(scene)
+        scene.dependency.touch()
+        try:
+            pause(self.lasts * rng.uniform(0.8, 1.2))
+        finally:
+            scene.dependency.unlink(missing_ok=True)
+        met = _starts(scene) - before
+        return Bite(met > 0, f"down for {self.lasts:g} s: {met} more starts than effects")
+
+    def finish(self, scene: Scene) -> None:
+        scene.memo["innocent"] = "dependent"
+
+
+def busy_worker(scene: Scene, rng: Random) -> int:
+    """One that runs jobs just now, and not only such as fail by themselves."""
+
+    def poll() -> list[int]:
+        return [pid for pid in sorted(scene.fleet.workers()) if runs_any(scene, pid)]
+
+    return rng.choice(scene.until(poll, "a worker runs jobs", 20))
+
+
+def runs_any(scene: Scene, pid: int) -> bool:
+    done = {(line.job, line.delivery) for line in read_last_records(scene.effects, pid)}
+    recent = now() - _RECENT
+    starts = (line for line in read_last_records(scene.starts, pid) if line.at > recent and scene.steady(line.seq))
+    return any((line.job, line.delivery) not in done for line in starts)
+
+
+def _starts(scene: Scene) -> int:
+    """Runs that came to nothing so far."""
+    return len(read_records(scene.starts)) - len(read_records(scene.effects))

@@ -1,0 +1,163 @@
+"""The jobs of a seed, in plain Python: the very jobs that `forebay gen` makes on Spark of the same seed. Pure.
+
+Everything about a job is a function of (seed, seq): its kind, how long it takes, how often it fails first. A `Mix` says
+how many of a hundred are of which kind:
+
+    fast       1 … 5 ms                             poison     never works; three lives
+    slow       200 ms … 2 s                         long       `LONG_MS`: longer than a lease of the lab
+    flapping   fails `fails` times, then works      dependent  fails while the dependency is down; 1 … 5 ms
+    idle       does nothing at all
+
+`scale` stretches or shrinks every length. The draws are XXH64 as Spark chains it over (seed, purpose, seq), so that a
+backlog that was seeded by one can be judged by the other.
+"""
+
+import re
+from functools import lru_cache
+from typing import Final
+
+from msgspec import Struct
+
+from forebay.core.errors import Invalid
+from forebay.core.job import Draft
+
+KINDS: Final = ("fast", "slow", "flapping", "poison", "long", "dependent", "idle")
+MAX_ATTEMPTS: Final = {"poison": 3}
+LONG_MS: Final = 7_000
+MAX_SEQ: Final = 2**48
+
+_P1, _P2, _P3 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
+_P4, _P5 = 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
+_MASK: Final = 2**64 - 1
+_FIRST: Final = 42
+"""With which Spark begins."""
+
+
+def _rotated(value: int, by: int) -> int:
+    value &= _MASK
+    return (value << by | value >> 64 - by) & _MASK
+
+
+def _mixed(value: int) -> int:
+    value = (value ^ value >> 33) * _P2 & _MASK
+    value = (value ^ value >> 29) * _P3 & _MASK
+    return value ^ value >> 32
+
+
+def _of_long(number: int, before: int) -> int:
+    value = (before + _P5 + 8) ^ (_rotated(number * _P2, 31) * _P1 & _MASK)
+    return _mixed((_rotated(value, 27) * _P1 + _P4) & _MASK)
+
+
+def _of_int(number: int, before: int) -> int:
+    value = (before + _P5 + 4 & _MASK) ^ ((number & 0xFFFFFFFF) * _P1 & _MASK)
+    return _mixed((_rotated(value, 23) * _P2 + _P3) & _MASK)
+
+
+def _of_word(word: bytes, before: int) -> int:
+    """Of fewer than eight bytes."""
+    value = before + _P5 + len(word) & _MASK
+    if len(word) >= 4:
+        value ^= int.from_bytes(word[:4], "little") * _P1 & _MASK
+        value = _rotated(value, 23) * _P2 + _P3 & _MASK
+        word = word[4:]
+    for byte in word:
+        value ^= byte * _P5 & _MASK
+        value = _rotated(value, 11) * _P1 & _MASK
+    return _mixed(value)
+
+
+@lru_cache
+def _begun(seed: int, purpose: bytes) -> int:
+    """What is the same for all jobs of a seed."""
+    begin = _of_int(seed, _FIRST) if -(2**31) <= seed < 2**31 else _of_long(seed & _MASK, _FIRST)
+    return _of_word(purpose, begin)
+
+
+def draw(seed: int, purpose: bytes, seq: int, sides: int) -> int:
+    """A number below `sides`; purposes are drawn apart."""
+    value = _of_long(seq, _begun(seed, purpose))
+    return (value - 2**64 if value >> 63 else value) % sides
+
+
+class Mix(Struct, frozen=True):
+    """Of a hundred jobs, so many of each kind, in this order; `scale` of their lengths."""
+
+    shares: tuple[tuple[str, int], ...]
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        for kind, share in self.shares:
+            if kind not in KINDS:
+                raise Invalid("mix", f"{kind!r} is no kind of the lab", f"use {', '.join(KINDS)}")
+            if type(share) is not int or not 0 < share <= 100:
+                raise Invalid("mix", f"{share!r} is no share of {kind}", "give whole numbers that add up to 100")
+        if sum(share for _, share in self.shares) != 100:
+            raise Invalid("mix", "its shares do not add up to 100", "write it like fast=95,poison=5")
+        if not 0 <= self.scale <= 1_000:
+            raise Invalid("scale", f"{self.scale} is not within 0 … 1000", "1 is as the mix says, 0 does not wait")
+
+    def kind(self, seed: int, seq: int) -> str:
+        drawn = draw(seed, b"kind", seq, 100) if len(self.shares) > 1 else 0
+        for kind, share in self.shares:
+            drawn -= share
+            if drawn < 0:
+                return kind
+        raise AssertionError("the shares add up to 100")
+
+    def ms(self, kind: str, seed: int, seq: int) -> float:
+        """How long its handler takes."""
+        if kind == "slow":
+            length = 200 + draw(seed, b"ms", seq, 1_801)
+        elif kind in ("long", "idle"):
+            length = LONG_MS if kind == "long" else 0
+        else:
+            length = 1 + draw(seed, b"ms", seq, 5)
+        return length if self.scale == 1 else round(length * self.scale, 3)
+
+    def draft(self, seed: int, seq: int, queue: str, *, key: bool = False) -> Draft:
+        """The job; with `key`, one that may be asked for again."""
+        kind = self.kind(seed, seq)
+        payload: dict[str, float] = {"seq": seq, "ms": self.ms(kind, seed, seq)}
+        if kind == "flapping":
+            payload["fails"] = 1 + draw(seed, b"fails", seq, 3)
+        name = f"{seed}-{seq}" if key else None
+        return Draft(kind, payload, queue, key=name, max_attempts=MAX_ATTEMPTS.get(kind))
+
+    def mean_ms(self) -> float:
+        """Of one run; the mean of all runs is near it, and says how many slots a rate needs."""
+        means = {"slow": 1_100.0, "long": float(LONG_MS), "idle": 0.0}
+        return self.scale * sum(share / 100 * means.get(kind, 3.0) for kind, share in self.shares)
+
+    def __str__(self) -> str:
+        shares = ",".join(f"{kind}={share}" for kind, share in self.shares)
+        return shares if self.scale == 1 else f"{shares}@{self.scale:g}"
+
+
+MIXES: Final = {
+    "s1": Mix((("fast", 70), ("slow", 20), ("flapping", 5), ("poison", 5))),
+    "fast": Mix((("fast", 100),)),
+    "idle": Mix((("idle", 100),)),
+    "slow": Mix((("slow", 100),)),
+    "long": Mix((("fast", 90), ("long", 10))),
+    "poison": Mix((("fast", 95), ("poison", 5))),
+    "dependent": Mix((("fast", 95), ("dependent", 5))),
+}
+S1, FAST = MIXES["s1"], MIXES["fast"]
+_SHARES: Final = re.compile(r"([a-z]+)=([0-9]{1,3})")
+
+
+def parse_mix(text: str, scale: float = 1.0) -> Mix:
+    """The name of a mix, or shares such as `fast=95,poison=5`; `@0.1` at its end is its scale."""
+    words, _, given = text.partition("@")
+    if given:
+        try:
+            scale = float(given)
+        except ValueError:
+            raise Invalid("mix", f"{given!r} is no scale", "write it like s1@0.1") from None
+    if words in MIXES:
+        return Mix(MIXES[words].shares, scale)
+    parts = [_SHARES.fullmatch(word.strip()) for word in words.split(",")]
+    if not all(parts):
+        raise Invalid("mix", f"{words!r} is not known", f"use {', '.join(MIXES)}, or shares such as fast=95,poison=5")
+    return Mix(tuple((part[1], int(part[2])) for part in parts if part), scale)

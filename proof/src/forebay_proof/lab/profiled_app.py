@@ -1,0 +1,90 @@
+"""The app of the lab under a profiler: `forebay worker forebay_proof.lab.profiled_app:fb`.
+
+LAB_PROFILE names the file of the profile; without it nothing is profiled. The threads that claim, settle and run
+handlers are profiled, each from its first call on, by the CPU time that they use rather than the time that they wait.
+"""
+
+import cProfile
+import os
+import pstats
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from threading import get_ident
+from typing import Final, cast
+
+from forebay import Context
+from forebay.client import Forebay
+from forebay.core.lease import Lease, Settled, Settlement
+from forebay.store.protocol import Exchanging, Store, Want
+from forebay_proof.lab import app
+from forebay_proof.lab.probed_app import ProbedExchangingStore, ProbedStore, ignored
+
+PROFILE: Final = "LAB_PROFILE"
+
+
+class Profiles:
+    """A profile for each thread, made by the thread itself."""
+
+    def __init__(self) -> None:
+        self._path = os.environ.get(PROFILE)
+        self._of: dict[int, cProfile.Profile] = {}
+
+    def start(self) -> None:
+        """Profile the current thread from now on."""
+        if self._path and get_ident() not in self._of:
+            made = self._of[get_ident()] = cProfile.Profile(time.thread_time)
+            # From Python 3.12 on there is one for all threads.
+            with suppress(ValueError):
+                made.enable()
+
+    def save(self) -> None:
+        if self._path and self._of:
+            first, *others = self._of.values()
+            pstats.Stats(first).add(*others).dump_stats(self._path)
+
+
+profiles: Final = Profiles()
+
+
+class ProfiledStore(ProbedStore):
+    """A store; a thread that calls it is profiled from then on."""
+
+    def claim(self, wants: Sequence[Want], owner: str, lease_for: timedelta) -> list[Lease]:
+        profiles.start()
+        return super().claim(wants, owner, lease_for)
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        profiles.start()
+        return self._store.settle(settlements)
+
+
+class ProfiledExchangingStore(ProfiledStore, ProbedExchangingStore):
+    """One whose verdicts ride on the next claim."""
+
+
+class ProfiledForebay(Forebay):
+    _lived: Store | None = None
+
+    @property
+    def store(self) -> Store:
+        store = super().store
+        if self._lived is None:
+            made = ProfiledExchangingStore if isinstance(store, Exchanging) else ProfiledStore
+            self._lived = cast(Store, made(store, ignored))
+        return self._lived
+
+    def close(self) -> None:
+        profiles.save()
+        super().close()
+
+
+fb = ProfiledForebay()
+fb.queue(app.SPEC)
+
+
+@fb.job(queue=app.QUEUE)
+async def idle(seq: int, ms: float, ctx: Context) -> None:  # noqa: ARG001
+    profiles.start()
+    app.effect(seq, ctx)

@@ -1,0 +1,317 @@
+"""The model-based test: random histories of every verb, a store against the reference model, faults included.
+
+    TestMine = StoreMachine.for_store(open_mine).TestCase
+
+`open_mine(clock)` opens an empty store on that clock and tells how to crash it (`pair.Opened`). Answers and every
+visible field are compared after every step, queues after most; at the end the store is healed, drained and must be
+empty, and the checkers read its ledger.
+
+A failure prints the shortest history found as Python calls, and a blob. To replay it, put the printed decorator on the
+machine and run the test again: `reproduce_failure("6.…", b"…")(Machine)`. A whole run is replayed by its seed:
+`pytest --hypothesis-seed=N`, with the N that pytest printed.
+"""
+
+from datetime import timedelta
+
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+from msgspec.structs import replace
+
+from forebay.core.instant import seconds
+from forebay.core.job import Draft, State
+from forebay.core.schedule import Schedule
+from forebay.store.protocol import Query, Want
+from forebay_proof.machine_gates import GateRules
+from forebay_proof.machine_ground import plays
+from forebay_proof.machine_parts import (
+    DELAY,
+    FEW,
+    JOBS,
+    KEY,
+    LASTS,
+    LOG,
+    NAME,
+    OUTCOME,
+    PAYLOAD,
+    PICK,
+    SCHEDULES,
+    SECOND,
+    SPAN,
+    SUBJECT,
+    TENANT,
+    VARIANTS,
+    drafts,
+)
+
+
+class StoreMachine(GateRules):
+    """The rules are verbs with arguments that matter."""
+
+    @plays(JOBS)
+    @rule(payload=PAYLOAD, pick=PICK, attempts=st.sampled_from([None, 1, 2]))
+    def enqueue_plain(self, payload: int, pick: int, attempts: int | None) -> None:
+        self._begin().enqueue([Draft("k", payload, queue=self._queue(pick), max_attempts=attempts)])
+
+    @plays(JOBS)
+    @rule(pick=PICK, count=st.integers(2, 6), delay=DELAY)
+    def enqueue_alike(self, pick: int, count: int, delay: int) -> None:
+        """A store may keep them as one until somebody tells them apart."""
+        queue = self._queue(pick)
+        self._begin().enqueue([Draft("k", number, queue=queue, delay=delay) for number in range(count)])
+
+    @plays(JOBS)
+    @rule(key=KEY, pick=PICK, subject=SUBJECT)
+    def enqueue_keyed(self, key: str, pick: int, subject: str) -> None:
+        self._begin().enqueue([Draft("k", 0, queue=self._queue(pick), key=key, subject=subject)])
+
+    @plays(JOBS)
+    @rule(key=KEY, pick=PICK, payload=PAYLOAD)
+    def enqueue_conflicting(self, key: str, pick: int, payload: int) -> None:
+        """All or nothing: what comes before a conflict in its batch is not kept either."""
+        queue = self._queue(pick)
+        self._begin().enqueue([Draft("k", 7, queue=queue), Draft("other", payload, queue=queue, key=key)])
+
+    @plays(JOBS)
+    @rule(pick=PICK, delay=DELAY, subject=SUBJECT)
+    def enqueue_delayed(self, pick: int, delay: int, subject: str) -> None:
+        self._begin().enqueue([Draft("k", 1, queue=self._queue(pick), delay=delay, subject=subject)])
+
+    @plays(JOBS)
+    @rule(pick=PICK, ahead=st.sampled_from([-SECOND, SECOND, 90 * SECOND]))
+    def enqueue_for_an_instant(self, pick: int, ahead: int) -> None:
+        self._begin().enqueue([Draft("k", 2, queue=self._queue(pick), run_at=self.clock.now() + ahead)])
+
+    @plays(JOBS)
+    @rule(batch=st.lists(st.tuples(PICK, st.one_of(st.none(), LASTS), drafts()), max_size=6))
+    def enqueue_batch(self, batch: list[tuple[int, int | None, Draft]]) -> None:
+        now = self.clock.now()
+        ends = [None if lasts is None else now + lasts for _, lasts, _ in batch]
+        placed = [replace(draft, queue=self._queue(pick)) for pick, _, draft in batch]
+        self._begin().enqueue([replace(draft, expires_at=end) for draft, end in zip(placed, ends, strict=True)])
+
+    @plays("merge")
+    @rule(subject=SUBJECT, count=FEW, delay=DELAY, attempts=st.sampled_from([1, 3]))
+    def enqueue_merging(self, subject: str, count: int, delay: int, attempts: int) -> None:
+        draft = Draft("k", queue="merge", subject=subject, delay=delay, max_attempts=attempts)
+        self._begin().enqueue([replace(draft, body=b"%d" % number) for number in range(count)])
+
+    @plays("tight")
+    @rule(count=FEW)
+    def enqueue_bounded(self, count: int) -> None:
+        self._begin().enqueue([Draft("k", 1, queue="tight")] * count)
+
+    @plays("tight")
+    @rule()
+    def redrive_into_a_full_queue(self) -> None:
+        leases = self._begin().claim([Want("tight", 1)], "drop", seconds(5))
+        self._settle([(lease, "drop") for lease in leases])
+        for _ in range(3):
+            self.pair.enqueue([Draft("k", 1, queue="tight")])
+        self.pair.redrive([lease.job.id for lease in leases])
+
+    @plays("prio", "aging", "deadline")
+    @rule(pick=PICK, priority=st.integers(-2, 2), deadline=PAYLOAD)
+    def enqueue_ranked(self, pick: int, priority: int, deadline: int) -> None:
+        queue, now = self._queue(pick, "prio", "aging", "deadline"), self.clock.now()
+        due = now + deadline * SECOND if deadline else None
+        self._begin().enqueue([Draft("k", 1, queue=queue, priority=priority, deadline=due)])
+
+    @plays("fair")
+    @rule(tenant=TENANT, count=FEW)
+    def enqueue_shared(self, tenant: str | None, count: int) -> None:
+        self._begin().enqueue([Draft("k", 1, queue="fair", tenant=tenant)] * count)
+
+    @plays(JOBS)
+    @rule(pick=PICK, lasts=LASTS, subject=SUBJECT, delay=DELAY)
+    def enqueue_expiring(self, pick: int, lasts: int, subject: str, delay: int) -> None:
+        expires_at = self.clock.now() + lasts
+        draft = Draft("k", 1, queue=self._queue(pick), subject=subject, delay=delay, expires_at=expires_at)
+        self._begin().enqueue([draft])
+
+    @plays(JOBS, LOG)
+    @rule(limit=st.sampled_from([1, 2, 1000]))
+    def promote(self, limit: int) -> None:
+        self._begin().promote(limit)
+
+    @plays(JOBS)
+    @rule(pick=PICK, span=SPAN)
+    def claim_one(self, pick: int, span: timedelta) -> None:
+        self._begin().claim([Want(self._queue(pick), 1)], "one", span)
+
+    @plays(JOBS)
+    @rule(count=st.integers(1, 9))
+    def claim_many(self, count: int) -> None:
+        self._begin().claim([Want(queue, count) for queue in self.queues], "many", seconds(5))
+
+    @plays("fair")
+    @rule(classes=st.permutations(["a", "b", ""]), count=FEW)
+    def claim_by_class(self, classes: list[str], count: int) -> None:
+        self._begin().claim([Want("fair", count, cls) for cls in classes[:2]], "picky", seconds(5))
+
+    @plays(JOBS, SCHEDULES)
+    @rule(names=st.lists(OUTCOME, min_size=1, max_size=5))
+    def work(self, names: list[str]) -> None:
+        """What a worker does: claim, then settle one after the other."""
+        wants = [Want(queue, len(names)) for queue in self.queues]
+        leases = self._begin().claim(wants, "worker", seconds(5))
+        for lease, name in zip(leases, names, strict=False):
+            self._settle([(lease, name)])
+
+    @plays(JOBS)
+    @rule(pick=PICK)
+    def fail_again_and_again(self, pick: int) -> None:
+        """Past the last life, or past as many errors as a job carries."""
+        for _ in range(7):
+            leases = self._begin().claim([Want(self._queue(pick), 1)], "clumsy", seconds(5))
+            self._settle([(lease, "fail, again at once") for lease in leases])
+
+    @plays(JOBS)
+    @rule(pick=PICK, name=OUTCOME)
+    def hand_over(self, pick: int, name: str) -> None:
+        """One worker hands a job back, another gets it, and the first one speaks up again."""
+        want = [Want(self._queue(pick), 1)]
+        for lease in self._begin().claim(want, "first", seconds(5)):
+            self._settle([(lease, "release")])
+            self.pair.claim(want, "second", seconds(5))
+            self.pair.extend([lease], seconds(5))
+            self._settle([(lease, name)])
+
+    @precondition(lambda self: self.pair.leases)
+    @rule(pick=PICK, count=FEW, name=OUTCOME)
+    def settle(self, pick: int, count: int, name: str) -> None:
+        """Some leases, current or not: the fence decides."""
+        self._settle([(lease, name) for lease in self._leases(pick)[:count]])
+
+    @precondition(lambda self: self.pair.leases)
+    @rule(name=OUTCOME)
+    def settle_all(self, name: str) -> None:
+        self._settle([(lease, name) for lease in self.pair.leases])
+
+    @precondition(lambda self: self.pair.leases)
+    @rule(first=OUTCOME, second=OUTCOME, pick=PICK)
+    def settle_twice_in_a_call(self, first: str, second: str, pick: int) -> None:
+        lease = self._leases(pick)[0]
+        self._settle([(lease, first), (lease, second)])
+
+    @precondition(lambda self: self.last)
+    @rule()
+    def repeat_the_last_settle(self) -> None:
+        """Its reply was lost."""
+        self._begin().settle(self.last)
+
+    @precondition(lambda self: self.pair.leases)
+    @rule(pick=PICK, count=FEW, span=SPAN)
+    def extend(self, pick: int, count: int, span: timedelta) -> None:
+        leases = self._leases(pick)[:count]
+        self._begin().extend([*leases, leases[0]], span)
+
+    @plays(JOBS)
+    @rule(limit=st.sampled_from([1, 2, 1000]))
+    def reap(self, limit: int) -> None:
+        self.last = self._begin().reap(limit) or self.last
+
+    @rule(span=st.sampled_from([1, 1_000, 700_000, SECOND, 3 * SECOND]))
+    def time_passes(self, span: int) -> None:
+        self._advance(span)
+
+    @rule(pick=st.integers(0, 3), off=st.sampled_from([0, -1]))
+    def time_comes(self, pick: int, off: int) -> None:
+        """To the very microsecond at which something falls due or ends, or the one before."""
+        edges = self.pair.model.edges(self.clock.now())
+        self._advance(edges[min(pick, len(edges) - 1)] + off - self.clock.now() if edges else 0)
+
+    @rule()
+    def leases_run_out(self) -> None:
+        self._advance(61 * SECOND)
+
+    @rule()
+    def windows_pass(self) -> None:
+        self._advance(3_600 * SECOND)
+
+    @plays(JOBS)
+    @rule(ids=st.lists(PICK, min_size=1, max_size=3))
+    def cancel(self, ids: list[int]) -> None:
+        self._begin().cancel([*map(self._id, ids), 10**9])
+
+    @plays(JOBS)
+    @rule(ids=st.lists(PICK, min_size=1, max_size=3))
+    def redrive(self, ids: list[int]) -> None:
+        self._begin().redrive([*map(self._id, ids), 10**9])
+
+    @plays(JOBS)
+    @rule(limit=st.sampled_from([1, 1000]))
+    def redrive_the_dead(self, limit: int) -> None:
+        dead = [item.job.id for item in self.pair.model.jobs(State.DEAD)]
+        self._begin().redrive(dead[:limit])
+
+    @plays(JOBS)
+    @rule(
+        state=st.sampled_from([State.DONE, State.DEAD, State.CANCELLED]),
+        age=st.sampled_from([-1, 0, 1_000, SECOND]),
+        limit=st.sampled_from([1, 2, 1000]),
+    )
+    def purge(self, state: State, age: int, limit: int) -> None:
+        self._begin().purge(state, self.clock.now() - age, limit)
+
+    @plays(JOBS)
+    @rule(pick=PICK, span=st.sampled_from([None, SECOND, SECOND, 90 * SECOND]))
+    def pause(self, pick: int, span: int | None) -> None:
+        self._begin().pause(self._queue(pick), None if span is None else self.clock.now() + span)
+
+    @precondition(lambda self: self.pair.model.paused)
+    @rule()
+    def resume(self) -> None:
+        self._begin().resume(next(iter(self.pair.model.paused)))
+
+    @rule(pick=PICK)
+    def put_spec(self, pick: int) -> None:
+        specs = [*self.specs, *(spec for spec in VARIANTS if spec.name in self.plays)] or VARIANTS
+        self._begin().put_spec(specs[pick % len(specs)])
+
+    @plays(SCHEDULES)
+    @rule(
+        name=NAME,
+        ahead=st.sampled_from([0, 0, -1, 1]),
+        paused=st.sampled_from([False, False, True]),
+        timing=st.sampled_from(["@hourly", "@hourly", "@daily"]),
+    )
+    def put_schedule(self, name: str, ahead: int, paused: bool, timing: str) -> None:
+        """Also back to a tick that has been: it must not fire again."""
+        draft = Draft("tick", queue=self.queues[0])
+        next_at = self.pair.model.ticks.get(name, self.clock.now()) + ahead * SECOND
+        self._begin().put_schedule(Schedule(name, timing, next_at, draft, paused=paused))
+
+    @precondition(lambda self: self.pair.model.ticks)
+    @rule()
+    def fire_a_past_tick(self) -> None:
+        """An edit moves the schedule back; its ticks are taken all the same."""
+        name, tick = next(iter(self.pair.model.ticks.items()))
+        draft = Draft("tick", queue=self.queues[0])
+        known = self.pair.model.schedules.get(name)
+        timing = "@daily" if known is not None and known.rule == "@hourly" else "@hourly"
+        self._begin().put_schedule(Schedule(name, timing, tick, draft))
+        self.pair.fire(name, tick, tick + SECOND, draft)
+
+    @plays(SCHEDULES)
+    @rule(name=NAME)
+    def drop_schedule(self, name: str) -> None:
+        self._begin().drop_schedule(name)
+
+    @plays(SCHEDULES)
+    @rule(name=NAME, off=st.sampled_from([0, 0, 0, -SECOND, SECOND]), draft=st.one_of(st.none(), drafts()), pick=PICK)
+    def fire(self, name: str, off: int, draft: Draft | None, pick: int) -> None:
+        """The right tick, the one before, or one that is not due; without a draft the slot is given up."""
+        known = self.pair.model.schedules.get(name)
+        tick = (known.next_at if known else self.clock.now()) + off
+        job = draft and replace(draft, queue=self._queue(pick))
+        self._begin().fire(name, tick, tick + SECOND, job)
+
+    @plays(JOBS)
+    @rule(pick=st.one_of(st.none(), PICK), state=st.one_of(st.none(), st.sampled_from(State)), limit=FEW)
+    def browse(self, pick: int | None, state: State | None, limit: int) -> None:
+        queue = None if pick is None else self._queue(pick)
+        self._begin().browse(Query(queue=queue, state=state), limit)
+
+    @rule()
+    def crash_and_reopen(self) -> None:
+        self._begin().reopen()

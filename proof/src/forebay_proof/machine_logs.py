@@ -1,0 +1,72 @@
+"""The rules of the model-based test about retained logs."""
+
+from hypothesis import strategies as st
+from hypothesis.stateful import rule
+
+from forebay.core.instant import seconds
+from forebay_proof.machine_ground import Ground, plays
+from forebay_proof.machine_parts import BACK, FEW, LOG, PICK, SECOND
+
+_GROUP = st.sampled_from("ggh")
+_MEMBER = st.sampled_from("abc")
+_NUMBER = st.integers(0, 1)
+
+
+class LogRules(Ground):
+    """One log, two groups, three members."""
+
+    @plays(LOG)
+    @rule(keys=st.lists(st.sampled_from([None, "u", "v", "w"]), max_size=4))
+    def append(self, keys: list[str | None]) -> None:
+        bodies = [b'{"n":%d}' % number for number in range(len(keys))]
+        self._begin().append(LOG, bodies, keys)
+
+    @plays(LOG)
+    @rule(partition=_NUMBER, pick=PICK, limit=FEW)
+    def read(self, partition: int, pick: int, limit: int) -> None:
+        self._begin().read(LOG, partition, self._offset(partition, pick), limit)
+
+    @plays(LOG)
+    @rule(group=_GROUP, partition=_NUMBER, picks=st.lists(PICK, max_size=3), rewind=BACK)
+    def commit(self, group: str, partition: int, picks: list[int], rewind: bool) -> None:
+        """A reader that goes on, is late, or goes back on purpose."""
+        for pick in picks:
+            self._begin().commit(LOG, group, partition, self._offset(partition, pick), rewind=rewind)
+
+    @plays(LOG)
+    @rule(age=st.sampled_from([-1, 0, SECOND]), limit=st.sampled_from([1, 2, 1000]))
+    def trim(self, age: int, limit: int) -> None:
+        self._begin().trim(LOG, self.clock.now() - age, limit)
+
+    @plays(LOG)
+    @rule(group=_GROUP, partition=_NUMBER, pick=PICK, rewind=BACK, epoch=FEW)
+    def commit_in_an_epoch(self, group: str, partition: int, pick: int, rewind: bool, epoch: int) -> None:
+        """Some owner says so, of now, of before, or one that never was."""
+        offset = self._offset(partition, pick)
+        self._begin().commit(LOG, group, partition, offset, rewind=rewind, epoch=epoch)
+
+    @plays(LOG)
+    @rule(group=_GROUP, member=_MEMBER, span=st.sampled_from([1, 1, 90]))
+    def own(self, group: str, member: str, span: int) -> None:
+        self._begin().own(LOG, group, member, seconds(span))
+
+    @plays(LOG)
+    @rule(group=_GROUP, members=st.permutations("abc"))
+    def all_own(self, group: str, members: list[str]) -> None:
+        for member in members:
+            self._begin().own(LOG, group, member, seconds(5))
+
+    @plays(LOG)
+    @rule(group=_GROUP, member=_MEMBER)
+    def disown(self, group: str, member: str) -> None:
+        self._begin().disown(LOG, group, member)
+
+    @plays(LOG)
+    @rule(partition=_NUMBER, age=st.sampled_from([-1, 0, 1, SECOND, 3 * SECOND]))
+    def offset_at(self, partition: int, age: int) -> None:
+        self._begin().offset_at(LOG, partition, self.clock.now() - age)
+
+    @plays(LOG)
+    @rule()
+    def look_at_the_groups(self) -> None:
+        self._begin().configuration()

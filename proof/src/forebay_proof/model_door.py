@@ -1,0 +1,155 @@
+"""The reference model of the door: brokers, keys, merges and bounds, all of a batch or nothing of it."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
+from typing import Any
+
+from msgspec.structs import replace
+
+from forebay.core.entries import Entry
+from forebay.core.errors import ForebayError, KeyConflict, QueueFull, WrongQueueKind
+from forebay.core.fanout import copies
+from forebay.core.instant import Instant
+from forebay.core.job import Draft, Job, State
+from forebay.core.policy import Bounded
+from forebay.core.rank import rank_at, rank_back
+from forebay.core.shedding import GAVE_WAY, victims
+from forebay.core.stamp import Stamper
+from forebay.store.protocol import Receipt
+from forebay_proof.model_dead_letters import UNHELD, GraveModel
+from forebay_proof.model_gates import OPEN, Item
+from forebay_proof.model_logs import require
+
+Fact = tuple[int, bytes, Instant]
+
+
+class _Batch:
+    """What the drafts of one call know of each other: who is new, who took something over, which keys are theirs."""
+
+    def __init__(self, now: Instant, ids: Iterator[int]) -> None:
+        self.now = now
+        self.ids = ids
+        self.born: list[Item] = []
+        self.merged: set[int] = set()
+        self.keys: dict[tuple[str, str], Fact] = {}
+
+
+class DoorModel(GraveModel):
+    """Jobs, and how they come in."""
+
+    def __init__(self, durable: bool = False) -> None:
+        super().__init__()
+        self.durable = durable
+        self.accepted: list[int] = []
+        self.keys: dict[tuple[str, str], Fact] = {}
+
+    def enqueue(self, now: Instant, drafts: Sequence[Draft], fresh: Iterable[int] | None = None) -> list[Receipt]:
+        """`fresh` are the ids a store gave to new jobs; without it they count up from 1."""
+        ids = iter(count(max(self.accepted, default=0) + 1) if fresh is None else fresh)
+        items, batch = dict(self.items), _Batch(now, ids)
+        try:
+            receipts = [self._answer(draft, batch) for draft in drafts]
+            for queue in sorted({item.job.queue for item in batch.born}):
+                self._make_room(queue, batch)
+        except ForebayError:
+            self.items = items
+            raise
+        born = [item.job.id for item in batch.born]
+        require([*self.accepted, *born] == sorted({*self.accepted, *born}), "ids grow", self.accepted, born)
+        self.accepted += born
+        self.keys |= batch.keys
+        return receipts
+
+    def key_counts(self, queue: str, fact: Fact, now: Instant) -> bool:
+        item = self.items.get(fact[0])
+        return Stamper(self.spec(queue)).key_counts(fact[2], None if item is None else item.job.state, now)
+
+    def _answer(self, draft: Draft, batch: _Batch) -> Receipt:
+        spec = self.spec(draft.queue)
+        told = [self._take(copy, batch) for copy in copies(spec, draft)]
+        if not spec.is_broker:
+            return told[0]
+        ids = tuple(receipt.id for receipt in told)
+        duplicate, merged = all(each.duplicate for each in told), all(each.merged for each in told)
+        return Receipt(ids[0] if ids else 0, self.durable, bool(ids) and duplicate, bool(ids) and merged, ids)
+
+    def _take(self, draft: Draft, batch: _Batch) -> Receipt:
+        stamper, now = Stamper(self.spec(draft.queue)), batch.now
+        if stamper.is_log:
+            raise WrongQueueKind(draft.queue, is_log=True)
+        name, (key_digest, key_until) = (draft.queue, draft.key or ""), stamper.key(draft, now)
+        first = batch.keys.get(name) or self.keys.get(name)
+        if draft.key and first and (name in batch.keys or self.key_counts(draft.queue, first, now)):
+            if first[1] != key_digest:
+                raise KeyConflict(*name, first[0])
+            return Receipt(first[0], self.durable, duplicate=True)
+        target = self._merge_target(now, draft)
+        if target is not None:
+            job_id = target.job.id
+            self.items[job_id] = _taken_over(target, draft, stamper, now)
+            batch.merged.add(job_id)
+        else:
+            job_id = next(batch.ids, 0)
+            entry = stamper.entry(draft, job_id, now)
+            self.items[job_id] = Item(entry, _born(entry, now), rank_of(entry, entry.due_at, now))
+            batch.born.append(self.items[job_id])
+        if draft.key:
+            batch.keys[name] = (job_id, key_digest, key_until)
+        return Receipt(job_id, self.durable, merged=target is not None)
+
+    def _merge_target(self, now: Instant, draft: Draft) -> Item | None:
+        if self.spec(draft.queue).merge is None or draft.subject is None:
+            return None
+        line = [i for i in self.items.values() if (i.job.queue, i.job.subject) == (draft.queue, draft.subject)]
+        able = [item for item in line if item.fresh and item.entry.merges and not item.expired(now)]
+        return max(able, key=lambda item: item.job.id, default=None)
+
+    def _make_room(self, queue: str, batch: _Batch) -> None:
+        arrived = [item for item in batch.born if item.job.queue == queue]
+        ids = {item.job.id for item in arrived}
+        inside = [item for item in self.jobs(*OPEN, queue=queue) if item.job.id not in ids]
+        capacity, shed = self.spec(queue).capacity, Stamper(self.spec(queue)).sheds
+        if not isinstance(capacity, Bounded) or len(inside) + len(arrived) <= capacity.limit:
+            return
+        resting = [item for item in inside if item.job.state in OPEN[:2] and item.job.id not in batch.merged]
+        doomed = None
+        if shed is not None:
+            lowest = shed.who == "lowest"
+            places = sorted(((item.rank if lowest else 0, item.job.id) for item in resting), reverse=lowest)
+            arriving = [(item.rank, item.job.id) for item in arrived]
+            doomed = victims(shed, len(inside) + len(arrived) - capacity.limit, places, arriving)
+        if doomed is None:
+            raise QueueFull(queue, len(inside), capacity.limit, len(arrived), 0)
+        for job_id in doomed:
+            self._die(self.items[job_id], GAVE_WAY, batch.now)
+
+    def _check_room(self, queues: list[str]) -> None:
+        for queue in sorted(set(queues)):
+            capacity, depth = self.spec(queue).capacity, len(self.jobs(*OPEN, queue=queue))
+            if isinstance(capacity, Bounded) and depth + queues.count(queue) > capacity.limit:
+                raise QueueFull(queue, depth, capacity.limit, queues.count(queue), 0)
+
+
+def rank_of(entry: Entry, due_at: Instant, now: Instant) -> int:
+    return rank_at(entry.rank_base, entry.rank_timed, due_at, now)
+
+
+def went_back(item: Item) -> Item:
+    """The job with the rank of one that goes back to its place."""
+    return replace(item, rank=rank_back(item.rank, item.entry.rank_timed))
+
+
+def _taken_over(item: Item, draft: Draft, stamper: Stamper, now: Instant) -> Item:
+    newer = stamper.newer(draft, item.job.enqueued_at, item.job.due_at, now)
+    urgency = {name: getattr(newer, name) for name in ("priority", "deadline", "expires_at", "meta")}
+    entry = replace(item.entry, kind=draft.kind, body=draft.body, rank_base=newer.rank_base, **urgency)
+    job = replace(item.job, kind=draft.kind, body=draft.body, **urgency)
+    if newer.due_at is None:
+        return replace(item, entry=entry, job=job, rank=item.rank + newer.rank_base - item.entry.rank_base)
+    return replace(item, entry=entry, job=replace(job, due_at=newer.due_at), rank=rank_of(entry, newer.due_at, now))
+
+
+def _born(entry: Entry, now: Instant) -> Job:
+    shared = {name: getattr(entry, name) for name in Job.__struct_fields__ if name in Entry.__struct_fields__}
+    life: dict[str, Any] = {"state": State.WAITING, "enqueued_at": now, "attempt": 0, "delivery": 0, "errors": ()}
+    return Job(**shared, **life, **UNHELD, finished_at=None, cancel_requested=False, result_body=None)

@@ -1,0 +1,338 @@
+"""A store and the reference model, driven side by side: every verb goes to both, and every answer is compared.
+
+`Pair` speaks the verbs of the contract. After each one it looks at every job ever accepted, field by field, so a
+difference shows at the step that made it. `backlog` compares the queues; it is apart because a store may tend its
+jobs when it is asked for. `drain` heals everything, runs the store empty and asserts absence. An `AssertionError` is
+a store that is wrong, or a model.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import TypeVar
+
+from msgspec import Struct
+
+from forebay.core.changeset import ChangeSet
+from forebay.core.decide import decide
+from forebay.core.entries import LogEntry
+from forebay.core.errors import ForebayError, KeyConflict, OffsetGone, PartitionLost, QueueFull, WrongQueueKind
+from forebay.core.gate import condition_gate, whole_gates
+from forebay.core.instant import Instant, days, micros, minutes, seconds
+from forebay.core.job import Draft, Job, State
+from forebay.core.lease import Lease, Settled, Settlement
+from forebay.core.limits import MAX_BATCH
+from forebay.core.outcome import Abandoned, Ack
+from forebay.core.policy import Routing
+from forebay.core.schedule import Schedule
+from forebay.core.spec import QueueSpec
+from forebay.store.protocol import CancelAnswer, Query, Receipt, Store, Want
+from forebay.testing.clock import ManualClock
+from forebay_proof.model import Model
+from forebay_proof.model_logs import require
+
+_FIELDS: dict[type, tuple[str, ...]] = {
+    QueueFull: ("queue", "depth", "limit", "asked"),
+    KeyConflict: ("queue", "key", "job_id"),
+    WrongQueueKind: ("name", "is_log"),
+    OffsetGone: ("log", "partition", "asked", "first"),
+    PartitionLost: ("log", "group", "partition", "epoch"),
+}
+_ROUNDS = 40
+
+T = TypeVar("T")
+
+
+class Opened(Struct, frozen=True):
+    """A store to be tried, on the clock it was opened with.
+
+    reopen   crash, recover and hand back the store; without it nothing survives a restart
+    changes  all of them so far, for the checkers
+    residue  what is left inside by name; all of it must be 0 once the store is empty
+    """
+
+    store: Store
+    reopen: Callable[[], Store] | None = None
+    changes: Callable[[], Sequence[ChangeSet]] | None = None
+    residue: Callable[[], Mapping[str, int]] | None = None
+
+
+class Pair:
+    """One store, one model, one clock."""
+
+    def __init__(self, opened: Opened, clock: ManualClock) -> None:
+        self.opened = opened
+        self.store = opened.store
+        self.clock = clock
+        self.model = Model(self.store.capabilities.durable)
+        self.leases: list[Lease] = []
+
+    @property
+    def now(self) -> Instant:
+        return self.clock.now()
+
+    def look(self) -> list[int]:
+        """Every job as the store shows it is as the model has it; returns those that became ready."""
+        return self.model.observe(self.now, self._pictures())
+
+    def backlog(self) -> None:
+        shown = {backlog.queue: backlog for backlog in self.store.backlog()}
+        self.look()
+        live = {item.job.queue for item in self.model.items.values()}
+        missing = {*self.model.specs, *live} - shown.keys() - self.model.logs.keys()
+        require(not missing, "backlog() leaves out queues that exist", missing)
+        for backlog in shown.values():
+            self.model.backlog(self.now, backlog)
+        names = self.store.queues("", MAX_BATCH)
+        require(names == sorted(shown), "queues() and backlog() know other names", names, sorted(shown))
+        totals = self.store.totals(1)
+        sums = {state.value: sum(getattr(each, state.value) for each in shown.values()) for state in State}
+        told = {state.value: getattr(totals, state.value) for state in State}
+        require((totals.queues, told) == (len(shown), sums), "totals() is not the sum of backlog()", totals, sums)
+
+    def browse(self, query: Query, limit: int) -> None:
+        jobs, after = list[Job](), 0
+        while True:
+            page = self.store.browse(query, after, limit)
+            jobs += page.jobs
+            if page.next is None:
+                break
+            require(page.next > after, "pages go forward", page.next)
+            after = page.next
+        wanted = {name: getattr(query, name) for name in query.__struct_fields__ if getattr(query, name) is not None}
+        items = [item.job for item in self.model.jobs(*State)]
+        expected = [job for job in items if all(getattr(job, name) == value for name, value in wanted.items())]
+        require(jobs == expected, "browse", expected, jobs)
+
+    def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt] | ForebayError:
+        answer = _outcome(lambda: self.store.enqueue(drafts))
+        fresh = None if isinstance(answer, ForebayError) else self._fresh(answer)
+        self._same(answer, _outcome(lambda: self.model.enqueue(self.now, drafts, fresh)))
+        return answer
+
+    def _fresh(self, receipts: Sequence[Receipt]) -> list[int]:
+        """Ids that nobody had before, in their order."""
+        last = max(self.model.accepted, default=0)
+        return sorted({job_id for told in receipts for job_id in told.copies or (told.id,) if job_id > last})
+
+    def promote(self, limit: int = MAX_BATCH) -> None:
+        answer = self.store.promote(limit)
+        self.model.promoted(self.now, limit, self.look(), answer)
+        for log in self.model.logs:
+            self.model.windowed(self.now, log, limit, self.store.extent(log))
+
+    def claim(self, wants: Sequence[Want], owner: str, lease_for: timedelta) -> list[Lease]:
+        leases = self.store.claim(wants, owner, lease_for)
+        self.model.lay_down(self.now, self._pictures())
+        self.model.claimed(self.now, wants, owner, micros(lease_for), leases)
+        self.look()
+        self.leases += leases
+        return leases
+
+    def extend(self, leases: Sequence[Lease], lease_for: timedelta) -> None:
+        survivors = self.store.extend(leases, lease_for)
+        self.model.extended(self.now, leases, micros(lease_for), survivors)
+        self.look()
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        answer = self.store.settle(settlements)
+        self._same(answer, self.model.settle(self.now, settlements))
+        return answer
+
+    def overdue(self, limit: int) -> list[Lease]:
+        leases = self.store.overdue(limit)
+        self.look()
+        self.model.overdue(self.now, limit, leases)
+        return leases
+
+    def reap(self, limit: int = MAX_BATCH) -> list[Settlement]:
+        """What the reaper does: overdue, decide, settle."""
+        lost = [
+            (lease, decide(lease.job, Abandoned(expired=True), self.routing(lease), 0)) for lease in self.overdue(limit)
+        ]
+        self.settle(lost)
+        return lost
+
+    def cancel(self, ids: Sequence[int]) -> list[CancelAnswer]:
+        answer = self.store.cancel(ids)
+        self._same(answer, self.model.cancel(self.now, ids))
+        return answer
+
+    def redrive(self, ids: Sequence[int]) -> None:
+        answer = _outcome(lambda: self.store.redrive(ids))
+        self._same(answer, _outcome(lambda: self.model.redrive(self.now, ids)))
+
+    def purge(self, state: State, before: Instant, limit: int = MAX_BATCH) -> None:
+        answer = self.store.purge(state, before, limit)
+        gone = {job_id for job_id, job in self._pictures().items() if job is None}
+        self.model.purged(self.now, state, before, limit, answer, gone)
+        self.look()
+
+    def put_spec(self, spec: QueueSpec) -> None:
+        answer = _outcome(lambda: self.store.put_spec(spec))
+        self._same(answer, _outcome(lambda: self.model.put_spec(spec)))
+
+    def pause(self, queue: str, until: Instant | None) -> None:
+        self.store.pause(queue, until)
+        self.model.pause(queue, until)
+        self.look()
+
+    def resume(self, queue: str) -> None:
+        self.store.resume(queue)
+        self.model.resume(queue)
+        self.look()
+
+    def set_gate(self, name: str, limit: int | None) -> None:
+        self.store.set_gate(name, limit)
+        self.model.set_gate(name, limit)
+        self.look()
+
+    def holds(self) -> None:
+        """What holds each job, how many go before it, and the gates, once everything that can be ready is."""
+        self.promote()
+        self.model.held(self.now, {job_id: self.store.hold(job_id) for job_id in self.model.accepted})
+        self.model.ahead(self.now, {job_id: self.store.ahead(job_id) for job_id in self.model.accepted})
+        self.model.gates(self.now, self.store.gates("", MAX_BATCH))
+        self.look()
+
+    def release(self, condition: str, count: int, value: str | None) -> None:
+        """Who is ready is known before, so who passes is known too."""
+        self.holds()
+        answer = self.store.release(condition, count, value)
+        self.model.released(self.now, condition_gate(condition, value), count, answer)
+        self.look()
+
+    def put_schedule(self, schedule: Schedule) -> None:
+        self.store.put_schedule(schedule)
+        self.model.put_schedule(schedule)
+        self.configuration()
+
+    def drop_schedule(self, name: str) -> None:
+        self._same(self.store.drop_schedule(name), self.model.drop_schedule(name))
+
+    def fire(self, name: str, tick: Instant, next_at: Instant, draft: Draft | None) -> None:
+        answer = _outcome(lambda: self.store.fire(name, tick, next_at, draft))
+        new = self.store.browse(Query(), max(self.model.accepted, default=0), MAX_BATCH).jobs
+        fresh = None if isinstance(answer, ForebayError) else [job.id for job in new]
+        self._same(answer, _outcome(lambda: self.model.fire(self.now, name, tick, next_at, draft, fresh)))
+        require(all(job.id in self.model.accepted for job in new), "jobs out of nowhere", new)
+        self.configuration()
+
+    def append(self, log: str, bodies: Sequence[bytes], keys: Sequence[str | None]) -> list[LogEntry]:
+        entries = self.store.append(log, bodies, keys)
+        self.model.appended(self.now, log, bodies, keys, entries)
+        return entries
+
+    def read(self, log: str, partition: int, after: int, limit: int) -> None:
+        answer = _outcome(lambda: self.store.read(log, partition, after, limit))
+        self._same(answer, _outcome(lambda: self.model.read(log, partition, after, limit)))
+
+    def commit(
+        self, log: str, group: str, partition: int, offset: int, *, rewind: bool, epoch: int | None = None
+    ) -> None:
+        place = (log, group, partition, offset)
+        answer = _outcome(lambda: self.store.commit(*place, rewind=rewind, epoch=epoch))
+        self._same(answer, _outcome(lambda: self.model.commit(self.now, *place, rewind=rewind, epoch=epoch)))
+
+    def own(self, log: str, group: str, member: str, lease_for: timedelta) -> None:
+        answer = self.store.own(log, group, member, lease_for)
+        _equal("answer", answer, self.model.own(self.now, log, group, member, micros(lease_for)))
+
+    def disown(self, log: str, group: str, member: str) -> None:
+        answer = self.store.disown(log, group, member)
+        _equal("answer", answer, self.model.disown(self.now, log, group, member))
+
+    def offset_at(self, log: str, partition: int, instant: Instant) -> None:
+        answer = self.store.offset_at(log, partition, instant)
+        _equal("answer", answer, self.model.offset_at(log, partition, instant))
+
+    def trim(self, log: str, before: Instant, limit: int) -> None:
+        answer = self.store.trim(log, before, limit)
+        self.model.trimmed(log, before, limit, answer, self.store.extent(log))
+
+    def configuration(self) -> None:
+        """Specs, schedules, and the logs with all their readers' places."""
+        _equal("specs", {spec.name: spec for spec in self.store.specs()}, self.model.specs)
+        _equal("schedules", {one.name: one for one in self.store.schedules()}, self.model.schedules)
+        for log in self.model.logs:
+            _equal(f"extent of {log}", self.store.extent(log), self.model.extent(log))
+            for number, (first, _) in enumerate(self.model.extent(log)):
+                self.read(log, number, first - 1, MAX_BATCH)
+            _equal(f"groups of {log}", self.store.groups(log, "", MAX_BATCH), self.model.groups(log))
+        for place, offset in self.model.places.items():
+            _equal(f"place of {place}", self.store.position(*place), offset)
+
+    def reopen(self) -> None:
+        """A crash and a recovery change nothing that anyone can see."""
+        if self.opened.reopen is not None:
+            self.store = self.opened.reopen()
+            self.model.reopened()
+            self.look()
+            self.configuration()
+
+    def drain(self) -> None:
+        """Heal everything, run the store empty, and show that nothing is left: no job, no lease, no key, no slot."""
+        for queue in list(self.model.paused):
+            self.resume(queue)
+        whole = {gate.name for spec in self.model.specs.values() for gate in whole_gates(spec)}
+        stamped = {name for item in self.model.items.values() for name in item.entry.gates}
+        for name in whole | stamped | self.model.given.keys():
+            self.set_gate(name, MAX_BATCH if name.startswith(("until/", "rate/")) else None)
+        for _ in range(_ROUNDS):
+            self.clock.advance(micros(minutes(10)))
+            self.reap()
+            self.purge(State.DEAD, self.now + 1)
+            self.promote()
+            while self._work():
+                pass
+            if not self.model.jobs(State.WAITING, State.READY, State.RUNNING):
+                break
+        for name in list(self.model.given):
+            self.set_gate(name, None)
+        self.clock.advance(micros(days(365)))
+        for state in (State.DONE, State.DEAD, State.CANCELLED):
+            self.purge(state, self.now + 1)
+        self.backlog()
+        require(not self.model.items, "left after the drain", [item.job for item in self.model.items.values()])
+        residue = self.opened.residue() if self.opened.residue else {}
+        require(not any(residue.values()), "an empty store holds on to", residue)
+
+    def routing(self, lease: Lease) -> Routing:
+        return self.model.spec(lease.job.queue).routing
+
+    def _work(self) -> bool:
+        queues = dict.fromkeys(item.job.queue for item in self.model.items.values())
+        wants = [Want(queue, 20) for queue in queues]
+        leases = self.claim(wants, "drain", seconds(30)) if wants else []
+        self.settle([(lease, Ack()) for lease in leases])
+        return bool(leases)
+
+    def _pictures(self) -> dict[int, Job | None]:
+        ids = self.model.accepted
+        batches = [ids[start : start + MAX_BATCH] for start in range(0, len(ids), MAX_BATCH)]
+        return dict(zip(ids, (job for batch in batches for job in self.store.get(batch)), strict=True))
+
+    def _same(self, answer: object, expected: object) -> None:
+        _equal("answer", self._comparable(answer), self._comparable(expected))
+        self.look()
+
+    def _comparable(self, answer: object) -> object:
+        """Errors are alike when their kind and their facts are; what they say or advise is the store's own.
+
+        Who conflicts with another draft of its own batch is told an id that was never given.
+        """
+        if isinstance(answer, KeyConflict) and answer.job_id not in self.model.accepted:
+            return KeyConflict, answer.queue, answer.key
+        if isinstance(answer, ForebayError):
+            return type(answer), [getattr(answer, name) for name in _FIELDS.get(type(answer), ())]
+        return answer
+
+
+def _outcome(call: Callable[[], T]) -> T | ForebayError:
+    try:
+        return call()
+    except ForebayError as error:
+        return error
+
+
+def _equal(what: str, shown: object, expected: object) -> None:
+    require(shown == expected, f"{what}: expected and shown", expected, shown)

@@ -1,0 +1,76 @@
+"""What must hold of every run, by name. Each check reads evidence and ledger and yields what it finds wrong.
+
+Evidence is authoritative about what happened outside the store (starts, effects, answers), the ledger about the order
+of things inside it. What is found while a run goes on (an overfull pool, a suspect in company, a lost record) is noted
+there and then, under names of the same kind.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from forebay_proof.checkers import check_all
+from forebay_proof.sim.case import Case
+from forebay_proof.sim.evidence import Evidence
+from forebay_proof.sim.pool import DROPPED
+from forebay_proof.sim.rules_deliveries import (
+    drains,
+    effects_once,
+    exclusive_lease,
+    fencing,
+    leases_last,
+    lives_counted,
+    poison_pays,
+    releases_free,
+    subject_order,
+    verdicts_kept,
+)
+from forebay_proof.sim.rules_jobs import (
+    capacity,
+    each_tick_once,
+    latest_wins,
+    never_early,
+    no_loss,
+    no_resurrection,
+    one_end,
+    one_job_a_key,
+    one_redrive,
+)
+from forebay_proof.sim.rules_order import taken_back_first
+from forebay_proof.sim.store_process import StoreProcess
+from forebay_proof.sim.world import World
+
+CHECKS: Final[dict[str, Callable[[Case], Iterator[str]]]] = {
+    "I1 no loss": no_loss,
+    "I1 one end": one_end,
+    "I2 exclusive lease": exclusive_lease,
+    "I2 leases last": lambda case: leases_last(case, case.evidence.troubles),
+    "I3 fencing": fencing,
+    "I4 histories are counted exactly": lives_counted,
+    "I4 hand-backs are free": releases_free,
+    "I5 each tick once": each_tick_once,
+    "I6 capacity": capacity,
+    "I7 order per subject": subject_order,
+    "I7 the latest wins": latest_wins,
+    "I7 taken back goes first": taken_back_first,
+    "I10 drain": drains,
+    "I10 verdicts are kept": verdicts_kept,
+    "I11 one job a key": one_job_a_key,
+    "I12 never early": never_early,
+    "I13 no resurrection": no_resurrection,
+    "I14 one redrive": one_redrive,
+    "I17 poison pays": poison_pays,
+    "effects once per delivery": effects_once,
+    "the ledger": lambda case: (
+        str(violation) for violation in check_all(case.index.changes, drained=True, dropped=[DROPPED])
+    ),
+}
+
+
+def check_run(evidence: Evidence, store_process: StoreProcess, world: World, last_tick_at: int) -> Counter[str]:
+    """Hold the run to every check; the violations go to the world, the final states come back."""
+    case = Case(evidence, store_process, world, last_tick_at)
+    for name, check in CHECKS.items():
+        for text in check(case):
+            world.violation(name, text)
+    return Counter(history.ends[-1] for history in case.index.histories.values() if history.ends)

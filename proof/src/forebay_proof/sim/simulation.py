@@ -1,0 +1,254 @@
+"""One run: chaos for a while, then healing, then a drain of everybody, then the checks.
+
+Promise: `simulate(seed)` gives the same result for the same seed and options, on every machine and in every process.
+The safety phase lets everything go wrong. The healing ends all faults; from then on every accepted job must end within
+`PATIENCE` of simulated time. Then all workers drain, and nothing may be left in their hands. A run in which too little
+happened is no proof of anything, and fails as invalid.
+"""
+
+from collections import Counter
+from collections.abc import Collection
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from forebay_proof.sim.actors import QUEUES, SCHEDULES, Operator, Producer, chosen_queues, schedule
+from forebay_proof.sim.checks import check_run
+from forebay_proof.sim.evidence import Evidence
+from forebay_proof.sim.faults import Faults, Kind
+from forebay_proof.sim.store_process import StoreProcess
+from forebay_proof.sim.worker import SimContext, SimWorker, WorkerSlot
+from forebay_proof.sim.world import EPOCH, SECOND, Hopeless, Process, World
+
+CHAOS_SECONDS: Final = 90
+PATIENCE: Final = 240 * SECOND
+_AMBUSHED: Final = {
+    Kind.CRASH: ("claim", "settle", "extend", "fire"),
+    Kind.STALL: ("claim", "settle", "extend", "overdue"),
+    Kind.CUT: ("claim",),
+    Kind.DRAIN: ("claim", "extend"),
+}
+"""In the middle of which calls half of what happens to workers happens."""
+
+_TICKS_MORE: Final = 5 * SECOND
+_MIN_ACCEPTED: Final = 15
+_MIN_DONE: Final = 10
+_MIN_FAULTS: Final = 10
+
+
+class Result(Struct):
+    """What became of one seed. `digest` is the hash of its whole history."""
+
+    seed: int
+    digest: str
+    simulated: float
+    steps: int
+    accepted: int
+    done: int
+    dead: int
+    cancelled: int
+    starts: int
+    stale: int
+    alone: int
+    events: int
+    faults: dict[str, int]
+    violations: list[tuple[str, str]]
+    trace: list[str]
+
+    @property
+    def ok(self) -> bool:
+        return not self.violations
+
+
+class Simulation:
+    """The parts of one run, put together."""
+
+    def __init__(self, seed: int, span: int, chosen: Collection[Kind] | None, keep: bool) -> None:
+        world = self.world = World(seed, keep=keep)
+        self._seed = seed
+        self._span = span
+        self._limited = chosen is not None
+        self.faults = Faults(world, chosen)
+        self.store_process = StoreProcess(world, self.faults.slow_sync)
+        self.evidence = Evidence()
+        # Few queues a seed: what one of them can do then happens often.
+        specs = chosen_queues(world.random.sample(QUEUES[:-1], world.between(2, 4)))
+        around = SimContext(world, self.store_process, self.faults, self.evidence, tuple(spec.name for spec in specs))
+        for spec in specs:
+            self.store_process.store.put_spec(spec)
+        for name, rule in SCHEDULES:
+            self.store_process.store.put_schedule(schedule(name, rule, EPOCH))
+        self.places = [WorkerSlot(number, around) for number in range(world.between(2, 3))]
+        self.producers = [Producer(number, around) for number in range(1, 3)]
+        self.operator = Operator(around)
+        if world.chance(0.7):
+            self.store_process.news = self._news
+        self.quiet_after: int | None = None
+        self.last_tick_at = 0
+
+    def run(self) -> Result:
+        world = self.world
+        for actor in (*(producer.actor for producer in self.producers), self.operator.actor):
+            actor.start(world.between(0, SECOND))
+        self._plan()
+        counts: Counter[str] = Counter()
+        try:
+            world.run_until(self._span)
+            self._heal()
+            self._end()
+            counts = check_run(self.evidence, self.store_process, world, self.last_tick_at)
+        except Hopeless:
+            world.record("the end")
+        return self._result(counts)
+
+    def _plan(self) -> None:
+        pause = self.faults.profile.pause
+        self.world.after(int(self.world.random.expovariate(1 / pause) * SECOND), self._strike)
+
+    def _strike(self) -> None:
+        kind = self.faults.planned()
+        if kind is None:
+            return
+        if self._happen(kind):
+            self.faults.count(kind)
+        self._plan()
+
+    def _happen(self, kind: Kind) -> bool:
+        """False: it could not, or counts itself when it comes to it."""
+        world, store_process = self.world, self.store_process
+        worker = world.random.choice(self.places).worker
+        match kind:
+            case Kind.POWER if store_process.up:
+                store_process.arm()
+            case Kind.STORE_KILL if store_process.up:
+                store_process.fall(power=False)
+            case Kind.OUTAGE if store_process.up:
+                store_process.out_until = world.now + world.between(SECOND // 5, 6 * SECOND)
+                world.trouble.append((world.now, store_process.out_until))
+            case Kind.JUMP:
+                far = world.chance(0.1)
+                world.skew += world.between(60 * SECOND, 90 * SECOND) if far else world.between(SECOND // 5, 6 * SECOND)
+                world.jumped_at = world.now
+                world.trouble.append((world.now, world.now + 10 * SECOND))
+                world.record(f"the store's clock is {world.skew} ahead")
+            case Kind.COMPACT:
+                store_process.compact()
+            case Kind.CRASH | Kind.STALL | Kind.CUT | Kind.DRAIN if worker.alive:
+                if world.chance(0.5):
+                    self._hurt(kind, worker)
+                else:
+                    verb = world.random.choice(_AMBUSHED[kind])
+                    worker.ambush = (verb, lambda: self._hurt(kind, worker))
+                return False
+            case _:
+                return False
+        return True
+
+    def _hurt(self, kind: Kind, worker: SimWorker) -> None:
+        world = self.world
+        span = world.between(SECOND // 2, 8 * SECOND)
+        world.record(f"{kind} for {worker.name}, {span}")
+        self.faults.count(kind)
+        match kind:
+            case Kind.CRASH:
+                worker.crash()
+            case Kind.DRAIN:
+                worker.drain()
+            case Kind.STALL:
+                worker.stalled_until = world.now + span
+                worker.trouble.append((world.now, world.now + span))
+            case _:
+                worker.cut_until = world.now + span
+                worker.trouble.append((world.now, world.now + span))
+
+    def _heal(self) -> None:
+        """No more faults; producers finish what they began; everything accepted must end."""
+        world, store_process = self.world, self.store_process
+        world.record("healing begins")
+        self.faults.stop()
+        store_process.recover_now()
+        people: list[Process] = [place.worker for place in self.places]
+        for process in (*people, *self.producers, self.operator):
+            process.stalled_until = process.cut_until = 0
+            process.ambush = None
+        for producer in self.producers:
+            producer.sending = False
+        self.operator.actor.stop()
+        begun = world.now
+        world.run_until(begun + _TICKS_MORE)
+        # Without news from here on, each schedule stands where its tickers brought it.
+        self.last_tick_at = store_process.store.now()
+        world.run_until(world.now + 2 * SECOND)
+        for current in store_process.store.schedules():
+            store_process.store.put_schedule(replace(current, paused=True))
+        while not self._quiet():
+            if world.now > begun + PATIENCE:
+                open_jobs = {line.queue: line.depth for line in store_process.store.backlog() if line.depth}
+                world.violation("I1L liveness", f"still open long after all faults ended: {open_jobs}")
+                return
+            world.run_until(world.now + SECOND)
+        self.quiet_after = world.now - begun
+
+    def _quiet(self) -> bool:
+        return all(producer.done for producer in self.producers) and not any(
+            line.depth for line in self.store_process.store.backlog()
+        )
+
+    def _end(self) -> None:
+        """SIGTERM to all; the places are not filled again."""
+        world = self.world
+        workers = [place.worker for place in self.places]
+        for place in self.places:
+            place.closed = True
+        for worker in workers:
+            worker.drain()
+        world.run_until(world.now + 20 * SECOND)
+        late = [worker.name for worker in workers if worker.alive]
+        if late:
+            world.violation("I10 drain", f"{late} did not end")
+
+    def _news(self) -> None:
+        """One sleeping claimer is woken, as a store would; the others find out by themselves."""
+        worker = self.world.random.choice(self.places).worker
+        if worker.alive:
+            worker.wake(self.world.between(50, 2_000))
+
+    def _result(self, counts: Counter[str]) -> Result:
+        world = self.world
+        faults = {kind.value: count for kind, count in sorted(self.faults.counts.items())}
+        accepted = sum(bool(sent_draft.ids) for sent_draft in self.evidence.sent_drafts.values())
+        short = self._span < CHAOS_SECONDS * SECOND or self._limited
+        if not short and (accepted < _MIN_ACCEPTED or counts["done"] < _MIN_DONE or sum(faults.values()) < _MIN_FAULTS):
+            world.violation(
+                "the run is valid",
+                f"too little happened: {accepted} accepted, {counts['done']} done, {sum(faults.values())} faults",
+            )
+        return Result(
+            self._seed,
+            world.trace.digest(),
+            world.now / SECOND,
+            world.trace.count,
+            accepted,
+            counts["done"],
+            counts["dead"],
+            counts["cancelled"],
+            len(self.evidence.starts),
+            self.evidence.stale,
+            self.evidence.alone,
+            len(self.store_process.ledger),
+            faults,
+            world.violations,
+            list(world.trace.last),
+        )
+
+
+def simulate(
+    seed: int,
+    *,
+    chaos_seconds: float = CHAOS_SECONDS,
+    chosen: Collection[Kind] | None = None,
+    keep: bool = False,
+) -> Result:
+    """Run one seed. `chosen`: only these faults. `keep`: the whole trace, not only its end."""
+    return Simulation(seed, int(chaos_seconds * SECOND), chosen, keep).run()

@@ -1,0 +1,94 @@
+"""What is kept of a job when it is accepted, merged or dead, and of an entry of a log: values that all stores share.
+
+They are part of records (`core.changeset`), so they are never edited: a new version adds fields at the end.
+"""
+
+from msgspec import Struct
+
+from forebay.core.instant import Instant
+from forebay.core.rank import TIMED
+
+
+class Entry(Struct, frozen=True, array_like=True, gc=False):
+    """A job when it is accepted. `ready`: due at once and in no line. `gates`: names of those its lane has to pass.
+
+    `line`: only the smallest unfinished id of it is exposed; `blocks`: a dead head keeps that line shut.
+    """
+
+    id: int
+    queue: str
+    kind: str
+    body: bytes
+    due_at: Instant
+    ready: bool
+    max_attempts: int
+    priority: int = 0
+    rank_base: int = 0
+    rank_timed: int | bool = TIMED
+    key: str | None = None
+    key_digest: bytes = b""
+    key_until: Instant = 0
+    tenant: str | None = None
+    subject: str | None = None
+    deadline: Instant | None = None
+    expires_at: Instant | None = None
+    meta: dict[str, str] | None = None
+    cls: str = ""
+    merges: bool = False
+    gates: tuple[str, ...] = ()
+    cost: int = 1
+    line: str | None = None
+    blocks: bool = False
+
+
+class Replaced(Struct, frozen=True, array_like=True):
+    """What a job takes over of a newer draft besides its payload: all that says how urgent it is, and its meta.
+
+    What says where it stands is its own: id, tenant, subject, class, gates, cost, lives, and its time. `due_at` None:
+    the time stays, and the rank moves by as much as `rank_base` does; else both are written anew.
+    """
+
+    priority: int = 0
+    rank_base: int = 0
+    deadline: Instant | None = None
+    expires_at: Instant | None = None
+    meta: dict[str, str] | None = None
+    due_at: Instant | None = None
+
+
+class Merge(Struct, frozen=True, array_like=True):
+    """A waiting job took over a newer draft, and that draft's key points at it. `newer` None: its payload alone."""
+
+    id: int
+    kind: str
+    body: bytes
+    key: str | None = None
+    key_digest: bytes = b""
+    key_until: Instant = 0
+    newer: Replaced | None = None
+
+
+class DeadLetterRule(Struct, frozen=True, array_like=True):
+    """Where a dead job lies, if not in its own queue, and until when (0: until it is redriven or purged)."""
+
+    queue: str | None = None
+    kept_until: Instant = 0
+
+
+class Ingested(Struct, frozen=True, array_like=True):
+    """A source has come so far."""
+
+    source: str
+    batch: int
+    taken: int
+    digest: bytes
+
+
+class LogEntry(Struct, frozen=True, array_like=True, gc=False):
+    """One entry of a retained log."""
+
+    partition: int
+    offset: int
+    at: Instant
+    body: bytes
+    key: str | None = None

@@ -1,0 +1,245 @@
+"""What a batch of drafts becomes: keys, merges, copies of brokers, capacity and shedding. One text for every store.
+
+A batch is all or nothing. Drafts of one batch see each other: the second of two equal keys is a duplicate of the
+first, a newer payload of the same subject replaces an older one, and all count against the capacity.
+
+How a store uses it, inside the step that writes:
+
+    plan = plan_intake(tables, drafts)     what the drafts become; looks up (`IntakeTables`) and changes nothing
+    plan.make_room()                       `plan.shed` are the jobs that die for them; or `QueueFull`
+    births(plan.entries, now, taken)       the rows to insert: lane, rank, ready or waiting
+    plan.merged, plan.keys                 waiting jobs that take newer work over; keys to remember
+    plan.receipts                          the answer, one for each draft
+
+A store that locks its queues itself calls `plan.victims` instead of `make_room`. A store that gives its drafts ids
+before it plans returns them from `new_id`; `plan.put` takes a draft whose key is settled already.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from forebay.core.entries import Entry, Replaced
+from forebay.core.errors import KeyConflict, QueueFull, WrongQueueKind
+from forebay.core.gate import lane_key
+from forebay.core.instant import Instant
+from forebay.core.job import Draft, State
+from forebay.core.limits import MAX_INSTANT
+from forebay.core.policy import Bounded, Shed
+from forebay.core.rank import rank_at
+from forebay.core.shedding import Place, victims
+from forebay.core.spec import QueueSpec
+from forebay.core.stamp import Stamper
+from forebay.store.brokers import Spread
+from forebay.store.checks import ALWAYS_FIT, check_bytes
+from forebay.store.protocol import Receipt
+
+RETRY_AFTER_SECONDS: Final = 1.0
+KEYS_SWEPT: Final = 2
+"""How many keys whose time has passed a store forgets for each draft that it accepts."""
+
+
+class KeyFact(NamedTuple):
+    """What is remembered under an idempotency key: its job, a digest of kind and payload, the end of its window."""
+
+    job_id: int
+    digest: bytes
+    until: Instant
+
+
+class MergeTarget(NamedTuple):
+    """A job that has not run yet, and takes over newer work of its subject."""
+
+    id: int
+    enqueued_at: Instant
+    due_at: Instant
+    rank_timed: int
+
+
+class MergedDraft(NamedTuple):
+    """A draft that a waiting job takes over. `rank`: where its time moves as well; else it moves as its base does."""
+
+    target: MergeTarget
+    draft: Draft
+    newer: Replaced
+    rank: int | None
+
+
+class IntakeTables(Protocol):
+    """What planning looks up. Jobs and keys are those of the store before the batch."""
+
+    @property
+    def now(self) -> Instant: ...
+
+    def stamper(self, queue: str) -> Stamper: ...
+
+    def new_id(self, place: int) -> int:
+        """The id of a new job; `place` is that of its draft in the batch, copies of brokers counted one by one."""
+
+    def taken_key(self, queue: str, key: str) -> KeyFact | None:
+        """What is remembered under the key, if it is still taken (`key_is_taken`); called once a key."""
+
+    def merge_target(self, queue: str, subject: str) -> MergeTarget | None:
+        """The newest job of the subject that merges and has neither run nor expired."""
+
+    def depth(self, queue: str) -> int:
+        """How many jobs of the queue have not ended."""
+
+    def resting(self, queue: str, shed: Shed, limit: int) -> Iterable[Place]:
+        """Jobs that do not run, in the order in which they give way, at least `limit` of them if there are."""
+
+
+class IntakePlan:
+    """What one call brings."""
+
+    def __init__(self, tables: IntakeTables, *, durable: bool) -> None:
+        self.receipts: list[Receipt] = []
+        self.entries: list[Entry] = []
+        self.merged: list[MergedDraft] = []
+        self.keys: dict[tuple[str, str], KeyFact] = {}
+        self.arrivals: dict[str, int] = {}
+        self.shed: list[int] = []
+        self._tables = tables
+        self._durable = durable
+        self._newest: dict[tuple[str, str], MergeTarget | None] = {}
+
+    @property
+    def is_new(self) -> bool:
+        """Whether anything comes of the drafts that was not there before."""
+        return bool(self.entries or self.merged)
+
+    def take(self, place: int, draft: Draft) -> None:
+        """A draft for a queue that is no broker: a duplicate by its key, or work for `put`."""
+        stamper = self._tables.stamper(draft.queue)
+        if stamper.is_log:
+            raise WrongQueueKind(draft.queue, is_log=True)
+        if draft.key is None:
+            self.put(place, draft)
+            return
+        name = (draft.queue, draft.key)
+        digest, until = stamper.key(draft, self._tables.now)
+        fact = self.keys.get(name) or self._tables.taken_key(*name)
+        if fact is None:
+            self.keys[name] = KeyFact(self.put(place, draft, digest, until), digest, until)
+            return
+        # A key that came by SQL has another kind of digest, which cannot be compared.
+        if len(fact.digest) == len(digest) and fact.digest != digest:
+            raise KeyConflict(draft.queue, draft.key, fact.job_id)
+        self.receipts.append(Receipt(fact.job_id, self._durable, duplicate=True))
+
+    def put(self, place: int, draft: Draft, key_digest: bytes = b"", key_until: Instant = 0) -> int:
+        """The id of the job that the draft becomes, or that takes it over."""
+        stamper, now = self._tables.stamper(draft.queue), self._tables.now
+        merges = stamper.spec.merge is not None and draft.subject is not None
+        target = self._target(draft.queue, draft.subject or "") if merges else None
+        if target is None:
+            job_id = self._tables.new_id(place)
+            entry = stamper.entry(draft, job_id, now, key_digest, key_until)
+            self.entries.append(entry)
+            self.receipts.append(Receipt(job_id, self._durable))
+            self.arrivals[draft.queue] = self.arrivals.get(draft.queue, 0) + 1
+            if not merges:
+                return job_id
+            target = MergeTarget(job_id, now, entry.due_at, entry.rank_timed)
+        else:
+            newer = stamper.newer(draft, target.enqueued_at, target.due_at, now)
+            due_at = newer.due_at
+            rank = None if due_at is None else rank_at(newer.rank_base, target.rank_timed, due_at, now)
+            self.merged.append(MergedDraft(target, draft, newer, rank))
+            self.receipts.append(Receipt(target.id, self._durable, merged=True))
+        alive = draft.expires_at is None or draft.expires_at > now
+        self._newest[draft.queue, draft.subject or ""] = target if alive else None
+        return target.id
+
+    def make_room(self) -> None:
+        """Every bounded queue has room for what comes, or jobs die for it; called before anything is counted."""
+        for queue, count in sorted(self.arrivals.items()):
+            spec = self._tables.stamper(queue).spec
+            if isinstance(spec.capacity, Bounded):
+                depth = self._tables.depth(queue)
+                if excess_of(spec, depth, count) > 0:
+                    self.shed += self.victims(queue, depth)
+
+    def victims(self, queue: str, depth: int) -> list[int]:
+        """The jobs that die so that all of these fit in; one that takes newer work of this call over does not."""
+        stamper, count = self._tables.stamper(queue), self.arrivals[queue]
+        excess, shed, doomed = excess_of(stamper.spec, depth, count), stamper.sheds, None
+        if shed is not None:
+            spared = {merge.target.id for merge in self.merged}
+            offered = self._tables.resting(queue, shed, excess + len(spared))
+            arriving = [(birth_rank(each, self._tables.now), each.id) for each in self.entries if each.queue == queue]
+            doomed = victims(shed, excess, (place for place in offered if place[1] not in spared), arriving)
+        if doomed is None:
+            raise queue_full(stamper.spec, depth, count)
+        return doomed
+
+    def _target(self, queue: str, subject: str) -> MergeTarget | None:
+        name = (queue, subject)
+        return self._newest[name] if name in self._newest else self._tables.merge_target(queue, subject)
+
+
+def plan_intake(tables: IntakeTables, drafts: Sequence[Draft], *, durable: bool = True) -> IntakePlan:
+    """What the drafts become; those for brokers become their copies, and one receipt."""
+    plan = IntakePlan(tables, durable=durable)
+    for queue in {draft.queue for draft in drafts}:
+        if tables.stamper(queue).is_broker:
+            return _plan_copies(plan, Spread(drafts, lambda queue: tables.stamper(queue).spec), durable)
+    if len(drafts) > ALWAYS_FIT:
+        check_bytes("enqueue", [draft.body for draft in drafts])
+    for place, draft in enumerate(drafts):
+        plan.take(place, draft)
+    return plan
+
+
+def _plan_copies(plan: IntakePlan, spread: Spread, durable: bool) -> IntakePlan:
+    for place, draft in enumerate(spread.drafts):
+        plan.take(place, draft)
+    plan.receipts = spread.folded(plan.receipts, durable)
+    return plan
+
+
+def key_is_taken(stamper: Stamper, fact: KeyFact, state_of: Callable[[int], State | None], now: Instant) -> bool:
+    """Whether a key still makes a draft a duplicate: until its window ends, or by the state that its job is in."""
+    return stamper.key_counts(fact.until, state_of(fact.job_id) if fact.until >= MAX_INSTANT else None, now)
+
+
+def excess_of(spec: QueueSpec, depth: int, count: int) -> int:
+    """How many of `count` more jobs a queue that holds `depth` has no room for."""
+    return depth + count - spec.capacity.limit if isinstance(spec.capacity, Bounded) else 0
+
+
+def queue_full(spec: QueueSpec, depth: int, count: int) -> QueueFull:
+    assert isinstance(spec.capacity, Bounded)
+    return QueueFull(spec.name, depth, spec.capacity.limit, count, RETRY_AFTER_SECONDS)
+
+
+def check_capacity(tables: IntakeTables, arrivals: Mapping[str, int]) -> None:
+    """Every bounded queue has room for jobs that come back to it; nothing dies for them."""
+    for queue, count in sorted(arrivals.items()):
+        spec, depth = tables.stamper(queue).spec, tables.depth(queue)
+        if excess_of(spec, depth, count) > 0:
+            raise queue_full(spec, depth, count)
+
+
+def birth_rank(entry: Entry, now: Instant) -> int:
+    return rank_at(entry.rank_base, entry.rank_timed, entry.due_at, now)
+
+
+class Birth(NamedTuple):
+    """A new job's place. `behind`: its line has a job before it. `ready`: it waits for neither that nor its time."""
+
+    entry: Entry
+    lane: str
+    rank: int
+    ready: bool
+    behind: bool
+
+
+def births(entries: Iterable[Entry], now: Instant, taken_lines: Iterable[str] = ()) -> Iterator[Birth]:
+    """The places of new jobs, in order; the first job of a line that is not taken is exposed."""
+    taken = set(taken_lines)
+    for entry in entries:
+        behind = entry.line is not None and entry.line in taken
+        if entry.line is not None:
+            taken.add(entry.line)
+        lane = lane_key(entry.cls, entry.gates) if entry.gates else entry.cls
+        yield Birth(entry, lane, birth_rank(entry, now), entry.due_at <= now and not behind, behind)

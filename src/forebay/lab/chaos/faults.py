@@ -1,8 +1,0 @@
-"""Every kind of fault by its name. Importing a room of them registers its kinds."""
-
-from forebay.lab.chaos import files, handlers, http, postgres, processes, redis, wires
-from forebay.lab.chaos.fault import KINDS, Fault, fault_of
-
-__all__ = ["KINDS", "ROOMS", "Fault", "fault_of"]
-
-ROOMS = (processes, handlers, wires, postgres, redis, files, http)

@@ -1,0 +1,311 @@
+"""Request types, which msgspec decodes and validates and which the OpenAPI schemas are generated from.
+
+Times are ISO 8601 with a zone, durations are seconds. An unknown field is an error: it is a typo, or an option that
+would silently have no effect.
+"""
+
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from forebay.core.instant import Duration, Instant, from_datetime, from_seconds
+from forebay.core.job import Draft
+from forebay.core.limits import (
+    ERROR_MESSAGE_LENGTH,
+    ERROR_TRACE_LENGTH,
+    MAX_ATTEMPTS,
+    MAX_BATCH,
+    MAX_COST,
+    MAX_DURATION,
+    MAX_LEASE,
+    MAX_NOTE,
+    MAX_PRIORITY,
+    MAX_SLOTS,
+    TEXT_LENGTH,
+)
+from forebay.serve.settings import MAX_WAIT
+from forebay.work.handler import Handler
+
+NAME_PATTERN = "^[A-Za-z0-9_.:-]{1,128}$"
+TEXT_PATTERN = r"^[^\u0000]+$"
+
+Name = Annotated[str, Meta(pattern=NAME_PATTERN, description="1 to 128 of A-Z a-z 0-9 _ . : -")]
+Text = Annotated[str, Meta(min_length=1, max_length=TEXT_LENGTH, pattern=TEXT_PATTERN)]
+Moment = Annotated[datetime, Meta(tz=True, description="ISO 8601 with a zone, up to the year 2200")]
+Seconds = Annotated[float, Meta(ge=0, le=MAX_DURATION.total_seconds(), description="seconds")]
+Lives = Annotated[int, Meta(ge=1, le=MAX_ATTEMPTS)]
+Offset = Annotated[int, Meta(ge=-1, le=2**63 - 1)]
+JobNumber = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+LeaseSeconds = Annotated[float, Meta(ge=0.001, le=MAX_LEASE.total_seconds(), description="seconds")]
+
+
+class NewJob(Struct, frozen=True, forbid_unknown_fields=True):
+    """A job to enqueue; only `kind` is required."""
+
+    kind: Name
+    payload: Raw | UnsetType = UNSET
+    queue: Name | None = None
+    priority: Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY, description="higher is sooner")] = 0
+    run_at: Moment | None = None
+    delay: Seconds = 0
+    deadline: Moment | None = None
+    expires_at: Moment | None = None
+    key: Annotated[Text, Meta(description="idempotency key, as the header Idempotency-Key")] | None = None
+    tenant: Name | None = None
+    subject: Text | None = None
+    max_attempts: Lives | None = None
+    meta: dict[str, str] | None = None
+    cost: Annotated[int, Meta(ge=1, le=MAX_COST, description="slots of caps and rates that it uses")] | None = None
+
+    def draft(self, handler: Handler | None, key: str | None, tenant: str | None, meta: dict[str, str] | None) -> Draft:
+        """The checked draft; the handler of its kind supplies what the caller left out."""
+        queue, lives = (handler.queue, handler.max_attempts) if handler else ("default", None)
+        return Draft(
+            self.kind,
+            None,
+            queue if self.queue is None else self.queue,
+            self.priority,
+            _instant(self.run_at),
+            span_of("delay", self.delay),
+            _instant(self.deadline),
+            _instant(self.expires_at),
+            key,
+            tenant,
+            self.subject,
+            lives if self.max_attempts is None else self.max_attempts,
+            meta,
+            json_of(self.payload),
+            cost=self.cost or (handler.cost if handler else 1),
+        )
+
+
+class Wanted(Struct, frozen=True, forbid_unknown_fields=True):
+    """Up to `count` jobs of one queue."""
+
+    queue: Name
+    count: Annotated[int, Meta(ge=1, le=MAX_BATCH)] = 1
+
+
+class Claim(Struct, frozen=True, forbid_unknown_fields=True):
+    """A worker's claim: from which queues, with what lease, and how long to wait for the first job."""
+
+    wants: Annotated[list[Wanted], Meta(min_length=1, max_length=100)]
+    owner: Annotated[Name, Meta(max_length=100, description="the worker's name, for people")] | None = None
+    lease: LeaseSeconds = 30.0
+    wait: Annotated[float, Meta(ge=0, le=MAX_WAIT, description="seconds")] = 0
+
+
+class Error(Struct, frozen=True, forbid_unknown_fields=True):
+    """An error. `kind` groups dead letters, for example by the name of the exception."""
+
+    kind: Annotated[str, Meta(min_length=1, max_length=200)]
+    message: Annotated[str, Meta(max_length=ERROR_MESSAGE_LENGTH)] = ""
+    trace: Annotated[str, Meta(max_length=ERROR_TRACE_LENGTH)] = ""
+
+
+class Settle(Struct, frozen=True, forbid_unknown_fields=True):
+    """The outcome of one job.
+
+    ack      done; a `result` is kept with the finished job for `keep` seconds, by default an hour
+    fail     retry or dead letter, by the queue's policy; `after` overrides the backoff
+    drop     dead letter at once
+    release  ready again, no attempt used
+    snooze   the same, due again after `after` seconds
+    cancel   stopped because a cancel was requested
+    """
+
+    lease: str
+    outcome: Literal["ack", "fail", "drop", "release", "snooze", "cancel"]
+    error: Error | None = None
+    result: Raw | UnsetType = UNSET
+    after: Seconds | None = None
+    keep: Seconds | None = None
+
+
+class Settlements(Struct, frozen=True, forbid_unknown_fields=True):
+    settlements: Annotated[list[Settle], Meta(min_length=1, max_length=MAX_BATCH)]
+
+
+class Extend(Struct, frozen=True, forbid_unknown_fields=True):
+    leases: Annotated[list[str], Meta(min_length=1, max_length=MAX_BATCH)]
+    lease: LeaseSeconds = 30.0
+
+
+class Report(Struct, frozen=True, forbid_unknown_fields=True):
+    """The progress of one job: `portion` from 0 to 1, and a note."""
+
+    lease: str
+    portion: Annotated[float, Meta(ge=0, le=1)]
+    note: Annotated[str, Meta(max_length=MAX_NOTE)] = ""
+
+
+class Reports(Struct, frozen=True, forbid_unknown_fields=True):
+    reports: Annotated[list[Report], Meta(min_length=1, max_length=MAX_BATCH)]
+
+
+class Redrive(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which dead letters to redrive. A call redrives at most `limit`; continue with `after` set to `next`.
+
+    where        only those whose last error contains this text, ignoring case
+    fingerprint  only those of this cause, as named by `GET /dlq/causes`
+    quarantined  include jobs whose last worker died while running them
+    sample       this many, drawn by `seed` from those that match; the same seed draws the same jobs
+    patch        a JSON merge patch for the payloads; each job is replaced by a new one
+    rate         jobs per second; the call then takes up to some seconds
+    stop_at      with a rate: stop when more than this share of the redriven jobs that ended, and at least `stop_after`
+                 of them, have died again
+    dry_run      return the matching jobs, redrive none
+    """
+
+    queue: Name | None = None
+    kind: Name | None = None
+    tenant: Name | None = None
+    subject: Text | None = None
+    where: Annotated[str, Meta(max_length=TEXT_LENGTH)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=MAX_BATCH)] = 100
+    after: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+    rate: Annotated[float, Meta(gt=0, le=1_000_000)] | None = None
+    dry_run: bool = False
+    fingerprint: Annotated[str, Meta(max_length=TEXT_LENGTH)] | None = None
+    quarantined: bool = False
+    sample: Annotated[int, Meta(ge=1, le=MAX_BATCH)] | None = None
+    seed: Annotated[int, Meta(ge=0, le=2**31)] = 0
+    patch: dict[str, Any] | None = None
+    stop_at: Annotated[float, Meta(ge=0, le=1)] | None = None
+    stop_after: Annotated[int, Meta(ge=1, le=MAX_BATCH)] = 20
+
+
+class Purge(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which dead letters to purge: by `ids`, by a filter, or `all`.
+
+    A call purges at most `limit`; continue with `after` set to `next`. Quarantined jobs are included.
+
+    where        only those whose last error contains this text, ignoring case
+    fingerprint  only those of this cause, as named by `GET /dlq/causes`
+    died_before  only those that died before this time
+    dry_run      return the matching jobs, purge none
+    """
+
+    ids: Annotated[list[JobNumber], Meta(min_length=1, max_length=MAX_BATCH)] | None = None
+    queue: Name | None = None
+    kind: Name | None = None
+    tenant: Name | None = None
+    subject: Text | None = None
+    where: Annotated[str, Meta(min_length=1, max_length=TEXT_LENGTH)] | None = None
+    fingerprint: Annotated[str, Meta(min_length=1, max_length=TEXT_LENGTH)] | None = None
+    died_before: Moment | None = None
+    all: bool = False
+    limit: Annotated[int, Meta(ge=1, le=MAX_BATCH)] = 100
+    after: JobNumber = 0
+    dry_run: bool = False
+
+
+class CancelMany(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which jobs to cancel: those that match the filter and have not ended, or `all` of them.
+
+    A call cancels at most `limit`; continue with `after` set to `next`.
+
+    dry_run  return the matching jobs, cancel none
+    """
+
+    queue: Name | None = None
+    state: Literal["waiting", "ready", "running"] | None = None
+    kind: Name | None = None
+    tenant: Name | None = None
+    subject: Text | None = None
+    all: bool = False
+    limit: Annotated[int, Meta(ge=1, le=MAX_BATCH)] = 100
+    after: JobNumber = 0
+    dry_run: bool = False
+
+
+class SetGate(Struct, frozen=True, forbid_unknown_fields=True):
+    """`slots`: 0 closes the gate, null restores the number of the queue's spec."""
+
+    slots: Annotated[int, Meta(ge=0, le=MAX_SLOTS)] | None
+
+
+class Release(Struct, frozen=True, forbid_unknown_fields=True):
+    """`value`: the tenant, kind or subject of a condition that is counted per one of them."""
+
+    count: Annotated[int, Meta(ge=1, le=MAX_BATCH)] = 1
+    value: Text | None = None
+
+
+class Pause(Struct, frozen=True, forbid_unknown_fields=True):
+    """Pause until this time; without it, until the queue is resumed."""
+
+    until: Moment | None = None
+
+
+class PutSchedule(Struct, frozen=True, forbid_unknown_fields=True):
+    """A schedule: `rule` is a cron line, a nickname such as @daily, or `@every 90s` (docs/cron.md)."""
+
+    rule: Text
+    kind: Name
+    payload: Raw | UnsetType = UNSET
+    queue: Name = "default"
+    tz: Text = "UTC"
+    dst: Literal["once", "skip", "wall"] = "once"
+    catch_up: Annotated[Text, Meta(description="none, last or all(N)")] = "last"
+    overlap: Literal["allow", "skip"] = "allow"
+    jitter: Annotated[int, Meta(ge=0, le=3_600, description="seconds")] = 0
+    tenant: Name | None = None
+    subject: Text | None = None
+    priority: Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] = 0
+    max_attempts: Lives | None = None
+    paused: bool = False
+
+
+class NewEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """One entry of a log; entries of one key go to one partition, in order."""
+
+    body: Raw
+    key: Text | None = None
+
+
+class Append(Struct, frozen=True, forbid_unknown_fields=True):
+    entries: Annotated[list[NewEntry], Meta(min_length=1, max_length=MAX_BATCH)]
+
+
+class Commit(Struct, frozen=True, forbid_unknown_fields=True):
+    """Commit everything up to `offset` for the group; the position moves back only with `rewind`.
+
+    With `epoch`, only the member that owns the partition in that epoch may commit.
+    """
+
+    group: Name
+    offset: Offset
+    rewind: bool = False
+    epoch: Annotated[int, Meta(ge=1, le=2**63 - 1)] | None = None
+
+
+class Own(Struct, frozen=True, forbid_unknown_fields=True):
+    """Assign a member of the group its share of the partitions, for `lease_seconds`."""
+
+    group: Name
+    member: Annotated[str, Meta(min_length=1, max_length=256)]
+    lease_seconds: Annotated[float, Meta(ge=0.001, le=86_400)] = 30.0
+
+
+class Disown(Struct, frozen=True, forbid_unknown_fields=True):
+    group: Name
+    member: Annotated[str, Meta(min_length=1, max_length=256)]
+
+
+def span_of(field: str, seconds: float) -> Duration:
+    return from_seconds(field, seconds)
+
+
+def json_of(given: Raw | UnsetType) -> bytes:
+    """The JSON value; null when it was left out."""
+    return b"null" if isinstance(given, UnsetType) else bytes(given)
+
+
+def length_of(seconds: float) -> timedelta:
+    return timedelta(seconds=seconds)
+
+
+def _instant(moment: datetime | None) -> Instant | None:
+    return None if moment is None else from_datetime(moment)

@@ -1,0 +1,152 @@
+"""Bulk actions: dry run, confirmation, progress, stop."""
+
+from copy import copy
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+from fastapi import Request
+from fastapi.responses import Response
+from msgspec import Struct
+
+from forebay.core.errors import Invalid
+from forebay.core.job import State
+from forebay.core.patch import parse_patch, patched
+from forebay.serve.actor import Actor
+from forebay.serve.dashboard.bulk_actions import MAX_CHOSEN, MAX_RATE, ActionKind, BulkAction
+from forebay.serve.dashboard.live import answer, view_cache
+from forebay.serve.dashboard.pages.jobs import filter_of
+from forebay.serve.dashboard.pages.routing import Operator, back, pages
+from forebay.serve.dashboard.render import Page, link, render_page
+from forebay.serve.dashboard.view_cache import ViewCache
+from forebay.serve.problems import not_found
+from forebay.serve.security.operator_log import record_action
+from forebay.serve.security.sessions import form_of
+
+router = pages()
+
+RATE: Final = 50
+"""The default rate in jobs per second."""
+
+_TITLES: Final[dict[ActionKind, str]] = {
+    "cancel": "Cancel jobs",
+    "redrive": "Redrive dead letters",
+    "purge": "Purge dead letters",
+}
+
+
+class Words(Struct, frozen=True):
+    """The texts of an action: `verb` on its button, `done` for its jobs, `sort` of the button."""
+
+    verb: str
+    done: str
+    sort: str
+    about: str
+
+
+WORDS: Final[dict[ActionKind, Words]] = {
+    "cancel": Words("Cancel", "cancelled", "danger", "Jobs that have not ended"),
+    "redrive": Words("Redrive", "redriven", "main", "Dead letters"),
+    "purge": Words("Purge", "purged", "danger", "Dead letters"),
+}
+
+
+@router.get("/ui/bulk/new")
+async def new(request: Request, actor: Operator) -> Response:
+    """The form, filled with the filter of the page that opened it."""
+    given = request.query_params
+    wanted = filter_of(given)
+    act = _act(given.get("act", "redrive" if wanted.state is State.DEAD else "cancel"))
+    if wanted.state in (State.DONE, State.CANCELLED):
+        raise Invalid("state", f"{wanted.state} jobs have ended for good", "choose jobs that are dead, or not ended")
+    values = {"wanted": wanted, "act": act, "rate": RATE, "most": MAX_CHOSEN, "words": WORDS[act]}
+    return await render_page(request, actor, Page("bulk_action_new.html", _TITLES[act], values, _nav(act)))
+
+
+@router.post("/ui/bulk")
+async def begin(request: Request, actor: Operator) -> Response:
+    """Start the dry run."""
+    cache, form = view_cache(request), await form_of(request)
+    wanted = filter_of(form)
+    act = _act(form.get("act", "cancel"))
+    if act != "cancel":
+        wanted = msgspec.structs.replace(wanted, state=State.DEAD)
+    limit = int(_number("limit", form.get("limit", ""), MAX_CHOSEN, MAX_CHOSEN))
+    rate = _number("rate", form.get("rate", ""), RATE, MAX_RATE)
+    patch = parse_patch(form.get("patch", "")) if act == "redrive" else None
+    action = BulkAction(actor, act, wanted, limit, rate, patch)
+    cache.bulk_actions.begin(action)
+    return back(link("bulk", action.id))
+
+
+@router.get("/ui/bulk/{action_id}")
+async def action(request: Request, action_id: str, actor: Operator) -> Response:
+    cache = view_cache(request)
+    return await answer(request, actor, partial(_sheet, _mine(cache, actor, action_id)))
+
+
+async def _sheet(action: BulkAction) -> Page:
+    # A copy: the page is rendered later, when the action may have progressed.
+    found = copy(action)
+    previews = [(job, patched(job.payload, found.patch) if found.patch else None) for job in found.sample]
+    values = {"action": found, "previews": previews, "words": WORDS[found.act]}
+    return Page("bulk_action.html", _TITLES[found.act], values, _nav(found.act), live=True)
+
+
+@router.post("/ui/bulk/{action_id}/go")
+async def go(request: Request, action_id: str, actor: Operator) -> Response:
+    cache = view_cache(request)
+    found = _mine(cache, actor, action_id)
+    cache.bulk_actions.check_chosen(found)
+    await record_action(cache.context, actor, f"{found.act} many", _about(found), **_facts(found))
+    cache.bulk_actions.go(found, cache.invalidate)
+    return back(link("bulk", action_id))
+
+
+@router.post("/ui/bulk/{action_id}/stop")
+async def stop(request: Request, action_id: str, actor: Operator) -> Response:
+    cache = view_cache(request)
+    found = _mine(cache, actor, action_id)
+    await record_action(cache.context, actor, f"stop {found.act} many", _about(found), moved=found.moved)
+    cache.bulk_actions.stop(found)
+    cache.invalidate()
+    return back(link("bulk", action_id))
+
+
+def _act(text: str) -> ActionKind:
+    for act in _TITLES:
+        if act == text:
+            return act
+    raise Invalid("act", f"{text[:40]!r} is not an action", f"use {', '.join(_TITLES)}")
+
+
+def _nav(act: ActionKind) -> str:
+    return "jobs" if act == "cancel" else "dead"
+
+
+def _mine(cache: ViewCache, actor: Actor, action_id: str) -> BulkAction:
+    found = cache.bulk_actions.find(action_id, actor)
+    if found is None:
+        raise not_found(f"action {action_id}")
+    return found
+
+
+def _about(found: BulkAction) -> str:
+    return f"{len(found.ids)} jobs"
+
+
+def _facts(found: BulkAction) -> dict[str, Any]:
+    wanted = {name: value for name, value in msgspec.to_builtins(found.wanted).items() if value is not None}
+    return {"filter": wanted, "rate": found.rate, "patch": found.patch}
+
+
+def _number(field: str, text: str, usual: float, most: float) -> float:
+    if not text.strip():
+        return usual
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= most:
+        raise Invalid(field, f"{text[:40]!r} is not in 0 … {most:g}", "write a number above 0 in that range")
+    return value

@@ -1,0 +1,167 @@
+"""Rates of the last five minutes by queue, from the tail of the ledger.
+
+The tracker remembers its offset, so a refresh costs what happened since the last one. It reads for up to
+`READ_SECONDS` and continues with the next refresh; until then the rates lag behind. When more than `MAX_READ` records
+are missing, only the newest are counted, and the earlier steps are unknown: a gap in the chart, not a zero. Without a
+ledger there are no rates.
+"""
+
+from collections.abc import Collection
+from threading import Lock
+from time import monotonic
+from typing import Final
+
+from msgspec import Struct
+
+from forebay.core.humanize import SECOND
+from forebay.core.instant import Instant
+from forebay.core.ledger import Change, LedgerEntry
+from forebay.serve.ledger_reader import offset_at, read_range
+from forebay.store.protocol import Store
+
+STEP: Final = 5 * SECOND
+STEPS: Final = 60
+MAX_READ: Final = 10_000
+READ_SECONDS: Final = 0.06
+_MINUTE: Final = 60 * SECOND
+_FRESH_SECONDS: Final = 0.5
+_MAX_OWNERS: Final = 1_000
+_FEW: Final = 4
+_SHOWN: Final[dict[str, str]] = {
+    Change.ACCEPTED: "accepted",
+    Change.CLAIMED: "claimed",
+    Change.ACKED: "done",
+    Change.RETRIED: "retried",
+    Change.DIED: "dead",
+    Change.EXPIRED: "dead",
+    Change.SHED: "dead",
+}
+
+_MAX_NAMES: Final = 4_000
+OTHERS: Final = ""
+"""Up to `_MAX_NAMES` counts per step are kept by queue; the others are added up under a name that no queue has."""
+
+
+class Rates(Struct, frozen=True):
+    """For some queues: jobs per second in the last minute, and jobs in each completed step (None: unknown)."""
+
+    accepted: float = 0.0
+    done: float = 0.0
+    retried: float = 0.0
+    dead: float = 0.0
+    coming: tuple[int | None, ...] = ()
+    going: tuple[int | None, ...] = ()
+    failing: tuple[int | None, ...] = ()
+
+
+class RateTracker:
+    """The last minutes of one store. Thread-safe: one thread reads at a time, the others use what is there.
+
+    `known`: whether there was a ledger at the last refresh.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._reading = Lock()
+        self._after: int | None = None
+        self._known_from: Instant = 0
+        self._steps: dict[int, dict[tuple[str, str], int]] = {}
+        self._claims: dict[str, tuple[Instant, int]] = {}
+        self._now: Instant = 0
+        self._read_at = float("-inf")
+        self.known = True
+
+    def refresh(self) -> None:
+        """Count what happened since the last refresh."""
+        if monotonic() - self._read_at < _FRESH_SECONDS or not self._reading.acquire(False):
+            return
+        try:
+            self._read()
+            self._read_at = monotonic()
+        finally:
+            self._reading.release()
+
+    def rates(self, queues: Collection[str] | None = None) -> Rates:
+        """The rates of these queues together, or of all."""
+        span = range(self._now // STEP - STEPS, self._now // STEP)
+        lines = {name: [self._count(step, queues, name) for step in span] for name in set(_SHOWN.values())}
+        recent_runs = range(span.stop - _MINUTE // STEP, span.stop)
+        seconds = max(1.0, (recent_runs.stop * STEP - max(recent_runs.start * STEP, self._known_from)) / SECOND)
+        per_second = {
+            name: sum(count or 0 for count in counts[-len(recent_runs) :]) / seconds for name, counts in lines.items()
+        }
+        return Rates(
+            per_second["accepted"],
+            per_second["done"],
+            per_second["retried"],
+            per_second["dead"],
+            tuple(lines["accepted"]),
+            tuple(lines["done"]),
+            tuple(
+                None if retried is None or dead is None else retried + dead
+                for retried, dead in zip(lines["retried"], lines["dead"], strict=True)
+            ),
+        )
+
+    def busy(self) -> dict[str, int]:
+        """By queue: how many jobs were accepted or done in the last minute."""
+        found: dict[str, int] = {}
+        for step in range((self._now - _MINUTE) // STEP, self._now // STEP + 1):
+            for (queue, name), count in self._steps.get(step, {}).items():
+                if name in ("accepted", "done"):
+                    found[queue] = found.get(queue, 0) + count
+        return found
+
+    def claims(self) -> dict[str, tuple[Instant, int]]:
+        """By owner: when it last claimed, and how many jobs in the known time."""
+        return dict(self._claims)
+
+    def _count(self, step: int, queues: Collection[str] | None, name: str) -> int | None:
+        if (step + 1) * STEP <= self._known_from:
+            return None
+        counts = self._steps.get(step, {})
+        if queues is not None and len(queues) <= _FEW:
+            return sum(counts.get((queue, name), 0) for queue in queues)
+        return sum(count for (queue, of), count in counts.items() if of == name and (queues is None or queue in queues))
+
+    def _read(self) -> None:
+        now = self._store.now()
+        since = now - STEPS * STEP
+        _, following = self._store.ledger_extent()
+        self.known = following > 0 or self._store.ledger_rule().on
+        if self._after is None or self._now < since:
+            self._after = offset_at(self._store, since) - 1
+            self._known_from, self._steps, self._claims = since, {}, {}
+        cut = following - 1 - self._after > MAX_READ
+        if cut:
+            self._after = following - 1 - MAX_READ
+            self._steps.clear()
+        until, seen = monotonic() + READ_SECONDS, now
+        for entry in read_range(self._store, self._after + 1, MAX_READ):
+            if cut:
+                self._known_from, cut = entry.record.at, False
+            self._take(entry)
+            if monotonic() >= until and entry.offset + 1 < following:
+                seen = min(now, entry.record.at)
+                break
+        self._now = seen
+        for step in [step for step in self._steps if (step + 1) * STEP <= since]:
+            del self._steps[step]
+        self._claims = {owner: last for owner, last in self._claims.items() if last[0] >= since}
+
+    def _take(self, entry: LedgerEntry) -> None:
+        record = entry.record
+        self._after = entry.offset
+        counts = self._steps.setdefault(record.at // STEP, {})
+        for span in record.spans:
+            if (name := _SHOWN.get(span.change)) is not None:
+                queue = span.queue if (span.queue, name) in counts or len(counts) < _MAX_NAMES else OTHERS
+                counts[queue, name] = counts.get((queue, name), 0) + span.n
+        if (
+            record.verb == "claim"
+            and record.owner
+            and (record.owner in self._claims or len(self._claims) < _MAX_OWNERS)
+        ):
+            _, before = self._claims.get(record.owner, (0, 0))
+            claimed = sum(span.n for span in record.spans if span.change == Change.CLAIMED)
+            self._claims[record.owner] = (record.at, before + claimed)

@@ -1,0 +1,86 @@
+"""Attempts and run times of recently ended jobs, by queue.
+
+They come from the tail of the ledger, its last `TAIL` records or `MAX_SPANS` job ranges, read at most every few
+seconds. Where the ledger is off, they come from a bounded sample of the stored jobs; `source` tells which.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from math import ceil
+from threading import Lock
+from time import monotonic
+from typing import Final
+
+from forebay.core.ledger import Change
+from forebay.core.limits import MAX_BATCH
+from forebay.store.protocol import Query, Store
+
+TAIL: Final = MAX_BATCH
+MAX_SPANS: Final = 20_000
+"""One record may hold a thousand ranges; reading ends at the page that reaches this."""
+
+_PAGE: Final = 50
+_EVERY: Final = 2.0
+_ENDED: Final = frozenset({Change.ACKED.value, Change.DIED.value})
+
+
+class RecentRuns:
+    """By queue: `attempts` of ended jobs, and in `ran` their number and total microseconds."""
+
+    def __init__(self) -> None:
+        self._guard = Lock()
+        self._read_at = float("-inf")
+        self.source = ""
+        self.attempts: dict[str, Counter[int]] = {}
+        self.ran: dict[str, tuple[int, int]] = {}
+
+    def refresh(self, store: Store) -> "RecentRuns":
+        """Read again when the last read is older than `_EVERY` seconds; blocking."""
+        with self._guard:
+            if monotonic() - self._read_at > _EVERY:
+                self.attempts, self.ran = {}, {}
+                if store.ledger_rule().on:
+                    self._from_ledger(store)
+                else:
+                    self._from_jobs(store)
+                self._read_at = monotonic()
+        return self
+
+    def _from_ledger(self, store: Store) -> None:
+        first, end = store.ledger_extent()
+        read = spans = 0
+        while end > first and read < TAIL and spans < MAX_SPANS:
+            begin = max(first, end - _PAGE)
+            for entry in store.ledger(begin - 1, end - begin):
+                spans += len(entry.record.spans)
+                for span in entry.record.spans:
+                    if span.change in _ENDED:
+                        self._ended(span.queue, span.attempt, span.n)
+                        if span.claimed_at:
+                            count, total = self.ran.get(span.queue, (0, 0))
+                            took = (entry.record.at - span.claimed_at) * span.n
+                            self.ran[span.queue] = (count + span.n, total + took)
+            read, end = read + end - begin, begin
+        self.source = f"the last {TAIL if end <= first else read} records of the ledger"
+
+    def _from_jobs(self, store: Store) -> None:
+        self.source = f"a sample of {MAX_BATCH} stored jobs: the ledger is off"
+        for job in store.browse(Query(), 0, MAX_BATCH).jobs:
+            if job.attempt:
+                self._ended(job.queue, job.attempt, 1)
+
+    def _ended(self, queue: str, attempt: int, count: int) -> None:
+        self.attempts.setdefault(queue, Counter())[attempt] += count
+
+
+def p99(attempts: Iterable[Counter[int]]) -> int | None:
+    """The 99th percentile of attempts; None without jobs."""
+    total: Counter[int] = Counter()
+    for each in attempts:
+        total.update(each)
+    left = ceil(total.total() * 0.99)
+    for attempt, count in sorted(total.items()):
+        left -= count
+        if left <= 0:
+            return attempt
+    return None

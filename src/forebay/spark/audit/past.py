@@ -1,0 +1,65 @@
+"""What an audit that passed leaves for the next one: how far everything is proven, and what that amounts to."""
+
+from msgspec import Struct
+from pyspark.sql import DataFrame
+
+from forebay.spark.audit.evidence import Ground
+from forebay.spark.audit.verdict import EarlierProof
+
+
+class Slot(Struct, frozen=True):
+    """The last one of a schedule that was taken or given up: in microseconds, and the offset of its record."""
+
+    tick: int
+    offset: int
+
+
+class Totals(Struct, frozen=True):
+    """How many jobs there are, have ended, were enqueued and have a receipt; how many seqs were sent, and how many
+    effects there are."""
+
+    jobs: int
+    ended: int
+    enqueued: int
+    receipted: int
+    sent: int
+    effects: int
+
+    def plus(self, other: "Totals") -> "Totals":
+        return Totals(*(getattr(self, name) + getattr(other, name) for name in self.__struct_fields__))
+
+    def minus(self, other: "Totals") -> "Totals":
+        return Totals(*(getattr(self, name) - getattr(other, name) for name in self.__struct_fields__))
+
+
+class Proven(Struct, frozen=True):
+    """Every event below the offset `end` was looked at, and nothing was wrong.
+
+    at         when, in UTC
+    rows       of the lake's events below `end`
+    evidence   the digests of the receipts and effects that were given, by the name of their table
+    slots      the last one of each schedule
+    held_back  what the evidence said about later acceptances and claims was left out
+    """
+
+    end: int
+    at: str
+    rows: int
+    ground: Ground
+    totals: Totals
+    evidence: dict[str, list[str]]
+    slots: dict[str, Slot]
+    held_back: bool
+
+    def relied_on(self, new_events: int) -> EarlierProof:
+        return EarlierProof(self.ground.first, self.end, self.at, new_events)
+
+
+class Past(Struct, frozen=True):
+    """What an incremental audit knows from before `proven.end`: all events, receipts and effects of the jobs and seqs
+    that it looks at, and the events of jobs that were open."""
+
+    proven: Proven
+    events: DataFrame
+    receipts: DataFrame | None
+    effects: DataFrame | None

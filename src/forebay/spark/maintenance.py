@@ -1,0 +1,66 @@
+"""What a lake needs now and then: small files are joined, old days are let go, and files that nobody names are removed.
+
+Each step is a commit of the format, so readers and writers go on meanwhile; a writer that loses a race does its batch
+again.
+"""
+
+from datetime import UTC, datetime, timedelta
+
+from msgspec import Struct
+
+from forebay.core.errors import Invalid
+from forebay.spark.lake import EVENTS, TABLES, Lake, LakeTable
+from forebay.store.clock import SystemClock
+
+AUDIT = ("receipts", "effects", "proof")
+"""Tables that an audit keeps: their files are replaced, and never joined."""
+
+
+class Maintenance(Struct, frozen=True):
+    """`every`: seconds. `keep`: days of acceptance, of claims, of events that are older are let go; None: none are.
+    `grace`: a file that was replaced stays so long, for those who still read it."""
+
+    every: float = 3600.0
+    keep: timedelta | None = None
+    grace: timedelta = timedelta(hours=1)
+
+    def __post_init__(self) -> None:
+        if self.keep is not None and self.keep < timedelta(days=1):
+            raise Invalid("keep", f"{self.keep} is less than a day", "a lake keeps whole days: give at least 1d")
+
+
+class Maintained(Struct, frozen=True):
+    """How many files were joined, rows let go, and files removed."""
+
+    joined: int
+    rows_dropped: int
+    files_removed: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.joined:,} small files joined, {self.rows_dropped:,} rows of old days dropped, "
+            f"{self.files_removed:,} files removed"
+        )
+
+
+def maintain(lake: Lake, maintenance: Maintenance) -> Maintained:
+    """All tables of a lake."""
+    dropped = 0 if maintenance.keep is None else _drop(lake, maintenance.keep)
+    tables = lake.tables([EVENTS, *TABLES, *AUDIT])
+    joined = sum(table.compact() for name, table in tables.items() if name not in AUDIT)
+    hours = int(maintenance.grace / timedelta(hours=1))
+    removed = sum(lake.table(name).vacuum(hours) for name in tables)
+    return Maintained(joined, dropped, removed)
+
+
+def _drop(lake: Lake, keep: timedelta) -> int:
+    """Events go by offset, so that those which stay are dense: up to the last one of the days that are too old."""
+    now = datetime.fromtimestamp(SystemClock().now() / 1e6, UTC)
+    first_day = (now - keep).date().isoformat()
+    tables: dict[str, LakeTable] = lake.tables([EVENTS, *TABLES])
+    old = [file.most["offset"] for file in tables[EVENTS].files if file.day < first_day]
+    dropped = tables[EVENTS].delete(f"offset <= {max(old)}") if old else 0
+    for name in TABLES:
+        if name in tables and any(file.day < first_day for file in tables[name].files):
+            dropped += tables[name].delete(f"day < '{first_day}'")
+    return dropped

@@ -1,0 +1,335 @@
+"""How far a lake is proven, and what the next audit has to look at: the hourly audit of an old lake costs the hour.
+
+An audit that passes records in the lake's table `proof` the offset up to which everything is proven, the evidence that
+it was given, its totals, the last slot of each schedule, and all events of the jobs that are still open. One commit
+replaces what was there for the same questions, with the offset as Delta's application transaction.
+
+The next audit with the same questions reads the events and the evidence that are new. To these belong, by the
+statistics of the lake's files: all earlier events of the jobs in them, all earlier evidence of these jobs and of their
+seqs, until none is added; the events of open jobs; the last slots. Whatever is not touched is as it was when it was
+proven, so the answer is that of a whole audit. An earlier proof is not relied on where the lake has another number of
+events below its offset than it had.
+
+Where jobs are under way the evidence is never of the same moment as the ledger. An audit that follows them judges the
+events below an offset that was the last one some time before the evidence was read, and leaves out what the evidence
+says about acceptances and claims from there on; the next audit finds that with these.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import reduce
+from typing import Final
+from uuid import uuid4
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from msgspec import Struct
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from forebay.core.ledger import Change
+from forebay.spark.arrow import arrow_schema
+from forebay.spark.audit.checks import CHECKS, Options
+from forebay.spark.audit.judge import FEW, Case, interpreted
+from forebay.spark.audit.past import Past, Proven
+from forebay.spark.audit.verdict import Verdict
+from forebay.spark.evidence import Evidence
+from forebay.spark.frames import read_events, read_files, touched
+from forebay.spark.lake import EVENTS as EVENTS_TABLE
+from forebay.spark.lake import Conflict, DataFile, Lake, LakeTable
+from forebay.spark.landing import write_file, write_rows
+from forebay.spark.schemas import EVENTS
+from forebay.store.clock import SystemClock
+
+PROOF: Final = "proof"
+_REVISION: Final = 1
+"""Of what the checks ask: it grows when one asks something else than before."""
+
+_MAX_NEW: Final = 3_000_000
+"""Events. Where more are new, the audit is a whole one: the numbers of their jobs are held by the driver."""
+
+_MAX_ROUNDS: Final = 8
+"""Of jobs and seqs that belong together. Nearly always two; where they do not end, the audit is a whole one."""
+
+_FIRED: Final = "verb = 'fire' AND tick IS NOT NULL"
+
+
+class LakeEvidence(Struct, frozen=True):
+    """What an audit of a lake is given. `doubts`, `absent`: see `forebay.spark.audit.audit`."""
+
+    receipts: Evidence | None
+    effects: Evidence | None
+    logs: Mapping[str, DataFrame]
+    doubts: Sequence[str] = ()
+
+    @property
+    def tables(self) -> list[Evidence]:
+        return [each for each in (self.receipts, self.effects) if each is not None]
+
+    @property
+    def absent(self) -> list[str]:
+        return [] if self.receipts is None else self.receipts.absent
+
+
+def audit_lake(
+    spark: SparkSession,
+    lake: Lake,
+    evidence: LakeEvidence,
+    options: Options,
+    *,
+    whole: bool = False,
+    until: int | None = None,
+    note: Callable[[str], object] | None = None,
+) -> Verdict:
+    """The verdict on a lake, or on its events below the offset `until`. Unless it is to be `whole`, it relies on the
+    proof of an earlier audit, where there is one. `note` is called with a line that people may want to know."""
+    asked = _asked(options, evidence)
+    step = _Step(spark, lake, lake.table(EVENTS_TABLE), evidence, until)
+    proven = None if whole else _read_proof(lake, asked)
+    if proven is not None:
+        reason = step.distrusts(proven)
+        if reason is not None and note is not None:
+            note(f"the earlier proof up to offset {proven.end - 1} is not relied on: {reason}")
+        proven = proven if reason is None else None
+    try:
+        with interpreted(spark, proven is not None and step.new_rows(proven.end) <= FEW):
+            past = None if proven is None else step.past(proven, asked)
+        few = step.new_rows(0 if past is None else past.proven.end) <= FEW
+        with interpreted(spark, few), step.case(past, options) as case:
+            verdict = case.verdict()
+            if verdict.answer == "PASS" and case.proves():
+                step.record(case, past, asked, drained=options.drained)
+    finally:
+        step.close()
+    return verdict
+
+
+def _asked(options: Options, evidence: LakeEvidence) -> str:
+    """What is proven is proven for these questions. Some options judge totals, which are carried over."""
+    questions = {
+        "revision": _REVISION,
+        "checks": sorted(CHECKS),
+        "evidence": sorted(each.name for each in evidence.tables),
+        "drained": options.drained,
+        "exactly_once": options.exactly_once,
+        "dropped": None if options.dropped is None else sorted(options.dropped),
+        "ordered": dict(sorted(options.ordered.items())),
+        "schedules": {name: every.total_seconds() for name, every in sorted(options.schedules.items())},
+        "from_offset": options.from_offset,
+    }
+    return hashlib.blake2b(msgspec.json.encode(questions), digest_size=10).hexdigest()
+
+
+def _read_proof(lake: Lake, asked: str) -> Proven | None:
+    tables = lake.tables([PROOF])
+    for file in tables[PROOF].files if tables else []:
+        if file.partition == _part(asked, "proof"):
+            with lake.files(PROOF).open_input_file(file.path) as opened:
+                (content,) = pq.ParquetFile(opened).read(["proof"])["proof"].to_pylist()
+            return msgspec.json.decode(content, type=Proven)
+    return None
+
+
+class _Step:
+    """One audit of a lake as it was when that began."""
+
+    def __init__(
+        self, spark: SparkSession, lake: Lake, table: LakeTable, evidence: LakeEvidence, until: int | None
+    ) -> None:
+        self._spark = spark
+        self._lake = lake
+        self._table = table
+        self._evidence = evidence
+        self._until = until
+        self._related: dict[str, DataFrame] = {}
+        self._kept: list[DataFrame] = []
+
+    def close(self) -> None:
+        for frame in self._kept:
+            frame.unpersist()
+
+    def distrusts(self, proven: Proven) -> str | None:
+        """Why a whole audit is better."""
+        new = self.new_rows(proven.end)
+        if new > _MAX_NEW:
+            return f"{new:,} events are new, more than {_MAX_NEW:,}"
+        below = self._table.rows - new
+        if below != proven.rows:
+            return f"the lake has {below:,} events below it, {proven.rows:,} were there"
+        for each in self._evidence.tables:
+            kept = {file.partition["digest"] for file in each.kept}
+            if not kept.issuperset(proven.evidence.get(each.name, [])):
+                return f"{each.name} that it was given are not in the lake any more"
+        return None
+
+    def new_rows(self, end: int) -> int:
+        """Events from an offset on. Files are counted by their statistics, but for those that begin before it."""
+        new = [file for file in self._table.files if file.most["offset"] >= end]
+        mixed = [file for file in new if file.least["offset"] < end]
+        rows = sum(file.rows for file in new) - sum(file.rows for file in mixed)
+        if not mixed:
+            return rows
+        both = read_files(self._spark, self._lake, EVENTS_TABLE, mixed, EVENTS)
+        return rows + both.filter(F.col("offset") >= end).count()
+
+    def case(self, past: Past | None, options: Options) -> Case:
+        given, since = self._evidence, 0 if past is None else past.proven.end
+        rows = {each.name: each.rows if past is None else self._looked_at(each, past.proven) for each in given.tables}
+        if self._until is not None:
+            rows = {name: self._known_at(self._until, name, each) for name, each in rows.items()}
+        return Case(
+            self._events(since),
+            rows.get("receipts"),
+            rows.get("effects"),
+            dict(given.logs),
+            options,
+            given.doubts,
+            given.absent,
+            past,
+        )
+
+    def _events(self, since: int) -> DataFrame:
+        """Those that are judged, from an offset on."""
+        rows = read_events(self._spark, self._lake, since, self._table)
+        return rows if self._until is None else rows.filter(F.col("offset") < self._until)
+
+    def _known_at(self, end: int, name: str, rows: DataFrame) -> DataFrame:
+        """Evidence without what it says about acceptances or claims from this offset on."""
+        later = read_events(self._spark, self._lake, end, self._table)
+        change, by = (Change.ACCEPTED, ["job_id"]) if name == "receipts" else (Change.CLAIMED, ["job_id", "delivery"])
+        return rows.join(later.filter(F.col("change") == change).select(*by), by, "left_anti").select(*rows.columns)
+
+    def past(self, proven: Proven, asked: str) -> Past | None:
+        """What belongs to that which is new; None if there is no end to it."""
+        news = self._events(proven.end)
+        fresh = [self._fresh(each, proven) for each in self._evidence.tables]
+        jobs, seqs = self._distinct([news, *fresh], "job_id"), self._distinct(fresh, "seq")
+        for _ in range(_MAX_ROUNDS):
+            size = jobs.count() + seqs.count()
+            found = self._find_related(proven, jobs, seqs)
+            jobs = self._distinct([jobs, *found.values()], "job_id")
+            seqs = self._distinct([seqs, *found.values()], "seq")
+            if jobs.count() + seqs.count() == size:
+                break
+        else:
+            return None
+        carried = [file for file in self._lake.table(PROOF).files if file.partition == _part(asked, "events")]
+        open_ = read_files(self._spark, self._lake, PROOF, carried, EVENTS)
+        earlier = self._earlier(proven.end, jobs.join(open_.select("job_id"), "job_id", "left_anti"))
+        events = self._keep(reduce(DataFrame.unionAll, [open_, earlier, *self._slots(proven, news)]))
+        self._related = found
+        if proven.held_back:
+            found = {name: self._known_at(proven.end, name, rows) for name, rows in found.items()}
+        return Past(proven, events, found.get("receipts"), found.get("effects"))
+
+    def record(self, case: Case, past: Past | None, asked: str, *, drained: bool) -> None:
+        """After an audit that passed. If another one was quicker, that one's proof stands."""
+        schema = pa.schema([field.with_nullable(True) for field in arrow_schema(EVENTS)])
+        schema = pa.schema([*schema, *(pa.field(name, pa.string()) for name in ("proof", "asked", "part"))])
+        self._lake.create(PROOF, schema, ["asked", "part"])
+        table = self._lake.table(PROOF)
+        evidence = {each.name: self._digests(each, past) for each in self._evidence.tables}
+        at = datetime.fromtimestamp(SystemClock().now() / 1e6, UTC).isoformat(timespec="seconds")
+        end = self._table.end if self._until is None else self._until
+        rows = self._table.rows - self.new_rows(end)
+        proven = case.proven(at, rows, evidence, held_back=self._until is not None)
+        header = pa.table({"proof": [msgspec.json.encode(proven).decode()]})
+        path = f"{asked}/{uuid4().hex}.parquet"
+        added = [write_file(self._lake.files(PROOF), path, header, _part(asked, "proof"))]
+        if not drained:
+            added += self._write_open(case, past, asked)
+        removed = [file for file in table.files if file.partition["asked"] == asked]
+        try:
+            table.commit(added, removed=removed, apps={f"audit/{asked}": proven.end})
+        except Conflict:
+            self._lake.discard(PROOF, added)
+
+    def _write_open(self, case: Case, past: Past | None, asked: str) -> list[DataFile]:
+        """All events of jobs that have no end."""
+        jobs = case.open_jobs()
+        if past is None:
+            rows = self._earlier(self._table.end if self._until is None else self._until, jobs)
+        else:
+            rows = _chosen(past.events.unionAll(self._events(past.proven.end)), jobs, "job_id")
+        return write_rows(self._lake, PROOF, rows.coalesce(1), asked, _part(asked, "events"))
+
+    def _digests(self, each: Evidence, past: Past | None) -> list[str]:
+        own = {file.partition["digest"] for file in each.files}
+        return sorted(own.union([] if past is None else past.proven.evidence.get(each.name, [])))
+
+    def _fresh(self, each: Evidence, proven: Proven) -> DataFrame:
+        """What no earlier audit was given."""
+        known = set(proven.evidence.get(each.name, []))
+        files = [file for file in each.files if file.partition["digest"] not in known]
+        return read_files(self._spark, self._lake, each.name, files, each.schema)
+
+    def _looked_at(self, each: Evidence, proven: Proven) -> DataFrame:
+        """What is new, and what belongs to it."""
+        return self._fresh(each, proven).unionAll(self._related[each.name])
+
+    def _find_related(self, proven: Proven, jobs: DataFrame, seqs: DataFrame) -> dict[str, DataFrame]:
+        """Evidence that earlier audits were given, of these jobs or these seqs, by table."""
+        by_job, by_seq = touched(jobs, "job_id"), touched(seqs, "seq")
+        found = {}
+        for each in self._evidence.tables:
+            known = set(proven.evidence.get(each.name, []))
+            files = [file for file in each.kept if file.partition["digest"] in known]
+            files = [file for file in files if by_job.meets(file) or by_seq.meets(file)]
+            rows = read_files(self._spark, self._lake, each.name, files, each.schema)
+            rows = rows.join(jobs.withColumn("by_job", F.lit(True)), "job_id", "left")
+            rows = rows.join(seqs.withColumn("by_seq", F.lit(True)), "seq", "left")
+            found[each.name] = self._keep(rows.filter("by_job OR by_seq").select(*each.schema.names))
+        return found
+
+    def _earlier(self, end: int, jobs: DataFrame) -> DataFrame:
+        """Events of these jobs below an offset."""
+        numbers = touched(jobs, "job_id")
+        files = [file for file in self._table.files if file.least["offset"] < end and numbers.meets(file)]
+        rows = read_files(self._spark, self._lake, EVENTS_TABLE, files, EVENTS).filter(F.col("offset") < end)
+        return _chosen(rows, jobs, "job_id")
+
+    def _slots(self, proven: Proven, news: DataFrame) -> list[DataFrame]:
+        """The last slot of each schedule; of schedules that now took one that is not later, all of them."""
+        if not proven.slots:
+            return []
+        rows = [(name, slot.tick, slot.offset) for name, slot in proven.slots.items()]
+        last = self._spark.createDataFrame(rows, "name string, tick long, offset long")
+        found = [_as_fires(last.withColumn("tick", F.timestamp_micros("tick")))]
+        fired = news.filter(_FIRED).groupBy("name").agg(F.min(F.unix_micros("tick")).alias("tick")).collect()
+        known = {row["name"]: row["tick"] for row in fired if row["name"] in proven.slots}
+        back = [name for name, tick in known.items() if tick <= proven.slots[name].tick]
+        if back:
+            files = [file for file in self._table.files if file.least["offset"] < proven.end and "tick" in file.most]
+            before = read_files(self._spark, self._lake, EVENTS_TABLE, files, EVENTS).filter(_FIRED)
+            before = before.filter((F.col("offset") < proven.end) & F.col("name").isin(*back))
+            found.append(_as_fires(before.select("name", "tick", "offset").distinct()))
+        return found
+
+    def _distinct(self, frames: Sequence[DataFrame], column: str) -> DataFrame:
+        """The numbers in a column of these. They are taken to the driver: plans that hold each other would grow with
+        every round."""
+        parts = [self._spark.createDataFrame([], f"{column} long"), *(frame.select(column) for frame in frames)]
+        rows = reduce(DataFrame.unionAll, parts).filter(F.col(column).isNotNull()).distinct()
+        return self._spark.createDataFrame(pa.table(rows.toArrow()))
+
+    def _keep(self, frame: DataFrame) -> DataFrame:
+        self._kept.append(frame.persist(StorageLevel.MEMORY_AND_DISK))
+        return frame
+
+
+def _as_fires(slots: DataFrame) -> DataFrame:
+    """Slots as events that move no job."""
+    known = {"place": F.lit(0), "event_at": F.col("tick"), "verb": F.lit("fire"), "day": F.to_date("tick")}
+    known |= {name: F.col(name) for name in slots.columns}
+    return slots.select(*(known.get(each.name, F.lit(None)).cast(each.dataType).alias(each.name) for each in EVENTS))
+
+
+def _part(asked: str, part: str) -> dict[str, str]:
+    return {"asked": asked, "part": part}
+
+
+def _chosen(rows: DataFrame, chosen: DataFrame, by: str) -> DataFrame:
+    return rows.join(chosen, by, "left_semi").select(*rows.columns)

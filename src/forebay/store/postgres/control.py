@@ -1,0 +1,246 @@
+"""Configuration: queues, gates, schedules; jobs that pass a condition; workers that announce themselves; progress.
+
+The rules are those of `engine.control`.
+"""
+
+from functools import partial
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from forebay.core.fanout import copies
+from forebay.core.gate import gate_names, lane_key
+from forebay.core.instant import Duration, Instant, micros
+from forebay.core.job import Draft, Progress
+from forebay.core.lease import Fence
+from forebay.core.limits import MAX_INSTANT
+from forebay.core.presence import Presence
+from forebay.core.schedule import Schedule, edited
+from forebay.core.spec import QueueSpec
+from forebay.engine.control import fired, is_due, new_partitions
+from forebay.store.postgres.intake import accept_copies
+from forebay.store.postgres.maintenance import expire
+from forebay.store.postgres.queries import statement
+from forebay.store.postgres.runs import text_of
+from forebay.store.postgres.session import Session, UnitOfWork
+from forebay.store.postgres.specs import Known, gate_key, is_plain
+from forebay.store.protocol import Receipt
+
+_LOCK_QUEUE: Final = statement("lock_queue")
+_ANY_JOBS: Final = statement("any_jobs")
+_PUT_SPEC: Final = statement("put_spec")
+_DEPTH: Final = statement("depth")
+_PAUSE: Final = statement("pause")
+_ADD_PARTITION: Final = statement("add_partition")
+_DROP_LANES: Final = statement("drop_lanes")
+_RESET_TURNS: Final = statement("reset_turns")
+_READY_LANES: Final = statement("ready_lanes")
+_COUNT_USED: Final = "SELECT forebay.count_used(%s::text[])"
+_WAKE: Final = (
+    "SELECT forebay.wake(%s, ARRAY(SELECT DISTINCT l.at FROM unnest(%s::text[]) AS b (name) JOIN forebay.lane AS l "
+    "ON l.at = b.name OR l.at >= b.name || '/' AND l.at < b.name || '0')), forebay.sharing(%s::text[])"
+)
+_SCHEDULES: Final = statement("schedules")
+_SCHEDULE: Final = statement("schedule")
+_PUT_SCHEDULE: Final = statement("put_schedule")
+_DROP_SCHEDULE: Final = statement("drop_schedule")
+_TICK: Final = statement("tick")
+
+_SPECS: Final = "SELECT spec FROM forebay.queue WHERE spec IS NOT NULL ORDER BY name"
+_LOCK_EDGES: Final = "SELECT pg_advisory_xact_lock(1178748738)"
+
+_decode_schedule: Final = msgspec.json.Decoder(Schedule).decode
+_LIMIT: Final = statement("gate_limit")
+_SET_LIMIT: Final = statement("set_gate_limit")
+_DROP_LIMIT: Final = statement("drop_gate_limit")
+_LANES_UNTIL: Final = statement("lanes_until")
+_HELD_UNTIL: Final = statement("held_until")
+_CHANGE_LANE: Final = statement("change_lane")
+_WAKE_GATE: Final = "SELECT forebay.wake(%s, ARRAY[%s]), forebay.sharing(ARRAY[%s])"
+_ANNOUNCE: Final = (
+    "WITH now AS (SELECT coalesce(%s::bigint, forebay.clock()) AS at), late AS ("
+    "DELETE FROM forebay.worker AS w WHERE w.owner IN (SELECT l.owner FROM forebay.worker AS l, now "
+    "WHERE l.until <= now.at AND l.owner <> %s LIMIT 100 FOR UPDATE OF l SKIP LOCKED)) "
+    "INSERT INTO forebay.worker AS w (owner, since, seen_at, until, body) "
+    "SELECT %s, now.at, now.at, now.at + %s, %s FROM now "
+    "ON CONFLICT (owner) DO UPDATE SET since = CASE WHEN w.until > excluded.seen_at THEN w.since "
+    "ELSE excluded.since END, seen_at = excluded.seen_at, until = excluded.until, body = excluded.body"
+)
+_WITHDRAW: Final = "DELETE FROM forebay.worker WHERE owner = %s RETURNING until > coalesce(%s::bigint, forebay.clock())"
+_WORKERS: Final = (
+    "SELECT body, since, seen_at FROM forebay.worker "
+    "WHERE owner > %s AND until > coalesce(%s::bigint, forebay.clock()) ORDER BY owner LIMIT %s"
+)
+_decode_presence: Final = msgspec.json.Decoder(Presence).decode
+_REPORT: Final = statement("report")
+
+
+class Control:
+    """Configuration, gates, schedules; workers that announce themselves; progress."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def put_spec(self, spec: QueueSpec) -> None:
+        new = Known(spec.name, 0, spec.to_json().decode())
+        # Its own lock in any case: claims and settles of a plain queue share it.
+        self._session.write(lambda unit: _put_spec(unit, new), [spec.name], {new.key, *new.keys})
+        self._session.specs.reload([spec.name])
+
+    def pause(self, queue: str, until: Instant | None) -> None:
+        self._session.write(lambda unit: _pause(unit, "resume" if until is None else "pause", queue, until))
+
+    def put_schedule(self, schedule: Schedule) -> None:
+        self._session.write(lambda unit: _put_schedule(unit, schedule))
+
+    def drop_schedule(self, name: str) -> bool:
+        return self._session.write(lambda unit: _drop_schedule(unit, name))
+
+    def schedules(self) -> list[Schedule]:
+        rows = self._session.server.query(_SCHEDULES)
+        return [replace(_decode_schedule(body), last_at=last_at) for body, last_at in rows]
+
+    def fire(self, name: str, tick: Instant, next_at: Instant, draft: Draft | None) -> bool:
+        return self._session.write(
+            lambda unit: _fire(unit, name, tick, next_at, draft), [] if draft is None else [draft.queue]
+        )
+
+    def set_gate(self, name: str, limit: int | None) -> None:
+        self._session.write(lambda unit: _set_gate(unit, name, limit), keys=[gate_key(name)])
+
+    def release(self, name: str, count: int) -> int:
+        return self._session.write(lambda unit: _release(unit, name, count), keys=[gate_key(name)])
+
+    def report_progress(self, newest: dict[Fence, Progress]) -> dict[Fence, bool]:
+        """A row each in an unlogged table, so that a report touches neither runs nor the log."""
+        if not newest:
+            return {}
+        rows = [(*fence, progress.portion, progress.note) for fence, progress in newest.items()]
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        known = set(self._session.server.query(_REPORT, (*columns, columns[0], self._session.at)))
+        return {fence: fence in known for fence in newest}
+
+    def announce(self, presence: Presence, span: Duration) -> None:
+        owner = presence.owner
+        self._session.server.query(_ANNOUNCE, (self._session.at, owner, owner, span, text_of(presence)))
+
+    def withdraw(self, owner: str) -> bool:
+        rows = self._session.server.query(_WITHDRAW, (owner, self._session.at))
+        return any(known for (known,) in rows)
+
+    def workers(self, after: str, limit: int) -> list[Presence]:
+        rows = self._session.server.query(_WORKERS, (after, self._session.at, limit))
+        return [replace(_decode_presence(body), since=since, seen_at=seen_at) for body, since, seen_at in rows]
+
+
+def _put_spec(unit: UnitOfWork, new: Known) -> None:
+    spec = new.spec
+    text, _ = unit.fetch(_LOCK_QUEUE, (spec.name,))[0]
+    known = None if text is None else QueueSpec.from_json(text)
+    has_jobs = partial(unit.fetch, _ANY_JOBS, (spec.name,) * 3)
+    for number in new_partitions(known, spec, lambda: has_jobs()[0][0], lambda: _others(unit, spec)):
+        unit.execute(_ADD_PARTITION, (spec.name, number))
+    depth = unit.fetch(_DEPTH, (spec.name,))[0][0]
+    unique = (micros(spec.key_window), None) if spec.unique is None else (MAX_INSTANT, spec.unique.mask)
+    known_to_sql = (spec.is_log, is_plain(spec), spec.routing.max_attempts, *unique, *new.sql)
+    unit.execute(_PUT_SPEC, (spec.to_json().decode(), depth, *known_to_sql, spec.name))
+    if spec.to_json().decode() != text:
+        unit.builder.set_verb("put_spec", name=spec.name)
+    unit.eased.add(spec.name)
+    _rearrange(unit, None if known is None else Known(spec.name, 0, text), new)
+
+
+def _rearrange(unit: UnitOfWork, old: Known | None, new: Known) -> None:
+    """Lanes and turns begin anew where they may have changed, and what running jobs use of caps is counted again."""
+    name = new.spec.name
+    if old is not None and (old.sql, old.lined) == (new.sql, new.lined):
+        unit.execute(_RESET_TURNS, (name, name))
+        return
+    unit.execute(_DROP_LANES, (name,) * 3)
+    lanes = [lane for (lane,) in unit.fetch(_READY_LANES, (name, name))]
+    if lanes and (new.laned or lanes != [""]):
+        unit.lanes[name] = set(lanes)
+    bases = sorted({*gate_names(new.spec), *(() if old is None else gate_names(old.spec))})
+    unit.execute(_COUNT_USED, (bases,))
+    for queues in unit.fetch(_WAKE, (unit.now, bases, bases))[0]:
+        unit.news.update(queues)
+    unit.news.add(name)
+
+
+def _others(unit: UnitOfWork, spec: QueueSpec) -> list[QueueSpec]:
+    """All specs, if this one has edges or no edge may lead to it; then nobody else puts such a spec meanwhile."""
+    if not (spec.is_log or spec.is_broker or spec.routing.dead is not None):
+        return []
+    unit.execute(_LOCK_EDGES)
+    return [QueueSpec.from_json(text) for (text,) in unit.fetch(_SPECS)]
+
+
+def _pause(unit: UnitOfWork, verb: str, queue: str, until: Instant | None) -> None:
+    _, known = unit.fetch(_LOCK_QUEUE, (queue,))[0]
+    unit.execute(_PAUSE, (until, queue))
+    if known != until:
+        unit.builder.set_verb(verb, name=queue)
+    if until is None:
+        unit.news.add(queue)
+
+
+def _put_schedule(unit: UnitOfWork, schedule: Schedule) -> None:
+    body, last_at = next(iter(unit.fetch(_SCHEDULE, (schedule.name,))), (None, None))
+    known = None if body is None else _decode_schedule(body)
+    text = text_of(replace(edited(known, schedule, last_at), last_at=None))
+    unit.execute(_PUT_SCHEDULE, (schedule.name, text))
+    if text != body:
+        unit.builder.set_verb("put_schedule", name=schedule.name)
+
+
+def _drop_schedule(unit: UnitOfWork, name: str) -> bool:
+    dropped = unit.execute(_DROP_SCHEDULE, (name,)) > 0
+    if dropped:
+        unit.builder.set_verb("drop_schedule", name=name)
+    return dropped
+
+
+def _fire(unit: UnitOfWork, name: str, tick: Instant, next_at: Instant, draft: Draft | None) -> bool:
+    body, last_at = next(iter(unit.fetch(_SCHEDULE, (name,))), (None, None))
+    if body is None:
+        return False
+    schedule = _decode_schedule(body)
+    if not is_due(schedule, tick, last_at):
+        return False
+    receipts = [] if draft is None else _copied(unit, draft)
+    unit.execute(_TICK, (name, text_of(fired(schedule, next_at, receipts)), tick))
+    unit.builder.set_verb("fire", name=name, tick=tick)
+    return True
+
+
+def _copied(unit: UnitOfWork, draft: Draft) -> list[Receipt]:
+    return accept_copies(copies(unit.known(draft.queue).spec, draft), {draft.queue}, unit)
+
+
+def _set_gate(unit: UnitOfWork, name: str, limit: int | None) -> None:
+    known = unit.fetch(_LIMIT, (name,))
+    if [(limit,)] != (known or [(None,)]):
+        unit.builder.set_verb("set_gate", name=name)
+    if limit is None:
+        unit.execute(_DROP_LIMIT, (name,))
+    else:
+        unit.execute(_SET_LIMIT, (name, limit))
+    for queues in unit.fetch(_WAKE_GATE, (unit.now, name, name))[0]:
+        unit.news.update(queues)
+
+
+def _release(unit: UnitOfWork, name: str, count: int) -> int:
+    unit.hold([queue for (queue,) in unit.fetch(_LANES_UNTIL, (name,))])
+    expire(unit)
+    unit.write_lanes()
+    rows = unit.fetch(_HELD_UNTIL, (unit.now, count, name, count))
+    for job_id, queue, lane, cls, gates in rows:
+        left = tuple(gate for gate in gates if gate != name)
+        unit.execute(_CHANGE_LANE, (list(left) or None, lane_key(cls, left), job_id))
+        unit.touch(queue, lane, None)
+        unit.touch(queue, lane_key(cls, left), None)
+        unit.news.add(queue)
+    if rows:
+        unit.builder.set_verb("release", name=name)
+    return len(rows)

@@ -1,0 +1,340 @@
+"""Looking: at jobs, queues and gates, page by page, and waiting for what becomes of them.
+
+Looking takes no lock: it waits for no writer, and no writer waits for it. What one page reads is bounded, in rows and
+in jobs, found or not. Jobs lie in four places: in runs, on their own, in packs, and among those that ended. All are
+looked at in one snapshot, as jobs move between them. Each place is looked at up to some id, and the page ends where the
+first of them ended early. What a place can tell apart, queue and state, is left out by the server; the rest is looked
+at here, as it may differ within a run.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Any, Final, NamedTuple
+
+from forebay.core.gate import Gate, gate_of, is_open, opens_at
+from forebay.core.instant import Duration, Instant
+from forebay.core.job import Job, Progress, State, with_progress
+from forebay.core.lease import Fence
+from forebay.core.limits import MAX_AHEAD, MAX_BATCH, MAX_ID, MAX_INSTANT
+from forebay.core.spec import QueueSpec
+from forebay.store.checks import LAST
+from forebay.store.postgres.claims import Claims, Holder, unfinished
+from forebay.store.postgres.connect import Connection, Rows, Server, array_of
+from forebay.store.postgres.intake import empty_inbox
+from forebay.store.postgres.queries import statement
+from forebay.store.postgres.runs import BEHIND, LATER, READY, RunRow, ended_job, jobs_of_run
+from forebay.store.postgres.session import Session
+from forebay.store.postgres.waiting import ending_of, requests_to
+from forebay.store.protocol import Backlog, GateUse, Hold, Page, Query, Totals
+from forebay.store.states import STATES
+
+_RUNS_END: Final = statement("runs_end")
+_PAGE_RUNS: Final = statement("page_runs")
+_PAGE_HELD: Final = statement("page_held")
+_ENDED_END: Final = statement("ended_end")
+_PAGE_ENDED: Final = statement("page_ended")
+_DEAD_END: Final = statement("dead_end")
+_PAGE_DEAD: Final = statement("page_dead")
+_ENDED: Final = statement("ended")
+_BACKLOG: Final = statement("backlog")
+_BACKLOGS: Final = statement("backlogs")
+_QUEUE_NAMES: Final = statement("queue_names")
+_TOTALS: Final = statement("totals")
+_SUMS: Final = 7
+_WORK_AT: Final = statement("work_at")
+_GATES: Final = statement("gates")
+_GATE_STATES: Final = statement("gate_states")
+_DUE_JOB: Final = statement("due_job")
+_LANE_HEAD: Final = statement("lane_head")
+_LINE_HEAD: Final = statement("line_head")
+_LINE_BEFORE: Final = statement("line_before")
+_AHEAD: Final = statement("ahead")
+_UNFINISHED: Final = statement("unfinished")
+_REPORTS: Final = statement("reports")
+_CHANGES: Final = "SELECT changes FROM forebay.holder WHERE id = %s"
+_SPECS: Final = "SELECT spec FROM forebay.queue WHERE spec IS NOT NULL ORDER BY name"
+
+_PROBES: Final = 2_000
+"""Rows that one page looks at in each place, at most."""
+
+_SPARE: Final = 2
+"""Rows may come in between while a page is made; not so many times as many."""
+
+_OPEN: Final = {State.WAITING: [BEHIND, LATER], State.READY: [READY]}
+
+
+class Observing:
+    """What there is, and how it changes. `claims` knows what this process holds, and where it looks for more."""
+
+    def __init__(self, session: Session, claims: Claims) -> None:
+        self._session = session
+        self._claims = claims
+
+    def get(self, ids: Sequence[int]) -> list[Job | None]:
+        known = [job_id for job_id in ids if 0 < job_id <= MAX_ID]
+        empty_inbox(self._session)
+        found = unfinished(self._session, known)
+        missing = [job_id for job_id in known if job_id not in found]
+        if missing:
+            found |= {
+                row[0]: ended_job(row) for row in self._session.server.query(_ENDED, (missing, self._session.now()))
+            }
+        running = [job.id for job in found.values() if job.state is State.RUNNING]
+        reports = self._session.server.query(_REPORTS, (running,)) if running else []
+        pictures: dict[int, Job | None] = dict(found)
+        for job_id, delivery, *rest in reports:
+            pictures[job_id] = with_progress(found[job_id], delivery, Progress(*rest))
+        return [pictures.get(job_id) for job_id in ids]
+
+    def browse(self, query: Query, after: int, limit: int) -> Page:
+        """One page looks at a bounded number of jobs, found or not."""
+        empty_inbox(self._session)
+        return browse(self._session.server, query, after, limit, self._session.now())
+
+    def backlog(self, queues: Sequence[str] | None) -> list[Backlog]:
+        empty_inbox(self._session)
+        now = self._session.now()
+        names = None if queues is None else list(queues)
+        which = (
+            (_BACKLOGS, (now,) * 3) if names is None else (_BACKLOG, (now, names, names, names, names, now, names, now))
+        )
+        found = {row[0]: row for row in self._session.server.query(*which)}
+        return [_backlog(found[name], now) for name in (found if names is None else names)]
+
+    def queues(self, after: str, limit: int, prefix: str) -> list[str]:
+        empty_inbox(self._session)
+        page = self._session.server.query(_QUEUE_NAMES, (self._session.now(), after, prefix, prefix + LAST, limit))
+        return [name for (name,) in page]
+
+    def totals(self, limit: int) -> Totals:
+        empty_inbox(self._session)
+        now = self._session.now()
+        rows = self._session.server.query(_TOTALS, (now, limit, now, now))
+        counts = [int(count) for count in rows[0][:_SUMS]] if rows else [0] * _SUMS
+        return Totals([_backlog(row[_SUMS:], now) for row in rows], *counts)
+
+    def specs(self) -> list[QueueSpec]:
+        return [QueueSpec.from_json(text) for (text,) in self._session.server.query(_SPECS)]
+
+    def gates(self, after: str, limit: int, prefix: str) -> list[GateUse]:
+        page = (after, prefix, prefix + LAST)
+        return [
+            GateUse(*row)
+            for row in self._session.server.query(_GATES, (*page, self._session.now(), limit, *page, limit, limit))
+        ]
+
+    def hold(self, job_id: int) -> Hold | None:
+        empty_inbox(self._session)
+        found = self._session.server.query(_DUE_JOB, (job_id,)) if 0 < job_id <= MAX_ID else []
+        if not found:
+            return None
+        _, queue, state, lane, line, gates, _, due_at = found[0]
+        now = self._session.now()
+        if state == READY:
+            return self._held_at_gate(job_id, queue, lane, gates or (), now)
+        return self._held_in_line(job_id, line, now) if state == BEHIND and due_at <= now else None
+
+    def ahead(self, job_id: int) -> int | None:
+        empty_inbox(self._session)
+        found = (
+            self._session.server.query(_AHEAD, (MAX_AHEAD, MAX_AHEAD, job_id, job_id)) if 0 < job_id <= MAX_ID else []
+        )
+        return int(found[0][0]) if found else None
+
+    def _held_at_gate(self, job_id: int, queue: str, lane: str, names: Any, now: Instant) -> Hold | None:
+        """The first closed gate of the whole queue or of the lane, as the first job of the lane meets it."""
+        self._session.specs.reload([queue])
+        stamper = self._session.specs.of(queue).stamper
+        stamped = [gate for name in names if (gate := gate_of(stamper.spec, name)) is not None]
+        gates: list[Gate] = [*stamper.whole, *stamped]
+        head = self._session.server.query(_LANE_HEAD, (queue, lane, now)) if gates else []
+        if not head:
+            return None
+        states = {row[0]: row[1:] for row in self._session.server.query(_GATE_STATES, ([gate.name for gate in gates],))}
+        for gate in gates:
+            used, tat, given = states[gate.name]
+            if not is_open(gate, used, tat, head[0][0], now, given):
+                opens = opens_at(gate, tat, head[0][0], given) if gate.step else MAX_INSTANT
+                slots = gate.limit if given is None else given
+                before = self.ahead(job_id) or 0
+                return Hold(gate.name, slots, used, before, None, None if opens >= MAX_INSTANT else opens)
+        return None
+
+    def _held_in_line(self, job_id: int, line: str, now: Instant) -> Hold | None:
+        found = self._session.server.query(_LINE_HEAD, (line,))
+        if not found or found[0][0] == job_id:
+            return None
+        head, runs = found[0]
+        before = self._session.server.query(_LINE_BEFORE, (line, head, job_id, MAX_AHEAD))[0][0]
+        return Hold(line, 1, int(runs), before, head)
+
+    def wait(self, queues: Sequence[str], span: Duration) -> bool:
+        # Where gates may hold jobs, news are a reason to look and no more.
+        hints = [queue for queue in queues if not self._session.specs.of(queue).keys]
+        return self._session.waiters.until_work(
+            queues, self._session.now() + span, lambda: self._work_at(queues), hints
+        )
+
+    def _work_at(self, queues: Sequence[str]) -> Instant:
+        """When a claim or a reaping may next find something, as far as is known."""
+        cursors = [self._claims.cursors.get(queue) for queue in queues]
+        floors = [(None, None) if cursor is None else cursor.known for cursor in cursors]
+        leads, others = (array_of([each[place] for each in floors]) for place in range(2))
+        asked = (self._session.at, list(queues), leads, others, *self._claims.past.floors())
+        *instants, stirs = self._session.server.query(_WORK_AT, asked)[0]
+        if stirs:
+            return 0
+        known = [at for at in instants if at is not None]
+        return min(known, default=MAX_INSTANT)
+
+    def wait_ended(self, ids: Sequence[int], span: Duration) -> list[int]:
+        ended: list[int] = []
+
+        def ready() -> Instant:
+            running = {job_id for (job_id,) in self._session.server.query(_UNFINISHED, (list(ids),) * 3)}
+            ended[:] = [job_id for job_id in ids if job_id not in running]
+            return 0 if ended else MAX_INSTANT
+
+        end = self._session.now() + span
+        self._session.waiters.until_news_of([ending_of(job_id) for job_id in ids], end, ready)
+        return ended
+
+    def wait_cancel_requests(self, owner: str, span: Duration, known: Collection[Fence]) -> list[Fence]:
+        holder = self._claims.holders.get(owner)
+        end = self._session.now() + span
+        asked: list[Fence] = []
+
+        def ready() -> Instant:
+            if holder is not None:
+                asked[:] = [fence for fence in self._requests(holder) if fence not in known]
+            return 0 if asked else MAX_INSTANT
+
+        topics = [] if holder is None else [requests_to(holder.id)]
+        self._session.waiters.until_news_of(topics, end, ready)
+        return asked
+
+    def _requests(self, holder: Holder) -> list[Fence]:
+        """Which of the jobs in its hands are to end. They are looked at when somebody has touched some of them."""
+        held = holder.book()
+        changes = self._session.server.query(_CHANGES, (holder.id,)) if held else []
+        if changes and changes[0][0] != holder.looked_at:
+            holder.asked = [place.fence for place in self._claims.places([job_id for job_id, _ in held]) if place.asked]
+            holder.looked_at = changes[0][0]
+        return [fence for fence in holder.asked if fence in held]
+
+
+def _backlog(row: Sequence[Any], now: Instant) -> Backlog:
+    name, waiting, ready, running, done, dead, cancelled, oldest, paused_until, keys, held, blocked = row
+    age = 0 if oldest is None else max(0, now - oldest)
+    paused = paused_until if paused_until is not None and paused_until > now else None
+    counts = (int(waiting), int(ready), int(running), done, dead, cancelled)
+    return Backlog(name, *counts, age, paused, keys, int(held), blocked)
+
+
+class _Part(NamedTuple):
+    """What one place has. `end`: it was looked at up to this id; None: to its end."""
+
+    jobs: list[Job]
+    end: int | None
+
+
+class Look(NamedTuple):
+    """One page of one query. `wanted`: so many jobs of each place are enough."""
+
+    connection: Connection
+    query: Query
+    after: int
+    wanted: int
+    now: Instant
+
+    def page(self, limit: int) -> Page:
+        parts = self._parts()
+        ends = [part.end for part in parts if part.end is not None]
+        end = min(ends) if ends else None
+        found = sorted((job for part in parts for job in part.jobs), key=lambda job: job.id)
+        jobs = [job for job in found if end is None or job.id <= end]
+        matching = [job for job in jobs if job.id > self.after and matches(job, self.query)]
+        return Page(matching, end) if len(matching) <= limit else Page(matching[:limit], matching[limit - 1].id)
+
+    def _parts(self) -> list[_Part]:
+        state = self.query.state
+        if state is not None and state.terminal:
+            return [self._ended()]
+        if state is State.RUNNING:
+            return [self._held(None)]
+        parts = [self._runs(single) for single in (False, True)]
+        if state is None:
+            parts.append(self._ended())
+            parts.append(self._held(min((part.end for part in parts if part.end is not None), default=None)))
+        return parts
+
+    def _runs(self, single: bool) -> _Part:
+        probes = _PROBES if self._picks else self.wanted
+        last = self._last(_RUNS_END, single, self.after, probes - 1)
+        states = _OPEN.get(self.query.state) if self.query.state else None
+        place = (single, self.after, MAX_ID if last is None else last, _SPARE * probes)
+        picked = (states, states, self.query.queue, self.query.queue)
+        return self._part(self._fetch(_PAGE_RUNS, (*place, *picked, self.wanted, self.wanted)), last)
+
+    def _held(self, last: int | None) -> _Part:
+        """Members overlap: one job of a run may be in a pack, and those around it in another one."""
+        after, queue = self.after, self.query.queue
+        picked = (after, last, after, queue, queue, after, self.wanted - 1, MAX_ID)
+        jobs = [job for row in self._fetch(_PAGE_HELD, picked) for job in jobs_of_run(RunRow._make(row))]
+        ids = sorted(job.id for job in jobs if job.id > after)
+        return _Part(jobs, ids[self.wanted - 1] if len(ids) >= self.wanted else None)
+
+    def _part(self, rows: Sequence[Sequence[Any]], last: int | None) -> _Part:
+        """The jobs of these runs. As many as were wanted: there may be more after the last one."""
+        runs = [RunRow._make(row) for row in rows]
+        jobs = [job for run in runs for job in jobs_of_run(run)]
+        return _Part(jobs, runs[-1].last_id if sum(run.n for run in runs) >= self.wanted else last)
+
+    def _ended(self) -> _Part:
+        query = self.query
+        end, page = (_DEAD_END, _PAGE_DEAD) if query.state is State.DEAD else (_ENDED_END, _PAGE_ENDED)
+        probes = _PROBES if self._picks else self.wanted
+        last = self._last(end, self.after, probes - 1)
+        state = None if query.state is None else STATES.index(query.state)
+        place = (self.after, MAX_ID if last is None else last, _SPARE * probes)
+        picked = (state, state, query.queue, query.queue, query.kind, query.kind)
+        rows = self._fetch(page, (*place, self.now, *picked, self.wanted))
+        return _Part([ended_job(row) for row in rows], rows[-1][0] if len(rows) >= self.wanted else last)
+
+    @property
+    def _picks(self) -> bool:
+        """Whether the server leaves some out, and so may look at more than it gives."""
+        return self.query.queue is not None or self.query.state is not None or self.query.kind is not None
+
+    def _fetch(self, statement: str, values: Sequence[Any]) -> Rows:
+        return self.connection.execute(statement, values).fetchall()
+
+    def _last(self, end: str, *values: object) -> int | None:
+        """The id up to which it is looked at; None: to the end."""
+        found = self._fetch(end, values)
+        return found[0][0] if found else None
+
+
+def browse(server: Server, query: Query, after: int, limit: int, now: Instant) -> Page:
+    plain = query.kind is None and query.tenant is None and query.subject is None and query.suspect is None
+    wanted = limit + 1 if plain else MAX_BATCH
+
+    def look(connection: Connection) -> Page:
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        return Look(connection, query, max(0, min(after, MAX_ID)), wanted, now).page(limit)
+
+    # While somebody holds an old snapshot a page may walk over much that is gone.
+    return server.transact(look, marked=False, within=server.long)
+
+
+def matches(job: Job, query: Query) -> bool:
+    return all(
+        wanted is None or wanted == found
+        for wanted, found in (
+            (query.queue, job.queue),
+            (query.state, job.state),
+            (query.kind, job.kind),
+            (query.tenant, job.tenant),
+            (query.subject, job.subject),
+            (query.suspect, job.suspect),
+        )
+    )

@@ -1,0 +1,135 @@
+"""What a worker does with jobs: claim, extend, report and settle, and the maintenance that makes jobs ready."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from msgspec import Struct
+
+from forebay.core.instant import Duration, Instant
+from forebay.core.job import Progress
+from forebay.core.lease import Fence, Lease, Settled, Settlement, presumes_expiry
+from forebay.core.outcome import Ack, Cancel, DeadLetter, Failure, Release, Retry, Verdict
+from forebay.store.protocol import Promotion, Want
+from forebay.store.redis.row import leases_of, packed, sid, sids
+from forebay.store.redis.session import Session
+
+_CODES: Final[dict[type, str]] = {Ack: "a", Retry: "r", DeadLetter: "d", Release: "l", Cancel: "c"}
+_SETTLED: Final = (Settled.STALE, Settled.APPLIED)
+_RESULTS_OF_SETTLE: Final = 4
+_RESULTS_OF_EXCHANGE: Final = 7
+
+
+class Group(Struct, frozen=True, omit_defaults=True):
+    """Settlements with one verdict, as lua/lib/settle.lua reads them.
+
+    `span`: how long until the job is tried again, or for how long it is kept. `result`: the number of the argument that
+    has it. `till`: void if the lease ends later than that by now.
+    """
+
+    code: str
+    delivery: int
+    ids: list[str]
+    span: Duration = 0
+    error: tuple[str, str, str] | None = None
+    result: int = 0
+    keep_rank: bool = False
+    till: Instant | None = None
+
+
+class Leases:
+    """From waiting to running, and how that ends."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def promote(self, limit: int) -> Promotion:
+        ready, next_due = self._session.call("promote", limit)
+        return Promotion(ready, next_due if isinstance(next_due, int) else None)
+
+    def claim(self, wants: Sequence[Want], owner: str, span: Duration) -> list[Lease]:
+        return leases_of(self._session.call("claim", owner, span, _wanted(wants), tokened=True))
+
+    def extend(self, leases: Sequence[Lease], span: Duration) -> list[Lease]:
+        return leases_of(self._session.call("extend", span, packed(_by_delivery(leases)))) if leases else []
+
+    def overdue(self, limit: int) -> list[Lease]:
+        return leases_of(self._session.call("overdue", limit))
+
+    def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        if not settlements:
+            return []
+        groups, results = _grouped(settlements, _RESULTS_OF_SETTLE)
+        return _settled(self._session.call("settle", packed(groups), *results))
+
+    def exchange(
+        self, settlements: Sequence[Settlement], wants: Sequence[Want], owner: str, span: Duration
+    ) -> tuple[list[Settled], list[Lease]]:
+        groups, results = _grouped(settlements, _RESULTS_OF_EXCHANGE)
+        claim = (owner, span, _wanted(wants))
+        applied, leases = self._session.call("exchange", packed(groups), *claim, *results, tokened=True)
+        return _settled(applied), leases_of(leases)
+
+    def report_progress(self, newest: dict[Fence, Progress]) -> dict[Fence, bool]:
+        known = {fence: progress for fence, progress in newest.items() if sids(fence[:1])}
+        rows = [(sid(job_id), delivery, of.portion, of.note) for (job_id, delivery), of in known.items()]
+        current = self._session.call("report", packed(rows)) if rows else []
+        return dict.fromkeys(newest, False) | {fence: bool(kept) for fence, kept in zip(known, current, strict=True)}
+
+
+def _wanted(wants: Sequence[Want]) -> bytes:
+    return packed([(str(want.queue), want.count, False if want.cls is None else str(want.cls)) for want in wants])
+
+
+def _by_delivery(leases: Iterable[Lease]) -> list[tuple[int, list[str]]]:
+    """Runs of leases with the same delivery, in their order."""
+    groups: list[tuple[int, list[str]]] = []
+    for lease in leases:
+        if not groups or groups[-1][0] != lease.job.delivery:
+            groups.append((lease.job.delivery, []))
+        groups[-1][1].append(sid(lease.job.id))
+    return groups
+
+
+def _settled(applied: Sequence[Any]) -> list[Settled]:
+    return [_SETTLED[each] for each in applied]
+
+
+def _grouped(settlements: Sequence[Settlement], first_result: int) -> tuple[list[Group], list[bytes]]:
+    """Runs of equal verdicts on equal deliveries; and the results, which come from an argument on."""
+    groups: list[Group] = []
+    results: list[bytes] = []
+    last: tuple[Verdict, int] | None = None
+    for lease, verdict in settlements:
+        job, plain = lease.job, type(verdict) is Ack and verdict.result is None
+        if plain and last == (verdict, job.delivery):
+            groups[-1].ids.append(sid(job.id))
+            continue
+        last = (verdict, job.delivery) if plain else None
+        group = Group(
+            _CODES[type(verdict)],
+            job.delivery,
+            [sid(job.id)],
+            _span(verdict),
+            _error(verdict.error) if isinstance(verdict, Retry | DeadLetter | Release) else None,
+            0 if type(verdict) is not Ack or verdict.result is None else first_result + len(results),
+            isinstance(verdict, Release) or (isinstance(verdict, Retry) and verdict.keep_rank),
+            lease.until if presumes_expiry(verdict) else None,
+        )
+        groups.append(group)
+        if type(verdict) is Ack and verdict.result is not None:
+            results.append(verdict.result)
+    return groups, results
+
+
+def _span(verdict: Verdict) -> Duration:
+    match verdict:
+        case Retry(after) | Release(after):
+            return after
+        case Ack(_, keep_for) | Cancel(keep_for):
+            return keep_for
+        case _:
+            return 0
+
+
+def _error(error: Failure | None) -> tuple[str, str, str] | None:
+    return None if error is None else (error.kind, error.message, error.trace)

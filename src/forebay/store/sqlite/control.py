@@ -1,0 +1,229 @@
+"""Configuration: queues, gates, schedules; jobs that pass a condition; workers that announce themselves.
+
+The rules are those of `engine.control`. Progress has a table of its own, so that a report does not rewrite a job.
+"""
+
+import heapq
+from collections.abc import Mapping
+from itertools import islice
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from forebay.core.fanout import copies
+from forebay.core.gate import lane_key
+from forebay.core.instant import Duration, Instant
+from forebay.core.job import Draft, Progress
+from forebay.core.lease import Fence
+from forebay.core.limits import MAX_SLOTS
+from forebay.core.presence import Presence
+from forebay.core.schedule import Schedule, edited
+from forebay.core.spec import QueueSpec
+from forebay.core.stamp import Stamper
+from forebay.engine.control import fired, is_due, new_partitions
+from forebay.store.sqlite.intake import accept
+from forebay.store.sqlite.session import Session
+from forebay.store.sqlite.tables import KnownSpec, QueueCounters, lane_name, statement, text_of
+from forebay.store.sqlite.unit_of_work import UnitOfWork, maintain
+from forebay.store.states import READY
+
+_SPECS: Final = statement("specs")
+_ADD_PARTITION: Final = statement("add_partition")
+_SCHEDULES: Final = statement("schedules")
+_SCHEDULE: Final = statement("schedule")
+_PUT_SCHEDULE: Final = statement("put_schedule")
+_DROP_SCHEDULE: Final = statement("drop_schedule")
+_TICK: Final = statement("tick")
+_RUNNING_LANES: Final = statement("running_lanes")
+_MARK_ALL_SHEDS: Final = statement("mark_all_sheds")
+_LANES_UNTIL: Final = statement("lanes_until")
+_UNEXPIRED: Final = statement("unexpired_of_lane")
+_MOVE_TO_LANE: Final = statement("move_to_lane")
+_REPORT: Final = statement("report")
+_DROP_REPORTS: Final = statement("drop_reports")
+_ANNOUNCE: Final = (
+    "INSERT INTO worker (owner, since, seen_at, until, body) VALUES (?1, ?2, ?2, ?3, ?4) "
+    "ON CONFLICT (owner) DO UPDATE SET seen_at = excluded.seen_at, until = excluded.until, body = excluded.body"
+)
+_SWEEP_WORKERS: Final = "DELETE FROM worker WHERE until <= ?"
+_WITHDRAW: Final = "DELETE FROM worker WHERE owner = ? RETURNING until"
+_WORKERS: Final = "SELECT body, since, seen_at FROM worker WHERE owner > ? AND until > ? ORDER BY owner LIMIT ?"
+_REPORTED: Final = "SELECT EXISTS (SELECT 1 FROM progress)"
+
+_decode_schedule: Final = msgspec.json.Decoder(Schedule).decode
+_decode_presence: Final = msgspec.json.Decoder(Presence).decode
+
+
+class Control:
+    """Configuration and announcements."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def put_spec(self, spec: QueueSpec) -> None:
+        self._session.write(lambda unit: _put_spec(unit, spec))
+
+    def pause(self, queue: str, until: Instant | None) -> None:
+        self._session.write(lambda unit: _pause(unit, "resume" if until is None else "pause", queue, until))
+
+    def put_schedule(self, schedule: Schedule) -> None:
+        self._session.write(lambda unit: _put_schedule(unit, schedule))
+
+    def drop_schedule(self, name: str) -> bool:
+        return self._session.write(lambda unit: _drop_schedule(unit, name))
+
+    def schedules(self) -> list[Schedule]:
+        with self._session.read() as (reader, _):
+            return [replace(_decode_schedule(body), last_at=last_at) for body, last_at in reader.execute(_SCHEDULES)]
+
+    def fire(self, name: str, tick: Instant, next_at: Instant, draft: Draft | None) -> bool:
+        return self._session.write(lambda unit: _fire(unit, name, tick, next_at, draft))
+
+    def set_gate(self, name: str, limit: int | None) -> None:
+        self._session.write(lambda unit: _set_gate(unit, name, limit))
+
+    def release(self, name: str, count: int) -> int:
+        return self._session.write(lambda unit: _release(unit, name, count))
+
+    def report_progress(self, newest: dict[Fence, Progress]) -> dict[Fence, bool]:
+        known = self._session.write(lambda unit: _report(unit, newest)) if newest else set()
+        return {fence: fence in known for fence in newest}
+
+    def sweep_progress(self) -> None:
+        """Forget what was reported of deliveries that have ended."""
+        with self._session.read() as (reader, _):
+            (reported,) = reader.execute(_REPORTED).fetchone()
+        if reported:
+            self._session.write(lambda unit: unit.connection.execute(_DROP_REPORTS))
+
+    def announce(self, presence: Presence, span: Duration) -> None:
+        self._session.write(lambda unit: _announce(unit, presence, span))
+
+    def withdraw(self, owner: str) -> bool:
+        return self._session.write(lambda unit: _withdraw(unit, owner))
+
+    def workers(self, after: str, limit: int) -> list[Presence]:
+        with self._session.read() as (reader, now):
+            rows = reader.execute(_WORKERS, (after, now, limit)).fetchall()
+        return [replace(_decode_presence(body), since=since, seen_at=seen_at) for body, since, seen_at in rows]
+
+
+def _put_spec(unit: UnitOfWork, spec: QueueSpec) -> None:
+    queue = unit.queue(spec.name)
+    known = queue.spec if queue.known.text is not None else None
+    for number in new_partitions(known, spec, lambda: any(queue.counts), lambda: _specs(unit)):
+        unit.connection.execute(_ADD_PARTITION, (spec.name, number))
+    if Stamper(spec).sheds and not queue.known.stamper.sheds and any(queue.counts):
+        unit.connection.execute(_MARK_ALL_SHEDS, (spec.name,))
+    text = spec.to_json().decode()
+    if unit.builder is not None and text != queue.known.text:
+        unit.builder.set_verb("put_spec", name=spec.name)
+    before = queue.known
+    unit.queues.configure(spec.name, text)
+    if before.stamper.spec.eligibility != spec.eligibility:
+        _count_again(unit, queue, before)
+        unit.lanes.open_all(queue)
+    elif before.stamper.spec.share is not None or spec.share is not None:
+        unit.lanes.open_all(queue)
+    unit.queues.eased[spec.name] = None
+
+
+def _count_again(unit: UnitOfWork, queue: QueueCounters, before: KnownSpec) -> None:
+    """What running jobs use of gates, by the terms that the spec has now."""
+    for lane, cost in unit.connection.execute(_RUNNING_LANES, (queue.name,)).fetchall():
+        for name in before.caps(lane):
+            unit.gates.give_back(name, cost)
+        for name in queue.known.caps(lane):
+            unit.gates.give_back(name, -cost)
+            unit.gates.state(name).queue = queue.name
+
+
+def _specs(unit: UnitOfWork) -> list[QueueSpec]:
+    return [QueueSpec.from_json(text) for (text,) in unit.connection.execute(_SPECS)]
+
+
+def _pause(unit: UnitOfWork, verb: str, queue: str, until: Instant | None) -> None:
+    counters = unit.queue(queue)
+    if counters.paused_until != until:
+        counters.paused_until, counters.changed = until, True
+        if unit.builder is not None:
+            unit.builder.set_verb(verb, name=queue)
+    if until is None and counters.counts[READY]:
+        unit.queues.news[queue] = counters.counts[READY]
+
+
+def _put_schedule(unit: UnitOfWork, schedule: Schedule) -> None:
+    body, last_at = unit.connection.execute(_SCHEDULE, (schedule.name,)).fetchone() or (None, None)
+    known = None if body is None else _decode_schedule(body)
+    text = text_of(replace(edited(known, schedule, last_at), last_at=None))
+    unit.connection.execute(_PUT_SCHEDULE, (schedule.name, text))
+    if unit.builder is not None and text != body:
+        unit.builder.set_verb("put_schedule", name=schedule.name)
+
+
+def _drop_schedule(unit: UnitOfWork, name: str) -> bool:
+    dropped = unit.connection.execute(_DROP_SCHEDULE, (name,)).rowcount > 0
+    if dropped and unit.builder is not None:
+        unit.builder.set_verb("drop_schedule", name=name)
+    return dropped
+
+
+def _fire(unit: UnitOfWork, name: str, tick: Instant, next_at: Instant, draft: Draft | None) -> bool:
+    body, last_at = unit.connection.execute(_SCHEDULE, (name,)).fetchone() or (None, None)
+    if body is None:
+        return False
+    schedule = _decode_schedule(body)
+    if not is_due(schedule, tick, last_at):
+        return False
+    receipts = [] if draft is None else accept(unit, copies(unit.queue(draft.queue).spec, draft))
+    unit.connection.execute(_TICK, (name, text_of(fired(schedule, next_at, receipts)), tick))
+    if unit.builder is not None:
+        unit.builder.set_verb("fire", name=name, tick=tick)
+    return True
+
+
+def _set_gate(unit: UnitOfWork, name: str, limit: int | None) -> None:
+    state = unit.gates.state(name)
+    if unit.builder is not None and state.given != limit:
+        unit.builder.set_verb("set_gate", name=name)
+    state.given = limit
+    maintain(unit)
+    unit.lanes.wake(name, MAX_SLOTS if limit is None else limit)
+
+
+def _release(unit: UnitOfWork, name: str, count: int) -> int:
+    maintain(unit)
+    unit.write_lanes()
+    lanes = unit.connection.execute(_LANES_UNTIL, (name,)).fetchall()
+    ready = [unit.connection.execute(_UNEXPIRED, (queue, lane, unit.now)) for queue, lane in lanes]
+    passed = list(islice(heapq.merge(*ready), count))
+    for rank, job_id, queue, lane in passed:
+        cls, gates = lane_name(lane)
+        free = lane_key(cls, tuple(gate for gate in gates if gate != name))
+        unit.connection.execute(_MOVE_TO_LANE, (job_id, free))
+        unit.queues.moved(queue, lane, READY, None)
+        unit.queues.moved(queue, free, None, READY)
+        unit.lanes.left(queue, lane)
+        unit.lanes.arrived(queue, free, rank, job_id)
+    if passed and unit.builder is not None:
+        unit.builder.set_verb("release", name=name)
+    return len(passed)
+
+
+def _report(unit: UnitOfWork, newest: Mapping[Fence, Progress]) -> set[Fence]:
+    """The fences that are current."""
+    return {
+        fence
+        for fence, progress in newest.items()
+        if unit.connection.execute(_REPORT, (*fence, progress.portion, progress.note, unit.now)).fetchall()
+    }
+
+
+def _announce(unit: UnitOfWork, presence: Presence, span: Duration) -> None:
+    unit.connection.execute(_SWEEP_WORKERS, (unit.now,))
+    unit.connection.execute(_ANNOUNCE, (presence.owner, unit.now, unit.now + span, text_of(presence)))
+
+
+def _withdraw(unit: UnitOfWork, owner: str) -> bool:
+    return any(until > unit.now for (until,) in unit.connection.execute(_WITHDRAW, (owner,)).fetchall())

@@ -1,0 +1,298 @@
+"""Looking at jobs, queues and gates, and waiting for them.
+
+Looking reads one durable state on a connection of its own: it waits for no writer, and no writer waits for it.
+"""
+
+import json
+import sqlite3
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from forebay.core.gate import is_open, opens_at
+from forebay.core.instant import Duration, Instant
+from forebay.core.job import Job, Progress, State, with_progress
+from forebay.core.lease import Fence
+from forebay.core.limits import MAX_AHEAD, MAX_BLOCKED, MAX_ID, MAX_INSTANT
+from forebay.core.policy import While
+from forebay.core.spec import QueueSpec
+from forebay.engine.control import PAGE_PROBES
+from forebay.engine.lanes import closed_of
+from forebay.store.checks import LAST
+from forebay.store.protocol import Backlog, GateUse, Hold, Page, Query, Totals
+from forebay.store.sqlite.fronts import workable_at
+from forebay.store.sqlite.gates import Gates
+from forebay.store.sqlite.session import Session
+from forebay.store.sqlite.tables import (
+    KnownSpec,
+    QueueCounters,
+    QueueTable,
+    Row,
+    id_list,
+    picture,
+    statement,
+    text_of,
+)
+from forebay.store.sqlite.unit_of_work import LineHead
+from forebay.store.states import READY, RUNNING, STATES, WAITING
+
+_PICTURES: Final = statement("pictures")
+_PAGE: Final = statement("page")
+_PAGE_END: Final = statement("page_end")
+_PAGE_HELD: Final = statement("page_held")
+_DEAD_END: Final = statement("dead_end")
+_PAGE_DEAD: Final = statement("page_dead")
+_ANY_AFTER: Final = statement("any_after")
+_QUEUES: Final = statement("queues")
+_QUEUE_NAMES: Final = statement("queue_names")
+_TOTALS: Final = statement("totals")
+_DEEPEST: Final = statement("deepest")
+_SPECS: Final = statement("specs")
+_EXPIRED_KEYS: Final = statement("expired_keys")
+_FREE_KEYS: Final = statement("free_keys")
+_OLDEST_PLAIN: Final = statement("oldest_plain")
+_OLDEST_ODD: Final = statement("oldest_odd")
+_BLOCKED_LINES: Final = statement("blocked_lines")
+_NEXT_DUE: Final = statement("next_due")
+_NEXT_OPENING: Final = statement("next_opening")
+_HELD_JOBS: Final = statement("held_jobs")
+_NEXT_LEASE: Final = statement("next_lease")
+_GROWN: Final = statement("grown")
+_ONE: Final = statement("one")
+_GATES: Final = statement("gates")
+_HEAD_COST: Final = statement("head_cost")
+_HEADS: Final = statement("heads")
+_BETWEEN: Final = statement("between")
+_READY_BEFORE: Final = statement("ready_before")
+_REPORTS: Final = statement("reports")
+_UNFINISHED: Final = statement("unfinished")
+_ASKED: Final = statement("asked")
+_LOOK_FOR_REQUESTS: Final[Duration] = 100_000
+"""How often a worker looks whether other processes changed the file: it does so for as long as it runs jobs."""
+
+
+class Observing:
+    """Observation."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def get(self, ids: Sequence[int]) -> list[Job | None]:
+        with self._session.read() as (reader, _):
+            jobs: dict[int, Job | None] = {
+                columns[0]: picture(columns) for columns in reader.execute(_PICTURES, (id_list(ids),))
+            }
+            running = [job.id for job in jobs.values() if job is not None and job.state is State.RUNNING]
+            for job_id, delivery, *rest in reader.execute(_REPORTS, (id_list(running),)) if running else ():
+                jobs[job_id] = with_progress(jobs[job_id], delivery, Progress(*rest))
+        return [jobs.get(job_id) for job_id in ids]
+
+    def browse(self, query: Query, after: int, limit: int) -> Page:
+        after = max(0, min(after, MAX_INSTANT))
+        state = None if query.state is None else STATES.index(query.state)
+        wanted = (query.queue, state, query.kind, query.tenant, query.subject, query.suspect)
+        with self._session.read() as (reader, _):
+            if query.state is State.RUNNING:
+                held = (after, query.queue, query.kind, query.tenant, query.subject, query.suspect, limit)
+                jobs = [picture(columns) for columns in reader.execute(_PAGE_HELD, held)]
+                return Page(jobs, jobs[-1].id if len(jobs) == limit else None)
+            until, page = (_DEAD_END, _PAGE_DEAD) if query.state is State.DEAD else (_PAGE_END, _PAGE)
+            end = reader.execute(until, (after, PAGE_PROBES - 1)).fetchone()
+            last = MAX_INSTANT if end is None else end[0]
+            jobs = [picture(columns) for columns in reader.execute(page, (after, last, *wanted, limit))]
+            if len(jobs) == limit:
+                last = jobs[-1].id
+            elif end is None:
+                return Page(jobs, None)
+            (more,) = reader.execute(_ANY_AFTER, (last,)).fetchone()
+        return Page(jobs, last if more else None)
+
+    def backlog(self, queues: Sequence[str] | None) -> list[Backlog]:
+        with self._session.read() as (reader, now):
+            names = [name for (name,) in reader.execute(_QUEUES)] if queues is None else queues
+            table = QueueTable(reader, self._session.specs)
+            return [_backlog(reader, table.queue(name), now) for name in names]
+
+    def queues(self, after: str, limit: int, prefix: str) -> list[str]:
+        with self._session.read() as (reader, _):
+            return [name for (name,) in reader.execute(_QUEUE_NAMES, (after, prefix, prefix + LAST, limit))]
+
+    def totals(self, limit: int) -> Totals:
+        with self._session.read() as (reader, now):
+            counts = reader.execute(_TOTALS).fetchone()
+            names = [name for (name,) in reader.execute(_DEEPEST, (limit,))]
+            table = QueueTable(reader, self._session.specs)
+            return Totals([_backlog(reader, table.queue(name), now) for name in names], *counts)
+
+    def specs(self) -> list[QueueSpec]:
+        with self._session.read() as (reader, _):
+            return [QueueSpec.from_json(text) for (text,) in reader.execute(_SPECS)]
+
+    def gates(self, after: str, limit: int, prefix: str) -> list[GateUse]:
+        with self._session.read() as (reader, now):
+            table = QueueTable(reader, self._session.specs)
+            found = reader.execute(_GATES, (after, prefix, prefix + LAST, limit, now)).fetchall()
+            return [
+                GateUse(name, _spec_slots(table, queue, name) if given is None else given, used, given)
+                for name, queue, used, given in found
+            ]
+
+    def hold(self, job_id: int) -> Hold | None:
+        with self._session.read() as (reader, now):
+            row = _row(reader, job_id)
+            if row is not None and row.state == READY:
+                return _gate_hold(reader, now, row, QueueTable(reader, self._session.specs).queue(row.queue).known)
+            if row is not None and row.state == WAITING and row.behind and row.due_at <= now:
+                return _line_hold(reader, row)
+            return None
+
+    def ahead(self, job_id: int) -> int | None:
+        with self._session.read() as (reader, _):
+            row = _row(reader, job_id)
+            return None if row is None or row.state != READY else _before(reader, row)
+
+    def wait(self, queues: Sequence[str], span: Duration) -> bool:
+        growth = Growth(queues)
+        now = self._session.now()
+        return self._session.waiters.until_work(
+            queues,
+            now + span,
+            lambda reader: (
+                0
+                if growth.seen(reader)
+                else _work_at(QueueTable(reader, self._session.specs), reader, queues, self._session.now())
+            ),
+        )
+
+    def wait_ended(self, ids: Sequence[int], span: Duration) -> list[int]:
+        ended: list[int] = []
+
+        def ready(reader: sqlite3.Connection) -> Instant:
+            running = {job_id for (job_id,) in reader.execute(_UNFINISHED, (id_list(ids),))}
+            ended[:] = [job_id for job_id in ids if job_id not in running]
+            return 0 if ended else MAX_INSTANT
+
+        self._session.waiters.until_news_of(ids, self._session.now() + span, ready)
+        return ended
+
+    def wait_cancel_requests(self, owner: str, span: Duration, known: Collection[Fence]) -> list[Fence]:
+        asked: list[Fence] = []
+
+        def ready(reader: sqlite3.Connection) -> Instant:
+            asked[:] = [fence for fence in reader.execute(_ASKED, (owner,)) if fence not in known]
+            return 0 if asked else MAX_INSTANT
+
+        self._session.waiters.until_news_of([owner], self._session.now() + span, ready, _LOOK_FOR_REQUESTS)
+        return asked
+
+
+class Growth:
+    """Whether one of these is a log that grew since the first look: a process that appends cannot tell another."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = text_of(list(names))
+        self._first: float | None = None
+
+    def seen(self, reader: sqlite3.Connection) -> bool:
+        (total,) = reader.execute(_GROWN, (self._names,)).fetchone()
+        self._first = total if self._first is None else self._first
+        return bool(total > self._first)
+
+
+def _work_at(table: QueueTable, reader: sqlite3.Connection, queues: Sequence[str], now: Instant) -> Instant:
+    """When a claim or a reaping may next find something, as far as is known."""
+    gates = Gates(reader, now)
+    found = [reader.execute(each).fetchone() for each in (_NEXT_DUE, _NEXT_LEASE, _NEXT_OPENING)]
+    instants = [MAX_INSTANT, *(at for (at,) in filter(None, found) if at is not None)]
+    for name in queues:
+        queue = table.queue(name)
+        if queue.counts[READY]:
+            instants.append(max(workable_at(reader, gates, queue, now), queue.paused_until or 0))
+    earliest: Instant = min(instants)
+    return earliest
+
+
+def _backlog(reader: sqlite3.Connection, queue: QueueCounters, now: Instant) -> Backlog:
+    name = queue.name
+    waiting, ready, running, done, dead, cancelled = queue.counts
+    oldest = now
+    if ready:
+        odd = reader.execute(_OLDEST_ODD, (name,)).fetchone()[0]
+        oldest = now if odd is None else min(now, odd)
+        plain = reader.execute(_OLDEST_PLAIN, (name, oldest)).fetchone()
+        oldest = oldest if plain is None else plain[0]
+    (blocked,) = reader.execute(_BLOCKED_LINES, (name, MAX_BLOCKED)).fetchone()
+    paused_until = queue.paused_until
+    return Backlog(
+        name,
+        waiting,
+        ready,
+        running,
+        done,
+        dead,
+        cancelled,
+        oldest_age=now - oldest,
+        paused_until=paused_until if paused_until is not None and paused_until > now else None,
+        keys=queue.keys - _free_keys(reader, queue, now) if queue.keys else 0,
+        held=_held(reader, queue, now) if ready else 0,
+        blocked=blocked,
+    )
+
+
+def _held(reader: sqlite3.Connection, queue: QueueCounters, now: Instant) -> int:
+    """Ready jobs behind a closed gate: all, where one of the whole queue is closed, else those of parked lanes."""
+    whole, gates = queue.known.stamper.whole, Gates(reader, now)
+    gates.load(gate.name for gate in whole)
+    if closed_of([(gate, gates.state(gate.name)) for gate in whole], 1, now) is not None:
+        return int(queue.counts[READY])
+    held: int = reader.execute(_HELD_JOBS, (queue.name, MAX_AHEAD, now)).fetchone()[0]
+    return held
+
+
+def _free_keys(reader: sqlite3.Connection, queue: QueueCounters, now: Instant) -> int:
+    """Keys that are still remembered and no longer taken."""
+    unique = queue.spec.unique or While()
+    expired: int = reader.execute(_EXPIRED_KEYS, (now, queue.name)).fetchone()[0]
+    free: int = reader.execute(_FREE_KEYS, (MAX_INSTANT, queue.name, unique.mask)).fetchone()[0]
+    return expired + free
+
+
+def _row(reader: sqlite3.Connection, job_id: int) -> Row | None:
+    found = reader.execute(_ONE, (job_id,)).fetchone() if 0 < job_id <= MAX_ID else None
+    return None if found is None else Row(*found)
+
+
+def _before(reader: sqlite3.Connection, row: Row) -> int:
+    return len(reader.execute(_READY_BEFORE, (row.queue, row.lane, row.rank, row.id, MAX_AHEAD)).fetchall())
+
+
+def _gate_hold(reader: sqlite3.Connection, now: Instant, row: Row, known: KnownSpec) -> Hold | None:
+    gates = (*known.stamper.whole, *known.gates(row.lane))
+    states = Gates(reader, now)
+    states.load(gate.name for gate in gates)
+    found = reader.execute(_HEAD_COST, (row.queue, row.lane, now)).fetchone()
+    cost = row.cost if found is None else found[0]
+    for gate in gates:
+        state = states.state(gate.name)
+        if not is_open(gate, state.used, state.tat, cost, now, state.given):
+            opens = opens_at(gate, state.tat, cost, state.given) if gate.step else MAX_INSTANT
+            slots = gate.limit if state.given is None else state.given
+            opens_then = opens if opens < MAX_INSTANT else None
+            return Hold(gate.name, slots, state.used, _before(reader, row), opens_at=opens_then)
+    return None
+
+
+def _line_hold(reader: sqlite3.Connection, row: Row) -> Hold | None:
+    head = LineHead(*reader.execute(_HEADS, (json.dumps([row.line]),)).fetchone())
+    if head.id == row.id or row.line is None:
+        return None
+    before = len(reader.execute(_BETWEEN, (row.line, head.id, row.id, MAX_AHEAD)).fetchall())
+    return Hold(row.line, 1, int(head.state == RUNNING), before, head.id)
+
+
+def _spec_slots(table: QueueTable, queue: str | None, name: str) -> int:
+    """What the spec of the queue that used a gate last says of it."""
+    if queue is None:
+        return 0
+    stamper = table.queue(queue).known.stamper
+    gate = next((gate for gate in stamper.whole if gate.name == name), None) or stamper.gate(name)
+    return 0 if gate is None else gate.limit

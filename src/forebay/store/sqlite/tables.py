@@ -1,0 +1,307 @@
+"""The rows of jobs and queues, and every statement by its name. Lists travel as one JSON text.
+
+`{job}` in a statement stands for the columns of `Job`, in its order; `{row}` for those of a `Row`; `{in_line}` for the
+jobs that a line still has: unfinished ones, and dead ones that keep it shut.
+
+A unit of work loads the queues that it touches (`QueueTable`), moves jobs between their numbers, and writes them back
+in the same transaction: counters and rows cannot disagree. `SpecCache` is what a process remembers between calls: what
+follows from a spec, compared with the stored spec at every use.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Sequence
+from functools import cache, lru_cache
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from forebay.core.gate import Gate
+from forebay.core.instant import Instant
+from forebay.core.job import Job
+from forebay.core.lease import Lease
+from forebay.core.limits import MAX_DEPTH
+from forebay.core.outcome import Failure
+from forebay.core.policy import Bounded
+from forebay.core.spec import QueueSpec
+from forebay.core.stamp import Stamper
+from forebay.engine.settle import Mark, errors_after
+from forebay.store.statements import read_statements
+from forebay.store.states import DEAD, READY, RUNNING, STATES, WAITING
+
+_FIELDS: Final = Job.__struct_fields__.index("progress")
+"""Those that a row has; progress is kept elsewhere."""
+
+_MAX_INTEGER: Final = 2**63 - 1
+
+_META, _ERRORS, _STATE, _CANCEL = (
+    Job.__struct_fields__.index(name) for name in ("meta", "errors", "state", "cancel_requested")
+)
+_encode: Final = msgspec.json.Encoder().encode
+_decode_meta: Final = msgspec.json.Decoder(dict[str, str]).decode
+_decode_errors: Final = msgspec.json.Decoder(tuple[Failure, ...]).decode
+
+
+class Row(NamedTuple):
+    """What a move from state to state needs to know of a job: `{row}` in a statement, `{row}, errors` where it fails.
+
+    `behind`: the head of its line goes before it. `home`: the queue that it belongs to, also where it is dead.
+    """
+
+    id: int
+    queue: str
+    lane: str
+    state: int
+    rank: int
+    due_at: Instant
+    line: str | None
+    blocks: int
+    behind: int
+    cost: int
+    kind: str
+    delivery: int
+    attempt: int
+    enqueued_at: Instant
+    claimed_at: Instant
+    lease_until: Instant
+    cancel_requested: int
+    settled_delivery: int
+    settled_code: str
+    rank_base: int
+    rank_timed: int
+    home: str
+    errors: str | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self.state == RUNNING
+
+    @property
+    def mark(self) -> Mark:
+        return self.settled_delivery, self.settled_code
+
+
+def failed(row: Row, error: Failure | None, at: Instant) -> str | None:
+    """The failures of a job, this one included, as the column holds them."""
+    if error is None:
+        return row.errors
+    known = () if row.errors is None else _decode_errors(row.errors)
+    return text_of(errors_after(known, error, at, row.attempt))
+
+
+def rows_of(found: Iterable[tuple[Any, ...]]) -> list[Row]:
+    return [Row(*columns) for columns in found]
+
+
+class LaneName(NamedTuple):
+    """What the text of a lane says (`core.gate.lane_key`)."""
+
+    cls: str
+    gates: tuple[str, ...]
+
+
+@lru_cache(maxsize=4_096)
+def lane_name(lane: str) -> LaneName:
+    """No class has a name that begins like a JSON array."""
+    if not lane.startswith("["):
+        return LaneName(lane, ())
+    cls, *gates = json.loads(lane)
+    return LaneName(cls, tuple(gates))
+
+
+def picture(columns: Sequence[Any]) -> Job:
+    """The immutable `Job` that leaves the store, from the first columns of a statement."""
+    fields = list(columns[:_FIELDS])
+    fields[_STATE] = STATES[fields[_STATE]]
+    fields[_CANCEL] = fields[_CANCEL] == 1
+    meta, errors = fields[_META], fields[_ERRORS]
+    if meta is not None:
+        fields[_META] = _decode_meta(meta)
+    fields[_ERRORS] = () if errors is None else _decode_errors(errors)
+    return Job(*fields)
+
+
+def lease_of(columns: Sequence[Any]) -> Lease:
+    job = picture(columns)
+    return Lease(job, job.owner or "", job.lease_until or 0)
+
+
+def text_of(value: object) -> str:
+    """A value as the JSON that a column holds."""
+    return _encode(value).decode()
+
+
+def id_list(ids: Iterable[int]) -> str:
+    """Ids for `json_each`; what is no 64-bit integer is nobody's id."""
+    return str([job_id for job_id in ids if 0 < job_id <= _MAX_INTEGER])
+
+
+_PICTURE: Final = ", ".join(Job.__struct_fields__[:_FIELDS]).replace("result_body", "result")
+_ROW: Final = ", ".join(Row._fields).removesuffix(", home, errors") + ", coalesce(home, queue)"
+_IN_LINE: Final = "line IS NOT NULL AND (state < 3 OR state = 4 AND blocks = 1)"
+
+
+@cache
+def statements() -> dict[str, str]:
+    """Every statement by its name."""
+    words = {"job": _PICTURE, "row": _ROW, "in_line": _IN_LINE}
+    return read_statements("forebay.store.sqlite", ("jobs.sql", "queues.sql", "logs.sql"), words)
+
+
+def statement(name: str) -> str:
+    return statements()[name]
+
+
+_LANES_KNOWN: Final = 4_096
+_QUEUE: Final = statement("queue")
+_PUT_QUEUE: Final = statement("put_queue")
+
+
+class KnownSpec:
+    """What follows from one stored spec."""
+
+    __slots__ = ("_gates", "dead_most", "paced", "stamper", "text", "whole_caps")
+
+    def __init__(self, name: str, text: str | None) -> None:
+        spec = QueueSpec(name=name) if text is None else QueueSpec.from_json(text)
+        self.text = text
+        self.stamper = Stamper(spec)
+        self.dead_most = None if spec.routing.dead is None else spec.routing.dead.most
+        self.paced = any(gate.step for gate in self.stamper.whole)
+        self.whole_caps = tuple(gate.name for gate in self.stamper.whole if not gate.step)
+        self._gates: dict[str, tuple[Gate, ...]] = {}
+
+    def gates(self, lane: str) -> tuple[Gate, ...]:
+        """The gates of a lane that the spec still has."""
+        if not lane.startswith("["):
+            return ()
+        found = self._gates.get(lane)
+        if found is None:
+            named = (self.stamper.gate(name) for name in lane_name(lane).gates)
+            found = tuple(gate for gate in named if gate is not None)
+            if len(self._gates) >= _LANES_KNOWN:
+                self._gates.clear()
+            self._gates[lane] = found
+        return found
+
+    def caps(self, lane: str) -> tuple[str, ...]:
+        """The caps whose slots a running job of a lane takes."""
+        return self.whole_caps + tuple(gate.name for gate in self.gates(lane) if not gate.step)
+
+
+class SpecCache:
+    """Specs by queue. `walked`: how far the keys that are taken by state were looked through."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, KnownSpec] = {}
+        self.walked = ("", "")
+
+    def of(self, name: str, text: str | None) -> KnownSpec:
+        known = self._known.get(name)
+        if known is None or known.text != text:
+            known = self._known[name] = KnownSpec(name, text)
+        return known
+
+    def held_by(self, gate: str) -> list[str]:
+        """The queues that a gate holds as a whole, as far as this process knows them."""
+        _, of = gate.split("/", 1)
+        if "/" in of or gate.startswith("until/"):
+            return []
+        if not of.startswith("@"):
+            return [of]
+        return [name for name, known in self._known.items() if any(each.name == gate for each in known.stamper.whole)]
+
+
+class QueueCounters:
+    """A queue's row. `counts` by the number of the state; `laned`: ready jobs in other lanes than ''."""
+
+    __slots__ = ("changed", "counts", "keys", "known", "laned", "name", "paused_until", "turn")
+
+    def __init__(
+        self,
+        name: str,
+        known: KnownSpec,
+        paused_until: Instant | None,
+        laned: int,
+        turn: int,
+        keys: int,
+        counts: list[int],
+    ) -> None:
+        self.name = name
+        self.known = known
+        self.paused_until = paused_until
+        self.laned = laned
+        self.turn = turn
+        self.keys = keys
+        self.counts = counts
+        self.changed = False
+
+    @property
+    def depth(self) -> int:
+        """What counts against the capacity."""
+        return self.counts[WAITING] + self.counts[READY] + self.counts[RUNNING]
+
+    @property
+    def room(self) -> int:
+        """How many more jobs fit in."""
+        capacity = self.spec.capacity
+        return capacity.limit - self.depth if isinstance(capacity, Bounded) else MAX_DEPTH
+
+    @property
+    def spec(self) -> QueueSpec:
+        return self.known.stamper.spec
+
+
+class QueueTable:
+    """The queues of one unit of work. `news`: jobs that became ready; `eased`: queues that may have room again."""
+
+    def __init__(self, connection: sqlite3.Connection, specs: SpecCache) -> None:
+        self._connection = connection
+        self._queues: dict[str, QueueCounters] = {}
+        self.specs = specs
+        self.news: dict[str, int] = {}
+        self.eased: dict[str, None] = {}
+
+    def queue(self, name: str) -> QueueCounters:
+        queue = self._queues.get(name)
+        if queue is None:
+            found = self._connection.execute(_QUEUE, (name,)).fetchone()
+            spec, paused_until, laned, turn, keys, *counts = found or (None, None, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+            known = self.specs.of(name, spec)
+            queue = self._queues[name] = QueueCounters(name, known, paused_until, laned, turn, keys, counts)
+        return queue
+
+    def configure(self, name: str, text: str) -> None:
+        queue = self.queue(name)
+        queue.known = self.specs.of(name, text)
+        queue.changed = True
+
+    def moved(self, name: str, lane: str, was: int | None, to: int | None, count: int = 1) -> None:
+        """Jobs went from one state to another; None: they were not there before, or are gone."""
+        queue = self.queue(name)
+        queue.changed = True
+        if was is not None:
+            queue.counts[was] -= count
+            if was == READY and lane:
+                queue.laned -= count
+            if was <= RUNNING and (to is None or to > RUNNING):
+                self.eased[name] = None
+        if to is not None:
+            queue.counts[to] += count
+            if to == READY:
+                self.news[name] = self.news.get(name, 0) + count
+                if lane:
+                    queue.laned += count
+
+    def crowded(self) -> list[str]:
+        """The queues of this unit in which more dead lie than they keep."""
+        queues = self._queues.values()
+        return [each.name for each in queues if each.known.dead_most and each.counts[DEAD] > each.known.dead_most]
+
+    def write(self) -> None:
+        for queue in self._queues.values():
+            if queue.changed:
+                known = queue.known
+                spec = (known.text, queue.paused_until, known.dead_most, known.paced)
+                row = (queue.name, *spec, queue.laned, queue.turn, queue.keys, *queue.counts)
+                self._connection.execute(_PUT_QUEUE, row)

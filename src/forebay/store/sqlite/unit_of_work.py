@@ -1,0 +1,330 @@
+"""One call inside a transaction: its instant, its counters, its gates and lanes, and what waiters are notified of.
+
+A verb works between the opening of a unit and `finish`, which writes counters, lanes and gates back. A unit that
+raises is rolled back by the writer and leaves nothing.
+
+What fell due is looked after in passing: expire, promote, forget, all bounded. One statement, `pulse`, says whether
+there is anything to do; a store at rest pays for nothing else. A job that expired is never handed out, however many
+there are: `expire` says whether it is through. A dead job lies where its queue sends dead letters, for as long as that
+queue keeps them, and not too many of them do.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from msgspec import Struct
+
+from forebay.core.instant import Duration, Instant
+from forebay.core.ledger import Change, encode_record
+from forebay.core.limits import MAX_BATCH, MAX_INSTANT
+from forebay.core.outcome import OUT_OF_TIME, Failure
+from forebay.core.record_builder import RecordBuilder
+from forebay.engine.settle import Mark
+from forebay.store.sqlite.gates import Gates, LaneTable
+from forebay.store.sqlite.tables import QueueTable, Row, SpecCache, failed, id_list, rows_of, statement
+from forebay.store.states import DEAD, READY, WAITING
+
+SETTLE_MEMORY: Final = 65_536
+_RECORDS_PER_TRIM: Final = 64
+_TRIMMED_AT_ONCE: Final = 256
+
+MAINTAINED: Final = 256
+"""How much of what fell due a verb looks after in passing."""
+
+EXPIRE_LIMIT: Final = 4 * MAX_BATCH
+"""How many that expired a verb looks after in passing: a claim waits for them, so they are more."""
+
+_DIE: Final = statement("die")
+_CROWDED: Final = statement("crowded")
+_OLDEST_DEAD: Final = statement("oldest_dead")
+_PULSE: Final = statement("pulse")
+_EXPIRED: Final = statement("expired")
+_KEPT: Final = statement("kept")
+_DROP_PAID: Final = statement("drop_paid")
+_DROP_IDLE: Final = statement("drop_idle")
+_SWEEP_KEYS: Final = statement("sweep_keys")
+_KEYS_BY_STATE: Final = statement("keys_by_state")
+_DROP_KEY: Final = statement("drop_key")
+_DELETE: Final = statement("delete")
+_REMEMBER: Final = (statement("remember_0"), statement("remember_1"))
+_FORGET: Final = (statement("forget_0"), statement("forget_1"))
+_FALL_DUE: Final = statement("fall_due")
+_EXPOSE: Final = statement("expose")
+_HEADS: Final = statement("heads")
+_RUNNING_IN_LINE: Final = statement("running_in_line")
+_STEP_BACK: Final = statement("step_back")
+_KEEP_RECORD: Final = statement("keep_record")
+_RECORD_SIZES: Final = statement("record_sizes")
+_DROP_RECORDS: Final = statement("drop_records")
+
+
+class Head(Struct):
+    """The counters of the whole store, and the rule of its ledger: every process reads it anew at every call."""
+
+    next_id: int
+    last_at: Instant
+    half: int
+    filled: int
+    ledger_first: int
+    ledger_next: int
+    ledger_bytes: int
+    ledger_on: int
+    ledger_keep: Duration
+    ledger_keep_bytes: int
+
+
+class LineHead(NamedTuple):
+    """The first job of a line."""
+
+    line: str
+    id: int
+    state: int
+    behind: int
+    queue: str
+    lane: str
+
+
+class UnitOfWork:
+    """What a verb works with. `builder`: writes down what becomes of jobs, unless the ledger is off.
+
+    `topics`: jobs that ended, and owners whose jobs are to end. `exposed`: jobs that became ready in it.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, specs: SpecCache, head: Head, now: Instant) -> None:
+        self.connection = connection
+        self.now = now
+        self.head = head
+        self.queues = QueueTable(connection, specs)
+        self.queue = self.queues.queue
+        self.builder = RecordBuilder(now) if head.ledger_on else None
+        self.topics: set[int | str] = set()
+        self.exposed = 0
+        self._gates: Gates | None = None
+        self._lanes: LaneTable | None = None
+        self._changes = connection.total_changes
+
+    @property
+    def gates(self) -> Gates:
+        if self._gates is None:
+            self._gates = Gates(self.connection, self.now)
+        return self._gates
+
+    @property
+    def lanes(self) -> LaneTable:
+        if self._lanes is None:
+            self._lanes = LaneTable(self.connection, self.queues, self.gates, self.now)
+        return self._lanes
+
+    def write_lanes(self) -> None:
+        """Bring lanes and gates up to date, if any were touched."""
+        if self._gates is not None:
+            self.lanes.write()
+            self._gates.write()
+
+    def finish(self) -> None:
+        """Write what the unit has counted; one that changed nothing costs no sync. The writer writes the head."""
+        self.write_lanes()
+        self.queues.write()
+        self._keep_record()
+        if self.connection.total_changes != self._changes:
+            self.head.last_at = self.now
+
+    def promote_due(self, limit: int) -> int:
+        """Waiting jobs whose time has come become ready; how many."""
+        rows = self.connection.execute(_FALL_DUE, (self.now, limit)).fetchall()
+        for queue, lane, rank, job_id in rows:
+            self._became_ready(queue, lane, rank, job_id)
+        return len(rows)
+
+    def expose(self, lines: Iterable[str]) -> None:
+        """The jobs that were exposed in these lines have ended or went back: their heads are exposed."""
+        found = self.connection.execute(_EXPOSE, (json.dumps(list(lines)), self.now)).fetchall()
+        for queue, lane, rank, job_id, state in found:
+            if state == READY:
+                self._became_ready(queue, lane, rank, job_id)
+
+    def expose_if_free(self, lines: Iterable[str]) -> None:
+        """The same where a job of the line may still run, which finishes first."""
+        running = self.connection.execute
+        self.expose([line for line in lines if not running(_RUNNING_IN_LINE, (line,)).fetchone()[0]])
+
+    def heads(self, lines: Iterable[str]) -> dict[str, LineHead]:
+        """The first job of each of these lines that has not finished, or is dead and blocks it."""
+        found = (LineHead(*row) for row in self.connection.execute(_HEADS, (json.dumps(list(lines)),)))
+        return {head.line: head for head in found}
+
+    def step_back(self, head: LineHead) -> None:
+        """A job that was exposed waits again behind one that came back to life."""
+        self.connection.execute(_STEP_BACK, (head.id,))
+        if head.state == READY:
+            self.queues.moved(head.queue, head.lane, READY, WAITING)
+            self.lanes.left(head.queue, head.lane)
+
+    def give_back(self, queue: str, lane: str, cost: int) -> None:
+        """A job of this lane runs no longer: its slots are free."""
+        for name in self.queue(queue).known.caps(lane):
+            self.gates.give_back(name, cost)
+
+    def _became_ready(self, queue: str, lane: str, rank: int, job_id: int) -> None:
+        self.exposed += 1
+        self.queues.moved(queue, lane, WAITING, READY)
+        self.lanes.arrived(queue, lane, rank, job_id)
+
+    def _keep_record(self) -> None:
+        record = None if self.builder is None else self.builder.record()
+        if record is not None:
+            head, kept = self.head, encode_record(record)
+            self.connection.execute(_KEEP_RECORD, (head.ledger_next, self.now, kept))
+            head.ledger_next += 1
+            head.ledger_bytes += len(kept)
+            if head.ledger_next % _RECORDS_PER_TRIM == 0:
+                self.trim_ledger(_TRIMMED_AT_ONCE)
+
+    def trim_ledger(self, limit: int) -> int:
+        """Give up what the rule no longer keeps at the front of the ledger; returns how many records."""
+        head, before, dropped = self.head, self.now - self.head.ledger_keep, 0
+        if head.ledger_first == head.ledger_next:
+            return 0
+        for at, size in self.connection.execute(_RECORD_SIZES, (head.ledger_first, limit)):
+            if at >= before and head.ledger_bytes <= head.ledger_keep_bytes:
+                break
+            head.ledger_bytes -= size
+            dropped += 1
+        if dropped:
+            head.ledger_first += dropped
+            self.connection.execute(_DROP_RECORDS, (head.ledger_first,))
+        return dropped
+
+    def remove(self, ids: Sequence[int], settled: Sequence[tuple[int, int, str]]) -> None:
+        """Jobs are gone; of those that were settled once, the last settle is remembered."""
+        self.connection.execute(_DELETE, (id_list(ids),))
+        if settled:
+            self.remember(settled)
+
+    def remember(self, settled: Sequence[tuple[int, int, str]]) -> None:
+        """The last settles of jobs that are gone; the oldest half of them is given up when there is no more room."""
+        head = self.head
+        self.connection.executemany(_REMEMBER[head.half], settled)
+        head.filled += len(settled)
+        if head.filled >= SETTLE_MEMORY:
+            head.half = 1 - head.half
+            head.filled = 0
+            self.connection.execute(_FORGET[head.half])
+
+
+def lay_down(unit: UnitOfWork, job_id: int, queue: str, errors: str | None, mark: Mark | tuple[None, None]) -> str:
+    """The job is dead; where it lies. The caller sees to its gates, and counts it."""
+    grave = unit.queue(queue).known.stamper.grave(unit.now, lambda name: unit.queue(name).known.stamper)
+    elsewhere, kept_until = (None, None) if grave is None else (grave.queue, grave.kept_until or None)
+    unit.connection.execute(_DIE, (job_id, unit.now, errors, *mark, elsewhere, kept_until))
+    return elsewhere or queue
+
+
+def died(unit: UnitOfWork, queue: str, lane: str, was: int, lies_in: str, count: int = 1) -> None:
+    """Count jobs that died: they belong to a queue, and may lie in another one."""
+    if lies_in == queue:
+        unit.queues.moved(queue, lane, was, DEAD, count)
+    else:
+        unit.queues.moved(queue, lane, was, None, count)
+        unit.queues.moved(lies_in, "", None, DEAD, count)
+
+
+def bury(unit: UnitOfWork, rows: Iterable[Row], failure: Failure, change: Change) -> None:
+    """Jobs that nobody holds die of this; their rows have their errors."""
+    lines: dict[str, None] = {}
+    for row in rows:
+        errors = failed(row, failure, unit.now)
+        died(unit, row.queue, row.lane, row.state, lay_down(unit, row.id, row.queue, errors, (None, None)))
+        if row.state == READY:
+            unit.lanes.left(row.queue, row.lane)
+        if row.line is not None and not row.behind:
+            lines[row.line] = None
+        if unit.builder is not None:
+            unit.builder.job(change, row.id, row.queue, row.kind)
+    if lines:
+        unit.expose(lines)
+
+
+def too_many(unit: UnitOfWork, limit: int) -> Iterator[list[Row]]:
+    """The oldest of the dead wherever more lie than the queue keeps; `limit` of all of them, for `forget`."""
+    found = unit.connection.execute(_CROWDED).fetchall()
+    for name in {**dict.fromkeys(name for (name,) in found), **dict.fromkeys(unit.queues.crowded())}:
+        queue = unit.queue(name)
+        excess = min(limit, queue.counts[DEAD] - (queue.known.dead_most or queue.counts[DEAD]))
+        if excess > 0:
+            limit -= excess
+            yield rows_of(unit.connection.execute(_OLDEST_DEAD, (name, excess)))
+
+
+def maintain(unit: UnitOfWork, limit: int = MAINTAINED, expiring: int = EXPIRE_LIMIT) -> bool:
+    """Whether everything that expired is dead; `expiring`: so many of these at most."""
+    now = unit.now
+    due_at, expires_at, kept_until, wake_at, crowded = unit.connection.execute(_PULSE).fetchone()
+    through = expires_at is None or expires_at > now or expire(unit, expiring)
+    if due_at is not None and due_at <= now:
+        unit.promote_due(limit)
+    if wake_at is not None and wake_at <= now:
+        unit.lanes.open_rates(limit)
+    if kept_until is not None and kept_until <= now:
+        forget(unit, rows_of(unit.connection.execute(_KEPT, (now, limit))))
+    if crowded or unit.queues.crowded():
+        for oldest in too_many(unit, limit):
+            forget(unit, oldest)
+    return through
+
+
+def expire(unit: UnitOfWork, limit: int) -> bool:
+    """Jobs that nobody claimed in time go to the dead letters; False: there may be more than one call looks after."""
+    while limit > 0:
+        some = min(limit, MAX_BATCH)
+        rows = rows_of(unit.connection.execute(_EXPIRED, (unit.now, some)))
+        bury(unit, rows, OUT_OF_TIME, Change.EXPIRED)
+        if len(rows) < some:
+            return True
+        limit -= some
+    return False
+
+
+def forget(unit: UnitOfWork, finished: Sequence[Row]) -> None:
+    """Finished jobs are gone, each with its last settle."""
+    lines: dict[str, None] = {}
+    for row in finished:
+        if row.line is not None and row.blocks and row.state == DEAD:
+            lines[row.line] = None
+        unit.queues.moved(row.queue, row.lane, row.state, None)
+        if unit.builder is not None:
+            unit.builder.job(Change.PURGED, row.id, row.home, row.kind)
+    settled = [(row.id, row.settled_delivery, row.settled_code) for row in finished if row.settled_delivery]
+    unit.remove([row.id for row in finished], settled)
+    if lines:
+        unit.expose_if_free(lines)
+
+
+def sweep_idle(unit: UnitOfWork, limit: int) -> None:
+    """Rates whose starts are all paid for are forgotten, and classes whose turns say nothing any more."""
+    unit.connection.execute(_DROP_PAID, (unit.now, limit))
+    unit.connection.execute(_DROP_IDLE, (limit,))
+
+
+def _walk(unit: UnitOfWork, limit: int) -> list[tuple[str, str, int]]:
+    """The next of the keys that are taken by state, round and round."""
+    walked: list[tuple[str, str, int]] = []
+    for start in dict.fromkeys((unit.queues.specs.walked, ("", ""))):
+        if len(walked) < limit:
+            walked += unit.connection.execute(_KEYS_BY_STATE, (MAX_INSTANT, *start, limit - len(walked))).fetchall()
+    unit.queues.specs.walked = walked[-1][:2] if walked else ("", "")
+    return walked
+
+
+def sweep_keys(unit: UnitOfWork, limit: int, *, by_state: bool = True) -> None:
+    """Keys whose window has passed are forgotten; `by_state`: and some of those whose job is gone."""
+    gone = unit.connection.execute(_SWEEP_KEYS, (unit.now, limit)).fetchall()
+    for queue, key, alive in _walk(unit, limit) if by_state else ():
+        if not alive:
+            gone += unit.connection.execute(_DROP_KEY, (queue, key)).fetchall()
+    for (queue,) in gone:
+        counters = unit.queue(queue)
+        counters.keys -= 1
+        counters.changed = True

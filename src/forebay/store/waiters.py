@@ -1,0 +1,136 @@
+"""Threads of this process that wait for work, for room or for the end of a job, for stores behind a server.
+
+A waiter registers before it queries the server, so no notification is missed. A notification from another process may
+be lost, so waiters poll once a second as well, and more often while notifications do not arrive. A store implements
+`_listen`, a thread that receives notifications, wakes waiters and sets `_deaf` while it is disconnected.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterable, Sequence
+from threading import Event, Lock, Thread
+from typing import Final
+
+from forebay.core.clock import Clock
+from forebay.core.errors import Closed
+from forebay.core.instant import Duration, Instant
+
+_POLL_EVERY: Final[Duration] = 1_000_000
+JOIN_SECONDS: Final = 2.0
+
+Ready = Callable[[], Instant]
+"""Queries the server: when there may be something."""
+
+
+class _Waiter:
+    """`news`: there may be something; otherwise the signal means to poll. `hints`: topics whose news suffice."""
+
+    def __init__(self, hints: Collection[str]) -> None:
+        self.signal = Event()
+        self.hints = frozenset(hints)
+        self.news = False
+
+
+class Waiters:
+    """Waiters by queue: claimers for work, producers for room. `poll_deaf`: how often they poll while deaf."""
+
+    def __init__(self, clock: Clock, now: Callable[[], Instant], poll_deaf: Duration) -> None:
+        self._clock = clock
+        self._now = now
+        self._poll_deaf = poll_deaf
+        self._guard = Lock()
+        self._claimers: dict[str, set[_Waiter]] = {}
+        self._producers: dict[str, set[_Waiter]] = {}
+        self._watchers: dict[str, set[_Waiter]] = {}
+        self._closing = Event()
+        self._deaf = True
+        self._threads: dict[str, Thread] = {}
+
+    @property
+    def listening(self) -> bool | None:
+        """Whether notifications arrive; None before the first wait of this process."""
+        return not self._deaf if "listen" in self._threads else None
+
+    def close(self) -> None:
+        """Wake all waiters; they find the store closed."""
+        self._closing.set()
+        self.poll_again()
+        for thread in list(self._threads.values()):
+            thread.join(JOIN_SECONDS)
+
+    def poll_again(self) -> None:
+        """Make all waiters poll: notifications may have been missed."""
+        with self._guard:
+            for waiters in (*self._claimers.values(), *self._producers.values(), *self._watchers.values()):
+                for waiter in waiters:
+                    waiter.signal.set()
+
+    def until_work(
+        self, queues: Sequence[str], end: Instant, ready: Ready, hints: Collection[str] | None = None
+    ) -> bool:
+        """`hints`: queues whose news alone are enough; None: all of them."""
+        return self._sleep(self._claimers, queues, end, ready, queues if hints is None else hints)
+
+    def until_room(self, queue: str, end: Instant, ready: Ready) -> bool:
+        return self._sleep(self._producers, [queue], end, ready, [queue])
+
+    def until_news_of(self, topics: Sequence[str], end: Instant, ready: Ready) -> bool:
+        """Topics are what becomes of single jobs, and what is asked of one holder."""
+        return self._sleep(self._watchers, topics, end, ready)
+
+    @property
+    def watched(self) -> bool:
+        """Whether a thread of this process waits for news of a topic."""
+        return bool(self._watchers)
+
+    @abstractmethod
+    def _listen(self) -> None:
+        """Receive notifications until the store is closed, across failures of connections."""
+
+    def _wake(self, news: Iterable[str], eased: Iterable[str], topics: Iterable[str] = ()) -> None:
+        """Queues that may have work, queues that may have room, topics with news; the guard is held."""
+        for rooms, queues in ((self._claimers, news), (self._producers, eased), (self._watchers, topics)):
+            for queue in queues:
+                for waiter in rooms.get(queue, ()):
+                    waiter.news = waiter.news or queue in waiter.hints
+                    waiter.signal.set()
+
+    def _start(self, name: str, target: Callable[[], None]) -> None:
+        if name in self._threads:
+            return
+        with self._guard:
+            if name in self._threads or self._closing.is_set():
+                return
+            thread = self._threads[name] = Thread(target=target, name=f"forebay-{name}", daemon=True)
+        thread.start()
+
+    def _sleep(
+        self,
+        rooms: dict[str, set[_Waiter]],
+        queues: Sequence[str],
+        end: Instant,
+        ready: Ready,
+        hints: Collection[str] = (),
+    ) -> bool:
+        """True: there may be something. `hints`: news of these suffice; of others they are a reason to look."""
+        self._start("listen", self._listen)
+        waiter = _Waiter(hints)
+        with self._guard:
+            for queue in queues:
+                rooms.setdefault(queue, set()).add(waiter)
+        try:
+            while not waiter.news:
+                if self._closing.is_set():
+                    raise Closed("the store")
+                waiter.signal.clear()
+                wake_at, now = ready(), self._now()
+                if wake_at <= now or end <= now:
+                    return wake_at <= now
+                poll = self._poll_deaf if self._deaf else _POLL_EVERY
+                self._clock.wait(waiter.signal, min(wake_at - now, end - now, poll))
+            return True
+        finally:
+            with self._guard:
+                for queue in queues:
+                    rooms[queue].discard(waiter)
+                    if not rooms[queue]:
+                        del rooms[queue]

@@ -1,0 +1,103 @@
+"""Two distributions: the wheel of the product holds no line of the proof, and the product works without it."""
+
+import os
+import subprocess
+import sys
+from importlib.metadata import entry_points, metadata
+from importlib.util import find_spec
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROOF = ("bench", "chaos", "conformance", "lab", "sim")
+DEPENDENCIES = ("cronsim", "google_crc32c", "msgspec", "tzdata")
+
+
+def wheel(project: Path, target: Path) -> ZipFile:
+    command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(target)]
+    subprocess.run(command, cwd=project, check=True, capture_output=True, timeout=120)
+    return ZipFile(next(target.glob("*.whl")))
+
+
+@pytest.fixture(scope="module")
+def product(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The product's wheel, unpacked, beside what it depends on and nothing else."""
+    folder = tmp_path_factory.mktemp("product")
+    with wheel(ROOT, tmp_path_factory.mktemp("wheel")) as packed:
+        packed.extractall(folder)
+    for name in DEPENDENCIES:
+        spec = find_spec(name)
+        assert spec is not None
+        assert spec.origin is not None
+        package = Path(spec.origin)
+        package = package.parent if package.stem == "__init__" else package
+        (folder / package.name).symlink_to(package)
+    return folder
+
+
+def run(product: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """`forebay` with the unpacked wheel alone on the path: -S leaves out every installed package."""
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(product), "COLUMNS": "100"}
+    command = [sys.executable, "-S", "-m", "forebay", *words]
+    return subprocess.run(
+        command, cwd=product, env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+def test_the_wheel_of_the_product_holds_no_line_of_the_proof(product: Path) -> None:
+    files = [path for path in product.rglob("*") if path.is_file() and not path.is_symlink()]
+    tops = {path.relative_to(product).parts[0] for path in files} - set(DEPENDENCIES)
+    assert {top.partition("-")[0] for top in tops} == {"forebay"}
+    moved = {path.name for path in (ROOT / "proof" / "src" / "forebay_proof").iterdir() if path.is_dir()} - {"cli"}
+    assert not [name for name in moved for room in ("", "testing") if (product / "forebay" / room / name).exists()]
+    sources = [path for path in (product / "forebay").rglob("*") if path.suffix in (".py", ".sql", ".lua", ".html")]
+    assert len(sources) > 100
+    assert not [
+        path
+        for path in sources
+        if "import forebay_proof" in path.read_text() or "from forebay_proof" in path.read_text()
+    ]
+
+
+def test_the_wheel_of_the_proof_holds_its_plans_and_nothing_of_the_product(tmp_path: Path) -> None:
+    with wheel(ROOT / "proof", tmp_path) as packed:
+        names = packed.namelist()
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"forebay_proof"}
+    assert {"forebay_proof/lab/plans/f01.toml", "forebay_proof/py.typed"} <= set(names)
+
+
+@pytest.mark.parametrize("command", PROOF)
+def test_without_the_proof_its_commands_name_its_package(product: Path, command: str) -> None:
+    answer = run(product, command, "--help")
+    assert answer.returncode == 2
+    assert answer.stdout == ""
+    assert answer.stderr == (
+        f"forebay: `{command}` is in the package forebay-proof, which is not installed; pip install forebay-proof\n"
+    )
+
+
+def test_without_the_proof_the_product_works(product: Path) -> None:
+    assert run(product, "enqueue", "email", "{}").returncode == 0
+    assert "email" in run(product, "ls").stdout
+    listed = run(product, "--help")
+    assert listed.returncode == 0
+    assert not [name for name in PROOF if f"\n    {name} " in listed.stdout]
+
+
+def test_an_unknown_command_is_still_unknown(product: Path) -> None:
+    answer = run(product, "nonsense")
+    assert answer.returncode == 2
+    assert "invalid choice: 'nonsense'" in answer.stderr
+
+
+def test_the_proof_adds_its_commands_by_entry_point() -> None:
+    (found,) = [point for point in entry_points(group="forebay.commands") if point.name == "proof"]
+    assert sorted(command.name for command in found.load()) == sorted(PROOF)
+
+
+def test_both_have_one_version() -> None:
+    version = metadata("forebay")["version"]
+    assert metadata("forebay-proof")["version"] == version
+    assert f"forebay=={version}" in (metadata("forebay-proof").get_all("Requires-Dist") or [])

@@ -1,0 +1,63 @@
+"""`forebay audit --follow`: a verdict a turn while jobs are under way, until a signal or a broken promise."""
+
+import json
+import os
+import signal
+from pathlib import Path
+from threading import Event, Thread
+from time import monotonic
+
+import pyarrow.parquet as pq
+import pytest
+
+from forebay.spark.lake import Lake
+from tests.answer import Run
+from tests.spark.ground import worked
+from tests.spark.test_stream_command import missed
+
+__all__ = ["missed"]
+PATIENCE = 400.0
+
+
+def proven(lake: Lake, jobs: int) -> bool:
+    """Whether an audit that passed has seen so many jobs, within a patient while."""
+    until = monotonic() + PATIENCE
+    while monotonic() < until:
+        for table in lake.tables(["proof"]).values():
+            for file in (each for each in table.files if each.partition["part"] == "proof"):
+                (text,) = pq.ParquetFile(f"{lake.uri}/proof/{file.path}").read()["proof"].to_pylist()
+                if json.loads(text)["totals"]["jobs"] == jobs:
+                    return True
+        Event().wait(0.1)
+    return False
+
+
+@pytest.mark.timeout(1200)
+def test_a_verdict_each_turn_until_a_signal_or_a_broken_promise(run: Run, tmp_path: Path, missed: list[int]) -> None:
+    """Jobs are done meanwhile; what the evidence says of those that the lake does not have yet is no finding."""
+    url = f"sqlite:///{tmp_path}/forebay.db"
+    given = ("--receipts", "receipts.ndjson", "--effects", "effects.ndjson")
+    words = ("audit", "--lake", "lake", "--store", url, *given, "--follow", "--every", "10ms")
+    followed: list[bool] = []
+
+    def work() -> None:
+        for first in (10, 20):
+            worked(url, tmp_path, 10, first=first)
+            followed.append(proven(Lake.of(tmp_path / "lake", url), first + 10))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    worked(url, tmp_path, 10)
+    watcher = Thread(target=work)
+    watcher.start()
+    ended = run(*words, "--json")
+    watcher.join()
+    assert (ended.code, missed, followed) == (0, [], [True, True]), ended.err
+    verdicts = ended.json
+    assert {each["answer"] for each in verdicts} == {"PASS"}
+    assert [each["earlier"] is None for each in verdicts] == [True] + [False] * (len(verdicts) - 1)
+    with open("receipts.ndjson", "a") as file:
+        file.write(json.dumps({"seq": 99, "job_id": 999_999, "answer": "accepted"}) + "\n")
+    broken = run(*words)
+    assert (broken.code, missed) == (1, []), broken.err
+    assert broken.out.splitlines()[-1] == "FAIL"
+    assert "seq 99 job 999999: a producer was told of it, and it is not in the ledger" in broken.out

@@ -1,0 +1,122 @@
+"""A claim costs what it takes: of jobs with lanes of their own, however many lanes there are, and of a single job.
+
+The server counts: of every statement inside `forebay.take` and `forebay.refresh`, `auto_explain` gives the rows that
+each node of its plan returned or dropped. Work inside an expression, over an array, is not seen by it.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import psycopg
+import pytest
+
+from forebay.core.job import Draft
+from forebay.core.policy import AtMost, Fair
+from forebay.core.spec import QueueSpec
+from forebay.store.postgres.store import PostgresStore
+from forebay_proof.servers.postgres import PostgresServer
+
+LANES = 4_500
+FAR = 2**52
+CLAIM = (
+    "SELECT c.n FROM forebay.claim(NULL, false, 0, 1000000, '{}', '{7}', '{f}', '{plain}', '{0}', '{NULL}', '{1}', "
+    "'{1}', '{NULL}', '{NULL}') AS c"
+)
+TAKE = "SELECT cardinality(members) FROM forebay.take(%s, %s, NULL, %s)"
+REFRESH = "SELECT forebay.refresh(%s, %s, %s)"
+SPECS = {
+    "caps": QueueSpec(name="caps", eligibility=AtMost(1, per="subject")),
+    "shut": QueueSpec(name="shut", eligibility=AtMost(1, per="subject")),
+    "turns": QueueSpec(name="turns", share=Fair()),
+}
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """A database with so many lanes in each queue; the gates of those in `shut` are closed."""
+    with PostgresServer() as server:
+        name = server.create_database()
+        with closing(PostgresStore(name)) as store:
+            for queue, spec in SPECS.items():
+                store.put_spec(spec)
+                for start in range(0, LANES, 500):
+                    names = [f"s{number}" for number in range(start, start + 500)]
+                    store.enqueue([Draft("k", queue=queue, subject=each, tenant=each) for each in names])
+            store.enqueue([Draft("k", queue="plain")])
+        with psycopg.connect(name) as connection:
+            connection.execute(
+                "INSERT INTO forebay.gate SELECT r.gates[1], 1, 1 FROM forebay.run AS r WHERE r.queue = 'shut'"
+            )
+        yield name
+
+
+def steps_of(node: dict[str, Any]) -> float:
+    """Rows that the nodes of a plan returned, and those that they dropped."""
+    own = node["Actual Rows"] + node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Join Filter", 0)
+    return float(own * node["Actual Loops"]) + sum(map(steps_of, node.get("Plans", ())))
+
+
+def counted(url: str, statement: str, *values: object) -> tuple[Any, float]:
+    """The answer of a statement that is rolled back, and the steps of all that the server did for it."""
+    answer, plans = explained(url, statement, *values)
+    return answer, sum(map(steps_of, plans))
+
+
+def explained(url: str, statement: str, *values: object) -> tuple[Any, list[dict[str, Any]]]:
+    """The answer of a statement that is rolled back, and the plans of all that the server ran for it."""
+    plans: list[dict[str, Any]] = []
+
+    def hear(notice: psycopg.errors.Diagnostic) -> None:
+        text = notice.message_primary or ""
+        plans.append(json.loads(text[text.index("{") :])["Plan"])
+
+    with psycopg.connect(url) as connection:
+        connection.execute("LOAD 'auto_explain'")
+        connection.execute(
+            "SELECT set_config('auto_explain.' || n.name, n.value, true) FROM (VALUES ('log_analyze', 'on'), "
+            "('log_timing', 'off'), ('log_nested_statements', 'on'), ('log_format', 'json'), ('log_level', 'notice'), "
+            "('log_min_duration', '0')) AS n (name, value)"
+        )
+        connection.add_notice_handler(hear)
+        found = connection.execute(statement.encode(), values).fetchall()
+        connection.rollback()
+    return found[0][0], plans
+
+
+@pytest.mark.parametrize("queue", ["caps", "turns"])
+def test_a_claim_costs_what_it_takes(url: str, queue: str) -> None:
+    taken, small = counted(url, TAKE, FAR, queue, 100)
+    assert taken == 100
+    taken, large = counted(url, TAKE, FAR, queue, 1_000)
+    assert taken == 1_000
+    assert small < 100 * 100
+    assert large < 12 * small
+
+
+def test_lanes_that_meet_closed_gates_cost_a_claim_no_more_than_they_are(url: str) -> None:
+    taken, steps = counted(url, TAKE, FAR, "shut", 100)
+    assert taken is None
+    assert steps < LANES * 150
+
+
+@pytest.mark.parametrize("queue", ["caps", "turns"])
+def test_lanes_are_refreshed_one_by_one(url: str, queue: str) -> None:
+    """Lanes as they are, and lanes that have lost their jobs."""
+    with psycopg.connect(url) as connection:
+        found = connection.execute("SELECT lane FROM forebay.lane WHERE queue = %s ORDER BY id LIMIT 1000", [queue])
+        lanes = [lane for (lane,) in found]
+    for stranger in ("", "!"):
+        names = [lane + stranger for lane in lanes]
+        _, small = counted(url, REFRESH, FAR, queue, names[:100])
+        _, large = counted(url, REFRESH, FAR, queue, names)
+        assert small < 100 * 40
+        assert large < 12 * small
+
+
+def test_a_claim_of_one_plain_job_is_one_look_and_one_step(url: str) -> None:
+    """Besides the call itself and two statements for the lock of its queue."""
+    answer, plans = explained(url, CLAIM)
+    assert answer == 1
+    assert len(plans) == 5
