@@ -6,17 +6,17 @@ from bench.memory import LEASE, cycle, drafts
 from forebay import Store, Want, open_store
 from forebay.core.lease import Settlement
 from forebay.core.outcome import Ack
-from forebay.store.protocol import Exchanging
+from forebay.store.protocol import Pipelining
 
 
 def work(store: Store, jobs: int, batch: int) -> None:
     """As a worker does it: enqueue, claim, acknowledge; verdicts ride on the next claim where the store lets them."""
-    if not isinstance(store, Exchanging):
+    if not isinstance(store, Pipelining):
         return cycle(store, jobs, batch)
     want, settled = [Want("default", batch)], list[Settlement]()
     for _ in range(jobs // batch):
         store.enqueue(drafts(batch))
-        _, leases = store.exchange(settled, want, "bench", LEASE)
+        _, leases = store.settle_and_claim(settled, want, "bench", LEASE)
         settled = [(lease, Ack()) for lease in leases]
     store.settle(settled)
     return None

@@ -1,7 +1,7 @@
 """The job exists if, and only if, the order does: an outbox, and a relay that may die at any moment.
 
 The shop has its own database. It writes the order and what is to be done about it in one transaction; a relay carries
-the outbox to the job store by `feed`, which moves the source's place and takes the drafts in one step. The relay dies
+the outbox to the job store by `ingest`, which moves its checkpoint and takes the drafts in one step. The relay dies
 after a step, before it can note how far it came: the store knows, and takes nothing twice.
 
 On Postgres, with the jobs in the same database, no relay is needed: `enqueue_in`, see docs/transactions.md.
@@ -16,9 +16,8 @@ from hashlib import blake2b
 from tempfile import TemporaryDirectory
 
 from forebay import Draft
-from forebay.store.feeding import Place
 from forebay.store.open import open_store
-from forebay.store.protocol import Query, Store
+from forebay.store.protocol import Checkpoint, Query, Store
 
 _SOURCE = "shop/outbox"
 _TABLES = """
@@ -37,7 +36,7 @@ def order(shop: sqlite3.Connection, item: str, *, fails: bool = False) -> None:
 
 def relay(shop: sqlite3.Connection, store: Store, most: int = 2) -> bool:
     """One step; False: there is nothing left to carry. The place is the last id of the outbox that was taken."""
-    before = store.fed(_SOURCE)
+    before = store.ingested(_SOURCE)
     rows = shop.execute(
         "SELECT id, kind, body FROM outbox WHERE id > ? ORDER BY id LIMIT ?", (before.batch if before else 0, most)
     ).fetchall()
@@ -45,7 +44,7 @@ def relay(shop: sqlite3.Connection, store: Store, most: int = 2) -> bool:
         return False
     drafts = [Draft(kind, body=body.encode()) for _, kind, body in rows]
     digest = blake2b(b"".join(draft.body for draft in drafts), digest_size=16).digest()
-    store.feed(_SOURCE, before, Place(rows[-1][0], len(rows), digest), drafts)
+    store.ingest(_SOURCE, before, Checkpoint(rows[-1][0], len(rows), digest), drafts)
     return True
 
 

@@ -24,7 +24,6 @@ from forebay.core.job import Draft, Job, State
 from forebay.core.limits import MAX_BATCH
 from forebay.core.patch import patched
 from forebay.core.payload import Json, encode_payload
-from forebay.store.feeding import successor
 from forebay.store.protocol import Query, Store
 
 MAX_RATE: Final = 1_000_000.0
@@ -216,7 +215,23 @@ def move(store: Store, plan: Plan, ids: list[int]) -> list[int]:
     if plan.patch is None:
         return store.redrive(ids)
     dead = [job for job in store.get(ids) if job is not None and job.state is State.DEAD]
-    return mend(store, [(job, patched(job.payload, plan.patch)) for job in dead])
+    return redrive_patched(store, [(job, patched(job.payload, plan.patch)) for job in dead])
+
+
+def successor(job: Job, body: bytes) -> Draft:
+    """A job like the dead one, with another payload; it waits for nothing any more."""
+    return Draft(
+        job.kind,
+        body=body,
+        queue=job.home or job.queue,
+        priority=job.priority,
+        deadline=job.deadline,
+        tenant=job.tenant,
+        subject=job.subject,
+        max_attempts=job.max_attempts,
+        meta={**(job.meta or {}), "redriven_from": str(job.id)},
+        cost=job.cost,
+    )
 
 
 def divided(payloads: Iterable[tuple[Job, Json]]) -> tuple[list[int], list[tuple[int, Draft]]]:
@@ -231,12 +246,12 @@ def divided(payloads: Iterable[tuple[Job, Json]]) -> tuple[list[int], list[tuple
     return alike, others
 
 
-def mend(store: Store, payloads: Iterable[tuple[Job, Json]]) -> list[int]:
+def redrive_patched(store: Store, payloads: Iterable[tuple[Job, Json]]) -> list[int]:
     """Redrive dead jobs with these payloads; the ids that they have now."""
     alike, others = divided(payloads)
     ids = store.redrive(alike) if alike else []
     if others:
-        ids += [receipt.id for receipt in store.mend(others) if receipt is not None]
+        ids += [receipt.id for receipt in store.replace_dead(others) if receipt is not None]
     return ids
 
 

@@ -5,7 +5,7 @@ from tests.mutants.guards import SCHEMA, Mutant
 STORE = "src/forebay/store/postgres"
 CONFORMANCE = "tests/stores/test_conformance.py"
 CUTS = "tests/process/test_postgres_cuts.py"
-EXCHANGE = "tests/stores/test_postgres_exchange.py"
+EXCHANGE = "tests/stores/test_postgres_settle_and_claim.py"
 LEDGER = "tests/stores/test_postgres_ledger.py"
 FAULTS = "tests/process/test_postgres_faults.py"
 HINTS = "tests/stores/test_postgres_hints.py"
@@ -168,14 +168,14 @@ POSTGRES_MUTANTS = [
         "src/forebay/work/settler.py",
         "            self._settler.give_back(verdicts)\n",
         "",
-        ("tests/stores/test_postgres_exchange.py",),
+        ("tests/stores/test_postgres_settle_and_claim.py",),
     ),
     Mutant(
         "postgres: a step that fails to settle a run says that it did",
         "src/forebay/store/postgres/settling.py",
         "            if number not in applied:\n",
         "            if not number:\n",
-        ("tests/stores/test_postgres_exchange.py",),
+        ("tests/stores/test_postgres_settle_and_claim.py",),
     ),
     Mutant(
         "postgres: no fence for a whole pack",

@@ -14,8 +14,8 @@ SPARK_MUTANTS = [
     Mutant(
         "spark: the sink has no fence",
         f"{SPARK}/sink.py",
-        "self._store.feed(self._share.source, self._known, after, drafts)",
-        "self._store.feed(self._share.source, self._store.fed(self._share.source), after, drafts)",
+        "self._store.ingest(self._share.source, self._known, after, drafts)",
+        "self._store.ingest(self._share.source, self._store.ingested(self._share.source), after, drafts)",
         SINK,
     ),
     Mutant(

@@ -19,7 +19,7 @@ from forebay.core.lease import Settled
 from forebay.core.outcome import Ack, Release
 from forebay.core.policy import AtMost
 from forebay.store import connection_pool
-from forebay.store.protocol import Exchanging, Store, Want
+from forebay.store.protocol import Pipelining, Store, Want
 from forebay.store.redis import connect
 from forebay.store.redis.scripts import script
 from forebay_proof.servers.process import ServerUnavailable
@@ -124,10 +124,10 @@ def test_a_lost_reply_is_answered_alike_when_the_call_is_repeated(
             cut(proxy, "settle")
             assert store.settle([(lease, Release()) for lease in leases]) == [Settled.APPLIED] * 3
             (lease, *others) = store.claim([Want(queue, 3)], "w", minutes(1))
-            cut(proxy, "exchange")
-            assert isinstance(store, Exchanging)
+            cut(proxy, "settle_and_claim")
+            assert isinstance(store, Pipelining)
             store.enqueue([Draft("k", queue=queue)])
-            told, more = store.exchange([(lease, Ack())], [Want(queue, 9)], "w", minutes(1))
+            told, more = store.settle_and_claim([(lease, Ack())], [Want(queue, 9)], "w", minutes(1))
             assert told == [Settled.APPLIED]
             assert len(more) == 1
             assert store.settle([(each, Ack()) for each in (*others, *more)]) == [Settled.APPLIED] * 3

@@ -24,7 +24,7 @@ from forebay.core.spec import QueueSpec
 from forebay.spark.options import Writing
 from forebay.spark.sink import Written, write_rows
 from forebay.spark.tries import Share
-from forebay.store.feeding import Place
+from forebay.store.protocol import Checkpoint
 from tests.spark.ground import every_job, opened
 from tests.spark.killed_query import start
 
@@ -231,8 +231,8 @@ def test_a_full_queue_is_waited_for_and_then_told(url: str) -> None:
         task(url, batches(list(range(20))), queue="few", patience="0.01")
     assert len(seqs(url)) == 8
     with opened(url) as store:
-        place: Any = store.fed("spark:source:0")
-        assert isinstance(place, Place)
+        place: Any = store.ingested("spark:source:0")
+        assert isinstance(place, Checkpoint)
         assert place.taken == 8
 
 

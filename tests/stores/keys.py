@@ -4,7 +4,7 @@ from typing import Final
 
 import redis
 
-LASTING: Final = frozenset("head queues gone0 gone1 limits schedules ticks feed feed_at ledger book logs".split())
+LASTING: Final = frozenset("head queues gone0 gone1 limits schedules ticks sources sources_at ledger book logs".split())
 """Keys that stay: one of each at most, and bounded by themselves."""
 
 CONFIGURED: Final = ("q:", "spec:", "terms:", "log:", "l:", "groups:", "lg:", "lm:", "t:")

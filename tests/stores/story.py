@@ -30,7 +30,6 @@ from forebay.core.policy import (
 )
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
-from forebay.store.feeding import Place
 from forebay.store.memory.changes import RULES, apply
 from forebay.store.memory.engine import Recorder
 from forebay.store.memory.facts import Facts
@@ -38,7 +37,7 @@ from forebay.store.memory.image import image
 from forebay.store.memory.journaled import CompactingJournal, open_journaled
 from forebay.store.memory.ledger import LedgeredBackend
 from forebay.store.memory.store import MemoryStore
-from forebay.store.protocol import Want
+from forebay.store.protocol import Checkpoint, Want
 from forebay.testing.clock import ManualClock
 from forebay_proof.disk import MemoryDisk
 
@@ -178,13 +177,13 @@ def _lines(store: MemoryStore, clock: ManualClock) -> None:
         store.promote(10)
         store.redrive([first.id])
     store.enqueue([Draft("step", 2, "line", subject="s")])
-    assert store.mend([(first.id, Draft("step", 0, "line"))]) != [None]
+    assert store.replace_dead([(first.id, Draft("step", 0, "line"))]) != [None]
 
 
 def _feed(store: MemoryStore, clock: ManualClock) -> None:
-    before = store.fed("source")
-    after = Place(0 if before is None else before.batch + 1, 1, b"digest")
-    assert store.feed("source", before, after, [Draft("fed", 1, key=f"fed-{clock.now()}")]) is not None
+    before = store.ingested("source")
+    after = Checkpoint(0 if before is None else before.batch + 1, 1, b"digest")
+    assert store.ingest("source", before, after, [Draft("fed", 1, key=f"fed-{clock.now()}")]) is not None
 
 
 def _operate(store: MemoryStore, clock: ManualClock) -> None:

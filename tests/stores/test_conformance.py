@@ -72,7 +72,7 @@ STORES: dict[str, tuple[Make, set[Need]]] = {
 }
 THEMES = {
     "streams": frozenset("order settling leases timing sheds merging threads".split()),
-    "pooled": frozenset("acceptance settling leases timing keys threads watching schedules ledger feeding".split()),
+    "pooled": frozenset("acceptance settling leases timing keys threads watching schedules ledger ingest".split()),
 }
 """Themes that tell delivery by streams from delivery by sets, and a pooler from a connection of one's own; the others
 run at night."""

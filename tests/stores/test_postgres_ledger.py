@@ -73,10 +73,10 @@ def test_a_transaction_that_is_rolled_back_leaves_no_gap(store: PostgresStore, c
 def test_a_claim_comes_after_what_it_claimed_though_its_transaction_is_older(store: PostgresStore) -> None:
     """An exchange settles first: its transaction has its number before that of the job which it then claims."""
     store.enqueue([Draft("first")])
-    _, leases = store.exchange([], [Want("default", 10)], "me", TIME)
+    _, leases = store.settle_and_claim([], [Want("default", 10)], "me", TIME)
     for _ in range(20):
         store.enqueue([Draft("k")] * 3)
-        _, leases = store.exchange([(lease, Ack()) for lease in leases], [Want("default", 10)], "me", TIME)
+        _, leases = store.settle_and_claim([(lease, Ack()) for lease in leases], [Want("default", 10)], "me", TIME)
     born: set[int] = set()
     for entry in store.ledger(-1, 1_000):
         for span in entry.record.spans:

@@ -80,7 +80,7 @@ def test_verdicts_ride_on_the_claim_of_the_classes(store: PostgresStore, trips: 
     store.enqueue([Draft("k", queue="fair", tenant=tenant) for tenant in TENANTS * 3])
     leases = store.claim([Want("fair", 50)], "me", TIME)
     trips.clear()
-    answers, following = store.exchange([(lease, Ack()) for lease in leases], [Want("fair", 50)], "me", TIME)
+    answers, following = store.settle_and_claim([(lease, Ack()) for lease in leases], [Want("fair", 50)], "me", TIME)
     assert len(trips) == 1
     assert set(answers) == {Settled.APPLIED}
     assert Counter(tenants(following)) == Counter(TENANTS)
@@ -91,7 +91,7 @@ def test_a_slot_that_a_verdict_frees_is_for_the_class_that_waits(store: Postgres
     store.enqueue([Draft("k", queue="fair", tenant=tenant) for tenant in "aaabbc"])
     leases = store.claim([Want("fair", 1, tenant) for tenant in "ab"], "me", TIME)
     for expected in (["a", "b", "c"], ["a"], []):
-        answers, leases = store.exchange([(lease, Ack()) for lease in leases], [Want("fair", 10)], "me", TIME)
+        answers, leases = store.settle_and_claim([(lease, Ack()) for lease in leases], [Want("fair", 10)], "me", TIME)
         assert set(answers) == {Settled.APPLIED}
         assert sorted(map(str, tenants(leases))) == expected
 

@@ -17,9 +17,8 @@ from forebay.core.policy import Bounded, Fixed, Retained, Routing
 from forebay.core.presence import Presence
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
-from forebay.store.feeding import Place
 from forebay.store.memory.store import MemoryStore
-from forebay.store.protocol import Query, Store, Want
+from forebay.store.protocol import Checkpoint, Query, Store, Want
 from forebay.testing.clock import ManualClock
 from forebay_proof.faulty import ConnectionLost, Fault, FaultyStore, Plan, ReplyLost, scripted, seeded
 
@@ -232,9 +231,9 @@ CALLS: list[Callable[[Store], object]] = [
     lambda store: store.disown("log", "g", "me"),
     lambda store: store.groups("log", "", 1),
     lambda store: store.gates("", 1),
-    lambda store: store.fed("lake"),
-    lambda store: store.feed("lake", None, Place(1, 1, b""), [DRAFT]),
-    lambda store: store.mend([(1, DRAFT)]),
+    lambda store: store.ingested("lake"),
+    lambda store: store.ingest("lake", None, Checkpoint(1, 1, b""), [DRAFT]),
+    lambda store: store.replace_dead([(1, DRAFT)]),
     lambda store: store.ledger(-1, 1),
     lambda store: store.ledger_extent(),
     lambda store: store.ledger_rule(),

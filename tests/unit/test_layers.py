@@ -34,7 +34,6 @@ SHARED = [
     *(
         "forebay.store.group_commit",
         "forebay.store.migrations",
-        "forebay.store.feeding",
         "forebay.store.connection_pool",
         "forebay.store.waiters",
     ),
@@ -64,10 +63,9 @@ ROOMS = {
     "forebay.explain": CONTRACT,
     "forebay.demo": ["forebay", *FACADE, "forebay.client", "forebay.spark", "forebay.work"],
     "forebay.queue": FACADE,
-    "forebay.redrive": [*CONTRACT, "forebay.store.feeding"],
+    "forebay.redrive": CONTRACT,
     "forebay.serve": [
         *FACADE,
-        "forebay.store.feeding",
         "forebay.explain",
         "forebay.redrive",
         "forebay.tracing",
@@ -76,7 +74,6 @@ ROOMS = {
     "forebay.spark": [
         "forebay",
         *FACADE,
-        "forebay.store.feeding",
         "forebay.store.streams",
         "forebay.client",
         "forebay.redrive",
@@ -89,7 +86,7 @@ ROOMS = {
     "forebay.store.open": ["forebay.core", "forebay.store.*"],
     "forebay.store.*": SHARED,
     "forebay.vault": ["forebay.core"],
-    "forebay.work": [*CONTRACT, "forebay.store.feeding", "forebay.tracing"],
+    "forebay.work": [*CONTRACT, "forebay.tracing"],
     "forebay_proof": [],
     "forebay_proof.bench": [*CONTRACT, "forebay_proof.histogram"],
     "forebay_proof.cli": ["forebay.*", "forebay_proof.*"],

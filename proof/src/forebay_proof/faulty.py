@@ -28,12 +28,12 @@ from forebay.core.ledger import LedgerEntry, LedgerRule
 from forebay.core.presence import Presence
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
-from forebay.store.feeding import Place
 from forebay.store.log import Owned, Standing
 from forebay.store.protocol import (
     Backlog,
     CancelAnswer,
     Capabilities,
+    Checkpoint,
     GateUse,
     Hold,
     Page,
@@ -255,14 +255,16 @@ class FaultyStore:
     def gates(self, after: str, limit: int, prefix: str = "") -> list[GateUse]:
         return self._call("gates", lambda: self.inner.gates(after, limit, prefix))
 
-    def fed(self, source: str) -> Place | None:
-        return self._call("fed", lambda: self.inner.fed(source))
+    def ingested(self, source: str) -> Checkpoint | None:
+        return self._call("ingested", lambda: self.inner.ingested(source))
 
-    def feed(self, source: str, before: Place | None, after: Place, drafts: Sequence[Draft]) -> Tally | None:
-        return self._call("feed", lambda: self.inner.feed(source, before, after, drafts))
+    def ingest(
+        self, source: str, before: Checkpoint | None, after: Checkpoint, drafts: Sequence[Draft]
+    ) -> Tally | None:
+        return self._call("ingest", lambda: self.inner.ingest(source, before, after, drafts))
 
-    def mend(self, pairs: Sequence[tuple[int, Draft]]) -> list[Receipt | None]:
-        return self._call("mend", lambda: self.inner.mend(pairs))
+    def replace_dead(self, pairs: Sequence[tuple[int, Draft]]) -> list[Receipt | None]:
+        return self._call("replace_dead", lambda: self.inner.replace_dead(pairs))
 
     def ledger(self, after: int, limit: int) -> list[LedgerEntry]:
         return self._call("ledger", lambda: self.inner.ledger(after, limit))

@@ -59,6 +59,12 @@ ERROR_TRACE_LENGTH: Final = 4_000
 ERRORS_KEPT: Final = 5
 """Past failures a job carries; the ledger has them all."""
 
+MAX_INGEST: Final = 32 * MAX_BATCH
+"""Drafts in one call of `ingest`."""
+
+SOURCE_KEPT: Final = timedelta(days=90)
+"""How long the checkpoint of a source is kept that no longer moves."""
+
 LEDGER_KEPT: Final = timedelta(days=7)
 LEDGER_BYTES: Final = 1024 * 1024 * 1024
 """How much of its ledger a store keeps unless it is told otherwise."""

@@ -80,7 +80,7 @@ def seed_store(
     stop = Event()
 
     def seen() -> Seeded:
-        places = [store.fed(source) for source in sources]
+        places = [store.ingested(source) for source in sources]
         return Seeded(sum(place.taken for place in places if place is not None), monotonic() - began)
 
     def tell(hear: Callable[[Seeded], object]) -> None:

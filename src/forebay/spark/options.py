@@ -13,9 +13,9 @@ from urllib.parse import unquote
 
 from forebay.core.errors import Invalid
 from forebay.core.job import State
+from forebay.core.limits import MAX_INGEST
 from forebay.core.names import check_name, check_text
 from forebay.spark.lake import lake_uri
-from forebay.store.feeding import MAX_FEED
 from forebay.store.protocol import Query
 
 TABLES: Final = ("jobs", "dead", "events")
@@ -125,7 +125,7 @@ class Writing:
             rate=given.number("rate", _MAX_RATE),
             dry_run=given.choice("dry_run", ("false", "true")) == "true",
             patience=given.number("patience", 86_400.0) or 60.0,
-            chunk=given.count("chunk", MAX_FEED, MAX_FEED),
+            chunk=given.count("chunk", MAX_INGEST, MAX_INGEST),
             report=given.text("report"),
         )
 

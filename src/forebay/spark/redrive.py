@@ -114,5 +114,5 @@ def _step(store: Store, letters: Sequence[tuple[int, str | None]], dry_run: bool
     ]
     alike, others = divided(dead)
     redriven = len(alike) if dry_run else len(store.redrive(alike))
-    mended = len(others) if dry_run else sum(receipt is not None for receipt in store.mend(others))
+    mended = len(others) if dry_run else sum(receipt is not None for receipt in store.replace_dead(others))
     return Redriven(redriven, mended, len(letters) - redriven - mended)

@@ -1,6 +1,6 @@
 """`df.write` and `df.writeStream`: rows become jobs, each once, however often Spark repeats a task or a batch.
 
-A task is a source of the store (`store.feeding`): its place moves on in the transaction that takes its rows, so a task
+A task is a source of the store (`ingest`): its checkpoint moves on in the transaction that takes its rows, so a task
 that is tried again passes over what is in and goes on after it. A stream's source is (query, partition), and its place
 knows the batch; a batch write has its own id, or the option `write_id`, with which a whole program may be run again.
 
@@ -31,9 +31,8 @@ from forebay.core.limits import BATCH_BYTES
 from forebay.spark.drafts import check_columns, drafts_of
 from forebay.spark.options import Writing
 from forebay.spark.tries import DIGEST_BYTES, Share, begin
-from forebay.store.feeding import Place
 from forebay.store.open import open_store
-from forebay.store.protocol import Store, Tally
+from forebay.store.protocol import Checkpoint, Store, Tally
 
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
@@ -109,7 +108,7 @@ class _Task:
         self._store = store
         self._writing = writing
         self._share = share
-        self._known = store.fed(share.source)
+        self._known = store.ingested(share.source)
         self._digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
         self._seen = 0
         self._passed = 0
@@ -160,19 +159,19 @@ class _Task:
 
     def _follow(self) -> None:
         """Another try of the same task is at work and ahead: what it has put is passed over."""
-        self._known = self._store.fed(self._share.source)
+        self._known = self._store.ingested(self._share.source)
         self._passed = self._place()
         if self._passed < self._seen:
             raise self._other_rows()
         if self._passed == self._seen:
             self._compare()
 
-    def _patiently(self, after: Place, drafts: list[Draft]) -> Tally | None:
+    def _patiently(self, after: Checkpoint, drafts: list[Draft]) -> Tally | None:
         """A queue that is full may have room soon."""
         give_up_at = monotonic() + self._writing.patience
         while True:
             try:
-                return self._store.feed(self._share.source, self._known, after, drafts)
+                return self._store.ingest(self._share.source, self._known, after, drafts)
             except QueueFull as full:
                 if monotonic() >= give_up_at or len(drafts) > full.limit:
                     raise
@@ -185,8 +184,8 @@ class _Task:
             raise self._other_rows()
         if not self._share.saw(known):
             seen = self._share.place(known.taken, digest)
-            self._store.feed(self._share.source, known, seen, [])
-            self._known = self._store.fed(self._share.source)
+            self._store.ingest(self._share.source, known, seen, [])
+            self._known = self._store.ingested(self._share.source)
 
     def _other_rows(self) -> Invalid:
         return Invalid(

@@ -17,8 +17,7 @@ from time import monotonic
 from typing import Final
 
 from forebay.core.errors import Invalid
-from forebay.store.feeding import Place
-from forebay.store.protocol import Store
+from forebay.store.protocol import Checkpoint, Store
 
 DIGEST_BYTES: Final = 16
 _LOOK_SECONDS: Final = 0.2
@@ -37,10 +36,10 @@ class Share:
     def source(self) -> str:
         return source_of(self.write, self.partition)
 
-    def place(self, taken: int, digest: bytes) -> Place:
-        return Place(self.batch, taken, digest + self.trial)
+    def place(self, taken: int, digest: bytes) -> Checkpoint:
+        return Checkpoint(self.batch, taken, digest + self.trial)
 
-    def saw(self, place: Place) -> bool:
+    def saw(self, place: Checkpoint) -> bool:
         """Whether it was this try that put these rows, or found them to be its own."""
         return place.digest[DIGEST_BYTES:] == self.trial
 
@@ -69,25 +68,25 @@ def begin(store: Store, share: Share, patience: float) -> None:
         Event().wait(_LOOK_SECONDS)
 
 
-def _joined(store: Store, share: Share) -> Place:
+def _joined(store: Store, share: Share) -> Checkpoint:
     """The batch as it was begun, by this try or one before, with this partition in it."""
     name = f"spark:{share.write}"
     while True:
-        head = store.fed(name)
+        head = store.ingested(name)
         if head is not None and head.batch >= share.batch:
             if head.taken > share.partition:
                 return head
-            joined = Place(head.batch, share.partition + 1, head.digest)
+            joined = Checkpoint(head.batch, share.partition + 1, head.digest)
         else:
-            joined = Place(share.batch, share.partition + 1, share.trial)
-        if store.feed(name, head, joined, []) is not None:
+            joined = Checkpoint(share.batch, share.partition + 1, share.trial)
+        if store.ingest(name, head, joined, []) is not None:
             return joined
 
 
 def _unseen(store: Store, share: Share, partitions: int) -> Iterator[int]:
     """Partitions that put rows of this batch, and were not seen in this try."""
     for number in range(partitions):
-        place = None if number == share.partition else store.fed(source_of(share.write, number))
+        place = None if number == share.partition else store.ingested(source_of(share.write, number))
         if place is not None and place.batch == share.batch and not share.saw(place):
             yield number
 

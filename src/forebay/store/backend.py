@@ -17,12 +17,12 @@ from forebay.core.ledger import LedgerEntry, LedgerRule
 from forebay.core.presence import Presence
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
-from forebay.store.feeding import Place
 from forebay.store.log import Owned, Standing
 from forebay.store.protocol import (
     Backlog,
     CancelAnswer,
     Capabilities,
+    Checkpoint,
     GateUse,
     Hold,
     Page,
@@ -89,10 +89,12 @@ class Backend(Protocol):
     def announce(self, presence: Presence, span: Duration) -> None: ...
     def withdraw(self, owner: str) -> bool: ...
     def workers(self, after: str, limit: int) -> list[Presence]: ...
-    def fed(self, source: str) -> Place | None: ...
-    def feed(self, source: str, before: Place | None, after: Place, drafts: Sequence[Draft]) -> Tally | None: ...
+    def ingested(self, source: str) -> Checkpoint | None: ...
+    def ingest(
+        self, source: str, before: Checkpoint | None, after: Checkpoint, drafts: Sequence[Draft]
+    ) -> Tally | None: ...
 
-    def mend(self, drafts: dict[int, Draft]) -> dict[int, Receipt]:
+    def replace_dead(self, drafts: dict[int, Draft]) -> dict[int, Receipt]:
         """By the id of the dead job; those that were not dead have no receipt."""
 
     def ledger(self, after: int, limit: int) -> list[LedgerEntry]: ...
@@ -115,9 +117,9 @@ class Backend(Protocol):
     def groups(self, log: str, after: str, limit: int) -> list[Standing]: ...
 
 
-class ExchangingBackend(Backend, Protocol):
+class PipeliningBackend(Backend, Protocol):
     """One that settles and claims in one round trip."""
 
-    def exchange(
+    def settle_and_claim(
         self, settlements: Sequence[Settlement], wants: Sequence[Want], owner: str, span: Duration
     ) -> tuple[list[Settled], list[Lease]]: ...

@@ -9,10 +9,19 @@ from forebay.core.errors import BatchTooLarge, Invalid
 from forebay.core.fanout import check_edges
 from forebay.core.gate import condition_gate
 from forebay.core.instant import Duration, Instant, checked_instant, checked_micros
-from forebay.core.job import Progress, State
+from forebay.core.job import Draft, Progress, State
 from forebay.core.lease import Fence
 from forebay.core.ledger import LedgerRule
-from forebay.core.limits import BATCH_BYTES, MAX_BATCH, MAX_LEASE, MAX_PRESENCE, MAX_WAIT, MIN_LEASE, PAYLOAD_BYTES
+from forebay.core.limits import (
+    BATCH_BYTES,
+    MAX_BATCH,
+    MAX_INGEST,
+    MAX_LEASE,
+    MAX_PRESENCE,
+    MAX_WAIT,
+    MIN_LEASE,
+    PAYLOAD_BYTES,
+)
 from forebay.core.names import check_name, check_text, is_name
 from forebay.core.payload import check_body, is_clean
 from forebay.core.presence import Presence
@@ -67,6 +76,15 @@ def checked_reports(reports: Sequence[ProgressReport]) -> dict[Fence, Progress]:
                 "report_progress", "it takes pairs of a fence and a Progress", "use lease.fence, Progress(0.5)"
             )
     return dict(reports)
+
+
+def check_ingest(source: str, drafts: Sequence[Draft]) -> str:
+    """The name of the source."""
+    if len(drafts) > MAX_INGEST:
+        raise BatchTooLarge("ingest", len(drafts), MAX_INGEST)
+    if any(type(draft) is not Draft for draft in drafts):
+        raise Invalid("draft", "not all of them are Drafts", "build a Draft(kind, payload, …)")
+    return check_text("source", source)
 
 
 def checked_wait(timeout: timedelta) -> Duration:

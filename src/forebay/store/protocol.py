@@ -27,7 +27,6 @@ from forebay.core.outcome import Verdict
 from forebay.core.presence import Presence
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
-from forebay.store.feeding import Place
 from forebay.store.log import Log
 
 
@@ -61,6 +60,18 @@ class Tally(Struct, frozen=True):
 
     def plus(self, more: "Tally") -> "Tally":
         return Tally(self.taken + more.taken, self.duplicates + more.duplicates, self.merged + more.merged)
+
+
+class Checkpoint(Struct, frozen=True):
+    """How far a source of drafts has come that may repeat itself: `taken` drafts of its `batch`, and their digest.
+
+    The store moves it in the transaction that takes the drafts, so each draft is taken once, however often and however
+    late it comes. Kept while the source moves and `limits.SOURCE_KEPT` beyond.
+    """
+
+    batch: int
+    taken: int
+    digest: bytes
 
 
 class Want(Struct, frozen=True):
@@ -356,16 +367,18 @@ class Store(Log, Protocol):
     def workers(self, after: str, limit: int) -> list[Presence]:
         """Workers whose time is not up, by owner; go on with the last owner, begin with an empty one."""
 
-    def fed(self, source: str) -> Place | None:
-        """How far a source of drafts has come; None: nothing of it is known. See `store.feeding`."""
+    def ingested(self, source: str) -> Checkpoint | None:
+        """How far a source of drafts has come; None: nothing of it is known."""
 
-    def feed(self, source: str, before: Place | None, after: Place, drafts: Sequence[Draft]) -> Tally | None:
-        """Take up to `MAX_FEED` drafts and move the source on, both or neither. None: its place is not `before`.
+    def ingest(
+        self, source: str, before: Checkpoint | None, after: Checkpoint, drafts: Sequence[Draft]
+    ) -> Tally | None:
+        """Take up to `limits.MAX_INGEST` drafts and move the source on, both or neither. None: it is not at `before`.
 
         `BatchTooLarge`: their bytes are more than one record of a journal holds, where the store has one.
         """
 
-    def mend(self, pairs: Sequence[tuple[int, Draft]]) -> list[Receipt | None]:
+    def replace_dead(self, pairs: Sequence[tuple[int, Draft]]) -> list[Receipt | None]:
         """Each dead job is gone and its draft is in, both or neither. None: there is no such dead job (any more)."""
 
     def ledger(self, after: int, limit: int) -> list[LedgerEntry]:
@@ -418,10 +431,10 @@ class Streaming(Protocol):
 
 
 @runtime_checkable
-class Exchanging(Protocol):
+class Pipelining(Protocol):
     """What a store may have besides: verdicts that ride on the next claim, in one round trip and one commit."""
 
-    def exchange(
+    def settle_and_claim(
         self, settlements: Sequence[Settlement], wants: Sequence[Want], owner: str, lease_for: timedelta
     ) -> tuple[list[Settled], list[Lease]]:
         """As `settle`, then `claim`. When it fails both may have happened: settle again, claim anew."""
@@ -486,5 +499,5 @@ class Beating(Protocol):
     def beat(self, leases: Sequence[Lease], lease_for: timedelta) -> Heartbeat: ...
 
 
-OPTIONAL: Final = (Streaming, Exchanging, Inspecting, Transacting, Exporting, Beating)
+OPTIONAL: Final = (Streaming, Pipelining, Inspecting, Transacting, Exporting, Beating)
 """What some stores have besides the contract, each whole or not at all. Who uses one has another way without it."""

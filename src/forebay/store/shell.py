@@ -22,7 +22,7 @@ from forebay.core.policy import Block, Bounded, check_between
 from forebay.core.presence import Presence
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
-from forebay.store.backend import Backend, ExchangingBackend
+from forebay.store.backend import Backend, PipeliningBackend
 from forebay.store.checks import (
     ALWAYS_FIT,
     check_batch,
@@ -31,6 +31,7 @@ from forebay.store.checks import (
     check_gate,
     check_gates_page,
     check_ids,
+    check_ingest,
     check_limit,
     check_names_page,
     check_offset,
@@ -48,12 +49,12 @@ from forebay.store.checks import (
     checked_total,
     checked_wait,
 )
-from forebay.store.feeding import Place, check_feed
 from forebay.store.log import Owned, Standing
 from forebay.store.protocol import (
     Backlog,
     CancelAnswer,
     Capabilities,
+    Checkpoint,
     GateUse,
     Hold,
     Page,
@@ -67,7 +68,7 @@ from forebay.store.protocol import (
 )
 
 B = TypeVar("B", bound=Backend)
-E = TypeVar("E", bound=ExchangingBackend)
+E = TypeVar("E", bound=PipeliningBackend)
 _VERDICTS: Final = frozenset((Ack, Retry, DeadLetter, Release, Cancel))
 
 
@@ -249,16 +250,18 @@ class Shell(Generic[B]):
         check_workers_page(after, limit)
         return self.backend.workers(after, limit)
 
-    def fed(self, source: str) -> Place | None:
-        return self.backend.fed(check_text("source", source))
+    def ingested(self, source: str) -> Checkpoint | None:
+        return self.backend.ingested(check_text("source", source))
 
-    def feed(self, source: str, before: Place | None, after: Place, drafts: Sequence[Draft]) -> Tally | None:
-        return self.backend.feed(check_feed(source, drafts), before, after, drafts)
+    def ingest(
+        self, source: str, before: Checkpoint | None, after: Checkpoint, drafts: Sequence[Draft]
+    ) -> Tally | None:
+        return self.backend.ingest(check_ingest(source, drafts), before, after, drafts)
 
-    def mend(self, pairs: Sequence[tuple[int, Draft]]) -> list[Receipt | None]:
-        check_batch("mend", len(pairs))
-        check_drafts("mend", [draft for _, draft in pairs])
-        receipts = self.backend.mend(dict(reversed(pairs)))
+    def replace_dead(self, pairs: Sequence[tuple[int, Draft]]) -> list[Receipt | None]:
+        check_batch("replace_dead", len(pairs))
+        check_drafts("replace_dead", [draft for _, draft in pairs])
+        receipts = self.backend.replace_dead(dict(reversed(pairs)))
         return [receipts.pop(job_id, None) for job_id, _ in pairs]
 
     def ledger(self, after: int, limit: int) -> list[LedgerEntry]:
@@ -334,15 +337,15 @@ class Shell(Generic[B]):
         return self.backend.groups(check_name("log", log), after, limit)
 
 
-class ExchangingShell(Shell[E]):
+class PipeliningShell(Shell[E]):
     """A store whose verdicts may ride on the next claim."""
 
-    def exchange(
+    def settle_and_claim(
         self, settlements: Sequence[Settlement], wants: Sequence[Want], owner: str, lease_for: timedelta
     ) -> tuple[list[Settled], list[Lease]]:
         check_settlements(settlements)
         checked_total(wants)
-        return self.backend.exchange(settlements, wants, checked_owner(owner), checked_lease(lease_for))
+        return self.backend.settle_and_claim(settlements, wants, checked_owner(owner), checked_lease(lease_for))
 
 
 def check_drafts(verb: str, drafts: Sequence[Draft]) -> None:

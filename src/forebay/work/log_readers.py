@@ -27,9 +27,8 @@ from forebay.core.instant import seconds
 from forebay.core.job import Draft
 from forebay.core.limits import MAX_BATCH
 from forebay.core.policy import check_between
-from forebay.store.feeding import Place
 from forebay.store.log import Owned
-from forebay.store.protocol import Store
+from forebay.store.protocol import Checkpoint, Store
 from forebay.work.role import Role, ThrottledLogger
 
 _log = logging.getLogger("forebay.work")
@@ -236,7 +235,7 @@ class Consumer:
 class Bridge:
     """Turns entries of a log into jobs, each entry exactly once, across any crash. A role.
 
-    The store accepts the drafts of some entries and records the bridge's position in one transaction (`store.feed`): an
+    The store accepts the drafts of some entries and records the bridge's position in one transaction (`ingest`): an
     entry whose jobs are accepted is not read again by this group, and none is skipped. Partition leases only avoid
     duplicate work; two members that read the same entry cannot both insert its jobs. `drafts` must return the same
     drafts for the same entry. To insert everything again, use another group. A full queue pauses the bridge.
@@ -283,12 +282,12 @@ class Bridge:
     def _insert(self, owned: Owned, entries: Sequence[LogEntry]) -> None:
         """Entries already inserted, by another member or before a crash, are skipped; the group's position follows."""
         source = f"log/{self._member.log}/{self._member.group}/{owned.partition}"
-        known = self._store.fed(source)
+        known = self._store.ingested(source)
         new = [entry for entry in entries if known is None or entry.offset > known.batch]
         last = entries[-1].offset
         if new:
             drafts = [draft for entry in new for draft in self._drafts(entry)]
-            tally = self._store.feed(source, known, Place(last, len(drafts), b""), drafts)
+            tally = self._store.ingest(source, known, Checkpoint(last, len(drafts), b""), drafts)
             if tally is None:
                 return
             self.entries += len(new)

@@ -16,7 +16,7 @@ from forebay.core.errors import Invalid
 from forebay.core.lease import Lease, Settled, Settlement
 from forebay.core.limits import BATCH_BYTES, MAX_BATCH
 from forebay.core.outcome import Ack
-from forebay.store.protocol import Exchanging, Store, Want
+from forebay.store.protocol import Pipelining, Store, Want
 
 _BATCH: Final = MAX_BATCH
 _BATCH_BYTES: Final = BATCH_BYTES // 2
@@ -139,7 +139,7 @@ class Settler:
         self._in_flight = self._in_flight[:half]
 
 
-class PipelinedStore(Exchanging, Protocol):
+class PipelinedStore(Pipelining, Protocol):
     """A store that can settle and claim in one round trip."""
 
     def claim(self, wants: Sequence[Want], owner: str, lease_for: timedelta) -> list[Lease]: ...
@@ -160,7 +160,7 @@ class Pipeline:
         if not verdicts:
             return self._store.claim(wants, owner, lease_for)
         try:
-            answers, leases = self._store.exchange(verdicts, wants, owner, lease_for)
+            answers, leases = self._store.settle_and_claim(verdicts, wants, owner, lease_for)
         except BaseException:
             self._settler.give_back(verdicts)
             raise

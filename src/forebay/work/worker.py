@@ -33,7 +33,7 @@ import msgspec
 from forebay.core.errors import ForebayError, StoreFailed
 from forebay.core.policy import Routing
 from forebay.core.spec import QueueSpec
-from forebay.store.protocol import Exchanging, Store
+from forebay.store.protocol import Pipelining, Store
 from forebay.work.app import App, find_app
 from forebay.work.claimer import Claimer
 from forebay.work.exit_status import BROKEN, CANNOT_START
@@ -117,7 +117,7 @@ class Worker:
         marks = self._marks = None if directory is None else StartMarks(marks_path(directory, self.owner))
         throttled, job_log = ThrottledLogger(), JobLog()
         routing = RoutingCache(store, throttled)
-        pipelined = isinstance(store, Exchanging)
+        pipelined = isinstance(store, Pipelining)
         self.settler = Settler(
             store,
             lambda lease, _: self.pool.settled(lease.fence),
@@ -138,7 +138,7 @@ class Worker:
             descriptors=self._descriptors if self._supervised else None,
             log=job_log,
         )
-        claim = Pipeline(store, self.settler).claim if isinstance(store, Exchanging) else None
+        claim = Pipeline(store, self.settler).claim if isinstance(store, Pipelining) else None
         self.claimer = Claimer(store, self.pool, options, self.owner, self.settler.put, claim=claim)
         self.renewer = Renewer(store, self.pool, options)
         self.reaper = Reaper(

@@ -47,10 +47,10 @@ def no_verb_works_on_a_store_that_is_closed(h: Harness) -> None:
         refused(Closed, look)
     for call in (
         lambda: h.store.gates("", 1),
-        lambda: h.store.fed("lake"),
+        lambda: h.store.ingested("lake"),
         lambda: h.store.ledger(-1, 1),
         lambda: h.store.trim_ledger(1),
-        lambda: h.store.mend([(1, h.draft())]),
+        lambda: h.store.replace_dead([(1, h.draft())]),
     ):
         refused(Closed, call)
 

@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 
 from forebay.client import Forebay
 from forebay.core.lease import Lease, Settled, Settlement
-from forebay.store.protocol import Exchanging, Store, Want
+from forebay.store.protocol import Pipelining, Store, Want
 from forebay_proof.lab import app
 from forebay_proof.tally import CLAIM, Tally
 
@@ -51,21 +51,21 @@ class ProbedStore:
         return self._store.extend(leases, lease_for) if self._renewing else list(leases)
 
 
-class ProbedExchangingStore(ProbedStore):
+class ProbedPipeliningStore(ProbedStore):
     """One whose verdicts ride on the next claim."""
 
-    def exchange(
+    def settle_and_claim(
         self, settlements: Sequence[Settlement], wants: Sequence[Want], owner: str, lease_for: timedelta
     ) -> tuple[list[Settled], list[Lease]]:
         began = time.perf_counter()
-        answers, leases = cast(Exchanging, self._store).exchange(settlements, wants, owner, lease_for)
+        answers, leases = cast(Pipelining, self._store).settle_and_claim(settlements, wants, owner, lease_for)
         if leases:
             self._on_claim(time.perf_counter() - began, len(leases))
         return answers, leases
 
 
 def probed(store: Store, on_claim: OnClaim, renewing: bool = True) -> Store:
-    made = ProbedExchangingStore if isinstance(store, Exchanging) else ProbedStore
+    made = ProbedPipeliningStore if isinstance(store, Pipelining) else ProbedStore
     return cast(Store, made(store, on_claim, renewing))
 
 

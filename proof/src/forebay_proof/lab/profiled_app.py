@@ -17,9 +17,9 @@ from typing import Final, cast
 from forebay import Context
 from forebay.client import Forebay
 from forebay.core.lease import Lease, Settled, Settlement
-from forebay.store.protocol import Exchanging, Store, Want
+from forebay.store.protocol import Pipelining, Store, Want
 from forebay_proof.lab import app
-from forebay_proof.lab.probed_app import ProbedExchangingStore, ProbedStore, ignored
+from forebay_proof.lab.probed_app import ProbedPipeliningStore, ProbedStore, ignored
 
 PROFILE: Final = "LAB_PROFILE"
 
@@ -60,7 +60,7 @@ class ProfiledStore(ProbedStore):
         return self._store.settle(settlements)
 
 
-class ProfiledExchangingStore(ProfiledStore, ProbedExchangingStore):
+class ProfiledPipeliningStore(ProfiledStore, ProbedPipeliningStore):
     """One whose verdicts ride on the next claim."""
 
 
@@ -71,7 +71,7 @@ class ProfiledForebay(Forebay):
     def store(self) -> Store:
         store = super().store
         if self._lived is None:
-            made = ProfiledExchangingStore if isinstance(store, Exchanging) else ProfiledStore
+            made = ProfiledPipeliningStore if isinstance(store, Pipelining) else ProfiledStore
             self._lived = cast(Store, made(store, ignored))
         return self._lived
 

@@ -11,19 +11,18 @@ from typing import Final
 from forebay.core.entries import Ingested
 from forebay.core.instant import Instant, micros
 from forebay.core.job import State
-from forebay.core.limits import MAX_INSTANT
+from forebay.core.limits import MAX_INSTANT, SOURCE_KEPT
 from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.engine.intake import KeyFact
 from forebay.engine.settle import Mark
-from forebay.store.feeding import FEED_KEPT
 from forebay.store.memory.deadlines import Deadlines
 from forebay.store.memory.ledger_state import LedgerState
 from forebay.store.memory.logs import Logs
 from forebay.store.memory.row import Row
 
 SETTLE_MEMORY: Final = 65_536
-_FEED_KEPT: Final = micros(FEED_KEPT)
+_SOURCE_KEPT: Final = micros(SOURCE_KEPT)
 
 KeyName = tuple[str, str]
 """A queue and an idempotency key."""
@@ -96,5 +95,5 @@ class Facts:
         """How far a source has come; those that nobody has heard of for long are forgotten."""
         self.feeds.pop(fed.source, None)
         self.feeds[fed.source] = (fed, at)
-        for source in [name for name, (_, last) in islice(self.feeds.items(), 2) if last < at - _FEED_KEPT]:
+        for source in [name for name, (_, last) in islice(self.feeds.items(), 2) if last < at - _SOURCE_KEPT]:
             del self.feeds[source]

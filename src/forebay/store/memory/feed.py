@@ -1,4 +1,4 @@
-"""Drafts from a source that repeats itself, and dead jobs that give way to new ones. See `store.feeding`."""
+"""Drafts from a source that repeats itself, and dead jobs that give way to new ones. See `protocol.Checkpoint`."""
 
 from collections.abc import Sequence
 
@@ -6,15 +6,14 @@ from forebay.core.changeset import Tables
 from forebay.core.entries import Ingested
 from forebay.core.job import Draft, State
 from forebay.core.record_builder import TEND
-from forebay.store.feeding import Place
 from forebay.store.memory.queues import QueueVerbs
-from forebay.store.protocol import Receipt, Tally
+from forebay.store.protocol import Checkpoint, Receipt, Tally
 
 
 class FeedVerbs(QueueVerbs):
     """Exactly once, however often it comes."""
 
-    def fed(self, source: str) -> Place | None:
+    def ingested(self, source: str) -> Checkpoint | None:
         with self._lock:
             self._begin()
             place = self._place(source)
@@ -22,7 +21,9 @@ class FeedVerbs(QueueVerbs):
         self._settle_down(lsn)
         return place
 
-    def feed(self, source: str, before: Place | None, after: Place, drafts: Sequence[Draft]) -> Tally | None:
+    def ingest(
+        self, source: str, before: Checkpoint | None, after: Checkpoint, drafts: Sequence[Draft]
+    ) -> Tally | None:
         with self._lock:
             now = self._begin()
             tally: Tally | None = None
@@ -36,7 +37,7 @@ class FeedVerbs(QueueVerbs):
         self._settle_down(lsn)
         return tally
 
-    def mend(self, drafts: dict[int, Draft]) -> dict[int, Receipt]:
+    def replace_dead(self, drafts: dict[int, Draft]) -> dict[int, Receipt]:
         with self._lock:
             now = self._begin()
             rows = self._facts.rows
@@ -46,11 +47,11 @@ class FeedVerbs(QueueVerbs):
             if dead:
                 plan = self._intake.plan([drafts[job_id] for job_id in ids], now)
                 receipts = dict(zip(ids, plan.receipts, strict=True))
-                self._take_in(plan, now, "mend", replaced=ids)
+                self._take_in(plan, now, "replace_dead", replaced=ids)
             lsn = self._lsn
         self._settle_down(lsn)
         return receipts
 
-    def _place(self, source: str) -> Place | None:
+    def _place(self, source: str) -> Checkpoint | None:
         known = self._facts.feeds.get(source)
-        return None if known is None else Place(known[0].batch, known[0].taken, known[0].digest)
+        return None if known is None else Checkpoint(known[0].batch, known[0].taken, known[0].digest)

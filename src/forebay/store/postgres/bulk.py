@@ -22,16 +22,15 @@ from forebay.core.errors import Invalid, StoreFailed
 from forebay.core.instant import Instant, micros
 from forebay.core.job import Draft
 from forebay.core.ledger import Change
-from forebay.core.limits import BATCH_BYTES, MAX_BATCH
+from forebay.core.limits import BATCH_BYTES, MAX_BATCH, SOURCE_KEPT
 from forebay.core.rank import rank_at
 from forebay.store.brokers import in_parts
-from forebay.store.feeding import FEED_KEPT, Place
 from forebay.store.postgres.connect import Connection, Json
 from forebay.store.postgres.intake import Intake, accept
 from forebay.store.postgres.maintenance import take_dead
 from forebay.store.postgres.runs import LATER, READY, Run, group
 from forebay.store.postgres.session import TELL, Restart, Session, UnitOfWork
-from forebay.store.protocol import Receipt, Tally
+from forebay.store.protocol import Checkpoint, Receipt, Tally
 
 _MAX_PART: Final = 32 * MAX_BATCH
 _MAX_TRIES: Final = 8
@@ -70,18 +69,18 @@ _FACTS: Final = list(_COLUMNS).index("facts")
 _QUEUE: Final = list(_COLUMNS).index("queue")
 _LANE: Final = list(_COLUMNS).index("lane")
 _COPY: Final = f"COPY forebay.run ({', '.join(_COLUMNS)}) FROM STDIN (FORMAT BINARY)"
-_PLACE: Final = "SELECT batch, taken, digest FROM forebay.feed WHERE source = %s"
+_PLACE: Final = "SELECT batch, taken, digest FROM forebay.source WHERE source = %s"
 _START: Final = (
-    "INSERT INTO forebay.feed (batch, taken, digest, at, source) VALUES (%s, %s, %s, forebay.clock(), %s) "
+    "INSERT INTO forebay.source (batch, taken, digest, at, source) VALUES (%s, %s, %s, forebay.clock(), %s) "
     "ON CONFLICT (source) DO NOTHING"
 )
 _MOVE: Final = (
-    "UPDATE forebay.feed SET batch = %s, taken = %s, digest = %s, at = forebay.clock() "
+    "UPDATE forebay.source SET batch = %s, taken = %s, digest = %s, at = forebay.clock() "
     "WHERE source = %s AND batch = %s AND taken = %s AND digest = %s"
 )
 _SWEEP: Final = (
-    "DELETE FROM forebay.feed WHERE source = ANY (ARRAY(SELECT source FROM forebay.feed "
-    f"WHERE at < forebay.clock() - {micros(FEED_KEPT)} ORDER BY at LIMIT 100 FOR UPDATE SKIP LOCKED))"
+    "DELETE FROM forebay.source WHERE source = ANY (ARRAY(SELECT source FROM forebay.source "
+    f"WHERE at < forebay.clock() - {micros(SOURCE_KEPT)} ORDER BY at LIMIT 100 FOR UPDATE SKIP LOCKED))"
 )
 
 
@@ -104,7 +103,7 @@ class _Part:
 
 
 class Bulk:
-    """Ways in for millions: streams, and sources that repeat themselves (`store.feeding`)."""
+    """Ways in for millions: streams, and sources that repeat themselves (`Checkpoint`)."""
 
     def __init__(self, session: Session, intake: Intake) -> None:
         self._session = session
@@ -134,11 +133,13 @@ class Bulk:
                 finish()
         return tally
 
-    def fed(self, source: str) -> Place | None:
+    def ingested(self, source: str) -> Checkpoint | None:
         found = self._session.server.query(_PLACE, (source,))
-        return Place(*found[0]) if found else None
+        return Checkpoint(*found[0]) if found else None
 
-    def feed(self, source: str, before: Place | None, after: Place, drafts: Sequence[Draft]) -> Tally | None:
+    def ingest(
+        self, source: str, before: Checkpoint | None, after: Checkpoint, drafts: Sequence[Draft]
+    ) -> Tally | None:
         queues = {draft.queue for draft in drafts}
         move = partial(_moved, source, before, after)
         if all(draft.key is None for draft in drafts) and all(self._copies(queue) for queue in queues):
@@ -153,7 +154,7 @@ class Bulk:
                 return tally
         return self._session.write(lambda unit: _feed(unit, move, drafts), queues)
 
-    def mend(self, drafts: dict[int, Draft]) -> dict[int, Receipt]:
+    def replace_dead(self, drafts: dict[int, Draft]) -> dict[int, Receipt]:
         return self._session.write(partial(_mend, drafts), {draft.queue for draft in drafts.values()})
 
     def _feed_plain(self, move: Any, drafts: Sequence[Draft], queues: set[str], connection: Connection) -> Tally | None:
@@ -293,7 +294,7 @@ def _passes(failed: StoreFailed) -> bool:
     return not isinstance(failed.__cause__, psycopg.Error) or isinstance(failed.__cause__, _PASSING)
 
 
-def _moved(source: str, before: Place | None, after: Place, connection: Any) -> bool:
+def _moved(source: str, before: Checkpoint | None, after: Checkpoint, connection: Any) -> bool:
     """Move the source on, if it is where it should be."""
     new = (after.batch, after.taken, after.digest, source)
     if before is None:
@@ -316,5 +317,5 @@ def _mend(drafts: dict[int, Draft], unit: UnitOfWork) -> dict[int, Receipt]:
     ids = take_dead(unit, list(drafts))
     receipts = dict(zip(ids, accept([drafts[job_id] for job_id in ids], unit), strict=True))
     if ids:
-        unit.builder.set_verb("mend")
+        unit.builder.set_verb("replace_dead")
     return receipts

@@ -300,7 +300,7 @@ class Settling:
         applied = self._apply(groups) if groups else set()
         return self._answers(settlements, groups, later, applied)
 
-    def exchange(
+    def settle_and_claim(
         self, settlements: Sequence[Settlement], wants: Sequence[Want], owner: str, span: Duration
     ) -> tuple[list[Settled], list[Lease]]:
         """Settle, and claim what comes next, in one round trip and one commit. What is not plain takes two."""

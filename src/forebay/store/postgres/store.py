@@ -25,7 +25,7 @@ from forebay.store.postgres.session import Session
 from forebay.store.postgres.settling import Settling
 from forebay.store.postgres.transaction import Transactions
 from forebay.store.protocol import Capabilities, Promotion, Query, Tally, Vitals
-from forebay.store.shell import ExchangingShell, checked_lease
+from forebay.store.shell import PipeliningShell, checked_lease
 
 
 class PostgresBackend:
@@ -43,9 +43,14 @@ class PostgresBackend:
         bulk, export = Bulk(session, intake), Export(session)
         self.now = session.now
         self.enqueue, self.wait_for_room = intake.enqueue, intake.wait_for_room
-        self.enqueue_stream, self.fed, self.feed, self.mend = bulk.enqueue_stream, bulk.fed, bulk.feed, bulk.mend
+        self.enqueue_stream, self.ingested, self.ingest, self.replace_dead = (
+            bulk.enqueue_stream,
+            bulk.ingested,
+            bulk.ingest,
+            bulk.replace_dead,
+        )
         self.claim, self.extend, self.beat, self.overdue = claims.claim, claims.extend, claims.beat, claims.overdue
-        self.settle, self.exchange, self.cancel = settling.settle, settling.exchange, settling.cancel
+        self.settle, self.settle_and_claim, self.cancel = settling.settle, settling.settle_and_claim, settling.cancel
         self.redrive, self.purge, self.discard = settling.redrive, settling.purge, settling.discard
         self.transaction, self.atransaction = transactions.transaction, transactions.atransaction
         self.get, self.browse, self.hold, self.ahead = observing.get, observing.browse, observing.hold, observing.ahead
@@ -81,7 +86,7 @@ class PostgresBackend:
         self.session.close()
 
 
-class PostgresStore(ExchangingShell[PostgresBackend]):
+class PostgresStore(PipeliningShell[PostgresBackend]):
     """The production store, with what a server gives besides the contract."""
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:

@@ -1,6 +1,6 @@
 """How drafts become jobs: enqueue, sources that repeat themselves, replacements of dead jobs.
 
-A batch is one script: capacity, keys and merges are checked where the jobs are made. See `store.feeding` for sources.
+A batch is one script: capacity, keys and merges are checked where the jobs are made.
 """
 
 from collections.abc import Sequence
@@ -14,19 +14,18 @@ from forebay.core.job import Draft
 from forebay.core.limits import MAX_INSTANT
 from forebay.core.policy import Bounded
 from forebay.store.brokers import Spread
-from forebay.store.feeding import Place
-from forebay.store.protocol import Receipt, Tally
+from forebay.store.protocol import Checkpoint, Receipt, Tally
 from forebay.store.redis.connect import Argument
 from forebay.store.redis.row import packed, sid, sids
 from forebay.store.redis.session import Session, SourceMoved, refuse
 from forebay.store.redis.waiting import Waiting
 
 _NEW, _DUPLICATE, _MERGED = range(3)
-_decode_place: Final = msgspec.msgpack.Decoder(Place).decode
+_decode_place: Final = msgspec.msgpack.Decoder(Checkpoint).decode
 
 
 class Intake:
-    """Enqueue, feed and mend."""
+    """Enqueue, ingest and replace_dead."""
 
     def __init__(self, session: Session, waiting: Waiting) -> None:
         self._session = session
@@ -38,20 +37,22 @@ class Intake:
     def wait_for_room(self, full: QueueFull, until: Instant) -> None:
         self._waiting.wait_for_room(full.queue, until, lambda: self._room_at(full))
 
-    def fed(self, source: str) -> Place | None:
-        kept = self._session.command("HGET", self._session.key("feed"), source)
+    def ingested(self, source: str) -> Checkpoint | None:
+        kept = self._session.command("HGET", self._session.key("sources"), source)
         return None if kept is None else _decode_place(kept)
 
-    def feed(self, source: str, before: Place | None, after: Place, drafts: Sequence[Draft]) -> Tally | None:
-        if self.fed(source) != before:
+    def ingest(
+        self, source: str, before: Checkpoint | None, after: Checkpoint, drafts: Sequence[Draft]
+    ) -> Tally | None:
+        if self.ingested(source) != before:
             return None
         places = (b"" if before is None else packed(before), packed(after))
         try:
-            return Tally.of(self._put("feed", (source, *places), drafts))
+            return Tally.of(self._put("ingest", (source, *places), drafts))
         except SourceMoved:
             return None
 
-    def mend(self, drafts: dict[int, Draft]) -> dict[int, Receipt]:
+    def replace_dead(self, drafts: dict[int, Draft]) -> dict[int, Receipt]:
         session = self._session
         known = {job_id: draft for job_id, draft in drafts.items() if sids([job_id])}
         ids, some = packed([sid(job_id) for job_id in known]), list(known.values())
@@ -59,9 +60,9 @@ class Intake:
         def attempt() -> Sequence[Any]:
             batch = session.specs.batch(some, single=True)
             if any(session.specs.of(draft.queue).spec.is_broker for draft in some):
-                raise Invalid("mend", "a dead job came from a queue, not from a broker", "name the queue")
+                raise Invalid("replace_dead", "a dead job came from a queue, not from a broker", "name the queue")
             bodies = (draft.body for draft in some)
-            reply: Sequence[Any] = session.call("mend", ids, packed(batch), *bodies, tokened=True)
+            reply: Sequence[Any] = session.call("replace_dead", ids, packed(batch), *bodies, tokened=True)
             return reply
 
         reply = session.on_specs(attempt)

@@ -61,12 +61,12 @@ class Leases:
         groups, results = _grouped(settlements, _RESULTS_OF_SETTLE)
         return _settled(self._session.call("settle", packed(groups), *results))
 
-    def exchange(
+    def settle_and_claim(
         self, settlements: Sequence[Settlement], wants: Sequence[Want], owner: str, span: Duration
     ) -> tuple[list[Settled], list[Lease]]:
         groups, results = _grouped(settlements, _RESULTS_OF_EXCHANGE)
         claim = (owner, span, _wanted(wants))
-        applied, leases = self._session.call("exchange", packed(groups), *claim, *results, tokened=True)
+        applied, leases = self._session.call("settle_and_claim", packed(groups), *claim, *results, tokened=True)
         return _settled(applied), leases_of(leases)
 
     def report_progress(self, newest: dict[Fence, Progress]) -> dict[Fence, bool]:

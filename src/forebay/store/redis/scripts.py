@@ -32,17 +32,17 @@ _NEEDS: Final[dict[str, tuple[str, ...]]] = {
     "drop_schedule": _MOVING,
     "ended": _READING,
     "enqueue": _ACCEPTING,
-    "exchange": (*_MOVING, "readers", "claims", "settle"),
+    "settle_and_claim": (*_MOVING, "readers", "claims", "settle"),
     "extend": _MOVING,
     "extent": _LOGS,
-    "feed": _ACCEPTING,
+    "ingest": _ACCEPTING,
     "fire": _ACCEPTING,
     "gates": _GATED,
     "get": _READING,
     "groups": _LOGS,
     "hold": _GATED,
     "ledger": (*_READING, "ledger"),
-    "mend": _ACCEPTING,
+    "replace_dead": _ACCEPTING,
     "offset_at": _LOGS,
     "overdue": _READING,
     "own": _LOGS,
@@ -67,7 +67,7 @@ _NEEDS: Final[dict[str, tuple[str, ...]]] = {
     "withdraw": ("keys", "workers"),
     "workers": ("keys", "workers"),
 }
-_ENTERING: Final = frozenset(("append", "enqueue", "feed", "fire", "mend", "put_schedule", "put_spec"))
+_ENTERING: Final = frozenset(("append", "enqueue", "ingest", "fire", "replace_dead", "put_schedule", "put_spec"))
 _LOOKING: Final = frozenset(
     "ahead asked backlog browse ended extent gates get groups hold ledger offset_at overdue position pulse read rule "
     "schedules workers".split()

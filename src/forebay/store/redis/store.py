@@ -19,7 +19,7 @@ from forebay.store.redis.queues import Queues
 from forebay.store.redis.schedules import Schedules
 from forebay.store.redis.session import Session
 from forebay.store.redis.waiting import Waiting
-from forebay.store.shell import ExchangingShell
+from forebay.store.shell import PipeliningShell
 
 _SETTLE_MEMORY: Final = 65_536
 
@@ -34,8 +34,8 @@ class RedisBackend:
         schedules, presences, ledger, logs = Schedules(session), Presences(session), Ledger(session), Logs(session)
         self.now = session.now
         self.enqueue, self.wait_for_room = intake.enqueue, intake.wait_for_room
-        self.fed, self.feed, self.mend = intake.fed, intake.feed, intake.mend
-        self.promote, self.claim, self.exchange = leases.promote, leases.claim, leases.exchange
+        self.ingested, self.ingest, self.replace_dead = intake.ingested, intake.ingest, intake.replace_dead
+        self.promote, self.claim, self.settle_and_claim = leases.promote, leases.claim, leases.settle_and_claim
         self.extend, self.overdue, self.settle = leases.extend, leases.overdue, leases.settle
         self.report_progress = leases.report_progress
         self.get, self.browse, self.hold, self.ahead = jobs.get, jobs.browse, jobs.hold, jobs.ahead
@@ -77,7 +77,7 @@ class RedisBackend:
         return vitals_of(look(server), server.address.durability, delivery, self.waiting.hears)
 
 
-class RedisStore(ExchangingShell[RedisBackend]):
+class RedisStore(PipeliningShell[RedisBackend]):
     """The store in memory that several machines share."""
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:

@@ -11,7 +11,7 @@ from forebay.core.errors import QueueFull
 from forebay.core.instant import Instant, micros
 from forebay.core.job import Draft, State
 from forebay.core.ledger import Change
-from forebay.core.limits import MAX_INSTANT
+from forebay.core.limits import MAX_INSTANT, SOURCE_KEPT
 from forebay.core.policy import Shed
 from forebay.core.shedding import GAVE_WAY, Place
 from forebay.core.stamp import Stamper
@@ -26,9 +26,7 @@ from forebay.engine.intake import (
     key_is_taken,
     plan_intake,
 )
-from forebay.store.feeding import FEED_KEPT
-from forebay.store.feeding import Place as SourcePlace
-from forebay.store.protocol import Receipt, Tally
+from forebay.store.protocol import Checkpoint, Receipt, Tally
 from forebay.store.sqlite.session import Session
 from forebay.store.sqlite.tables import Row, id_list, rows_of, statement, text_of
 from forebay.store.sqlite.unit_of_work import UnitOfWork, bury, forget, sweep_keys
@@ -47,9 +45,11 @@ _RESTING: Final = {"oldest": statement("oldest"), "lowest": statement("lowest")}
 _MARK: Final = statement("mark_sheds")
 _DEAD: Final = statement("dead_of")
 _MAX_SWEEP_SOURCES: Final = 2
-_SOURCE: Final = "SELECT batch, taken, digest FROM feed WHERE source = ?"
-_MOVE_SOURCE: Final = "INSERT OR REPLACE INTO feed (source, batch, taken, digest, at) VALUES (?, ?, ?, ?, ?)"
-_SWEEP_SOURCES: Final = "DELETE FROM feed WHERE source IN (SELECT source FROM feed WHERE at < ? ORDER BY at LIMIT ?)"
+_SOURCE: Final = "SELECT batch, taken, digest FROM source WHERE source = ?"
+_MOVE_SOURCE: Final = "INSERT OR REPLACE INTO source (source, batch, taken, digest, at) VALUES (?, ?, ?, ?, ?)"
+_SWEEP_SOURCES: Final = (
+    "DELETE FROM source WHERE source IN (SELECT source FROM source WHERE at < ? ORDER BY at LIMIT ?)"
+)
 
 
 class Intake:
@@ -64,17 +64,17 @@ class Intake:
     def wait_for_room(self, full: QueueFull, until: Instant) -> None:
         self._session.waiters.until_room(full, until, partial(_room_at, full))
 
-    def fed(self, source: str) -> SourcePlace | None:
+    def ingested(self, source: str) -> Checkpoint | None:
         with self._session.read() as (reader, _):
             found = reader.execute(_SOURCE, (source,)).fetchone()
-        return None if found is None else SourcePlace(*found)
+        return None if found is None else Checkpoint(*found)
 
-    def feed(
-        self, source: str, before: SourcePlace | None, after: SourcePlace, drafts: Sequence[Draft]
+    def ingest(
+        self, source: str, before: Checkpoint | None, after: Checkpoint, drafts: Sequence[Draft]
     ) -> Tally | None:
         return self._session.write(lambda unit: _feed(unit, source, before, after, drafts))
 
-    def mend(self, drafts: dict[int, Draft]) -> dict[int, Receipt]:
+    def replace_dead(self, drafts: dict[int, Draft]) -> dict[int, Receipt]:
         return self._session.write(lambda unit: _mend(unit, drafts))
 
 
@@ -259,14 +259,14 @@ def _room_at(full: QueueFull, reader: sqlite3.Connection) -> Instant:
 
 
 def _feed(
-    unit: UnitOfWork, source: str, before: SourcePlace | None, after: SourcePlace, drafts: Sequence[Draft]
+    unit: UnitOfWork, source: str, before: Checkpoint | None, after: Checkpoint, drafts: Sequence[Draft]
 ) -> Tally | None:
     found = unit.connection.execute(_SOURCE, (source,)).fetchone()
-    if (None if found is None else SourcePlace(*found)) != before:
+    if (None if found is None else Checkpoint(*found)) != before:
         return None
     receipts = accept(unit, drafts)
     unit.connection.execute(_MOVE_SOURCE, (source, after.batch, after.taken, after.digest, unit.now))
-    unit.connection.execute(_SWEEP_SOURCES, (unit.now - micros(FEED_KEPT), _MAX_SWEEP_SOURCES))
+    unit.connection.execute(_SWEEP_SOURCES, (unit.now - micros(SOURCE_KEPT), _MAX_SWEEP_SOURCES))
     return Tally.of(receipts)
 
 
@@ -276,5 +276,5 @@ def _mend(unit: UnitOfWork, drafts: dict[int, Draft]) -> dict[int, Receipt]:
     ids = [row.id for row in dead]
     receipts = dict(zip(ids, accept(unit, [drafts[job_id] for job_id in ids]), strict=True))
     if ids and unit.builder is not None:
-        unit.builder.set_verb("mend")
+        unit.builder.set_verb("replace_dead")
     return receipts

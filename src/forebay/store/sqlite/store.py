@@ -30,7 +30,7 @@ class SqliteBackend:
         self.claims, self.control, self.logs = claims, control, logs = Claims(session), Control(session), Logs(session)
         self.now, self.close = session.now, session.close
         self.enqueue, self.wait_for_room = intake.enqueue, intake.wait_for_room
-        self.fed, self.feed, self.mend = intake.fed, intake.feed, intake.mend
+        self.ingested, self.ingest, self.replace_dead = intake.ingested, intake.ingest, intake.replace_dead
         self.claim, self.extend, self.overdue = claims.claim, claims.extend, claims.overdue
         self.settle, self.cancel, self.redrive = settling.settle, settling.cancel, settling.redrive
         self.purge, self.discard = settling.purge, settling.discard

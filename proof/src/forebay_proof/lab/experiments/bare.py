@@ -9,7 +9,7 @@ import sys
 from forebay.core.instant import seconds
 from forebay.core.lease import Settlement
 from forebay.core.outcome import Ack
-from forebay.store.protocol import Exchanging, Want
+from forebay.store.protocol import Pipelining, Want
 from forebay_proof.lab.probed_app import fb
 
 
@@ -18,8 +18,8 @@ def main(queue: str, batch: int) -> None:
     done: list[Settlement] = []
     while True:
         wants = [Want(queue, batch)]
-        if isinstance(store, Exchanging):
-            leases = store.exchange(done, wants, "bare", seconds(60))[1]
+        if isinstance(store, Pipelining):
+            leases = store.settle_and_claim(done, wants, "bare", seconds(60))[1]
         else:
             store.settle(done)
             leases = store.claim(wants, "bare", seconds(60))

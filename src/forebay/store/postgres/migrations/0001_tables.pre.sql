@@ -392,8 +392,8 @@ EXCEPTION WHEN feature_not_supported THEN
 END
 $$;
 
--- How far sources that repeat themselves have come (store/feeding.py); `at`: when a source was last heard of.
-CREATE TABLE forebay.feed (
+-- Checkpoints of sources that repeat themselves (store/protocol.py); `at`: when a source last moved.
+CREATE TABLE forebay.source (
     source text PRIMARY KEY,
     batch bigint NOT NULL,
     taken bigint NOT NULL,

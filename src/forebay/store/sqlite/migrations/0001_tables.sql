@@ -224,15 +224,15 @@ CREATE INDEX worker_until ON worker (until);
 -- `entry` is dense from 0, in the order of commits; `record` is a version byte and MessagePack (core.ledger).
 CREATE TABLE ledger (entry INTEGER PRIMARY KEY, at INTEGER NOT NULL, record BLOB NOT NULL);
 
--- How far sources that repeat themselves have come (store/feeding.py); `at`: when a source was last heard of.
-CREATE TABLE feed (
+-- Checkpoints of sources that repeat themselves (store/protocol.py); `at`: when a source last moved.
+CREATE TABLE source (
     source TEXT PRIMARY KEY,
     batch INTEGER NOT NULL,
     taken INTEGER NOT NULL,
     digest BLOB NOT NULL,
     at INTEGER NOT NULL
 ) WITHOUT ROWID;
-CREATE INDEX feed_at ON feed (at);
+CREATE INDEX source_at ON source (at);
 
 CREATE TABLE log_group (
     log TEXT NOT NULL,

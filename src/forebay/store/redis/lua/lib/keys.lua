@@ -54,7 +54,7 @@
 --   blocked:<queue>    set     lines whose head is dead
 --
 --   schedules          hash    name: body, next, paused, last job, rule and zone;  ticks: hash of their last slots, also of dropped ones
---   feed               hash    source: its place;  feed_at: zset of sources by when they were fed last
+--   sources            hash    source: its checkpoint;  sources_at: zset of sources by when they last moved
 --   ledger             stream  one entry a call, its id is the offset + 1;  book: hash of its rule, extent and size
 --   logs               zset    names of logs
 --   log:<log>          hash    partitions, and of each: first, next, at

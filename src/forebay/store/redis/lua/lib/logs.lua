@@ -1,7 +1,7 @@
 -- Retained logs: a stream a partition, dense offsets, groups with a place, an owner and an epoch in each partition.
 -- Whose partition is whose is decided as in `core.division`.
 
-local log_state, stream, appended, entry_at, first_since, group_key, drop_before, keep_windows, sweep_feed
+local log_state, stream, appended, entry_at, first_since, group_key, drop_before, keep_windows, sweep_sources
 
 (function()
   function log_state(name)
@@ -112,14 +112,14 @@ local log_state, stream, appended, entry_at, first_since, group_key, drop_before
     end
   end
 
-  local FEED_KEPT = 90 * 86400 * 1000000
+  local SOURCE_KEPT = 90 * 86400 * 1000000
 
-  -- Sources that were fed long ago are forgotten.
-  function sweep_feed(limit)
-    local before = '(' .. text(now - FEED_KEPT)
-    for _, source in ipairs(call('ZRANGE', P .. 'feed_at', '-inf', before, 'BYSCORE', 'LIMIT', 0, limit)) do
-      call('HDEL', P .. 'feed', source)
-      call('ZREM', P .. 'feed_at', source)
+  -- Checkpoints of sources that no longer move are forgotten.
+  function sweep_sources(limit)
+    local before = '(' .. text(now - SOURCE_KEPT)
+    for _, source in ipairs(call('ZRANGE', P .. 'sources_at', '-inf', before, 'BYSCORE', 'LIMIT', 0, limit)) do
+      call('HDEL', P .. 'sources', source)
+      call('ZREM', P .. 'sources_at', source)
     end
   end
 end)()

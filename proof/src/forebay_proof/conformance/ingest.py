@@ -3,7 +3,8 @@
 from forebay.core.errors import QueueFull
 from forebay.core.job import State
 from forebay.core.policy import Bounded, DeadLetters, InOrder, Reject, Routing
-from forebay.store.feeding import Place, successor
+from forebay.redrive import successor
+from forebay.store.protocol import Checkpoint
 from forebay_proof.conformance.case import Need, case, case_if, refused
 from forebay_proof.conformance.harness import QUEUE, Harness
 from forebay_proof.conformance.racing import answers, race
@@ -11,16 +12,16 @@ from forebay_proof.conformance.racing import answers, race
 
 @case
 def what_a_source_repeats_is_taken_once(h: Harness) -> None:
-    assert h.store.fed("lake/1") is None
-    first, second = Place(1, 2, b"a"), Place(1, 3, b"b")
+    assert h.store.ingested("lake/1") is None
+    first, second = Checkpoint(1, 2, b"a"), Checkpoint(1, 3, b"b")
     drafts = [h.draft(payload=number) for number in range(2)]
-    told = h.store.feed("lake/1", None, first, drafts)
+    told = h.store.ingest("lake/1", None, first, drafts)
     assert told is not None
     assert told.taken == 2
-    assert h.store.feed("lake/1", None, first, drafts) is None
-    assert h.store.fed("lake/1") == first
-    assert h.store.feed("lake/1", first, second, [h.draft(payload=2)]) is not None
-    assert h.store.feed("lake/2", None, first, drafts[:1]) is not None
+    assert h.store.ingest("lake/1", None, first, drafts) is None
+    assert h.store.ingested("lake/1") == first
+    assert h.store.ingest("lake/1", first, second, [h.draft(payload=2)]) is not None
+    assert h.store.ingest("lake/2", None, first, drafts[:1]) is not None
     assert [job.payload for job in h.jobs()] == [0, 1, 2, 0]
 
 
@@ -28,31 +29,31 @@ def what_a_source_repeats_is_taken_once(h: Harness) -> None:
 def a_source_whose_drafts_are_refused_stays_where_it_was(h: Harness) -> None:
     h.spec(capacity=Bounded(1, Reject()))
     with h.unchanged():
-        refused(QueueFull, lambda: h.store.feed("lake", None, Place(1, 2, b"a"), [h.draft(), h.draft()]))
-        assert h.store.fed("lake") is None
+        refused(QueueFull, lambda: h.store.ingest("lake", None, Checkpoint(1, 2, b"a"), [h.draft(), h.draft()]))
+        assert h.store.ingested("lake") is None
 
 
 @case
 def racing_feeds_of_one_source_move_it_once(h: Harness) -> None:
-    told = answers(race(8, lambda _: h.store.feed("lake", None, Place(1, 1, b"a"), [h.draft()])))
+    told = answers(race(8, lambda _: h.store.ingest("lake", None, Checkpoint(1, 1, b"a"), [h.draft()])))
     assert len([each for each in told if each is not None]) == 1
     assert len(h.drain()) == 1
 
 
 @case_if(Need.DURABLE)
 def the_place_of_a_source_outlives_a_reopening(h: Harness) -> None:
-    place = Place(7, 1, b"seven")
-    h.store.feed("lake", None, place, [h.draft()])
+    place = Checkpoint(7, 1, b"seven")
+    h.store.ingest("lake", None, place, [h.draft()])
     h.reopen()
-    assert h.store.fed("lake") == place
-    assert h.store.feed("lake", None, place, [h.draft()]) is None
+    assert h.store.ingested("lake") == place
+    assert h.store.ingest("lake", None, place, [h.draft()]) is None
     assert len(h.jobs()) == 1
 
 
 @case
 def a_mended_job_gives_way_to_a_new_one(h: Harness) -> None:
     dead = h.dead(payload={"to": "nobody"}, tenant="t", priority=2, meta={"trace": "1"})
-    (receipt,) = h.store.mend([(dead, successor(h.get(dead), b'{"to":"ada"}'))])
+    (receipt,) = h.store.replace_dead([(dead, successor(h.get(dead), b'{"to":"ada"}'))])
     assert receipt is not None
     job = h.get(receipt.id)
     assert (job.payload, job.tenant, job.priority, job.state) == ({"to": "ada"}, "t", 2, State.READY)
@@ -67,10 +68,12 @@ def a_mended_job_gives_way_to_a_new_one(h: Harness) -> None:
 def only_dead_jobs_are_mended_and_each_once(h: Harness) -> None:
     dead, waiting = h.dead(), h.one()
     draft = h.draft(payload=1)
-    first, unknown, alive, again = h.store.mend([(dead, draft), (10**12, draft), (waiting, draft), (dead, draft)])
+    first, unknown, alive, again = h.store.replace_dead(
+        [(dead, draft), (10**12, draft), (waiting, draft), (dead, draft)]
+    )
     assert first is not None
     assert (unknown, alive, again) == (None, None, None)
-    assert h.store.mend([(dead, draft)]) == [None]
+    assert h.store.replace_dead([(dead, draft)]) == [None]
     assert sorted(h.drain()) == [waiting, first.id]
 
 
@@ -80,7 +83,7 @@ def a_mended_head_frees_its_line(h: Harness) -> None:
     head = h.dead(subject="s")
     following = h.one(subject="s")
     assert h.claim() == []
-    (receipt,) = h.store.mend([(head, successor(h.get(head), b"1"))])
+    (receipt,) = h.store.replace_dead([(head, successor(h.get(head), b"1"))])
     assert receipt is not None
     assert h.drain() == [following, receipt.id]
     h.nothing_left()
@@ -90,7 +93,7 @@ def a_mended_head_frees_its_line(h: Harness) -> None:
 def a_dead_letter_that_lies_elsewhere_is_mended_at_home(h: Harness) -> None:
     h.spec(routing=Routing(dead=DeadLetters("graves")))
     dead = h.dead()
-    (receipt,) = h.store.mend([(dead, successor(h.get(dead), b"1"))])
+    (receipt,) = h.store.replace_dead([(dead, successor(h.get(dead), b"1"))])
     assert receipt is not None
     assert h.get(receipt.id).queue == QUEUE
     assert h.backlog("graves").dead == 0
@@ -102,4 +105,4 @@ def a_mend_that_is_refused_changes_nothing(h: Harness) -> None:
     dead = h.dead()
     h.one()
     with h.unchanged():
-        refused(QueueFull, lambda: h.store.mend([(dead, h.draft())]))
+        refused(QueueFull, lambda: h.store.replace_dead([(dead, h.draft())]))

@@ -10,15 +10,15 @@ import pytest
 
 from forebay.core.errors import BatchTooLarge, QueueFull
 from forebay.core.job import Draft, State
+from forebay.core.limits import MAX_INGEST
 from forebay.core.outcome import DeadLetter, Failure
 from forebay.core.policy import Bounded, InOrder
 from forebay.core.spec import QueueSpec
-from forebay.store.feeding import MAX_FEED, Place
 from forebay.store.open import open_store
-from forebay.store.protocol import Query, Tally, Want
+from forebay.store.protocol import Checkpoint, Query, Tally, Want
 from tests.spark.ground import every_job
 
-ONE, TWO = Place(0, 3, b"one"), Place(0, 5, b"two")
+ONE, TWO = Checkpoint(0, 3, b"one"), Checkpoint(0, 5, b"two")
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -39,22 +39,22 @@ def changes(store: Any) -> list[tuple[str, str, int]]:
 
 
 def test_a_source_that_repeats_itself_adds_nothing(store: Any) -> None:
-    assert store.fed("a") is None
-    assert store.feed("a", None, ONE, drafts(3)) == Tally(3)
-    assert store.fed("a") == ONE
-    assert store.feed("a", None, ONE, drafts(3)) is None
-    assert store.feed("a", TWO, Place(1, 1, b""), drafts(1)) is None
-    assert store.feed("a", ONE, TWO, drafts(2)) == Tally(2)
-    assert store.feed("b", None, ONE, drafts(1)) == Tally(1)
+    assert store.ingested("a") is None
+    assert store.ingest("a", None, ONE, drafts(3)) == Tally(3)
+    assert store.ingested("a") == ONE
+    assert store.ingest("a", None, ONE, drafts(3)) is None
+    assert store.ingest("a", TWO, Checkpoint(1, 1, b""), drafts(1)) is None
+    assert store.ingest("a", ONE, TWO, drafts(2)) == Tally(2)
+    assert store.ingest("b", None, ONE, drafts(1)) == Tally(1)
     assert len(every_job(store)) == 6
     assert changes(store) == [("enqueue", "accepted", 3), ("enqueue", "accepted", 2), ("enqueue", "accepted", 1)]
 
 
 def test_a_source_may_move_on_with_nothing(store: Any) -> None:
-    assert store.feed("a", None, ONE, []) == Tally()
-    assert store.feed("a", ONE, TWO, []) == Tally()
-    assert store.feed("a", ONE, TWO, []) is None
-    assert store.fed("a") == TWO
+    assert store.ingest("a", None, ONE, []) == Tally()
+    assert store.ingest("a", ONE, TWO, []) == Tally()
+    assert store.ingest("a", ONE, TWO, []) is None
+    assert store.ingested("a") == TWO
     assert store.ledger(-1, 10) == []
 
 
@@ -62,41 +62,41 @@ def test_rows_with_keys_gates_and_bounds_go_the_same_way(store: Any) -> None:
     store.put_spec(QueueSpec(name="few", capacity=Bounded(4)))
     store.put_spec(QueueSpec(name="line", eligibility=InOrder()))
     keyed = [Draft("k", {"n": 1}, key="x"), Draft("k", {"n": 1}, key="x"), Draft("k", 2, queue="few")]
-    assert store.feed("a", None, ONE, keyed) == Tally(3, duplicates=1)
+    assert store.ingest("a", None, ONE, keyed) == Tally(3, duplicates=1)
     with pytest.raises(QueueFull):
-        store.feed("a", ONE, TWO, drafts(9, queue="few"))
-    assert store.fed("a") == ONE, "what was refused has not moved the source"
-    assert store.feed("a", ONE, TWO, drafts(1_500, queue="line", subject="s")) == Tally(1_500)
+        store.ingest("a", ONE, TWO, drafts(9, queue="few"))
+    assert store.ingested("a") == ONE, "what was refused has not moved the source"
+    assert store.ingest("a", ONE, TWO, drafts(1_500, queue="line", subject="s")) == Tally(1_500)
     assert len(every_job(store)) == 1_502
     assert len(store.claim([Want("line", 10)], "w", timedelta(seconds=5))) == 1, "they stand in line"
 
 
 def test_of_two_who_come_at_once_one_is_taken(store: Any) -> None:
     with ThreadPoolExecutor(8) as pool:
-        taken = list(pool.map(lambda _: store.feed("a", None, ONE, drafts(3)), range(8)))
+        taken = list(pool.map(lambda _: store.ingest("a", None, ONE, drafts(3)), range(8)))
     assert [tally for tally in taken if tally is not None] == [Tally(3)]
     assert len(every_job(store)) == 3
 
 
 def test_a_feed_has_a_bound(store: Any) -> None:
-    with pytest.raises(BatchTooLarge, match=f"the limit is {MAX_FEED}"):
-        store.feed("a", None, ONE, [Draft("k")] * (MAX_FEED + 1))
-    assert store.fed("a") is None
+    with pytest.raises(BatchTooLarge, match=f"the limit is {MAX_INGEST}"):
+        store.ingest("a", None, ONE, [Draft("k")] * (MAX_INGEST + 1))
+    assert store.ingested("a") is None
 
 
 def test_a_dead_job_gives_way_to_another_in_one_step(store: Any) -> None:
     ids = [receipt.id for receipt in store.enqueue(drafts(3))]
     leases = store.claim([Want("default", 2)], "w", timedelta(seconds=5))
     store.settle([(lease, DeadLetter(Failure("E"))) for lease in leases])
-    new, none, alive = store.mend([(ids[0], Draft("k", "new")), (10**12, Draft("k")), (ids[2], Draft("k"))])
+    new, none, alive = store.replace_dead([(ids[0], Draft("k", "new")), (10**12, Draft("k")), (ids[2], Draft("k"))])
     assert none is None
     assert alive is None, "a job that lives is left alone"
     assert store.get([ids[0]]) == [None]
     assert store.get([new.id])[0].payload == "new"
-    assert store.mend([(ids[0], Draft("k", "new"))]) == [None]
+    assert store.replace_dead([(ids[0], Draft("k", "new"))]) == [None]
     assert [job.id for job in every_job(store, Query(state=State.DEAD))] == [ids[1]]
-    assert changes(store)[-2:] == [("mend", "purged", 1), ("mend", "accepted", 1)]
-    assert store.mend([]) == []
+    assert changes(store)[-2:] == [("replace_dead", "purged", 1), ("replace_dead", "accepted", 1)]
+    assert store.replace_dead([]) == []
 
 
 def test_a_draft_that_cannot_be_leaves_the_dead_job(store: Any) -> None:
@@ -106,5 +106,5 @@ def test_a_draft_that_cannot_be_leaves_the_dead_job(store: Any) -> None:
     store.settle([(lease, DeadLetter(Failure("E")))])
     store.enqueue(drafts(1, queue="few"))
     with pytest.raises(QueueFull):
-        store.mend([(receipt.id, Draft("k", queue="few"))])
+        store.replace_dead([(receipt.id, Draft("k", queue="few"))])
     assert store.get([receipt.id])[0].state is State.DEAD

@@ -14,7 +14,7 @@ from forebay.core.limits import MAX_BATCH
 from forebay.core.outcome import Ack, Failure, Release, Retry
 from forebay.core.policy import AtMost, Priority
 from forebay.store.postgres.store import PostgresStore
-from forebay.store.protocol import Exchanging
+from forebay.store.protocol import Pipelining
 from forebay.work.options import Options
 from forebay.work.settler import Pipeline, Settler
 from forebay.work.worker import Worker
@@ -40,9 +40,9 @@ def running(store: Store) -> int:
 
 def test_what_was_done_is_settled_and_the_next_jobs_come(store: PostgresStore) -> None:
     ids = [receipt.id for _ in range(2) for receipt in store.enqueue([Draft("k")] * 10)]
-    answers, first = store.exchange([], WANT, "me", TIME)
+    answers, first = store.settle_and_claim([], WANT, "me", TIME)
     assert answers == []
-    answers, second = store.exchange(acked(first), WANT, "me", TIME)
+    answers, second = store.settle_and_claim(acked(first), WANT, "me", TIME)
     assert set(answers) == {Settled.APPLIED}
     assert [lease.job.id for lease in (*first, *second)] == ids
     assert running(store) == 10
@@ -50,25 +50,25 @@ def test_what_was_done_is_settled_and_the_next_jobs_come(store: PostgresStore) -
 
 def test_a_job_that_is_tried_again_at_once_may_come_with_the_same_step(store: PostgresStore) -> None:
     store.enqueue([Draft("k")])
-    _, (lease,) = store.exchange([], WANT, "me", TIME)
-    answers, (again,) = store.exchange([(lease, Retry(0, Failure("Boom")))], WANT, "me", TIME)
+    _, (lease,) = store.settle_and_claim([], WANT, "me", TIME)
+    answers, (again,) = store.settle_and_claim([(lease, Retry(0, Failure("Boom")))], WANT, "me", TIME)
     assert answers == [Settled.APPLIED]
     assert (again.job.id, again.job.attempt, again.job.delivery) == (lease.job.id, 2, 2)
-    assert store.exchange([(lease, Ack())], WANT, "me", TIME) == ([Settled.STALE], [])
+    assert store.settle_and_claim([(lease, Ack())], WANT, "me", TIME) == ([Settled.STALE], [])
 
 
 def test_a_repeated_exchange_settles_nothing_twice(store: PostgresStore) -> None:
     store.enqueue([Draft("k")] * 3)
-    _, leases = store.exchange([], WANT, "me", TIME)
+    _, leases = store.settle_and_claim([], WANT, "me", TIME)
     for _ in range(2):
-        assert store.exchange(acked(leases), WANT, "me", TIME) == ([Settled.APPLIED] * 3, [])
+        assert store.settle_and_claim(acked(leases), WANT, "me", TIME) == ([Settled.APPLIED] * 3, [])
 
 
 def test_a_gate_that_a_verdict_opens_lets_the_next_one_through(store: PostgresStore) -> None:
     store.put_spec(QueueSpec(name="default", eligibility=AtMost(1)))
     store.enqueue([Draft("k")] * 2)
-    _, (lease,) = store.exchange([], WANT, "me", TIME)
-    answers, (following,) = store.exchange([(lease, Ack())], WANT, "me", TIME)
+    _, (lease,) = store.settle_and_claim([], WANT, "me", TIME)
+    answers, (following,) = store.settle_and_claim([(lease, Ack())], WANT, "me", TIME)
     assert answers == [Settled.APPLIED]
     assert following.job.id != lease.job.id
 
@@ -79,7 +79,7 @@ def test_slots_change_hands_in_the_one_round_trip_of_their_verdicts(
 ) -> None:
     store.put_spec(QueueSpec(name="default", eligibility=AtMost(2) & AtMost(1, per="subject")))
     store.enqueue([Draft("k", subject=subject) for subject in "aabbcc"])
-    _, leases = store.exchange([], WANT, "me", TIME)
+    _, leases = store.settle_and_claim([], WANT, "me", TIME)
     assert [lease.job.subject for lease in leases] == ["a", "b"]
     trips: list[str] = []
     query = store.backend.session.server.query
@@ -91,14 +91,14 @@ def test_slots_change_hands_in_the_one_round_trip_of_their_verdicts(
 
     monkeypatch.setattr(store.backend.session.server, "query", counted)
     monkeypatch.setattr(store.backend.session.server, "transact", None)
-    answers, following = store.exchange([(lease, verdict) for lease in leases], WANT, "me", TIME)
+    answers, following = store.settle_and_claim([(lease, verdict) for lease in leases], WANT, "me", TIME)
     assert answers == [Settled.APPLIED] * 2
     assert len(following) == 2
     assert len(trips) == 1
 
 
-def exchanged_bytes(store: PostgresStore, monkeypatch: pytest.MonkeyPatch, count: int) -> int:
-    """What one exchange of so many unlike jobs for as many others sends and receives, as text."""
+def bytes_sent(store: PostgresStore, monkeypatch: pytest.MonkeyPatch, count: int) -> int:
+    """What one call for so many unlike jobs for as many others sends and receives, as text."""
     for _ in range(2 * count):
         store.enqueue([Draft("k")])
     want = [Want("default", count)]
@@ -114,35 +114,35 @@ def exchanged_bytes(store: PostgresStore, monkeypatch: pytest.MonkeyPatch, count
 
     with monkeypatch.context() as patch:
         patch.setattr(store.backend.session.server, "query", counted)
-        answers, following = store.exchange(acked(leases), want, "me", TIME)
+        answers, following = store.settle_and_claim(acked(leases), want, "me", TIME)
     assert (answers, len(following)) == ([Settled.APPLIED] * count, count)
     store.settle(acked(following))
     return sent
 
 
-def test_the_bytes_of_an_exchange_grow_with_its_jobs_and_not_faster(
+def test_the_bytes_of_settle_and_claim_grow_with_its_jobs_and_not_faster(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert exchanged_bytes(store, monkeypatch, 1_000) <= 12 * exchanged_bytes(store, monkeypatch, 100)
+    assert bytes_sent(store, monkeypatch, 1_000) <= 12 * bytes_sent(store, monkeypatch, 100)
 
 
 def test_a_spec_that_changed_elsewhere_is_followed(store: PostgresStore, cleared_url: str) -> None:
     store.enqueue([Draft("k")])
-    _, leases = store.exchange([], WANT, "me", TIME)
+    _, leases = store.settle_and_claim([], WANT, "me", TIME)
     other = PostgresStore(cleared_url)
     other.put_spec(QueueSpec(name="default", selection=Priority()))
     other.enqueue([Draft("k", priority=1), Draft("k", priority=2)])
     other.close()
-    answers, (first, second) = store.exchange(acked(leases), WANT, "me", TIME)
+    answers, (first, second) = store.settle_and_claim(acked(leases), WANT, "me", TIME)
     assert answers == [Settled.APPLIED]
     assert (first.job.priority, second.job.priority) == (2, 1)
 
 
 def test_too_many_verdicts_are_refused_and_nothing_is_claimed(store: PostgresStore) -> None:
     store.enqueue([Draft("k")] * 2)
-    _, leases = store.exchange([], [Want("default", 1)], "me", TIME)
+    _, leases = store.settle_and_claim([], [Want("default", 1)], "me", TIME)
     with pytest.raises(Invalid):
-        store.exchange([(leases[0], Release())] * (MAX_BATCH + 1), WANT, "me", TIME)
+        store.settle_and_claim([(leases[0], Release())] * (MAX_BATCH + 1), WANT, "me", TIME)
     assert running(store) == 1
 
 
@@ -162,17 +162,17 @@ def test_a_failed_step_brings_the_verdicts_back_to_the_settler(store: PostgresSt
 
 def test_a_worker_carries_its_verdicts_with_its_claims(cleared_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     carried = 0
-    exchange = PostgresStore.exchange
+    settle_and_claim = PostgresStore.settle_and_claim
 
     def counting(self: PostgresStore, *arguments: object) -> object:
         nonlocal carried
-        answer = exchange(self, *arguments)  # type: ignore[arg-type]
+        answer = settle_and_claim(self, *arguments)  # type: ignore[arg-type]
         carried += len(answer[0])
         return answer
 
-    monkeypatch.setattr(PostgresStore, "exchange", counting)
+    monkeypatch.setattr(PostgresStore, "settle_and_claim", counting)
     fb = Forebay(cleared_url)
-    assert isinstance(fb.store, Exchanging)
+    assert isinstance(fb.store, Pipelining)
 
     @fb.job
     async def nothing() -> None: ...

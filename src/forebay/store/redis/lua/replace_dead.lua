@@ -18,7 +18,7 @@ end
 forget_all(going)
 accept(plan)
 if #going > 0 then
-  tell('mend')
+  tell('replace_dead')
 end
 finish()
 return answer({ 'ok', receipts_of(plan), going })
