@@ -559,6 +559,39 @@ def test_an_async_handler_that_blocks_the_loop_past_its_timeout_is_settled_and_m
 # Cancellation, lost leases, drain
 
 
+class CountedChecks:
+    """Counts instead of checking: the pool checks once for each group of runs that it finishes."""
+
+    def __init__(self) -> None:
+        self.checks = 0
+
+    def check(self) -> None:
+        self.checks += 1
+
+
+def test_async_handlers_that_end_together_are_finished_together(fb: Forebay) -> None:
+    waiting: list[asyncio.Future[None]] = []
+
+    @fb.job
+    async def wait() -> None:
+        waiting.append(asyncio.get_running_loop().create_future())
+        await waiting[-1]
+
+    @fb.job
+    async def open_all() -> None:
+        for future in waiting:
+            future.set_result(None)
+
+    guard = CountedChecks()
+    with at_work(fb, Options(concurrency=64), descriptors=guard) as rig:
+        rig.pool.submit(rig.leased(*(Draft("wait") for _ in range(50))))
+        until(lambda: len(waiting) == 50)
+        before = guard.checks
+        rig.start("open_all")
+        assert [verdict for _, verdict in rig.verdicts(51)] == [Ack()] * 51
+        assert guard.checks - before <= 10
+
+
 def test_a_cancelled_async_handler_is_cancelled(fb: Forebay) -> None:
     begun = Event()
 

@@ -2,8 +2,9 @@
 
 One long-lived task for each slot takes runs from a deque; a task for each job would cost three times as much. The first
 step of a handler is made directly: handlers that never await run one after the other in one slot and are finished as a
-batch, and only one that awaits wakes the next slot. `flush`, called periodically from another thread, finishes
-completed runs while a handler blocks the loop.
+batch, and only one that awaits wakes the next slot. Handlers that awaited are finished together, too: those that end
+within `_GATHER` of the first. `flush`, called periodically from another thread, finishes completed runs while a handler
+blocks the loop.
 
 A run is stopped by cancelling the task of its slot; the slot recognises that the cancellation was meant for the run and
 continues. SystemExit in a task that a handler created would end the loop, so there it becomes an ordinary error of that
@@ -29,6 +30,9 @@ from forebay.work.start_marks import NEWEST, NOTHING
 _YIELD_INTERVAL: Final = 0.002
 """Seconds after which a slot yields to the loop even if its handlers never await."""
 
+_GATHER: Final = 0.001
+"""Seconds for which the first run that ended waits for others: finishing a run alone can cost more than running it."""
+
 
 class LoopSlots:
     """The slots of one event loop.
@@ -53,6 +57,7 @@ class LoopSlots:
         self._on_loop = on_loop or _ignore
         self._ready: deque[Run] = deque()
         self._done: deque[tuple[Run, Outcome]] = deque()
+        self._flush_scheduled = False
         self._idle: list[asyncio.Future[None]] = []
         self._started = Event()
         self._closing = False
@@ -135,6 +140,7 @@ class LoopSlots:
         for slot in slots:
             slot.cancel()
         await asyncio.gather(*slots, return_exceptions=True)
+        self.flush()
 
     def _wake(self, runs: Sequence[Run]) -> None:
         self._ready.extend(runs)
@@ -234,7 +240,14 @@ class LoopSlots:
         finally:
             self._exit_forked_child()
         run.task = None
-        self._finish([(run, outcome)])
+        self._done.append((run, outcome))
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_later(_GATHER, self._flush_gathered)
+
+    def _flush_gathered(self) -> None:
+        self._flush_scheduled = False
+        self.flush()
 
     def _outcome_of(self, run: Run, error: BaseException) -> Outcome:
         if isinstance(error, asyncio.CancelledError) and (run.stop is not None or self._ending()):

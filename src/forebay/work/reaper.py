@@ -20,6 +20,9 @@ from forebay.work.start_marks import ProcessMarks
 
 _BATCH: Final = 200
 _INTERVAL: Final = 0.5
+_MIN_REST: Final = 0.02
+"""Seconds between two promotions where jobs fall due all the time. A claim takes what is due by itself."""
+
 _OUTAGE: Final = 3
 """Consecutive failures that count as an outage."""
 
@@ -109,4 +112,4 @@ class Promoter:
             return 0.0
         if promotion.next_due is None:
             return self._interval
-        return min(self._interval, max(0.001, (promotion.next_due - self._store.now()) / 1_000_000))
+        return min(self._interval, max(_MIN_REST, (promotion.next_due - self._store.now()) / 1_000_000))
