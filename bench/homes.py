@@ -16,10 +16,10 @@ from typing import ClassVar, Final
 
 import psycopg
 
-from bench.crew.client import drafts
 from bench.pg.server import SETTINGS
 from bench.rd.server import MODES, RedisBench
 from forebay import Store, open_store
+from forebay_proof.load.mix import email_drafts
 from forebay_proof.servers.postgres import PostgresServer, Stop
 
 _BULK: Final = 1_000
@@ -159,9 +159,9 @@ def fill(url: str, jobs: int, batch: int = _BULK) -> None:
 
 
 def put(store: Store, jobs: int, batch: int = _BULK) -> None:
-    loads = drafts(batch)
+    drafts = email_drafts(batch)
     for _ in range(jobs // batch):
-        store.enqueue(loads)
+        store.enqueue(drafts)
 
 
 def fill_and_wait(url: str, jobs: int) -> None:

@@ -22,14 +22,14 @@ from typing import Final
 
 from bench.crew import ours
 from bench.crew.cell import Cell, Values
-from bench.crew.client import PRODUCER
 from bench.crew.peer import Peer
-from bench.crew.place import Located
 from bench.crew.processes import Clients
+from bench.crew.server import HasUrl
 from bench.homes import Home, Postgres, Redis, Sqlite
 from bench.measure import Figure, arguments, run
 from bench.pg.peers.programs import PEERS as POSTGRES_PEERS
 from bench.rd.peers.programs import PEERS as REDIS_PEERS
+from forebay_proof.load.mix import MIXES
 from forebay_proof.tally import LATE
 
 RATE: Final = 50
@@ -37,10 +37,10 @@ _WARM_UP: Final = 2.0
 _MAX_START: Final = 60.0
 _NO_LOCAL_QUEUE: Final = -1
 
-Start = Callable[[Located, Clients], None]
+Start = Callable[[HasUrl, Clients], None]
 
 
-def dripped(fresh: Callable[[], AbstractContextManager[Located]], seconds: float, start: Start) -> Values:
+def dripped(fresh: Callable[[], AbstractContextManager[HasUrl]], seconds: float, start: Start) -> Values:
     """How late jobs begin that come one by one, in milliseconds."""
     with fresh() as site, Clients() as clients:
         start(site, clients)
@@ -55,13 +55,13 @@ def dripped(fresh: Callable[[], AbstractContextManager[Located]], seconds: float
     return {f"p{percent}": 1e3 * late.percentile(percent) for percent in (50, 95)}
 
 
-def start_ours(site: Located, clients: Clients) -> None:
+def start_ours(site: HasUrl, clients: Clients) -> None:
     ours.prepare(site)
     ours.start_worker(site, clients, ours.DEFAULTS)
-    ours.start_client(site, clients, PRODUCER, "drip", RATE)
+    ours.start_load(site, clients, mix=MIXES["timed"], rate=RATE, batch=1)
 
 
-def start_peer(peer: Peer, site: Located, clients: Clients) -> None:
+def start_peer(peer: Peer, site: HasUrl, clients: Clients) -> None:
     url = site.url.partition("?")[0]
     peer.prepare(url, clients)
     peer.start(url, clients)

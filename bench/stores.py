@@ -16,22 +16,27 @@ All sync before they answer but `redis-everysec`. Servers are real ones, started
 import os
 import sys
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from threading import Event, Thread
 from typing import Final
+
+import msgspec
 
 from bench.crew import ours
 from bench.crew.cell import OFFERED, RATE, Cell, Values, latencies
-from bench.crew.client import PRODUCER
 from bench.crew.flow import DEPTH, MAX_START, SHARE, WARM_UP
 from bench.crew.processes import Clients
-from bench.homes import Home, fill, homes
+from bench.homes import Home, Site, fill, homes
 from bench.measure import Figure, arguments, race, run
 from bench.memory import BATCH, LEASE, bytes_per_job, cycle, rate
 from forebay import Store, Want, open_store
-from forebay_proof.tally import CLAIM
+from forebay_proof.load.claimer import claim_until
+from forebay_proof.load.generator import Load
+from forebay_proof.load.producer import Producer
+from forebay_proof.tally import CLAIM, Tally
 
 _MANY: Final = 1_000
 _PROCESSES: Final = 2
@@ -65,15 +70,15 @@ def ceiling(home: Home, jobs: int) -> float:
 
 def flow(home: Home, seconds: float, offered: int = 0) -> Values:
     """One producer and one claimer, flat out or at a rate; in one process if the store is one process's own."""
-    with home.fresh() as site, Clients() as clients:
+    with home.fresh() as site, Clients() as clients, ExitStack() as stack:
         open_store(site.url).close()
-        load = ("email", BATCH, DEPTH, offered)
+        load = ours.load_on(site, clients, rate=offered or None, depth=0 if offered else DEPTH)
+        done = clients.tallies(ours.WORKER)
         if home.shared:
-            ours.start_client(site, clients, PRODUCER, "produce", *load)
-            ours.start_client(site, clients, "worker", "loop", BATCH)
+            clients.start_load(load)
+            ours.start_claimer(site, clients, BATCH)
         else:
-            ours.start_client(site, clients, "worker", "both", *load)
-        done = clients.tallies("worker")
+            stack.enter_context(in_this_process(site, clients, load))
         clients.wait_until(lambda: done.jobs() > 0, MAX_START, "the first job")
         time.sleep(WARM_UP)
         claims, jobs, began = done.histogram(CLAIM), done.jobs(), time.perf_counter()
@@ -84,6 +89,29 @@ def flow(home: Home, seconds: float, offered: int = 0) -> Values:
         found = {RATE: jobs / took, OFFERED: float(offered), **claimed}
         clients.stop()
         return found
+
+
+@contextmanager
+def in_this_process(site: Site, clients: Clients, load: Load) -> Iterator[None]:
+    """The load and a claimer as two threads."""
+    order = msgspec.structs.replace(load.order, report=str(load.directory / "report"))
+    stopped = Event()
+    with closing(open_store(site.url)) as store:
+        producer = Producer(order, store)
+        tally = Tally.of_this_process(clients.directory / ours.WORKER)
+        threads = [
+            Thread(target=producer.run, args=(time.time(),)),
+            Thread(target=claim_until, args=(store, tally, ours.QUEUE, BATCH, True, stopped.is_set)),
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            producer.stop()
+            stopped.set()
+            for thread in threads:
+                thread.join()
 
 
 def eased(home: Home, seconds: float, flat_out: Cell, name: str) -> Values:

@@ -1,7 +1,7 @@
 """A cell measures many values at once; each becomes a figure, and all figures of a round share one measurement.
 
-A figure that asks a second time wants the next round: the cell measures again. So every figure works alone, and those
-of one cell never measure twice for one round. `Window` is how every cell takes its values: between two moments.
+A figure that reads a cell a second time is in its next round: the cell measures again. So every figure works alone,
+and those of one cell never measure twice for one round. A `Window` measures between two moments.
 """
 
 import time
@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from bench.crew.place import Place
 from bench.crew.processes import Clients
+from bench.crew.server import BenchDatabase
 from bench.measure import Figure
 from forebay_proof.histogram import Histogram
 from forebay_proof.tally import CLAIM, ENQUEUE, LATE
@@ -93,14 +93,13 @@ def costs(jobs: int, server: float, client: float, wal: float) -> dict[str, floa
 class Window:
     """From its making to `close`: jobs done by a group of clients, and what it took."""
 
-    def __init__(self, place: Place, clients: Clients, group: str = "worker") -> None:
-        self._place = place
+    def __init__(self, database: BenchDatabase, clients: Clients, group: str = "worker") -> None:
+        self._database = database
         self._clients = clients
         self._group = clients.tallies(group)
-        self._others = clients.tallies("producer")
         self._before = self._latencies()
-        self._wal = place.wal()
-        self._server = place.server_cpu()
+        self._wal = database.wal()
+        self._server = database.server_cpu()
         self._client = clients.cpu()
         self._jobs = self._group.jobs()
         self._at = time.perf_counter()
@@ -108,9 +107,9 @@ class Window:
     def close(self) -> dict[str, float]:
         took = time.perf_counter() - self._at
         jobs = self._group.jobs() - self._jobs
-        server = self._place.server_cpu() - self._server
+        server = self._database.server_cpu() - self._server
         client = self._clients.cpu() - self._client
-        wal = self._place.wal() - self._wal
+        wal = self._database.wal() - self._wal
         self._clients.check()
         return {
             RATE: jobs / took,
@@ -125,6 +124,6 @@ class Window:
     def _latencies(self) -> dict[str, Histogram]:
         return {
             CLAIM: self._group.histogram(CLAIM),
-            ENQUEUE: self._others.histogram(ENQUEUE),
+            ENQUEUE: self._clients.enqueue_latency(),
             LATE: self._group.histogram(LATE),
         }

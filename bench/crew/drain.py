@@ -11,59 +11,62 @@ from typing import Final, Generic
 
 from bench.crew.cell import BOTH, CLIENT, CPU, PUT, RATE, SERVER, WAL, Values, Window
 from bench.crew.peer import Peer
-from bench.crew.place import Ground, P
 from bench.crew.processes import Clients
+from bench.crew.server import BenchServer, D
 from forebay_proof.tally import WHOLE
 
 COSTS: Final = (CPU, SERVER, CLIENT, WAL)
-SEED: Final = "seed"
+_SEED: Final = "seed"
 _MAX_START: Final = 60.0
 _MAX_DRAIN: Final = 600.0
 _MAX_EMPTY: Final = 30.0
 
-Prepare = Callable[[P, Clients], None]
-Put = Callable[[P, Clients, int], None]
+Prepare = Callable[[D, Clients], None]
+Put = Callable[[D, Clients, int], float | None]
 
 
 @dataclass(frozen=True)
-class Queue(Generic[P]):
-    """A way to drain: how its backlog comes into a place, who works, and what tells how many jobs are left."""
+class Queue(Generic[D]):
+    """A way to drain: what puts the backlog into a database, the workers, and the query for the jobs that are left.
 
-    seed: Put[P]
-    start: Prepare[P]
+    `seed` returns the seconds that a client took to put it, or None where it came into being in another way.
+    """
+
+    seed: Put[D]
+    start: Prepare[D]
     left: str
     analyze: bool = False
 
 
-def drained(ground: Ground[P], queue: Queue[P], jobs: int) -> Values:
-    with ground.database() as place, Clients() as clients:
-        queue.seed(place, clients, jobs)
-        place.settle_down(analyze=queue.analyze)
+def drained(server: BenchServer[D], queue: Queue[D], jobs: int) -> Values:
+    with server.database() as database, Clients() as clients:
+        took = queue.seed(database, clients, jobs)
+        database.settle_down(analyze=queue.analyze)
         workers = clients.tallies("worker")
-        queue.start(place, clients)
+        queue.start(database, clients)
         clients.wait_until(lambda: workers.jobs() >= jobs // 10, _MAX_START, "the first tenth of the backlog")
-        window = Window(place, clients)
+        window = Window(database, clients)
         clients.wait_until(lambda: workers.jobs() >= jobs, _MAX_DRAIN, "the end of the backlog")
         values = window.close()
-        clients.wait_until(lambda: place.number(queue.left) == 0, _MAX_EMPTY, "every job acknowledged", step=0.05)
+        clients.wait_until(lambda: database.number(queue.left) == 0, _MAX_EMPTY, "every job acknowledged", step=0.05)
         clients.stop()
-        return {**values, **_put(clients, jobs, values[RATE]), **place.traces()}
+        return {**values, **_put(took, jobs, values[RATE]), **database.traces()}
 
 
-def _put(clients: Clients, jobs: int, rate: float) -> dict[str, float]:
+def _put(took: float | None, jobs: int, rate: float) -> dict[str, float]:
     """If the backlog was put by a client: at which rate, and jobs by the time of both, one after the other."""
-    took = clients.tallies(SEED).seconds(WHOLE)
     return {PUT: jobs / took, BOTH: 1 / (took / jobs + 1 / rate)} if took else {}
 
 
-def drain_of(ground: Ground[P], queue: Queue[P], jobs: int) -> Callable[[], Values]:
-    return lambda: drained(ground, queue, jobs)
+def drain_of(server: BenchServer[D], queue: Queue[D], jobs: int) -> Callable[[], Values]:
+    return lambda: drained(server, queue, jobs)
 
 
-def drain_of_peer(ground: Ground[P], peer: Peer, jobs: int) -> Callable[[], Values]:
-    def seed(place: P, clients: Clients, count: int) -> None:
-        peer.prepare(place.plain_url, clients)
-        peer.put(place.plain_url, clients, SEED, count)
+def drain_of_peer(server: BenchServer[D], peer: Peer, jobs: int) -> Callable[[], Values]:
+    def seed(database: D, clients: Clients, count: int) -> float:
+        peer.prepare(database.plain_url, clients)
+        peer.put(database.plain_url, clients, _SEED, count)
+        return clients.tallies(_SEED).seconds(WHOLE)
 
-    queue = Queue[P](seed, lambda place, clients: peer.start(place.plain_url, clients), peer.left, analyze=True)
-    return drain_of(ground, queue, jobs // peer.slower)
+    queue = Queue[D](seed, lambda database, clients: peer.start(database.plain_url, clients), peer.left, analyze=True)
+    return drain_of(server, queue, jobs // peer.slower)

@@ -16,14 +16,14 @@ from typing import Final
 
 from bench.crew.processes import ROOT, Clients
 
-PLACE: Final = ROOT / ".venv-bench"
-PYTHON: Final = PLACE / "bin" / "python"
-NODE_ENV: Final = {"NODE_PATH": str(PLACE / "node_modules"), "NODE_ENV": "production"}
+DIRECTORY: Final = ROOT / ".venv-bench"
+PYTHON: Final = DIRECTORY / "bin" / "python"
+NODE_ENV: Final = {"NODE_PATH": str(DIRECTORY / "node_modules"), "NODE_ENV": "production"}
 
 
 @dataclass(frozen=True)
 class Peer:
-    """One layout of a project: `work` are the words for its workers. `left` asks for jobs that are not done.
+    """One layout of a project: `work` are the words for its workers, `left` is the query for jobs that are not done.
 
     `node`: the name of its package there, if it is not Python's. `slower`: its backlog is so many times smaller, since
     it would take minutes.
@@ -86,8 +86,8 @@ class Peers:
 
 def _version_of(peer: Peer) -> str:
     if peer.node:
-        told = PLACE / "node_modules" / peer.node / "package.json"
-        return str(json.loads(told.read_text())["version"]) if shutil.which("node") and told.exists() else ""
+        package = DIRECTORY / "node_modules" / peer.node / "package.json"
+        return str(json.loads(package.read_text())["version"]) if shutil.which("node") and package.exists() else ""
     if not PYTHON.exists():
         return ""
     code = f"import {peer.project}; from importlib.metadata import version; print(version({peer.project!r}))"

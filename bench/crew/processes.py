@@ -1,20 +1,26 @@
-"""Client processes that end with the benchmark."""
+"""The client processes of a measurement, which end with it: peers and claimers by command, our fleets and loads."""
 
 import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import reduce
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from forebay_proof.histogram import Histogram
+from forebay_proof.load.fleet import Fleet
+from forebay_proof.load.generator import Load
 from forebay_proof.processes import cpu_seconds, parent_of
 from forebay_proof.servers.process import Child, Keep, environment, tail
 from forebay_proof.tally import FOLDER, Tallies
 
 ROOT: Final = Path(__file__).parents[2]
 _DRAIN_SECONDS: Final = 30.0
-_LOOK_EVERY: Final = 0.5
+_CHECK_EVERY: Final = 0.5
 
 
 class Clients:
@@ -22,6 +28,11 @@ class Clients:
 
     def __init__(self) -> None:
         self._keep = Keep()
+        self._stack = ExitStack()
+        self._stack.callback(self._keep.close)
+        self._fleets: list[Fleet] = []
+        self._loads: list[Load] = []
+        self._directories = count()
         self._children: list[Child] = []
         self._keepers: set[int] = set()
         self._groups: dict[str, Tallies] = {}
@@ -30,11 +41,16 @@ class Clients:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._keep.close()
+        self._stack.close()
 
     @property
     def directory(self) -> Path:
         return self._keep.directory
+
+    def new_directory(self, name: str) -> Path:
+        made = self.directory / f"{name}-{next(self._directories)}"
+        made.mkdir()
+        return made
 
     def tallies(self, group: str) -> Tallies:
         if group not in self._groups:
@@ -63,34 +79,58 @@ class Clients:
         if code != 0:
             raise RuntimeError(f"{' '.join(map(str, command[:4]))} ended with {code}:\n{tail(child.log)}")
 
+    def start_fleet(self, fleet: Fleet) -> None:
+        self._fleets.append(self._stack.enter_context(fleet))
+        fleet.directory.mkdir(exist_ok=True)
+        fleet.start()
+
+    def start_load(self, load: Load) -> None:
+        self._loads.append(self._stack.enter_context(load))
+        load.start()
+
+    def enqueue_latency(self) -> Histogram:
+        """Of all loads, at most a quarter of a second old."""
+        return reduce(Histogram.plus, (load.report().latency for load in self._loads), Histogram())
+
     def cpu(self) -> float:
-        """Of all that were ever started here: the keeper, their parent, has the account of those that ended."""
-        return cpu_seconds(self._keepers)
+        """Of all processes that were ever started here: the keeper, their parent, counts those that ended, too."""
+        fleets = sum(fleet.cpu_seconds() for fleet in self._fleets)
+        return cpu_seconds(self._keepers) + fleets + sum(load.cpu_seconds() for load in self._loads)
 
     def check(self) -> None:
         """All of them are alive, or have ended well."""
+        for fleet in self._fleets:
+            fleet.check()
+        for load in self._loads:
+            load.running()
         for child in self._children:
             if child.wait(0) not in (None, 0):
                 raise RuntimeError(f"a client ended early:\n{tail(child.log)}")
 
     def wait_until(self, ready: Callable[[], bool], seconds: float, what: str, step: float = 0.005) -> None:
-        """Return when it is so; fail when the time is up, or when a client has failed before."""
+        """Return when `ready`; fail when the time is up, or when a client has failed before."""
         deadline = time.monotonic() + seconds
-        looked_at = time.monotonic()
+        checked_at = time.monotonic()
         while not ready():
             now = time.monotonic()
             if now > deadline:
                 logs = "\n".join(tail(child.log) for child in self._children)
                 raise TimeoutError(f"{what}: not within {seconds:g} s\n{logs}")
-            if now > looked_at + _LOOK_EVERY:
-                looked_at = now
+            if now > checked_at + _CHECK_EVERY:
+                checked_at = now
                 self.check()
             time.sleep(step)
 
     def stop(self) -> None:
-        """Ask all to end, and make sure of it."""
+        """Terminate all of them, and kill those that do not end."""
+        for load in self._loads:
+            load.stop()
+        for fleet in self._fleets:
+            fleet.terminate()
         for child in self._children:
             child.signal(signal.SIGTERM)
         for child in self._children:
             if child.wait(_DRAIN_SECONDS) is None:
                 child.stop(signal.SIGKILL)
+        for fleet in self._fleets:
+            fleet.stop()

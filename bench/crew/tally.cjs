@@ -7,6 +7,7 @@ const fs = require("fs");
 const path = require("path");
 
 const CHANNELS = ["claim", "enqueue", "late", "whole", "cpu"];
+const COUNTERS = 2;
 const BUCKETS = 1100;
 const GROWTH = Math.log(1.02);
 const MIN_SECONDS = 1e-6;
@@ -20,14 +21,14 @@ class Tally {
   constructor(folder) {
     fs.mkdirSync(folder, { recursive: true });
     this.file = fs.openSync(path.join(folder, `${process.pid}.tally`), "w+");
-    this.numbers = new BigUint64Array(1 + (1 + BUCKETS) * CHANNELS.length);
+    this.numbers = new BigUint64Array(COUNTERS + (1 + BUCKETS) * CHANNELS.length);
     this.changed = new Set();
     this.jobs = 0;
     fs.ftruncateSync(this.file, this.numbers.byteLength);
   }
 
   add(channel, seconds) {
-    const first = 1 + CHANNELS.indexOf(channel) * (1 + BUCKETS);
+    const first = COUNTERS + CHANNELS.indexOf(channel) * (1 + BUCKETS);
     this.#increase(first, BigInt(Math.max(0, Math.trunc(seconds * 1e9))));
     this.#increase(first + 1 + bucketOf(seconds), 1n);
   }

@@ -6,11 +6,11 @@ rows are the same, and five million take a minute.
 
 from typing import Final
 
-from bench.crew.client import drafts
-from bench.crew.load import BATCH
 from bench.crew.ours import DRAIN, FLOW
 from bench.pg.server import Database
 from forebay import open_store
+from forebay_proof.load.mix import email_drafts
+from forebay_proof.load.payloads import BATCH
 
 SETTINGS: Final = (
     f"one process; drain: --concurrency {DRAIN[0]} --claim-batch {DRAIN[1]}, a backlog of rows of 100 jobs "
@@ -29,7 +29,7 @@ _COLUMNS: Final = """
 def seed(database: Database, jobs: int, batch: int = BATCH) -> None:
     """A backlog of rows of `batch` jobs each, in the default queue."""
     store = open_store(database.url)
-    (first, *_) = store.enqueue(drafts(batch))
+    (first, *_) = store.enqueue(email_drafts(batch))
     store.close()
     columns = [name for (name,) in database.fetch(_COLUMNS)]
     values = ["r.last_id + 1000::bigint * g" if name == "last_id" else f"r.{name}" for name in columns]

@@ -1,27 +1,39 @@
 """Does depth cost? Claims of a hundred on a deep backlog beside a shallow one, in rows of a hundred jobs and of one."""
 
+import time
 from collections.abc import Callable
+from contextlib import closing
 from typing import Final
 
-from bench.crew import ours
 from bench.crew.cell import Cell, Values, latencies
-from bench.crew.load import BATCH
-from bench.crew.processes import Clients
 from bench.measure import Figure
 from bench.pg import backlog
 from bench.pg.server import Bench
-from forebay_proof.tally import CLAIM
+from forebay import Want, open_store
+from forebay.core.outcome import Ack
+from forebay_proof.histogram import Histogram
+from forebay_proof.load.claimer import LEASE
+from forebay_proof.load.mix import email_drafts
+from forebay_proof.load.payloads import BATCH
 
 SHALLOW: Final = 10_000
 
 
 def claims(bench: Bench, depth: int, rows_of: int, cycles: int) -> Values:
-    """Each cycle puts as many as it takes, so the depth stays."""
-    with bench.database() as database, Clients() as clients:
+    """Each cycle puts as many as it takes, so the depth stays. The first tenth of the cycles does not count."""
+    with bench.database() as database:
         backlog.seed(database, depth, rows_of)
         database.settle_down()
-        ours.run_client(database, clients, "worker", "cycle", BATCH, int(rows_of == 1), cycles)
-        return latencies("claim", clients.tallies("worker").histogram(CLAIM))
+        found = Histogram()
+        with closing(open_store(database.url)) as store:
+            for number in range(cycles):
+                store.enqueue(email_drafts(BATCH, unlike=rows_of == 1))
+                began = time.perf_counter()
+                leases = store.claim([Want("default", BATCH)], "bench", LEASE)
+                if number >= cycles // 10:
+                    found.add(time.perf_counter() - began)
+                store.settle([(lease, Ack()) for lease in leases])
+        return latencies("claim", found)
 
 
 def figures(bench: Bench, deep: int, cycles: int) -> list[Figure]:

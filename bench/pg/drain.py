@@ -1,7 +1,8 @@
 """Drain and bulk: a backlog worked off, and many jobs put at once; ours beside the peers."""
 
 from collections.abc import Callable
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from bench.crew import ours
 from bench.crew.cell import DEAD, RATE, Cell, Values, costs, latencies, ratio
@@ -12,26 +13,31 @@ from bench.measure import Figure
 from bench.pg import backlog
 from bench.pg.peers.programs import PEERS
 from bench.pg.server import Bench, Database
+from forebay_proof.histogram import Histogram
+from forebay_proof.load.payloads import BULK
 from forebay_proof.tally import CPU as CPU_TIME
 from forebay_proof.tally import ENQUEUE, WHOLE
 
-BULK: Final = "bulk"
+_PUT: Final = "put"
 """The group of the client that puts many jobs."""
 
 _KEYS: Final = (*COSTS, "claim-p50", "claim-p99", DEAD)
 
 
-def put_in_bulk(bench: Bench, prepare: Prepare[Database], put: Put[Database], jobs: int) -> Values:
+PutTimed = Callable[[Database, Clients, int], tuple[float, float, Histogram]]
+"""Puts so many jobs; returns the seconds and the CPU seconds that it took, and the latencies of its calls."""
+
+
+def put_in_bulk(bench: Bench, prepare: Prepare[Database], put: PutTimed, jobs: int) -> Values:
     with bench.database() as database, Clients() as clients:
         prepare(database, clients)
         spent, wal = database.server_cpu(), database.wal()
-        put(database, clients, jobs)
+        seconds, cpu, latency = put(database, clients, jobs)
         server = database.server_cpu() - spent
-        tallies = clients.tallies(BULK)
         return {
-            RATE: jobs / tallies.seconds(WHOLE),
-            **costs(jobs, server, tallies.seconds(CPU_TIME), database.wal() - wal),
-            **latencies("enqueue", tallies.histogram(ENQUEUE)),
+            RATE: jobs / seconds,
+            **costs(jobs, server, cpu, database.wal() - wal),
+            **latencies("enqueue", latency),
         }
 
 
@@ -39,8 +45,16 @@ def _seeded(batch: int) -> Put[Database]:
     return lambda database, _, jobs: backlog.seed(database, jobs, batch)
 
 
-def _our_bulk(database: Database, clients: Clients, jobs: int) -> None:
-    ours.run_client(database, clients, BULK, "bulk", jobs)
+def put_ours(database: Database, clients: Clients, jobs: int, **given: Any) -> tuple[float, float, Histogram]:
+    report = ours.run_load(database, clients, jobs, **given)
+    return report.seconds, report.cpu, report.latency
+
+
+def put_theirs(clients: Clients, put: Callable[[str], None]) -> tuple[float, float, Histogram]:
+    """`put` gets the group of processes to count it in."""
+    put(_PUT)
+    tallies = clients.tallies(_PUT)
+    return tallies.seconds(WHOLE), tallies.seconds(CPU_TIME), tallies.histogram(ENQUEUE)
 
 
 def _worker(size: tuple[int, int], processes: int = 0, rows_of: int = 100) -> Queue[Database]:
@@ -53,7 +67,7 @@ _OURS: Final = {
     "forebay-defaults": _worker(ours.DEFAULTS),
     "forebay-singles": _worker(ours.DRAIN, rows_of=1),
     "store": Queue[Database](
-        _seeded(100), lambda db, clients: ours.start_client(db, clients, "worker", "loop", ours.DRAIN[1]), backlog.LEFT
+        _seeded(100), lambda db, clients: ours.start_claimer(db, clients, ours.DRAIN[1]), backlog.LEFT
     ),
 }
 
@@ -78,7 +92,9 @@ def figures(bench: Bench, jobs: int) -> list[Figure]:
 
 
 def bulk_figures(bench: Bench, jobs: int) -> list[Figure]:
-    mine = Cell("bulk/forebay", lambda: put_in_bulk(bench, lambda db, _: ours.prepare(db), _our_bulk, jobs))
+    mine = Cell(
+        "bulk/forebay", lambda: put_in_bulk(bench, lambda db, _: ours.prepare(db), partial(put_ours, batch=BULK), jobs)
+    )
     projects = [peer for peer in PEERS.here() if peer.name == peer.project]
     theirs = [Cell(f"bulk/{peer.name}", _bulk_of_peer(bench, peer, jobs)) for peer in projects]
     found = mine.figures(COSTS, rate="≥ 100,000")
@@ -90,7 +106,7 @@ def bulk_figures(bench: Bench, jobs: int) -> list[Figure]:
 
 
 def _bulk_of_peer(bench: Bench, peer: Peer, jobs: int) -> Callable[[], Values]:
-    def put(database: Database, clients: Clients, count: int) -> None:
-        peer.put(database.url, clients, BULK, count)
+    def put(database: Database, clients: Clients, count: int) -> tuple[float, float, Histogram]:
+        return put_theirs(clients, lambda group: peer.put(database.url, clients, group, count))
 
     return lambda: put_in_bulk(bench, lambda db, clients: peer.prepare(db.url, clients), put, jobs // peer.slower)

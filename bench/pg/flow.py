@@ -12,19 +12,22 @@ from bench.crew import ours
 from bench.crew.cell import CLIENT, CPU, DEAD, LEFT, OFFERED, RATE, SERVER, WAL, Cell, Values, latencies, ratio
 from bench.crew.drain import COSTS
 from bench.crew.flow import CALLS, MAX_START, WARM_UP, Flow, at_share, flowing, together
-from bench.crew.load import BATCH
 from bench.crew.processes import Clients
 from bench.measure import Figure
 from bench.pg import backlog
 from bench.pg.pgbench import ceiling, find_pgbench
 from bench.pg.server import Bench, Database
-from forebay_proof.tally import ENQUEUE, LATE, WHOLE
+from forebay_proof.load.app import QUEUE
+from forebay_proof.load.mix import MIXES
+from forebay_proof.load.payloads import BULK
+from forebay_proof.tally import LATE
 
 _FLEET: Final = 8
 _MAX_FLEET: Final = 60_000
 """Jobs a second that no fleet here works off."""
 
 _SCHEDULED_RATE: Final = 1_000
+_THREADS: Final = 64
 
 
 @dataclass(frozen=True)
@@ -64,9 +67,9 @@ def scheduled(bench: Bench, lengths: Lengths) -> Values:
     with bench.database() as database, Clients() as clients:
         backlog.seed(database, lengths.backlog)
         database.settle_down()
-        ours.start_client(database, clients, "producer", "produce", "email", BATCH * 10, 0, 0)
+        ours.start_load(database, clients, batch=BULK)
         ours.start_worker(database, clients, ours.FLOW)
-        ours.start_client(database, clients, "scheduler", "schedule", _SCHEDULED_RATE)
+        ours.start_load(database, clients, mix=MIXES["delayed"], rate=_SCHEDULED_RATE)
         late = clients.tallies("worker")
         clients.wait_until(lambda: late.histogram(LATE).total > 0, MAX_START, "the first due job")
         time.sleep(WARM_UP)
@@ -79,9 +82,8 @@ def scheduled(bench: Bench, lengths: Lengths) -> Values:
 def threads(bench: Bench, jobs: int) -> Values:
     with bench.database() as database, Clients() as clients:
         ours.prepare(database)
-        ours.run_client(database, clients, "threads", "threads", jobs)
-        done = clients.tallies("threads")
-        return {RATE: done.jobs() / done.seconds(WHOLE), **latencies("enqueue", done.histogram(ENQUEUE))}
+        report = ours.run_load(database, clients, jobs, batch=1, threads=_THREADS)
+        return {RATE: jobs / report.seconds, **latencies("enqueue", report.latency)}
 
 
 def for_minutes(bench: Bench, lengths: Lengths) -> Values:
@@ -92,7 +94,7 @@ def for_minutes(bench: Bench, lengths: Lengths) -> Values:
             RATE: sum(rates) / len(rates),
             "lowest": min(rates),
             "end-over-start": sum(rates[-third:]) / sum(rates[:third]),
-            **flow.place.traces(),
+            **flow.database.traces(),
         }
 
 
@@ -101,11 +103,11 @@ def with_snapshot(bench: Bench, lengths: Lengths) -> Values:
     with flowing(bench) as flow:
         third = lengths.buckets // 3
         free = _buckets(flow, lengths, third, "no snapshot")
-        with psycopg.connect(flow.place.url) as holder:
+        with psycopg.connect(flow.database.url) as holder:
             holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
             holder.execute("SELECT count(*) FROM forebay.queue")
             held = _buckets(flow, lengths, lengths.buckets, "snapshot held")
-            traces = flow.place.traces()
+            traces = flow.database.traces()
         return {
             "free": sum(free) / len(free),
             "held": sum(held) / len(held),
@@ -116,14 +118,16 @@ def with_snapshot(bench: Bench, lengths: Lengths) -> Values:
 
 def _buckets(flow: Flow[Database], lengths: Lengths, count: int, what: str) -> list[float]:
     rates = [flow.measured(lengths.bucket)[RATE] for _ in range(count)]
-    told = " ".join(f"{rate:,.0f}" for rate in rates)
-    print(f"{what}, jobs/s in buckets of {lengths.bucket:g} s: {told}", file=sys.stderr, flush=True)
+    shown = " ".join(f"{rate:,.0f}" for rate in rates)
+    print(f"{what}, jobs/s in buckets of {lengths.bucket:g} s: {shown}", file=sys.stderr, flush=True)
     return rates
 
 
 def figures(bench: Bench, lengths: Lengths) -> list[Figure]:
     flat_out = Cell("end_to_end/forebay", lambda: together(bench, lengths.window))
-    failing = Cell("end_to_end/forebay-failing", lambda: together(bench, lengths.window, "flaky"))
+    failing = Cell(
+        "end_to_end/forebay-failing", lambda: together(bench, lengths.window, mix=MIXES["flaky"], queue=QUEUE)
+    )
     all_of_it = (*COSTS, *CALLS, DEAD)
     found: list[Figure] = []
     base = None

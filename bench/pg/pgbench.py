@@ -21,14 +21,15 @@ import psycopg
 from psycopg import sql
 
 from bench.crew.cell import RATE, Values, costs
-from bench.crew.client import LEASE, drafts
-from bench.crew.load import BATCH
 from bench.crew.processes import Clients
 from bench.pg import backlog
 from bench.pg.server import Bench, Database
 from forebay import Want, open_store
 from forebay.core.outcome import Ack
 from forebay.store.postgres.runs import Held
+from forebay_proof.load.claimer import LEASE
+from forebay_proof.load.mix import email_drafts
+from forebay_proof.load.payloads import BATCH
 from forebay_proof.servers.postgres import find_programs
 from forebay_proof.servers.process import ServerUnavailable
 
@@ -104,7 +105,7 @@ def record(url: str) -> Script:
     """After some cycles, so that the id of the pack is a number that nothing else is."""
     store = open_store(url)
     want = [Want("default", BATCH)]
-    made = drafts(BATCH)
+    made = email_drafts(BATCH)
     try:
         for _ in range(_WARM):
             store.enqueue(made)

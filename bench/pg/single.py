@@ -9,21 +9,19 @@ from bench.crew.peer import Peer
 from bench.crew.processes import Clients
 from bench.latency import Start, dripped, peers, start_ours, start_peer
 from bench.measure import Figure
-from bench.pg.drain import BULK, put_in_bulk
+from bench.pg.drain import put_in_bulk, put_ours, put_theirs
 from bench.pg.peers.programs import PEERS
 from bench.pg.server import Bench, Database
+from forebay_proof.histogram import Histogram
 
 
 def _ours(bench: Bench, jobs: int) -> Values:
-    def enqueue(database: Database, clients: Clients, count: int) -> None:
-        ours.run_client(database, clients, BULK, "singles", count)
-
-    return put_in_bulk(bench, lambda database, _: ours.prepare(database), enqueue, jobs)
+    return put_in_bulk(bench, lambda database, _: ours.prepare(database), partial(put_ours, batch=1), jobs)
 
 
 def _theirs(bench: Bench, peer: Peer, jobs: int) -> Values:
-    def enqueue(database: Database, clients: Clients, count: int) -> None:
-        peer.singles(database.url, clients, BULK, count)
+    def enqueue(database: Database, clients: Clients, count: int) -> tuple[float, float, Histogram]:
+        return put_theirs(clients, lambda group: peer.singles(database.url, clients, group, count))
 
     return put_in_bulk(bench, lambda database, clients: peer.prepare(database.url, clients), enqueue, jobs)
 

@@ -12,13 +12,13 @@ from typing import Final
 
 from bench.crew import ours
 from bench.crew.cell import CPU, RATE, Cell, Values, Window, costs
-from bench.crew.load import BATCH
 from bench.crew.processes import Clients
 from bench.measure import Figure
 from bench.pg import backlog
 from bench.pg.pgbench import find_pgbench, record, run
 from bench.pg.server import Bench, top
 from forebay_proof.histogram import percentile
+from forebay_proof.load.payloads import BATCH
 
 BATCHES: Final = (1, 10, 50, 100, 200, 1_000)
 CONNECTIONS: Final = (1, 2, 4, 8, 16, 64)
@@ -38,7 +38,7 @@ class Sweep:
         with self.bench.database() as database, Clients() as clients:
             backlog.seed(database, self.backlog)
             database.settle_down()
-            ours.start_client(database, clients, "worker", "loop", size)
+            ours.start_claimer(database, clients, size)
             done = clients.tallies("worker")
             clients.wait_until(lambda: done.jobs() > 0, _MAX_START, "the first claim")
             window = Window(database, clients)

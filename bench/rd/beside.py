@@ -9,11 +9,12 @@ from typing import Final
 
 from bench.crew import ours
 from bench.crew.cell import BOTH, CLIENT, CPU, OFFERED, PUT, RATE, SERVER, Cell, Values, ratio
-from bench.crew.drain import SEED, Queue, drain_of, drain_of_peer
+from bench.crew.drain import Queue, drain_of, drain_of_peer
 from bench.crew.flow import CALLS, at_share, together
 from bench.measure import Figure
 from bench.rd.peers.programs import PEERS
 from bench.rd.server import Keyspace, RedisBench
+from forebay_proof.load.payloads import BULK
 
 FLOW: Final = (400, 200)
 """Jobs at once, and in one claim at most: a claim holds the server's only thread as long as it is large."""
@@ -29,7 +30,7 @@ _LEFT: Final = "return redis.call('ZCARD', '{forebay}:lease') + redis.call('ZCAR
 
 def _worker(processes: int) -> Queue[Keyspace]:
     return Queue(
-        lambda place, clients, jobs: ours.run_client(place, clients, SEED, "bulk", jobs),
+        lambda place, clients, jobs: ours.run_load(place, clients, jobs, batch=BULK).seconds,
         lambda place, clients: ours.start_worker(place, clients, ours.DRAIN, processes),
         _LEFT,
     )

@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from bench.crew.load import BATCH
-from bench.crew.peer import PLACE
+from bench.crew.peer import DIRECTORY
+from forebay_proof.load.payloads import BATCH
 from forebay_proof.processes import cpu_seconds
 from forebay_proof.servers.redis import RedisServer
 
 MODES: Final = ("everysec", "always")
 _PAYLOAD: Final = 103
-_UNPACKED: Final = PLACE / "redis-benchmark" / "run"
+_UNPACKED: Final = DIRECTORY / "redis-benchmark" / "run"
 _REWRITING: Final = ("aof_rewrite_in_progress", "aof_rewrite_scheduled")
 _PAUSE: Final = 0.01
 _RATE: Final = re.compile(r"([\d.]+) requests per second")

@@ -2,10 +2,11 @@
 
 from collections import Counter
 
+import msgspec
 import pytest
 
 from forebay import Invalid
-from forebay_proof.lab.mix import LONG_MS, MIXES, S1, Mix, parse_mix
+from forebay_proof.load.mix import LONG_MS, MIXES, S1, Mix, parse_mix
 
 LENGTHS = {"fast": (1, 5), "slow": (200, 2_000), "flapping": (1, 5), "poison": (1, 5), "long": (LONG_MS, LONG_MS)}
 
@@ -39,6 +40,22 @@ def test_a_job_says_all_that_its_handler_needs() -> None:
         assert draft.key == f"7-{seq}"
         assert ("fails" in draft.payload) == (draft.kind == "flapping")
         assert (draft.max_attempts == 3) == (draft.kind == "poison")
+
+
+def test_a_job_that_records_its_lateness_carries_the_instant_at_which_it_is_due() -> None:
+    timed, delayed = (MIXES[name].draft(7, 3, "lab", call_at=1_000.0) for name in ("timed", "delayed"))
+    assert (timed.payload, timed.run_at) == ({"seq": 3, "due": 1_000.0}, None)
+    assert delayed.run_at == int(1e6 * delayed.payload["due"])
+    assert all(
+        1_000.5 <= MIXES["delayed"].draft(7, seq, "lab", call_at=1_000.0).payload["due"] < 1_001.5
+        for seq in range(1_000)
+    )
+
+
+def test_every_email_has_its_own_number_and_about_a_hundred_bytes() -> None:
+    bodies = [MIXES["email"].draft(7, seq, "lab").payload for seq in (0, 999, 1_000, 1_001)]
+    assert [body["seq"] for body in bodies] == [0, 999, 1_000, 1_001]
+    assert all(90 <= len(msgspec.json.encode(body)) <= 110 for body in bodies)
 
 
 def test_a_mix_is_read_and_written_alike() -> None:

@@ -16,8 +16,8 @@ from forebay_proof.lab.experiments import EXPERIMENTS, e09_shutdown, experiment
 from forebay_proof.lab.experiments.base import SCALES, STORES, Case, Cell, Experiment, Finding, Found
 from forebay_proof.lab.experiments.stage import Stage
 from forebay_proof.lab.experiments.window import evenness
-from forebay_proof.lab.probed_app import ProbedStore, ignored
 from forebay_proof.lab.runner import ExperimentRunner, Step, name_of, results_at, steps_of
+from forebay_proof.load.probed_store import ProbedStore, ignore_claim
 from forebay_proof.tally import CLAIM, ENQUEUE, Tallies, Tally
 
 ROOT = Path(__file__).parents[2]
@@ -179,8 +179,8 @@ def test_a_worker_whose_heartbeats_are_words_has_no_other_way_to_renew() -> None
             return 7
 
     store: Any = Beats()
-    assert isinstance(ProbedStore(store, ignored, renewing=True), Beating)
-    silent = ProbedStore(store, ignored, renewing=False)
+    assert isinstance(ProbedStore(store, ignore_claim, renewing=True), Beating)
+    silent = ProbedStore(store, ignore_claim, renewing=False)
     assert not isinstance(silent, Beating)
     assert silent.extend([], timedelta(seconds=1)) == []
     assert silent.now() == 7

@@ -15,11 +15,11 @@ import pytest
 
 from forebay import Context, Invalid
 from forebay_proof.histogram import Histogram
-from forebay_proof.lab.app import HandlerLog
 from forebay_proof.lab.audit import Effect, Lines
 from forebay_proof.lab.lab_server import LabServer
-from forebay_proof.lab.load import Load
 from forebay_proof.lab.results import Results
+from forebay_proof.load.generator import Load
+from forebay_proof.load.handler_log import HandlerLog
 
 
 def test_a_percentile_is_never_less_than_the_truth_and_at_most_two_hundredths_more() -> None:
@@ -62,7 +62,7 @@ def test_a_line_is_whole_or_not_there_when_the_disk_is_full(tmp_path: Path) -> N
     script = """
 import resource
 from types import SimpleNamespace
-from forebay_proof.lab.app import effect
+from forebay_proof.load.app import effect
 resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))
 for seq in range(5):
     try:
@@ -97,7 +97,7 @@ def test_lines_of_threads_that_meet_in_a_new_second_have_its_time(
             log.write(others.pop(), context)
         return real(form, moment)
 
-    monkeypatch.setattr("forebay_proof.lab.app.time.strftime", strftime)
+    monkeypatch.setattr("forebay_proof.load.handler_log.time.strftime", strftime)
     log.write(1, context)
     lines = [msgspec.json.decode(line) for file in tmp_path.iterdir() for line in file.read_bytes().splitlines()]
     assert [line["seq"] for line in lines] == [2, 1]

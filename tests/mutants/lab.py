@@ -3,6 +3,7 @@
 from tests.mutants.guards import Mutant
 
 LAB = "proof/src/forebay_proof/lab"
+LOAD = "proof/src/forebay_proof/load"
 PLUGINS = ("tests/unit/test_plugins.py",)
 PROOF = ("tests/lab/test_proof.py",)
 PARTS = ("tests/lab/test_parts.py",)
@@ -62,35 +63,49 @@ LAB_MUTANTS = [
     ),
     Mutant(
         "latencies count from the call, not from its instant",
-        f"{LAB}/producer.py",
+        f"{LOAD}/producer.py",
         "self._send(drafts, time.time() if due_at is None else due_at)",
         "self._send(drafts, time.time())",
         ANSWERS,
     ),
     Mutant(
         "what is late is sent all the same",
-        f"{LAB}/producer.py",
-        "if due_at is not None and time.time() - due_at > order.behind_most:",
+        f"{LOAD}/producer.py",
+        "if due_at is not None and time.time() - due_at > order.max_behind:",
         "if due_at is not None and time.time() - due_at > 1_000:",
         ANSWERS,
     ),
     Mutant(
-        "a job without a key is asked for again",
-        f"{LAB}/producer.py",
+        "a load ignores its depth",
+        f"{LOAD}/producer.py",
+        "number * self._order.batch - consumers.jobs() >= self._order.depth",
+        "number * self._order.batch - consumers.jobs() >= 10 * self._order.depth",
+        ("tests/lab/test_run.py", "-k", "depth"),
+    ),
+    Mutant(
+        "a tally counts claims as runs",
+        "proof/src/forebay_proof/tally.py",
+        "        self._numbers[1] += jobs\n",
+        "        self._numbers[0] += jobs\n",
+        ("tests/lab/test_run.py", "-k", "app_counts"),
+    ),
+    Mutant(
+        "a call without keys is repeated",
+        f"{LOAD}/producer.py",
         "if not self._order.keys or self._stop.wait",
         "if self._stop.wait",
         ANSWERS,
     ),
     Mutant(
         "a lost answer is not written down",
-        f"{LAB}/producer.py",
+        f"{LOAD}/producer.py",
         '            self._write(_nameless(batch, b"unknown"))\n',
         "",
         ANSWERS,
     ),
     Mutant(
         "half a line stays when the disk is full",
-        f"{LAB}/app.py",
+        f"{LOAD}/handler_log.py",
         "            os.ftruncate(self._handle, os.lseek(self._handle, 0, os.SEEK_END) - written)\n",
         "",
         PARTS,
@@ -110,8 +125,8 @@ LAB_MUTANTS = [
         PARTS,
     ),
     Mutant(
-        "poison has many lives",
-        f"{LAB}/mix.py",
+        "poison has more attempts",
+        f"{LOAD}/mix.py",
         'MAX_ATTEMPTS: Final = {"poison": 3}',
         'MAX_ATTEMPTS: Final = {"poison": 4}',
         DRAW,

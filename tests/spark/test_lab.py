@@ -11,7 +11,7 @@ from forebay.core.outcome import Ack, Failed, Failure, Release
 from forebay.core.payload import decode_payload
 from forebay.core.policy import Routing
 from forebay_proof.lab.audit import audit_command, audit_quickly, read_spark_result
-from forebay_proof.lab.mix import S1
+from forebay_proof.load.mix import S1
 from tests.answer import Run
 
 COUNT = 40

@@ -10,7 +10,7 @@ from forebay_proof.lab.chaos.faults import KINDS, Fault, fault_of
 from forebay_proof.lab.chaos.plan import SCALES, adjust, find, names, parse
 from forebay_proof.lab.chaos.recovery import recovered, unstarted
 from forebay_proof.lab.chaos.scene import Strike
-from forebay_proof.lab.handler_log import HandlerRecord
+from forebay_proof.load.handler_log import HandlerRecord
 
 SOUND = """
 title = "t"

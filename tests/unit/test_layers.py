@@ -92,8 +92,12 @@ ROOMS = {
     "forebay_proof.cli": ["forebay.*", "forebay_proof.*"],
     "forebay_proof.lab": [
         *("forebay", *FACADE, "forebay.client", "forebay.spark", "forebay.work"),
-        *("forebay_proof.checkers", "forebay_proof.histogram", "forebay_proof.processes", "forebay_proof.servers"),
-        "forebay_proof.tally",
+        *("forebay_proof.checkers", "forebay_proof.histogram", "forebay_proof.load", "forebay_proof.processes"),
+        *("forebay_proof.servers", "forebay_proof.tally"),
+    ],
+    "forebay_proof.load": [
+        *("forebay", *FACADE, "forebay.client"),
+        *("forebay_proof.histogram", "forebay_proof.processes", "forebay_proof.servers", "forebay_proof.tally"),
     ],
     "forebay_proof.histogram": [],
     "forebay_proof.processes": [],

@@ -54,7 +54,7 @@ async function work(url, local, concurrent, tally) {
 }
 
 async function main(what, url, ...counts) {
-  const tally = new Tally(process.env.FOREBAY_BENCH_TALLY);
+  const tally = new Tally(process.env.FOREBAY_TALLY);
   if (what === "work") return work(url, Number(counts[0]), Number(counts[1]), tally);
   const utils = await makeWorkerUtils({ connectionString: url, logger });
   if (what === "prepare") await utils.migrate();

@@ -7,7 +7,7 @@ import time
 from datetime import timedelta
 from typing import Any
 
-from bench.crew.load import BULK, payloads
+from forebay_proof.load.payloads import BULK, payloads
 from forebay_proof.tally import CLAIM, ENQUEUE, Tally
 
 

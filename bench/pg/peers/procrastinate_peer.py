@@ -4,7 +4,7 @@ import sys
 import time
 from typing import Any
 
-from bench.crew.load import BULK, payloads
+from forebay_proof.load.payloads import BULK, payloads
 from forebay_proof.tally import CLAIM, ENQUEUE, Tally
 
 CONNECTIONS = 7

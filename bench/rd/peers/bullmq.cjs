@@ -48,7 +48,7 @@ async function work(url, concurrency, tally) {
 }
 
 async function main(what, url, amount) {
-  const tally = new Tally(process.env.FOREBAY_BENCH_TALLY);
+  const tally = new Tally(process.env.FOREBAY_TALLY);
   if (what === "work") return work(url, Number(amount), tally);
   if (what === "drip") {
     const queue = queueOf(connect(url));

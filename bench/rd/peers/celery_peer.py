@@ -4,7 +4,7 @@ import sys
 import time
 from typing import Any
 
-from bench.crew.load import payloads
+from forebay_proof.load.payloads import payloads
 from forebay_proof.tally import ENQUEUE, Tally
 
 

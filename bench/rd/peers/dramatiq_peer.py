@@ -6,7 +6,7 @@ import threading
 import time
 from typing import Any
 
-from bench.crew.load import payloads
+from forebay_proof.load.payloads import payloads
 from forebay_proof.tally import ENQUEUE, Tally
 
 

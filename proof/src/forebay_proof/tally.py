@@ -3,8 +3,8 @@
 The file is mapped into memory: `kill -9` of the writer loses nothing. One writer, no lock: readers see numbers that are
 a moment old. Standard library only, since the peers of a benchmark run in an environment of their own.
 
-Layout, little endian, eight bytes each: jobs done; then for each channel the sum of its latencies in nanoseconds and
-the counts of its buckets, which are those of `histogram`.
+Layout, little endian, eight bytes each: jobs done; jobs claimed; then for each channel the sum of its latencies in
+nanoseconds and the counts of its buckets, which are those of `histogram`.
 """
 
 import mmap
@@ -25,12 +25,13 @@ CLAIM, ENQUEUE, LATE, WHOLE, CPU = CHANNELS
 BUCKETS: Final = 1_100
 """Up to some 48 minutes; a longer latency counts in the last one."""
 
-FOLDER: Final = "FOREBAY_BENCH_TALLY"
+FOLDER: Final = "FOREBAY_TALLY"
 """The environment variable that names the folder in which a process makes its tally."""
 
+_COUNTERS: Final = 2
 _CHANNEL: Final = 1 + BUCKETS
-_SIZE: Final = 8 * (1 + _CHANNEL * len(CHANNELS))
-_FIRST: Final = {channel: 1 + number * _CHANNEL for number, channel in enumerate(CHANNELS)}
+_SIZE: Final = 8 * (_COUNTERS + _CHANNEL * len(CHANNELS))
+_FIRST: Final = {channel: _COUNTERS + number * _CHANNEL for number, channel in enumerate(CHANNELS)}
 
 
 class Tally:
@@ -53,8 +54,15 @@ class Tally:
     def jobs(self) -> int:
         return self._numbers[0]
 
+    @property
+    def claimed(self) -> int:
+        return self._numbers[1]
+
     def count(self, jobs: int = 1) -> None:
         self._numbers[0] += jobs
+
+    def count_claimed(self, jobs: int) -> None:
+        self._numbers[1] += jobs
 
     def add(self, channel: str, seconds: float) -> None:
         first = _FIRST[channel]
@@ -98,6 +106,9 @@ class Tallies:
 
     def jobs(self) -> int:
         return sum(tally.jobs for tally in self.all().values())
+
+    def claimed(self) -> int:
+        return sum(tally.claimed for tally in self.all().values())
 
     def busy(self) -> int:
         """How many processes have done a job."""

@@ -72,8 +72,8 @@ def _headline(call: Call) -> int:
 
 def trial_of(args: Namespace, processes: int, *, keys: bool = False) -> "Trial":
     """The trial that the arguments of a load say."""
-    from forebay_proof.lab.mix import parse_mix
     from forebay_proof.lab.trial import Trial
+    from forebay_proof.load.mix import parse_mix
 
     return Trial(
         store=args.on,

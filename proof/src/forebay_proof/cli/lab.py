@@ -18,8 +18,8 @@ from forebay.cli.screen import Progress
 from forebay_proof.cli import experiments, headline
 
 if TYPE_CHECKING:
-    from forebay_proof.lab.load import ProducerReport
     from forebay_proof.lab.trial import Trial, TrialResult
+    from forebay_proof.load.generator import ProducerReport
 
 _MB = 1 << 20
 

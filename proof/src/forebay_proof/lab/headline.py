@@ -19,12 +19,12 @@ from msgspec import Struct
 
 from forebay.core.errors import ForebayError
 from forebay_proof.lab.audit import AuditResult, audit
-from forebay_proof.lab.fleet import Fleet
 from forebay_proof.lab.lab_server import LabServer
 from forebay_proof.lab.results import Results
 from forebay_proof.lab.screenshot import BrowserMissing, take_screenshot
 from forebay_proof.lab.trial import Trial, TrialResult
 from forebay_proof.lab.watch import Sample
+from forebay_proof.load.fleet import Fleet
 
 NAME: Final = "headline"
 PICTURE, AUDIT = "dashboard.png", "audit.html"

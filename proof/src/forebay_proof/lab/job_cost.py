@@ -21,11 +21,11 @@ from forebay.core.job import Draft
 from forebay.core.lease import Lease
 from forebay.core.outcome import Ack
 from forebay.store.protocol import Store, Want
-from forebay_proof.lab.app import EFFECTS, QUEUE
-from forebay_proof.lab.fleet import Fleet
 from forebay_proof.lab.lab_server import LabServer
 from forebay_proof.lab.profiled_app import PROFILE
 from forebay_proof.lab.trial import prepare
+from forebay_proof.load.app import EFFECTS, QUEUE
+from forebay_proof.load.fleet import Fleet
 
 APP: Final = "forebay_proof.lab.profiled_app:fb"
 BATCHES: Final = (100, 1)

@@ -18,8 +18,8 @@ from forebay import Context
 from forebay.client import Forebay
 from forebay.core.lease import Lease, Settled, Settlement
 from forebay.store.protocol import Pipelining, Store, Want
-from forebay_proof.lab import app
-from forebay_proof.lab.probed_app import ProbedPipeliningStore, ProbedStore, ignored
+from forebay_proof.load import app
+from forebay_proof.load.probed_store import ProbedPipeliningStore, ProbedStore, ignore_claim
 
 PROFILE: Final = "LAB_PROFILE"
 
@@ -65,15 +65,15 @@ class ProfiledPipeliningStore(ProfiledStore, ProbedPipeliningStore):
 
 
 class ProfiledForebay(Forebay):
-    _lived: Store | None = None
+    _profiled: Store | None = None
 
     @property
     def store(self) -> Store:
         store = super().store
-        if self._lived is None:
+        if self._profiled is None:
             made = ProfiledPipeliningStore if isinstance(store, Pipelining) else ProfiledStore
-            self._lived = cast(Store, made(store, ignored))
-        return self._lived
+            self._profiled = cast(Store, made(store, ignore_claim))
+        return self._profiled
 
     def close(self) -> None:
         profiles.save()

@@ -19,13 +19,13 @@ from msgspec import Struct
 from forebay.client import Forebay
 from forebay.core.errors import Invalid
 from forebay.store.open import open_store
-from forebay_proof.lab.app import QUEUE, SPEC
 from forebay_proof.lab.audit import AuditResult, audit_quickly
-from forebay_proof.lab.fleet import APP, EFFECTS_FOLDER, Fleet
 from forebay_proof.lab.lab_server import LabServer
-from forebay_proof.lab.load import Load, ProducerReport
-from forebay_proof.lab.mix import S1, Mix
 from forebay_proof.lab.watch import Sample, Watch
+from forebay_proof.load.app import QUEUE, SPEC
+from forebay_proof.load.fleet import APP, EFFECTS_FOLDER, Fleet
+from forebay_proof.load.generator import Load, ProducerReport
+from forebay_proof.load.mix import S1, Mix
 
 _STEP: Final = 0.1
 _WARM_SHARE: Final = 0.2

@@ -17,10 +17,10 @@ from msgspec import Struct
 from forebay.core.errors import ForebayError
 from forebay.store.open import open_store
 from forebay.store.protocol import Backlog, Store
-from forebay_proof.lab.app import QUEUE
-from forebay_proof.lab.fleet import Fleet
 from forebay_proof.lab.lab_server import LabServer
-from forebay_proof.lab.load import Load, ProducerReport
+from forebay_proof.load.app import QUEUE
+from forebay_proof.load.fleet import Fleet
+from forebay_proof.load.generator import Load, ProducerReport
 
 _SECOND: Final = 1_000_000
 _REST, _MAX_REST = 5, 5

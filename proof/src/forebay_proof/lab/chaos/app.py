@@ -34,7 +34,7 @@ if _CLOCK:
     _skew(*map(float, _CLOCK.split("/")))
 
 from forebay import Context  # noqa: E402
-from forebay_proof.lab.app import QUEUE, effect, fb, started  # noqa: E402
+from forebay_proof.load.app import QUEUE, effect, fb, started  # noqa: E402
 
 _LONG: Final = 60.0
 _LEASE: Final = float(os.environ.get("LAB_LEASE", "2"))

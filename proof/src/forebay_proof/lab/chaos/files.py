@@ -25,10 +25,10 @@ from forebay.core.lease import Settled
 from forebay.core.limits import MAX_BATCH
 from forebay.core.outcome import Ack
 from forebay.store.protocol import Query
-from forebay_proof.lab.app import QUEUE
 from forebay_proof.lab.chaos.fault import Fault
 from forebay_proof.lab.chaos.plan import Kept
 from forebay_proof.lab.chaos.scene import Bite, Impossible, Scene, pause
+from forebay_proof.load.app import QUEUE
 
 _PATIENCE: Final = 60.0
 _HOLD: Final = """
@@ -198,7 +198,7 @@ class SecondOwner(Fault, frozen=True):
 
     def strike(self, scene: Scene, rng: Random) -> Bite:
         url = url_of("memory", scene.directory / "journal")
-        command = [sys.executable, "-m", "forebay", "worker", "forebay_proof.lab.app:fb", "--store", url]
+        command = [sys.executable, "-m", "forebay", "worker", "forebay_proof.load.app:fb", "--store", url]
         first: subprocess.Popen[str] | None = scene.memo.get("owner")
         if first is None:
             started = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment())

@@ -6,7 +6,7 @@ from typing import Final, Literal
 from forebay import State
 from forebay_proof.lab.chaos.fault import Fault
 from forebay_proof.lab.chaos.scene import Bite, Scene
-from forebay_proof.lab.handler_log import read_records
+from forebay_proof.load.handler_log import read_records
 
 _LIVES: Final = 2
 _ENDS: Final = {

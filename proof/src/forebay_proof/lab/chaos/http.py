@@ -15,10 +15,10 @@ from random import Random
 from threading import Event, Lock, Thread
 from typing import Final
 
-from forebay_proof.lab.app import QUEUE
 from forebay_proof.lab.chaos.fault import Fault
 from forebay_proof.lab.chaos.files import environment
 from forebay_proof.lab.chaos.scene import Bite, Impossible, Scene, now, pause
+from forebay_proof.load.app import QUEUE
 from forebay_proof.servers.process import LOOPBACK, free_port
 
 _CLIENTS: Final = 4

@@ -5,12 +5,12 @@ from contextlib import ExitStack
 from typing import Final
 
 from forebay import open_store
-from forebay_proof.lab.app import QUEUE, SPEC
 from forebay_proof.lab.chaos.scene import LOAD_FIRST, Impossible, Scene
-from forebay_proof.lab.fleet import Fleet
 from forebay_proof.lab.lab_server import LabServer
-from forebay_proof.lab.load import Load
-from forebay_proof.lab.mix import parse_mix
+from forebay_proof.load.app import QUEUE, SPEC
+from forebay_proof.load.fleet import Fleet
+from forebay_proof.load.generator import Load
+from forebay_proof.load.mix import parse_mix
 from forebay_proof.servers.process import ServerUnavailable
 
 APP: Final = "forebay_proof.lab.chaos.app:fb"
@@ -50,7 +50,7 @@ def build(scene: Scene, where: str, parts: ExitStack) -> None:
             mix=parse_mix(plan.load.mix),
             first=LOAD_FIRST,
             keys=plan.load.keys,
-            behind_most=60.0,
+            max_behind=60.0,
         )
     )
     scene.stage(lab_server, fleet, load, store)

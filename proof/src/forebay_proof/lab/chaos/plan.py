@@ -38,7 +38,7 @@ import msgspec
 from msgspec import Struct
 
 from forebay.core.errors import Invalid
-from forebay_proof.lab.mix import parse_mix
+from forebay_proof.load.mix import parse_mix
 
 Scale = Literal["quick", "nightly", "release"]
 Kept = Literal["memory", "sqlite", "postgres", "redis"]

@@ -10,7 +10,7 @@ from typing import Final
 
 from forebay_proof.lab.chaos.fault import Fault
 from forebay_proof.lab.chaos.scene import Bite, Scene, now, pause
-from forebay_proof.lab.handler_log import read_last_records, read_records
+from forebay_proof.load.handler_log import read_last_records, read_records
 from forebay_proof.processes import alive
 
 _TICK_SECONDS: Final = 0.05

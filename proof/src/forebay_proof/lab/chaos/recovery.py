@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 from forebay.core.ledger import Change, LedgerEntry
 from forebay_proof.lab.chaos.scene import Strike
-from forebay_proof.lab.handler_log import HandlerRecord
+from forebay_proof.load.handler_log import HandlerRecord
 
 
 def recovered(

@@ -27,14 +27,14 @@ from forebay.core.limits import MAX_BATCH
 from forebay.store.protocol import Query, Store
 from forebay_proof.checkers import ledger
 from forebay_proof.histogram import percentile
-from forebay_proof.lab.app import QUEUE
 from forebay_proof.lab.audit import EXITS, Answer, AuditFailed, AuditResult, audit, audit_quickly
 from forebay_proof.lab.chaos.faults import Fault, fault_of
 from forebay_proof.lab.chaos.parts import build
 from forebay_proof.lab.chaos.plan import Kept, Plan, Scale
 from forebay_proof.lab.chaos.recovery import recovered, unstarted
 from forebay_proof.lab.chaos.scene import Bite, Impossible, Scene, Strike, Stuck, now, pause
-from forebay_proof.lab.handler_log import HandlerRecord, read_records
+from forebay_proof.load.app import QUEUE
+from forebay_proof.load.handler_log import HandlerRecord, read_records
 
 LOG: Final = "chaos.ndjson"
 _WARM_EFFECTS: Final = 20

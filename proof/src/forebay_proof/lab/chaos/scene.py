@@ -16,12 +16,12 @@ import msgspec
 from msgspec import Struct
 
 from forebay import Draft, ForebayError, Job, Store
-from forebay_proof.lab.app import QUEUE
 from forebay_proof.lab.chaos.plan import Kept, Plan, Scale
-from forebay_proof.lab.fleet import Fleet
 from forebay_proof.lab.lab_server import LabServer
-from forebay_proof.lab.load import Load
-from forebay_proof.lab.mix import parse_mix
+from forebay_proof.load.app import QUEUE
+from forebay_proof.load.fleet import Fleet
+from forebay_proof.load.generator import Load
+from forebay_proof.load.mix import parse_mix
 from forebay_proof.servers.proxy import Proxy
 
 T = TypeVar("T")

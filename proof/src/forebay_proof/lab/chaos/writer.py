@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from forebay import Draft, ForebayError, Want, open_store
 from forebay.core.instant import seconds
-from forebay_proof.lab.app import QUEUE
+from forebay_proof.load.app import QUEUE
 
 _BATCH = 4
 _OWNER = "writer"

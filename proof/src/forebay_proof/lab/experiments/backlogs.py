@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 from forebay.client import Forebay
 from forebay.core.job import Draft
-from forebay_proof.lab.app import QUEUE, SPEC
 from forebay_proof.lab.experiments.stage import Crew, Stage, Working
 from forebay_proof.lab.experiments.window import Window
 from forebay_proof.lab.lab_server import LabServer
-from forebay_proof.lab.mix import Mix
+from forebay_proof.load.app import QUEUE, SPEC
+from forebay_proof.load.mix import Mix
 
 MAX_START = 60.0
 _DRY = 0.95

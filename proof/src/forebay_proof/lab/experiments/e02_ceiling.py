@@ -8,15 +8,15 @@ from contextlib import ExitStack
 from typing import Final
 
 from forebay.core.ledger import LedgerRule
-from forebay_proof.lab.app import QUEUE, SPEC
 from forebay_proof.lab.experiments.backlogs import at_work, depth, idle_drafts, saturated, seeded
 from forebay_proof.lab.experiments.base import Case, Chart, Experiment, Finding, Found, Scale, missing, ratio, rounds_of
 from forebay_proof.lab.experiments.stage import Crew, Stage
 from forebay_proof.lab.experiments.window import Window
 from forebay_proof.lab.lab_server import LabServer
-from forebay_proof.lab.load import Load
-from forebay_proof.lab.mix import MIXES
-from forebay_proof.lab.probed_app import CLAIMS
+from forebay_proof.load.app import QUEUE, SPEC
+from forebay_proof.load.generator import Load
+from forebay_proof.load.mix import MIXES
+from forebay_proof.tally import FOLDER
 
 _SHAPE: Final = {"processes": 2, "concurrency": 256, "claim_batch": 100}
 _WITHOUT: Final = {
@@ -79,8 +79,8 @@ class _Bare:
     def __init__(self, stage: Stage, lab_server: LabServer, count: int, batch: int) -> None:
         claims = stage.directory / "bare"
         claims.mkdir()
-        env = {**os.environ, "FOREBAY_URL": lab_server.url, CLAIMS: str(claims)}
-        command = [sys.executable, "-m", "forebay_proof.lab.experiments.bare", QUEUE, str(batch)]
+        env = {**os.environ, "FOREBAY_URL": lab_server.url, FOLDER: str(claims)}
+        command = [sys.executable, "-m", "forebay_proof.load.claimer", QUEUE, str(batch)]
         self._running = [subprocess.Popen(command, env=env) for _ in range(count)]
         self.crew = Crew(self, claims)
 

@@ -8,16 +8,16 @@ from contextlib import suppress
 from typing import Any, Final
 
 from forebay_proof.histogram import percentile
-from forebay_proof.lab.app import QUEUE, SPEC
 from forebay_proof.lab.audit import audit, audit_quickly
 from forebay_proof.lab.experiments.backlogs import depth
 from forebay_proof.lab.experiments.base import Case, Chart, Experiment, Finding, Found, Scale, Timeline, missing, zero
 from forebay_proof.lab.experiments.stage import Stage
-from forebay_proof.lab.fleet import Fleet
-from forebay_proof.lab.handler_log import read_records
-from forebay_proof.lab.load import Load
-from forebay_proof.lab.mix import parse_mix
 from forebay_proof.lab.watch import Watch
+from forebay_proof.load.app import QUEUE, SPEC
+from forebay_proof.load.fleet import Fleet
+from forebay_proof.load.generator import Load
+from forebay_proof.load.handler_log import read_records
+from forebay_proof.load.mix import parse_mix
 
 _MIX: Final = "s1@0.1"
 _RATES: Final = {

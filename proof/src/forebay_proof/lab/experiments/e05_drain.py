@@ -3,7 +3,6 @@
 import time
 from typing import Final
 
-from forebay_proof.lab.app import QUEUE, SPEC
 from forebay_proof.lab.audit import Effect, Lines
 from forebay_proof.lab.experiments.backlogs import at_work, depth, idle_drafts, seeded
 from forebay_proof.lab.experiments.base import (
@@ -19,8 +18,9 @@ from forebay_proof.lab.experiments.base import (
 )
 from forebay_proof.lab.experiments.stage import Stage
 from forebay_proof.lab.experiments.window import Window
-from forebay_proof.lab.load import Load
-from forebay_proof.lab.mix import MIXES
+from forebay_proof.load.app import QUEUE, SPEC
+from forebay_proof.load.generator import Load
+from forebay_proof.load.mix import MIXES
 
 _SHAPE: Final = {"processes": 2, "concurrency": 2_000, "claim_batch": 1_000}
 _JOBS: Final = {

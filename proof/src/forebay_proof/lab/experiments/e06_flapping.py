@@ -8,7 +8,6 @@ from forebay.core.instant import ms, seconds
 from forebay.core.job import Draft
 from forebay.core.policy import Backoff, Fixed, FullJitter, Routing
 from forebay.core.spec import QueueSpec
-from forebay_proof.lab.app import DEPENDENCY, QUEUE, SPEC
 from forebay_proof.lab.experiments.backlogs import depth
 from forebay_proof.lab.experiments.base import (
     Case,
@@ -23,9 +22,10 @@ from forebay_proof.lab.experiments.base import (
     zero,
 )
 from forebay_proof.lab.experiments.stage import Stage
-from forebay_proof.lab.handler_log import by_seq
-from forebay_proof.lab.load import Load
-from forebay_proof.lab.mix import MIXES
+from forebay_proof.load.app import DEPENDENCY, QUEUE, SPEC
+from forebay_proof.load.generator import Load
+from forebay_proof.load.handler_log import by_seq
+from forebay_proof.load.mix import MIXES
 
 _HERD: Final = "herd"
 _BACKOFFS: Final[dict[str, Backoff]] = {

@@ -4,7 +4,6 @@ from typing import Final
 
 from forebay.core.job import State
 from forebay.store.protocol import Query
-from forebay_proof.lab.app import QUEUE, SPEC
 from forebay_proof.lab.experiments.backlogs import depth, mixed_drafts, seeded
 from forebay_proof.lab.experiments.base import (
     Case,
@@ -20,9 +19,10 @@ from forebay_proof.lab.experiments.base import (
 )
 from forebay_proof.lab.experiments.stage import Stage
 from forebay_proof.lab.experiments.window import Window
-from forebay_proof.lab.handler_log import by_seq
-from forebay_proof.lab.load import Load
-from forebay_proof.lab.mix import MAX_ATTEMPTS, MIXES, Mix
+from forebay_proof.load.app import QUEUE, SPEC
+from forebay_proof.load.generator import Load
+from forebay_proof.load.handler_log import by_seq
+from forebay_proof.load.mix import MAX_ATTEMPTS, MIXES, Mix
 
 _SHAPE: Final = {"processes": 2, "concurrency": 500, "claim_batch": 200}
 _MIXES: Final = {"healthy": Mix((("idle", 100),)), "poisoned": Mix((("idle", 95), ("poison", 5)))}

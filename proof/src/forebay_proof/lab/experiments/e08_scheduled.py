@@ -6,12 +6,12 @@ from typing import Final
 
 from forebay.client import Forebay
 from forebay.core.job import Draft
-from forebay_proof.lab.app import QUEUE
 from forebay_proof.lab.experiments.backlogs import MAX_START, depth, seeded
 from forebay_proof.lab.experiments.base import Case, Chart, Experiment, Finding, Found, Scale, at_most, rounds_of, zero
 from forebay_proof.lab.experiments.stage import Stage
 from forebay_proof.lab.experiments.window import Window
-from forebay_proof.lab.handler_log import by_seq
+from forebay_proof.load.app import QUEUE
+from forebay_proof.load.handler_log import by_seq
 
 _SECOND: Final = 1_000_000
 _MS: Final = 20

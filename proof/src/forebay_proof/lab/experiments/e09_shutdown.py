@@ -4,11 +4,11 @@ import time
 from typing import Any, Final
 
 from forebay.core.job import Draft
-from forebay_proof.lab.app import QUEUE, SPEC
 from forebay_proof.lab.experiments.backlogs import MAX_START, depth
 from forebay_proof.lab.experiments.base import Case, Chart, Experiment, Finding, Found, Scale, missing, rounds_of, zero
 from forebay_proof.lab.experiments.stage import Stage
-from forebay_proof.lab.handler_log import by_seq, read_records
+from forebay_proof.load.app import QUEUE, SPEC
+from forebay_proof.load.handler_log import by_seq, read_records
 
 IN_FLIGHT: Final = 200
 _LENGTHS: Final = {"enough": (600, 10.0), "short": (4_000, 0.5)}

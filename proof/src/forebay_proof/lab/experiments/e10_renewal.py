@@ -5,11 +5,11 @@ from itertools import pairwise
 from typing import Final
 
 from forebay.core.job import Draft
-from forebay_proof.lab.app import QUEUE, SPEC
 from forebay_proof.lab.experiments.backlogs import depth
 from forebay_proof.lab.experiments.base import Case, Chart, Experiment, Finding, Found, Scale, missing, rounds_of
 from forebay_proof.lab.experiments.stage import Stage
-from forebay_proof.lab.handler_log import by_seq
+from forebay_proof.load.app import QUEUE, SPEC
+from forebay_proof.load.handler_log import by_seq
 
 _STORES: Final = {
     "quick": ("postgres",),

@@ -16,15 +16,14 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, Self, TypeVar
 from forebay.client import Forebay
 from forebay.store.protocol import Store
 from forebay_proof.histogram import Histogram
-from forebay_proof.lab.app import EFFECTS, STARTS
 from forebay_proof.lab.experiments.base import Case
-from forebay_proof.lab.fleet import Fleet
 from forebay_proof.lab.lab_server import LabServer
-from forebay_proof.lab.probed_app import CLAIMS, UNRENEWED
 from forebay_proof.lab.results import Results
-from forebay_proof.tally import CLAIM, Tallies
+from forebay_proof.load.app import EFFECTS, STARTS
+from forebay_proof.load.fleet import APP, Fleet
+from forebay_proof.load.probed_store import UNRENEWED
+from forebay_proof.tally import CLAIM, FOLDER, Tallies
 
-PROBE: Final = "forebay_proof.lab.probed_app:fb"
 _STEP: Final = 0.02
 
 W_co = TypeVar("W_co", bound="Working", covariant=True)
@@ -81,10 +80,10 @@ class Stage:
         home = self.directory / f"fleet-{self._fleets}"
         claims = home / "claims"
         claims.mkdir(parents=True)
-        env = {CLAIMS: str(claims), EFFECTS: str(self.effects) if effects else "", **given.pop("env", {})}
+        env = {FOLDER: str(claims), EFFECTS: str(self.effects) if effects else "", **given.pop("env", {})}
         env |= {STARTS: str(self.starts)} if starts else {}
         env |= {} if renewing else {UNRENEWED: "1"}
-        fleet = self._stack.enter_context(Fleet(PROBE, lab_server.url, home, env=env, **given))
+        fleet = self._stack.enter_context(Fleet(APP, lab_server.url, home, env=env, **given))
         fleet.start()
         return Crew(fleet, claims)
 
@@ -132,7 +131,7 @@ class Crew(Generic[W_co]):
     def claims(self) -> dict[str, Claims]:
         """Of all processes that ever claimed."""
         found = self._tallies.all().items()
-        return {name: Claims(tally.jobs, tally.histogram(CLAIM)) for name, tally in found if tally.jobs}
+        return {name: Claims(tally.claimed, tally.histogram(CLAIM)) for name, tally in found if tally.claimed}
 
     def claimed(self) -> int:
-        return self._tallies.jobs()
+        return self._tallies.claimed()

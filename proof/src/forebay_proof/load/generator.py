@@ -1,15 +1,16 @@
-"""`Load`: producers that keep to a schedule (open loop) and write a receipt for every answer.
+"""`Load`: processes that enqueue the jobs of a mix, and write a receipt for every answer.
 
     with Load(url=url, rate=10_000, seconds=60, directory=folder) as load:
         load.start()
         report = load.wait()
 
-Batch n of a producer is due at an instant that is known beforehand; a slow answer delays no later batch, and
-latencies count from the instant at which a call was due: a stall counts for every call that it delays. A batch that is
-more than `behind_most` late is not sent and counts as missed.
+With a rate, the load is an open loop: batch n is due at an instant that is known beforehand; a slow answer delays no
+later batch, and latencies count from the instant at which a call was due, so a stall counts for every call that it
+delays. A batch that is more than `max_behind` late is not sent and counts as missed. Without a rate, batches are sent
+one after the other as fast as they are accepted; with `depth`, only while fewer than so many jobs are unfinished, as
+the consumers' tallies count them.
 A receipt is written for each answer (NDJSON, a file for each process below `receipts`); kill -9 loses at most half a
 line. A lost answer is written as unknown; with `keys` the call is then repeated under the same key until it is known.
-Without a rate, batches are sent one after the other as fast as they are accepted.
 
 Producers end with this process, even if it is killed: they hold the other end of a pipe.
 """
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import reduce
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -29,8 +31,9 @@ from msgspec import Struct
 from forebay.core.errors import ForebayError, Invalid
 from forebay.core.limits import MAX_BATCH
 from forebay_proof.histogram import Histogram
-from forebay_proof.lab.app import QUEUE
-from forebay_proof.lab.mix import MAX_SEQ, S1, Mix
+from forebay_proof.load.app import QUEUE
+from forebay_proof.load.mix import MAX_SEQ, S1, Mix
+from forebay_proof.processes import cpu_seconds
 
 RECEIPTS: Final = "receipts"
 _REPORT: Final = "report-{}.json"
@@ -41,11 +44,14 @@ _STEP: Final = 0.05
 
 
 class ProducerFailed(ForebayError):
-    """A producer ended by something else than its schedule."""
+    """A producer did not start, or ended before the end of its schedule."""
 
 
 class Order(Struct, frozen=True, kw_only=True):
-    """The work of one producer: batches `number`, `number + producers`, … of the load."""
+    """The work of one producer: batches `number`, `number + producers`, … of the load. No `receipts`: none are kept.
+
+    `depth`: unfinished jobs at most, 0 for any number;  `consumers`: the folder of the tallies that count finished ones
+    """
 
     url: str
     rate: float
@@ -57,19 +63,21 @@ class Order(Struct, frozen=True, kw_only=True):
     queue: str
     keys: bool
     threads: int
-    behind_most: float
+    max_behind: float
     number: int
     producers: int
     receipts: str
     report: str
+    depth: int = 0
+    consumers: str = ""
 
 
 class ProducerReport(Struct, kw_only=True):
-    """What one producer, or all of them together, has sent and received so far.
+    """What one producer, or all of them together, sent and received so far.
 
-    unknown  answers that were lost, each once, whether they were asked for again or not;  open: those still unknown
+    unknown  answers that were lost, each once, whether the call was repeated or not;  open: those still unknown
     late     by how many seconds the last call began after its instant;  missed: jobs that were never sent for it
-    ended    by itself: the schedule is at its end;  cpu: seconds that were spent on it
+    ended    by itself: the schedule is at its end;  seconds, cpu: since the first instant, without the process's start
     """
 
     sent: int = 0
@@ -80,7 +88,7 @@ class ProducerReport(Struct, kw_only=True):
     open: int = 0
     missed: int = 0
     late: float = 0.0
-    late_most: float = 0.0
+    max_late: float = 0.0
     ended: bool = False
     seconds: float = 0.0
     cpu: float = 0.0
@@ -91,7 +99,7 @@ class ProducerReport(Struct, kw_only=True):
         return ProducerReport(
             **{name: getattr(self, name) + getattr(other, name) for name in added},
             late=max(self.late, other.late),
-            late_most=max(self.late_most, other.late_most),
+            max_late=max(self.max_late, other.max_late),
             ended=self.ended and other.ended,
             seconds=max(self.seconds, other.seconds),
             latency=self.latency.plus(other.latency),
@@ -99,7 +107,10 @@ class ProducerReport(Struct, kw_only=True):
 
 
 class Load:
-    """One load. `seconds` or `jobs` says how much of it; neither: until it is stopped. `first` is its first seq."""
+    """One load. `seconds` or `jobs` says how much of it; neither: until it is stopped. `first` is its first seq.
+
+    `depth` needs `consumers`, the folder of the tallies of those that do the jobs.
+    """
 
     def __init__(
         self,
@@ -117,10 +128,15 @@ class Load:
         first: int = 0,
         keys: bool = False,
         threads: int = 4,
-        behind_most: float = 10.0,
+        max_behind: float = 10.0,
+        depth: int = 0,
+        consumers: Path | None = None,
+        receipts: bool = True,
     ) -> None:
         if seconds is not None and (jobs is not None or rate is None):
             raise Invalid("load", "seconds are for a rate, and without jobs", "give a rate and seconds, or jobs")
+        if depth and consumers is None:
+            raise Invalid("load", "a depth needs the tallies of the consumers", "give consumers, too")
         self.jobs = round((rate or 0) * seconds) if seconds is not None else MAX_SEQ if jobs is None else jobs
         for name, value, most in (
             ("jobs", self.jobs, MAX_SEQ),
@@ -133,6 +149,7 @@ class Load:
         self.rate = rate
         self.directory = directory
         self.receipts = directory / RECEIPTS
+        self._keeps_receipts = receipts
         self._processes = processes
         self._running: list[subprocess.Popen[bytes]] = []
         self.order = Order(
@@ -146,11 +163,13 @@ class Load:
             queue=queue,
             keys=keys,
             threads=threads,
-            behind_most=behind_most,
+            max_behind=max_behind,
             number=0,
             producers=processes,
             receipts="",
             report="",
+            depth=depth,
+            consumers=str(consumers or ""),
         )
 
     def __enter__(self) -> Self:
@@ -168,14 +187,14 @@ class Load:
             order = msgspec.structs.replace(
                 self.order,
                 number=number,
-                receipts=str(self.receipts / f"{number}-{time.time_ns()}.ndjson"),
+                receipts=str(self.receipts / f"{number}-{time.time_ns()}.ndjson") if self._keeps_receipts else "",
                 report=str(file),
             )
             self._running.append(self._producer(order))
         self._wait_until_ready()
         start_at = time.time() + _START_SECONDS
         for process in self._running:
-            _say(process, msgspec.json.encode(start_at))
+            _send(process, msgspec.json.encode(start_at))
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + _READY_SECONDS
@@ -188,14 +207,14 @@ class Load:
         path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
         with (self.directory / f"producer-{order.number}.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "forebay_proof.lab.producer"],
+                [sys.executable, "-m", "forebay_proof.load.producer"],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 env={**os.environ, "PYTHONPATH": path},
                 start_new_session=True,
             )
-        _say(process, msgspec.json.encode(order))
+        _send(process, msgspec.json.encode(order))
         return process
 
     @property
@@ -203,21 +222,17 @@ class Load:
         return [process.pid for process in self._running if process.poll() is None]
 
     def cpu_seconds(self) -> float:
-        """Of all producers, by their own reports."""
-        return self.report().cpu
+        """Of the producers that run, as the system counts it; of those that have ended, by their last reports."""
+        ended = [number for number, process in enumerate(self._running) if process.poll() is not None]
+        return cpu_seconds(self.pids) + sum(self._report(number).cpu for number in ended)
 
     def report(self) -> ProducerReport:
         """A moment old while producers run."""
-        found: list[ProducerReport] = []
-        for number in range(self._processes):
-            file = self.directory / _REPORT.format(number)
-            found.append(
-                msgspec.json.decode(file.read_bytes(), type=ProducerReport) if file.exists() else ProducerReport()
-            )
-        total = found[0]
-        for each in found[1:]:
-            total = total.plus(each)
-        return total
+        return reduce(ProducerReport.plus, map(self._report, range(self._processes)))
+
+    def _report(self, number: int) -> ProducerReport:
+        file = self.directory / _REPORT.format(number)
+        return msgspec.json.decode(file.read_bytes(), type=ProducerReport) if file.exists() else ProducerReport()
 
     def running(self) -> bool:
         """Whether any producer is; `ProducerFailed` with its log if one ended badly."""
@@ -253,7 +268,7 @@ class Load:
                     process.stdin.close()
 
 
-def _say(process: "subprocess.Popen[bytes]", line: bytes) -> None:
+def _send(process: "subprocess.Popen[bytes]", line: bytes) -> None:
     assert process.stdin is not None
     process.stdin.write(line + b"\n")
     process.stdin.flush()

@@ -22,11 +22,11 @@ from types import TracebackType
 from typing import Final, Self
 
 from forebay.core.errors import ForebayError
-from forebay_proof.lab.app import EFFECTS, QUEUE
+from forebay_proof.load.app import EFFECTS, QUEUE
 from forebay_proof.processes import alive, children_of, cpu_seconds, descriptors, parent_of, rss_bytes
 from forebay_proof.servers.process import Child, Keep
 
-APP: Final = "forebay_proof.lab.app:fb"
+APP: Final = "forebay_proof.load.app:fb"
 EFFECTS_FOLDER: Final = "effects"
 _BESIDES: Final = 15.0
 """Seconds that a supervisor gets besides its drain timeout."""
@@ -39,7 +39,10 @@ class FleetFailed(ForebayError):
 
 
 class Fleet:
-    """`supervisors` commands of `processes` workers each; `processes` 0: each command does the work itself."""
+    """`supervisors` commands of `processes` workers each; `processes` 0: each command does the work itself.
+
+    `lease` None: as long as a worker's is by default.
+    """
 
     def __init__(
         self,
@@ -50,7 +53,7 @@ class Fleet:
         processes: int = 2,
         concurrency: int = 64,
         claim_batch: int = 100,
-        lease: float = 5.0,
+        lease: float | None = 5.0,
         queues: Sequence[str] = (QUEUE,),
         env: Mapping[str, str] | None = None,
         drain: float = 10.0,
@@ -66,7 +69,8 @@ class Fleet:
         self._keeper = 0
         self._command = [sys.executable, "-m", "forebay", "worker", app, "--queues", ",".join(queues)]
         self._command += ["--concurrency", str(concurrency), "--claim-batch", str(claim_batch)]
-        self._command += ["--visibility-timeout", f"{lease:g}", "--drain-timeout", f"{drain:g}", *options]
+        self._command += ["--drain-timeout", f"{drain:g}", *options]
+        self._command += ["--visibility-timeout", f"{lease:g}"] if lease is not None else []
         self._command += ["--processes", str(processes)] if processes else []
         path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
         self._env = {**os.environ, "PYTHONPATH": path, "FOREBAY_URL": url, EFFECTS: str(self.effects), **(env or {})}
@@ -111,7 +115,7 @@ class Fleet:
                 raise FleetFailed(f"a supervisor ended with {code}: {self.log()}")
 
     def log(self) -> str:
-        """The end of what supervisors and workers said."""
+        """The end of the logs of supervisors and workers."""
         files = sorted(self.directory.glob("fleet-*.log"))
         return "\n".join(file.read_text(errors="replace")[-2_000:] for file in files)
 
@@ -180,7 +184,7 @@ class Fleet:
         return cpu_seconds([self._keeper]) if self._keeper else 0.0
 
     def close(self) -> None:
-        """End everything at once, without asking: supervisors first, or they would start others."""
+        """Kill everything at once: supervisors first, or they would start others."""
         for pid in [*self.supervisors, *self.workers()]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

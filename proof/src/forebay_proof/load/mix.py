@@ -3,13 +3,15 @@
 Everything about a job is a function of (seed, seq): its kind, how long it takes, how often it fails first. A `Mix` says
 how many of a hundred are of which kind:
 
-    fast       1 … 5 ms                             poison     never works; three lives
+    fast       1 … 5 ms                             poison     always fails; three attempts
     slow       200 ms … 2 s                         long       `LONG_MS`: longer than a lease of the lab
-    flapping   fails `fails` times, then works      dependent  fails while the dependency is down; 1 … 5 ms
-    idle       does nothing at all
+    flapping   fails `fails` times, then succeeds   dependent  fails while the dependency is down; 1 … 5 ms
+    idle       does nothing                         email      does nothing; its payload has about a hundred bytes
+    timed      records how late it starts           delayed    the same, due half a second to 1.5 s after the call
+    flaky      an email; one in twenty fails its first attempt
 
 `scale` stretches or shrinks every length. The draws are XXH64 as Spark chains it over (seed, purpose, seq), so that a
-backlog that was seeded by one can be judged by the other.
+backlog that was seeded by one can be audited by the other.
 """
 
 import re
@@ -20,17 +22,19 @@ from msgspec import Struct
 
 from forebay.core.errors import Invalid
 from forebay.core.job import Draft
+from forebay_proof.load.payloads import DISTINCT, distinct_payloads, payloads
 
-KINDS: Final = ("fast", "slow", "flapping", "poison", "long", "dependent", "idle")
+KINDS: Final = ("fast", "slow", "flapping", "poison", "long", "dependent", "idle", "email", "flaky", "timed", "delayed")
 MAX_ATTEMPTS: Final = {"poison": 3}
 LONG_MS: Final = 7_000
 MAX_SEQ: Final = 2**48
+_INSTANT: Final = ("idle", "email", "flaky", "timed", "delayed")
 
 _P1, _P2, _P3 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
 _P4, _P5 = 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
 _MASK: Final = 2**64 - 1
-_FIRST: Final = 42
-"""With which Spark begins."""
+_SPARK_SEED: Final = 42
+"""The hash of an empty chain."""
 
 
 def _rotated(value: int, by: int) -> int:
@@ -70,7 +74,7 @@ def _of_word(word: bytes, before: int) -> int:
 @lru_cache
 def _begun(seed: int, purpose: bytes) -> int:
     """What is the same for all jobs of a seed."""
-    begin = _of_int(seed, _FIRST) if -(2**31) <= seed < 2**31 else _of_long(seed & _MASK, _FIRST)
+    begin = _of_int(seed, _SPARK_SEED) if -(2**31) <= seed < 2**31 else _of_long(seed & _MASK, _SPARK_SEED)
     return _of_word(purpose, begin)
 
 
@@ -109,24 +113,32 @@ class Mix(Struct, frozen=True):
         """How long its handler takes."""
         if kind == "slow":
             length = 200 + draw(seed, b"ms", seq, 1_801)
-        elif kind in ("long", "idle"):
-            length = LONG_MS if kind == "long" else 0
+        elif kind == "long":
+            length = LONG_MS
+        elif kind in _INSTANT:
+            length = 0
         else:
             length = 1 + draw(seed, b"ms", seq, 5)
         return length if self.scale == 1 else round(length * self.scale, 3)
 
-    def draft(self, seed: int, seq: int, queue: str, *, key: bool = False) -> Draft:
-        """The job; with `key`, one that may be asked for again."""
+    def draft(self, seed: int, seq: int, queue: str, *, key: bool = False, call_at: float = 0.0) -> Draft:
+        """The job; with `key`, one that can be enqueued again. `call_at`: for kinds that record how late they start."""
         kind = self.kind(seed, seq)
+        name = f"{seed}-{seq}" if key else None
+        if kind in ("email", "flaky"):
+            return Draft(kind, {**distinct_payloads()[seq % DISTINCT], "seq": seq}, queue, key=name)
+        if kind in ("timed", "delayed"):
+            due = call_at if kind == "timed" else call_at + 0.5 + draw(seed, b"due", seq, 1_000_000) / 1e6
+            run_at = None if kind == "timed" else int(due * 1e6)
+            return Draft(kind, {"seq": seq, "due": due}, queue, key=name, run_at=run_at)
         payload: dict[str, float] = {"seq": seq, "ms": self.ms(kind, seed, seq)}
         if kind == "flapping":
             payload["fails"] = 1 + draw(seed, b"fails", seq, 3)
-        name = f"{seed}-{seq}" if key else None
         return Draft(kind, payload, queue, key=name, max_attempts=MAX_ATTEMPTS.get(kind))
 
     def mean_ms(self) -> float:
         """Of one run; the mean of all runs is near it, and says how many slots a rate needs."""
-        means = {"slow": 1_100.0, "long": float(LONG_MS), "idle": 0.0}
+        means = {"slow": 1_100.0, "long": float(LONG_MS), **dict.fromkeys(_INSTANT, 0.0)}
         return self.scale * sum(share / 100 * means.get(kind, 3.0) for kind, share in self.shares)
 
     def __str__(self) -> str:
@@ -142,9 +154,21 @@ MIXES: Final = {
     "long": Mix((("fast", 90), ("long", 10))),
     "poison": Mix((("fast", 95), ("poison", 5))),
     "dependent": Mix((("fast", 95), ("dependent", 5))),
+    "email": Mix((("email", 100),)),
+    "flaky": Mix((("flaky", 100),)),
+    "timed": Mix((("timed", 100),)),
+    "delayed": Mix((("delayed", 100),)),
 }
-S1, FAST = MIXES["s1"], MIXES["fast"]
+S1, FAST, EMAIL = MIXES["s1"], MIXES["fast"], MIXES["email"]
 _SHARES: Final = re.compile(r"([a-z]+)=([0-9]{1,3})")
+
+
+def email_drafts(count: int, *, unlike: bool = False) -> list[Draft]:
+    """`email` jobs of the default queue; `unlike` their neighbours, so that no two of them can share a row."""
+    return [
+        Draft("email", payload, max_attempts=24 + number % 2 if unlike else None)
+        for number, payload in enumerate(payloads(count))
+    ]
 
 
 def parse_mix(text: str, scale: float = 1.0) -> Mix:

@@ -1,24 +1,18 @@
-"""The app of the lab with its claims timed, or without lease renewal: `forebay worker forebay_proof.lab.probed_app:fb`.
+"""A store whose claims are timed, or whose leases are never renewed.
 
-LAB_CLAIMS names a folder in which each process keeps a tally of its claims: how long those took that brought
-something, and how many jobs they brought. LAB_UNRENEWED disables heartbeats: the worker believes that its
-leases were extended, but the store was not called. So a queue without lease renewal behaves, on the same code.
+Without renewal the worker believes that its leases were extended, but the store was not called: so a queue without
+lease renewal behaves, on the same code. LAB_UNRENEWED asks the app of the load for it.
 """
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Final, cast
 
-from forebay.client import Forebay
 from forebay.core.lease import Lease, Settled, Settlement
 from forebay.store.protocol import Pipelining, Store, Want
-from forebay_proof.lab import app
 from forebay_proof.tally import CLAIM, Tally
 
-CLAIMS: Final = "LAB_CLAIMS"
 UNRENEWED: Final = "LAB_UNRENEWED"
 OnClaim = Callable[[float, int], None]
 _BEAT: Final = "beat"
@@ -69,35 +63,15 @@ def probed(store: Store, on_claim: OnClaim, renewing: bool = True) -> Store:
     return cast(Store, made(store, on_claim, renewing))
 
 
-def ignored(_: float, __: int) -> None:
+def ignore_claim(_: float, __: int) -> None:
     """For a store whose claims are not timed."""
 
 
-def counted_in(tally: Tally) -> OnClaim:
+def count_claims(tally: Tally) -> OnClaim:
     """Adds each claim and its jobs to a tally."""
 
     def on_claim(seconds: float, jobs: int) -> None:
         tally.add(CLAIM, seconds)
-        tally.count(jobs)
+        tally.count_claimed(jobs)
 
     return on_claim
-
-
-class ProbedForebay(Forebay):
-    """Each process has a tally of its own, made when its store is first used."""
-
-    _probed: Store | None = None
-
-    @property
-    def store(self) -> Store:
-        store = super().store
-        if self._probed is None:
-            folder = os.environ.get(CLAIMS)
-            on_claim = counted_in(Tally.of_this_process(Path(folder))) if folder else ignored
-            self._probed = probed(store, on_claim, UNRENEWED not in os.environ)
-        return self._probed
-
-
-fb = ProbedForebay()
-fb.queue(app.SPEC)
-fb.registry.update(app.fb.registry)
