@@ -11,6 +11,7 @@ single/       64 threads, a job a call                               single_enqu
 latency/      from the call to the handler, an idle worker; 80-percent: calls at four fifths of end_to_end
 fleet/        8 processes, 64 jobs at once in each                   scheduled/ how late due jobs start
 depth/        claims on a deep backlog beside a shallow one          sweep/     jobs a claim, and claimers at once
+scale/        a drain over many queues, and over many tenants
 flat/         minutes in buckets                                     snapshot/  as long with a snapshot held
 
 One server of its own for all, with fsync and synchronous_commit, a fresh database for each measurement; payloads of 100
@@ -23,7 +24,7 @@ import traceback
 from collections.abc import Iterator
 
 from bench.measure import Figure, arguments, run
-from bench.pg import backlog, depth, drain, flow, single
+from bench.pg import backlog, depth, drain, flow, scale, single
 from bench.pg.peers.programs import PEERS
 from bench.pg.pgbench import CONNECTIONS, find_pgbench
 from bench.pg.server import Bench, described
@@ -57,6 +58,7 @@ def themes(bench: Bench, quick: bool, knee: Sweep) -> Iterator[tuple[list[Figure
     yield single.figures(bench, 2_000 if quick else 10_000, 4 if quick else 15), rounds
     yield knee.figures(), 1
     yield depth.figures(bench, 200_000 if quick else 5_000_000, 300 if quick else 2_000), 1
+    yield scale.figures(bench, 20_000 if quick else 200_000, 1_000, 10_000 if quick else 100_000), 1 if quick else 3
     yield flow.scheduled_figures(bench, lengths), 1
     yield flow.flat_figures(bench, lengths), 1
     yield flow.snapshot_figures(bench, lengths), 1

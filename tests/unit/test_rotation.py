@@ -9,7 +9,7 @@ from forebay.core.job import Draft
 from forebay.core.lease import Lease
 from forebay.store.memory.store import MemoryStore
 from forebay.store.protocol import Want
-from forebay.work.capacity import QueueRotation
+from forebay.work.capacity import MAX_QUEUES, QueueRotation
 from forebay.work.options import Options
 
 
@@ -74,6 +74,25 @@ def test_an_empty_queue_saves_nothing_up() -> None:
         wants = turns.wants(1)
         turns.more(1, wants, [])
     assert shares(turns, 6, 1) == {"mail": 3, "media": 3}
+
+
+def test_a_claim_covers_few_of_many_queues_and_the_next_ones_cover_the_others() -> None:
+    queues = [f"q{number}" for number in range(10 * MAX_QUEUES)]
+    rotation = QueueRotation(queues, {})
+    claims = [rotation.wants(500) for _ in range(10)]
+    assert all(len(wants) == MAX_QUEUES and sum(want.count for want in wants) == 500 for wants in claims)
+    assert [want.queue for wants in claims for want in wants] == queues
+    assert shares(rotation, 3, len(queues)) == dict.fromkeys(queues, 3)
+
+
+def test_all_queues_are_empty_only_after_each_was_asked() -> None:
+    rotation = QueueRotation([f"q{number}" for number in range(3 * MAX_QUEUES)], {})
+    assert [rotation.all_empty(rotation.wants(500), []) for _ in range(6)] == [False, False, True] * 2
+    store = MemoryStore()
+    store.enqueue([Draft("k", queue="q0")])
+    wants = rotation.wants(500)
+    assert not rotation.all_empty(wants, leases(store, wants))
+    assert [rotation.all_empty(rotation.wants(500), []) for _ in range(3)] == [False, False, True]
 
 
 def test_weights_on_the_command_line() -> None:

@@ -5,11 +5,15 @@ A job takes as many slots as it costs, at most all of them, so that every job fi
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from forebay.core.job import Job
 from forebay.core.lease import Lease
 from forebay.core.share import lifted, turn_after
 from forebay.store.protocol import Want
+
+MAX_QUEUES: Final = 16
+"""Queues in one claim. A claim costs the store something for each queue, whatever it finds there."""
 
 
 def slots_of(job: Job, size: int) -> int:
@@ -34,6 +38,7 @@ class QueueRotation:
         self._weights = weights
         self._turns = dict.fromkeys(queues, 0)
         self._next = 0
+        self._empty = 0
 
     def wants(self, free: int) -> list[Want]:
         """The first claim for this many free slots. Without weights, slots left over are offered in the next round."""
@@ -49,11 +54,20 @@ class QueueRotation:
         empty = {want.queue for want in wants if given[want.queue] < want.count}
         return self._by_weight(free - len(leases), [queue for queue in self._queues if queue not in empty])
 
+    def all_empty(self, wants: Sequence[Want], leases: Sequence[Lease]) -> bool:
+        """Whether no queue had a job since the last one was found. Call it once after each claim."""
+        self._empty = 0 if leases else self._empty + len(wants)
+        if self._empty < len(self._queues):
+            return False
+        self._empty = 0
+        return True
+
     def _evenly(self, free: int) -> list[Want]:
-        self._next = (self._next + 1) % len(self._queues)
         order = (*self._queues[self._next :], *self._queues[: self._next])
-        each, rest = divmod(free, len(order))
-        return [Want(queue, each + (n < rest)) for n, queue in enumerate(order) if each + (n < rest) > 0]
+        count = min(free, len(order), MAX_QUEUES)
+        self._next = (self._next + (count if count < len(order) else 1)) % len(order)
+        each, rest = divmod(free, count)
+        return [Want(queue, each + (n < rest)) for n, queue in enumerate(order[:count])]
 
     def _by_weight(self, free: int, queues: Sequence[str]) -> list[Want]:
         """Divide as if each of these queues had enough jobs. The other queues are empty and accumulate no credit."""

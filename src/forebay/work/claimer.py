@@ -116,8 +116,10 @@ class Claimer:
         leases = self._claim_jobs(wants)
         if more := self._rotation.more(count, wants, leases):
             leases += self._claim_jobs(more)
-        if not leases:
+        if self._rotation.all_empty(wants, leases):
             return self._idle()
+        if not leases:
+            return 0.0
         self._hinted, self._empty_hints = False, 0
         self.claimed += len(leases)
         if self._closing.is_set():
