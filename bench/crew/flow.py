@@ -51,7 +51,7 @@ def flowing(
         ours.prepare(database, ledger)
         workers = clients.tallies("worker")
         ours.start_load(database, clients, mix=mix, queue=queue, rate=rate, depth=0 if rate else depth)
-        ours.start_worker(database, clients, size, processes, queue)
+        ours.start_worker(database, clients, size, processes, (queue,))
         busy = max(1, processes)
         clients.wait_until(lambda: workers.busy() >= busy, MAX_START, "every process at work")
         time.sleep(WARM_UP)

@@ -1,6 +1,7 @@
 """Starting our own side of a measurement: workers as users start them, bare claimers, and the load."""
 
 import sys
+from collections.abc import Sequence
 from typing import Any, Final
 
 from bench.crew.processes import Clients
@@ -28,7 +29,7 @@ _DRAIN_SECONDS: Final = 5.0
 
 
 def start_worker(
-    database: HasUrl, clients: Clients, size: tuple[int, int], processes: int = 0, queue: str = QUEUE
+    database: HasUrl, clients: Clients, size: tuple[int, int], processes: int = 0, queues: Sequence[str] = (QUEUE,)
 ) -> None:
     """`forebay worker`; without `processes` it does the work itself."""
     concurrency, claim_batch = size
@@ -42,7 +43,7 @@ def start_worker(
             concurrency=concurrency,
             claim_batch=claim_batch,
             lease=None,
-            queues=(queue,),
+            queues=tuple(queues),
             env={FOLDER: str(tallies), EFFECTS: ""},
             drain=_DRAIN_SECONDS,
         )

@@ -9,12 +9,12 @@ from typing import Final
 from bench.crew import ours
 from bench.crew.cell import Cell
 from bench.crew.drain import COSTS, Queue, drain_of
-from bench.crew.load import BULK, payloads
 from bench.crew.processes import Clients
 from bench.measure import Figure
 from bench.pg import backlog
 from bench.pg.server import Bench, Database
 from forebay import Draft, open_store
+from forebay_proof.load.payloads import BULK, payloads
 
 _GOAL: Final = "≥ 0.83 ×"
 
@@ -44,8 +44,7 @@ class Breadth:
         store.close()
 
     def start(self, database: Database, clients: Clients) -> None:
-        names = ",".join(f"q{number}" for number in range(self.queues))
-        ours.start_worker(database, clients, ours.DRAIN, queue=names)
+        ours.start_worker(database, clients, ours.DRAIN, queues=[f"q{number}" for number in range(self.queues)])
 
 
 def figures(bench: Bench, jobs: int, queues: int, tenants: int) -> list[Figure]:

@@ -1,17 +1,20 @@
 """The door of the Postgres store: calls of many threads share one commit, and each still gets its own answer."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from threading import Event
 
 import psycopg
 import pytest
 
 from bench.plain_job import files_passed
+from forebay.core.instant import seconds
 from forebay.core.job import Draft
 from forebay.core.policy import Priority
 from forebay.core.spec import QueueSpec
 from forebay.store.postgres.store import PostgresStore
 from forebay.store.protocol import Receipt
+from forebay.testing.clock import ManualClock
 from forebay_proof.conformance.racing import Task
 from tests.stores.tables import Tables
 
@@ -127,3 +130,19 @@ def test_a_plain_job_passes_few_files(cleared_url: str) -> None:
     files = files_passed(cleared_url)
     assert "store/postgres/settling.py" in files
     assert len(files) <= 19, files
+
+
+def test_a_call_from_within_a_keys_window_finds_the_key_that_a_later_call_could_forget(cleared_url: str) -> None:
+    """It read the clock before the window ended, and reached the key after another process had swept it."""
+    clock = ManualClock()
+    draft = Draft("k", queue="q", key="once")
+    with closing(PostgresStore(cleared_url, clock=clock)) as store:
+        store.put_spec(QueueSpec(name="q", key_window=seconds(1)))
+        (first,) = store.enqueue([draft])
+        clock.advance(1_000_000)
+        store.enqueue([Draft("k", queue="q", key="other")])
+        with closing(PostgresStore(cleared_url, clock=ManualClock(clock.now() - 1))) as slow:
+            (late,) = slow.enqueue([draft])
+        assert (late.duplicate, late.id) == (True, first.id)
+        (fresh,) = store.enqueue([draft])
+        assert not fresh.duplicate

@@ -27,6 +27,10 @@ _HOLDER_MEMORY: Final = 3 * 86_400_000_000
 EXPIRE_LIMIT: Final = 4 * MAX_BATCH
 """How many that expired a verb looks after in passing."""
 
+_KEY_GRACE: Final = 10_000_000
+"""Microseconds for which a key is kept after its window: a call that read the clock before the window ended may reach
+the key later, and must find it. `forebay.promote` has the same number."""
+
 _EXPIRED: Final = statement("expired")
 _EXPIRED_QUEUES: Final = statement("expired_queues")
 _OUTLIVED: Final = statement("outlived")
@@ -93,7 +97,7 @@ def sweep(unit: UnitOfWork, limit: int) -> None:
 
 def sweep_keys(unit: UnitOfWork, limit: int, *, by_state: bool = True) -> None:
     """Keys whose window has passed are forgotten; `by_state`: and some of those whose job is gone, round and round."""
-    unit.execute(_SWEEP_KEYS, (unit.now, limit))
+    unit.execute(_SWEEP_KEYS, (unit.now - _KEY_GRACE, limit))
     walked: Rows = []
     for start in dict.fromkeys((unit.specs.walked, ("", ""))) if by_state else ():
         if len(walked) < limit:

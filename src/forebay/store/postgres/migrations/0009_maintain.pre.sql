@@ -16,7 +16,7 @@ DECLARE
 BEGIN
     v_stirs := forebay.stirs(v_now)
         OR EXISTS (SELECT FROM forebay.ended AS e WHERE e.kept_until IS NOT NULL AND e.kept_until <= v_now)
-        OR EXISTS (SELECT FROM forebay.key AS k WHERE k.until <= v_now);
+        OR EXISTS (SELECT FROM forebay.key AS k WHERE k.until <= v_now - 10000000);
     IF v_stirs AND NOT tended THEN
         RETURN QUERY SELECT 0::bigint, NULL::bigint, true, v_now, NULL::text[];
         RETURN;
