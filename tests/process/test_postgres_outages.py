@@ -3,6 +3,7 @@
 Also the wake-up: a connection that listens and is half open is noticed and replaced.
 """
 
+import os
 import random
 import re
 import time
@@ -59,7 +60,10 @@ def test_workers_and_producers_outlast_a_server_that_is_read_only(load: Load) ->
         time.sleep(2)
         said = [line for line in news() if "  counted " not in line]  # lines of jobs that still ended
         roles = Counter(line.partition("forebay.work ")[2].partition(":")[0] for line in said)
-        assert max(roles.values()) <= 2 * (time.monotonic() - began + 1), "a line a second of each role of each process"
+        limit = 2 * (time.monotonic() - began + 1)
+        assert max(roles.values()) <= limit, (
+            f"more than a line a second of a role of a process:\n{os.linesep.join(said)}"
+        )
     load.until_consumed(now(), 2)
     load.stop_producing()
     load.until_quiet()

@@ -342,17 +342,20 @@ def test_the_console_has_a_line_for_each_step(fb: Forebay, all_kept: Kept, colou
 
 @contextmanager
 def bare_loggers() -> Iterator[None]:
-    loggers = [logging.getLogger(name) for name in ("", "forebay", LOGGER)]
-    before = [(list(logger.handlers), logger.level, logger.propagate) for logger in loggers]
+    """Loggers as in a new process, whatever other tests have set."""
+    loggers = [logging.getLogger(name) for name in ("", "forebay", "forebay.work", LOGGER)]
+    before = [(list(logger.handlers), logger.level, logger.propagate, logger.disabled) for logger in loggers]
     for logger in loggers:
         logger.handlers[:] = []
+        logger.setLevel(logging.NOTSET if logger.parent else logging.WARNING)
+        logger.propagate, logger.disabled = True, False
     try:
         yield
     finally:
-        for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):
+        for logger, (handlers, level, propagate, disabled) in zip(loggers, before, strict=True):
             logger.handlers[:] = handlers
             logger.setLevel(level)
-            logger.propagate = propagate
+            logger.propagate, logger.disabled = propagate, disabled
 
 
 def test_an_application_keeps_its_handlers_and_forebay_its_level(monkeypatch: pytest.MonkeyPatch) -> None:
