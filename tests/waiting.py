@@ -7,11 +7,14 @@ from typing import Final
 PATIENCE: Final = 120.0
 """How long a test waits, in seconds, for what happens at once on a machine that has nothing else to do."""
 
-_STEP: Final = 0.02
+_STEP: Final = 0.01
 
 
 def eventually(
-    holds: Callable[[], object], what: str, patience: float = PATIENCE, said: Callable[[], str] = lambda: ""
+    holds: Callable[[], object],
+    what: str = "the condition",
+    patience: float = PATIENCE,
+    said: Callable[[], str] = lambda: "",
 ) -> None:
     """Return as soon as it holds. After `patience` seconds it fails, with what was waited for and what was said."""
     deadline = time.monotonic() + patience

@@ -4,8 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from forebay import Draft, Job, QueueSpec, Store, open_store
 from forebay.core.instant import hours
 from forebay.core.job import State
 from forebay.core.policy import KeepFor
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, eventually
 
 ROOT = Path(__file__).parents[2]
 OLD = """
@@ -69,13 +68,6 @@ def worker(place: Path, app: str) -> Iterator[None]:
         assert process.wait(PATIENCE) == 0
 
 
-def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def test_a_rolling_deploy_loses_no_job_of_a_new_kind(store: Store, tmp_path: Path) -> None:
     drafts = [Draft("fresh", {}, max_attempts=1)] * 20 + [Draft("known", {}, max_attempts=1)] * 20
     ids = [receipt.id for receipt in store.enqueue(drafts)]
@@ -85,13 +77,13 @@ def test_a_rolling_deploy_loses_no_job_of_a_new_kind(store: Store, tmp_path: Pat
 
     with ExitStack() as deploy:
         with worker(tmp_path, "old"):
-            until(lambda: all(job.delivery >= 1 and job.state is not State.RUNNING for job in jobs()))
+            eventually(lambda: all(job.delivery >= 1 and job.state is not State.RUNNING for job in jobs()))
             assert {(job.kind, job.attempt, job.errors) for job in jobs()} == {("fresh", 0, ()), ("known", 1, ())}
-            until(lambda: "no worker handles kind fresh" in forebay(tmp_path, "explain", str(ids[0])))
-            until(lambda: "no worker has a handler for kind fresh of queue default" in forebay(tmp_path, "doctor"))
+            eventually(lambda: "no worker handles kind fresh" in forebay(tmp_path, "explain", str(ids[0])))
+            eventually(lambda: "no worker has a handler for kind fresh of queue default" in forebay(tmp_path, "doctor"))
             deploy.enter_context(worker(tmp_path, "new"))
-            until(lambda: "no worker has a handler" not in forebay(tmp_path, "doctor"))
-        until(lambda: all(job.state is State.DONE for job in jobs()))
+            eventually(lambda: "no worker has a handler" not in forebay(tmp_path, "doctor"))
+        eventually(lambda: all(job.state is State.DONE for job in jobs()))
     assert {(job.kind, job.attempt) for job in jobs()} == {("fresh", 1), ("known", 1)}
     said = (tmp_path / "old.log").read_text()
     assert said.count("uncharged: this worker has no handler for kind fresh") == 1, "it is told, and not for each job"

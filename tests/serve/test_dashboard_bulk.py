@@ -1,6 +1,6 @@
 """Acts on many jobs over real HTTP: a dry run changes nothing, a move moves what was chosen, at its pace."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from time import monotonic
@@ -19,6 +19,7 @@ from forebay.store.open import open_store
 from forebay.store.protocol import Query, Store, Want
 from tests.serve.site import Serving, Site
 from tests.serve.visitor import Visitor, visitor
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -47,15 +48,9 @@ def states(store: Store) -> dict[State, int]:
     }
 
 
-def until(check: Callable[[], bool], seconds: float = 10.0) -> None:
-    deadline = monotonic() + seconds
-    while not check():
-        assert monotonic() < deadline, "it did not happen in time"
-
-
 def dry_run(operator: Visitor, **fields: object) -> str:
     place = operator.done("/ui/bulk", **fields)
-    until(lambda: "under way" not in operator.get(place).text)
+    eventually(lambda: "under way" not in operator.get(place).text)
     return place
 
 
@@ -76,7 +71,7 @@ def test_a_redrive_moves_what_was_chosen(shop: Site, store: Store) -> None:
         place = dry_run(operator, act="redrive", queue="mail", limit=7, rate=1_000)
         store.redrive([1])
         operator.done(f"{place}/go")
-        until(lambda: "6 of 7 redriven" in operator.get(place).text)
+        eventually(lambda: "6 of 7 redriven" in operator.get(place).text)
         assert "1 had changed meanwhile" in operator.get(place).text
         assert operator.post(f"{place}/go").status_code == 409
     assert states(store)[State.DEAD] == 8
@@ -100,7 +95,7 @@ def test_dead_letters_are_purged_after_a_dry_run(shop: Site, store: Store) -> No
         assert states(store) == before
         store.redrive([1])
         operator.done(f"{place}/go")
-        until(lambda: "9 of 10 purged" in operator.get(place).text)
+        eventually(lambda: "9 of 10 purged" in operator.get(place).text)
     assert states(store)[State.DEAD] == 5
     assert store.get([1])[0] is not None
     (act,) = read_actions(store)[0]
@@ -118,7 +113,7 @@ def test_a_cause_is_redriven_alone_and_shown_on_its_page(shop: Site, store: Stor
         operator.get(links[0])
         place = dry_run(operator, act="redrive", rate=1_000, **fields)
         operator.done(f"{place}/go")
-        until(lambda: "10 of 10 redriven" in operator.get(place).text)
+        eventually(lambda: "10 of 10 redriven" in operator.get(place).text)
         assert "ValueError" in operator.get("/ui/dead").text
         assert "SMTPError" not in operator.get("/ui/dead").text
     assert states(store)[State.DEAD] == 5
@@ -132,7 +127,7 @@ def test_a_patch_is_shown_before_and_applied_after(shop: Site, store: Store) -> 
         assert "With the patch" in page
         assert '"host": "new"' in page
         operator.done(f"{place}/go")
-        until(lambda: "10 of 10 redriven" in operator.get(place).text)
+        eventually(lambda: "10 of 10 redriven" in operator.get(place).text)
     mended = store.browse(Query(queue="mail"), 0, 100).jobs
     assert [job.payload for job in mended] == [{"to": {"name": "ada", "host": "new"}}] * 10
     assert {job.tenant for job in mended} == {"acme"}
@@ -144,7 +139,7 @@ def test_many_jobs_are_cancelled(shop: Site, store: Store) -> None:
         place = dry_run(operator, act="cancel", queue="media", state="waiting", rate=1_000)
         assert "5 jobs would be cancelled" in operator.get(place).text
         operator.done(f"{place}/go")
-        until(lambda: "5 of 5 cancelled" in operator.get(place).text)
+        eventually(lambda: "5 of 5 cancelled" in operator.get(place).text)
     assert State.WAITING not in states(store)
     assert states(store)[State.DEAD] == 15
 
@@ -154,12 +149,12 @@ def test_a_move_keeps_its_pace_and_stops_when_told(shop: Site, store: Store) -> 
         place = dry_run(operator, act="redrive", rate=2)
         began = monotonic()
         operator.done(f"{place}/go")
-        until(lambda: "2 of 15 redriven" in operator.get(place).text)
+        eventually(lambda: "2 of 15 redriven" in operator.get(place).text)
         assert 0.4 < monotonic() - began < 5
         operator.done(f"{place}/stop")
-        until(lambda: "stopped" in operator.get(place).text)
+        eventually(lambda: "stopped" in operator.get(place).text)
         (task,) = [move.task for move in shop.app.state.view_cache.bulk_actions._actions.values()]
-        until(task.done)
+        eventually(task.done)
         left = states(store)[State.DEAD]
         assert 11 <= left <= 13
         place = dry_run(operator, act="redrive")
@@ -223,7 +218,7 @@ def test_a_move_that_fails_says_so(shop: Site, store: Store, monkeypatch: pytest
 
         monkeypatch.setattr(shop.store, "redrive", refuse)
         operator.done(f"{place}/go")
-        until(lambda: "not today" in operator.get(place).text)
+        eventually(lambda: "not today" in operator.get(place).text)
         assert "failed" in operator.get(place).text
 
 

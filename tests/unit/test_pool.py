@@ -9,7 +9,6 @@ import contextlib
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -38,7 +37,7 @@ from forebay.work.role import RoleThread
 from forebay.work.run import TIMEOUT, lease_clock
 from forebay.work.worker import RoutingCache
 from forebay_proof.faulty import Fault, FaultyStore
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, eventually
 
 SHORT = 0.1
 ROUTING = Routing(max_attempts=3, backoff=Fixed(seconds(7)))
@@ -121,13 +120,6 @@ def hold() -> Iterator[Event]:
     event = Event()
     yield event
     event.set()
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < deadline
-        Event().wait(0.005)
 
 
 def failure(verdict: Verdict) -> Failure:
@@ -223,7 +215,7 @@ def test_whatever_a_handler_raises_is_a_failure_and_the_next_job_runs(
         assert verdict.error.kind.endswith(kind)
         assert [rig.run(f"{where}.good") for _ in range(3)] == [Ack()] * 3
         assert rig.pool.healthy
-        until(lambda: rig.pool.free == 1)
+        eventually(lambda: rig.pool.free == 1)
         rig.nothing_more()
 
 
@@ -467,13 +459,13 @@ def test_a_thread_that_outlives_its_timeout_is_settled_written_off_and_replaced(
 
     with at_work(fb, Options(concurrency=1, max_wedged=1)) as rig:
         assert failure(rig.run("stuck")).kind == TIMEOUT
-        until(lambda: rig.pool.free == 1)
+        eventually(lambda: rig.pool.free == 1)
         assert rig.run("quick") == Ack(), "another thread has taken its place"
         assert rig.pool.healthy
         assert failure(rig.run("stuck")).kind == TIMEOUT
-        until(lambda: not rig.pool.healthy)
+        eventually(lambda: not rig.pool.healthy)
         hold.set()
-        until(lambda: rig.pool.healthy)
+        eventually(lambda: rig.pool.healthy)
         assert rig.run("quick") == Ack()
         rig.nothing_more()
 
@@ -487,7 +479,7 @@ def test_threads_that_come_back_at_the_very_timeout_are_not_counted_as_hanging(f
         for _ in range(25):
             rig.pool.submit(rig.leased(*[Draft("close_call")] * 8))
             rig.verdicts(8)
-        until(lambda: rig.pool.healthy)
+        eventually(lambda: rig.pool.healthy)
         rig.nothing_more()
 
 
@@ -552,7 +544,7 @@ def test_an_async_handler_that_blocks_the_loop_past_its_timeout_is_settled_and_m
 
     with at_work(fb) as rig:
         assert failure(rig.run("blocking")).kind == TIMEOUT
-        until(lambda: not rig.pool.healthy)
+        eventually(lambda: not rig.pool.healthy)
         hold.set()
 
 
@@ -585,7 +577,7 @@ def test_async_handlers_that_end_together_are_finished_together(fb: Forebay) -> 
     guard = CountedChecks()
     with at_work(fb, Options(concurrency=64), descriptors=guard) as rig:
         rig.pool.submit(rig.leased(*(Draft("wait") for _ in range(50))))
-        until(lambda: len(waiting) == 50)
+        eventually(lambda: len(waiting) == 50)
         before = guard.checks
         rig.start("open_all")
         assert [verdict for _, verdict in rig.verdicts(51)] == [Ack()] * 51
@@ -614,18 +606,18 @@ def test_a_cancelled_thread_is_asked_and_may_agree_or_finish(fb: Forebay, hold: 
     @fb.job
     def agrees(ctx: Context) -> None:
         begun.set()
-        until(lambda: ctx.cancelled)
+        eventually(lambda: ctx.cancelled)
 
     @fb.job
     def finishes(ctx: Context) -> str:
         begun.set()
-        until(lambda: ctx.cancelled)
+        eventually(lambda: ctx.cancelled)
         return "all done"
 
     @fb.job
     def breaks(ctx: Context) -> None:
         begun.set()
-        until(lambda: ctx.cancelled)
+        eventually(lambda: ctx.cancelled)
         raise ValueError("half-way")
 
     with at_work(fb) as rig:
@@ -673,7 +665,7 @@ def test_what_comes_of_a_lost_lease_is_thrown_away(fb: Forebay, hold: Event) -> 
 
     with at_work(fb) as rig:
         leases = [rig.start(kind) for kind in ("plain", "asynchronous")]
-        until(lambda: len(seen) == 2)
+        eventually(lambda: len(seen) == 2)
         rig.pool.mark_lost([lease.fence for lease in leases])
         assert rig.pool.wait_until_idle(PATIENCE)
         assert [context.lost for context in seen] == [True, True]
@@ -698,7 +690,7 @@ def test_the_drain_hands_back_what_still_runs_and_nothing_is_charged(fb: Forebay
     with at_work(fb) as rig:
         for kind in ("plain", "asynchronous", "plain", "asynchronous"):
             rig.start(kind)
-        until(lambda: len(begun) == 4)
+        eventually(lambda: len(begun) == 4)
         rig.pool.interrupt_all()
         rig.pool.interrupt_all()
         assert [verdict for _, verdict in rig.verdicts(4)] == [Release()] * 4
@@ -758,7 +750,7 @@ def test_an_exit_in_a_task_of_a_handler_charges_no_innocent(fb: Forebay) -> None
         rig.start("innocent")
         assert begun.wait(PATIENCE)
         rig.start("exits")
-        until(lambda: not rig.pool.healthy or rig.pool.free == 3)
+        eventually(lambda: not rig.pool.healthy or rig.pool.free == 3)
         rig.pool.interrupt_all()
         assert dict(rig.verdicts(2))["innocent"] == Release()
         rig.nothing_more()
@@ -906,7 +898,7 @@ def test_a_breaker_closes_when_a_probe_goes_well(fb: Forebay) -> None:
     options = broken(fb, Breaker(failures=1, cooldown=ms(20)))
     with at_work(fb, options) as rig:
         assert isinstance(rig.run("call", {"mode": "fail"}), Retry)
-        until(lambda: rig.pool.circuits()["call"][0] == "half-open")
+        eventually(lambda: rig.pool.circuits()["call"][0] == "half-open")
         assert rig.run("call", {"mode": "fine"}) == Ack()
         assert rig.pool.circuits()["call"][0] == "closed"
 
@@ -917,7 +909,7 @@ def test_a_probe_that_says_nothing_about_the_dependency_lets_the_next_one_try(fb
     with at_work(fb, options) as rig:
         rig.run("call", {"mode": "fail"})
         for _ in range(3):
-            until(lambda: rig.pool.circuits()["call"][0] == "half-open")
+            eventually(lambda: rig.pool.circuits()["call"][0] == "half-open")
             rig.run("call", {"mode": mode} if mode != "unfit" else {"odd": 1})
         assert rig.run("call", {"mode": "fine"}) == Ack()
 
@@ -932,7 +924,7 @@ def test_a_probe_whose_lease_is_lost_or_drained_lets_the_next_one_try(fb: Foreba
 
     with at_work(fb) as rig:
         rig.run("call", {"mode": "fail"})
-        until(lambda: rig.pool.circuits()["call"][0] == "half-open")
+        eventually(lambda: rig.pool.circuits()["call"][0] == "half-open")
         lease = rig.start("call", {"mode": "wait"})
         rig.pool.mark_lost([lease.fence])
         rig.start("call", {"mode": "wait"})
@@ -962,7 +954,7 @@ def test_a_spent_budget_does_not_hold_the_probe_of_a_breaker(fb: Forebay) -> Non
             assert rig.verdict() == Ack()
         lease = rig.start("call", {"mode": "fail"})
         assert isinstance(rig.verdict(), Retry)
-        until(lambda: rig.pool.circuits()["call"][0] == "half-open")
+        eventually(lambda: rig.pool.circuits()["call"][0] == "half-open")
         rig.pool.submit([rig.again(lease)])
         assert isinstance(rig.verdict(), Release)
         assert rig.run("call", {"mode": "fine"}) == Ack()
@@ -1043,7 +1035,7 @@ def test_start_and_close_at_once_leaves_no_thread(fb: Forebay) -> None:
         with at_work(fb) as rig:
             rig.pool.submit(rig.leased(Draft("thread.job"), Draft("loop.job")))
             rig.verdicts(2)
-    until(lambda: threading.active_count() <= before)
+    eventually(lambda: threading.active_count() <= before)
 
 
 def test_a_handler_that_blocks_the_loop_keeps_back_nothing_that_was_done_before_it(fb: Forebay, hold: Event) -> None:

@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -42,7 +42,7 @@ from forebay.work.start_marks import RUN_DIRECTORY, ProcessMarks, read_marks
 from forebay.work.ticker import Ticker
 from forebay.work.worker import Worker
 from forebay_proof.faulty import ConnectionLost, Fault, FaultyStore, ReplyLost, scripted
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, eventually
 
 SECOND = 1_000_000
 MINUTE = 60 * SECOND
@@ -74,13 +74,6 @@ def job(store: MemoryStore, job_id: int) -> Job:
     (found,) = store.get([job_id])
     assert found is not None
     return found
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < deadline
-        Event().wait(0.005)
 
 
 # Settler
@@ -182,7 +175,7 @@ def test_an_idle_settler_is_woken_by_a_verdict(store: MemoryStore) -> None:
     beat.start()
     (lease,) = leased(store)
     settler.put([(lease, Ack())])
-    until(lambda: settler.applied == 1)
+    eventually(lambda: settler.applied == 1)
     assert beat.stop(PATIENCE)
 
 
@@ -641,7 +634,7 @@ def test_an_idle_claimer_sleeps_in_the_store_and_wakes_for_work(clock: ManualClo
     clock.until_asleep(1)
     claims = crew.claimer.claims
     store.enqueue([Draft("k")])
-    until(lambda: crew.started == [1])
+    eventually(lambda: crew.started == [1])
     assert claims <= 3, "it does not ask again and again"
     beat.stop(0)
     clock.advance(5 * SECOND)
@@ -741,10 +734,10 @@ def test_without_a_quarantine_a_suspect_runs_alone_when_the_pool_is_empty() -> N
     pool.step()
     assert not alone.is_set()
     hold.set()
-    until(lambda: pool.running == 1)
+    eventually(lambda: pool.running == 1)
     pool.step()
     assert alone.wait(PATIENCE)
-    until(lambda: len(verdicts) == 2)
+    eventually(lambda: len(verdicts) == 2 and pool.idle)
     assert pool.free == 0, "its verdict is not durable yet"
     pool.settled(verdicts[1][0].fence)
     assert (pool.free, beside) == (64, [1])
@@ -1006,9 +999,9 @@ def test_a_nudge_and_a_stop_end_a_rest_early() -> None:
     role = Flaky(0)
     beat = RoleThread(role)
     beat.start()
-    until(lambda: len(role.steps) == 1)
+    eventually(lambda: len(role.steps) == 1)
     beat.wake()
-    until(lambda: len(role.steps) == 2)
+    eventually(lambda: len(role.steps) == 2)
     assert beat.stop(PATIENCE)
     assert len(role.steps) == 2
     assert not beat.alive
@@ -1020,7 +1013,7 @@ def test_a_beat_remembers_when_it_last_went_well() -> None:
     before = beat.progressed_at
     beat.start()
     assert role.well.wait(PATIENCE)
-    until(lambda: beat.progressed_at > before)
+    eventually(lambda: beat.progressed_at > before)
     assert beat.stop(PATIENCE)
     assert beat.progressed_at >= role.steps[-1]
 
@@ -1089,13 +1082,13 @@ def test_a_worker_does_its_work_and_drains() -> None:
     for number in range(50):
         quick.enqueue(number)
         plain.enqueue(number)
-    until(lambda: worker.settler.applied == 100)
+    eventually(lambda: worker.settler.applied == 100)
     assert worker.healthy
     assert worker.progress_age() < PATIENCE
     worker.drain(5)
     assert sorted(done) == sorted([*range(50), *range(50)])
     assert fb.store.backlog(["default"])[0].depth == 0
-    until(lambda: threading.active_count() <= before)
+    eventually(lambda: threading.active_count() <= before)
 
 
 def test_an_idle_worker_is_known_to_its_store_until_it_drains() -> None:
@@ -1105,7 +1098,7 @@ def test_an_idle_worker_is_known_to_its_store_until_it_drains() -> None:
     def send() -> None: ...
 
     worker = at_work(fb, queues=("mail", "default"))
-    until(lambda: len(fb.store.workers("", 10)) == 1)
+    eventually(lambda: len(fb.store.workers("", 10)) == 1)
     (known,) = fb.store.workers("", 10)
     assert (known.owner, known.pid, known.queues) == (worker.owner, os.getpid(), ("mail", "default"))
     assert (known.kinds, known.concurrency, known.running) == (tuple(fb.registry), 4, 0)
@@ -1135,7 +1128,7 @@ def test_a_drain_does_not_wait_for_a_store_that_is_away_to_withdraw() -> None:
     store = FaultyStore(fb.store, lambda verb: Fault.REFUSED if verb == "announce" else Fault.NONE)
     fb._store = store
     worker = at_work(fb)
-    until(lambda: worker.failed()["announcer"] > 0)
+    eventually(lambda: worker.failed()["announcer"] > 0)
     worker.drain(5)
     assert "withdraw" not in [verb for verb, _ in store.history]
 
@@ -1202,7 +1195,7 @@ def test_a_claim_under_way_when_the_drain_begins_is_handed_back() -> None:
     assert gate.entered.wait(PATIENCE)
     draining = Thread(target=worker.drain, args=(5,), daemon=True)
     draining.start()
-    until(worker.claimer._closing.is_set)
+    eventually(worker.claimer._closing.is_set)
     gate.go.set()
     draining.join(PATIENCE)
     assert not draining.is_alive()
@@ -1238,17 +1231,17 @@ def test_a_worker_without_a_claim_round_for_too_long_is_not_healthy(
     fb._store = store = SilentStore()
     worker = Worker(fb, Options(), supervised=supervised)
     worker.start()
-    until(lambda: worker.claimer.claims > 1)
+    eventually(lambda: worker.claimer.claims > 1)
     assert worker.healthy
     store.refuses = True
-    until(lambda: not worker.healthy)
+    eventually(lambda: not worker.healthy)
     assert worker.progress_age() > 2.0
     assert not worker.broken
     store.refuses = False
-    until(lambda: worker.healthy)
+    eventually(lambda: worker.healthy)
     monkeypatch.setattr("forebay.work.worker._UNREACHABLE_SECONDS", 2.0)
     store.answers.clear()
-    until(lambda: not worker.healthy)
+    eventually(lambda: not worker.healthy)
     assert worker.broken is supervised
     store.answers.set()
     worker.drain(5)
@@ -1268,17 +1261,17 @@ def test_a_worker_goes_on_after_any_outage_of_its_store() -> None:
 
     inner.enqueue([Draft("job")] * 4)
     worker = at_work(fb)
-    until(lambda: worker.pool.free == 0)
+    eventually(lambda: worker.pool.free == 0)
     down.set()
     hold.set()
-    until(lambda: worker.pool.idle)
+    eventually(lambda: worker.pool.idle)
     refused = len(faulty.faults)
-    until(lambda: len(faulty.faults) > refused + 10)
+    eventually(lambda: len(faulty.faults) > refused + 10)
     assert worker.healthy
     down.clear()
-    until(lambda: worker.settler.applied == 4)
+    eventually(lambda: worker.settler.applied == 4)
     inner.enqueue([Draft("job")])
-    until(lambda: worker.settler.applied == 5)
+    eventually(lambda: worker.settler.applied == 5)
     assert worker.settler.stale == 0
     worker.drain(5)
 
@@ -1301,7 +1294,7 @@ def test_marks_last_until_the_store_has_the_verdict(tmp_path: Path, monkeypatch:
     assert worker.pool.idle
     assert begun(path) == {(1, 1)}, "ended, but nobody knows it yet: a death here is charged"
     gate.go.set()
-    until(lambda: not begun(path))
+    eventually(lambda: not begun(path))
     worker.drain(1)
     assert not path.exists(), "a clean exit leaves nothing"
 
