@@ -219,7 +219,7 @@ GATE_MUTANTS = [
     ),
     Mutant(
         "the model lets a class go out of turn",
-        "proof/src/forebay_proof/model_claims.py",
+        "proof/src/forebay_proof/model/claims.py",
         "bool(legal) or want.cls is not None",
         "True",
         ("tests/unit/test_model.py",),

@@ -2,7 +2,7 @@
 
 Without one, a crash is a replay of the ledger, every second time through an image of the facts. With one, it is a power
 cut that keeps only what was synced, every second time after a compaction. How many histories are tried is the
-Hypothesis profile's say (`tests/conftest.py`); how a failure is replayed stands in `forebay_proof.machine`.
+Hypothesis profile's say (`tests/conftest.py`); how a failure is replayed stands in `forebay_proof.model.machine`.
 """
 
 from collections.abc import Mapping
@@ -17,8 +17,8 @@ from forebay.store.memory.store import MemoryStore
 from forebay.testing.clock import ManualClock
 from forebay_proof.disk import MemoryDisk
 from forebay_proof.history import History
-from forebay_proof.machine import StoreMachine
-from forebay_proof.pair import Opened
+from forebay_proof.model.lockstep import Opened
+from forebay_proof.model.machine import StoreMachine
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -11,8 +11,8 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from forebay.store.redis.store import RedisStore
 from forebay.testing.clock import ManualClock
-from forebay_proof.machine import StoreMachine
-from forebay_proof.pair import Opened
+from forebay_proof.model.lockstep import Opened
+from forebay_proof.model.machine import StoreMachine
 from forebay_proof.servers.redis import RedisServer
 from tests.stores.keys import left_behind
 

@@ -13,8 +13,8 @@ from hypothesis import settings
 
 from forebay.store.sqlite.store import SqliteStore
 from forebay.testing.clock import ManualClock
-from forebay_proof.machine import StoreMachine
-from forebay_proof.pair import Opened
+from forebay_proof.model.lockstep import Opened
+from forebay_proof.model.machine import StoreMachine
 
 
 class _Sqlite:

@@ -124,10 +124,7 @@ OUTSIDE = {
     **dict.fromkeys(("forebay_proof.histogram", "forebay_proof.tally"), sys.stdlib_module_names),
     "forebay_proof.processes": DECLARED | {"psutil"},
     "forebay_proof.servers": DECLARED | {"psycopg", "redis"},
-    **dict.fromkeys(
-        (f"forebay_proof.machine{part}" for part in ("", "_gates", "_ground", "_logs", "_parts")),
-        DECLARED | {"hypothesis"},
-    ),
+    "forebay_proof.model": DECLARED | {"hypothesis"},
 }
 
 UNSAFE_MODULES = {"pickle", "cloudpickle", "dill", "marshal", "shelve", "yaml"}
@@ -300,7 +297,7 @@ def test_the_checker_bites(path: str, source: str, complaint: str) -> None:
         ("forebay_proof/servers/a.py", "import psycopg\nfrom psycopg import sql\nfrom . import b"),
         ("forebay/queue.py", "from forebay.store.open import open_store\nfrom forebay import core"),
         (
-            "forebay_proof/machine.py",
+            "forebay_proof/model/machine.py",
             "import hypothesis\nfrom forebay.store.sqlite import x\nfrom forebay import JobQueue",
         ),
         ("forebay/__init__.py", "from forebay.queue import JobQueue\nfrom .core.job import Job"),

@@ -1,4 +1,4 @@
-"""The reference model of claims: exactly the jobs that a claim must hand out, one after the other, by the rules of now.
+"""The model of claims: exactly the jobs that a claim must hand out, one after the other, by the current specs.
 
 The next job is the first in (rank, id), where classes share that of a class with the smallest turn. It starts if all
 its gates have room and no earlier head waits for room at one of them. Where a lane with two closed gates waits at only
@@ -12,11 +12,10 @@ reopening and with another spec they may begin anew, so a queue has several `Tur
 from forebay.core.instant import Instant
 from forebay.core.job import State
 from forebay.core.share import UNIT
-from forebay.core.spec import QueueSpec
 from forebay.core.stamp import Stamper
 from forebay.store.protocol import Want
-from forebay_proof.model_gates import OPEN, GateModel, Item
-from forebay_proof.model_logs import require
+from forebay_proof.model.gates import GateModel
+from forebay_proof.model.jobs import OPEN, Item, JobTable, require
 
 
 class Turns:
@@ -30,7 +29,7 @@ class Turns:
         return self.classes.get(cls, self.last)
 
     def lift(self, cls: str, *, surely: bool) -> None:
-        """The class had no work, or may have had none: it saved nothing up."""
+        """The class had no work, or may have had none: an idle class saves no turns."""
         least, most = self.of(cls)
         self.classes[cls] = (max(least, self.last[0]) if surely else least, max(most, self.last[1]))
 
@@ -44,26 +43,23 @@ class Turns:
         return most < others_least if surely else least <= others_most
 
 
-class ClaimModel(GateModel):
-    """What claims hand out. `uncovered`: lines whose head ended in this call by itself, so that the next is late."""
+class ClaimModel:
+    """What claims hand out. `uncovered`: lines whose head expired in this call, so that the next job may be late."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, jobs: JobTable, gates: GateModel) -> None:
+        self._jobs = jobs
+        self._gates = gates
         self.turns: dict[str, list[Turns]] = {}
         self.uncovered: set[str] = set()
         self._busy: set[tuple[str, str]] = set()
 
-    def put_spec(self, spec: QueueSpec) -> None:
-        super().put_spec(spec)
-        self._begin_anew(spec.name)
-
     def reopened(self) -> None:
         for queue in self.turns:
-            self._begin_anew(queue)
+            self.restart_turns(queue)
 
     def lift_classes(self) -> None:
         """Called after each look: classes that have ready work again were lifted when they got it."""
-        busy = {(item.job.queue, item.entry.cls) for item in self.jobs(State.READY)}
+        busy = {(item.job.queue, item.entry.cls) for item in self._jobs.in_state(State.READY)}
         for queue, cls in busy - self._busy:
             for turns in self._turns(queue):
                 turns.lift(cls, surely=True)
@@ -71,10 +67,10 @@ class ClaimModel(GateModel):
 
     def claimable(self, now: Instant, queue: str) -> list[Item]:
         """Those that are due, exposed and not past their expiry, in the order of rank and id."""
-        items = [i for i in self.jobs(*OPEN[:2], queue=queue) if i.job.due_at <= now and not i.expired(now)]
-        return sorted((item for item in items if self.exposed(item)), key=lambda item: item.place)
+        items = [i for i in self._jobs.in_state(*OPEN[:2], queue=queue) if i.job.due_at <= now and not i.expired(now)]
+        return sorted((item for item in items if self._jobs.exposed(item)), key=lambda item: item.place)
 
-    def begin_claim(self, now: Instant, queue: str) -> None:
+    def begin(self, now: Instant, queue: str) -> None:
         """What is due gets ready first, so its classes are lifted first."""
         for item in self.claimable(now, queue):
             if (queue, item.entry.cls) not in self._busy:
@@ -82,15 +78,17 @@ class ClaimModel(GateModel):
                 for turns in self._turns(queue):
                     turns.lift(item.entry.cls, surely=True)
 
-    def next_in(self, now: Instant, want: Want, item: Item) -> None:
+    def check_next(self, now: Instant, want: Want, item: Item) -> None:
         """The item is handed out next: it may start, and nothing that must start goes before it."""
         heads = self._heads(now, want.queue)
         job_id = item.job.id
         first = next((head.job.id for head in heads if head.lane == item.lane), job_id)
         require(first == job_id or item.entry.line in self.uncovered, f"job {job_id} starts before", first)
-        gates = [*self.whole(want.queue), *self.lane_gates(item)]
-        closed = self.closed(item, gates, now)
-        require(not closed, f"job {job_id} starts at a closed gate", closed, [self._state(g.name) for g in closed])
+        gates = [*self._gates.whole(want.queue), *self._gates.lane_gates(item)]
+        closed = self._gates.closed(item, gates, now)
+        require(
+            not closed, f"job {job_id} starts at a closed gate", closed, [self._gates.in_use(g.name) for g in closed]
+        )
         others = [head for head in heads if head.lane != item.lane and want.cls in (None, head.entry.cls)]
         passed = [head.job.id for head in others if self._surely_waits_before(head, item, heads, now)]
         require(not passed, f"job {job_id} passes one that waits for room", passed)
@@ -99,7 +97,7 @@ class ClaimModel(GateModel):
 
     def started(self, now: Instant, want: Want, item: Item) -> None:
         """Called when it runs: its class has had a turn, and held classes may count as idle."""
-        weight = Stamper(self.spec(want.queue)).weight(item.entry.cls)
+        weight = Stamper(self._jobs.spec(want.queue)).weight(item.entry.cls)
         if not weight:
             return
         heads = self._heads(now, want.queue)
@@ -109,22 +107,22 @@ class ClaimModel(GateModel):
             for cls in turns.classes.keys() - free:
                 turns.lift(cls, surely=False)
 
-    def end_claim(self, now: Instant, want: Want) -> None:
+    def check_exhausted(self, now: Instant, want: Want) -> None:
         """No more came, though more was wanted: nothing is left that must start."""
         heads = self._heads(now, want.queue)
         left = [head for head in heads if want.cls in (None, head.entry.cls) and self._surely_free(head, heads, now)]
-        require(not left, "jobs were there, fewer came", want, [head.job.id for head in left])
+        require(not left, "a claim left jobs that had to be handed out", want, [head.job.id for head in left])
 
     def _turns(self, queue: str) -> list[Turns]:
         return self.turns.setdefault(queue, [Turns()])
 
-    def _begin_anew(self, queue: str) -> None:
+    def restart_turns(self, queue: str) -> None:
         known = self._turns(queue)
         self.turns[queue] = [*known, Turns()] if any(turns.classes for turns in known) else [Turns()]
 
     def _check_turn(self, want: Want, item: Item, rivals: list[Item]) -> None:
         passed = [each for each in rivals if each.place < item.place]
-        if self.spec(want.queue).share is not None:
+        if self._jobs.spec(want.queue).share is not None:
             alike = [each.job.id for each in passed if each.entry.cls == item.entry.cls]
             require(not alike, f"job {item.job.id} passes others of its class", alike)
             mine, others = item.entry.cls, {each.entry.cls for each in rivals} - {item.entry.cls}
@@ -147,7 +145,7 @@ class ClaimModel(GateModel):
 
     def _before(self, head: Item, item: Item, *, surely: bool) -> bool:
         """Whether a claim meets the head first."""
-        share = self.spec(item.job.queue).share
+        share = self._jobs.spec(item.job.queue).share
         if share is None or head.entry.cls == item.entry.cls:
             return head.place < item.place
         readings = [t.before(head.entry.cls, item.entry.cls, surely=surely) for t in self._turns(item.job.queue)]
@@ -157,38 +155,38 @@ class ClaimModel(GateModel):
         """Whether the head comes first and waits at a gate of the item, in every reading."""
         if not self._before(head, item, surely=True) or self._expired_before(head, now):
             return False
-        lane, whole = self.lane_gates(head), self.closed(head, self.whole(head.job.queue), now)
+        lane, whole = self._gates.lane_gates(head), self._gates.closed(head, self._gates.whole(head.job.queue), now)
         if not lane:
             return bool(whole)
-        names = {gate.name for gate in self.lane_gates(item)}
-        closed = [gate.name for gate in self.closed(head, lane, now)]
+        names = {gate.name for gate in self._gates.lane_gates(item)}
+        closed = [gate.name for gate in self._gates.closed(head, lane, now)]
         elsewhere = [gate for gate in lane if gate.name not in closed and self._waiting_at(gate.name, head, heads, now)]
         return not whole and len(closed) == 1 and closed[0] in names and not elsewhere
 
     def _surely_free(self, head: Item, heads: list[Item], now: Instant) -> bool:
         """Whether the head must start when a claim meets it, in every reading."""
-        gates, queue = self.lane_gates(head), head.job.queue
-        if self._expired_before(head, now) or self.closed(head, [*self.whole(queue), *gates], now):
+        gates, queue = self._gates.lane_gates(head), head.job.queue
+        if self._expired_before(head, now) or self._gates.closed(head, [*self._gates.whole(queue), *gates], now):
             return False
         if any(self._waiting_at(gate.name, head, heads, now) for gate in gates):
             return False
-        whole = self.whole(queue)
-        dear = [each for each in heads if each is not head and self.closed(each, whole, now)]
+        whole = self._gates.whole(queue)
+        dear = [each for each in heads if each is not head and self._gates.closed(each, whole, now)]
         return not any(self._before(each, head, surely=False) for each in dear)
 
     def _waiting_at(self, name: str, head: Item, heads: list[Item], now: Instant) -> bool:
         """Whether a head that may come first may wait for room there, be it expired or not."""
-        late = [each for each in self.jobs(*OPEN[:2], queue=head.job.queue) if each.expired(now)]
+        late = [each for each in self._jobs.in_state(*OPEN[:2], queue=head.job.queue) if each.expired(now)]
         return any(
             gate.name == name
             for each in (*heads, *late)
             if each.lane != head.lane and self._before(each, head, surely=False)
-            for gate in self.closed(each, self.lane_gates(each), now)
+            for gate in self._gates.closed(each, self._gates.lane_gates(each), now)
         )
 
     def _expired_before(self, head: Item, now: Instant) -> bool:
         """Whether one past its expiry may still be the first of the lane."""
         return any(
             each.expired(now) and each.lane == head.lane and each.place < head.place
-            for each in self.jobs(*OPEN[:2], queue=head.job.queue)
+            for each in self._jobs.in_state(*OPEN[:2], queue=head.job.queue)
         )

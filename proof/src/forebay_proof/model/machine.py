@@ -2,7 +2,7 @@
 
     TestMine = StoreMachine.for_store(open_mine).TestCase
 
-`open_mine(clock)` opens an empty store on that clock and tells how to crash it (`pair.Opened`). Answers and every
+`open_mine(clock)` opens an empty store on that clock and tells how to crash it (`lockstep.Opened`). Answers and every
 visible field are compared after every step, queues after most; at the end the store is healed, drained and must be
 empty, and the checkers read its ledger.
 
@@ -11,41 +11,177 @@ machine and run the test again: `reproduce_failure("6.…", b"…")(Machine)`. A
 `pytest --hypothesis-seed=N`, with the N that pytest printed.
 """
 
+from collections.abc import Callable
 from datetime import timedelta
+from typing import Any, ClassVar, Self, TypeVar
 
 from hypothesis import strategies as st
-from hypothesis.stateful import precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
+from forebay.core.decide import decide
 from forebay.core.instant import seconds
 from forebay.core.job import Draft, State
+from forebay.core.lease import Lease, Settlement
+from forebay.core.ledger import Change, LedgerEntry
+from forebay.core.limits import MAX_BATCH
 from forebay.core.schedule import Schedule
+from forebay.core.spec import QueueSpec
 from forebay.store.protocol import Query, Want
-from forebay_proof.machine_gates import GateRules
-from forebay_proof.machine_ground import plays
-from forebay_proof.machine_parts import (
+from forebay.testing.clock import ManualClock
+from forebay_proof.checkers import check_all, ledger
+from forebay_proof.model.lockstep import Lockstep, Opened
+from forebay_proof.model.strategies import (
+    BACK,
+    COST,
     DELAY,
     FEW,
+    GATED,
+    GATES,
+    GAVE_UP,
+    HOLDING,
     JOBS,
     KEY,
     LASTS,
     LOG,
     NAME,
     OUTCOME,
+    OUTCOMES,
     PAYLOAD,
     PICK,
+    QUEUES,
     SCHEDULES,
     SECOND,
     SPAN,
+    SPECS,
+    START,
     SUBJECT,
     TENANT,
     VARIANTS,
     drafts,
 )
 
+Rule = TypeVar("Rule", bound=Callable[..., Any])
+_COMPANY = (QUEUES, QUEUES, HOLDING)
+Opener = Callable[[ManualClock], Opened]
+_GROUP = st.sampled_from("ggh")
+_MEMBER = st.sampled_from("abc")
+_NUMBER = st.integers(0, 1)
 
-class StoreMachine(GateRules):
-    """The rules are verbs with arguments that matter."""
+
+def plays(*names: str) -> Callable[[Rule], Rule]:
+    """The rule is for histories in which one of these plays."""
+    return precondition(lambda machine: not machine.plays.isdisjoint(names))
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """A store, its model and a clock. A history has one theme and few queues, so that its steps meet."""
+
+    opener: ClassVar[Opener]
+
+    @classmethod
+    def for_store(cls, opener: Opener) -> type[Self]:
+        return type("Machine", (cls,), {"opener": staticmethod(opener), "__module__": cls.__module__})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = ManualClock(START)
+        self.lockstep = Lockstep(type(self).opener(self.clock), self.clock)
+        self.queues: list[str] = []
+        self.plays: set[str] = set()
+        self.specs: list[QueueSpec] = []
+        self.last: list[Settlement] = []
+        self._compared = True
+        self._untended = False
+
+    @initialize(
+        queues=st.one_of([st.lists(st.sampled_from(some), min_size=1, max_size=3, unique=True) for some in _COMPANY]),
+        theme=st.sampled_from([JOBS, JOBS, JOBS, JOBS, LOG, SCHEDULES]),
+    )
+    def configure(self, queues: list[str], theme: str) -> None:
+        self.queues = queues if theme == JOBS else queues[:1]
+        self.plays = {theme, *self.queues}
+        self.specs = [spec for spec in SPECS if spec.name in self.plays]
+        for spec in self.specs:
+            self.lockstep.put_spec(spec)
+
+    def _begin(self) -> Lockstep:
+        self._compared = False
+        self._untended = False
+        return self.lockstep
+
+    @invariant()
+    def queues_are_alike(self) -> None:
+        # A backlog may promote what is due. After the clock has moved, the next verb must find it undone.
+        if not self._untended:
+            self.lockstep.backlog()
+        self._compared = True
+
+    def teardown(self) -> None:
+        """Not after a failure: what comes after it would hide it."""
+        if not self._compared:
+            return
+        self._judge_ledger()
+        self.lockstep.drain()
+        changes = self.lockstep.opened.changes
+        found = check_all(changes(), drained=True, dropped=[GAVE_UP]) if changes else []
+        assert not found, "\n".join(map(str, found))
+
+    def _judge_ledger(self) -> None:
+        """What the store itself wrote down: legal lives, of exactly the jobs that the model knows."""
+        store = self.lockstep.store
+        if not store.ledger_rule().on:
+            return
+        first, following = store.ledger_extent()
+        entries: list[LedgerEntry] = []
+        while first + len(entries) < following:
+            entries += store.ledger(first + len(entries) - 1, MAX_BATCH)
+        found = ledger(entries, dropped=[GAVE_UP])
+        assert not found, "\n".join(map(str, found))
+        if first:
+            return
+        last = {
+            span.first + place: span.change
+            for entry in entries
+            for span in entry.record.spans
+            for place in range(span.n)
+        }
+        accepted = self.lockstep.model.intake.accepted
+        assert sorted(last) == accepted, f"the ledger tells of {sorted(last)}, accepted were {accepted}"
+        running = {
+            job_id for job_id, change in last.items() if change in (Change.CLAIMED, Change.EXTENDED, Change.ASKED)
+        }
+        held = {item.job.id for item in self.lockstep.model.jobs.in_state(State.RUNNING)}
+        assert running == held, f"the ledger says that {sorted(running)} run, the model {sorted(held)}"
+
+    def _advance(self, span: int) -> None:
+        self._begin()
+        self.clock.advance(span)
+        self.lockstep.overdue(1000)
+        self._untended = True
+
+    def _queue(self, pick: int, *names: str) -> str:
+        queues = [queue for queue in self.queues if queue in (names or self.queues)]
+        return queues[pick % len(queues)]
+
+    def _offset(self, partition: int, pick: int) -> int:
+        """From -1, the start, to one that is not written yet; small picks are the newest."""
+        following = self.lockstep.model.logs.extent(LOG)[partition][1]
+        return following - pick % (following + 2)
+
+    def _leases(self, pick: int) -> list[Lease]:
+        newest = self.lockstep.leases[::-1]
+        return newest[pick % len(newest) :]
+
+    def _id(self, pick: int) -> int:
+        newest = self.lockstep.model.intake.accepted[::-1] or [1]
+        return newest[pick % len(newest)]
+
+    def _settle(self, wishes: list[tuple[Lease, str]]) -> None:
+        self.last = [
+            (lease, decide(lease.job, OUTCOMES[name], self.lockstep.routing(lease), 0.5)) for lease, name in wishes
+        ]
+        self._begin().settle(self.last)
 
     @plays(JOBS)
     @rule(payload=PAYLOAD, pick=PICK, attempts=st.sampled_from([None, 1, 2]))
@@ -106,8 +242,8 @@ class StoreMachine(GateRules):
         leases = self._begin().claim([Want("tight", 1)], "drop", seconds(5))
         self._settle([(lease, "drop") for lease in leases])
         for _ in range(3):
-            self.pair.enqueue([Draft("k", 1, queue="tight")])
-        self.pair.redrive([lease.job.id for lease in leases])
+            self.lockstep.enqueue([Draft("k", 1, queue="tight")])
+        self.lockstep.redrive([lease.job.id for lease in leases])
 
     @plays("prio", "aging", "deadline")
     @rule(pick=PICK, priority=st.integers(-2, 2), deadline=PAYLOAD)
@@ -172,22 +308,22 @@ class StoreMachine(GateRules):
         want = [Want(self._queue(pick), 1)]
         for lease in self._begin().claim(want, "first", seconds(5)):
             self._settle([(lease, "release")])
-            self.pair.claim(want, "second", seconds(5))
-            self.pair.extend([lease], seconds(5))
+            self.lockstep.claim(want, "second", seconds(5))
+            self.lockstep.extend([lease], seconds(5))
             self._settle([(lease, name)])
 
-    @precondition(lambda self: self.pair.leases)
+    @precondition(lambda self: self.lockstep.leases)
     @rule(pick=PICK, count=FEW, name=OUTCOME)
     def settle(self, pick: int, count: int, name: str) -> None:
         """Some leases, current or not: the fence decides."""
         self._settle([(lease, name) for lease in self._leases(pick)[:count]])
 
-    @precondition(lambda self: self.pair.leases)
+    @precondition(lambda self: self.lockstep.leases)
     @rule(name=OUTCOME)
     def settle_all(self, name: str) -> None:
-        self._settle([(lease, name) for lease in self.pair.leases])
+        self._settle([(lease, name) for lease in self.lockstep.leases])
 
-    @precondition(lambda self: self.pair.leases)
+    @precondition(lambda self: self.lockstep.leases)
     @rule(first=OUTCOME, second=OUTCOME, pick=PICK)
     def settle_twice_in_a_call(self, first: str, second: str, pick: int) -> None:
         lease = self._leases(pick)[0]
@@ -199,7 +335,7 @@ class StoreMachine(GateRules):
         """Its reply was lost."""
         self._begin().settle(self.last)
 
-    @precondition(lambda self: self.pair.leases)
+    @precondition(lambda self: self.lockstep.leases)
     @rule(pick=PICK, count=FEW, span=SPAN)
     def extend(self, pick: int, count: int, span: timedelta) -> None:
         leases = self._leases(pick)[:count]
@@ -217,7 +353,7 @@ class StoreMachine(GateRules):
     @rule(pick=st.integers(0, 3), off=st.sampled_from([0, -1]))
     def time_comes(self, pick: int, off: int) -> None:
         """To the very microsecond at which something falls due or ends, or the one before."""
-        edges = self.pair.model.edges(self.clock.now())
+        edges = self.lockstep.model.edges(self.clock.now())
         self._advance(edges[min(pick, len(edges) - 1)] + off - self.clock.now() if edges else 0)
 
     @rule()
@@ -241,7 +377,7 @@ class StoreMachine(GateRules):
     @plays(JOBS)
     @rule(limit=st.sampled_from([1, 1000]))
     def redrive_the_dead(self, limit: int) -> None:
-        dead = [item.job.id for item in self.pair.model.jobs(State.DEAD)]
+        dead = [item.job.id for item in self.lockstep.model.jobs.in_state(State.DEAD)]
         self._begin().redrive(dead[:limit])
 
     @plays(JOBS)
@@ -258,10 +394,10 @@ class StoreMachine(GateRules):
     def pause(self, pick: int, span: int | None) -> None:
         self._begin().pause(self._queue(pick), None if span is None else self.clock.now() + span)
 
-    @precondition(lambda self: self.pair.model.paused)
+    @precondition(lambda self: self.lockstep.model.jobs.paused)
     @rule()
     def resume(self) -> None:
-        self._begin().resume(next(iter(self.pair.model.paused)))
+        self._begin().resume(next(iter(self.lockstep.model.jobs.paused)))
 
     @rule(pick=PICK)
     def put_spec(self, pick: int) -> None:
@@ -278,19 +414,19 @@ class StoreMachine(GateRules):
     def put_schedule(self, name: str, ahead: int, paused: bool, timing: str) -> None:
         """Also back to a tick that has been: it must not fire again."""
         draft = Draft("tick", queue=self.queues[0])
-        next_at = self.pair.model.ticks.get(name, self.clock.now()) + ahead * SECOND
+        next_at = self.lockstep.model.ticks.get(name, self.clock.now()) + ahead * SECOND
         self._begin().put_schedule(Schedule(name, timing, next_at, draft, paused=paused))
 
-    @precondition(lambda self: self.pair.model.ticks)
+    @precondition(lambda self: self.lockstep.model.ticks)
     @rule()
     def fire_a_past_tick(self) -> None:
         """An edit moves the schedule back; its ticks are taken all the same."""
-        name, tick = next(iter(self.pair.model.ticks.items()))
+        name, tick = next(iter(self.lockstep.model.ticks.items()))
         draft = Draft("tick", queue=self.queues[0])
-        known = self.pair.model.schedules.get(name)
+        known = self.lockstep.model.schedules.get(name)
         timing = "@daily" if known is not None and known.rule == "@hourly" else "@hourly"
         self._begin().put_schedule(Schedule(name, timing, tick, draft))
-        self.pair.fire(name, tick, tick + SECOND, draft)
+        self.lockstep.fire(name, tick, tick + SECOND, draft)
 
     @plays(SCHEDULES)
     @rule(name=NAME)
@@ -301,7 +437,7 @@ class StoreMachine(GateRules):
     @rule(name=NAME, off=st.sampled_from([0, 0, 0, -SECOND, SECOND]), draft=st.one_of(st.none(), drafts()), pick=PICK)
     def fire(self, name: str, off: int, draft: Draft | None, pick: int) -> None:
         """The right tick, the one before, or one that is not due; without a draft the slot is given up."""
-        known = self.pair.model.schedules.get(name)
+        known = self.lockstep.model.schedules.get(name)
         tick = (known.next_at if known else self.clock.now()) + off
         job = draft and replace(draft, queue=self._queue(pick))
         self._begin().fire(name, tick, tick + SECOND, job)
@@ -315,3 +451,101 @@ class StoreMachine(GateRules):
     @rule()
     def crash_and_reopen(self) -> None:
         self._begin().reopen()
+
+    @plays("order", "block", "until")
+    @rule(pick=PICK, subject=SUBJECT, attempts=st.sampled_from([1, 2]), count=FEW)
+    def enqueue_ordered(self, pick: int, subject: str, attempts: int, count: int) -> None:
+        queue = self._queue(pick, "order", "block", "until")
+        draft = Draft("k", count, queue=queue, subject=subject, max_attempts=attempts)
+        self._begin().enqueue([draft] * count)
+
+    @plays("cap", "until")
+    @rule(pick=PICK, subject=SUBJECT, tenant=TENANT, count=FEW)
+    def enqueue_gated(self, pick: int, subject: str, tenant: str | None, count: int) -> None:
+        queue = self._queue(pick, "cap", "until")
+        self._begin().enqueue([Draft("k", count, queue=queue, subject=subject, tenant=tenant)] * count)
+
+    @plays("dear", "pace", "paces", "stock", "turns")
+    @rule(pick=PICK, tenant=TENANT, costs=st.lists(COST, min_size=1, max_size=4), priority=st.integers(-1, 1))
+    def enqueue_dear(self, pick: int, tenant: str | None, costs: list[int], priority: int) -> None:
+        queue = self._queue(pick, "dear", "pace", "paces", "stock", "turns")
+        batch = [Draft("k", queue=queue, tenant=tenant, cost=cost, priority=priority) for cost in costs]
+        self._begin().enqueue(batch)
+
+    @plays("dear", "pace", "paces", "stock", "turns")
+    @rule(count=FEW)
+    def start(self, count: int) -> None:
+        """All that share a cap or a rate ask at once."""
+        queues = [queue for queue in self.queues if queue in ("dear", "pace", "paces", "stock", "turns")]
+        self._begin().claim([Want(queue, count) for queue in queues], "starter", seconds(5))
+
+    @plays(*GATED)
+    @rule(name=st.sampled_from(GATES), limit=st.sampled_from([None, 0, 1, 2]))
+    def set_gate(self, name: str, limit: int | None) -> None:
+        self._begin().set_gate(name, limit)
+
+    @plays("until", "stock")
+    @rule(to=st.sampled_from([("go", None), ("ok", "a"), ("ok", "b")]), count=FEW)
+    def release(self, to: tuple[str, str | None], count: int) -> None:
+        self._begin().release(to[0], count, to[1])
+
+    @plays(*GATED)
+    @rule()
+    def look_at_what_holds_them(self) -> None:
+        self._begin().holds()
+
+    @plays(LOG)
+    @rule(keys=st.lists(st.sampled_from([None, "u", "v", "w"]), max_size=4))
+    def append(self, keys: list[str | None]) -> None:
+        bodies = [b'{"n":%d}' % number for number in range(len(keys))]
+        self._begin().append(LOG, bodies, keys)
+
+    @plays(LOG)
+    @rule(partition=_NUMBER, pick=PICK, limit=FEW)
+    def read(self, partition: int, pick: int, limit: int) -> None:
+        self._begin().read(LOG, partition, self._offset(partition, pick), limit)
+
+    @plays(LOG)
+    @rule(group=_GROUP, partition=_NUMBER, picks=st.lists(PICK, max_size=3), rewind=BACK)
+    def commit(self, group: str, partition: int, picks: list[int], rewind: bool) -> None:
+        """A reader that goes on, is late, or goes back on purpose."""
+        for pick in picks:
+            self._begin().commit(LOG, group, partition, self._offset(partition, pick), rewind=rewind)
+
+    @plays(LOG)
+    @rule(age=st.sampled_from([-1, 0, SECOND]), limit=st.sampled_from([1, 2, 1000]))
+    def trim(self, age: int, limit: int) -> None:
+        self._begin().trim(LOG, self.clock.now() - age, limit)
+
+    @plays(LOG)
+    @rule(group=_GROUP, partition=_NUMBER, pick=PICK, rewind=BACK, epoch=FEW)
+    def commit_in_an_epoch(self, group: str, partition: int, pick: int, rewind: bool, epoch: int) -> None:
+        """Some owner says so, of now, of before, or one that never was."""
+        offset = self._offset(partition, pick)
+        self._begin().commit(LOG, group, partition, offset, rewind=rewind, epoch=epoch)
+
+    @plays(LOG)
+    @rule(group=_GROUP, member=_MEMBER, span=st.sampled_from([1, 1, 90]))
+    def own(self, group: str, member: str, span: int) -> None:
+        self._begin().own(LOG, group, member, seconds(span))
+
+    @plays(LOG)
+    @rule(group=_GROUP, members=st.permutations("abc"))
+    def all_own(self, group: str, members: list[str]) -> None:
+        for member in members:
+            self._begin().own(LOG, group, member, seconds(5))
+
+    @plays(LOG)
+    @rule(group=_GROUP, member=_MEMBER)
+    def disown(self, group: str, member: str) -> None:
+        self._begin().disown(LOG, group, member)
+
+    @plays(LOG)
+    @rule(partition=_NUMBER, age=st.sampled_from([-1, 0, 1, SECOND, 3 * SECOND]))
+    def offset_at(self, partition: int, age: int) -> None:
+        self._begin().offset_at(LOG, partition, self.clock.now() - age)
+
+    @plays(LOG)
+    @rule()
+    def look_at_the_groups(self) -> None:
+        self._begin().configuration()

@@ -1,7 +1,7 @@
-"""The reference model of retained logs: every partition a list that is never shortened, and where each now begins.
+"""The model of retained logs: every partition a list that is never shortened, and the first offset still held.
 
 Exact but for the partition of an entry: entries of one key must meet in one partition, those without a key may go
-anywhere; and for who trims which partition first. It also keeps the specs, because a spec is what makes a name a log.
+anywhere; and for which partition is trimmed first. It also takes the specs, because a spec is what makes a name a log.
 """
 
 from collections.abc import Sequence
@@ -12,12 +12,7 @@ from forebay.core.instant import Duration, Instant, micros
 from forebay.core.policy import Retained
 from forebay.core.spec import QueueSpec
 from forebay.store.log import Owned, Standing
-
-
-def require(holds: bool, what: str, *seen: object) -> None:
-    """The model's one way to say that a store is wrong."""
-    if not holds:
-        raise AssertionError("; ".join([what, *map(repr, seen)]))
+from forebay_proof.model.jobs import require
 
 
 class Group:
@@ -37,28 +32,28 @@ class Group:
 class LogModel:
     """Logs by name. `first` is the first offset still held of each partition."""
 
-    def __init__(self) -> None:
-        self.specs: dict[str, QueueSpec] = {}
-        self.logs: dict[str, list[list[LogEntry]]] = {}
+    def __init__(self, specs: dict[str, QueueSpec]) -> None:
+        self._specs = specs
+        self.partitions: dict[str, list[list[LogEntry]]] = {}
         self.first: dict[str, list[int]] = {}
-        self.places: dict[tuple[str, str, int], int] = {}
+        self.positions: dict[tuple[str, str, int], int] = {}
         self.readers: dict[str, dict[str, Group]] = {}
         self._homes: dict[tuple[str, str, int], int] = {}
 
     def put_spec(self, spec: QueueSpec) -> None:
-        known = self.specs.get(spec.name)
+        known = self._specs.get(spec.name)
         if known is not None and known.is_log != spec.is_log:
             raise WrongQueueKind(spec.name, known.is_log)
         if isinstance(spec.retention, Retained):
-            partitions = self.logs.setdefault(spec.name, [])
+            partitions = self.partitions.setdefault(spec.name, [])
             if spec.retention.partitions < len(partitions):
                 raise Invalid(spec.name, "a log cannot lose partitions", "keep them")
             partitions += [[] for _ in range(spec.retention.partitions - len(partitions))]
             self.first[spec.name] = self.first.get(spec.name, []) + [0] * spec.retention.partitions
             del self.first[spec.name][len(partitions) :]
-        self.specs[spec.name] = spec
+        self._specs[spec.name] = spec
 
-    def appended(
+    def check_append(
         self, now: Instant, log: str, bodies: Sequence[bytes], keys: Sequence[str | None], answer: Sequence[LogEntry]
     ) -> None:
         partitions = self._partitions(log)
@@ -96,12 +91,12 @@ class LogModel:
         if epoch is not None and (known.owner(partition)[0] is None or known.owner(partition)[1] != epoch):
             raise PartitionLost(log, group, partition, epoch)
         self._group(log, group).seen_at = now
-        place = self.position(log, group, partition)
-        self.places[log, group, partition] = offset if rewind else max(place, offset)
-        return self.places[log, group, partition]
+        position = self.position(log, group, partition)
+        self.positions[log, group, partition] = offset if rewind else max(position, offset)
+        return self.positions[log, group, partition]
 
     def position(self, log: str, group: str, partition: int) -> int:
-        return self.places.get((log, group, partition), -1)
+        return self.positions.get((log, group, partition), -1)
 
     def extent(self, log: str) -> list[tuple[int, int]]:
         return [(first, len(entries)) for first, entries in zip(self.first[log], self._partitions(log), strict=True)]
@@ -124,7 +119,7 @@ class LogModel:
             if room > 0 and owner != member and (until is None or until <= now):
                 known.owners[number] = (member, known.owners.get(number, (None, 0))[1] + 1)
                 room -= 1
-        self._bury_members(known, now)
+        self._drop_members(known, now)
         owned = [(number, *known.owner(number)) for number in range(count) if known.owner(number)[0] == member]
         return [Owned(number, epoch, self.position(log, group, number), now + span) for number, _, epoch, _ in owned]
 
@@ -135,7 +130,7 @@ class LogModel:
         for number in mine:
             known.owners[number] = (None, known.owners[number][1])
         known.members.pop(member, None)
-        self._bury_members(known, now)
+        self._drop_members(known, now)
         return len(mine)
 
     def groups(self, log: str) -> list[Standing]:
@@ -143,28 +138,28 @@ class LogModel:
         return [
             self._standing(log, name, readers[name], number)
             for name in sorted(readers)
-            for number in range(len(self.logs[log]))
+            for number in range(len(self.partitions[log]))
         ]
 
     def _standing(self, log: str, name: str, group: Group, number: int) -> Standing:
         position, window = self.position(log, name, number), self._window(log)
-        ahead = self.logs[log][number][max(self.first[log][number], position + 1) :]
+        ahead = self.partitions[log][number][max(self.first[log][number], position + 1) :]
         loses_at = ahead[0].at + window if ahead and window is not None else None
         lost = group.lost.get(number, 0)
         return Standing(name, number, position, len(ahead), lost, loses_at, group.seen_at, *group.owner(number))
 
-    def trimmed(self, log: str, before: Instant, limit: int, answer: int, extent: Sequence[tuple[int, int]]) -> None:
-        """`extent` is what the store says after the trim; its choice of partitions is free."""
+    def check_trim(self, log: str, before: Instant, limit: int, answer: int, extent: Sequence[tuple[int, int]]) -> None:
+        """`extent` is the store's after the trim; its choice of partitions is free."""
         gone = self._moved(log, before, [len(entries) for entries in self._partitions(log)], limit, extent)
-        require(answer == gone, "trim says how many", gone, answer)
+        require(answer == gone, "the answer of trim is how many went", gone, answer)
 
-    def windowed(self, now: Instant, log: str, limit: int, extent: Sequence[tuple[int, int]]) -> None:
-        """`extent` is what the store says after a promotion."""
+    def check_window(self, now: Instant, log: str, limit: int, extent: Sequence[tuple[int, int]]) -> None:
+        """`extent` is the store's after a promotion."""
         window, ends = self._window(log), [len(entries) for entries in self._partitions(log)]
         if window is None:
             require(self.extent(log) == extent, "without a window nothing goes", self.extent(log), extent)
             return
-        retention = self.specs[log].retention
+        retention = self._specs[log].retention
         assert isinstance(retention, Retained)
         if retention.lagging == "block":
             for name, group in self.readers.get(log, {}).items():
@@ -182,7 +177,7 @@ class LogModel:
         gone, left = 0, list[LogEntry]()
         for number, (entries, old, new, end) in enumerate(zip(partitions, was, self.first[log], ends, strict=True)):
             require(old <= new, "trimming moves the front forward", was, extent)
-            require(new <= max(old, end), "who still reads is waited for", ends, extent)
+            require(new <= max(old, end), "entries that a group has not read are kept", ends, extent)
             require(all(entry.at < before for entry in entries[old:new]), "only what is old goes", before, extent)
             gone += new - old
             left += [entry for entry in entries[new:end] if entry.at < before]
@@ -193,7 +188,7 @@ class LogModel:
         require(gone == limit or not left, "trimming leaves nothing old behind", left)
         return gone
 
-    def _bury_members(self, group: Group, now: Instant) -> None:
+    def _drop_members(self, group: Group, now: Instant) -> None:
         busy = {owner for owner, _ in group.owners.values()}
         group.members = {name: until for name, until in group.members.items() if until > now or name in busy}
 
@@ -201,11 +196,11 @@ class LogModel:
         return self.readers.setdefault(log, {}).setdefault(name, Group())
 
     def _window(self, log: str) -> Duration | None:
-        retention = self.specs[log].retention
+        retention = self._specs[log].retention
         assert isinstance(retention, Retained)
         return None if retention.window is None else micros(retention.window)
 
     def _partitions(self, log: str) -> list[list[LogEntry]]:
-        if log not in self.logs:
+        if log not in self.partitions:
             raise WrongQueueKind(log, is_log=False)
-        return self.logs[log]
+        return self.partitions[log]

@@ -1,9 +1,9 @@
-"""A store and the reference model, driven side by side: every verb goes to both, and every answer is compared.
+"""A store and the reference model in lockstep: every verb is called on both, and the answers are compared.
 
-`Pair` speaks the verbs of the contract. After each one it looks at every job ever accepted, field by field, so a
-difference shows at the step that made it. `backlog` compares the queues; it is apart because a store may tend its
-jobs when it is asked for. `drain` heals everything, runs the store empty and asserts absence. An `AssertionError` is
-a store that is wrong, or a model.
+After each verb of `Lockstep`, every job ever accepted is compared field by field, so a difference shows at the step
+that made it. `backlog` compares the queues; it is a verb of its own because a store may promote jobs when it is called.
+`drain` reopens all gates, runs the store empty and asserts that nothing is left. An `AssertionError` means that the
+store is wrong, or the model.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,8 +27,8 @@ from forebay.core.schedule import Schedule
 from forebay.core.spec import QueueSpec
 from forebay.store.protocol import CancelAnswer, Query, Receipt, Store, Want
 from forebay.testing.clock import ManualClock
-from forebay_proof.model import Model
-from forebay_proof.model_logs import require
+from forebay_proof.model.jobs import require
+from forebay_proof.model.model import Model
 
 _FIELDS: dict[type, tuple[str, ...]] = {
     QueueFull: ("queue", "depth", "limit", "asked"),
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class Opened(Struct, frozen=True):
-    """A store to be tried, on the clock it was opened with.
+    """A store under test, on the clock that it was opened with.
 
     reopen   crash, recover and hand back the store; without it nothing survives a restart
     changes  all of them so far, for the checkers
@@ -56,7 +56,7 @@ class Opened(Struct, frozen=True):
     residue: Callable[[], Mapping[str, int]] | None = None
 
 
-class Pair:
+class Lockstep:
     """One store, one model, one clock."""
 
     def __init__(self, opened: Opened, clock: ManualClock) -> None:
@@ -70,24 +70,24 @@ class Pair:
     def now(self) -> Instant:
         return self.clock.now()
 
-    def look(self) -> list[int]:
-        """Every job as the store shows it is as the model has it; returns those that became ready."""
-        return self.model.observe(self.now, self._pictures())
+    def compare_jobs(self) -> list[int]:
+        """Every job that the store shows is as the model has it; returns the ids that became ready."""
+        return self.model.observe(self.now, self._shown_jobs())
 
     def backlog(self) -> None:
         shown = {backlog.queue: backlog for backlog in self.store.backlog()}
-        self.look()
-        live = {item.job.queue for item in self.model.items.values()}
-        missing = {*self.model.specs, *live} - shown.keys() - self.model.logs.keys()
+        self.compare_jobs()
+        live = {item.job.queue for item in self.model.jobs.items.values()}
+        missing = {*self.model.jobs.specs, *live} - shown.keys() - self.model.logs.partitions.keys()
         require(not missing, "backlog() leaves out queues that exist", missing)
         for backlog in shown.values():
-            self.model.backlog(self.now, backlog)
+            self.model.check_backlog(self.now, backlog)
         names = self.store.queues("", MAX_BATCH)
         require(names == sorted(shown), "queues() and backlog() know other names", names, sorted(shown))
         totals = self.store.totals(1)
         sums = {state.value: sum(getattr(each, state.value) for each in shown.values()) for state in State}
-        told = {state.value: getattr(totals, state.value) for state in State}
-        require((totals.queues, told) == (len(shown), sums), "totals() is not the sum of backlog()", totals, sums)
+        summed = {state.value: getattr(totals, state.value) for state in State}
+        require((totals.queues, summed) == (len(shown), sums), "totals() is not the sum of backlog()", totals, sums)
 
     def browse(self, query: Query, limit: int) -> None:
         jobs, after = list[Job](), 0
@@ -99,39 +99,39 @@ class Pair:
             require(page.next > after, "pages go forward", page.next)
             after = page.next
         wanted = {name: getattr(query, name) for name in query.__struct_fields__ if getattr(query, name) is not None}
-        items = [item.job for item in self.model.jobs(*State)]
+        items = [item.job for item in self.model.jobs.in_state(*State)]
         expected = [job for job in items if all(getattr(job, name) == value for name, value in wanted.items())]
         require(jobs == expected, "browse", expected, jobs)
 
     def enqueue(self, drafts: Sequence[Draft]) -> list[Receipt] | ForebayError:
         answer = _outcome(lambda: self.store.enqueue(drafts))
         fresh = None if isinstance(answer, ForebayError) else self._fresh(answer)
-        self._same(answer, _outcome(lambda: self.model.enqueue(self.now, drafts, fresh)))
+        self._same(answer, _outcome(lambda: self.model.intake.enqueue(self.now, drafts, fresh)))
         return answer
 
     def _fresh(self, receipts: Sequence[Receipt]) -> list[int]:
-        """Ids that nobody had before, in their order."""
-        last = max(self.model.accepted, default=0)
-        return sorted({job_id for told in receipts for job_id in told.copies or (told.id,) if job_id > last})
+        """Ids of new jobs, in their order."""
+        last = max(self.model.intake.accepted, default=0)
+        return sorted({job_id for receipt in receipts for job_id in receipt.copies or (receipt.id,) if job_id > last})
 
     def promote(self, limit: int = MAX_BATCH) -> None:
         answer = self.store.promote(limit)
-        self.model.promoted(self.now, limit, self.look(), answer)
-        for log in self.model.logs:
-            self.model.windowed(self.now, log, limit, self.store.extent(log))
+        self.model.check_promotion(self.now, limit, self.compare_jobs(), answer)
+        for log in self.model.logs.partitions:
+            self.model.logs.check_window(self.now, log, limit, self.store.extent(log))
 
     def claim(self, wants: Sequence[Want], owner: str, lease_for: timedelta) -> list[Lease]:
         leases = self.store.claim(wants, owner, lease_for)
-        self.model.lay_down(self.now, self._pictures())
-        self.model.claimed(self.now, wants, owner, micros(lease_for), leases)
-        self.look()
+        self.model.end_by_themselves(self.now, self._shown_jobs())
+        self.model.check_claim(self.now, wants, owner, micros(lease_for), leases)
+        self.compare_jobs()
         self.leases += leases
         return leases
 
     def extend(self, leases: Sequence[Lease], lease_for: timedelta) -> None:
         survivors = self.store.extend(leases, lease_for)
-        self.model.extended(self.now, leases, micros(lease_for), survivors)
-        self.look()
+        self.model.check_extension(self.now, leases, micros(lease_for), survivors)
+        self.compare_jobs()
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         answer = self.store.settle(settlements)
@@ -140,8 +140,8 @@ class Pair:
 
     def overdue(self, limit: int) -> list[Lease]:
         leases = self.store.overdue(limit)
-        self.look()
-        self.model.overdue(self.now, limit, leases)
+        self.compare_jobs()
+        self.model.check_overdue(self.now, limit, leases)
         return leases
 
     def reap(self, limit: int = MAX_BATCH) -> list[Settlement]:
@@ -163,9 +163,9 @@ class Pair:
 
     def purge(self, state: State, before: Instant, limit: int = MAX_BATCH) -> None:
         answer = self.store.purge(state, before, limit)
-        gone = {job_id for job_id, job in self._pictures().items() if job is None}
-        self.model.purged(self.now, state, before, limit, answer, gone)
-        self.look()
+        gone = {job_id for job_id, job in self._shown_jobs().items() if job is None}
+        self.model.check_purge(self.now, state, before, limit, answer, gone)
+        self.compare_jobs()
 
     def put_spec(self, spec: QueueSpec) -> None:
         answer = _outcome(lambda: self.store.put_spec(spec))
@@ -174,32 +174,36 @@ class Pair:
     def pause(self, queue: str, until: Instant | None) -> None:
         self.store.pause(queue, until)
         self.model.pause(queue, until)
-        self.look()
+        self.compare_jobs()
 
     def resume(self, queue: str) -> None:
         self.store.resume(queue)
         self.model.resume(queue)
-        self.look()
+        self.compare_jobs()
 
     def set_gate(self, name: str, limit: int | None) -> None:
         self.store.set_gate(name, limit)
-        self.model.set_gate(name, limit)
-        self.look()
+        self.model.gates.set_gate(name, limit)
+        self.compare_jobs()
 
     def holds(self) -> None:
         """What holds each job, how many go before it, and the gates, once everything that can be ready is."""
         self.promote()
-        self.model.held(self.now, {job_id: self.store.hold(job_id) for job_id in self.model.accepted})
-        self.model.ahead(self.now, {job_id: self.store.ahead(job_id) for job_id in self.model.accepted})
-        self.model.gates(self.now, self.store.gates("", MAX_BATCH))
-        self.look()
+        self.model.gates.check_holds(
+            self.now, {job_id: self.store.hold(job_id) for job_id in self.model.intake.accepted}
+        )
+        self.model.gates.check_ahead(
+            self.now, {job_id: self.store.ahead(job_id) for job_id in self.model.intake.accepted}
+        )
+        self.model.gates.check_uses(self.now, self.store.gates("", MAX_BATCH))
+        self.compare_jobs()
 
     def release(self, condition: str, count: int, value: str | None) -> None:
-        """Who is ready is known before, so who passes is known too."""
+        """The ready jobs are known before, so those that pass are known, too."""
         self.holds()
         answer = self.store.release(condition, count, value)
-        self.model.released(self.now, condition_gate(condition, value), count, answer)
-        self.look()
+        self.model.gates.check_release(self.now, condition_gate(condition, value), count, answer)
+        self.compare_jobs()
 
     def put_schedule(self, schedule: Schedule) -> None:
         self.store.put_schedule(schedule)
@@ -211,71 +215,71 @@ class Pair:
 
     def fire(self, name: str, tick: Instant, next_at: Instant, draft: Draft | None) -> None:
         answer = _outcome(lambda: self.store.fire(name, tick, next_at, draft))
-        new = self.store.browse(Query(), max(self.model.accepted, default=0), MAX_BATCH).jobs
+        new = self.store.browse(Query(), max(self.model.intake.accepted, default=0), MAX_BATCH).jobs
         fresh = None if isinstance(answer, ForebayError) else [job.id for job in new]
         self._same(answer, _outcome(lambda: self.model.fire(self.now, name, tick, next_at, draft, fresh)))
-        require(all(job.id in self.model.accepted for job in new), "jobs out of nowhere", new)
+        require(all(job.id in self.model.intake.accepted for job in new), "jobs that were never enqueued", new)
         self.configuration()
 
     def append(self, log: str, bodies: Sequence[bytes], keys: Sequence[str | None]) -> list[LogEntry]:
         entries = self.store.append(log, bodies, keys)
-        self.model.appended(self.now, log, bodies, keys, entries)
+        self.model.logs.check_append(self.now, log, bodies, keys, entries)
         return entries
 
     def read(self, log: str, partition: int, after: int, limit: int) -> None:
         answer = _outcome(lambda: self.store.read(log, partition, after, limit))
-        self._same(answer, _outcome(lambda: self.model.read(log, partition, after, limit)))
+        self._same(answer, _outcome(lambda: self.model.logs.read(log, partition, after, limit)))
 
     def commit(
         self, log: str, group: str, partition: int, offset: int, *, rewind: bool, epoch: int | None = None
     ) -> None:
         place = (log, group, partition, offset)
         answer = _outcome(lambda: self.store.commit(*place, rewind=rewind, epoch=epoch))
-        self._same(answer, _outcome(lambda: self.model.commit(self.now, *place, rewind=rewind, epoch=epoch)))
+        self._same(answer, _outcome(lambda: self.model.logs.commit(self.now, *place, rewind=rewind, epoch=epoch)))
 
     def own(self, log: str, group: str, member: str, lease_for: timedelta) -> None:
         answer = self.store.own(log, group, member, lease_for)
-        _equal("answer", answer, self.model.own(self.now, log, group, member, micros(lease_for)))
+        _equal("answer", answer, self.model.logs.own(self.now, log, group, member, micros(lease_for)))
 
     def disown(self, log: str, group: str, member: str) -> None:
         answer = self.store.disown(log, group, member)
-        _equal("answer", answer, self.model.disown(self.now, log, group, member))
+        _equal("answer", answer, self.model.logs.disown(self.now, log, group, member))
 
     def offset_at(self, log: str, partition: int, instant: Instant) -> None:
         answer = self.store.offset_at(log, partition, instant)
-        _equal("answer", answer, self.model.offset_at(log, partition, instant))
+        _equal("answer", answer, self.model.logs.offset_at(log, partition, instant))
 
     def trim(self, log: str, before: Instant, limit: int) -> None:
         answer = self.store.trim(log, before, limit)
-        self.model.trimmed(log, before, limit, answer, self.store.extent(log))
+        self.model.logs.check_trim(log, before, limit, answer, self.store.extent(log))
 
     def configuration(self) -> None:
-        """Specs, schedules, and the logs with all their readers' places."""
-        _equal("specs", {spec.name: spec for spec in self.store.specs()}, self.model.specs)
+        """Specs, schedules, and the logs with the positions of their groups."""
+        _equal("specs", {spec.name: spec for spec in self.store.specs()}, self.model.jobs.specs)
         _equal("schedules", {one.name: one for one in self.store.schedules()}, self.model.schedules)
-        for log in self.model.logs:
-            _equal(f"extent of {log}", self.store.extent(log), self.model.extent(log))
-            for number, (first, _) in enumerate(self.model.extent(log)):
+        for log in self.model.logs.partitions:
+            _equal(f"extent of {log}", self.store.extent(log), self.model.logs.extent(log))
+            for number, (first, _) in enumerate(self.model.logs.extent(log)):
                 self.read(log, number, first - 1, MAX_BATCH)
-            _equal(f"groups of {log}", self.store.groups(log, "", MAX_BATCH), self.model.groups(log))
-        for place, offset in self.model.places.items():
-            _equal(f"place of {place}", self.store.position(*place), offset)
+            _equal(f"groups of {log}", self.store.groups(log, "", MAX_BATCH), self.model.logs.groups(log))
+        for place, offset in self.model.logs.positions.items():
+            _equal(f"position of {place}", self.store.position(*place), offset)
 
     def reopen(self) -> None:
-        """A crash and a recovery change nothing that anyone can see."""
+        """A crash and a recovery change nothing that a caller can see."""
         if self.opened.reopen is not None:
             self.store = self.opened.reopen()
             self.model.reopened()
-            self.look()
+            self.compare_jobs()
             self.configuration()
 
     def drain(self) -> None:
-        """Heal everything, run the store empty, and show that nothing is left: no job, no lease, no key, no slot."""
-        for queue in list(self.model.paused):
+        """Open everything, run the store empty, and check that nothing is left: no job, no lease, no key, no slot."""
+        for queue in list(self.model.jobs.paused):
             self.resume(queue)
-        whole = {gate.name for spec in self.model.specs.values() for gate in whole_gates(spec)}
-        stamped = {name for item in self.model.items.values() for name in item.entry.gates}
-        for name in whole | stamped | self.model.given.keys():
+        whole = {gate.name for spec in self.model.jobs.specs.values() for gate in whole_gates(spec)}
+        stamped = {name for item in self.model.jobs.items.values() for name in item.entry.gates}
+        for name in whole | stamped | self.model.gates.given.keys():
             self.set_gate(name, MAX_BATCH if name.startswith(("until/", "rate/")) else None)
         for _ in range(_ROUNDS):
             self.clock.advance(micros(minutes(10)))
@@ -284,43 +288,45 @@ class Pair:
             self.promote()
             while self._work():
                 pass
-            if not self.model.jobs(State.WAITING, State.READY, State.RUNNING):
+            if not self.model.jobs.in_state(State.WAITING, State.READY, State.RUNNING):
                 break
-        for name in list(self.model.given):
+        for name in list(self.model.gates.given):
             self.set_gate(name, None)
         self.clock.advance(micros(days(365)))
         for state in (State.DONE, State.DEAD, State.CANCELLED):
             self.purge(state, self.now + 1)
         self.backlog()
-        require(not self.model.items, "left after the drain", [item.job for item in self.model.items.values()])
+        require(
+            not self.model.jobs.items, "left after the drain", [item.job for item in self.model.jobs.items.values()]
+        )
         residue = self.opened.residue() if self.opened.residue else {}
-        require(not any(residue.values()), "an empty store holds on to", residue)
+        require(not any(residue.values()), "left in an empty store", residue)
 
     def routing(self, lease: Lease) -> Routing:
-        return self.model.spec(lease.job.queue).routing
+        return self.model.jobs.spec(lease.job.queue).routing
 
     def _work(self) -> bool:
-        queues = dict.fromkeys(item.job.queue for item in self.model.items.values())
+        queues = dict.fromkeys(item.job.queue for item in self.model.jobs.items.values())
         wants = [Want(queue, 20) for queue in queues]
         leases = self.claim(wants, "drain", seconds(30)) if wants else []
         self.settle([(lease, Ack()) for lease in leases])
         return bool(leases)
 
-    def _pictures(self) -> dict[int, Job | None]:
-        ids = self.model.accepted
+    def _shown_jobs(self) -> dict[int, Job | None]:
+        ids = self.model.intake.accepted
         batches = [ids[start : start + MAX_BATCH] for start in range(0, len(ids), MAX_BATCH)]
         return dict(zip(ids, (job for batch in batches for job in self.store.get(batch)), strict=True))
 
     def _same(self, answer: object, expected: object) -> None:
         _equal("answer", self._comparable(answer), self._comparable(expected))
-        self.look()
+        self.compare_jobs()
 
     def _comparable(self, answer: object) -> object:
-        """Errors are alike when their kind and their facts are; what they say or advise is the store's own.
+        """Errors are equal when their type and their fields are; the text may differ.
 
-        Who conflicts with another draft of its own batch is told an id that was never given.
+        A key conflict within one batch names an id that was never accepted.
         """
-        if isinstance(answer, KeyConflict) and answer.job_id not in self.model.accepted:
+        if isinstance(answer, KeyConflict) and answer.job_id not in self.model.intake.accepted:
             return KeyConflict, answer.queue, answer.key
         if isinstance(answer, ForebayError):
             return type(answer), [getattr(answer, name) for name in _FIELDS.get(type(answer), ())]

@@ -1,4 +1,4 @@
-"""The reference model of the door: brokers, keys, merges and bounds, all of a batch or nothing of it."""
+"""The model of enqueue: brokers, keys, merges and bounds; all of a batch is accepted, or nothing of it."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
@@ -16,29 +16,29 @@ from forebay.core.rank import rank_at, rank_back
 from forebay.core.shedding import GAVE_WAY, victims
 from forebay.core.stamp import Stamper
 from forebay.store.protocol import Receipt
-from forebay_proof.model_dead_letters import UNHELD, GraveModel
-from forebay_proof.model_gates import OPEN, Item
-from forebay_proof.model_logs import require
+from forebay_proof.model.dead_letters import UNHELD, DeadLetterModel
+from forebay_proof.model.jobs import OPEN, Item, JobTable, require
 
 Fact = tuple[int, bytes, Instant]
 
 
 class _Batch:
-    """What the drafts of one call know of each other: who is new, who took something over, which keys are theirs."""
+    """What one call did so far: new jobs, jobs that a draft was merged into, and its keys."""
 
     def __init__(self, now: Instant, ids: Iterator[int]) -> None:
         self.now = now
         self.ids = ids
-        self.born: list[Item] = []
+        self.new: list[Item] = []
         self.merged: set[int] = set()
         self.keys: dict[tuple[str, str], Fact] = {}
 
 
-class DoorModel(GraveModel):
-    """Jobs, and how they come in."""
+class IntakeModel:
+    """How jobs are accepted. `accepted`: the ids of all of them, ever; `keys`: by queue and key."""
 
-    def __init__(self, durable: bool = False) -> None:
-        super().__init__()
+    def __init__(self, jobs: JobTable, dead_letters: DeadLetterModel, durable: bool) -> None:
+        self._jobs = jobs
+        self._dead_letters = dead_letters
         self.durable = durable
         self.accepted: list[int] = []
         self.keys: dict[tuple[str, str], Fact] = {}
@@ -46,35 +46,36 @@ class DoorModel(GraveModel):
     def enqueue(self, now: Instant, drafts: Sequence[Draft], fresh: Iterable[int] | None = None) -> list[Receipt]:
         """`fresh` are the ids a store gave to new jobs; without it they count up from 1."""
         ids = iter(count(max(self.accepted, default=0) + 1) if fresh is None else fresh)
-        items, batch = dict(self.items), _Batch(now, ids)
+        items, batch = dict(self._jobs.items), _Batch(now, ids)
         try:
             receipts = [self._answer(draft, batch) for draft in drafts]
-            for queue in sorted({item.job.queue for item in batch.born}):
+            for queue in sorted({item.job.queue for item in batch.new}):
                 self._make_room(queue, batch)
         except ForebayError:
-            self.items = items
+            self._jobs.items.clear()
+            self._jobs.items.update(items)
             raise
-        born = [item.job.id for item in batch.born]
-        require([*self.accepted, *born] == sorted({*self.accepted, *born}), "ids grow", self.accepted, born)
-        self.accepted += born
+        new = [item.job.id for item in batch.new]
+        require([*self.accepted, *new] == sorted({*self.accepted, *new}), "ids grow", self.accepted, new)
+        self.accepted += new
         self.keys |= batch.keys
         return receipts
 
     def key_counts(self, queue: str, fact: Fact, now: Instant) -> bool:
-        item = self.items.get(fact[0])
-        return Stamper(self.spec(queue)).key_counts(fact[2], None if item is None else item.job.state, now)
+        item = self._jobs.items.get(fact[0])
+        return Stamper(self._jobs.spec(queue)).key_counts(fact[2], None if item is None else item.job.state, now)
 
     def _answer(self, draft: Draft, batch: _Batch) -> Receipt:
-        spec = self.spec(draft.queue)
-        told = [self._take(copy, batch) for copy in copies(spec, draft)]
+        spec = self._jobs.spec(draft.queue)
+        receipts = [self._take(copy, batch) for copy in copies(spec, draft)]
         if not spec.is_broker:
-            return told[0]
-        ids = tuple(receipt.id for receipt in told)
-        duplicate, merged = all(each.duplicate for each in told), all(each.merged for each in told)
+            return receipts[0]
+        ids = tuple(receipt.id for receipt in receipts)
+        duplicate, merged = all(each.duplicate for each in receipts), all(each.merged for each in receipts)
         return Receipt(ids[0] if ids else 0, self.durable, bool(ids) and duplicate, bool(ids) and merged, ids)
 
     def _take(self, draft: Draft, batch: _Batch) -> Receipt:
-        stamper, now = Stamper(self.spec(draft.queue)), batch.now
+        stamper, now = Stamper(self._jobs.spec(draft.queue)), batch.now
         if stamper.is_log:
             raise WrongQueueKind(draft.queue, is_log=True)
         name, (key_digest, key_until) = (draft.queue, draft.key or ""), stamper.key(draft, now)
@@ -86,46 +87,46 @@ class DoorModel(GraveModel):
         target = self._merge_target(now, draft)
         if target is not None:
             job_id = target.job.id
-            self.items[job_id] = _taken_over(target, draft, stamper, now)
+            self._jobs.items[job_id] = _merged(target, draft, stamper, now)
             batch.merged.add(job_id)
         else:
             job_id = next(batch.ids, 0)
             entry = stamper.entry(draft, job_id, now)
-            self.items[job_id] = Item(entry, _born(entry, now), rank_of(entry, entry.due_at, now))
-            batch.born.append(self.items[job_id])
+            self._jobs.items[job_id] = Item(entry, _new_job(entry, now), rank_of(entry, entry.due_at, now))
+            batch.new.append(self._jobs.items[job_id])
         if draft.key:
             batch.keys[name] = (job_id, key_digest, key_until)
         return Receipt(job_id, self.durable, merged=target is not None)
 
     def _merge_target(self, now: Instant, draft: Draft) -> Item | None:
-        if self.spec(draft.queue).merge is None or draft.subject is None:
+        if self._jobs.spec(draft.queue).merge is None or draft.subject is None:
             return None
-        line = [i for i in self.items.values() if (i.job.queue, i.job.subject) == (draft.queue, draft.subject)]
+        line = [i for i in self._jobs.items.values() if (i.job.queue, i.job.subject) == (draft.queue, draft.subject)]
         able = [item for item in line if item.fresh and item.entry.merges and not item.expired(now)]
         return max(able, key=lambda item: item.job.id, default=None)
 
     def _make_room(self, queue: str, batch: _Batch) -> None:
-        arrived = [item for item in batch.born if item.job.queue == queue]
+        arrived = [item for item in batch.new if item.job.queue == queue]
         ids = {item.job.id for item in arrived}
-        inside = [item for item in self.jobs(*OPEN, queue=queue) if item.job.id not in ids]
-        capacity, shed = self.spec(queue).capacity, Stamper(self.spec(queue)).sheds
+        inside = [item for item in self._jobs.in_state(*OPEN, queue=queue) if item.job.id not in ids]
+        capacity, shed = self._jobs.spec(queue).capacity, Stamper(self._jobs.spec(queue)).sheds
         if not isinstance(capacity, Bounded) or len(inside) + len(arrived) <= capacity.limit:
             return
-        resting = [item for item in inside if item.job.state in OPEN[:2] and item.job.id not in batch.merged]
-        doomed = None
+        waiting = [item for item in inside if item.job.state in OPEN[:2] and item.job.id not in batch.merged]
+        shed_ids = None
         if shed is not None:
             lowest = shed.who == "lowest"
-            places = sorted(((item.rank if lowest else 0, item.job.id) for item in resting), reverse=lowest)
+            places = sorted(((item.rank if lowest else 0, item.job.id) for item in waiting), reverse=lowest)
             arriving = [(item.rank, item.job.id) for item in arrived]
-            doomed = victims(shed, len(inside) + len(arrived) - capacity.limit, places, arriving)
-        if doomed is None:
+            shed_ids = victims(shed, len(inside) + len(arrived) - capacity.limit, places, arriving)
+        if shed_ids is None:
             raise QueueFull(queue, len(inside), capacity.limit, len(arrived), 0)
-        for job_id in doomed:
-            self._die(self.items[job_id], GAVE_WAY, batch.now)
+        for job_id in shed_ids:
+            self._dead_letters.dead_letter(self._jobs.items[job_id], GAVE_WAY, batch.now)
 
-    def _check_room(self, queues: list[str]) -> None:
+    def check_room(self, queues: list[str]) -> None:
         for queue in sorted(set(queues)):
-            capacity, depth = self.spec(queue).capacity, len(self.jobs(*OPEN, queue=queue))
+            capacity, depth = self._jobs.spec(queue).capacity, len(self._jobs.in_state(*OPEN, queue=queue))
             if isinstance(capacity, Bounded) and depth + queues.count(queue) > capacity.limit:
                 raise QueueFull(queue, depth, capacity.limit, queues.count(queue), 0)
 
@@ -134,12 +135,12 @@ def rank_of(entry: Entry, due_at: Instant, now: Instant) -> int:
     return rank_at(entry.rank_base, entry.rank_timed, due_at, now)
 
 
-def went_back(item: Item) -> Item:
-    """The job with the rank of one that goes back to its place."""
+def with_released_rank(item: Item) -> Item:
+    """The job with the rank that it has after a release."""
     return replace(item, rank=rank_back(item.rank, item.entry.rank_timed))
 
 
-def _taken_over(item: Item, draft: Draft, stamper: Stamper, now: Instant) -> Item:
+def _merged(item: Item, draft: Draft, stamper: Stamper, now: Instant) -> Item:
     newer = stamper.newer(draft, item.job.enqueued_at, item.job.due_at, now)
     urgency = {name: getattr(newer, name) for name in ("priority", "deadline", "expires_at", "meta")}
     entry = replace(item.entry, kind=draft.kind, body=draft.body, rank_base=newer.rank_base, **urgency)
@@ -149,7 +150,7 @@ def _taken_over(item: Item, draft: Draft, stamper: Stamper, now: Instant) -> Ite
     return replace(item, entry=entry, job=replace(job, due_at=newer.due_at), rank=rank_of(entry, newer.due_at, now))
 
 
-def _born(entry: Entry, now: Instant) -> Job:
+def _new_job(entry: Entry, now: Instant) -> Job:
     shared = {name: getattr(entry, name) for name in Job.__struct_fields__ if name in Entry.__struct_fields__}
-    life: dict[str, Any] = {"state": State.WAITING, "enqueued_at": now, "attempt": 0, "delivery": 0, "errors": ()}
-    return Job(**shared, **life, **UNHELD, finished_at=None, cancel_requested=False, result_body=None)
+    state: dict[str, Any] = {"state": State.WAITING, "enqueued_at": now, "attempt": 0, "delivery": 0, "errors": ()}
+    return Job(**shared, **state, **UNHELD, finished_at=None, cancel_requested=False, result_body=None)
