@@ -27,9 +27,9 @@ from forebay.core.policy import (
 )
 from forebay.store.open import open_ledger
 from forebay.store.protocol import Inspecting, Query, Want
-from forebay.store.redis.address import Address
+from forebay.store.redis.connect import Address
 from forebay.store.redis.health import Health, flaws
-from forebay.store.redis.scripts import NAMES, script
+from forebay.store.redis.scripts import names, script
 from forebay.store.redis.store import RedisStore
 from forebay.testing.clock import ManualClock
 from forebay_proof.servers.redis import RedisServer
@@ -61,7 +61,7 @@ def health(version: str = "7.2.4", **settings: str) -> Health:
         (health(appendfsync="everysec"), "always", "appendfsync is everysec"),
         (health(appendfsync="no"), "everysec", "appendfsync is no"),
         (health(no_appendfsync_on_rewrite="yes"), "always", "rewrite"),
-        (Health("redis", "7.0.0", {}, True, 1, 1, 1, 0), "everysec", "does not tell"),
+        (Health("redis", "7.0.0", {}, True, 1, 1, 1, 0), "everysec", "cannot be read"),
     ],
 )
 def test_a_server_that_cannot_keep_the_promise_is_known_by_its_settings(
@@ -109,7 +109,7 @@ def test_a_server_that_tells_nothing_must_be_vouched_for(relaxed: RedisServer) -
         rights = {"categories": ["+@all"], "commands": ["-config"], "keys": ["*"], "channels": ["*"]}
         client.acl_setuser("app", enabled=True, nopass=True, **rights)
     place = f"redis://app:any@{relaxed.host}:{relaxed.port}/1"
-    with pytest.raises(Invalid, match="does not tell"):
+    with pytest.raises(Invalid, match="cannot be read"):
         open_store(place)
     store = open_store(f"{place}?durability=trusted")
     assert store.enqueue([Draft("k")])[0].durable
@@ -141,7 +141,7 @@ def test_stores_with_different_prefixes_do_not_meet(redis: RedisServer, redis_ur
 
 def test_every_script_is_one_that_the_server_takes(redis: RedisServer) -> None:
     with redis.client() as client:
-        for name in NAMES:
+        for name in names():
             assert client.script_load(script(name).text.decode()) == script(name).digest.decode()
 
 
@@ -312,6 +312,18 @@ def test_a_drained_store_leaves_no_key_behind(redis: RedisServer, delivery: str)
     store.promote(1_000)
     store.promote(1_000)
     assert [backlog.depth for backlog in store.backlog()] == [0] * len(SPECS)
+    with redis.client() as client:
+        assert left_behind(client) == {}
+    store.close()
+
+
+def test_turns_of_an_empty_queue_are_forgotten(redis: RedisServer) -> None:
+    """Also where each class started a single job, so that the queue's own turn has not moved."""
+    redis.clear()
+    store = RedisStore(redis.url())
+    store.put_spec(QueueSpec(name="fair", share=Fair()))
+    store.enqueue([Draft("k", queue="fair", tenant="ada")])
+    store.settle([(lease, Ack()) for lease in store.claim([Want("fair", 1)], "w", minutes(1))])
     with redis.client() as client:
         assert left_behind(client) == {}
     store.close()

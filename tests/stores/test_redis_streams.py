@@ -21,7 +21,7 @@ from forebay.store.redis.store import RedisStore
 from forebay.testing.clock import ManualClock
 from forebay_proof.servers.redis import RedisServer
 
-STREAM, GROUP, NOBODY = "{forebay}:s:default", "workers", "(nobody)"
+STREAM, GROUP, UNHELD = "{forebay}:s:default", "workers", "(unheld)"
 LOST: Final = Failure(ABANDONED, "its worker is gone")
 Bench = tuple[RedisStore, ManualClock, "driver.Redis"]
 
@@ -64,7 +64,7 @@ def test_what_is_pending_is_what_is_held_by_whom_and_how_often(bench: Bench) -> 
     first = claim(store, 2, "ada") + claim(store, 2, "bob")
     assert pending(client) == {1: ("ada", 1), 2: ("ada", 1), 3: ("bob", 1), 4: ("bob", 1)}
     store.settle([(first[0], Ack()), (first[1], Release()), (first[2], Retry(10, Failure("E")))])
-    assert pending(client) == {2: (NOBODY, 1), 3: (NOBODY, 1), 4: ("bob", 1)}
+    assert pending(client) == {2: (UNHELD, 1), 3: (UNHELD, 1), 4: ("bob", 1)}
     assert client.xlen(STREAM) == 4, "what has ended is deleted, not only acknowledged"
     clock.advance(10)
     again = claim(store, 9, "eve")

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from forebay.cli.finding import Finding
-from forebay.store.redis.address import Address
-from forebay.store.redis.connect import Server
-from forebay.store.redis.health import Health, delivery_of, flaws, look
+from forebay.store.redis.connect import Address, Server
+from forebay.store.redis.health import Health, delivery_of, flaws, read_health
 
 _CONNECTIONS_SHARE: Final = 0.9
 _MEMORY_SHARE: Final = 0.8
@@ -25,7 +24,7 @@ def findings(url: str) -> Iterator[Finding]:
     """All checks of the server."""
     server = Server(Address.of(url))
     try:
-        health = look(server)
+        health = read_health(server)
         yield Finding("ok", "server", f"{health.kind.capitalize()} {health.version}")
         yield from _durable(health, server.address.durability)
         if not health.writable:
@@ -60,18 +59,18 @@ def _delivery(server: Server) -> Finding:
 
 
 def _memory(health: Health) -> Finding:
-    if not health.memory_most:
+    if not health.max_memory:
         remedy = "set maxmemory: new jobs are then refused before the machine runs out of memory"
         return Finding("warn", "memory", f"{health.memory / 2**20:.0f} MiB in use, without a limit", remedy)
-    fraction = health.memory / health.memory_most
-    fact = f"{health.memory / 2**20:.0f} of {health.memory_most / 2**20:.0f} MiB in use"
+    fraction = health.memory / health.max_memory
+    fact = f"{health.memory / 2**20:.0f} of {health.max_memory / 2**20:.0f} MiB in use"
     if fraction > _MEMORY_SHARE:
         return Finding("warn", "memory", fact, "drain or bound the queues, or add memory: a full server refuses jobs")
     return Finding("ok", "memory", fact)
 
 
 def _connections(health: Health) -> Finding:
-    fact = f"{health.clients} of {health.clients_most} connections in use"
-    if health.clients > _CONNECTIONS_SHARE * health.clients_most:
+    fact = f"{health.clients} of {health.max_clients} connections in use"
+    if health.clients > _CONNECTIONS_SHARE * health.max_clients:
         return Finding("warn", "connections", fact, "raise maxclients: further connections are refused")
     return Finding("ok", "connections", fact)

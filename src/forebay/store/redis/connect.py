@@ -1,25 +1,94 @@
-"""Connections to the server: few, shared by all threads, replaced when they break; and Redis's errors in our words.
+"""Connections to the server: few, shared by all threads, replaced when they break; and Redis's errors as the store's.
 
-A call is one script, by its digest; a server that does not know it, after a restart or SCRIPT FLUSH, is told. A server
-that refuses for a while (LOADING, BUSY, READONLY, and the like) has changed nothing and is asked again, for a bounded
-time. A connection that is lost after a call was sent leaves open whether it happened: the call is made again, with the
-same token, until the server has answered, for a bounded time; it then answers what it answered before. So does one that
-is not answered in time: its connection is dropped, since a late answer would be taken for that of the next call.
+A call is one script, by its digest; it is loaded again after a restart or SCRIPT FLUSH. A server that refuses for a
+while (LOADING, BUSY, READONLY, and the like) has changed nothing, and the call is retried for a bounded time. When a
+connection is lost after a call was sent, it is unknown whether it happened: the call is repeated with the same token,
+for a bounded time, and the server answers as it did before. So is a call that misses its deadline: its connection is
+closed, since a late reply would be taken for that of the next call.
+
+The URL of a store:
+
+    redis://user:password@host:6379/0?durability=everysec&prefix=orders&delivery=streams
+
+`rediss://` is the same with TLS, `unix:///run/redis.sock?db=0` a socket. `durability` is what the operator says that an
+answer may promise: `always` (the default) that it outlives a crash of the machine, `everysec` and `none` less; the
+server is held to it when the store is opened. `delivery` is how ready jobs are kept, `sets` or `streams`: the first job
+of a store decides, and a URL that says otherwise is refused. `call_timeout` is in how many seconds a command must be
+answered. Everything else in the query is for the driver.
 """
 
 import logging
 from collections.abc import Callable
 from itertools import count
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, Literal, Protocol, TypeVar, cast, get_args
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 from uuid import uuid4
 
 import redis
+from msgspec import Struct
 
-from forebay.core.errors import StoreFailed
+from forebay.core.errors import Invalid, StoreFailed
 from forebay.core.instant import Instant
-from forebay.store.connection_pool import REMEDY, ConnectionPool, RetryDeadline
-from forebay.store.redis.address import Address
+from forebay.core.names import is_name
+from forebay.store.connection_pool import REMEDY, ConnectionPool, RetryDeadline, split_call_timeout
 from forebay.store.redis.scripts import Script, script
+
+Durability = Literal["always", "everysec", "none", "trusted"]
+Delivery = Literal["sets", "streams"]
+_PREFIX: Final = "forebay"
+
+
+class Address(Struct, frozen=True):
+    """Where a store is. `prefix` is what all its keys begin with, in braces: one slot of a cluster.
+
+    `delivery` is None where the URL does not say: as the store is, and sets if it is new.
+    """
+
+    url: str
+    name: str
+    prefix: str
+    durability: Durability
+    delivery: Delivery | None
+    patience: float
+
+    @classmethod
+    def of(cls, url: str) -> "Address":
+        url, patience = split_call_timeout(url)
+        parts = urlsplit(url)
+        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        durability = options.pop("durability", "always")
+        if durability not in get_args(Durability):
+            raise Invalid("durability", f"{durability!r} is not one", f"use {', '.join(get_args(Durability))}")
+        delivery = options.pop("delivery", None)
+        if delivery is not None and delivery not in get_args(Delivery):
+            raise Invalid("delivery", f"{delivery!r} is not one", f"use {', '.join(get_args(Delivery))}")
+        prefix = options.pop("prefix", _PREFIX)
+        if not is_name(prefix):
+            raise Invalid("prefix", f"{prefix!r} is not a name", "use letters, digits, _ . : and -")
+        plain = parts._replace(query=urlencode(options)).geturl()
+        kept = cast(Delivery | None, delivery)
+        return cls(plain, _masked(plain), f"{{{prefix}}}:", cast(Durability, durability), kept, patience)
+
+    @property
+    def durable(self) -> bool:
+        """Whether an answer outlives a crash of the machine."""
+        return self.durability in ("always", "trusted")
+
+    def hidden(self, text: str) -> str:
+        """A text of the driver without the password."""
+        password = urlsplit(self.url).password
+        for secret in (password, unquote(password)) if password else ():
+            text = text.replace(secret, "***")
+        return text
+
+
+def _masked(url: str) -> str:
+    """The URL without its password."""
+    parts = urlsplit(url)
+    login, _, place = parts.netloc.rpartition("@")
+    user = login.partition(":")[0]
+    return f"{parts.scheme}://{user}{'@' if user else ''}{place}{parts.path}"
+
 
 _log = logging.getLogger("forebay.store")
 
@@ -27,23 +96,23 @@ Argument = bytes | str | int
 
 _CONNECT_SECONDS: Final = 10.0
 _REFUSED_SECONDS: Final = 5.0
-"""How long a server that refuses, and says so, is asked again."""
+"""How long a call is retried that the server refuses."""
 
-_FOR_NOW: Final = (
+_TEMPORARY: Final = (
     redis.exceptions.BusyLoadingError,
     redis.exceptions.ClusterDownError,
     redis.exceptions.MasterDownError,
     redis.exceptions.ReadOnlyError,
     redis.exceptions.TryAgainError,
 )
-_FOR_NOW_TOO: Final = ("BUSY", "NOREPLICAS", "UNBLOCKED")
-"""Errors that have no class of their own in the driver begin so."""
+_TEMPORARY_PREFIXES: Final = ("BUSY", "NOREPLICAS", "UNBLOCKED")
+"""Temporary errors without a class of their own in the driver begin so."""
 
 T = TypeVar("T")
 
 
 class Connection(Protocol):
-    """What is used of the driver's connections."""
+    """The driver's connections, as far as they are used."""
 
     @property
     def is_connected(self) -> bool: ...
@@ -81,7 +150,7 @@ class Server(ConnectionPool[Connection]):
 
     def connect(self) -> Connection:
         """A new connection; closing it is up to the caller."""
-        # Not the pool's own way: it counts those that it made, for ever, and makes no more after a hundred.
+        # Not by the pool's own method: it counts the connections that it ever made, and refuses after a hundred.
         connection = cast(Connection, self._pool.connection_class(**self._pool.connection_kwargs))
         try:
             connection.connect()
@@ -91,16 +160,16 @@ class Server(ConnectionPool[Connection]):
         self.opened += 1
         return connection
 
-    def call(self, name: str, at: Instant | None, *arguments: Argument, tokened: bool = False) -> Any:
-        """One script, one round trip, one commit. `tokened`: to repeat it would do it twice, so it has a token."""
+    def call(self, name: str, at: Instant | None, *arguments: Argument) -> Any:
+        """One script, one round trip, one commit; with a token if a repetition would do it twice."""
         one = script(name)
-        token = f"{self._me}:{next(self._tokens)}" if tokened else ""
+        token = f"{self._me}:{next(self._tokens)}" if one.tokened else ""
         given = (self.address.prefix, "" if at is None else at, token, *arguments)
         return self._attempt(lambda connection: _evaluate(connection, one, given))
 
     def command(self, *arguments: Argument) -> Any:
         """One command that may be repeated."""
-        return self._attempt(lambda connection: _ask(connection, arguments))
+        return self._attempt(lambda connection: _send(connection, arguments))
 
     def failure(self, error: Exception) -> StoreFailed:
         text = self.address.hidden(str(error).strip()).splitlines()
@@ -120,9 +189,9 @@ class Server(ConnectionPool[Connection]):
                     raise
             except (redis.RedisError, OSError) as error:
                 if isinstance(error, redis.TimeoutError):
-                    told = "%s: no answer within %g s; the connection is dropped"
-                    _log.warning(told, self.name, self.address.patience)
-                deadline = deadline or _asking(error)
+                    text = "%s: no answer within %g s; the connection is dropped"
+                    _log.warning(text, self.name, self.address.patience)
+                deadline = deadline or _retry_deadline(error)
                 if deadline is None or deadline.expired:
                     raise self.failure(error) from error
             finally:
@@ -141,11 +210,11 @@ class Server(ConnectionPool[Connection]):
         return connection.is_connected
 
 
-def _asking(error: Exception) -> RetryDeadline | None:
-    """How long to ask again after this error; None: it would not help."""
+def _retry_deadline(error: Exception) -> RetryDeadline | None:
+    """How long to retry after this error; None: it would not help."""
     if isinstance(error, redis.AuthenticationError | redis.exceptions.AuthorizationError):
         return None
-    if isinstance(error, _FOR_NOW) or str(error).startswith(_FOR_NOW_TOO):
+    if isinstance(error, _TEMPORARY) or str(error).startswith(_TEMPORARY_PREFIXES):
         return RetryDeadline(_REFUSED_SECONDS)
     unknown = isinstance(error, redis.ConnectionError | redis.TimeoutError | OSError)
     return RetryDeadline() if unknown else None
@@ -153,12 +222,12 @@ def _asking(error: Exception) -> RetryDeadline | None:
 
 def _evaluate(connection: Connection, one: Script, given: tuple[Argument, ...]) -> Any:
     try:
-        return _ask(connection, ("EVALSHA", one.digest, 1, *given))
+        return _send(connection, ("EVALSHA", one.digest, 1, *given))
     except redis.exceptions.NoScriptError:
-        _ask(connection, ("SCRIPT", "LOAD", one.text))
-        return _ask(connection, ("EVALSHA", one.digest, 1, *given))
+        _send(connection, ("SCRIPT", "LOAD", one.text))
+        return _send(connection, ("EVALSHA", one.digest, 1, *given))
 
 
-def _ask(connection: Connection, arguments: tuple[Argument, ...]) -> Any:
+def _send(connection: Connection, arguments: tuple[Argument, ...]) -> Any:
     connection.send_command(*arguments)
     return connection.read_response()

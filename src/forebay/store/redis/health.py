@@ -1,7 +1,7 @@
-"""How a server is, and whether it may be trusted with jobs: looked at when a store is opened, and told to `doctor`.
+"""The state of a server, and whether it may be trusted with jobs: checked when a store is opened, and by `doctor`.
 
 A server that evicts keys, or that answers before a write is safe, is refused unless the operator has said by the URL
-that less is enough. What CONFIG does not tell cannot be checked: `durability=trusted` is the operator's word for it.
+that less is enough. Without CONFIG it cannot be checked: `durability=trusted` skips the check.
 
 Settings may change while a store is open. `Safety` reads them again every second in which calls are made, and after
 every reconnect before a receipt is written.
@@ -19,35 +19,34 @@ from msgspec.structs import replace
 
 from forebay.core.errors import Invalid, StoreFailed
 from forebay.store.protocol import Vitals
-from forebay.store.redis.address import Delivery
-from forebay.store.redis.connect import Server
+from forebay.store.redis.connect import Delivery, Server
 
 _log = logging.getLogger("forebay.store")
 
 MIN_VERSION: Final = 7
 _CHECK_EVERY: Final = 1.0
-_SAY_EVERY: Final = 60.0
+_LOG_EVERY: Final = 60.0
 _SETTINGS: Final = ("appendonly", "appendfsync", "no-appendfsync-on-rewrite", "maxmemory", "maxmemory-policy")
 
 
 class Health(Struct, frozen=True):
-    """One look at a server. `settings` is empty where it does not tell them."""
+    """The state of a server. `settings` is empty where CONFIG is refused."""
 
     kind: str
     version: str
     settings: dict[str, str]
     writable: bool
     clients: int
-    clients_most: int
+    max_clients: int
     memory: int
-    memory_most: int
+    max_memory: int
 
     @property
     def major(self) -> int:
         return int(self.version.partition(".")[0])
 
 
-def look(server: Server) -> Health:
+def read_health(server: Server) -> Health:
     info = _info(server.command("INFO", "server", "clients", "memory", "persistence", "replication"))
     kind = "valkey" if "valkey_version" in info else "redis"
     return Health(
@@ -71,8 +70,8 @@ def flaws(health: Health, durability: str) -> list[tuple[str, str]]:
         return found
     settings = health.settings
     if not settings:
-        way_out = "allow CONFIG GET, or vouch for it with ?durability=trusted"
-        return [*found, ("it does not tell how it keeps what it acknowledges", way_out)]
+        remedy = "allow CONFIG GET, or vouch for it with ?durability=trusted"
+        return [*found, ("its settings cannot be read", remedy)]
     if settings["maxmemory-policy"] != "noeviction":
         fact = f"maxmemory-policy is {settings['maxmemory-policy']}: it would drop jobs when memory is short"
         found.append((fact, "set maxmemory-policy noeviction"))
@@ -96,23 +95,23 @@ class Safety:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._first = look(server)
+        self._first = read_health(server)
         self._guard = Lock()
         self._opened = server.opened
         self._checked_at = monotonic()
-        self._said_at = float("-inf")
+        self._logged_at = float("-inf")
         self.unsafe: tuple[str, ...] = ()
-        for fact, way_out in flaws(self._first, server.address.durability):
-            raise Invalid(server.name, fact, way_out)
+        for fact, remedy in flaws(self._first, server.address.durability):
+            raise Invalid(server.name, fact, remedy)
 
     @property
     def durable(self) -> bool:
-        """Not where a new connection may lead to another server that has not been asked yet."""
+        """False while a new connection may lead to a server that is not checked yet."""
         trusted = self._server.address.durability == "trusted"
         return trusted or (self._server.address.durable and not self.unsafe and self._opened == self._server.opened)
 
     def refresh(self) -> None:
-        """Read the settings again, if it is time. A server that is away answers no call either."""
+        """Read the settings again, if it is time. A server that is down answers no call either."""
         if self._server.address.durability == "trusted" or not self._due:
             return
         with self._guard, suppress(StoreFailed):
@@ -127,10 +126,10 @@ class Safety:
 
     def _judge(self, found: list[tuple[str, str]]) -> None:
         before, self.unsafe = self.unsafe, tuple(fact for fact, _ in found)
-        if found and (self.unsafe != before or monotonic() - self._said_at >= _SAY_EVERY):
-            self._said_at = monotonic()
-            for fact, way_out in found:
-                _log.error("%s may lose jobs: %s; %s", self._server.name, fact, way_out)
+        if found and (self.unsafe != before or monotonic() - self._logged_at >= _LOG_EVERY):
+            self._logged_at = monotonic()
+            for fact, remedy in found:
+                _log.error("%s may lose jobs: %s; %s", self._server.name, fact, remedy)
         elif before and not found:
             _log.warning("%s keeps what it acknowledges again", self._server.name)
 
@@ -144,9 +143,9 @@ def delivery_of(server: Server) -> Delivery | None:
 
 
 def vitals_of(health: Health, durability: str, delivery: Delivery | None, hears: bool | None) -> Vitals:
-    """What of a look is worth telling again and again."""
+    """The part that metrics show."""
     settings = {"durability": durability, "delivery": delivery or "not yet decided"} | health.settings
-    return Vitals(settings, health.writable, 0.0, {}, health.clients, health.clients_most, hears)
+    return Vitals(settings, health.writable, 0.0, {}, health.clients, health.max_clients, hears)
 
 
 def _settings(server: Server) -> dict[str, str]:

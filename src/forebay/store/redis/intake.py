@@ -16,7 +16,7 @@ from forebay.core.policy import Bounded
 from forebay.store.brokers import Spread
 from forebay.store.protocol import Checkpoint, Receipt, Tally
 from forebay.store.redis.connect import Argument
-from forebay.store.redis.row import packed, sid, sids
+from forebay.store.redis.records import packed, sid, sids
 from forebay.store.redis.session import Session, SourceMoved, refuse
 from forebay.store.redis.waiting import Waiting
 
@@ -62,7 +62,7 @@ class Intake:
             if any(session.specs.of(draft.queue).spec.is_broker for draft in some):
                 raise Invalid("replace_dead", "a dead job came from a queue, not from a broker", "name the queue")
             bodies = (draft.body for draft in some)
-            reply: Sequence[Any] = session.call("replace_dead", ids, packed(batch), *bodies, tokened=True)
+            reply: Sequence[Any] = session.call("replace_dead", ids, packed(batch), *bodies)
             return reply
 
         reply = session.on_specs(attempt)
@@ -82,7 +82,7 @@ class Intake:
             also = [] if spread[0] is None else list({draft.queue for draft in drafts})
             batch = session.specs.batch(some, also)
             bodies = (draft.body for draft in some)
-            reply: Sequence[Any] = session.call(verb, *before, packed(batch), *bodies, tokened=True)
+            reply: Sequence[Any] = session.call(verb, *before, packed(batch), *bodies)
             return reply
 
         reply = session.on_specs(attempt)

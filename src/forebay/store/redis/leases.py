@@ -9,18 +9,18 @@ from forebay.core.instant import Duration, Instant
 from forebay.core.job import Progress
 from forebay.core.lease import Fence, Lease, Settled, Settlement, presumes_expiry
 from forebay.core.outcome import Ack, Cancel, DeadLetter, Failure, Release, Retry, Verdict
+from forebay.engine.settle import VERDICT_CODES
 from forebay.store.protocol import Promotion, Want
-from forebay.store.redis.row import leases_of, packed, sid, sids
+from forebay.store.redis.records import leases_of, packed, sid, sids
 from forebay.store.redis.session import Session
 
-_CODES: Final[dict[type, str]] = {Ack: "a", Retry: "r", DeadLetter: "d", Release: "l", Cancel: "c"}
 _SETTLED: Final = (Settled.STALE, Settled.APPLIED)
 _RESULTS_OF_SETTLE: Final = 4
-_RESULTS_OF_EXCHANGE: Final = 7
+_RESULTS_OF_BOTH: Final = 7
 
 
 class Group(Struct, frozen=True, omit_defaults=True):
-    """Settlements with one verdict, as lua/lib/settle.lua reads them.
+    """Settlements with one verdict, as lua/settle.lua reads them.
 
     `span`: how long until the job is tried again, or for how long it is kept. `result`: the number of the argument that
     has it. `till`: void if the lease ends later than that by now.
@@ -37,7 +37,7 @@ class Group(Struct, frozen=True, omit_defaults=True):
 
 
 class Leases:
-    """From waiting to running, and how that ends."""
+    """Claims and how they end."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -47,7 +47,7 @@ class Leases:
         return Promotion(ready, next_due if isinstance(next_due, int) else None)
 
     def claim(self, wants: Sequence[Want], owner: str, span: Duration) -> list[Lease]:
-        return leases_of(self._session.call("claim", owner, span, _wanted(wants), tokened=True))
+        return leases_of(self._session.call("claim", owner, span, _wanted(wants)))
 
     def extend(self, leases: Sequence[Lease], span: Duration) -> list[Lease]:
         return leases_of(self._session.call("extend", span, packed(_by_delivery(leases)))) if leases else []
@@ -64,9 +64,9 @@ class Leases:
     def settle_and_claim(
         self, settlements: Sequence[Settlement], wants: Sequence[Want], owner: str, span: Duration
     ) -> tuple[list[Settled], list[Lease]]:
-        groups, results = _grouped(settlements, _RESULTS_OF_EXCHANGE)
+        groups, results = _grouped(settlements, _RESULTS_OF_BOTH)
         claim = (owner, span, _wanted(wants))
-        applied, leases = self._session.call("settle_and_claim", packed(groups), *claim, *results, tokened=True)
+        applied, leases = self._session.call("settle_and_claim", packed(groups), *claim, *results)
         return _settled(applied), leases_of(leases)
 
     def report_progress(self, newest: dict[Fence, Progress]) -> dict[Fence, bool]:
@@ -106,7 +106,7 @@ def _grouped(settlements: Sequence[Settlement], first_result: int) -> tuple[list
             continue
         last = (verdict, job.delivery) if plain else None
         group = Group(
-            _CODES[type(verdict)],
+            VERDICT_CODES[type(verdict)],
             job.delivery,
             [sid(job.id)],
             _span(verdict),

@@ -1,12 +1,19 @@
-"""Retained logs: append, read, commit, and groups that share the partitions."""
+"""Retained logs: append, read, commit, and groups that share the partitions. And the ledger, which the scripts write.
+
+An entry of the ledger is written by the call that it is about; here it becomes a record. See lua/ledger.lua.
+"""
 
 from collections.abc import Sequence
 from typing import Any, Final
 from zlib import crc32
 
+import msgspec
+from msgspec.structs import replace
+
 from forebay.core.entries import LogEntry
 from forebay.core.errors import Invalid, OffsetGone, WrongQueueKind
 from forebay.core.instant import Duration, Instant
+from forebay.core.ledger import JobRange, LedgerEntry, LedgerRule, Record, Trait
 from forebay.store.log import Owned, Standing, committed
 from forebay.store.redis.connect import Argument
 from forebay.store.redis.session import Session
@@ -24,7 +31,7 @@ class Logs:
         arguments: list[Argument] = []
         for body, key in entries:
             arguments += (crc32(key.encode()) if key else -1, key or "", body)
-        reply = _of_log(log, self._session.call("append", log, *arguments, tokened=True))
+        reply = _of_log(log, self._session.call("append", log, *arguments))
         places = zip(reply[::3], reply[1::3], reply[2::3], strict=True)
         return [LogEntry(*place, body, key) for place, (body, key) in zip(places, entries, strict=True)]
 
@@ -39,7 +46,7 @@ class Logs:
 
     def commit(self, log: str, group: str, partition: int, offset: int, rewind: bool, epoch: int | None) -> int:
         numbers = (_number(partition), _number(offset), int(rewind))
-        known, flaw = self._session.call("commit", log, group, *numbers, "" if epoch is None else epoch, tokened=True)
+        known, flaw = self._session.call("commit", log, group, *numbers, "" if epoch is None else epoch)
         return committed(known, flaw.decode() or None, log, group, partition, offset, epoch)
 
     def position(self, log: str, group: str, partition: int) -> int:
@@ -57,7 +64,7 @@ class Logs:
         return int(offset)
 
     def trim(self, log: str, before: Instant, limit: int) -> int:
-        return _count(log, self._session.call("trim", log, before, limit, tokened=True))
+        return _count(log, self._session.call("trim", log, before, limit))
 
     def own(self, log: str, group: str, member: str, span: Duration) -> list[Owned]:
         until, *told = _of_log(log, self._session.call("own", log, group, member, span))
@@ -65,7 +72,7 @@ class Logs:
         return [Owned(partition, epoch, position, until) for partition, epoch, position in owned]
 
     def disown(self, log: str, group: str, member: str) -> int:
-        return _count(log, self._session.call("disown", log, group, member, tokened=True))
+        return _count(log, self._session.call("disown", log, group, member))
 
     def groups(self, log: str, after: str, limit: int) -> list[Standing]:
         return [_standing(told) for told in _of_log(log, self._session.call("groups", log, after, limit))]
@@ -103,3 +110,50 @@ def _standing(told: Sequence[Any]) -> Standing:
     group, partition, position, lag, lost, loses_at, seen_at, member, epoch, until = told
     owner = (member.decode(), epoch, until or None) if member else (None, 0, None)
     return Standing(group.decode(), partition, position, lag, lost, loses_at or None, seen_at, *owner)
+
+
+_MAX_OFFSET: Final = 2**53 - 2
+_decode: Final = msgspec.msgpack.Decoder().decode
+
+
+class Ledger:
+    """What happened."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def ledger(self, after: int, limit: int) -> list[LedgerEntry]:
+        first, _, *entries = self._session.call("ledger", min(after, _MAX_OFFSET), limit)
+        if after + 1 < first:
+            raise OffsetGone("ledger", 0, after + 1, first)
+        return [LedgerEntry(after + 1 + place, _record(kept)) for place, kept in enumerate(entries)]
+
+    def ledger_extent(self) -> tuple[int, int]:
+        first, following = self._session.call("rule")[3:]
+        return first, following
+
+    def ledger_rule(self) -> LedgerRule:
+        off, keep, keep_bytes, _, _ = self._session.call("rule")
+        return LedgerRule(not off, keep, keep_bytes)
+
+    def put_ledger_rule(self, rule: LedgerRule) -> None:
+        self._session.call("put_rule", int(not rule.on), rule.keep, rule.keep_bytes)
+
+    def trim_ledger(self, limit: int) -> int:
+        dropped: int = self._session.call("trim_ledger", limit)
+        return dropped
+
+
+def _record(kept: bytes) -> Record:
+    at, verb, spans, owner, name, tick = _decode(kept)
+    return Record(at, verb, [_job_range(each) for each in spans], owner or None, name or None, _tick(tick))
+
+
+def _job_range(told: Sequence[Any]) -> JobRange:
+    facts: Any = told[:12]
+    span = JobRange(*facts)
+    return replace(span, traits=[Trait(**each) if each else None for each in told[12]]) if told[12] else span
+
+
+def _tick(told: int | bool) -> int | None:
+    return None if told is False else told

@@ -1,9 +1,10 @@
-"""The scripts of the store: each verb is a `.lua` file, made whole by the parts of the library that it needs.
+"""The scripts of the store: one for each verb, from the files in `lua/`, whose conventions are in `lua/keys.lua`.
 
-A script is known to the server by its digest. `FLAGS` says what a verb may do where the server is short of memory or
-read-only: what takes jobs in is refused by a server without memory, what lets them out is not.
+A script is known to the server by its digest. What takes jobs in is refused by a server without memory, what lets them
+out is not.
 """
 
+import re
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
@@ -11,88 +12,81 @@ from typing import Final
 
 from msgspec import Struct
 
-_READING: Final = ("keys", "jobs", "streams", "queues")
-_GATED: Final = (*_READING, "order", "gates", "lanes")
-_MOVING: Final = (*_GATED, "rooms", "lines", "ledger", "tend")
-_ACCEPTING: Final = (*_MOVING, "accept")
-_LOGS: Final = (*_READING, "logs")
-_NEEDS: Final[dict[str, tuple[str, ...]]] = {
-    "ahead": _READING,
-    "announce": ("keys", "workers"),
-    "append": _LOGS,
-    "asked": _READING,
-    "backlog": _GATED,
-    "queues": _READING,
-    "browse": _READING,
-    "cancel": _MOVING,
-    "claim": (*_MOVING, "readers", "claims"),
-    "commit": _LOGS,
-    "discard": _MOVING,
-    "disown": _LOGS,
-    "drop_schedule": _MOVING,
-    "ended": _READING,
-    "enqueue": _ACCEPTING,
-    "settle_and_claim": (*_MOVING, "readers", "claims", "settle"),
-    "extend": _MOVING,
-    "extent": _LOGS,
-    "ingest": _ACCEPTING,
-    "fire": _ACCEPTING,
-    "gates": _GATED,
-    "get": _READING,
-    "groups": _LOGS,
-    "hold": _GATED,
-    "ledger": (*_READING, "ledger"),
-    "replace_dead": _ACCEPTING,
-    "offset_at": _LOGS,
-    "overdue": _READING,
-    "own": _LOGS,
-    "pause": _MOVING,
-    "position": _LOGS,
-    "promote": (*_MOVING, "logs"),
-    "pulse": (*_GATED, "logs"),
-    "purge": _MOVING,
-    "put_rule": _MOVING,
-    "put_schedule": _MOVING,
-    "put_spec": _MOVING,
-    "read": _LOGS,
-    "redrive": _MOVING,
-    "release": _MOVING,
-    "report": _READING,
-    "rule": (*_READING, "ledger"),
-    "schedules": _READING,
-    "set_gate": _MOVING,
-    "settle": (*_MOVING, "settle"),
-    "trim": _LOGS,
-    "trim_ledger": (*_READING, "ledger"),
-    "withdraw": ("keys", "workers"),
-    "workers": ("keys", "workers"),
-}
-_ENTERING: Final = frozenset(("append", "enqueue", "ingest", "fire", "replace_dead", "put_schedule", "put_spec"))
-_LOOKING: Final = frozenset(
-    "ahead asked backlog browse ended extent gates get groups hold ledger offset_at overdue position pulse read rule "
-    "schedules workers".split()
-)
-NAMES: Final = tuple(_NEEDS)
+_VERB: Final = re.compile(r"^-- verb: (\w+)(?: \((.+)\))?\n", re.MULTILINE)
+_NEEDS: Final = re.compile(r"^-- needs: (.+)\n", re.MULTILINE)
+_LUA: Final = files("forebay.store.redis") / "lua"
 
 
 class Script(Struct, frozen=True):
-    """One verb. `looks`: it changes nothing."""
+    """One verb. `tokened`: the server remembers its answer, so that a call may be repeated."""
 
     name: str
     text: bytes
     digest: bytes
-    looks: bool
+    tokened: bool
+
+
+class _Verb(Struct, frozen=True):
+    """A verb as its file has it."""
+
+    file: str
+    modes: tuple[str, ...]
+    needs: tuple[str, ...]
+    body: str
 
 
 @cache
 def script(name: str) -> Script:
-    parts = [f"lib/{part}.lua" for part in _NEEDS[name]] + [f"{name}.lua"]
-    body = "\n".join((files("forebay.store.redis") / "lua" / part).read_text("utf-8") for part in parts)
-    text = f"#!lua{_flags(name)}\n{body}".encode()
-    return Script(name, text, sha1(text, usedforsecurity=False).hexdigest().encode(), name in _LOOKING)
+    verb = _verbs()[name]
+    body = f"return once(function()\n{verb.body}end)\n" if "once" in verb.modes else verb.body
+    text = "\n".join((f"#!lua{_flags(verb)}", *_with_needs((*verb.needs, verb.file)), body)).encode()
+    tokened = "once" in verb.modes or "token" in verb.modes
+    return Script(name, text, sha1(text, usedforsecurity=False).hexdigest().encode(), tokened)
 
 
-def _flags(name: str) -> str:
-    if name in _LOOKING:
+def names() -> tuple[str, ...]:
+    return tuple(_verbs())
+
+
+def _flags(verb: _Verb) -> str:
+    if "reads" in verb.modes:
         return " flags=no-writes"
-    return "" if name in _ENTERING else " flags=allow-oom"
+    return "" if "grows" in verb.modes else " flags=allow-oom"
+
+
+def _with_needs(wanted: tuple[str, ...]) -> list[str]:
+    """The libraries of these files behind those that they need."""
+    found: dict[str, str] = {}
+
+    def add(file: str) -> None:
+        library = _split(file)[0]
+        for needed in _NEEDS.findall(library):
+            for other in needed.split():
+                add(other)
+        found.setdefault(file, library)
+
+    for file in wanted:
+        add(file)
+    return list(found.values())
+
+
+@cache
+def _split(file: str) -> tuple[str, dict[str, _Verb]]:
+    """The library of a file, and its verbs."""
+    library, *parts = _VERB.split((_LUA / f"{file}.lua").read_text("utf-8"))
+    verbs = {}
+    for name, notes, body in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+        modes, _, needs = (notes or "").partition("needs ")
+        verbs[name] = _Verb(file, tuple(modes.replace(",", " ").split()), tuple(needs.split()), body)
+    return library, verbs
+
+
+@cache
+def _verbs() -> dict[str, _Verb]:
+    found: dict[str, _Verb] = {}
+    for path in sorted(_LUA.iterdir(), key=lambda path: path.name):
+        verbs = _split(path.name.removesuffix(".lua"))[1]
+        if twice := found.keys() & verbs.keys():
+            raise LookupError(f"{path.name}: {', '.join(twice)} is there twice")
+        found |= verbs
+    return found

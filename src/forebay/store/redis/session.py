@@ -6,8 +6,8 @@ from typing import Any, Final, NoReturn
 from forebay.core.clock import Clock
 from forebay.core.errors import Invalid, KeyConflict, QueueFull, StoreFailed
 from forebay.core.instant import Instant
-from forebay.store.redis.address import Address, Delivery
-from forebay.store.redis.connect import Argument, Server
+from forebay.core.spec import QueueSpec
+from forebay.store.redis.connect import Address, Argument, Delivery, Server
 from forebay.store.redis.health import Safety, delivery_of
 from forebay.store.redis.specs import Specs
 
@@ -41,10 +41,10 @@ class Session:
         seconds, micros = self.server.command("TIME")
         return int(seconds) * 1_000_000 + int(micros)
 
-    def call(self, name: str, *arguments: Argument, tokened: bool = False) -> Any:
-        """Run a script. `tokened`: to repeat it would do it twice."""
+    def call(self, name: str, *arguments: Argument) -> Any:
+        """Run the script of a verb."""
         at = None if self.clock is None else self.clock.now()
-        reply = self.server.call(name, at, *arguments, tokened=tokened)
+        reply = self.server.call(name, at, *arguments)
         self.safety.refresh()
         return reply
 
@@ -53,8 +53,13 @@ class Session:
         return self.server.command(*arguments)
 
     def key(self, *words: str) -> str:
-        """A key of lua/lib/keys.lua."""
+        """A key of lua/keys.lua."""
         return self.server.address.prefix + ":".join(words)
+
+    def stored_specs(self) -> list[QueueSpec]:
+        names = self.command("ZRANGE", self.key("queues"), 0, -1)
+        texts = self.command("MGET", *(self.key("spec", name.decode()) for name in names)) if names else ()
+        return [QueueSpec.from_json(text) for text in texts if text is not None]
 
     def on_specs(self, attempt: Callable[[], Sequence[Any]]) -> Sequence[Any]:
         """The reply of an attempt that relies on the specs; it is made again if they have changed."""

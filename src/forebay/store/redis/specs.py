@@ -1,7 +1,7 @@
 """What this process knows of the queues' specs, by version, and what it makes of drafts by them.
 
 A batch carries the versions that it relies on; the server refuses it when one has changed, and the caller reads the
-specs anew. So all processes follow a new spec at once, without asking for it in every call.
+specs anew. So all processes follow a new spec at once, without reading it in every call.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from forebay.core.policy import Bounded, Fifo, KeepFor, Retained, Shed
 from forebay.core.rank import BY_TIME, rank_rule
 from forebay.core.spec import QueueSpec
 from forebay.core.stamp import Stamper
-from forebay.store.redis.address import Delivery
+from forebay.store.redis.connect import Delivery
 
 _TRAITS: Final = attrgetter(
     *"queue kind priority run_at delay deadline expires_at key tenant subject max_attempts cost".split()
@@ -39,14 +39,14 @@ class Known:
         self._ranked = not isinstance(self.spec.selection, Fifo)
 
     def shape(self, draft: Draft) -> dict[str, Any]:
-        """What alike drafts have in common, for lua/lib/accept.lua."""
+        """What alike drafts have in common, for lua/intake.lua."""
         spec = self.spec
         base, timed = rank_rule(spec.selection, draft) if self._ranked else BY_TIME
         shape: dict[str, Any] = {
             "queue": draft.queue,
             "cls": self.stamper.cls(draft),
             "kind": draft.kind,
-            "lives": draft.max_attempts or spec.routing.max_attempts,
+            "max_attempts": draft.max_attempts or spec.routing.max_attempts,
             "delay": draft.delay,
             "timed": int(timed),
         }

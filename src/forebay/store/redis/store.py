@@ -8,15 +8,12 @@ from typing import Final
 
 from forebay.core.clock import Clock
 from forebay.store.protocol import Capabilities, Vitals
-from forebay.store.redis.health import delivery_of, look, vitals_of
+from forebay.store.redis.control import Control
+from forebay.store.redis.health import delivery_of, read_health, vitals_of
 from forebay.store.redis.intake import Intake
-from forebay.store.redis.jobs import Jobs
 from forebay.store.redis.leases import Leases
-from forebay.store.redis.ledger import Ledger
-from forebay.store.redis.logs import Logs
-from forebay.store.redis.presence import Presences
-from forebay.store.redis.queues import Queues
-from forebay.store.redis.schedules import Schedules
+from forebay.store.redis.logs import Ledger, Logs
+from forebay.store.redis.observing import Observing
 from forebay.store.redis.session import Session
 from forebay.store.redis.waiting import Waiting
 from forebay.store.shell import PipeliningShell
@@ -30,22 +27,28 @@ class RedisBackend:
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
         self.session = session = Session(url, clock)
         self.waiting = waiting = Waiting(session)
-        intake, leases, jobs, queues = Intake(session, waiting), Leases(session), Jobs(session), Queues(session)
-        schedules, presences, ledger, logs = Schedules(session), Presences(session), Ledger(session), Logs(session)
-        self.now = session.now
+        intake, leases, ledger, logs = Intake(session, waiting), Leases(session), Ledger(session), Logs(session)
+        control, observing = Control(session), Observing(session)
+        self.now, self.specs = session.now, session.stored_specs
         self.enqueue, self.wait_for_room = intake.enqueue, intake.wait_for_room
         self.ingested, self.ingest, self.replace_dead = intake.ingested, intake.ingest, intake.replace_dead
         self.promote, self.claim, self.settle_and_claim = leases.promote, leases.claim, leases.settle_and_claim
         self.extend, self.overdue, self.settle = leases.extend, leases.overdue, leases.settle
         self.report_progress = leases.report_progress
-        self.get, self.browse, self.hold, self.ahead = jobs.get, jobs.browse, jobs.hold, jobs.ahead
-        self.cancel, self.redrive, self.purge, self.discard = jobs.cancel, jobs.redrive, jobs.purge, jobs.discard
-        self.specs, self.put_spec, self.pause = queues.specs, queues.put_spec, queues.pause
-        self.queues, self.backlog, self.totals = queues.queues, queues.backlog, queues.totals
-        self.set_gate, self.release, self.gates = queues.set_gate, queues.release, queues.gates
-        self.put_schedule, self.drop_schedule = schedules.put_schedule, schedules.drop_schedule
-        self.schedules, self.fire = schedules.schedules, schedules.fire
-        self.announce, self.withdraw, self.workers = presences.announce, presences.withdraw, presences.workers
+        self.get, self.browse, self.hold, self.ahead = observing.get, observing.browse, observing.hold, observing.ahead
+        self.queues, self.backlog, self.totals = observing.queues, observing.backlog, observing.totals
+        self.gates = observing.gates
+        self.cancel, self.redrive, self.purge, self.discard = (
+            control.cancel,
+            control.redrive,
+            control.purge,
+            control.discard,
+        )
+        self.put_spec, self.pause = control.put_spec, control.pause
+        self.set_gate, self.release = control.set_gate, control.release
+        self.put_schedule, self.drop_schedule = control.put_schedule, control.drop_schedule
+        self.schedules, self.fire = control.schedules, control.fire
+        self.announce, self.withdraw, self.workers = control.announce, control.withdraw, control.workers
         self.ledger, self.ledger_extent, self.ledger_rule = ledger.ledger, ledger.ledger_extent, ledger.ledger_rule
         self.put_ledger_rule, self.trim_ledger = ledger.put_ledger_rule, ledger.trim_ledger
         self.append, self.read, self.commit, self.position = logs.append, logs.read, logs.commit, logs.position
@@ -74,7 +77,7 @@ class RedisBackend:
     def vitals(self) -> Vitals:
         server = self.session.server
         delivery = delivery_of(server) or server.address.delivery
-        return vitals_of(look(server), server.address.durability, delivery, self.waiting.hears)
+        return vitals_of(read_health(server), server.address.durability, delivery, self.waiting.listening)
 
 
 class RedisStore(PipeliningShell[RedisBackend]):

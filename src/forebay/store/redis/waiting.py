@@ -1,6 +1,7 @@
 """Waiting for work or room: each script publishes its changes, and one listener a process receives them.
 
-A hint may get lost: sleepers look at the server once a second anyway, and twenty times a second while nobody listens.
+A notification may get lost: waiters poll once a second anyway, and twenty times a second while the listener is
+disconnected.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -15,15 +16,15 @@ from forebay.core.lease import Fence
 from forebay.core.limits import MAX_INSTANT
 from forebay.store.clock import SystemClock
 from forebay.store.redis.connect import Connection, Server
-from forebay.store.redis.row import packed, sid, sids
+from forebay.store.redis.records import packed, sid, sids
 from forebay.store.redis.session import Session
 from forebay.store.waiters import Ready, Waiters
 
 _CHANNELS: Final = ("work", "room", "ended", "asked")
-_LOOK_DEAF: Final[Duration] = 50_000
+_POLL_DEAF: Final[Duration] = 50_000
 _LISTEN_FOR: Final = 0.2
 _PING_EVERY: Final = 25
-"""Silences after which the listener asks whether its connection lives."""
+"""Timeouts after which the listener pings the server."""
 
 _RETRY_FIRST: Final = 0.05
 _MAX_RETRY: Final = 2.0
@@ -39,7 +40,7 @@ def _requests_to(owner: str) -> str:
     return f"@{owner}"
 
 
-def _heard(channel: str, text: str) -> tuple[list[str], list[str], list[str]]:
+def _topics_of(channel: str, text: str) -> tuple[list[str], list[str], list[str]]:
     """Queues that may have work, queues that may have room, and topics."""
     match channel:
         case "work":
@@ -53,10 +54,10 @@ def _heard(channel: str, text: str) -> tuple[list[str], list[str], list[str]]:
 
 
 class _ServerWaiters(Waiters):
-    """The sleepers of this process, and the thread that listens for them."""
+    """The waiters of this process, and the thread that listens for them."""
 
     def __init__(self, server: Server, clock: Clock, now: Callable[[], Instant]) -> None:
-        super().__init__(clock, now, _LOOK_DEAF)
+        super().__init__(clock, now, _POLL_DEAF)
         self._server = server
 
     def _listen(self) -> None:
@@ -68,7 +69,7 @@ class _ServerWaiters(Waiters):
                 prefix = self._server.address.prefix
                 connection.send_command("SUBSCRIBE", *(f"{prefix}{channel}" for channel in _CHANNELS))
                 pause = _RETRY_FIRST
-                self._hear_from(connection)
+                self._receive(connection)
             except (ForebayError, redis.RedisError, OSError):
                 self._deaf = True
                 self._closing.wait(pause)
@@ -77,7 +78,7 @@ class _ServerWaiters(Waiters):
                 if connection is not None:
                     connection.disconnect()
 
-    def _hear_from(self, connection: Connection) -> None:
+    def _receive(self, connection: Connection) -> None:
         """Until the store is closed or the connection is dead."""
         silences = 0
         while not self._closing.is_set():
@@ -86,13 +87,13 @@ class _ServerWaiters(Waiters):
                 if silences == _PING_EVERY:
                     connection.send_command("PING")
                 elif silences > 2 * _PING_EVERY:
-                    raise redis.ConnectionError("nothing is heard any more")
+                    raise redis.ConnectionError("the connection is silent")
                 continue
             silences = 0
             match connection.read_response():
                 case [b"message", channel, text]:
                     with self._guard:
-                        self._wake(*_heard(channel.decode().rpartition(":")[2], text.decode()))
+                        self._wake(*_topics_of(channel.decode().rpartition(":")[2], text.decode()))
                 case [b"subscribe", _, number] if number == len(_CHANNELS):
                     self._deaf = False
                     self.poll_again()
@@ -101,19 +102,19 @@ class _ServerWaiters(Waiters):
 
 
 class Waiting:
-    """Verbs that wait, and who wakes them."""
+    """Verbs that wait."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._waiters = _ServerWaiters(session.server, session.clock or SystemClock(), session.now)
 
     @property
-    def hears(self) -> bool | None:
-        """Whether news arrives; None while nothing here has waited for any."""
+    def listening(self) -> bool | None:
+        """Whether notifications arrive; None before the first wait of this process."""
         return self._waiters.listening
 
     def close(self) -> None:
-        """Whatever waits wakes up and finds the store closed."""
+        """Wake all waiters; they find the store closed."""
         self._waiters.close()
 
     def wait(self, queues: Sequence[str], span: Duration) -> bool:

@@ -1,3 +1,176 @@
+-- The ledger: what this call does to which jobs, as one entry, built as by `core.record_builder`. Neighbours with the same
+-- change share a span, also if their kinds differ; a trait then has the kind.
+--
+--   an entry: at, verb, spans, owner, name, tick;  a span: change, first, n, queue, kind, delivery, attempt, max_attempts,
+--   enqueued, due, claimed, until, traits;  a trait: false, or what the job has of its own. The client makes records of them
+-- needs: jobs
+
+local MAINTENANCE = 'tend'
+local builder = { verb = MAINTENANCE, spans = {} }
+local set_verb, add_job, add_alike, add_held, add_leased, add_plain, trait_of, trait_of_error, read_rule, trim_ledger,
+  write_ledger, next_record
+
+(function()
+  local span
+
+  local RECORDS_PER_TRIM, TRIMMED_AT_ONCE, LOOKED_AT = 64, 256, 16
+
+  -- Name the call. Without it the record is that of maintenance.
+  function set_verb(verb, owner, name, tick)
+    builder.verb, builder.owner, builder.name, builder.tick = verb, owner, name, tick
+  end
+
+  local function with_kind(kind, trait)
+    local own = { kind = kind }
+    for name, value in pairs(trait or NOTHING) do
+      own[name] = value
+    end
+    return own
+  end
+
+  local function add_trait(trait)
+    if trait and not span[13] then
+      span[13] = {}
+      for i = 1, span[3] do
+        span[13][i] = false
+      end
+    end
+    if span[13] then
+      span[13][span[3] + 1] = trait or false
+    end
+    span[3] = span[3] + 1
+  end
+
+  local function is_next(change, id, facts)
+    if not span or span[1] ~= change or span[2] + span[3] ~= id or span[4] ~= facts[4] then
+      return false
+    end
+    for i = 6, 12 do
+      if span[i] ~= facts[i] then
+        return false
+      end
+    end
+    return true
+  end
+
+  -- One job: `facts` is a span of one, and becomes the ledger's.
+  function add_job(facts, trait)
+    if not is_next(facts[1], facts[2], facts) then
+      facts[13] = trait and { trait } or false
+      span = facts
+      builder.spans[#builder.spans + 1] = facts
+    else
+      add_trait(facts[5] == span[5] and trait or with_kind(facts[5], trait))
+    end
+  end
+
+  -- Many alike neighbours.
+  function add_alike(facts, n, trait)
+    add_job(facts, trait)
+    if not trait and not span[13] then
+      span[3] = span[3] + n - 1
+      return
+    end
+    for _ = 2, n do
+      add_trait(facts[5] == span[5] and trait or with_kind(facts[5], trait))
+    end
+  end
+
+  -- Running neighbours with one record, from an id on; `till` is the instant of the change.
+  function add_held(change, id, n, r, till, trait)
+    local claimed = r[CLAIMED] or 0
+    local facts = { change, id, 1, r[QUEUE], r[KIND], r[DELIVERY], r[ATTEMPT], 0, r[ENQUEUED], r[DUE], claimed, till }
+    add_alike(facts, n, trait)
+  end
+
+  -- The same of many jobs with their records; those that share a record are added at once.
+  function add_leased(change, sids, records, till)
+    local first, n, r = 0, 0, nil
+    for i = 1, #sids do
+      local id = tonumber(sids[i])
+      if records[i] == r and id == first + n then
+        n = n + 1
+      else
+        if n > 0 then
+          add_held(change, first, n, r, till)
+        end
+        first, n, r = id, 1, records[i]
+      end
+    end
+    if n > 0 then
+      add_held(change, first, n, r, till)
+    end
+  end
+
+  function add_plain(change, sid, queue, r, till)
+    add_job({ change, tonumber(sid), 1, queue, r[KIND], 0, 0, 0, 0, 0, 0, till or 0 })
+  end
+
+  function trait_of(m)
+    if not (m.tenant or m.subject or m.key or m.priority) then
+      return nil
+    end
+    return { tenant = m.tenant, subject = m.subject, key = m.key, priority = m.priority }
+  end
+
+  function trait_of_error(error)
+    return { error_kind = error[1], error = error[2] }
+  end
+
+  function read_rule()
+    local f = call('HMGET', P .. 'book', 'off', 'keep', 'keep_bytes', 'first', 'next', 'bytes')
+    return {
+      off = f[1] == '1', keep = tonumber(f[2] or 604800000000), keep_bytes = tonumber(f[3] or 1073741824),
+      first = tonumber(f[4] or 0), next = tonumber(f[5] or 0), bytes = tonumber(f[6] or 0),
+    }
+  end
+
+  -- Drop entries that the rule no longer keeps; how many.
+  function trim_ledger(rule, limit)
+    local first, going = rule.first, true
+    while going and rule.first < rule.next and rule.first - first < limit do
+      local left = min(LOOKED_AT, limit - (rule.first - first))
+      for _, entry in ipairs(call('XRANGE', P .. 'ledger', text(rule.first + 1), '+', 'COUNT', left)) do
+        local kept = entry[2][2]
+        if decode(kept)[1] >= now - rule.keep and rule.bytes <= rule.keep_bytes then
+          going = false
+          break
+        end
+        rule.first, rule.bytes = rule.first + 1, rule.bytes - #kept
+      end
+    end
+    if rule.first > first then
+      call('XTRIM', P .. 'ledger', 'MINID', text(rule.first + 1))
+      call('HSET', P .. 'book', 'first', rule.first, 'bytes', rule.bytes)
+    end
+    return rule.first - first
+  end
+
+  function write_ledger()
+    if builder.verb == MAINTENANCE and #builder.spans == 0 then
+      return
+    end
+    local rule = read_rule()
+    if rule.off and not builder.always then
+      return
+    end
+    local kept = pack({ now, builder.verb, builder.spans, builder.owner or false, builder.name or false, builder.tick or false })
+    call('XADD', P .. 'ledger', text(rule.next + 1), 'r', kept)
+    rule.next, rule.bytes = rule.next + 1, rule.bytes + #kept
+    call('HSET', P .. 'book', 'next', rule.next, 'bytes', rule.bytes)
+    if rule.next % RECORDS_PER_TRIM == 0 then
+      trim_ledger(rule, TRIMMED_AT_ONCE)
+    end
+  end
+
+  -- The rest of this script is another call.
+  function next_record()
+    write_ledger()
+    builder, span = { verb = MAINTENANCE, spans = {} }, nil
+  end
+end)()
+
+-- verb: ledger (reads)
 -- Entries of the ledger behind an offset: the first one that is held, the next one to come, offsets and entries.
 local rule, after = read_rule(), tonumber(ARGV[3])
 local reply = { rule.first, rule.next }
@@ -7,3 +180,24 @@ if after + 1 >= rule.first and after + 1 < rule.next then
   end
 end
 return reply
+
+-- verb: rule (reads)
+-- The rule of the ledger: whether it is off, keep, keep_bytes, its first and its next offset.
+local rule = read_rule()
+return { rule.off and 1 or 0, rule.keep, rule.keep_bytes, rule.first, rule.next }
+
+-- verb: put_rule (needs maintain)
+-- Put the rule of the ledger: off, keep, keep_bytes. The switch itself is recorded: the last record before a gap, and
+-- the first one after it.
+local off = ARGV[3] == '1'
+if off ~= read_rule().off then
+  set_verb('put_ledger_rule', nil, off and 'off' or 'on')
+  builder.always = true
+end
+call('HSET', P .. 'book', 'off', ARGV[3], 'keep', ARGV[4], 'keep_bytes', ARGV[5])
+write_all()
+return 1
+
+-- verb: trim_ledger (once)
+-- Drop entries that the rule no longer keeps, so many at most; how many.
+return trim_ledger(read_rule(), tonumber(ARGV[3]))

@@ -1,17 +1,19 @@
 -- The legend of every key, the clock, and what a lost reply is answered by. Every script begins with this file.
 --
--- The larger files of the library name what they give and are functions of their own, called at once: Lua allows 200
--- names in a function, and a closure finds what it captures the sooner the fewer there are.
+-- A file is a library, then verbs: `-- needs:` names the libraries that its own builds on, and a script is one verb behind
+-- all that it needs (scripts.py). A verb is `reads`: it changes nothing; `grows`: a server without memory refuses it;
+-- `once`: its body is a function for `once`, below; `token`: it remembers by itself what it did.
+-- Large libraries name what they export and are functions that are called at once: Lua allows 200 names in a function.
 --
 -- All keys begin with the prefix, whose hash tag keeps them in one slot of a cluster. In a key and in a member an id is
 -- 16 digits (a `sid`), a rank 20, and a `place` is a rank and an id: places sort as (rank, id) do, as text. Instants are
--- microseconds. Where a set is empty Redis has no key, so what nobody needs any more leaves none behind.
+-- microseconds. Where a set is empty Redis has no key, so an unused set leaves no key behind.
 --
 --   head               hash    last: the id given last · specs: counts changes of specs · half, filled: see `gone0`
 --                              delivery: `streams`, if the store delivers by them
 --   queues             zset    names of queues that are configured, paused or hold jobs
 --   q:<queue>          hash    version · paused · rule: what scripts know of the spec · how many jobs, by state · keyed
---                              tail, streamed: the last place of its stream, and how many there were never handed out
+--                              tail, streamed: the last place of its stream, and how many of its jobs were never claimed
 --                              lanes: how many have ready jobs · turn: of the class that started last
 --                              dear: what running jobs cost beyond 1 each · scan: lanes from this cursor on are as an
 --                              earlier spec had them · sheds: jobs are being marked for a spec that sheds
@@ -27,9 +29,9 @@
 --   lease              zset    running jobs, by the end of their lease
 --   expire             zset    waiting and ready jobs that expire, by when
 --   kept               zset    finished jobs that are forgotten at an instant, by that
---   e:<state>          zset    finished jobs by when they ended;  e:<state>|<queue>: those that lie in one queue
+--   e:<state>          zset    finished jobs by when they ended;  e:<state>|<queue>: those of one queue
 --   dead               zset    dead jobs by id
---   crowded            zset    queues in which more dead lie than they keep
+--   crowded            zset    queues with more dead jobs than they keep
 --   old:<queue>        zset    waiting and ready jobs of a queue that sheds, by id;  low:<queue>: the same by place
 --   fresh:<queue>      hash    subject: the job that takes over newer work of it
 --   gone0, gone1       hash    the last settle of jobs that are gone; the older half is dropped when the newer is full
@@ -55,12 +57,12 @@
 --
 --   schedules          hash    name: body, next, paused, last job, rule and zone;  ticks: hash of their last slots, also of dropped ones
 --   sources            hash    source: its checkpoint;  sources_at: zset of sources by when they last moved
---   ledger             stream  one entry a call, its id is the offset + 1;  book: hash of its rule, extent and size
+--   ledger             stream  one entry a call, its id is the offset + 1;  builder: hash of its rule, extent and size
 --   logs               zset    names of logs
 --   log:<log>          hash    partitions, and of each: first, next, at
 --   l:<log>|<number>   stream  a partition: the id of an entry is its offset + 1
---   groups:<log>       zset    names of groups;  lg:<log>|<group>: hash of how one stands;  lm: zset of members by lease
---   workers            hash    owner: what it says, since when it is known, when it was seen;  workers_names: zset by name
+--   groups:<log>       zset    names of groups;  lg:<log>|<group>: hash of its positions;  lm: zset of members by lease
+--   workers            hash    owner: its presence, since when, last seen;  workers_names: zset by name
 --   workers_until      zset    owners by when their time is up
 --   t:<token>          string  what a call answered, for its repetition; it expires
 --   progress           hash    running jobs that say how far they are: delivery, portion, note, when
@@ -72,7 +74,7 @@ local P, TOKEN = KEYS[1], ARGV[2]
 local call, pack, decode = redis.call, cmsgpack.pack, cmsgpack.unpack
 local sub, format, floor, min, max = string.sub, string.format, math.floor, math.min, math.max
 
-local MOST = 7258118400000000
+local MAX_INSTANT = 7258118400000000
 local BATCH = 1000
 local ANSWER_KEPT = 60000
 
@@ -148,7 +150,6 @@ local function first_score(key)
   return tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2])
 end
 
--- What a call with this token answered before, if it did.
 local function answered()
   local kept = TOKEN ~= '' and call('GET', P .. 't:' .. TOKEN)
   return kept and decode(kept) or nil
@@ -159,4 +160,17 @@ local function answer(reply)
     call('SET', P .. 't:' .. TOKEN, pack(reply), 'PX', ANSWER_KEPT)
   end
   return reply
+end
+
+-- A call that was made before, with this token, is answered as it was then. What is refused has changed nothing, so that
+-- it may be decided again.
+local REFUSED = true
+
+local function once(verb)
+  local before = answered()
+  if before then
+    return before
+  end
+  local reply, refused = verb()
+  return refused and reply or answer(reply)
 end

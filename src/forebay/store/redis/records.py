@@ -1,4 +1,4 @@
-"""The pictures of jobs that callers get, from the records that the scripts keep. See lua/lib/jobs.lua for their fields.
+"""Jobs as callers see them, from the records that the scripts keep. See lua/jobs.lua for their fields.
 
 Alike jobs have equal records, so a record is read once a reply.
 """
@@ -30,8 +30,8 @@ class _Record(Struct, frozen=True, array_like=True):
     kind: str
     rank: str
     due_at: int
-    born_at: int
-    lives: int
+    enqueued_at: int
+    max_attempts: int
     attempt: int
     delivery: int
     timed: int
@@ -84,10 +84,10 @@ def _fields(record: _Record) -> tuple[Any, ...]:
     middle: Any = (
         STATES[record.state],
         more.get("priority", 0),
-        record.born_at,
+        record.enqueued_at,
         record.due_at,
         record.attempt,
-        record.lives,
+        record.max_attempts,
         record.delivery,
         more.get("key"),
         more.get("tenant"),

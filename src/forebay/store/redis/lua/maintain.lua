@@ -1,10 +1,11 @@
--- Looking after what fell due: expire, promote, forget. Bounded, and done in passing by the verbs.
--- A job that expired is never handed out, however many there are: `expire` says whether it is through.
+-- Maintenance: expire, promote, forget. Bounded, and part of the verbs that change jobs.
+-- An expired job is never claimed, however many there are: `expire` returns whether all are dead.
+-- needs: lanes lines ledger
 
-local TEND_LIMIT, EXPIRE_LIMIT = 256, 4000
+local MAINTAIN_LIMIT, EXPIRE_LIMIT = 256, 4000
 local OUT_OF_TIME = { 'forebay.Expired', 'not claimed before it expired', '' }
 local GAVE_WAY = { 'forebay.Shed', 'it gave way to newer work in a full queue', '' }
-local kept_until, dead, bury, forget_all, expire, arrange, tend, sweep_keys, finish
+local kept_until, dead_record, dead_letter, remove_all, expire, update_lanes, maintain, sweep_keys, write_all
 
 (function()
   -- Until when a job that ends now stays readable, by its queue or its verdict; nil: it goes at once.
@@ -14,7 +15,7 @@ local kept_until, dead, bury, forget_all, expire, arrange, tend, sweep_keys, fin
   end
 
   -- What a job is once it is dead: where its queue sends the dead, for as long as they are kept there.
-  function dead(r, error, mark)
+  function dead_record(r, error, mark)
     local is = edited(r)
     local m = is[MORE]
     m.errors = failures(r, error)
@@ -31,28 +32,28 @@ local kept_until, dead, bury, forget_all, expire, arrange, tend, sweep_keys, fin
     return is
   end
 
-  -- A job that nobody holds dies of this.
-  function bury(sid, r, error, change)
-    move(sid, r, dead(r, error))
-    told_plain(change, sid, r[QUEUE], r)
+  -- A job without a holder dies of this error.
+  function dead_letter(sid, r, error, change)
+    move(sid, r, dead_record(r, error))
+    add_plain(change, sid, r[QUEUE], r)
   end
 
-  -- A finished job is gone, but for its last settle.
-  local function forget(sid, r, marks)
+  -- Remove a finished job; its last settle is remembered.
+  local function remove_job(sid, r, marks)
     move(sid, r, nil)
-    told_plain('purged', sid, more(r).home or r[QUEUE], r)
+    add_plain('purged', sid, more(r).home or r[QUEUE], r)
     if more(r).mark then
       marks[#marks + 1] = sid
       marks[#marks + 1] = more(r).mark
     end
   end
 
-  function forget_all(sids)
+  function remove_all(sids)
     local marks = {}
     for _, sid in ipairs(sids) do
       local r = fetch_one(sid)
       if r then
-        forget(sid, r, marks)
+        remove_job(sid, r, marks)
       end
     end
     remember(marks)
@@ -63,7 +64,7 @@ local kept_until, dead, bury, forget_all, expire, arrange, tend, sweep_keys, fin
       local some = min(limit, BATCH)
       local late = call('ZRANGE', P .. 'expire', '-inf', now, 'BYSCORE', 'LIMIT', 0, some)
       for _, sid in ipairs(late) do
-        bury(sid, fetch_one(sid), OUT_OF_TIME, 'expired')
+        dead_letter(sid, fetch_one(sid), OUT_OF_TIME, 'expired')
       end
       if #late < some then
         return true
@@ -74,10 +75,10 @@ local kept_until, dead, bury, forget_all, expire, arrange, tend, sweep_keys, fin
   end
 
   -- Lines expose their heads, lanes have theirs, gates that were given room are known; how many jobs became ready.
-  function arrange()
+  function update_lanes()
     local ready = expose_lines()
     refresh_lanes()
-    spread_room()
+    wake_gates()
     return ready
   end
 
@@ -92,8 +93,8 @@ local kept_until, dead, bury, forget_all, expire, arrange, tend, sweep_keys, fin
     return #due
   end
 
-  -- The oldest dead go wherever more lie than the queue keeps, also by what this call did.
-  local function thin_out(limit)
+  -- Remove the oldest dead jobs of queues that have more than they keep.
+  local function drop_excess_dead(limit)
     local names = {}
     for _, name in ipairs(call('ZRANGE', P .. 'crowded', 0, -1)) do
       names[name] = true
@@ -107,13 +108,13 @@ local kept_until, dead, bury, forget_all, expire, arrange, tend, sweep_keys, fin
       local excess = most and min(limit, q[DEAD] - most) or 0
       if excess > 0 then
         limit = limit - excess
-        forget_all(call('ZRANGE', P .. 'e:' .. DEAD .. '|' .. name, 0, excess - 1))
+        remove_all(call('ZRANGE', P .. 'e:' .. DEAD .. '|' .. name, 0, excess - 1))
       end
     end
   end
 
   -- How many became ready, and whether everything that expired is dead; of these `expiring` at most die.
-  function tend(limit, expiring)
+  function maintain(limit, expiring)
     local due, expires = first_score(P .. 'due'), first_score(P .. 'expire')
     local through = not expires or expires > now or expire(expiring or EXPIRE_LIMIT)
     local ready = due and due <= now and promote_due(limit) or 0
@@ -123,10 +124,10 @@ local kept_until, dead, bury, forget_all, expire, arrange, tend, sweep_keys, fin
     end
     local kept = first_score(P .. 'kept')
     if kept and kept <= now then
-      forget_all(call('ZRANGE', P .. 'kept', '-inf', now, 'BYSCORE', 'LIMIT', 0, limit))
+      remove_all(call('ZRANGE', P .. 'kept', '-inf', now, 'BYSCORE', 'LIMIT', 0, limit))
     end
-    thin_out(limit)
-    return ready + arrange(), through
+    drop_excess_dead(limit)
+    return ready + update_lanes(), through
   end
 
   -- Keys whose window has passed are forgotten.
@@ -138,7 +139,7 @@ local kept_until, dead, bury, forget_all, expire, arrange, tend, sweep_keys, fin
         call('ZREM', P .. 'ku:' .. queue, unpack(gone))
       end
       local first = first_score(P .. 'ku:' .. queue)
-      if first and first < MOST then
+      if first and first < MAX_INSTANT then
         call('ZADD', P .. 'windows', first, queue)
       else
         call('ZREM', P .. 'windows', queue)
@@ -150,11 +151,26 @@ local kept_until, dead, bury, forget_all, expire, arrange, tend, sweep_keys, fin
     end
   end
 
-  function finish()
-    arrange()
+  function write_all()
+    update_lanes()
     write_gates()
     write_lanes()
     write_queues()
     write_ledger()
   end
 end)()
+
+-- verb: promote (needs logs)
+-- Promote: so many at most. How many became ready, and when the next one is due, or an empty text.
+local limit = tonumber(ARGV[3])
+local ready = maintain(limit, limit)
+sweep_keys(limit)
+sweep_rates(limit)
+trim_ledger(read_rule(), limit)
+keep_windows(limit)
+sweep_sources(limit)
+streams.sweep(limit)
+write_all()
+local due, opens = first_score(P .. 'due'), first_score(P .. 'openings')
+local soonest = min(due or MAX_INSTANT, opens or MAX_INSTANT)
+return { ready, soonest < MAX_INSTANT and soonest or '' }

@@ -1,16 +1,17 @@
--- The door: what a batch of drafts changes. All is looked at first and nothing written; a batch that is refused leaves
--- nothing. Drafts of one batch see each other: the second of two equal keys is a duplicate of the first, newer work of
+-- Intake: what a batch of drafts changes (`forebay.engine.intake`). The plan is made before anything is written; a batch
+-- that is refused changes nothing. Drafts of one batch see each other: the second of two equal keys is a duplicate of the first, newer work of
 -- the same subject takes the place of older, and all count against the capacity.
 --
 -- A batch is: versions of the specs it relies on, by queue; shapes, each what alike drafts have in common; and runs of
--- them: a shape and how many. A shape is: queue cls kind lives delay run_at base timed more · digest, window: of its key
+-- them: a shape and how many. A shape is: queue cls kind max_attempts delay run_at base timed more · digest, window: of its key
 -- (no window: its job's state decides) · quiet, at_most: of its merge · wrong: why it cannot become a job.
+-- needs: maintain
 
 local NEW, DUPLICATE, MERGED = 0, 1, 2
-local planned, accept, accept_batch, receipts_of
+local plan_intake, accept, accept_batch, receipts_of
 
 (function()
-  -- When it has been quiet for long enough, if nothing comes any more.
+  -- When the subject has been quiet for long enough, if nothing comes any more.
   local function quiet_until(shape, first)
     local quiet = now + shape.quiet
     return shape.at_most and min(quiet, first + shape.at_most) or quiet
@@ -21,10 +22,10 @@ local planned, accept, accept_batch, receipts_of
     return shape.quiet and max(due, quiet_until(shape, now)) or due
   end
 
-  local function receive(plan, id, n, flag)
-    local told_last = plan.receipts[#plan.receipts]
-    if told_last and told_last[3] == flag and told_last[1] + told_last[2] == id and flag == NEW then
-      told_last[2] = told_last[2] + n
+  local function add_receipt(plan, id, n, flag)
+    local last = plan.receipts[#plan.receipts]
+    if last and last[3] == flag and last[1] + last[2] == id and flag == NEW then
+      last[2] = last[2] + n
     else
       plan.receipts[#plan.receipts + 1] = { id, n, flag }
     end
@@ -40,7 +41,7 @@ local planned, accept, accept_batch, receipts_of
       if not fact then
         return nil
       end
-      if fact[3] >= MOST then
+      if fact[3] >= MAX_INSTANT then
         local r = fetch_one(fact[1])
         local mask = queue_of(shape.queue).rule.unique or 7
         if not r or floor(mask / 2 ^ r[STATE]) % 2 == 0 then
@@ -62,27 +63,27 @@ local planned, accept, accept_batch, receipts_of
     end
     local sid = call('HGET', P .. 'fresh:' .. shape.queue, shape.more.subject)
     local r = sid and fetch_one(sid)
-    return r and (more(r).expires or MOST) > now and sid
+    return r and (more(r).expires or MAX_INSTANT) > now and sid
   end
 
-  local function born(plan, shape, n, body)
+  local function add_new(plan, shape, n, body)
     local first = plan.last + 1
     plan.last = plan.last + n
-    plan.births[#plan.births + 1] = { shape = shape, first = first, n = n, body = body }
+    plan.inserts[#plan.inserts + 1] = { shape = shape, first = first, n = n, body = body }
     plan.arrivals[shape.queue] = (plan.arrivals[shape.queue] or 0) + n
-    receive(plan, first, n, NEW)
+    add_receipt(plan, first, n, NEW)
     return first
   end
 
   -- One draft that has a key or merges; false and why: the batch is refused.
-  local function take(plan, shape, body)
+  local function plan_keyed(plan, shape, body)
     local key = shape.more.key
     if key then
       local sid, conflict = known_key(plan, shape)
       if conflict then
         return { 'conflict', shape.queue, key, tonumber(sid) }
       elseif sid then
-        receive(plan, tonumber(sid), 1, DUPLICATE)
+        add_receipt(plan, tonumber(sid), 1, DUPLICATE)
         return nil
       end
     end
@@ -93,15 +94,15 @@ local planned, accept, accept_batch, receipts_of
     if target then
       plan.merged[#plan.merged + 1] = { target, shape, body }
       plan.spared[target] = true
-      receive(plan, tonumber(target), 1, MERGED)
+      add_receipt(plan, tonumber(target), 1, MERGED)
     end
-    local sid = target or sid_of(born(plan, shape, 1, body))
+    local sid = target or sid_of(add_new(plan, shape, 1, body))
     if shape.merges then
-      local alive = (shape.more.expires or MOST) > now
+      local alive = (shape.more.expires or MAX_INSTANT) > now
       plan.newest[shape.queue .. '|' .. shape.more.subject] = alive and sid or false
     end
     if key then
-      local till = shape.window and now + shape.window or MOST
+      local till = shape.window and now + shape.window or MAX_INSTANT
       plan.keys[shape.queue .. '|' .. key] = { sid, shape.digest, till, shape.queue, key }
     end
     return nil
@@ -111,7 +112,7 @@ local planned, accept, accept_batch, receipts_of
     return rank_at(shape.base or ZERO, shape.timed, due_of(shape))
   end
 
-  -- Who of a queue dies to make room for so many; nil: nobody does.
+  -- The jobs of a queue that are shed to make room for so many; nil: there are not enough.
   local function victims(plan, queue, who, excess)
     local most = excess
     for _ in pairs(plan.spared) do
@@ -129,7 +130,7 @@ local planned, accept, accept_batch, receipts_of
     if #doomed < excess then
       return nil
     end
-    for _, birth in ipairs(who == 'lowest' and plan.births or NOTHING) do
+    for _, birth in ipairs(who == 'lowest' and plan.inserts or NOTHING) do
       if birth.shape.queue == queue and rank_of(birth.shape) .. sid_of(birth.first + birth.n - 1) > last then
         return nil
       end
@@ -137,7 +138,7 @@ local planned, accept, accept_batch, receipts_of
     return doomed
   end
 
-  -- Whether every queue has room for those who come, or can make it; `doomed` are who dies of it.
+  -- Whether every queue has room for the new jobs, or can make it; `doomed` are the jobs that are shed.
   local function make_room(plan)
     local names, doomed = {}, {}
     for name in pairs(plan.arrivals) do
@@ -161,7 +162,7 @@ local planned, accept, accept_batch, receipts_of
     return nil, doomed
   end
 
-  local function newborn(shape)
+  local function new_record(shape)
     local due, extra = due_of(shape), {}
     for name, value in pairs(shape.more or NOTHING) do
       extra[name] = value
@@ -172,19 +173,19 @@ local planned, accept, accept_batch, receipts_of
     local state = due <= now and not extra.line and READY or WAITING
     local rank = rank_at(shape.base or ZERO, shape.timed, due)
     return {
-      state, shape.queue, shape.cls or '', shape.kind, rank, due, now, shape.lives, 0, 0, shape.timed,
+      state, shape.queue, shape.cls or '', shape.kind, rank, due, now, shape.max_attempts, 0, 0, shape.timed,
       false, false, false, extra,
     }
   end
 
-  -- Members of sorted sets, by key, and what is kept of jobs: written once for all births of a batch.
+  -- Members of sorted sets, by key, and what is kept of jobs: written once for all inserts of a batch.
   local function gather(sets, key, score, member)
     local list = sets[key] or {}
     list[#list + 1], list[#list + 2] = score, member
     sets[key] = list
   end
 
-  -- Many alike jobs that stand in no other sets than those of their state.
+  -- Many alike jobs that are in no other sets than those of their state.
   local function add_many(sids, r, sets)
     local q, ready = queue_of(r[QUEUE]), r[STATE] == READY
     if ready and r[MORE] and r[MORE].flow then
@@ -196,7 +197,7 @@ local planned, accept, accept_batch, receipts_of
       end
     end
     if ready then
-      stir_lane(q, r)
+      touch_lane(q, r)
     end
     if not ready or is_odd(r) then
       local key = P .. (ready and 'odd:' .. q.name or 'due')
@@ -207,11 +208,11 @@ local planned, accept, accept_batch, receipts_of
     count(r, #sids)
   end
 
-  local function give_birth(birth, new)
+  local function insert_run(birth, new)
     local shape = birth.shape
-    local r = newborn(shape)
+    local r = new_record(shape)
     local m, sids, size = r[MORE], sids_from(birth.first, birth.n), #new.sids
-    if r[STATE] == READY and streams.takes(queue_of(r[QUEUE]), sids[1], r) then
+    if r[STATE] == READY and streams.accepts(queue_of(r[QUEUE]), sids[1], r) then
       m.flow = r[DUE]
     end
     local blob = encoded(r)
@@ -220,24 +221,24 @@ local planned, accept, accept_batch, receipts_of
         local is = edited(r)
         is[MORE].behind = not join_line(sid, m.line) or nil
         is[STATE] = not is[MORE].behind and r[DUE] <= now and READY or WAITING
-        enlist(sid, is, true)
+        index_job(sid, is, true)
         blob = encoded(is)
       elseif m.expires or m.sheds or m.merges or m.keyed then
-        enlist(sid, r, true)
+        index_job(sid, r, true)
       end
       new.sids[size + i], new.blobs[size + i], new.bodies[size + i] = sid, blob, ARGV[birth.body + i - 1]
     end
     if not (m.line or m.expires or m.sheds or m.merges or m.keyed) then
       add_many(sids, r, new.sets)
     end
-    local facts = { 'accepted', birth.first, 1, r[QUEUE], r[KIND], 0, 0, r[LIVES], now, r[DUE], 0, 0 }
-    told_alike(facts, birth.n, trait_of(m))
+    local facts = { 'accepted', birth.first, 1, r[QUEUE], r[KIND], 0, 0, r[MAX_ATTEMPTS], now, r[DUE], 0, 0 }
+    add_alike(facts, birth.n, trait_of(m))
   end
 
-  local function give_births(births)
+  local function insert_all(inserts)
     local new = { sids = {}, blobs = {}, bodies = {}, sets = {} }
-    for _, birth in ipairs(births) do
-      give_birth(birth, new)
+    for _, birth in ipairs(inserts) do
+      insert_run(birth, new)
     end
     store('b', new.sids, new.bodies)
     store('j', new.sids, new.blobs)
@@ -253,7 +254,7 @@ local planned, accept, accept_batch, receipts_of
     local m = is[MORE]
     is[KIND] = shape.kind
     if shape.quiet and r[DUE] > now then
-      moved = max(r[DUE], quiet_until(shape, r[BORN]))
+      moved = max(r[DUE], quiet_until(shape, r[ENQUEUED]))
       is[DUE], is[RANK] = moved, rank_at(base, r[TIMED], moved)
     else
       is[RANK] = rebased(r[RANK], m.base or ZERO, base)
@@ -268,11 +269,11 @@ local planned, accept, accept_batch, receipts_of
     move(sid, r, is)
     call('HSET', P .. 'b:' .. sub(sid, 1, 14), sid, ARGV[body])
     local facts = { 'merged', tonumber(sid), 1, r[QUEUE], shape.kind, 0, 0, 0, 0, moved or 0, 0, 0 }
-    told(facts, trait_of(shape.more))
+    add_job(facts, trait_of(shape.more))
   end
 
   -- A key that its former job holds no longer.
-  local function disown_key(queue, key, sid)
+  local function release_key(queue, key, sid)
     local r = fetch_one(sid)
     if r and more(r).keyed then
       local is, keyed = edited(r), {}
@@ -288,28 +289,28 @@ local planned, accept, accept_batch, receipts_of
 
   local function remember_keys(plan)
     for _, old in ipairs(plan.stale) do
-      disown_key(old[1], old[2], old[3])
+      release_key(old[1], old[2], old[3])
     end
     for _, fact in pairs(plan.keys) do
       local sid, digest, till, queue, key = unpack(fact)
       call('HSET', P .. 'k:' .. queue, key, pack({ sid, digest, till }))
       call('ZADD', P .. 'ku:' .. queue, till, key)
-      if till < MOST then
+      if till < MAX_INSTANT then
         call('ZADD', P .. 'windows', 'LT', till, queue)
       end
     end
   end
 
-  -- Look at every draft; the plan, or nil and why the batch is refused. Payloads are in ARGV from `body` on; `only`: of
+  -- Plan every draft; the plan, or nil and why the batch is refused. Payloads are in ARGV from `body` on; `only`: of
   -- the drafts, which come one by one, those at these places.
-  function planned(batch, body, only)
+  function plan_intake(batch, body, only)
     local head = call('HMGET', P .. 'head', 'last', 'delivery')
     streams.mode = head[2] or not head[1] and batch.delivery or 'sets'
     if batch.delivery and batch.delivery ~= streams.mode then
       return nil, { 'delivery', streams.mode }
     end
     local plan = {
-      last = tonumber(head[1] or 0), births = {}, merged = {}, receipts = {}, arrivals = {},
+      last = tonumber(head[1] or 0), inserts = {}, merged = {}, receipts = {}, arrivals = {},
       keys = {}, newest = {}, spared = {}, stale = {},
     }
     for queue, version in pairs(batch.versions) do
@@ -324,7 +325,7 @@ local planned, accept, accept_batch, receipts_of
         n = 0
       elseif shape.merges or shape.more and shape.more.key then
         for k = 0, n - 1 do
-          local refusal = take(plan, shape, body + k)
+          local refusal = plan_keyed(plan, shape, body + k)
           if refusal then
             return nil, refusal
           end
@@ -333,7 +334,7 @@ local planned, accept, accept_batch, receipts_of
         return nil, { 'wrong', unpack(shape.wrong) }
       else
         for k = 0, n - 1, BATCH do
-          born(plan, shape, min(BATCH, n - k), body + k)
+          add_new(plan, shape, min(BATCH, n - k), body + k)
         end
       end
       body = body + n
@@ -343,31 +344,31 @@ local planned, accept, accept_batch, receipts_of
     return not refusal and plan or nil, refusal
   end
 
-  -- Do what was planned; whether anything came of it that was not there before.
+  -- Do what was plan_intake; whether anything came of it that was not there before.
   function accept(plan)
     for _, sid in ipairs(plan.doomed) do
-      bury(sid, fetch_one(sid), GAVE_WAY, 'shed')
+      dead_letter(sid, fetch_one(sid), GAVE_WAY, 'shed')
     end
-    give_births(plan.births)
+    insert_all(plan.inserts)
     for _, each in ipairs(plan.merged) do
       merge(each[1], each[2], each[3])
     end
     remember_keys(plan)
-    if #plan.births > 0 then
+    if #plan.inserts > 0 then
       call('HSET', P .. 'head', 'last', plan.last)
       if streams.mode == 'streams' then
         call('HSETNX', P .. 'head', 'delivery', 'streams')
       end
-      sweep_keys(2 * (#plan.births + 1))
+      sweep_keys(2 * (#plan.inserts + 1))
     end
-    return #plan.births + #plan.merged > 0
+    return #plan.inserts + #plan.merged > 0
   end
 
   -- Take in the batch that is in ARGV from a place on; the plan, or nil and why it is refused.
   function accept_batch(first)
-    local plan, refusal = planned(decode(ARGV[first]), first + 1)
+    local plan, refusal = plan_intake(decode(ARGV[first]), first + 1)
     if plan and accept(plan) then
-      tell('enqueue')
+      set_verb('enqueue')
     end
     return plan, refusal
   end
@@ -382,3 +383,48 @@ local planned, accept, accept_batch, receipts_of
     return reply
   end
 end)()
+
+-- verb: enqueue (grows, once)
+-- Enqueue: a batch, and its payloads.
+local plan, refusal = accept_batch(3)
+if not plan then
+  return refusal, REFUSED
+end
+write_all()
+return receipts_of(plan)
+
+-- verb: ingest (grows, once)
+-- Ingest: a source, its checkpoint before or empty, its checkpoint after, a batch, its payloads.
+if (call('HGET', P .. 'sources', ARGV[3]) or '') ~= ARGV[4] then
+  return { 'moved' }, REFUSED
+end
+local plan, refusal = accept_batch(6)
+if not plan then
+  return refusal, REFUSED
+end
+call('HSET', P .. 'sources', ARGV[3], ARGV[5])
+call('ZADD', P .. 'sources_at', now, ARGV[3])
+write_all()
+return receipts_of(plan)
+
+-- verb: replace_dead (grows, once)
+-- Dead jobs give way to new ones: ids, a batch with one draft for each, its payloads. The ids that did, and receipts.
+local sids, only, going, seen = decode(ARGV[3]), {}, {}, {}
+for i, sid in ipairs(sids) do
+  local r = not seen[sid] and fetch_one(sid)
+  if r and r[STATE] == DEAD then
+    only[i], seen[sid] = true, true
+    going[#going + 1] = sid
+  end
+end
+local plan, refusal = plan_intake(decode(ARGV[4]), 5, only)
+if not plan then
+  return refusal, REFUSED
+end
+remove_all(going)
+accept(plan)
+if #going > 0 then
+  set_verb('replace_dead')
+end
+write_all()
+return { 'ok', receipts_of(plan), going }

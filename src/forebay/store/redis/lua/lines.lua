@@ -1,6 +1,7 @@
 -- Lines: a line exposes one job at a time, the smallest id that has not finished, once it is due. The others wait,
 -- whatever their due time; a head that is tried again stays first, and a dead one that blocks keeps the line shut.
 -- A job of a smaller id that comes back takes the place of one that is ready; one that runs finishes first.
+-- needs: queues
 
 local join_line, expose_lines
 
@@ -57,10 +58,10 @@ local join_line, expose_lines
 
   function expose_lines()
     local ready = 0
-    for name in pairs(stirred_lines) do
+    for name in pairs(touched_lines) do
       ready = ready + expose(name)
     end
-    stirred_lines = {}
+    touched_lines = {}
     return ready
   end
 end)()

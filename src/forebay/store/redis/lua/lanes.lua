@@ -2,10 +2,11 @@
 -- `forebay.engine.lanes`, whose functions these are, under the same names.
 --
 -- A lane has the ready jobs of a queue with the same class and the same gates; its key names both. An open lane is in the
--- set of its class, by its head; a lane whose head met a closed gate is parked at that gate, as a whole. The front of a
+-- set of its class, by its head; a lane whose head is at a closed gate is parked there, as a whole. The front of a
 -- queue has the gates with room for the first lane parked there, which opens when a claim gets to it. Where a lane is does
--- not depend on the queue's spec, which decides when it is met: so another spec takes effect at once, and lanes that it
--- opens or whose turns it ends are put in their new places some at a time.
+-- not depend on the queue's spec, which decides when its head is examined: so a new spec takes effect at once, and lanes
+-- that it opens or whose turns it ends are moved some at a time.
+-- needs: gates
 
 local LANES_MET, LANES_REVIEWED, IDLE_CLASSES, UNIT = 4000, 200, 256, 7207200
 local put, first, closed_gate, park, start, wake, refresh_lanes, configure, review, workable_at, write_classes
@@ -116,7 +117,7 @@ local put, first, closed_gate, park, start, wake, refresh_lanes, configure, revi
     if place then
       local cost = cost_at(sub(place, 21))
       is = (not gate or is_open(gate, cost)) and place or nil
-      call('ZADD', P .. 'opens:' .. q.name, not is and gate.step > 0 and opens_at(gate, cost) or MOST, name)
+      call('ZADD', P .. 'opens:' .. q.name, not is and gate.step > 0 and opens_at(gate, cost) or MAX_INSTANT, name)
       call('SADD', P .. 'parks:' .. name, q.name)
     else
       call('ZREM', P .. 'opens:' .. q.name, name)
@@ -129,7 +130,7 @@ local put, first, closed_gate, park, start, wake, refresh_lanes, configure, revi
     if is and was ~= is then
       order.add(P .. 'front:' .. q.name, is .. name)
       call('HSET', P .. 'rooms:' .. q.name, name, is)
-      news[q.name] = true
+      has_work[q.name] = true
     end
     q.opening, q.changed = true, true
   end
@@ -208,9 +209,9 @@ local put, first, closed_gate, park, start, wake, refresh_lanes, configure, revi
     end
   end
 
-  -- Lanes whose jobs came or went by something other than a claim.
+  -- Lanes whose jobs were changed by something other than a claim.
   function refresh_lanes()
-    for q, keys in pairs(stirred_lanes) do
+    for q, keys in pairs(touched_lanes) do
       for key in pairs(keys) do
         local lane, head = lane_in(q, key), streams.head(q, key)
         if head ~= lane.place then
@@ -218,10 +219,10 @@ local put, first, closed_gate, park, start, wake, refresh_lanes, configure, revi
         end
       end
     end
-    stirred_lanes = {}
+    touched_lanes = {}
   end
 
-  -- Some of the lanes that are as an earlier spec had them are met anew.
+  -- Examine some of the lanes that are placed by an earlier spec.
   function review(q)
     local found = call('HSCAN', P .. 'at:' .. q.name, q.scan, 'COUNT', LANES_REVIEWED)
     for i = 1, #found[2], 2 do
@@ -246,7 +247,7 @@ local put, first, closed_gate, park, start, wake, refresh_lanes, configure, revi
       call(command, P .. 'terms:' .. term.name, q.name)
       for _, queue in ipairs(call('SMEMBERS', P .. 'terms:' .. term.name)) do
         local other = queue_of(queue)
-        other.scan, other.changed, news[queue] = '0', true, true
+        other.scan, other.changed, has_work[queue] = '0', true, true
       end
     end
   end
@@ -259,8 +260,8 @@ local put, first, closed_gate, park, start, wake, refresh_lanes, configure, revi
       local last = call('ZRANGE', P .. key .. q.name, 0, 0, 'REV')[1]
       q.turn = last and sub(last, 1, 20) > q.turn and sub(last, 1, 20) or q.turn
     end
-    q.rule, q.gates, q.scan, q.opening, news[q.name] = rule, {}, '0', true, true
-    stirred_lanes[q] = { [''] = (rule.terms or rule.default) and true or nil }
+    q.rule, q.gates, q.scan, q.opening, has_work[q.name] = rule, {}, '0', true, true
+    touched_lanes[q] = { [''] = (rule.terms or rule.default) and true or nil }
     review(q)
   end
 
@@ -276,7 +277,7 @@ local put, first, closed_gate, park, start, wake, refresh_lanes, configure, revi
     if q.scan or cost and not closed_of(q.rule.whole, cost) then
       return 0, cost
     end
-    return first_score(P .. 'opens:' .. q.name) or MOST, cost
+    return first_score(P .. 'opens:' .. q.name) or MAX_INSTANT, cost
   end
 
   -- Classes that moved; of idle ones some are known, and one that is forgotten gains a single start.
@@ -298,5 +299,76 @@ local put, first, closed_gate, park, start, wake, refresh_lanes, configure, revi
       end
     end
     write_hash(P .. 'turn:' .. q.name, values)
+  end
+end)()
+
+
+local wake_gates, open_rates, write_lanes
+
+(function()
+  -- Gates with more room, and rates that moved on: wake the lanes parked there, and queues that they hold as a whole.
+  function wake_gates()
+    for name, state in pairs(states) do
+      if state.moved then
+        for _, queue in ipairs(call('SMEMBERS', P .. 'parks:' .. name)) do
+          wake(queue_of(queue), name)
+        end
+        for _, queue in ipairs(call('SMEMBERS', P .. 'terms:' .. name)) do
+          local q = queue_of(queue)
+          q.opening, q.changed, has_work[queue] = true, true, true
+        end
+        state.moved = nil
+      end
+    end
+  end
+
+  -- Open the rates that are due.
+  function open_rates(limit)
+    for _, queue in ipairs(call('ZRANGE', P .. 'openings', '-inf', now, 'BYSCORE', 'LIMIT', 0, limit)) do
+      local names = limit > 0 and call('ZRANGE', P .. 'opens:' .. queue, '-inf', now, 'BYSCORE', 'LIMIT', 0, limit) or NOTHING
+      for _, name in ipairs(names) do
+        wake(queue_of(queue), name)
+      end
+      limit, has_work[queue] = limit - #names, true
+    end
+  end
+
+  -- When the rates open that hold ready jobs of a queue: those of the whole queue too, for what goes first.
+  local function write_openings(q)
+    local _, cost = workable_at(q)
+    for _, gate in ipairs(q.rule.whole or NOTHING) do
+      if gate.step > 0 and cost and not is_open(gate, cost) then
+        call('ZADD', P .. 'opens:' .. q.name, opens_at(gate, cost), gate.name)
+      elseif gate.step > 0 then
+        call('ZREM', P .. 'opens:' .. q.name, gate.name)
+      end
+    end
+    local opens = first_score(P .. 'opens:' .. q.name)
+    if opens and opens < MAX_INSTANT then
+      call('ZADD', P .. 'openings', opens, q.name)
+    else
+      call('ZREM', P .. 'openings', q.name)
+    end
+  end
+
+  -- Write lanes and classes. Queues whose jobs are all held notify no waiters.
+  function write_lanes()
+    for _, q in pairs(queues) do
+      local places = {}
+      for key, lane in pairs(q.at) do
+        if lane.moved then
+          places[key] = lane.place and pack({ place = lane.place, gate = lane.gate, turn = lane.turn }) or false
+        end
+      end
+      write_hash(P .. 'at:' .. q.name, places)
+      write_classes(q)
+      if q.opening or q.changed and q.rule.whole then
+        write_openings(q)
+      end
+      if has_work[q.name] and (q.rule.whole or q.lanes > 0) and workable_at(q) > now then
+        has_work[q.name] = nil
+      end
+    end
+    order.write_all()
   end
 end)()

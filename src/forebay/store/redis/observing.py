@@ -1,27 +1,27 @@
-"""Single jobs as an operator sees them: reading, what holds them, cancelling, and what becomes of the dead."""
+"""What is shown of jobs, queues and gates."""
 
 from collections.abc import Sequence
+from heapq import nsmallest
 from typing import Any, Final
 
 import msgspec
 
 from forebay.core.instant import Instant
 from forebay.core.job import Job, Progress, State, with_progress
-from forebay.core.limits import MAX_AHEAD
-from forebay.store.protocol import CancelAnswer, Hold, Page, Query
-from forebay.store.redis.row import jobs_of, packed, sid, sids
-from forebay.store.redis.session import Session, refuse
+from forebay.core.limits import MAX_AHEAD, MAX_BATCH
+from forebay.store.protocol import Backlog, GateUse, Hold, Page, Query, Totals
+from forebay.store.redis.records import jobs_of, packed, sid, sids
+from forebay.store.redis.session import Session
 from forebay.store.states import STATES
 
-_CANCELLED: Final = (CancelAnswer.GONE, CancelAnswer.CANCELLED, CancelAnswer.REQUESTED)
 _PROBES: Final = 5_000
 """How many jobs one page looks at, found or not: a page is never a long read."""
 
 _MAX_ID: Final = 10**16 - 1
 
 
-class Jobs:
-    """Jobs by their ids and by what they are."""
+class Observing:
+    """Reads; nothing here changes anything."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -53,23 +53,27 @@ class Jobs:
         place = self._session.call("ahead", *sids([job_id]), MAX_AHEAD) if sids([job_id]) else -1
         return None if place < 0 else min(place, MAX_AHEAD)
 
-    def cancel(self, ids: Sequence[int]) -> list[CancelAnswer]:
-        known = sids(ids)
-        answers = iter(self._session.call("cancel", packed(known), tokened=True) if known else ())
-        return [_CANCELLED[next(answers)] if sids([job_id]) else CancelAnswer.GONE for job_id in ids]
+    def gates(self, after: str, limit: int, prefix: str) -> list[GateUse]:
+        found = self._session.call("gates", after, limit, prefix)
+        return [GateUse(name.decode(), *numbers) for name, *numbers in found]
 
-    def redrive(self, ids: Sequence[int]) -> list[int]:
-        reply: Sequence[Any] = self._session.call("redrive", packed(sids(ids)), tokened=True)
-        if reply[0] != b"ok":
-            refuse(reply)
-        return [int(each) for each in reply[1:]]
+    def queues(self, after: str, limit: int, prefix: str) -> list[str]:
+        return [name.decode() for name, *_ in self._session.call("queues", after, limit, prefix)]
 
-    def purge(self, state: State, before: Instant, limit: int, queue: str | None) -> int:
-        purged: int = self._session.call("purge", STATES.index(state), before, limit, queue or "", tokened=True)
-        return purged
+    def backlog(self, queues: Sequence[str] | None) -> list[Backlog]:
+        names, every = packed(queues or ()), "all" if queues is None else ""
+        now, *found = self._session.call("backlog", names, every, MAX_AHEAD)
+        return [_backlog(each, now) for each in found]
 
-    def discard(self, ids: Sequence[int]) -> list[int]:
-        return [int(each) for each in self._session.call("discard", packed(sids(ids)), tokened=True)]
+    def totals(self, limit: int) -> Totals:
+        """In pages, so that no call holds the server up: a queue may have moved while others were counted."""
+        counted, after = list[tuple[str, list[int]]](), ""
+        while page := self._session.call("queues", after, MAX_BATCH, ""):
+            counted += [(name.decode(), [int(count or 0) for count in counts]) for name, *counts in page]
+            after = counted[-1][0]
+        deepest = nsmallest(limit, counted, key=lambda each: (-sum(each[1][:3]), -each[1][4], each[0]))
+        sums = [sum(counts[state] for _, counts in counted) for state in range(len(STATES))]
+        return Totals(self.backlog([name for name, _ in deepest]) if deepest else [], len(counted), *sums)
 
     def _add_progress(self, found: dict[int, Job | None]) -> None:
         """Running jobs show what was reported of their delivery."""
@@ -80,3 +84,21 @@ class Jobs:
             if report is not None:
                 delivery, portion, note, at = msgspec.msgpack.decode(report)
                 found[job_id] = with_progress(found[job_id], delivery, Progress(portion, note, int(at)))
+
+
+def _backlog(row: Sequence[Any], now: Instant) -> Backlog:
+    name, waiting, ready, running, done, dead, cancelled, oldest, paused, keys, held, blocked = row
+    return Backlog(
+        name.decode(),
+        waiting,
+        ready,
+        running,
+        done,
+        dead,
+        cancelled,
+        oldest_age=max(0, now - oldest) if ready else 0,
+        paused_until=paused if paused > now else None,
+        keys=keys,
+        held=held,
+        blocked=blocked,
+    )

@@ -5,8 +5,9 @@
 --   more: base priority tenant subject key deadline expires meta cost · gates: names of those of its lane
 --         line, blocks: a dead head shuts it, behind: it waits for the head · merges, sheds
 --         keyed: keys that its state holds · asked · mark: its last settle · errors · finished kept home · flow
+-- needs: keys
 
-local STATE, QUEUE, CLS, KIND, RANK, DUE, BORN, LIVES, ATTEMPT, DELIVERY = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+local STATE, QUEUE, CLS, KIND, RANK, DUE, ENQUEUED, MAX_ATTEMPTS, ATTEMPT, DELIVERY = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
 local TIMED, OWNER, CLAIMED, UNTIL, MORE = 11, 12, 13, 14, 15
 local WAITING, READY, RUNNING, DONE, DEAD, CANCELLED = 0, 1, 2, 3, 4, 5
 local NOTHING = {}
@@ -16,7 +17,7 @@ local ERRORS_KEPT = 5
 
 local decoded = {}
 
--- The last place of those that lie in one bucket from a place on; ids mostly come in order, so these are the next ones.
+-- The index of the last id in the bucket of the id at an index; ids mostly come in order, so a bucket is a run of them.
 local function end_of_bucket(sids, i)
   local first = sub(sids[i], 1, 14)
   local last, n = first .. ':', #sids
@@ -95,7 +96,7 @@ local function rank_at(base, timed, due)
   return shifted(base, timed == 2 and due > now and due - LEAD or due)
 end
 
--- The rank of a job that goes back to the place that it had: in a FIFO queue it leads.
+-- The rank of a job that returns to the place that it had: in a FIFO queue it leads.
 local function rank_back(rank, timed)
   return timed == 2 and rank >= ZERO and shifted(rank, -LEAD) or rank
 end
@@ -108,7 +109,7 @@ end
 
 local plain_ranks = {}
 
--- Whether a ready job is not found by its rank when the oldest is looked for.
+-- Whether the rank of a ready job says nothing of its due time, so that the oldest job is not found by rank.
 local function is_odd(r)
   if r[CLS] ~= '' or more(r).gates then
     return true
@@ -176,7 +177,7 @@ local function erase(sids, results)
 end
 
 -- Jobs for a reply: id, record, payload; `results`: and the result, or an empty text.
-local function pictures(sids, blobs, results)
+local function jobs_reply(sids, blobs, results)
   local bodies, ends, reply, size = fetch(sids, 'b'), results and fetch(sids, 'x'), {}, 0
   for i = 1, #sids do
     if blobs[i] then
