@@ -22,7 +22,9 @@ from typing import Any
 from bench.measure import Figure, arguments, race, run
 from bench.memory import BATCH, LEASE, PAYLOAD, cycle, drafts, drain, fill, rate, raw_syncs
 from forebay import Store, Want, open_store
+from forebay.core.lease import Settlement
 from forebay.core.outcome import Ack
+from forebay.store.protocol import Pipelining
 
 THREADS = 16
 HUEY = importlib.util.find_spec("huey") is not None
@@ -53,6 +55,26 @@ def drained(jobs: int, backlog: int, batch: int) -> float:
         return rate(jobs, lambda: drain(store, jobs) if batch == BATCH else drain_singly(store, jobs))
 
     return on_disk(work)
+
+
+def pipelined(jobs: int, batch: int) -> float:
+    """Drain as a worker does: verdicts ride on the next claim, so a batch is one commit."""
+
+    def work(store: Store) -> float:
+        fill(store, jobs, 1_000)
+        return rate(jobs, lambda: drain_pipelined(store, batch))
+
+    return on_disk(work)
+
+
+def drain_pipelined(store: Store, batch: int) -> None:
+    assert isinstance(store, Pipelining)
+    want, settled = [Want("default", batch)], list[Settlement]()
+    while True:
+        _, leases = store.settle_and_claim(settled, want, "bench", LEASE)
+        if not leases:
+            return
+        settled = [(lease, Ack()) for lease in leases]
 
 
 def drain_singly(store: Store, jobs: int) -> None:
@@ -193,6 +215,8 @@ def figures(scale: int) -> list[Figure]:
             "huey/drain" if HUEY else "bound/bare-cycle-batch-100",
             "≥ 4 ×",
         ),
+        Figure("drain/pipelined-100", "jobs/s", lambda: pipelined(n, BATCH), "drain/batch-100"),
+        Figure("drain/pipelined-500", "jobs/s", lambda: pipelined(n, 500), "drain/batch-100", "≥ 40,000"),
         Figure("drain/single", "jobs/s", lambda: drained(few, few, 1), "huey/drain" if HUEY else "bound/raw-fdatasync"),
         Figure("drain/backlog-10x", "jobs/s", lambda: drained(n, 10 * n, BATCH), "drain/batch-100"),
         Figure("idle/wait", "% core", lambda: idle_share(3), goal="≤ 0.5"),

@@ -3,7 +3,7 @@
 The place of a group in a log moves on in the same way: what an entry caused and that it was handled, both or neither.
 
 The caller brings a connection of its own driver to the database of a `postgresql://` store; for the place in a log, it
-may also be one to the file of a `sqlite:///` store (`store.sqlite.commits`). On Postgres one statement is executed
+may also be one to the file of a `sqlite:///` store (`store.sqlite.logs`). On Postgres one statement is executed
 on it, in that driver's style, and nothing else: no commit, no setting, no connection of ours. A driver is recognised by
 the class of the connection, so none of them is a dependency.
 
@@ -134,7 +134,7 @@ async def acommit_in(
 
 
 def _commit_on_sqlite(connection: Any, log: str, group: str, partition: int, offset: int, epoch: int | None) -> int:
-    from forebay.store.sqlite.commits import commit_on
+    from forebay.store.sqlite.logs import commit_on
 
     check_epoch(epoch)
     names = check_name("log", log), check_name("group", group)

@@ -24,7 +24,7 @@ class Mutant:
 MUTANTS = [
     Mutant(
         "a promotion lets any number expire, in SQLite",
-        "src/forebay/store/sqlite/claims.py",
+        "src/forebay/store/sqlite/leases.py",
         "    maintain(unit, limit, limit)\n",
         "    maintain(unit, limit)\n",
         ("tests/stores/test_conformance.py", "-k", "sqlite-timing"),

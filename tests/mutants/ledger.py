@@ -11,7 +11,7 @@ FILES = ("tests/stores/test_ledger_journal.py",)
 LEDGER_MUTANTS = [
     Mutant(
         "acks are not told",
-        f"{SQLITE}/settling.py",
+        f"{SQLITE}/leases.py",
         "                unit.builder.leased(Change.ACKED, rows, 0)\n",
         "",
         ON_SQLITE,
@@ -25,7 +25,7 @@ LEDGER_MUTANTS = [
     ),
     Mutant(
         "a call that is rolled back keeps its offset",
-        f"{SQLITE}/session.py",
+        f"{SQLITE}/unit_of_work.py",
         "                head = before\n",
         "                before.ledger_next = head.ledger_next + 1\n                head = before\n",
         BESIDE_OTHERS,

@@ -12,6 +12,20 @@ def _cases(*themes: str) -> tuple[str, ...]:
 
 SQLITE_MUTANTS = [
     Mutant(
+        "sqlite: a settle and the claim behind it share a record",
+        f"{_SQLITE}/leases.py",
+        "            unit.next_record()\n",
+        "",
+        _cases("pipelining"),
+    ),
+    Mutant(
+        "sqlite: a settle and the claim behind it are two commits",
+        f"{_SQLITE}/leases.py",
+        "        return self._session.write(work)\n",
+        "        return self.settle(settlements), self.claim(wants, owner, span)\n",
+        ("tests/stores/test_sqlite.py", "-k", "share_one_commit"),
+    ),
+    Mutant(
         "sqlite: a settle gives no slot back",
         f"{_SQLITE}/unit_of_work.py",
         "            self.gates.give_back(name, cost)\n",
@@ -20,14 +34,14 @@ SQLITE_MUTANTS = [
     ),
     Mutant(
         "sqlite: gates of the whole queue bound nothing",
-        f"{_SQLITE}/claims.py",
+        f"{_SQLITE}/leases.py",
         "count = self._admitted(queue, whole, count)",
         "self._admitted(queue, whole, count)",
         _cases("gates"),
     ),
     Mutant(
         "sqlite: a dear job takes one slot of the whole queue",
-        f"{_SQLITE}/claims.py",
+        f"{_SQLITE}/leases.py",
         "state.take(queue.name, gate, cost, unit.now)",
         "state.take(queue.name, gate, 1, unit.now)",
         _cases("costs"),
@@ -55,14 +69,14 @@ SQLITE_MUTANTS = [
     ),
     Mutant(
         "sqlite: a job that goes back does not lead its line",
-        f"{_SQLITE}/settling.py",
+        f"{_SQLITE}/leases.py",
         "        if lines:\n            unit.expose(lines)\n",
         "",
         _cases("lines"),
     ),
     Mutant(
         "sqlite: a redriven job does not push back what was exposed",
-        f"{_SQLITE}/settling.py",
+        f"{_SQLITE}/control.py",
         "        unit.step_back(head)\n",
         "",
         _cases("lines"),
@@ -104,7 +118,7 @@ SQLITE_MUTANTS = [
     ),
     Mutant(
         "sqlite: turns are not written back",
-        f"{_SQLITE}/fronts.py",
+        f"{_SQLITE}/claim_cursor.py",
         "        self._connection.executemany(_PUT_CLASS, rows)\n",
         "",
         _cases("shares"),
@@ -132,7 +146,7 @@ SQLITE_MUTANTS = [
     ),
     Mutant(
         "sqlite: a cancelled head keeps others waiting",
-        f"{_SQLITE}/settling.py",
+        f"{_SQLITE}/control.py",
         "        unit.lanes.left(row.queue, row.lane)\n",
         "        pass\n",
         _cases("costs", "lanes", "explaining"),

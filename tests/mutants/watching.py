@@ -16,7 +16,7 @@ WATCHING_MUTANTS = [
     ),
     Mutant(
         "a job with a result that is kept goes the quick way of those that are not",
-        "src/forebay/store/sqlite/settling.py",
+        "src/forebay/store/sqlite/leases.py",
         "if type(verdict) is Ack and not verdict.keep_for]",
         "if type(verdict) is Ack]",
         SQLITE,

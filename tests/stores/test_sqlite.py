@@ -167,6 +167,17 @@ def test_calls_that_meet_share_one_commit(store: SqliteStore) -> None:
     assert len(seen) == 1
 
 
+def test_verdicts_and_the_next_claim_share_one_commit(store: SqliteStore) -> None:
+    store.enqueue([Draft("k")] * 20)
+    leases = store.claim([Want("default", 10)], "me", seconds(9))
+    seen = commits(store)
+    answers, following = store.settle_and_claim(
+        [(lease, Ack()) for lease in leases], [Want("default", 10)], "me", seconds(9)
+    )
+    assert (answers, len(following)) == ([Settled.APPLIED] * 10, 10)
+    assert len(seen) == 1
+
+
 def test_a_call_that_fails_harms_nobody_in_its_group(store: SqliteStore) -> None:
     first = store.enqueue([Draft("k", 1, key="x")])[0].id
     good = [lambda: store.enqueue([Draft("k")])] * 5

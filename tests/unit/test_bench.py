@@ -45,5 +45,5 @@ def test_the_command_prints_a_table_and_knows_its_words(capsys: pytest.CaptureFi
 def test_a_plain_job_passes_few_files_of_the_embedded_store(tmp_path: Path) -> None:
     """What an engineer reads to follow one job. A new file on its way needs a reason; a merged one lowers the bound."""
     files = files_passed(f"sqlite:///{tmp_path}/jobs.db")
-    assert "store/sqlite/settling.py" in files
+    assert "store/sqlite/leases.py" in files
     assert len(files) <= 20, files

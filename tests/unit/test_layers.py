@@ -29,11 +29,10 @@ SHARED = [
     *(
         "forebay.store.states",
         "forebay.store.sql_logs",
-        "forebay.store.statements",
+        "forebay.store.sql_files",
     ),
     *(
         "forebay.store.group_commit",
-        "forebay.store.migrations",
         "forebay.store.connection_pool",
         "forebay.store.waiters",
     ),

@@ -1,6 +1,6 @@
-"""Drafts for brokers at a store's door: each gives way to its copies, and what these are told becomes one answer."""
+"""Drafts for brokers: each is replaced by its copies, and their receipts become one."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from forebay.core.errors import BatchTooLarge, Invalid
 from forebay.core.fanout import copies
@@ -11,7 +11,7 @@ from forebay.store.protocol import Receipt
 
 
 class Spread:
-    """A batch in which some drafts are for brokers. `drafts` has their copies in their place, and no more than fit."""
+    """A batch in which some drafts are for brokers. `drafts` has their copies in their place, at most one batch."""
 
     def __init__(self, drafts: Sequence[Draft], spec_of: Callable[[str], QueueSpec]) -> None:
         self.drafts: list[Draft] = []
@@ -36,15 +36,11 @@ class Spread:
 
 
 def folded(receipts: Sequence[Receipt], durable: bool) -> Receipt:
-    """What a broker answers, from what its queues do."""
+    """The receipt of a broker, from those of its queues."""
     ids = tuple(receipt.id for receipt in receipts)
-    duplicate, merged = (bool(ids) and all(told) for told in _told(receipts))
+    duplicate = bool(ids) and all(receipt.duplicate for receipt in receipts)
+    merged = bool(ids) and all(receipt.merged for receipt in receipts)
     return Receipt(ids[0] if ids else 0, durable, duplicate, merged, ids)
-
-
-def any_new(receipts: Iterable[Receipt]) -> bool:
-    """Whether anything came of the drafts that was not there before."""
-    return any(receipt.id and not receipt.duplicate for receipt in receipts)
 
 
 def became(receipts: Sequence[Receipt]) -> int | None:
@@ -65,7 +61,3 @@ def in_parts(enqueue: Callable[[Sequence[Draft]], list[Receipt]], drafts: Sequen
         yield from in_parts(enqueue, drafts[half:])
     else:
         yield receipts
-
-
-def _told(receipts: Sequence[Receipt]) -> tuple[list[bool], list[bool]]:
-    return [receipt.duplicate for receipt in receipts], [receipt.merged for receipt in receipts]

@@ -15,7 +15,7 @@ from forebay.core.errors import ForebayError
 from forebay.store.postgres.connect import Server
 from forebay.store.postgres.migrate import Migration, migrations
 from forebay.store.protocol import Vitals
-from forebay.store.statements import read_statements
+from forebay.store.sql_files import read_statements
 
 MIN_VERSION: Final = 14
 """The oldest major version that the functions work with."""

@@ -12,9 +12,9 @@ from typing import Any, Final
 import psycopg
 
 from forebay.core.errors import Invalid
-from forebay.store.migrations import Migration as File
-from forebay.store.migrations import read_migrations
 from forebay.store.postgres.connect import Server
+from forebay.store.sql_files import Migration as File
+from forebay.store.sql_files import read_migrations
 
 _LOCK: Final = 0x46424159
 _PHASES: Final = ("pre", "post")

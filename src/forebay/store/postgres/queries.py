@@ -9,7 +9,7 @@ from functools import cache
 from typing import Final
 
 from forebay.core.limits import MAX_AHEAD, MAX_BLOCKED
-from forebay.store.statements import read_statements
+from forebay.store.sql_files import read_statements
 
 _RUN: Final = (
     "r.last_id, r.n, r.size, r.state, r.queue, r.kind, r.due_at, r.enqueued_at, r.delivery, r.attempt, r.max_attempts, "

@@ -4,7 +4,8 @@ The rules are those of `engine.control`. Progress has a table of its own, so tha
 """
 
 import heapq
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
@@ -14,19 +15,34 @@ from msgspec.structs import replace
 from forebay.core.fanout import copies
 from forebay.core.gate import lane_key
 from forebay.core.instant import Duration, Instant
-from forebay.core.job import Draft, Progress
+from forebay.core.job import Draft, Progress, State
 from forebay.core.lease import Fence
+from forebay.core.ledger import Change
 from forebay.core.limits import MAX_SLOTS
 from forebay.core.presence import Presence
 from forebay.core.schedule import Schedule, edited
 from forebay.core.spec import QueueSpec
 from forebay.core.stamp import Stamper
 from forebay.engine.control import fired, is_due, new_partitions
-from forebay.store.sqlite.intake import accept
+from forebay.engine.intake import check_capacity
+from forebay.engine.settle import (
+    plan_cancel,
+)
+from forebay.store.protocol import CancelAnswer
+from forebay.store.sqlite.intake import Tables, accept
 from forebay.store.sqlite.session import Session
-from forebay.store.sqlite.tables import KnownSpec, QueueCounters, lane_name, statement, text_of
-from forebay.store.sqlite.unit_of_work import UnitOfWork, maintain
-from forebay.store.states import READY
+from forebay.store.sqlite.tables import (
+    KnownSpec,
+    QueueCounters,
+    Row,
+    id_list,
+    lane_name,
+    rows_of,
+    statement,
+    text_of,
+)
+from forebay.store.sqlite.unit_of_work import LineHead, UnitOfWork, maintain, remove_finished
+from forebay.store.states import CANCELLED, DEAD, READY, RUNNING, STATES, WAITING
 
 _SPECS: Final = statement("specs")
 _ADD_PARTITION: Final = statement("add_partition")
@@ -51,12 +67,19 @@ _WITHDRAW: Final = "DELETE FROM worker WHERE owner = ? RETURNING until"
 _WORKERS: Final = "SELECT body, since, seen_at FROM worker WHERE owner > ? AND until > ? ORDER BY owner LIMIT ?"
 _REPORTED: Final = "SELECT EXISTS (SELECT 1 FROM progress)"
 
+_MOVE: Final = statement("move")
+_KEEP: Final = statement("keep")
+_ASK: Final = statement("ask_to_cancel")
+_REDRIVE: Final = statement("redrive")
+_DEAD_OF: Final = statement("dead_of")
+_FINISHED: Final = statement("finished")
+_FINISHED_IN: Final = statement("finished_in")
 _decode_schedule: Final = msgspec.json.Decoder(Schedule).decode
 _decode_presence: Final = msgspec.json.Decoder(Presence).decode
 
 
 class Control:
-    """Configuration and announcements."""
+    """Configuration, jobs without a holder, and announcements."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -66,6 +89,18 @@ class Control:
 
     def pause(self, queue: str, until: Instant | None) -> None:
         self._session.write(lambda unit: _pause(unit, "resume" if until is None else "pause", queue, until))
+
+    def cancel(self, ids: Sequence[int]) -> list[CancelAnswer]:
+        return self._session.write(lambda unit: _cancel(unit, ids))
+
+    def redrive(self, ids: Sequence[int]) -> list[int]:
+        return self._session.write(lambda unit: _redrive(unit, ids))
+
+    def purge(self, state: State, before: Instant, limit: int, queue: str | None) -> int:
+        return self._session.write(lambda unit: _purge(unit, STATES.index(state), before, limit, queue))
+
+    def discard(self, ids: Sequence[int]) -> list[int]:
+        return self._session.write(lambda unit: _discard(unit, ids))
 
     def put_schedule(self, schedule: Schedule) -> None:
         self._session.write(lambda unit: _put_schedule(unit, schedule))
@@ -126,7 +161,7 @@ def _put_spec(unit: UnitOfWork, spec: QueueSpec) -> None:
         unit.lanes.open_all(queue)
     elif before.stamper.spec.share is not None or spec.share is not None:
         unit.lanes.open_all(queue)
-    unit.queues.eased[spec.name] = None
+    unit.queues.with_room[spec.name] = None
 
 
 def _count_again(unit: UnitOfWork, queue: QueueCounters, before: KnownSpec) -> None:
@@ -150,7 +185,7 @@ def _pause(unit: UnitOfWork, verb: str, queue: str, until: Instant | None) -> No
         if unit.builder is not None:
             unit.builder.set_verb(verb, name=queue)
     if until is None and counters.counts[READY]:
-        unit.queues.news[queue] = counters.counts[READY]
+        unit.queues.with_work[queue] = counters.counts[READY]
 
 
 def _put_schedule(unit: UnitOfWork, schedule: Schedule) -> None:
@@ -227,3 +262,104 @@ def _announce(unit: UnitOfWork, presence: Presence, span: Duration) -> None:
 
 def _withdraw(unit: UnitOfWork, owner: str) -> bool:
     return any(until > unit.now for (until,) in unit.connection.execute(_WITHDRAW, (owner,)).fetchall())
+
+
+def _found(unit: UnitOfWork, ids: Sequence[int]) -> Mapping[int, Row]:
+    return {row.id: row for row in rows_of(unit.connection.execute(_MOVE, (id_list(ids),)))}
+
+
+def _cancel(unit: UnitOfWork, ids: Sequence[int]) -> list[CancelAnswer]:
+    found = _found(unit, ids)
+    plan = plan_cancel(ids, {row.id: STATES[row.state] for row in found.values()})
+    ended = {job_id: _dismiss(unit, found[job_id]) for job_id in plan.ended}
+    asked = [job_id for job_id in plan.asked if not found[job_id].cancel_requested]
+    unit.topics.update(ended)
+    lines = {row.line: None for job_id in ended if (row := found[job_id]).line is not None and not row.behind}
+    if lines:
+        unit.expose(lines)
+    if asked:
+        unit.topics.update(owner for (owner,) in unit.connection.execute(_ASK, (id_list(asked),)))
+    if ended or asked:
+        _record_cancelled(unit, found, ended, asked)
+    return plan.answers
+
+
+def _record_cancelled(
+    unit: UnitOfWork, found: Mapping[int, Row], ended: Mapping[int, Instant], asked: Iterable[int]
+) -> None:
+    if unit.builder is None:
+        return
+    unit.builder.set_verb("cancel")
+    for job_id, kept_until in ended.items():
+        row = found[job_id]
+        unit.builder.job(Change.CANCELLED, job_id, row.queue, row.kind, 0, 0, 0, 0, 0, 0, kept_until)
+    for job_id in asked:
+        unit.builder.held(Change.ASKED, found[job_id], 0)
+
+
+def _dismiss(unit: UnitOfWork, row: Row) -> Instant:
+    """A job that nobody holds will not run; until when it can be read."""
+    kept_until = unit.queue(row.queue).known.stamper.kept_until(unit.now)
+    if kept_until:
+        unit.connection.execute(_KEEP, (row.id, CANCELLED, unit.now, kept_until, None, *row.mark))
+    else:
+        unit.remove([row.id], [(row.id, *row.mark)] if row.settled_delivery else [])
+    unit.queues.moved(row.queue, row.lane, row.state, CANCELLED if kept_until else None)
+    if row.state == READY:
+        unit.lanes.left(row.queue, row.lane)
+    return kept_until
+
+
+def _redrive(unit: UnitOfWork, ids: Sequence[int]) -> list[int]:
+    found = _found(unit, ids)
+    dead = {job_id: found[job_id] for job_id in ids if job_id in found and found[job_id].state == DEAD}
+    check_capacity(Tables(unit), Counter(row.home for row in dead.values()))
+    first: dict[str, int] = {}
+    for row in dead.values():
+        if row.line is not None:
+            first[row.line] = min(first.get(row.line, row.id), row.id)
+    heads = unit.heads(first)
+    for row in dead.values():
+        unit.connection.execute(_REDRIVE, (row.id, unit.now))
+        unit.queues.moved(row.queue, "", DEAD, None)
+        unit.queues.moved(row.home, row.lane, None, WAITING)
+        if unit.builder is not None:
+            unit.builder.job(Change.REDRIVEN, row.id, row.home, row.kind, 0, 0, 0, 0, 0, 0, unit.now)
+    for line, job_id in first.items():
+        _lead_again(unit, line, job_id, heads.get(line))
+    if dead:
+        if unit.builder is not None:
+            unit.builder.set_verb("redrive")
+        maintain(unit)
+    return list(dead)
+
+
+def _lead_again(unit: UnitOfWork, line: str, job_id: int, head: LineHead | None) -> None:
+    """A job came back to life in a line that had this head; if it is first now, it is exposed instead."""
+    if head is None or head.state == DEAD:
+        unit.expose_if_free([line])
+    elif head.state < RUNNING and not head.behind and job_id < head.id:
+        unit.step_back(head)
+        unit.expose([line])
+
+
+def _purge(unit: UnitOfWork, state: int, before: Instant, limit: int, queue: str | None) -> int:
+    if queue is None:
+        found = unit.connection.execute(_FINISHED, (state, before, limit))
+    else:
+        found = unit.connection.execute(_FINISHED_IN, (state, before, limit, queue))
+    finished = rows_of(found)
+    if finished:
+        remove_finished(unit, finished)
+        if unit.builder is not None:
+            unit.builder.set_verb("purge")
+    return len(finished)
+
+
+def _discard(unit: UnitOfWork, ids: Sequence[int]) -> list[int]:
+    dead = {row.id: row for row in rows_of(unit.connection.execute(_DEAD_OF, (id_list(ids),)))}
+    if dead:
+        remove_finished(unit, list(dead.values()))
+        if unit.builder is not None:
+            unit.builder.set_verb("purge")
+    return [job_id for job_id in dict.fromkeys(ids) if job_id in dead]

@@ -1,7 +1,7 @@
-"""Connections to the file, patience with other processes' locks, and SQLite's errors in our words.
+"""Connections to the file, patience with other processes' locks, and SQLite's errors as the store's.
 
 WAL and `synchronous=FULL`: a transaction becomes visible to others only after its sync, so whatever can be read is
-durable. The built-in busy handler is off, because it starves processes; whoever finds the file locked pauses for a
+durable. The built-in busy handler is off, because it starves processes; a call that finds the file locked pauses for a
 random moment and tries again, for half a minute in all. Every failure of the file is `StoreFailed`: the transaction
 was rolled back and nothing of it was acknowledged. A lock that is let go needs no reopening, and neither does a disk
 that has room again.
@@ -119,7 +119,7 @@ class Database:
             yield connection, self.patiently(lambda: _begin(connection))
 
     def patiently(self, action: Callable[[], T]) -> T:
-        """Do it as soon as no other process stands in the way; counted in pauses, so that no clock is asked."""
+        """Do it as soon as no other process has the lock; counted in pauses, so that no clock is read."""
         waited, most = 0.0, 2 * _MIN_PAUSE
         while True:
             try:

@@ -147,7 +147,7 @@ class LaneTable:
                 self._add(self._queues.queue(queue), lane, head)
         if self._left:
             left, self._left = self._left, {}
-            self._look_again(list(left))
+            self._update_heads(list(left))
         if self._gates.freed:
             freed = {name: units for name, units in self._gates.freed.items() if units > 0}
             self._gates.count_freed()
@@ -249,7 +249,7 @@ class LaneTable:
                 return True
         return False
 
-    def _look_again(self, lanes: list[tuple[str, str]]) -> None:
+    def _update_heads(self, lanes: list[tuple[str, str]]) -> None:
         """Lanes that lost jobs have other heads, or are gone: gates may have room for these, or for others."""
         rows = self._connection.execute(_FIRST, (json.dumps([each for each in lanes if each[1]]),)).fetchall()
         for queue, lane, rank, job_id in rows:
@@ -276,4 +276,4 @@ class LaneTable:
                 self._connection.execute(_CLOSE_CLASS, (name, cls))
 
     def _notify(self, queue: str, units: int) -> None:
-        self._queues.news[queue] = self._queues.news.get(queue, 0) + units
+        self._queues.with_work[queue] = self._queues.with_work.get(queue, 0) + units

@@ -1,4 +1,4 @@
-"""The door: enqueue, and what a batch of drafts changes. The rules are those of `engine.intake`."""
+"""Intake: enqueue, and what a batch of drafts changes. The rules are those of `engine.intake`."""
 
 import json
 import sqlite3
@@ -29,7 +29,7 @@ from forebay.engine.intake import (
 from forebay.store.protocol import Checkpoint, Receipt, Tally
 from forebay.store.sqlite.session import Session
 from forebay.store.sqlite.tables import Row, id_list, rows_of, statement, text_of
-from forebay.store.sqlite.unit_of_work import UnitOfWork, bury, forget, sweep_keys
+from forebay.store.sqlite.unit_of_work import UnitOfWork, dead_letter, remove_finished, sweep_keys
 from forebay.store.states import READY, STATES, WAITING
 
 _INSERT: Final = statement("insert")
@@ -72,10 +72,10 @@ class Intake:
     def ingest(
         self, source: str, before: Checkpoint | None, after: Checkpoint, drafts: Sequence[Draft]
     ) -> Tally | None:
-        return self._session.write(lambda unit: _feed(unit, source, before, after, drafts))
+        return self._session.write(lambda unit: _ingest(unit, source, before, after, drafts))
 
     def replace_dead(self, drafts: dict[int, Draft]) -> dict[int, Receipt]:
-        return self._session.write(lambda unit: _mend(unit, drafts))
+        return self._session.write(lambda unit: _replace_dead(unit, drafts))
 
 
 def accept(unit: UnitOfWork, drafts: Sequence[Draft]) -> list[Receipt]:
@@ -84,7 +84,7 @@ def accept(unit: UnitOfWork, drafts: Sequence[Draft]) -> list[Receipt]:
     plan = plan_intake(tables, drafts)
     plan.make_room()
     if plan.shed:
-        bury(unit, [tables.doomed[job_id] for job_id in plan.shed], GAVE_WAY, Change.SHED)
+        dead_letter(unit, [tables.doomed[job_id] for job_id in plan.shed], GAVE_WAY, Change.SHED)
     _insert(unit, plan)
     for merge in plan.merged:
         _merge(unit, merge)
@@ -123,7 +123,7 @@ class Tables:
         return head.next_id - 1
 
     def taken_key(self, queue: str, key: str) -> KeyFact | None:
-        """A key that is new is counted here; one that nobody swept yet is."""
+        """A new key is counted here; one that is not swept yet already is."""
         found = self._unit.connection.execute(_KEY, (queue, key)).fetchone()
         counters = self._unit.queue(queue)
         if found is None:
@@ -258,7 +258,7 @@ def _room_at(full: QueueFull, reader: sqlite3.Connection) -> Instant:
     return 0 if depth + full.asked <= full.limit else MAX_INSTANT
 
 
-def _feed(
+def _ingest(
     unit: UnitOfWork, source: str, before: Checkpoint | None, after: Checkpoint, drafts: Sequence[Draft]
 ) -> Tally | None:
     found = unit.connection.execute(_SOURCE, (source,)).fetchone()
@@ -270,9 +270,9 @@ def _feed(
     return Tally.of(receipts)
 
 
-def _mend(unit: UnitOfWork, drafts: dict[int, Draft]) -> dict[int, Receipt]:
+def _replace_dead(unit: UnitOfWork, drafts: dict[int, Draft]) -> dict[int, Receipt]:
     dead = rows_of(unit.connection.execute(_DEAD, (id_list(drafts),)))
-    forget(unit, dead)
+    remove_finished(unit, dead)
     ids = [row.id for row in dead]
     receipts = dict(zip(ids, accept(unit, [drafts[job_id] for job_id in ids]), strict=True))
     if ids and unit.builder is not None:

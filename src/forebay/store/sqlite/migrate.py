@@ -12,8 +12,8 @@ from typing import Final
 
 from forebay.core.errors import Invalid
 from forebay.core.instant import Instant
-from forebay.store.migrations import Migration as File
-from forebay.store.migrations import read_migrations
+from forebay.store.sql_files import Migration as File
+from forebay.store.sql_files import read_migrations
 from forebay.store.sqlite.database import Database
 
 APPLICATION_ID: Final = 0x46424159

@@ -19,7 +19,7 @@ from forebay.engine.control import PAGE_PROBES
 from forebay.engine.lanes import closed_of
 from forebay.store.checks import LAST
 from forebay.store.protocol import Backlog, GateUse, Hold, Page, Query, Totals
-from forebay.store.sqlite.fronts import workable_at
+from forebay.store.sqlite.claim_cursor import workable_at
 from forebay.store.sqlite.gates import Gates
 from forebay.store.sqlite.session import Session
 from forebay.store.sqlite.tables import (
@@ -28,7 +28,7 @@ from forebay.store.sqlite.tables import (
     QueueTable,
     Row,
     id_list,
-    picture,
+    job_of,
     statement,
     text_of,
 )
@@ -79,7 +79,7 @@ class Observing:
     def get(self, ids: Sequence[int]) -> list[Job | None]:
         with self._session.read() as (reader, _):
             jobs: dict[int, Job | None] = {
-                columns[0]: picture(columns) for columns in reader.execute(_PICTURES, (id_list(ids),))
+                columns[0]: job_of(columns) for columns in reader.execute(_PICTURES, (id_list(ids),))
             }
             running = [job.id for job in jobs.values() if job is not None and job.state is State.RUNNING]
             for job_id, delivery, *rest in reader.execute(_REPORTS, (id_list(running),)) if running else ():
@@ -93,12 +93,12 @@ class Observing:
         with self._session.read() as (reader, _):
             if query.state is State.RUNNING:
                 held = (after, query.queue, query.kind, query.tenant, query.subject, query.suspect, limit)
-                jobs = [picture(columns) for columns in reader.execute(_PAGE_HELD, held)]
+                jobs = [job_of(columns) for columns in reader.execute(_PAGE_HELD, held)]
                 return Page(jobs, jobs[-1].id if len(jobs) == limit else None)
             until, page = (_DEAD_END, _PAGE_DEAD) if query.state is State.DEAD else (_PAGE_END, _PAGE)
             end = reader.execute(until, (after, PAGE_PROBES - 1)).fetchone()
             last = MAX_INSTANT if end is None else end[0]
-            jobs = [picture(columns) for columns in reader.execute(page, (after, last, *wanted, limit))]
+            jobs = [job_of(columns) for columns in reader.execute(page, (after, last, *wanted, limit))]
             if len(jobs) == limit:
                 last = jobs[-1].id
             elif end is None:

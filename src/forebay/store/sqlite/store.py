@@ -6,14 +6,13 @@ Durable before every answer. Two machines must never share the file: SQLite's lo
 from forebay.core.clock import Clock
 from forebay.store.clock import SystemClock
 from forebay.store.protocol import Capabilities, Promotion
-from forebay.store.shell import Shell
-from forebay.store.sqlite.claims import Claims
+from forebay.store.shell import PipeliningShell
 from forebay.store.sqlite.control import Control
 from forebay.store.sqlite.intake import Intake
+from forebay.store.sqlite.leases import Leases
 from forebay.store.sqlite.logs import Ledger, Logs
 from forebay.store.sqlite.observing import Observing
 from forebay.store.sqlite.session import Session
-from forebay.store.sqlite.settling import Settling
 from forebay.store.sqlite.unit_of_work import SETTLE_MEMORY
 
 
@@ -26,14 +25,15 @@ class SqliteBackend:
 
     def __init__(self, path: str, clock: Clock | None = None) -> None:
         self.session = session = Session(path, clock or SystemClock())
-        intake, settling, observing, ledger = Intake(session), Settling(session), Observing(session), Ledger(session)
-        self.claims, self.control, self.logs = claims, control, logs = Claims(session), Control(session), Logs(session)
+        intake, observing, ledger = Intake(session), Observing(session), Ledger(session)
+        self.leases, self.control, self.logs = leases, control, logs = Leases(session), Control(session), Logs(session)
         self.now, self.close = session.now, session.close
         self.enqueue, self.wait_for_room = intake.enqueue, intake.wait_for_room
         self.ingested, self.ingest, self.replace_dead = intake.ingested, intake.ingest, intake.replace_dead
-        self.claim, self.extend, self.overdue = claims.claim, claims.extend, claims.overdue
-        self.settle, self.cancel, self.redrive = settling.settle, settling.cancel, settling.redrive
-        self.purge, self.discard = settling.purge, settling.discard
+        self.claim, self.extend, self.overdue = leases.claim, leases.extend, leases.overdue
+        self.settle, self.settle_and_claim = leases.settle, leases.settle_and_claim
+        self.cancel, self.redrive = control.cancel, control.redrive
+        self.purge, self.discard = control.purge, control.discard
         self.get, self.browse, self.hold, self.ahead = observing.get, observing.browse, observing.hold, observing.ahead
         self.queues, self.backlog, self.totals = observing.queues, observing.backlog, observing.totals
         self.specs, self.gates = observing.specs, observing.gates
@@ -52,14 +52,14 @@ class SqliteBackend:
         self.own, self.disown, self.groups = logs.own, logs.disown, logs.groups
 
     def promote(self, limit: int) -> Promotion:
-        """In passing, what nobody needs any more goes: old progress, and what has left the windows of logs."""
-        promotion = self.claims.promote(limit)
+        """Also drops old progress, and entries that left the windows of logs."""
+        promotion = self.leases.promote(limit)
         self.control.sweep_progress()
         self.logs.keep_windows(limit)
         return promotion
 
 
-class SqliteStore(Shell[SqliteBackend]):
+class SqliteStore(PipeliningShell[SqliteBackend]):
     """The embedded store."""
 
     def __init__(self, path: str, *, clock: Clock | None = None) -> None:

@@ -26,7 +26,7 @@ from forebay.core.policy import Bounded
 from forebay.core.spec import QueueSpec
 from forebay.core.stamp import Stamper
 from forebay.engine.settle import Mark, errors_after
-from forebay.store.statements import read_statements
+from forebay.store.sql_files import read_statements
 from forebay.store.states import DEAD, READY, RUNNING, STATES, WAITING
 
 _FIELDS: Final = Job.__struct_fields__.index("progress")
@@ -109,7 +109,7 @@ def lane_name(lane: str) -> LaneName:
     return LaneName(cls, tuple(gates))
 
 
-def picture(columns: Sequence[Any]) -> Job:
+def job_of(columns: Sequence[Any]) -> Job:
     """The immutable `Job` that leaves the store, from the first columns of a statement."""
     fields = list(columns[:_FIELDS])
     fields[_STATE] = STATES[fields[_STATE]]
@@ -122,7 +122,7 @@ def picture(columns: Sequence[Any]) -> Job:
 
 
 def lease_of(columns: Sequence[Any]) -> Lease:
-    job = picture(columns)
+    job = job_of(columns)
     return Lease(job, job.owner or "", job.lease_until or 0)
 
 
@@ -132,7 +132,7 @@ def text_of(value: object) -> str:
 
 
 def id_list(ids: Iterable[int]) -> str:
-    """Ids for `json_each`; what is no 64-bit integer is nobody's id."""
+    """Ids for `json_each`; what is no 64-bit integer is no id."""
     return str([job_id for job_id in ids if 0 < job_id <= _MAX_INTEGER])
 
 
@@ -259,8 +259,8 @@ class QueueTable:
         self._connection = connection
         self._queues: dict[str, QueueCounters] = {}
         self.specs = specs
-        self.news: dict[str, int] = {}
-        self.eased: dict[str, None] = {}
+        self.with_work: dict[str, int] = {}
+        self.with_room: dict[str, None] = {}
 
     def queue(self, name: str) -> QueueCounters:
         queue = self._queues.get(name)
@@ -285,11 +285,11 @@ class QueueTable:
             if was == READY and lane:
                 queue.laned -= count
             if was <= RUNNING and (to is None or to > RUNNING):
-                self.eased[name] = None
+                self.with_room[name] = None
         if to is not None:
             queue.counts[to] += count
             if to == READY:
-                self.news[name] = self.news.get(name, 0) + count
+                self.with_work[name] = self.with_work.get(name, 0) + count
                 if lane:
                     queue.laned += count
 

@@ -1,27 +1,36 @@
 """One call inside a transaction: its instant, its counters, its gates and lanes, and what waiters are notified of.
 
-A verb works between the opening of a unit and `finish`, which writes counters, lanes and gates back. A unit that
-raises is rolled back by the writer and leaves nothing.
+A verb works between the opening of a unit and `finish`, which writes counters, lanes and gates back.
 
-What fell due is looked after in passing: expire, promote, forget, all bounded. One statement, `pulse`, says whether
-there is anything to do; a store at rest pays for nothing else. A job that expired is never handed out, however many
-there are: `expire` says whether it is through. A dead job lies where its queue sends dead letters, for as long as that
-queue keeps them, and not too many of them do.
+Group commit: the calls of many threads share one transaction, and so one sync. The leader gives each call a unit of
+work, commits, and only then lets their threads return. A unit that raises is rolled back to its own savepoint and fails
+alone; when the commit fails, all units in it fail. While the leader waits for the disk, the next group gathers.
+
+Maintenance is part of the verbs: expire, promote, remove, all bounded. One statement, `pulse`, says whether there is
+anything to do; an idle store pays for nothing else. An expired job is never claimed, however many there are: `expire`
+returns whether all are dead. A dead job is in the queue for dead letters, which keeps so many and so long.
 """
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import count
+from threading import Lock
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import astuple, replace
 
+from forebay.core.errors import Closed
 from forebay.core.instant import Duration, Instant
 from forebay.core.ledger import Change, encode_record
 from forebay.core.limits import MAX_BATCH, MAX_INSTANT
 from forebay.core.outcome import OUT_OF_TIME, Failure
 from forebay.core.record_builder import RecordBuilder
 from forebay.engine.settle import Mark
+from forebay.store.group_commit import Call, GroupCommit
+from forebay.store.sqlite.database import Database, Time
 from forebay.store.sqlite.gates import Gates, LaneTable
 from forebay.store.sqlite.tables import QueueTable, Row, SpecCache, failed, id_list, rows_of, statement
 from forebay.store.states import DEAD, READY, WAITING
@@ -31,11 +40,14 @@ _RECORDS_PER_TRIM: Final = 64
 _TRIMMED_AT_ONCE: Final = 256
 
 MAINTAINED: Final = 256
-"""How much of what fell due a verb looks after in passing."""
+"""How many due jobs a verb promotes as part of its maintenance."""
 
 EXPIRE_LIMIT: Final = 4 * MAX_BATCH
-"""How many that expired a verb looks after in passing: a claim waits for them, so they are more."""
+"""How many expired jobs a verb removes: a claim waits for them, so they are more."""
 
+_MAX_GROUP: Final = 128
+_HEAD: Final = statement("head")
+_PUT_HEAD: Final = statement("put_head")
 _DIE: Final = statement("die")
 _CROWDED: Final = statement("crowded")
 _OLDEST_DEAD: Final = statement("oldest_dead")
@@ -132,7 +144,7 @@ class UnitOfWork:
             self.head.last_at = self.now
 
     def promote_due(self, limit: int) -> int:
-        """Waiting jobs whose time has come become ready; how many."""
+        """Waiting jobs that are due become ready; how many."""
         rows = self.connection.execute(_FALL_DUE, (self.now, limit)).fetchall()
         for queue, lane, rank, job_id in rows:
             self._became_ready(queue, lane, rank, job_id)
@@ -171,6 +183,12 @@ class UnitOfWork:
         self.exposed += 1
         self.queues.moved(queue, lane, WAITING, READY)
         self.lanes.arrived(queue, lane, rank, job_id)
+
+    def next_record(self) -> None:
+        """What follows is another call, with a record of its own."""
+        self._keep_record()
+        if self.builder is not None:
+            self.builder = RecordBuilder(self.now)
 
     def _keep_record(self) -> None:
         record = None if self.builder is None else self.builder.record()
@@ -214,29 +232,29 @@ class UnitOfWork:
             self.connection.execute(_FORGET[head.half])
 
 
-def lay_down(unit: UnitOfWork, job_id: int, queue: str, errors: str | None, mark: Mark | tuple[None, None]) -> str:
-    """The job is dead; where it lies. The caller sees to its gates, and counts it."""
+def write_dead(unit: UnitOfWork, job_id: int, queue: str, errors: str | None, mark: Mark | tuple[None, None]) -> str:
+    """The job is dead; the queue of its dead letter. The caller updates its gates, and counts it."""
     grave = unit.queue(queue).known.stamper.grave(unit.now, lambda name: unit.queue(name).known.stamper)
     elsewhere, kept_until = (None, None) if grave is None else (grave.queue, grave.kept_until or None)
     unit.connection.execute(_DIE, (job_id, unit.now, errors, *mark, elsewhere, kept_until))
     return elsewhere or queue
 
 
-def died(unit: UnitOfWork, queue: str, lane: str, was: int, lies_in: str, count: int = 1) -> None:
-    """Count jobs that died: they belong to a queue, and may lie in another one."""
-    if lies_in == queue:
+def count_dead(unit: UnitOfWork, queue: str, lane: str, was: int, letter_queue: str, count: int = 1) -> None:
+    """Count dead jobs: they belong to a queue, and their dead letters may be in another one."""
+    if letter_queue == queue:
         unit.queues.moved(queue, lane, was, DEAD, count)
     else:
         unit.queues.moved(queue, lane, was, None, count)
-        unit.queues.moved(lies_in, "", None, DEAD, count)
+        unit.queues.moved(letter_queue, "", None, DEAD, count)
 
 
-def bury(unit: UnitOfWork, rows: Iterable[Row], failure: Failure, change: Change) -> None:
-    """Jobs that nobody holds die of this; their rows have their errors."""
+def dead_letter(unit: UnitOfWork, rows: Iterable[Row], failure: Failure, change: Change) -> None:
+    """Jobs without a holder die of this failure; their rows have their errors."""
     lines: dict[str, None] = {}
     for row in rows:
         errors = failed(row, failure, unit.now)
-        died(unit, row.queue, row.lane, row.state, lay_down(unit, row.id, row.queue, errors, (None, None)))
+        count_dead(unit, row.queue, row.lane, row.state, write_dead(unit, row.id, row.queue, errors, (None, None)))
         if row.state == READY:
             unit.lanes.left(row.queue, row.lane)
         if row.line is not None and not row.behind:
@@ -247,8 +265,8 @@ def bury(unit: UnitOfWork, rows: Iterable[Row], failure: Failure, change: Change
         unit.expose(lines)
 
 
-def too_many(unit: UnitOfWork, limit: int) -> Iterator[list[Row]]:
-    """The oldest of the dead wherever more lie than the queue keeps; `limit` of all of them, for `forget`."""
+def excess_dead(unit: UnitOfWork, limit: int) -> Iterator[list[Row]]:
+    """The oldest dead jobs of queues that have more than they keep, for `remove_finished`; `limit` in all."""
     found = unit.connection.execute(_CROWDED).fetchall()
     for name in {**dict.fromkeys(name for (name,) in found), **dict.fromkeys(unit.queues.crowded())}:
         queue = unit.queue(name)
@@ -268,27 +286,27 @@ def maintain(unit: UnitOfWork, limit: int = MAINTAINED, expiring: int = EXPIRE_L
     if wake_at is not None and wake_at <= now:
         unit.lanes.open_rates(limit)
     if kept_until is not None and kept_until <= now:
-        forget(unit, rows_of(unit.connection.execute(_KEPT, (now, limit))))
+        remove_finished(unit, rows_of(unit.connection.execute(_KEPT, (now, limit))))
     if crowded or unit.queues.crowded():
-        for oldest in too_many(unit, limit):
-            forget(unit, oldest)
+        for oldest in excess_dead(unit, limit):
+            remove_finished(unit, oldest)
     return through
 
 
 def expire(unit: UnitOfWork, limit: int) -> bool:
-    """Jobs that nobody claimed in time go to the dead letters; False: there may be more than one call looks after."""
+    """Jobs that were not claimed in time become dead letters; False: there may be more than `limit`."""
     while limit > 0:
         some = min(limit, MAX_BATCH)
         rows = rows_of(unit.connection.execute(_EXPIRED, (unit.now, some)))
-        bury(unit, rows, OUT_OF_TIME, Change.EXPIRED)
+        dead_letter(unit, rows, OUT_OF_TIME, Change.EXPIRED)
         if len(rows) < some:
             return True
         limit -= some
     return False
 
 
-def forget(unit: UnitOfWork, finished: Sequence[Row]) -> None:
-    """Finished jobs are gone, each with its last settle."""
+def remove_finished(unit: UnitOfWork, finished: Sequence[Row]) -> None:
+    """Remove finished jobs; the last settle of each is remembered."""
     lines: dict[str, None] = {}
     for row in finished:
         if row.line is not None and row.blocks and row.state == DEAD:
@@ -303,7 +321,7 @@ def forget(unit: UnitOfWork, finished: Sequence[Row]) -> None:
 
 
 def sweep_idle(unit: UnitOfWork, limit: int) -> None:
-    """Rates whose starts are all paid for are forgotten, and classes whose turns say nothing any more."""
+    """Drop rates whose theoretical arrival time has passed, and classes whose turns are not ahead."""
     unit.connection.execute(_DROP_PAID, (unit.now, limit))
     unit.connection.execute(_DROP_IDLE, (limit,))
 
@@ -328,3 +346,119 @@ def sweep_keys(unit: UnitOfWork, limit: int, *, by_state: bool = True) -> None:
         counters = unit.queue(queue)
         counters.keys -= 1
         counters.changed = True
+
+
+T = TypeVar("T")
+
+
+class Notified(Protocol):
+    """The waiters of this process. `registered`: how many there are."""
+
+    registered: int
+
+    def notify(self, unit: UnitOfWork) -> None: ...
+
+
+class _Call(Call):
+    """The work of a verb, and its answer once it is durable."""
+
+    __slots__ = ("answer", "unit", "work")
+
+    def __init__(self, work: Callable[[UnitOfWork], Any]) -> None:
+        super().__init__()
+        self.work = work
+        self.unit: UnitOfWork | None = None
+        self.answer: Any = None
+
+
+def _next(numbers: Iterator[int], _: _Call) -> bool:
+    """Whether a group may have one more."""
+    return next(numbers) <= _MAX_GROUP
+
+
+class Writer:
+    """The one connection of this process that writes; waiters are notified of every unit that was committed."""
+
+    def __init__(self, database: Database, connection: sqlite3.Connection, time: Time, waiters: Notified) -> None:
+        self._database = database
+        self._connection = connection
+        self._time = time
+        self._waiters = waiters
+        self.specs = SpecCache()
+        self.callers: GroupCommit[_Call] = GroupCommit(database.name, self._commit)
+        self._busy = Lock()
+        self._closed = False
+
+    def run(self, work: Callable[[UnitOfWork], T]) -> T:
+        """The answer of the work, once it is durable."""
+        self._database.check_process()
+        call = _Call(work)
+        self.callers.make(call)
+        answer: T = call.answer
+        return answer
+
+    def close(self) -> None:
+        """After the group that is under way; whoever comes later finds the store closed."""
+        if not self._database.ours:
+            return
+        with self._busy:
+            self._closed = True
+            self._connection.close()
+
+    def _commit(self) -> None:
+        with self._busy, self.callers.group(partial(_next, count(1))) as calls:
+            try:
+                if self._closed:
+                    raise Closed("the store")
+                self._transact(calls)
+            except Exception as error:
+                self._undo()
+                failed = self._database.failure(error)
+                for call in calls:
+                    call.error = call.error or failed
+            except BaseException:
+                self._undo()
+                raise
+        if self._waiters.registered:
+            for call in calls:
+                if call.unit is not None and call.error is None:
+                    self._waiters.notify(call.unit)
+
+    def _transact(self, group: Sequence[_Call]) -> None:
+        connection = self._connection
+        self._database.patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+        found = connection.execute(_HEAD).fetchone()
+        head = Head(*found)
+        alone = len(group) == 1
+        for call in group:
+            before = head if alone else replace(head)
+            try:
+                self._work(call, head, alone)
+            except Exception as error:
+                if alone or not connection.in_transaction:
+                    raise
+                connection.execute("ROLLBACK TO unit")
+                connection.execute("RELEASE unit")
+                call.error = self._database.failure(error)
+                head = before
+        written = astuple(head)
+        if written != found:
+            connection.execute(_PUT_HEAD, written)
+        connection.execute("COMMIT")
+
+    def _work(self, call: _Call, head: Head, alone: bool) -> None:
+        if not alone:
+            self._connection.execute("SAVEPOINT unit")
+        unit = UnitOfWork(self._connection, self.specs, head, self._time.after(head.last_at))
+        call.answer = call.work(unit)
+        unit.finish()
+        call.unit = unit
+        if not alone:
+            self._connection.execute("RELEASE unit")
+
+    def _undo(self) -> None:
+        try:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            return

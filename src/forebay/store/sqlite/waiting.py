@@ -1,6 +1,6 @@
 """Waiting for work or room: a signal inside this process, a cheap check of the file for other processes.
 
-A unit of work wakes as many waiters as it has something for, longest asleep first. Other processes are noticed by
+A unit of work wakes as many waiters as it has something for, longest waiting first. Other processes are noticed by
 `PRAGMA data_version`, a few microseconds every 2 to 40 ms: an eighth of the time since the last change, so that jobs
 that come steadily are found at once and an idle file costs little. Only when it moved are the tables read.
 """
@@ -16,9 +16,9 @@ from forebay.core.instant import Duration, Instant
 from forebay.store.sqlite.database import Database, Time
 from forebay.store.sqlite.unit_of_work import UnitOfWork
 
-_MIN_LOOK: Final[Duration] = 2_000
-_MAX_LOOK: Final[Duration] = 40_000
-_LOOK_SHARE: Final = 8
+_MIN_POLL: Final[Duration] = 2_000
+_MAX_POLL: Final[Duration] = 40_000
+_POLL_FRACTION: Final = 8
 
 Topic = int | str
 """A job, by its id, or an owner."""
@@ -28,7 +28,7 @@ Ready = Callable[[sqlite3.Connection], Instant]
 
 
 class Waiters:
-    """Those of this process, by queue: claimers for work, producers for room. `registered`: how many there are."""
+    """Waiters of this process by queue: claimers for work, producers for room. `registered`: how many there are."""
 
     def __init__(self, database: Database, clock: Clock, time: Time) -> None:
         self._database = database
@@ -45,21 +45,21 @@ class Waiters:
     def notify(self, unit: UnitOfWork) -> None:
         """A unit of work was committed."""
         with self._guard:
-            for queue, count in unit.queues.news.items():
+            for queue, count in unit.queues.with_work.items():
                 _wake(self._claimers.get(queue, {}), count)
-            for queue in unit.queues.eased:
+            for queue in unit.queues.with_room:
                 _wake(self._producers.get(queue, {}), unit.queue(queue).room)
             for topic in unit.topics & self._watchers.keys():
                 for watcher in self._watchers[topic]:
                     watcher.set()
 
     def close(self) -> None:
-        """Sleepers wake up."""
+        """Wake all waiters."""
         self._closed = True
         with self._guard:
-            for sleepers in (*self._claimers.values(), *self._producers.values(), *self._watchers.values()):
-                for sleeper in sleepers:
-                    sleeper.set()
+            for waiters in (*self._claimers.values(), *self._producers.values(), *self._watchers.values()):
+                for waiter in waiters:
+                    waiter.set()
 
     def until_work(self, queues: Sequence[str], end: Instant, ready: Ready) -> bool:
         return self._sleep(self._claimers, queues, 1, end, ready)
@@ -67,10 +67,10 @@ class Waiters:
     def until_room(self, full: QueueFull, end: Instant, ready: Ready) -> bool:
         return self._sleep(self._producers, [full.queue], full.asked, end, ready, hint=True)
 
-    def until_news_of(self, topics: Sequence[Topic], end: Instant, ready: Ready, least: Duration = _MIN_LOOK) -> None:
-        """Until `ready` has something, or the time passed. Topics: jobs that may end, owners that may be asked.
+    def until_news_of(self, topics: Sequence[Topic], end: Instant, ready: Ready, least: Duration = _MIN_POLL) -> None:
+        """Until `ready` has something, or the time passed. Topics: jobs that may end, owners of jobs to cancel.
 
-        `least`: how long it rests between two looks at the file.
+        `least`: the shortest interval between two polls of the file.
         """
         signal = Event()
         with self._guard:
@@ -79,7 +79,7 @@ class Waiters:
                 self._watchers.setdefault(topic, set()).add(signal)
         try:
             with self._database.lending() as connection:
-                self._nap(connection, signal, end, ready, signal.clear, least)
+                self._poll(connection, signal, end, ready, signal.clear, least)
         finally:
             with self._guard:
                 self.registered -= 1
@@ -98,9 +98,9 @@ class Waiters:
         *,
         hint: bool = False,
     ) -> bool:
-        """True: there may be something. Sleepers are registered before the tables are read, so no news is missed.
+        """True: there may be something. Registered before the tables are read, so no notification is missed.
 
-        `hint`: a signal is enough; else it is a reason to read the tables, since a closed gate may hold what came.
+        `hint`: a signal is enough; else the tables are read, since a closed gate may hold the new jobs.
         """
         signal = Event()
 
@@ -118,34 +118,34 @@ class Waiters:
         register()
         try:
             with self._database.lending() as connection:
-                return self._nap(connection, signal, end, ready, register)
+                return self._poll(connection, signal, end, ready, register)
         finally:
             with self._guard:
                 self.registered -= 1
                 for queue in queues:
-                    sleepers = rooms.get(queue, {})
-                    sleepers.pop(signal, None)
-                    if not sleepers:
+                    waiters = rooms.get(queue, {})
+                    waiters.pop(signal, None)
+                    if not waiters:
                         rooms.pop(queue, None)
 
-    def _nap(
+    def _poll(
         self,
         connection: sqlite3.Connection,
         signal: Event,
         end: Instant,
         ready: Ready,
         again: Callable[[], bool | None],
-        least: Duration = _MIN_LOOK,
+        least: Duration = _MIN_POLL,
     ) -> bool:
-        """Until the tables have something, or `again`, which is called before they are read anew, is content."""
+        """Until the tables have something, or `again`, which is called before they are read again, returns true."""
         version = self._database.patiently(lambda: _version(connection))
         wake_at = self._database.patiently(lambda: ready(connection))
         while True:
             now = self._time.now()
             if self._closed or wake_at <= now or end <= now:
                 return self._closed or wake_at <= now
-            look = max(least, min(_MAX_LOOK, (now - self._changed_at) // _LOOK_SHARE))
-            self._clock.wait(signal, min(wake_at - now, end - now, look))
+            interval = max(least, min(_MAX_POLL, (now - self._changed_at) // _POLL_FRACTION))
+            self._clock.wait(signal, min(wake_at - now, end - now, interval))
             seen = self._database.patiently(lambda: _version(connection))
             if seen != version or signal.is_set():
                 if again():
@@ -159,12 +159,12 @@ def _version(connection: sqlite3.Connection) -> int:
     return version
 
 
-def _wake(sleepers: dict[Event, int], count: int) -> None:
+def _wake(waiters: dict[Event, int], count: int) -> None:
     """One that needs more than there is does not hold up those behind it."""
-    for sleeper, need in list(sleepers.items()):
+    for waiter, need in list(waiters.items()):
         if need <= count:
-            del sleepers[sleeper]
-            # One sleeper may wait at several queues; news it already has goes to the next one.
-            if not sleeper.is_set():
-                sleeper.set()
+            del waiters[waiter]
+            # One waiter may wait at several queues; a notification that it already has goes to the next one.
+            if not waiter.is_set():
+                waiter.set()
                 count -= need

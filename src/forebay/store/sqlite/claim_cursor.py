@@ -1,7 +1,7 @@
-"""What a claim may hand out of a queue with lanes, loaded from the tables as the rules need it (`engine.lanes`).
+"""The cursor of a claim over a queue with lanes, loaded from the tables as the rules need it (`engine.lanes`).
 
 Classes come by their turns, lanes by their heads and jobs by their ranks, a page at a time, so a claim reads little
-more than it hands out. `write` puts back what the claim changed. Without it nothing is changed: `wait` looks this way.
+more than it claims. `write` puts back what the claim changed. Without it nothing is changed: `wait` uses it so.
 """
 
 import json
@@ -44,11 +44,11 @@ _PUT_LANE: Final = statement("put_lane")
 _PUT_CLASS: Final = statement("put_class")
 
 
-Place: TypeAlias = tuple[int | str, ...]
+PageKey: TypeAlias = tuple[int | str, ...]
 
 
 class ReadyHead(NamedTuple):
-    """A ready job. What expired is dead before anything is handed out."""
+    """A ready job. Expired jobs are dead before anything is claimed."""
 
     rank: int
     id: int
@@ -117,10 +117,10 @@ class LoadedLanes(Lanes[ReadyHead]):
     def __init__(self, gates: Gates, now: Instant) -> None:
         super().__init__()
         self.now = now
-        self.book = gates
+        self.table = gates
 
     def new_state(self, name: str) -> GateState:
-        return self.book.state(name)
+        return self.table.state(name)
 
     def load(self, front: _Front, of: _Class, gates: Iterable[Gate], jobs: LaneJobs) -> _Lane:
         """A lane as it is stored, open or parked."""
@@ -134,8 +134,8 @@ class LoadedLanes(Lanes[ReadyHead]):
         return self._numbered(front, (gate,))[0][1]
 
 
-class QueueFront:
-    """The front of one queue. `count`: how many jobs are wanted of it."""
+class ClaimCursor:
+    """The cursor over one queue. `count`: how many jobs are wanted of it."""
 
     def __init__(
         self, connection: sqlite3.Connection, rules: LoadedLanes, queue: QueueCounters, count: int = 1
@@ -157,7 +157,7 @@ class QueueFront:
         self._load()
 
     def take(self, count: int, cls: str | None) -> Taken[ReadyHead]:
-        """What a claim hands out; `write` makes it so."""
+        """The jobs of a claim; `write` makes it so."""
         if cls is not None:
             self._load_class(cls)
         taken = self._rules.take(self._front, count, self._rules.now, cls)
@@ -207,21 +207,21 @@ class QueueFront:
         """Gates that have room for parked lanes are awake, the others are not; of rates it is known when they open."""
         queue, now = self._queue.name, self._rules.now
         for name in {**dict.fromkeys(self._woken), **self._changed}:
-            state = self._rules.book.state(name)
+            state = self._rules.table.state(name)
             gate, parked = state.numbers.get(queue), state.parked.get(queue)
             first = None if gate is None or parked is None else parked.first()
             is_open = gate is not None and first is not None and state.is_open(gate, first.cost, now)
             if is_open != (name in self._woken):
                 self._connection.execute(_WAKE if is_open else _SLEEP, (queue, name))
             if gate is not None and gate.step and first is not None and not is_open:
-                at, known = opening(gate, state, first.cost), self._rules.book.wake_at[name]
+                at, known = opening(gate, state, first.cost), self._rules.table.wake_at[name]
                 if "/@" in name and known is not None:
                     at = min(at, known)
-                self._rules.book.wake_at[name] = at if at < MAX_INSTANT else None
+                self._rules.table.wake_at[name] = at if at < MAX_INSTANT else None
 
     def _load(self) -> None:
         front, queue, stamper = self._front, self._queue, self._queue.known.stamper
-        self._rules.book.load(gate.name for gate in stamper.whole)
+        self._rules.table.load(gate.name for gate in stamper.whole)
         self._rules.fronts[queue.name] = front
         self._rules.configure(front, stamper.whole, stamper.weight if self._shares else None, stamper.gate)
         front.clear(
@@ -235,7 +235,7 @@ class QueueFront:
             front.order.put(self._class(cls))
         woken = [name for (name,) in self._connection.execute(_WOKEN, (queue.name, LANES_MET))]
         gates = [gate for name in woken if (gate := stamper.gate(name)) is not None]
-        self._meet(gates)
+        self._load_gates(gates)
         self._woken = set(woken)
         for gate in gates:
             state = self._rules.number(front, gate)
@@ -246,7 +246,7 @@ class QueueFront:
         """A claim of one class looks at all of its lanes, parked or not."""
         of = self._class(cls)
         found = self._connection.execute(_PARKED_OF_CLASS, (self._queue.name, cls, LANES_MET)).fetchall()
-        self._meet(gate for lane, *_ in found for gate in self._queue.known.gates(lane))
+        self._load_gates(gate for lane, *_ in found for gate in self._queue.known.gates(lane))
         for lane, rank, job_id, turn, at in found:
             self._add_parked(lane, of, LaneRow(rank, job_id, turn, at))
 
@@ -290,7 +290,7 @@ class QueueFront:
     def _add_open(self, of: _Class, found: Sequence[Any]) -> Key:
         if not self._shares:
             self._share_page(len(found))
-        self._meet(gate for *_, lane in found for gate in self._queue.known.gates(lane))
+        self._load_gates(gate for *_, lane in found for gate in self._queue.known.gates(lane))
         self._load_jobs([lane for *_, lane in found])
         for rank, job_id, name in found:
             if name not in self._lanes:
@@ -298,7 +298,7 @@ class QueueFront:
         return tuple(found[-1][:2]) if found else ()
 
     def _add_parked_at(self, state: GateState, found: Sequence[Any]) -> Key:
-        self._meet(gate for *_, lane, _ in found for gate in self._queue.known.gates(lane))
+        self._load_gates(gate for *_, lane, _ in found for gate in self._queue.known.gates(lane))
         self._load_jobs([lane for *_, lane, _ in found])
         for turn, rank, job_id, name, cls in found:
             self._add_parked(name, self._class(cls), LaneRow(rank, job_id, turn, state.name))
@@ -320,7 +320,7 @@ class QueueFront:
         if name in self._lanes or row.at is None:
             return
         lane = self._lane(name, of, row)
-        state = self._rules.book.state(row.at)
+        state = self._rules.table.state(row.at)
         lane.at = state
         of.parked[lane] = self._front.parked[lane] = None
         state.parked.setdefault(self._queue.name, Order(Lane.place)).put(lane)
@@ -331,15 +331,15 @@ class QueueFront:
         self._rows[name] = row
         return lane
 
-    def _meet(self, gates: Iterable[Gate]) -> None:
+    def _load_gates(self, gates: Iterable[Gate]) -> None:
         """Load these gates, and find out at which of them lanes are parked."""
         names = list({gate.name: None for gate in gates if gate.name not in self._met})
         if not names:
             return
         self._met.update(names)
-        self._rules.book.load(names)
+        self._rules.table.load(names)
         for (name,) in self._connection.execute(_WITH_PARKED, (json.dumps(names), self._queue.name)).fetchall():
-            state = self._rules.book.state(name)
+            state = self._rules.table.state(name)
             start = (MIN_INTEGER, MIN_INTEGER, 0)
             more = self._pager(_PARKED_LANES, (name, self._queue.name), start, partial(self._add_parked_at, state))
             state.parked[self._queue.name] = Order(Lane.place, more)
@@ -365,8 +365,8 @@ class QueueFront:
     def _pager(
         self,
         text: str,
-        of: Place,
-        start: Place,
+        of: PageKey,
+        start: PageKey,
         add: Callable[[Sequence[Any]], Key],
         first: Sequence[Any] | None = None,
     ) -> More:
@@ -397,7 +397,7 @@ def workable_at(connection: sqlite3.Connection, gates: Gates, queue: QueueCounte
     """When a claim of a queue with ready jobs may find one if nothing happens: now, later at a rate, or never."""
     rules = LoadedLanes(gates, now)
     if queue.spec.share is not None or queue.laned:
-        return QueueFront(connection, rules, queue).workable_at()
+        return ClaimCursor(connection, rules, queue).workable_at()
     whole = queue.known.stamper.whole
     if not whole:
         return now
