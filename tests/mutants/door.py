@@ -21,8 +21,8 @@ DOOR_MUTANTS = [
     Mutant(
         "one new copy makes a duplicate",
         "src/forebay/store/brokers.py",
-        "bool(ids) and all(told)",
-        "bool(ids) and any(told)",
+        "bool(ids) and all(receipt.duplicate for receipt in receipts)",
+        "bool(ids) and any(receipt.duplicate for receipt in receipts)",
         _MEMORY,
     ),
     Mutant(

@@ -11,6 +11,13 @@ _FAULTS = ("tests/process/test_redis_faults.py", "-k", "lost_reply or forgotten 
 
 REDIS_MUTANTS = [
     Mutant(
+        "a rate that the spec lost is still waited for, in Redis",
+        f"{_LUA}/lanes.lua",
+        "      call('ZREM', P .. 'opens:' .. q.name, gate.name)\n    end\n    change_terms",
+        "    end\n    change_terms",
+        (*_REDIS, "-k", "rate_that_the_spec_lost"),
+    ),
+    Mutant(
         "an empty queue keeps the turns of its classes, in Redis",
         f"{_LUA}/queues.lua",
         "if (q.rule.default or q.turn ~= START) and depth(q) == 0 then",

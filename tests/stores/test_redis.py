@@ -329,6 +329,21 @@ def test_turns_of_an_empty_queue_are_forgotten(redis: RedisServer) -> None:
     store.close()
 
 
+def test_a_rate_that_the_spec_lost_is_not_waited_for(redis: RedisServer) -> None:
+    redis.clear()
+    store = RedisStore(redis.url())
+    store.put_spec(QueueSpec(name="paced", eligibility=Rate(1, minutes(1))))
+    store.enqueue([Draft("k", queue="paced")] * 2)
+    leases = store.claim([Want("paced", 2)], "w", minutes(1))
+    store.put_spec(QueueSpec(name="paced"))
+    leases += store.claim([Want("paced", 2)], "w", minutes(1))
+    store.settle([(lease, Ack()) for lease in leases])
+    assert (len(leases), store.promote(100).next_due) == (2, None)
+    with redis.client() as client:
+        assert "opens:paced" not in left_behind(client)
+    store.close()
+
+
 def test_the_ledger_is_read_by_its_url(redis_url: str) -> None:
     store = open_store(redis_url)
     store.enqueue([Draft("k"), Draft("k")])

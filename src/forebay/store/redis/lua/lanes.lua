@@ -254,6 +254,9 @@ local put, first, closed_gate, park, start, wake, refresh_lanes, configure, revi
 
   -- The queue has other gates or shares: turns begin again, from the last one on.
   function configure(q, rule)
+    for _, gate in ipairs(q.rule.whole or NOTHING) do
+      call('ZREM', P .. 'opens:' .. q.name, gate.name)
+    end
     change_terms(q, q.rule, 'SREM')
     change_terms(q, rule, 'SADD')
     for _, key in ipairs({ 'turns:', 'idle:' }) do
