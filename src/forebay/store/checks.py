@@ -1,4 +1,4 @@
-"""What every store checks of a call before it looks at its state: one decision, taken alike on all of them."""
+"""What every store checks of a call before it reads its state, once for all of them."""
 
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
@@ -111,13 +111,13 @@ def checked_total(wants: Sequence[Want]) -> int:
 
 def check_gate(name: str) -> None:
     if type(name) is not str or not 1 <= len(name) <= _GATE_NAME_LENGTH or not is_clean(name):
-        raise Invalid("gate", "it is no name of a gate", "use condition_gate(condition)")
+        raise Invalid("gate", "it is not the name of a gate", "use condition_gate(condition)")
 
 
 def check_offset(after: int) -> None:
     """Where to go on reading a log or the ledger."""
     if type(after) is not int or after < -1:
-        raise Invalid("after", f"{after!r} is no offset", "-1 reads from the start")
+        raise Invalid("after", f"{after!r} is not an offset", "-1 reads from the start")
 
 
 def check_rule(rule: LedgerRule) -> None:
@@ -172,7 +172,7 @@ def check_purge(state: State, before: Instant, limit: int, queue: str | None) ->
 def checked_member(
     log: str, group: str, member: str, lease_for: timedelta | None = None
 ) -> tuple[str, str, str, Duration]:
-    """Who wants to read which log, and for how long; 0 where nothing is said of that."""
+    """The log, group and member of a reader, and for how long; 0 if not given."""
     span = 0 if lease_for is None else checked_micros("lease_for", lease_for, MIN_LEASE, MAX_LEASE)
     return check_name("log", log), check_name("group", group), checked_owner(member), span
 
@@ -192,7 +192,7 @@ def check_workers_page(after: str, limit: int) -> None:
 
 def check_epoch(epoch: int | None) -> None:
     if epoch is not None and (type(epoch) is not int or epoch < 1):
-        raise Invalid("epoch", f"{epoch!r} is none", "give the epoch that own answered")
+        raise Invalid("epoch", f"{epoch!r} is not one", "give the epoch that `own` returned")
 
 
 def checked_entries(bodies: Sequence[bytes], keys: Sequence[str | None] | None) -> list[tuple[bytes, str | None]]:

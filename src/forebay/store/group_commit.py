@@ -1,7 +1,7 @@
 """Group commit: calls of several threads that arrive during a commit share the next one.
 
 The first thread leads: it takes all calls that wait, commits them at once and only then lets their threads return. The
-thread that has waited longest leads the next commit. A thread that is interrupted blocks nobody.
+thread that has waited longest leads the next commit. An interrupted thread blocks no other.
 """
 
 from collections import deque
@@ -14,13 +14,13 @@ from forebay.core.errors import StoreFailed
 
 
 class Call:
-    """One thread's call. `baton` is released when the call is done, or when its thread has to lead."""
+    """One thread's call. `wakeup` is released when the call is done, or when its thread has to lead."""
 
-    __slots__ = ("baton", "done", "error", "leads")
+    __slots__ = ("done", "error", "leads", "wakeup")
 
     def __init__(self) -> None:
-        self.baton = Lock()
-        self.baton.acquire()
+        self.wakeup = Lock()
+        self.wakeup.acquire()
         self.error: BaseException | None = None
         self.done = False
         self.leads = False
@@ -86,12 +86,12 @@ class GroupCommit(Generic[C]):
                     call.error = StoreFailed(self._name, "the thread that led the commit was interrupted")
                 call.done = True
                 if not call.leads:
-                    call.baton.release()
+                    call.wakeup.release()
 
     def _follow(self, call: C) -> None:
         """Wait until the call is done or its thread has to lead."""
         try:
-            call.baton.acquire()
+            call.wakeup.acquire()
         except BaseException:
             with self._guard:
                 if call in self._waiting:
@@ -105,4 +105,4 @@ class GroupCommit(Generic[C]):
             self._led = bool(self._waiting)
             if self._led:
                 self._waiting[0].leads = True
-                self._waiting[0].baton.release()
+                self._waiting[0].wakeup.release()

@@ -90,7 +90,7 @@ class Promotion(Struct, frozen=True):
 
 
 class CancelAnswer(StrEnum):
-    """CANCELLED: it will not run. REQUESTED: it runs, its holder will be told. GONE: unknown or finished."""
+    """CANCELLED: it will not run. REQUESTED: it runs, its holder is notified. GONE: unknown or finished."""
 
     CANCELLED = "cancelled"
     REQUESTED = "requested"
@@ -236,7 +236,7 @@ class Store(Log, Protocol):
         """One receipt per draft, all or nothing. `QueueFull`, `KeyConflict`, `WrongQueueKind` change nothing.
 
         A draft for a broker becomes its `core.fanout.copies`, all of them or none; with these a call has no more drafts
-        than any other. Where `Shed` makes room, who gives way dies in the same step.
+        than any other. Where `Shed` makes room, the jobs that give way die in the same step.
         """
 
     def promote(self, limit: int) -> Promotion:
@@ -249,8 +249,8 @@ class Store(Log, Protocol):
     def claim(self, wants: Sequence[Want], owner: str, lease_for: timedelta) -> list[Lease]:
         """Smallest (rank, id) first, within a class where classes share; attempt and delivery grow by one.
 
-        Takes a slot of every gate of what it hands out, and never blocks. It returns fewer than wanted only if the
-        queue is paused, each ready job has a gate without room for it, an earlier head waits for room at one of its
+        Takes a slot of every gate of each claimed job, and never blocks. It returns fewer than wanted only if the queue
+        is paused, each ready job has a gate without room for it, an earlier head waits for room at one of its
         gates, or `limits.LANES_MET` heads were met that could not start.
         """
 
@@ -269,19 +269,19 @@ class Store(Log, Protocol):
     def cancel(self, ids: Sequence[int]) -> list[CancelAnswer]: ...
 
     def redrive(self, ids: Sequence[int]) -> list[int]:
-        """dead → waiting with all lives back; delivery and past errors stay. Returns the ids that this call moved.
+        """dead → waiting with all attempts back; delivery and past errors stay. Returns the ids that this call moved.
 
-        A dead letter that lies in another queue comes home, where the bound must have room for it.
+        A dead letter in another queue returns to its own, whose bound must have room for it.
         """
 
     def purge(self, state: State, before: Instant, limit: int, queue: str | None = None) -> int:
-        """Forget finished jobs that ended before the instant, of all queues or those that lie in one; how many."""
+        """Remove finished jobs that ended before the instant, of all queues or of one; how many."""
 
     def discard(self, ids: Sequence[int]) -> list[int]:
-        """Forget those of these jobs that are dead, wherever they lie; returns the ids that this call removed."""
+        """Remove those of these jobs that are dead, in whichever queue; returns the ids that this call removed."""
 
     def report_progress(self, reports: Sequence[ProgressReport]) -> list[Settled]:
-        """What holders say of their jobs, for `get` to show; the newest one counts. STALE: the fence is not current.
+        """Progress of running jobs, for `get` to show; the newest report counts. STALE: the fence is not current.
 
         It ends with the delivery. A crash may lose it, and the ledger does not record it: nothing depends on it.
         """
@@ -296,7 +296,7 @@ class Store(Log, Protocol):
     def queues(self, after: str, limit: int, prefix: str = "") -> list[str]:
         """Names of queues that are configured, paused or hold jobs and begin with the prefix, by name, behind `after`.
 
-        A page: there may be any number of names, so whoever answers others goes by pages and not by `backlog()`.
+        A page: there may be any number of names, so servers read pages and not `backlog()`.
         """
 
     def totals(self, limit: int) -> Totals:
@@ -306,7 +306,7 @@ class Store(Log, Protocol):
         """Gates of the spec hold at once, also for jobs already accepted, as far as these were stamped with them.
 
         A queue cannot become a log, nor a log a queue. An edge (a route, the way to dead letters) may lead to a queue
-        that nobody has put yet, never to a log or a
+        that is not put yet, never to a log or a
         broker.
         """
 
@@ -356,7 +356,7 @@ class Store(Log, Protocol):
         """
 
     def announce(self, presence: Presence, keep_for: timedelta) -> None:
-        """Keep what a worker says of itself, until the time is up or it announces itself again.
+        """Keep the presence of a worker, until the time is up or it announces itself again.
 
         `since` and `seen_at` are the store's. Nothing of it is written to the ledger.
         """
@@ -427,7 +427,7 @@ class Streaming(Protocol):
     """What a store may have besides: a way in for millions. `forebay.store.streams` works on every store."""
 
     def enqueue_stream(self, drafts: Iterable[Draft], progress: Callable[[Tally], object]) -> Tally:
-        """Any number of drafts, read as it goes, in bounded memory. `progress` hears what is durable so far."""
+        """Any number of drafts, read as it goes, in bounded memory. `progress` is called with what is durable."""
 
 
 @runtime_checkable
@@ -441,13 +441,13 @@ class Pipelining(Protocol):
 
 
 class Vitals(Struct, frozen=True):
-    """How the server behind a store is, as far as it tells.
+    """The state of the server behind a store, as far as it can be read.
 
     settings   what decides whether a commit outlives a crash, by name: `fsync`, …
     writable   False on a standby, or where it was made read-only
     held       seconds for which the oldest of the long transactions has been open; 0: there is none
     dead_rows  by table: what is yet to be cleared away
-    hears      whether news of other processes arrive; None: nobody waits for them here
+    listening  whether notifications of other processes arrive; None: no thread of this process has waited yet
     """
 
     settings: dict[str, str]
@@ -455,13 +455,13 @@ class Vitals(Struct, frozen=True):
     held: float
     dead_rows: dict[str, int]
     connections: int
-    connections_most: int
-    hears: bool | None
+    max_connections: int
+    listening: bool | None
 
 
 @runtime_checkable
 class Inspecting(Protocol):
-    """What a store behind a server may have besides: one bounded look at that server, which changes nothing."""
+    """What a store behind a server may have besides: one bounded read of its state, which changes nothing."""
 
     def vitals(self) -> Vitals: ...
 

@@ -1,8 +1,8 @@
 """Any number of drafts from any iterator, on every store: by the store's own stream, or in batches.
 
 The iterator is read as it goes and memory holds a bounded part of it. Parts are taken whole, one after the other, so
-what is in is always a beginning of what was given: an error says how long it is (`accepted`), and who goes on with the
-drafts after it loses nothing and repeats nothing.
+the accepted drafts are always a prefix of the iterator: an error says how long it is (`accepted`), and a caller that
+continues after it loses nothing and repeats nothing.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -15,10 +15,10 @@ from forebay.store.protocol import Store, Streaming, Tally
 
 
 def enqueue_stream(store: Store, drafts: Iterable[Draft], progress: Callable[[Tally], object] | None = None) -> Tally:
-    """How many were taken; `progress` hears it after each part."""
+    """How many were accepted; `progress` is called after each part."""
     latest = Tally()
 
-    def tell(tally: Tally) -> None:
+    def report(tally: Tally) -> None:
         nonlocal latest
         latest = tally
         if progress is not None:
@@ -26,10 +26,10 @@ def enqueue_stream(store: Store, drafts: Iterable[Draft], progress: Callable[[Ta
 
     try:
         if isinstance(store, Streaming):
-            return store.enqueue_stream(drafts, tell)
+            return store.enqueue_stream(drafts, report)
         for batch in batches(drafts):
             for receipts in in_parts(store.enqueue, batch):
-                tell(latest.plus(Tally.of(receipts)))
+                report(latest.plus(Tally.of(receipts)))
     except Exception as error:
         error.add_note(f"{latest.taken} drafts were accepted before this; go on with those after them")
         if isinstance(error, ForebayError):

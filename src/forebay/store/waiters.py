@@ -74,7 +74,7 @@ class Waiters:
         return self._sleep(self._producers, [queue], end, ready, [queue])
 
     def until_news_of(self, topics: Sequence[str], end: Instant, ready: Ready) -> bool:
-        """Topics are what becomes of single jobs, and what is asked of one holder."""
+        """Topics are the ends of single jobs, and cancel requests to one owner."""
         return self._sleep(self._watchers, topics, end, ready)
 
     @property
@@ -111,7 +111,7 @@ class Waiters:
         ready: Ready,
         hints: Collection[str] = (),
     ) -> bool:
-        """True: there may be something. `hints`: news of these suffice; of others they are a reason to look."""
+        """True: there may be something. `hints`: their news suffice; news of others are a reason to poll."""
         self._start("listen", self._listen)
         waiter = _Waiter(hints)
         with self._guard:

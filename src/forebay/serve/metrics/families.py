@@ -138,10 +138,10 @@ def server(vitals: Vitals | None, able: Capabilities) -> Iterator[Family]:
     rows = [((("table", table),), float(dead)) for table, dead in vitals.dead_rows.items()]
     yield gauge("forebay_postgres_dead_rows", "Rows not yet vacuumed.", rows)
     yield gauge("forebay_postgres_connections", "Connections in use.", [((), vitals.connections)])
-    yield gauge("forebay_postgres_connections_max", "The server's connection limit.", [((), vitals.connections_most)])
-    if vitals.hears is not None:
+    yield gauge("forebay_postgres_connections_max", "The server's connection limit.", [((), vitals.max_connections)])
+    if vitals.listening is not None:
         text = "1: notifications arrive. 0: they do not, as behind a pooler; idle waiters poll ten times a second."
-        yield gauge("forebay_postgres_listening", text, [((), float(vitals.hears))])
+        yield gauge("forebay_postgres_listening", text, [((), float(vitals.listening))])
 
 
 def own(meters: Meters, able: Capabilities) -> Iterator[Family]:

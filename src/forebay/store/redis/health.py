@@ -142,10 +142,10 @@ def delivery_of(server: Server) -> Delivery | None:
     return "streams" if delivery == b"streams" else "sets"
 
 
-def vitals_of(health: Health, durability: str, delivery: Delivery | None, hears: bool | None) -> Vitals:
+def vitals_of(health: Health, durability: str, delivery: Delivery | None, listening: bool | None) -> Vitals:
     """The part that metrics show."""
     settings = {"durability": durability, "delivery": delivery or "not yet decided"} | health.settings
-    return Vitals(settings, health.writable, 0.0, {}, health.clients, health.max_clients, hears)
+    return Vitals(settings, health.writable, 0.0, {}, health.clients, health.max_clients, listening)
 
 
 def _settings(server: Server) -> dict[str, str]:
