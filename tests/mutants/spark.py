@@ -6,6 +6,7 @@ SPARK = "src/forebay/spark"
 SINK = ("tests/spark/test_sink.py", "-k", "tries or order or missing or stopped")
 STREAM = ("tests/spark/test_stream.py", "-k", "available_now_ends or under_way or bound_counts")
 PLANTED = ("tests/spark/test_audit_planted.py", "-k", "every_anomaly")
+TASKS = ("tests/spark/test_audit_planted.py", "-k", "too_many_for_the_driver")
 INCREMENTAL = ("tests/spark/test_audit_incremental.py", "-k", "lies_about")
 LANDING = ("tests/spark/test_landing.py", "-k", "not say_what")
 LAKE = ("tests/spark/test_pipeline_lake.py",)
@@ -56,7 +57,7 @@ SPARK_MUTANTS = [
     Mutant(
         "spark: a refresh passes over files that hold touched jobs",
         f"{SPARK}/frames.py",
-        "        return any(least <= bucket <= most for bucket in self.buckets)\n",
+        "        return first < len(self.buckets) and self.buckets[first] <= most\n",
         "        return False\n",
         ("tests/spark/test_pipeline_run.py", "-k", "writes_what_changed"),
     ),
@@ -69,59 +70,73 @@ SPARK_MUTANTS = [
     ),
     Mutant(
         "spark: a job that gave way may run",
-        f"{SPARK}/audit/life.py",
+        f"{SPARK}/audit/job_checks.py",
         "ENDED: Final = (Change.ACKED, Change.DIED, Change.DISMISSED, Change.CANCELLED, Change.EXPIRED, Change.SHED)",
         "ENDED: Final = (Change.ACKED, Change.DIED, Change.DISMISSED, Change.CANCELLED, Change.EXPIRED)",
         PLANTED,
     ),
     Mutant(
         "spark: copies of a broker are duplicates",
-        f"{SPARK}/audit/receipt_checks.py",
-        'placed.groupBy("seq", "queue").agg(',
-        'placed.groupBy("seq").agg(',
+        f"{SPARK}/audit/seq_checks.py",
+        "jobs.setdefault(each.queue, set())",
+        "jobs.setdefault(None, set())",
         PLANTED,
     ),
     Mutant(
         "spark: an id that was given again hides who had it",
-        f"{SPARK}/audit/receipt_checks.py",
-        "return absent.unionAll(replaced)",
-        "return absent",
+        f"{SPARK}/audit/job_checks.py",
+        "for seq in sent if seq != last)",
+        "for seq in sent if seq is None)",
         PLANTED,
     ),
     Mutant(
         "spark: a receipts file that is missing is a fault of the store",
-        f"{SPARK}/audit/receipt_checks.py",
-        'return unnamed.join(born, "job_id", "left_semi")',
-        'return unnamed.limit(0).join(born, "job_id", "left_semi")',
+        f"{SPARK}/audit/seq_checks.py",
+        "if not answers and not each.named and each.accepted:",
+        "if False:",
         PLANTED,
     ),
     Mutant(
         "spark: an effect by the job of another seq is let pass",
-        f"{SPARK}/audit/receipt_checks.py",
-        '        parts.append(_foreign(receipts, effects.join(sent, "seq", "left_semi")))\n',
-        "",
+        f"{SPARK}/audit/seq_checks.py",
+        'elif each.named and job_id not in told and "unknown" not in answers:',
+        "elif False:",
         PLANTED,
     ),
     Mutant(
-        "spark: the largest delivery ends the audit",
-        f"{SPARK}/audit/life.py",
-        'F.col("last_delivery").cast("long") + 1',
-        'F.col("last_delivery") + 1',
+        "spark: a delivery may be handed out again",
+        f"{SPARK}/audit/job_checks.py",
+        "if (now.delivery or 0) != delivery + 1:",
+        "if (now.delivery or 0) > delivery + 1:",
         PLANTED,
     ),
     Mutant(
         "spark: a claim without an attempt is not counted",
-        f"{SPARK}/audit/life.py",
-        "(F.coalesce(attempt, F.lit(0)) != expected)",
-        "(attempt != expected)",
+        f"{SPARK}/audit/job_checks.py",
+        "(now.attempt or 0) != expected:",
+        "now.attempt is not None and now.attempt != expected:",
         PLANTED,
     ),
     Mutant(
         "spark: any redrive opens a job, also one before its end",
-        f"{SPARK}/audit/receipt_checks.py",
-        "over = (ended > redriven) |",
-        "over = (ended < redriven) |",
+        f"{SPARK}/audit/job_checks.py",
+        "ended > redriven",
+        "ended < redriven",
         PLANTED,
+    ),
+    Mutant(
+        "spark: tasks judge a seq without all that is said of it",
+        f"{SPARK}/audit/examine.py",
+        'by_seq = by_seq.repartition("seq").sortWithinPartitions("seq")',
+        "by_seq = by_seq.repartition(3)",
+        TASKS,
+    ),
+    Mutant(
+        "spark: suspects that are too many for the driver are cut off there",
+        f"{SPARK}/audit/examine.py",
+        "    if sum(map(len, tables)) > MAX_DRIVER_ROWS:\n",
+        "    if sum(map(len, tables)) < 0:\n",
+        TASKS,
     ),
     Mutant(
         "spark: a lake without its last file is whole",

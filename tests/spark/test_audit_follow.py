@@ -41,10 +41,12 @@ def test_a_verdict_each_turn_until_a_signal_or_a_broken_promise(run: Run, tmp_pa
     followed: list[bool] = []
 
     def work() -> None:
-        for first in (10, 20):
-            worked(url, tmp_path, 10, first=first)
-            followed.append(proven(Lake.of(tmp_path / "lake", url), first + 10))
-        os.kill(os.getpid(), signal.SIGTERM)
+        try:
+            for first in (10, 20):
+                worked(url, tmp_path, 10, first=first)
+                followed.append(proven(Lake.of(tmp_path / "lake", url), first + 10))
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
 
     worked(url, tmp_path, 10)
     watcher = Thread(target=work)

@@ -14,12 +14,11 @@ from pyspark.sql import SparkSession
 
 from forebay.core.ledger import Trait
 from forebay.spark.audit import Options, Verdict, audit
-from forebay.spark.audit.judge import interpreted
 from forebay.spark.evidence import read_effects, read_receipts
 from forebay.spark.frames import read_events
 from forebay.spark.lake import Lake
 from forebay.spark.landing import write_files
-from forebay.spark.proof import LakeEvidence, audit_lake
+from forebay.spark.proof import LakeEvidence, audit_lake, interpreted
 from tests.answer import Run
 from tests.spark.ground import worked
 from tests.spark.planted import OPTIONS, Garden, clean

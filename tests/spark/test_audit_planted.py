@@ -9,13 +9,16 @@ import random
 import pytest
 from pyspark.sql import SparkSession
 
-from forebay.spark.audit import CHECKS, Options, Tier, Verdict, audit
+from forebay.spark.audit import CHECKS, Options, Tier, Verdict, audit, examine
 from tests.spark.lie_rounds import PARTITIONS, Round, faults, grown, played, rounds
 from tests.spark.lies import KINDS, lawful
 from tests.spark.planted import Found, Garden, clean
 from tests.spark.story import Story
 
 pytestmark = pytest.mark.timeout(600)
+SUSPECTS = 400
+"""More than there are in a round, and less than they have rows."""
+
 NOTES = ("recovered", "redelivered", "effect_of_dead", "early_take_back")
 
 
@@ -38,6 +41,14 @@ def test_every_kind_of_promise_is_lied_about(round_of_all: Round) -> None:
 def test_every_anomaly_is_found_and_nothing_else(round_of_all: Round) -> None:
     assert list(faults(round_of_all)) == []
     assert (round_of_all.verdict.answer, round_of_all.verdict.exit_code) == ("FAIL", 1)
+
+
+def test_suspects_that_are_too_many_for_the_driver_are_judged_by_tasks(
+    spark: SparkSession, round_of_all: Round, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(examine, "MAX_DRIVER_ROWS", SUSPECTS)
+    again = played(spark, grown(11, KINDS), 5, 2 * len(KINDS))
+    assert again.verdict == round_of_all.verdict
 
 
 def test_notes_are_no_failures(round_of_all: Round) -> None:

@@ -11,8 +11,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from forebay.core.errors import Invalid
 from forebay.spark.audit import CHECKS, Options, Tier, Verdict, audit
-from forebay.spark.audit.evidence import conflicts, gaps, once, survey, with_sizes
-from forebay.spark.audit.words import job_sums
+from forebay.spark.audit.bitsets import job_sums
+from forebay.spark.audit.survey import conflicts, gaps, once, survey, with_sizes
 from tests.spark.planted import DROPPED, KINDS, clean
 from tests.spark.story import SECOND, START, Life, Story
 

@@ -1,6 +1,7 @@
 """A lake without Spark: whose it is, where it may be, what a second writer may do, and what its upkeep leaves."""
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
@@ -69,6 +70,19 @@ def test_what_is_no_lake_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match=r"there is no Delta table events"):
         Lake.of(tmp_path, URL)
     assert [path.name for path in tmp_path.iterdir()] == ["letter"]
+
+
+def test_a_lake_that_another_process_makes_at_the_same_time_is_one_lake(tmp_path: Path) -> None:
+    """The directories come first, then the first commit: between them there is no table yet."""
+    (tmp_path / "begun" / "events" / "_delta_log").mkdir(parents=True)
+    assert Lake.of(tmp_path / "begun", URL).contents().end == 0
+    with ThreadPoolExecutor(4) as pool:
+        made = [pool.submit(Lake.of, tmp_path / "lake", URL) for _ in range(8)]
+        assert {each.result().table("events").version for each in made} == {0}
+    (tmp_path / "other" / "events").mkdir(parents=True)
+    (tmp_path / "other" / "events" / "notes.txt").write_text("mine")
+    with pytest.raises(Invalid, match="there is no Delta table events"):
+        Lake.of(tmp_path / "other", URL)
 
 
 def test_without_the_client_there_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

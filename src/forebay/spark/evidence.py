@@ -104,9 +104,11 @@ class Decoded(Struct, frozen=True):
 
 
 class _Given(Struct, frozen=True):
-    """A file of evidence. `known`: the digests of its segments that the lake has. `new`: the rest of it. `torn`: its
-    last line was cut off."""
+    """A file of evidence, and the digest of all its bytes. `known`: the digests of its segments that the lake has.
+    `new`: the rest of it. `torn`: its last line was cut off."""
 
+    file: Path
+    digest: str
     known: list[str]
     new: Segment | None
     is_parquet: bool
@@ -144,27 +146,25 @@ def read_effects(spark: SparkSession, paths: Sequence[str], lake: Lake) -> Evide
 
 def _read(spark: SparkSession, paths: Sequence[str], lake: Lake, name: str) -> Evidence:
     schema = _LINES[name][1]
-    files, doubled = _once(file for path in paths for file in _files(path, name))
-    given, kept = _take_in(spark, files, lake, name)
+    files = [file for path in paths for file in _files(path, name)]
+    given, doubled, kept = _take_in(spark, files, lake, name)
     digests = {digest for each in given for digest in each.known}
     digests |= {each.new.digest for each in given if each.new is not None}
     own = [file for file in kept if file.partition["digest"] in digests]
-    absent = sorted({file.partition["source"] for file in kept} - {str(file) for file in files})
+    absent = sorted({file.partition["source"] for file in kept} - {str(each.file) for each in given})
     torn = sum(each.torn for each in given)
     return Evidence(name, schema, read_files(spark, lake, name, own, schema), own, kept, torn, doubled, absent)
 
 
-def _once(files: Iterable[Path]) -> tuple[list[Path], list[str]]:
+def _once(files: Iterable[_Given]) -> tuple[list[_Given], list[str]]:
     """Files of different contents, and those that repeat one of them."""
-    kept: dict[str, Path] = {}
+    kept: dict[str, _Given] = {}
     doubled = []
-    for file in files:
-        with file.open("rb") as opened:
-            digest = hashlib.file_digest(opened, _hasher).hexdigest()
-        if digest in kept:
-            first = kept[digest]
-            doubled.append(f"{file} was given twice" if first == file else f"{file} is a copy of {first}")
-        kept.setdefault(digest, file)
+    for each in files:
+        first = kept.setdefault(each.digest, each)
+        if first is not each:
+            same = first.file == each.file
+            doubled.append(f"{each.file} was given twice" if same else f"{each.file} is a copy of {first.file}")
     return list(kept.values()), doubled
 
 
@@ -187,16 +187,19 @@ def _files(path: str, name: str) -> list[Path]:
     return files
 
 
-def _take_in(spark: SparkSession, files: Sequence[Path], lake: Lake, name: str) -> tuple[list[_Given], list[DataFile]]:
-    """Add what the table does not have yet in one commit; what was given, and all files of the table."""
+def _take_in(
+    spark: SparkSession, files: Sequence[Path], lake: Lake, name: str
+) -> tuple[list[_Given], list[str], list[DataFile]]:
+    """Add what the table does not have yet in one commit; what was given, files that were given twice, and all files
+    of the table."""
     lake.create(name, pa.schema([*arrow_schema(_LINES[name][1]), *_ORIGIN]), _ORIGIN.names)
     table = lake.table(name)
     parents = {file.partition["digest"]: file.partition["parent"] for file in table.files}
     ends = sorted({int(file.partition["end"]) for file in table.files})
-    given = [_given(file, parents, ends) for file in files]
+    given, doubled = _once(_given(file, parents, ends) for file in files)
     new = [each for each in given if each.new is not None]
     if not new:
-        return given, table.files
+        return given, doubled, table.files
     added = _write_parquet(spark, [each.new for each in new if each.is_parquet and each.new is not None], lake, name)
     added += _decode(spark, [each.new for each in new if not each.is_parquet and each.new is not None], lake, name)
     try:
@@ -204,7 +207,7 @@ def _take_in(spark: SparkSession, files: Sequence[Path], lake: Lake, name: str) 
     except Conflict:
         lake.discard(name, added)
         return _take_in(spark, files, lake, name)
-    return given, [*table.files, *added]
+    return given, doubled, [*table.files, *added]
 
 
 def _given(file: Path, parents: dict[str, str], ends: Sequence[int]) -> _Given:
@@ -213,14 +216,14 @@ def _given(file: Path, parents: dict[str, str], ends: Sequence[int]) -> _Given:
         is_parquet = opened.read(len(_PARQUET)) == _PARQUET
     size = file.stat().st_size
     whole = size if is_parquet else _whole_end(file, size)
-    prefixes = list(_digests(file, [*(end for end in ends if end < whole), whole]))
+    *prefixes, (_, contents) = _digests(file, [*(end for end in ends if end < whole), whole, size])
     reached, digest = max((each for each in prefixes if each[1] in parents), default=(0, _FIRST))
     known, at = [], digest
     while at != _FIRST:
         known.append(at)
         at = parents[at]
     new = Segment(str(file), prefixes[-1][1], digest, reached, whole) if whole > reached else None
-    return _Given(known, new, is_parquet, whole < size)
+    return _Given(file, contents, known, new, is_parquet, whole < size)
 
 
 def _digests(file: Path, ends: Sequence[int]) -> Iterator[tuple[int, str]]:

@@ -4,9 +4,12 @@ Spark reads the files of a lake on a file system itself. Those of an object stor
 delta-rs, so that no jar is needed.
 """
 
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
@@ -18,7 +21,7 @@ from forebay.spark.schemas import EVENTS
 from forebay.spark.tables import TABLES, VIEWS
 
 _BUCKET_BITS: Final = 16
-"""Numbers that files are asked for are collected with so many bits of precision at most."""
+"""Numbers that files are searched for are collected with so many bits of precision at most."""
 
 
 def read_events(spark: SparkSession, lake: Lake, since: int = 0, table: LakeTable | None = None) -> DataFrame:
@@ -51,29 +54,37 @@ def create_views(spark: SparkSession, lake: "Lake | str", prefix: str = "") -> l
 
 
 class Touched(NamedTuple):
-    """Numbers, shifted right so that they are few: those that files are asked for."""
+    """Numbers that files are searched for, shifted right so that they are few, in ascending order."""
 
     column: str
     shift: int
-    buckets: frozenset[int]
+    buckets: Sequence[int]
+
+    @classmethod
+    def of(cls, column: str, numbers: NDArray[np.int64]) -> "Touched":
+        shift = _shift(int(numbers.min()), int(numbers.max())) if len(numbers) else 0
+        return cls(column, shift, np.unique(numbers >> shift).tolist())
 
     def meets(self, file: DataFile) -> bool:
         """Whether the file may hold one of them, by its statistics."""
         if self.column not in file.most:
             return False
         least, most = file.least[self.column] >> self.shift, file.most[self.column] >> self.shift
-        if most - least < len(self.buckets):
-            return any(number in self.buckets for number in range(least, most + 1))
-        return any(least <= bucket <= most for bucket in self.buckets)
+        first = bisect_left(self.buckets, least)
+        return first < len(self.buckets) and self.buckets[first] <= most
 
 
 def touched(rows: DataFrame, column: str) -> Touched:
     """The numbers of a column."""
     known = rows.select(column).filter(F.col(column).isNotNull())
     least, most = known.agg(F.min(column), F.max(column)).collect()[0]
-    shift = 0 if least is None else max(0, (most - least).bit_length() - _BUCKET_BITS)
+    shift = 0 if least is None else _shift(least, most)
     found = known.select(F.shiftright(column, shift).alias("bucket")).distinct().collect()
-    return Touched(column, shift, frozenset(row.bucket for row in found))
+    return Touched(column, shift, sorted(row.bucket for row in found))
+
+
+def _shift(least: int, most: int) -> int:
+    return max(0, (most - least).bit_length() - _BUCKET_BITS)
 
 
 def read_files(spark: SparkSession, lake: Lake, name: str, files: Iterable[DataFile], schema: StructType) -> DataFrame:

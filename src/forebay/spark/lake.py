@@ -314,10 +314,14 @@ class Lake:
             return bool(_delta().DeltaTable.is_deltatable(self.table_uri(name)))
 
     def _is_empty(self) -> bool:
-        if self.is_local:
-            place = Path(self.uri)
-            return not place.exists() or (place.is_dir() and not any(place.iterdir()))
-        return not self._is_table(EVENTS)
+        """Whether nothing is there, or what another process leaves that makes the same lake now."""
+        if self._is_table(EVENTS):
+            return False
+        place = Path(self.uri)
+        if not self.is_local or not place.exists():
+            return True
+        started = {place / EVENTS, place / EVENTS / "_delta_log"}
+        return place.is_dir() and {*place.glob("*"), *place.glob("*/*")} <= started
 
 
 def holes(contents: Contents) -> list[str]:

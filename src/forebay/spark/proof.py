@@ -16,16 +16,19 @@ says about acceptances and claims from there on; the next audit finds that with 
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import reduce
 from typing import Final
 from uuid import uuid4
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec import Struct
+from numpy.typing import NDArray
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
@@ -33,16 +36,19 @@ from pyspark.sql import functions as F  # noqa: N812
 from forebay.core.ledger import Change
 from forebay.spark.arrow import arrow_schema
 from forebay.spark.audit.checks import CHECKS, Options
-from forebay.spark.audit.judge import FEW, Case, interpreted
-from forebay.spark.audit.past import Past, Proven
+from forebay.spark.audit.examine import of
+from forebay.spark.audit.judge import Case
+from forebay.spark.audit.proven import Past, Proven
 from forebay.spark.audit.verdict import Verdict
 from forebay.spark.evidence import Evidence
-from forebay.spark.frames import read_events, read_files, touched
+from forebay.spark.frames import Touched, read_events, read_files, touched
 from forebay.spark.lake import EVENTS as EVENTS_TABLE
 from forebay.spark.lake import Conflict, DataFile, Lake, LakeTable
 from forebay.spark.landing import write_file, write_rows
 from forebay.spark.schemas import EVENTS
 from forebay.store.clock import SystemClock
+
+Numbers = NDArray[np.int64]
 
 PROOF: Final = "proof"
 _REVISION: Final = 1
@@ -55,6 +61,15 @@ _MAX_ROUNDS: Final = 8
 """Of jobs and seqs that belong together. Nearly always two; where they do not end, the audit is a whole one."""
 
 _FIRED: Final = "verb = 'fire' AND tick IS NOT NULL"
+
+
+FEW: Final = 100_000
+_INTERPRETED: Final = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+}
 
 
 class LakeEvidence(Struct, frozen=True):
@@ -107,6 +122,19 @@ def audit_lake(
     return verdict
 
 
+@contextmanager
+def interpreted(spark: SparkSession, few: bool) -> Iterator[None]:
+    """Few rows are read sooner than code for them is compiled."""
+    before = {name: spark.conf.get(name) for name in _INTERPRETED} if few else {}
+    for name in before:
+        spark.conf.set(name, _INTERPRETED[name])
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value or "")
+
+
 def _asked(options: Options, evidence: LakeEvidence) -> str:
     """What is proven is proven for these questions. Some options judge totals, which are carried over."""
     questions = {
@@ -146,6 +174,7 @@ class _Step:
         self._until = until
         self._related: dict[str, DataFrame] = {}
         self._kept: list[DataFrame] = []
+        self._new_rows: dict[int, int] = {}
 
     def close(self) -> None:
         for frame in self._kept:
@@ -167,6 +196,11 @@ class _Step:
 
     def new_rows(self, end: int) -> int:
         """Events from an offset on. Files are counted by their statistics, but for those that begin before it."""
+        if end not in self._new_rows:
+            self._new_rows[end] = self._count_new(end)
+        return self._new_rows[end]
+
+    def _count_new(self, end: int) -> int:
         new = [file for file in self._table.files if file.most["offset"] >= end]
         mixed = [file for file in new if file.least["offset"] < end]
         rows = sum(file.rows for file in new) - sum(file.rows for file in mixed)
@@ -206,20 +240,26 @@ class _Step:
         """What belongs to that which is new; None if there is no end to it."""
         news = self._events(proven.end)
         fresh = [self._fresh(each, proven) for each in self._evidence.tables]
-        jobs, seqs = self._distinct([news, *fresh], "job_id"), self._distinct(fresh, "seq")
+        unsent = F.lit(None).cast("long").alias("seq")
+        jobs, seqs = _numbers([news.select("job_id", unsent), *fresh])
         for _ in range(_MAX_ROUNDS):
-            size = jobs.count() + seqs.count()
             found = self._find_related(proven, jobs, seqs)
-            jobs = self._distinct([jobs, *found.values()], "job_id")
-            seqs = self._distinct([seqs, *found.values()], "seq")
-            if jobs.count() + seqs.count() == size:
+            more_jobs, more_seqs = _numbers(found.values())
+            size = len(jobs) + len(seqs)
+            jobs, seqs = np.union1d(jobs, more_jobs), np.union1d(seqs, more_seqs)
+            if len(jobs) + len(seqs) == size:
                 break
         else:
             return None
         carried = [file for file in self._lake.table(PROOF).files if file.partition == _part(asked, "events")]
-        open_ = read_files(self._spark, self._lake, PROOF, carried, EVENTS)
-        earlier = self._earlier(proven.end, jobs.join(open_.select("job_id"), "job_id", "left_anti"))
-        events = self._keep(reduce(DataFrame.unionAll, [open_, earlier, *self._slots(proven, news)]))
+        parts = self._slots(proven, news)
+        if carried:
+            parts.append(read_files(self._spark, self._lake, PROOF, carried, EVENTS))
+            jobs = np.setdiff1d(jobs, _numbers([parts[-1].select("job_id", unsent)])[0])
+        files = self._files_before(proven.end, Touched.of("job_id", jobs))
+        if files:
+            parts.append(self._earlier(proven.end, self._ids("job_id", jobs), files))
+        events = self._keep(reduce(DataFrame.unionAll, parts)) if parts else None
         self._related = found
         if proven.held_back:
             found = {name: self._known_at(proven.end, name, rows) for name, rows in found.items()}
@@ -251,9 +291,11 @@ class _Step:
         """All events of jobs that have no end."""
         jobs = case.open_jobs()
         if past is None:
-            rows = self._earlier(self._table.end if self._until is None else self._until, jobs)
+            end = self._table.end if self._until is None else self._until
+            rows = self._earlier(end, jobs, self._files_before(end, touched(jobs, "job_id")))
         else:
-            rows = _chosen(past.events.unionAll(self._events(past.proven.end)), jobs, "job_id")
+            rows = self._events(past.proven.end)
+            rows = of(rows if past.events is None else past.events.unionAll(rows), jobs, "job_id")
         return write_rows(self._lake, PROOF, rows.coalesce(1), asked, _part(asked, "events"))
 
     def _digests(self, each: Evidence, past: Past | None) -> list[str]:
@@ -268,28 +310,39 @@ class _Step:
 
     def _looked_at(self, each: Evidence, proven: Proven) -> DataFrame:
         """What is new, and what belongs to it."""
-        return self._fresh(each, proven).unionAll(self._related[each.name])
+        fresh, related = self._fresh(each, proven), self._related.get(each.name)
+        return fresh if related is None else fresh.unionAll(related)
 
-    def _find_related(self, proven: Proven, jobs: DataFrame, seqs: DataFrame) -> dict[str, DataFrame]:
-        """Evidence that earlier audits were given, of these jobs or these seqs, by table."""
-        by_job, by_seq = touched(jobs, "job_id"), touched(seqs, "seq")
-        found = {}
+    def _find_related(self, proven: Proven, jobs: Numbers, seqs: Numbers) -> dict[str, DataFrame]:
+        """Evidence that earlier audits were given, of these jobs or these seqs, by table; empty if there is none."""
+        by_job, by_seq = Touched.of("job_id", jobs), Touched.of("seq", seqs)
+        touched: dict[str, list[DataFile]] = {}
         for each in self._evidence.tables:
             known = set(proven.evidence.get(each.name, []))
             files = [file for file in each.kept if file.partition["digest"] in known]
-            files = [file for file in files if by_job.meets(file) or by_seq.meets(file)]
-            rows = read_files(self._spark, self._lake, each.name, files, each.schema)
-            rows = rows.join(jobs.withColumn("by_job", F.lit(True)), "job_id", "left")
-            rows = rows.join(seqs.withColumn("by_seq", F.lit(True)), "seq", "left")
+            touched[each.name] = [file for file in files if by_job.meets(file) or by_seq.meets(file)]
+        if not any(touched.values()):
+            return {}
+        chosen = self._ids("job_id", jobs).withColumn("by_job", F.lit(True))
+        sent = self._ids("seq", seqs).withColumn("by_seq", F.lit(True))
+        found = {}
+        for each in self._evidence.tables:
+            rows = read_files(self._spark, self._lake, each.name, touched[each.name], each.schema)
+            rows = rows.join(chosen, "job_id", "left").join(sent, "seq", "left")
             found[each.name] = self._keep(rows.filter("by_job OR by_seq").select(*each.schema.names))
         return found
 
-    def _earlier(self, end: int, jobs: DataFrame) -> DataFrame:
-        """Events of these jobs below an offset."""
-        numbers = touched(jobs, "job_id")
-        files = [file for file in self._table.files if file.least["offset"] < end and numbers.meets(file)]
+    def _files_before(self, end: int, numbers: Touched) -> list[DataFile]:
+        """Files that may hold events of these jobs below an offset."""
+        return [file for file in self._table.files if file.least["offset"] < end and numbers.meets(file)]
+
+    def _earlier(self, end: int, jobs: DataFrame, files: Sequence[DataFile]) -> DataFrame:
+        """Events of these jobs below an offset, from these files."""
         rows = read_files(self._spark, self._lake, EVENTS_TABLE, files, EVENTS).filter(F.col("offset") < end)
-        return _chosen(rows, jobs, "job_id")
+        return of(rows, jobs, "job_id")
+
+    def _ids(self, name: str, numbers: Numbers) -> DataFrame:
+        return self._spark.createDataFrame(pa.table({name: pa.array(numbers, pa.int64())}))
 
     def _slots(self, proven: Proven, news: DataFrame) -> list[DataFrame]:
         """The last slot of each schedule; of schedules that now took one that is not later, all of them."""
@@ -308,13 +361,6 @@ class _Step:
             found.append(_as_fires(before.select("name", "tick", "offset").distinct()))
         return found
 
-    def _distinct(self, frames: Sequence[DataFrame], column: str) -> DataFrame:
-        """The numbers in a column of these. They are taken to the driver: plans that hold each other would grow with
-        every round."""
-        parts = [self._spark.createDataFrame([], f"{column} long"), *(frame.select(column) for frame in frames)]
-        rows = reduce(DataFrame.unionAll, parts).filter(F.col(column).isNotNull()).distinct()
-        return self._spark.createDataFrame(pa.table(rows.toArrow()))
-
     def _keep(self, frame: DataFrame) -> DataFrame:
         self._kept.append(frame.persist(StorageLevel.MEMORY_AND_DISK))
         return frame
@@ -331,5 +377,13 @@ def _part(asked: str, part: str) -> dict[str, str]:
     return {"asked": asked, "part": part}
 
 
-def _chosen(rows: DataFrame, chosen: DataFrame, by: str) -> DataFrame:
-    return rows.join(chosen, by, "left_semi").select(*rows.columns)
+def _numbers(frames: Iterable[DataFrame]) -> tuple[Numbers, Numbers]:
+    """All values of `job_id` and of `seq`, each once, on the driver: plans that hold each other would grow with every
+    round."""
+    columns = ("job_id", "seq")
+    parts = [frame.select(*columns) for frame in frames]
+    if not parts:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    table = reduce(DataFrame.unionAll, parts).toArrow()
+    jobs, seqs = (np.unique(table[name].drop_null().to_numpy()) for name in columns)
+    return jobs, seqs

@@ -9,6 +9,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import (
+    BooleanType,
     ByteType,
     DateType,
     DoubleType,
@@ -30,6 +31,7 @@ _TYPES: Final = {
     "string": StringType(),
     "timestamp": TimestampType(),
     "date": DateType(),
+    "bool": BooleanType(),
 }
 
 

@@ -4,10 +4,11 @@
     print(verdict.text())
     sys.exit(verdict.exit_code)
 
-First a survey of the ledger's offsets (`evidence`), then one aggregate by job that finds suspects (`profile`); the
-exact checks (`life`, `told`, `lines`) look at these alone and name each offender. A quick audit goes by sets of jobs
-and of seqs as words of bits (`words`), and looks for suspects only where a sum is not 0. The answer is the same under
-any partitioning, any order of rows and any file read twice.
+First a survey of the ledger's offsets (`survey`), then one aggregate by job that finds suspects (`profile`). Spark
+gathers the suspects' entries (`examine`); plain functions judge them job by job and seq by seq (`job_checks`,
+`seq_checks`) and name each offender. A quick audit goes by sets of jobs and of seqs as 64-bit words (`bitsets`), and
+looks for suspects only where a sum is not 0. What is ordered across jobs has queries of its own (`ordering`). The
+answer is the same under any partitioning, any order of rows and any file read twice.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import DataFrame
 
 from forebay.spark.audit.checks import CHECKS, Check, Options, Tier
-from forebay.spark.audit.evidence import with_sizes
 from forebay.spark.audit.judge import Case
+from forebay.spark.audit.survey import with_sizes
 from forebay.spark.audit.verdict import Offender, Result, Verdict
 from forebay.spark.schemas import EFFECTS, EVENTS, RECEIPTS, conform
 

@@ -5,7 +5,7 @@ extended), ended (acked, died, dismissed, cancelled, expired, shed) and gone (pu
 the ledger. A *failure* breaks a promise. A *note* is worth knowing and breaks none. A *doubt* says that evidence is
 missing: the answer is INVALID.
 
-A check of the tier `proof` can be decided for all jobs by counting bits (`words`). One of the tier `every` needs each
+A check of the tier `proof` can be decided for all jobs by counting bits (`bitsets`). One of the tier `every` needs each
 job's events side by side: a quick audit leaves it out, unless the bits are suspicious.
 """
 

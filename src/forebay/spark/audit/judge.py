@@ -1,45 +1,31 @@
 """One audit from the evidence to the verdict: which exact checks have to run, what they find, whether it suffices."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import cached_property, reduce
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from heapq import nsmallest
 from typing import Any, Final
 
+from msgspec.structs import replace
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from forebay.core.ledger import Change
+from forebay.spark.audit.bitsets import JobSums, SeqSums, accepted_again, job_sums, seq_sums
 from forebay.spark.audit.checks import CHECKS, Check, Options, Tier, Weight
-from forebay.spark.audit.evidence import Ground, conflicts, gaps, log_gaps, once, survey
-from forebay.spark.audit.life import COLUMNS, ENDED, life_faults
-from forebay.spark.audit.lines import out_of_turn, slots_missing, slots_twice
-from forebay.spark.audit.past import Past, Proven, Slot, Totals
+from forebay.spark.audit.examine import Suspects, examine, of
+from forebay.spark.audit.job_checks import ENDED, Finding, Rules
+from forebay.spark.audit.ordering import out_of_turn, slots_missing, slots_twice
 from forebay.spark.audit.profile import Profile, fits, profile, suspects
-from forebay.spark.audit.receipt_checks import (
-    accepted_again,
-    duplicated,
-    effect_faults,
-    known_jobs,
-    receipt_faults,
-    unfenced,
-    unfinished,
-)
+from forebay.spark.audit.proven import Past, Proven, Slot, Totals
+from forebay.spark.audit.survey import Ground, conflicts, gaps, log_gaps, once, survey
 from forebay.spark.audit.verdict import OFFENDERS, SHOWN, Answer, Offender, Outcome, Result, Verdict
-from forebay.spark.audit.words import JobSums, SeqSums, job_sums, seq_sums
 
 _KEPT: Final = StorageLevel.MEMORY_AND_DISK
 _OUTCOMES: Final[dict[Weight, Outcome]] = {"failure": "failed", "note": "noted", "doubt": "missing"}
-_MANY: Final = 2
-"""Where more than one job of so many is a suspect, their rows are not kept."""
-
-FEW: Final = 100_000
-_INTERPRETED: Final = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.shuffle.partitions": "2",
-}
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
 
 
 class Case:
@@ -79,11 +65,10 @@ class Case:
             frame.unpersist()
 
     def verdict(self) -> Verdict:
-        rows = _collected(self._of_ledger())
-        of_jobs = list(self._of_jobs())
-        with interpreted(self._read.sparkSession, self._few):
-            rows += _collected(of_jobs)
-        found = _found(rows, self._receipts)
+        parts = _collected(self._of_ledger())
+        of_jobs = self._of_jobs()
+        parts += _collected([of_jobs]) if isinstance(of_jobs, DataFrame) else _counted(of_jobs)
+        found = _found(parts, self._receipts)
         results = [self._result(check, *found.get(check.id, (0, []))) for check in CHECKS.values()]
         reasons = [*self._doubts, *self._missing()]
         reasons += [_doubt(result, self._absent) for result in results if result.outcome == "missing"]
@@ -107,7 +92,7 @@ class Case:
 
     def open_jobs(self) -> DataFrame:
         """The ids of jobs that have no end yet; they are kept."""
-        moves = _of(self._events.select(*COLUMNS), self._profile[1], "job_id")
+        moves = of(self._events.select("job_id", "offset", "place", "change"), self._profile[1], "job_id")
         last = moves.groupBy("job_id").agg(F.max_by("change", F.struct("offset", "place")).alias("change"))
         return self._keep(last.filter(~F.col("change").isin(*ENDED, Change.PURGED)).select("job_id"))
 
@@ -131,7 +116,8 @@ class Case:
     @cached_property
     def _events(self) -> DataFrame:
         """With earlier ones of the same jobs."""
-        return self._ledger if self._past is None else self._ledger.unionAll(self._past.events)
+        past = self._past
+        return self._ledger if past is None or past.events is None else self._ledger.unionAll(past.events)
 
     @cached_property
     def _ground(self) -> Ground:
@@ -172,11 +158,14 @@ class Case:
         past = self._past
         if past is None:
             return found
-        jobs = job_sums(past.events, past.receipts, past.effects)
-        seqs = None if past.receipts is None else seq_sums(past.receipts, past.effects)
-        sent, effects = (0, 0) if seqs is None else (seqs.sent, seqs.effects)
-        known = Totals(jobs.jobs, jobs.ended, jobs.enqueued, jobs.receipted, sent, effects)
-        return past.proven.totals.plus(found).minus(known)
+        total = past.proven.totals.plus(found)
+        if past.events is not None:
+            jobs = job_sums(past.events, past.receipts, past.effects)
+            total = total.minus(Totals(jobs.jobs, jobs.ended, jobs.enqueued, jobs.receipted, 0, 0))
+        if past.receipts is not None:
+            seqs = seq_sums(past.receipts, past.effects)
+            total = total.minus(Totals(0, 0, 0, 0, seqs.sent, seqs.effects))
+        return total
 
     @cached_property
     def _untimed(self) -> bool:
@@ -187,20 +176,6 @@ class Case:
     def _keep(self, frame: DataFrame) -> DataFrame:
         self._kept.append(frame.persist(_KEPT))
         return frame
-
-    def _keep_few(self, frame: DataFrame) -> DataFrame:
-        """What is about suspects, unless these are so many that reading again is cheaper. Where they are few, they are
-        read at once."""
-        seen, _ = self._profile
-        if seen.suspects * _MANY <= seen.jobs:
-            self._keep(frame)
-            if self._few:
-                frame.count()
-        return frame
-
-    @property
-    def _few(self) -> bool:
-        return self._in_full and fits(self._ground) and self._profile[0].suspects <= FEW
 
     def _of_ledger(self) -> Iterator[DataFrame]:
         """What is not about single jobs."""
@@ -218,42 +193,24 @@ class Case:
         for name, entries in self._logs.items():
             yield log_gaps(name, entries)
 
-    def _of_jobs(self) -> Iterator[DataFrame]:
-        """The exact checks of suspects, their seqs, and whoever shares these."""
+    def _of_jobs(self) -> list[Finding] | DataFrame:
+        """The exact checks of suspects, their seqs, and the jobs that share these."""
         again = self._seqs.duplicated if self._seqs is not None else 0
-        if not self._in_full or (fits(self._ground) and self._profile[0].suspects + again == 0):
-            return
-        events, receipts, effects = self._closely()
-        known = self._keep(known_jobs(events))
-        yield life_faults(events, self._options)
-        if self._options.drained:
-            yield unfinished(known)
-        if receipts is not None:
-            yield receipt_faults(known, receipts, whole=self._whole, since=self._ground.since)
-            yield duplicated(known, receipts, effects)
-        if effects is not None:
-            yield effect_faults(known, receipts, effects, whole=self._whole)
-            yield unfenced(events, effects, whole=self._whole)
-
-    def _closely(self) -> tuple[DataFrame, DataFrame | None, DataFrame | None]:
-        """Events, receipts and effects that have to do with suspects."""
-        jobs = suspects(self._profile[1])
-        if not fits(self._ground):
-            return self._events, self._receipts, self._effects
-        evidence = [each for each in (self._receipts, self._effects) if each is not None]
-        if not evidence:
-            return self._keep_few(_of(self._events.select(*COLUMNS), jobs, "job_id")), None, None
-        seqs = [_of(each, jobs, "job_id").select("seq") for each in evidence]
-        if self._receipts is not None and self._seqs is not None and self._seqs.duplicated:
-            seqs.append(accepted_again(self._receipts))
-        shared = self._keep(reduce(DataFrame.unionAll, seqs).distinct())
-        receipts, effects = (
-            None if each is None else self._keep_few(_of(each, shared, "seq"))
-            for each in (self._receipts, self._effects)
+        fit = fits(self._ground)
+        if not self._in_full or (fit and self._profile[0].suspects + again == 0):
+            return []
+        seqs = accepted_again(self._receipts) if again and self._receipts is not None else None
+        chosen = Suspects(suspects(self._profile[1]) if fit else None, self._profile[0].suspects, seqs)
+        options, since = self._options, self._ground.since
+        rules = Rules(
+            whole=self._whole,
+            since=None if since is None else (since.astimezone(UTC) - _EPOCH) // _MICROSECOND,
+            drained=options.drained,
+            dropped=options.dropped or frozenset(),
+            receipts=self._receipts is not None,
+            effects=self._effects is not None,
         )
-        theirs = [each.select("job_id") for each in (receipts, effects) if each is not None]
-        everyone = self._keep(reduce(DataFrame.unionAll, [jobs, *theirs]).distinct())
-        return self._keep_few(_of(self._events.select(*COLUMNS), everyone, "job_id")), receipts, effects
+        return examine(self._events, self._receipts, self._effects, chosen, rules, self._keep)
 
     def _result(self, check: Check, count: int, offenders: list[Offender]) -> Result:
         outcome: Outcome = "ok"
@@ -319,11 +276,6 @@ class Case:
         return facts
 
 
-def _of(rows: DataFrame, chosen: DataFrame, by: str) -> DataFrame:
-    """The rows of those that were chosen."""
-    return rows.join(chosen, by, "left_semi").select(*rows.columns)
-
-
 def _doubt(result: Result, absent: Sequence[str]) -> str:
     first, last = (result.offenders[place].seq for place in (0, -1))
     seqs = f"seq {first}" if result.count == 1 else f"seqs {first} … {last}"
@@ -334,41 +286,51 @@ def _doubt(result: Result, absent: Sequence[str]) -> str:
     return f"{result.count} effects ({seqs}{more}) have no receipt, and the ledger accepted their jobs: {why}"
 
 
-@contextmanager
-def interpreted(spark: SparkSession, few: bool) -> Iterator[None]:
-    """Where there are few rows, they are looked at sooner than code for it is compiled."""
-    before = {name: spark.conf.get(name) for name in _INTERPRETED} if few else {}
-    for name in before:
-        spark.conf.set(name, _INTERPRETED[name])
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            spark.conf.set(name, value or "")
+Part = tuple[str, int, list[Offender]]
+"""A check, how many offenders it has found, and the first of them."""
 
 
-def _collected(parts: Iterable[DataFrame]) -> list[Row]:
-    """By check: how many offenders, and the first of them. One query a part."""
+def _collected(parts: Iterable[DataFrame]) -> list[Part]:
+    """One query a part."""
     order = F.struct(F.col("seq").isNull(), "seq", "job_id", "offset", "place", "note")
     first = F.min_by(F.struct(*Offender.__struct_fields__), order, OFFENDERS)
-    return [row for part in parts for row in part.groupBy("check").agg(F.count("*"), first).collect()]
+    rows = (row for part in parts for row in part.groupBy("check").agg(F.count("*"), first).collect())
+    return [(check, count, [Offender(**each.asDict()) for each in offenders]) for check, count, offenders in rows]
 
 
-def _found(found: list[Row], receipts: DataFrame | None) -> dict[str, tuple[int, list[Offender]]]:
-    """All of it together, with the seqs of those who have one."""
+def _counted(findings: Iterable[Finding]) -> list[Part]:
+    """Likewise, without a query."""
+    by_check: dict[str, list[Finding]] = {}
+    for each in findings:
+        by_check.setdefault(each.check, []).append(each)
+    return [
+        (check, len(own), [Offender(*each[1:]) for each in nsmallest(OFFENDERS, own, key=_order)])
+        for check, own in by_check.items()
+    ]
+
+
+def _order(one: Finding) -> tuple[object, ...]:
+    """As Spark orders them: what is unknown comes first, but for the seq."""
+    known = [(value is not None, value or 0) for value in (one.job_id, one.offset, one.place)]
+    return (one.seq is None, one.seq or 0, *known, one.note or "")
+
+
+def _found(parts: list[Part], receipts: DataFrame | None) -> dict[str, tuple[int, list[Offender]]]:
+    """All of it together, with the seqs of jobs that have one."""
     counts: dict[str, int] = {}
-    named: dict[str, list[dict[str, Any]]] = {}
-    for check, count, rows in found:
+    named: dict[str, list[Offender]] = {}
+    for check, count, offenders in parts:
         counts[check] = counts.get(check, 0) + count
-        named.setdefault(check, []).extend(row.asDict() for row in rows)
-    unnamed = {row["job_id"] for rows in named.values() for row in rows if row["seq"] is None} - {None}
+        named.setdefault(check, []).extend(offenders)
+    unnamed = {each.job_id for own in named.values() for each in own if each.seq is None and each.job_id is not None}
     seqs = _seqs_of(unnamed, receipts)
-    for row in (row for rows in named.values() for row in rows if row["seq"] is None):
-        row["seq"] = seqs.get(row["job_id"])
-    return {check: (count, [Offender(**row) for row in named[check][:OFFENDERS]]) for check, count in counts.items()}
+    return {
+        check: (count, [replace(each, seq=seqs.get(each.job_id, each.seq)) for each in named[check][:OFFENDERS]])
+        for check, count in counts.items()
+    }
 
 
-def _seqs_of(jobs: set[int], receipts: DataFrame | None) -> dict[int, int]:
+def _seqs_of(jobs: set[int], receipts: DataFrame | None) -> dict[int | None, int]:
     if receipts is None or not jobs:
         return {}
     own = receipts.filter(F.col("job_id").isin(*sorted(jobs))).groupBy("job_id").agg(F.min("seq").alias("seq"))

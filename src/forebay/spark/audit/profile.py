@@ -19,9 +19,8 @@ from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812
 
 from forebay.core.ledger import Change
-from forebay.spark.audit.evidence import Ground
-from forebay.spark.audit.life import ENDED, MOVES
-from forebay.spark.audit.words import NAMED
+from forebay.spark.audit.job_checks import ENDED, MOVES, NAMED
+from forebay.spark.audit.survey import Ground
 
 _ENQUEUED, _FIRED, _CLAIMED, _ACKED, _TOLD, _EFFECT = (1 << bit for bit in range(6))
 """Roles of a plain job."""

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from forebay.core.ledger import Change
 from forebay.core.policy import Field
 from forebay.spark.audit.findings import finding, together
-from forebay.spark.audit.life import ENDED
+from forebay.spark.audit.job_checks import ENDED
 
 _SETTLED: Final = (Change.ACKED, Change.RETRIED, Change.DIED, Change.RELEASED, Change.DISMISSED)
 

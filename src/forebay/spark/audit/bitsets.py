@@ -15,10 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from forebay.core.ledger import Change
 from forebay.spark.audit.findings import only
-from forebay.spark.audit.life import ENDED
-
-NAMED = ("accepted", "duplicate", "merged")
-"""Answers that tell a producer of a job."""
+from forebay.spark.audit.job_checks import ENDED, NAMED
 
 _ENDED_UNRUN = tuple(change for change in ENDED if change not in {Change.ACKED, Change.DIED})
 
@@ -149,6 +146,12 @@ def seq_sums(receipts: DataFrame, effects: DataFrame | None) -> SeqSums:
         _sum(_without(F.col("effect").bitwiseAND(F.col("unknown")), answered), "recovered"),
     )
     return SeqSums(**only(found).asDict())
+
+
+def accepted_again(receipts: DataFrame) -> DataFrame:
+    """Seqs that were accepted more than once."""
+    own = receipts.filter(F.col("answer") == "accepted").groupBy("seq").agg(F.count("*").alias("n"))
+    return own.filter(F.col("n") > 1).select("seq")
 
 
 def _bits(rows: DataFrame, number: str, role: Column) -> DataFrame:

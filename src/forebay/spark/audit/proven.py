@@ -3,7 +3,7 @@
 from msgspec import Struct
 from pyspark.sql import DataFrame
 
-from forebay.spark.audit.evidence import Ground
+from forebay.spark.audit.survey import Ground
 from forebay.spark.audit.verdict import EarlierProof
 
 
@@ -57,9 +57,9 @@ class Proven(Struct, frozen=True):
 
 class Past(Struct, frozen=True):
     """What an incremental audit knows from before `proven.end`: all events, receipts and effects of the jobs and seqs
-    that it looks at, and the events of jobs that were open."""
+    that it looks at, and the events of jobs that were open. None: there are none."""
 
     proven: Proven
-    events: DataFrame
+    events: DataFrame | None
     receipts: DataFrame | None
     effects: DataFrame | None

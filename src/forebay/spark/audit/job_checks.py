@@ -1,0 +1,281 @@
+"""The exact checks of one job: each of its events held against the one before it, and its receipts and effects.
+
+Plain functions of plain values. `examine` applies them to suspects: on the driver where these are few, in tasks of
+Spark where they are many. Instants are microseconds.
+
+Events that change neither state nor lease (`merged`, `asked`) are left out. What a redrive, an expiry or a cancel does
+not carry (the delivery, the attempts) is taken from the events before it. A job that was accepted before the evidence
+begins is judged from its second event on.
+
+Rows of receipts or effects that are equal in every column are one: a file that was read twice adds nothing. So an
+effect needs its time, or a repeated effect could not be distinguished from a repeated line.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from msgspec import Struct
+
+from forebay.core.ledger import Change
+from forebay.core.outcome import ABANDONED
+
+_OPEN: Final = (Change.ACCEPTED, Change.RETRIED, Change.RELEASED, Change.REDRIVEN)
+_RUNNING: Final = (Change.CLAIMED, Change.EXTENDED)
+ENDED: Final = (Change.ACKED, Change.DIED, Change.DISMISSED, Change.CANCELLED, Change.EXPIRED, Change.SHED)
+_OVER: Final = (*ENDED, Change.PURGED)
+_DEAD: Final = (Change.DIED, Change.EXPIRED, Change.SHED)
+_UNRUN: Final = (Change.CANCELLED, Change.EXPIRED, Change.SHED)
+_FENCED: Final = (Change.ACKED, Change.RETRIED, Change.DIED, Change.RELEASED, Change.DISMISSED, Change.EXTENDED)
+MOVES: Final = (*_OPEN, *_RUNNING, *ENDED, Change.PURGED)
+
+NAMED: Final = ("accepted", "duplicate", "merged")
+"""Answers that name a job to its producer."""
+
+EVENT, RECEIPT, EFFECT = range(3)
+
+
+class Entry(NamedTuple):
+    """An event, a receipt or an effect, by its `part`. Of a receipt `change` is the answer and `at` is `sent_at`."""
+
+    job_id: int | None
+    part: int
+    offset: int | None
+    place: int | None
+    change: str | None
+    queue: str | None
+    delivery: int | None
+    attempt: int | None
+    max_attempts: int | None
+    at: int | None
+    due_at: int | None
+    next_at: int | None
+    lease_until: int | None
+    error_kind: str | None
+    seq: int | None
+    worker: str | None
+
+    @property
+    def position(self) -> tuple[int, int]:
+        return self.offset or 0, self.place or 0
+
+
+class Finding(NamedTuple):
+    """One offender of one check. `seq`: the producer's number, where it is known. `offset`, `place`: the event that is
+    wrong, or the last one of those that contradict each other."""
+
+    check: str
+    seq: int | None = None
+    job_id: int | None = None
+    delivery: int | None = None
+    offset: int | None = None
+    place: int | None = None
+    note: str | None = None
+
+
+class Rules(Struct, frozen=True):
+    """What the checks depend on besides the entries.
+
+    whole      the ledger begins at offset 0; where it does not, receipts from before `since` are skipped
+    receipts, effects   whether such evidence was given
+    """
+
+    whole: bool
+    since: int | None
+    drained: bool
+    dropped: frozenset[str]
+    receipts: bool
+    effects: bool
+
+
+class Mention(NamedTuple):
+    """What a receipt or an effect (`answer` is None) says of a seq, with what the ledger knows of its job.
+
+    known     the ledger has an event of it    accepted  its acceptance, if the ledger is whole
+    named     any receipt names it
+    """
+
+    seq: int
+    job_id: int | None
+    answer: str | None
+    known: bool = False
+    accepted: bool = False
+    named: bool = False
+    queue: str | None = None
+
+
+class _Facts(NamedTuple):
+    """What the ledger says of a job as a whole."""
+
+    known: bool
+    queue: str | None
+    born: bool
+    over: bool
+    acked: bool
+    died: bool
+
+
+def check_job(job_id: int, entries: Sequence[Entry], rules: Rules) -> Iterator[Finding | Mention]:
+    """All findings about one job, and what its evidence says of seqs."""
+    events = sorted((each for each in entries if each.part == EVENT), key=lambda each: each.position)
+    receipts = [each for each in entries if each.part == RECEIPT]
+    effects = [each for each in entries if each.part == EFFECT]
+    facts = _facts(events)
+    accepted = facts.born if rules.whole else facts.known
+    seq = min((each.seq for each in receipts if each.seq is not None), default=None)
+    yield from _check_events(job_id, [each for each in events if each.change in MOVES], seq, rules)
+    if rules.drained and facts.born and not facts.over:
+        yield Finding("unfinished", seq, job_id, note="accepted, and it has no end")
+    yield from _check_receipts(job_id, receipts, accepted, rules)
+    if facts.acked and rules.effects and not effects:
+        told = [each.seq for each in receipts if each.change in NAMED and each.seq is not None]
+        if told:
+            yield Finding("undone", min(told), job_id, note="acked, and no handler left an effect")
+    yield from _check_effects(job_id, effects, facts)
+    claims = {each.delivery for each in events if each.change == Change.CLAIMED}
+    if facts.born if rules.whole else claims:
+        yield from _unfenced(job_id, effects, claims)
+    for each in (*receipts, *effects):
+        answer = each.change if each.part == RECEIPT else None
+        yield Mention(each.seq or 0, job_id, answer, facts.known, accepted, bool(receipts), facts.queue)
+
+
+def _facts(events: Sequence[Entry]) -> _Facts:
+    changes = {each.change for each in events}
+    births = [each.queue for each in events if each.change == Change.ACCEPTED and each.queue is not None]
+    queues = births or [each.queue for each in events if each.queue is not None]
+    ended = max((each.position for each in events if each.change in ENDED), default=None)
+    redriven = max((each.position for each in events if each.change == Change.REDRIVEN), default=None)
+    over = Change.PURGED in changes or (ended is not None and (redriven is None or ended > redriven))
+    born, acked, died = (change in changes for change in (Change.ACCEPTED, Change.ACKED, Change.DIED))
+    return _Facts(bool(events), min(queues, default=None), born, over, acked, died)
+
+
+def _check_events(job_id: int, moves: Iterable[Entry], seq: int | None, rules: Rules) -> Iterator[Finding]:
+    was: Entry | None = None
+    delivery, attempts, until = 0, None, None
+    for now in moves:
+        faults = list(_faults(now, was, delivery, until, rules))
+        attempt = now.attempt
+        if attempts is not None and attempt is not None and now.change in (Change.CLAIMED, Change.DIED):
+            if attempt > attempts:
+                faults.append("too_many_lives")
+            if now.change == Change.DIED and attempt < attempts and now.error_kind not in rules.dropped:
+                faults.append("died_early")
+        for check in faults:
+            note = _note(now, was, attempts)
+            yield Finding(check, seq, job_id, now.delivery or 0, now.offset, now.place, note)
+        delivery = max(delivery, now.delivery or 0)
+        if now.max_attempts is not None:
+            attempts = max(attempts or now.max_attempts, now.max_attempts)
+        until = now.lease_until if now.lease_until is not None else until
+        was = now
+
+
+def _faults(now: Entry, was: Entry | None, delivery: int, until: int | None, rules: Rules) -> Iterator[str]:
+    """Checks that an event breaks. Before it, `delivery` was the largest one and `until` the last end of a lease."""
+    change = now.change
+    if was is None:
+        if rules.whole and change != Change.ACCEPTED:
+            yield "unborn"
+        if change == Change.CLAIMED and _is_before(now.at, now.due_at):
+            yield "early_claim"
+        return
+    before, over = was.change, was.change in _OVER
+    if change == Change.ACCEPTED:
+        yield "born_twice"
+    elif change == Change.CLAIMED:
+        yield from _claim_faults(now, was, delivery, until)
+    elif change in ENDED and over:
+        yield "ended_twice"
+    elif change in _FENCED and not (before in _RUNNING and (was.delivery or 0) == (now.delivery or 0)):
+        yield "stale_settle"
+    if (
+        (change in _UNRUN and before in _RUNNING)
+        or (change == Change.REDRIVEN and before not in _DEAD)
+        or (change == Change.PURGED and before not in ENDED)
+    ):
+        yield "illegal"
+
+
+def _claim_faults(now: Entry, was: Entry, delivery: int, until: int | None) -> Iterator[str]:
+    before = was.change
+    if before in _OVER:
+        yield "resurrected"
+    if before in _RUNNING and _is_before(now.at, was.lease_until):
+        yield "lease_overlap"
+    if was.error_kind == ABANDONED and _is_before(now.at, until):
+        yield "early_take_back"
+    due = was.due_at if before == Change.ACCEPTED else was.next_at
+    if _is_before(now.at, now.due_at) or (before in _OPEN and _is_before(now.at, due)):
+        yield "early_claim"
+    if (now.delivery or 0) != delivery + 1:
+        yield "delivery_step"
+    expected = None
+    if before in (Change.ACCEPTED, Change.REDRIVEN):
+        expected = 1
+    elif before == Change.RELEASED:
+        expected = was.attempt or 0
+    elif before == Change.RETRIED or before in _RUNNING:
+        expected = (was.attempt or 0) + 1
+    if expected is not None and (now.attempt or 0) != expected:
+        yield "miscounted_lives"
+
+
+def _is_before(at: int | None, bound: int | None) -> bool:
+    return at is not None and bound is not None and at < bound
+
+
+def _note(now: Entry, was: Entry | None, attempts: int | None) -> str:
+    known = now.attempt is not None and attempts is not None
+    of = f", life {now.attempt} of {attempts}" if known else ""
+    before, fence = ("nothing", 0) if was is None else (was.change, was.delivery or 0)
+    return f"{now.change} by delivery {now.delivery or 0}{of}, after {before} by delivery {fence}"
+
+
+def _check_receipts(job_id: int, receipts: Iterable[Entry], accepted: bool, rules: Rules) -> Iterator[Finding]:
+    """lost: the job is not in the ledger, or another seq was given its id later: a store that lost its last calls gives
+    their ids again."""
+    told = [each for each in receipts if each.change in NAMED]
+    if not rules.whole:
+        told = [each for each in told if each.at is not None and rules.since is not None and each.at >= rules.since]
+    if not told:
+        return
+    if not accepted:
+        seq = min(each.seq or 0 for each in told)
+        yield Finding("lost", seq, job_id, note="a producer was told of it, and it is not in the ledger")
+        return
+    sent: dict[int, tuple[bool, int]] = {}
+    for each in told:
+        if each.change == "accepted":
+            at = (each.at is not None, each.at or 0)
+            sent[each.seq or 0] = max(sent.get(each.seq or 0, at), at)
+    last = max(sent, key=lambda seq: (sent[seq], seq), default=None)
+    note = "its id was given to another one later: the store had forgotten it"
+    yield from (Finding("lost", seq, job_id, note=note) for seq in sent if seq != last)
+
+
+def _check_effects(job_id: int, effects: Iterable[Entry], facts: _Facts) -> Iterator[Finding]:
+    fences = Counter((each.seq or 0, each.delivery or 0) for each in set(effects))
+    deliveries: dict[int, list[int]] = {}
+    for (seq, delivery), count in sorted(fences.items()):
+        deliveries.setdefault(seq, []).append(delivery)
+        if count > 1:
+            yield Finding("repeated_effect", seq, job_id, delivery, note=f"{count} effects by one fence")
+    for seq, own in deliveries.items():
+        if len(own) > 1:
+            listed = ", ".join(map(str, own))
+            yield Finding("redelivered", seq, job_id, own[-1], note=f"effects by deliveries {listed}")
+        if facts.died and not facts.acked:
+            yield Finding("effect_of_dead", seq, job_id, own[-1], note="it died, and a handler left an effect")
+
+
+def _unfenced(job_id: int, effects: Iterable[Entry], claims: set[int | None]) -> Iterator[Finding]:
+    """Of a job that the ledger knows; one that it does not know is unexpected as a whole."""
+    seqs: dict[int, int] = {}
+    for each in effects:
+        if each.delivery not in claims:
+            delivery, seq = each.delivery or 0, each.seq or 0
+            seqs[delivery] = min(seqs.get(delivery, seq), seq)
+    for delivery, seq in seqs.items():
+        yield Finding("unfenced_effect", seq, job_id, delivery, note="this delivery was never handed out")
